@@ -1,0 +1,59 @@
+// What a host function checks before it touches memory.
+//
+// These are the last line of defence: `torch.ops`, exported programs and AOTInductor call a host function with no
+// Python in between. Python's front door turns the RuntimeError into one that names the argument, so the text here
+// is short and the test is cheap.
+#pragma once
+
+#include <torch/csrc/stable/tensor.h>
+#include <torch/headeronly/core/ScalarType.h>
+#include <torch/headeronly/util/Exception.h>
+
+#include <cstdint>
+#include <sstream>
+#include <stdexcept>
+
+namespace torchgraft {
+
+using torch::headeronly::ScalarType;
+using torch::stable::Tensor;
+
+template <typename... Parts>
+[[noreturn]] void fail(const Parts&... parts) {
+  std::ostringstream message;
+  (message << ... << parts);
+  throw std::runtime_error(message.str());
+}
+
+// The message is only built where the condition is false.
+#define TORCHGRAFT_CHECK(condition, ...)                  \
+  do {                                                    \
+    if (!(condition)) [[unlikely]] {                      \
+      ::torchgraft::fail(__VA_ARGS__);                    \
+    }                                                     \
+  } while (false)
+
+inline void check_dim(const Tensor& tensor, int64_t dim, const char* name) {
+  TORCHGRAFT_CHECK(tensor.dim() == dim, name, " must have ", dim, " dimensions, got ", tensor.dim());
+}
+
+inline bool same_device(const Tensor& left, const Tensor& right) {
+  return left.is_cuda() == right.is_cuda() && left.get_device_index() == right.get_device_index();
+}
+
+// Two tensors that one kernel reads together: same dtype, same device.
+inline void check_same_kind(const Tensor& left, const char* left_name, const Tensor& right,
+                            const char* right_name) {
+  TORCHGRAFT_CHECK(left.scalar_type() == right.scalar_type(), left_name, " and ", right_name,
+                   " must have the same dtype");
+  TORCHGRAFT_CHECK(same_device(left, right), left_name, " and ", right_name, " must be on the same device");
+}
+
+// Products of sizes that a caller chose freely, so that an overflow is an error and not a small allocation.
+inline int64_t checked_product(int64_t left, int64_t right, const char* what) {
+  int64_t product = 0;
+  TORCHGRAFT_CHECK(!__builtin_mul_overflow(left, right, &product), what, " is too large: it overflows 64 bits");
+  return product;
+}
+
+}  // namespace torchgraft

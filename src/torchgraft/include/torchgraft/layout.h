@@ -1,0 +1,126 @@
+// Memory layouts: which one a tensor has, an empty tensor of one, and the least copy into one.
+#pragma once
+
+#include <torch/csrc/inductor/aoti_torch/c/shim.h>
+#include <torch/csrc/stable/ops.h>
+#include <torch/csrc/stable/tensor.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "checks.h"
+
+namespace torchgraft {
+
+// The two dense layouts of an image batch. With one channel or one pixel a tensor has both; we then say contiguous.
+enum class Layout { contiguous, channels_last };
+
+using Strides = std::array<int64_t, 4>;
+
+// Strides of a dense (N, C, H, W) tensor.
+inline Strides dense_strides(int64_t channels, int64_t height, int64_t width, Layout layout) {
+  if (layout == Layout::contiguous) return {channels * height * width, height * width, width, 1};
+  return {height * width * channels, 1, width * channels, channels};
+}
+
+// Whether strides grow in the order C, W, H, N: channels_last, or a slice of such a tensor. The Python twin of
+// this function is `is_channels_last` in `torchgraft/layout.py`; the two must agree, or fake tensors lie.
+inline bool is_channels_last(const Tensor& tensor) {
+  if (tensor.is_contiguous()) return false;
+  const auto sizes = tensor.sizes();
+  const auto strides = tensor.strides();
+  if (strides[1] == 0) return false;
+  int64_t least = 0;
+  for (const int d : {1, 3, 2, 0}) {
+    if (sizes[d] == 0 || strides[d] < least) return false;
+    // (N, 1, 1, 1) and an expanded batch fit both orders.
+    if (d == 0 && least == strides[1]) return false;
+    least = strides[d] * sizes[d];
+  }
+  return true;
+}
+
+inline Layout layout_of(const Tensor& tensor) {
+  return is_channels_last(tensor) ? Layout::channels_last : Layout::contiguous;
+}
+
+// Whether a (N, C, H, W) tensor lies in memory exactly so; the stride of a dimension of size one says nothing.
+inline bool has_layout(const Tensor& tensor, Layout layout) {
+  if (layout == Layout::contiguous) return tensor.is_contiguous();
+  const auto sizes = tensor.sizes();
+  const auto strides = tensor.strides();
+  const Strides wanted = dense_strides(sizes[1], sizes[2], sizes[3], layout);
+  for (int d = 0; d < 4; ++d) {
+    if (sizes[d] != 1 && strides[d] != wanted[d]) return false;
+  }
+  return true;
+}
+
+// An uninitialised tensor with the dtype and device of `like`. Half the cost of `new_empty` through the dispatcher.
+inline Tensor empty_strided(const int64_t* sizes, const int64_t* strides, int64_t dim, const Tensor& like) {
+  int32_t dtype = 0;
+  int32_t device_type = 0;
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(like.get(), &dtype));
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(like.get(), &device_type));
+  AtenTensorHandle handle = nullptr;
+  TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(dim, sizes, strides, dtype, device_type,
+                                                  like.get_device_index(), &handle));
+  return Tensor(handle);
+}
+
+inline Tensor empty_images(int64_t batch, int64_t channels, int64_t height, int64_t width, Layout layout,
+                           const Tensor& like) {
+  const std::array<int64_t, 4> sizes = {batch, channels, height, width};
+  // A size of zero must not make a stride of zero: strides are those of a tensor with size one there.
+  const Strides strides = dense_strides(std::max<int64_t>(channels, 1), std::max<int64_t>(height, 1),
+                                        std::max<int64_t>(width, 1), layout);
+  return empty_strided(sizes.data(), strides.data(), 4, like);
+}
+
+// The tensor itself where it already lies so, else a copy that does.
+inline Tensor to_layout(const Tensor& tensor, Layout layout) {
+  if (has_layout(tensor, layout)) return tensor;
+  Tensor copy = empty_images(tensor.size(0), tensor.size(1), tensor.size(2), tensor.size(3), layout, tensor);
+  torch::stable::copy_(copy, tensor);
+  return copy;
+}
+
+inline Tensor to_contiguous(const Tensor& tensor) {
+  return tensor.is_contiguous() ? tensor : torch::stable::contiguous(tensor);
+}
+
+// Whether every element between the first and the last belongs to the tensor, once: then an elementwise kernel may
+// run straight through memory, whatever the order of the dimensions.
+inline bool is_dense(const Tensor& tensor) {
+  if (tensor.is_contiguous()) return true;
+  const auto sizes = tensor.sizes();
+  const auto strides = tensor.strides();
+  std::vector<std::pair<int64_t, int64_t>> dimensions;
+  for (size_t d = 0; d < sizes.size(); ++d) {
+    if (sizes[d] != 1) dimensions.emplace_back(strides[d], sizes[d]);
+  }
+  std::sort(dimensions.begin(), dimensions.end());
+  int64_t expected = 1;
+  for (const auto& [stride, size] : dimensions) {
+    if (stride != expected) return false;
+    expected *= size;
+  }
+  return true;
+}
+
+// The tensor itself where it is dense, else a copy with the strides that `torch.empty_like` gives.
+inline Tensor to_dense(const Tensor& tensor) {
+  if (is_dense(tensor)) return tensor;
+  Tensor copy = torch::stable::empty_like(tensor);
+  torch::stable::copy_(copy, tensor);
+  return copy;
+}
+
+// An uninitialised tensor of the same sizes and strides as a dense one.
+inline Tensor empty_as(const Tensor& dense) {
+  return empty_strided(dense.sizes().data(), dense.strides().data(), dense.dim(), dense);
+}
+
+}  // namespace torchgraft
