@@ -67,4 +67,40 @@ inline bool is_aligned(const void* pointer, size_t bytes) {
   return reinterpret_cast<uintptr_t>(pointer) % bytes == 0;
 }
 
+// The number of blocks as a grid's x, the only direction of a grid that takes more than 65535.
+inline unsigned grid_of(int64_t blocks, const char* kernel) {
+  TORCHGRAFT_CHECK(blocks <= INT32_MAX, kernel, ": the tensors are too large for one launch");
+  return static_cast<unsigned>(blocks);
+}
+
+// The shared memory of a block, whose size the launch sets.
+template <typename T>
+__device__ T* shared_memory() {
+  extern __shared__ __align__(16) unsigned char shared_bytes[];
+  return reinterpret_cast<T*>(shared_bytes);
+}
+
+// Division by a number that is known before the launch: a multiplication and a shift where the hardware would take
+// some twenty instructions. Numerator and divisor are below 2**31 (Granlund and Montgomery, 1994).
+class FastDivisor {
+ public:
+  FastDivisor() = default;
+  explicit FastDivisor(int divisor) : divisor_(divisor) {
+    while ((int64_t{1} << shift_) < divisor) ++shift_;
+    const uint64_t excess = (uint64_t{1} << shift_) - static_cast<uint64_t>(divisor);
+    multiplier_ = static_cast<uint32_t>((excess << 32) / static_cast<uint64_t>(divisor) + 1);
+  }
+
+  __host__ __device__ int divisor() const { return divisor_; }
+  __device__ int divide(int numerator) const {
+    const uint32_t value = static_cast<uint32_t>(numerator);
+    return static_cast<int>((__umulhi(value, multiplier_) + value) >> shift_);
+  }
+
+ private:
+  int divisor_ = 1;
+  uint32_t multiplier_ = 1;
+  uint32_t shift_ = 0;
+};
+
 }  // namespace torchgraft

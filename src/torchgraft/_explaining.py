@@ -1,0 +1,82 @@
+"""What is wrong with the arguments of a call, as far as it is the same for every operator."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def explain_kinds(
+    name: str, arguments: Sequence[Any], values: Sequence[Any], dtypes: Sequence[torch.dtype] | None
+) -> None:
+    """Raises where the types, dtypes or devices of the arguments make no sense; returns where they do.
+
+    Args:
+        name: the operator's name, for the message.
+        arguments: the arguments of its schema.
+        values: what was passed for them.
+        dtypes: what every tensor must be, and all of them the same; None where anything goes.
+
+    Raises:
+        TypeError: a value of another type, or a tensor of another dtype.
+        ValueError: tensors on different devices.
+    """
+    if len(values) != len(arguments):
+        raise TypeError(f"{name} takes {len(arguments)} arguments, got {len(values)}")
+    tensors: dict[str, Tensor] = {}
+    for argument, value in zip(arguments, values, strict=True):
+        kind = str(argument.type)
+        if value is None and kind.startswith("Optional"):
+            continue
+        if "Tensor" in kind:
+            if not isinstance(value, Tensor):
+                raise TypeError(f"{name}: {argument.name} must be a Tensor, got {type(value).__name__}")
+            tensors[argument.name] = value
+        else:
+            _explain_number(name, argument.name, kind, value)
+    _explain_dtypes(name, tensors, dtypes)
+    _explain_devices(name, tensors)
+
+
+def _explain_number(name: str, argument: str, kind: str, value: object) -> None:
+    accepted: dict[str, tuple[type, ...]] = {
+        "int": (int, torch.SymInt),
+        "SymInt": (int, torch.SymInt),
+        "float": (float, int, torch.SymFloat, torch.SymInt),
+        "bool": (bool, torch.SymBool),
+    }
+    types = accepted.get(kind)
+    if types is None:
+        return
+    if not isinstance(value, types) or (isinstance(value, bool) and kind != "bool"):
+        expected = {"SymInt": "int", "float": "number"}.get(kind, kind)
+        raise TypeError(f"{name}: {argument} must be {expected}, got {type(value).__name__}")
+    if "int" in kind.lower() and isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise ValueError(f"{name}: {argument} must fit 64 bits, got {value}")
+
+
+def _explain_dtypes(name: str, tensors: Mapping[str, Tensor], dtypes: Sequence[torch.dtype] | None) -> None:
+    if dtypes is None or not tensors:
+        return
+    first, *others = tensors.items()
+    if first[1].dtype not in dtypes:
+        expected = ", ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
+        raise TypeError(f"{name}: {first[0]} has dtype {first[1].dtype}, expected one of {expected}")
+    for other, tensor in others:
+        if tensor.dtype != first[1].dtype:
+            raise TypeError(
+                f"{name}: {other} has dtype {tensor.dtype} and {first[0]} has {first[1].dtype}; "
+                "they must be the same"
+            )
+
+
+def _explain_devices(name: str, tensors: Mapping[str, Tensor]) -> None:
+    if not tensors:
+        return
+    first, *others = tensors.items()
+    for other, tensor in others:
+        if tensor.device != first[1].device:
+            raise ValueError(
+                f"{name}: {other} is on {tensor.device} and {first[0]} on {first[1].device}; they must be on one device"
+            )

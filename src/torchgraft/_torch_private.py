@@ -1,0 +1,40 @@
+"""Every private PyTorch name that torchgraft leans on, and nothing else.
+
+PyTorch may change these without notice. Each stands behind a name of ours with a meaning of ours, and
+`tests/test_torch_private.py` calls each, so that a PyTorch that broke one says which.
+"""
+
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+import torch.autograd.forward_ad as forward_ad
+from torch._C import _functorch
+
+# Whether autocast is on for any device: the cheap question before the exact one.
+any_autocast = torch._C._is_any_autocast_enabled
+
+_functorch_active = torch._C._are_functorch_transforms_active
+
+
+def transform_active() -> bool:
+    """Whether a torch.func transform runs, or code is inside `torch.autograd.forward_ad.dual_level()`."""
+    return _functorch_active() or forward_ad._current_level >= 0
+
+
+def forward_mode_active() -> bool:
+    """Whether tangents are being carried, by `forward_ad.dual_level()` or by `torch.func.jvp`."""
+    if forward_ad._current_level >= 0:
+        return True
+    stack = _functorch.get_interpreter_stack() or ()
+    return any(interpreter.key() == _functorch.TransformType.Jvp for interpreter in stack)
+
+
+def schema_of(operator: Any) -> Any:
+    """The FunctionSchema of an operator overload: names, types and defaults of its arguments, and its returns."""
+    return operator._schema
+
+
+def without_autocast() -> AbstractContextManager[Any]:
+    """A scope in which autocast neither casts nor is asked."""
+    return torch._C._DisableAutocast()

@@ -1,0 +1,61 @@
+"""The record of calls that no kernel served: nothing is silently slow."""
+
+import sys
+import threading
+import warnings
+from collections import Counter
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import torch
+
+
+class PerformanceWarning(UserWarning):
+    """An operator answered through its reference: correctly, and slower than a kernel would."""
+
+
+class Fallback(NamedTuple):
+    """One way in which calls missed a kernel, and how many did."""
+
+    operator: str
+    device: str
+    dtype: str
+    reason: str
+    count: int
+
+
+_counts: Counter[tuple[str, str, str, str]] = Counter()
+_lock = threading.Lock()
+
+
+def fallbacks() -> list[Fallback]:
+    """What fell back to a reference in this process so far: operator, device, dtype, reason and number of calls.
+
+    Calls inside `torch.compile` and `torch.export` are not counted: they happen once, while tracing.
+    """
+    with _lock:
+        return [Fallback(*key, count) for key, count in _counts.items()]
+
+
+def note_fallback(operator: str, arguments: Iterable[object], reason: str) -> None:
+    """Counts a call that a reference answers, and warns at the first of its kind."""
+    if torch.compiler.is_compiling():
+        return
+    tensor = next((value for value in arguments if isinstance(value, torch.Tensor)), None)
+    device = tensor.device.type if tensor is not None else "none"
+    dtype = str(tensor.dtype).removeprefix("torch.") if tensor is not None else "none"
+    key = (operator, device, dtype, reason)
+    with _lock:
+        _counts[key] += 1
+        first = _counts[key] == 1
+    if first:
+        message = f"{operator} on {device} in {dtype} runs on its reference, not on a kernel: {reason}"
+        warnings.warn(message, PerformanceWarning, stacklevel=_callers_level())
+
+
+def _callers_level() -> int:
+    """How far up the stack the first line is that belongs neither to PyTorch nor to torchgraft."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] in ("torch", "torchgraft"):
+        level, frame = level + 1, frame.f_back
+    return level

@@ -1,0 +1,71 @@
+"""Finds and loads the compiled libraries of a package, and says why one is missing."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+_OLDEST_TORCH = (2, 11)
+
+
+@dataclass(frozen=True)
+class NativeLibrary:
+    """A compiled library that a package has, or should have: `problem` is empty where it was loaded."""
+
+    namespace: str
+    device: str
+    path: Path
+    problem: str
+
+    @property
+    def loaded(self) -> bool:
+        """Whether the kernels of this library are in use."""
+        return not self.problem
+
+
+_libraries: dict[tuple[str, str], NativeLibrary] = {}
+
+
+def load(namespace: str, directory: Path) -> None:
+    """Loads `<namespace>_cpu` and `<namespace>_cuda` from a directory, each where this PyTorch can use it.
+
+    Nothing is raised where one is missing or does not load: its operators then run on their references, and every
+    warning about that gives the reason found here.
+
+    Args:
+        namespace: the operators' namespace in `torch.ops`, and the stem of the libraries' names.
+        directory: where the libraries lie; for an installed package its own `lib` folder.
+    """
+    for device in ("cpu", "cuda"):
+        path = directory / f"{namespace}_{device}.so"
+        _libraries[namespace, device] = NativeLibrary(namespace, device, path, _try_to_load(device, path))
+
+
+def _try_to_load(device: str, path: Path) -> str:
+    """Loads one library; what kept it from being loaded, or an empty string."""
+    version = tuple(int(part) for part in torch.__version__.split(".")[:2])
+    if version < _OLDEST_TORCH:
+        return f"PyTorch {torch.__version__} is older than {'.'.join(map(str, _OLDEST_TORCH))}; install a newer one"
+    if device == "cuda" and torch.version.cuda is None:
+        return "this PyTorch was built without CUDA; install one with CUDA"
+    if not path.is_file():
+        compiler = "nvcc" if device == "cuda" else "a C++ compiler"
+        return f"{path} does not exist; build it with `make build` or reinstall where {compiler} is installed"
+    try:
+        torch.ops.load_library(path)
+    except OSError as error:
+        return f"{path} did not load: {error}"
+    return ""
+
+
+def libraries() -> tuple[NativeLibrary, ...]:
+    """All libraries that were asked for, loaded or not."""
+    return tuple(_libraries.values())
+
+
+def why_no_kernel(namespace: str, device: str) -> str:
+    """Why an operator of a namespace runs without a kernel on a kind of device, for a person to read."""
+    library = _libraries.get((namespace, device))
+    if library is None:
+        return f"{namespace} has no kernels for {device}"
+    return library.problem or f"{library.path} has none for this operator"

@@ -1,0 +1,292 @@
+"""Operator: one declaration from which everything follows that a PyTorch operator has.
+
+An operator means what its reference computes; its kernels compute the same, faster. Each kernel is registered under
+two names: a public one, `namespace::name`, that autograd knows, and a raw one, `namespace::_name`, that it does not.
+Which of the two a call takes, and what is wrapped around it, is decided in one place, `_make_call`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import flop_registry, register_flop_formula
+
+from torchgraft import _torch_private, native
+from torchgraft._autocasting import AUTOCAST_KEYS, AutocastRule, cast
+from torchgraft._differentiation import Autograd, as_tuple
+from torchgraft._explaining import explain_kinds
+from torchgraft.fallback import note_fallback
+
+FLOATING: tuple[torch.dtype, ...] = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+
+
+class Operator:
+    """An operator: a schema, what it means, and what PyTorch must know about it.
+
+    Calling it takes the arguments of its schema by position. Where a kernel refuses them, `explain` looks at them and
+    raises a ValueError or TypeError that a person can use; a call that succeeds pays nothing for that.
+
+    Args:
+        schema: `namespace::name(Tensor input, ..., int size) -> Tensor`. Tensors come first, then numbers, each an
+            argument of its own: a list costs a microsecond. Libraries implement it as `name` and as `_name`.
+        reference: what the operator means, in differentiable PyTorch, for any device; takes the schema's arguments and
+            returns the schema's results.
+        output: empty results with the sizes, strides, dtype and device that a kernel gives.
+        gradient: `gradient(needs_grad, output_grads, saved, *arguments)`: which tensor arguments need a gradient, the
+            gradients of the visible results (None where nothing flows back), the hidden results, and the arguments of
+            the call. Returns one gradient a tensor argument, None where it is not needed. Made of operators, so that
+            it can be differentiated again. Without it the reference is differentiated.
+        visible_outputs: how many of the schema's results a caller sees; the others are kept for the gradient and are
+            not differentiable. None: all are visible.
+        autocast: under autocast 'lower' casts to autocast's dtype, 'promote' to the widest dtype among the arguments,
+            'none' not at all. float64 is left alone.
+        vmap: `vmap(operator, batch_size, in_dims, *arguments)`: the results and their batch dimensions, computed by
+            `operator` from arguments without a batch dimension of vmap's. Without it a batch is a loop.
+        flops: the number of floating-point operations, from the arguments with a shape in place of each tensor.
+        kernels: the dtypes that have kernels, by kind of device; 'reference' where PyTorch's own composition is the
+            best kernel and no warning is due. None: `dtypes` on cpu and cuda.
+        compile: 'reference' where torch.compile makes more of the reference than of an opaque kernel.
+        dtypes: what every tensor argument must be, and all of them the same; None leaves that to the reference.
+        explain: raises ValueError or TypeError where the arguments make no sense; otherwise returns.
+
+    Raises:
+        ValueError: for a schema that cannot be served, or a name that is taken.
+    """
+
+    registered: dict[str, Operator] = {}  # noqa: RUF012  every operator of this process, by qualified name
+
+    def __init__(
+        self,
+        schema: str,
+        *,
+        reference: Callable[..., Any],
+        output: Callable[..., Any],
+        gradient: Callable[..., Sequence[Tensor | None]] | None = None,
+        visible_outputs: int | None = None,
+        autocast: AutocastRule = "none",
+        vmap: Callable[..., Any] | None = None,
+        flops: Callable[..., int] | None = None,
+        kernels: Mapping[str, Sequence[torch.dtype]] | Literal["reference"] | None = None,
+        compile: Literal["kernel", "reference"] = "kernel",
+        dtypes: Sequence[torch.dtype] | None = FLOATING,
+        explain: Callable[..., None] | None = None,
+    ) -> None:
+        self.qualified_name = schema.partition("(")[0].strip()
+        self.namespace, _, self.name = self.qualified_name.partition("::")
+        if not self.name.isidentifier() or self.name.startswith("_"):
+            raise ValueError(f"schema must begin with 'namespace::name(', got {schema!r}")
+        if self.qualified_name in Operator.registered:
+            raise ValueError(f"{self.qualified_name} is declared already; an operator's name must be its own")
+
+        self._library = torch.library.Library(self.namespace, "FRAGMENT")
+        signature = schema[schema.index("(") :]
+        for name in (self.name, f"_{self.name}"):
+            self._library.define(name + signature, tags=(torch.Tag.pt2_compliant_tag,))
+        namespace = getattr(torch.ops, self.namespace)
+        self.public = getattr(namespace, self.name).default
+        self.raw = getattr(namespace, f"_{self.name}").default
+
+        described = _torch_private.schema_of(self.public)
+        self.arguments = tuple(described.arguments)
+        self.tensor_count = _count_tensors(self.qualified_name, self.arguments)
+        self.output_count = len(described.returns)
+        self.visible_outputs = self.output_count if visible_outputs is None else visible_outputs
+
+        self.reference = reference
+        self.output = output
+        self.gradient = gradient
+        self.autocast = autocast
+        self.vmap = vmap
+        self.flops = flops
+        self.dtypes = None if dtypes is None else tuple(dtypes)
+        self.kernels = {device: self.dtypes or FLOATING for device in ("cpu", "cuda")} if kernels is None else kernels
+        self.compile = compile
+        self._explain = explain
+
+        self.autograd = Autograd(self)
+        self._register()
+        self._call = _make_call(self)
+        Operator.registered[self.qualified_name] = self
+
+    def __call__(self, *arguments: Any) -> Any:
+        """The visible results of the operator; arguments by position, as in the schema."""
+        try:
+            return self._call(*arguments)
+        except Exception:
+            try:
+                self.explain(*arguments)
+            except (ValueError, TypeError) as clear:
+                raise clear from None
+            raise
+
+    def __repr__(self) -> str:
+        return f"Operator({_torch_private.schema_of(self.public)})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Operator.registered.__getitem__, (self.qualified_name,)
+
+    def explain(self, *arguments: Any) -> None:
+        """Raises the ValueError or TypeError that says what is wrong with arguments; returns where nothing is."""
+        explain_kinds(self.name, self.arguments, arguments, self.dtypes)
+        if self._explain is not None:
+            self._explain(*arguments)
+
+    def visible(self, results: Any) -> Any:
+        """What a caller sees of all results."""
+        if self.visible_outputs == self.output_count:
+            return results
+        return results[0] if self.visible_outputs == 1 else results[: self.visible_outputs]
+
+    def note(self, arguments: Sequence[object], reason: str) -> None:
+        """Records that the reference answers where a kernel could have, unless the reference is the best kernel."""
+        if self.kernels != "reference":
+            note_fallback(self.qualified_name, arguments, reason)
+
+    def _register(self) -> None:
+        for operator in (self.public, self.raw):
+            name = operator.name()
+            torch.library.register_fake(name, self.output, lib=self._library)
+            torch.library.register_vmap(name, _make_vmap(self, operator), lib=self._library)
+            # Last in rank: a kernel that a library registers for a device goes before it.
+            self._library.impl(name.split("::")[1], _make_fallback(self), "CompositeExplicitAutograd")
+        torch.library.register_autograd(
+            self.qualified_name,
+            self.autograd.backward,
+            setup_context=self.autograd.setup_context,
+            lib=self._library,
+        )
+        if self.autocast != "none":
+            for key in AUTOCAST_KEYS.values():
+                self._library.impl(self.name, _make_autocast(self), key)
+        if self.flops is not None:
+            packets = [operator.overloadpacket for operator in (self.public, self.raw)]
+            if not any(packet in flop_registry for packet in packets):
+                register_flop_formula(packets)(_without_out_shape(self.flops))
+
+
+def _count_tensors(qualified_name: str, arguments: Sequence[Any]) -> int:
+    """How many tensors an operator's arguments begin with."""
+    kinds = [str(argument.type) for argument in arguments]
+    is_tensor = [kind in ("Tensor", "Optional[Tensor]") for kind in kinds]
+    count = sum(is_tensor)
+    if not count or not all(is_tensor[:count]) or any("List" in kind for kind in kinds):
+        raise ValueError(f"{qualified_name}: a schema has tensors first, at least one, then numbers, and no lists")
+    return count
+
+
+def _make_call(operator: Operator) -> Callable[..., Any]:
+    """The choice made at each call: which of an operator's two names to call, and through what."""
+    public, raw, reference = operator.public, operator.raw, operator.reference
+    visible = operator.visible
+    eager, functional = operator.autograd.eager, operator.autograd.functional
+    tensor_count = operator.tensor_count
+    casts = operator.autocast != "none"
+    has_gradient = operator.gradient is not None
+    any_autocast, transform_active = _torch_private.any_autocast, _torch_private.transform_active
+    is_compiling, is_exporting = torch.compiler.is_compiling, torch.compiler.is_exporting
+    is_grad_enabled = torch.is_grad_enabled
+    # None where every dtype that the operator takes has a kernel: then there is nothing to ask.
+    partial = operator.kernels if isinstance(operator.kernels, Mapping) else {}
+    partial = {
+        device: dtypes for device, dtypes in partial.items() if set(dtypes) != set(operator.dtypes or FLOATING)
+    }
+
+    def by_reference(arguments: Sequence[Any], reason: str) -> Any:
+        operator.note(arguments, reason)
+        return visible(reference(*arguments))
+
+    def call(*arguments: Any) -> Any:
+        if casts and any_autocast():
+            arguments = tuple(cast(operator.autocast, arguments))
+        compiling = is_compiling()
+        if compiling and operator.compile == "reference":
+            explain_kinds(operator.name, operator.arguments, arguments, operator.dtypes)
+            return visible(reference(*arguments))
+        if partial:
+            first = arguments[0]
+            if first.dtype not in partial.get(first.device.type, (first.dtype,)):
+                return by_reference(arguments, f"no kernel for this dtype on {first.device.type}")
+
+        # Before compilation: then what is compiled may hold transforms too, and they give right answers.
+        if transform_active():
+            if not has_gradient:
+                return by_reference(arguments, "it has no gradient formula, and torch.func needs one")
+            if _torch_private.forward_mode_active():
+                return by_reference(arguments, "kernels do not carry forward-mode tangents")
+            # compile(grad(f)) through an autograd.Function gives zero gradients without a word.
+            if compiling:
+                return visible(reference(*arguments))
+            return visible(functional(*arguments))
+
+        needs_grad = False
+        for tensor in arguments[:tensor_count]:
+            if tensor is not None and tensor.requires_grad:
+                needs_grad = is_grad_enabled()
+                break
+        if compiling and (is_exporting() or (needs_grad and not has_gradient)):
+            return visible(public(*arguments))
+        if not needs_grad:
+            return visible(raw(*arguments))
+        if compiling:
+            return visible(functional(*arguments))
+        return eager(*arguments)
+
+    return call
+
+
+def _make_vmap(operator: Operator, name: Any) -> Callable[..., Any]:
+    """The vmap rule of one of an operator's names: the declared one, or a loop."""
+    rule = operator.vmap
+    if rule is not None:
+        return lambda info, in_dims, *arguments: rule(name, info.batch_size, in_dims, *arguments)
+
+    def loop(info: Any, in_dims: Sequence[int | None], *arguments: Any) -> tuple[Any, Any]:
+        operator.note(arguments, "it has no vmap rule, so a batch is a loop")
+        rows = []
+        for i in range(info.batch_size):
+            row = [
+                value.select(dim, i) if isinstance(value, Tensor) and dim is not None else value
+                for value, dim in zip(arguments, in_dims, strict=True)
+            ]
+            rows.append(as_tuple(name(*row)))
+        results = tuple(torch.stack(column) for column in zip(*rows, strict=True))
+        return (results, (0,) * len(results)) if len(results) > 1 else (results[0], 0)
+
+    return loop
+
+
+def _make_fallback(operator: Operator) -> Callable[..., Any]:
+    """The kernel of devices that have none: the reference, laid out as a kernel would."""
+
+    def fallback(*arguments: Any) -> Any:
+        operator.explain(*arguments)
+        device = arguments[0].device.type
+        operator.note(arguments, native.why_no_kernel(operator.namespace, device))
+        results = as_tuple(operator.reference(*arguments))
+        expected = as_tuple(operator.output(*arguments))
+        # A copy also where the reference returned a view of an argument: results are never aliased.
+        laid_out = tuple(empty.copy_(result) for empty, result in zip(expected, results, strict=True))
+        return laid_out[0] if len(laid_out) == 1 else laid_out
+
+    return fallback
+
+
+def _make_autocast(operator: Operator) -> Callable[..., Any]:
+    """The autocast kernel of the public name, for calls that do not come through the Operator."""
+
+    def autocast_kernel(*arguments: Any) -> Any:
+        arguments = tuple(cast(operator.autocast, arguments))
+        with _torch_private.without_autocast():
+            return operator.public(*arguments)
+
+    return autocast_kernel
+
+
+def _without_out_shape(flops: Callable[..., int]) -> Callable[..., int]:
+    def formula(*shapes: Any, out_shape: Any = None) -> int:
+        return flops(*shapes)
+
+    return formula

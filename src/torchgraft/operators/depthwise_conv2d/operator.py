@@ -1,0 +1,438 @@
+"""The declarations of depthwise_conv2d and of its two gradients.
+
+The operator is bilinear in input and weight, so the gradient of each of the three is made of the other two (and a sum,
+for the bias): derivatives of every order run on kernels.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchgraft.layout import is_channels_last
+from torchgraft.operator import Operator
+from torchgraft.operators.depthwise_conv2d import reference
+from torchgraft.operators.depthwise_conv2d.window import IntOrPair, Window, make_window
+
+# Finding the eight numbers of a window costs more than a microsecond, and a model has few different ones.
+_windows: dict[tuple[Any, ...], Window] = {}
+_MOST_WINDOWS = 4096
+
+
+def depthwise_conv2d(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: IntOrPair = 1,
+    padding: IntOrPair | str = 0,
+    dilation: IntOrPair = 1,
+) -> Tensor:
+    """Convolves each channel of a batch of images with kernels of its own.
+
+    Equal to `torch.nn.functional.conv2d(input, weight, bias, stride, padding, dilation, groups=C)`. Differentiable
+    any number of times, through kernels. float16 and bfloat16 are summed in float32.
+
+    Args:
+        input: (N, C, H, W) or (C, H, W), float64, float32, float16 or bfloat16. Contiguous and channels_last are both
+            read as they are; other strides are copied first.
+        weight: (C * m, 1, KH, KW), of the dtype and on the device of input; m >= 1 kernels a channel.
+        bias: (C * m), or None.
+        stride: pixels between outputs, one number or (height, width).
+        padding: zeros around the image, one number or (height, width); 'valid' for none; 'same' for as much as keeps
+            the size, with stride 1.
+        dilation: pixels between the taps of a kernel, one number or (height, width).
+
+    Returns:
+        (N, C * m, OH, OW), or without N as input, in the memory layout of input.
+
+    Raises:
+        TypeError: an argument of another type or dtype.
+        ValueError: sizes that do not fit together, or a stride, padding or dilation that makes no sense.
+
+    Source: `torch.nn.Conv2d` with groups = in_channels.
+    """
+    if torch.compiler.is_compiling():
+        window = make_window(stride, padding, dilation, weight.shape[2:])
+    else:
+        try:
+            window = _windows[stride, padding, dilation]
+        except (KeyError, TypeError):
+            window = _find_window(stride, padding, dilation, weight)
+    if isinstance(input, Tensor) and input.dim() == 3:
+        return convolution(input.unsqueeze(0), weight, bias, *window).squeeze(0)
+    return convolution(input, weight, bias, *window)
+
+
+def depthwise_conv2d_input_grad(
+    output_grad: Tensor,
+    weight: Tensor,
+    input_size: Sequence[int],
+    channels_last: bool = False,
+    stride: IntOrPair = 1,
+    padding: IntOrPair | str = 0,
+    dilation: IntOrPair = 1,
+) -> Tensor:
+    """The gradient of depthwise_conv2d with respect to its input.
+
+    Args:
+        output_grad: (N, C * m, OH, OW), the gradient of the output.
+        weight: (C * m, 1, KH, KW).
+        input_size: (C, H, W) of the input.
+        channels_last: whether the result is laid out so, or contiguous.
+        stride: as for depthwise_conv2d.
+        padding: as for depthwise_conv2d.
+        dilation: as for depthwise_conv2d.
+
+    Returns:
+        (N, C, H, W).
+
+    Raises:
+        TypeError: an argument of another type or dtype.
+        ValueError: sizes that do not fit together.
+    """
+    window = make_window(stride, padding, dilation, weight.shape[2:])
+    return input_grad(output_grad, weight, *input_size, channels_last, *window)
+
+
+def depthwise_conv2d_weight_grad(
+    output_grad: Tensor,
+    input: Tensor,
+    kernel_size: Sequence[int],
+    stride: IntOrPair = 1,
+    padding: IntOrPair | str = 0,
+    dilation: IntOrPair = 1,
+) -> Tensor:
+    """The gradient of depthwise_conv2d with respect to its weight; the same bits at every run.
+
+    Args:
+        output_grad: (N, C * m, OH, OW), the gradient of the output.
+        input: (N, C, H, W).
+        kernel_size: (KH, KW).
+        stride: as for depthwise_conv2d.
+        padding: as for depthwise_conv2d.
+        dilation: as for depthwise_conv2d.
+
+    Returns:
+        (C * m, 1, KH, KW).
+
+    Raises:
+        TypeError: an argument of another type or dtype.
+        ValueError: sizes that do not fit together.
+    """
+    return weight_grad(output_grad, input, *kernel_size, *make_window(stride, padding, dilation, kernel_size))
+
+
+def _find_window(stride: Any, padding: Any, dilation: Any, weight: Any) -> Window:
+    """A window not seen before, remembered where it does not depend on the kernel's size."""
+    kernel_size = weight.shape[2:] if isinstance(weight, Tensor) and weight.dim() == 4 else (1, 1)
+    window = make_window(stride, padding, dilation, kernel_size)
+    if padding != "same" and len(_windows) < _MOST_WINDOWS:
+        key = tuple(tuple(each) if isinstance(each, list) else each for each in (stride, padding, dilation))
+        _windows[key] = window
+    return window
+
+
+def _empty_images(like: Tensor, size: Sequence[int], channels_last: bool) -> Tensor:
+    layout = torch.channels_last if channels_last else torch.contiguous_format
+    return torch.empty(size, dtype=like.dtype, device=like.device, memory_format=layout)
+
+
+def _output(input: Tensor, weight: Tensor, bias: Tensor | None, *window: int) -> Tensor:
+    torch._check(input.dim() == 4, lambda: f"depthwise_conv2d: input must have 4 dimensions, got {input.dim()}")
+    torch._check(weight.dim() == 4, lambda: f"depthwise_conv2d: weight must have 4 dimensions, got {weight.dim()}")
+    size = Window(*window).output_size(*input.shape[2:], *weight.shape[2:])
+    return _empty_images(input, (input.shape[0], weight.shape[0], *size), is_channels_last(input))
+
+
+def _input_grad_output(
+    output_grad: Tensor, weight: Tensor, channels: int, height: int, width: int, channels_last: bool, *window: int
+) -> Tensor:
+    return _empty_images(output_grad, (output_grad.shape[0], channels, height, width), channels_last)
+
+
+def _weight_grad_output(
+    output_grad: Tensor, input: Tensor, kernel_height: int, kernel_width: int, *window: int
+) -> Tensor:
+    return input.new_empty(output_grad.shape[1], 1, kernel_height, kernel_width)
+
+
+def _gradient(
+    needs_grad: Sequence[bool],
+    output_grads: Sequence[Tensor],
+    saved: Sequence[Tensor],
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    *window: int,
+) -> tuple[Tensor | None, ...]:
+    (output_grad,) = output_grads
+    return (
+        input_grad(output_grad, weight, *input.shape[1:], is_channels_last(input), *window) if needs_grad[0] else None,
+        weight_grad(output_grad, input, *weight.shape[2:], *window) if needs_grad[1] else None,
+        output_grad.sum((0, 2, 3)) if needs_grad[2] else None,
+    )
+
+
+def _input_grad_gradient(
+    needs_grad: Sequence[bool],
+    output_grads: Sequence[Tensor],
+    saved: Sequence[Tensor],
+    output_grad: Tensor,
+    weight: Tensor,
+    channels: int,
+    height: int,
+    width: int,
+    channels_last: bool,
+    *window: int,
+) -> tuple[Tensor | None, ...]:
+    # The gradient of an input gradient is as large as an input, and plays its part.
+    (input,) = output_grads
+    return (
+        convolution(input, weight, None, *window) if needs_grad[0] else None,
+        weight_grad(output_grad, input, *weight.shape[2:], *window) if needs_grad[1] else None,
+    )
+
+
+def _weight_grad_gradient(
+    needs_grad: Sequence[bool],
+    output_grads: Sequence[Tensor],
+    saved: Sequence[Tensor],
+    output_grad: Tensor,
+    input: Tensor,
+    kernel_height: int,
+    kernel_width: int,
+    *window: int,
+) -> tuple[Tensor | None, ...]:
+    # The gradient of a weight gradient is as large as a weight, and plays its part.
+    (weight,) = output_grads
+    return (
+        convolution(input, weight, None, *window) if needs_grad[0] else None,
+        input_grad(output_grad, weight, *input.shape[1:], is_channels_last(input), *window) if needs_grad[1] else None,
+    )
+
+
+def _fold(tensor: Tensor | None, batch_dim: int | None, batch_size: int, into: int) -> Tensor | None:
+    """Merges vmap's batch dimension into the channels: a batch of depthwise convolutions is one with more channels."""
+    if tensor is None:
+        return None
+    if batch_dim is None:
+        shape = list(tensor.shape)
+        tensor = tensor.unsqueeze(into).expand(*shape[:into], batch_size, *shape[into:])
+    else:
+        tensor = tensor.movedim(batch_dim, into)
+    return tensor.flatten(into, into + 1)
+
+
+def _vmap(
+    operator: Any,
+    batch_size: int,
+    in_dims: Sequence[int | None],
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    *window: int,
+) -> tuple[Tensor, int]:
+    result = operator(
+        _fold(input, in_dims[0], batch_size, 1),
+        _fold(weight, in_dims[1], batch_size, 0),
+        _fold(bias, in_dims[2], batch_size, 0),
+        *window,
+    )
+    return result.unflatten(1, (batch_size, -1)), 1
+
+
+def _input_grad_vmap(
+    operator: Any,
+    batch_size: int,
+    in_dims: Sequence[int | None],
+    output_grad: Tensor,
+    weight: Tensor,
+    channels: int,
+    *numbers: int,
+) -> tuple[Tensor, int]:
+    result = operator(
+        _fold(output_grad, in_dims[0], batch_size, 1),
+        _fold(weight, in_dims[1], batch_size, 0),
+        batch_size * channels,
+        *numbers,
+    )
+    return result.unflatten(1, (batch_size, -1)), 1
+
+
+def _weight_grad_vmap(
+    operator: Any,
+    batch_size: int,
+    in_dims: Sequence[int | None],
+    output_grad: Tensor,
+    input: Tensor,
+    *numbers: int,
+) -> tuple[Tensor, int]:
+    result = operator(
+        _fold(output_grad, in_dims[0], batch_size, 1), _fold(input, in_dims[1], batch_size, 1), *numbers
+    )
+    return result.unflatten(0, (batch_size, -1)), 0
+
+
+def _multiply_adds(output_shape: Sequence[int], kernel_height: int, kernel_width: int) -> int:
+    """Two operations a tap and output: the same for all three operators, which are transposes of each other."""
+    return 2 * torch.Size(output_shape).numel() * kernel_height * kernel_width
+
+
+def _flops(
+    input_shape: Sequence[int], weight_shape: Sequence[int], bias_shape: Sequence[int] | None, *window: int
+) -> int:
+    size = Window(*window).output_size(*input_shape[2:], *weight_shape[2:])
+    return _multiply_adds((input_shape[0], weight_shape[0], *size), *weight_shape[2:])
+
+
+def _input_grad_flops(output_grad_shape: Sequence[int], weight_shape: Sequence[int], *numbers: int) -> int:
+    return _multiply_adds(output_grad_shape, *weight_shape[2:])
+
+
+def _weight_grad_flops(
+    output_grad_shape: Sequence[int],
+    input_shape: Sequence[int],
+    kernel_height: int,
+    kernel_width: int,
+    *window: int,
+) -> int:
+    return _multiply_adds(output_grad_shape, kernel_height, kernel_width)
+
+
+def _require(condition: bool, name: str, problem: str) -> None:
+    if not condition:
+        raise ValueError(f"{name}: {problem}")
+
+
+def _explain_sizes(
+    name: str,
+    batch: int,
+    channels: int,
+    size: Sequence[int],
+    output_channels: int,
+    kernel_size: Sequence[int],
+    window: Window,
+) -> tuple[int, int, int, int]:
+    """What is wrong with the sizes of a convolution; the shape of its output where nothing is."""
+    _require(min(window.stride) > 0, name, f"stride must be positive, got {window.stride}")
+    _require(min(window.dilation) > 0, name, f"dilation must be positive, got {window.dilation}")
+    _require(min(window.padding) >= 0, name, f"padding must not be negative, got {window.padding} (left, right, ...)")
+    _require(batch >= 0, name, f"the batch must not be negative, got {batch}")
+    _require(channels > 0, name, f"input must have at least one channel, got {channels}")
+    _require(min(size) > 0, name, f"input must have at least one pixel, its height and width are {tuple(size)}")
+    _require(min(kernel_size) > 0, name, f"weight must have at least one tap, its kernels are {tuple(kernel_size)}")
+    _require(
+        output_channels > 0 and output_channels % channels == 0,
+        name,
+        f"weight has {output_channels} channels, which must be a multiple of the {channels} of input",
+    )
+    spans = [gap * (taps - 1) + 1 for gap, taps in zip(window.dilation, kernel_size, strict=True)]
+    rooms = [
+        size[0] + window.padding_top + window.padding_bottom,
+        size[1] + window.padding_left + window.padding_right,
+    ]
+    _require(
+        spans[0] <= rooms[0] and spans[1] <= rooms[1],
+        name,
+        f"the kernel spans {spans[0]} x {spans[1]} pixels and the padded input has only {rooms[0]} x {rooms[1]}",
+    )
+    output = (batch, output_channels, *window.output_size(*size, *kernel_size))
+    largest = max(torch.Size(output).numel(), batch * channels * size[0] * size[1], *rooms, *spans)
+    _require(largest < 2**60, name, "these sizes make a tensor that no memory can hold")
+    return output
+
+
+def _explain_dim(name: str, argument: str, tensor: Tensor, dim: int, shape: str) -> None:
+    _require(tensor.dim() == dim, name, f"{argument} must be {shape}, got {tuple(tensor.shape)}")
+
+
+def _explain_weight(name: str, weight: Tensor) -> None:
+    _explain_dim(name, "weight", weight, 4, "(channels, 1, height, width)")
+    _require(
+        weight.shape[1] == 1, name, f"weight must be (channels, 1, height, width), got {tuple(weight.shape)}"
+    )
+
+
+def _explain_output_grad(name: str, output_grad: Tensor, expected: Sequence[int]) -> None:
+    _require(
+        tuple(output_grad.shape) == tuple(expected),
+        name,
+        f"output_grad must be {tuple(expected)} for these sizes, got {tuple(output_grad.shape)}",
+    )
+
+
+def _explain(input: Tensor, weight: Tensor, bias: Tensor | None, *numbers: int) -> None:
+    name = "depthwise_conv2d"
+    _explain_dim(name, "input", input, 4, "(N, C, H, W) or (C, H, W)")
+    _explain_weight(name, weight)
+    channels, *size = input.shape[1:]
+    _explain_sizes(name, input.shape[0], channels, size, weight.shape[0], weight.shape[2:], Window(*numbers))
+    if bias is not None:
+        expected = (weight.shape[0],)
+        _require(bias.shape == expected, name, f"bias must be {expected}, as weight, got {tuple(bias.shape)}")
+
+
+def _explain_input_grad(
+    output_grad: Tensor, weight: Tensor, channels: int, height: int, width: int, channels_last: bool, *numbers: int
+) -> None:
+    name = "depthwise_conv2d_input_grad"
+    _explain_dim(name, "output_grad", output_grad, 4, "(N, C * m, OH, OW)")
+    _explain_weight(name, weight)
+    expected = _explain_sizes(
+        name, output_grad.shape[0], channels, (height, width), weight.shape[0], weight.shape[2:], Window(*numbers)
+    )
+    _explain_output_grad(name, output_grad, expected)
+
+
+def _explain_weight_grad(
+    output_grad: Tensor, input: Tensor, kernel_height: int, kernel_width: int, *numbers: int
+) -> None:
+    name = "depthwise_conv2d_weight_grad"
+    _explain_dim(name, "output_grad", output_grad, 4, "(N, C * m, OH, OW)")
+    _explain_dim(name, "input", input, 4, "(N, C, H, W)")
+    channels, *size = input.shape[1:]
+    kernel_size = (kernel_height, kernel_width)
+    expected = _explain_sizes(
+        name, input.shape[0], channels, size, output_grad.shape[1], kernel_size, Window(*numbers)
+    )
+    _explain_output_grad(name, output_grad, expected)
+
+
+_WINDOW_SCHEMA = (
+    "int stride_height, int stride_width, int padding_top, int padding_left, int padding_bottom, int padding_right, "
+    "int dilation_height, int dilation_width"
+)
+
+convolution = Operator(
+    f"torchgraft::depthwise_conv2d(Tensor input, Tensor weight, Tensor? bias, {_WINDOW_SCHEMA}) -> Tensor",
+    reference=reference.depthwise_conv2d,
+    output=_output,
+    gradient=_gradient,
+    autocast="lower",
+    vmap=_vmap,
+    flops=_flops,
+    explain=_explain,
+)
+
+input_grad = Operator(
+    "torchgraft::depthwise_conv2d_input_grad(Tensor output_grad, Tensor weight, SymInt channels, SymInt height, "
+    f"SymInt width, bool channels_last, {_WINDOW_SCHEMA}) -> Tensor",
+    reference=reference.depthwise_conv2d_input_grad,
+    output=_input_grad_output,
+    gradient=_input_grad_gradient,
+    vmap=_input_grad_vmap,
+    flops=_input_grad_flops,
+    explain=_explain_input_grad,
+)
+
+weight_grad = Operator(
+    "torchgraft::depthwise_conv2d_weight_grad(Tensor output_grad, Tensor input, SymInt kernel_height, "
+    f"SymInt kernel_width, {_WINDOW_SCHEMA}) -> Tensor",
+    reference=reference.depthwise_conv2d_weight_grad,
+    output=_weight_grad_output,
+    gradient=_weight_grad_gradient,
+    vmap=_weight_grad_vmap,
+    flops=_weight_grad_flops,
+    explain=_explain_weight_grad,
+)

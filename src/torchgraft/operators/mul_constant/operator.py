@@ -1,0 +1,64 @@
+"""The declaration of mul_constant: what PyTorch must know about it, and nothing about how it is computed."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchgraft.operator import Operator
+from torchgraft.operators.mul_constant import reference
+
+
+def mul_constant(input: Tensor, constant: float) -> Tensor:
+    """Multiplies every element by a number.
+
+    Args:
+        input: (any shape), float64, float32, float16 or bfloat16.
+        constant: the factor, a Python number; it has no gradient.
+
+    Returns:
+        input * constant, with the shape, dtype and strides of input.
+
+    Raises:
+        TypeError: input is no tensor or of another dtype, or constant is no number.
+    """
+    return operator(input, constant)
+
+
+def _output(input: Tensor, constant: float) -> Tensor:
+    return torch.empty_like(input)
+
+
+def _gradient(
+    needs_grad: Sequence[bool],
+    output_grads: Sequence[Tensor],
+    saved: Sequence[Tensor],
+    input: Tensor,
+    constant: float,
+) -> tuple[Tensor]:
+    (output_grad,) = output_grads
+    return (mul_constant(output_grad, constant),)
+
+
+def _vmap(
+    operator: Any, batch_size: int, in_dims: Sequence[int | None], input: Tensor, constant: float
+) -> tuple[Tensor, int | None]:
+    # Elementwise: a batch is nothing but more elements.
+    return operator(input, constant), in_dims[0]
+
+
+def _flops(input_shape: Sequence[int], constant: float) -> int:
+    return torch.Size(input_shape).numel()
+
+
+operator = Operator(
+    "torchgraft::mul_constant(Tensor input, float constant) -> Tensor",
+    reference=reference.mul_constant,
+    output=_output,
+    gradient=_gradient,
+    vmap=_vmap,
+    flops=_flops,
+    # A product fuses with its neighbours; an opaque kernel would stand in the way.
+    compile="reference",
+)
