@@ -16,7 +16,7 @@ from torch.utils.flop_counter import flop_registry, register_flop_formula
 
 from torchgraft import _torch_private, native
 from torchgraft._autocasting import AUTOCAST_KEYS, AutocastRule, cast
-from torchgraft._differentiation import Autograd, as_tuple
+from torchgraft._differentiation import as_tuple, make_autograd
 from torchgraft._explaining import explain_kinds
 from torchgraft.fallback import note_fallback
 
@@ -106,7 +106,7 @@ class Operator:
         self.compile = compile
         self._explain = explain
 
-        self.autograd = Autograd(self)
+        self.autograd = make_autograd(self)
         self._register()
         self._call = _make_call(self)
         Operator.registered[self.qualified_name] = self
@@ -214,11 +214,11 @@ def _make_call(operator: Operator) -> Callable[..., Any]:
         if transform_active():
             if not has_gradient:
                 return by_reference(arguments, "it has no gradient formula, and torch.func needs one")
-            if _torch_private.forward_mode_active():
-                return by_reference(arguments, "kernels do not carry forward-mode tangents")
             # compile(grad(f)) through an autograd.Function gives zero gradients without a word.
             if compiling:
                 return visible(reference(*arguments))
+            if _torch_private.forward_mode_active():
+                return by_reference(arguments, "kernels do not carry forward-mode tangents")
             return visible(functional(*arguments))
 
         needs_grad = False

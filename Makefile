@@ -1,0 +1,96 @@
+# Everything a clone needs, from nothing but Python and a C++ compiler. `make` lists the targets.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+BUILD := build/make
+WORKERS ?= 2
+
+# For our own loop one CUDA architecture is enough: that of the card that is present, else 9.0. Wheels hold all.
+CUDA_ARCHITECTURE ?= $(or $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -n1 | tr -d .),90)-real
+
+SOURCES = $(shell git ls-files '*.h' '*.cpp' '*.cu' '*.cuh')
+
+.PHONY: help
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
+
+.PHONY: demo
+demo: build $(VENV)/demo.done ## train a network through PyTorch's layers and through ours
+	@$(BIN)/graft demo
+
+.PHONY: test
+test: build $(VENV)/test.done ## run every test
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
+
+.PHONY: lint
+lint: $(VENV)/test.done ## check format, style and types
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/clang-format --dry-run --Werror $(SOURCES)
+
+.PHONY: format
+format: $(VENV)/test.done ## put the sources into shape
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/clang-format -i $(SOURCES)
+
+.PHONY: build
+build: $(VENV)/package.done ## compile the libraries into src/torchgraft/lib
+	@[ -f $(BUILD)/build.ninja ] || $(BIN)/cmake -S . -B $(BUILD) -G Ninja -Wno-dev \
+	    -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja) -DPython_EXECUTABLE=$(abspath $(BIN)/python) \
+	    -DCMAKE_CUDA_ARCHITECTURES=$(CUDA_ARCHITECTURE)
+	@$(BIN)/cmake --build $(BUILD) && $(BIN)/cmake --install $(BUILD) --prefix src > /dev/null
+
+.PHONY: wheel
+wheel: $(VENV)/build.done ## make a wheel for every supported CUDA architecture, in dist/
+	@$(BIN)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist . && ls -l dist/*.whl
+
+.PHONY: bench-overhead
+bench-overhead: build ## print what a call costs on each path
+	@$(BIN)/graft bench --overhead
+
+.PHONY: docs
+docs: build $(VENV)/demo.done ## measure on this machine and write the tables and plots that the docs show
+	@$(BIN)/graft demo --markdown docs/results/demo-$(CHIP).md --plot docs/results/demo-$(CHIP).png --json benchmarks/results/demo-$(CHIP).json
+	@$(BIN)/graft bench --overhead --markdown docs/results/overhead-$(CHIP).md --json benchmarks/results/overhead-$(CHIP).json
+CHIP ?= cpu
+
+.PHONY: clean
+clean: ## remove what was built; the environment stays
+	@rm -rf build dist src/torchgraft/lib
+
+# The environment, in layers, each made again only when its own list changes.
+
+$(VENV)/venv.done:
+	@command -v $(PYTHON) > /dev/null || { echo "torchgraft needs Python 3.10 or newer: install python3"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+	    { echo "torchgraft needs Python 3.10 or newer, $$($(PYTHON) --version) is older: install a newer one"; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2> /dev/null || \
+	    { echo "Python cannot make environments here: install python3-venv"; exit 1; }
+	@command -v $${CXX:-c++} > /dev/null || { echo "there is no C++ compiler: install g++"; exit 1; }
+	@$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/build.done: requirements/build.txt requirements/demo.txt $(VENV)/venv.done
+	@echo "installing what builds torchgraft (once)"
+	@$(BIN)/pip install --quiet --disable-pip-version-check -r requirements/build.txt $$(grep '^torch==' requirements/demo.txt)
+	@touch $@
+
+$(VENV)/demo.done: requirements/demo.txt $(VENV)/build.done
+	@echo "installing what the demo needs (once)"
+	@$(BIN)/pip install --quiet --disable-pip-version-check -r requirements/demo.txt
+	@touch $@
+
+$(VENV)/test.done: requirements/test.txt $(VENV)/demo.done
+	@echo "installing what the tests need (once)"
+	@$(BIN)/pip install --quiet --disable-pip-version-check -r requirements/test.txt
+	@touch $@
+
+# The package itself, editable and without its libraries: `make build` puts those beside the sources.
+$(VENV)/package.done: pyproject.toml src/torchgraft/version.py $(VENV)/demo.done
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -C wheel.cmake=false -e .
+	@touch $@

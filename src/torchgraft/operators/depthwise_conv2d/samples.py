@@ -1,0 +1,157 @@
+"""Inputs for depthwise_conv2d and its gradients: the traps in which published kernels were caught, each by name."""
+
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Any
+
+from torchgraft.operators.depthwise_conv2d.window import Window
+from torchgraft.sampling import Drawn, Sample, Samples
+
+
+@dataclass(frozen=True)
+class _Case:
+    """One convolution; a sample of each of the three operators is made of it."""
+
+    name: str
+    input: tuple[int, int, int, int]
+    kernel: tuple[int, int]
+    window: Window = Window()
+    multiplier: int = 1
+    bias: bool = True
+    channels_last: bool = False
+
+    @property
+    def output_channels(self) -> int:
+        return self.input[1] * self.multiplier
+
+    @property
+    def output(self) -> Drawn:
+        size = self.window.output_size(*self.input[2:], *self.kernel)
+        return Drawn((self.input[0], self.output_channels, *size), self.channels_last)
+
+    @property
+    def weight(self) -> Drawn:
+        return Drawn((self.output_channels, 1, *self.kernel))
+
+    def forward(self) -> Sample:
+        bias = Drawn((self.output_channels,)) if self.bias else None
+        return Sample(self.name, (Drawn(self.input, self.channels_last), self.weight, bias, *self.window))
+
+    def input_grad(self) -> Sample:
+        return Sample(self.name, (self.output, self.weight, *self.input[1:], self.channels_last, *self.window))
+
+    def weight_grad(self) -> Sample:
+        return Sample(self.name, (self.output, Drawn(self.input, self.channels_last), *self.kernel, *self.window))
+
+
+def _same(kernel: int, stride: int = 1) -> Window:
+    """The padding of a square kernel that keeps the size."""
+    return Window(stride, stride, *(kernel // 2,) * 4)
+
+
+_BOTH_LAYOUTS = (
+    _Case("3x3 as in MobileNet", (2, 5, 9, 11), (3, 3), _same(3)),
+    _Case("3x3 with stride 2", (2, 5, 9, 11), (3, 3), _same(3, 2)),
+    _Case("5x5 as in EfficientNet", (2, 3, 12, 10), (5, 5), _same(5)),
+    _Case("5x5 with stride 2", (2, 3, 12, 10), (5, 5), _same(5, 2)),
+    _Case("7x7 as in ConvNeXt", (2, 4, 14, 13), (7, 7), _same(7)),
+    _Case("vector channels", (1, 48, 6, 7), (3, 3), _same(3)),
+    _Case("vector channels, 7x7", (1, 40, 8, 9), (7, 7), _same(7)),
+    _Case("vector channels, stride 2", (1, 64, 7, 8), (5, 5), _same(5, 2)),
+    _Case("prime sizes", (3, 13, 17, 19), (3, 3), _same(3)),
+    _Case("wider than a tile", (1, 2, 3, 131), (3, 3), _same(3)),
+    _Case("taller than a tile", (1, 2, 131, 3), (3, 3), _same(3)),
+    _Case("an output grown by padding", (2, 3, 4, 5), (3, 3), Window(padding_top=3, padding_left=4, padding_bottom=5)),
+    _Case("no padding", (2, 3, 6, 8), (3, 3), Window()),
+    _Case("1x1", (2, 3, 4, 5), (1, 1), Window()),
+    _Case("1x1 with stride", (2, 3, 4, 5), (1, 1), Window(2, 3)),
+    _Case("even kernel, padded as 'same'", (2, 3, 6, 5), (4, 2), Window(1, 1, 1, 0, 2, 1)),
+    _Case("kernel as large as the image", (2, 3, 5, 6), (5, 6), Window()),
+    _Case("kernel larger than the image", (2, 3, 4, 5), (9, 11), Window(1, 1, 4, 5, 4, 5)),
+    _Case("kernel clipped at the top and left alone", (1, 2, 6, 6), (5, 5), Window(1, 1, 4, 4, 0, 0)),
+    _Case("kernel clipped at the bottom and right alone", (1, 2, 6, 6), (5, 5), Window(1, 1, 0, 0, 4, 4)),
+    _Case("padding as large as the kernel", (1, 3, 4, 5), (3, 3), Window(1, 1, 3, 3, 3, 3)),
+    _Case("padding larger than the kernel", (1, 3, 4, 5), (3, 2), Window(2, 1, 5, 4, 6, 3)),
+    _Case("stride larger than the kernel", (2, 3, 11, 13), (2, 3), Window(4, 5, 1, 0, 1, 0)),
+    _Case("stride larger than the image", (2, 3, 4, 5), (3, 3), Window(7, 9, 1, 1, 1, 1)),
+    _Case("asymmetric everything", (2, 3, 10, 13), (3, 5), Window(2, 3, 1, 2, 3, 0, 2, 1)),
+    _Case("dilation 2", (1, 3, 11, 12), (3, 3), Window(1, 1, 2, 2, 2, 2, 2, 2)),
+    _Case("dilation 3 with stride 2", (1, 3, 13, 12), (3, 3), Window(2, 2, 3, 3, 3, 3, 3, 3)),
+    _Case("dilation and stride with a common factor", (1, 2, 15, 14), (3, 4), Window(6, 4, 2, 3, 2, 3, 4, 2)),
+    _Case("dilation wider than the image", (1, 2, 4, 4), (2, 3), Window(1, 1, 5, 6, 5, 6, 5, 6)),
+    _Case("no bias", (2, 3, 6, 7), (3, 3), _same(3), bias=False),
+    _Case("multiplier 2", (2, 3, 6, 7), (3, 3), _same(3), multiplier=2),
+    _Case("multiplier 3 with stride", (2, 2, 7, 6), (5, 3), Window(2, 2, 2, 1, 2, 1), multiplier=3),
+    _Case("one channel", (2, 1, 6, 7), (3, 3), _same(3)),
+    _Case("one channel, multiplier 4", (2, 1, 6, 7), (3, 3), _same(3), multiplier=4),
+    _Case("one pixel", (3, 4, 1, 1), (1, 1), Window()),
+    _Case("one pixel under 3x3", (3, 4, 1, 1), (3, 3), _same(3)),
+    _Case("one row", (2, 3, 1, 9), (1, 5), Window(1, 1, 0, 2, 0, 2)),
+    _Case("one column", (2, 3, 9, 1), (5, 1), Window(1, 1, 2, 0, 2, 0)),
+    _Case("empty batch", (0, 3, 6, 7), (3, 3), _same(3)),
+    _Case("51x5 as in SLaK", (1, 2, 20, 19), (51, 5), Window(1, 1, 25, 2, 25, 2)),
+    _Case("5x51 as in SLaK", (1, 2, 19, 20), (5, 51), Window(1, 1, 2, 25, 2, 25)),
+    _Case("31x31 as in RepLKNet", (1, 2, 18, 17), (31, 31), _same(31)),
+    _Case("51x51", (1, 1, 26, 25), (51, 51), _same(51)),
+)
+
+
+def _tables() -> dict[str, tuple[Sample, ...]]:
+    cases = []
+    for case in _BOTH_LAYOUTS:
+        cases.append(case)
+        cases.append(replace(case, name=f"{case.name}, channels_last", channels_last=True))
+    return {
+        "depthwise_conv2d": tuple(case.forward() for case in cases),
+        "depthwise_conv2d_input_grad": tuple(case.input_grad() for case in cases),
+        "depthwise_conv2d_weight_grad": tuple(case.weight_grad() for case in cases),
+    }
+
+
+def _draw_case(random: Random) -> _Case:
+    dilation = random.randint(1, 3), random.randint(1, 3)
+    kernel = random.randint(1, 5), random.randint(1, 5)
+    size = random.randint(1, 9), random.randint(1, 9)
+    spans = [gap * (taps - 1) + 1 for gap, taps in zip(dilation, kernel, strict=True)]
+    # Padding before and behind, at least as much as the kernel needs to fit.
+    before = [random.randint(0, 4), random.randint(0, 4)]
+    behind = [
+        max(random.randint(0, 4), span - extent - front)
+        for span, extent, front in zip(spans, size, before, strict=True)
+    ]
+    return _Case(
+        "drawn",
+        (random.randint(0, 3), random.randint(1, 5), *size),
+        kernel,
+        Window(random.randint(1, 4), random.randint(1, 4), *before, *behind, *dilation),
+        multiplier=random.randint(1, 3),
+        bias=random.random() < 0.5,
+        channels_last=random.random() < 0.5,
+    )
+
+
+def _taps_summed(input: Any, weight: Any, *rest: Any) -> int:
+    return int(weight.shape[2] * weight.shape[3])
+
+
+def _input_grad_summed(output_grad: Any, weight: Any, channels: int, *rest: Any) -> int:
+    return int(weight.shape[2] * weight.shape[3] * (weight.shape[0] // channels))
+
+
+def _outputs_summed(output_grad: Any, *rest: Any) -> int:
+    return int(output_grad.shape[0] * output_grad.shape[2] * output_grad.shape[3])
+
+
+_table = _tables()
+
+samples = {
+    "depthwise_conv2d": Samples(
+        _table["depthwise_conv2d"], lambda random: _draw_case(random).forward(), summed=_taps_summed
+    ),
+    "depthwise_conv2d_input_grad": Samples(
+        _table["depthwise_conv2d_input_grad"], lambda random: _draw_case(random).input_grad(), summed=_input_grad_summed
+    ),
+    "depthwise_conv2d_weight_grad": Samples(
+        _table["depthwise_conv2d_weight_grad"], lambda random: _draw_case(random).weight_grad(), summed=_outputs_summed
+    ),
+}

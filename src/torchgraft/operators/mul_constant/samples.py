@@ -1,0 +1,28 @@
+"""Inputs for mul_constant: around the borders of a sixteen-byte access, of a block and of a thread's share."""
+
+from random import Random
+
+from torchgraft.sampling import Drawn, Sample, Samples
+
+
+def _draw(random: Random) -> Sample:
+    shape = tuple(random.randint(0, 6) for _ in range(random.randint(0, 4)))
+    return Sample(f"drawn {shape}", (Drawn(shape), random.uniform(-3, 3)))
+
+
+_TABLE = (
+    Sample("scalar", (Drawn(()), 2.0)),
+    Sample("one element", (Drawn((1,)), -0.5)),
+    Sample("empty", (Drawn((0,)), 2.0)),
+    Sample("empty in the middle", (Drawn((3, 0, 2)), 2.0)),
+    Sample("seven elements, less than an access in half", (Drawn((7,)), 0.3)),
+    Sample("eight elements", (Drawn((8,)), 0.3)),
+    Sample("1025 elements, one more than a block in float", (Drawn((1025,)), 1.7)),
+    Sample("more than a thread's share", (Drawn((3, 40001)), 1.7)),
+    Sample("channels_last", (Drawn((2, 3, 5, 4), channels_last=True), 1.5)),
+    Sample("five dimensions", (Drawn((2, 1, 3, 2, 2)), 1.5)),
+    Sample("times zero", (Drawn((5,)), 0.0)),
+    Sample("an integer constant", (Drawn((5,)), 3)),
+)
+
+samples = {"mul_constant": Samples(_TABLE, _draw, summed=lambda input, constant: 1)}

@@ -1,0 +1,29 @@
+"""What every test shares: a fixed seed, two threads, and a clean slate for torch.compile."""
+
+import os
+
+import pytest
+import torch
+from hypothesis import settings
+
+# Each example is a convolution or two; the machine decides how long that takes, not the test.
+settings.register_profile("torchgraft", deadline=None, max_examples=60, derandomize=True, print_blob=True)
+settings.load_profile("torchgraft")
+
+
+@pytest.fixture(autouse=True)
+def _fixed_seed():
+    torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def _forget_compiled():
+    yield
+    if torch._dynamo.is_dynamo_supported():
+        torch._dynamo.reset()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _two_threads():
+    # On more, PyTorch's own reductions would be measured against ours; the sums do not depend on it.
+    torch.set_num_threads(min(2, os.cpu_count() or 1))
