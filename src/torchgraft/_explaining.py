@@ -36,7 +36,7 @@ def explain_kinds(
         else:
             _explain_number(name, argument.name, kind, value)
     _explain_dtypes(name, tensors, dtypes)
-    _explain_devices(name, tensors)
+    explain_devices(name, arguments, values)
 
 
 def _explain_number(name: str, argument: str, kind: str, value: object) -> None:
@@ -71,7 +71,13 @@ def _explain_dtypes(name: str, tensors: Mapping[str, Tensor], dtypes: Sequence[t
             )
 
 
-def _explain_devices(name: str, tensors: Mapping[str, Tensor]) -> None:
+def explain_devices(name: str, arguments: Sequence[Any], values: Sequence[Any]) -> None:
+    """Raises ValueError where tensors are on different devices."""
+    tensors = {
+        argument.name: value
+        for argument, value in zip(arguments, values, strict=True)
+        if isinstance(value, Tensor)
+    }
     if not tensors:
         return
     first, *others = tensors.items()

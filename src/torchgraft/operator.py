@@ -17,7 +17,7 @@ from torch.utils.flop_counter import flop_registry, register_flop_formula
 from torchgraft import _torch_private, native
 from torchgraft._autocasting import AUTOCAST_KEYS, AutocastRule, cast
 from torchgraft._differentiation import as_tuple, make_autograd
-from torchgraft._explaining import explain_kinds
+from torchgraft._explaining import explain_devices, explain_kinds
 from torchgraft.fallback import note_fallback
 
 FLOATING: tuple[torch.dtype, ...] = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
@@ -126,7 +126,7 @@ class Operator:
         return f"Operator({_torch_private.schema_of(self.public)})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Operator.registered.__getitem__, (self.qualified_name,)
+        return _registered, (self.qualified_name,)
 
     def explain(self, *arguments: Any) -> None:
         """Raises the ValueError or TypeError that says what is wrong with arguments; returns where nothing is."""
@@ -148,7 +148,7 @@ class Operator:
     def _register(self) -> None:
         for operator in (self.public, self.raw):
             name = operator.name()
-            torch.library.register_fake(name, self.output, lib=self._library)
+            torch.library.register_fake(name, _make_fake(self), lib=self._library)
             torch.library.register_vmap(name, _make_vmap(self, operator), lib=self._library)
             # Last in rank: a kernel that a library registers for a device goes before it.
             self._library.impl(name.split("::")[1], _make_fallback(self), "CompositeExplicitAutograd")
@@ -165,6 +165,10 @@ class Operator:
             packets = [operator.overloadpacket for operator in (self.public, self.raw)]
             if not any(packet in flop_registry for packet in packets):
                 register_flop_formula(packets)(_without_out_shape(self.flops))
+
+
+def _registered(qualified_name: str) -> Operator:
+    return Operator.registered[qualified_name]
 
 
 def _count_tensors(qualified_name: str, arguments: Sequence[Any]) -> int:
@@ -256,6 +260,16 @@ def _make_vmap(operator: Operator, name: Any) -> Callable[..., Any]:
         return (results, (0,) * len(results)) if len(results) > 1 else (results[0], 0)
 
     return loop
+
+
+def _make_fake(operator: Operator) -> Callable[..., Any]:
+    """What tracing sees of a kernel: empty results, and no mixture of devices, which a kernel would refuse."""
+
+    def fake(*arguments: Any) -> Any:
+        explain_devices(operator.name, operator.arguments, arguments)
+        return operator.output(*arguments)
+
+    return fake
 
 
 def _make_fallback(operator: Operator) -> Callable[..., Any]:

@@ -3,7 +3,7 @@
 
 #include <torch/csrc/stable/library.h>
 
-// TORCHGRAFT_KERNEL(torchgraft, CPU, mul_constant, mul_constant_cpu): the kernel of `torchgraft::mul_constant` on CPU.
+// TORCHGRAFT_KERNEL(mypackage, CPU, softplus, softplus_cpu): `softplus_cpu` is the kernel of `mypackage::softplus` on CPU.
 // Every operator has two names, the public one that autograd knows and the raw one, with an underscore, that it does
 // not (see torchgraft/operator.py); one kernel serves both.
 #define TORCHGRAFT_KERNEL(NAMESPACE, DEVICE, OPERATOR, FUNCTION)     \

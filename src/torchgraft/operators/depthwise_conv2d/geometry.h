@@ -53,13 +53,13 @@ inline constexpr int64_t kLargestSize = int64_t{1} << 40;
 
 inline Extent make_extent(const char* direction, int64_t input, int64_t kernel, int64_t stride, int64_t padding_front,
                           int64_t padding_back, int64_t dilation) {
-  TORCHGRAFT_CHECK(input > 0 && input < kLargestSize, direction, " of input must be positive, got ", input);
-  TORCHGRAFT_CHECK(kernel > 0 && kernel < kLargestSize, direction, " of weight must be positive, got ", kernel);
-  TORCHGRAFT_CHECK(stride > 0 && stride < kLargestSize, "stride must be positive, got ", stride);
-  TORCHGRAFT_CHECK(dilation > 0 && dilation < kLargestSize, "dilation must be positive, got ", dilation);
-  TORCHGRAFT_CHECK(padding_front >= 0 && padding_back >= 0 && padding_front < kLargestSize &&
-                       padding_back < kLargestSize,
-                   "padding must not be negative, got ", padding_front, " and ", padding_back);
+  TORCHGRAFT_CHECK(input > 0 && input < kLargestSize, direction, " of input must be positive and fit memory, got ", input);
+  TORCHGRAFT_CHECK(kernel > 0 && kernel < kLargestSize, direction, " of weight must be positive and fit memory, got ", kernel);
+  TORCHGRAFT_CHECK(stride > 0 && stride < kLargestSize, "stride must be positive and fit memory, got ", stride);
+  TORCHGRAFT_CHECK(dilation > 0 && dilation < kLargestSize, "dilation must be positive and fit memory, got ", dilation);
+  TORCHGRAFT_CHECK(padding_front >= 0 && padding_back >= 0, "padding must not be negative, got ", padding_front,
+                   " and ", padding_back);
+  TORCHGRAFT_CHECK(padding_front < kLargestSize && padding_back < kLargestSize, "padding is too large");
   const int64_t reach = checked_product(dilation, kernel - 1, "dilation * (kernel - 1)");
   const int64_t room = input + padding_front + padding_back;
   TORCHGRAFT_CHECK(reach < room, "kernel does not fit: it spans ", reach, " + 1 and the padded ", direction,

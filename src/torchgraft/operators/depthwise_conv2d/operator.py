@@ -4,6 +4,7 @@ The operator is bilinear in input and weight, so the gradient of each of the thr
 for the bias): derivatives of every order run on kernels.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -276,7 +277,7 @@ def _weight_grad_vmap(
 
 def _multiply_adds(output_shape: Sequence[int], kernel_height: int, kernel_width: int) -> int:
     """Two operations a tap and output: the same for all three operators, which are transposes of each other."""
-    return 2 * torch.Size(output_shape).numel() * kernel_height * kernel_width
+    return 2 * math.prod(output_shape) * kernel_height * kernel_width
 
 
 def _flops(
@@ -338,8 +339,9 @@ def _explain_sizes(
         f"the kernel spans {spans[0]} x {spans[1]} pixels and the padded input has only {rooms[0]} x {rooms[1]}",
     )
     output = (batch, output_channels, *window.output_size(*size, *kernel_size))
-    largest = max(torch.Size(output).numel(), batch * channels * size[0] * size[1], *rooms, *spans)
-    _require(largest < 2**60, name, "these sizes make a tensor that no memory can hold")
+    largest = max(math.prod(output), batch * channels * math.prod(size))
+    fits = largest < 2**60 and max(*rooms, *spans, *window.stride) < 2**40
+    _require(fits, name, "these sizes make a tensor that no memory can hold")
     return output
 
 

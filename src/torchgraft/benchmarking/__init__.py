@@ -1,0 +1,10 @@
+"""Measuring operators: what they cost, on what machine, beside what they should cost.
+
+Knows an Operator and its samples, and no operator by name.
+"""
+
+from torchgraft.benchmarking.environment import Environment, describe_environment
+from torchgraft.benchmarking.overhead import Overhead, Subject, measure_overhead
+from torchgraft.benchmarking.table import Table
+
+__all__ = ["Environment", "Overhead", "Subject", "Table", "describe_environment", "measure_overhead"]

@@ -1,0 +1,314 @@
+"""What calling an operator costs beyond its kernel, in microseconds.
+
+On tensors of a few elements a kernel takes no time, so that what is left is the call: the front door that explains
+errors and chooses a path, and the autograd Function around it. Each is set beside the least that PyTorch lets a call
+cost. All paths are timed in turn, in rounds, so that a drift of the clock meets all of them alike; of each the median
+of a round is kept, and of these the smallest.
+"""
+
+import statistics
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.benchmark import Timer
+
+from torchgraft.benchmarking.environment import Environment, describe_environment
+from torchgraft.benchmarking.table import Table
+from torchgraft.fallback import Fallback, PerformanceWarning, fallbacks
+from torchgraft.operator import Operator
+
+# Microseconds that a call may cost beyond what PyTorch's own machinery costs.
+FRONT_DOOR_GOAL = 1.5
+BACKWARD_GOAL = 20.0
+
+# Many short blocks: on a busy machine some fall between two interruptions.
+_ROUNDS = 25
+_BLOCKS = 5
+
+
+class Subject(NamedTuple):
+    """An operator to time, and the arguments to call it with: small ones, or the kernel is timed too."""
+
+    name: str
+    operator: Operator
+    arguments: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class OperatorOverhead:
+    """What the paths of one operator cost, in microseconds a call.
+
+    Attributes:
+        name: the operator.
+        raw: the kernel under its raw name, as cheap as a call of it can be.
+        call: the Operator called without a gradient.
+        forward: the Operator called with a gradient recorded.
+        backward: that, and the gradients of all its differentiable inputs.
+        function: an empty `torch.autograd.Function` with as many differentiable inputs, forward and backward.
+        kernels: the calls that PyTorch's dispatcher saw in `backward`, made again without autograd.
+        reference: the reference in place of the Operator, forward and backward.
+    """
+
+    name: str
+    raw: float
+    call: float
+    forward: float
+    backward: float
+    function: float
+    kernels: float
+    reference: float
+
+    @property
+    def front_door(self) -> float:
+        """What calling the Operator costs beyond calling its kernel."""
+        return self.call - self.raw
+
+    @property
+    def yardstick(self) -> float:
+        """The least that a forward and backward with these kernels can cost through an autograd Function."""
+        return self.function + self.kernels
+
+    @property
+    def excess(self) -> float:
+        """What a forward and backward costs beyond that."""
+        return self.backward - self.yardstick
+
+    @property
+    def front_door_reached(self) -> bool:
+        """Whether the front door costs no more than its goal."""
+        return self.front_door <= FRONT_DOOR_GOAL
+
+    @property
+    def excess_reached(self) -> bool:
+        """Whether forward and backward cost no more than their goal."""
+        return self.excess <= BACKWARD_GOAL
+
+    def cells(self) -> list[str]:
+        """A row of the table of `Overhead`."""
+        return [
+            self.name,
+            f"{self.raw:.1f}",
+            f"{self.call:.1f}",
+            f"{self.front_door:.1f} {_mark(self.front_door_reached)}",
+            f"{self.forward:.1f}",
+            f"{self.backward:.1f}",
+            f"{self.yardstick:.1f}",
+            f"{self.excess:.1f} {_mark(self.excess_reached)}",
+            f"{self.reference:.1f}",
+        ]
+
+
+@dataclass(frozen=True)
+class Overhead:
+    """What calls cost: fixed yardsticks by name, each operator, and the operators that had no kernel to call."""
+
+    environment: Environment
+    yardsticks: dict[str, float]
+    operators: tuple[OperatorOverhead, ...]
+    fallbacks: tuple[Fallback, ...]
+
+    @property
+    def reached(self) -> bool:
+        """Whether every operator reaches both goals."""
+        return all(each.front_door_reached and each.excess_reached for each in self.operators)
+
+    def as_dict(self) -> dict[str, Any]:
+        """All figures, for a machine to read."""
+        return {
+            "environment": asdict(self.environment),
+            "unit": "microseconds a call",
+            "goals": {"front_door": FRONT_DOOR_GOAL, "excess": BACKWARD_GOAL},
+            "yardsticks": self.yardsticks,
+            "operators": [
+                asdict(each)
+                | {
+                    "front_door": each.front_door,
+                    "front_door_reached": each.front_door_reached,
+                    "yardstick": each.yardstick,
+                    "excess": each.excess,
+                    "excess_reached": each.excess_reached,
+                }
+                for each in self.operators
+            ],
+            "reached": self.reached,
+            "fallbacks": [each._asdict() for each in self.fallbacks],
+        }
+
+    def table(self) -> Table:
+        """The figures, for a person to read."""
+        header = ["", "kernel", "call", "front door", "forward", "+ backward", "yardstick", "excess", "reference"]
+        rows = [[name, f"{cost:.1f}", *("",) * (len(header) - 2)] for name, cost in self.yardsticks.items()]
+        rows += [each.cells() for each in self.operators]
+        notes = [
+            f"front door = call - kernel, at most {FRONT_DOOR_GOAL}; "
+            f"excess = forward and backward - yardstick, at most {BACKWARD_GOAL:.0f}. "
+            "The yardstick is an empty autograd.Function with as many differentiable inputs, forward and backward, "
+            "and the kernels that the operator runs in both. The reference is timed forward and backward.",
+            *(f"{each.operator} was timed on its reference: {each.reason}" for each in self.fallbacks),
+            str(self.environment),
+        ]
+        return Table("What a call costs, in microseconds", header, rows, notes)
+
+
+def measure_overhead(subjects: Sequence[Subject], seconds: float = 15.0) -> Overhead:
+    """Times every path of every subject, with one thread on the CPU.
+
+    Args:
+        subjects: operators and their arguments, at least one tensor of each of a floating dtype.
+        seconds: how long to measure in all, about.
+
+    Returns:
+        What the calls cost, with `torch.add` as a fixed yardstick.
+    """
+    eight = torch.ones(8)
+    timers = {("yardstick", "torch.add"): Timer("add(eight, eight)", globals={"add": torch.add, "eight": eight})}
+    before = fallbacks()
+    with warnings.catch_warnings():
+        # What ran on a reference is in the result.
+        warnings.simplefilter("ignore", PerformanceWarning)
+        for subject in subjects:
+            timers |= {(subject.name, path): timer for path, timer in _make_timers(subject).items()}
+        costs = _time_in_turn(timers, seconds)
+    names = {subject.operator.qualified_name for subject in subjects}
+    return Overhead(
+        replace(describe_environment("cpu"), threads=1),
+        {path: cost for (name, path), cost in costs.items() if name == "yardstick"},
+        tuple(
+            OperatorOverhead(
+                subject.name, **{path: cost for (name, path), cost in costs.items() if name == subject.name}
+            )
+            for subject in subjects
+        ),
+        tuple(each for each in fallbacks() if each.operator in names and each not in before),
+    )
+
+
+def _time_in_turn(timers: dict[tuple[str, str], Timer], seconds: float) -> dict[tuple[str, str], float]:
+    """Microseconds a call of each timer's statement: the smallest of the medians of all rounds."""
+    block = seconds / len(timers) / _ROUNDS / _BLOCKS
+    counts = {
+        key: max(1, round(block / timer.blocked_autorange(min_run_time=block).median)) for key, timer in timers.items()
+    }
+    costs = dict.fromkeys(timers, float("inf"))
+    for _ in range(_ROUNDS):
+        for key, timer in timers.items():
+            median = statistics.median(timer.timeit(counts[key]).median for _ in range(_BLOCKS))
+            costs[key] = min(costs[key], median * 1e6)
+    return costs
+
+
+def _make_timers(subject: Subject) -> dict[str, Timer]:
+    """A timer a path, under the names of `OperatorOverhead`."""
+    operator = subject.operator
+    plain = tuple(value.detach() if isinstance(value, Tensor) else value for value in subject.arguments)
+    recorded = tuple(_requiring_grad(value) for value in plain)
+    inputs = tuple(value for value in recorded if isinstance(value, Tensor) and value.requires_grad)
+    reference = _visible_reference(operator)
+    output_grads = tuple(torch.ones_like(output) for output in _as_tuple(operator(*recorded)))
+
+    return {
+        "raw": Timer("f(*arguments)", globals={"f": operator.raw, "arguments": plain}),
+        "call": Timer("f(*arguments)", globals={"f": operator, "arguments": plain}),
+        "forward": Timer("f(*arguments)", globals={"f": operator, "arguments": recorded}),
+        "backward": _backward_timer(operator, recorded, inputs, output_grads),
+        "function": _backward_timer(_make_empty_function(inputs), inputs, inputs, (torch.ones(()),)),
+        "kernels": _replay_timer(_record(operator, recorded, inputs, output_grads)),
+        "reference": _backward_timer(reference, recorded, inputs, output_grads),
+    }
+
+
+def _backward_timer(
+    function: Callable[..., Any], arguments: Sequence[Any], inputs: Sequence[Tensor], output_grads: Sequence[Tensor]
+) -> Timer:
+    return Timer(
+        "grad(f(*arguments), inputs, output_grads)",
+        globals={
+            "grad": torch.autograd.grad,
+            "f": function,
+            "arguments": arguments,
+            "inputs": inputs,
+            "output_grads": output_grads,
+        },
+    )
+
+
+def _replay_timer(calls: Sequence[tuple[Any, ...]]) -> Timer:
+    # A statement a call: a loop would be charged to the kernels.
+    names = range(len(calls))
+    statement = "; ".join(f"f{i}(*arguments{i}, **keywords{i})" for i in names)
+    variables: dict[str, Any] = {}
+    for i, (function, arguments, keywords) in enumerate(calls):
+        variables |= {f"f{i}": function, f"arguments{i}": arguments, f"keywords{i}": keywords}
+    return Timer(statement, globals=variables)
+
+
+def _record(
+    operator: Operator, arguments: Sequence[Any], inputs: Sequence[Tensor], output_grads: Sequence[Tensor]
+) -> list[tuple[Any, ...]]:
+    """The calls below autograd of one forward and backward, on arguments that autograd does not know."""
+    with _Recorder() as recorder:
+        torch.autograd.grad(_as_tuple(operator(*arguments)), inputs, output_grads)
+    return recorder.calls
+
+
+class _Recorder(TorchDispatchMode):
+    """Notes every call that the dispatcher makes, and lets it pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[tuple[Any, ...]] = []
+
+    def __torch_dispatch__(
+        self,
+        function: Any,
+        types: Iterable[type],
+        arguments: Sequence[Any] = (),
+        keywords: dict[str, Any] | None = None,
+    ) -> Any:
+        keywords = keywords or {}
+        detached = tuple(value.detach() if isinstance(value, Tensor) else value for value in arguments)
+        self.calls.append((function, detached, keywords))
+        return function(*arguments, **keywords)
+
+
+def _make_empty_function(inputs: Sequence[Tensor]) -> Callable[..., Any]:
+    """An autograd Function that passes ready-made results and gradients on."""
+    gradients = tuple(torch.zeros_like(value) for value in inputs)
+    output = torch.zeros(())
+
+    class Empty(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, *arguments: Tensor) -> Tensor:
+            # The same one at each call: making a result is the kernel's part.
+            return output
+
+        @staticmethod
+        def backward(ctx: Any, *output_grads: Tensor) -> Any:
+            return gradients
+
+    return Empty.apply
+
+
+def _visible_reference(operator: Operator) -> Callable[..., Any]:
+    if operator.visible_outputs == operator.output_count:
+        return operator.reference
+    return lambda *arguments: operator.visible(operator.reference(*arguments))
+
+
+def _requiring_grad(value: Any) -> Any:
+    if isinstance(value, Tensor) and value.is_floating_point():
+        return value.clone().requires_grad_()
+    return value
+
+
+def _as_tuple(outputs: Any) -> tuple[Tensor, ...]:
+    return tuple(outputs) if isinstance(outputs, (tuple, list)) else (outputs,)
+
+
+def _mark(reached: bool) -> str:
+    return "✓" if reached else "✗"

@@ -1,0 +1,165 @@
+"""graft(model) on real architectures, built from their configurations with random weights."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import torchgraft
+from torchgraft import graft, graft_report, ungraft
+from torchgraft.nn import DepthwiseConv2d
+
+
+def convnext():
+    from transformers import ConvNextConfig, ConvNextModel
+
+    return ConvNextModel(ConvNextConfig(hidden_sizes=[8, 12, 16, 20], depths=[1, 1, 2, 1], image_size=64))
+
+
+def mobilenet_v2():
+    from transformers import MobileNetV2Config, MobileNetV2Model
+
+    return MobileNetV2Model(MobileNetV2Config(depth_multiplier=0.25, image_size=64))
+
+
+def efficientnet():
+    from transformers import EfficientNetConfig, EfficientNetModel
+
+    return EfficientNetModel(
+        EfficientNetConfig(width_coefficient=0.25, depth_coefficient=0.25, image_size=64, hidden_dim=320)
+    )
+
+
+MODELS = {"ConvNeXt": convnext, "MobileNetV2": mobilenet_v2, "EfficientNet": efficientnet}
+# EfficientNet's depthwise layers there are of a subclass of Conv2d, and what a subclass does is its own affair.
+GRAFTED = {"ConvNeXt": 5, "MobileNetV2": 17, "EfficientNet": 0}
+
+
+def run(model, images):
+    model.zero_grad()
+    output = model(images).pooler_output
+    (output**2).sum().backward()
+    return output, {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_same_outputs_gradients_and_state_dict(name):
+    build = MODELS[name]
+    torch.manual_seed(0)
+    # In float64 there is no rounding to blame. In eval mode batch statistics and dropout cannot differ.
+    model = build().double().eval()
+    images = torch.randn(2, 3, 64, 64, dtype=torch.float64)
+    expected, expected_grads = run(model, images)
+    state = copy.deepcopy(model.state_dict())
+    names = [path for path, _ in model.named_modules()]
+
+    assert graft(model) is model
+    report = graft_report(model)
+    assert len(report.grafted) == GRAFTED[name]
+    assert report.grafted or any("EfficientNetDepthwiseConv2d" in reason for reason in report.left.values())
+    assert not report.graftable
+    assert [path for path, _ in model.named_modules()] == names
+    assert list(model.state_dict()) == list(state)
+
+    found, grads = run(model, images)
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(grads, expected_grads)
+
+    fresh = build().double().eval()
+    fresh.load_state_dict(model.state_dict())
+    torch.testing.assert_close(fresh(images).pooler_output, found)
+
+    assert graft_report(ungraft(model)).grafted == ()
+    assert graft_report(model).graftable == report.grafted
+    torch.testing.assert_close(run(model, images)[0], expected, rtol=0, atol=0)
+
+
+def network():
+    return nn.Sequential(
+        nn.Conv2d(1, 8, 3, groups=1),
+        nn.Conv2d(8, 16, 3, groups=8, padding=1),
+        nn.Conv2d(16, 16, 3, groups=4),
+        nn.Conv2d(16, 16, 1),
+    )
+
+
+def test_hooks_mode_and_parameters_are_kept():
+    model = network().eval()
+    layer = model[1]
+    seen = []
+    layer.register_forward_hook(lambda module, arguments, result: seen.append(type(module)))
+    weight = layer.weight
+    graft(model)
+    assert model[1] is layer
+    assert layer.weight is weight
+    assert not layer.training
+    model(torch.randn(1, 1, 9, 9))
+    assert seen == [DepthwiseConv2d]
+
+
+def test_twice_is_once():
+    model = graft(network())
+    types = [type(module) for module in model.modules()]
+    assert [type(module) for module in graft(model).modules()] == types
+    ungraft(model)
+    assert [type(module) for module in ungraft(model).modules()] == [type(module) for module in network().modules()]
+
+
+def test_a_model_that_is_itself_a_layer():
+    layer = nn.Conv2d(4, 4, 3, groups=4)
+    assert type(graft(layer)) is DepthwiseConv2d
+    assert "(the model itself)" in str(graft_report(layer))
+
+
+def test_what_is_left_alone_and_why():
+    class Own(nn.Conv2d):
+        """A subclass: what it does in forward is its own."""
+
+    model = nn.ModuleDict(
+        {
+            "one channel": nn.Conv2d(1, 8, 3),
+            "dense": nn.Conv2d(8, 8, 3),
+            "grouped": nn.Conv2d(8, 8, 3, groups=4),
+            "subclass": Own(8, 8, 3, groups=8),
+            "one dimension": nn.Conv1d(8, 8, 3, groups=8),
+            "transposed": nn.ConvTranspose2d(8, 8, 3, groups=8),
+            "complex": nn.Conv2d(8, 8, 3, groups=8, dtype=torch.complex64),
+            "depthwise": nn.Conv2d(8, 8, 3, groups=8),
+            "linear": nn.Linear(8, 8),
+        }
+    )
+    before = {name: type(module) for name, module in model.items()}
+    assert graft_report(model).graftable == ("depthwise",)
+    report = graft_report(graft(model))
+    assert report.grafted == ("depthwise",)
+    assert set(report.left) == set(before) - {"depthwise", "linear"}
+    assert "Own" in report.left["subclass"]
+    assert "complex64" in report.left["complex"]
+    assert "groups=1" in report.left["one channel"]
+    for name, module in model.items():
+        if name != "depthwise":
+            assert type(module) is before[name]
+    assert "1 layers grafted" in str(report)
+
+
+def test_a_grafted_model_compiles_and_trains_under_autocast():
+    torch.manual_seed(0)
+    model = graft(network())
+    images = torch.randn(2, 1, 12, 12)
+    compiled = torch.compile(model, fullgraph=True)
+    torch.testing.assert_close(compiled(images), model(images))
+    before = torchgraft.fallbacks()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = model(images).float().pow(2).mean()
+    loss.backward()
+    assert all(parameter.grad.dtype == torch.float32 for parameter in model.parameters())
+    assert torchgraft.fallbacks() == before
+
+
+def test_averaged_and_replicated_models():
+    model = graft(network())
+    average = torch.optim.swa_utils.AveragedModel(model)
+    average.update_parameters(model)
+    images = torch.randn(1, 1, 9, 9)
+    torch.testing.assert_close(average(images), model(images))

@@ -1,0 +1,51 @@
+"""Each private PyTorch name that we lean on, called: what fails here is what a new PyTorch changed."""
+
+import torch
+import torch.autograd.forward_ad as forward_ad
+
+from torchgraft import _torch_private
+
+
+def test_any_autocast():
+    assert not _torch_private.any_autocast()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert _torch_private.any_autocast()
+
+
+def test_transform_active():
+    assert not _torch_private.transform_active()
+    seen = []
+    torch.vmap(lambda x: (seen.append(_torch_private.transform_active()), x)[1])(torch.ones(2))
+    with forward_ad.dual_level():
+        seen.append(_torch_private.transform_active())
+    assert seen == [True, True]
+
+
+def test_forward_mode_active():
+    assert not _torch_private.forward_mode_active()
+    seen = []
+
+    def look(x):
+        seen.append(_torch_private.forward_mode_active())
+        return x * 2
+
+    torch.vmap(look)(torch.ones(2))
+    torch.func.grad(look)(torch.ones(()))
+    assert seen == [False, False]
+    torch.func.jvp(look, (torch.ones(2),), (torch.ones(2),))
+    torch.func.grad(lambda x: torch.func.jvp(look, (x,), (x,))[1])(torch.ones(()))
+    with forward_ad.dual_level():
+        look(torch.ones(2))
+    assert seen[2:] == [True, True, True]
+
+
+def test_schema_of():
+    schema = _torch_private.schema_of(torch.ops.aten.add.Tensor)
+    assert [argument.name for argument in schema.arguments] == ["self", "other", "alpha"]
+    assert str(schema.arguments[0].type) == "Tensor"
+    assert len(schema.returns) == 1
+
+
+def test_without_autocast():
+    with torch.autocast("cpu", dtype=torch.bfloat16), _torch_private.without_autocast():
+        assert torch.mm(torch.ones(2, 2), torch.ones(2, 2)).dtype == torch.float32

@@ -1,0 +1,57 @@
+"""The tree tells the story: every operator is the same room, and nothing general knows one by name."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+import torchgraft
+from harness import FOLDERS, OPERATORS
+from torchgraft import Operator
+
+PACKAGE = Path(torchgraft.__file__).parent
+FURNITURE = {"__init__.py", "operator.py", "reference.py", "samples.py", "cpu.cpp", "cuda.cu"}
+# What may name an operator, beside its own folder.
+MAY_NAME = ("operators/", "nn/", "demo/", "__init__.py", "grafting.py")
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_every_operator_has_the_same_files(folder):
+    assert {path.name for path in (PACKAGE / "operators" / folder).iterdir()} >= FURNITURE
+
+
+def test_every_folder_is_imported_by_one_line_and_the_other_way_round():
+    tree = ast.parse((PACKAGE / "__init__.py").read_text())
+    prefix = "torchgraft.operators."
+    imported = [
+        node.module.removeprefix(prefix)
+        for node in tree.body
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith(prefix)
+    ]
+    assert sorted(imported) == FOLDERS
+
+
+def test_every_operator_has_samples():
+    ours = {name for name in Operator.registered if name.startswith("torchgraft::")}
+    assert {operator.qualified_name for operator in OPERATORS.values()} == ours
+
+
+def test_no_operator_is_named_outside_its_place():
+    names = re.compile("|".join(FOLDERS) + "|depthwise", re.IGNORECASE)
+    strangers = [
+        f"{path.relative_to(PACKAGE)}:{number}"
+        for path in PACKAGE.rglob("*")
+        if path.suffix in {".py", ".h", ".cuh", ".cpp", ".cu"}
+        and not str(path.relative_to(PACKAGE)).startswith(MAY_NAME)
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if names.search(line)
+    ]
+    assert not strangers
+
+
+def test_all_that_is_public_is_described():
+    for name in torchgraft.__all__:
+        if name.startswith("__"):
+            continue
+        assert getattr(torchgraft, name).__doc__, name
