@@ -5,6 +5,7 @@ Heavier packages than PyTorch are imported by the command that needs them.
 
 import importlib
 import json
+import math
 import pkgutil
 import platform
 import sys
@@ -202,7 +203,16 @@ def _print_table(console: Console, table: Table) -> None:
 
 
 def _write_json(figures: dict[str, Any], path: Path | None) -> None:
-    _write(json.dumps(figures, indent=2) + "\n", path)
+    _write(json.dumps(_without_nan(figures), indent=2, allow_nan=False) + "\n", path)
+
+
+def _without_nan(value: Any) -> Any:
+    """Figures with null in place of nan and infinity, which JSON does not have."""
+    if isinstance(value, dict):
+        return {key: _without_nan(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_without_nan(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _write(text: str, path: Path | None) -> None:

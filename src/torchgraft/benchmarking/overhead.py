@@ -202,23 +202,64 @@ def _time_in_turn(timers: dict[tuple[str, str], Timer], seconds: float) -> dict[
     return costs
 
 
+class KernelCall(NamedTuple):
+    """A call below autograd."""
+
+    function: Any
+    arguments: tuple[Any, ...]
+    keywords: dict[str, Any]
+
+
+def kernel_calls(subject: Subject) -> list[KernelCall]:
+    """Runs a subject forward and backward; the calls that the dispatcher saw, on arguments that need no gradient."""
+    recording = _Recording(subject)
+    with _Recorder() as recorder:
+        torch.autograd.grad(_as_tuple(subject.operator(*recording.arguments)), recording.inputs, recording.output_grads)
+    return recorder.calls
+
+
+class _Recorder(TorchDispatchMode):
+    """Notes every call that the dispatcher makes, and lets it pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[KernelCall] = []
+
+    def __torch_dispatch__(
+        self,
+        function: Any,
+        types: Iterable[type],
+        arguments: Sequence[Any] = (),
+        keywords: dict[str, Any] | None = None,
+    ) -> Any:
+        keywords = keywords or {}
+        self.calls.append(KernelCall(function, _detached(arguments), keywords))
+        return function(*arguments, **keywords)
+
+
+class _Recording:
+    """The arguments of a subject with a gradient recorded for each that can have one."""
+
+    def __init__(self, subject: Subject) -> None:
+        self.arguments = tuple(_requiring_grad(value) for value in _detached(subject.arguments))
+        self.inputs = tuple(value for value in self.arguments if isinstance(value, Tensor) and value.requires_grad)
+        outputs = _as_tuple(subject.operator(*self.arguments))
+        self.output_grads = tuple(torch.ones_like(output) for output in outputs)
+
+
 def _make_timers(subject: Subject) -> dict[str, Timer]:
     """A timer a path, under the names of `OperatorOverhead`."""
-    operator = subject.operator
-    plain = tuple(value.detach() if isinstance(value, Tensor) else value for value in subject.arguments)
-    recorded = tuple(_requiring_grad(value) for value in plain)
-    inputs = tuple(value for value in recorded if isinstance(value, Tensor) and value.requires_grad)
-    reference = _visible_reference(operator)
-    output_grads = tuple(torch.ones_like(output) for output in _as_tuple(operator(*recorded)))
-
+    operator, plain, recording = subject.operator, _detached(subject.arguments), _Recording(subject)
+    arguments, inputs, output_grads = recording.arguments, recording.inputs, recording.output_grads
+    empty = _make_empty_function(inputs)
     return {
         "raw": Timer("f(*arguments)", globals={"f": operator.raw, "arguments": plain}),
         "call": Timer("f(*arguments)", globals={"f": operator, "arguments": plain}),
-        "forward": Timer("f(*arguments)", globals={"f": operator, "arguments": recorded}),
-        "backward": _backward_timer(operator, recorded, inputs, output_grads),
-        "function": _backward_timer(_make_empty_function(inputs), inputs, inputs, (torch.ones(()),)),
-        "kernels": _replay_timer(_record(operator, recorded, inputs, output_grads)),
-        "reference": _backward_timer(reference, recorded, inputs, output_grads),
+        "forward": Timer("f(*arguments)", globals={"f": operator, "arguments": arguments}),
+        "backward": _backward_timer(operator, arguments, inputs, output_grads),
+        "function": _backward_timer(empty, inputs, inputs, (torch.ones(()),)),
+        "kernels": _replay_timer(kernel_calls(subject)),
+        "reference": _backward_timer(_visible_reference(operator), arguments, inputs, output_grads),
     }
 
 
@@ -237,43 +278,13 @@ def _backward_timer(
     )
 
 
-def _replay_timer(calls: Sequence[tuple[Any, ...]]) -> Timer:
+def _replay_timer(calls: Sequence[KernelCall]) -> Timer:
     # A statement a call: a loop would be charged to the kernels.
-    names = range(len(calls))
-    statement = "; ".join(f"f{i}(*arguments{i}, **keywords{i})" for i in names)
+    statement = "; ".join(f"f{i}(*arguments{i}, **keywords{i})" for i in range(len(calls)))
     variables: dict[str, Any] = {}
-    for i, (function, arguments, keywords) in enumerate(calls):
-        variables |= {f"f{i}": function, f"arguments{i}": arguments, f"keywords{i}": keywords}
+    for i, call in enumerate(calls):
+        variables |= {f"f{i}": call.function, f"arguments{i}": call.arguments, f"keywords{i}": call.keywords}
     return Timer(statement, globals=variables)
-
-
-def _record(
-    operator: Operator, arguments: Sequence[Any], inputs: Sequence[Tensor], output_grads: Sequence[Tensor]
-) -> list[tuple[Any, ...]]:
-    """The calls below autograd of one forward and backward, on arguments that autograd does not know."""
-    with _Recorder() as recorder:
-        torch.autograd.grad(_as_tuple(operator(*arguments)), inputs, output_grads)
-    return recorder.calls
-
-
-class _Recorder(TorchDispatchMode):
-    """Notes every call that the dispatcher makes, and lets it pass."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls: list[tuple[Any, ...]] = []
-
-    def __torch_dispatch__(
-        self,
-        function: Any,
-        types: Iterable[type],
-        arguments: Sequence[Any] = (),
-        keywords: dict[str, Any] | None = None,
-    ) -> Any:
-        keywords = keywords or {}
-        detached = tuple(value.detach() if isinstance(value, Tensor) else value for value in arguments)
-        self.calls.append((function, detached, keywords))
-        return function(*arguments, **keywords)
 
 
 def _make_empty_function(inputs: Sequence[Tensor]) -> Callable[..., Any]:
@@ -298,6 +309,10 @@ def _visible_reference(operator: Operator) -> Callable[..., Any]:
     if operator.visible_outputs == operator.output_count:
         return operator.reference
     return lambda *arguments: operator.visible(operator.reference(*arguments))
+
+
+def _detached(values: Iterable[Any]) -> tuple[Any, ...]:
+    return tuple(value.detach() if isinstance(value, Tensor) else value for value in values)
 
 
 def _requiring_grad(value: Any) -> Any:

@@ -17,7 +17,7 @@ def save_plot(comparison: Comparison, path: Path) -> None:
     steps = range(1, len(comparison.differences) + 1)
 
     # Wide below narrow: where the curves are the same, both are still seen.
-    original, grafted = comparison.original, comparison.grafted
+    original, grafted, times = comparison.original, comparison.grafted, comparison.step_times[0]
     losses.plot(steps, original.losses, color=_ORIGINAL_COLOR, linewidth=4, label=ORIGINAL)
     losses.plot(steps, grafted.losses, color=_GRAFTED_COLOR, linewidth=1, label=GRAFTED)
     losses.set_yscale("log")
@@ -28,7 +28,7 @@ def save_plot(comparison: Comparison, path: Path) -> None:
         0,
         1.02,
         f"test accuracy {original.accuracy:.1%} and {grafted.accuracy:.1%}, "
-        f"a step in {original.step_milliseconds:.0f} and {grafted.step_milliseconds:.0f} ms, "
+        f"a step in {times.original:.1f} and {times.grafted:.1f} ms ({times.layout}), "
         f"{comparison.environment.chip}, PyTorch {comparison.environment.torch}",
         transform=losses.transAxes,
         fontsize=9.5,
@@ -40,7 +40,7 @@ def save_plot(comparison: Comparison, path: Path) -> None:
     differences.plot(steps, visible, ".", color=_GRAFTED_COLOR, markersize=3)
     differences.axhline(comparison.experiment.tolerance, color="#999999", linestyle="--", linewidth=1)
     differences.annotate(
-        "tolerance",
+        "tolerance; where there is no dot, both losses are the same to the last bit",
         (1, comparison.experiment.tolerance),
         xytext=(0, -11),
         textcoords="offset points",
@@ -48,7 +48,7 @@ def save_plot(comparison: Comparison, path: Path) -> None:
         fontsize=9,
     )
     differences.set_yscale("log")
-    differences.set_ylabel("difference")
+    differences.set_ylabel("difference of the two")
     differences.set_xlabel("training step")
     for axes in (losses, differences):
         axes.grid(color="#e5e5e5", linewidth=0.6)

@@ -45,7 +45,7 @@ class StepTime:
 
 
 def time_steps(
-    experiment: Experiment, data: Data, seed: int, device: torch.device, seconds: float, watch: Callable[[float], None]
+    experiment: Experiment, data: Data, seed: int, device: torch.device, watch: Callable[[float], None]
 ) -> tuple[StepTime, ...]:
     """Times training steps of the network as it is, grafted, and without the layers that are grafted.
 
@@ -54,7 +54,6 @@ def time_steps(
         data: the batch of the steps is its beginning.
         seed: of the network.
         device: where.
-        seconds: how long, in all.
         watch: told the share of the time that has passed.
 
     Returns:
@@ -75,7 +74,7 @@ def time_steps(
             runs[layout, name] = (Trainer(model, experiment.learning_rate), batch)
 
     times: dict[tuple[str, str], list[float]] = {key: [] for key in runs}
-    start = time.perf_counter()
+    start, seconds = time.perf_counter(), experiment.timing_seconds
     forwards, backwards = list(runs), list(reversed(runs))
     while (passed := time.perf_counter() - start) < seconds or len(times[forwards[0]]) <= WARM_UP_STEPS:
         watch(min(1.0, passed / seconds))

@@ -1,0 +1,37 @@
+"""Puts measured results into the pages that show them: nobody types a figure.
+
+A page says `<!-- include: benchmarks/results/cpu/demo.md -->`, and what stands from there to `<!-- end -->` is replaced
+by that file. `python docs/include.py` does it for README.md and every page in docs/; with `--check` it only says which
+pages are not current, and exits with 1 where there are any.
+"""
+
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+BLOCK = re.compile(r"(<!-- include: (?P<file>\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def included(page: str) -> str:
+    """A page with every block filled from its file."""
+    return BLOCK.sub(lambda block: f"{block[1]}\n{(ROOT / block['file']).read_text().strip()}\n\n{block[3]}", page)
+
+
+def main() -> int:
+    """Writes, or checks, every page."""
+    check = "--check" in sys.argv[1:]
+    stale = []
+    for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))):
+        text = path.read_text()
+        if included(text) != text:
+            stale.append(path.relative_to(ROOT))
+            if not check:
+                path.write_text(included(text))
+    for path in stale:
+        print(f"{path}: {'not current; run `python docs/include.py`' if check else 'written'}")
+    return 1 if check and stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
