@@ -4,7 +4,7 @@ import importlib.util
 from pathlib import Path
 from typing import Any
 
-from scikit_build_core.build import *  # noqa: F403  the hooks of PEP 517 and PEP 660
+from scikit_build_core.build import *
 from scikit_build_core.build import get_requires_for_build_editable as _editable_requires
 from scikit_build_core.build import get_requires_for_build_wheel as _wheel_requires
 
@@ -14,7 +14,8 @@ Settings = dict[str, Any] | None
 def _torch_requirement() -> list[str]:
     path = Path(__file__).parent.parent / "cmake/torch_headers.py"
     spec = importlib.util.spec_from_file_location("torch_headers", path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     torch_headers = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(torch_headers)
     return [] if torch_headers.torch_include() else ["torch>=2.11"]

@@ -1,4 +1,4 @@
-"""The tester's table: every operator of ours, its samples, the devices of this machine; and how results are compared."""
+"""The tester's table: every operator of ours, its samples, the devices of this machine; how results are compared."""
 
 import importlib
 import math

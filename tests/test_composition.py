@@ -298,7 +298,7 @@ def test_vmap_of_a_kernel_stays_on_the_kernel():
 @contextlib.contextmanager
 def fallback_noted(operator, reason):
     def count():
-        return sum(each.count for each in torchgraft.fallbacks() if each[0] == operator and reason in each.reason)
+        return sum(each.calls for each in torchgraft.fallbacks() if each[0] == operator and reason in each.reason)
 
     before = count()
     yield
@@ -319,7 +319,7 @@ def test_what_falls_back_says_so_once():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         fresh(x).sum().backward()
-    assert [each.count for each in torchgraft.fallbacks() if each.operator == "composition::fresh"] == [2]
+    assert [each.calls for each in torchgraft.fallbacks() if each.operator == "composition::fresh"] == [2]
     with pytest.warns(PerformanceWarning, match="no vmap rule"):
         vmap(fresh.public)(torch.randn(2, 3))
 

@@ -91,8 +91,9 @@ def test_both_runs_learn_the_same(comparison):
 
 
 def test_the_same_seed_gives_the_same_curve_and_another_does_not(comparison):
-    watch = Recorder()
+    watch, random_state = Recorder(), torch.get_rng_state()
     again = compare(FEW, torch.device("cpu"), watch)
+    assert torch.equal(torch.get_rng_state(), random_state)
     assert again.original.losses == comparison.original.losses
     assert again.grafted.losses == comparison.grafted.losses
     assert [step for run, *step in watch.steps if run == "PyTorch"] == [[1, 4], [2, 4], [3, 4], [4, 4]]
@@ -100,12 +101,6 @@ def test_the_same_seed_gives_the_same_curve_and_another_does_not(comparison):
     other = compare(FEW, torch.device("cpu"), watch, epochs=2, seed=1)
     assert len(other.original.losses) == 8
     assert other.original.losses[0] != comparison.original.losses[0]
-
-
-def test_random_numbers_of_the_caller_stay_as_they_were(comparison):
-    before = torch.get_rng_state()
-    compare(FEW, torch.device("cpu"), Recorder())
-    assert torch.equal(before, torch.get_rng_state())
 
 
 def test_steps_are_timed_in_both_layouts(comparison):
@@ -129,6 +124,13 @@ def test_a_curve_that_goes_elsewhere_is_a_problem(comparison, loss):
 def test_a_network_that_learnt_too_little_is_a_problem(comparison, accuracy):
     (problem,) = changed(comparison, accuracy=accuracy).problems
     assert problem.startswith("torchgraft gets")
+
+
+def test_times_that_do_not_agree_are_not_to_be_trusted(comparison):
+    steady, noisy = (dataclasses.replace(comparison.step_times[0], spread=spread) for spread in (0.25, 0.5))
+    assert (steady.trusted, noisy.trusted) == (True, False)
+    table = make_table(dataclasses.replace(comparison, step_times=(steady, noisy)))
+    assert sum("Do not trust" in note and "50% apart" in note for note in table.notes) == 1
 
 
 def test_what_ran_on_a_reference_is_said(comparison):

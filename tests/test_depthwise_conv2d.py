@@ -118,7 +118,11 @@ BAD = {
         TypeError,
         r"input has dtype torch.int64, expected one of float64, float32",
     ),
-    "two dtypes": (lambda: depthwise_conv2d(images(*X), images(*W).half()), TypeError, "weight has dtype torch.float16"),
+    "two dtypes": (
+        lambda: depthwise_conv2d(images(*X), images(*W).half()),
+        TypeError,
+        "weight has dtype torch.float16",
+    ),
     "two devices": (lambda: depthwise_conv2d(images(*X), images(*W).to("meta")), ValueError, "weight is on meta"),
     "padding beyond memory": (
         lambda: depthwise_conv2d(images(*X), images(*W), padding=2**45),
@@ -211,7 +215,10 @@ def test_more_than_two_to_the_31_elements(channels_last):
         for first in range(0, n, 26):
             part = slice(first, first + 26)
             one += torch.nn.grad.conv2d_weight(
-                x[part, channel : channel + 1].double(), (1, 1, 3, 3), g[part, channel : channel + 1].double(), padding=1
+                x[part, channel : channel + 1].double(),
+                (1, 1, 3, 3),
+                g[part, channel : channel + 1].double(),
+                padding=1,
             )
         assert_close(weight_grad[channel : channel + 1], one, dtype=torch.float16, summed=n * h * w)
 
@@ -319,7 +326,7 @@ with warnings.catch_warnings(record=True) as caught:
 messages = [str(each.message) for each in caught if each.category is torchgraft.PerformanceWarning]
 assert len(messages) == 3, messages
 assert all("does not exist; build it with `make build`" in message for message in messages), messages
-assert {each.count for each in torchgraft.fallbacks()} == {3}
+assert {each.calls for each in torchgraft.fallbacks()} == {3}
 """
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     command = [sys.executable, "-c", code]

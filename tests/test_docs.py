@@ -9,14 +9,20 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), ROOT / "CONTRIBUTING.md"]
-# A snippet, and what it prints where the page shows that next.
-SNIPPETS = [
-    pytest.param(match["code"], match["shown"], id=f"{page.name}-{number}")
-    for page in PAGES
-    for number, match in enumerate(
-        re.finditer(r"```python\n(?P<code>.*?)```(?:[^`]|`[^`]+`)*?(?:\n```\n(?P<shown>.*?)```|\Z|\n#)", page.read_text(), re.DOTALL)
-    )
-]
+FENCED = re.compile(r"^```(?P<language>\w*)\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE)
+
+
+def snippets():
+    """Each block of Python, and what it prints where the next block shows that."""
+    for page in PAGES:
+        blocks: list = list(FENCED.finditer(page.read_text()))
+        for number, (block, following) in enumerate(zip(blocks, [*blocks[1:], None], strict=False)):
+            if block["language"] == "python":
+                shown = following["text"] if following and not following["language"] else None
+                yield pytest.param(block["text"], shown, id=f"{page.name}-{number}")
+
+
+SNIPPETS = list(snippets())
 
 
 @pytest.mark.parametrize(("code", "shown"), SNIPPETS)
@@ -29,7 +35,7 @@ def test_a_snippet_runs_and_prints_what_the_page_shows(code, shown):
 
 
 def test_there_are_snippets():
-    assert len(SNIPPETS) >= 2
+    assert sum(each.values[1] is not None for each in SNIPPETS) >= 2
 
 
 def test_measured_tables_are_current():

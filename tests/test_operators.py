@@ -252,9 +252,7 @@ def test_only_the_gradients_that_are_asked_for(operator, device):
         places = [i for i, value in enumerate(arguments) if isinstance(value, torch.Tensor)]
         for count in range(1, len(places) + 1):
             for chosen in itertools.combinations(places, count):
-                mixed = [
-                    value.clone().requires_grad_() if i in chosen else value for i, value in enumerate(arguments)
-                ]
+                mixed = [value.clone().requires_grad_() if i in chosen else value for i, value in enumerate(arguments)]
                 operator(*mixed).sum().backward()
                 full = differentiable(arguments)
                 operator(*full).sum().backward()

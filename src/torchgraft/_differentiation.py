@@ -37,7 +37,7 @@ def _reference_gradient(operator: Operator) -> Callable[..., Sequence[Tensor | N
                 replaced[i] = value
             return as_tuple(operator.visible(operator.reference(*replaced)))
 
-        outputs, vjp = torch.func.vjp(of_wanted, *(arguments[i] for i in wanted))
+        outputs, vjp = torch.func.vjp(of_wanted, *(arguments[i] for i in wanted))[:2]
         cotangents = tuple(
             torch.zeros_like(output) if grad is None else grad
             for output, grad in zip(outputs, output_grads, strict=True)
@@ -116,9 +116,9 @@ def make_autograd(operator: Operator) -> Autograd:
         def forward(*arguments: Any) -> Any:
             return raw(*arguments)
 
-    Functional.setup_context = staticmethod(setup_context)  # type: ignore[method-assign, assignment]
+    Functional.setup_context = staticmethod(setup_context)  # type: ignore[method-assign]
     for function in (Eager, Functional):
-        function.backward = staticmethod(backward)  # type: ignore[method-assign, assignment]
+        function.backward = staticmethod(backward)  # type: ignore[method-assign]
         # The name under which it appears as grad_fn.
         function.__name__ = "".join(part.capitalize() for part in operator.name.split("_"))
     return Autograd(Eager.apply, Functional.apply, setup_context, backward)

@@ -66,17 +66,14 @@ def _explain_dtypes(name: str, tensors: Mapping[str, Tensor], dtypes: Sequence[t
     for other, tensor in others:
         if tensor.dtype != first[1].dtype:
             raise TypeError(
-                f"{name}: {other} has dtype {tensor.dtype} and {first[0]} has {first[1].dtype}; "
-                "they must be the same"
+                f"{name}: {other} has dtype {tensor.dtype} and {first[0]} has {first[1].dtype}; they must be the same"
             )
 
 
 def explain_devices(name: str, arguments: Sequence[Any], values: Sequence[Any]) -> None:
     """Raises ValueError where tensors are on different devices."""
     tensors = {
-        argument.name: value
-        for argument, value in zip(arguments, values, strict=True)
-        if isinstance(value, Tensor)
+        argument.name: value for argument, value in zip(arguments, values, strict=True) if isinstance(value, Tensor)
     }
     if not tensors:
         return

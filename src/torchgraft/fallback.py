@@ -21,7 +21,7 @@ class Fallback(NamedTuple):
     device: str
     dtype: str
     reason: str
-    count: int
+    calls: int
 
 
 _counts: Counter[tuple[str, str, str, str]] = Counter()
@@ -34,7 +34,7 @@ def fallbacks() -> list[Fallback]:
     Calls inside `torch.compile` and `torch.export` are not counted: they happen once, while tracing.
     """
     with _lock:
-        return [Fallback(*key, count) for key, count in _counts.items()]
+        return [Fallback(*key, calls) for key, calls in _counts.items()]
 
 
 def note_fallback(operator: str, arguments: Iterable[object], reason: str) -> None:

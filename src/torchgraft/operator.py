@@ -102,7 +102,7 @@ class Operator:
         self.vmap = vmap
         self.flops = flops
         self.dtypes = None if dtypes is None else tuple(dtypes)
-        self.kernels = {device: self.dtypes or FLOATING for device in ("cpu", "cuda")} if kernels is None else kernels
+        self.kernels = dict.fromkeys(("cpu", "cuda"), self.dtypes or FLOATING) if kernels is None else kernels
         self.compile = compile
         self._explain = explain
 
@@ -194,9 +194,7 @@ def _make_call(operator: Operator) -> Callable[..., Any]:
     is_grad_enabled = torch.is_grad_enabled
     # None where every dtype that the operator takes has a kernel: then there is nothing to ask.
     partial = operator.kernels if isinstance(operator.kernels, Mapping) else {}
-    partial = {
-        device: dtypes for device, dtypes in partial.items() if set(dtypes) != set(operator.dtypes or FLOATING)
-    }
+    partial = {device: dtypes for device, dtypes in partial.items() if set(dtypes) != set(operator.dtypes or FLOATING)}
 
     def by_reference(arguments: Sequence[Any], reason: str) -> Any:
         operator.note(arguments, reason)

@@ -33,6 +33,7 @@ def make_table(comparison: Comparison) -> Table:
         f"{comparison.experiment.batch_size}, {len(original.losses)} steps, seed {comparison.seed}. "
         "Times are medians.",
         *(f"{each.operator} ran on its reference, not on a kernel: {each.reason}" for each in comparison.fallbacks),
+        *(_spread_note(times) for times in comparison.step_times if not times.trusted),
         str(comparison.environment),
     ]
     return Table(comparison.experiment.title, ["", ORIGINAL, GRAFTED, "compared"], rows, notes)
@@ -69,7 +70,8 @@ def as_dict(comparison: Comparison) -> dict[str, Any]:
         "tolerance": experiment.tolerance,
         "least_accuracy": experiment.least_accuracy,
         "step_milliseconds_in_turn": [
-            asdict(times) | {"speedup": times.speedup, "grafted_share_of_original": times.share}
+            asdict(times)
+            | {"speedup": times.speedup, "trusted": times.trusted, "grafted_share_of_original": times.share}
             for times in comparison.step_times
         ],
         "fallbacks": [each._asdict() for each in comparison.fallbacks],
@@ -94,3 +96,10 @@ def _times_row(times: StepTime) -> list[str]:
 def _shares_row(times: StepTime) -> list[str]:
     shares = (max(0.0, 1 - times.without / each) for each in (times.original, times.grafted))
     return [f"of which in grafted layers, {times.layout}", *(f"{share:.0%}" for share in shares), ""]
+
+
+def _spread_note(times: StepTime) -> str:
+    return (
+        f"Do not trust the times in turn, {times.layout}: their quartiles are {times.spread:.0%} apart. "
+        "The machine was busy; run the demo again."
+    )

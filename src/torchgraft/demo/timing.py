@@ -14,6 +14,10 @@ from torchgraft.demo.experiment import Experiment
 from torchgraft.demo.training import WARM_UP_STEPS, Trainer, build_model
 from torchgraft.grafting import graft, graft_report
 
+# Enough for quartiles, however long they take.
+_LEAST_STEPS = 8
+_LARGEST_SPREAD = 0.25
+
 _LAYOUTS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
 
 
@@ -26,12 +30,19 @@ class StepTime:
         original: with PyTorch's layers.
         grafted: with torchgraft's.
         without: with the layers that were grafted left out, which is the part of a step that grafting cannot change.
+        spread: the largest distance between the quartiles of any of the three, as a share of its median.
     """
 
     layout: str
     original: float
     grafted: float
     without: float
+    spread: float
+
+    @property
+    def trusted(self) -> bool:
+        """Whether the times agree well enough among themselves to be compared."""
+        return self.spread <= _LARGEST_SPREAD
 
     @property
     def speedup(self) -> float:
@@ -76,7 +87,7 @@ def time_steps(
     times: dict[tuple[str, str], list[float]] = {key: [] for key in runs}
     start, seconds = time.perf_counter(), experiment.timing_seconds
     forwards, backwards = list(runs), list(reversed(runs))
-    while (passed := time.perf_counter() - start) < seconds or len(times[forwards[0]]) <= WARM_UP_STEPS:
+    while (passed := time.perf_counter() - start) < seconds or len(times[forwards[0]]) < WARM_UP_STEPS + _LEAST_STEPS:
         watch(min(1.0, passed / seconds))
         # There and back, so that none always follows the same other.
         for key in (*forwards, *backwards):
@@ -84,12 +95,14 @@ def time_steps(
             times[key].append(trainer.step(batch, targets)[2])
     watch(1.0)
     return tuple(
-        StepTime(
-            layout,
-            *(statistics.median(times[layout, name][WARM_UP_STEPS:]) for name in ("original", "grafted", "without")),
-        )
-        for layout in _LAYOUTS
+        _make_step_time(layout, {name: times[layout, name][WARM_UP_STEPS:] for name in variants}) for layout in _LAYOUTS
     )
+
+
+def _make_step_time(layout: str, times: dict[str, list[float]]) -> StepTime:
+    quartiles = {name: statistics.quantiles(each, n=4) for name, each in times.items()}
+    medians = {name: median for name, (_, median, _) in quartiles.items()}
+    return StepTime(layout, **medians, spread=max((high - low) / median for low, median, high in quartiles.values()))
 
 
 def _without_graftable(model: nn.Module) -> nn.Module:

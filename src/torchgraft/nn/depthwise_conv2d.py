@@ -41,21 +41,22 @@ class DepthwiseConv2d(torch.nn.Conv2d):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        arguments: dict[str, Any] = {"stride": stride, "padding": padding, "dilation": dilation}
+        # Conv2d's own types are narrower than what it takes.
+        arguments: dict[str, Any] = {"stride": stride, "padding": padding, "padding_mode": padding_mode}
         super().__init__(
             in_channels,
             in_channels * channel_multiplier,
             kernel_size,  # type: ignore[arg-type]
+            dilation=dilation,  # type: ignore[arg-type]
             groups=in_channels,
             bias=bias,
-            padding_mode=padding_mode,
             device=device,
             dtype=dtype,
             **arguments,
         )
 
     def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        padding = self.padding
+        padding: Any = self.padding
         if self.padding_mode != "zeros":
             input = F.pad(input, self._reversed_padding_repeated_twice, mode=self.padding_mode)
             padding = 0

@@ -1,8 +1,8 @@
 // What a host function checks before it touches memory.
 //
-// These are the last line of defence: `torch.ops`, exported programs and AOTInductor call a host function with no
-// Python in between. Python's front door turns the RuntimeError into one that names the argument, so the text here
-// is short and the test is cheap.
+// These are the last line of defence: `torch.ops`, exported programs and AOTInductor call a host function
+// with no Python in between. Python's front door turns the RuntimeError into one that names the argument, so
+// the text here is short and the test is cheap.
 #pragma once
 
 #include <torch/csrc/stable/tensor.h>
@@ -26,11 +26,11 @@ template <typename... Parts>
 }
 
 // The message is only built where the condition is false.
-#define TORCHGRAFT_CHECK(condition, ...)                  \
-  do {                                                    \
-    if (!(condition)) [[unlikely]] {                      \
-      ::torchgraft::fail(__VA_ARGS__);                    \
-    }                                                     \
+#define TORCHGRAFT_CHECK(condition, ...) \
+  do {                                   \
+    if (!(condition)) [[unlikely]] {     \
+      ::torchgraft::fail(__VA_ARGS__);   \
+    }                                    \
   } while (false)
 
 inline void check_dim(const Tensor& tensor, int64_t dim, const char* name) {
@@ -52,7 +52,8 @@ inline void check_same_kind(const Tensor& left, const char* left_name, const Ten
 // Products of sizes that a caller chose freely, so that an overflow is an error and not a small allocation.
 inline int64_t checked_product(int64_t left, int64_t right, const char* what) {
   int64_t product = 0;
-  TORCHGRAFT_CHECK(!__builtin_mul_overflow(left, right, &product), what, " is too large: it overflows 64 bits");
+  TORCHGRAFT_CHECK(!__builtin_mul_overflow(left, right, &product), what,
+                   " is too large: it overflows 64 bits");
   return product;
 }
 

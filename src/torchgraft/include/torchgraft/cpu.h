@@ -1,5 +1,5 @@
-// CPU kernels: threads, vectors, and code compiled for several instruction sets with the best chosen when the library
-// loads.
+// CPU kernels: threads, vectors, and code compiled for several instruction sets with the best chosen when the
+// library loads.
 #pragma once
 
 #include <torch/csrc/stable/ops.h>
@@ -7,8 +7,8 @@
 #include <cstdint>
 #include <cstring>
 
-// A function so marked is compiled three times and the dynamic linker picks one. It must hold the hot loop itself:
-// what it calls is cloned only if it is inlined into it (TORCHGRAFT_INLINE).
+// A function so marked is compiled three times and the dynamic linker picks one. It must hold the hot loop
+// itself: what it calls is cloned only if it is inlined into it (TORCHGRAFT_INLINE).
 #if defined(__x86_64__) && defined(__linux__) && defined(__GLIBC__) && defined(__GNUC__) && \
     !defined(TORCHGRAFT_NO_CLONES)
 #define TORCHGRAFT_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
@@ -18,23 +18,23 @@
 
 #define TORCHGRAFT_INLINE inline __attribute__((always_inline))
 
-// Defines SIGNATURE once for each instruction set, as above, with the bytes of its vector registers known in the body
-// as the constant `kVectorBytes`: for kernels that block for registers, which `target_clones` cannot tell them. The
-// name is bound to the best one inside its own file only, so give it internal linkage.
+// Defines SIGNATURE once for each instruction set, as above, with the bytes of its vector registers known in
+// the body as the constant `kVectorBytes`: for kernels that block for registers, which `target_clones` cannot
+// tell them. The name is bound to the best one inside its own file only, so give it internal linkage.
 #if defined(__x86_64__) && defined(__linux__) && defined(__GLIBC__) && defined(__GNUC__) && \
     !defined(TORCHGRAFT_NO_CLONES)
-#define TORCHGRAFT_VECTOR_CLONES(SIGNATURE, ...)                \
-  __attribute__((target("arch=x86-64-v4"))) SIGNATURE {         \
-    constexpr int kVectorBytes = 64;                            \
-    __VA_ARGS__                                                 \
-  }                                                             \
-  __attribute__((target("arch=x86-64-v3"))) SIGNATURE {         \
-    constexpr int kVectorBytes = 32;                            \
-    __VA_ARGS__                                                 \
-  }                                                             \
-  __attribute__((target("default"))) SIGNATURE {                \
-    constexpr int kVectorBytes = 16;                            \
-    __VA_ARGS__                                                 \
+#define TORCHGRAFT_VECTOR_CLONES(SIGNATURE, ...)        \
+  __attribute__((target("arch=x86-64-v4"))) SIGNATURE { \
+    constexpr int kVectorBytes = 64;                    \
+    __VA_ARGS__                                         \
+  }                                                     \
+  __attribute__((target("arch=x86-64-v3"))) SIGNATURE { \
+    constexpr int kVectorBytes = 32;                    \
+    __VA_ARGS__                                         \
+  }                                                     \
+  __attribute__((target("default"))) SIGNATURE {        \
+    constexpr int kVectorBytes = 16;                    \
+    __VA_ARGS__                                         \
   }
 #else
 #define TORCHGRAFT_VECTOR_CLONES(SIGNATURE, ...) \
@@ -44,8 +44,8 @@
   }
 #endif
 
-// In front of a loop over the elements of a register tile: unrolled, its indices are constants and the tile lives in
-// registers.
+// In front of a loop over the elements of a register tile: unrolled, its indices are constants and the tile
+// lives in registers.
 #if defined(__clang__)
 #define TORCHGRAFT_UNROLL _Pragma("unroll")
 #else
@@ -73,8 +73,8 @@ TORCHGRAFT_INLINE void store(const V& vector, T* to) {
   std::memcpy(to, &vector, sizeof(V));
 }
 
-// `function(begin, end)` over pieces of [begin, end), on the threads of `torch.set_num_threads`. Below `grain`
-// iterations it runs where it is called.
+// `function(begin, end)` over pieces of [begin, end), on the threads of `torch.set_num_threads`. Below
+// `grain` iterations it runs where it is called.
 template <typename Function>
 void parallel_for(int64_t begin, int64_t end, int64_t grain, const Function& function) {
   if (begin >= end) return;

@@ -51,8 +51,8 @@ struct alignas(sizeof(T) * kElements) Vector {
   __device__ const T& operator[](int index) const { return elements[index]; }
 };
 
-// Device memory for `count` values of T, one of double and float, that is given back when the tensor goes. The caching
-// allocator knows the stream and CUDA graphs; cudaMalloc knows neither.
+// Device memory for `count` values of T, one of double and float, that is given back when the tensor goes.
+// The caching allocator knows the stream and CUDA graphs; cudaMalloc knows neither.
 template <typename T>
 Tensor empty_workspace(int64_t count, const Tensor& like) {
   const int32_t dtype = std::is_same_v<T, double> ? aoti_torch_dtype_float64() : aoti_torch_dtype_float32();
@@ -80,8 +80,8 @@ __device__ T* shared_memory() {
   return reinterpret_cast<T*>(shared_bytes);
 }
 
-// Division by a number that is known before the launch: a multiplication and a shift where the hardware would take
-// some twenty instructions. Numerator and divisor are below 2**31 (Granlund and Montgomery, 1994).
+// Division by a number that is known before the launch: a multiplication and a shift where the hardware would
+// take some twenty instructions. Numerator and divisor are below 2**31 (Granlund and Montgomery, 1994).
 class FastDivisor {
  public:
   FastDivisor() = default;

@@ -14,7 +14,8 @@
 
 namespace torchgraft {
 
-// The two dense layouts of an image batch. With one channel or one pixel a tensor has both; we then say contiguous.
+// The two dense layouts of an image batch. With one channel or one pixel a tensor has both; we then say
+// contiguous.
 enum class Layout { contiguous, channels_last };
 
 using Strides = std::array<int64_t, 4>;
@@ -25,8 +26,8 @@ inline Strides dense_strides(int64_t channels, int64_t height, int64_t width, La
   return {height * width * channels, 1, width * channels, channels};
 }
 
-// Whether strides grow in the order C, W, H, N: channels_last, or a slice of such a tensor. The Python twin of
-// this function is `is_channels_last` in `torchgraft/layout.py`; the two must agree, or fake tensors lie.
+// Whether strides grow in the order C, W, H, N: channels_last, or a slice of such a tensor. The Python twin
+// of this function is `is_channels_last` in `torchgraft/layout.py`; the two must agree, or fake tensors lie.
 inline bool is_channels_last(const Tensor& tensor) {
   if (tensor.is_contiguous()) return false;
   const auto sizes = tensor.sizes();
@@ -46,7 +47,8 @@ inline Layout layout_of(const Tensor& tensor) {
   return is_channels_last(tensor) ? Layout::channels_last : Layout::contiguous;
 }
 
-// Whether a (N, C, H, W) tensor lies in memory exactly so; the stride of a dimension of size one says nothing.
+// Whether a (N, C, H, W) tensor lies in memory exactly so; the stride of a dimension of size one says
+// nothing.
 inline bool has_layout(const Tensor& tensor, Layout layout) {
   if (layout == Layout::contiguous) return tensor.is_contiguous();
   const auto sizes = tensor.sizes();
@@ -58,15 +60,16 @@ inline bool has_layout(const Tensor& tensor, Layout layout) {
   return true;
 }
 
-// An uninitialised tensor with the dtype and device of `like`. Half the cost of `new_empty` through the dispatcher.
+// An uninitialised tensor with the dtype and device of `like`. Half the cost of `new_empty` through the
+// dispatcher.
 inline Tensor empty_strided(const int64_t* sizes, const int64_t* strides, int64_t dim, const Tensor& like) {
   int32_t dtype = 0;
   int32_t device_type = 0;
   TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(like.get(), &dtype));
   TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(like.get(), &device_type));
   AtenTensorHandle handle = nullptr;
-  TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(dim, sizes, strides, dtype, device_type,
-                                                  like.get_device_index(), &handle));
+  TORCH_ERROR_CODE_CHECK(
+      aoti_torch_empty_strided(dim, sizes, strides, dtype, device_type, like.get_device_index(), &handle));
   return Tensor(handle);
 }
 
@@ -91,8 +94,8 @@ inline Tensor to_contiguous(const Tensor& tensor) {
   return tensor.is_contiguous() ? tensor : torch::stable::contiguous(tensor);
 }
 
-// Whether every element between the first and the last belongs to the tensor, once: then an elementwise kernel may
-// run straight through memory, whatever the order of the dimensions.
+// Whether every element between the first and the last belongs to the tensor, once: then an elementwise
+// kernel may run straight through memory, whatever the order of the dimensions.
 inline bool is_dense(const Tensor& tensor) {
   if (tensor.is_contiguous()) return true;
   const auto sizes = tensor.sizes();

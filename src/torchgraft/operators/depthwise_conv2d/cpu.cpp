@@ -1,5 +1,5 @@
-// depthwise_conv2d and its two gradients on CPU: host functions and registration. The kernels are in cpu_forward.cpp,
-// cpu_input_grad.cpp and cpu_weight_grad.cpp.
+// depthwise_conv2d and its two gradients on CPU: host functions and registration. The kernels are in
+// cpu_forward.cpp, cpu_input_grad.cpp and cpu_weight_grad.cpp.
 
 #include <torchgraft/dispatch.h>
 #include <torchgraft/layout.h>
@@ -27,7 +27,8 @@ Tensor forward_cpu(Tensor input, Tensor weight, std::optional<Tensor> bias, int6
     input = to_layout(input, layout);
     weight = to_contiguous(weight);
     if (bias) bias = to_contiguous(*bias);
-    cpu::forward(static_cast<const T*>(input.const_data_ptr()), static_cast<const T*>(weight.const_data_ptr()),
+    cpu::forward(static_cast<const T*>(input.const_data_ptr()),
+                 static_cast<const T*>(weight.const_data_ptr()),
                  bias ? static_cast<const T*>(bias->const_data_ptr()) : nullptr,
                  static_cast<T*>(output.mutable_data_ptr()), geometry, layout);
     return output;
@@ -36,12 +37,12 @@ Tensor forward_cpu(Tensor input, Tensor weight, std::optional<Tensor> bias, int6
 
 Tensor input_grad_cpu(Tensor output_grad, Tensor weight, int64_t channels, int64_t height, int64_t width,
                       bool channels_last, int64_t stride_height, int64_t stride_width, int64_t padding_top,
-                      int64_t padding_left, int64_t padding_bottom, int64_t padding_right, int64_t dilation_height,
-                      int64_t dilation_width) {
+                      int64_t padding_left, int64_t padding_bottom, int64_t padding_right,
+                      int64_t dilation_height, int64_t dilation_width) {
   const Geometry geometry =
       input_grad_geometry(output_grad, weight, channels, height, width,
-                          {stride_height, stride_width, padding_top, padding_left, padding_bottom, padding_right,
-                           dilation_height, dilation_width});
+                          {stride_height, stride_width, padding_top, padding_left, padding_bottom,
+                           padding_right, dilation_height, dilation_width});
   return dispatch_floating(output_grad.scalar_type(), "depthwise_conv2d_input_grad", [&](auto tag) {
     using T = typename decltype(tag)::type;
     const Layout layout = channels_last ? Layout::channels_last : Layout::contiguous;
@@ -50,8 +51,8 @@ Tensor input_grad_cpu(Tensor output_grad, Tensor weight, int64_t channels, int64
     output_grad = to_layout(output_grad, layout);
     weight = to_contiguous(weight);
     cpu::input_grad(static_cast<const T*>(output_grad.const_data_ptr()),
-                    static_cast<const T*>(weight.const_data_ptr()), static_cast<T*>(result.mutable_data_ptr()),
-                    geometry, layout);
+                    static_cast<const T*>(weight.const_data_ptr()),
+                    static_cast<T*>(result.mutable_data_ptr()), geometry, layout);
     return result;
   });
 }
@@ -62,8 +63,8 @@ Tensor weight_grad_cpu(Tensor output_grad, Tensor input, int64_t kernel_height, 
                        int64_t dilation_width) {
   const Geometry geometry =
       weight_grad_geometry(output_grad, input, kernel_height, kernel_width,
-                           {stride_height, stride_width, padding_top, padding_left, padding_bottom, padding_right,
-                            dilation_height, dilation_width});
+                           {stride_height, stride_width, padding_top, padding_left, padding_bottom,
+                            padding_right, dilation_height, dilation_width});
   return dispatch_floating(input.scalar_type(), "depthwise_conv2d_weight_grad", [&](auto tag) {
     using T = typename decltype(tag)::type;
     const Layout layout = layout_of(input);
@@ -72,8 +73,8 @@ Tensor weight_grad_cpu(Tensor output_grad, Tensor input, int64_t kernel_height, 
     input = to_layout(input, layout);
     output_grad = to_layout(output_grad, layout);
     cpu::weight_grad(static_cast<const T*>(output_grad.const_data_ptr()),
-                     static_cast<const T*>(input.const_data_ptr()), static_cast<T*>(result.mutable_data_ptr()),
-                     geometry, layout);
+                     static_cast<const T*>(input.const_data_ptr()),
+                     static_cast<T*>(result.mutable_data_ptr()), geometry, layout);
     return result;
   });
 }

@@ -30,8 +30,9 @@ struct Extent {
 
 struct Geometry {
   int64_t batch;
-  int64_t channels;    // of the input
-  int64_t multiplier;  // output channels an input channel; output channel o reads input channel o / multiplier
+  int64_t channels;  // of the input
+  int64_t
+      multiplier;  // output channels an input channel; output channel o reads input channel o / multiplier
   Extent height;
   Extent width;
 
@@ -48,17 +49,22 @@ struct Window {
   int64_t dilation_height, dilation_width;
 };
 
-// No size may come near 2**63: products and sums of those below this never overflow in the checks that follow.
+// No size may come near 2**63: products and sums of those below this never overflow in the checks that
+// follow.
 inline constexpr int64_t kLargestSize = int64_t{1} << 40;
 
-inline Extent make_extent(const char* direction, int64_t input, int64_t kernel, int64_t stride, int64_t padding_front,
-                          int64_t padding_back, int64_t dilation) {
-  TORCHGRAFT_CHECK(input > 0 && input < kLargestSize, direction, " of input must be positive and fit memory, got ", input);
-  TORCHGRAFT_CHECK(kernel > 0 && kernel < kLargestSize, direction, " of weight must be positive and fit memory, got ", kernel);
-  TORCHGRAFT_CHECK(stride > 0 && stride < kLargestSize, "stride must be positive and fit memory, got ", stride);
-  TORCHGRAFT_CHECK(dilation > 0 && dilation < kLargestSize, "dilation must be positive and fit memory, got ", dilation);
-  TORCHGRAFT_CHECK(padding_front >= 0 && padding_back >= 0, "padding must not be negative, got ", padding_front,
-                   " and ", padding_back);
+inline Extent make_extent(const char* direction, int64_t input, int64_t kernel, int64_t stride,
+                          int64_t padding_front, int64_t padding_back, int64_t dilation) {
+  TORCHGRAFT_CHECK(input > 0 && input < kLargestSize, direction,
+                   " of input must be positive and fit memory, got ", input);
+  TORCHGRAFT_CHECK(kernel > 0 && kernel < kLargestSize, direction,
+                   " of weight must be positive and fit memory, got ", kernel);
+  TORCHGRAFT_CHECK(stride > 0 && stride < kLargestSize, "stride must be positive and fit memory, got ",
+                   stride);
+  TORCHGRAFT_CHECK(dilation > 0 && dilation < kLargestSize, "dilation must be positive and fit memory, got ",
+                   dilation);
+  TORCHGRAFT_CHECK(padding_front >= 0 && padding_back >= 0, "padding must not be negative, got ",
+                   padding_front, " and ", padding_back);
   TORCHGRAFT_CHECK(padding_front < kLargestSize && padding_back < kLargestSize, "padding is too large");
   const int64_t reach = checked_product(dilation, kernel - 1, "dilation * (kernel - 1)");
   const int64_t room = input + padding_front + padding_back;
@@ -68,17 +74,17 @@ inline Extent make_extent(const char* direction, int64_t input, int64_t kernel, 
 }
 
 inline Geometry make_geometry(int64_t batch, int64_t channels, int64_t output_channels, int64_t input_height,
-                              int64_t input_width, int64_t kernel_height, int64_t kernel_width, const Window& window) {
+                              int64_t input_width, int64_t kernel_height, int64_t kernel_width,
+                              const Window& window) {
   TORCHGRAFT_CHECK(batch >= 0, "batch must not be negative, got ", batch);
   TORCHGRAFT_CHECK(channels > 0, "input must have at least one channel");
   TORCHGRAFT_CHECK(output_channels > 0 && output_channels % channels == 0, "weight has ", output_channels,
                    " channels, which is no multiple of the ", channels, " of input");
-  const Geometry geometry = {
-      batch, channels, output_channels / channels,
-      make_extent("height", input_height, kernel_height, window.stride_height, window.padding_top,
-                  window.padding_bottom, window.dilation_height),
-      make_extent("width", input_width, kernel_width, window.stride_width, window.padding_left, window.padding_right,
-                  window.dilation_width)};
+  const Geometry geometry = {batch, channels, output_channels / channels,
+                             make_extent("height", input_height, kernel_height, window.stride_height,
+                                         window.padding_top, window.padding_bottom, window.dilation_height),
+                             make_extent("width", input_width, kernel_width, window.stride_width,
+                                         window.padding_left, window.padding_right, window.dilation_width)};
   // Eight bytes an element: the largest tensor must be addressable.
   const int64_t input_image = checked_product(geometry.input_pixels(), channels, "input");
   const int64_t output_image = checked_product(
@@ -95,11 +101,12 @@ inline void check_weight(const Tensor& weight) {
 }
 
 inline void check_output_grad(const Tensor& output_grad, const Geometry& geometry) {
-  TORCHGRAFT_CHECK(output_grad.size(0) == geometry.batch && output_grad.size(1) == geometry.output_channels() &&
-                       output_grad.size(2) == geometry.height.output && output_grad.size(3) == geometry.width.output,
-                   "output_grad must be (", geometry.batch, ", ", geometry.output_channels(), ", ",
-                   geometry.height.output, ", ", geometry.width.output, "), got (", output_grad.size(0), ", ",
-                   output_grad.size(1), ", ", output_grad.size(2), ", ", output_grad.size(3), ")");
+  TORCHGRAFT_CHECK(
+      output_grad.size(0) == geometry.batch && output_grad.size(1) == geometry.output_channels() &&
+          output_grad.size(2) == geometry.height.output && output_grad.size(3) == geometry.width.output,
+      "output_grad must be (", geometry.batch, ", ", geometry.output_channels(), ", ", geometry.height.output,
+      ", ", geometry.width.output, "), got (", output_grad.size(0), ", ", output_grad.size(1), ", ",
+      output_grad.size(2), ", ", output_grad.size(3), ")");
 }
 
 inline Geometry forward_geometry(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias,
@@ -107,8 +114,8 @@ inline Geometry forward_geometry(const Tensor& input, const Tensor& weight, cons
   check_dim(input, 4, "input");
   check_weight(weight);
   check_same_kind(input, "input", weight, "weight");
-  const Geometry geometry = make_geometry(input.size(0), input.size(1), weight.size(0), input.size(2), input.size(3),
-                                          weight.size(2), weight.size(3), window);
+  const Geometry geometry = make_geometry(input.size(0), input.size(1), weight.size(0), input.size(2),
+                                          input.size(3), weight.size(2), weight.size(3), window);
   if (bias) {
     check_dim(*bias, 1, "bias");
     check_same_kind(input, "input", *bias, "bias");
@@ -118,8 +125,8 @@ inline Geometry forward_geometry(const Tensor& input, const Tensor& weight, cons
   return geometry;
 }
 
-inline Geometry input_grad_geometry(const Tensor& output_grad, const Tensor& weight, int64_t channels, int64_t height,
-                                    int64_t width, const Window& window) {
+inline Geometry input_grad_geometry(const Tensor& output_grad, const Tensor& weight, int64_t channels,
+                                    int64_t height, int64_t width, const Window& window) {
   check_dim(output_grad, 4, "output_grad");
   check_weight(weight);
   check_same_kind(output_grad, "output_grad", weight, "weight");

@@ -269,9 +269,7 @@ def _weight_grad_vmap(
     input: Tensor,
     *numbers: int,
 ) -> tuple[Tensor, int]:
-    result = operator(
-        _fold(output_grad, in_dims[0], batch_size, 1), _fold(input, in_dims[1], batch_size, 1), *numbers
-    )
+    result = operator(_fold(output_grad, in_dims[0], batch_size, 1), _fold(input, in_dims[1], batch_size, 1), *numbers)
     return result.unflatten(0, (batch_size, -1)), 0
 
 
@@ -351,9 +349,7 @@ def _explain_dim(name: str, argument: str, tensor: Tensor, dim: int, shape: str)
 
 def _explain_weight(name: str, weight: Tensor) -> None:
     _explain_dim(name, "weight", weight, 4, "(channels, 1, height, width)")
-    _require(
-        weight.shape[1] == 1, name, f"weight must be (channels, 1, height, width), got {tuple(weight.shape)}"
-    )
+    _require(weight.shape[1] == 1, name, f"weight must be (channels, 1, height, width), got {tuple(weight.shape)}")
 
 
 def _explain_output_grad(name: str, output_grad: Tensor, expected: Sequence[int]) -> None:
@@ -395,9 +391,7 @@ def _explain_weight_grad(
     _explain_dim(name, "input", input, 4, "(N, C, H, W)")
     channels, *size = input.shape[1:]
     kernel_size = (kernel_height, kernel_width)
-    expected = _explain_sizes(
-        name, input.shape[0], channels, size, output_grad.shape[1], kernel_size, Window(*numbers)
-    )
+    expected = _explain_sizes(name, input.shape[0], channels, size, output_grad.shape[1], kernel_size, Window(*numbers))
     _explain_output_grad(name, output_grad, expected)
 
 

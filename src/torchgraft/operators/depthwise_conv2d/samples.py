@@ -7,6 +7,8 @@ from typing import Any
 from torchgraft.operators.depthwise_conv2d.window import Window
 from torchgraft.sampling import Drawn, Sample, Samples
 
+_PLAIN = Window()
+
 
 @dataclass(frozen=True)
 class _Case:
@@ -15,7 +17,7 @@ class _Case:
     name: str
     input: tuple[int, int, int, int]
     kernel: tuple[int, int]
-    window: Window = Window()
+    window: Window = _PLAIN
     multiplier: int = 1
     bias: bool = True
     channels_last: bool = False
@@ -62,11 +64,11 @@ _BOTH_LAYOUTS = (
     _Case("wider than a tile", (1, 2, 3, 131), (3, 3), _same(3)),
     _Case("taller than a tile", (1, 2, 131, 3), (3, 3), _same(3)),
     _Case("an output grown by padding", (2, 3, 4, 5), (3, 3), Window(padding_top=3, padding_left=4, padding_bottom=5)),
-    _Case("no padding", (2, 3, 6, 8), (3, 3), Window()),
-    _Case("1x1", (2, 3, 4, 5), (1, 1), Window()),
+    _Case("no padding", (2, 3, 6, 8), (3, 3), _PLAIN),
+    _Case("1x1", (2, 3, 4, 5), (1, 1), _PLAIN),
     _Case("1x1 with stride", (2, 3, 4, 5), (1, 1), Window(2, 3)),
     _Case("even kernel, padded as 'same'", (2, 3, 6, 5), (4, 2), Window(1, 1, 1, 0, 2, 1)),
-    _Case("kernel as large as the image", (2, 3, 5, 6), (5, 6), Window()),
+    _Case("kernel as large as the image", (2, 3, 5, 6), (5, 6), _PLAIN),
     _Case("kernel larger than the image", (2, 3, 4, 5), (9, 11), Window(1, 1, 4, 5, 4, 5)),
     _Case("kernel clipped at the top and left alone", (1, 2, 6, 6), (5, 5), Window(1, 1, 4, 4, 0, 0)),
     _Case("kernel clipped at the bottom and right alone", (1, 2, 6, 6), (5, 5), Window(1, 1, 0, 0, 4, 4)),
@@ -84,7 +86,7 @@ _BOTH_LAYOUTS = (
     _Case("multiplier 3 with stride", (2, 2, 7, 6), (5, 3), Window(2, 2, 2, 1, 2, 1), multiplier=3),
     _Case("one channel", (2, 1, 6, 7), (3, 3), _same(3)),
     _Case("one channel, multiplier 4", (2, 1, 6, 7), (3, 3), _same(3), multiplier=4),
-    _Case("one pixel", (3, 4, 1, 1), (1, 1), Window()),
+    _Case("one pixel", (3, 4, 1, 1), (1, 1), _PLAIN),
     _Case("one pixel under 3x3", (3, 4, 1, 1), (3, 3), _same(3)),
     _Case("one row", (2, 3, 1, 9), (1, 5), Window(1, 1, 0, 2, 0, 2)),
     _Case("one column", (2, 3, 9, 1), (5, 1), Window(1, 1, 2, 0, 2, 0)),
@@ -114,16 +116,14 @@ def _draw_case(random: Random) -> _Case:
     size = random.randint(1, 9), random.randint(1, 9)
     spans = [gap * (taps - 1) + 1 for gap, taps in zip(dilation, kernel, strict=True)]
     # Padding before and behind, at least as much as the kernel needs to fit.
-    before = [random.randint(0, 4), random.randint(0, 4)]
-    behind = [
-        max(random.randint(0, 4), span - extent - front)
-        for span, extent, front in zip(spans, size, before, strict=True)
-    ]
+    top, left = random.randint(0, 4), random.randint(0, 4)
+    bottom = max(random.randint(0, 4), spans[0] - size[0] - top)
+    right = max(random.randint(0, 4), spans[1] - size[1] - left)
     return _Case(
         "drawn",
         (random.randint(0, 3), random.randint(1, 5), *size),
         kernel,
-        Window(random.randint(1, 4), random.randint(1, 4), *before, *behind, *dilation),
+        Window(random.randint(1, 4), random.randint(1, 4), top, left, bottom, right, *dilation),
         multiplier=random.randint(1, 3),
         bias=random.random() < 0.5,
         channels_last=random.random() < 0.5,

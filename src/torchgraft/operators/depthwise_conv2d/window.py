@@ -47,9 +47,7 @@ class Window(NamedTuple):
         return rows // self.stride_height + 1, columns // self.stride_width + 1
 
 
-def make_window(
-    stride: IntOrPair, padding: IntOrPair | str, dilation: IntOrPair, kernel_size: Sequence[int]
-) -> Window:
+def make_window(stride: IntOrPair, padding: IntOrPair | str, dilation: IntOrPair, kernel_size: Sequence[int]) -> Window:
     """The window for arguments as `F.conv2d` takes them.
 
     Args:

@@ -12,12 +12,12 @@ namespace {
 constexpr int64_t kGrain = 32768;
 
 // One function a dtype, because `target_clones` does not apply to templates.
-#define MUL_CONSTANT_ROW(T)                                                                           \
-  TORCHGRAFT_CLONES void mul_constant_row(const T* input, accumulate_t<T> constant, T* output,        \
-                                          int64_t count) {                                            \
-    for (int64_t i = 0; i < count; ++i) {                                                             \
-      output[i] = static_cast<T>(static_cast<accumulate_t<T>>(input[i]) * constant);                  \
-    }                                                                                                 \
+#define MUL_CONSTANT_ROW(T)                                                                    \
+  TORCHGRAFT_CLONES void mul_constant_row(const T* input, accumulate_t<T> constant, T* output, \
+                                          int64_t count) {                                     \
+    for (int64_t i = 0; i < count; ++i) {                                                      \
+      output[i] = static_cast<T>(static_cast<accumulate_t<T>>(input[i]) * constant);           \
+    }                                                                                          \
   }
 MUL_CONSTANT_ROW(double)
 MUL_CONSTANT_ROW(float)

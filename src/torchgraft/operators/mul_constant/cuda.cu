@@ -1,13 +1,14 @@
 // mul_constant on CUDA: one pass through memory, sixteen bytes a thread and access.
 //
-// A block owns 256 x sixteen bytes, a thread the sixteen bytes at its own index; nothing is shared. Each byte is read
-// once and written once, so memory bounds it: floor = 2 x bytes / copy bandwidth. What does not fill sixteen bytes, at
-// most seven elements at the end, or an input that does not start on a sixteen-byte boundary, goes one element a thread.
+// A block owns 256 x sixteen bytes, a thread the sixteen bytes at its own index; nothing is shared. Each byte
+// is read once and written once, so memory bounds it: floor = 2 x bytes / copy bandwidth. What does not fill
+// sixteen bytes, at most seven elements at the end, or an input that does not start on a sixteen-byte
+// boundary, goes one element a thread.
 
-#include <torchgraft/cuda.cuh>
 #include <torchgraft/dispatch.h>
 #include <torchgraft/layout.h>
 #include <torchgraft/registration.h>
+#include <torchgraft/cuda.cuh>
 
 namespace torchgraft {
 namespace {

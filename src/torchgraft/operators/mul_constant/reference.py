@@ -4,5 +4,5 @@ from torch import Tensor
 
 
 def mul_constant(input: Tensor, constant: float) -> Tensor:
-    """input * constant."""
+    """Input * constant."""
     return input * constant
