@@ -24,16 +24,12 @@ def save_plot(comparison: Comparison, path: Path) -> None:
     losses.set_ylabel("cross-entropy of a batch")
     losses.legend(frameon=False, fontsize=11)
     losses.set_title(f"{comparison.experiment.title}, before and after graft(model)\n", fontsize=13, loc="left")
-    losses.text(
-        0,
-        1.02,
-        f"test accuracy {original.accuracy:.1%} and {grafted.accuracy:.1%}, "
-        f"a step in {times.original:.1f} and {times.grafted:.1f} ms ({times.layout}), "
-        f"{comparison.environment.chip}, PyTorch {comparison.environment.torch}",
-        transform=losses.transAxes,
-        fontsize=9.5,
-        color="#555555",
-    )
+    facts = f"test accuracy {original.accuracy:.1%} and {grafted.accuracy:.1%}"
+    if times.trusted:
+        facts += f", a step in {times.original:.1f} and {times.grafted:.1f} ms ({times.layout})"
+    losses.text(0, 1.02, facts, transform=losses.transAxes, fontsize=10, color="#555555")
+    machine = f"{comparison.environment.chip}, PyTorch {comparison.environment.torch}"
+    figure.supxlabel(machine, x=0.99, ha="right", fontsize=8, color="#777777")
 
     # A difference of exactly zero has no place on a logarithmic axis.
     visible = [difference or float("nan") for difference in comparison.differences]
