@@ -32,12 +32,15 @@ struct Phase {
   }
 };
 
-// Where a row of the destination comes from: phase `row % phases.size()`, output `row / phases.size()`.
+// Element i of the destination is output `i / phases.size()` of phase `i % phases.size()`.
 struct Direction {
   int64_t source;
   int64_t destination;
   int64_t kernel;
   std::vector<Phase> phases;
+
+  const Phase& phase(int64_t element) const { return phases[element % phases.size()]; }
+  int64_t output(int64_t element) const { return element / static_cast<int64_t>(phases.size()); }
 };
 
 struct Correlation {
@@ -52,32 +55,18 @@ struct Correlation {
   Direction width;
 
   int64_t sources() const { return transposed ? multiplier : 1; }
-  int64_t source_channel(int64_t destination_channel, int64_t source) const {
-    return transposed ? destination_channel * multiplier + source : destination_channel / multiplier;
+  int64_t source_channel(int64_t channel, int64_t source) const {
+    return transposed ? channel * multiplier + source : channel / multiplier;
   }
-  int64_t kernel(int64_t destination_channel, int64_t source) const {
-    return transposed ? destination_channel * multiplier + source : destination_channel;
+  int64_t kernel(int64_t channel, int64_t source) const {
+    return transposed ? channel * multiplier + source : channel;
   }
-  int64_t kernels() const { return transposed ? source_channels : destination_channels; }
   int64_t taps() const { return height.kernel * width.kernel; }
 };
 
-// bias may be null. Defined for double, float, Half and BFloat16, each layout in a file of its name.
-template <typename T>
-void correlate_contiguous(const T* source, const T* weight, const T* bias, T* destination,
-                          const Correlation& correlation);
-template <typename T>
-void correlate_channels_last(const T* source, const T* weight, const T* bias, T* destination,
-                             const Correlation& correlation);
-
+// bias may be null. Defined for double, float, Half and BFloat16.
 template <typename T>
 void correlate(const T* source, const T* weight, const T* bias, T* destination,
-               const Correlation& correlation, Layout layout) {
-  if (layout == Layout::contiguous) {
-    correlate_contiguous(source, weight, bias, destination, correlation);
-  } else {
-    correlate_channels_last(source, weight, bias, destination, correlation);
-  }
-}
+               const Correlation& correlation, Layout layout);
 
 }  // namespace torchgraft::depthwise::cpu

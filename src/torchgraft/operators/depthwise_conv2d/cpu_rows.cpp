@@ -1,112 +1,205 @@
-// Rows between tensors and scratch. Plain loops over independent elements, which the compiler turns into
-// vectors; the steps and widths that are common are constants in a copy of the loop of their own.
+// Pixels of an image to and from vectors of channels. Planes (contiguous) are transposed in registers, a
+// square of lanes by lanes at a time: one load and one store a vector and log2(lanes) shuffles. Pixels
+// (channels_last) are copied.
 
 #include "cpu_rows.h"
 
 #include <torchgraft/cpu.h>
 
+#include <utility>
+
 namespace torchgraft::depthwise::cpu {
 namespace {
 
-TORCHGRAFT_VECTOR_CLONES(int64_t register_bytes(), return kVectorBytes;)
-
-template <typename From, typename To>
-TORCHGRAFT_INLINE void copy_strided(const From* from, int64_t from_step, To* to, int64_t to_step,
-                                    int64_t count) {
-  for (int64_t i = 0; i < count; ++i) to[i * to_step] = static_cast<To>(from[i * from_step]);
+template <typename V, int... kLane>
+TORCHGRAFT_INLINE void interleave(const V& left, const V& right, V& low, V& high,
+                                  std::integer_sequence<int, kLane...>) {
+  constexpr int kLanes = sizeof...(kLane);
+  low = __builtin_shufflevector(left, right, (kLane / 2 + kLane % 2 * kLanes)...);
+  high = __builtin_shufflevector(left, right, (kLanes / 2 + kLane / 2 + kLane % 2 * kLanes)...);
 }
 
-template <int kLanes, typename From, typename To>
-TORCHGRAFT_INLINE void copy_lanes(const From* from, int64_t from_step, To* to, int64_t to_step,
+template <int kLanes, typename V>
+TORCHGRAFT_INLINE void transpose(V (&square)[kLanes]) {
+  TORCHGRAFT_UNROLL for (int stage = 1; stage < kLanes; stage *= 2) {
+    V next[kLanes];
+    TORCHGRAFT_UNROLL for (int i = 0; i < kLanes / 2; ++i) {
+      interleave(square[i], square[i + kLanes / 2], next[2 * i], next[2 * i + 1],
+                 std::make_integer_sequence<int, kLanes>());
+    }
+    TORCHGRAFT_UNROLL for (int i = 0; i < kLanes; ++i) square[i] = next[i];
+  }
+}
+
+template <typename From, typename To>
+TORCHGRAFT_INLINE void convert(const From* from, To* to, int count) {
+  for (int i = 0; i < count; ++i) to[i] = static_cast<To>(from[i]);
+}
+
+// A vector of elements of T, through a buffer where they must be converted.
+template <typename V, typename A, typename T>
+TORCHGRAFT_INLINE void load_converted(V& vector, const T* from) {
+  if constexpr (std::is_same_v<T, A>) {
+    load(vector, from);
+  } else {
+    constexpr int kLanes = sizeof(V) / sizeof(A);
+    A converted[kLanes];
+    convert(from, converted, kLanes);
+    load(vector, converted);
+  }
+}
+
+template <typename A, typename V, typename T>
+TORCHGRAFT_INLINE void store_converted(const V& vector, T* to) {
+  if constexpr (std::is_same_v<T, A>) {
+    store(vector, to);
+  } else {
+    constexpr int kLanes = sizeof(V) / sizeof(A);
+    A elements[kLanes];
+    store(vector, elements);
+    convert(elements, to, kLanes);
+  }
+}
+
+// Any step, any number of lanes: what no loop below is made for.
+template <typename T, typename A>
+TORCHGRAFT_INLINE void gather_any(const Channels<const T>& channels, const T* image, A* to, int64_t lanes,
                                   int64_t pixels) {
   for (int64_t p = 0; p < pixels; ++p) {
-    for (int l = 0; l < kLanes; ++l) to[p * to_step + l] = static_cast<To>(from[p * from_step + l]);
+    for (int64_t l = 0; l < channels.count; ++l) {
+      to[p * lanes + l] = static_cast<A>(image[channels.offsets[l] + p * channels.pixel_step]);
+    }
+    for (int64_t l = channels.count; l < lanes; ++l) to[p * lanes + l] = 0;
   }
 }
 
-template <typename From, typename To>
-TORCHGRAFT_INLINE void copy_pixels(const From* from, int64_t from_step, To* to, int64_t to_step,
-                                   int64_t channels, int64_t pixels) {
-  switch (channels) {
-    case 16:
-      return copy_lanes<16>(from, from_step, to, to_step, pixels);
-    case 8:
-      return copy_lanes<8>(from, from_step, to, to_step, pixels);
-    case 4:
-      return copy_lanes<4>(from, from_step, to, to_step, pixels);
-  }
+template <typename T, typename A>
+TORCHGRAFT_INLINE void scatter_any(const A* from, int64_t lanes, const Channels<T>& channels, T* image,
+                                   int64_t pixels) {
   for (int64_t p = 0; p < pixels; ++p) {
-    for (int64_t l = 0; l < channels; ++l) to[p * to_step + l] = static_cast<To>(from[p * from_step + l]);
+    for (int64_t l = 0; l < channels.count; ++l) {
+      image[channels.offsets[l] + p * channels.pixel_step] = static_cast<T>(from[p * lanes + l]);
+    }
   }
 }
 
-template <typename A>
-TORCHGRAFT_INLINE void clear_lanes(A* to, int64_t begin, int64_t lanes, int64_t pixels) {
-  if (begin == lanes) return;
-  for (int64_t p = 0; p < pixels; ++p) {
-    for (int64_t l = begin; l < lanes; ++l) to[p * lanes + l] = 0;
+// The last square overlaps the one before where pixels are no multiple of it.
+template <typename V, typename T, typename A>
+TORCHGRAFT_INLINE void gather_planes(const Channels<const T>& channels, const T* image, A* to,
+                                     int64_t pixels) {
+  constexpr int kLanes = sizeof(V) / sizeof(A);
+  for (int64_t pixel = 0; pixel < pixels; pixel += kLanes) {
+    const int64_t begin = std::min(pixel, pixels - kLanes);
+    V square[kLanes];
+    TORCHGRAFT_UNROLL for (int l = 0; l < kLanes; ++l) {
+      square[l] = V{};
+      if (l < channels.count) load_converted<V, A>(square[l], image + channels.offsets[l] + begin);
+    }
+    transpose(square);
+    TORCHGRAFT_UNROLL for (int p = 0; p < kLanes; ++p) store(square[p], to + (begin + p) * kLanes);
   }
 }
+
+template <typename V, typename T, typename A>
+TORCHGRAFT_INLINE void scatter_planes(const A* from, const Channels<T>& channels, T* image, int64_t pixels) {
+  constexpr int kLanes = sizeof(V) / sizeof(A);
+  for (int64_t pixel = 0; pixel < pixels; pixel += kLanes) {
+    const int64_t begin = std::min(pixel, pixels - kLanes);
+    V square[kLanes];
+    TORCHGRAFT_UNROLL for (int p = 0; p < kLanes; ++p) load(square[p], from + (begin + p) * kLanes);
+    transpose(square);
+    TORCHGRAFT_UNROLL for (int l = 0; l < kLanes; ++l) {
+      if (l < channels.count) store_converted<A>(square[l], image + channels.offsets[l] + begin);
+    }
+  }
+}
+
+template <typename V, typename T, typename A>
+TORCHGRAFT_INLINE void gather_pixels(const Channels<const T>& channels, const T* image, A* to,
+                                     int64_t pixels) {
+  for (int64_t p = 0; p < pixels; ++p) {
+    V pixel;
+    load_converted<V, A>(pixel, image + channels.offsets[0] + p * channels.pixel_step);
+    store(pixel, to + p * static_cast<int64_t>(sizeof(V) / sizeof(A)));
+  }
+}
+
+template <typename V, typename T, typename A>
+TORCHGRAFT_INLINE void scatter_pixels(const A* from, const Channels<T>& channels, T* image, int64_t pixels) {
+  for (int64_t p = 0; p < pixels; ++p) {
+    V pixel;
+    load(pixel, from + p * static_cast<int64_t>(sizeof(V) / sizeof(A)));
+    store_converted<A>(pixel, image + channels.offsets[0] + p * channels.pixel_step);
+  }
+}
+
+// Which loop serves which channels.
+template <int kBytes, typename T, typename A>
+TORCHGRAFT_INLINE void dispatch_gather(const Channels<const T>& channels, int64_t pixel, A* to, int64_t lanes,
+                                       int64_t pixels) {
+  using V = Vector<A, kBytes>;
+  constexpr int64_t kLanes = kBytes / sizeof(A);
+  const T* image = channels.image + pixel * channels.pixel_step;
+  if (lanes == kLanes && channels.pixel_step == 1 && pixels >= kLanes) {
+    gather_planes<V>(channels, image, to, pixels);
+  } else if (lanes == kLanes && channels.consecutive() && channels.count == kLanes) {
+    gather_pixels<V>(channels, image, to, pixels);
+  } else if (lanes == kLanes / 2 && channels.consecutive() && channels.count == kLanes / 2) {
+    gather_pixels<Vector<A, kBytes / 2>>(channels, image, to, pixels);
+  } else {
+    gather_any(channels, image, to, lanes, pixels);
+  }
+}
+
+template <int kBytes, typename T, typename A>
+TORCHGRAFT_INLINE void dispatch_scatter(const A* from, int64_t lanes, const Channels<T>& channels,
+                                        int64_t pixel, int64_t pixels) {
+  using V = Vector<A, kBytes>;
+  constexpr int64_t kLanes = kBytes / sizeof(A);
+  T* image = channels.image + pixel * channels.pixel_step;
+  if (lanes == kLanes && channels.pixel_step == 1 && pixels >= kLanes) {
+    scatter_planes<V>(from, channels, image, pixels);
+  } else if (lanes == kLanes && channels.consecutive() && channels.count == kLanes) {
+    scatter_pixels<V>(from, channels, image, pixels);
+  } else if (lanes == kLanes / 2 && channels.consecutive() && channels.count == kLanes / 2) {
+    scatter_pixels<Vector<A, kBytes / 2>>(from, channels, image, pixels);
+  } else {
+    scatter_any(from, lanes, channels, image, pixels);
+  }
+}
+
+TORCHGRAFT_VECTOR_CLONES(int64_t register_bytes(), return kVectorBytes;)
+
+#define TORCHGRAFT_RUN_ROWS(T)                                                                           \
+  TORCHGRAFT_VECTOR_CLONES(void run_gather(const Channels<const T>& channels, int64_t pixel,             \
+                                           accumulate_t<T>* to, int64_t lanes, int64_t pixels),          \
+                           dispatch_gather<kVectorBytes>(channels, pixel, to, lanes, pixels);)           \
+  TORCHGRAFT_VECTOR_CLONES(void run_scatter(const accumulate_t<T>* from, int64_t lanes,                  \
+                                            const Channels<T>& channels, int64_t pixel, int64_t pixels), \
+                           dispatch_scatter<kVectorBytes>(from, lanes, channels, pixel, pixels);)
+TORCHGRAFT_RUN_ROWS(double)
+TORCHGRAFT_RUN_ROWS(float)
+TORCHGRAFT_RUN_ROWS(Half)
+TORCHGRAFT_RUN_ROWS(BFloat16)
+#undef TORCHGRAFT_RUN_ROWS
 
 }  // namespace
 
 int64_t vector_bytes() { return register_bytes(); }
 
-#define TORCHGRAFT_DEFINE_ROWS(T)                                                                          \
-  TORCHGRAFT_CLONES void gather_row(const T* from, int64_t step, accumulate_t<T>* to, int64_t count) {     \
-    if (step == 1) {                                                                                       \
-      copy_strided(from, 1, to, 1, count);                                                                 \
-    } else if (step == 2) {                                                                                \
-      copy_strided(from, 2, to, 1, count);                                                                 \
-    } else {                                                                                               \
-      copy_strided(from, step, to, 1, count);                                                              \
-    }                                                                                                      \
-  }                                                                                                        \
-  TORCHGRAFT_CLONES void scatter_row(const accumulate_t<T>* from, T* to, int64_t step, int64_t count) {    \
-    if (step == 1) {                                                                                       \
-      copy_strided(from, 1, to, 1, count);                                                                 \
-    } else if (step == 2) {                                                                                \
-      copy_strided(from, 1, to, 2, count);                                                                 \
-    } else {                                                                                               \
-      copy_strided(from, 1, to, step, count);                                                              \
-    }                                                                                                      \
-  }                                                                                                        \
-  TORCHGRAFT_CLONES void gather_pixels(const T* from, int64_t step, int64_t channels, accumulate_t<T>* to, \
-                                       int64_t lanes, int64_t pixels) {                                    \
-    copy_pixels(from, step, to, lanes, channels, pixels);                                                  \
-    clear_lanes(to, channels, lanes, pixels);                                                              \
-  }                                                                                                        \
-  TORCHGRAFT_CLONES void gather_pixels(const T* from, int64_t step, const int64_t* indices,                \
-                                       int64_t channels, accumulate_t<T>* to, int64_t lanes,               \
-                                       int64_t pixels) {                                                   \
-    for (int64_t p = 0; p < pixels; ++p) {                                                                 \
-      for (int64_t l = 0; l < channels; ++l) {                                                             \
-        to[p * lanes + l] = static_cast<accumulate_t<T>>(from[p * step + indices[l]]);                     \
-      }                                                                                                    \
-    }                                                                                                      \
-    clear_lanes(to, channels, lanes, pixels);                                                              \
-  }                                                                                                        \
-  TORCHGRAFT_CLONES void scatter_pixels(const accumulate_t<T>* from, int64_t lanes, T* to, int64_t step,   \
-                                        int64_t channels, int64_t pixels) {                                \
-    copy_pixels(from, lanes, to, step, channels, pixels);                                                  \
+#define TORCHGRAFT_DEFINE_ROWS(T)                                                                      \
+  void gather(const Channels<const T>& channels, int64_t pixel, accumulate_t<T>* to, int64_t lanes,    \
+              int64_t pixels) {                                                                        \
+    run_gather(channels, pixel, to, lanes, pixels);                                                    \
+  }                                                                                                    \
+  void scatter(const accumulate_t<T>* from, int64_t lanes, const Channels<T>& channels, int64_t pixel, \
+               int64_t pixels) {                                                                       \
+    run_scatter(from, lanes, channels, pixel, pixels);                                                 \
   }
 TORCHGRAFT_DEFINE_ROWS(double)
 TORCHGRAFT_DEFINE_ROWS(float)
 TORCHGRAFT_DEFINE_ROWS(Half)
 TORCHGRAFT_DEFINE_ROWS(BFloat16)
 #undef TORCHGRAFT_DEFINE_ROWS
-
-PaddedRow::PaddedRow(int64_t first, int64_t step, int64_t taps, int64_t tap_step, int64_t outputs)
-    : step_(step) {
-  const int64_t reach = taps > 0 ? (taps - 1) * tap_step / step : 0;
-  const bool shared = step * (outputs + reach) <= taps * outputs;
-  segment_length_ = shared ? outputs + reach : outputs;
-  const int64_t segments = shared ? step : taps;
-  for (int64_t s = 0; s < segments; ++s) segment_starts_.push_back(first + s * (shared ? 1 : tap_step));
-  for (int64_t t = 0; t < taps; ++t) {
-    const int64_t distance = t * tap_step;
-    offsets_.push_back(shared ? distance % step * segment_length_ + distance / step : t * segment_length_);
-  }
-}
 
 }  // namespace torchgraft::depthwise::cpu

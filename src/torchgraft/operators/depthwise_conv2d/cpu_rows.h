@@ -1,40 +1,62 @@
-// Rows on their way between tensors and scratch on CPU. Scratch holds `accumulate_t<T>`: float16 and bfloat16
-// are converted here and nowhere else, once for each time that an element is brought into the cache.
+// How the CPU kernels see an image: rows of pixels, each pixel one vector whose lanes are channels, in
+// `accumulate_t<T>`. float and double in channels_last lie so in memory and are used where they are. All else
+// passes through scratch, a band at a time, each element once: planes are transposed there in registers,
+// float16 and bfloat16 converted, channels that fill no vector padded.
 #pragma once
 
 #include <torchgraft/dispatch.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
+#include <type_traits>
 #include <vector>
 
 namespace torchgraft::depthwise::cpu {
 
 constexpr int64_t ceil_div(int64_t dividend, int64_t divisor) { return (dividend + divisor - 1) / divisor; }
-constexpr int64_t round_up(int64_t value, int64_t multiple) { return ceil_div(value, multiple) * multiple; }
+
+inline constexpr int64_t kMostLanes = 16;
 
 // Bytes of a vector register on this machine.
 int64_t vector_bytes();
 
-// gather_row:     to[i] = from[i * step]
-// scatter_row:    to[i * step] = from[i], rounded
-// gather_pixels:  to[p * lanes + l] = from[p * step + l] for l < channels, and zero from there to lanes
-// scatter_pixels: to[p * step + l] = from[p * lanes + l] for l < channels, rounded
-// gather_pixels with indices: channel `indices[l]` takes the place of channel l.
-#define TORCHGRAFT_DECLARE_ROWS(T)                                                                       \
-  void gather_row(const T* from, int64_t step, accumulate_t<T>* to, int64_t count);                      \
-  void scatter_row(const accumulate_t<T>* from, T* to, int64_t step, int64_t count);                     \
-  void gather_pixels(const T* from, int64_t step, int64_t channels, accumulate_t<T>* to, int64_t lanes,  \
-                     int64_t pixels);                                                                    \
-  void gather_pixels(const T* from, int64_t step, const int64_t* indices, int64_t channels,              \
-                     accumulate_t<T>* to, int64_t lanes, int64_t pixels);                                \
-  void scatter_pixels(const accumulate_t<T>* from, int64_t lanes, T* to, int64_t step, int64_t channels, \
-                      int64_t pixels);
+// One vector of channels of one image. Lane l of pixel p is `image[offsets[l] + p * pixel_step]`.
+template <typename T>
+struct Channels {
+  T* image;
+  std::array<int64_t, kMostLanes> offsets;
+  int64_t count;  // lanes in use; the others are zero
+  int64_t pixel_step;
+
+  bool consecutive() const { return pixel_step > 1 && offsets[count - 1] - offsets[0] == count - 1; }
+};
+
+// The pixels [pixel, pixel + pixels) of an image, to and from [pixel][lane].
+#define TORCHGRAFT_DECLARE_ROWS(T)                                                                     \
+  void gather(const Channels<const T>& channels, int64_t pixel, accumulate_t<T>* to, int64_t lanes,    \
+              int64_t pixels);                                                                         \
+  void scatter(const accumulate_t<T>* from, int64_t lanes, const Channels<T>& channels, int64_t pixel, \
+               int64_t pixels);
 TORCHGRAFT_DECLARE_ROWS(double)
 TORCHGRAFT_DECLARE_ROWS(float)
 TORCHGRAFT_DECLARE_ROWS(Half)
 TORCHGRAFT_DECLARE_ROWS(BFloat16)
 #undef TORCHGRAFT_DECLARE_ROWS
+
+// A range of rows or of columns, of positions that may lie outside of the image.
+struct Range {
+  int64_t begin;
+  int64_t end;
+
+  int64_t size() const { return end - begin; }
+  bool contains(int64_t position) const { return position >= begin && position < end; }
+  // The part of it inside of [0, extent).
+  Range clipped(int64_t extent) const {
+    const int64_t from = std::clamp<int64_t>(begin, 0, extent);
+    return {from, std::clamp<int64_t>(end, from, extent)};
+  }
+};
 
 // Scratch that only grows, so that a thread allocates once and not for every unit of its work.
 template <typename A>
@@ -49,70 +71,98 @@ class Scratch {
   std::vector<A> elements_;
 };
 
-// Rows of an image that have been brought into scratch, by their position in the image. At most `row_limit`
-// rows of positions [begin, end) are kept, however far apart they lie.
-template <typename A>
-class RowCache {
+// Rows of one vector of channels of an image, to be read or written.
+template <typename T>
+class Rows {
  public:
-  void reset(int64_t begin, int64_t end, int64_t row_limit, int64_t row_elements) {
-    begin_ = begin;
-    row_elements_ = row_elements;
-    used_ = 0;
-    rows_.assign(std::max<int64_t>(end - begin, 0), nullptr);
-    elements_ = scratch_.reserve(std::min<int64_t>(row_limit, rows_.size()) * row_elements);
+  using Element = std::remove_const_t<T>;
+  using A = accumulate_t<Element>;
+  using Pointer = std::conditional_t<std::is_const_v<T>, const A*, A*>;
+
+  // Rows and columns must lie inside of the image. At most `most_rows` different rows will be asked for.
+  void open(const Channels<T>& channels, int64_t lanes, int64_t width, Range rows, Range columns,
+            int64_t most_rows) {
+    channels_ = channels;
+    lanes_ = lanes;
+    width_ = width;
+    rows_ = rows;
+    columns_ = columns;
+    direct_ = std::is_same_v<Element, A> && channels.consecutive() && channels.count == lanes;
+    if (direct_) return;
+    whole_ = most_rows >= rows.size();
+    elements_ = scratch_.reserve(std::min(most_rows, rows.size()) * columns.size() * lanes);
+    if constexpr (std::is_const_v<T>) {
+      if (whole_) {
+        gather_rows();
+      } else {
+        used_ = 0;
+        found_.assign(rows.size(), nullptr);
+      }
+    }
   }
 
-  // `fill(to)` writes the row where it is not there yet.
-  template <typename Fill>
-  const A* row(int64_t position, const Fill& fill) {
-    const A*& row = rows_[position - begin_];
-    if (row == nullptr) {
-      A* to = elements_ + used_++ * row_elements_;
-      fill(to);
-      row = to;
+  // Column `first_column()` of a row; the next one is `column_step()` elements on. There are `width()` of
+  // them.
+  Pointer row(int64_t position) {
+    if constexpr (std::is_same_v<Element, A>) {
+      if (direct_) return channels_.image + channels_.offsets[0] + position * width_ * channels_.pixel_step;
     }
-    return row;
+    const int64_t row_elements = columns_.size() * lanes_;
+    if (whole_) return elements_ + (position - rows_.begin) * row_elements;
+    if constexpr (std::is_const_v<T>) {
+      // Rows far apart, as under a wide dilation: only those that are asked for are brought in.
+      A*& found = found_[position - rows_.begin];
+      if (found == nullptr) {
+        found = elements_ + used_++ * row_elements;
+        gather(channels_, position * width_ + columns_.begin, found, lanes_, columns_.size());
+      }
+      return found;
+    }
+    return nullptr;
+  }
+  int64_t column_step() const { return direct_ ? channels_.pixel_step : lanes_; }
+  int64_t first_column() const { return direct_ ? 0 : columns_.begin; }
+  int64_t width() const { return direct_ ? width_ : columns_.size(); }
+
+  // Puts rows that were written where they belong.
+  void flush() {
+    if (direct_) return;
+    for_each_run([&](int64_t pixel, A* elements, int64_t pixels) {
+      scatter(elements, lanes_, channels_, pixel, pixels);
+    });
   }
 
  private:
-  int64_t begin_ = 0;
-  int64_t row_elements_ = 0;
-  int64_t used_ = 0;
-  std::vector<const A*> rows_;
+  void gather_rows() {
+    for_each_run([&](int64_t pixel, A* elements, int64_t pixels) {
+      gather(channels_, pixel, elements, lanes_, pixels);
+    });
+  }
+
+  // Whole rows are one run of pixels.
+  template <typename Function>
+  void for_each_run(const Function& function) {
+    if (columns_.size() == width_) {
+      function(rows_.begin * width_, elements_, rows_.size() * width_);
+      return;
+    }
+    for (int64_t row = rows_.begin; row < rows_.end; ++row) {
+      function(row * width_ + columns_.begin, elements_ + (row - rows_.begin) * columns_.size() * lanes_,
+               columns_.size());
+    }
+  }
+
+  Channels<T> channels_;
+  int64_t lanes_;
+  int64_t width_;
+  Range rows_;
+  Range columns_;
+  bool direct_;
+  bool whole_;
+  A* elements_;
+  int64_t used_;
+  std::vector<A*> found_;
   Scratch<A> scratch_;
-  A* elements_ = nullptr;
-};
-
-// A padded row of one channel, laid out so that every tap reads consecutive elements: tap t of output i is
-// element `offset(t) + i`. With a step above one the columns are parted by their remainder; where that would
-// hold more than the taps need (a step above the kernel, a wide dilation), every tap has a copy of its own.
-class PaddedRow {
- public:
-  // Output i reads position `first + i * step + t * tap_step` at tap t.
-  PaddedRow(int64_t first, int64_t step, int64_t taps, int64_t tap_step, int64_t outputs);
-
-  int64_t elements() const { return segment_starts_.size() * segment_length_; }
-  const int64_t* offsets() const { return offsets_.data(); }
-
-  template <typename T>
-  void fill(const T* row, int64_t width, accumulate_t<T>* to) const {
-    for (const int64_t start : segment_starts_) {
-      // The part of the segment that lies inside of the image.
-      const int64_t begin = start >= 0 ? 0 : std::min(ceil_div(-start, step_), segment_length_);
-      const int64_t end =
-          start >= width ? begin : std::clamp(ceil_div(width - start, step_), begin, segment_length_);
-      std::fill(to, to + begin, 0);
-      if (begin < end) gather_row(row + start + begin * step_, step_, to + begin, end - begin);
-      std::fill(to + end, to + segment_length_, 0);
-      to += segment_length_;
-    }
-  }
-
- private:
-  int64_t step_;
-  int64_t segment_length_;
-  std::vector<int64_t> segment_starts_;  // position of the first element of each segment
-  std::vector<int64_t> offsets_;         // of each tap
 };
 
 }  // namespace torchgraft::depthwise::cpu

@@ -1,24 +1,354 @@
-// Weight gradient on CPU: one sum over the whole batch for each channel and tap. Each layout has its loops in
-// a file of its own; both keep a tile of taps in registers while they go along the rows, read every image
-// once from memory for a vector of channels or a plane, and never give a thread less than all the taps of
-// what it has read.
+// Weight gradient on CPU: one sum over the whole batch for each channel and tap. The lanes of a vector are
+// channels, so a sum over pixels is a sum of vectors. See cpu_rows.h for how either layout comes to lie so.
+//
+// A thread owns some vectors of channels and a part of the batch's rows, and takes a band of rows through one
+// vector of channels at a time. Two kernel rows by up to seven taps of sums stay in registers along a row of
+// the output gradient; a column of the input is loaded once a kernel row and serves every pair of a pixel and
+// a tap that meet there. Between rows the sums lie in L1.
+//
+// How the batch is cut depends on sizes alone, never on the number of threads, and its parts are added in
+// order: so the result is the same bit for bit however many threads there are.
 
-#include "cpu_weight_grad.h"
-
+#include <torchgraft/cpu.h>
 #include <torchgraft/dispatch.h>
 
+#include <algorithm>
+#include <type_traits>
+#include <vector>
+
 #include "cpu_kernels.h"
+#include "cpu_rows.h"
 
 namespace torchgraft::depthwise::cpu {
+namespace {
+
+// A slice of one row of the output gradient, one vector of channels, all of the taps.
+template <typename A>
+struct Row {
+  const A* output_grad;
+  int64_t output_grad_step;  // elements from a pixel to the next
+  int64_t count;             // pixels
+  const A* const* inputs;    // for each kernel row that meets the image: column 0 of the input's row,
+  A* const* sums;            // and the sums of the kernel's row, in vectors
+  int64_t kernel_rows;
+  int64_t lanes;       // of a vector: a register's, or half of them
+  int64_t input_step;  // elements from a column to the next
+  int64_t width;       // columns of the input
+  int64_t first_position;
+  int64_t step;
+  int64_t tap_step;
+  int64_t taps;
+};
+
+// Some pixels and kTaps taps side by side, at a step known here.
+template <int kRows, int kTaps, int kStep, int kPixels, bool kInside, typename V, typename A>
+TORCHGRAFT_INLINE void add_pixels(V (&sums)[kRows][kTaps], const Row<A>& row, int64_t kernel_row,
+                                  int64_t pixel, int64_t first) {
+  V grads[kPixels];
+  TORCHGRAFT_UNROLL for (int p = 0; p < kPixels; ++p) {
+    load(grads[p], row.output_grad + (pixel + p) * row.output_grad_step);
+  }
+  TORCHGRAFT_UNROLL for (int c = 0; c < (kPixels - 1) * kStep + kTaps; ++c) {
+    if (!kInside && static_cast<uint64_t>(first + c) >= static_cast<uint64_t>(row.width)) continue;
+    TORCHGRAFT_UNROLL for (int r = 0; r < kRows; ++r) {
+      V column;
+      load(column, row.inputs[kernel_row + r] + (first + c) * row.input_step);
+      TORCHGRAFT_UNROLL for (int t = 0; t < kTaps; ++t) {
+        const int distance = c - t;
+        if (distance >= 0 && distance % kStep == 0 && distance / kStep < kPixels) {
+          sums[r][t] += grads[distance / kStep] * column;
+        }
+      }
+    }
+  }
+}
+
+// One pixel, any step between taps.
+template <int kRows, int kTaps, typename V, typename A>
+TORCHGRAFT_INLINE void add_pixel(V (&sums)[kRows][kTaps], const Row<A>& row, int64_t kernel_row,
+                                 int64_t pixel, int64_t first) {
+  V grad;
+  load(grad, row.output_grad + pixel * row.output_grad_step);
+  TORCHGRAFT_UNROLL for (int t = 0; t < kTaps; ++t) {
+    const int64_t position = first + t * row.tap_step;
+    if (static_cast<uint64_t>(position) >= static_cast<uint64_t>(row.width)) continue;
+    TORCHGRAFT_UNROLL for (int r = 0; r < kRows; ++r) {
+      V column;
+      load(column, row.inputs[kernel_row + r] + position * row.input_step);
+      sums[r][t] += grad * column;
+    }
+  }
+}
+
+// kRows kernel rows by kTaps taps along the row. kStep 0: any step and dilation.
+template <int kRows, int kTaps, int kStep, typename V, typename A>
+TORCHGRAFT_INLINE void sum_tile(const Row<A>& row, int64_t kernel_row, int64_t tap) {
+  constexpr int kPixels = 4;
+  constexpr int kLanes = sizeof(V) / sizeof(A);
+  V sums[kRows][kTaps];
+  TORCHGRAFT_UNROLL for (int r = 0; r < kRows; ++r) {
+    TORCHGRAFT_UNROLL for (int t = 0; t < kTaps; ++t)
+        load(sums[r][t], row.sums[kernel_row + r] + (tap + t) * kLanes);
+  }
+  const int64_t first = row.first_position + tap * row.tap_step;
+  int64_t pixel = 0;
+  if constexpr (kStep > 0) {
+    for (; pixel + kPixels <= row.count; pixel += kPixels) {
+      const int64_t begin = first + pixel * kStep;
+      if (begin >= 0 && begin + (kPixels - 1) * kStep + kTaps <= row.width) {
+        add_pixels<kRows, kTaps, kStep, kPixels, true>(sums, row, kernel_row, pixel, begin);
+      } else {
+        add_pixels<kRows, kTaps, kStep, kPixels, false>(sums, row, kernel_row, pixel, begin);
+      }
+    }
+  }
+  for (; pixel < row.count; ++pixel) add_pixel(sums, row, kernel_row, pixel, first + pixel * row.step);
+  TORCHGRAFT_UNROLL for (int r = 0; r < kRows; ++r) {
+    TORCHGRAFT_UNROLL for (int t = 0; t < kTaps; ++t)
+        store(sums[r][t], row.sums[kernel_row + r] + (tap + t) * kLanes);
+  }
+}
+
+template <int kRows, int kTaps, int kStep, typename V, typename A>
+TORCHGRAFT_INLINE void sum_taps(const Row<A>& row, int64_t tap) {
+  int64_t kernel_row = 0;
+  for (; kernel_row + kRows <= row.kernel_rows; kernel_row += kRows) {
+    sum_tile<kRows, kTaps, kStep, V>(row, kernel_row, tap);
+  }
+  for (; kernel_row < row.kernel_rows; ++kernel_row) sum_tile<1, kTaps, kStep, V>(row, kernel_row, tap);
+}
+
+// Taps in tiles of seven, five, three and one: enough sums in flight to hide the latency of an addition.
+template <int kStep, typename V, typename A>
+TORCHGRAFT_INLINE void sum_row(const Row<A>& row) {
+  int64_t tap = 0;
+  for (; tap + 7 <= row.taps; tap += 7) sum_taps<2, 7, kStep, V>(row, tap);
+  if (tap + 5 <= row.taps) {
+    sum_taps<2, 5, kStep, V>(row, tap);
+    tap += 5;
+  }
+  if (tap + 3 <= row.taps) {
+    sum_taps<3, 3, kStep, V>(row, tap);
+    tap += 3;
+  }
+  for (; tap < row.taps; ++tap) sum_taps<4, 1, kStep, V>(row, tap);
+}
+
+// Which loop serves which row. float64 is for checking others: it has the one loop that serves all.
+template <int kBytes, typename A>
+TORCHGRAFT_INLINE void dispatch_row(const Row<A>& row) {
+  using V = Vector<A, kBytes>;
+  if constexpr (std::is_same_v<A, double>) {
+    sum_row<0, V>(row);
+  } else if (row.tap_step == 1 && row.step == 1) {
+    sum_row<1, V>(row);
+  } else if (row.tap_step == 1 && row.step == 2) {
+    sum_row<2, V>(row);
+  } else {
+    sum_row<0, V>(row);
+  }
+}
+
+template <int kBytes, typename A>
+TORCHGRAFT_INLINE void dispatch_lanes(const Row<A>& row) {
+  if constexpr (kBytes / sizeof(A) == kMostLanes) {
+    if (row.lanes < kMostLanes) return dispatch_row<kBytes / 2>(row);
+  }
+  dispatch_row<kBytes>(row);
+}
+
+TORCHGRAFT_VECTOR_CLONES(void run_row(const Row<float>& row), dispatch_lanes<kVectorBytes>(row);)
+TORCHGRAFT_VECTOR_CLONES(void run_row(const Row<double>& row), dispatch_lanes<kVectorBytes>(row);)
+
+// Bytes of the input that a band may span, so that it stays in L2 while it is worked on; and those that the
+// rows of one vector of channels may that a row of the output gradient meets, so that they stay in L1.
+constexpr int64_t kBandBytes = 256 * 1024;
+constexpr int64_t kSliceBytes = 32 * 1024;
+// Units of work that there should be, whatever the number of threads; pixels that are worth a unit;
+// multiply-adds that are worth a thread.
+constexpr int64_t kUnits = 64;
+constexpr int64_t kLeastPixels = 1024;
+constexpr int64_t kGrain = 1 << 18;
+
+template <typename T>
+class WeightGrad {
+ public:
+  using A = accumulate_t<T>;
+
+  WeightGrad(const T* output_grad, const T* input, const Geometry& geometry, Layout layout)
+      : output_grad_(output_grad),
+        input_(input),
+        geometry_(geometry),
+        layout_(layout),
+        lanes_(vector_bytes() / static_cast<int64_t>(sizeof(A))) {
+    // Few planes an image: a vector takes those of several images.
+    fold_ = layout == Layout::contiguous ? std::clamp<int64_t>(lanes_ / geometry.output_channels(), 1,
+                                                               std::max<int64_t>(geometry.batch, 1))
+                                         : 1;
+    channels_ = fold_ * geometry.output_channels();
+    blocks_ = ceil_div(channels_, lanes_);
+
+    const int64_t row_bytes = geometry.width.input * lanes_ * static_cast<int64_t>(sizeof(A));
+    const int64_t slices = std::clamp<int64_t>(ceil_div(row_bytes * geometry.height.kernel, kSliceBytes), 1,
+                                               ceil_div(geometry.width.output, 32));
+    slice_ = ceil_div(geometry.width.output, slices);
+    const int64_t bands =
+        std::clamp<int64_t>(ceil_div(geometry.height.input * row_bytes / slices, kBandBytes), 1,
+                            ceil_div(geometry.height.output, 4));
+    band_ = ceil_div(geometry.height.output, bands);
+
+    const int64_t lines = ceil_div(geometry.batch, fold_) * geometry.height.output;
+    parts_ =
+        std::clamp<int64_t>(std::min(ceil_div(kUnits, blocks_), lines * geometry.width.output / kLeastPixels),
+                            1, std::max<int64_t>(lines, 1));
+    sums_.resize(parts_ * blocks_ * geometry.taps() * lanes_);
+  }
+
+  void run(T* weight_grad) {
+    const int64_t pixels = geometry_.batch * geometry_.output_pixels() / fold_ / parts_;
+    const int64_t work = std::max<int64_t>(pixels * lanes_ * geometry_.taps(), 1);
+    parallel_for(0, parts_ * blocks_, std::max<int64_t>(kGrain / work, 1), [&](int64_t begin, int64_t end) {
+      Workspace workspace;
+      while (begin < end) {
+        const int64_t part = begin / blocks_;
+        const int64_t part_end = std::min(end, (part + 1) * blocks_);
+        sum_part(part, {begin - part * blocks_, part_end - part * blocks_}, workspace);
+        begin = part_end;
+      }
+    });
+    parallel_for(0, geometry_.output_channels(), std::max<int64_t>(kGrain / (parts_ * geometry_.taps()), 1),
+                 [&](int64_t begin, int64_t end) { add_parts(weight_grad, {begin, end}); });
+  }
+
+ private:
+  struct Workspace {
+    Rows<const T> input;
+    Rows<const T> output_grad;
+    std::vector<const A*> input_rows;
+    std::vector<A*> sum_rows;
+  };
+
+  // Lanes of a block. Of sixteen the last one of channels_last takes eight where they hold what is left.
+  int64_t block_lanes(int64_t block) const {
+    const bool half = lanes_ == kMostLanes && channels_ - block * lanes_ <= kMostLanes / 2;
+    return layout_ == Layout::channels_last && half ? kMostLanes / 2 : lanes_;
+  }
+
+  A* block_sums(int64_t part, int64_t block) {
+    return sums_.data() + (part * blocks_ + block) * geometry_.taps() * lanes_;
+  }
+
+  // The channels of one block, from `image` on. `multiplier` output channels share one of these images'
+  // channels.
+  Channels<const T> block_channels(const T* images, int64_t image, int64_t block, int64_t multiplier,
+                                   int64_t pixels) const {
+    const bool contiguous = layout_ == Layout::contiguous;
+    const int64_t channels = geometry_.output_channels() / multiplier;
+    const int64_t last = std::min(fold_, geometry_.batch - image) * geometry_.output_channels();
+    Channels<const T> result = {images + image * channels * pixels, {}, 0, contiguous ? 1 : channels};
+    for (int64_t lane = block * lanes_; lane < std::min((block + 1) * lanes_, last); ++lane) {
+      result.offsets[result.count++] = lane / multiplier * (contiguous ? pixels : 1);
+    }
+    return result;
+  }
+
+  // One part of the rows for some vectors of channels, band by band.
+  void sum_part(int64_t part, Range blocks, Workspace& workspace) {
+    const int64_t height = geometry_.height.output;
+    const int64_t lines = ceil_div(geometry_.batch, fold_) * height;
+    const int64_t end = lines * (part + 1) / parts_;
+    for (int64_t line = lines * part / parts_; line < end;) {
+      const int64_t image = line / height;
+      const int64_t last = std::min({line + band_, end, (image + 1) * height});
+      for (int64_t block = blocks.begin; block < blocks.end; ++block) {
+        for (int64_t column = 0; column < geometry_.width.output; column += slice_) {
+          sum_band(part, block, image * fold_, {line - image * height, last - image * height},
+                   {column, std::min(column + slice_, geometry_.width.output)}, workspace);
+        }
+      }
+      line = last;
+    }
+  }
+
+  static Range input_range(const Extent& extent, Range outputs) {
+    return Range{extent.position(outputs.begin, 0), extent.position(outputs.end - 1, extent.kernel - 1) + 1}
+        .clipped(extent.input);
+  }
+
+  void sum_band(int64_t part, int64_t block, int64_t image, Range rows, Range columns, Workspace& workspace) {
+    const Extent& height = geometry_.height;
+    const Extent& width = geometry_.width;
+    const int64_t lanes = block_lanes(block);
+    const Range input_rows = input_range(height, rows);
+    workspace.output_grad.open(block_channels(output_grad_, image, block, 1, geometry_.output_pixels()),
+                               lanes, width.output, rows, columns, rows.size());
+    workspace.input.open(block_channels(input_, image, block, geometry_.multiplier, geometry_.input_pixels()),
+                         lanes, width.input, input_rows, input_range(width, columns),
+                         rows.size() * height.kernel);
+    A* sums = block_sums(part, block);
+    for (int64_t row = rows.begin; row < rows.end; ++row) {
+      workspace.input_rows.clear();
+      workspace.sum_rows.clear();
+      for (int64_t tap = 0; tap < height.kernel; ++tap) {
+        const int64_t position = height.position(row, tap);
+        if (!input_rows.contains(position)) continue;
+        workspace.input_rows.push_back(workspace.input.row(position));
+        workspace.sum_rows.push_back(sums + tap * width.kernel * lanes);
+      }
+      run_row(Row<A>{.output_grad = workspace.output_grad.row(row) +
+                                    (columns.begin - workspace.output_grad.first_column()) *
+                                        workspace.output_grad.column_step(),
+                     .output_grad_step = workspace.output_grad.column_step(),
+                     .count = columns.size(),
+                     .inputs = workspace.input_rows.data(),
+                     .sums = workspace.sum_rows.data(),
+                     .kernel_rows = static_cast<int64_t>(workspace.input_rows.size()),
+                     .lanes = lanes,
+                     .input_step = workspace.input.column_step(),
+                     .width = workspace.input.width(),
+                     .first_position = width.position(columns.begin, 0) - workspace.input.first_column(),
+                     .step = width.stride,
+                     .tap_step = width.dilation,
+                     .taps = width.kernel});
+    }
+  }
+
+  void add_parts(T* weight_grad, Range channels) {
+    const int64_t taps = geometry_.taps();
+    for (int64_t channel = channels.begin; channel < channels.end; ++channel) {
+      for (int64_t tap = 0; tap < taps; ++tap) {
+        A sum = 0;
+        for (int64_t part = 0; part < parts_; ++part) {
+          for (int64_t lane = channel; lane < channels_; lane += geometry_.output_channels()) {
+            const int64_t block = lane / lanes_;
+            sum += block_sums(part, block)[tap * block_lanes(block) + lane % lanes_];
+          }
+        }
+        weight_grad[channel * taps + tap] = static_cast<T>(sum);
+      }
+    }
+  }
+
+  const T* output_grad_;
+  const T* input_;
+  const Geometry& geometry_;
+  Layout layout_;
+  int64_t lanes_;        // of a register
+  int64_t fold_;         // images that a vector takes channels of
+  int64_t channels_;     // output channels of these images
+  int64_t blocks_;       // vectors
+  int64_t band_;         // rows of the output gradient
+  int64_t slice_;        // columns of the output gradient
+  int64_t parts_;        // that the rows of the batch are cut into
+  std::vector<A> sums_;  // [part][block][tap][lane]
+};
+
+}  // namespace
 
 template <typename T>
 void weight_grad(const T* output_grad, const T* input, T* weight_grad, const Geometry& geometry,
                  Layout layout) {
-  if (layout == Layout::contiguous) {
-    weight_grad_contiguous(output_grad, input, weight_grad, geometry);
-  } else {
-    weight_grad_channels_last(output_grad, input, weight_grad, geometry);
-  }
+  WeightGrad<T>(output_grad, input, geometry, layout).run(weight_grad);
 }
 
 template void weight_grad(const double*, const double*, double*, const Geometry&, Layout);

@@ -1,0 +1,445 @@
+// Correlations on CPU, forward or for the input gradient. The lanes of a vector are channels, so every load
+// is a whole vector whatever the kernel and the image's width, and padding is rows and columns that are left
+// out: nothing is read for it. See cpu_rows.h for how either layout comes to lie so.
+//
+// A thread owns a band of rows and a slice of columns of one image (or of several, where an image has few
+// channels) and goes through it one vector of channels at a time. A tile is eight pixels of a row in
+// registers. A column of the source is loaded once a kernel row and serves every pair of a pixel and a tap
+// that meet there; the rows of a slice that one row of outputs reads stay in L1 for the next.
+
+#include "cpu_correlation.h"
+
+#include <torchgraft/cpu.h>
+#include <torchgraft/dispatch.h>
+
+#include <algorithm>
+#include <type_traits>
+#include <vector>
+
+#include "cpu_rows.h"
+
+namespace torchgraft::depthwise::cpu {
+namespace {
+
+// A slice of one row of the destination, some vectors of channels, all of the taps.
+template <typename A>
+struct Row {
+  const A* const* sources;  // for each kernel row that meets the image: column 0 of the source's row,
+  const A* const* kernels;  // and the kernel's row, in vectors
+  int64_t kernel_rows;
+  int64_t lanes;          // of a vector: a register's, or half of them
+  int64_t vectors;        // side by side in source and outputs
+  int64_t vector_step;    // elements from a vector's kernel to the next one's
+  int64_t kernel_offset;  // of the first tap in a kernel's row
+  int64_t source_step;    // elements from a column to the next
+  int64_t kernel_step;    // elements from a tap to the next; may be negative
+  int64_t width;          // columns of the source
+  int64_t first_position;
+  int64_t step;
+  int64_t tap_step;
+  int64_t taps;
+  const A* bias;  // a vector each
+  A* outputs;
+  int64_t output_step;  // elements from a pixel to the next
+  int64_t count;        // pixels
+};
+
+// kTaps taps side by side: each column is loaded once and serves every pair of a pixel and a tap that meet
+// there.
+template <int kTaps, int kStep, int kPixels, bool kInside, typename V, typename A>
+TORCHGRAFT_INLINE void add_taps(V (&sums)[kPixels], const Row<A>& row, const A* source, const A* kernel,
+                                int64_t first) {
+  V weights[kTaps];
+  TORCHGRAFT_UNROLL for (int t = 0; t < kTaps; ++t) load(weights[t], kernel + t * row.kernel_step);
+  TORCHGRAFT_UNROLL for (int c = 0; c < (kPixels - 1) * kStep + kTaps; ++c) {
+    if (!kInside && static_cast<uint64_t>(first + c) >= static_cast<uint64_t>(row.width)) continue;
+    V column;
+    load(column, source + (first + c) * row.source_step);
+    TORCHGRAFT_UNROLL for (int t = 0; t < kTaps; ++t) {
+      const int distance = c - t;
+      if (distance >= 0 && distance % kStep == 0 && distance / kStep < kPixels) {
+        sums[distance / kStep] += weights[t] * column;
+      }
+    }
+  }
+}
+
+// One tap, any step.
+template <int kPixels, bool kInside, typename V, typename A>
+TORCHGRAFT_INLINE void add_tap(V (&sums)[kPixels], const Row<A>& row, const A* source, const A* kernel,
+                               int64_t first) {
+  V weight;
+  load(weight, kernel);
+  TORCHGRAFT_UNROLL for (int p = 0; p < kPixels; ++p) {
+    const int64_t position = first + p * row.step;
+    if (!kInside && static_cast<uint64_t>(position) >= static_cast<uint64_t>(row.width)) continue;
+    V column;
+    load(column, source + position * row.source_step);
+    sums[p] += weight * column;
+  }
+}
+
+template <int kTaps, int kStep, int kPixels, bool kInside, typename V, typename A>
+TORCHGRAFT_INLINE void correlate_tile(const Row<A>& row, int64_t pixel, int64_t vector) {
+  constexpr int kLanes = sizeof(V) / sizeof(A);
+  V sums[kPixels];
+  load(sums[0], row.bias + vector * kLanes);
+  TORCHGRAFT_UNROLL for (int p = 1; p < kPixels; ++p) sums[p] = sums[0];
+  const int64_t first = row.first_position + pixel * row.step;
+  for (int64_t r = 0; r < row.kernel_rows; ++r) {
+    const A* source = row.sources[r] + vector * kLanes;
+    const A* kernel = row.kernels[r] + row.kernel_offset + vector * row.vector_step;
+    int64_t tap = 0;
+    if constexpr (kTaps > 1) {
+      for (; tap + kTaps <= row.taps; tap += kTaps) {
+        add_taps<kTaps, kStep, kPixels, kInside>(sums, row, source, kernel + tap * row.kernel_step,
+                                                 first + tap);
+      }
+    }
+    for (; tap < row.taps; ++tap) {
+      add_tap<kPixels, kInside>(sums, row, source, kernel + tap * row.kernel_step,
+                                first + tap * row.tap_step);
+    }
+  }
+  A* outputs = row.outputs + pixel * row.output_step + vector * kLanes;
+  TORCHGRAFT_UNROLL for (int p = 0; p < kPixels; ++p) store(sums[p], outputs + p * row.output_step);
+}
+
+// Tiles of one size over the pixels [begin, end), the last of which overlaps the one before where it must.
+template <int kTaps, int kStep, int kPixels, typename V, typename A>
+TORCHGRAFT_INLINE void correlate_pixels(const Row<A>& row, int64_t begin, int64_t end) {
+  for (int64_t pixel = begin; pixel < end; pixel += kPixels) {
+    const int64_t at = std::min(pixel, end - kPixels);
+    const int64_t first = row.first_position + at * row.step;
+    const int64_t last = first + (kPixels - 1) * row.step + (row.taps - 1) * row.tap_step;
+    if (first >= 0 && last < row.width) {
+      for (int64_t v = 0; v < row.vectors; ++v) correlate_tile<kTaps, kStep, kPixels, true, V>(row, at, v);
+    } else {
+      for (int64_t v = 0; v < row.vectors; ++v) correlate_tile<kTaps, kStep, kPixels, false, V>(row, at, v);
+    }
+  }
+}
+
+// Sixteen sums in flight hide the latency of a multiply-add where there are registers for them.
+template <int kTaps, int kStep, int kBytes, typename A>
+TORCHGRAFT_INLINE void correlate_row(const Row<A>& row) {
+  using V = Vector<A, kBytes>;
+  constexpr int kWide = kBytes == 64 && kStep == 1 ? 16 : 8;
+  if (row.count >= 8) {
+    const int64_t wide = row.count / kWide * kWide;
+    correlate_pixels<kTaps, kStep, kWide, V>(row, 0, wide);
+    correlate_pixels<kTaps, kStep, 8, V>(row, wide, row.count);
+  } else if (row.count >= 4) {
+    correlate_pixels<kTaps, kStep, 4, V>(row, 0, row.count);
+  } else {
+    correlate_pixels<1, 1, 1, V>(row, 0, row.count);
+  }
+}
+
+// Which loop serves which row. float64 is for checking others: it has the one loop that serves all.
+template <int kBytes, typename A>
+TORCHGRAFT_INLINE void dispatch_row(const Row<A>& row) {
+  if constexpr (std::is_same_v<A, double>) {
+    correlate_row<1, 1, kBytes>(row);
+  } else if (row.tap_step != 1 || row.step > 2 || row.taps < 3) {
+    correlate_row<1, 1, kBytes>(row);
+  } else if (row.step == 1) {
+    if (row.taps >= 7) {
+      correlate_row<7, 1, kBytes>(row);
+    } else if (row.taps >= 5) {
+      correlate_row<5, 1, kBytes>(row);
+    } else {
+      correlate_row<3, 1, kBytes>(row);
+    }
+  } else {
+    if (row.taps >= 7) {
+      correlate_row<7, 2, kBytes>(row);
+    } else if (row.taps >= 5) {
+      correlate_row<5, 2, kBytes>(row);
+    } else {
+      correlate_row<3, 2, kBytes>(row);
+    }
+  }
+}
+
+template <int kBytes, typename A>
+TORCHGRAFT_INLINE void dispatch_lanes(const Row<A>& row) {
+  if constexpr (kBytes / sizeof(A) == kMostLanes) {
+    if (row.lanes < kMostLanes) return dispatch_row<kBytes / 2>(row);
+  }
+  dispatch_row<kBytes>(row);
+}
+
+TORCHGRAFT_VECTOR_CLONES(void run_row(const Row<float>& row), dispatch_lanes<kVectorBytes>(row);)
+TORCHGRAFT_VECTOR_CLONES(void run_row(const Row<double>& row), dispatch_lanes<kVectorBytes>(row);)
+
+// Bytes of the source that a band may span, so that it stays in L2 while it is worked on; that the rows may
+// which one row of outputs reads, over all channels; and that they may for the channels that are taken along,
+// to stay in L1.
+constexpr int64_t kBandBytes = 256 * 1024;
+constexpr int64_t kSliceBytes = 192 * 1024;
+constexpr int64_t kTileBytes = 40 * 1024;
+// Columns and vectors below which there is no gain in less.
+constexpr int64_t kLeastSlice = 16;
+constexpr int64_t kLeastVectors = 4;
+// Units of work that there should be, whatever the number of threads, and multiply-adds that are worth a
+// thread.
+constexpr int64_t kUnits = 64;
+constexpr int64_t kGrain = 1 << 18;
+
+template <typename T>
+class Correlator {
+ public:
+  using A = accumulate_t<T>;
+
+  Correlator(const T* source, const T* weight, const T* bias, T* destination, const Correlation& correlation,
+             Layout layout)
+      : source_(source),
+        destination_(destination),
+        correlation_(correlation),
+        layout_(layout),
+        lanes_(vector_bytes() / static_cast<int64_t>(sizeof(A))) {
+    // Few planes an image: a vector takes those of several images.
+    fold_ = layout == Layout::contiguous
+                ? std::clamp<int64_t>(lanes_ / correlation.destination_channels, 1, correlation.batch)
+                : 1;
+    channels_ = fold_ * correlation.destination_channels;
+    blocks_ = ceil_div(channels_, lanes_);
+
+    plan();
+    pack(weight, bias);
+  }
+
+  void run() const {
+    const int64_t images = ceil_div(correlation_.batch, fold_);
+    const int64_t bands = ceil_div(correlation_.height.destination, band_);
+    const int64_t slices = ceil_div(correlation_.width.destination, slice_);
+    const int64_t pieces = images * bands * slices;
+    const int64_t groups =
+        layout_ == Layout::contiguous ? blocks_ : std::clamp<int64_t>(ceil_div(kUnits, pieces), 1, blocks_);
+    const int64_t work = band_ * slice_ * blocks_ * lanes_ * correlation_.taps() / groups;
+    parallel_for(0, pieces * groups, std::max<int64_t>(kGrain / work, 1), [&](int64_t begin, int64_t end) {
+      Workspace workspace;
+      for (int64_t unit = begin; unit < end; ++unit) {
+        const int64_t group = unit % groups;
+        const int64_t column = unit / groups % slices * slice_;
+        const int64_t row = unit / groups / slices % bands * band_;
+        const int64_t image = unit / groups / slices / bands * fold_;
+        const int64_t last_block = blocks_ * (group + 1) / groups;
+        for (int64_t block = blocks_ * group / groups; block < last_block;) {
+          // Channels that fill no register go by themselves.
+          const int64_t full = channels_ / lanes_ - block;
+          const int64_t vectors = std::clamp<int64_t>(std::min(full, last_block - block), 1, vectors_);
+          correlate_blocks(image, {row, std::min(row + band_, correlation_.height.destination)},
+                           {column, std::min(column + slice_, correlation_.width.destination)}, block,
+                           vectors, workspace);
+          block += vectors;
+        }
+      }
+    });
+  }
+
+ private:
+  struct Workspace {
+    std::vector<Rows<const T>> sources;
+    Rows<T> destination;
+    std::vector<const A*> source_rows;
+    std::vector<const A*> kernel_rows;
+  };
+
+  // Cuts the destination to the sizes of caches. Where rows are read from the tensor itself, a row of outputs
+  // takes several vectors of channels along, so that memory is read in longer pieces.
+  void plan() {
+    const bool direct =
+        layout_ == Layout::channels_last && std::is_same_v<T, A> && correlation_.multiplier == 1;
+    const Direction& height = correlation_.height;
+    const Direction& width = correlation_.width;
+    const Phase& column = width.phases[0];
+    // Bytes of one vector of channels of the source: in a row, and in the rows that a row of outputs reads.
+    const auto row_bytes = [&](int64_t columns) {
+      const int64_t outputs = ceil_div(columns, width.phases.size());
+      const int64_t met =
+          (outputs - 1) * column.step + std::max<int64_t>(column.taps - 1, 0) * column.tap_step + 1;
+      return std::min(met, width.source) * lanes_ * static_cast<int64_t>(sizeof(A));
+    };
+    const auto tile_bytes = [&](int64_t columns) {
+      return row_bytes(columns) * std::max<int64_t>(height.phases[0].taps, 1);
+    };
+    slice_ = width.destination;
+    while (slice_ > kLeastSlice && tile_bytes(slice_) > (direct ? kSliceBytes / blocks_ : kTileBytes)) {
+      slice_ = ceil_div(slice_, 16) * 8;
+    }
+    vectors_ =
+        direct ? std::clamp(kTileBytes / tile_bytes(slice_), std::min(kLeastVectors, blocks_), blocks_) : 1;
+    const int64_t line_bytes = row_bytes(slice_) * (direct ? blocks_ : correlation_.sources());
+    const int64_t bands = std::clamp<int64_t>(ceil_div(height.source * line_bytes, kBandBytes), 1,
+                                              ceil_div(height.destination, 4));
+    band_ = ceil_div(height.destination, bands);
+  }
+
+  // Lanes of a block. Of sixteen the last one of channels_last takes eight where they hold what is left.
+  int64_t block_lanes(int64_t block) const {
+    const bool half = lanes_ == kMostLanes && channels_ - block * lanes_ <= kMostLanes / 2;
+    return layout_ == Layout::channels_last && half ? kMostLanes / 2 : lanes_;
+  }
+
+  // Kernels as [block][source][tap][lane] and bias as [block][lane].
+  void pack(const T* weight, const T* bias) {
+    const int64_t sources = correlation_.sources();
+    const int64_t taps = correlation_.taps();
+    kernels_.resize(blocks_ * sources * taps * lanes_);
+    bias_.resize(blocks_ * lanes_);
+    parallel_for(0, blocks_, std::max<int64_t>(kGrain / (sources * taps * lanes_), 1),
+                 [&](int64_t begin, int64_t end) {
+                   for (int64_t lane = begin * lanes_; lane < std::min(end * lanes_, channels_); ++lane) {
+                     const int64_t channel = lane % correlation_.destination_channels;
+                     const int64_t block = lane / lanes_;
+                     if (bias != nullptr) bias_[lane] = static_cast<A>(bias[channel]);
+                     for (int64_t s = 0; s < sources; ++s) {
+                       const T* from = weight + correlation_.kernel(channel, s) * taps;
+                       A* to = kernels_.data() + block * sources * taps * lanes_ +
+                               s * taps * block_lanes(block) + lane % lanes_;
+                       for (int64_t tap = 0; tap < taps; ++tap)
+                         to[tap * block_lanes(block)] = static_cast<A>(from[tap]);
+                     }
+                   }
+                 });
+  }
+
+  // The channels of one block, from `image` on, in an image of so many channels and pixels.
+  template <typename U, typename Channel>
+  Channels<U> block_channels(U* images, int64_t image, int64_t block, int64_t channels, int64_t pixels,
+                             const Channel& channel_of) const {
+    const bool contiguous = layout_ == Layout::contiguous;
+    const int64_t last = std::min(fold_, correlation_.batch - image) * correlation_.destination_channels;
+    Channels<U> result = {images + image * channels * pixels, {}, 0, contiguous ? 1 : channels};
+    for (int64_t lane = block * lanes_; lane < std::min((block + 1) * lanes_, last); ++lane) {
+      const int64_t channel = lane / correlation_.destination_channels * channels +
+                              channel_of(lane % correlation_.destination_channels);
+      result.offsets[result.count++] = channel * (contiguous ? pixels : 1);
+    }
+    return result;
+  }
+
+  // What of the source the elements `outputs` of the destination meet, and with how many taps altogether.
+  static Range source_range(const Direction& direction, Range outputs, int64_t& taps) {
+    Range range = {direction.source, 0};
+    taps = 0;
+    const int64_t phases = direction.phases.size();
+    for (int64_t first = outputs.begin; first < std::min(outputs.begin + phases, outputs.end); ++first) {
+      const Phase& phase = direction.phase(first);
+      if (phase.taps == 0) continue;
+      const int64_t last = first + (outputs.end - 1 - first) / phases * phases;
+      range.begin = std::min(range.begin, phase.position(direction.output(first), 0));
+      range.end = std::max(range.end, phase.position(direction.output(last), phase.taps - 1) + 1);
+      taps += phase.taps * (direction.output(last) - direction.output(first) + 1);
+    }
+    return range.clipped(direction.source);
+  }
+
+  // Some vectors of channels.
+  void correlate_blocks(int64_t image, Range rows, Range columns, int64_t block, int64_t vectors,
+                        Workspace& workspace) const {
+    const Direction& height = correlation_.height;
+    const Direction& width = correlation_.width;
+    const int64_t lanes = block_lanes(block);
+    const int64_t sources = correlation_.sources();
+    int64_t row_taps = 0;
+    int64_t column_taps = 0;
+    const Range source_rows = source_range(height, rows, row_taps);
+    const Range source_columns = source_range(width, columns, column_taps);
+
+    workspace.sources.resize(sources);
+    for (int64_t s = 0; s < sources; ++s) {
+      workspace.sources[s].open(
+          block_channels(source_, image, block, correlation_.source_channels, height.source * width.source,
+                         [&](int64_t channel) { return correlation_.source_channel(channel, s); }),
+          lanes, width.source, source_rows, source_columns, row_taps);
+    }
+    workspace.destination.open(
+        block_channels(destination_, image, block, correlation_.destination_channels,
+                       height.destination * width.destination, [](int64_t channel) { return channel; }),
+        lanes, width.destination, rows, columns, rows.size());
+
+    for (int64_t element = rows.begin; element < rows.end; ++element) {
+      const Phase& phase = height.phase(element);
+      workspace.source_rows.clear();
+      workspace.kernel_rows.clear();
+      for (int64_t s = 0; s < sources; ++s) {
+        const A* kernels = kernels_.data() + block * sources * correlation_.taps() * lanes_ +
+                           s * correlation_.taps() * lanes;
+        for (int64_t tap = 0; tap < phase.taps; ++tap) {
+          const int64_t position = phase.position(height.output(element), tap);
+          if (!source_rows.contains(position)) continue;
+          workspace.source_rows.push_back(workspace.sources[s].row(position));
+          workspace.kernel_rows.push_back(kernels +
+                                          (phase.first_tap + tap * phase.kernel_step) * width.kernel * lanes);
+        }
+      }
+      correlate_line(workspace, block, vectors, element, columns);
+    }
+    workspace.destination.flush();
+  }
+
+  // One row of the destination, phase by phase.
+  void correlate_line(Workspace& workspace, int64_t block, int64_t vectors, int64_t element,
+                      Range columns) const {
+    const Direction& width = correlation_.width;
+    const int64_t lanes = block_lanes(block);
+    const int64_t phases = width.phases.size();
+    const Rows<const T>& source = workspace.sources[0];
+    A* outputs = workspace.destination.row(element);
+    const int64_t output_step = workspace.destination.column_step();
+    for (int64_t column = columns.begin; column < std::min(columns.begin + phases, columns.end); ++column) {
+      const Phase& phase = width.phase(column);
+      run_row(Row<A>{.sources = workspace.source_rows.data(),
+                     .kernels = workspace.kernel_rows.data(),
+                     .kernel_rows = static_cast<int64_t>(workspace.source_rows.size()),
+                     .lanes = lanes,
+                     .vectors = vectors,
+                     .vector_step = correlation_.sources() * correlation_.taps() * lanes_,
+                     .kernel_offset = phase.first_tap * lanes,
+                     .source_step = source.column_step(),
+                     .kernel_step = phase.kernel_step * lanes,
+                     .width = source.width(),
+                     .first_position = phase.position(width.output(column), 0) - source.first_column(),
+                     .step = phase.step,
+                     .tap_step = phase.tap_step,
+                     .taps = phase.taps,
+                     .bias = bias_.data() + block * lanes_,
+                     .outputs = outputs + (column - workspace.destination.first_column()) * output_step,
+                     .output_step = phases * output_step,
+                     .count = ceil_div(columns.end - column, phases)});
+    }
+  }
+
+  const T* source_;
+  T* destination_;
+  const Correlation& correlation_;
+  Layout layout_;
+  int64_t lanes_;     // of a register
+  int64_t fold_;      // images that a vector takes channels of
+  int64_t channels_;  // of these images
+  int64_t blocks_;    // vectors
+  int64_t vectors_;   // that a row of outputs takes along
+  int64_t band_;      // rows of the destination
+  int64_t slice_;     // columns of the destination
+  std::vector<A> kernels_;
+  std::vector<A> bias_;
+};
+
+}  // namespace
+
+template <typename T>
+void correlate(const T* source, const T* weight, const T* bias, T* destination,
+               const Correlation& correlation, Layout layout) {
+  Correlator<T>(source, weight, bias, destination, correlation, layout).run();
+}
+
+template void correlate(const double*, const double*, const double*, double*, const Correlation&, Layout);
+template void correlate(const float*, const float*, const float*, float*, const Correlation&, Layout);
+template void correlate(const Half*, const Half*, const Half*, Half*, const Correlation&, Layout);
+template void correlate(const BFloat16*, const BFloat16*, const BFloat16*, BFloat16*, const Correlation&,
+                        Layout);
+
+}  // namespace torchgraft::depthwise::cpu
