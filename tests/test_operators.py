@@ -1,6 +1,8 @@
 """What every operator must do, on every device of this machine. An operator joins by having samples."""
 
 import itertools
+import subprocess
+import sys
 import warnings
 from random import Random
 
@@ -300,9 +302,32 @@ def test_compiled_forward_and_backward(operator, dynamic, device):
             torch.testing.assert_close(one, other)
 
 
+@pytest.fixture(scope="session")
+def ahead_of_time_works(tmp_path_factory):
+    """Whether PyTorch's own ahead-of-time compiler works here on a device: on some machines its loader crashes."""
+    answers = {}
+
+    def ask(device):
+        if device not in answers:
+            code = f"""
+import torch
+class Double(torch.nn.Module):
+    def forward(self, x):
+        return x * 2
+x = torch.randn(8, device={device!r})
+path = {str(tmp_path_factory.mktemp("aoti") / "double.pt2")!r}
+package = torch._inductor.aoti_compile_and_package(torch.export.export(Double(), (x,)), package_path=path)
+assert torch.equal(torch._inductor.aoti_load_package(package)(x), x * 2)
+"""
+            answers[device] = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode
+        return answers[device] == 0
+
+    return ask
+
+
 @each_device()
 @each_operator()
-def test_exported_and_compiled_ahead_of_time(operator, device, tmp_path):
+def test_exported_and_compiled_ahead_of_time(operator, device, tmp_path, ahead_of_time_works):
     class Module(torch.nn.Module):
         def forward(self, *tensors):
             return call(*tensors)
@@ -319,6 +344,9 @@ def test_exported_and_compiled_ahead_of_time(operator, device, tmp_path):
     torch.export.save(program, path)
     torch.testing.assert_close(torch.export.load(path).module()(*tensors), expected)
 
+    # On the CPU it must work: nothing is asked.
+    if device != "cpu" and not ahead_of_time_works(device):
+        pytest.skip(f"PyTorch's own ahead-of-time compilation of x * 2 fails on {device} here")
     with warnings.catch_warnings():
         # Said by PyTorch's own packaging code about itself.
         warnings.simplefilter("ignore", DeprecationWarning)

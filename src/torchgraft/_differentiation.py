@@ -52,9 +52,10 @@ class Autograd(NamedTuple):
     """An operator's places in autograd.
 
     Attributes:
-        eager: applies it, recording a gradient; the cheaper of the two to call.
-        functional: the same, in the form that torch.func and torch.compile understand.
-        setup_context: what to save for backward.
+        eager: applies it and records a gradient; the cheaper of the two to call. Takes the tensors, and then all
+            numbers in one tuple: autograd spends most of a microsecond on each argument of a Function.
+        functional: the same, in the form that torch.func and torch.compile understand; takes each argument by itself.
+        setup_context: what to save for backward, where each argument stands by itself.
         backward: the gradients of all arguments, None for those that are numbers.
     """
 
@@ -72,42 +73,48 @@ def make_autograd(operator: Operator) -> Autograd:
     raw, visible = operator.raw, operator.visible
     gradient = operator.gradient or _reference_gradient(operator)
     tensors, visible_outputs = operator.tensor_count, operator.visible_outputs
-    numbers = len(operator.arguments) - tensors
+    several_outputs = operator.output_count > 1
+    no_gradients_of_numbers = (None,) * (len(operator.arguments) - tensors)
     any_autocast = _torch_private.any_autocast
 
-    def save(ctx: Any, arguments: Sequence[Any], results: Sequence[Tensor]) -> None:
-        ctx.save_for_backward(*arguments[:tensors], *results[visible_outputs:])
-        ctx.numbers = tuple(arguments[tensors:])
-        ctx.set_materialize_grads(False)
+    def save(ctx: Any, values: Sequence[Tensor | None], numbers: tuple[Any, ...], results: Any) -> None:
+        ctx.numbers = numbers
+        if several_outputs:
+            ctx.save_for_backward(*values, *results[visible_outputs:])
+            ctx.set_materialize_grads(False)
+        else:
+            ctx.save_for_backward(*values)
 
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        results = as_tuple(output)
-        save(ctx, inputs, results)
-        hidden = results[visible_outputs:]
-        if hidden:
-            ctx.mark_non_differentiable(*hidden)
-
-    def backward(ctx: Any, *output_grads: Tensor | None) -> tuple[Tensor | None, ...]:
+    def tensor_gradients(ctx: Any, output_grads: tuple[Tensor | None, ...]) -> Sequence[Tensor | None]:
         output_grads = output_grads[:visible_outputs]
-        if all(grad is None for grad in output_grads):
-            return (None,) * (tensors + numbers)
+        if several_outputs and all(grad is None for grad in output_grads):
+            return (None,) * tensors
         kept = ctx.saved_tensors
-        arguments = kept[:tensors] + ctx.numbers
-        needs_grad = ctx.needs_input_grad
         if any_autocast():
             # Autocast has done its work in the forward pass; the gradients have the dtypes that it chose.
             with torch.autocast(kept[0].device.type, enabled=False):
-                gradients = gradient(needs_grad, output_grads, kept[tensors:], *arguments)
-        else:
-            gradients = gradient(needs_grad, output_grads, kept[tensors:], *arguments)
-        return (*gradients, *(None,) * numbers)
+                return gradient(ctx.needs_input_grad, output_grads, kept[tensors:], *kept[:tensors], *ctx.numbers)
+        return gradient(ctx.needs_input_grad, output_grads, kept[tensors:], *kept[:tensors], *ctx.numbers)
+
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        save(ctx, inputs[:tensors], tuple(inputs[tensors:]), output)
+        if several_outputs:
+            ctx.mark_non_differentiable(*output[visible_outputs:])
+
+    def backward(ctx: Any, *output_grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        return (*tensor_gradients(ctx, output_grads), *no_gradients_of_numbers)
 
     class Eager(torch.autograd.Function):
         @staticmethod
-        def forward(ctx: Any, *arguments: Any) -> Any:
-            results = raw(*arguments)
-            save(ctx, arguments, as_tuple(results))
+        def forward(ctx: Any, *values_and_numbers: Any) -> Any:
+            *values, numbers = values_and_numbers
+            results = raw(*values, *numbers)
+            save(ctx, values, numbers, results)
             return visible(results)
+
+        @staticmethod
+        def backward(ctx: Any, *output_grads: Tensor | None) -> tuple[Tensor | None, ...]:
+            return (*tensor_gradients(ctx, output_grads), None)
 
     class Functional(torch.autograd.Function):
         generate_vmap_rule = True
@@ -117,8 +124,8 @@ def make_autograd(operator: Operator) -> Autograd:
             return raw(*arguments)
 
     Functional.setup_context = staticmethod(setup_context)  # type: ignore[method-assign]
+    Functional.backward = staticmethod(backward)  # type: ignore[method-assign]
     for function in (Eager, Functional):
-        function.backward = staticmethod(backward)  # type: ignore[method-assign]
         # The name under which it appears as grad_fn.
         function.__name__ = "".join(part.capitalize() for part in operator.name.split("_"))
     return Autograd(Eager.apply, Functional.apply, setup_context, backward)

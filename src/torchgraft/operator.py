@@ -224,7 +224,8 @@ def _make_call(operator: Operator) -> Callable[..., Any]:
             return visible(functional(*arguments))
 
         needs_grad = False
-        for tensor in arguments[:tensor_count]:
+        tensors = arguments[:tensor_count]
+        for tensor in tensors:
             if tensor is not None and tensor.requires_grad:
                 needs_grad = is_grad_enabled()
                 break
@@ -234,7 +235,7 @@ def _make_call(operator: Operator) -> Callable[..., Any]:
             return visible(raw(*arguments))
         if compiling:
             return visible(functional(*arguments))
-        return eager(*arguments)
+        return eager(*tensors, arguments[tensor_count:])
 
     return call
 

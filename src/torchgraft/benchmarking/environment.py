@@ -1,5 +1,6 @@
 """Where and with what a figure was measured: a figure without it says nothing."""
 
+import os
 import platform
 import subprocess
 from dataclasses import dataclass
@@ -59,7 +60,12 @@ def _cpu_name() -> str:
 
 
 def _commit() -> str | None:
-    """The commit of the checkout that this package is part of, `-dirty` where files differ from it; or None."""
+    """The commit of the checkout that this package is part of, `-dirty` where files differ from it; or None.
+
+    A copy of a checkout, without its history, is told by the variable TORCHGRAFT_COMMIT.
+    """
+    if named := os.environ.get("TORCHGRAFT_COMMIT"):
+        return named
     try:
         root = _git("rev-parse", "--show-toplevel")
         # Installed, the package can lie in a checkout of something else.
