@@ -108,19 +108,13 @@ class Operator:
 
         self.autograd = make_autograd(self)
         self._register()
-        self._call = _make_call(self)
+        # What calling the Operator does, one Python frame cheaper.
+        self.call = _make_call(self)
         Operator.registered[self.qualified_name] = self
 
     def __call__(self, *arguments: Any) -> Any:
         """The visible results of the operator; arguments by position, as in the schema."""
-        try:
-            return self._call(*arguments)
-        except Exception:
-            try:
-                self.explain(*arguments)
-            except (ValueError, TypeError) as clear:
-                raise clear from None
-            raise
+        return self.call(*arguments)
 
     def __repr__(self) -> str:
         return f"Operator({_torch_private.schema_of(self.public)})"
@@ -184,7 +178,7 @@ def _count_tensors(qualified_name: str, arguments: Sequence[Any]) -> int:
 def _make_call(operator: Operator) -> Callable[..., Any]:
     """The choice made at each call: which of an operator's two names to call, and through what."""
     public, raw, reference = operator.public, operator.raw, operator.reference
-    visible = operator.visible
+    visible, all_visible = operator.visible, operator.visible_outputs == operator.output_count
     eager, functional = operator.autograd.eager, operator.autograd.functional
     tensor_count = operator.tensor_count
     casts = operator.autocast != "none"
@@ -192,7 +186,7 @@ def _make_call(operator: Operator) -> Callable[..., Any]:
     any_autocast, transform_active = _torch_private.any_autocast, _torch_private.transform_active
     is_compiling, is_exporting = torch.compiler.is_compiling, torch.compiler.is_exporting
     is_grad_enabled = torch.is_grad_enabled
-    # None where every dtype that the operator takes has a kernel: then there is nothing to ask.
+    # Devices that have kernels for some dtypes only; mostly empty, and then there is nothing to ask.
     partial = operator.kernels if isinstance(operator.kernels, Mapping) else {}
     partial = {device: dtypes for device, dtypes in partial.items() if set(dtypes) != set(operator.dtypes or FLOATING)}
 
@@ -201,41 +195,49 @@ def _make_call(operator: Operator) -> Callable[..., Any]:
         return visible(reference(*arguments))
 
     def call(*arguments: Any) -> Any:
-        if casts and any_autocast():
-            arguments = tuple(cast(operator.autocast, arguments))
-        compiling = is_compiling()
-        if compiling and operator.compile == "reference":
-            explain_kinds(operator.name, operator.arguments, arguments, operator.dtypes)
-            return visible(reference(*arguments))
-        if partial:
-            first = arguments[0]
-            if first.dtype not in partial.get(first.device.type, (first.dtype,)):
-                return by_reference(arguments, f"no kernel for this dtype on {first.device.type}")
-
-        # Before compilation: then what is compiled may hold transforms too, and they give right answers.
-        if transform_active():
-            if not has_gradient:
-                return by_reference(arguments, "it has no gradient formula, and torch.func needs one")
-            # compile(grad(f)) through an autograd.Function gives zero gradients without a word.
-            if compiling:
+        try:
+            if casts and any_autocast():
+                arguments = tuple(cast(operator.autocast, arguments))
+            compiling = is_compiling()
+            if compiling and operator.compile == "reference":
+                explain_kinds(operator.name, operator.arguments, arguments, operator.dtypes)
                 return visible(reference(*arguments))
-            if _torch_private.forward_mode_active():
-                return by_reference(arguments, "kernels do not carry forward-mode tangents")
-            return visible(functional(*arguments))
+            if partial:
+                first = arguments[0]
+                if first.dtype not in partial.get(first.device.type, (first.dtype,)):
+                    return by_reference(arguments, f"no kernel for this dtype on {first.device.type}")
 
-        needs_grad = False
-        tensors = arguments[:tensor_count]
-        for tensor in tensors:
-            if tensor is not None and tensor.requires_grad:
-                needs_grad = is_grad_enabled()
-                break
-        if compiling and (is_exporting() or (needs_grad and not has_gradient)):
-            return visible(public(*arguments))
-        if not needs_grad:
-            return visible(raw(*arguments))
-        if compiling:
-            return visible(functional(*arguments))
-        return eager(*tensors, arguments[tensor_count:])
+            # Before compilation: then what is compiled may hold transforms too, and they give right answers.
+            if transform_active():
+                if not has_gradient:
+                    return by_reference(arguments, "it has no gradient formula, and torch.func needs one")
+                # compile(grad(f)) through an autograd.Function gives zero gradients without a word.
+                if compiling:
+                    return visible(reference(*arguments))
+                if _torch_private.forward_mode_active():
+                    return by_reference(arguments, "kernels do not carry forward-mode tangents")
+                return visible(functional(*arguments))
+
+            needs_grad = False
+            tensors = arguments[:tensor_count]
+            for tensor in tensors:
+                if tensor is not None and tensor.requires_grad:
+                    needs_grad = is_grad_enabled()
+                    break
+            if compiling and (is_exporting() or (needs_grad and not has_gradient)):
+                return visible(public(*arguments))
+            if not needs_grad:
+                results = raw(*arguments)
+                return results if all_visible else visible(results)
+            if compiling:
+                return visible(functional(*arguments))
+            return eager(*tensors, arguments[tensor_count:])
+        except Exception:
+            try:
+                operator.explain(*arguments)
+            except (ValueError, TypeError) as clear:
+                raise clear from None
+            raise
 
     return call
 

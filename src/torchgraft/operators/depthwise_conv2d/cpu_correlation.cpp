@@ -1,11 +1,13 @@
-// Correlations on CPU, forward or for the input gradient. The lanes of a vector are channels, so every load
-// is a whole vector whatever the kernel and the image's width, and padding is rows and columns that are left
-// out: nothing is read for it. See cpu_rows.h for how either layout comes to lie so.
+// Forward and input gradient on CPU, as correlations. The lanes of a vector are channels, so every load is a
+// whole vector whatever the kernel and the image's width, and padding is rows and columns that are left out:
+// nothing is read for it. See cpu_rows.h for how either layout comes to lie so.
 //
 // A thread owns a band of rows and a slice of columns of one image (or of several, where an image has few
-// channels) and goes through it one vector of channels at a time. A tile is eight pixels of a row in
-// registers. A column of the source is loaded once a kernel row and serves every pair of a pixel and a tap
-// that meet there; the rows of a slice that one row of outputs reads stay in L1 for the next.
+// channels). A tile is sixteen pixels of a row by one vector, in registers. A column of the source is loaded
+// once a kernel row and serves every pair of a pixel and a tap that meet there. The source comes from memory
+// once a band and from L1 or L2 once an output row. On two cores with AVX-512, float32: k = 7 in
+// channels_last 160 to 250 GFLOP/s, 1.0 to 1.6 times oneDNN's forward; k = 3, bound by memory, 0.85 times;
+// contiguous 1 to 40 times.
 
 #include "cpu_correlation.h"
 
@@ -120,7 +122,8 @@ TORCHGRAFT_INLINE void correlate_pixels(const Row<A>& row, int64_t begin, int64_
   }
 }
 
-// Sixteen sums in flight hide the latency of a multiply-add where there are registers for them.
+// Sixteen sums in flight hide the latency of a multiply-add where there are registers for them; eight nearly
+// do, and so do seven, the width of many a network's last images.
 template <int kTaps, int kStep, int kBytes, typename A>
 TORCHGRAFT_INLINE void correlate_row(const Row<A>& row) {
   using V = Vector<A, kBytes>;
@@ -129,8 +132,10 @@ TORCHGRAFT_INLINE void correlate_row(const Row<A>& row) {
     const int64_t wide = row.count / kWide * kWide;
     correlate_pixels<kTaps, kStep, kWide, V>(row, 0, wide);
     correlate_pixels<kTaps, kStep, 8, V>(row, wide, row.count);
+  } else if (row.count == 7) {
+    correlate_pixels<kTaps, kStep, 7, V>(row, 0, 7);
   } else if (row.count >= 4) {
-    correlate_pixels<kTaps, kStep, 4, V>(row, 0, row.count);
+    correlate_pixels<1, 1, 4, V>(row, 0, row.count);
   } else {
     correlate_pixels<1, 1, 1, V>(row, 0, row.count);
   }
@@ -289,20 +294,21 @@ class Correlator {
     const int64_t taps = correlation_.taps();
     kernels_.resize(blocks_ * sources * taps * lanes_);
     bias_.resize(blocks_ * lanes_);
+    const auto pack_lane = [&](int64_t lane) {
+      const int64_t channel = lane % correlation_.destination_channels;
+      const int64_t block = lane / lanes_;
+      const int64_t lanes = block_lanes(block);
+      if (bias != nullptr) bias_[lane] = static_cast<A>(bias[channel]);
+      for (int64_t s = 0; s < sources; ++s) {
+        const T* from = weight + correlation_.kernel(channel, s) * taps;
+        A* to = kernels_.data() + block * sources * taps * lanes_ + s * taps * lanes + lane % lanes_;
+        for (int64_t tap = 0; tap < taps; ++tap) to[tap * lanes] = static_cast<A>(from[tap]);
+      }
+    };
     parallel_for(0, blocks_, std::max<int64_t>(kGrain / (sources * taps * lanes_), 1),
                  [&](int64_t begin, int64_t end) {
-                   for (int64_t lane = begin * lanes_; lane < std::min(end * lanes_, channels_); ++lane) {
-                     const int64_t channel = lane % correlation_.destination_channels;
-                     const int64_t block = lane / lanes_;
-                     if (bias != nullptr) bias_[lane] = static_cast<A>(bias[channel]);
-                     for (int64_t s = 0; s < sources; ++s) {
-                       const T* from = weight + correlation_.kernel(channel, s) * taps;
-                       A* to = kernels_.data() + block * sources * taps * lanes_ +
-                               s * taps * block_lanes(block) + lane % lanes_;
-                       for (int64_t tap = 0; tap < taps; ++tap)
-                         to[tap * block_lanes(block)] = static_cast<A>(from[tap]);
-                     }
-                   }
+                   const int64_t last = std::min(end * lanes_, channels_);
+                   for (int64_t lane = begin * lanes_; lane < last; ++lane) pack_lane(lane);
                  });
   }
 

@@ -1,6 +1,7 @@
 // Pixels of an image to and from vectors of channels. Planes (contiguous) are transposed in registers, a
-// square of lanes by lanes at a time: one load and one store a vector and log2(lanes) shuffles. Pixels
-// (channels_last) are copied.
+// square of lanes by lanes at a time: a load, a store and log2(lanes) shuffles a vector. Pixels
+// (channels_last) are copied. Two-byte types are converted on the way, a vector at a time. Every byte of the
+// tensor is touched once.
 
 #include "cpu_rows.h"
 

@@ -62,7 +62,7 @@ def depthwise_conv2d(
             window = _find_window(stride, padding, dilation, weight)
     if isinstance(input, Tensor) and input.dim() == 3:
         return convolution(input.unsqueeze(0), weight, bias, *window).squeeze(0)
-    return convolution(input, weight, bias, *window)
+    return convolution.call(input, weight, bias, *window)
 
 
 def depthwise_conv2d_input_grad(
