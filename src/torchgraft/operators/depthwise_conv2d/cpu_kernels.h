@@ -1,5 +1,6 @@
-// The three passes on CPU, each in its own file. Images are dense in `layout`, weights contiguous, T one of double,
-// float, Half, BFloat16. A batch of zero is the caller's to handle for images; weight_grad then writes zeros.
+// The three passes on CPU, each in its own file. Images are dense in `layout`, weights contiguous, T one of
+// double, float, Half, BFloat16. A batch of zero is the caller's to handle for images; weight_grad then
+// writes zeros.
 #pragma once
 
 #include "geometry.h"
@@ -8,12 +9,15 @@ namespace torchgraft::depthwise::cpu {
 
 // bias may be null.
 template <typename T>
-void forward(const T* input, const T* weight, const T* bias, T* output, const Geometry& geometry, Layout layout);
+void forward(const T* input, const T* weight, const T* bias, T* output, const Geometry& geometry,
+             Layout layout);
 
 template <typename T>
-void input_grad(const T* output_grad, const T* weight, T* input_grad, const Geometry& geometry, Layout layout);
+void input_grad(const T* output_grad, const T* weight, T* input_grad, const Geometry& geometry,
+                Layout layout);
 
 template <typename T>
-void weight_grad(const T* output_grad, const T* input, T* weight_grad, const Geometry& geometry, Layout layout);
+void weight_grad(const T* output_grad, const T* input, T* weight_grad, const Geometry& geometry,
+                 Layout layout);
 
 }  // namespace torchgraft::depthwise::cpu
