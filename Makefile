@@ -55,8 +55,10 @@ bench-overhead: build ## print what a call costs on each path
 
 .PHONY: docs
 docs: build $(VENV)/demo.done ## measure on this machine and write the tables and plots that the docs show
-	@$(BIN)/graft demo --markdown docs/results/demo-$(CHIP).md --plot docs/results/demo-$(CHIP).png --json benchmarks/results/demo-$(CHIP).json
-	@$(BIN)/graft bench --overhead --markdown docs/results/overhead-$(CHIP).md --json benchmarks/results/overhead-$(CHIP).json
+	@$(BIN)/graft demo --output benchmarks/results/$(CHIP)
+	@$(BIN)/graft bench --overhead --json benchmarks/results/$(CHIP)/overhead.json --markdown benchmarks/results/$(CHIP)/overhead.md
+	@$(BIN)/python docs/include.py
+# The folder of benchmarks/results that is written: the name of the chip.
 CHIP ?= cpu
 
 .PHONY: clean
