@@ -169,8 +169,10 @@ def _gradient(
 ) -> tuple[Tensor | None, ...]:
     (output_grad,) = output_grads
     return (
-        input_grad(output_grad, weight, *input.shape[1:], is_channels_last(input), *window) if needs_grad[0] else None,
-        weight_grad(output_grad, input, *weight.shape[2:], *window) if needs_grad[1] else None,
+        input_grad.call(output_grad, weight, *input.shape[1:], is_channels_last(input), *window)
+        if needs_grad[0]
+        else None,
+        weight_grad.call(output_grad, input, *weight.shape[2:], *window) if needs_grad[1] else None,
         output_grad.sum((0, 2, 3)) if needs_grad[2] else None,
     )
 
