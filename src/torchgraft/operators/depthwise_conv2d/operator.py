@@ -19,6 +19,7 @@ from torchgraft.operators.depthwise_conv2d.window import IntOrPair, Window, make
 # Finding the eight numbers of a window costs more than a microsecond, and a model has few different ones.
 _windows: dict[tuple[Any, ...], Window] = {}
 _MOST_WINDOWS = 4096
+_is_compiling = torch.compiler.is_compiling
 
 
 def depthwise_conv2d(
@@ -53,14 +54,18 @@ def depthwise_conv2d(
 
     Source: `torch.nn.Conv2d` with groups = in_channels.
     """
-    if torch.compiler.is_compiling():
+    if _is_compiling():
         window = make_window(stride, padding, dilation, weight.shape[2:])
     else:
         try:
             window = _windows[stride, padding, dilation]
         except (KeyError, TypeError):
             window = _find_window(stride, padding, dilation, weight)
-    if isinstance(input, Tensor) and input.dim() == 3:
+    try:
+        without_batch = input.dim() == 3
+    except AttributeError:  # no tensor: the operator says so
+        without_batch = False
+    if without_batch:
         return convolution(input.unsqueeze(0), weight, bias, *window).squeeze(0)
     return convolution.call(input, weight, bias, *window)
 
