@@ -83,7 +83,7 @@ class GraftReport:
     left: dict[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        lines = [f"{len(self.grafted)} layers grafted, {len(self.left) + len(self.graftable)} convolutions left"]
+        lines = [f"convolutions grafted: {len(self.grafted)}, left: {len(self.left) + len(self.graftable)}"]
         lines += [f"  grafted    {name or '(the model itself)'}" for name in self.grafted]
         lines += [f"  graftable  {name or '(the model itself)'}: graft(model) replaces it" for name in self.graftable]
         lines += [f"  left       {name or '(the model itself)'}: {reason}" for name, reason in self.left.items()]
