@@ -1,6 +1,6 @@
 """Samples: the inputs on which an operator is checked and measured."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -68,7 +68,3 @@ class Samples:
     def smallest(self) -> Sample:
         """The sample with the fewest elements that is not empty."""
         return min((sample for sample in self.table if sample.elements), key=lambda sample: sample.elements)
-
-
-SamplesByOperator = Mapping[str, Samples]
-"""What `samples.py` of an operator's folder exports as `samples`: by name, for each operator declared there."""
