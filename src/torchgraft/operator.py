@@ -7,6 +7,8 @@ Which of the two a call takes, and what is wrapped around it, is decided in one 
 
 from __future__ import annotations
 
+import importlib
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -74,6 +76,8 @@ class Operator:
         dtypes: Sequence[torch.dtype] | None = FLOATING,
         explain: Callable[..., None] | None = None,
     ) -> None:
+        # Where it is declared: another process finds it by importing that.
+        self.module: str = sys._getframe(1).f_globals.get("__name__", "__main__")
         self.qualified_name = schema.partition("(")[0].strip()
         self.namespace, _, self.name = self.qualified_name.partition("::")
         if not self.name.isidentifier() or self.name.startswith("_"):
@@ -120,7 +124,7 @@ class Operator:
         return f"Operator({_torch_private.schema_of(self.public)})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _registered, (self.qualified_name,)
+        return _registered, (self.qualified_name, self.module)
 
     def explain(self, *arguments: Any) -> None:
         """Raises the ValueError or TypeError that says what is wrong with arguments; returns where nothing is."""
@@ -161,7 +165,9 @@ class Operator:
                 register_flop_formula(packets)(_without_out_shape(self.flops))
 
 
-def _registered(qualified_name: str) -> Operator:
+def _registered(qualified_name: str, module: str) -> Operator:
+    if qualified_name not in Operator.registered:
+        importlib.import_module(module)
     return Operator.registered[qualified_name]
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -49,22 +49,66 @@ class Sample:
         """How many elements all tensor arguments have together."""
         return sum(torch.Size(tensor.shape).numel() for tensor in self.tensors)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether a tensor argument has no elements."""
+        return any(0 in tensor.shape for tensor in self.tensors)
+
+
+@dataclass(frozen=True)
+class Large:
+    """A sample of more than 2**31 elements, and how its result is compared a part at a time.
+
+    Attributes:
+        sample: the call. Its tensors are made on the device, in a dtype of two bytes.
+        batched: the places of the arguments that are cut along their first dimension, all at once.
+        combine: what the parts' results make together: 'concatenate' along the first dimension, or 'sum'.
+    """
+
+    sample: Sample
+    batched: tuple[int, ...] = (0,)
+    combine: Literal["concatenate", "sum"] = "concatenate"
+
+
+@dataclass(frozen=True)
+class ModuleSample:
+    """A layer over an operator, and an input for it."""
+
+    name: str
+    make: Callable[[], torch.nn.Module]
+    inputs: tuple[Drawn, ...]
+
+
+def _one_product(*arguments: Any) -> int:
+    return 1
+
+
+def _everywhere(sample: Sample) -> bool:
+    return True
+
 
 @dataclass(frozen=True)
 class Samples:
     """What an operator is checked on.
 
     Attributes:
-        table: named samples, each there for a reason that its name tells.
+        table: named samples, each there for a reason that its name tells: an empty tensor where the operator takes one,
+            one element, and a size on either side of every border that a kernel has.
         draw: any valid sample, from a source of randomness; small enough for a numerical gradient.
         summed: how many products one element of the result is a sum of, from the arguments: errors grow with it.
+        large: a sample of more than 2**31 elements.
+        non_finite: whether on a sample the definition says what becomes of NaN and infinity.
+        modules: the layers made of the operator.
     """
 
     table: Sequence[Sample]
-    draw: Callable[[Random], Sample]
-    summed: Callable[..., int]
+    draw: Callable[[Random], Sample] | None = None
+    summed: Callable[..., int] = _one_product
+    large: Large | None = None
+    non_finite: Callable[[Sample], bool] = _everywhere
+    modules: Sequence[ModuleSample] = ()
 
     @property
     def smallest(self) -> Sample:
         """The sample with the fewest elements that is not empty."""
-        return min((sample for sample in self.table if sample.elements), key=lambda sample: sample.elements)
+        return min((sample for sample in self.table if not sample.is_empty), key=lambda sample: sample.elements)

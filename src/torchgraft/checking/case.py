@@ -1,0 +1,243 @@
+"""A case: one operator, on one device, in one dtype, as a property sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchgraft.checking.comparing import Mismatch, expect_close
+from torchgraft.checking.property import Failure, NotApplicable
+from torchgraft.checking.subject import Subject
+from torchgraft.operator import Operator
+from torchgraft.sampling import Sample, Samples
+
+# Samples small enough for numerical gradients and for compiling several times.
+SMALL_ELEMENTS = 900
+
+
+class CheckFailed(Exception):  # noqa: N818  a finding, not an error of the program
+    """A property does not hold; carries the Failure."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of an operator: a sample, made on a device in a dtype."""
+
+    operator: Operator
+    samples: Samples
+    sample: Sample
+    device: torch.device
+    dtype: torch.dtype
+    seed: int
+
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        """New tensors at each look; always the same values."""
+        return self.sample.make(self.device, self.dtype, self.seed)
+
+    @property
+    def summed(self) -> int:
+        """How many products one element of the result is a sum of."""
+        return self.samples.summed(*self.sample.make("meta", self.dtype))
+
+    def expected(self, arguments: tuple[Any, ...] | None = None) -> Any:
+        """What a caller should see, in float64: by the reference, of these arguments or of others."""
+        exact = in_float64(self.arguments if arguments is None else arguments)
+        return self.operator.visible(self.operator.reference(*exact))
+
+    def generator(self) -> torch.Generator:
+        """For further values, such as incoming gradients."""
+        return torch.Generator().manual_seed(self.seed + 1)
+
+    def randn_like(self, tensor: Tensor, generator: torch.Generator) -> Tensor:
+        """Normally distributed values of a tensor's shape, contiguous; the same on every device."""
+        values = torch.randn(tensor.shape, generator=generator, dtype=torch.float64)
+        return values.to(tensor.device, tensor.dtype)
+
+    def expect_close(self, found: Any, expected: Any, **options: Any) -> None:
+        """Compares with results in float64; see `comparing.expect_close`."""
+        expect_close(found, expected, **{"dtype": self.dtype, "summed": self.summed, **options})
+
+
+@dataclass
+class Case:
+    """What a property is asked about.
+
+    Attributes:
+        subject: the operator and its samples.
+        device: where it runs.
+        dtype: of its tensors.
+        seed: of all values, and of what is drawn.
+        quick: whether a few samples are enough.
+        only: the name of the one sample to look at; None: all.
+        progress: told what is about to be done, so that a crash can be laid to it.
+        facts: what was measured on the way, by name.
+    """
+
+    subject: Subject
+    device: torch.device
+    dtype: torch.dtype
+    seed: int = 0
+    quick: bool = False
+    only: str | None = None
+    progress: Callable[[str], None] = lambda doing: None
+    facts: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def operator(self) -> Operator:
+        """The operator."""
+        return self.subject.operator
+
+    @property
+    def samples(self) -> Samples:
+        """What it is checked on."""
+        return self.subject.samples
+
+    def call(self, sample: Sample) -> Call:
+        """A sample, to be made on this case's device in its dtype."""
+        return Call(self.operator, self.samples, sample, self.device, self.dtype, self.seed)
+
+    def table(
+        self, *, small: bool = False, empty: bool = True, count: int | None = None, below: int | None = None
+    ) -> list[Sample]:
+        """Named samples, the smallest first.
+
+        Args:
+            small: only those that are small enough for numerical gradients and for compiling.
+            empty: those without elements too.
+            count: at most so many, spread over the table; a quick run takes half.
+            below: only those with fewer elements.
+        """
+        limit = SMALL_ELEMENTS + 1 if small else below
+        chosen = [
+            sample
+            for sample in self.samples.table
+            if (empty or not sample.is_empty) and (limit is None or sample.elements < limit)
+        ]
+        if self.only is not None:
+            chosen = [sample for sample in chosen if sample.name == self.only]
+        elif count is not None:
+            count = max(1, count // 2) if self.quick else count
+            chosen = chosen[:: max(1, len(chosen) // count)][:count]
+        if not chosen:
+            raise NotApplicable("no sample is of the kind that this needs" if self.only is None else "not this sample")
+        return sorted(chosen, key=lambda sample: sample.elements)
+
+    def each(self, check: Callable[[Call], None], samples: Iterable[Sample]) -> None:
+        """Checks samples one by one; the first that fails is the failure, so give the smallest first."""
+        for sample in samples:
+            with self.doing(f"sample {sample.name!r}"), self._of(sample, drawn=False):
+                check(self.call(sample))
+
+    def drawn(self, check: Callable[[Call], None], examples: int, *, below: int | None = None) -> None:
+        """Checks samples that are drawn; of those that fail, the smallest that can be found is the failure."""
+        draw = self.samples.draw
+        if draw is None:
+            raise NotApplicable("its samples have no draw")
+        if self.only is not None:
+            return
+        from hypothesis import HealthCheck, Phase, assume, given, seed, settings
+        from hypothesis import strategies as st
+
+        @seed(self.seed)
+        @settings(
+            max_examples=max(5, examples // 4) if self.quick else examples,
+            deadline=None,
+            database=None,
+            phases=[Phase.generate, Phase.shrink],
+            suppress_health_check=list(HealthCheck),
+            report_multiple_bugs=False,
+            print_blob=False,
+        )
+        @given(random=st.randoms(use_true_random=False))
+        def every(random: Random) -> None:
+            sample = draw(random)
+            assume(below is None or sample.elements < below)
+            with self.doing(f"sample {sample.name!r}"), self._of(sample, drawn=True):
+                check(self.call(sample))
+
+        every()
+
+    @contextmanager
+    def doing(self, what: str) -> Iterator[None]:
+        """Says what is about to be done."""
+        self.progress(what)
+        yield
+
+    @contextmanager
+    def _of(self, sample: Sample, *, drawn: bool) -> Iterator[None]:
+        """Names the sample in what is raised."""
+        try:
+            yield
+        except Mismatch as mismatch:
+            failure = Failure(
+                str(mismatch),
+                sample=f"{sample.name} (drawn)" if drawn else sample.name,
+                arguments=describe_arguments(self.operator, sample),
+                expected="" if mismatch.expected is None else str(mismatch.expected),
+                found="" if mismatch.found is None else str(mismatch.found),
+                index=mismatch.index,
+            )
+            raise CheckFailed(failure) from mismatch
+        except (CheckFailed, NotApplicable):
+            raise
+        except Exception as error:
+            failure = Failure(
+                f"{type(error).__name__}: {error}",
+                sample=f"{sample.name} (drawn)" if drawn else sample.name,
+                arguments=describe_arguments(self.operator, sample),
+            )
+            raise CheckFailed(failure) from error
+
+
+def describe_arguments(operator: Operator, sample: Sample) -> str:
+    """The arguments of a sample in short: shapes of tensors, numbers as they are."""
+    described = []
+    for argument, value in zip(operator.arguments, sample.arguments, strict=False):
+        shape = getattr(value, "shape", None)
+        layout = ", channels_last" if getattr(value, "channels_last", False) else ""
+        described.append(f"{argument.name}={value if shape is None else f'{tuple(shape)}{layout}'}")
+    return ", ".join(described)
+
+
+def tensors_of(arguments: Iterable[Any]) -> list[Tensor]:
+    """The tensors among arguments."""
+    return [value for value in arguments if isinstance(value, Tensor)]
+
+
+def in_float64(arguments: Iterable[Any]) -> tuple[Any, ...]:
+    """Arguments with every tensor in float64."""
+    return tuple(value.double() if isinstance(value, Tensor) else value for value in arguments)
+
+
+def differentiable(arguments: Iterable[Any]) -> tuple[Any, ...]:
+    """Arguments with every tensor a new leaf of its own strides."""
+    return tuple(
+        value.detach().clone(memory_format=torch.preserve_format).requires_grad_()
+        if isinstance(value, Tensor)
+        else value
+        for value in arguments
+    )
+
+
+def of_tensors(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Callable[..., Any]:
+    """`function` with only its tensor arguments left to pass."""
+    places = [i for i, value in enumerate(arguments) if isinstance(value, Tensor)]
+
+    def call(*tensors: Tensor) -> Any:
+        full = list(arguments)
+        for place, tensor in zip(places, tensors, strict=True):
+            full[place] = tensor
+        return function(*full)
+
+    return call

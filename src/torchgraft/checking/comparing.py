@@ -1,0 +1,125 @@
+"""How results are compared: with float64, in units of what a dtype can hold."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+
+class Mismatch(Exception):  # noqa: N818  a finding, not an error of the program
+    """A result that is not what was expected.
+
+    Attributes:
+        index: where the first wrong element is, or None where it is not about elements.
+        expected: what should be there.
+        found: what is there.
+    """
+
+    def __init__(self, message: str, *, index: tuple[int, ...] | None = None, expected: Any = None, found: Any = None):
+        super().__init__(message)
+        self.index, self.expected, self.found = index, expected, found
+
+
+def expect(condition: bool, message: str, *, expected: Any = None, found: Any = None) -> None:
+    """Raises a Mismatch where a condition does not hold."""
+    if not condition:
+        raise Mismatch(message, expected=expected, found=found)
+
+
+def rounding(dtype: torch.dtype, summed: int, largest: float = 1.0, *, coherent: bool = False) -> tuple[float, float]:
+    """The relative and absolute error that a correct kernel may have.
+
+    Allowed are one rounding to `dtype`, and what summing `summed` products costs in the dtype that sums are kept in
+    (float32 for dtypes of two bytes): sqrt(summed) units of its epsilon, as errors of both signs make a random walk;
+    `summed` units where the products are all alike and their errors of one sign. Eight times either is never reached.
+    """
+    kept = torch.float64 if dtype == torch.float64 else torch.float32
+    terms = max(summed, 1)
+    growth = terms if coherent else math.sqrt(terms)
+    return torch.finfo(dtype).eps, 8 * growth * torch.finfo(kept).eps * max(1.0, largest)
+
+
+def expect_close(
+    found: Any,
+    expected: Any,
+    *,
+    dtype: torch.dtype,
+    summed: int = 1,
+    coherent: bool = False,
+    scale: float = 1.0,
+    what: str = "the result",
+) -> None:
+    """Compares results, one or several, with those in float64.
+
+    Args:
+        found: a tensor, or a structure of tensors and None.
+        expected: the same in float64.
+        dtype: in which `found` was computed.
+        summed: how many products an element of it is a sum of.
+        coherent: whether those products are all alike.
+        scale: a factor on the absolute error, for results that more than one sum went into.
+        what: is compared, for the message.
+
+    Raises:
+        Mismatch: with the first wrong element.
+    """
+    found_leaves, expected_leaves = tree_leaves(found), tree_leaves(expected)
+    expect(
+        len(found_leaves) == len(expected_leaves),
+        f"{what} has {len(found_leaves)} parts, not {len(expected_leaves)}",
+    )
+    for number, (one, other) in enumerate(zip(found_leaves, expected_leaves, strict=True), 1):
+        name = what if len(found_leaves) == 1 else f"{what}, part {number}"
+        if one is None or other is None:
+            expect(one is other, f"{name} is {'missing' if one is None else 'there and should not be'}")
+            continue
+        expect(
+            one.shape == other.shape, f"{name} has the wrong shape", expected=tuple(other.shape), found=tuple(one.shape)
+        )
+        if one.numel():
+            finite = other[other.isfinite()]
+            largest = finite.abs().max().item() if finite.numel() else 1.0
+            relative, absolute = rounding(dtype, summed, largest, coherent=coherent)
+            _expect_each_close(one, other, relative, absolute * scale, name)
+
+
+def expect_equal(found: Any, expected: Any, *, what: str = "the result", why: str = "") -> None:
+    """Compares bit for bit, except that one NaN is as good as another.
+
+    Raises:
+        Mismatch: with the first wrong element.
+    """
+    for one, other in zip(tree_leaves(found), tree_leaves(expected), strict=True):
+        if one is None or other is None:
+            expect(one is other, f"{what} is {'missing' if one is None else 'there and should not be'}")
+            continue
+        expect(one.shape == other.shape, f"{what} has the wrong shape", expected=tuple(other.shape), found=tuple(one.shape))
+        wrong = (one != other) & ~(one.isnan() & other.isnan())
+        if wrong.any():
+            _raise_first(wrong, one, other, f"{what} differs{why}")
+
+
+def _expect_each_close(found: Tensor, expected: Tensor, relative: float, absolute: float, name: str) -> None:
+    one, other = found.double(), expected.double()
+    close = (one - other).abs() <= absolute + relative * other.abs()
+    # Infinities of one sign are equal and have no difference; NaN is equal to NaN.
+    wrong = ~(close | (one == other) | (one.isnan() & other.isnan()))
+    if wrong.any():
+        zeros = " (all of it is zero)" if not one.any() and other.any() else ""
+        _raise_first(wrong, one, other, f"{name} is wrong{zeros}", absolute + relative * other.abs())
+
+
+def _raise_first(wrong: Tensor, found: Tensor, expected: Tensor, message: str, allowed: Tensor | None = None) -> None:
+    index = tuple(int(place) for place in wrong.nonzero()[0])
+    count, total = int(wrong.sum()), wrong.numel()
+    error = "" if allowed is None else f"; {allowed[index].item():.3g} of difference is allowed there"
+    raise Mismatch(
+        f"{message}: {count} of {total} elements, the first at {list(index)}{error}",
+        index=index,
+        expected=expected[index].item(),
+        found=found[index].item(),
+    )

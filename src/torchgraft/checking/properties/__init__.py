@@ -1,0 +1,16 @@
+"""The properties, one file each: what every operator must be."""
+
+from __future__ import annotations
+
+import importlib
+
+from torchgraft.checking.property import Property
+
+# In the order in which a person wants to hear of them.
+_NAMES = (
+    "value",
+)
+
+PROPERTIES: dict[str, Property] = {
+    name: importlib.import_module(f"{__name__}.{name}").PROPERTY for name in _NAMES
+}

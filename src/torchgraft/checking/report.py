@@ -1,0 +1,74 @@
+"""What a check found, for a person and for a machine."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from torchgraft.benchmarking.environment import Environment
+from torchgraft.checking.property import Result
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """All results of a check, and where it ran.
+
+    Attributes:
+        results: a result a property, operator, device and dtype.
+        environments: the machine and its software, by device.
+        seed: of all inputs; the same seed gives the same inputs.
+        quick: whether the slow properties were left out.
+    """
+
+    results: tuple[Result, ...]
+    environments: dict[str, Environment]
+    seed: int
+    quick: bool
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing failed."""
+        return not self.failures
+
+    @property
+    def failures(self) -> tuple[Result, ...]:
+        """The results that failed."""
+        return tuple(result for result in self.results if result.status == "fail")
+
+    def count(self, status: str) -> int:
+        """How many results have a status."""
+        return sum(result.status == status for result in self.results)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "passed": self.passed,
+            "seed": self.seed,
+            "quick": self.quick,
+            "environments": {device: asdict(each) for device, each in self.environments.items()},
+            "results": [asdict(result) for result in self.results],
+        }
+
+    def __str__(self) -> str:
+        lines = [describe(result) for result in self.failures]
+        lines.append(
+            f"{self.count('pass')} passed, {self.count('fail')} failed, {self.count('not applicable')} not applicable"
+        )
+        return "\n\n".join(lines)
+
+
+def describe(result: Result) -> str:
+    """A failure as a person reads it: what, on which input, what was expected, what came, how to see it again."""
+    failure = result.failure
+    assert failure is not None
+    lines = [f"{result.operator} on {result.device} in {result.dtype}: {result.property}", f"  {failure.message}"]
+    if failure.sample:
+        lines.append(f"  sample    {failure.sample}")
+    if failure.arguments:
+        lines.append(f"  arguments {failure.arguments}")
+    if failure.expected or failure.found:
+        lines += [f"  expected  {failure.expected}", f"  found     {failure.found}"]
+    if failure.traceback:
+        lines += [f"  | {line}" for line in failure.traceback.splitlines()[-6:]]
+    lines.append(f"  again     {failure.reproduce}")
+    return "\n".join(lines)

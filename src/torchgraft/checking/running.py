@@ -1,0 +1,302 @@
+"""Runs properties: each is a job, which says pass, fail or not applicable whatever happens to the process it is in."""
+
+from __future__ import annotations
+
+import importlib
+import multiprocessing
+import shlex
+import signal
+import sys
+import time
+import traceback
+import warnings
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from typing import Any, Literal
+
+import torch
+
+from torchgraft.checking.case import Case, CheckFailed
+from torchgraft.checking.comparing import Mismatch
+from torchgraft.checking.properties import PROPERTIES
+from torchgraft.checking.property import Failure, NotApplicable, Property, Result
+from torchgraft.checking.subject import Subject, subject_of
+from torchgraft.fallback import PerformanceWarning
+from torchgraft.operator import Operator
+from torchgraft.sampling import Samples
+
+# A property that takes longer than this hangs.
+_SECONDS_TO_END = 900.0
+
+
+@dataclass(frozen=True)
+class Job:
+    """One property of one operator on one device in one dtype; travels to another process.
+
+    `samples` is None for those beside the operator's declaration: samples hold functions, which do not travel.
+    """
+
+    property: str
+    operator: Operator
+    samples: Samples | None
+    device: str
+    dtype: torch.dtype
+    seed: int = 0
+    quick: bool = False
+    only: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The operator as a person writes it."""
+        return self.operator.qualified_name.removeprefix("torchgraft::")
+
+    @property
+    def dtype_name(self) -> str:
+        """The dtype without PyTorch's prefix."""
+        return str(self.dtype).removeprefix("torch.")
+
+    def reproduce(self, sample: str = "") -> str:
+        """The command that runs this job alone."""
+        target = self.name
+        if not self.operator.qualified_name.startswith("torchgraft::"):
+            target = f"{self.operator.module}:{_attribute_of(self.operator)}"
+        words = ["graft", "check", target, "--property", self.property, "--device", self.device]
+        words += ["--dtype", self.dtype_name, "--seed", str(self.seed)]
+        if self.quick:
+            words.append("--quick")
+        if sample and not sample.endswith("(drawn)"):
+            words += ["--sample", sample]
+        return shlex.join(words)
+
+    def result(self, status: Literal["pass", "fail", "not applicable"], seconds: float, **more: Any) -> Result:
+        """A result of this job."""
+        return Result(self.property, self.name, self.device, self.dtype_name, status, seconds, **more)
+
+
+def _attribute_of(operator: Operator) -> str:
+    module = sys.modules.get(operator.module)
+    names = (name for name, value in vars(module).items() if value is operator) if module else iter(())
+    return next(names, operator.name)
+
+
+def make_jobs(
+    subjects: Sequence[Subject],
+    *,
+    devices: Sequence[str],
+    properties: Sequence[str] | None = None,
+    dtypes: Sequence[torch.dtype] | None = None,
+    seed: int = 0,
+    quick: bool = False,
+    only: str | None = None,
+) -> list[Job]:
+    """Every property of every operator, on every device, in every dtype that it asks for.
+
+    Raises:
+        LookupError: there is no property of a given name.
+    """
+    unknown = sorted(set(properties or ()) - set(PROPERTIES))
+    if unknown:
+        raise LookupError(f"there is no property {unknown[0]!r}; there are {', '.join(PROPERTIES)}")
+    jobs = []
+    for subject in subjects:
+        samples = None if subject.beside else subject.samples
+        for device in devices:
+            for name in PROPERTIES if properties is None else properties:
+                asked = PROPERTIES[name]
+                if (quick and asked.slow and properties is None) or torch.device(device).type not in asked.devices:
+                    continue
+                for dtype in asked.dtypes_for(subject.operator):
+                    if dtypes is None or dtype in dtypes:
+                        jobs.append(Job(name, subject.operator, samples, device, dtype, seed, quick, only))
+    return jobs
+
+
+def run_job(job: Job, progress: Callable[[str], None] = lambda doing: None) -> Result:
+    """Runs a job in this process; an isolated property gets a process of its own, unless this is one already."""
+    asked = PROPERTIES[job.property]
+    if asked.isolated and not _in_worker:
+        if job.samples is not None:
+            reason = "it needs a process of its own, which finds only samples beside the operator's declaration"
+            return job.result("not applicable", 0.0, reason=reason)
+        return run_jobs([job], workers=1)[0]
+    return _run_here(job, asked, progress)
+
+
+def _run_here(job: Job, asked: Property, progress: Callable[[str], None]) -> Result:
+    subject = subject_of(job.operator, job.samples)
+    case = Case(subject, torch.device(job.device), job.dtype, job.seed, job.quick, job.only, progress)
+    torch.manual_seed(job.seed)
+    started = time.perf_counter()
+
+    def taken() -> float:
+        return time.perf_counter() - started
+
+    try:
+        with warnings.catch_warnings():
+            # Operators that fall back are complete; a property of their own tells which do.
+            warnings.simplefilter("ignore", PerformanceWarning)
+            asked.check(case)
+        return job.result("pass", taken(), facts=case.facts)
+    except NotApplicable as reason:
+        return job.result("not applicable", taken(), reason=str(reason))
+    except CheckFailed as failed:
+        failure = failed.failure
+        cause = failed.__cause__
+        shown = "" if cause is None or isinstance(cause, Mismatch) else _format(cause)
+        complete = {**vars(failure), "reproduce": job.reproduce(failure.sample), "traceback": shown}
+        return job.result("fail", taken(), failure=Failure(**complete))
+    except Mismatch as mismatch:
+        failure = Failure(
+            str(mismatch),
+            expected="" if mismatch.expected is None else str(mismatch.expected),
+            found="" if mismatch.found is None else str(mismatch.found),
+            index=mismatch.index,
+            reproduce=job.reproduce(),
+        )
+        return job.result("fail", taken(), failure=failure)
+    except Exception as error:
+        message = f"{type(error).__name__}: {error}"
+        failure = Failure(message, reproduce=job.reproduce(), traceback=_format(error))
+        return job.result("fail", taken(), failure=failure)
+    finally:
+        if "torch._dynamo" in sys.modules:
+            # What was compiled for one job would count towards the next one's limit of recompilations.
+            torch._dynamo.reset()
+
+
+def _format(error: BaseException) -> str:
+    return "".join(traceback.format_exception(error)).strip()
+
+
+# Processes
+
+_in_worker = False
+
+
+def _work(connection: Connection, modules: Sequence[str]) -> None:
+    """What a worker does: imports the operators' modules, then runs jobs until there are no more."""
+    global _in_worker
+    _in_worker = True
+    # Python's own message about a crash would stand in the middle of the table; the parent tells of it.
+    warnings.simplefilter("ignore")
+    for module in modules:
+        importlib.import_module(module)
+    while (job := connection.recv()) is not None:
+        result = _run_here(job, PROPERTIES[job.property], lambda doing: connection.send(("doing", doing)))
+        connection.send(("result", result))
+
+
+class _Worker:
+    """A process that runs one job at a time, and may die of it."""
+
+    def __init__(self, modules: Sequence[str]) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.connection, other = context.Pipe()
+        self.process = context.Process(target=_work, args=(other, modules), daemon=True)
+        self.process.start()
+        other.close()
+        self.job: Job | None = None
+        self.started = 0.0
+        self.doing = ""
+
+    def give(self, job: Job) -> None:
+        self.job, self.started, self.doing = job, time.monotonic(), ""
+        self.connection.send(job)
+
+    def take(self) -> Result | None:
+        """What became of the job; None while it goes on."""
+        assert self.job is not None
+        try:
+            kind, value = self.connection.recv()
+        except EOFError:
+            self.process.join()
+            return self._died(f"the process died: {_name_of_exit(self.process.exitcode)}")
+        if kind == "doing":
+            self.doing = value
+            return None
+        result: Result = value
+        return result
+
+    def overdue(self) -> Result | None:
+        """A failure where the job takes too long; the process is ended."""
+        if time.monotonic() - self.started < _SECONDS_TO_END:
+            return None
+        self.process.kill()
+        self.process.join()
+        return self._died(f"it did not end within {_SECONDS_TO_END:.0f} seconds")
+
+    def _died(self, how: str) -> Result:
+        assert self.job is not None
+        sample = self.doing.removeprefix("sample ").strip("'") if self.doing.startswith("sample ") else ""
+        at = f", while at {self.doing}" if self.doing else ""
+        failure = Failure(f"{how}{at}", sample=sample, reproduce=self.job.reproduce())
+        return self.job.result("fail", time.monotonic() - self.started, failure=failure)
+
+    def end(self) -> None:
+        if self.process.is_alive():
+            try:
+                self.connection.send(None)
+            except OSError:
+                self.process.kill()
+            self.process.join(10)
+        self.connection.close()
+
+
+def _name_of_exit(code: int | None) -> str:
+    if code is not None and code < 0:
+        return f"{signal.Signals(-code).name} ({signal.strsignal(-code)})"
+    return f"exit status {code}"
+
+
+def run_jobs(
+    jobs: Sequence[Job],
+    *,
+    workers: int = 1,
+    on_start: Callable[[Job], None] = lambda job: None,
+    on_result: Callable[[Job, Result], None] = lambda job, result: None,
+) -> list[Result]:
+    """Runs jobs in processes of their own, so that a crash is a result like any other.
+
+    Args:
+        jobs: their operators must be declared in modules that can be imported.
+        workers: how many processes at a time.
+        on_start: told of each job as it starts.
+        on_result: told of each result as it comes.
+
+    Returns:
+        A result a job, in the order of the jobs.
+    """
+    modules = sorted({job.operator.module for job in jobs})
+    waiting = deque(enumerate(jobs))
+    results: dict[int, Result] = {}
+    running: dict[_Worker, int] = {}
+    idle: list[_Worker] = []
+
+    def start() -> None:
+        while waiting and len(running) < workers:
+            number, job = waiting.popleft()
+            worker = idle.pop() if idle else _Worker(modules)
+            running[worker] = number
+            worker.give(job)
+            on_start(job)
+
+    start()
+    try:
+        while running:
+            ready = wait([worker.connection for worker in running], timeout=1.0)
+            for worker in [each for each in running if each.connection in ready] or list(running):
+                result = worker.take() if worker.connection in ready else worker.overdue()
+                if result is None:
+                    continue
+                number = running.pop(worker)
+                results[number] = result
+                on_result(jobs[number], result)
+                if worker.process.is_alive():
+                    idle.append(worker)
+            start()
+    finally:
+        for worker in (*running, *idle):
+            worker.end()
+    return [results[number] for number in range(len(jobs))]

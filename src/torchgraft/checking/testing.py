@@ -1,0 +1,47 @@
+"""The pytest entry: one line makes a test of an operator, a case a property, device and dtype."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torchgraft.checking.running import Job, make_jobs, run_job
+from torchgraft.checking.report import describe
+from torchgraft.checking.subject import find_subjects, subject_of
+from torchgraft.operator import Operator
+
+
+def make_test(*operators: Operator | str, device: str = "all", quick: bool = False, seed: int = 0) -> Callable[..., None]:
+    """A test function for pytest, with a case for each property, device and dtype.
+
+    In a test module:
+
+        test_softplus = torchgraft.checking.make_test("mypackage.softplus:softplus")
+
+    Args:
+        operators: each an operator, or what `graft check` takes: a name, `package.module:operator`, or a folder; none
+            means all of torchgraft.
+        device: 'cpu', 'cuda', or 'all' that there are.
+        quick: leaves out what takes long.
+        seed: of all inputs.
+    """
+    import pytest
+
+    from torchgraft.checking import find_devices
+
+    subjects = [subject_of(each) for each in operators if isinstance(each, Operator)]
+    names = [each for each in operators if isinstance(each, str)]
+    if names or not operators:
+        subjects += find_subjects(names)
+    jobs = make_jobs(subjects, devices=find_devices(device), seed=seed, quick=quick)
+
+    @pytest.mark.parametrize(
+        "job", [pytest.param(job, id=f"{job.name}-{job.property}-{job.device}-{job.dtype_name}") for job in jobs]
+    )
+    def test_operator(job: Job) -> None:
+        result = run_job(job)
+        if result.status == "not applicable":
+            pytest.skip(result.reason)
+        if result.status == "fail":
+            pytest.fail(describe(result), pytrace=False)
+
+    return test_operator
