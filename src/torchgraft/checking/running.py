@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import multiprocessing
+import os
 import shlex
 import signal
 import sys
@@ -11,7 +12,8 @@ import time
 import traceback
 import warnings
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any, Literal
@@ -188,6 +190,18 @@ def _work(connection: Connection, modules: Sequence[str]) -> None:
         connection.send(("result", result))
 
 
+@contextmanager
+def _patient_threads() -> Iterator[None]:
+    """Has processes that are started here wait for work asleep: spinning, the threads of several take the cores."""
+    before = os.environ.get("OMP_WAIT_POLICY")
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["OMP_WAIT_POLICY"]
+
+
 class _Worker:
     """A process that runs one job at a time, and may die of it."""
 
@@ -195,7 +209,8 @@ class _Worker:
         context = multiprocessing.get_context("spawn")
         self.connection, other = context.Pipe()
         self.process = context.Process(target=_work, args=(other, modules), daemon=True)
-        self.process.start()
+        with _patient_threads():
+            self.process.start()
         other.close()
         self.job: Job | None = None
         self.started = 0.0
