@@ -96,7 +96,7 @@ class Samples:
             one element, and a size on either side of every border that a kernel has.
         draw: any valid sample, from a source of randomness; small enough for a numerical gradient.
         summed: how many products one element of the result is a sum of, from the arguments: errors grow with it.
-        large: a sample of more than 2**31 elements.
+        large: samples of more than 2**31 elements.
         non_finite: whether on a sample the definition says what becomes of NaN and infinity.
         modules: the layers made of the operator.
     """
@@ -104,7 +104,7 @@ class Samples:
     table: Sequence[Sample]
     draw: Callable[[Random], Sample] | None = None
     summed: Callable[..., int] = _one_product
-    large: Large | None = None
+    large: Sequence[Large] = ()
     non_finite: Callable[[Sample], bool] = _everywhere
     modules: Sequence[ModuleSample] = ()
 

@@ -19,7 +19,9 @@ class Mismatch(Exception):  # noqa: N818  a finding, not an error of the program
         found: what is there.
     """
 
-    def __init__(self, message: str, *, index: tuple[int, ...] | None = None, expected: Any = None, found: Any = None):
+    def __init__(
+        self, message: str, *, index: tuple[int, ...] | None = None, expected: Any = None, found: Any = None
+    ) -> None:
         super().__init__(message)
         self.index, self.expected, self.found = index, expected, found
 
@@ -97,7 +99,9 @@ def expect_equal(found: Any, expected: Any, *, what: str = "the result", why: st
         if one is None or other is None:
             expect(one is other, f"{what} is {'missing' if one is None else 'there and should not be'}")
             continue
-        expect(one.shape == other.shape, f"{what} has the wrong shape", expected=tuple(other.shape), found=tuple(one.shape))
+        expect(
+            one.shape == other.shape, f"{what} has the wrong shape", expected=tuple(other.shape), found=tuple(one.shape)
+        )
         wrong = (one != other) & ~(one.isnan() & other.isnan())
         if wrong.any():
             _raise_first(wrong, one, other, f"{what} differs{why}")

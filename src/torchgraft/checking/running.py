@@ -40,7 +40,7 @@ class Job:
     `samples` is None for those beside the operator's declaration: samples hold functions, which do not travel.
     """
 
-    property: str
+    property_name: str
     operator: Operator
     samples: Samples | None
     device: str
@@ -64,7 +64,7 @@ class Job:
         target = self.name
         if not self.operator.qualified_name.startswith("torchgraft::"):
             target = f"{self.operator.module}:{_attribute_of(self.operator)}"
-        words = ["graft", "check", target, "--property", self.property, "--device", self.device]
+        words = ["graft", "check", target, "--property", self.property_name, "--device", self.device]
         words += ["--dtype", self.dtype_name, "--seed", str(self.seed)]
         if self.quick:
             words.append("--quick")
@@ -74,7 +74,7 @@ class Job:
 
     def result(self, status: Literal["pass", "fail", "not applicable"], seconds: float, **more: Any) -> Result:
         """A result of this job."""
-        return Result(self.property, self.name, self.device, self.dtype_name, status, seconds, **more)
+        return Result(self.property_name, self.name, self.device, self.dtype_name, status, seconds, **more)
 
 
 def _attribute_of(operator: Operator) -> str:
@@ -109,15 +109,14 @@ def make_jobs(
                 asked = PROPERTIES[name]
                 if (quick and asked.slow and properties is None) or torch.device(device).type not in asked.devices:
                     continue
-                for dtype in asked.dtypes_for(subject.operator):
-                    if dtypes is None or dtype in dtypes:
-                        jobs.append(Job(name, subject.operator, samples, device, dtype, seed, quick, only))
+                chosen = (dtype for dtype in asked.dtypes_for(subject.operator) if dtypes is None or dtype in dtypes)
+                jobs += [Job(name, subject.operator, samples, device, dtype, seed, quick, only) for dtype in chosen]
     return jobs
 
 
 def run_job(job: Job, progress: Callable[[str], None] = lambda doing: None) -> Result:
     """Runs a job in this process; an isolated property gets a process of its own, unless this is one already."""
-    asked = PROPERTIES[job.property]
+    asked = PROPERTIES[job.property_name]
     if asked.isolated and not _in_worker:
         if job.samples is not None:
             reason = "it needs a process of its own, which finds only samples beside the operator's declaration"
@@ -186,7 +185,7 @@ def _work(connection: Connection, modules: Sequence[str]) -> None:
     for module in modules:
         importlib.import_module(module)
     while (job := connection.recv()) is not None:
-        result = _run_here(job, PROPERTIES[job.property], lambda doing: connection.send(("doing", doing)))
+        result = _run_here(job, PROPERTIES[job.property_name], lambda doing: connection.send(("doing", doing)))
         connection.send(("result", result))
 
 

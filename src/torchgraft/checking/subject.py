@@ -97,9 +97,10 @@ def _find(target: str) -> list[Subject]:
         return _find_in_folder(Path(target))
     if ":" in target and "::" not in target:
         return [subject_of(_find_in_module(*target.split(":", 1)))]
-    ours = ", ".join(name.removeprefix("torchgraft::") for name in Operator.registered if name.startswith("torchgraft"))
+    ours = [name.removeprefix("torchgraft::") for name in Operator.registered if name.startswith("torchgraft::")]
     raise LookupError(
-        f"there is no operator {target!r}: give one of {ours}; or package.module:operator; or a folder that declares one"
+        f"there is no operator {target!r}: give one of {', '.join(ours)}; or package.module:operator; "
+        "or a folder that declares one"
     )
 
 

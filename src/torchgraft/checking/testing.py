@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from torchgraft.checking.running import Job, make_jobs, run_job
 from torchgraft.checking.report import describe
+from torchgraft.checking.running import Job, make_jobs, run_job
 from torchgraft.checking.subject import find_subjects, subject_of
 from torchgraft.operator import Operator
 
 
-def make_test(*operators: Operator | str, device: str = "all", quick: bool = False, seed: int = 0) -> Callable[..., None]:
+def make_test(
+    *operators: Operator | str, device: str = "all", quick: bool = False, seed: int = 0
+) -> Callable[..., None]:
     """A test function for pytest, with a case for each property, device and dtype.
 
     In a test module:
@@ -35,7 +37,7 @@ def make_test(*operators: Operator | str, device: str = "all", quick: bool = Fal
     jobs = make_jobs(subjects, devices=find_devices(device), seed=seed, quick=quick)
 
     @pytest.mark.parametrize(
-        "job", [pytest.param(job, id=f"{job.name}-{job.property}-{job.device}-{job.dtype_name}") for job in jobs]
+        "job", [pytest.param(job, id=f"{job.name}-{job.property_name}-{job.device}-{job.dtype_name}") for job in jobs]
     )
     def test_operator(job: Job) -> None:
         result = run_job(job)

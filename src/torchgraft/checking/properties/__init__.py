@@ -9,8 +9,20 @@ from torchgraft.checking.property import Property
 # In the order in which a person wants to hear of them.
 _NAMES = (
     "value",
+    "sizes",
+    "empty",
+    "dtypes",
+    "layouts",
+    "large",
+    "non_finite",
+    "inputs_and_outputs",
+    "determinism",
+    "thread_safety",
+    "gradient",
+    "second_gradient",
+    "gradient_subsets",
+    "gradient_layouts",
+    "incoming_gradients",
 )
 
-PROPERTIES: dict[str, Property] = {
-    name: importlib.import_module(f"{__name__}.{name}").PROPERTY for name in _NAMES
-}
+PROPERTIES: dict[str, Property] = {name: importlib.import_module(f"{__name__}.{name}").PROPERTY for name in _NAMES}

@@ -5,7 +5,7 @@ from random import Random
 from typing import Any
 
 from torchgraft.operators.depthwise_conv2d.window import Window
-from torchgraft.sampling import Drawn, Sample, Samples
+from torchgraft.sampling import Drawn, Large, Sample, Samples
 
 _PLAIN = Window()
 
@@ -142,16 +142,40 @@ def _outputs_summed(output_grad: Any, *rest: Any) -> int:
     return int(output_grad.shape[0] * output_grad.shape[2] * output_grad.shape[3])
 
 
+def _is_defined(sample: Sample) -> bool:
+    """Whether no tap lies over padding: there PyTorch's own implementations disagree about NaN times nothing."""
+    window = Window(*sample.arguments[-len(_PLAIN) :])
+    return not any((window.padding_top, window.padding_left, window.padding_bottom, window.padding_right))
+
+
 _table = _tables()
+
+# The last image lies beyond what 32 bits can index.
+_LARGE = tuple(
+    _Case(f"more than 2**31 elements{name}", (130, 64, 512, 512), (3, 3), _same(3), channels_last=channels_last)
+    for name, channels_last in (("", False), (", channels_last", True))
+)
 
 samples = {
     "depthwise_conv2d": Samples(
-        _table["depthwise_conv2d"], lambda random: _draw_case(random).forward(), summed=_taps_summed
+        _table["depthwise_conv2d"],
+        lambda random: _draw_case(random).forward(),
+        summed=_taps_summed,
+        large=tuple(Large(case.forward()) for case in _LARGE),
+        non_finite=_is_defined,
     ),
     "depthwise_conv2d_input_grad": Samples(
-        _table["depthwise_conv2d_input_grad"], lambda random: _draw_case(random).input_grad(), summed=_input_grad_summed
+        _table["depthwise_conv2d_input_grad"],
+        lambda random: _draw_case(random).input_grad(),
+        summed=_input_grad_summed,
+        large=tuple(Large(case.input_grad()) for case in _LARGE),
+        non_finite=_is_defined,
     ),
     "depthwise_conv2d_weight_grad": Samples(
-        _table["depthwise_conv2d_weight_grad"], lambda random: _draw_case(random).weight_grad(), summed=_outputs_summed
+        _table["depthwise_conv2d_weight_grad"],
+        lambda random: _draw_case(random).weight_grad(),
+        summed=_outputs_summed,
+        large=tuple(Large(case.weight_grad(), batched=(0, 1), combine="sum") for case in _LARGE),
+        non_finite=_is_defined,
     ),
 }

@@ -2,7 +2,7 @@
 
 from random import Random
 
-from torchgraft.sampling import Drawn, Sample, Samples
+from torchgraft.sampling import Drawn, Large, Sample, Samples
 
 
 def _draw(random: Random) -> Sample:
@@ -25,4 +25,6 @@ _TABLE = (
     Sample("an integer constant", (Drawn((5,)), 3)),
 )
 
-samples = {"mul_constant": Samples(_TABLE, _draw, summed=lambda input, constant: 1)}
+_LARGE = Large(Sample("more than 2**31 elements", (Drawn((2**31 + 1031,)), 1.7)))
+
+samples = {"mul_constant": Samples(_TABLE, _draw, large=(_LARGE,))}
