@@ -1,0 +1,31 @@
+"""Empty tensors give what the reference gives: an empty result, or sums of nothing.
+
+Proves: on the samples that hold a tensor without elements, value and gradients are those of the reference.
+
+Cannot prove: anything where no sample is empty.
+"""
+
+from random import Random
+
+from torchgraft.checking.case import Case
+from torchgraft.checking.properties.gradient import check_gradient
+from torchgraft.checking.properties.value import check_value
+from torchgraft.checking.property import NotApplicable, Property
+
+_DRAWS = 300
+
+
+def check(case: Case) -> None:
+    """See the module."""
+    samples = [sample for sample in case.table() if sample.is_empty]
+    if case.samples.draw is not None and case.only is None:
+        random = Random(case.seed)
+        drawn = (case.samples.draw(random) for _ in range(_DRAWS))
+        samples += [sample for sample in drawn if sample.is_empty][:10]
+    if not samples:
+        raise NotApplicable("no sample has an empty tensor; add one where the operator takes it")
+    case.each(check_value, samples)
+    case.each(check_gradient, samples)
+
+
+PROPERTY = Property(check, sanitized=True)

@@ -1,0 +1,78 @@
+"""The first gradient is that of the reference, and that of the operator's own values.
+
+Proves: on each sample and in each dtype the gradients of all tensor arguments, for a random incoming gradient, are
+those of the reference in float64; and in float64, on small samples, those that differences of the operator's values
+give.
+
+Cannot prove: anything about derivatives of gradients; `second_gradient` does.
+"""
+
+import torch
+from torch.autograd.gradcheck import GradcheckError
+from torch.utils._pytree import tree_leaves
+
+from torchgraft.checking.case import Call, Case, differentiable, in_float64, of_tensors, tensors_of
+from torchgraft.checking.comparing import Mismatch, expect
+from torchgraft.checking.property import Property
+
+# A numerical gradient takes two evaluations an element.
+NUMERICAL_ELEMENTS = 150
+
+
+def check(case: Case) -> None:
+    """See the module."""
+    case.each(check_gradient, case.table())
+    case.drawn(check_gradient, examples=40)
+    if case.dtype == torch.float64:
+        case.each(_check_numerically, case.table(empty=False, below=NUMERICAL_ELEMENTS, count=12))
+
+
+def check_gradient(call: Call) -> None:
+    """The gradients of one call against those of the reference."""
+    arguments = differentiable(call.arguments)
+    results = tree_leaves(call.operator(*arguments))
+    expect(
+        all(result.requires_grad for result in results),
+        "the result is cut off from its arguments: it does not require a gradient although they do",
+    )
+    generator = call.generator()
+    output_grads = [call.randn_like(result, generator) for result in results]
+    found = torch.autograd.grad(results, tensors_of(arguments), output_grads, allow_unused=True)
+
+    exact = differentiable(in_float64(arguments))
+    references = tree_leaves(call.operator.visible(call.operator.reference(*exact)))
+    # Of an empty batch PyTorch's own gradient is cut from the graph.
+    expected = torch.autograd.grad(
+        references,
+        tensors_of(exact),
+        [each.double() for each in output_grads],
+        allow_unused=True,
+        materialize_grads=True,
+    )
+    names = [call.operator.arguments[place].name for place in tensor_places(call)]
+    summed = max(call.summed, *(result.numel() for result in results))
+    for name, one, other in zip(names, found, expected, strict=True):
+        if one is None:
+            expect(not other.any(), f"the gradient of {name} is missing, and is not zero")
+            continue
+        call.expect_close(one, other, summed=summed, what=f"the gradient of {name}")
+
+
+def tensor_places(call: Call) -> list[int]:
+    """Which arguments of a call are tensors."""
+    return [place for place, value in enumerate(call.sample.arguments) if hasattr(value, "shape")]
+
+
+def _check_numerically(call: Call) -> None:
+    arguments = differentiable(call.arguments)
+    try:
+        torch.autograd.gradcheck(of_tensors(call.operator, arguments), tensors_of(arguments), fast_mode=True)
+    except GradcheckError as error:
+        raise Mismatch(f"differences of its values give another gradient: {_first_lines(error)}") from None
+
+
+def _first_lines(error: Exception) -> str:
+    return " ".join(str(error).split())[:400]
+
+
+PROPERTY = Property(check, dtypes=None, sanitized=True)

@@ -1,0 +1,41 @@
+"""A gradient is laid out as what it is the gradient of.
+
+Proves: where incoming gradients are laid out as the results are, each gradient has the strides of its argument, in
+contiguous and in channels_last. One laid out otherwise would
+be copied by whatever adds it up, and distributed training warns of it.
+
+Cannot prove: anything for an operator without a formula of its own; its gradients are laid out as the reference's.
+"""
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from torchgraft.checking.case import Call, Case, differentiable, tensors_of
+from torchgraft.checking.comparing import expect
+from torchgraft.checking.property import NotApplicable, Property
+
+
+def check(case: Case) -> None:
+    """See the module."""
+    if case.operator.gradient is None:
+        raise NotApplicable("the operator has no gradient formula")
+    case.each(_check_strides, case.table(empty=False))
+
+
+def _check_strides(call: Call) -> None:
+    arguments = differentiable(call.arguments)
+    results = tree_leaves(call.operator(*arguments))
+    generator = call.generator()
+    output_grads = [torch.empty_like(result).copy_(call.randn_like(result, generator)) for result in results]
+    gradients = torch.autograd.grad(results, tensors_of(arguments), output_grads, allow_unused=True)
+    for tensor, gradient in zip(tensors_of(arguments), gradients, strict=True):
+        if gradient is None:
+            continue
+        # The stride of a dimension of one element means nothing.
+        dims = [dim for dim, size in enumerate(tensor.shape) if size != 1]
+        found = [gradient.stride(dim) for dim in dims]
+        expected = [tensor.stride(dim) for dim in dims]
+        expect(found == expected, "a gradient has other strides than its argument", expected=expected, found=found)
+
+
+PROPERTY = Property(check)

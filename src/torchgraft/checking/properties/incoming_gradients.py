@@ -1,0 +1,81 @@
+"""The layout of an incoming gradient does not change the gradients.
+
+Proves: incoming gradients that are expanded (what `sum()` sends), transposed, sliced, offset or channels_last give the
+gradients of the same values laid out plainly; and of several results any may be unused.
+
+Cannot prove: that the gradients themselves are right; `gradient` does.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from torchgraft.checking.case import Call, Case, differentiable, tensors_of
+from torchgraft.checking.properties.gradient import tensor_places
+from torchgraft.checking.property import Property
+from torchgraft.checking.strides import in_awkward_strides
+
+
+def check(case: Case) -> None:
+    """See the module."""
+    case.each(_check_strides, case.table(small=True, empty=False, count=8))
+    case.each(_check_expanded, case.table(small=True, empty=False, count=8))
+    case.each(_check_unused, case.table(small=True, empty=False, count=4))
+
+
+def _gradients(call: Call, output_grads: Sequence[Tensor | None]) -> Sequence[Tensor]:
+    arguments = differentiable(call.arguments)
+    pairs = zip(tree_leaves(call.operator(*arguments)), output_grads, strict=True)
+    used = [(result, gradient) for result, gradient in pairs if gradient is not None]
+    return torch.autograd.grad(
+        [result for result, _ in used],
+        tensors_of(arguments),
+        [gradient for _, gradient in used],
+        allow_unused=True,
+        materialize_grads=True,
+    )
+
+
+def _random_grads(call: Call) -> list[Tensor]:
+    generator = call.generator()
+    return [call.randn_like(result, generator) for result in tree_leaves(call.operator(*call.arguments))]
+
+
+def _expect_same(
+    call: Call, found: Sequence[Tensor], expected: Sequence[Tensor], kind: str, *, coherent: bool = False
+) -> None:
+    names = [call.operator.arguments[place].name for place in tensor_places(call)]
+    for name, one, other in zip(names, found, expected, strict=True):
+        what = f"the gradient of {name} for an incoming gradient {kind}"
+        call.expect_close(one, other.double(), summed=call.sample.elements, coherent=coherent, what=what)
+
+
+def _check_strides(call: Call) -> None:
+    plain = _random_grads(call)
+    expected = _gradients(call, plain)
+    for place, gradient in enumerate(plain):
+        for kind, strided in in_awkward_strides(gradient).items():
+            changed = [*plain[:place], strided, *plain[place + 1 :]]
+            _expect_same(call, _gradients(call, changed), expected, kind)
+
+
+def _check_expanded(call: Call) -> None:
+    plain = [torch.ones_like(gradient) for gradient in _random_grads(call)]
+    expanded = [torch.ones((), dtype=each.dtype, device=each.device).expand(each.shape) for each in plain]
+    _expect_same(call, _gradients(call, expanded), _gradients(call, plain), "expanded from one element", coherent=True)
+
+
+def _check_unused(call: Call) -> None:
+    plain = _random_grads(call)
+    if len(plain) == 1:
+        return
+    for place, gradient in enumerate(plain):
+        alone: list[Tensor | None] = [None] * len(plain)
+        alone[place] = gradient
+        zeros = [each if i == place else torch.zeros_like(each) for i, each in enumerate(plain)]
+        _expect_same(call, _gradients(call, alone), _gradients(call, zeros), f"of result {place + 1} alone")
+
+
+PROPERTY = Property(check, sanitized=True)

@@ -1,0 +1,68 @@
+"""Inputs are left alone, and results are memory of their own.
+
+Proves: no argument is changed, bit for bit, by forward or backward, nor an incoming gradient; no result shares memory
+with an argument, with another result, or with the result of an earlier call.
+
+Cannot prove: that nothing outside of the tensors is written; `memory_bounds` and the sanitizers look there.
+"""
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from torchgraft.checking.case import Call, Case, differentiable, tensors_of
+from torchgraft.checking.comparing import expect, expect_equal
+from torchgraft.checking.property import Property
+
+
+def check(case: Case) -> None:
+    """See the module."""
+    case.each(_check_forward, case.table())
+    case.each(_check_backward, case.table(empty=False, count=12))
+
+
+def _address(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def _check_forward(call: Call) -> None:
+    arguments = call.arguments
+    before = [tensor.clone() for tensor in tensors_of(arguments)]
+    versions = [tensor._version for tensor in tensors_of(arguments)]
+    results = [result for result in tree_leaves(call.operator.raw(*arguments)) if result.numel()]
+    for tensor, copy, version in zip(tensors_of(arguments), before, versions, strict=True):
+        expect_equal(tensor, copy, what="an argument", why=" after the call from before it")
+        expect(tensor._version == version, "an argument was written to, although with the same values")
+    inputs = {_address(tensor) for tensor in tensors_of(arguments) if tensor.numel()}
+    for result in results:
+        expect(_address(result) not in inputs, "a result shares its memory with an argument")
+    expect(len({_address(result) for result in results}) == len(results), "two results share their memory")
+
+    kept = [result.clone() for result in results]
+    others = call.sample.make(call.device, call.dtype, call.seed + 1)
+    later = [result for result in tree_leaves(call.operator.raw(*others)) if result.numel()]
+    for one, other, copy in zip(results, later, kept, strict=True):
+        expect(_address(one) != _address(other), "the results of two calls share their memory")
+        expect_equal(one, copy, what="a result", why=" after a later call")
+
+
+def _check_backward(call: Call) -> None:
+    arguments = differentiable(call.arguments)
+    tensors = tensors_of(arguments)
+    before = [tensor.detach().clone() for tensor in tensors]
+    results = tree_leaves(call.operator(*arguments))
+    generator = call.generator()
+    output_grads = [call.randn_like(result, generator) for result in results]
+    copies = [gradient.clone() for gradient in output_grads]
+    gradients = torch.autograd.grad(results, tensors, output_grads, allow_unused=True)
+    for tensor, copy in zip(tensors, before, strict=True):
+        expect_equal(tensor.detach(), copy, what="an argument", why=" after backward from before it")
+    for gradient, copy in zip(output_grads, copies, strict=True):
+        expect_equal(gradient, copy, what="an incoming gradient", why=" after backward from before it")
+    present = [gradient for gradient in gradients if gradient is not None and gradient.numel()]
+    foreign = {_address(tensor) for tensor in (*tensors, *results)}
+    for gradient in present:
+        expect(_address(gradient) not in foreign, "a gradient shares its memory with an argument or a result")
+
+
+PROPERTY = Property(check, sanitized=True)

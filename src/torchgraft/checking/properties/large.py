@@ -1,0 +1,100 @@
+"""More than 2**31 elements are counted in 64 bits.
+
+Proves: inputs whose elements lie more than 2**31 elements apart are read at the right addresses; on CUDA, where memory
+allows, a result of more than 2**31 elements is right in every part.
+
+Cannot prove: on CPU, anything about tensors that really have so many elements: they would take minutes.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from torchgraft.checking.case import Call, Case, in_float64
+from torchgraft.checking.comparing import expect
+from torchgraft.checking.property import NotApplicable, Property
+from torchgraft.sampling import Drawn, Large
+
+_FAR = 2**31 + 64
+_PARTS = 16
+
+
+def check(case: Case) -> None:
+    """See the module."""
+    samples = [
+        sample
+        for sample in case.table(small=True, empty=False)
+        if any(each.shape and max(each.shape[:1]) in (2, 3) for each in sample.tensors)
+    ]
+    if not samples and not case.samples.large:
+        raise NotApplicable("no sample has a first dimension of 2 or 3, and there is no large one")
+    case.each(_check_far_apart, samples[:2])
+    if case.device.type == "cuda" and not case.quick:
+        for large in case.samples.large:
+            _check_many(case, large)
+
+
+def _check_far_apart(call: Call) -> None:
+    arguments = call.arguments
+    expected = call.expected()
+    for place, argument in enumerate(arguments):
+        if isinstance(argument, Tensor) and argument.dim() and argument.shape[0] in (2, 3):
+            far = _far_apart(argument)
+            name = call.operator.arguments[place].name
+            changed = (*arguments[:place], far, *arguments[place + 1 :])
+            what = f"the result of {name} with 2**31 elements from one to the next of its first dimension"
+            call.expect_close(call.operator(*changed), expected, what=what)
+
+
+def _far_apart(tensor: Tensor) -> Tensor:
+    """An equal tensor, spread over memory; on CPU only what is touched of it is ever backed."""
+    inner = tensor[0].contiguous()
+    needed = _FAR * (tensor.shape[0] - 1) + inner.numel()
+    try:
+        room = torch.empty(needed, dtype=tensor.dtype, device=tensor.device)
+    except RuntimeError:
+        raise NotApplicable(f"there is no room for {needed * tensor.element_size() / 2**30:.0f} GiB") from None
+    return room.as_strided(tensor.shape, (_FAR, *inner.stride())).copy_(tensor)
+
+
+def _check_many(case: Case, large: Large) -> None:
+    device, dtype = case.device, torch.float16 if torch.float16 in (case.operator.dtypes or ()) else case.dtype
+    elements = max(torch.Size(each.shape).numel() for each in large.sample.tensors)
+    expect(elements > 2**31, "the large sample has no tensor of more than 2**31 elements", found=elements)
+    free, _ = torch.cuda.mem_get_info(device)
+    needed = 4 * large.sample.elements * dtype.itemsize
+    if free < needed:
+        raise NotApplicable(f"it needs {needed / 2**30:.0f} GiB of free memory, there are {free / 2**30:.0f}")
+    with case.doing(f"sample {large.sample.name!r}"):
+        arguments = tuple(_make(each, device, dtype) for each in large.sample.arguments)
+        found = tree_leaves(case.operator(*arguments))
+        batch = arguments[large.batched[0]].shape[0]
+        size = -(-batch // _PARTS)
+        sums: list[Tensor] = []
+        for first in range(0, batch, size):
+            part = slice(first, min(first + size, batch))
+            cut = tuple(value[part] if place in large.batched else value for place, value in enumerate(arguments))
+            expected = tree_leaves(case.operator.visible(case.operator.reference(*in_float64(cut))))
+            call = case.call(large.sample)
+            if large.combine == "concatenate":
+                summed = case.samples.summed(*cut)
+                for one, other in zip(found, expected, strict=True):
+                    call.expect_close(one[part], other, dtype=dtype, summed=summed, what=f"images {part.start} and on")
+            else:
+                sums = [a + b for a, b in zip(sums, expected, strict=True)] if sums else expected
+        if sums:
+            for one, other in zip(found, sums, strict=True):
+                call.expect_close(one, other, dtype=dtype, summed=case.samples.summed(*arguments))
+
+
+def _make(argument: Any, device: torch.device, dtype: torch.dtype) -> Any:
+    """On the device: values from the host would take longer than the kernel by far."""
+    if not isinstance(argument, Drawn):
+        return argument
+    layout = torch.channels_last if argument.channels_last else torch.contiguous_format
+    return torch.empty(argument.shape, device=device, dtype=dtype, memory_format=layout).normal_()
+
+
+PROPERTY = Property(check)

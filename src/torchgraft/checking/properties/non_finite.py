@@ -1,0 +1,51 @@
+"""NaN and infinity go where the reference sends them.
+
+Proves: on the samples where the definition says what becomes of them, one NaN or one infinity of either sign anywhere
+in an argument gives NaN, infinity and finite values in the same places as the reference.
+
+Cannot prove: anything where PyTorch's own implementations differ, as they do where a kernel lies over padding.
+"""
+
+from random import Random
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from torchgraft.checking.case import Call, Case
+from torchgraft.checking.comparing import expect, expect_equal
+from torchgraft.checking.property import NotApplicable, Property
+
+_VALUES = (float("nan"), float("inf"), float("-inf"))
+
+
+def check(case: Case) -> None:
+    """See the module."""
+    samples = [each for each in case.table(small=True, empty=False) if case.samples.non_finite(each)]
+    if not samples:
+        raise NotApplicable("on no sample the definition says what becomes of NaN and infinity")
+    case.each(_check_each, samples[:6])
+
+
+def _check_each(call: Call) -> None:
+    random = Random(call.seed)
+    for place, argument in enumerate(call.arguments):
+        if not isinstance(argument, Tensor):
+            continue
+        for value in _VALUES:
+            arguments = call.arguments
+            arguments[place][tuple(random.randrange(size) for size in argument.shape)] = value
+            found = tree_leaves(call.operator(*arguments))
+            expected = tree_leaves(call.expected(arguments))
+            name = f"{call.operator.arguments[place].name} with one {value}"
+            for one, other in zip(found, expected, strict=True):
+                expect(one.shape == other.shape, f"the result of {name} has the wrong shape")
+                # NaN is equal to NaN here, and 1 stands for whatever is finite.
+                expect_equal(_kinds(one), _kinds(other), what=f"what is finite in the result of {name}")
+
+
+def _kinds(tensor: Tensor) -> Tensor:
+    return torch.where(tensor.isfinite(), 1.0, tensor.double())
+
+
+PROPERTY = Property(check)

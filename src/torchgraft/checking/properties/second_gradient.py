@@ -1,0 +1,66 @@
+"""The second gradient is that of the reference, and that of the first gradient's values.
+
+Proves: in float64, on small samples, the gradients of the gradients, with respect to arguments and to the incoming
+gradient, are those of the reference, and those that differences of the first gradient give.
+
+Cannot prove: anything about third derivatives. Operators whose gradients are made of operators have those as well.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.gradcheck import GradcheckError
+from torch.utils._pytree import tree_leaves
+
+from torchgraft.checking.case import Call, Case, differentiable, of_tensors, tensors_of
+from torchgraft.checking.comparing import Mismatch
+from torchgraft.checking.properties.gradient import NUMERICAL_ELEMENTS, tensor_places
+from torchgraft.checking.property import Property
+
+
+def check(case: Case) -> None:
+    """See the module."""
+    case.each(_check_against_reference, case.table(empty=False, small=True, count=12))
+    case.each(_check_numerically, case.table(empty=False, below=NUMERICAL_ELEMENTS, count=8))
+
+
+def _check_against_reference(call: Call) -> None:
+    found = _second_gradients(call, call.operator)
+    expected = _second_gradients(call, lambda *values: call.operator.visible(call.operator.reference(*values)))
+    names = [call.operator.arguments[place].name for place in tensor_places(call)]
+    results = len(found) - len(names)
+    names += ["the incoming gradient" if results == 1 else f"incoming gradient {i + 1}" for i in range(results)]
+    summed = max(1, call.sample.elements) * call.summed
+    for name, one, other in zip(names, found, expected, strict=True):
+        call.expect_close(one, other, summed=summed, scale=10.0, what=f"the second gradient with respect to {name}")
+
+
+def _second_gradients(call: Call, function: Callable[..., Any]) -> Sequence[Tensor]:
+    arguments = differentiable(call.arguments)
+    tensors = tensors_of(arguments)
+    results = tree_leaves(function(*arguments))
+    generator = call.generator()
+    output_grads = [call.randn_like(result, generator).requires_grad_() for result in results]
+    first = torch.autograd.grad(
+        results, tensors, output_grads, create_graph=True, allow_unused=True, materialize_grads=True
+    )
+    directions = [call.randn_like(gradient, generator) for gradient in first]
+    along = torch.stack([(gradient * direction).sum() for gradient, direction in zip(first, directions, strict=True)])
+    # A gradient that is constant, as that of a sum, has none itself.
+    if not along.requires_grad:
+        return [torch.zeros_like(each) for each in (*tensors, *output_grads)]
+    return torch.autograd.grad(along.sum(), (*tensors, *output_grads), allow_unused=True, materialize_grads=True)
+
+
+def _check_numerically(call: Call) -> None:
+    arguments = differentiable(call.arguments)
+    try:
+        torch.autograd.gradgradcheck(of_tensors(call.operator, arguments), tensors_of(arguments), fast_mode=True)
+    except GradcheckError as error:
+        message = " ".join(str(error).split())[:400]
+        raise Mismatch(f"differences of its gradient give another second gradient: {message}") from None
+
+
+PROPERTY = Property(check, dtypes=(torch.float64,))

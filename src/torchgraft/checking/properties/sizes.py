@@ -1,0 +1,19 @@
+"""The value is that of the reference on sizes that nobody chose.
+
+Proves: on samples that are drawn at random, and shrunk where one fails, the result is what the reference gives in
+float64.
+
+Cannot prove: anything about sizes that the operator's `draw` does not reach; large ones stand in the table of samples.
+"""
+
+from torchgraft.checking.case import Case
+from torchgraft.checking.properties.value import check_value
+from torchgraft.checking.property import Property
+
+
+def check(case: Case) -> None:
+    """See the module."""
+    case.drawn(check_value, examples=200)
+
+
+PROPERTY = Property(check, dtypes=None, sanitized=True)
