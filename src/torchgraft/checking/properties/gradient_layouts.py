@@ -4,8 +4,8 @@ Proves: where incoming gradients are laid out as the results are, each gradient 
 contiguous and in channels_last. One laid out otherwise would be copied by whatever adds it up, and distributed training
 warns of it.
 
-Cannot prove: anything for an operator without a formula of its own, whose gradients are laid out as the reference's; nor
-where an argument is contiguous and channels_last at once, as with one channel, and tells its layout to nobody.
+Cannot prove: anything for an operator without a formula of its own, whose gradients are laid out as the reference's
+are; nor where an argument is contiguous and channels_last at once, as with one channel, and tells its layout to nobody.
 """
 
 import torch
