@@ -12,7 +12,7 @@ Settings = dict[str, Any] | None
 
 
 def _torch_requirement() -> list[str]:
-    path = Path(__file__).parent.parent / "cmake/torch_headers.py"
+    path = Path(__file__).parent.parent / "src/torchgraft/cmake/torch_headers.py"
     spec = importlib.util.spec_from_file_location("torch_headers", path)
     assert spec is not None
     assert spec.loader is not None

@@ -7,6 +7,14 @@
 #include <cstdint>
 #include <cstring>
 
+#ifdef TORCHGRAFT_STD_THREADS
+#include <algorithm>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <vector>
+#endif
+
 // A function so marked is compiled three times and the dynamic linker picks one. It must hold the hot loop
 // itself: what it calls is cloned only if it is inlined into it (TORCHGRAFT_INLINE).
 #if defined(__x86_64__) && defined(__linux__) && defined(__GLIBC__) && defined(__GNUC__) && \
@@ -73,6 +81,35 @@ TORCHGRAFT_INLINE void store(const V& vector, T* to) {
   std::memcpy(to, &vector, sizeof(V));
 }
 
+#ifdef TORCHGRAFT_STD_THREADS
+
+// For ThreadSanitizer, which knows std::thread and not the OpenMP runtime that PyTorch's loop stands on, and
+// would report races where there are none. Four threads whatever `grain` is: so that a race shows on small
+// tensors too, and a kernel whose pieces may be larger must bear smaller ones.
+template <typename Function>
+void parallel_for(int64_t begin, int64_t end, int64_t /*grain*/, const Function& function) {
+  if (begin >= end) return;
+  const int64_t pieces = std::min<int64_t>(4, end - begin);
+  const int64_t length = (end - begin + pieces - 1) / pieces;
+  std::exception_ptr error;
+  std::mutex error_mutex;
+  std::vector<std::thread> threads;
+  for (int64_t first = begin; first < end; first += length) {
+    threads.emplace_back([&, first] {
+      try {
+        function(first, std::min(first + length, end));
+      } catch (...) {
+        const std::lock_guard<std::mutex> lock(error_mutex);
+        error = std::current_exception();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  if (error) std::rethrow_exception(error);
+}
+
+#else
+
 // `function(begin, end)` over pieces of [begin, end), on the threads of `torch.set_num_threads`. Below
 // `grain` iterations it runs where it is called.
 template <typename Function>
@@ -84,5 +121,7 @@ void parallel_for(int64_t begin, int64_t end, int64_t grain, const Function& fun
   }
   torch::stable::parallel_for(begin, end, grain, function);
 }
+
+#endif
 
 }  // namespace torchgraft

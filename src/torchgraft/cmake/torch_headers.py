@@ -1,7 +1,7 @@
 """Prints the include directory of the PyTorch whose headers the kernels are compiled against.
 
-Only headers are needed: the libraries link against empty stand-ins (see CMakeLists.txt). So a PyTorch that cannot be
-imported, as in an isolated build, still serves, and the build need not download another one.
+Only headers are needed: the libraries link against empty stand-ins (see TorchgraftKernels.cmake). So a PyTorch that
+cannot be imported, as in an isolated build, still serves, and the build need not download another one.
 """
 
 import importlib.util

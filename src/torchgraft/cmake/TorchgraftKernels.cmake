@@ -1,0 +1,137 @@
+# How kernels are built, ours and yours: libraries on PyTorch's stable ABI.
+#
+#   include(<package>/cmake/TorchgraftKernels.cmake)
+#   torchgraft_add_kernels(mypackage CPU softplus.cpp CUDA softplus.cu)
+#
+# adds the targets `mypackage_cpu` and, where there is a CUDA compiler, `mypackage_cuda`: the libraries of those names
+# that `torchgraft.native.load("mypackage", directory)` finds.
+#
+# Nothing of PyTorch is needed but its headers, so one build serves every Python and every PyTorch from 2.11 on. Each
+# library names libtorch as a dependency through an empty stand-in with its soname: PyTorch's own libraries are not
+# global, and without that entry the dynamic linker would not look into them.
+#
+# To be included after project(), which must enable CXX.
+include_guard(GLOBAL)
+
+option(TORCHGRAFT_CUDA "Build CUDA libraries where there is a CUDA compiler" ON)
+option(TORCHGRAFT_WERROR "Treat warnings in kernels as errors" OFF)
+set(TORCHGRAFT_SANITIZER "" CACHE STRING
+    "Build CPU libraries with 'address' (and undefined behaviour) or 'thread' sanitizer")
+
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release)
+endif()
+
+set(_torchgraft_cmake "${CMAKE_CURRENT_LIST_DIR}")
+cmake_path(GET _torchgraft_cmake PARENT_PATH _torchgraft_package)
+
+find_package(Python COMPONENTS Interpreter REQUIRED)
+execute_process(
+  COMMAND "${Python_EXECUTABLE}" "${_torchgraft_cmake}/torch_headers.py"
+  OUTPUT_VARIABLE _torchgraft_torch_include OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
+message(STATUS "PyTorch headers: ${_torchgraft_torch_include}")
+
+if(TORCHGRAFT_CUDA)
+  include(CheckLanguage)
+  check_language(CUDA)
+  if(CMAKE_CUDA_COMPILER)
+    if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
+      set(CMAKE_CUDA_ARCHITECTURES 75-real 80-real 90-real 100-real 120)
+    endif()
+    enable_language(CUDA)
+  else()
+    message(STATUS "torchgraft: no CUDA compiler (nvcc) found, building the CPU library only. "
+                   "Install the CUDA toolkit and build again for the CUDA library.")
+  endif()
+endif()
+
+# An empty library with the soname of one of PyTorch's own.
+function(_torchgraft_add_stand_in name)
+  if(TARGET ${name})
+    return()
+  endif()
+  set(source "${CMAKE_BINARY_DIR}/stand_in/${name}.cpp")
+  file(CONFIGURE OUTPUT "${source}" CONTENT "")
+  add_library(${name} SHARED "${source}")
+  set_target_properties(${name} PROPERTIES LIBRARY_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/stand_in")
+endfunction()
+
+# What the libraries for all devices share.
+function(_torchgraft_add_library target)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;STAND_INS")
+  add_library(${target} MODULE ${arg_SOURCES})
+  # No path of the build machine in the library: PyTorch is found because it is loaded already.
+  set_target_properties(${target} PROPERTIES
+    PREFIX "" SKIP_BUILD_RPATH ON INSTALL_RPATH ""
+    CXX_STANDARD 20 CXX_STANDARD_REQUIRED ON CXX_EXTENSIONS OFF
+    CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
+  target_include_directories(${target} PRIVATE "${_torchgraft_package}/include")
+  target_include_directories(${target} SYSTEM PRIVATE "${_torchgraft_torch_include}")
+  # 2.11: a header that is not stable since then is a compile error.
+  target_compile_definitions(${target} PRIVATE TORCH_TARGET_VERSION=0x020b000000000000ULL)
+  target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra>)
+  if(TORCHGRAFT_WERROR)
+    target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Werror>)
+  endif()
+  foreach(name IN LISTS arg_STAND_INS)
+    _torchgraft_add_stand_in(${name})
+  endforeach()
+  target_link_libraries(${target} PRIVATE ${arg_STAND_INS})
+  if(APPLE)
+    target_link_options(${target} PRIVATE -undefined dynamic_lookup)
+  else()
+    # The version script: nothing is exported. What a library holds it registers as it is loaded.
+    target_link_options(${target} PRIVATE -Wl,--no-as-needed
+                        "-Wl,--version-script=${_torchgraft_cmake}/no_exports.map")
+  endif()
+endfunction()
+
+# Instrumented, and in one version for the least of processors: the resolvers of others run before a sanitizer does.
+function(_torchgraft_sanitize target)
+  if(TORCHGRAFT_SANITIZER STREQUAL "address")
+    set(flags -fsanitize=address,undefined -fno-sanitize=vptr -fno-sanitize-recover=all)
+    target_compile_definitions(${target} PRIVATE _GLIBCXX_ASSERTIONS)
+  elseif(TORCHGRAFT_SANITIZER STREQUAL "thread")
+    set(flags -fsanitize=thread)
+    target_compile_definitions(${target} PRIVATE TORCHGRAFT_STD_THREADS)
+  else()
+    message(FATAL_ERROR "TORCHGRAFT_SANITIZER must be 'address' or 'thread', got '${TORCHGRAFT_SANITIZER}'")
+  endif()
+  target_compile_definitions(${target} PRIVATE TORCHGRAFT_NO_CLONES)
+  target_compile_options(${target} PRIVATE ${flags} -O1 -g -fno-omit-frame-pointer)
+  target_link_options(${target} PRIVATE ${flags})
+endfunction()
+
+# torchgraft_add_kernels(<namespace> [CPU <sources>...] [CUDA <sources>...])
+#
+# The namespace is that of the operators in `torch.ops`.
+function(torchgraft_add_kernels namespace)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "CPU;CUDA")
+  if(arg_UNPARSED_ARGUMENTS)
+    message(FATAL_ERROR "torchgraft_add_kernels: sources come after CPU or CUDA, got ${arg_UNPARSED_ARGUMENTS}")
+  endif()
+
+  if(arg_CPU)
+    _torchgraft_add_library(${namespace}_cpu SOURCES ${arg_CPU} STAND_INS torch_cpu)
+    # A kernel's sums may be reordered where its source says so (`#pragma omp simd`), and nowhere else.
+    target_compile_options(${namespace}_cpu PRIVATE -O3 -fopenmp-simd -ffp-contract=fast -fno-math-errno
+                           -fno-trapping-math)
+    if(TORCHGRAFT_SANITIZER)
+      _torchgraft_sanitize(${namespace}_cpu)
+    endif()
+  endif()
+
+  if(arg_CUDA AND TORCHGRAFT_CUDA AND CMAKE_CUDA_COMPILER)
+    _torchgraft_add_library(${namespace}_cuda SOURCES ${arg_CUDA} STAND_INS torch_cpu torch_cuda)
+    target_compile_definitions(${namespace}_cuda PRIVATE USE_CUDA)
+    # -t 0: architectures are compiled side by side. 20012, 20013, 20014, 20015: noise from annotations in PyTorch's
+    # headers.
+    target_compile_options(${namespace}_cuda PRIVATE -O3 --expt-relaxed-constexpr --compress-mode=size -t 0
+                           -Xcompiler=-Wall,-Wextra -diag-suppress=20012,20013,20014,20015)
+    if(TORCHGRAFT_WERROR)
+      target_compile_options(${namespace}_cuda PRIVATE --Werror all-warnings)
+    endif()
+    set_target_properties(${namespace}_cuda PROPERTIES
+      CUDA_STANDARD 20 CUDA_STANDARD_REQUIRED ON CUDA_RUNTIME_LIBRARY Static CUDA_VISIBILITY_PRESET hidden)
+  endif()
+endfunction()

@@ -1,0 +1,112 @@
+"""Building kernels as a user does: one tiny operator, compiled once; and what a build that fails says."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from torchgraft import building
+from torchgraft.building import BuildError, build
+
+KERNEL = """
+#include <torchgraft/cpu.h>
+#include <torchgraft/dispatch.h>
+#include <torchgraft/layout.h>
+#include <torchgraft/registration.h>
+
+using namespace torchgraft;
+
+Tensor twice_cpu(Tensor input) {
+  TORCHGRAFT_CHECK(input.scalar_type() == ScalarType::Float, "float32 only");
+  const Tensor source = to_contiguous(input);
+  Tensor output = empty_as(source);
+  const float* from = static_cast<const float*>(source.const_data_ptr());
+  float* to = static_cast<float*>(output.mutable_data_ptr());
+  parallel_for(0, output.numel(), 2, [&](int64_t begin, int64_t end) {
+    TORCHGRAFT_CHECK(from[begin] != 13, "thirteen");
+    for (int64_t i = begin; i < end; ++i) to[i] = 2 * from[i];
+  });
+  return output;
+}
+
+TORCHGRAFT_KERNEL(building, CPU, twice, twice_cpu)
+"""
+
+PROGRAM = """
+import sys, torch, torchgraft
+from pathlib import Path
+operator = torchgraft.Operator(
+    "building::twice(Tensor input) -> Tensor", reference=lambda input: 3 * input, output=torch.empty_like
+)
+torchgraft.native.load("building", Path(sys.argv[1]))
+print([library.problem for library in torchgraft.native.libraries() if library.namespace == "building"][0])
+print(operator(torch.arange(5.0)).tolist())
+try:
+    operator(torch.full((5,), 13.0))
+except RuntimeError:
+    print("refused")
+"""
+
+
+@pytest.fixture(scope="module")
+def kernel(tmp_path_factory):
+    path = tmp_path_factory.mktemp("sources with a space") / "cpu.cpp"
+    path.write_text(KERNEL)
+    return path
+
+
+def run_with(directory: Path) -> str:
+    command = [sys.executable, "-W", "ignore", "-c", PROGRAM, str(directory)]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def test_a_users_kernel_is_built_and_found(kernel, tmp_path):
+    build("building", [kernel, kernel.parent / "operator.py"], tmp_path)
+    assert run_with(tmp_path).splitlines() == ["", "[0.0, 2.0, 4.0, 6.0, 8.0]", "refused"]
+
+    # Nothing changed, and nothing is done; then something does.
+    built = (tmp_path / "building_cpu.so").stat().st_mtime_ns
+    build("building", [kernel], tmp_path)
+    assert (tmp_path / "building_cpu.so").stat().st_mtime_ns == built
+
+    broken = tmp_path / "broken.cpp"
+    broken.write_text(KERNEL.replace("float* to =", "float* to = nonsense +"))
+    with pytest.raises(BuildError, match=r"(?s)building does not build:\n.*broken\.cpp:14:\d+: error: .*nonsense"):
+        build("building", [broken], tmp_path)
+
+
+def test_the_loop_for_threads_that_a_sanitizer_knows(kernel, tmp_path):
+    # The loop alone, without the sanitizer, whose runtime would have to be loaded first.
+    unsanitized = tmp_path / "cpu.cpp"
+    unsanitized.write_text("#define TORCHGRAFT_STD_THREADS\n" + kernel.read_text())
+    build("building", [unsanitized], tmp_path)
+    assert run_with(tmp_path).splitlines() == ["", "[0.0, 2.0, 4.0, 6.0, 8.0]", "refused"]
+
+
+def test_what_is_missing_is_named(kernel, tmp_path, monkeypatch):
+    with pytest.raises(BuildError, match="nothing to compile"):
+        build("building", [tmp_path / "operator.py"], tmp_path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(building.sys, "executable", str(tmp_path / "python"))
+        patch.setenv("PATH", str(tmp_path))
+        with pytest.raises(BuildError, match=r"cmake is not installed; pip install 'torchgraft\[check\]'"):
+            build("building", [kernel], tmp_path)
+
+    with monkeypatch.context() as patch:
+        patch.delenv("CXX", raising=False)
+        patch.setenv("PATH", str(Path(sys.executable).parent))
+        with pytest.raises(BuildError, match=r"no C\+\+ compiler: install g\+\+"):
+            build("building", [kernel], tmp_path)
+
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(BuildError, match="CXX says no-such-compiler"):
+        build("building", [kernel], tmp_path)
+
+
+def test_the_first_error_is_shown_and_not_a_flag_that_is_called_so():
+    output = "FAILED: x.o\nc++ -Werror -c x.cpp\nx.cpp:3:7: error: no\n  3 | what\n[2/3] y.o\nninja: build stopped\n"
+    assert building._first_error(output) == "x.cpp:3:7: error: no\n  3 | what"
+    assert building._first_error("x.cu(3): error: no\n").startswith("x.cu(3)")
+    assert building._first_error("one\ntwo\n") == "one\ntwo"
