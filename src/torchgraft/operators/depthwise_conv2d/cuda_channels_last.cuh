@@ -258,12 +258,12 @@ __global__ void __launch_bounds__(kLargeKernelThreads, 2)
     Accumulate held[kPixels + kTapsAtATime][kChannels];
 #pragma unroll
     for (int i = 0; i < kPixels; ++i) load(source_x + i, held[i]);
-#pragma unroll 5
-    for (int column = 0; column < padded_width; column += kTapsAtATime) {
+    const auto take_taps = [&](int column, int count) {
 #pragma unroll
       for (int i = 0; i < kTapsAtATime; ++i) load(source_x + column + kPixels + i, held[kPixels + i]);
 #pragma unroll
       for (int tap = 0; tap < kTapsAtATime; ++tap) {
+        if (tap >= count) break;
         Accumulate taps[kChannels];
         load_channels(shared_weight + (column + tap) * pitch + threadIdx.x * kChannels, taps);
 #pragma unroll
@@ -277,7 +277,12 @@ __global__ void __launch_bounds__(kLargeKernelThreads, 2)
 #pragma unroll
         for (int k = 0; k < kChannels; ++k) held[i][k] = held[i + kTapsAtATime][k];
       }
-    }
+    };
+    int column = 0;
+#pragma unroll 5
+    for (; column + kTapsAtATime <= kernel_width; column += kTapsAtATime) take_taps(column, kTapsAtATime);
+    // The zeros behind the last tap are not multiplied: they would make NaN of what is not finite there.
+    if (column < kernel_width) take_taps(column, kernel_width - column);
   }
 
   if (!active) return;

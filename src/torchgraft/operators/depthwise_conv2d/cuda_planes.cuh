@@ -226,21 +226,26 @@ __global__ void __launch_bounds__(kTileThreads, 4)
       load_row<kStrip, kTapGroup>(values, first);
 #pragma unroll
       for (int i = 0; i < kStrip; ++i) held[i] = first[i];
-      // Three turns rename twelve held values all the way round, so that none need be moved.
-#pragma unroll 3
-      for (int column = 0; column < kernel.padded_width; column += kTapGroup) {
+      const auto take_taps = [&](int column, int count) {
         const Group next = *reinterpret_cast<const Group*>(values + column + kStrip);
         const Group group = *reinterpret_cast<const Group*>(row_weight + column);
 #pragma unroll
         for (int i = 0; i < kTapGroup; ++i) held[kStrip + i] = next[i];
 #pragma unroll
         for (int tap = 0; tap < kTapGroup; ++tap) {
+          if (tap >= count) break;
 #pragma unroll
           for (int i = 0; i < kStrip; ++i) sums[i] += group[tap] * held[i + tap];
         }
 #pragma unroll
         for (int i = 0; i < kStrip; ++i) held[i] = held[i + kTapGroup];
-      }
+      };
+      int column = 0;
+      // Three turns rename twelve held values all the way round, so that none need be moved.
+#pragma unroll 3
+      for (; column + kTapGroup <= kernel.width; column += kTapGroup) take_taps(column, kTapGroup);
+      // The zeros behind the last tap are not multiplied: they would make NaN of what is not finite there.
+      if (column < kernel.width) take_taps(column, kernel.width - column);
     }
   }
 

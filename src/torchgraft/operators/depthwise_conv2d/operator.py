@@ -345,7 +345,7 @@ def _explain_sizes(
     )
     output = (batch, output_channels, *window.output_size(*size, *kernel_size))
     largest = max(math.prod(output), batch * channels * math.prod(size))
-    fits = largest < 2**60 and max(*rooms, *spans, *window.stride) < 2**40
+    fits = largest < 2**60 and max(*rooms, *spans, *window.stride, *window.dilation) < 2**40
     _require(fits, name, "these sizes make a tensor that no memory can hold")
     return output
 
