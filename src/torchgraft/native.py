@@ -1,5 +1,6 @@
 """Finds and loads the compiled libraries of a package, and says why one is missing."""
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,12 +33,17 @@ def load(namespace: str, directory: Path) -> None:
     Nothing is raised where one is missing or does not load: its operators then run on their references, and every
     warning about that gives the reason found here.
 
+    The variable TORCHGRAFT_LIBRARIES names a directory that goes before: a library of that name in it is loaded
+    instead. `graft check --sanitize` puts instrumented builds there.
+
     Args:
         namespace: the operators' namespace in `torch.ops`, and the stem of the libraries' names.
         directory: where the libraries lie; for an installed package its own `lib` folder.
     """
     for device in ("cpu", "cuda"):
         path = directory / f"{namespace}_{device}.so"
+        if (instead := os.environ.get("TORCHGRAFT_LIBRARIES")) and Path(instead, path.name).is_file():
+            path = Path(instead, path.name)
         _libraries[namespace, device] = NativeLibrary(namespace, device, path, _try_to_load(device, path))
 
 

@@ -8,11 +8,12 @@ import os
 import shlex
 import signal
 import sys
+import tempfile
 import time
 import traceback
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -37,7 +38,8 @@ _SECONDS_TO_END = 900.0
 class Job:
     """One property of one operator on one device in one dtype; travels to another process.
 
-    `samples` is None for those beside the operator's declaration: samples hold functions, which do not travel.
+    `samples` is None for those beside the operator's declaration: samples hold functions, which do not travel. `under`
+    is the sanitizer under which the property is run again, or an empty string.
     """
 
     property_name: str
@@ -48,6 +50,7 @@ class Job:
     seed: int = 0
     quick: bool = False
     only: str | None = None
+    under: str = ""
 
     @property
     def name(self) -> str:
@@ -68,6 +71,8 @@ class Job:
         words += ["--dtype", self.dtype_name, "--seed", str(self.seed)]
         if self.quick:
             words.append("--quick")
+        if self.under:
+            words.append("--sanitize")
         if sample and not sample.endswith("(drawn)"):
             words += ["--sample", sample]
         return shlex.join(words)
@@ -176,11 +181,14 @@ def _format(error: BaseException) -> str:
 _in_worker = False
 
 
-def _work(connection: Connection, modules: Sequence[str]) -> None:
+def _work(connection: Connection, modules: Sequence[str], output: str) -> None:
     """What a worker does: imports the operators' modules, then runs jobs until there are no more."""
     global _in_worker
     _in_worker = True
-    # Python's own message about a crash would stand in the middle of the table; the parent tells of it.
+    # What is said about a crash would stand in the middle of the table; the parent tells of it.
+    file = os.open(output, os.O_WRONLY | os.O_APPEND)
+    os.dup2(file, 1)
+    os.dup2(file, 2)
     warnings.simplefilter("ignore")
     for module in modules:
         importlib.import_module(module)
@@ -190,33 +198,43 @@ def _work(connection: Connection, modules: Sequence[str]) -> None:
 
 
 @contextmanager
-def _patient_threads() -> Iterator[None]:
-    """Has processes that are started here wait for work asleep: spinning, the threads of several take the cores."""
-    before = os.environ.get("OMP_WAIT_POLICY")
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+def _environment(more: Mapping[str, str]) -> Iterator[None]:
+    """Gives processes that are started here further variables."""
+    # They wait for work asleep: spinning, the threads of several take the cores.
+    more = {"OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE"), **more}
+    before = {name: os.environ.get(name) for name in more}
+    os.environ.update(more)
     try:
         yield
     finally:
-        if before is None:
-            del os.environ["OMP_WAIT_POLICY"]
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 class _Worker:
     """A process that runs one job at a time, and may die of it."""
 
-    def __init__(self, modules: Sequence[str]) -> None:
+    def __init__(self, modules: Sequence[str], environment: Mapping[str, str]) -> None:
         context = multiprocessing.get_context("spawn")
         self.connection, other = context.Pipe()
-        self.process = context.Process(target=_work, args=(other, modules), daemon=True)
-        with _patient_threads():
+        # What the process says, since its last job began.
+        self.output = tempfile.NamedTemporaryFile("r", prefix="graft-check-", errors="replace")  # noqa: SIM115
+        self.process = context.Process(target=_work, args=(other, modules, self.output.name), daemon=True)
+        with _environment(environment):
             self.process.start()
         other.close()
         self.job: Job | None = None
         self.started = 0.0
         self.doing = ""
+        # Whether it can run no further job.
+        self.spent = False
 
     def give(self, job: Job) -> None:
         self.job, self.started, self.doing = job, time.monotonic(), ""
+        os.truncate(self.output.name, 0)
         self.connection.send(job)
 
     def take(self) -> Result | None:
@@ -230,6 +248,7 @@ class _Worker:
         if kind == "doing":
             self.doing = value
             return None
+        self.spent = kind == "last result"
         result: Result = value
         return result
 
@@ -245,7 +264,10 @@ class _Worker:
         assert self.job is not None
         sample = self.doing.removeprefix("sample ").strip("'") if self.doing.startswith("sample ") else ""
         at = f", while at {self.doing}" if self.doing else ""
-        failure = Failure(f"{how}{at}", sample=sample, reproduce=self.job.reproduce())
+        self.output.seek(0)
+        failure = Failure(
+            f"{how}{at}", sample=sample, reproduce=self.job.reproduce(sample), traceback=self.output.read().strip()
+        )
         return self.job.result("fail", time.monotonic() - self.started, failure=failure)
 
     def end(self) -> None:
@@ -256,6 +278,7 @@ class _Worker:
                 self.process.kill()
             self.process.join(10)
         self.connection.close()
+        self.output.close()
 
 
 def _name_of_exit(code: int | None) -> str:
@@ -268,6 +291,8 @@ def run_jobs(
     jobs: Sequence[Job],
     *,
     workers: int = 1,
+    environment: Mapping[str, str] | None = None,
+    skip: Callable[[Job], str] = lambda job: "",
     on_start: Callable[[Job], None] = lambda job: None,
     on_result: Callable[[Job, Result], None] = lambda job, result: None,
 ) -> list[Result]:
@@ -276,6 +301,8 @@ def run_jobs(
     Args:
         jobs: their operators must be declared in modules that can be imported.
         workers: how many processes at a time.
+        environment: variables for the processes.
+        skip: asked before each job starts: why it need not be run, or an empty string.
         on_start: told of each job as it starts.
         on_result: told of each result as it comes.
 
@@ -291,7 +318,11 @@ def run_jobs(
     def start() -> None:
         while waiting and len(running) < workers:
             number, job = waiting.popleft()
-            worker = idle.pop() if idle else _Worker(modules)
+            if reason := skip(job):
+                results[number] = job.result("not applicable", 0.0, reason=reason)
+                on_result(job, results[number])
+                continue
+            worker = idle.pop() if idle else _Worker(modules, environment or {})
             running[worker] = number
             worker.give(job)
             on_start(job)
@@ -307,10 +338,49 @@ def run_jobs(
                 number = running.pop(worker)
                 results[number] = result
                 on_result(jobs[number], result)
-                if worker.process.is_alive():
+                if worker.process.is_alive() and not worker.spent:
                     idle.append(worker)
+                else:
+                    worker.end()
             start()
     finally:
         for worker in (*running, *idle):
             worker.end()
     return [results[number] for number in range(len(jobs))]
+
+
+def run_everywhere(
+    jobs: Sequence[Job],
+    *,
+    workers: int,
+    on_start: Callable[[Job], None] = lambda job: None,
+    on_result: Callable[[Job, Result], None] = lambda job, result: None,
+) -> list[Result]:
+    """Runs jobs as the command does: those of the CPU in so many processes, then those of a GPU in one.
+
+    Args:
+        jobs: see `run_jobs`.
+        workers: how many processes at a time; 0: all jobs run in this one, and a crash is the end.
+        on_start: told of each job as it starts.
+        on_result: told of each result as it comes.
+
+    Returns:
+        A result a job, in the order of the jobs.
+    """
+    results: dict[int, Result] = {}
+    numbers = range(len(jobs))
+    on_cpu = [number for number in numbers if torch.device(jobs[number].device).type == "cpu"]
+    # One at a time: what a property measures of memory and of streams is the whole device's.
+    on_gpu = [number for number in numbers if number not in set(on_cpu)]
+    for group, processes in ((on_cpu, workers), (on_gpu, min(workers, 1))):
+        chosen = [jobs[number] for number in group]
+        if workers:
+            found = run_jobs(chosen, workers=processes, on_start=on_start, on_result=on_result)
+        else:
+            found = []
+            for job in chosen:
+                on_start(job)
+                found.append(run_job(job))
+                on_result(job, found[-1])
+        results.update(zip(group, found, strict=True))
+    return [results[number] for number in numbers]
