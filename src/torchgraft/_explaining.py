@@ -54,6 +54,13 @@ def _explain_number(name: str, argument: str, kind: str, value: object) -> None:
         raise TypeError(f"{name}: {argument} must be {expected}, got {type(value).__name__}")
     if "int" in kind.lower() and isinstance(value, int) and not -(2**63) <= value < 2**63:
         raise ValueError(f"{name}: {argument} must fit 64 bits, got {value}")
+    if kind == "float" and isinstance(value, int):
+        try:
+            float(value)
+        except OverflowError:
+            raise ValueError(
+                f"{name}: {argument} must fit a float, got an integer of {value.bit_length()} bits"
+            ) from None
 
 
 def _explain_dtypes(name: str, tensors: Mapping[str, Tensor], dtypes: Sequence[torch.dtype] | None) -> None:

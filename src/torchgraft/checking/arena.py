@@ -1,0 +1,184 @@
+"""Memory under watch: what an operator asks PyTorch for is cut out of one arena, and lies between guards.
+
+PyTorch's own kernels of `empty_strided` and `empty` are replaced for as long as an operator runs, on its kind of
+device alone. C++ on the stable ABI reaches them by the same way as Python does, so workspaces are served too.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from torchgraft.checking.case import Call, tensors_of
+from torchgraft.checking.comparing import Mismatch
+
+# With every bit set, floating-point numbers of all sizes are NaN.
+NAN_BYTE = 0xFF
+# Floating-point numbers of all sizes are small and positive.
+NUMBER_BYTE = 0x3C
+
+_GUARD_BYTES = 4096
+_FIRST_BYTES = 1 << 20
+# What PyTorch's allocators promise.
+_ALIGNMENT = {"cpu": 64, "cuda": 512}
+
+_T = TypeVar("_T")
+
+
+class _Full(Exception):  # noqa: N818  a signal to itself
+    """The arena is too small."""
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """Bytes of the arena that belong to a tensor.
+
+    Attributes:
+        start: of its first byte.
+        end: behind its last byte.
+        of: what it is, for a person.
+        asked: whether the operator asked for it; else it is an argument, placed there.
+    """
+
+    start: int
+    end: int
+    of: str
+    asked: bool
+
+
+class Arena:
+    """Memory of one device, every byte of which is known; tensors are cut out of it with guards between them.
+
+    Attributes:
+        device: where it lies.
+        allocations: what has been cut out since it was cleared, in the order of memory.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.allocations: list[Allocation] = []
+        self._memory = torch.empty(_FIRST_BYTES, dtype=torch.uint8, device=device)
+        self._fill = NAN_BYTE
+        self._needed = 0
+        self._lock = threading.Lock()
+
+    def run(self, work: Callable[[], _T], fill: int) -> _T:
+        """Does work that places tensors and is served; again in a larger arena where this one is too small.
+
+        Args:
+            work: what to do; it may be done more than once.
+            fill: the byte that all memory holds before.
+        """
+        while True:
+            self.allocations, self._fill, self._needed = [], fill, 0
+            self._memory.fill_(fill)
+            try:
+                return work()
+            except Exception:
+                # What a kernel lets through may be another exception than the one raised here.
+                if not self._needed:
+                    raise
+            size = max(2 * self._memory.numel(), 2 * self._needed)
+            self._memory = torch.empty(size, dtype=torch.uint8, device=self.device)
+
+    def place(self, tensor: Tensor) -> Tensor:
+        """A copy of a tensor, of its strides, between guards."""
+        described = f"an argument of shape {tuple(tensor.shape)}"
+        placed = self._cut(tensor.shape, tensor.stride(), tensor.dtype, described, asked=False)
+        return placed.copy_(tensor)
+
+    @contextmanager
+    def serving(self) -> Iterator[None]:
+        """A scope in which memory that PyTorch is asked for on this kind of device comes out of the arena."""
+
+        def empty_strided(
+            size: Sequence[int], stride: Sequence[int], *, dtype: torch.dtype | None = None, **where: Any
+        ) -> Tensor:
+            dtype = dtype or torch.get_default_dtype()
+            name = str(dtype).removeprefix("torch.")
+            return self._cut(size, stride, dtype, f"new memory of shape {tuple(size)} in {name}", asked=True)
+
+        def empty(
+            size: Sequence[int],
+            *,
+            dtype: torch.dtype | None = None,
+            memory_format: torch.memory_format | None = None,
+            **where: Any,
+        ) -> Tensor:
+            layout = torch.contiguous_format if memory_format is None else memory_format
+            # A device whose memory is not served.
+            stride = torch.empty(size, device="meta", memory_format=layout).stride()
+            return empty_strided(size, stride, dtype=dtype)
+
+        library = torch.library.Library("aten", "IMPL")
+        key = self.device.type.upper()
+        try:
+            with warnings.catch_warnings():
+                # That a kernel is replaced is the point.
+                warnings.simplefilter("ignore")
+                library.impl("empty_strided", empty_strided, key)
+                library.impl("empty.memory_format", empty, key)
+            yield
+        finally:
+            library._destroy()
+
+    def asked_bytes(self) -> int:
+        """How many bytes the operator has asked for since the arena was cleared."""
+        return sum(each.end - each.start for each in self.allocations if each.asked)
+
+    def expect_guards_intact(self) -> None:
+        """Raises a Mismatch where a byte was written that belongs to no tensor."""
+        borders = [0, *(border for each in self.allocations for border in (each.start, each.end)), self._memory.numel()]
+        for number, (first, last) in enumerate(zip(borders[::2], borders[1::2], strict=True)):
+            written = self._memory[first:last] != self._fill
+            if not written.any():
+                continue
+            places = written.nonzero()
+            before, after = int(places[0]), last - first - 1 - int(places[-1])
+            # A guard lies behind one tensor and before the next; what is nearer was overrun.
+            if number and (before <= after or number == len(self.allocations)):
+                where = f"{before} bytes behind the end of {self.allocations[number - 1].of}"
+            else:
+                where = f"{after + 1} bytes before the start of {self.allocations[number].of}"
+            raise Mismatch(f"{len(places)} bytes are written that belong to no tensor, the nearest {where}")
+
+    def _cut(self, size: Sequence[int], stride: Sequence[int], dtype: torch.dtype, of: str, *, asked: bool) -> Tensor:
+        is_empty = 0 in size
+        extent = 0 if is_empty else 1 + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
+        with self._lock:
+            behind = self.allocations[-1].end if self.allocations else 0
+            alignment = _ALIGNMENT.get(self.device.type, 512)
+            start = -(-(behind + _GUARD_BYTES) // alignment) * alignment
+            end = start + extent * dtype.itemsize
+            if end + _GUARD_BYTES > self._memory.numel():
+                self._needed = end + _GUARD_BYTES
+                raise _Full(f"{of} does not fit")
+            self.allocations.append(Allocation(start, end, of, asked))
+        # `data` is a tensor of its own and no view: tensors of the arena share nothing that autograd knows of.
+        tensor = self._memory.view(dtype).data
+        return tensor.set_(self._memory.untyped_storage(), start // dtype.itemsize, size, stride)
+
+
+def served_call(call: Call, arena: Arena) -> tuple[list[Tensor], list[Tensor | None]]:
+    """Forward and backward out of an arena, for work that it runs: the results, and the gradients of the tensors."""
+    arguments = [
+        arena.place(value).requires_grad_() if isinstance(value, Tensor) else value for value in call.arguments
+    ]
+    with arena.serving():
+        results = tree_leaves(call.operator(*arguments))
+    differentiable = [result for result in results if result.requires_grad]
+    if not differentiable:
+        return results, []
+    generator = call.generator()
+    output_grads = [arena.place(call.randn_like(result, generator)) for result in differentiable]
+    with arena.serving():
+        gradients = torch.autograd.grad(differentiable, tensors_of(arguments), output_grads, allow_unused=True)
+    return results, list(gradients)

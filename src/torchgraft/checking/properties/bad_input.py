@@ -1,0 +1,273 @@
+"""What makes no sense is refused: a clear Python error, never a crash, never a result without meaning.
+
+Proves: each argument in turn made wrong by type, rank, size, dtype or device, numbers made negative, zero or huge, and
+arguments too many and too few: where the reference raises, the operator raises a ValueError or TypeError that names it,
+and, called through `torch.ops`, at least an error; where the reference answers, so does the operator, or refuses as
+clearly. No try ends the process.
+
+Cannot prove: anything about two arguments that are wrong together; nor what huge numbers should give where the
+reference needs more memory or time than this takes.
+"""
+
+from __future__ import annotations
+
+import resource
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from torchgraft.checking.case import Call, Case, in_float64, tensors_of
+from torchgraft.checking.comparing import Mismatch, expect
+from torchgraft.checking.property import Property
+from torchgraft.operator import FLOATING
+
+_BYTES = 4 * 2**30
+_SECONDS = 20.0
+
+
+@dataclass(frozen=True)
+class _Wrong:
+    """A call with one mistake.
+
+    Attributes:
+        what: is wrong, for a person.
+        arguments: of the call.
+        always: whether it is wrong whatever the reference says of it.
+        names: the argument that the error must name; an empty string where none is meant.
+    """
+
+    what: str
+    arguments: tuple[Any, ...]
+    always: bool = False
+    names: str = ""
+
+
+def check(case: Case) -> None:
+    """See the module."""
+    small = case.table(empty=False, small=True)
+    # The smallest, and one with as many tensors as may be.
+    samples = {sample.name: sample for sample in (small[0], max(small, key=lambda sample: len(sample.tensors)))}
+    with _memory_bounded(case.device):
+        case.each(lambda call: _check_call(case, call), samples.values())
+
+
+def _check_call(case: Case, call: Call) -> None:
+    for wrong in _mistakes(call):
+        _check_mistake(case, call, wrong)
+
+
+# The mistakes
+
+
+def _mistakes(call: Call) -> Iterator[_Wrong]:
+    arguments = call.arguments
+    for count in range(len(arguments)):
+        yield _Wrong(f"{count} arguments for {len(arguments)}", arguments[:count], always=True)
+    yield _Wrong("an argument too many", (*arguments, 1), always=True)
+    for place, value in enumerate(arguments):
+        argument = call.operator.arguments[place]
+        wrongs = _wrong_tensors(call, value) if isinstance(value, Tensor) else _wrong_numbers(str(argument.type), value)
+        for wrong in (*_wrong_types(call, str(argument.type)), *wrongs):
+            changed = (*arguments[:place], *wrong.arguments, *arguments[place + 1 :])
+            names = argument.name if wrong.names else ""
+            yield _Wrong(f"{argument.name} {wrong.what}", changed, wrong.always, names)
+
+
+def _wrong_types(call: Call, kind: str) -> Iterator[_Wrong]:
+    """One argument of a wrong type; PyTorch itself takes a tensor of one element for a number, and much for a bool."""
+    pair = torch.ones(2, device=call.device)
+    wrong: dict[str, Sequence[Any]] = {
+        "Tensor": ("text", [1.0], 1.0, None),
+        "Optional[Tensor]": ("text", [1.0], 1.0),
+        "int": ("1", [1], 1.5, None, pair),
+        "SymInt": ("1", [1], 1.5, None, pair),
+        "float": ("1", [1.0], 1j, None, pair),
+        "bool": ("text",),
+    }
+    for value in wrong.get(kind, ()):
+        shown = "two elements of a tensor" if value is pair else repr(value)
+        yield _Wrong(f"made {shown}", (value,), always=True, names="this")
+
+
+def _wrong_tensors(call: Call, tensor: Tensor) -> Iterator[_Wrong]:
+    several = len(tensors_of(call.arguments)) > 1
+    declared = call.operator.dtypes
+    for dtype in (torch.int64, torch.bool, torch.complex64, *FLOATING):
+        if dtype != tensor.dtype and (several or dtype not in FLOATING):
+            changed = tensor.to(dtype)
+            yield _Wrong(
+                f"in {str(dtype).removeprefix('torch.')}", (changed,), always=declared is not None, names="this"
+            )
+    others = ["meta", "cpu" if call.device.type == "cuda" else "cuda" if torch.cuda.is_available() else "meta"]
+    for device in dict.fromkeys(others):
+        yield _Wrong(f"on {device}", (tensor.to(device),), always=several)
+
+    yield _Wrong("with a dimension more", (tensor[None],))
+    generator = call.generator()
+    shapes = {"without its first dimension": tuple(tensor.shape[1:])} if tensor.dim() else {}
+    for dim, size in enumerate(tensor.shape):
+        for change in {size + 1, size - 1, 0}:
+            shape = (*tensor.shape[:dim], change, *tensor.shape[dim + 1 :])
+            shapes[f"with {change} elements in dimension {dim} for {size}"] = shape
+    for what, shape in shapes.items():
+        values = torch.randn(shape, generator=generator, dtype=torch.float64)
+        yield _Wrong(what, (values.to(tensor.device, tensor.dtype),))
+
+
+def _wrong_numbers(kind: str, value: Any) -> Iterator[_Wrong]:
+    if kind in ("int", "SymInt"):
+        # Those that come out as the right one when their upper half is cut off, and those that overflow in a product.
+        for number in (0, -1, -7, 2**40 + value, 2**62, 2**63 - 1, -(2**63)):
+            yield _Wrong(f"of {number}", (number,))
+        yield _Wrong(f"of {2**64 + value}", (2**64 + value,), always=True)
+    if kind == "float":
+        yield _Wrong("of 10**400", (10**400,), always=True)
+
+
+# The verdict
+
+
+@dataclass(frozen=True)
+class _Verdict:
+    """What the reference says of arguments: what is expected, or that it raises, or neither, as it takes too much."""
+
+    expected: Any = None
+    raised: str = ""
+    unknown: bool = False
+
+
+def _check_mistake(case: Case, call: Call, wrong: _Wrong) -> None:
+    operator = call.operator
+    with case.doing(f"the reference, {wrong.what}, of sample {call.sample.name!r}"):
+        verdict = _ask_reference(call, wrong)
+    targets: dict[str, Callable[..., Any]] = {
+        "the operator": operator,
+        f"torch.ops.{operator.namespace}.{operator.name}": operator.public,
+        f"torch.ops.{operator.namespace}._{operator.name}": operator.raw,
+    }
+    for name, target in targets.items():
+        with case.doing(f"{wrong.what}, given to {name}, of sample {call.sample.name!r}"), _time_bounded():
+            try:
+                found = target(*wrong.arguments)
+            except Exception as error:
+                if target is operator and not verdict.unknown:
+                    _expect_clear(operator.name, wrong, error)
+                continue
+        if wrong.always and target is operator:
+            raise Mismatch(f"{wrong.what}: {name} gives a result without a word")
+        if verdict.raised:
+            raise Mismatch(f"{wrong.what}: {name} gives a result where the reference raises {verdict.raised}")
+        _expect_right(call, wrong, verdict, found, name)
+
+
+def _ask_reference(call: Call, wrong: _Wrong) -> _Verdict:
+    def ask(arguments: tuple[Any, ...]) -> Any:
+        return call.operator.visible(call.operator.reference(*arguments))
+
+    floating = all(value.is_floating_point() for value in tensors_of(wrong.arguments))
+    try:
+        with _time_bounded(_TooLong):
+            expected = ask(wrong.arguments)
+            if floating:
+                expected = ask(in_float64(wrong.arguments))
+    except _TooLong:
+        return _Verdict(unknown=True)
+    except Exception as error:
+        if not _is_about_memory(error):
+            return _Verdict(raised=f"{type(error).__name__}: {error}")
+    else:
+        return _Verdict(expected)
+    # Without memory there are still sizes.
+    on_meta = tuple(value.to("meta") if isinstance(value, Tensor) else value for value in wrong.arguments)
+    try:
+        return _Verdict(ask(on_meta), unknown=True)
+    except Exception:
+        return _Verdict(unknown=True)
+
+
+def _is_about_memory(error: Exception) -> bool:
+    text = str(error)
+    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or (
+        "memory" in text and ("alloc" in text or "enough" in text)
+    )
+
+
+def _expect_clear(operator_name: str, wrong: _Wrong, error: Exception) -> None:
+    said = f"{type(error).__name__}: {error}"
+    expect(
+        isinstance(error, (ValueError, TypeError)),
+        f"{wrong.what}: raised is no ValueError or TypeError that says what is wrong",
+        expected=f"{operator_name}: ...",
+        found=said,
+    )
+    expect(operator_name in str(error), f"{wrong.what}: the error does not name the operator", found=said)
+    expect(wrong.names in str(error), f"{wrong.what}: the error does not name the argument", found=said)
+
+
+def _expect_right(call: Call, wrong: _Wrong, verdict: _Verdict, found: Any, name: str) -> None:
+    leaves, expected = tree_leaves(found), tree_leaves(verdict.expected)
+    if verdict.expected is None:
+        return
+    for one, other in zip(leaves, expected, strict=True):
+        what = f"{wrong.what}: the result of {name}"
+        expect(one.shape == other.shape, f"{what} has the wrong shape", expected=other.shape, found=one.shape)
+        if not one.is_meta and not other.is_meta:
+            terms = call.sample.elements + one.numel()
+            call.expect_close(one, other, summed=terms * call.summed, what=what)
+
+
+# What is too much
+
+
+class _TooLong(Exception):  # noqa: N818  a signal to itself
+    """The reference has had its time."""
+
+
+@contextmanager
+def _time_bounded(raising: type[Exception] | None = None) -> Iterator[None]:
+    """A scope that may not take long: else an exception is raised, or, without one, the process ends."""
+
+    def ring(number: int, frame: FrameType | None) -> None:
+        assert raising is not None
+        raise raising
+
+    before = signal.signal(signal.SIGALRM, signal.SIG_DFL if raising is None else ring)
+    signal.setitimer(signal.ITIMER_REAL, _SECONDS)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@contextmanager
+def _memory_bounded(device: torch.device) -> Iterator[None]:
+    """A scope in which little more memory can be had than is in use: huge sizes fail at once, on every machine."""
+    if device.type == "cuda":
+        _, total = torch.cuda.mem_get_info(device)
+        torch.cuda.set_per_process_memory_fraction(min(1.0, _BYTES / total), device)
+        try:
+            yield
+        finally:
+            torch.cuda.set_per_process_memory_fraction(1.0, device)
+        return
+    sizes = Path("/proc/self/statm")
+    before, most = resource.getrlimit(resource.RLIMIT_AS)
+    if sizes.exists():
+        in_use = int(sizes.read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (in_use + _BYTES, most))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (before, most))
+
+
+PROPERTY = Property(check, isolated=True)

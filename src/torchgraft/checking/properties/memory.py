@@ -1,0 +1,144 @@
+"""A thousand calls leave no memory behind.
+
+Proves: over a thousand calls, forward and backward, on samples from all over the table, what is in use does not grow
+from each round to the next: of the heap, of Python's objects, and on CUDA of PyTorch's allocator and of the device. It
+states how many bytes beside arguments, results and gradients one call asks PyTorch for, where they are most.
+
+Cannot prove: anything about a leak on the device that comes to less than the two megabytes of which the driver gives
+out memory; nor, where the C library does not say what is in use (glibc does), about one of less than a page.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import resource
+import sys
+from collections.abc import Callable, Sequence
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from torchgraft.checking.arena import NAN_BYTE, Arena, served_call
+from torchgraft.checking.case import Call, Case, differentiable, tensors_of
+from torchgraft.checking.comparing import expect
+from torchgraft.checking.property import Property
+from torchgraft.sampling import Sample
+
+_SAMPLES = 10
+_ROUNDS = 5
+_CALLS_A_ROUND = 200
+
+_HEAP, _BLOCKS = "bytes of the heap", "Python's memory blocks"
+_ALLOCATOR, _DEVICE = "bytes of PyTorch's CUDA allocator", "bytes of the device"
+# A call. The interpreter itself keeps a block now and then.
+_TOLERATED = {_HEAP: 1.0, _BLOCKS: 0.25, _ALLOCATOR: 0.0, _DEVICE: 0.0}
+
+
+def check(case: Case) -> None:
+    """See the module."""
+    samples = case.table(empty=False, count=_SAMPLES)
+    _note_extra_memory(case, samples)
+    with case.doing("a thousand calls"):
+        _check_growth([case.call(sample) for sample in samples])
+
+
+def _note_extra_memory(case: Case, samples: Sequence[Sample]) -> None:
+    arena = Arena(case.device)
+    extra = [0]
+
+    def note(call: Call) -> None:
+        def extra_bytes() -> int:
+            results, gradients = served_call(call, arena)
+            kept = sum(each.numel() * each.element_size() for each in (*results, *gradients) if each is not None)
+            return arena.asked_bytes() - kept
+
+        extra.append(arena.run(extra_bytes, NAN_BYTE))
+
+    case.each(note, samples)
+    case.facts["most extra bytes of a call"] = max(extra)
+
+
+def _check_growth(calls: Sequence[Call]) -> None:
+    prepared = [_prepare(call) for call in calls]
+    repeats = max(1, _CALLS_A_ROUND // len(prepared))
+
+    def do_round() -> dict[str, int]:
+        for _ in range(repeats):
+            for work in prepared:
+                work()
+        return _in_use(calls[0].device)
+
+    do_round()
+    before = do_round()
+    least: dict[str, int] = {}
+    for _ in range(_ROUNDS):
+        after = do_round()
+        # What grows once is a cache; what grows in each round is a leak.
+        least = {kind: min(used - before[kind], least.get(kind, sys.maxsize)) for kind, used in after.items()}
+        before = after
+    for kind, growth in least.items():
+        a_call = growth / (repeats * len(prepared))
+        expect(a_call <= _TOLERATED[kind], f"{kind} in use grow by {a_call:.3g} a call, in each of {_ROUNDS} rounds")
+
+
+def _prepare(call: Call) -> Callable[[], None]:
+    """A call, forward and backward, that makes nothing but what the operator makes."""
+    arguments = differentiable(call.arguments)
+    generator = call.generator()
+    results = tree_leaves(call.operator(*arguments))
+    places = [place for place, result in enumerate(results) if result.requires_grad]
+    output_grads = [call.randn_like(results[place], generator) for place in places]
+
+    def work() -> None:
+        results = tree_leaves(call.operator(*arguments))
+        if places:
+            differentiated = [results[place] for place in places]
+            torch.autograd.grad(differentiated, tensors_of(arguments), output_grads, allow_unused=True)
+
+    return work
+
+
+def _in_use(device: torch.device) -> dict[str, int]:
+    """How much is in use, by kind of memory."""
+    gc.collect()
+    used = {_HEAP: _heap_bytes(), _BLOCKS: sys.getallocatedblocks()}
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        free, total = torch.cuda.mem_get_info(device)
+        used |= {_ALLOCATOR: torch.cuda.memory_allocated(device), _DEVICE: total - free}
+    return used
+
+
+class _Mallinfo2(ctypes.Structure):
+    """What glibc's mallinfo2 returns."""
+
+    _fields_ = tuple(
+        (name, ctypes.c_size_t)
+        for name in (
+            "arena",
+            "ordblks",
+            "smblks",
+            "hblks",
+            "hblkhd",
+            "usmblks",
+            "fsmblks",
+            "uordblks",
+            "fordblks",
+            "keepcost",
+        )
+    )
+
+
+def _heap_bytes() -> int:
+    """What malloc has given out and not got back; where it does not say, the most that was ever resident."""
+    mallinfo2 = getattr(ctypes.CDLL(None), "mallinfo2", None)
+    if mallinfo2 is None:
+        unit = 1 if sys.platform == "darwin" else 1024
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    mallinfo2.restype = _Mallinfo2
+    info = mallinfo2()
+    return info.uordblks + info.hblkhd
+
+
+PROPERTY = Property(check)

@@ -1,0 +1,58 @@
+"""It writes all of its results and nothing else, and reads nothing that was not written.
+
+Proves: arguments, and all memory that forward and backward ask PyTorch for, lie between guards that are found as they
+were; the results are the same bit for bit whether memory and guards were full of NaN before or full of numbers, so no
+element is left unwritten, and none depends on memory that nobody wrote or that lies outside of a tensor.
+
+Cannot prove: anything about memory that a kernel gets elsewhere, or a read whose value it throws away; the sanitizers
+look for those. Nor about writes that fly past a guard.
+"""
+
+from torch import Tensor
+
+from torchgraft.checking.arena import NAN_BYTE, NUMBER_BYTE, Arena, served_call
+from torchgraft.checking.case import Call, Case
+from torchgraft.checking.comparing import Mismatch, expect_equal
+from torchgraft.checking.properties.gradient import tensor_places
+from torchgraft.checking.property import NotApplicable, Property
+
+
+def check(case: Case) -> None:
+    """See the module."""
+    arena = Arena(case.device)
+    samples = case.table(count=30) if case.quick else case.table()
+    case.each(lambda call: _check_call(call, arena), samples)
+
+
+def _run(call: Call, arena: Arena, fill: int) -> dict[str, Tensor | None]:
+    """The results and gradients by name, out of memory that holds `fill` before, with the guards looked at."""
+
+    def work() -> dict[str, Tensor | None]:
+        results, gradients = served_call(call, arena)
+        arena.expect_guards_intact()
+        names = [f"the gradient of {call.operator.arguments[place].name}" for place in tensor_places(call)]
+        parts = [f"result {number}" for number in range(1, len(results) + 1)]
+        # Without gradients there are fewer values than names.
+        named = zip((*parts, *names), (*results, *gradients), strict=False)
+        # The next run overwrites the arena.
+        return {name: None if value is None else value.detach().clone() for name, value in named}
+
+    return arena.run(work, fill)
+
+
+def _check_call(call: Call, arena: Arena) -> None:
+    poisoned = _run(call, arena, NAN_BYTE)
+    numbers = _run(call, arena, NUMBER_BYTE)
+    try:
+        for name, found in poisoned.items():
+            why = " where memory was full of NaN before from where it was full of numbers"
+            expect_equal(found, numbers[name], what=name, why=why)
+    except Mismatch:
+        try:
+            expect_equal(_run(call, arena, NAN_BYTE), poisoned)
+        except Mismatch:
+            raise NotApplicable("it gives other bits at each run, so none can be laid to memory") from None
+        raise
+
+
+PROPERTY = Property(check, dtypes=None, sanitized=True)
