@@ -1,5 +1,8 @@
 """Each private PyTorch name that we lean on, called: what fails here is what a new PyTorch changed."""
 
+import warnings
+
+import pytest
 import torch
 import torch.autograd.forward_ad as forward_ad
 
@@ -49,3 +52,24 @@ def test_schema_of():
 def test_without_autocast():
     with torch.autocast("cpu", dtype=torch.bfloat16), _torch_private.without_autocast():
         assert torch.mm(torch.ones(2, 2), torch.ones(2, 2)).dtype == torch.float32
+
+
+def test_scoped_library():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with _torch_private.scoped_library("aten", "IMPL") as library:
+            library.impl("sin", torch.ops.aten.cos.default, "CPU")
+            assert torch.sin(torch.zeros(())) == 1
+    assert torch.sin(torch.zeros(())) == 0
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch finds no CUDA device here")
+def test_sleep_on_current_stream():
+    torch.cuda.synchronize()
+    before, after = (torch.cuda.Event() for _ in range(2))
+    before.record()
+    _torch_private.sleep_on_current_stream(200_000_000)
+    after.record()
+    assert not after.query()
+    after.synchronize()
+    assert before.query()

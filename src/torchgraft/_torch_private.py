@@ -38,3 +38,19 @@ def schema_of(operator: Any) -> Any:
 def without_autocast() -> AbstractContextManager[Any]:
     """A scope in which autocast neither casts nor is asked."""
     return torch._C._DisableAutocast()
+
+
+def wait_on_gpu(seconds: float) -> None:
+    """Keeps the current stream of the current GPU busy with nothing for about so long."""
+    # In cycles, and no card runs above two thousand million a second by much.
+    torch.cuda._sleep(int(seconds * 2e9))
+
+
+def scoped_library(namespace: str, kind: str) -> AbstractContextManager[torch.library.Library]:
+    """A torch.library.Library whose registrations are undone at the end of the scope."""
+    return torch.library._scoped_library(namespace, kind)
+
+
+def sleep_on_current_stream(cycles: int) -> None:
+    """Has the current CUDA stream do nothing for so many cycles of the device's clock; the host goes on."""
+    torch.cuda._sleep(cycles)

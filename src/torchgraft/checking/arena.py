@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
+from torchgraft import _torch_private
 from torchgraft.checking.case import Call, tensors_of
 from torchgraft.checking.comparing import Mismatch
 
@@ -26,9 +27,11 @@ NAN_BYTE = 0xFF
 NUMBER_BYTE = 0x3C
 
 _GUARD_BYTES = 4096
-_FIRST_BYTES = 1 << 20
+_FIRST_BYTES = 1 << 17
 # What PyTorch's allocators promise.
 _ALIGNMENT = {"cpu": 64, "cuda": 512}
+# On CPU so little is filled and looked at by one thread: waking others would cost more where a machine is busy.
+_PIECE_BYTES = {"cpu": 1 << 15}
 
 _T = TypeVar("_T")
 
@@ -79,7 +82,8 @@ class Arena:
         """
         while True:
             self.allocations, self._fill, self._needed = [], fill, 0
-            self._memory.fill_(fill)
+            for piece in self._pieces(0, self._memory.numel()):
+                piece.fill_(fill)
             try:
                 return work()
             except Exception:
@@ -118,17 +122,14 @@ class Arena:
             stride = torch.empty(size, device="meta", memory_format=layout).stride()
             return empty_strided(size, stride, dtype=dtype)
 
-        library = torch.library.Library("aten", "IMPL")
         key = self.device.type.upper()
-        try:
+        with _torch_private.scoped_library("aten", "IMPL") as library:
             with warnings.catch_warnings():
                 # That a kernel is replaced is the point.
                 warnings.simplefilter("ignore")
                 library.impl("empty_strided", empty_strided, key)
                 library.impl("empty.memory_format", empty, key)
             yield
-        finally:
-            library._destroy()
 
     def asked_bytes(self) -> int:
         """How many bytes the operator has asked for since the arena was cleared."""
@@ -138,10 +139,9 @@ class Arena:
         """Raises a Mismatch where a byte was written that belongs to no tensor."""
         borders = [0, *(border for each in self.allocations for border in (each.start, each.end)), self._memory.numel()]
         for number, (first, last) in enumerate(zip(borders[::2], borders[1::2], strict=True)):
-            written = self._memory[first:last] != self._fill
-            if not written.any():
+            if not any((piece != self._fill).any() for piece in self._pieces(first, last)):
                 continue
-            places = written.nonzero()
+            places = (self._memory[first:last] != self._fill).nonzero()
             before, after = int(places[0]), last - first - 1 - int(places[-1])
             # A guard lies behind one tensor and before the next; what is nearer was overrun.
             if number and (before <= after or number == len(self.allocations)):
@@ -149,6 +149,9 @@ class Arena:
             else:
                 where = f"{after + 1} bytes before the start of {self.allocations[number].of}"
             raise Mismatch(f"{len(places)} bytes are written that belong to no tensor, the nearest {where}")
+
+    def _pieces(self, first: int, last: int) -> Iterable[Tensor]:
+        return self._memory[first:last].split(_PIECE_BYTES.get(self.device.type, self._memory.numel()))
 
     def _cut(self, size: Sequence[int], stride: Sequence[int], dtype: torch.dtype, of: str, *, asked: bool) -> Tensor:
         is_empty = 0 in size

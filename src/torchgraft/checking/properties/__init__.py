@@ -26,6 +26,9 @@ _NAMES = (
     "gradient_subsets",
     "gradient_layouts",
     "incoming_gradients",
+    "streams",
+    "cuda_graph",
+    "second_device",
 )
 
 PROPERTIES: dict[str, Property] = {name: importlib.import_module(f"{__name__}.{name}").PROPERTY for name in _NAMES}

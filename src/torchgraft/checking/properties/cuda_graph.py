@@ -1,0 +1,65 @@
+"""It can be captured in a CUDA graph and replayed.
+
+Proves: forward and backward together are captured, and replaying them with other values in the same memory gives the
+results and gradients of those values. So nothing in a call allocates past PyTorch, waits for the device or looks at
+values on the host.
+
+Cannot prove: anything about sizes that change; a graph has one.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from torchgraft.checking.case import Call, Case, differentiable, tensors_of
+from torchgraft.checking.comparing import Mismatch
+from torchgraft.checking.property import Property
+
+_WARM_UPS = 3
+
+
+def check(case: Case) -> None:
+    """See the module."""
+    case.each(_check_replay, case.table(empty=False, count=6))
+
+
+def _check_replay(call: Call) -> None:
+    arguments = differentiable(call.arguments)
+    tensors = tensors_of(arguments)
+    generator = call.generator()
+    output_grads = [call.randn_like(result, generator) for result in tree_leaves(call.operator(*arguments))]
+
+    def step() -> list[Tensor | None]:
+        results = tree_leaves(call.operator(*arguments))
+        gradients = torch.autograd.grad(results, tensors, output_grads, allow_unused=True)
+        return [*(result.detach() for result in results), *gradients]
+
+    side = torch.cuda.Stream(call.device)
+    side.wait_stream(torch.cuda.current_stream(call.device))
+    with torch.cuda.stream(side):
+        for _ in range(_WARM_UPS):
+            step()
+    torch.cuda.current_stream(call.device).wait_stream(side)
+
+    graph = torch.cuda.CUDAGraph()
+    try:
+        with torch.cuda.graph(graph):
+            captured = step()
+    except Exception as error:
+        raise Mismatch(f"a CUDA graph cannot capture it: {error}") from error
+
+    others = tensors_of(call.sample.make(call.device, call.dtype, call.seed + 1))
+    for tensor, other in zip(tensors, others, strict=True):
+        tensor.detach().copy_(other)
+    for gradient in output_grads:
+        gradient.neg_()
+    graph.replay()
+    expected = [None if each is None else each.double() for each in step()]
+    what = "a result or gradient, replayed with other values,"
+    call.expect_close(captured, expected, summed=call.sample.elements * call.summed, what=what)
+
+
+# What a failed capture leaves behind is not for others to run on.
+PROPERTY = Property(check, devices=("cuda",), isolated=True)

@@ -1,0 +1,61 @@
+"""Kernels are launched on the current stream.
+
+Proves: where the arguments are written late on a stream of one's own, forward and backward on that stream read what was
+written; a kernel launched on another one would read what stood there before.
+
+Cannot prove: that no launch waits for the whole device, which is slow and not wrong; `cuda_graph` refuses most of that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from torchgraft import _torch_private
+from torchgraft.checking.case import Call, Case, differentiable, tensors_of
+from torchgraft.checking.property import Property
+
+# About a tenth of a second, in which the host has long since launched everything.
+_CYCLES = 200_000_000
+
+
+def check(case: Case) -> None:
+    """See the module."""
+    case.each(_check_late_arguments, case.table(empty=False, count=6))
+
+
+def _check_late_arguments(call: Call) -> None:
+    arguments = differentiable(call.arguments)
+    tensors = tensors_of(arguments)
+    results = tree_leaves(call.operator(*arguments))
+    generator = call.generator()
+    output_grads = [call.randn_like(result, generator) for result in results]
+    expected = torch.autograd.grad(results, tensors, output_grads, allow_unused=True)
+
+    written = [*(tensor.detach() for tensor in tensors), *output_grads]
+    values = [each.clone() for each in written]
+    for each in written:
+        each.zero_()
+    torch.cuda.synchronize(call.device)
+
+    stream = torch.cuda.Stream(call.device)
+    with torch.cuda.stream(stream):
+        _torch_private.sleep_on_current_stream(_CYCLES)
+        for each, value in zip(written, values, strict=True):
+            each.copy_(value)
+        found_results = tree_leaves(call.operator(*arguments))
+        found = torch.autograd.grad(found_results, tensors, output_grads, allow_unused=True)
+    stream.synchronize()
+    _expect_same(call, found_results, results, "a result on a stream of its own")
+    _expect_same(call, found, expected, "a gradient on a stream of its own")
+
+
+def _expect_same(call: Call, found: Sequence[Tensor | None], expected: Sequence[Tensor | None], what: str) -> None:
+    exact = [None if each is None else each.detach().double() for each in expected]
+    call.expect_close(found, exact, summed=call.sample.elements * call.summed, what=what)
+
+
+PROPERTY = Property(check, devices=("cuda",))
