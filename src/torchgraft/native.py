@@ -69,6 +69,12 @@ def libraries() -> tuple[NativeLibrary, ...]:
     return tuple(_libraries.values())
 
 
+def has_kernels(namespace: str, device: str) -> bool:
+    """Whether a library with a namespace's kernels for a kind of device is loaded."""
+    library = _libraries.get((namespace, device))
+    return library is not None and library.loaded
+
+
 def why_no_kernel(namespace: str, device: str) -> str:
     """Why an operator of a namespace runs without a kernel on a kind of device, for a person to read."""
     library = _libraries.get((namespace, device))

@@ -1,7 +1,7 @@
 """Samples: the inputs on which an operator is checked and measured."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Literal
 
@@ -79,6 +79,23 @@ class ModuleSample:
     inputs: tuple[Drawn, ...]
 
 
+@dataclass(frozen=True)
+class Benchmark:
+    """A sample on which an operator's speed is measured.
+
+    Attributes:
+        sample: the call; its name is the row's.
+        suite: the rows that it is shown and averaged with.
+        devices: the kinds of device whose suite it belongs to.
+        quick: whether it is one of the few rows of a quick run.
+    """
+
+    sample: Sample
+    suite: str
+    devices: tuple[str, ...] = ("cpu", "cuda")
+    quick: bool = False
+
+
 def _one_product(*arguments: Any) -> int:
     return 1
 
@@ -99,6 +116,10 @@ class Samples:
         large: samples of more than 2**31 elements.
         non_finite: whether on a sample the definition says what becomes of NaN and infinity.
         modules: the layers made of the operator.
+        benchmarks: what its speed is measured on.
+        rivals: what else computes the same, by name; each takes the operator's arguments.
+        moved: the bytes that a call must read and write at least, from its arguments; None: each tensor argument once
+            and each result once.
     """
 
     table: Sequence[Sample]
@@ -107,6 +128,9 @@ class Samples:
     large: Sequence[Large] = ()
     non_finite: Callable[[Sample], bool] = _everywhere
     modules: Sequence[ModuleSample] = ()
+    benchmarks: Sequence[Benchmark] = ()
+    rivals: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    moved: Callable[..., int] | None = None
 
     @property
     def smallest(self) -> Sample:

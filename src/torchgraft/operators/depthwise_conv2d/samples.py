@@ -1,100 +1,58 @@
 """Inputs for depthwise_conv2d and its gradients: the traps in which published kernels were caught, each by name."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from random import Random
 from typing import Any
 
+from torchgraft.operators.depthwise_conv2d import benchmarks
+from torchgraft.operators.depthwise_conv2d.case import PLAIN, Case, same
 from torchgraft.operators.depthwise_conv2d.window import Window
-from torchgraft.sampling import Drawn, Large, Sample, Samples
-
-_PLAIN = Window()
-
-
-@dataclass(frozen=True)
-class _Case:
-    """One convolution; a sample of each of the three operators is made of it."""
-
-    name: str
-    input: tuple[int, int, int, int]
-    kernel: tuple[int, int]
-    window: Window = _PLAIN
-    multiplier: int = 1
-    bias: bool = True
-    channels_last: bool = False
-
-    @property
-    def output_channels(self) -> int:
-        return self.input[1] * self.multiplier
-
-    @property
-    def output(self) -> Drawn:
-        size = self.window.output_size(*self.input[2:], *self.kernel)
-        return Drawn((self.input[0], self.output_channels, *size), self.channels_last)
-
-    @property
-    def weight(self) -> Drawn:
-        return Drawn((self.output_channels, 1, *self.kernel))
-
-    def forward(self) -> Sample:
-        bias = Drawn((self.output_channels,)) if self.bias else None
-        return Sample(self.name, (Drawn(self.input, self.channels_last), self.weight, bias, *self.window))
-
-    def input_grad(self) -> Sample:
-        return Sample(self.name, (self.output, self.weight, *self.input[1:], self.channels_last, *self.window))
-
-    def weight_grad(self) -> Sample:
-        return Sample(self.name, (self.output, Drawn(self.input, self.channels_last), *self.kernel, *self.window))
-
-
-def _same(kernel: int, stride: int = 1) -> Window:
-    """The padding of a square kernel that keeps the size."""
-    return Window(stride, stride, *(kernel // 2,) * 4)
-
+from torchgraft.sampling import Large, Sample, Samples
 
 _BOTH_LAYOUTS = (
-    _Case("3x3 as in MobileNet", (2, 5, 9, 11), (3, 3), _same(3)),
-    _Case("3x3 with stride 2", (2, 5, 9, 11), (3, 3), _same(3, 2)),
-    _Case("5x5 as in EfficientNet", (2, 3, 12, 10), (5, 5), _same(5)),
-    _Case("5x5 with stride 2", (2, 3, 12, 10), (5, 5), _same(5, 2)),
-    _Case("7x7 as in ConvNeXt", (2, 4, 14, 13), (7, 7), _same(7)),
-    _Case("vector channels", (1, 48, 6, 7), (3, 3), _same(3)),
-    _Case("vector channels, 7x7", (1, 40, 8, 9), (7, 7), _same(7)),
-    _Case("vector channels, stride 2", (1, 64, 7, 8), (5, 5), _same(5, 2)),
-    _Case("prime sizes", (3, 13, 17, 19), (3, 3), _same(3)),
-    _Case("wider than a tile", (1, 2, 3, 131), (3, 3), _same(3)),
-    _Case("taller than a tile", (1, 2, 131, 3), (3, 3), _same(3)),
-    _Case("an output grown by padding", (2, 3, 4, 5), (3, 3), Window(padding_top=3, padding_left=4, padding_bottom=5)),
-    _Case("no padding", (2, 3, 6, 8), (3, 3), _PLAIN),
-    _Case("1x1", (2, 3, 4, 5), (1, 1), _PLAIN),
-    _Case("1x1 with stride", (2, 3, 4, 5), (1, 1), Window(2, 3)),
-    _Case("even kernel, padded as 'same'", (2, 3, 6, 5), (4, 2), Window(1, 1, 1, 0, 2, 1)),
-    _Case("kernel as large as the image", (2, 3, 5, 6), (5, 6), _PLAIN),
-    _Case("kernel larger than the image", (2, 3, 4, 5), (9, 11), Window(1, 1, 4, 5, 4, 5)),
-    _Case("kernel clipped at the top and left alone", (1, 2, 6, 6), (5, 5), Window(1, 1, 4, 4, 0, 0)),
-    _Case("kernel clipped at the bottom and right alone", (1, 2, 6, 6), (5, 5), Window(1, 1, 0, 0, 4, 4)),
-    _Case("padding as large as the kernel", (1, 3, 4, 5), (3, 3), Window(1, 1, 3, 3, 3, 3)),
-    _Case("padding larger than the kernel", (1, 3, 4, 5), (3, 2), Window(2, 1, 5, 4, 6, 3)),
-    _Case("stride larger than the kernel", (2, 3, 11, 13), (2, 3), Window(4, 5, 1, 0, 1, 0)),
-    _Case("stride larger than the image", (2, 3, 4, 5), (3, 3), Window(7, 9, 1, 1, 1, 1)),
-    _Case("asymmetric everything", (2, 3, 10, 13), (3, 5), Window(2, 3, 1, 2, 3, 0, 2, 1)),
-    _Case("dilation 2", (1, 3, 11, 12), (3, 3), Window(1, 1, 2, 2, 2, 2, 2, 2)),
-    _Case("dilation 3 with stride 2", (1, 3, 13, 12), (3, 3), Window(2, 2, 3, 3, 3, 3, 3, 3)),
-    _Case("dilation and stride with a common factor", (1, 2, 15, 14), (3, 4), Window(6, 4, 2, 3, 2, 3, 4, 2)),
-    _Case("dilation wider than the image", (1, 2, 4, 4), (2, 3), Window(1, 1, 5, 6, 5, 6, 5, 6)),
-    _Case("no bias", (2, 3, 6, 7), (3, 3), _same(3), bias=False),
-    _Case("multiplier 2", (2, 3, 6, 7), (3, 3), _same(3), multiplier=2),
-    _Case("multiplier 3 with stride", (2, 2, 7, 6), (5, 3), Window(2, 2, 2, 1, 2, 1), multiplier=3),
-    _Case("one channel", (2, 1, 6, 7), (3, 3), _same(3)),
-    _Case("one channel, multiplier 4", (2, 1, 6, 7), (3, 3), _same(3), multiplier=4),
-    _Case("one pixel", (3, 4, 1, 1), (1, 1), _PLAIN),
-    _Case("one pixel under 3x3", (3, 4, 1, 1), (3, 3), _same(3)),
-    _Case("one row", (2, 3, 1, 9), (1, 5), Window(1, 1, 0, 2, 0, 2)),
-    _Case("one column", (2, 3, 9, 1), (5, 1), Window(1, 1, 2, 0, 2, 0)),
-    _Case("empty batch", (0, 3, 6, 7), (3, 3), _same(3)),
-    _Case("51x5 as in SLaK", (1, 2, 20, 19), (51, 5), Window(1, 1, 25, 2, 25, 2)),
-    _Case("5x51 as in SLaK", (1, 2, 19, 20), (5, 51), Window(1, 1, 2, 25, 2, 25)),
-    _Case("31x31 as in RepLKNet", (1, 2, 18, 17), (31, 31), _same(31)),
-    _Case("51x51", (1, 1, 26, 25), (51, 51), _same(51)),
+    Case("3x3 as in MobileNet", (2, 5, 9, 11), (3, 3), same(3)),
+    Case("3x3 with stride 2", (2, 5, 9, 11), (3, 3), same(3, 2)),
+    Case("5x5 as in EfficientNet", (2, 3, 12, 10), (5, 5), same(5)),
+    Case("5x5 with stride 2", (2, 3, 12, 10), (5, 5), same(5, 2)),
+    Case("7x7 as in ConvNeXt", (2, 4, 14, 13), (7, 7), same(7)),
+    Case("vector channels", (1, 48, 6, 7), (3, 3), same(3)),
+    Case("vector channels, 7x7", (1, 40, 8, 9), (7, 7), same(7)),
+    Case("vector channels, stride 2", (1, 64, 7, 8), (5, 5), same(5, 2)),
+    Case("prime sizes", (3, 13, 17, 19), (3, 3), same(3)),
+    Case("wider than a tile", (1, 2, 3, 131), (3, 3), same(3)),
+    Case("taller than a tile", (1, 2, 131, 3), (3, 3), same(3)),
+    Case("an output grown by padding", (2, 3, 4, 5), (3, 3), Window(padding_top=3, padding_left=4, padding_bottom=5)),
+    Case("no padding", (2, 3, 6, 8), (3, 3), PLAIN),
+    Case("1x1", (2, 3, 4, 5), (1, 1), PLAIN),
+    Case("1x1 with stride", (2, 3, 4, 5), (1, 1), Window(2, 3)),
+    Case("even kernel, padded as 'same'", (2, 3, 6, 5), (4, 2), Window(1, 1, 1, 0, 2, 1)),
+    Case("kernel as large as the image", (2, 3, 5, 6), (5, 6), PLAIN),
+    Case("kernel larger than the image", (2, 3, 4, 5), (9, 11), Window(1, 1, 4, 5, 4, 5)),
+    Case("kernel clipped at the top and left alone", (1, 2, 6, 6), (5, 5), Window(1, 1, 4, 4, 0, 0)),
+    Case("kernel clipped at the bottom and right alone", (1, 2, 6, 6), (5, 5), Window(1, 1, 0, 0, 4, 4)),
+    Case("padding as large as the kernel", (1, 3, 4, 5), (3, 3), Window(1, 1, 3, 3, 3, 3)),
+    Case("padding larger than the kernel", (1, 3, 4, 5), (3, 2), Window(2, 1, 5, 4, 6, 3)),
+    Case("stride larger than the kernel", (2, 3, 11, 13), (2, 3), Window(4, 5, 1, 0, 1, 0)),
+    Case("stride larger than the image", (2, 3, 4, 5), (3, 3), Window(7, 9, 1, 1, 1, 1)),
+    Case("asymmetric everything", (2, 3, 10, 13), (3, 5), Window(2, 3, 1, 2, 3, 0, 2, 1)),
+    Case("dilation 2", (1, 3, 11, 12), (3, 3), Window(1, 1, 2, 2, 2, 2, 2, 2)),
+    Case("dilation 3 with stride 2", (1, 3, 13, 12), (3, 3), Window(2, 2, 3, 3, 3, 3, 3, 3)),
+    Case("dilation and stride with a common factor", (1, 2, 15, 14), (3, 4), Window(6, 4, 2, 3, 2, 3, 4, 2)),
+    Case("dilation wider than the image", (1, 2, 4, 4), (2, 3), Window(1, 1, 5, 6, 5, 6, 5, 6)),
+    Case("no bias", (2, 3, 6, 7), (3, 3), same(3), bias=False),
+    Case("multiplier 2", (2, 3, 6, 7), (3, 3), same(3), multiplier=2),
+    Case("multiplier 3 with stride", (2, 2, 7, 6), (5, 3), Window(2, 2, 2, 1, 2, 1), multiplier=3),
+    Case("one channel", (2, 1, 6, 7), (3, 3), same(3)),
+    Case("one channel, multiplier 4", (2, 1, 6, 7), (3, 3), same(3), multiplier=4),
+    Case("one pixel", (3, 4, 1, 1), (1, 1), PLAIN),
+    Case("one pixel under 3x3", (3, 4, 1, 1), (3, 3), same(3)),
+    Case("one row", (2, 3, 1, 9), (1, 5), Window(1, 1, 0, 2, 0, 2)),
+    Case("one column", (2, 3, 9, 1), (5, 1), Window(1, 1, 2, 0, 2, 0)),
+    Case("empty batch", (0, 3, 6, 7), (3, 3), same(3)),
+    Case("51x5 as in SLaK", (1, 2, 20, 19), (51, 5), Window(1, 1, 25, 2, 25, 2)),
+    Case("5x51 as in SLaK", (1, 2, 19, 20), (5, 51), Window(1, 1, 2, 25, 2, 25)),
+    Case("31x31 as in RepLKNet", (1, 2, 18, 17), (31, 31), same(31)),
+    Case("51x51", (1, 1, 26, 25), (51, 51), same(51)),
 )
 
 
@@ -110,7 +68,7 @@ def _tables() -> dict[str, tuple[Sample, ...]]:
     }
 
 
-def _draw_case(random: Random) -> _Case:
+def _draw_case(random: Random) -> Case:
     dilation = random.randint(1, 3), random.randint(1, 3)
     kernel = random.randint(1, 5), random.randint(1, 5)
     size = random.randint(1, 9), random.randint(1, 9)
@@ -119,7 +77,7 @@ def _draw_case(random: Random) -> _Case:
     top, left = random.randint(0, 4), random.randint(0, 4)
     bottom = max(random.randint(0, 4), spans[0] - size[0] - top)
     right = max(random.randint(0, 4), spans[1] - size[1] - left)
-    return _Case(
+    return Case(
         "drawn",
         (random.randint(0, 3), random.randint(1, 5), *size),
         kernel,
@@ -144,7 +102,7 @@ def _outputs_summed(output_grad: Any, *rest: Any) -> int:
 
 def _is_defined(sample: Sample) -> bool:
     """Whether no tap lies over padding: there PyTorch's own implementations disagree about NaN times nothing."""
-    window = Window(*sample.arguments[-len(_PLAIN) :])
+    window = Window(*sample.arguments[-len(PLAIN) :])
     return not any((window.padding_top, window.padding_left, window.padding_bottom, window.padding_right))
 
 
@@ -157,7 +115,7 @@ _table = _tables()
 
 # The last image lies beyond what 32 bits can index.
 _LARGE = tuple(
-    _Case(f"more than 2**31 elements{name}", (130, 64, 512, 512), (3, 3), _same(3), channels_last=channels_last)
+    Case(f"more than 2**31 elements{name}", (130, 64, 512, 512), (3, 3), same(3), channels_last=channels_last)
     for name, channels_last in (("", False), (", channels_last", True))
 )
 
@@ -168,6 +126,8 @@ samples = {
         summed=_taps_summed,
         large=tuple(Large(case.forward()) for case in _LARGE),
         non_finite=_is_defined,
+        benchmarks=tuple(benchmarks.of(Case.forward)),
+        rivals={"pytorch": benchmarks.conv2d},
     ),
     "depthwise_conv2d_input_grad": Samples(
         _table["depthwise_conv2d_input_grad"],
@@ -175,6 +135,8 @@ samples = {
         summed=_input_grad_summed,
         large=tuple(Large(case.input_grad()) for case in _LARGE),
         non_finite=_is_never_defined,
+        benchmarks=tuple(benchmarks.of(Case.input_grad)),
+        rivals={"pytorch": benchmarks.conv2d_input_grad},
     ),
     "depthwise_conv2d_weight_grad": Samples(
         _table["depthwise_conv2d_weight_grad"],
@@ -182,5 +144,7 @@ samples = {
         summed=_outputs_summed,
         large=tuple(Large(case.weight_grad(), batched=(0, 1), combine="sum") for case in _LARGE),
         non_finite=_is_never_defined,
+        benchmarks=tuple(benchmarks.of(Case.weight_grad)),
+        rivals={"pytorch": benchmarks.conv2d_weight_grad},
     ),
 }

@@ -2,7 +2,7 @@
 
 from random import Random
 
-from torchgraft.sampling import Drawn, Large, Sample, Samples
+from torchgraft.sampling import Benchmark, Drawn, Large, Sample, Samples
 
 
 def _draw(random: Random) -> Sample:
@@ -27,4 +27,19 @@ _TABLE = (
 
 _LARGE = Large(Sample("more than 2**31 elements", (Drawn((2**31 + 1031,)), 1.7)))
 
-samples = {"mul_constant": Samples(_TABLE, _draw, large=(_LARGE,))}
+_BENCHMARKS = (
+    Benchmark(Sample("64 Ki elements", (Drawn((2**16,)), 1.7)), "sizes"),
+    Benchmark(Sample("4 Mi elements", (Drawn((2**22,)), 1.7)), "sizes", quick=True),
+    Benchmark(Sample("16 Mi elements and 3", (Drawn((2**24 + 3,)), 1.7)), "sizes"),
+    Benchmark(Sample("256 Mi elements", (Drawn((2**28,)), 1.7)), "sizes", devices=("cuda",)),
+)
+
+samples = {
+    "mul_constant": Samples(
+        _TABLE,
+        _draw,
+        large=(_LARGE,),
+        benchmarks=_BENCHMARKS,
+        rivals={"pytorch": lambda input, constant: input * constant},
+    )
+}

@@ -1,0 +1,242 @@
+"""Measures an operator on its benchmarks: its time, its rivals', and the least that the device allows."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from torchgraft.benchmarking.results import RivalResult, Row
+from torchgraft.benchmarking.roofs import Roofs
+from torchgraft.benchmarking.timing import Stopwatch, Timing, ratio_of, summarise
+from torchgraft.checking.case import in_float64
+from torchgraft.checking.comparing import Mismatch, expect_close
+from torchgraft.fallback import PerformanceWarning, fallbacks
+from torchgraft.operator import Operator
+from torchgraft.sampling import Benchmark, Samples
+
+# A time this much below the floor is a mistake of the measurement: roofs are measured too, and not exact.
+_BELOW_FLOOR = 0.9
+_AGAIN = "again"
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One row to be measured.
+
+    Attributes:
+        operator: is timed.
+        samples: its rivals, bytes and error bounds.
+        benchmark: on this input,
+        dtype: in this dtype,
+        device: on this device.
+        direction: 'forward'; or 'backward', the gradients of all tensor arguments.
+        against: the rivals to be timed beside it.
+    """
+
+    operator: Operator
+    samples: Samples
+    benchmark: Benchmark
+    dtype: torch.dtype
+    device: torch.device
+    direction: str = "forward"
+    against: tuple[str, ...] = ()
+
+    @property
+    def dtype_name(self) -> str:
+        """The dtype without PyTorch's prefix."""
+        return str(self.dtype).removeprefix("torch.")
+
+    @property
+    def layout(self) -> str:
+        """'channels_last' where an argument is, or else 'contiguous'."""
+        tensors = self.benchmark.sample.tensors
+        return "channels_last" if any(each.channels_last for each in tensors) else "contiguous"
+
+
+class _Refused(Exception):  # noqa: N818  a finding, not an error of the program
+    """A measurement that says nothing, and why."""
+
+
+def measure(candidate: Candidate, stopwatch: Stopwatch, roofs: Roofs) -> Row:
+    """Times an operator and its rivals on one input, in turn, and verifies what they gave.
+
+    A contender is refused, and its time is not reported, where its result on new values of the same tensors is not
+    the reference's, or where it was faster than the device can be.
+    """
+    arguments = candidate.benchmark.sample.make(candidate.device, candidate.dtype)
+    contenders = {name: _bind(candidate, function, arguments) for name, function in _functions(candidate).items()}
+    refused: dict[str, str] = {}
+    with warnings.catch_warnings():
+        # What falls back is told by the row.
+        warnings.simplefilter("ignore", PerformanceWarning)
+        before = {each[:4]: each.calls for each in fallbacks()}
+        for name, call in list(contenders.items()):
+            if problem := _why_it_fails(call):
+                refused[name] = problem
+                del contenders[name]
+        timings = stopwatch.time(contenders) if "ours" in contenders else {}
+        expected = _expect(candidate, arguments)
+        refused |= {
+            name: problem for name in timings if (problem := _why_it_is_wrong(candidate, contenders[name], expected))
+        }
+        fell_back = [
+            each.reason
+            for each in fallbacks()
+            if each.operator == candidate.operator.qualified_name and each.calls > before.get(each[:4], 0)
+        ]
+    return _row(candidate, arguments, timings, refused, roofs, fell_back)
+
+
+def _functions(candidate: Candidate) -> dict[str, Callable[..., Any]]:
+    """What is timed, by name: the operator twice, so that the noise is known, and its rivals."""
+    operator = candidate.operator
+
+    def reference(*arguments: Any) -> Any:
+        return operator.visible(operator.reference(*arguments))
+
+    known: dict[str, Callable[..., Any]] = {**candidate.samples.rivals, "reference": reference}
+    if "compile" in candidate.against:
+        known["compile"] = torch.compile(reference, dynamic=False)
+    return {"ours": operator, _AGAIN: operator} | {name: known[name] for name in candidate.against if name in known}
+
+
+def _bind(candidate: Candidate, function: Callable[..., Any], arguments: Sequence[Any]) -> Callable[[], Any]:
+    """A call of a function on arguments, in the direction that is asked for."""
+    if candidate.direction == "forward":
+        return lambda: function(*arguments)
+    leaves = [value.requires_grad_() for value in arguments if isinstance(value, Tensor)]
+    graph: list[Any] = []
+
+    def backward() -> Any:
+        # The forward pass is made at the first call, which is not timed.
+        if not graph:
+            results = tree_leaves(function(*arguments))
+            graph.extend((results, _output_grads(results)))
+        return torch.autograd.grad(graph[0], leaves, graph[1], retain_graph=True)
+
+    return backward
+
+
+def _output_grads(results: Sequence[Tensor]) -> list[Tensor]:
+    """Incoming gradients, the same for every contender."""
+    generator = torch.Generator(results[0].device).manual_seed(2)
+    return [
+        torch.empty_like(result).copy_(
+            torch.randn(result.shape, generator=generator, device=result.device, dtype=torch.float32)
+        )
+        for result in results
+    ]
+
+
+def _why_it_fails(call: Callable[[], Any]) -> str:
+    try:
+        call()
+    except Exception as error:
+        return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}"
+    return ""
+
+
+def _expect(candidate: Candidate, arguments: Sequence[Any]) -> Any:
+    """What a contender should give when it is called once more, in float64.
+
+    Forward it is called on new values of the same tensors, so that a result that it remembered shows as wrong.
+    """
+    operator = candidate.operator
+    if candidate.direction == "backward":
+        exact = tuple(
+            value.detach().double().requires_grad_() if isinstance(value, Tensor) else value for value in arguments
+        )
+        results = tree_leaves(operator.visible(operator.reference(*exact)))
+        rounded = [result.detach().to(candidate.dtype) for result in results]
+        output_grads = [each.double() for each in _output_grads(rounded)]
+        return torch.autograd.grad(results, [each for each in exact if isinstance(each, Tensor)], output_grads)
+    renewed = candidate.benchmark.sample.make(candidate.device, candidate.dtype, seed=1)
+    for value, new in zip(arguments, renewed, strict=True):
+        if isinstance(value, Tensor):
+            value.copy_(new)
+    return operator.visible(operator.reference(*in_float64(arguments)))
+
+
+def _why_it_is_wrong(candidate: Candidate, call: Callable[[], Any], expected: Any) -> str:
+    summed = candidate.samples.summed(*candidate.benchmark.sample.make("meta", candidate.dtype))
+    if candidate.direction == "backward":
+        summed = max(summed, *(each.numel() for each in tree_leaves(expected)), candidate.benchmark.sample.elements)
+    try:
+        # A rival may sum in an order, or in a dtype, of its own.
+        expect_close(call(), expected, dtype=candidate.dtype, summed=summed, scale=4.0)
+    except Mismatch as mismatch:
+        return f"the result is wrong: {mismatch}"
+    return ""
+
+
+def _row(
+    candidate: Candidate,
+    arguments: Sequence[Any],
+    timings: dict[str, Timing],
+    refused: dict[str, str],
+    roofs: Roofs,
+    fell_back: Sequence[str],
+) -> Row:
+    moved, operations = _work(candidate, arguments)
+    floor, bound = roofs.floor(moved, operations, candidate.dtype_name)
+    for name, timing in timings.items():
+        if timing.time.median < _BELOW_FLOOR * floor and bound != "launch":
+            refused[name] = (
+                f"{timing.time.median * 1e6:.2f} us is less than the {floor * 1e6:.2f} us that the device needs at "
+                "least: a mistake of the measurement"
+            )
+    ours = None if "ours" in refused else timings.get("ours")
+    rivals = {}
+    for name in candidate.against:
+        if ours is None or name in refused or name not in timings:
+            problem = refused.get(name) or refused.get("ours") or "it is not a rival of this operator"
+            rivals[name] = RivalResult(None, None, problem)
+        else:
+            timing = timings[name]
+            rivals[name] = RivalResult(timing.time, ratio_of(timing.rounds, ours.rounds), "")
+    return Row(
+        operator=candidate.operator.qualified_name.removeprefix("torchgraft::"),
+        suite=candidate.benchmark.suite,
+        sample=candidate.benchmark.sample.name,
+        dtype=candidate.dtype_name,
+        layout=candidate.layout,
+        direction=candidate.direction,
+        time=ours.time if ours else None,
+        warm=summarise(ours.warm) if ours and ours.warm else None,
+        host=ours.host if ours and ours.warm else None,
+        moved=moved,
+        operations=operations,
+        floor=floor,
+        bound=bound,
+        noise=ratio_of(timings[_AGAIN].rounds, ours.rounds) if ours else None,
+        rivals=rivals,
+        problem=refused.get("ours", ""),
+        fallbacks=tuple(fell_back),
+    )
+
+
+def _work(candidate: Candidate, arguments: Sequence[Any]) -> tuple[int, int]:
+    """The bytes that must be moved and the operations that must be done."""
+    tensors = [value for value in arguments if isinstance(value, Tensor)]
+    shapes = [value.shape if isinstance(value, Tensor) else value for value in arguments]
+    operations = candidate.operator.flops(*shapes) if candidate.operator.flops else 0
+    if candidate.samples.moved is not None:
+        moved = candidate.samples.moved(*arguments)
+    else:
+        results = tree_leaves(candidate.operator.visible(candidate.operator.output(*_meta(arguments))))
+        moved = sum(each.numel() * each.element_size() for each in (*tensors, *results))
+    if candidate.direction == "backward":
+        # The incoming gradient, and every argument once more as its gradient; each gradient is as much work.
+        moved += sum(each.numel() * each.element_size() for each in tensors)
+        operations *= sum(each.dim() > 1 for each in tensors)
+    return moved, operations
+
+
+def _meta(arguments: Sequence[Any]) -> Iterator[Any]:
+    return (value.to("meta") if isinstance(value, Tensor) else value for value in arguments)

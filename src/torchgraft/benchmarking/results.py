@@ -1,0 +1,199 @@
+"""What a benchmark found: rows, the machine, and what became of them since another run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from torchgraft.benchmarking.environment import Environment
+from torchgraft.benchmarking.roofs import Roofs
+from torchgraft.benchmarking.timing import Ratio, Time
+
+
+@dataclass(frozen=True)
+class RivalResult:
+    """What else computes the same: its time, and how many times ours it is; or why there is none."""
+
+    time: Time | None
+    ratio: Ratio | None
+    problem: str
+
+
+@dataclass(frozen=True)
+class Row:
+    """One operator on one input in one dtype.
+
+    Attributes:
+        time: ours; on a GPU with a cold second-level cache. None where it was refused.
+        warm: ours with what it reads in the cache; None on the CPU.
+        host: seconds until a call returns to Python, on a GPU; None on the CPU.
+        moved: bytes that must be read and written.
+        operations: floating-point operations that must be done.
+        floor: the least seconds that the device's roofs allow.
+        bound: which of them: 'memory', 'compute' or 'launch'.
+        noise: the same kernel against itself.
+        rivals: by name.
+        problem: why there is no time.
+        fallbacks: why no kernel ran, where none did.
+    """
+
+    operator: str
+    suite: str
+    sample: str
+    dtype: str
+    layout: str
+    direction: str
+    time: Time | None
+    warm: Time | None
+    host: float | None
+    moved: int
+    operations: int
+    floor: float
+    bound: str
+    noise: Ratio | None
+    rivals: Mapping[str, RivalResult] = field(default_factory=dict)
+    problem: str = ""
+    fallbacks: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """What names the row in another run."""
+        return self.operator, self.suite, self.sample, self.dtype, self.layout, self.direction
+
+    @property
+    def share(self) -> float:
+        """Of the floor: 1 at the roof, 0.5 at twice the least time; nan where there is no time."""
+        return self.floor / self.time.median if self.time else math.nan
+
+    @property
+    def loses_to(self) -> list[str]:
+        """The rivals that are faster, beyond noise."""
+        return [name for name, rival in self.rivals.items() if rival.ratio and rival.ratio.high < 1.0]
+
+
+@dataclass(frozen=True)
+class Card:
+    """What a device did while it was measured.
+
+    Attributes:
+        clocks: megahertz of the multiprocessors, before and after; empty where they cannot be read.
+        temperatures: degrees Celsius, before and after.
+    """
+
+    name: str
+    clocks: tuple[int, ...] = ()
+    temperatures: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class BenchReport:
+    """All rows of a run, and where they were measured."""
+
+    environment: Environment
+    card: Card
+    roofs: Roofs
+    rows: tuple[Row, ...]
+    quick: bool
+    seconds: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON; `report_from_dict` reads it."""
+        return {
+            "environment": asdict(self.environment),
+            "card": asdict(self.card),
+            "roofs": asdict(self.roofs) | {"bandwidth": {str(k): v for k, v in self.roofs.bandwidth.items()}},
+            "quick": self.quick,
+            "seconds": self.seconds,
+            "unit": "seconds",
+            "rows": [asdict(row) for row in self.rows],
+        }
+
+    @property
+    def suites(self) -> dict[tuple[str, str], list[Row]]:
+        """Rows by operator and suite, in their order."""
+        suites: dict[tuple[str, str], list[Row]] = {}
+        for row in self.rows:
+            suites.setdefault((row.operator, row.suite), []).append(row)
+        return suites
+
+
+def report_from_dict(figures: Mapping[str, Any]) -> BenchReport:
+    """A report that was written as JSON."""
+    roofs = dict(figures["roofs"])
+    roofs["bandwidth"] = {int(size): rate for size, rate in roofs["bandwidth"].items()}
+    return BenchReport(
+        Environment(**figures["environment"]),
+        Card(figures["card"]["name"], tuple(figures["card"]["clocks"]), tuple(figures["card"]["temperatures"])),
+        Roofs(**roofs),
+        tuple(_row_from_dict(row) for row in figures["rows"]),
+        figures["quick"],
+        figures["seconds"],
+    )
+
+
+def _row_from_dict(row: Mapping[str, Any]) -> Row:
+    values = dict(row)
+    for name in ("time", "warm"):
+        values[name] = Time(**values[name]) if values[name] else None
+    values["noise"] = Ratio(**values["noise"]) if values["noise"] else None
+    values["fallbacks"] = tuple(values["fallbacks"])
+    values["rivals"] = {
+        name: RivalResult(
+            Time(**rival["time"]) if rival["time"] else None,
+            Ratio(**rival["ratio"]) if rival["ratio"] else None,
+            rival["problem"],
+        )
+        for name, rival in values["rivals"].items()
+    }
+    return Row(**values)
+
+
+def geometric_mean(values: Iterable[float]) -> float:
+    """The geometric mean; nan of nothing."""
+    logarithms = [math.log(value) for value in values if value > 0]
+    return math.exp(sum(logarithms) / len(logarithms)) if logarithms else math.nan
+
+
+@dataclass(frozen=True)
+class Change:
+    """A row in two runs: how many times as long it takes in the newer, and what that means."""
+
+    row: Row
+    ratio: float
+    noise: float
+    verdict: str
+
+
+def compare(old: BenchReport, new: BenchReport) -> list[Change]:
+    """What became of each row that both runs hold: 'faster', 'slower', 'same' within noise, or 'lost'.
+
+    The noise of a comparison is what both runs said of their own: how far the same kernel was from itself, and how
+    far the rounds lay apart; three in a hundred at the least, as two processes never find a machine the same.
+    """
+    before = {row.key: row for row in old.rows}
+    changes = []
+    for row in new.rows:
+        other = before.get(row.key)
+        if other is None or other.time is None:
+            continue
+        if row.time is None:
+            changes.append(Change(row, math.inf, 0.0, "lost"))
+            continue
+        ratio = row.time.median / other.time.median
+        noise = max(0.03, _own_noise(row) + _own_noise(other))
+        verdict = "same" if abs(math.log(ratio)) <= math.log1p(noise) else "slower" if ratio > 1 else "faster"
+        changes.append(Change(row, ratio, noise, verdict))
+    return changes
+
+
+def _own_noise(row: Row) -> float:
+    assert row.time is not None
+    apart = max(abs(row.noise.low - 1), abs(row.noise.high - 1)) if row.noise else 0.0
+    return max(row.time.spread, apart)
+
+
+def regressions(changes: Sequence[Change]) -> list[Change]:
+    """What is slower beyond noise, or has no time any more."""
+    return [change for change in changes if change.verdict in ("slower", "lost")]

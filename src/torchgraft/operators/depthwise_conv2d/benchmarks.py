@@ -1,0 +1,113 @@
+"""What the three operators are timed on, and PyTorch's own convolution beside them."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from torchgraft.operators.depthwise_conv2d.case import Case, same
+from torchgraft.operators.depthwise_conv2d.reference import depthwise_conv2d
+from torchgraft.operators.depthwise_conv2d.window import Window
+from torchgraft.sampling import Benchmark, Sample
+
+
+def _case(network: str, batch: int, channels: int, size: int, kernel: int, stride: int = 1) -> Case:
+    name = f"{batch},{channels},{size}x{size},k{kernel}" + (f",s{stride}" if stride > 1 else "")
+    return Case(f"{name} {network}", (batch, channels, size, size), (kernel, kernel), same(kernel, stride))
+
+
+# As they stand in networks, at the batch at which each kind of device trains.
+_ON_GPU = (
+    _case("MobileNetV2", 128, 32, 112, 3),
+    _case("MobileNetV2", 128, 96, 112, 3, 2),
+    _case("MobileNetV2", 128, 144, 56, 3),
+    _case("MobileNetV2", 128, 384, 14, 3),
+    _case("EfficientNet", 128, 240, 28, 5),
+    _case("EfficientNet", 128, 240, 28, 5, 2),
+    _case("ConvNeXt", 128, 96, 56, 7),
+    _case("ConvNeXt", 128, 768, 7, 7),
+    _case("RepLKNet", 64, 128, 56, 31),
+    _case("RepLKNet", 64, 512, 14, 27),
+)
+_ON_CPU = (
+    _case("MobileNetV2", 8, 144, 56, 3),
+    _case("MobileNetV2", 8, 96, 112, 3, 2),
+    _case("EfficientNet", 8, 240, 28, 5),
+    _case("ConvNeXt", 8, 96, 56, 7),
+    _case("ConvNeXt", 8, 384, 14, 7),
+    _case("RepLKNet", 2, 256, 28, 29),
+)
+# What no table of networks holds: small, odd, alone.
+_AWKWARD = (
+    _case("one image", 1, 64, 56, 3),
+    _case("one image", 1, 768, 7, 7),
+    _case("odd sizes", 3, 37, 29, 5),
+    _case("few channels", 16, 3, 64, 3),
+    Case("8,64,28x28,k5x3 multiplier 2", (8, 64, 28, 28), (5, 3), Window(1, 1, 2, 1, 2, 1), multiplier=2),
+    Case("8,64,28x28,k3 dilation 2", (8, 64, 28, 28), (3, 3), Window(1, 1, 2, 2, 2, 2, 2, 2)),
+)
+_QUICK = {
+    "128,144,56x56,k3 MobileNetV2",
+    "128,96,56x56,k7 ConvNeXt",
+    "8,144,56x56,k3 MobileNetV2",
+    "8,96,56x56,k7 ConvNeXt",
+}
+
+
+def of(sample: Callable[[Case], Sample]) -> Iterator[Benchmark]:
+    """Every row, in both layouts, as a sample of one of the operators."""
+    for suite, cases, devices in (
+        ("networks", _ON_GPU, ("cuda",)),
+        ("networks", _ON_CPU, ("cpu",)),
+        ("awkward", _AWKWARD, ("cpu", "cuda")),
+    ):
+        for case in cases:
+            for channels_last in (False, True):
+                laid_out = replace(case, channels_last=channels_last)
+                yield Benchmark(sample(laid_out), suite, devices, quick=case.name in _QUICK)
+
+
+def conv2d(input: Tensor, weight: Tensor, bias: Tensor | None, *window: int) -> Tensor:
+    """F.conv2d; of padding that differs from side to side, after F.pad."""
+    view = Window(*window)
+    padding = _padding(view)
+    if padding is None:
+        return depthwise_conv2d(input, weight, bias, *window)
+    return F.conv2d(input, weight, bias, view.stride, padding, view.dilation, input.shape[1])
+
+
+def conv2d_input_grad(
+    output_grad: Tensor, weight: Tensor, channels: int, height: int, width: int, channels_last: bool, *window: int
+) -> Tensor:
+    """What autograd calls for the input of F.conv2d."""
+    layout = torch.channels_last if channels_last else torch.contiguous_format
+    # Of the input only the shape is read.
+    size = (output_grad.shape[0], channels, height, width)
+    input = torch.empty(size, dtype=output_grad.dtype, device=output_grad.device, memory_format=layout)
+    return _backward(output_grad, input, weight, Window(*window), (True, False, False))[0]
+
+
+def conv2d_weight_grad(
+    output_grad: Tensor, input: Tensor, kernel_height: int, kernel_width: int, *window: int
+) -> Tensor:
+    """What autograd calls for the weight of F.conv2d."""
+    weight = input.new_empty((output_grad.shape[1], 1, kernel_height, kernel_width))
+    return _backward(output_grad, input, weight, Window(*window), (False, True, False))[1]
+
+
+def _padding(window: Window) -> tuple[int, int] | None:
+    """Padding as F.conv2d takes it, where it does."""
+    if window.padding_top != window.padding_bottom or window.padding_left != window.padding_right:
+        return None
+    return window.padding_top, window.padding_left
+
+
+def _backward(
+    output_grad: Tensor, input: Tensor, weight: Tensor, window: Window, wanted: tuple[bool, bool, bool]
+) -> tuple[Tensor, Tensor, Tensor]:
+    padding, groups = _padding(window), input.shape[1]
+    return torch.ops.aten.convolution_backward(
+        output_grad, input, weight, None, window.stride, padding, window.dilation, False, (0, 0), groups, wanted
+    )

@@ -1,0 +1,55 @@
+"""One convolution as a sample of each of the three operators."""
+
+from dataclasses import dataclass
+
+from torchgraft.operators.depthwise_conv2d.window import Window
+from torchgraft.sampling import Drawn, Sample
+
+PLAIN = Window()
+
+
+@dataclass(frozen=True)
+class Case:
+    """One convolution; a sample of each of the three operators is made of it."""
+
+    name: str
+    input: tuple[int, int, int, int]
+    kernel: tuple[int, int]
+    window: Window = PLAIN
+    multiplier: int = 1
+    bias: bool = True
+    channels_last: bool = False
+
+    @property
+    def output_channels(self) -> int:
+        """Channels of the output."""
+        return self.input[1] * self.multiplier
+
+    @property
+    def output(self) -> Drawn:
+        """The output, or its gradient."""
+        size = self.window.output_size(*self.input[2:], *self.kernel)
+        return Drawn((self.input[0], self.output_channels, *size), self.channels_last)
+
+    @property
+    def weight(self) -> Drawn:
+        """A kernel an output channel."""
+        return Drawn((self.output_channels, 1, *self.kernel))
+
+    def forward(self) -> Sample:
+        """For depthwise_conv2d."""
+        bias = Drawn((self.output_channels,)) if self.bias else None
+        return Sample(self.name, (Drawn(self.input, self.channels_last), self.weight, bias, *self.window))
+
+    def input_grad(self) -> Sample:
+        """For depthwise_conv2d_input_grad."""
+        return Sample(self.name, (self.output, self.weight, *self.input[1:], self.channels_last, *self.window))
+
+    def weight_grad(self) -> Sample:
+        """For depthwise_conv2d_weight_grad."""
+        return Sample(self.name, (self.output, Drawn(self.input, self.channels_last), *self.kernel, *self.window))
+
+
+def same(kernel: int, stride: int = 1) -> Window:
+    """The padding of a square kernel that keeps the size."""
+    return Window(stride, stride, *(kernel // 2,) * 4)
