@@ -17,11 +17,18 @@ class Drawn:
     channels_last: bool = False
 
     def make(self, device: torch.device | str, dtype: torch.dtype, generator: torch.Generator) -> Tensor:
-        """The tensor; the same values on every device, rounded to the dtype."""
-        values = torch.randn(self.shape, generator=generator, dtype=torch.float64).to(device, dtype)
-        if self.channels_last and len(self.shape) == 4:
-            return values.contiguous(memory_format=torch.channels_last)
-        return values
+        """The tensor, its values drawn where the generator is and rounded to the dtype; on `meta` it has none."""
+        device = torch.device(device)
+        layout = torch.channels_last if self.channels_last and len(self.shape) == 4 else torch.contiguous_format
+        if device.type == "meta":
+            return torch.empty(self.shape, dtype=dtype, device=device, memory_format=layout)
+        if generator.device.type == device.type != "cpu":
+            # A dtype of its own would take several times the memory of what may be most of a card.
+            return torch.empty(self.shape, dtype=dtype, device=device, memory_format=layout).normal_(
+                generator=generator
+            )
+        values = torch.randn(self.shape, generator=generator, dtype=torch.float64)
+        return values.to(device, dtype).contiguous(memory_format=layout)
 
 
 @dataclass(frozen=True)
@@ -31,9 +38,18 @@ class Sample:
     name: str
     arguments: tuple[Any, ...]
 
-    def make(self, device: torch.device | str, dtype: torch.dtype, seed: int = 0) -> tuple[Any, ...]:
-        """The arguments; the same for the same seed."""
-        generator = torch.Generator().manual_seed(seed)
+    def make(
+        self, device: torch.device | str, dtype: torch.dtype, seed: int = 0, *, on_device: bool = False
+    ) -> tuple[Any, ...]:
+        """The arguments; the same for the same seed.
+
+        Args:
+            device: where to make the tensors.
+            dtype: of the tensors.
+            seed: of their values.
+            on_device: whether a device may draw values of its own, which is quick, where all else have the same.
+        """
+        generator = torch.Generator(device if on_device else "cpu").manual_seed(seed)
         return tuple(
             argument.make(device, dtype, generator) if isinstance(argument, Drawn) else argument
             for argument in self.arguments

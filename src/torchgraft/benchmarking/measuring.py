@@ -69,7 +69,7 @@ def measure(candidate: Candidate, stopwatch: Stopwatch, roofs: Roofs) -> Row:
     A contender is refused, and its time is not reported, where its result on new values of the same tensors is not
     the reference's, or where it was faster than the device can be.
     """
-    arguments = candidate.benchmark.sample.make(candidate.device, candidate.dtype)
+    arguments = candidate.benchmark.sample.make(candidate.device, candidate.dtype, on_device=True)
     contenders = {name: _bind(candidate, function, arguments) for name, function in _functions(candidate).items()}
     refused: dict[str, str] = {}
     with warnings.catch_warnings():
@@ -156,7 +156,7 @@ def _expect(candidate: Candidate, arguments: Sequence[Any]) -> Any:
         rounded = [result.detach().to(candidate.dtype) for result in results]
         output_grads = [each.double() for each in _output_grads(rounded)]
         return torch.autograd.grad(results, [each for each in exact if isinstance(each, Tensor)], output_grads)
-    renewed = candidate.benchmark.sample.make(candidate.device, candidate.dtype, seed=1)
+    renewed = candidate.benchmark.sample.make(candidate.device, candidate.dtype, seed=1, on_device=True)
     for value, new in zip(arguments, renewed, strict=True):
         if isinstance(value, Tensor):
             value.copy_(new)

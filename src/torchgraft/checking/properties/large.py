@@ -7,7 +7,6 @@ Cannot prove: on CPU, anything about tensors that really have so many elements: 
 """
 
 import itertools
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 from torchgraft.checking.case import Call, Case, in_float64
 from torchgraft.checking.comparing import expect
 from torchgraft.checking.property import NotApplicable, Property
-from torchgraft.sampling import Drawn, Large
+from torchgraft.sampling import Large
 
 _FAR = 2**31 + 64
 _PARTS = 128
@@ -69,7 +68,8 @@ def _check_many(case: Case, large: Large) -> None:
     if free < needed:
         raise NotApplicable(f"it needs {needed / 2**30:.0f} GiB of free memory, there are {free / 2**30:.0f}")
     with case.doing(f"sample {large.sample.name!r}"):
-        arguments = tuple(_make(each, device, dtype) for each in large.sample.arguments)
+        # On the device: values from the host would take longer than the kernel by far.
+        arguments = large.sample.make(device, dtype, case.seed, on_device=True)
         parts = _parts(arguments[large.batched[0]].shape[0])
         if large.combine == "sum":
             # Zero but for the parts that are looked at, so that their sum is the whole.
@@ -100,14 +100,6 @@ def _keep(tensor: Tensor, parts: list[slice]) -> None:
     """Zeroes everything between the parts of a tensor."""
     for before, after in itertools.pairwise(parts):
         tensor[before.stop : after.start].zero_()
-
-
-def _make(argument: Any, device: torch.device, dtype: torch.dtype) -> Any:
-    """On the device: values from the host would take longer than the kernel by far."""
-    if not isinstance(argument, Drawn):
-        return argument
-    layout = torch.channels_last if argument.channels_last else torch.contiguous_format
-    return torch.empty(argument.shape, device=device, dtype=dtype, memory_format=layout).normal_()
 
 
 PROPERTY = Property(check)
