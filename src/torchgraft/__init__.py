@@ -1,6 +1,9 @@
 """Write the kernel; get the operator. Operators for PyTorch, and the tool that makes them."""
 
+import importlib as _importlib
 from pathlib import Path as _Path
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+from typing import Any as _Any
 
 from torchgraft import native, nn
 from torchgraft.fallback import Fallback, PerformanceWarning, fallbacks
@@ -14,12 +17,18 @@ from torchgraft.operators.depthwise_conv2d import (
 from torchgraft.operators.mul_constant import mul_constant
 from torchgraft.version import __version__
 
+if _TYPE_CHECKING:
+    from torchgraft import checking
+    from torchgraft.checking import check
+
 __all__ = [
     "Fallback",
     "GraftReport",
     "Operator",
     "PerformanceWarning",
     "__version__",
+    "check",
+    "checking",
     "depthwise_conv2d",
     "depthwise_conv2d_input_grad",
     "depthwise_conv2d_weight_grad",
@@ -33,3 +42,11 @@ __all__ = [
 ]
 
 native.load("torchgraft", _Path(__file__).parent / "lib")
+
+
+def __getattr__(name: str) -> _Any:
+    """What is imported when it is asked for: whoever only calls operators need not wait for it."""
+    if name in ("check", "checking"):
+        checking = _importlib.import_module("torchgraft.checking")
+        return checking.check if name == "check" else checking
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -32,6 +32,8 @@ from torchgraft.sampling import Samples
 
 # A property that takes longer than this hangs.
 _SECONDS_TO_END = 900.0
+# How the failure of a job begins that took its process with it.
+DIED = "the process died"
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,8 @@ class Job:
 
     def result(self, status: Literal["pass", "fail", "not applicable"], seconds: float, **more: Any) -> Result:
         """A result of this job."""
-        return Result(self.property_name, self.name, self.device, self.dtype_name, status, seconds, **more)
+        title = f"{self.under}: {self.property_name}" if self.under else self.property_name
+        return Result(title, self.name, self.device, self.dtype_name, status, seconds, **more)
 
 
 def _attribute_of(operator: Operator) -> str:
@@ -244,7 +247,7 @@ class _Worker:
             kind, value = self.connection.recv()
         except EOFError:
             self.process.join()
-            return self._died(f"the process died: {_name_of_exit(self.process.exitcode)}")
+            return self._died(f"{DIED}: {_name_of_exit(self.process.exitcode)}")
         if kind == "doing":
             self.doing = value
             return None

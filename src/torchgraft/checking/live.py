@@ -1,0 +1,285 @@
+"""A check as a person sees it: a table that fills while it runs, and what is said when it has ended."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from types import TracebackType
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from torchgraft.checking.property import Result
+from torchgraft.checking.report import CheckReport, describe
+from torchgraft.checking.running import Job
+
+# In the order in which a cell shows them: a sign, a word where the terminal has no such sign, a style, a legend.
+_STATES = {
+    "fail": ("✗", "FAIL", "bold red", "does not hold"),
+    "pass": ("✓", "ok", "green", "holds"),
+    "not applicable": ("-", "n/a", "dim", "not applicable"),
+    "running": ("…", "...", "yellow", ""),
+    "waiting": ("·", ".", "dim", ""),
+}
+_GAP = 2
+# Of a column: a cell such as `✗ 1 ✓ 3`, and the shortest line that a heading is broken into.
+_WIDTH = 12
+_REFRESHES_PER_SECOND = 4
+# Of a condensed table: what runs is cut where it would say more.
+_DOING = 3
+
+Place = tuple[str, str]
+
+
+class Board:
+    """The state of every job: a row a property, a column an operator and device."""
+
+    def __init__(self, jobs: Sequence[Job], *, signs: bool = True) -> None:
+        self._signs = signs
+        self._several_devices = len({job.device for job in jobs}) > 1
+        self._rows = list(dict.fromkeys(_row(job) for job in jobs))
+        self._columns = list(dict.fromkeys((job.name, job.device) for job in jobs))
+        self._cells: dict[tuple[str, Place], Counter[str]] = {}
+        for job in jobs:
+            self._cell(job)["waiting"] += 1
+
+    def start(self, job: Job) -> None:
+        """Notes that a job runs."""
+        self._move(job, "waiting", "running")
+
+    def finish(self, job: Job, result: Result) -> None:
+        """Notes that a job has ended; one that was not worth running ends without having started."""
+        self._move(job, "running" if self._cell(job)["running"] else "waiting", result.status)
+
+    def count(self, state: str) -> int:
+        """How many jobs are in a state."""
+        return sum(cell[state] for cell in self._cells.values())
+
+    def tables(self, width: int) -> list[Table]:
+        """The whole table, or several with some of the columns each where one would be wider than the terminal."""
+        chosen: list[list[Place]] = [[]]
+        left = width - max(len(row) for row in self._rows)
+        for place in self._columns:
+            needed = max(_WIDTH, *(len(line) for line in self._heading(place))) + _GAP
+            if chosen[-1] and left < needed:
+                chosen.append([])
+                left = width - max(len(row) for row in self._rows)
+            left -= needed
+            chosen[-1].append(place)
+        return [self._table(places) for places in chosen]
+
+    def height(self, width: int) -> int:
+        """How many lines the tables take."""
+        tables = self.tables(width)
+        heading = max(len(self._heading(place)) for place in self._columns)
+        return len(tables) * (len(self._rows) + heading + 1)
+
+    def condensed(self) -> Table:
+        """A line an operator and device: the counts, and what runs."""
+        table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), show_header=False)
+        table.add_column(no_wrap=True)
+        table.add_column(no_wrap=True)
+        table.add_column(no_wrap=True, overflow="ellipsis")
+        for name, device in self._columns:
+            cells = {row: cell for (row, place), cell in self._cells.items() if place == (name, device)}
+            doing = [row for row, cell in cells.items() if cell["running"]]
+            more = ", …" if len(doing) > _DOING else ""
+            title = f"{name} {device}" if self._several_devices else name
+            total = sum(cells.values(), Counter[str]())
+            table.add_row(title, self._shown(total), Text(", ".join(doing[:_DOING]) + more, "yellow"))
+        return table
+
+    def legend(self) -> Text:
+        """What the signs mean."""
+        text = Text()
+        for sign, word, style, meaning in _STATES.values():
+            if meaning:
+                text.append(sign if self._signs else word, style)
+                text.append(f" {meaning}   ", "dim")
+        if any(cell.total() > 1 for cell in self._cells.values()):
+            text.append("a figure counts dtypes and repetitions", "dim")
+        return text
+
+    def _table(self, places: Sequence[Place]) -> Table:
+        table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
+        table.add_column("", no_wrap=True)
+        for place in places:
+            table.add_column("\n".join(self._heading(place)), no_wrap=True, min_width=_WIDTH)
+        for row in self._rows:
+            table.add_row(row, *(self._shown(self._cells.get((row, place), Counter())) for place in places))
+        return table
+
+    def _heading(self, place: Place) -> list[str]:
+        name, device = place
+        lines = [""]
+        for word in name.replace("_", "_ ").replace("::", ":: ").split():
+            if lines[-1] and len(lines[-1]) + len(word) > _WIDTH:
+                lines.append("")
+            lines[-1] += word
+        return [*lines, device] if self._several_devices else lines
+
+    def _cell(self, job: Job) -> Counter[str]:
+        return self._cells.setdefault((_row(job), (job.name, job.device)), Counter())
+
+    def _move(self, job: Job, before: str, after: str) -> None:
+        cell = self._cell(job)
+        cell[before] -= 1
+        cell[after] += 1
+
+    def _shown(self, cell: Counter[str]) -> Text:
+        text = Text(no_wrap=True)
+        for state, (sign, word, style, _) in _STATES.items():
+            if cell[state] > 0:
+                shown = sign if self._signs else word
+                text.append(" " if text else "")
+                text.append(f"{shown} {cell[state]}" if cell.total() > 1 else shown, style)
+        return text
+
+
+def _row(job: Job) -> str:
+    return job.under or job.property_name
+
+
+class LiveCheck:
+    """Shows a check while it runs, in a terminal; where there is none, nothing."""
+
+    def __init__(self, console: Console, jobs: Sequence[Job]) -> None:
+        self._console = console
+        self.board = Board(jobs, signs=console.encoding.lower().startswith("utf"))
+        self._progress = Progress(
+            BarColumn(bar_width=20),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.description}", markup=False),
+            auto_refresh=False,
+            console=console,
+        )
+        self._task = self._progress.add_task("", total=len(jobs))
+        # Transient: the table is printed once more at the end, whole, however little of it the terminal could show.
+        self._live = Live(
+            console=console,
+            get_renderable=self._render,
+            refresh_per_second=_REFRESHES_PER_SECOND,
+            transient=True,
+        )
+
+    def __enter__(self) -> LiveCheck:
+        if self._console.is_terminal:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._live.stop()
+
+    def start(self, job: Job) -> None:
+        """Shows that a job runs."""
+        self.board.start(job)
+        self.say("")
+
+    def finish(self, job: Job, result: Result) -> None:
+        """Shows that a job has ended."""
+        self.board.finish(job, result)
+        self._progress.advance(self._task)
+
+    def say(self, what: str) -> None:
+        """Shows what is being done for no job alone."""
+        self._progress.update(self._task, description=what)
+
+    def _render(self) -> RenderableType:
+        # Anew each time: terminals change their size. A line must stay free, or the terminal scrolls.
+        width, height = self._console.size
+        bar = self._progress.get_renderable()
+        if self.board.height(width) + 2 <= height:
+            return Group(*self.board.tables(width), bar)
+        condensed = self.board.condensed()
+        return Group(condensed, bar) if condensed.row_count + 2 <= height else bar
+
+
+def print_report(console: Console, board: Board, report: CheckReport, seconds: float) -> None:
+    """Prints the table, what failed and how, what was not asked and why, what was measured, and the verdict."""
+    for table in board.tables(console.width):
+        console.print(table)
+        console.print()
+    console.print(board.legend())
+    _print_failures(console, report)
+    _print_reasons(console, report)
+    _print_facts(console, report)
+    _print_verdict(console, report, seconds)
+
+
+def _print_failures(console: Console, report: CheckReport) -> None:
+    """Each failure of a property of an operator on a device; those in further dtypes in a line."""
+    alike: dict[tuple[str, str, str], list[Result]] = {}
+    for result in report.failures:
+        alike.setdefault((result.operator, result.device, result.property), []).append(result)
+    for first, *others in alike.values():
+        console.print()
+        for number, line in enumerate(describe(first).splitlines()):
+            console.print(Text(line, "bold red" if number == 0 else _style_of(line)), soft_wrap=True)
+        if others:
+            dtypes = ", ".join(dict.fromkeys(other.dtype for other in others))
+            console.print(Text(f"  also in   {dtypes}"), soft_wrap=True)
+
+
+def _style_of(line: str) -> str:
+    if line.startswith("  |"):
+        return "dim"
+    return "bold" if line.startswith("  again") else ""
+
+
+def _print_reasons(console: Console, report: CheckReport) -> None:
+    """Why properties were not applicable, each reason once."""
+    operators: dict[tuple[str, str], dict[str, None]] = {}
+    for result in report.results:
+        if result.status == "not applicable":
+            row = result.property.partition(": ")[0]
+            operators.setdefault((row, result.reason), {})[result.operator] = None
+    if not operators:
+        return
+    checked = {result.operator for result in report.results}
+    table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), show_header=False, style="dim")
+    table.add_column(no_wrap=True)
+    table.add_column()
+    for (row, reason), names in operators.items():
+        of = "" if set(names) == checked else f" ({', '.join(names)})"
+        table.add_row(Text(row), Text(f"{reason}{of}"))
+    console.print()
+    console.print(Text("not applicable", "dim"))
+    console.print(table)
+
+
+def _print_facts(console: Console, report: CheckReport) -> None:
+    """What properties measured on the way."""
+    measured = [result for result in report.results if result.facts]
+    if not measured:
+        return
+    console.print()
+    console.print(Text("measured", "dim"))
+    for result in measured:
+        facts = ", ".join(f"{name} {value:,.6g}" for name, value in result.facts.items())
+        line = f"{result.property} of {result.operator} on {result.device} in {result.dtype}: {facts}"
+        console.print(Text(line, "dim"), soft_wrap=True)
+
+
+def _print_verdict(console: Console, report: CheckReport, seconds: float) -> None:
+    failed, passed, left_out = (report.count(status) for status in ("fail", "pass", "not applicable"))
+    if failed:
+        rows = len({(result.operator, result.device, result.property) for result in report.failures})
+        verdict = Text("one property does not hold" if rows == 1 else f"{rows} properties do not hold", "bold red")
+    elif passed:
+        verdict = Text("every property holds", "bold green")
+    else:
+        verdict = Text("no property was applicable", "bold yellow")
+    counts = f"{passed} passed, {failed} failed, {left_out} not applicable, in {_duration(seconds)}"
+    console.print()
+    console.print(Text.assemble(verdict, f": {counts}"))
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes else f"{seconds:.1f} s"

@@ -1,0 +1,434 @@
+"""`graft check --sanitize`: the properties that call kernels, once more, with a sanitizer watching the kernels.
+
+On CPU the operator's sources are built anew, instrumented, and run in processes into which the sanitizer's runtime was
+loaded first; the first report ends the process, so that it is laid to the job and sample that caused it. On CUDA the
+library is the one that is installed, and compute-sanitizer watches one process that runs job after job.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from torchgraft import native
+from torchgraft.building import BuildError, MissingTool, Sanitizer, build
+from torchgraft.checking import serial
+from torchgraft.checking.properties import PROPERTIES
+from torchgraft.checking.property import Failure, Result
+from torchgraft.checking.running import DIED, Job, run_jobs
+
+# What a kernel is made of, beside the compiler.
+_SOURCE_SUFFIXES = (".cpp", ".h", ".hpp", ".inl", ".cmake")
+# Of one folder, for a person who goes to and fro between versions.
+_KEPT_BUILDS = 4
+
+OnStart = Callable[[Job], None]
+OnResult = Callable[[Job, Result], None]
+
+# Of a sanitizer's report: what happened, where, and what is known of the memory.
+_REPORT_LINES = 6
+# Of a stack: how many of its places in the operator's own sources.
+_FRAMES = 2
+_ACCESS = re.compile(r"(?:Previous )?(?:atomic )?(?:read|write) of size .*|\S+ is located .*", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class _CpuTool:
+    """A sanitizer for code on the CPU.
+
+    Attributes:
+        sanitizer: as `building.build` takes it.
+        runtime: the library that must be loaded before everything else.
+        environment: how it shall behave.
+        report: how its reports begin.
+    """
+
+    sanitizer: Sanitizer
+    runtime: str
+    environment: dict[str, str]
+    report: re.Pattern[str]
+
+
+@dataclass(frozen=True)
+class _CudaTool:
+    """A tool of compute-sanitizer.
+
+    Attributes:
+        filtered: whether it watches our kernels only: under racecheck PyTorch's own would take hours. But initcheck
+            must see every kernel, as one that it does not see leaves memory as if nobody had written it.
+    """
+
+    name: str
+    filtered: bool = True
+
+
+_CPU_TOOLS = {
+    "address sanitizer": _CpuTool(
+        "address",
+        "libasan.so",
+        {
+            # Python and PyTorch keep memory until they end.
+            "ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1",
+            "UBSAN_OPTIONS": "print_stacktrace=1",
+        },
+        re.compile(r"ERROR: AddressSanitizer|: runtime error: |Assertion '.*' failed"),
+    ),
+    "thread sanitizer": _CpuTool(
+        "thread",
+        "libtsan.so",
+        # PyTorch, its OpenMP and Python are not instrumented: what they do tells nothing.
+        {"TSAN_OPTIONS": "halt_on_error=1:ignore_noninstrumented_modules=1:report_signal_unsafe=0"},
+        re.compile(r"(WARNING|ERROR): ThreadSanitizer"),
+    ),
+}
+_CUDA_TOOLS = {
+    tool.name: tool
+    for tool in (
+        _CudaTool("memcheck"),
+        _CudaTool("racecheck"),
+        _CudaTool("initcheck", filtered=False),
+        _CudaTool("synccheck"),
+    )
+}
+_ERROR_EXIT_CODE = 9
+# How compute-sanitizer begins its lines, and what of them is no report.
+_SAYS = "========= "
+_NO_REPORT = re.compile(r"COMPUTE-SANITIZER|ERROR SUMMARY|\w+ SUMMARY|Target application|Saved host backtrace")
+
+
+def sanitized(jobs: Sequence[Job]) -> list[Job]:
+    """The jobs that are run again under sanitizers, each under every sanitizer of its device.
+
+    Raises:
+        LookupError: there are none among them.
+    """
+    again = [job for job in jobs if PROPERTIES[job.property_name].sanitized]
+    if not again:
+        names = ", ".join(name for name, each in PROPERTIES.items() if each.sanitized)
+        raise LookupError(f"--sanitize runs these properties again, and none of them was asked for: {names}")
+    return [
+        replace(job, under=under)
+        for device, tools in (("cpu", _CPU_TOOLS), ("cuda", _CUDA_TOOLS))
+        for under in tools
+        for job in again
+        if torch.device(job.device).type == device
+    ]
+
+
+def run_sanitized(
+    jobs: Sequence[Job],
+    *,
+    workers: int,
+    on_start: OnStart,
+    on_result: OnResult,
+    on_step: Callable[[str], None],
+) -> list[Result]:
+    """Runs the jobs that `sanitized` gave.
+
+    Args:
+        jobs: each with its sanitizer in `under`.
+        workers: how many processes at a time, at least one; a GPU is watched in one.
+        on_start: told of each job as it starts.
+        on_result: told of each result as it comes.
+        on_step: told what is being done before jobs start.
+
+    Returns:
+        A result a job, in the order of the jobs.
+    """
+    groups: dict[tuple[str, Path], list[int]] = {}
+    for number, job in enumerate(jobs):
+        # All operators of a folder share a build; those of a namespace share a process of compute-sanitizer.
+        shared = _folder(job) if job.under in _CPU_TOOLS else Path(job.operator.namespace)
+        groups.setdefault((job.under, shared), []).append(number)
+
+    results: dict[int, Result] = {}
+    for (under, _), numbers in groups.items():
+        chosen = [jobs[number] for number in numbers]
+        if under in _CPU_TOOLS:
+            on_step(f"building {_folder(chosen[0]).name} for the {under}")
+            found = _run_on_cpu(chosen, _CPU_TOOLS[under], max(workers, 1), on_start, on_result)
+        else:
+            on_step(f"starting {under}")
+            found = _run_on_cuda(chosen, _CUDA_TOOLS[under], on_start, on_result)
+        results.update(zip(numbers, found, strict=True))
+    return [results[number] for number in range(len(jobs))]
+
+
+def _folder(job: Job) -> Path:
+    """Where an operator is declared; its kernels' sources lie there and below."""
+    file = getattr(sys.modules.get(job.operator.module), "__file__", None)
+    return Path(file).resolve().parent if file else Path.cwd()
+
+
+def _left_out(jobs: Sequence[Job], reason: str, on_result: OnResult) -> list[Result]:
+    results = [job.result("not applicable", 0.0, reason=reason) for job in jobs]
+    for job, result in zip(jobs, results, strict=True):
+        on_result(job, result)
+    return results
+
+
+# CPU
+
+
+def _run_on_cpu(
+    jobs: Sequence[Job], tool: _CpuTool, workers: int, on_start: OnStart, on_result: OnResult
+) -> list[Result]:
+    folder, namespace = _folder(jobs[0]), jobs[0].operator.namespace
+    sources = sorted(folder.rglob("*.cpp"))
+    if not sources:
+        return _left_out(jobs, f"there is no source of a CPU kernel, *.cpp, in {folder}", on_result)
+    try:
+        preloaded = _find_runtimes(tool)
+        libraries = _instrumented(namespace, folder, sources, tool)
+    except MissingTool as missing:
+        return _left_out(jobs, str(missing), on_result)
+    except BuildError as error:
+        # One failure tells it all.
+        failed = jobs[0].result("fail", 0.0, failure=Failure(str(error), reproduce=jobs[0].reproduce()))
+        on_result(jobs[0], failed)
+        return [failed, *_left_out(jobs[1:], "its kernels could not be built for it", on_result)]
+
+    ended: set[str] = set()
+
+    def skip(job: Job) -> str:
+        return "not run after the first that ended its process" if job.operator.qualified_name in ended else ""
+
+    def tell(job: Job, result: Result) -> None:
+        if result.failure is not None and result.failure.message.startswith(DIED):
+            ended.add(job.operator.qualified_name)
+        on_result(job, _explained(result, tool, folder))
+
+    environment = {**tool.environment, "LD_PRELOAD": preloaded, "TORCHGRAFT_LIBRARIES": str(libraries)}
+    with _at_fixed_addresses():
+        results = run_jobs(jobs, workers=workers, environment=environment, skip=skip, on_start=on_start, on_result=tell)
+    return [_explained(result, tool, folder) for result in results]
+
+
+def _instrumented(namespace: str, folder: Path, sources: Sequence[Path], tool: _CpuTool) -> Path:
+    """The directory of an instrumented library, which is kept for as long as nothing that it is made of changes."""
+    digest = hashlib.sha256(torch.__version__.encode())
+    package = Path(native.__file__).parent
+    for root in (folder, package / "include", package / "cmake"):
+        for path in sorted(each for each in root.rglob("*") if each.suffix in _SOURCE_SUFFIXES):
+            digest.update(path.read_bytes())
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "torchgraft/sanitized"
+    place = hashlib.sha256(bytes(folder)).hexdigest()[:8]
+    kind = f"{namespace}-{place}-{tool.sanitizer}-"
+    directory, library = cache / f"{kind}{digest.hexdigest()[:16]}", f"{namespace}_cpu.so"
+    if not (directory / library).is_file():
+        cache.mkdir(parents=True, exist_ok=True)
+        others = sorted(cache.glob(f"{kind}*"), key=lambda path: path.stat().st_mtime)
+        for old in others[:-_KEPT_BUILDS]:
+            shutil.rmtree(old, ignore_errors=True)
+        # Built apart, and put there in one step: another check may be at the same.
+        built = Path(tempfile.mkdtemp(prefix=kind, dir=cache))
+        build(namespace, sources, built, sanitizer=tool.sanitizer)
+        directory.mkdir(exist_ok=True)
+        (built / library).replace(directory / library)
+        shutil.rmtree(built)
+    return directory
+
+
+def _find_runtimes(tool: _CpuTool) -> str:
+    """What must be loaded before Python is, as LD_PRELOAD takes it."""
+    compiler = os.environ.get("CXX", "c++")
+    found = []
+    # libstdc++ too: AddressSanitizer looks for the function that throws exceptions when it starts, and finds none in
+    # Python; at the first exception it would end the process.
+    for name in (tool.runtime, "libstdc++.so"):
+        command = [*compiler.split(), f"-print-file-name={name}"]
+        try:
+            path = Path(subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip())
+        except (OSError, subprocess.CalledProcessError):
+            raise MissingTool("there is no C++ compiler: install g++") from None
+        # A compiler that has no such file repeats the name.
+        if not path.is_absolute():
+            raise MissingTool(f"{compiler} has no {name}: install GCC's sanitizers and build with CXX=g++")
+        found.append(str(path.resolve()))
+    return " ".join(found)
+
+
+@contextmanager
+def _at_fixed_addresses() -> Iterator[None]:
+    """Has processes that are started here laid out in memory without chance.
+
+    ThreadSanitizer keeps fixed ranges for itself, and where the kernel spreads addresses widely it finds them taken.
+    """
+    no_randomize, ask = 0x0040000, 0xFFFFFFFF
+    personality = getattr(ctypes.CDLL(None), "personality", None)
+    before = -1 if personality is None else personality(ctypes.c_ulong(ask))
+    if personality is None or before == -1:
+        yield
+        return
+    personality(ctypes.c_ulong(before | no_randomize))
+    try:
+        yield
+    finally:
+        personality(ctypes.c_ulong(before))
+
+
+def _explained(result: Result, tool: _CpuTool, folder: Path) -> Result:
+    """A result whose failure says what the sanitizer reported, where it reported something."""
+    failure = result.failure
+    if failure is None or tool.report.search(failure.traceback) is None:
+        return result
+    message, *others = _in_short(failure.traceback.splitlines(), tool, folder)
+    at = failure.message.partition(", while at ")[2]
+    message = f"{message}, while at {at}" if at else message
+    return replace(result, failure=replace(failure, message=message, traceback="\n".join(others)))
+
+
+def _in_short(lines: Sequence[str], tool: _CpuTool, folder: Path) -> list[str]:
+    """A report without what differs from run to run: what happened, and where in the operator's own sources."""
+    first = next(number for number, line in enumerate(lines) if tool.report.search(line))
+    message = re.sub(r"^==\d+==|WARNING: |ERROR: | on (unknown )?address .*| \(pid=\d+\)", "", lines[first].strip())
+    kept = [message.replace(f"{folder}{os.sep}", "")]
+    frames = 0
+    for line in lines[first + 1 :]:
+        if line.startswith("SUMMARY") or len(kept) > _REPORT_LINES:
+            break
+        if frame := re.search(rf"#\d+ .*{re.escape(str(folder))}{os.sep}(\S+):(\d+)", line):
+            frames += 1
+            if frames <= _FRAMES:
+                kept.append(f"  {frame[1]}:{frame[2]}: {_source_line(folder / frame[1], int(frame[2]))}")
+        elif heading := _ACCESS.search(line):
+            frames = 0
+            access = re.sub(r"^0x[0-9a-f]+ is located", "the place is", heading[0])
+            kept.append(re.sub(r"( at)? 0x[0-9a-f]+| \[.*", "", access))
+    return kept
+
+
+def _source_line(path: Path, number: int) -> str:
+    lines = path.read_text(errors="replace").splitlines()
+    return lines[number - 1].strip() if 0 < number <= len(lines) else ""
+
+
+# CUDA
+
+
+def _run_on_cuda(jobs: Sequence[Job], tool: _CudaTool, on_start: OnStart, on_result: OnResult) -> list[Result]:
+    namespace = jobs[0].operator.namespace
+    program = shutil.which("compute-sanitizer") or shutil.which("compute-sanitizer", path="/usr/local/cuda/bin")
+    if program is None:
+        return _left_out(jobs, "compute-sanitizer is not installed: it comes with the CUDA toolkit", on_result)
+    if reason := _why_not_watched(namespace):
+        return _left_out(jobs, reason, on_result)
+
+    command = [program, "--tool", tool.name, "--error-exitcode", str(_ERROR_EXIT_CODE), "--show-backtrace", "no"]
+    if tool.name == "memcheck":
+        # Calls of the CUDA runtime that fail are PyTorch's, which asks what a device can do by trying it.
+        command += ["--report-api-errors", "no"]
+    if tool.filtered:
+        command += ["--kernel-name", f"kns={namespace}"]
+    command += [sys.executable, "-m", serial.__name__]
+    # Every tensor an allocation: else one that is written past its end is followed by more of PyTorch's own memory.
+    environment = {**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1", "PYTHONWARNINGS": "ignore"}
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(serial.encode(jobs))
+        process.stdin.close()
+        watched = _Watched(jobs, namespace, on_start, on_result)
+        for line in process.stdout:
+            watched.read(line.decode(errors="replace").rstrip("\n"))
+    return watched.end(process.returncode, tool)
+
+
+def _why_not_watched(namespace: str) -> str:
+    """Why compute-sanitizer, which is told of kernels by their names, would overlook those of a namespace."""
+    library = next((each for each in native.libraries() if (each.namespace, each.device) == (namespace, "cuda")), None)
+    if library is None or not library.loaded:
+        return native.why_no_kernel(namespace, "cuda")
+    names = re.findall(rb"_Z[A-Z][\w.$]+", library.path.read_bytes())
+    if any(namespace.encode() in name for name in names):
+        return ""
+    return f"its CUDA kernels must be in a C++ namespace that is called {namespace}, so that they are known by it"
+
+
+class _Watched:
+    """What a process says that runs under compute-sanitizer: the marks of its jobs, and reports between them."""
+
+    def __init__(self, jobs: Sequence[Job], namespace: str, on_start: OnStart, on_result: OnResult) -> None:
+        self._jobs, self._namespace = jobs, namespace
+        self._on_start, self._on_result = on_start, on_result
+        self._results: dict[int, Result] = {}
+        self._at: int | None = None
+        self._report: list[str] = []
+        self._reports: list[list[str]] = []
+        self._said: deque[str] = deque(maxlen=_REPORT_LINES)
+
+    def read(self, line: str) -> None:
+        """Takes in a line."""
+        mark = serial.decode(line)
+        if mark is None:
+            self._said.append(line)
+            if line.startswith(_SAYS):
+                self._take(line.removeprefix(_SAYS))
+            return
+        number, result = mark
+        if result is None:
+            self._at = number
+            self._on_start(self._jobs[number])
+        else:
+            self._finish(number, result)
+
+    def _take(self, line: str) -> None:
+        # Indented lines tell more about the one before.
+        if line.startswith("    ") and self._report:
+            self._report.append(line.strip())
+        elif line.strip() and not _NO_REPORT.match(line.strip()):
+            self._report = [line.strip()]
+            self._reports.append(self._report)
+
+    def _finish(self, number: int, result: Result) -> None:
+        """Ends a job: with what was reported since the last one ended, or else with its own result."""
+        ours = [report for report in self._reports if any(self._is_ours(line) for line in report)]
+        self._reports, self._report = [], []
+        if ours:
+            message, *others = ours[0][: _REPORT_LINES + 1]
+            more = f" (the first of {len(ours)} reports)" if len(ours) > 1 else ""
+            again = self._jobs[number].reproduce()
+            failure = Failure(message + more, reproduce=again, traceback="\n".join(others))
+            result = replace(result, status="fail", reason="", failure=failure)
+        self._results[number] = result
+        self._on_result(self._jobs[number], result)
+
+    def _is_ours(self, line: str) -> bool:
+        return self._namespace in line
+
+    def end(self, code: int, tool: _CudaTool) -> list[Result]:
+        """A result a job, also of those that were not run as the process had ended."""
+        said = "\n".join(self._said)
+        if self._at is None:
+            reason = f"compute-sanitizer does not work here: {' '.join(said.split())}"
+            return _left_out(self._jobs, reason, self._on_result)
+        missing = [number for number in range(len(self._jobs)) if number not in self._results]
+        for number in missing:
+            job = self._jobs[number]
+            if number == self._at:
+                failure = Failure(f"the process ended with status {code}", reproduce=job.reproduce(), traceback=said)
+                self._finish(number, job.result("fail", 0.0, failure=failure))
+            else:
+                self._finish(number, job.result("not applicable", 0.0, reason="the process had ended before"))
+        results = [self._results[number] for number in range(len(self._jobs))]
+        unexplained = code == _ERROR_EXIT_CODE and tool.filtered and all(each.status != "fail" for each in results)
+        if unexplained:
+            last = self._jobs[-1]
+            failure = Failure(f"{tool.name} found errors", reproduce=last.reproduce(), traceback=said)
+            results[-1] = last.result("fail", results[-1].seconds, failure=failure)
+        return results

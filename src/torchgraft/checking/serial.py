@@ -1,0 +1,60 @@
+"""Runs jobs one after the other in one process, for a tool that watches a process from outside.
+
+`python -m torchgraft.checking.serial` reads the jobs from standard input and says on standard output when each begins
+and what came of it, in lines of its own: what the tool says stands between them.
+"""
+
+from __future__ import annotations
+
+import base64
+import importlib
+import pickle
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from torchgraft.checking.property import Result
+from torchgraft.checking.running import Job, run_job
+
+_MARK = "@graft "
+
+
+def encode(jobs: Sequence[Job]) -> bytes:
+    """What the process reads: where Python looks for modules, the modules of the operators, and the jobs."""
+    modules = sorted({job.operator.module for job in jobs})
+    return pickle.dumps((sys.path, modules, pickle.dumps(list(jobs))))
+
+
+def decode(line: str) -> tuple[int, Result | None] | None:
+    """The number of a job, and its result where it has ended; None for a line that something else said."""
+    if not line.startswith(_MARK):
+        return None
+    number, _, result = line.removeprefix(_MARK).strip().partition(" ")
+    return int(number), pickle.loads(base64.b64decode(result)) if result else None
+
+
+def _say(number: int, result: Any = None) -> None:
+    if torch.cuda.is_initialized():
+        # What the tool has to say about the last job, it says before.
+        torch.cuda.synchronize()
+    shown = "" if result is None else base64.b64encode(pickle.dumps(result)).decode()
+    print(f"{_MARK}{number} {shown}", flush=True)
+
+
+def main() -> None:
+    """Runs the jobs of standard input."""
+    path, modules, encoded = pickle.loads(sys.stdin.buffer.read())
+    sys.path[:] = path
+    for module in modules:
+        importlib.import_module(module)
+    for number, job in enumerate(pickle.loads(encoded)):
+        # Where the tool does not work on this machine, it fails here: before the first job, and not as one.
+        torch.zeros(1, device=job.device)
+        _say(number)
+        _say(number, run_job(job))
+
+
+if __name__ == "__main__":
+    main()
