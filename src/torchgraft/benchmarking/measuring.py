@@ -22,7 +22,7 @@ from torchgraft.sampling import Benchmark, Samples
 
 # A time this much below the floor is a mistake of the measurement: roofs are measured too, and not exact.
 _BELOW_FLOOR = 0.9
-_AGAIN = "again"
+_OURS = ("ours", "again")
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,9 @@ def measure(candidate: Candidate, stopwatch: Stopwatch, roofs: Roofs) -> Row:
         timings = stopwatch.time(contenders) if "ours" in contenders else {}
         expected = _expect(candidate, arguments)
         refused |= {
-            name: problem for name in timings if (problem := _why_it_is_wrong(candidate, contenders[name], expected))
+            name: problem
+            for name in timings
+            if (problem := _why_it_is_wrong(candidate, contenders[name], expected, 1 if name in _OURS else 3))
         }
         fell_back = [
             each.reason
@@ -91,6 +93,12 @@ def measure(candidate: Candidate, stopwatch: Stopwatch, roofs: Roofs) -> Row:
             if each.operator == candidate.operator.qualified_name and each.calls > before.get(each[:4], 0)
         ]
     return _row(candidate, arguments, timings, refused, roofs, fell_back)
+
+
+def refuse(candidate: Candidate, problem: str, roofs: Roofs) -> Row:
+    """The row of what cannot be measured, and why."""
+    arguments = candidate.benchmark.sample.make("meta", candidate.dtype)
+    return _row(candidate, arguments, {}, {"ours": problem}, roofs, ())
 
 
 def _functions(candidate: Candidate) -> dict[str, Callable[..., Any]]:
@@ -103,7 +111,7 @@ def _functions(candidate: Candidate) -> dict[str, Callable[..., Any]]:
     known: dict[str, Callable[..., Any]] = {**candidate.samples.rivals, "reference": reference}
     if "compile" in candidate.against:
         known["compile"] = torch.compile(reference, dynamic=False)
-    return {"ours": operator, _AGAIN: operator} | {name: known[name] for name in candidate.against if name in known}
+    return dict.fromkeys(_OURS, operator) | {name: known[name] for name in candidate.against if name in known}
 
 
 def _bind(candidate: Candidate, function: Callable[..., Any], arguments: Sequence[Any]) -> Callable[[], Any]:
@@ -163,13 +171,13 @@ def _expect(candidate: Candidate, arguments: Sequence[Any]) -> Any:
     return operator.visible(operator.reference(*in_float64(arguments)))
 
 
-def _why_it_is_wrong(candidate: Candidate, call: Callable[[], Any], expected: Any) -> str:
+def _why_it_is_wrong(candidate: Candidate, call: Callable[[], Any], expected: Any, roundings: int) -> str:
     summed = candidate.samples.summed(*candidate.benchmark.sample.make("meta", candidate.dtype))
     if candidate.direction == "backward":
         summed = max(summed, *(each.numel() for each in tree_leaves(expected)), candidate.benchmark.sample.elements)
     try:
-        # A rival may sum in an order, or in a dtype, of its own.
-        expect_close(call(), expected, dtype=candidate.dtype, summed=summed, scale=4.0)
+        # A rival may round what is between two steps of its own: a sum, and that sum with a bias.
+        expect_close(call(), expected, dtype=candidate.dtype, summed=summed, scale=4.0, roundings=roundings)
     except Mismatch as mismatch:
         return f"the result is wrong: {mismatch}"
     return ""
@@ -214,7 +222,7 @@ def _row(
         operations=operations,
         floor=floor,
         bound=bound,
-        noise=ratio_of(timings[_AGAIN].rounds, ours.rounds) if ours else None,
+        noise=ratio_of(timings["again"].rounds, ours.rounds) if ours else None,
         rivals=rivals,
         problem=refused.get("ours", ""),
         fallbacks=tuple(fell_back),

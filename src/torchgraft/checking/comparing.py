@@ -53,6 +53,7 @@ def expect_close(
     summed: int = 1,
     coherent: bool = False,
     scale: float = 1.0,
+    roundings: int = 1,
     what: str = "the result",
 ) -> None:
     """Compares results, one or several, with those in float64.
@@ -64,6 +65,7 @@ def expect_close(
         summed: how many products an element of it is a sum of.
         coherent: whether those products are all alike.
         scale: a factor on the absolute error, for results that more than one sum went into.
+        roundings: how often a result may have been rounded to the dtype.
         what: is compared, for the message.
 
     Raises:
@@ -86,7 +88,7 @@ def expect_close(
             finite = other[other.isfinite()]
             largest = finite.abs().max().item() if finite.numel() else 1.0
             relative, absolute = rounding(dtype, summed, largest, coherent=coherent)
-            _expect_each_close(one, other, relative, absolute * scale, name)
+            _expect_each_close(one, other, relative * roundings, absolute * scale, name)
 
 
 def expect_equal(found: Any, expected: Any, *, what: str = "the result", why: str = "") -> None:
