@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 import torchgraft
-from harness import FOLDERS, OPERATORS
-from torchgraft import Operator
+from torchgraft.checking.properties import PROPERTIES
+from torchgraft.checking.subject import find_subjects
 
 PACKAGE = Path(torchgraft.__file__).parent
+FOLDERS = sorted(path.parent.name for path in (PACKAGE / "operators").glob("*/__init__.py"))
 FURNITURE = {"__init__.py", "operator.py", "reference.py", "samples.py", "cpu.cpp", "cuda.cu"}
 # What may name an operator, beside its own folder.
 MAY_NAME = ("operators/", "nn/", "demo/", "__init__.py", "grafting.py")
@@ -32,9 +33,20 @@ def test_every_folder_is_imported_by_one_line_and_the_other_way_round():
     assert sorted(imported) == FOLDERS
 
 
-def test_every_operator_has_samples():
-    ours = {name for name in Operator.registered if name.startswith("torchgraft::")}
-    assert {operator.qualified_name for operator in OPERATORS.values()} == ours
+def test_every_operator_has_samples_and_benchmarks():
+    for subject in find_subjects([]):
+        assert subject.samples.table, subject.name
+        assert subject.samples.benchmarks, subject.name
+
+
+def test_every_property_is_a_file_and_says_what_it_proves():
+    files = {path.stem for path in (PACKAGE / "checking" / "properties").glob("*.py")} - {"__init__"}
+    assert set(PROPERTIES) == files
+    for name, each in PROPERTIES.items():
+        assert each.name == name
+        text = (PACKAGE / "checking" / "properties" / f"{name}.py").read_text()
+        assert "\nProves: " in text, name
+        assert "\nCannot prove: " in text, name
 
 
 def test_no_operator_is_named_outside_its_place():

@@ -1,0 +1,230 @@
+"""The checker itself: how it compares, what a failure holds, and that nothing that an operator does ends it."""
+
+import os
+import re
+
+import pytest
+import torch
+
+import torchgraft
+from torchgraft import Operator
+from torchgraft.checking import PROPERTIES, CheckReport, check, make_test
+from torchgraft.checking.comparing import Mismatch, expect_close, expect_equal, rounding
+from torchgraft.checking.report import describe
+from torchgraft.checking.running import Job, make_jobs, run_jobs
+from torchgraft.checking.strides import in_awkward_strides
+from torchgraft.checking.subject import find_subjects, subject_of
+from torchgraft.sampling import Drawn, Sample, Samples
+
+
+def _operator(name: str, kernel) -> Operator:
+    """Doubles, by a kernel in Python."""
+    operator = Operator(
+        f"checking::{name}(Tensor input) -> Tensor",
+        reference=lambda input: input * 2,
+        output=torch.empty_like,
+        gradient=lambda needs_grad, output_grads, saved, input: (operator(output_grads[0]),),
+    )
+
+    def host(input):
+        if not input.is_floating_point():
+            raise RuntimeError("floating-point numbers only")
+        return kernel(input)
+
+    for registered in (name, f"_{name}"):
+        operator._library.impl(registered, host, "CPU")
+    return operator
+
+
+def _wrong_above_eight(input):
+    result = input * 2
+    if input.numel() > 8:
+        result.view(-1)[8] += 1
+    return result
+
+
+def _die_on_three(input):
+    if input.numel() == 3:
+        os.abort()
+    return input * 2
+
+
+correct = _operator("correct", lambda input: input * 2)
+wrong_above_eight = _operator("wrong_above_eight", _wrong_above_eight)
+dies_on_three = _operator("dies_on_three", _die_on_three)
+
+_TABLE = tuple(Sample(f"{size} elements", (Drawn((size,)),)) for size in (100, 0, 1, 3, 9, 40))
+samples = {
+    name: Samples(_TABLE, lambda random: Sample("drawn", (Drawn((random.randint(0, 30),)),)))
+    for name in ("correct", "wrong_above_eight", "dies_on_three")
+}
+
+EAGER = ["value", "sizes", "empty", "dtypes", "layouts", "gradient", "second_gradient", "determinism"]
+
+
+def test_a_correct_operator_passes():
+    report = torchgraft.check(correct, properties=EAGER, device="cpu")
+    assert isinstance(report, CheckReport)
+    assert report.passed, str(report)
+    assert report.count("pass") == len(report.results) > len(EAGER)
+
+
+def test_a_failure_tells_the_smallest_input_the_values_and_how_to_see_it_again():
+    report = check(wrong_above_eight, properties=["value"], device="cpu")
+    assert not report.passed
+    failure = report.failures[0].failure
+    assert failure.sample == "9 elements"
+    assert failure.index == (8,)
+    assert float(failure.found) == pytest.approx(float(failure.expected) + 1)
+    assert failure.arguments == "input=(9,)"
+    assert failure.reproduce == (
+        f"graft check {__name__}:wrong_above_eight --property value --device cpu --dtype float64 --seed 0 "
+        "--sample '9 elements'"
+    )
+    text = describe(report.failures[0])
+    for part in ("9 elements", "expected", "found", failure.reproduce):
+        assert part in text
+
+
+def test_of_drawn_inputs_a_small_one_is_shown():
+    (failure,) = (each.failure for each in check(wrong_above_eight, properties=["sizes"]).failures[:1])
+    assert "(drawn)" in failure.sample
+    size = int(re.search(r"input=\((\d+),\)", failure.arguments)[1])
+    assert 9 <= size <= 12
+
+
+def test_the_same_seed_gives_the_same_inputs_and_another_seed_others():
+    sample = _TABLE[0]
+    first, again, other = (sample.make("cpu", torch.float32, seed)[0] for seed in (3, 3, 4))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+def test_a_process_that_dies_is_a_failure_and_the_rest_goes_on():
+    subjects, properties = [subject_of(dies_on_three), subject_of(correct)], ["value", "sizes"]
+    jobs = make_jobs(subjects, devices=["cpu"], properties=properties, dtypes=[torch.float32])
+    results = run_jobs(jobs, workers=2)
+    assert [result.operator for result in results] == [job.name for job in jobs]
+    of_value = [result for result in results if result.property == "value"]
+    died = [result for result in of_value if "dies_on_three" in result.operator]
+    assert all(result.status == "fail" and "SIGABRT" in result.failure.message for result in died)
+    assert {result.failure.sample for result in died} == {"3 elements"}
+    assert all(result.status == "pass" for result in results if "correct" in result.operator)
+
+
+def test_samples_may_be_given():
+    given = Samples((Sample("two elements", (Drawn((2,)),)),))
+    assert check(wrong_above_eight, given, properties=["value"], device="cpu").passed
+    report = check(correct, given, properties=["sizes"], device="cpu")
+    assert {result.reason for result in report.results} == {"its samples have no draw"}
+
+
+def test_one_line_makes_a_test_with_a_case_a_property_device_and_dtype():
+    test = make_test(correct, device="cpu", quick=True)
+    (mark,) = test.pytestmark
+    ids = [parameter.id for parameter in mark.args[1]]
+    assert "checking::correct-value-cpu-bfloat16" in ids
+    assert len(ids) == len(set(ids))
+    values = [parameter.values[0] for parameter in mark.args[1]]
+    assert all(isinstance(job, Job) for job in values)
+    assert not any(PROPERTIES[job.property_name].slow for job in values)
+    test(next(job for job in values if job.property_name == "value"))
+
+
+def test_a_failing_case_fails_the_test_with_the_description():
+    test = make_test(wrong_above_eight, device="cpu")
+    jobs = [parameter.values[0] for parameter in test.pytestmark[0].args[1]]
+    with pytest.raises(pytest.fail.Exception, match="9 elements"):
+        test(next(job for job in jobs if job.property_name == "value"))
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("no_such_operator", "there is no operator 'no_such_operator'"),
+        ("no.such.module:operator", "there is no module 'no.such.module'"),
+        (f"{__name__}:EAGER", "is not a torchgraft.Operator; its operators: correct"),
+    ],
+)
+def test_what_is_not_found_is_said(target, message):
+    with pytest.raises(LookupError, match=message):
+        find_subjects([target])
+
+
+def test_an_operator_is_found_by_its_module():
+    (subject,) = find_subjects([f"{__name__}:correct"])
+    assert subject.operator is correct
+    assert subject.samples is samples["correct"]
+
+
+def test_a_folder_of_an_operator_is_found(tmp_path):
+    folder = tmp_path / "doubling"
+    folder.mkdir()
+    (folder / "operator.py").write_text(
+        "import torch, torchgraft\n"
+        "doubling = torchgraft.Operator('folder::doubling(Tensor input) -> Tensor',\n"
+        "    reference=lambda input: input * 2, output=torch.empty_like)\n"
+    )
+    with pytest.raises(LookupError, match="has no samples"):
+        find_subjects([str(folder)])
+    (folder / "samples.py").write_text(
+        "from torchgraft.sampling import *\nsamples = Samples((Sample('one', (Drawn((1,)),)),))\n"
+    )
+    import importlib
+
+    importlib.invalidate_caches()
+    (subject,) = find_subjects([str(folder)])
+    assert subject.operator.qualified_name == "folder::doubling"
+
+
+def test_an_unknown_property_is_said():
+    with pytest.raises(LookupError, match="there is no property 'speed'; there are value, "):
+        check(correct, properties=["speed"])
+
+
+class TestComparing:
+    """How far a result may be from the exact one, and what is said where it is further."""
+
+    def test_one_rounding_is_allowed_and_no_more(self):
+        exact = torch.full((4,), 1000.0, dtype=torch.float64)
+        eps = torch.finfo(torch.bfloat16).eps
+        expect_close(exact * (1 + 0.9 * eps), exact, dtype=torch.bfloat16)
+        with pytest.raises(Mismatch):
+            expect_close(exact * (1 + 1.2 * eps), exact, dtype=torch.bfloat16)
+
+    def test_halves_are_summed_in_float32(self):
+        relative, absolute = rounding(torch.float16, summed=100)
+        assert relative == torch.finfo(torch.float16).eps
+        assert absolute == 80 * torch.finfo(torch.float32).eps
+
+    def test_the_first_wrong_element_is_named(self):
+        expected = torch.zeros(2, 3, dtype=torch.float64)
+        found = expected.clone()
+        found[1, 0] = 5
+        with pytest.raises(Mismatch, match=r"1 of 6 elements, the first at \[1, 0\]") as raised:
+            expect_close(found, expected, dtype=torch.float64)
+        assert (raised.value.index, raised.value.found, raised.value.expected) == ((1, 0), 5.0, 0.0)
+
+    def test_nan_is_equal_to_nan_and_to_nothing_else(self):
+        nan = torch.tensor([float("nan")], dtype=torch.float64)
+        expect_close(nan, nan, dtype=torch.float64)
+        expect_equal(nan, nan)
+        for one, other in ((nan, torch.zeros_like(nan)), (torch.zeros_like(nan), nan)):
+            with pytest.raises(Mismatch):
+                expect_close(one, other, dtype=torch.float64)
+            with pytest.raises(Mismatch):
+                expect_equal(one, other)
+
+    def test_a_shape_that_would_broadcast_is_wrong(self):
+        with pytest.raises(Mismatch, match="shape"):
+            expect_close(torch.zeros(1), torch.zeros(3), dtype=torch.float32)
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (5,), (3, 4), (2, 3, 4, 5)], ids=str)
+def test_awkward_strides_hold_the_same_values(shape):
+    values = torch.randn(shape)
+    kinds = in_awkward_strides(values)
+    assert all(torch.equal(each, values) for each in kinds.values())
+    assert shape in ((), (1,)) or any(not each.is_contiguous() for each in kinds.values())
+    # Not where PyTorch's allocator would have put it.
+    assert not shape or kinds["offset by one element"].storage_offset() == 1
