@@ -1,0 +1,155 @@
+"""What the properties share that compile or export an operator."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from torchgraft.checking.case import Call, Case, differentiable, in_float64, of_tensors, tensors_of
+from torchgraft.checking.comparing import Mismatch, expect
+from torchgraft.checking.other_sizes import size_arguments
+
+# What PyTorch warns of about itself, past its own modules.
+_ATTRIBUTED_ELSEWHERE = (r"`isinstance\(treespec, LeafSpec\)` is deprecated", "Attempted to insert a get_attr Node")
+
+
+@contextmanager
+def quiet_pytorch() -> Iterator[None]:
+    """Silences what PyTorch warns of about itself: nobody who checks an operator can act on it."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module=r"torch(\.|$)")
+        for message in _ATTRIBUTED_ELSEWHERE:
+            warnings.filterwarnings("ignore", message)
+        yield
+
+
+@contextmanager
+def fresh_compiler() -> Iterator[None]:
+    """Compiles as if nothing had been compiled before, and quietly."""
+    torch.compiler.reset()
+    try:
+        with quiet_pytorch():
+            yield
+    finally:
+        torch.compiler.reset()
+
+
+def backend_for(case: Case) -> str:
+    """What compiles: Inductor; in a quick run the same tracing without the code that it would generate."""
+    return "aot_eager" if case.quick else "inductor"
+
+
+def compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+    """`torch.compile` in one graph; a call raises a Mismatch where there would be several, or where it fails."""
+    from torch._dynamo.exc import TorchDynamoException, Unsupported
+
+    inner = torch.compile(function, fullgraph=True, **options)
+
+    def call(*arguments: Any) -> Any:
+        try:
+            return inner(*arguments)
+        except TorchDynamoException as error:
+            what = "breaks the graph" if isinstance(error, Unsupported) else "fails"
+            raise Mismatch(f"torch.compile {what}: {in_short(error)}") from error
+
+    return call
+
+
+def in_short(error: BaseException | str, length: int = 400) -> str:
+    """What an error says, on one line: of PyTorch's long ones the beginning, and the line of code that it is about."""
+    text = str(error)
+    frames = re.findall(r'File "([^"]+)", line (\d+), in (\S+)', text)
+    said = " ".join(text.partition("from user code:")[0].partition("User Stack")[0].split())
+    if len(said) > length:
+        said = f"{said[:length]} ..."
+    return f"{said} (in {frames[-1][2]}, {frames[-1][0]}:{frames[-1][1]})" if frames else said
+
+
+def export(call: Call, *, strict: bool = False, open_sizes: bool = False) -> torch.export.ExportedProgram:
+    """A program that takes the tensors of a call; its numbers are constants.
+
+    Args:
+        call: the example.
+        strict: whether TorchDynamo traces it.
+        open_sizes: whether it is to take other sizes too, wherever the operator can.
+
+    Raises:
+        Mismatch: it cannot be exported.
+    """
+    arguments = call.arguments
+    function = of_tensors(call.operator, arguments)
+    tensors = tuple(tensors_of(arguments))
+
+    class Module(torch.nn.Module):
+        def forward(self, *tensors: Tensor) -> Any:
+            return function(*tensors)
+
+    # 0 and 1 are never open.
+    sizes = tuple(
+        {dim: torch.export.Dim.AUTO for dim, size in enumerate(tensor.shape) if size > 1} for tensor in tensors
+    )
+    try:
+        return torch.export.export(Module(), tensors, strict=strict, dynamic_shapes=(sizes,) if open_sizes else None)
+    except Exception as error:
+        raise Mismatch(f"torch.export fails: {in_short(error)}") from error
+
+
+def of_sizes_and_tensors(call: Call) -> tuple[Callable[..., Any], list[int]]:
+    """The operator with only its tensors and its numbers that are sizes left to pass; and their places.
+
+    Other numbers are constants, as where a layer holds them.
+    """
+    fixed = call.sample.arguments
+    sizes = size_arguments(call.operator)
+    places = [i for i, value in enumerate(fixed) if hasattr(value, "shape") or i in sizes]
+    operator = call.operator
+
+    def function(*values: Any) -> Any:
+        arguments = list(fixed)
+        for place, value in zip(places, values, strict=True):
+            arguments[place] = value
+        return operator(*arguments)
+
+    return function, places
+
+
+def expect_forward_and_backward(call: Call, function: Callable[..., Any], places: Sequence[int], what: str) -> None:
+    """Compares results, their strides and the gradients of all tensors with those of the reference."""
+    arguments = differentiable(call.arguments)
+    results = tree_leaves(function(*(arguments[place] for place in places)))
+    eager = tree_leaves(call.operator(*call.arguments))
+    call.expect_close(results, list(tree_leaves(call.expected())), what=f"the result of {what}")
+    for one, other in zip(results, eager, strict=True):
+        expect(
+            one.dtype == other.dtype, f"the result of {what} has another dtype", expected=other.dtype, found=one.dtype
+        )
+        # The stride of a dimension of one element means nothing.
+        dims = [dim for dim, size in enumerate(other.shape) if size != 1]
+        strides = [[tensor.stride(dim) for dim in dims] for tensor in (one, other)]
+        expect(
+            strides[0] == strides[1],
+            f"the result of {what} has other strides than without",
+            expected=strides[1],
+            found=strides[0],
+        )
+
+    generator = call.generator()
+    output_grads = [call.randn_like(result, generator) for result in eager]
+    found = _gradients(results, tensors_of(arguments), output_grads)
+    exact = differentiable(in_float64(arguments))
+    references = tree_leaves(call.operator.visible(call.operator.reference(*exact)))
+    expected = _gradients(references, tensors_of(exact), [each.double() for each in output_grads])
+    summed = max(call.summed, *(result.numel() for result in results))
+    call.expect_close(found, expected, summed=summed, what=f"the gradient of {what}")
+
+
+def _gradients(results: Sequence[Tensor], tensors: Sequence[Tensor], output_grads: Sequence[Tensor]) -> list[Tensor]:
+    found = torch.autograd.grad(results, tensors, output_grads, allow_unused=True, materialize_grads=True)
+    return list(found)

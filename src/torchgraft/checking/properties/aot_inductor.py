@@ -1,0 +1,75 @@
+"""AOTInductor compiles it ahead of time into a package, which gives the same when it is loaded.
+
+Proves: on a small sample the package that is made of the exported program, with its sizes left open, gives the results
+of the reference, and in other sizes too.
+
+Cannot prove: that the package runs without Python: that takes the operator's library, loaded by the program in C++.
+"""
+
+from __future__ import annotations
+
+import functools
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+
+from torchgraft.checking.case import Call, Case, tensors_of
+from torchgraft.checking.comparing import Mismatch
+from torchgraft.checking.compiling import export, fresh_compiler, in_short
+from torchgraft.checking.other_sizes import in_other_sizes
+from torchgraft.checking.property import NotApplicable, Property
+
+_DOUBLE = """
+import sys
+import torch
+
+
+class Double(torch.nn.Module):
+    def forward(self, x):
+        return x * 2
+
+
+device, path = sys.argv[1:]
+x = torch.randn(8, device=device)
+package = torch._inductor.aoti_compile_and_package(torch.export.export(Double(), (x,)), package_path=path)
+assert torch.equal(torch._inductor.aoti_load_package(package)(x), x * 2)
+"""
+
+
+def check(case: Case) -> None:
+    """See the module."""
+    # On the CPU it works wherever Inductor does.
+    if case.device.type != "cpu" and not _works(str(case.device)):
+        raise NotApplicable(f"PyTorch's own ahead-of-time compilation of x * 2 fails on {case.device} here")
+    case.each(_check_package, case.table(small=True, empty=False)[-1:])
+
+
+@functools.cache
+def _works(device: str) -> bool:
+    """Whether PyTorch's own can be compiled ahead of time here: on some machines the loader crashes, so not in here."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-c", _DOUBLE, device, str(Path(folder) / "double.pt2")]
+        return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+def _check_package(call: Call) -> None:
+    with fresh_compiler(), tempfile.TemporaryDirectory() as folder:
+        program = export(call, open_sizes=True)
+        try:
+            path = torch._inductor.aoti_compile_and_package(program, package_path=str(Path(folder) / "operator.pt2"))
+            package = torch._inductor.aoti_load_package(path)
+        except Exception as error:
+            raise Mismatch(f"AOTInductor cannot compile and load it: {in_short(error)}") from error
+        for each in [call, *in_other_sizes(call, numbers=False)[-1:]]:
+            shapes = [tuple(tensor.shape) for tensor in each.sample.tensors]
+            try:
+                found = package(*tensors_of(each.arguments))
+            except RuntimeError as error:
+                raise Mismatch(f"the package does not take the sizes {shapes}: {in_short(error)}") from error
+            each.expect_close(found, each.expected(), what=f"the result of the package in the sizes {shapes}")
+
+
+PROPERTY = Property(check, slow=True)

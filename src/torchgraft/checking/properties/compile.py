@@ -1,0 +1,69 @@
+"""torch.compile keeps it in one graph, forward and backward, and compiles once for all sizes where they are dynamic.
+
+Proves: on a few small samples, compiled with fullgraph, static and dynamic, the results and all first gradients are
+those of the reference, laid out as without compilation; and a dynamic graph takes other sizes without being compiled
+again. With Inductor; in a quick run with aot_eager, which traces the same and generates no code.
+
+Cannot prove: anything about graphs that hold more than the operator, nor about second derivatives through a compiled
+graph, which PyTorch does not have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+
+from torchgraft.checking.case import Call, Case
+from torchgraft.checking.comparing import Mismatch
+from torchgraft.checking.compiling import (
+    backend_for,
+    compiled,
+    expect_forward_and_backward,
+    fresh_compiler,
+    in_short,
+    of_sizes_and_tensors,
+)
+from torchgraft.checking.other_sizes import in_other_sizes
+from torchgraft.checking.property import Property
+
+
+def check(case: Case) -> None:
+    """See the module."""
+    samples = case.table(small=True, empty=False, count=4)
+    case.each(partial(_check_static, case), samples)
+    case.each(partial(_check_dynamic, case), samples)
+
+
+def _check_static(case: Case, call: Call) -> None:
+    function, places = of_sizes_and_tensors(call)
+    with fresh_compiler():
+        graph = compiled(function, backend=backend_for(case), dynamic=False)
+        expect_forward_and_backward(call, graph, places, "a static graph")
+
+
+def _check_dynamic(case: Case, call: Call) -> None:
+    function, places = of_sizes_and_tensors(call)
+    with fresh_compiler():
+        graph = compiled(function, backend=backend_for(case), dynamic=True)
+        expect_forward_and_backward(call, graph, places, "a dynamic graph")
+        for other in in_other_sizes(call, numbers=True)[-1:]:
+            _expect_served(other, graph, places)
+
+
+def _expect_served(call: Call, graph: Callable[..., Any], places: Sequence[int]) -> None:
+    """A call by what was compiled for other sizes."""
+    try:
+        with torch.compiler.set_stance("fail_on_recompile"):
+            expect_forward_and_backward(call, graph, places, "a dynamic graph in other sizes")
+    except RuntimeError as error:
+        if "recompile" not in str(error):
+            raise
+        shapes = [tuple(tensor.shape) for tensor in call.sample.tensors]
+        why = in_short(str(error).rpartition("guard failure(s):")[2])
+        raise Mismatch(f"a dynamic graph is compiled again for the sizes {shapes}: {why}") from error
+
+
+PROPERTY = Property(check)

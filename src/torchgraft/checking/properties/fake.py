@@ -1,0 +1,178 @@
+"""What tracing is told of results is true: fake results are laid out as real ones, in any sizes.
+
+Proves: on each sample, contiguous and not, fake tensors and meta tensors have the sizes, strides, dtype and device of
+the real results, hidden ones too. On small samples with symbolic sizes no size becomes a constant that the operator
+takes others of, and the sizes and strides that come out are right for those others.
+
+Cannot prove: anything about sizes that no sample leads to, nor about layouts that none of them has. Sizes 0 and 1 are
+constants by PyTorch's own rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from torchgraft.checking.case import Call, Case
+from torchgraft.checking.comparing import Mismatch, expect
+from torchgraft.checking.other_sizes import Place, in_other_sizes, size_arguments, sizes_of
+from torchgraft.checking.property import Property
+from torchgraft.checking.strides import in_awkward_strides
+
+
+def check(case: Case) -> None:
+    """See the module."""
+    case.each(_check_layout, case.table())
+    case.each(_check_awkward_layouts, case.table(small=True, empty=False, count=16))
+    # Sizes do not depend on the dtype.
+    if case.dtype == PROPERTY.dtypes_for(case.operator)[0]:
+        case.each(_check_symbolic, case.table(small=True, empty=False, count=12))
+
+
+def _check_layout(call: Call) -> None:
+    arguments = call.arguments
+    real = call.operator.raw(*arguments)
+    _expect_same_layout(call, arguments, real, seen=call.operator.raw)
+    _expect_same_layout(call, arguments, call.operator.visible(real), seen=call.operator)
+
+
+def _check_awkward_layouts(call: Call) -> None:
+    arguments = call.arguments
+    for place, value in enumerate(arguments):
+        if isinstance(value, Tensor):
+            for kind, strided in in_awkward_strides(value).items():
+                changed = (*arguments[:place], strided, *arguments[place + 1 :])
+                how = f" ({call.operator.arguments[place].name}: {kind})"
+                _expect_same_layout(call, changed, call.operator.raw(*changed), seen=call.operator.raw, how=how)
+
+
+def _expect_same_layout(
+    call: Call, arguments: Sequence[Any], real: Any, *, seen: Callable[..., Any], how: str = ""
+) -> None:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode() as mode:
+        fake = seen(*(mode.from_tensor(value) if isinstance(value, Tensor) else value for value in arguments))
+    _expect_same(fake, real, f"of fake tensors{how}")
+    meta = seen(*(value.to("meta") if isinstance(value, Tensor) else value for value in arguments))
+    # A copy to another device keeps strides where they are dense, so of others there is nothing to say.
+    if all(_significant(value.to("meta")) == _significant(value) for value in arguments if isinstance(value, Tensor)):
+        _expect_same(meta, real, f"of meta tensors{how}", device=torch.device("meta"))
+
+
+def _expect_same(found: Any, real: Any, of_what: str, device: torch.device | None = None) -> None:
+    ones, others = tree_leaves(found), tree_leaves(real)
+    expect(len(ones) == len(others), f"the number of results {of_what} is wrong", expected=len(others), found=len(ones))
+    for number, (one, other) in enumerate(zip(ones, others, strict=True), 1):
+        name = f"the result {of_what}" if len(ones) == 1 else f"result {number} {of_what}"
+        for aspect, said, is_so in (
+            ("sizes", tuple(one.shape), tuple(other.shape)),
+            ("dtype", one.dtype, other.dtype),
+            ("device", one.device, device or other.device),
+            ("strides", _significant(one), _significant(other)),
+        ):
+            expect(said == is_so, f"{name} has other {aspect} than the real one", expected=is_so, found=said)
+
+
+def _significant(tensor: Tensor) -> tuple[int | None, ...]:
+    """Strides, without those that mean nothing: of dimensions of one element, and of tensors without any."""
+    if not tensor.numel():
+        return ()
+    return tuple(None if size == 1 else stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+
+
+def _check_symbolic(call: Call) -> None:
+    others = in_other_sizes(call, numbers=True, apart=True)
+    traced = _Traced(call)
+    for place, constant in traced.constants().items():
+        taken = {sizes_of(other, numbers=True)[place] for other in others} - {constant}
+        expect(
+            not taken,
+            f"under symbolic shapes {_describe(call, place)} becomes a constant, although the operator takes other "
+            "sizes there: a dynamic graph would be compiled again for each",
+            expected=f"any size, such as {max(taken, default=0)}",
+            found=constant,
+        )
+    for other in others:
+        traced.expect_right(other)
+
+
+def _describe(call: Call, place: Place) -> str:
+    name = call.operator.arguments[place.argument].name
+    return name if place.dim is None else f"dimension {place.dim} of {name}"
+
+
+class _Traced:
+    """A sample traced with a symbol for each of its sizes."""
+
+    def __init__(self, call: Call) -> None:
+        from torch._dynamo.source import ConstantSource
+        from torch._subclasses.fake_tensor import FakeTensorMode
+        from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
+
+        # Not duck-shaped: sizes that are equal by chance have symbols of their own.
+        self.shapes = ShapeEnv(duck_shape=False)
+        self.symbols: dict[Place, Any] = {}
+        self.sizes = sizes_of(call, numbers=True)
+        mode = FakeTensorMode(shape_env=self.shapes)
+        arguments = list(call.arguments)
+        for number, value in enumerate(arguments):
+            source = ConstantSource(call.operator.arguments[number].name)
+            if isinstance(value, Tensor):
+                context: Any = StatelessSymbolicContext(dynamic_sizes=[DimDynamic.DYNAMIC] * value.dim())
+                arguments[number] = mode.from_tensor(value, source=source, symbolic_context=context)
+                for dim, size in enumerate(arguments[number].shape):
+                    if Place(number, dim) in self.sizes:
+                        self.symbols[Place(number, dim)] = size.node.expr
+            elif number in size_arguments(call.operator) and Place(number, None) in self.sizes:
+                symbol = self.shapes.create_unspecified_symbol(value, source, DimDynamic.DYNAMIC)
+                arguments[number] = self.shapes.create_symintnode(symbol, hint=value, source=source)
+                self.symbols[Place(number, None)] = symbol
+        try:
+            with mode:
+                self.results = tree_leaves(call.operator.raw(*arguments))
+        except Exception as error:
+            raise Mismatch(
+                f"the operator cannot be traced with symbolic sizes: {type(error).__name__}: {error}"
+            ) from error
+
+    def constants(self) -> dict[Place, int]:
+        """The sizes that tracing has fixed."""
+        now = {place: self.shapes.simplify(symbol) for place, symbol in self.symbols.items()}
+        return {place: int(expression) for place, expression in now.items() if expression.is_number}
+
+    def expect_right(self, other: Call) -> None:
+        """What was traced, read in other sizes, against what comes of those sizes."""
+        sizes = sizes_of(other, numbers=True)
+        values = {symbol: sizes[place] for place, symbol in self.symbols.items()}
+        # Where a guard does not hold it would be traced again.
+        if not all(guard.expr.xreplace(_as_sympy(values)) == True for guard in self.shapes.guards):  # noqa: E712
+            return
+        expected = tree_leaves(other.operator.output(*other.sample.make("meta", other.dtype, other.seed)))
+        for number, (one, real) in enumerate(zip(self.results, expected, strict=True), 1):
+            name = "the result" if len(expected) == 1 else f"result {number}"
+            where = f"of symbolic sizes, read in the sizes {[tuple(tensor.shape) for tensor in other.sample.tensors]}"
+            for aspect, symbolic, is_so in (("sizes", one.shape, real.shape), ("strides", one.stride(), real.stride())):
+                found = tuple(_read(size, values) for size in symbolic)
+                if aspect == "strides":
+                    found = tuple(each for each, size in zip(found, real.shape, strict=True) if size != 1)
+                    is_so = tuple(each for each, size in zip(is_so, real.shape, strict=True) if size != 1)
+                expect(found == tuple(is_so), f"{name} {where}, has wrong {aspect}", expected=tuple(is_so), found=found)
+
+
+def _as_sympy(values: dict[Any, int]) -> dict[Any, Any]:
+    import sympy  # type: ignore[import-untyped]
+
+    return {symbol: sympy.Integer(value) for symbol, value in values.items()}
+
+
+def _read(size: int | torch.SymInt, values: dict[Any, int]) -> int:
+    return int(size.node.expr.xreplace(_as_sympy(values))) if isinstance(size, torch.SymInt) else size
+
+
+# In two dtypes, so that none that is written down is right in both.
+PROPERTY = Property(check, dtypes=(torch.float32, torch.bfloat16))

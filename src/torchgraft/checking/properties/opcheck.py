@@ -1,0 +1,47 @@
+"""PyTorch's own opcheck has nothing to say against it.
+
+Proves: on a few small samples, under its public name with arguments that need gradients and under its raw name, that
+the schema tells what is written and shared, that autograd is registered as PyTorch wants it, that fake results are laid
+out as real ones, and that tracing with symbolic sizes, forward and backward, gives the same as calling it.
+
+Cannot prove: that anything it computes is right: it compares an operator with itself alone.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from torchgraft.checking.case import Call, Case, differentiable
+from torchgraft.checking.comparing import Mismatch
+from torchgraft.checking.compiling import fresh_compiler, in_short
+from torchgraft.checking.property import Property
+
+# What it means that one of its tests fails.
+_MEANINGS = {
+    "test_schema": "it does not do what its schema says about what is written to, and what shares memory",
+    "test_autograd_registration": "its gradient is not registered in a way that PyTorch knows",
+    "test_faketensor": "its fake results are not those of a real call",
+    "test_aot_dispatch_dynamic": "traced with symbolic sizes, forward and backward, it is not what it is when called",
+    "test_aot_dispatch_static": "traced, forward and backward, it is not what it is when called",
+}
+
+
+def check(case: Case) -> None:
+    """See the module."""
+    case.each(_check_both_names, case.table(small=True, empty=False, count=4))
+
+
+def _check_both_names(call: Call) -> None:
+    for operator, arguments in (
+        (call.operator.public, differentiable(call.arguments)),
+        (call.operator.raw, call.arguments),
+    ):
+        with fresh_compiler():
+            outcomes = torch.library.opcheck(operator, arguments, raise_exception=False)
+        for test, outcome in outcomes.items():
+            if isinstance(outcome, Exception):
+                meaning = _MEANINGS.get(test, "it fails")
+                raise Mismatch(f"{operator.name()}: {meaning} ({test}): {in_short(outcome)}") from outcome
+
+
+PROPERTY = Property(check, dtypes=(torch.float64,))
