@@ -1,0 +1,104 @@
+"""Forward-mode differentiation carries tangents through it, and loses none.
+
+Proves: in float64, on a few small samples, torch.func.jvp (of all tensors at once, and of each alone), jacfwd, dual
+numbers, a tangent carried on through backward, and jvp under torch.compile give what they give of the reference.
+
+Cannot prove: anything about forward mode inside of other transforms than backward; `functional_gradients` takes a
+Hessian, which is one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.autograd.forward_ad as forward_ad
+from torch import Tensor
+from torch.func import jacfwd, jvp
+from torch.utils._pytree import tree_leaves
+
+from torchgraft.checking.case import Call, Case
+from torchgraft.checking.compiling import compiled, fresh_compiler
+from torchgraft.checking.property import Property
+from torchgraft.checking.transforming import Both, Function, samples_for, squares
+
+Tensors = tuple[Tensor, ...]
+
+_LOST = "the tangent is lost without a word: all of it is zero, as of a constant"
+
+
+def check(case: Case) -> None:
+    """See the module."""
+    samples = samples_for(case, count=4)
+    case.each(_check_eager, samples)
+    case.each(_check_compiled, samples[-1:] if case.quick else samples[-2:])
+
+
+def _check_eager(call: Call) -> None:
+    both = Both(call)
+    both.expect_same(_jvp, "torch.func.jvp", lost=_LOST)
+    for place, name in enumerate(both.names):
+
+        def of_one(function: Function, tensors: Tensors, place: int = place) -> Any:
+            def of_it(tensor: Tensor) -> Any:
+                return function(*tensors[:place], tensor, *tensors[place + 1 :])
+
+            return jvp(of_it, (tensors[place],), (_tangents(tensors)[place],))[1]
+
+        both.expect_same(of_one, f"torch.func.jvp with respect to {name} alone", lost=_LOST)
+    both.expect_same(
+        lambda function, tensors: jacfwd(function, tuple(range(len(tensors))))(*tensors),
+        "torch.func.jacfwd",
+        lost=_LOST,
+    )
+    both.expect_same(_dual_numbers, "torch.autograd.forward_ad", lost=_LOST)
+    both.expect_same(_backward_of_dual_numbers, "backward of torch.autograd.forward_ad", lost=_LOST)
+
+
+def _check_compiled(call: Call) -> None:
+    both = Both(call)
+
+    def compiled_jvp(function: Function, tensors: Tensors) -> Any:
+        def of_all(*values: Tensor) -> Any:
+            return jvp(function, values[: len(tensors)], values[len(tensors) :])[1]
+
+        # The reference needs no compiling: it is the expectation.
+        call = compiled(of_all, backend="aot_eager") if function is both.operated else of_all
+        return call(*tensors, *_tangents(tensors))
+
+    with fresh_compiler():
+        both.expect_same(compiled_jvp, "torch.func.jvp under torch.compile", lost=_LOST)
+
+
+def _tangents(tensors: Tensors) -> Tensors:
+    # Any direction that no argument points in.
+    return tuple(torch.cos(3 * tensor) for tensor in tensors)
+
+
+def _jvp(function: Function, tensors: Tensors) -> Any:
+    # The value is compared by others, and would hide that the tangent is zero.
+    return jvp(function, tensors, _tangents(tensors))[1]
+
+
+def _dual_numbers(function: Function, tensors: Tensors) -> Any:
+    with forward_ad.dual_level():
+        duals = [forward_ad.make_dual(*pair) for pair in zip(tensors, _tangents(tensors), strict=True)]
+        return [_tangent_of(result) for result in tree_leaves(function(*duals))]
+
+
+def _backward_of_dual_numbers(function: Function, tensors: Tensors) -> Any:
+    """The tangent of a gradient: forward over reverse."""
+    leaves = [tensor.clone().requires_grad_() for tensor in tensors]
+    with forward_ad.dual_level():
+        duals = [forward_ad.make_dual(*pair) for pair in zip(leaves, _tangents(tensors), strict=True)]
+        value = squares(function)(*duals)
+        gradients = torch.autograd.grad(value, leaves, allow_unused=True, materialize_grads=True)
+        return [_tangent_of(gradient) for gradient in gradients]
+
+
+def _tangent_of(tensor: Tensor) -> Tensor:
+    primal, tangent = forward_ad.unpack_dual(tensor)
+    return torch.zeros_like(primal) if tangent is None else tangent.clone()
+
+
+PROPERTY = Property(check, dtypes=(torch.float64,))

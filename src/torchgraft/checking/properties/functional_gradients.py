@@ -1,0 +1,89 @@
+"""torch.func differentiates it: grad, vjp, jacrev, hessian, and gradients of gradients, eager and compiled.
+
+Proves: in float64, on a few small samples, each gives what it gives of the reference, with respect to all tensors.
+
+Cannot prove: anything about other nestings; the Operator chooses its way by the outermost facts alone, so that those
+which are here stand for them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import grad, hessian, jacrev, vjp
+from torch.utils._pytree import tree_map
+
+from torchgraft.checking.case import Call, Case
+from torchgraft.checking.compiling import compiled, fresh_compiler
+from torchgraft.checking.property import Property
+from torchgraft.checking.transforming import Both, Function, samples_for, squares
+
+Tensors = tuple[Tensor, ...]
+
+_LOST = "the gradient is lost without a word: all of it is zero"
+
+
+def check(case: Case) -> None:
+    """See the module."""
+    samples = samples_for(case, count=4)
+    case.each(_check_eager, samples)
+    case.each(_check_compiled, samples[-1:] if case.quick else samples[-2:])
+
+
+def _check_eager(call: Call) -> None:
+    both = Both(call)
+    for name, transform in _TRANSFORMS.items():
+        both.expect_same(transform, name, lost=_LOST)
+
+
+def _check_compiled(call: Call) -> None:
+    both = Both(call)
+
+    def compiled_gradient(function: Function, tensors: Tensors) -> Any:
+        of_all = grad(squares(function), _all(tensors))
+        # The reference needs no compiling: it is the expectation.
+        return (compiled(of_all, backend="aot_eager") if function is both.operated else of_all)(*tensors)
+
+    with fresh_compiler():
+        both.expect_same(compiled_gradient, "torch.func.grad under torch.compile", lost=_LOST)
+
+
+def _all(tensors: Tensors) -> tuple[int, ...]:
+    return tuple(range(len(tensors)))
+
+
+def _vjp(function: Function, tensors: Tensors) -> Any:
+    results, pull = vjp(function, *tensors)[:2]
+    # Not the results themselves: of those a wrong sign would not be seen.
+    return results, pull(tree_map(torch.cos, results))
+
+
+def _grad_of_grad(function: Function, tensors: Tensors) -> Any:
+    first = grad(squares(function), _all(tensors))
+    return grad(lambda *values: torch.stack([(each**2).sum() for each in first(*values)]).sum(), _all(tensors))(
+        *tensors
+    )
+
+
+def _autograd_of_grad(function: Function, tensors: Tensors) -> Any:
+    leaves = [tensor.clone().requires_grad_() for tensor in tensors]
+    first = grad(squares(function), _all(tensors))(*leaves)
+    along = torch.stack([(each**2).sum() for each in first]).sum()
+    return torch.autograd.grad(along, leaves, allow_unused=True, materialize_grads=True)
+
+
+_TRANSFORMS = {
+    "torch.func.grad": lambda function, tensors: grad(squares(function), _all(tensors))(*tensors),
+    "torch.func.vjp": _vjp,
+    "torch.func.jacrev": lambda function, tensors: jacrev(function, _all(tensors))(*tensors),
+    "torch.func.hessian": lambda function, tensors: hessian(squares(function), _all(tensors))(*tensors),
+    "torch.func.grad of torch.func.grad": _grad_of_grad,
+    "torch.func.jacrev of torch.func.jacrev": lambda function, tensors: jacrev(
+        jacrev(squares(function), _all(tensors)), _all(tensors)
+    )(*tensors),
+    "autograd through torch.func.grad": _autograd_of_grad,
+}
+
+PROPERTY = Property(check, dtypes=(torch.float64,))

@@ -1,0 +1,119 @@
+"""torch.func.vmap batches it over any of its tensors, along any dimension, and so its gradients.
+
+Proves: in float64, on a few small samples, vmap over each tensor alone, along its first and its last dimension, over
+all at once, over dimensions that differ, over a batch of one, nested, and of the gradient, eager and compiled, gives
+what a loop over the reference gives.
+
+Cannot prove: that a batch is computed at once: an operator without a vmap rule loops, and says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import grad
+from torch.utils._pytree import tree_map
+
+from torchgraft.checking.case import Call, Case, tensors_of
+from torchgraft.checking.compiling import compiled, fresh_compiler
+from torchgraft.checking.property import Property
+from torchgraft.checking.transforming import Both, Function, samples_for, squares
+
+InDims = tuple[int | None, ...]
+
+
+def check(case: Case) -> None:
+    """See the module."""
+    samples = samples_for(case, count=6)
+    case.each(_check_eager, samples)
+    case.each(_check_compiled, samples[-1:] if case.quick else samples[-2:])
+
+
+def _check_eager(call: Call) -> None:
+    both = Both(call)
+    count = len(both.names)
+    # A size that no dimension has is not taken for another.
+    batch = next(size for size in (2, 3, 5, 7, 11, 13) if all(size not in tensor.shape for tensor in both.tensors))
+    for place, name in enumerate(both.names):
+        for dim, which in ((0, "first"), (-1, "last")):
+            in_dims = tuple(dim if i == place else None for i in range(count))
+            _expect_as_loop(both, call, in_dims, batch, f"over the {which} dimension of {name}")
+    everywhere: InDims = (0,) * count
+    mixed: InDims = tuple(-1 if place % 2 == 0 else 0 for place in range(count))
+    for in_dims, size, what in (
+        (everywhere, batch, "over all tensors"),
+        (mixed, batch, "over other dimensions of all tensors"),
+        (everywhere, 1, "over a batch of one"),
+    ):
+        _expect_as_loop(both, call, in_dims, size, what)
+        _expect_as_loop(both, call, in_dims, size, f"of torch.func.grad, {what}", gradient=True)
+    one_alone: InDims = (0, *[None] * (count - 1))
+    _expect_as_loop(both, call, one_alone, batch, f"of torch.func.grad, over {both.names[0]} alone", gradient=True)
+    _expect_nested_as_loops(both, call, batch)
+
+
+def _check_compiled(call: Call) -> None:
+    both = Both(call)
+    everywhere: InDims = (0,) * len(both.names)
+    with fresh_compiler():
+        for gradient, what in ((False, "under torch.compile"), (True, "of torch.func.grad, under torch.compile")):
+            _expect_as_loop(both, call, everywhere, 2, what, gradient=gradient, compile=True)
+
+
+def _expect_as_loop(
+    both: Both, call: Call, in_dims: InDims, batch: int, what: str, *, gradient: bool = False, compile: bool = False
+) -> None:
+    inputs = _batched(call, in_dims, batch)
+
+    def transform(function: Function, tensors: Any) -> Any:
+        of_one = grad(squares(function), tuple(range(len(in_dims)))) if gradient else function
+        if function is both.referred:
+            return _loop(of_one, in_dims)(*(tensor.double() for tensor in inputs))
+        batched = torch.func.vmap(of_one, in_dims)
+        return (compiled(batched, backend="aot_eager") if compile else batched)(*inputs)
+
+    both.expect_same(transform, f"torch.func.vmap {what}")
+
+
+def _expect_nested_as_loops(both: Both, call: Call, batch: int) -> None:
+    """Over the first tensor outside, and over all inside."""
+    inside: InDims = (0,) * len(both.names)
+    outside: InDims = (1, *[None] * (len(both.names) - 1))
+    first, *others = _batched(call, inside, batch)
+    inputs = [torch.stack([first, 2 * first, first - 1], dim=1), *others]
+
+    def transform(function: Function, tensors: Any) -> Any:
+        if function is both.referred:
+            return _loop(_loop(function, inside), outside)(*(tensor.double() for tensor in inputs))
+        return torch.func.vmap(torch.func.vmap(function, inside), outside)(*inputs)
+
+    both.expect_same(transform, "torch.func.vmap of torch.func.vmap")
+
+
+def _batched(call: Call, in_dims: InDims, batch: int) -> list[Tensor]:
+    """The tensors of as many calls, of which those that have a dimension in `in_dims` are stacked along it."""
+    rows = [tensors_of(call.sample.make(call.device, call.dtype, call.seed + i)) for i in range(batch)]
+    columns = zip(*rows, strict=True)
+    return [
+        column[0] if dim is None else torch.stack(column, dim) for column, dim in zip(columns, in_dims, strict=True)
+    ]
+
+
+def _loop(function: Function, in_dims: InDims) -> Function:
+    """What vmap means."""
+
+    def call(*tensors: Tensor) -> Any:
+        pairs = list(zip(tensors, in_dims, strict=True))
+        size = next(tensor.shape[dim] for tensor, dim in pairs if dim is not None)
+        rows: Sequence[Any] = [
+            function(*(tensor if dim is None else tensor.select(dim, i) for tensor, dim in pairs)) for i in range(size)
+        ]
+        return tree_map(lambda *results: torch.stack(results), *rows)
+
+    return call
+
+
+PROPERTY = Property(check, dtypes=(torch.float64,))

@@ -1,0 +1,91 @@
+"""What the properties share that put an operator under a transform of torch.func, and its reference beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from torchgraft.checking.case import Call, Case, of_tensors, tensors_of
+from torchgraft.checking.comparing import Mismatch
+from torchgraft.checking.compiling import in_short, quiet_pytorch
+from torchgraft.checking.property import NotApplicable
+from torchgraft.sampling import Sample
+
+Function = Callable[..., Any]
+
+# Jacobians of Jacobians have the square of it in elements.
+_ELEMENTS = 200
+
+# What is smaller may be zero by definition, and the reference's rounding.
+_LEAST_LOSS = 1e-6
+
+
+def samples_for(case: Case, count: int) -> list[Sample]:
+    """A few of the smallest samples.
+
+    Raises:
+        NotApplicable: the operator has no dtype in which derivatives of derivatives can be compared.
+    """
+    if torch.finfo(case.dtype).eps > torch.finfo(torch.float32).eps:
+        raise NotApplicable(f"{case.dtype} is too coarse to compare derivatives of derivatives")
+    try:
+        return case.table(empty=False, below=_ELEMENTS, count=count)
+    except NotApplicable:
+        return case.table(empty=False)[:1]
+
+
+class Both:
+    """The operator of a call and its reference, as functions of its tensors alone, and those tensors.
+
+    Attributes:
+        tensors: in the dtype of the call.
+        exact: the same in float64, for the reference.
+        names: of the arguments that they are.
+    """
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+        operator, arguments = call.operator, call.arguments
+        self.operated = of_tensors(operator, arguments)
+        self.referred = of_tensors(lambda *values: operator.visible(operator.reference(*values)), arguments)
+        self.tensors = tuple(tensors_of(arguments))
+        self.exact = tuple(tensor.double() for tensor in self.tensors)
+        pairs = zip(operator.arguments, arguments, strict=True)
+        self.names = [argument.name for argument, value in pairs if isinstance(value, Tensor)]
+
+    def expect_same(self, transform: Function, what: str, *, lost: str = "") -> None:
+        """Compares `transform(function, tensors)` of the operator with that of the reference.
+
+        Args:
+            transform: gives tensors.
+            what: it is, for the message.
+            lost: what to say where everything is zero and should not be.
+        """
+        with quiet_pytorch():
+            expected = tree_leaves(transform(self.referred, self.exact))
+            try:
+                found = tree_leaves(transform(self.operated, self.tensors))
+            except Mismatch:
+                raise
+            except Exception as error:
+                raise Mismatch(f"{what} fails: {type(error).__name__}: {in_short(error)}") from error
+        largest = max((leaf.abs().max().item() for leaf in expected if leaf.numel()), default=0.0)
+        if lost and largest > _LEAST_LOSS and not any(leaf.any() for leaf in found):
+            raise Mismatch(f"{what}: {lost}", expected=f"up to {largest:.3g}", found="zeros alone, and no error")
+        # One rounding is the least of it: results of results, through several sums.
+        summed = max(1, self._call.sample.elements) * self._call.summed
+        self._call.expect_close(found, expected, summed=summed, scale=100.0, what=what)
+
+
+def squares(function: Function) -> Function:
+    """A scalar of a function's results that has second derivatives wherever they have first ones."""
+
+    def scalar(*tensors: Tensor) -> Tensor:
+        results = tree_leaves(function(*tensors))
+        return torch.stack([(result * result).sum() for result in results]).sum()
+
+    return scalar
