@@ -4,10 +4,12 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
+import torch
+
 from torchgraft.operators.depthwise_conv2d import benchmarks
 from torchgraft.operators.depthwise_conv2d.case import PLAIN, Case, same
 from torchgraft.operators.depthwise_conv2d.window import Window
-from torchgraft.sampling import Large, Sample, Samples
+from torchgraft.sampling import Drawn, Large, ModuleSample, Sample, Samples
 
 _BOTH_LAYOUTS = (
     Case("3x3 as in MobileNet", (2, 5, 9, 11), (3, 3), same(3)),
@@ -111,6 +113,22 @@ def _is_never_defined(sample: Sample) -> bool:
     return False
 
 
+def _layer(*arguments: Any, **options: Any) -> torch.nn.Module:
+    # Layers are made of operators, not operators of layers: nothing here needs them to be imported.
+    from torchgraft.nn import DepthwiseConv2d
+
+    return DepthwiseConv2d(*arguments, **options)
+
+
+_MODULES = (
+    ModuleSample("3x3 with padding", lambda: _layer(3, 3, padding=1), (Drawn((2, 3, 6, 7)),)),
+    ModuleSample(
+        "every option",
+        lambda: _layer(2, (3, 2), 2, (2, 1), (1, 2), bias=False, channel_multiplier=3, padding_mode="reflect"),
+        (Drawn((2, 2, 7, 8), channels_last=True),),
+    ),
+)
+
 _table = _tables()
 
 # The last image lies beyond what 32 bits can index.
@@ -126,6 +144,7 @@ samples = {
         summed=_taps_summed,
         large=tuple(Large(case.forward()) for case in _LARGE),
         non_finite=_is_defined,
+        modules=_MODULES,
         benchmarks=tuple(benchmarks.of(Case.forward)),
         rivals={"pytorch": benchmarks.conv2d},
     ),

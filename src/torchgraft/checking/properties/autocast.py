@@ -1,0 +1,112 @@
+"""Under autocast it computes in the dtype that it declares, and gradients come back in the dtype of their arguments.
+
+Proves: on two small samples, for bfloat16 and float16, called through the Operator, by its public name, and compiled,
+the results have the dtype, and the values, of arguments cast as declared, also where arguments differ in dtype;
+backward works inside autocast; and float64 is left alone.
+
+Cannot prove: that what is declared is wise: whether the definition keeps its meaning in a lower dtype.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from torchgraft.checking.case import Call, Case, differentiable, in_float64, tensors_of
+from torchgraft.checking.comparing import expect
+from torchgraft.checking.compiling import compiled, fresh_compiler
+from torchgraft.checking.property import Property
+
+
+def check(case: Case) -> None:
+    """See the module."""
+    for dtype in (torch.bfloat16, torch.float16):
+        case.each(partial(_check_calls, dtype), case.table(small=True, empty=False, count=2))
+    case.each(_check_float64, case.table(small=True, empty=False, count=2))
+    for dtype in (torch.bfloat16, torch.float16):
+        case.each(partial(_check_compiled, dtype), case.table(small=True, empty=False, count=1))
+
+
+def _check_calls(dtype: torch.dtype, call: Call) -> None:
+    operator = call.operator
+    for function, name in (
+        (operator, "the Operator"),
+        (lambda *arguments: operator.visible(operator.public(*arguments)), operator.public.name()),
+    ):
+        _expect_as_declared(call, function, call.arguments, dtype, name)
+        if operator.autocast != "none" and len(tensors_of(call.arguments)) > 1:
+            mixed = list(call.arguments)
+            first = next(place for place, value in enumerate(mixed) if isinstance(value, Tensor))
+            mixed[first] = mixed[first].to(dtype)
+            _expect_as_declared(call, function, mixed, dtype, f"{name}, with mixed arguments")
+
+
+def _check_compiled(dtype: torch.dtype, call: Call) -> None:
+    with fresh_compiler():
+        graph = compiled(lambda *arguments: call.operator(*arguments), backend="aot_eager")
+        _expect_as_declared(call, graph, call.arguments, dtype, "torch.compile")
+
+
+def _expect_as_declared(
+    call: Call, function: Callable[..., Any], arguments: Sequence[Any], dtype: torch.dtype, name: str
+) -> None:
+    rule, taken = call.operator.autocast, call.operator.dtypes
+    expect(
+        rule != "lower" or taken is None or dtype in taken,
+        f"autocast={rule!r} is declared, but {_short(dtype)} is not taken: every call under autocast to it fails",
+    )
+    how = f"under autocast to {_short(dtype)}, through {name}"
+    declared = _as_declared(call, arguments, dtype)
+    plain = tree_leaves(call.operator(*declared))
+    leaves = differentiable(arguments)
+    with torch.autocast(call.device.type, dtype=dtype):
+        results = tree_leaves(function(*leaves))
+        for result, as_cast in zip(results, plain, strict=True):
+            expect(
+                result.dtype == as_cast.dtype,
+                f"the result {how}, has the wrong dtype: {rule!r} is declared",
+                expected=as_cast.dtype,
+                found=result.dtype,
+            )
+        # Inside autocast, which must not cast again.
+        torch.stack([result.float().sum() for result in results]).sum().backward()
+    call.expect_close(results, tree_leaves(call.expected(declared)), dtype=plain[0].dtype, what=f"the result {how},")
+    for tensor in tensors_of(leaves):
+        found = None if tensor.grad is None else tensor.grad.dtype
+        message = f"the gradient {how}, has another dtype than what it is the gradient of"
+        expect(found == tensor.dtype, message, expected=tensor.dtype, found=found)
+
+
+def _as_declared(call: Call, arguments: Sequence[Any], dtype: torch.dtype) -> tuple[Any, ...]:
+    rule = call.operator.autocast
+    if rule == "promote":
+        dtypes = [tensor.dtype for tensor in tensors_of(arguments)]
+        dtype = dtypes[0]
+        for other in dtypes[1:]:
+            dtype = torch.promote_types(dtype, other)
+    return tuple(value.to(dtype) if isinstance(value, Tensor) and rule != "none" else value for value in arguments)
+
+
+def _check_float64(call: Call) -> None:
+    if call.operator.dtypes is not None and torch.float64 not in call.operator.dtypes:
+        return
+    exact = in_float64(call.arguments)
+    for dtype in (torch.bfloat16, torch.float16):
+        with torch.autocast(call.device.type, dtype=dtype):
+            results = tree_leaves(call.operator(*exact))
+            results += tree_leaves(call.operator.visible(call.operator.public(*exact)))
+        for result, plain in zip(results, 2 * tree_leaves(call.operator(*exact)), strict=True):
+            message = f"under autocast to {_short(dtype)} float64 is not left alone"
+            expect(result.dtype == plain.dtype, message, expected=plain.dtype, found=result.dtype)
+
+
+def _short(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+PROPERTY = Property(check)

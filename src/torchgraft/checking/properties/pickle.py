@@ -1,0 +1,68 @@
+"""It survives being pickled and copied, and so do the layers that are made of it.
+
+Proves: the operator pickles and deep-copies to itself; and each layer that its samples name gives the same results, bit
+for bit, after pickling, after deep copy, and as a new layer with its `state_dict`. `layers` counts them.
+
+Cannot prove: anything about layers that the samples do not name.
+"""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from torchgraft.checking.case import Case
+from torchgraft.checking.comparing import expect, expect_equal
+from torchgraft.checking.property import Property
+from torchgraft.sampling import ModuleSample
+
+
+def check(case: Case) -> None:
+    """See the module."""
+    with case.doing("the operator"):
+        expect(pickle.loads(pickle.dumps(case.operator)) is case.operator, "a pickled operator comes back as another")
+        expect(copy.deepcopy(case.operator) is case.operator, "a deep copy of the operator is another")
+    case.facts["layers"] = len(case.samples.modules)
+    for sample in case.samples.modules:
+        with case.doing(f"layer {sample.name!r}"):
+            _check_layer(case, sample)
+
+
+def _check_layer(case: Case, sample: ModuleSample) -> None:
+    generator = torch.Generator().manual_seed(case.seed)
+    inputs = [each.make(case.device, case.dtype, generator) for each in sample.inputs]
+
+    def new() -> torch.nn.Module:
+        return sample.make().to(case.device, case.dtype)
+
+    layer = new()
+    expected = tree_leaves(layer(*inputs))
+
+    state = io.BytesIO()
+    torch.save(layer.state_dict(), state)
+    state.seek(0)
+    restored = new()
+    restored.load_state_dict(torch.load(state, weights_only=True))
+
+    for found, how in (
+        (pickle.loads(pickle.dumps(layer)), "pickled"),
+        (copy.deepcopy(layer), "deep-copied"),
+        (restored, "made anew, with its state_dict,"),
+    ):
+        what = f"the result of the layer {sample.name!r}, {how}"
+        expect_equal(tree_leaves(found(*inputs)), expected, what=what)
+        kept = [name for name, parameter in found.named_parameters() if parameter.requires_grad]
+        trained = [name for name, parameter in layer.named_parameters() if parameter.requires_grad]
+        expect(
+            kept == trained,
+            f"the layer {sample.name!r}, {how} has other parameters to train",
+            expected=trained,
+            found=kept,
+        )
+
+
+PROPERTY = Property(check)
