@@ -59,10 +59,6 @@ class Candidate:
         return "channels_last" if any(each.channels_last for each in tensors) else "contiguous"
 
 
-class _Refused(Exception):  # noqa: N818  a finding, not an error of the program
-    """A measurement that says nothing, and why."""
-
-
 def measure(candidate: Candidate, stopwatch: Stopwatch, roofs: Roofs) -> Row:
     """Times an operator and its rivals on one input, in turn, and verifies what they gave.
 

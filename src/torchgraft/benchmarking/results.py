@@ -31,8 +31,8 @@ class Row:
         host: seconds until a call returns to Python, on a GPU; None on the CPU.
         moved: bytes that must be read and written.
         operations: floating-point operations that must be done.
-        floor: the least seconds that the device's roofs allow.
-        bound: which of them: 'memory', 'compute' or 'launch'.
+        floor: the least seconds that the device's roofs allow; nan of a model, which has no floor.
+        bound: which of them: 'memory', 'compute' or 'launch'; empty where there is no floor.
         noise: the same kernel against itself.
         rivals: by name.
         problem: why there is no time.
@@ -138,6 +138,8 @@ def _row_from_dict(row: Mapping[str, Any]) -> Row:
     for name in ("time", "warm"):
         values[name] = Time(**values[name]) if values[name] else None
     values["noise"] = Ratio(**values["noise"]) if values["noise"] else None
+    # JSON has no nan.
+    values["floor"] = math.nan if values["floor"] is None else values["floor"]
     values["fallbacks"] = tuple(values["fallbacks"])
     values["rivals"] = {
         name: RivalResult(

@@ -1,0 +1,235 @@
+"""A run of `graft bench`: which rows there are, and all of them measured in one process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+
+import torch
+
+from torchgraft.benchmarking.card import Reading, read_card
+from torchgraft.benchmarking.environment import describe_environment
+from torchgraft.benchmarking.measuring import Candidate, measure, refuse
+from torchgraft.benchmarking.results import BenchReport, Card, Row
+from torchgraft.benchmarking.roofs import Roofs, measure_roofs
+from torchgraft.benchmarking.timing import Stopwatch
+from torchgraft.checking.subject import Subject
+from torchgraft.operator import FLOATING
+
+LAYOUTS = ("contiguous", "channels_last")
+DIRECTIONS = ("forward", "backward")
+# Rivals that every operator has.
+_ALWAYS = ("reference", "compile")
+
+# What is usually asked on each kind of device.
+_DTYPES = {"cpu": (torch.float32,), "cuda": (torch.float32, torch.bfloat16)}
+
+# Seconds a contender, and seconds a roof.
+_SECONDS, _ROOF_SECONDS = 0.25, 0.1
+_QUICK_SECONDS, _QUICK_ROOF_SECONDS = 0.1, 0.03
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which rows to measure, of all that there are.
+
+    Attributes:
+        device: where.
+        dtypes: None: float32, and bfloat16 on a GPU.
+        layouts: of the tensors of four dimensions.
+        directions: 'forward', or 'backward'.
+        against: names of rivals, 'reference' or 'compile'; None: every rival that an operator names, or else its
+            reference.
+        suites: None: all.
+        sample: None: all, or in a quick run those that stand for the others.
+        quick: whether to measure little, and that briefly.
+    """
+
+    device: torch.device
+    dtypes: tuple[torch.dtype, ...] | None = None
+    layouts: tuple[str, ...] = LAYOUTS
+    directions: tuple[str, ...] = ("forward",)
+    against: tuple[str, ...] | None = None
+    suites: tuple[str, ...] | None = None
+    sample: str | None = None
+    quick: bool = False
+
+    @property
+    def asked_dtypes(self) -> tuple[torch.dtype, ...]:
+        """The dtypes to measure in."""
+        return _DTYPES[self.device.type] if self.dtypes is None else self.dtypes
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A row to be measured.
+
+    Attributes:
+        operator: whose it is.
+        suite: which it belongs to.
+        sample: on what.
+        dtype: what it is computed in.
+        title: what a person is told while it is measured.
+        quick: whether it is one of the few of a quick run.
+        measure: makes the row; given how to time, and the roofs.
+        refuse: makes the row that says why there is no time; given that, and the roofs.
+    """
+
+    operator: str
+    suite: str
+    sample: str
+    dtype: torch.dtype
+    title: str
+    quick: bool
+    measure: Callable[[Stopwatch, Roofs], Row]
+    refuse: Callable[[str, Roofs], Row]
+
+
+def plan(subjects: Sequence[Subject], wanted: Wanted) -> list[Planned]:
+    """Every row that operators have on a device, of the dtypes, layouts, directions and rivals that are wanted.
+
+    Raises:
+        LookupError: something is named that there is not.
+    """
+    expect_known("layout", wanted.layouts, LAYOUTS)
+    expect_known("pass", wanted.directions, DIRECTIONS)
+    rivals = [name for subject in subjects for name in subject.samples.rivals]
+    expect_known("rival", wanted.against or (), [*rivals, *_ALWAYS])
+    return [_plan_one(each) for subject in subjects for each in _candidates(subject, wanted)]
+
+
+def select(planned: Sequence[Planned], wanted: Wanted) -> list[Planned]:
+    """The rows of the suites and the sample that are wanted; without a sample, of a quick run the few that it has.
+
+    Raises:
+        LookupError: something is named that there is not, or nothing is left.
+    """
+    expect_known("suite", wanted.suites or (), [each.suite for each in planned])
+    expect_known("sample", (wanted.sample,) if wanted.sample else (), [each.sample for each in planned])
+    selected = [
+        each
+        for each in planned
+        if (wanted.suites is None or each.suite in wanted.suites)
+        and (each.sample == wanted.sample if wanted.sample else each.quick or not wanted.quick)
+    ]
+    if not selected:
+        raise LookupError("nothing is left to measure: no benchmark is all that is asked for")
+    return selected
+
+
+def expect_known(kind: str, named: Sequence[str], known: Sequence[str]) -> None:
+    """Raises a LookupError, with what there is, where something is named that there is not."""
+    for name in named:
+        if name not in known:
+            shown = ", ".join(repr(each) for each in dict.fromkeys(known)) or "none"
+            raise LookupError(f"there is no {kind} {name!r}; there are {shown}")
+
+
+def _candidates(subject: Subject, wanted: Wanted) -> Iterator[Candidate]:
+    operator, samples = subject.operator, subject.samples
+    against = wanted.against
+    if against is None:
+        against = tuple(samples.rivals) or ("reference",)
+    # One that another operator has is not this one's.
+    against = tuple(name for name in against if name in samples.rivals or name in _ALWAYS)
+    for benchmark in samples.benchmarks:
+        if wanted.device.type not in benchmark.devices:
+            continue
+        for direction in wanted.directions:
+            for dtype in wanted.asked_dtypes:
+                if dtype not in (operator.dtypes or FLOATING):
+                    continue
+                candidate = Candidate(operator, samples, benchmark, dtype, wanted.device, direction, against)
+                if candidate.layout in wanted.layouts:
+                    yield candidate
+
+
+def _plan_one(candidate: Candidate) -> Planned:
+    name = candidate.operator.qualified_name.removeprefix("torchgraft::")
+    backward = ", backward" if candidate.direction == "backward" else ""
+    sample = candidate.benchmark.sample.name
+    return Planned(
+        name,
+        candidate.benchmark.suite,
+        sample,
+        candidate.dtype,
+        f"{name}{backward}, {sample}, {candidate.dtype_name}, {candidate.layout}",
+        candidate.benchmark.quick,
+        partial(measure, candidate),
+        partial(refuse, candidate),
+    )
+
+
+@dataclass
+class _Readings:
+    """What the card did, first and last; empty where nothing tells."""
+
+    device: torch.device
+    taken: list[Reading] = field(default_factory=list)
+
+    def take(self) -> None:
+        if reading := read_card(self.device):
+            self.taken.append(reading)
+
+    def card(self, name: str) -> Card:
+        ends = [self.taken[0], self.taken[-1]] if self.taken else []
+        return Card(name, tuple(each.clock for each in ends), tuple(each.temperature for each in ends))
+
+
+def run(
+    planned: Sequence[Planned],
+    wanted: Wanted,
+    *,
+    on_start: Callable[[str], None] = lambda title: None,
+    on_row: Callable[[Planned, Row], None] = lambda planned, row: None,
+) -> BenchReport:
+    """Measures the roofs of a device, and under them every row.
+
+    Args:
+        planned: the rows.
+        wanted: where to measure, and whether quickly.
+        on_start: called with the title of what is measured next.
+        on_row: called with each row.
+    """
+    started = time.monotonic()
+    device, readings = wanted.device, _Readings(wanted.device)
+    environment = describe_environment(device)
+    rows = []
+    with equal_precision():
+        on_start("the roofs of this device")
+        dtypes = tuple(dict.fromkeys(each.dtype for each in planned))
+        roofs = measure_roofs(device, dtypes, _QUICK_ROOF_SECONDS if wanted.quick else _ROOF_SECONDS)
+        # Before the first row but not of an idle card, whose clock says nothing.
+        readings.take()
+        stopwatch = Stopwatch(device, _QUICK_SECONDS if wanted.quick else _SECONDS)
+        for each in planned:
+            on_start(each.title)
+            # Else what is compiled for one row counts against the number of variants that the next may have.
+            torch.compiler.reset()
+            try:
+                row = each.measure(stopwatch, roofs)
+            except torch.OutOfMemoryError as error:
+                row = each.refuse(f"it does not fit into memory: {str(error).splitlines()[0]}", roofs)
+            if device.type == "cuda":
+                readings.take()
+                torch.cuda.empty_cache()
+            rows.append(row)
+            on_row(each, row)
+    return BenchReport(
+        environment, readings.card(environment.chip), roofs, tuple(rows), wanted.quick, time.monotonic() - started
+    )
+
+
+@contextmanager
+def equal_precision() -> Iterator[None]:
+    """A scope in which PyTorch is as fast as it can be at the precision of the dtype: best algorithm, no tf32."""
+    convolution, product = torch.backends.cudnn, torch.backends.cuda.matmul
+    before = convolution.benchmark, convolution.allow_tf32, product.allow_tf32
+    convolution.benchmark, convolution.allow_tf32, product.allow_tf32 = True, False, False
+    try:
+        yield
+    finally:
+        convolution.benchmark, convolution.allow_tf32, product.allow_tf32 = before
