@@ -17,10 +17,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
+from torchgraft import native
 from torchgraft.checking.case import Case, CheckFailed
 from torchgraft.checking.comparing import Mismatch
 from torchgraft.checking.properties import PROPERTIES
@@ -133,7 +135,21 @@ def run_job(job: Job, progress: Callable[[str], None] = lambda doing: None) -> R
     return _run_here(job, asked, progress)
 
 
+def _why_not_watched(job: Job) -> str:
+    """Why the kernels that a job calls are not the instrumented ones that a sanitizer on CPU watches."""
+    instead = os.environ.get("TORCHGRAFT_LIBRARIES")
+    if not job.under or instead is None:
+        return ""
+    namespace = job.operator.namespace
+    for library in native.libraries():
+        if (library.namespace, library.path.parent) == (namespace, Path(instead)):
+            return library.problem
+    return f"{job.operator.module} does not load its kernels by torchgraft.native.load({namespace!r}, ...)"
+
+
 def _run_here(job: Job, asked: Property, progress: Callable[[str], None]) -> Result:
+    if reason := _why_not_watched(job):
+        return job.result("not applicable", 0.0, reason=reason)
     subject = subject_of(job.operator, job.samples)
     case = Case(subject, torch.device(job.device), job.dtype, job.seed, job.quick, job.only, progress)
     torch.manual_seed(job.seed)
@@ -279,7 +295,7 @@ class _Worker:
                 self.connection.send(None)
             except OSError:
                 self.process.kill()
-            self.process.join(10)
+        self.process.join(10)
         self.connection.close()
         self.output.close()
 
@@ -347,6 +363,9 @@ def run_jobs(
                     worker.end()
             start()
     finally:
+        # Some run still only where this is left early, as by Ctrl-C: nobody waits for them.
+        for worker in running:
+            worker.process.kill()
         for worker in (*running, *idle):
             worker.end()
     return [results[number] for number in range(len(jobs))]

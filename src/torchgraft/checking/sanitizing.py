@@ -104,6 +104,8 @@ _CUDA_TOOLS = {
     )
 }
 _ERROR_EXIT_CODE = 9
+# Of reports in one process. Where PyTorch's own kernels are watched too, theirs must not use up the few of the default.
+_PRINT_LIMIT = 10000
 # How compute-sanitizer begins its lines, and what of them is no report.
 _SAYS = "========= "
 _NO_REPORT = re.compile(r"COMPUTE-SANITIZER|ERROR SUMMARY|\w+ SUMMARY|Target application|Saved host backtrace")
@@ -328,25 +330,24 @@ def _run_on_cuda(jobs: Sequence[Job], tool: _CudaTool, on_start: OnStart, on_res
         return _left_out(jobs, reason, on_result)
 
     command = [program, "--tool", tool.name, "--error-exitcode", str(_ERROR_EXIT_CODE), "--show-backtrace", "no"]
+    command += ["--print-limit", str(_PRINT_LIMIT)]
     if tool.name == "memcheck":
-        # Calls of the CUDA runtime that fail are PyTorch's, which asks what a device can do by trying it.
+        # Calls of the CUDA runtime that fail: PyTorch finds out so what a device can do.
         command += ["--report-api-errors", "no"]
     if tool.filtered:
         command += ["--kernel-name", f"kns={namespace}"]
-    command += [sys.executable, "-m", serial.__name__]
     # Every tensor an allocation: else one that is written past its end is followed by more of PyTorch's own memory.
     environment = {**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1", "PYTHONWARNINGS": "ignore"}
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment
-    ) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdin.write(serial.encode(jobs))
-        process.stdin.close()
-        watched = _Watched(jobs, namespace, on_start, on_result)
-        for line in process.stdout:
-            watched.read(line.decode(errors="replace").rstrip("\n"))
-    return watched.end(process.returncode, tool)
+    watched = _Watched(jobs, tool, on_start, on_result)
+    with tempfile.NamedTemporaryFile(prefix="graft-check-") as file:
+        file.write(serial.encode(jobs))
+        file.flush()
+        command += [sys.executable, "-m", serial.__name__, file.name]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment) as process:
+            assert process.stdout is not None
+            for line in process.stdout:
+                watched.read(line.decode(errors="replace").rstrip("\n"))
+    return watched.end(process.returncode)
 
 
 def _why_not_watched(namespace: str) -> str:
@@ -363,8 +364,8 @@ def _why_not_watched(namespace: str) -> str:
 class _Watched:
     """What a process says that runs under compute-sanitizer: the marks of its jobs, and reports between them."""
 
-    def __init__(self, jobs: Sequence[Job], namespace: str, on_start: OnStart, on_result: OnResult) -> None:
-        self._jobs, self._namespace = jobs, namespace
+    def __init__(self, jobs: Sequence[Job], tool: _CudaTool, on_start: OnStart, on_result: OnResult) -> None:
+        self._jobs, self._tool = jobs, tool
         self._on_start, self._on_result = on_start, on_result
         self._results: dict[int, Result] = {}
         self._at: int | None = None
@@ -397,7 +398,7 @@ class _Watched:
 
     def _finish(self, number: int, result: Result) -> None:
         """Ends a job: with what was reported since the last one ended, or else with its own result."""
-        ours = [report for report in self._reports if any(self._is_ours(line) for line in report)]
+        ours = [report for report in self._reports if self._is_ours(report)]
         self._reports, self._report = [], []
         if ours:
             message, *others = ours[0][: _REPORT_LINES + 1]
@@ -408,10 +409,11 @@ class _Watched:
         self._results[number] = result
         self._on_result(self._jobs[number], result)
 
-    def _is_ours(self, line: str) -> bool:
-        return self._namespace in line
+    def _is_ours(self, report: Sequence[str]) -> bool:
+        namespace = self._jobs[0].operator.namespace
+        return self._tool.filtered or any(f"{namespace}::" in line for line in report)
 
-    def end(self, code: int, tool: _CudaTool) -> list[Result]:
+    def end(self, code: int) -> list[Result]:
         """A result a job, also of those that were not run as the process had ended."""
         said = "\n".join(self._said)
         if self._at is None:
@@ -426,9 +428,8 @@ class _Watched:
             else:
                 self._finish(number, job.result("not applicable", 0.0, reason="the process had ended before"))
         results = [self._results[number] for number in range(len(self._jobs))]
-        unexplained = code == _ERROR_EXIT_CODE and tool.filtered and all(each.status != "fail" for each in results)
-        if unexplained:
+        if code == _ERROR_EXIT_CODE and self._tool.filtered and all(each.status != "fail" for each in results):
             last = self._jobs[-1]
-            failure = Failure(f"{tool.name} found errors", reproduce=last.reproduce(), traceback=said)
+            failure = Failure(f"{self._tool.name} found errors", reproduce=last.reproduce(), traceback=said)
             results[-1] = last.result("fail", results[-1].seconds, failure=failure)
         return results

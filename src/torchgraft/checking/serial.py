@@ -1,7 +1,7 @@
 """Runs jobs one after the other in one process, for a tool that watches a process from outside.
 
-`python -m torchgraft.checking.serial` reads the jobs from standard input and says on standard output when each begins
-and what came of it, in lines of its own: what the tool says stands between them.
+`python -m torchgraft.checking.serial FILE` reads the jobs from a file and says on standard output when each begins and
+what came of it, in lines of its own: what the tool says stands between them.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import importlib
 import pickle
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ _MARK = "@graft "
 
 
 def encode(jobs: Sequence[Job]) -> bytes:
-    """What the process reads: where Python looks for modules, the modules of the operators, and the jobs."""
+    """What the file holds: where Python looks for modules, the modules of the operators, and the jobs."""
     modules = sorted({job.operator.module for job in jobs})
     return pickle.dumps((sys.path, modules, pickle.dumps(list(jobs))))
 
@@ -44,8 +45,8 @@ def _say(number: int, result: Any = None) -> None:
 
 
 def main() -> None:
-    """Runs the jobs of standard input."""
-    path, modules, encoded = pickle.loads(sys.stdin.buffer.read())
+    """Runs the jobs of a file."""
+    path, modules, encoded = pickle.loads(Path(sys.argv[1]).read_bytes())
     sys.path[:] = path
     for module in modules:
         importlib.import_module(module)

@@ -1,0 +1,422 @@
+"""`graft check` as a person meets it: an operator of their own that fails, crashes and holds; mistakes; the table."""
+
+import io
+import json
+import re
+import shlex
+import stat
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+from rich.console import Console
+from typer.testing import CliRunner
+
+import torchgraft
+from torchgraft.checking import PROPERTIES, sanitizing
+from torchgraft.checking.live import Board, LiveCheck, print_report
+from torchgraft.checking.report import CheckReport
+from torchgraft.checking.running import Job, make_jobs
+from torchgraft.checking.subject import find_subjects
+from torchgraft.cli import app
+
+OPERATORS = """
+import ctypes
+
+import torch
+
+from torchgraft import Operator
+
+
+def _declare(name, kernel):
+    operator = Operator(
+        f"check_command::{name}(Tensor input) -> Tensor",
+        reference=lambda input: 2 * input,
+        output=torch.empty_like,
+    )
+    for each in (name, f"_{name}"):
+        operator._library.impl(each, kernel, "CPU")
+    return operator
+
+
+def _off_at_the_end(input):
+    result = 2 * input
+    if result.numel() > 3:
+        result.view(-1)[-1] += 1
+    return result
+
+
+def _crash(input):
+    if input.numel() == 1:
+        print("about to read what is not there", flush=True)
+        ctypes.string_at(0)
+    return 2 * input
+
+
+good = _declare("good", lambda input: 2 * input)
+wrong = _declare("wrong", _off_at_the_end)
+crashing = _declare("crashing", _crash)
+"""
+SAMPLES = """
+from torchgraft.sampling import Drawn, Sample, Samples
+
+_TABLE = [Sample("one", (Drawn((1,)),)), Sample("three", (Drawn((3,)),)), Sample("two by four", (Drawn((2, 4)),))]
+samples = dict.fromkeys(("good", "wrong", "crashing"), Samples(_TABLE))
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("place") / "check_command_operators"
+    path.mkdir()
+    (path / "operator.py").write_text(OPERATORS)
+    (path / "samples.py").write_text(SAMPLES)
+    (path / "test_mine.py").write_text("raise AssertionError('a test is not imported')")
+    return path
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, ["check", *map(str, arguments)], catch_exceptions=False)
+
+
+def in_process(arguments, place):
+    command = [sys.executable, "-m", "torchgraft", "check", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=place)
+
+
+def test_what_fails_is_told_and_can_be_seen_again_and_a_crash_is_no_end(folder, tmp_path):
+    options = ["--property", "value", "--dtype", "float32", "--device", "cpu", "--json", str(tmp_path / "report.json")]
+    done = in_process([str(folder), *options], tmp_path)
+    assert done.returncode == 1, done.stderr
+    assert "2 properties do not hold: 1 passed, 2 failed, 0 not applicable" in done.stdout
+
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert not report["passed"]
+    assert report["seed"] == 0
+    assert report["environments"]["cpu"]["torch"] == torch.__version__
+    results = {each["operator"].removeprefix("check_command::"): each for each in report["results"]}
+    assert results["good"]["status"] == "pass"
+
+    failure = results["wrong"]["failure"]
+    assert failure["sample"] == "two by four"
+    assert failure["index"] == [1, 3]
+    assert float(failure["found"]) - float(failure["expected"]) == pytest.approx(1)
+    assert "1 of 8 elements, the first at [1, 3]" in done.stdout
+    assert "arguments input=(2, 4)" in done.stdout
+
+    crash = results["crashing"]["failure"]
+    assert crash["message"] == "the process died: SIGSEGV (Segmentation fault), while at sample 'one'"
+    assert crash["traceback"] == "about to read what is not there"
+    assert "| about to read what is not there" in done.stdout
+
+    # The line that shows it again, run as it stands, from where its module is found.
+    assert failure["reproduce"] in done.stdout
+    program, command, *arguments = shlex.split(failure["reproduce"])
+    assert (program, command) == ("graft", "check")
+    again = in_process([*arguments, "--workers", "0"], folder.parent)
+    assert again.returncode == 1, again.stderr
+    assert failure["message"] in again.stdout
+
+
+def test_what_holds_ends_with_zero_and_pure_json(folder):
+    result = run(
+        f"{folder.name}.operator:good", "--property", "value", "--device", "cpu", "--workers", 0, "--json", "-"
+    )
+    assert result.exit_code == 0, result.output
+    report = json.loads(result.stdout)
+    assert report["passed"]
+    assert len(report["results"]) == 4
+    assert "every property holds: 4 passed" in result.stderr
+
+
+@pytest.fixture(autouse=True)
+def _importable(folder, monkeypatch):
+    monkeypatch.syspath_prepend(str(folder.parent))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["nobody"], "there is no operator 'nobody'"),
+        (["mul_constant", "--property", "beauty"], "there is no property 'beauty'"),
+        (["mul_constant", "--dtype", "float31"], "there is no dtype 'float31'"),
+        (["mul_constant", "--sample", "of nothing"], "there is no sample 'of nothing'; there are 'scalar'"),
+        (["mul_constant", "--property", "value", "--dtype", "int8"], "there is nothing to check"),
+        (["mul_constant", "--property", "bad_input", "--sanitize"], "--sanitize runs these properties again"),
+        pytest.param(
+            ["--device", "cuda"],
+            "no CUDA device",
+            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device"),
+        ),
+    ],
+)
+def test_a_mistake_is_one_line(arguments, problem):
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert problem in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+    assert not result.stdout
+
+
+def test_an_error_of_the_authors_module_is_theirs_to_read(tmp_path):
+    (tmp_path / "broken_operator").mkdir()
+    (tmp_path / "broken_operator/operator.py").write_text("1 / 0")
+    done = in_process([str(tmp_path / "broken_operator")], tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.endswith("ZeroDivisionError: division by zero\n")
+
+
+def test_the_list_names_every_property_with_what_it_means():
+    result = run("--list")
+    assert result.exit_code == 0
+    for name, each in PROPERTIES.items():
+        assert re.search(rf"^{name} +{re.escape(each.summary[:40])}", result.stdout, re.MULTILINE), name
+
+
+def test_a_missing_extra_is_one_line(monkeypatch):
+    for name in [name for name in sys.modules if name.partition(".")[0] == "hypothesis"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "hypothesis", None)
+    result = run("mul_constant")
+    assert result.exit_code == 1
+    assert result.stderr == "hypothesis is not installed; pip install 'torchgraft[check]' brings it\n"
+
+
+def test_check_is_there_and_not_imported_before_it_is_asked_for():
+    program = (
+        "import sys, torchgraft; before = 'torchgraft.checking' in sys.modules;"
+        "report = torchgraft.check('mul_constant', properties=['empty'], device='cpu');"
+        "print(before, report.passed, type(report) is torchgraft.checking.CheckReport)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "False True True\n"
+    with pytest.raises(AttributeError, match="no attribute 'chekc'"):
+        _ = torchgraft.chekc
+
+
+# The table.
+
+
+def many_jobs() -> list[Job]:
+    cpu = make_jobs(find_subjects([]), devices=["cpu"])
+    return [*cpu, *(replace(job, device="cuda") for job in cpu)]
+
+
+def console_of(width, height):
+    return Console(file=io.StringIO(), force_terminal=True, width=width, height=height, color_system=None)
+
+
+def shown_on(width, height, jobs):
+    console = console_of(width, height)
+    live = LiveCheck(console, jobs)
+    for job in jobs[:2]:
+        live.start(job)
+    live.finish(jobs[0], jobs[0].result("pass", 1.0))
+    console.print(live._render())
+    return [line.rstrip() for line in console.file.getvalue().splitlines()]
+
+
+def test_a_table_too_wide_is_cut_into_several():
+    jobs = many_jobs()
+    board = Board(jobs)
+    console = console_of(80, 25)
+    for table in board.tables(console.width):
+        console.print(table)
+    lines = console.file.getvalue().splitlines()
+    assert max(len(line.rstrip()) for line in lines) <= 80
+    assert "…" not in console.file.getvalue()
+    columns = len({(job.name, job.device) for job in jobs})
+    assert sum(line.split().count("cpu") + line.split().count("cuda") for line in lines) == columns
+    assert len(lines) <= board.height(80)
+
+
+@pytest.mark.parametrize("height", [200, 24, 4])
+def test_what_is_shown_live_fits_into_the_terminal(height):
+    jobs = many_jobs()
+    lines = shown_on(80, height, jobs)
+    assert len(lines) < height
+    assert max(len(line) for line in lines) <= 80
+    text = "\n".join(lines)
+    assert f"1/{len(jobs)}" in text
+    assert ("✓ 1" in text) == (height > 4)
+    assert any(line.startswith("value") for line in lines) == (height == 200)
+
+
+def test_without_a_terminal_nothing_is_shown_live():
+    console = Console(file=io.StringIO(), width=80)
+    jobs = make_jobs(find_subjects(["mul_constant"]), devices=["cpu"], properties=["value"])
+    with LiveCheck(console, jobs) as live:
+        for job in jobs:
+            live.start(job)
+            live.finish(job, job.result("not applicable", 0.0, reason="because"))
+    assert console.file.getvalue() == ""
+
+    results = tuple(job.result("not applicable", 0.0, reason="because") for job in jobs)
+    print_report(console, live.board, CheckReport(results, {}, 0, False), 61.0)
+    text = console.file.getvalue()
+    assert text.count("because") == 1
+    assert "no property was applicable: 0 passed, 0 failed, 4 not applicable, in 1 min 1 s" in text
+
+
+# Sanitizers.
+
+BAD_KERNEL = """
+#include <torchgraft/cpu.h>
+#include <torchgraft/layout.h>
+#include <torchgraft/registration.h>
+
+using namespace torchgraft;
+
+Tensor sum_cpu(Tensor input) {
+  const Tensor source = to_contiguous(input);
+  Tensor output = empty_as(source);
+  const float* from = static_cast<const float*>(source.const_data_ptr());
+  float* to = static_cast<float*>(output.mutable_data_ptr());
+  int64_t done = 0;
+  parallel_for(0, output.numel(), 1000, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) to[i] = 2 * from[i];
+    done += end - begin;
+  });
+  if (done > 0) to[0] += from[done] * 0;
+  return output;
+}
+
+TORCHGRAFT_KERNEL(check_sanitize, CPU, sum, sum_cpu)
+"""
+BAD_OPERATOR = """
+from pathlib import Path
+
+import torch
+import torchgraft
+
+operator = torchgraft.Operator(
+    "check_sanitize::sum(Tensor input) -> Tensor",
+    reference=lambda input: 2 * input,
+    output=torch.empty_like,
+    dtypes=(torch.float32,),
+)
+samples = torchgraft.sampling.Samples(
+    [torchgraft.sampling.Sample("nine", (torchgraft.sampling.Drawn((9,)),))]
+)
+torchgraft.native.load("check_sanitize", Path(__file__).parent)
+"""
+
+
+def run_sanitized(jobs):
+    started, steps = [], []
+    results = sanitizing.run_sanitized(
+        jobs, workers=1, on_start=started.append, on_result=lambda job, result: None, on_step=steps.append
+    )
+    return results, started, steps
+
+
+def test_sanitizers_find_what_no_result_shows(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "check_sanitize").mkdir()
+    (tmp_path / "check_sanitize/operator.py").write_text(BAD_OPERATOR)
+    (tmp_path / "check_sanitize/cpu.cpp").write_text(BAD_KERNEL)
+    jobs = make_jobs(find_subjects([str(tmp_path / "check_sanitize")]), devices=["cpu"], properties=["value"])
+    results, _, _ = run_sanitized(sanitizing.sanitized(jobs))
+    if any("GCC's sanitizers" in each.reason for each in results):
+        pytest.skip(results[0].reason)
+
+    address, thread = results
+    assert (address.property, address.status) == ("address sanitizer: value", "fail")
+    assert address.failure.message == "AddressSanitizer: heap-buffer-overflow, while at sample 'nine'"
+    assert "  cpu.cpp:18: if (done > 0) to[0] += from[done] * 0;" in address.failure.traceback.splitlines()
+    assert address.failure.reproduce.endswith("--sanitize --sample nine")
+
+    assert (thread.property, thread.status) == ("thread sanitizer: value", "fail")
+    assert thread.failure.message == "ThreadSanitizer: data race, while at sample 'nine'"
+    assert thread.failure.traceback.count("cpu.cpp:16: done += end - begin;") >= 1
+
+
+def test_without_sources_sanitizers_say_so(folder):
+    jobs = make_jobs(find_subjects([str(folder)]), devices=["cpu"], properties=["value"])
+    results, started, _ = run_sanitized(sanitizing.sanitized(jobs))
+    assert len(results) == 2 * len(jobs)
+    assert {each.reason for each in results} == {f"there is no source of a CPU kernel, *.cpp, in {folder}"}
+    assert not started
+
+
+FAKE = """#!{python}
+import subprocess, sys
+arguments = sys.argv[1:]
+print("========= COMPUTE-SANITIZER", " ".join(arguments[:9]), flush=True)
+place = arguments.index(sys.executable)
+child = subprocess.Popen(arguments[place:], stdout=subprocess.PIPE, text=True)
+for line in child.stdout:
+    if line.startswith("@graft 1 ") and len(line) > 20:
+        print("========= Invalid __global__ write of size 4 bytes")
+        print("=========     at void torchgraft::kernel<float>(float *)+0x90")
+        print("=========     by thread (5,0,0) in block (0,0,0)")
+        print("=========")
+    print(line, end="", flush=True)
+print("========= ERROR SUMMARY: 1 error", flush=True)
+sys.exit(child.wait() or 9)
+"""
+
+
+@pytest.fixture
+def watched(tmp_path, monkeypatch):
+    """Jobs under a tool that behaves like compute-sanitizer; on the CPU, so that they run anywhere."""
+    program = tmp_path / "compute-sanitizer"
+    program.write_text(FAKE.format(python=sys.executable))
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setattr(sanitizing.shutil, "which", lambda name, path=None: str(program))
+    monkeypatch.setattr(sanitizing, "_why_not_watched", lambda namespace: "")
+    jobs = make_jobs(find_subjects(["mul_constant"]), devices=["cpu"], properties=["value"])
+    return [replace(job, under="memcheck") for job in jobs[:3]]
+
+
+def test_a_report_of_compute_sanitizer_is_laid_to_its_job(watched):
+    results, started, _ = run_sanitized(watched)
+    assert started == watched
+    assert [each.status for each in results] == ["pass", "fail", "pass"]
+    failure = results[1].failure
+    assert results[1].property == "memcheck: value"
+    assert failure.message == "Invalid __global__ write of size 4 bytes"
+    assert failure.traceback.splitlines()[0] == "at void torchgraft::kernel<float>(float *)+0x90"
+
+
+def test_a_compute_sanitizer_that_does_not_work_is_a_reason(watched, monkeypatch):
+    monkeypatch.setattr(sanitizing.serial, "__name__", "no_such_module")
+    results, started, _ = run_sanitized(watched)
+    assert not started
+    assert all(each.status == "not applicable" for each in results)
+    assert "compute-sanitizer does not work here" in results[0].reason
+    assert "ERROR SUMMARY" in results[0].reason
+
+
+def test_initcheck_looks_at_all_kernels_and_reports_ours(watched):
+    tool = sanitizing._CUDA_TOOLS["initcheck"]
+    lines = [
+        "========= Uninitialized __global__ memory read of size 4 bytes",
+        "=========     at void {}::kernel(float *)+0x90",
+    ]
+    for namespace, status in (("at::native", "pass"), ("torchgraft", "fail")):
+        reader = sanitizing._Watched(watched[:1], tool, lambda job: None, lambda job, result: None)
+        for line in lines:
+            reader.read(line.format(namespace))
+        reader._at = 0
+        reader._finish(0, watched[0].result("pass", 1.0))
+        assert reader.end(9)[0].status == status
+
+
+def test_without_compute_sanitizer_it_says_what_to_install(watched, monkeypatch):
+    monkeypatch.setattr(sanitizing.shutil, "which", lambda name, path=None: None)
+    results, _, _ = run_sanitized(watched)
+    assert {each.reason for each in results} == {"compute-sanitizer is not installed: it comes with the CUDA toolkit"}
+
+
+def test_libraries_of_another_directory_go_before(tmp_path, monkeypatch):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere/check_libraries_cpu.so").write_text("not a library")
+    monkeypatch.setenv("TORCHGRAFT_LIBRARIES", str(tmp_path / "elsewhere"))
+    torchgraft.native.load("check_libraries", tmp_path)
+    found = {each.device: each for each in torchgraft.native.libraries() if each.namespace == "check_libraries"}
+    assert found["cpu"].path == tmp_path / "elsewhere/check_libraries_cpu.so"
+    assert found["cuda"].path == tmp_path / "check_libraries_cuda.so"
