@@ -1,23 +1,27 @@
 """Memory under watch: what an operator asks PyTorch for is cut out of one arena, and lies between guards.
 
-PyTorch's own kernels of `empty_strided` and `empty` are replaced for as long as an operator runs, on its kind of
-device alone. C++ on the stable ABI reaches them by the same way as Python does, so workspaces are served too.
+For as long as an operator runs, on its kind of device alone, PyTorch's own kernels of `empty_strided` and `empty` are
+replaced, and so is the function that kernels get memory from past the dispatcher (`torchgraft/allocation.h`).
 """
 
 from __future__ import annotations
 
+import ctypes
+import functools
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from torchgraft import _torch_private
+from torchgraft import _torch_private, native
 from torchgraft.checking.case import Call, tensors_of
 from torchgraft.checking.comparing import Mismatch
 
@@ -102,13 +106,16 @@ class Arena:
     @contextmanager
     def serving(self) -> Iterator[None]:
         """A scope in which memory that PyTorch is asked for on this kind of device comes out of the arena."""
+        with self._serving_dispatcher(), self._serving_libraries():
+            yield
 
+    @contextmanager
+    def _serving_dispatcher(self) -> Iterator[None]:
         def empty_strided(
             size: Sequence[int], stride: Sequence[int], *, dtype: torch.dtype | None = None, **where: Any
         ) -> Tensor:
             dtype = dtype or torch.get_default_dtype()
-            name = str(dtype).removeprefix("torch.")
-            return self._cut(size, stride, dtype, f"new memory of shape {tuple(size)} in {name}", asked=True)
+            return self._cut(size, stride, dtype, _describe_memory(size, dtype), asked=True)
 
         def empty(
             size: Sequence[int],
@@ -130,6 +137,36 @@ class Arena:
                 library.impl("empty_strided", empty_strided, key)
                 library.impl("empty.memory_format", empty, key)
             yield
+
+    @contextmanager
+    def _serving_libraries(self) -> Iterator[None]:
+        pytorch = _pytorch_library()
+        dtypes = _dtypes_by_code()
+
+        def allocate(
+            dim: int, sizes: Any, strides: Any, dtype_code: int, device_type: int, device_index: int, handle: Any
+        ) -> int:
+            # The pointers of a scalar may be null.
+            size, stride = (sizes[:dim], strides[:dim]) if dim else ([], [])
+            dtype = dtypes[dtype_code]
+            try:
+                start = self._reserve(size, stride, dtype, _describe_memory(size, dtype), asked=True)
+            except _Full:
+                return _FAILURE
+            address = self._memory.data_ptr() + start
+            return pytorch.aoti_torch_create_tensor_from_blob(
+                address, dim, sizes, strides, 0, dtype_code, device_type, device_index, handle
+            )
+
+        function = _ALLOCATE(allocate)
+        setters = _setters_of(self.device.type)
+        for setter in setters:
+            setter(function)
+        try:
+            yield
+        finally:
+            for setter in setters:
+                setter(_ALLOCATE())
 
     def asked_bytes(self) -> int:
         """How many bytes the operator has asked for since the arena was cleared."""
@@ -154,8 +191,14 @@ class Arena:
         return self._memory[first:last].split(_PIECE_BYTES.get(self.device.type, self._memory.numel()))
 
     def _cut(self, size: Sequence[int], stride: Sequence[int], dtype: torch.dtype, of: str, *, asked: bool) -> Tensor:
-        is_empty = 0 in size
-        extent = 0 if is_empty else 1 + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
+        start = self._reserve(size, stride, dtype, of, asked=asked)
+        # `data` is a tensor of its own and no view: tensors of the arena share nothing that autograd knows of.
+        tensor = self._memory.view(dtype).data
+        return tensor.set_(self._memory.untyped_storage(), start // dtype.itemsize, size, stride)
+
+    def _reserve(self, size: Sequence[int], stride: Sequence[int], dtype: torch.dtype, of: str, *, asked: bool) -> int:
+        """The first byte of a new allocation."""
+        extent = 0 if 0 in size else 1 + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
         with self._lock:
             behind = self.allocations[-1].end if self.allocations else 0
             alignment = _ALIGNMENT.get(self.device.type, 512)
@@ -165,9 +208,60 @@ class Arena:
                 self._needed = end + _GUARD_BYTES
                 raise _Full(f"{of} does not fit")
             self.allocations.append(Allocation(start, end, of, asked))
-        # `data` is a tensor of its own and no view: tensors of the arena share nothing that autograd knows of.
-        tensor = self._memory.view(dtype).data
-        return tensor.set_(self._memory.untyped_storage(), start // dtype.itemsize, size, stride)
+        return start
+
+
+def _describe_memory(size: Sequence[int], dtype: torch.dtype) -> str:
+    return f"new memory of shape {tuple(size)} in {str(dtype).removeprefix('torch.')}"
+
+
+# PyTorch's C interface: aoti_torch_empty_strided, and what stands in for it.
+
+_FAILURE = 1
+_Int64s = ctypes.POINTER(ctypes.c_int64)
+_ALLOCATE = ctypes.CFUNCTYPE(
+    ctypes.c_int32,
+    ctypes.c_int64,
+    _Int64s,
+    _Int64s,
+    ctypes.c_int32,
+    ctypes.c_int32,
+    ctypes.c_int32,
+    ctypes.POINTER(ctypes.c_void_p),
+)
+
+
+@functools.cache
+def _pytorch_library() -> ctypes.CDLL:
+    suffix = "dylib" if sys.platform == "darwin" else "so"
+    library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / f"libtorch_cpu.{suffix}"))
+    library.aoti_torch_create_tensor_from_blob.argtypes = (
+        ctypes.c_void_p,
+        ctypes.c_int64,
+        _Int64s,
+        _Int64s,
+        ctypes.c_int64,
+        ctypes.c_int32,
+        ctypes.c_int32,
+        ctypes.c_int32,
+        ctypes.POINTER(ctypes.c_void_p),
+    )
+    return library
+
+
+@functools.cache
+def _dtypes_by_code() -> dict[int, torch.dtype]:
+    named = ("float64", "float32", "float16", "bfloat16", "uint8", "int8", "int16", "int32", "int64", "bool")
+    names = (*named, "complex64", "complex128")
+    return {getattr(_pytorch_library(), f"aoti_torch_dtype_{name}")(): getattr(torch, name) for name in names}
+
+
+def _setters_of(device_type: str) -> list[Callable[..., None]]:
+    """How each loaded library of kernels for a kind of device is told where its memory comes from."""
+    loaded = (each for each in native.libraries() if each.loaded and each.device == device_type)
+    opened = (ctypes.CDLL(str(each.path)) for each in loaded)
+    # A library none of whose kernels asks for memory in this way has no such function.
+    return [library.torchgraft_set_allocate for library in opened if hasattr(library, "torchgraft_set_allocate")]
 
 
 def served_call(call: Call, arena: Arena) -> tuple[list[Tensor], list[Tensor | None]]:

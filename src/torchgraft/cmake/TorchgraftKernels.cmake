@@ -80,9 +80,10 @@ function(_torchgraft_add_library target)
   if(APPLE)
     target_link_options(${target} PRIVATE -undefined dynamic_lookup)
   else()
-    # The version script: nothing is exported. What a library holds it registers as it is loaded.
+    # The version script: nothing is exported but a hook (see torchgraft/allocation.h). What a library holds it
+    # registers as it is loaded.
     target_link_options(${target} PRIVATE -Wl,--no-as-needed
-                        "-Wl,--version-script=${_torchgraft_cmake}/no_exports.map")
+                        "-Wl,--version-script=${_torchgraft_cmake}/exports.map")
   endif()
 endfunction()
 

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "allocation.h"
 #include "checks.h"
 
 namespace torchgraft {
@@ -68,8 +69,7 @@ inline Tensor empty_strided(const int64_t* sizes, const int64_t* strides, int64_
   TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(like.get(), &dtype));
   TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(like.get(), &device_type));
   AtenTensorHandle handle = nullptr;
-  TORCH_ERROR_CODE_CHECK(
-      aoti_torch_empty_strided(dim, sizes, strides, dtype, device_type, like.get_device_index(), &handle));
+  TORCH_ERROR_CODE_CHECK(allocate(dim, sizes, strides, dtype, device_type, like.get_device_index(), &handle));
   return Tensor(handle);
 }
 
