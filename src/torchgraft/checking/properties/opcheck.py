@@ -28,7 +28,7 @@ _MEANINGS = {
 
 def check(case: Case) -> None:
     """See the module."""
-    case.each(_check_both_names, case.table(small=True, empty=False, count=4))
+    case.each(_check_both_names, case.table(small=True, empty=False, count=3))
 
 
 def _check_both_names(call: Call) -> None:
