@@ -41,6 +41,10 @@ def check_gradient(call: Call) -> None:
 
     exact = differentiable(in_float64(arguments))
     references = tree_leaves(call.operator.visible(call.operator.reference(*exact)))
+    expect(
+        any(reference.requires_grad for reference in references),
+        "the reference is cut off from its arguments: no gradient can be had through it",
+    )
     # Of an empty batch PyTorch's own gradient is cut from the graph.
     expected = torch.autograd.grad(
         references,
