@@ -253,11 +253,11 @@ def _memory_bounded(device: torch.device) -> Iterator[None]:
     """A scope in which little more memory can be had than is in use: huge sizes fail at once, on every machine."""
     if device.type == "cuda":
         _, total = torch.cuda.mem_get_info(device)
-        torch.cuda.set_per_process_memory_fraction(min(1.0, _BYTES / total), device)
+        torch.cuda.set_per_process_memory_fraction(min(1.0, _BYTES / total), device.index or 0)
         try:
             yield
         finally:
-            torch.cuda.set_per_process_memory_fraction(1.0, device)
+            torch.cuda.set_per_process_memory_fraction(1.0, device.index or 0)
         return
     sizes = Path("/proc/self/statm")
     before, most = resource.getrlimit(resource.RLIMIT_AS)
