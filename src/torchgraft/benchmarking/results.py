@@ -190,6 +190,18 @@ def compare(old: BenchReport, new: BenchReport) -> list[Change]:
     return changes
 
 
+def why_not_comparable(old: BenchReport, new: BenchReport) -> str:
+    """Why times of two runs say nothing about each other; empty where they do."""
+    facts = {"device": "measured on", "chip": "measured on"}
+    if old.environment.device == "cpu":
+        facts["threads"] = "CPU threads:"
+    for name, what in facts.items():
+        one, other = getattr(old.environment, name), getattr(new.environment, name)
+        if one != other:
+            return f"the two runs cannot be compared: {what} {one} in the old, {other} in the new"
+    return ""
+
+
 def _own_noise(row: Row) -> float:
     assert row.time is not None
     apart = max(abs(row.noise.low - 1), abs(row.noise.high - 1)) if row.noise else 0.0

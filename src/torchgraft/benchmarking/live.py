@@ -1,0 +1,254 @@
+"""A benchmark as a person sees it: a bar while it runs, each suite when it is done, and what it all comes to."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Column, Table
+from rich.text import Text
+
+from torchgraft.benchmarking.results import BenchReport, Change, Row
+from torchgraft.benchmarking.suite import Planned
+from torchgraft.benchmarking.summary import (
+    Against,
+    format_ratio,
+    format_seconds,
+    format_share,
+    format_spread,
+    format_time,
+    how_measured,
+    refusals,
+    rivals_of,
+    short_dtype,
+    sign_of,
+    summarise_rows,
+)
+from torchgraft.benchmarking.timing import Ratio
+
+_LAYOUTS = {"contiguous": "NCHW", "channels_last": "NHWC"}
+_GAP = 2
+# A sample's name is broken into lines no shorter than this before a column is left out.
+_LEAST_NAME = 20
+_VERDICTS = {"slower": "bold red", "lost": "bold red", "faster": "green", "same": "dim"}
+
+
+class LiveBench:
+    """Shows a run while it goes on, in a terminal; each suite is printed when its last row is measured."""
+
+    def __init__(self, console: Console, planned: Sequence[Planned]) -> None:
+        self._console = console
+        self._left = len(planned)
+        self._rows: list[Row] = []
+        self._progress = Progress(
+            BarColumn(bar_width=16),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            # One line, however narrow the terminal.
+            TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis")),
+            console=console,
+            transient=True,
+            expand=True,
+        )
+        self._task = self._progress.add_task("", total=len(planned))
+
+    def __enter__(self) -> LiveBench:
+        if self._console.is_terminal:
+            self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self._print_suite()
+        self._progress.stop()
+
+    def start(self, title: str) -> None:
+        """Shows what is measured."""
+        self._progress.update(self._task, description=title)
+
+    def finish(self, planned: Planned, row: Row) -> None:
+        """Takes a row that was measured."""
+        if self._rows and (self._rows[-1].operator, self._rows[-1].suite) != (row.operator, row.suite):
+            self._print_suite()
+        self._rows.append(row)
+        self._progress.advance(self._task)
+
+    def _print_suite(self) -> None:
+        if self._rows:
+            print_suite(self._console, self._rows)
+        self._rows = []
+
+
+def print_suite(console: Console, rows: Sequence[Row]) -> None:
+    """A suite's rows, its geometric means, and what was refused."""
+    first = rows[0]
+    same = [
+        name
+        for name, values in (
+            (short_dtype(first.dtype), {row.dtype for row in rows}),
+            (first.layout, {row.layout for row in rows}),
+        )
+        if len(values) == 1
+    ]
+    title = Text.assemble((first.operator, "bold"), f"  {', '.join([first.suite, *same])}")
+    console.print(title)
+    console.print(_suite_table(rows, console.width, console.encoding))
+    for line in refusals(rows):
+        console.print(Text(line, "yellow" if line.startswith("no kernel") else "red"))
+    console.print()
+
+
+def _suite_table(rows: Sequence[Row], width: int, encoding: str) -> Table:
+    rivals = rivals_of(rows)
+    columns: dict[str, list[str | Text]] = {"sample": [_name(row) for row in rows]}
+    if len({row.dtype for row in rows}) > 1:
+        columns["dtype"] = [short_dtype(row.dtype) for row in rows]
+    if len({row.layout for row in rows}) > 1:
+        columns["layout"] = [_LAYOUTS.get(row.layout, row.layout) for row in rows]
+    columns["time"] = [format_time(row.time) for row in rows]
+    columns["±"] = [format_spread(row.time).removeprefix("±") for row in rows]
+    if any(row.warm for row in rows):
+        columns["warm"] = [format_time(row.warm) for row in rows]
+        columns["host"] = ["" if row.host is None else format_seconds(row.host) for row in rows]
+    if any(row.bound for row in rows):
+        columns["floor"] = [format_share(row.share) for row in rows]
+        columns["bound"] = [row.bound for row in rows]
+    for name in rivals:
+        columns[name] = [_rival(row, name, encoding) for row in rows]
+    summary = summarise_rows(rows)
+    foot = {"sample": "geometric mean", "floor": format_share(summary.share)}
+    foot |= {name: format_ratio(summary.against[name].ratio) for name in rivals}
+
+    for name in ("host", "bound", "warm", "±"):
+        if _needed(columns, foot) > width:
+            columns.pop(name, None)
+    table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="dim", show_footer=True)
+    for name, cells in columns.items():
+        left = name in ("sample", "dtype", "layout", "bound")
+        table.add_column(
+            name,
+            Text(foot.get(name, ""), "bold"),
+            no_wrap=name != "sample",
+            justify="left" if left else "right",
+            min_width=None if name == "sample" else _width(name, cells, foot),
+        )
+    for cells_of_row in zip(*columns.values(), strict=True):
+        table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in cells_of_row))
+    return table
+
+
+def _name(row: Row) -> str:
+    return f"{row.sample}, backward" if row.direction == "backward" else row.sample
+
+
+def _rival(row: Row, name: str, encoding: str) -> Text:
+    result = row.rivals.get(name)
+    if result is None:
+        return Text("")
+    if result.ratio is None:
+        return Text("refused", "red")
+    return _ratio(result.ratio, encoding)
+
+
+def _ratio(ratio: Ratio, encoding: str) -> Text:
+    sign = sign_of(ratio)
+    style = {"▼": "bold red", "~": "dim"}.get(sign, "green")
+    if not encoding.lower().startswith("utf"):
+        sign = sign.replace("▼", "<")
+    return Text(f"{format_ratio(ratio.median)} {sign or ' '}", style)
+
+
+def _width(name: str, cells: Sequence[str | Text], foot: dict[str, str]) -> int:
+    return max(len(name), len(foot.get(name, "")), *(len(cell) for cell in cells))
+
+
+def _needed(columns: dict[str, list[str | Text]], foot: dict[str, str]) -> int:
+    widths = [_LEAST_NAME if name == "sample" else _width(name, cells, foot) for name, cells in columns.items()]
+    return sum(widths) + _GAP * len(widths)
+
+
+def print_report(console: Console, report: BenchReport) -> None:
+    """What all rows come to, where they were measured, and how."""
+    for line in how_measured(report):
+        console.print(Text(line, "dim"))
+    console.print(Text(f"{report.environment}{_card(report)}", "dim"))
+    console.print()
+    summary = summarise_rows(report.rows)
+    for name, against in summary.against.items():
+        console.print(_verdict(name, against))
+    if not math.isnan(summary.share):
+        console.print(f"{format_share(summary.share)} of the floor, geometric mean of {_rows(summary.count)}")
+    refused = sum(bool(row.problem) for row in report.rows)
+    if refused:
+        console.print(Text(f"{_rows(refused)} refused", "bold red"))
+    console.print(f"measured in {_duration(report.seconds)}")
+
+
+def _verdict(name: str, against: Against) -> Text:
+    text = Text(f"{format_ratio(against.ratio) or 'no ratio'} against {name}: {against}")
+    text.stylize("bold red" if against.lost else "bold green", 0, len(format_ratio(against.ratio)))
+    return text
+
+
+def _card(report: BenchReport) -> str:
+    card = report.card
+    if not card.clocks:
+        return ""
+    clocks, temperatures = (" to ".join(map(str, ends)) for ends in (card.clocks, card.temperatures))
+    return f"; {clocks} MHz, {temperatures} °C"
+
+
+def print_changes(console: Console, old: BenchReport, new: BenchReport, changes: Sequence[Change]) -> None:
+    """What became of each row since another run; of those within noise only how many."""
+    console.print(Text(f"old  {old.environment}", "dim"))
+    console.print(Text(f"new  {new.environment}", "dim"))
+    console.print()
+    order = ("lost", "slower", "faster")
+    shown = sorted(
+        (change for change in changes if change.verdict in order),
+        key=lambda change: (order.index(change.verdict), -abs(math.log(min(change.ratio, 1e9)))),
+    )
+    if shown:
+        console.print(_changes_table(shown))
+        console.print()
+    counts = {verdict: sum(change.verdict == verdict for change in changes) for verdict in _VERDICTS}
+    words = {"same": "within noise", "lost": "without a time now"}
+    text = ", ".join(f"{count} {words.get(verdict, verdict)}" for verdict, count in counts.items() if count)
+    console.print(text or "the two runs have no row in common")
+    for count, which in (
+        (len({row.key for row in old.rows} - {row.key for row in new.rows}), "old"),
+        (len({row.key for row in new.rows} - {row.key for row in old.rows}), "new"),
+    ):
+        if count:
+            console.print(f"{_rows(count)} only in the {which} run")
+
+
+def _changes_table(changes: Sequence[Change]) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="dim")
+    for name in ("", "row", "time", "of the old", "noise"):
+        table.add_column(name, justify="left" if name in ("", "row") else "right", no_wrap=name != "row")
+    for change in changes:
+        row = change.row
+        parts = [row.operator, row.suite, _name(row), short_dtype(row.dtype), row.layout]
+        table.add_row(
+            Text(change.verdict, _VERDICTS[change.verdict]),
+            Text(", ".join(parts)),
+            format_time(row.time),
+            "" if math.isinf(change.ratio) else f"{change.ratio:.0%}",
+            "" if math.isinf(change.ratio) else f"±{change.noise:.0%}",
+        )
+    return table
+
+
+def _rows(count: int) -> str:
+    return "1 row" if count == 1 else f"{count} rows"
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes else f"{seconds:.1f} s"

@@ -1,0 +1,190 @@
+"""The report of a benchmark as one page that opens offline, and its picture for a README.
+
+Needs the extra `torchgraft[bench]`. Style, script, plots and figures are all inside the page.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from torchgraft.benchmarking.page.charts import draw_bandwidth, draw_ratios, draw_roofline, short_rate
+from torchgraft.benchmarking.results import BenchReport, Row
+from torchgraft.benchmarking.suite import LAYOUTS
+from torchgraft.benchmarking.summary import (
+    format_ratio,
+    format_seconds,
+    format_share,
+    format_spread,
+    format_time,
+    how_measured,
+    parts_of,
+    refusals,
+    rivals_of,
+    short_dtype,
+    sign_of,
+    summarise_rows,
+)
+from torchgraft.benchmarking.timing import Ratio
+
+# Of a plot on a desktop and on a phone, in pixels: each is drawn for its width, or letters would shrink with it.
+_WIDE, _NARROW = 1100, 358
+
+
+def render_page(report: BenchReport) -> str:
+    """The whole report as HTML."""
+    return (
+        _environment()
+        .get_template("page.html")
+        .render(
+            report=report,
+            summary=summarise_rows(report.rows),
+            rivals=rivals_of(report.rows),
+            overview=_overview(report),
+            parts=sorted({(row.dtype, row.layout): None for row in report.rows}, key=_rank),
+            suites=[_suite(*key, rows) for key, rows in report.suites.items()],
+            ratios=[draw_ratios(report, width) for width in (_WIDE, _NARROW)],
+            rooflines=[draw_roofline(report, width) for width in (_WIDE, _NARROW)],
+            bandwidth=draw_bandwidth(report, _NARROW),
+            unplotted=sum(not (row.operations and row.time) for row in report.rows),
+            on_gpu=any(row.warm for row in report.rows),
+            machine=_machine(report),
+            how=how_measured(report),
+            refusals=refusals(report.rows),
+            figures=base64.b64encode(_as_json(report).encode()).decode(),
+        )
+    )
+
+
+def render_picture(report: BenchReport) -> str:
+    """How many times as fast, every row a dot, as an SVG that stands alone."""
+    return _environment().get_template("picture.svg").render(plot=draw_ratios(report, 860), report=report)
+
+
+def _rank(part: tuple[str, str]) -> tuple[int, int]:
+    """Wider dtypes first, contiguous before channels_last."""
+    dtype, layout = part
+    return -torch.finfo(getattr(torch, dtype)).bits, LAYOUTS.index(layout)
+
+
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("torchgraft.benchmarking.page", "templates"),
+        # What operators, samples and errors are called is anyone's text.
+        autoescape=lambda name: name is not None and name.endswith((".html", ".svg")),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=StrictUndefined,
+    )
+    environment.filters |= {
+        "dtype": short_dtype,
+        "ratio": format_ratio,
+        "share": format_share,
+        "spread": format_spread,
+        "time": format_time,
+        "seconds": format_seconds,
+        "sign": sign_of,
+        "rate": short_rate,
+        "breakable": lambda name: escape(name).replace("_", Markup("_<wbr>")),
+        "place": lambda value: f"{value:.1f}".removesuffix(".0"),
+    }
+    environment.tests["missing"] = lambda value: value is None or math.isnan(value)
+    return environment
+
+
+def _as_json(report: BenchReport) -> str:
+    def finite(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: finite(each) for key, each in value.items()}
+        if isinstance(value, list | tuple):
+            return [finite(each) for each in value]
+        return None if isinstance(value, float) and not math.isfinite(value) else value
+
+    return json.dumps(finite(report.as_dict()), allow_nan=False)
+
+
+def _overview(report: BenchReport) -> list[dict[str, Any]]:
+    """A line a suite: what each dtype and layout of it comes to, and against which rivals."""
+    return [
+        {
+            "operator": operator,
+            "suite": suite,
+            "parts": {(dtype, layout): summarise_rows(part) for dtype, layout, part in parts_of(rows)},
+            "compared": {name: name in rivals_of(rows) for name in rivals_of(report.rows)},
+        }
+        for (operator, suite), rows in report.suites.items()
+    ]
+
+
+def _suite(operator: str, suite: str, rows: Sequence[Row]) -> dict[str, Any]:
+    """A suite's bars: where each begins and ends, in per cent of the width, on a logarithmic scale."""
+    ratios = [each.ratio for row in rows for each in row.rivals.values() if each.ratio]
+    low = min([0.8, *(ratio.median for ratio in ratios)]) * 0.95
+    high = max([2.0, *(ratio.median for ratio in ratios)]) * 1.1
+
+    def place(value: float) -> float:
+        share = math.log(value / low) / math.log(high / low)
+        return 100 * min(1.0, max(0.0, share))
+
+    def bar(ratio: Ratio) -> dict[str, float]:
+        ends = sorted((place(1.0), place(ratio.median)))
+        return {
+            "left": ends[0],
+            "width": max(ends[1] - ends[0], 0.3),
+            "low": place(ratio.low),
+            "high": place(ratio.high),
+        }
+
+    samples: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        name = row.sample if row.direction in ("forward", "training") else f"{row.sample}, {row.direction}"
+        bars = [(name, each, bar(each.ratio) if each.ratio else None) for name, each in row.rivals.items()]
+        samples.setdefault(name, []).append({"row": row, "bars": bars})
+    ticks = [value for value in (0.1, 0.5, 1, 2, 5, 10, 20, 50, 100, 500, 1000) if low <= value <= high]
+    return {
+        "operator": operator,
+        "suite": suite,
+        "summary": summarise_rows(rows),
+        "samples": samples,
+        "one": place(1.0),
+        "ticks": [(f"{value:g}", place(value)) for value in _apart(ticks, place)],
+        "several_rivals": len(rivals_of(rows)) > 1,
+    }
+
+
+def _apart(ticks: Sequence[float], place: Any) -> list[float]:
+    """Those ticks between which a label has room; 1 is always among them."""
+    kept = [1.0]
+    for value in sorted(ticks, key=lambda value: abs(math.log(value))):
+        if all(abs(place(value) - place(other)) > 9 for other in kept):
+            kept.append(value)
+    return sorted(kept)
+
+
+def _machine(report: BenchReport) -> list[tuple[str, str]]:
+    environment, card, roofs = report.environment, report.card, report.roofs
+    facts = [
+        ("chip", environment.chip),
+        ("CPU threads", str(environment.threads)),
+        ("torchgraft", environment.torchgraft),
+        ("PyTorch", environment.torch),
+        ("Python", environment.python),
+        ("system", environment.platform),
+        ("commit", environment.commit or "unknown"),
+        ("date", environment.date.replace("T", " ").replace("+00:00", " UTC")),
+        ("duration", f"{report.seconds:.0f} s{', a quick run' if report.quick else ''}"),
+    ]
+    if card.clocks:
+        facts.append(("clock", " to ".join(f"{clock} MHz" for clock in card.clocks)))
+        facts.append(("temperature", " to ".join(f"{each} °C" for each in card.temperatures)))
+    facts.append(("least kernel", format_seconds(roofs.launch)))
+    facts += [(f"multiply-adds, {short_dtype(name)}", short_rate(each)) for name, each in roofs.multiply_add.items()]
+    facts += [(f"matrix product, {short_dtype(name)}", short_rate(each)) for name, each in roofs.matrix.items()]
+    return facts

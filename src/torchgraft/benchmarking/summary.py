@@ -1,0 +1,239 @@
+"""What many rows come to, and the figures of one, in the words that terminal, markdown and page share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from torchgraft.benchmarking.results import BenchReport, Row, geometric_mean
+from torchgraft.benchmarking.table import Table
+from torchgraft.benchmarking.timing import Ratio, Time
+
+# As the field writes them.
+_DTYPES = {"float64": "fp64", "float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
+
+
+@dataclass(frozen=True)
+class Against:
+    """How rows stand against one rival.
+
+    Attributes:
+        ratio: the geometric mean of how many times as fast ours is; nan of no rows.
+        won: rows that are faster, beyond noise.
+        lost: rows that are slower, beyond noise.
+        even: rows that are neither.
+        refused: rows without a ratio.
+    """
+
+    ratio: float
+    won: int
+    lost: int
+    even: int
+    refused: int
+
+    def __str__(self) -> str:
+        parts = [(self.won, "faster"), (self.lost, "slower"), (self.even, "within noise"), (self.refused, "refused")]
+        return ", ".join(f"{count} {what}" for count, what in parts if count)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What some rows come to: how many, the geometric mean of the share of the floor, and each rival."""
+
+    count: int
+    share: float
+    against: dict[str, Against]
+
+
+def summarise_rows(rows: Sequence[Row]) -> Summary:
+    """What rows come to."""
+    return Summary(
+        len(rows),
+        geometric_mean(row.share for row in rows if not math.isnan(row.share)),
+        {name: _against(name, rows) for name in rivals_of(rows)},
+    )
+
+
+def rivals_of(rows: Iterable[Row]) -> list[str]:
+    """The names of all rivals, in their order."""
+    return list(dict.fromkeys(name for row in rows for name in row.rivals))
+
+
+def _against(name: str, rows: Sequence[Row]) -> Against:
+    results = [row.rivals[name] for row in rows if name in row.rivals]
+    ratios = [result.ratio for result in results if result.ratio]
+    won, lost = sum(ratio.low > 1 for ratio in ratios), sum(ratio.high < 1 for ratio in ratios)
+    return Against(
+        geometric_mean(ratio.median for ratio in ratios),
+        won,
+        lost,
+        len(ratios) - won - lost,
+        len(results) - len(ratios),
+    )
+
+
+def parts_of(rows: Sequence[Row]) -> list[tuple[str, str, list[Row]]]:
+    """Rows of one suite by dtype and layout, of those names that not all of them share."""
+    parts: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        parts.setdefault((row.dtype, row.layout), []).append(row)
+    return [(dtype, layout, each) for (dtype, layout), each in parts.items()]
+
+
+def summary_table(report: BenchReport) -> Table:
+    """A line for each dtype and layout of each suite."""
+    rivals = rivals_of(report.rows)
+    header = ["operator", "suite", "dtype", "layout", "rows"]
+    header += [heading for name in rivals for heading in (f"times {name}'s speed", "faster / slower")]
+    cells = []
+    for (operator, suite), rows in report.suites.items():
+        for dtype, layout, part in parts_of(rows):
+            summary = summarise_rows(part)
+            line = [operator, suite, short_dtype(dtype), layout, str(summary.count)]
+            for name in rivals:
+                against = summary.against.get(name)
+                line += [format_ratio(against.ratio), f"{against.won} / {against.lost}"] if against else ["", ""]
+            cells.append([*line, format_share(summary.share)])
+    quick = ["A quick run: few rows, timed briefly."] if report.quick else []
+    return Table(
+        "Speed",
+        [*header, "of the floor"],
+        cells,
+        [
+            "Geometric means; rows within noise are neither faster nor slower. The floor is the least time that the "
+            "device's measured bandwidth and arithmetic allow.",
+            *quick,
+            str(report.environment),
+        ],
+    )
+
+
+def row_tables(report: BenchReport) -> list[Table]:
+    """A table a suite, a line a row, and the geometric means at its foot."""
+    return [_suite_table(*key, rows) for key, rows in report.suites.items()]
+
+
+def _suite_table(operator: str, suite: str, rows: Sequence[Row]) -> Table:
+    rivals = rivals_of(rows)
+    on_gpu = any(row.warm for row in rows)
+    header = ["sample", "dtype", "layout", "time", "spread", "of the floor", "bound"]
+    header += [*(["warm", "host"] if on_gpu else []), *(f"times {name}'s speed" for name in rivals)]
+    cells = []
+    for row in rows:
+        line = [_sample(row), short_dtype(row.dtype), row.layout, format_time(row.time), format_spread(row.time)]
+        line += [format_share(row.share), row.bound]
+        if on_gpu:
+            line += [format_time(row.warm), "" if row.host is None else format_seconds(row.host)]
+        cells.append([*line, *(_rival_cell(row, name) for name in rivals)])
+    summary = summarise_rows(rows)
+    foot = ["geometric mean", "", "", "", "", format_share(summary.share), "", *(["", ""] if on_gpu else [])]
+    foot += [f"{format_ratio(summary.against[name].ratio)}" for name in rivals]
+    return Table(f"{operator}: {suite}", header, [*cells, foot], refusals(rows))
+
+
+def _sample(row: Row) -> str:
+    return row.sample if row.direction in ("forward", "training") else f"{row.sample}, {row.direction}"
+
+
+def _rival_cell(row: Row, name: str) -> str:
+    result = row.rivals.get(name)
+    if result is None:
+        return ""
+    return f"{format_ratio(result.ratio.median)} {sign_of(result.ratio)}".strip() if result.ratio else "refused"
+
+
+def sign_of(ratio: Ratio) -> str:
+    """A word where ours is not faster."""
+    if ratio.is_noise:
+        return "~"
+    return "▼" if ratio.high < 1 else ""
+
+
+def refusals(rows: Iterable[Row]) -> list[str]:
+    """Why rows or rivals have no time, and which rows no kernel ran."""
+    lines = []
+    for row in rows:
+        name = f"{_sample(row)}, {short_dtype(row.dtype)}, {row.layout}"
+        if row.problem:
+            lines.append(f"refused: {name}: {row.problem}")
+            continue
+        lines += [f"refused: {rival} on {name}: {each.problem}" for rival, each in row.rivals.items() if each.problem]
+        lines += [f"no kernel ran: {name}: {reason}" for reason in row.fallbacks]
+    return lines
+
+
+def how_measured(report: BenchReport) -> list[str]:
+    """How the figures were made, a sentence each: for whoever reads them and was not there."""
+    gpu = report.environment.device == "cuda"
+    lines = [
+        "A ratio is how many times as fast we are: 2.4x means that the rival takes 2.4 times as long. All contenders "
+        "of a row run in turn, in rounds, another one first in each; a ratio is taken round by round, and its interval "
+        "is that of order statistics, which holds the true median in at least 95 of 100 cases.",
+        "Each row times our own kernel twice. What the two differ by is noise, and so is a ratio whose interval holds "
+        "1: it is marked ~, and counts as neither faster nor slower. ▼ marks a row where we are slower.",
+        "The floor is the least time that the device allows: the bytes that must be read and written at the bandwidth "
+        "of a copy of as many bytes, or the operations at the best arithmetic rate, whichever takes longer. Both were "
+        "measured in the same run, with PyTorch's copy, matrix product and a kernel of multiply-adds.",
+        "After the timing each contender is called once more on new values in the same tensors, and must give what the "
+        "reference gives in float64. A wrong result, one that was remembered, and a time below the floor are refused.",
+    ]
+    if gpu:
+        lines += [
+            "Times on the GPU are the device's, between events on the stream, of work that was queued behind a wait so "
+            "that launches do not count; before each call the second-level cache is written over, and the warm time is "
+            "the one without that. The host time is until a call returns to Python.",
+            "torch.backends.cudnn.benchmark is on and tf32 is off: PyTorch's best at the same precision.",
+        ]
+    else:
+        lines.append("On a CPU the caches are as the calls before left them.")
+    if any(row.direction == "training" for row in report.rows):
+        lines.append(
+            "A training step of a model is forward, backward and new weights, by the host's clock; there is no floor. "
+            "The model as PyTorch has it and its grafted copy start from the same weights and must agree in the first "
+            "step."
+        )
+    return lines
+
+
+def as_markdown(report: BenchReport) -> str:
+    """The summary, every suite, and how they were measured."""
+    tables = [summary_table(report), *row_tables(report)]
+    return "\n".join([*(table.markdown() for table in tables), *(f"- {line}" for line in how_measured(report)), ""])
+
+
+def short_dtype(name: str) -> str:
+    """As the field writes it: fp32."""
+    return _DTYPES.get(name, name)
+
+
+def format_seconds(seconds: float) -> str:
+    """With a unit, in three digits."""
+    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if seconds >= scale or unit == "us":
+            value = seconds / scale
+            return f"{value:.{max(0, 2 - math.floor(math.log10(max(value, 0.1))))}f} {unit}"
+    raise AssertionError
+
+
+def format_time(time: Time | None) -> str:
+    """The median; empty where there is none."""
+    return format_seconds(time.median) if time else ""
+
+
+def format_spread(time: Time | None) -> str:
+    """Half of what lies between the quartiles, as a share of the median."""
+    return f"±{time.spread:.0%}" if time else ""
+
+
+def format_share(share: float) -> str:
+    """In per cent; empty for nan."""
+    return "" if math.isnan(share) else f"{share:.0%}"
+
+
+def format_ratio(ratio: float) -> str:
+    """With two digits at the least: 0.92x, 2.4x, 31x."""
+    if math.isnan(ratio):
+        return ""
+    digits = 2 if ratio < 1.995 else 1 if ratio < 9.95 else 0
+    return f"{ratio:.{digits}f}x"
