@@ -15,12 +15,12 @@ from torchgraft.benchmarking.results import BenchReport, Change, Row
 from torchgraft.benchmarking.suite import Planned
 from torchgraft.benchmarking.summary import (
     Against,
+    doubts,
     format_ratio,
     format_seconds,
     format_share,
     format_spread,
     format_time,
-    how_measured,
     refusals,
     rivals_of,
     short_dtype,
@@ -158,9 +158,12 @@ def _rival(row: Row, name: str, encoding: str) -> Text:
 def _ratio(ratio: Ratio, encoding: str) -> Text:
     sign = sign_of(ratio)
     style = {"▼": "bold red", "~": "dim"}.get(sign, "green")
-    if not encoding.lower().startswith("utf"):
-        sign = sign.replace("▼", "<")
-    return Text(f"{format_ratio(ratio.median)} {sign or ' '}", style)
+    return Text(f"{format_ratio(ratio.median)} {_shown(sign, encoding) or ' '}", style)
+
+
+def _shown(sign: str, encoding: str) -> str:
+    """A sign, or what stands for it where the terminal has no such letter."""
+    return sign if encoding.lower().startswith("utf") else sign.replace("▼", "<")
 
 
 def _width(name: str, cells: Sequence[str | Text], foot: dict[str, str]) -> int:
@@ -174,10 +177,17 @@ def _needed(columns: dict[str, list[str | Text]], foot: dict[str, str]) -> int:
 
 def print_report(console: Console, report: BenchReport) -> None:
     """What all rows come to, where they were measured, and how."""
-    for line in how_measured(report):
-        console.print(Text(line, "dim"))
+    slower = _shown("▼", console.encoding)
+    legend = (
+        f"2.4x: we are 2.4 times as fast; ~ within noise, {slower} slower. floor: share of the least possible time."
+    )
+    if report.environment.device == "cuda":
+        legend += " The second-level cache is cold, for warm it is not; cudnn.benchmark is on and tf32 off."
+    console.print(Text(legend, "dim"))
     console.print(Text(f"{report.environment}{_card(report)}", "dim"))
     console.print()
+    for line in doubts(report):
+        console.print(Text(line, "yellow"))
     summary = summarise_rows(report.rows)
     for name, against in summary.against.items():
         console.print(_verdict(name, against))

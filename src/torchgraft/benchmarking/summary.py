@@ -13,6 +13,9 @@ from torchgraft.benchmarking.timing import Ratio, Time
 # As the field writes them.
 _DTYPES = {"float64": "fp64", "float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 
+# Half of what may lie between the quartiles of a time, as a share of it.
+_NOISY = 0.1
+
 
 @dataclass(frozen=True)
 class Against:
@@ -104,6 +107,7 @@ def summary_table(report: BenchReport) -> Table:
             "Geometric means; rows within noise are neither faster nor slower. The floor is the least time that the "
             "device's measured bandwidth and arithmetic allow.",
             *quick,
+            *doubts(report),
             str(report.environment),
         ],
     )
@@ -161,6 +165,18 @@ def refusals(rows: Iterable[Row]) -> list[str]:
         lines += [f"refused: {rival} on {name}: {each.problem}" for rival, each in row.rivals.items() if each.problem]
         lines += [f"no kernel ran: {name}: {reason}" for reason in row.fallbacks]
     return lines
+
+
+def doubts(report: BenchReport) -> list[str]:
+    """Why figures may not be trusted."""
+    noisy = [row for row in report.rows if row.time and row.time.spread > _NOISY]
+    if not noisy:
+        return []
+    which = "1 row is" if len(noisy) == 1 else f"{len(noisy)} rows are"
+    return [
+        f"{which} noisy: the quartiles are more than {2 * _NOISY:.0%} of the time apart, as on a machine that has "
+        "other things to do. Run it again."
+    ]
 
 
 def how_measured(report: BenchReport) -> list[str]:

@@ -19,6 +19,7 @@ from torchgraft.benchmarking.page.charts import draw_bandwidth, draw_ratios, dra
 from torchgraft.benchmarking.results import BenchReport, Row
 from torchgraft.benchmarking.suite import LAYOUTS
 from torchgraft.benchmarking.summary import (
+    doubts,
     format_ratio,
     format_seconds,
     format_share,
@@ -57,6 +58,7 @@ def render_page(report: BenchReport) -> str:
             on_gpu=any(row.warm for row in report.rows),
             machine=_machine(report),
             how=how_measured(report),
+            doubts=doubts(report),
             refusals=refusals(report.rows),
             figures=base64.b64encode(_as_json(report).encode()).decode(),
         )

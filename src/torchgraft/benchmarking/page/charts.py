@@ -257,7 +257,7 @@ def draw_bandwidth(report: BenchReport, width: int) -> Plot:
     """How fast a copy is, by the bytes that it moves."""
     bandwidth = report.roofs.bandwidth
     sizes, height = sorted(bandwidth), 220.0
-    x_axis = Axis(sizes[0] / 1.5, sizes[-1] * 1.5, 58, width - 10.0)
+    x_axis = Axis(sizes[0] / 1.5, sizes[-1] * 1.5, 68, width - 10.0)
     y_axis = Axis(min(bandwidth.values()) / 1.6, max(bandwidth.values()) * 1.6, height - 40, 10)
     points = [(x_axis.at(size), y_axis.at(bandwidth[size])) for size in sizes]
     return Plot(
