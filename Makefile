@@ -57,6 +57,7 @@ bench-overhead: build ## print what a call costs on each path
 docs: build $(VENV)/demo.done ## measure on this machine and write the tables and plots that the docs show
 	@$(BIN)/graft demo --output benchmarks/results/$(CHIP)
 	@$(BIN)/graft bench --overhead --json benchmarks/results/$(CHIP)/overhead.json --markdown benchmarks/results/$(CHIP)/overhead.md
+	@$(BIN)/python docs/properties.py
 	@$(BIN)/python docs/include.py
 # The folder of benchmarks/results that is written: the name of the chip.
 CHIP ?= cpu

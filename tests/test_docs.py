@@ -1,5 +1,6 @@
 """The documentation: every snippet runs, every table is the one that was measured."""
 
+import os
 import re
 import subprocess
 import sys
@@ -9,7 +10,8 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), ROOT / "CONTRIBUTING.md"]
-FENCED = re.compile(r"^```(?P<language>\w*)\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE)
+# A block that names a file is part of a longer example: it is that file.
+FENCED = re.compile(r"^```(?P<language>\w*)(?: (?P<file>\S+))?\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
 def snippets():
@@ -17,7 +19,7 @@ def snippets():
     for page in PAGES:
         blocks: list = list(FENCED.finditer(page.read_text()))
         for number, (block, following) in enumerate(zip(blocks, [*blocks[1:], None], strict=False)):
-            if block["language"] == "python":
+            if block["language"] == "python" and not block["file"]:
                 shown = following["text"] if following and not following["language"] else None
                 yield pytest.param(block["text"], shown, id=f"{page.name}-{number}")
 
@@ -38,6 +40,56 @@ def test_there_are_snippets():
     assert sum(each.values[1] is not None for each in SNIPPETS) >= 2
 
 
+def test_a_page_that_makes_files_does_what_it_shows(tmp_path):
+    """Goes through docs/check.md as a reader would: writes its files, applies its changes, runs its commands."""
+    environment = _with_graft_on_path(tmp_path)
+    place = tmp_path / "empty"
+    place.mkdir()
+    printed = ""
+    for block in FENCED.finditer((ROOT / "docs/check.md").read_text()):
+        path = place / (block["file"] or "")
+        if block["language"] == "diff":
+            removed, added = ("\n".join(re.findall(rf"^\{sign}(.*)$", block["text"], re.MULTILINE)) for sign in "-+")
+            assert removed in path.read_text()
+            path.write_text(path.read_text().replace(removed, added))
+        elif block["file"]:
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(block["text"])
+        elif block["language"] == "sh":
+            command = ["bash", "-c", block["text"]]
+            done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=place, env=environment)
+            assert not done.stderr
+            printed = done.stdout
+        elif printed and not block["language"]:
+            # In order, with anything in place of `...`.
+            parts = [re.escape(part) for part in _without_figures(block["text"]).split("...\n")]
+            assert re.search(".*".join(parts), _without_figures(printed), re.DOTALL), printed
+            printed = ""
+    assert (place / "squared_relu/lib/mykernels_cpu.so").is_file()
+
+
+def _with_graft_on_path(folder: Path) -> dict[str, str]:
+    graft = folder / "bin/graft"
+    graft.parent.mkdir()
+    graft.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m torchgraft "$@"\n')
+    graft.chmod(0o755)
+    path = os.pathsep.join((str(graft.parent), str(Path(sys.executable).parent), os.environ["PATH"]))
+    # A machine with a GPU would show a column more.
+    return {**os.environ, "PATH": path, "CUDA_VISIBLE_DEVICES": ""}
+
+
+def _without_figures(text: str) -> str:
+    """Without what differs from one machine, or one property more, to the next: times, counts, spaces at the end."""
+    text = re.sub(r"[\d.]+ s$|\d+(?= passed| failed| not applicable)", "N", text, flags=re.MULTILINE)
+    return re.sub(r" +$", "", text, flags=re.MULTILINE)
+
+
+def test_the_table_of_properties_is_current():
+    command = [sys.executable, str(ROOT / "docs/properties.py"), "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
 def test_measured_tables_are_current():
     command = [sys.executable, str(ROOT / "docs/include.py"), "--check"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -46,7 +98,7 @@ def test_measured_tables_are_current():
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page):
-    for target in re.findall(r"\]\((?!https?://|#)([^)#]+)", page.read_text()):
+    for target in re.findall(r"\]\((?!https?://|#)([^)#]+)", FENCED.sub("", page.read_text())):
         assert (page.parent / target).exists(), target
 
 

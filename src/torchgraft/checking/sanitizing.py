@@ -42,7 +42,7 @@ OnResult = Callable[[Job, Result], None]
 _REPORT_LINES = 6
 # Of a stack: how many of its places in the operator's own sources.
 _FRAMES = 2
-_ACCESS = re.compile(r"(?:Previous )?(?:atomic )?(?:read|write) of size .*|\S+ is located .*", re.IGNORECASE)
+_ACCESS = re.compile(r"(?:Previous )?(?:atomic )?(?:read|write) of size .*|\S+ is located .*|Location is .*", re.IGNORECASE)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,56 @@
+"""Writes the table of the properties that `graft check` asks, from what their modules say of themselves.
+
+`python docs/properties.py` writes docs/fragments/properties.md, which docs/check.md includes; with `--check` it only
+says whether that is current, and exits with 1 where it is not.
+"""
+
+import inspect
+import re
+import sys
+from pathlib import Path
+
+from torchgraft.checking import PROPERTIES, Property
+
+FRAGMENT = Path(__file__).parent / "fragments/properties.md"
+DOCUMENTED = re.compile(r"(?P<summary>.+?)\n\nProves: (?P<proves>.+?)\n\nCannot prove: (?P<cannot>.+)", re.DOTALL)
+
+
+def _escaped(text: str) -> str:
+    return text.replace("|", r"\|").replace("*", r"\*")
+
+
+def row(name: str, each: Property) -> str:
+    """A property: its name and when it is asked, what it proves, what it cannot."""
+    said = DOCUMENTED.fullmatch(inspect.getdoc(inspect.getmodule(each.check)) or "")
+    if said is None:
+        raise ValueError(f"{name}: its docstring must be a line, 'Proves: ...' and 'Cannot prove: ...'")
+    summary, proves, cannot = (_escaped(" ".join(text.split())) for text in said.groups())
+    notes = [
+        *([f"{each.devices[0].upper()} only"] if len(each.devices) == 1 else []),
+        *(["not with `--quick`"] if each.slow else []),
+        *(["sanitized"] if each.sanitized else []),
+    ]
+    asked = f"<br>*{', '.join(notes)}*" if notes else ""
+    return f"| `{name}`{asked} | **{summary}** {proves[0].upper()}{proves[1:]} | {cannot[0].upper()}{cannot[1:]} |"
+
+
+def fragment() -> str:
+    """The table."""
+    rows = [row(name, each) for name, each in PROPERTIES.items()]
+    return "\n".join(["| property | what it proves | what it cannot |", "| --- | --- | --- |", *rows, ""])
+
+
+def main() -> int:
+    """Writes, or checks, the table."""
+    current = FRAGMENT.is_file() and FRAGMENT.read_text() == fragment()
+    if "--check" in sys.argv[1:]:
+        if not current:
+            print(f"{FRAGMENT.name}: not current; run `python docs/properties.py` and `python docs/include.py`")
+        return 0 if current else 1
+    FRAGMENT.parent.mkdir(exist_ok=True)
+    FRAGMENT.write_text(fragment())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
