@@ -30,12 +30,6 @@ def test_version_names_what_runs():
         assert library.problem in line
 
 
-def test_bench_asks_what_to_measure():
-    result = run("bench")
-    assert result.exit_code == 2
-    assert "--overhead" in result.stderr
-
-
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_a_device_that_is_missing_is_named():
     result = run("demo", "--device", "cuda")

@@ -40,9 +40,9 @@ function filter() {
     const fits =
       words.every((word) => text.includes(word)) &&
       choices.every((choice) => !choice.value || row.dataset[choice.dataset.column] === choice.value) &&
-      (!losses.checked || row.dataset.slower);
+      (!losses.checked || row.dataset.slower === "1");
     row.hidden = !fits;
-    shown += fits;
+    if (fits) shown += 1;
   }
   document.getElementById("count").textContent = `${shown} of ${rows.length} rows`;
 }

@@ -1,0 +1,535 @@
+"""`graft bench`: what is refused, what becomes of figures, and the command as a person meets it."""
+
+import io
+import json
+import math
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+from rich.console import Console
+from torch import nn
+from typer.testing import CliRunner
+
+from reports import ENVIRONMENT, make_report, make_row
+from torchgraft import Operator
+from torchgraft.benchmarking import models, suite
+from torchgraft.benchmarking.live import print_report, print_suite
+from torchgraft.benchmarking.measuring import Candidate, measure
+from torchgraft.benchmarking.models import Model, Variant, measure_model
+from torchgraft.benchmarking.results import compare, geometric_mean, regressions, report_from_dict, why_not_comparable
+from torchgraft.benchmarking.roofs import Roofs
+from torchgraft.benchmarking.suite import Wanted, plan, select
+from torchgraft.benchmarking.summary import (
+    as_markdown,
+    doubts,
+    format_ratio,
+    format_seconds,
+    refusals,
+    summarise_rows,
+)
+from torchgraft.benchmarking.timing import Ratio, Stopwatch, Time
+from torchgraft.checking.subject import Subject
+from torchgraft.cli import app
+from torchgraft.sampling import Benchmark, Drawn, Sample, Samples
+
+CPU = torch.device("cpu")
+# So high that nothing is faster.
+ROOFS = Roofs({2**20: 1e18}, {"float32": 1e21}, {"float32": 1e21}, 1e-12)
+STOPWATCH = Stopwatch(CPU, 0.01)
+
+
+def declare(name, kernel):
+    """An operator that doubles, with a kernel that may not."""
+    operator = Operator(
+        f"bench_test::{name}(Tensor input) -> Tensor",
+        reference=lambda input: 2 * input,
+        output=torch.empty_like,
+        flops=lambda shape: torch.Size(shape).numel(),
+    )
+    for each in (name, f"_{name}"):
+        operator._library.impl(each, kernel, "CPU")
+    return operator
+
+
+@pytest.fixture(scope="module")
+def twice():
+    return declare("twice", lambda input: 2 * input)
+
+
+def candidate(operator, against=(), rivals=None, direction="forward"):
+    benchmark = Benchmark(Sample("a few", (Drawn((33, 7)),)), "sizes")
+    samples = Samples((benchmark.sample,), benchmarks=(benchmark,), rivals=rivals or {})
+    return Candidate(operator, samples, benchmark, torch.float32, CPU, direction, tuple(against))
+
+
+def remembering(function):
+    results = []
+
+    def remembered(*arguments):
+        if not results:
+            results.append(function(*arguments))
+        return results[0]
+
+    return remembered
+
+
+class TestRefusals:
+    """A time that says nothing is not reported, and the row says why."""
+
+    @pytest.mark.parametrize("direction", ["forward", "backward"])
+    def test_honest_contenders_are_not_refused(self, twice, direction):
+        rivals = {"pytorch": lambda input: input + input}
+        row = measure(candidate(twice, ("pytorch", "reference"), rivals, direction), STOPWATCH, ROOFS)
+        assert not row.problem
+        assert row.time.median > 0
+        assert row.noise.low <= row.noise.median <= row.noise.high
+        for rival in row.rivals.values():
+            assert not rival.problem
+            assert rival.ratio.median > 0
+
+    def test_a_wrong_result_of_a_rival(self, twice):
+        row = measure(candidate(twice, ("wrong",), {"wrong": lambda input: 2 * input + 0.01}), STOPWATCH, ROOFS)
+        assert row.time
+        assert row.rivals["wrong"].time is None
+        assert "the result is wrong" in row.rivals["wrong"].problem
+
+    def test_a_result_that_a_rival_remembered(self, twice):
+        rivals = {"quick": remembering(lambda input: 2 * input)}
+        row = measure(candidate(twice, ("quick",), rivals), STOPWATCH, ROOFS)
+        assert "the result is wrong" in row.rivals["quick"].problem
+
+    def test_a_rival_that_raises(self, twice):
+        def fail(input):
+            raise RuntimeError("there is no engine\nand more")
+
+        row = measure(candidate(twice, ("fails",), {"fails": fail}), STOPWATCH, ROOFS)
+        assert row.rivals["fails"].problem == "RuntimeError: there is no engine"
+        assert row.time
+
+    def test_a_wrong_result_of_ours_refuses_the_row(self):
+        operator = declare("wrong", lambda input: 2 * input + (input > 2))
+        row = measure(candidate(operator, ("reference",)), STOPWATCH, ROOFS)
+        assert row.time is None
+        assert "the result is wrong" in row.problem
+        assert row.rivals["reference"].ratio is None
+        assert math.isnan(row.share)
+
+    def test_a_result_that_ours_remembered_refuses_the_row(self):
+        operator = declare("remembering", remembering(lambda input: 2 * input))
+        assert "the result is wrong" in measure(candidate(operator), STOPWATCH, ROOFS).problem
+
+    def test_a_time_below_the_floor(self, twice):
+        slow = replace(ROOFS, bandwidth={2**20: 1.0})
+        row = measure(candidate(twice, ("reference",)), STOPWATCH, slow)
+        assert row.time is None
+        assert "a mistake of the measurement" in row.problem
+        assert row.bound == "memory"
+
+    def test_what_does_not_fit_into_memory(self, twice, monkeypatch):
+        def exhaust(*arguments, **keywords):
+            raise torch.OutOfMemoryError("Tried to allocate 9 EiB\nand more")
+
+        monkeypatch.setattr(suite, "measure_roofs", lambda *arguments: ROOFS)
+        wanted = Wanted(CPU)
+        [planned] = plan([Subject(twice, candidate(twice).samples)], wanted)
+        report = suite.run([replace(planned, measure=exhaust)], wanted)
+        assert report.rows[0].problem == "it does not fit into memory: Tried to allocate 9 EiB"
+
+    def test_where_no_kernel_runs_the_row_says_so(self):
+        operator = Operator(
+            "bench_test::kernelless(Tensor input) -> Tensor",
+            reference=lambda input: 2 * input,
+            output=torch.empty_like,
+        )
+        row = measure(candidate(operator), STOPWATCH, ROOFS)
+        assert row.time
+        assert row.fallbacks
+        assert any(line.startswith("no kernel ran: a few") for line in refusals([row]))
+
+
+class TestPlan:
+    """Which rows there are."""
+
+    def test_devices_dtypes_layouts_and_quick(self, twice):
+        def benchmark(name, *, channels_last=False, **keywords):
+            return Benchmark(Sample(name, (Drawn((1, 2, 3, 4), channels_last),)), "sizes", **keywords)
+
+        benchmarks = (
+            benchmark("one", quick=True),
+            benchmark("one", channels_last=True),
+            benchmark("elsewhere", devices=("cuda",)),
+        )
+        subjects = [Subject(twice, Samples((), benchmarks=benchmarks))]
+
+        def titles(**keywords):
+            wanted = Wanted(CPU, **keywords)
+            return [each.title for each in select(plan(subjects, wanted), wanted)]
+
+        name = "bench_test::twice, one, float32"
+        assert titles() == [f"{name}, contiguous", f"{name}, channels_last"]
+        assert titles(quick=True) == [f"{name}, contiguous"]
+        assert titles(quick=True, sample="one") == titles()
+        assert titles(layouts=("channels_last",)) == [f"{name}, channels_last"]
+        assert len(titles(dtypes=(torch.float64, torch.float16), directions=("forward", "backward"))) == 8
+        for mistake in ({"sample": "elsewhere"}, {"suites": ("none",)}, {"against": ("nobody",)}, {"layouts": ("x",)}):
+            with pytest.raises(LookupError, match="there is no"):
+                titles(**mistake)
+
+    def test_against_whom(self, twice):
+        with_rival = replace(candidate(twice).samples, rivals={"pytorch": torch.add})
+
+        def against(samples, **keywords):
+            [planned] = plan([Subject(twice, samples)], Wanted(CPU, **keywords))
+            return planned.measure.args[0].against
+
+        assert against(candidate(twice).samples) == ("reference",)
+        assert against(with_rival) == ("pytorch",)
+        assert against(with_rival, against=("reference", "pytorch")) == ("reference", "pytorch")
+
+    def test_precision_is_equal_and_put_back(self):
+        before = torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
+        with suite.equal_precision():
+            assert torch.backends.cudnn.benchmark
+            assert not torch.backends.cudnn.allow_tf32
+        after = torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
+        assert after == before
+
+
+class TestFigures:
+    """Rows as figures: round trip, means, comparison."""
+
+    def test_a_report_survives_json(self, tmp_path):
+        report = make_report()
+        path = tmp_path / "bench.json"
+        from torchgraft.cli import _write_json
+
+        _write_json(report.as_dict(), path)
+        again = report_from_dict(json.loads(path.read_text()))
+        # nan is not equal to itself.
+        assert math.isnan(again.rows[-1].floor)
+        known = replace(report, rows=report.rows[:-1])
+        assert replace(again, rows=again.rows[:-1]) == known
+
+    def test_what_rows_come_to(self):
+        rows = [make_row("a", ratio=4.0), make_row("b", ratio=1.0), make_row("c", ratio=0.5), make_row("d", ratio=None)]
+        summary = summarise_rows(rows)
+        against = summary.against["pytorch"]
+        assert against.ratio == pytest.approx(2.0 ** (1 / 3))
+        assert (against.won, against.even, against.lost, against.refused) == (1, 1, 1, 1)
+        assert str(against) == "1 faster, 1 slower, 1 within noise, 1 refused"
+        assert summary.share == pytest.approx(0.5)
+        assert [row.sample for row in rows if row.loses_to] == ["c"]
+
+    def test_means_of_nothing(self):
+        assert math.isnan(geometric_mean([]))
+        assert summarise_rows([]).against == {}
+
+    @pytest.mark.parametrize(
+        ("seconds", "shown"),
+        [
+            (0, "0.000 us"),
+            (4.3e-7, "0.430 us"),
+            (8.62e-6, "8.62 us"),
+            (1.234e-4, "123 us"),
+            (0.0204, "20.4 ms"),
+            (3, "3.00 s"),
+        ],
+    )
+    def test_seconds(self, seconds, shown):
+        assert format_seconds(seconds) == shown
+
+    @pytest.mark.parametrize(
+        ("ratio", "shown"), [(0.918, "0.92x"), (1.994, "1.99x"), (1.996, "2.0x"), (9.94, "9.9x"), (31.4, "31x")]
+    )
+    def test_ratios(self, ratio, shown):
+        assert format_ratio(ratio) == shown
+
+    @pytest.mark.parametrize(
+        ("factor", "verdict"), [(1.0, "same"), (1.02, "same"), (0.98, "same"), (1.2, "slower"), (0.8, "faster")]
+    )
+    def test_verdicts(self, factor, verdict):
+        [change] = compare(make_report([make_row()]), make_report([make_row(median=1e-4 * factor)]))
+        assert change.verdict == verdict
+        assert change.ratio == pytest.approx(factor)
+
+    def test_a_noisy_row_must_change_more(self):
+        noisy = make_row(noise=Ratio(1.0, 0.8, 1.2))
+        [change] = compare(make_report([noisy]), make_report([make_row(median=1.2e-4)]))
+        assert change.verdict == "same"
+
+    def test_a_row_that_lost_its_time_is_a_regression(self):
+        new = make_report([make_row(time=None, problem="it is wrong"), make_row("new")])
+        changes = compare(make_report([make_row(), make_row("gone")]), new)
+        assert [change.verdict for change in changes] == ["lost"]
+        assert regressions(changes) == changes
+
+    def test_runs_on_different_machines_cannot_be_compared(self):
+        report = make_report()
+        other = replace(report, environment=replace(ENVIRONMENT, chip="Another"))
+        assert "A made-up card in the old, Another in the new" in why_not_comparable(report, other)
+        threads = replace(report, environment=replace(ENVIRONMENT, threads=9))
+        assert not why_not_comparable(report, threads)
+        on_cpu = [replace(each, environment=replace(each.environment, device="cpu")) for each in (report, threads)]
+        assert "threads" in why_not_comparable(*on_cpu)
+
+    def test_a_noisy_run_is_told(self):
+        assert doubts(make_report()) == []
+        noisy = make_row(time=Time(1.0, 0.8, 1.4))
+        assert "1 row is noisy" in doubts(make_report([noisy]))[0]
+
+
+class TestShown:
+    """What a person reads."""
+
+    @pytest.mark.parametrize("width", [80, 120])
+    def test_a_table_fits_the_terminal(self, width):
+        report = make_report()
+        stream = io.StringIO()
+        console = Console(file=stream, width=width)
+        first, *others = report.suites.values()
+        print_suite(console, first)
+        # What there is no room for is left out.
+        assert ("host" in stream.getvalue()) == (width == 120)
+        for rows in others:
+            print_suite(console, rows)
+        print_report(console, report)
+        text = stream.getvalue()
+        assert max(len(line.rstrip()) for line in text.splitlines()) <= width
+        assert "0.50x ▼" in text
+        assert "1.01x ~" in text
+        assert "refused: pytorch on <b>one</b> image, fp32, contiguous" in text.replace("\n", " ")
+        assert "1 row refused" in text
+
+    def test_markdown_holds_every_row(self):
+        text = as_markdown(make_report())
+        for row in make_report().rows:
+            assert row.sample in text
+        assert "| twice | sizes | fp32 | contiguous | 3 |" in text
+
+
+OPERATOR = """
+import torch
+
+from torchgraft import Operator
+from torchgraft.sampling import Benchmark, Drawn, Sample, Samples
+
+scaled = Operator(
+    "bench_command::{name}(Tensor input) -> Tensor",
+    reference=lambda input: 2 * input,
+    output=torch.empty_like,
+)
+for each in ("{name}", "_{name}"):
+    scaled._library.impl(each, lambda input: {factor} * input, "CPU")
+
+_ROWS = (Sample("few", (Drawn((9,)),)), Sample("many", (Drawn((9, 99)),)))
+samples = Samples(_ROWS, benchmarks=[Benchmark(each, "sizes") for each in _ROWS], rivals={{"pytorch": lambda x: x + x}})
+"""
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, ["bench", *map(str, arguments)], catch_exceptions=False)
+
+
+@pytest.fixture
+def low_roofs(monkeypatch):
+    monkeypatch.setattr(suite, "measure_roofs", lambda *arguments: ROOFS)
+
+
+def folder_of(tmp_path, name, factor):
+    folder = tmp_path / name
+    folder.mkdir()
+    (folder / "__init__.py").write_text("")
+    (folder / "operator.py").write_text(OPERATOR.format(name=name, factor=factor))
+    return folder
+
+
+@pytest.mark.usefixtures("low_roofs")
+class TestCommand:
+    """`graft bench` on an operator of one's own."""
+
+    def test_everything_is_written(self, tmp_path):
+        folder = folder_of(tmp_path, "bench_right", 2)
+        output = tmp_path / "results" / "here"
+        result = run(
+            folder, "--device", "cpu", "--sample", "many", "--against", "pytorch,reference", "--output", output
+        )
+        assert result.exit_code == 0, result.output
+        assert "bench_command::bench_right  sizes, fp32, contiguous" in result.output
+        assert "against reference" in result.output
+        assert {path.name for path in output.iterdir()} == {
+            "bench.json",
+            "bench.html",
+            "bench.md",
+            "bench-rows.md",
+            "bench.svg",
+        }
+        report = report_from_dict(json.loads((output / "bench.json").read_text()))
+        assert [row.sample for row in report.rows] == ["many"]
+        assert list(report.rows[0].rivals) == ["pytorch", "reference"]
+        assert run("--compare", output / "bench.json", output / "bench.json").exit_code == 0
+
+    def test_json_alone_goes_to_standard_output(self, tmp_path):
+        folder = folder_of(tmp_path, "bench_json", 2)
+        result = run(folder, "--device", "cpu", "--sample", "few", "--dtype", "float64", "--json", "-")
+        assert result.exit_code == 0
+        assert json.loads(result.stdout)["rows"][0]["dtype"] == "float64"
+
+    def test_a_wrong_operator_ends_with_1(self, tmp_path):
+        folder = folder_of(tmp_path, "bench_wrong", 2.1)
+        result = run(folder, "--device", "cpu", "--sample", "few")
+        assert result.exit_code == 1
+        assert "the result is wrong" in result.output.replace("\n", " ")
+
+    @pytest.mark.parametrize(
+        ("arguments", "what"),
+        [
+            (["--suite", "none"], "there is no suite 'none'; there are 'sizes'"),
+            (["--sample", "none"], "there is no sample 'none'; there are 'few', 'many'"),
+            (["--against", "nobody"], "there is no rival 'nobody'; there are 'pytorch', 'reference', 'compile'"),
+            (["--layout", "upside_down"], "there is no layout 'upside_down'"),
+            (["--pass", "sideways"], "there is no pass 'sideways'; there are 'forward', 'backward'"),
+            (["--quick"], "nothing is left to measure"),
+            (["no_such_operator"], "there is no operator 'no_such_operator'"),
+        ],
+    )
+    def test_mistakes_are_one_line(self, tmp_path, arguments, what):
+        name = f"bench_mistake_{len(what)}_{len(arguments[0])}"
+        result = run(folder_of(tmp_path, name, 2), "--device", "cpu", *arguments)
+        assert result.exit_code == 2
+        assert result.stderr.startswith(what)
+        assert result.stderr.count("\n") == 1
+
+    def test_a_dtype_that_there_is_not(self):
+        result = run("mul_constant", "--dtype", "float7")
+        assert result.exit_code == 2
+        assert "float7" in result.stderr
+
+
+class TestCompareCommand:
+    """`graft bench --compare`."""
+
+    @pytest.fixture
+    def write(self, tmp_path):
+        from torchgraft.cli import _write_json
+
+        def write(name, *arguments, **keywords):
+            path = tmp_path / name
+            _write_json(make_report(*arguments, **keywords).as_dict(), path)
+            return path
+
+        return write
+
+    def test_within_noise(self, write):
+        result = run("--compare", write("old.json"), write("new.json"))
+        assert result.exit_code == 0
+        assert "7 within noise" in result.stdout
+
+    def test_slower(self, write):
+        old = write("old.json", [make_row("a"), make_row("b"), make_row("c")])
+        new = write("new.json", [make_row("a", 2e-4), make_row("b", 5e-5), make_row("d")])
+        result = run("--compare", old, new)
+        assert result.exit_code == 1
+        assert "1 slower, 1 faster" in result.stdout
+        assert "200%" in result.stdout
+        assert "1 row only in the old run" in result.stdout
+        assert "1 row only in the new run" in result.stdout
+        assert run("--compare", new, old).exit_code == 1
+
+    def test_only_faster(self, write):
+        assert (
+            run("--compare", write("old.json", [make_row()]), write("new.json", [make_row(median=5e-5)])).exit_code == 0
+        )
+
+    def test_another_chip(self, write):
+        other = write("new.json", environment=replace(ENVIRONMENT, chip="Another"))
+        result = run("--compare", write("old.json"), other)
+        assert result.exit_code == 2
+        assert "cannot be compared" in result.stderr
+
+    @pytest.mark.parametrize("text", ["", "[]", "{}", '{"rows": []}'])
+    def test_what_is_no_report(self, write, tmp_path, text):
+        (tmp_path / "other.json").write_text(text)
+        result = run("--compare", write("old.json"), tmp_path / "other.json")
+        assert result.exit_code == 2
+        assert "is not a report of `graft bench --json`" in result.stderr
+        assert run("--compare", tmp_path / "none.json", tmp_path / "none.json").exit_code == 2
+
+
+def test_a_missing_template_engine_is_one_line(monkeypatch, tmp_path):
+    for name in list(sys.modules):
+        if name.startswith("torchgraft.benchmarking.page"):
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    result = run("--html", tmp_path / "report.html")
+    assert result.exit_code == 1
+    assert result.stderr == "jinja2 is not installed; pip install 'torchgraft[bench]' brings it\n"
+
+
+def test_a_missing_collection_of_models_is_one_line(monkeypatch):
+    monkeypatch.setitem(sys.modules, "timm", None)
+    result = run("--device", "cpu", "convnext_tiny")
+    assert result.exit_code == 1
+    assert result.stderr == "timm is not installed; pip install timm brings it\n"
+
+
+def small_network(dropout=0.0):
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3, stride=4),
+        nn.Conv2d(8, 8, 3, padding=1, groups=8),
+        nn.Dropout(dropout),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(8, 1000),
+    )
+
+
+class TestModels:
+    """A training step before and after graft(model)."""
+
+    @staticmethod
+    def variant(make, layout="channels_last"):
+        return Variant(Model("small", "torch", "cpu", 2, 16, make, compiled=False), torch.float32, layout, False, CPU)
+
+    @pytest.mark.parametrize("layout", ["contiguous", "channels_last"])
+    def test_a_step_is_timed(self, layout):
+        row = measure_model(self.variant(small_network, layout), STOPWATCH, ROOFS)
+        assert not row.problem
+        assert not row.fallbacks
+        assert row.rivals["pytorch"].ratio.median > 0
+        assert row.key == ("small", "training step", "2,3,16x16 eager", "float32", layout, "training")
+
+    def test_steps_that_differ_are_refused(self):
+        row = measure_model(self.variant(lambda: small_network(dropout=0.9)), STOPWATCH, ROOFS)
+        assert row.time is None
+        assert "of the first step is" in row.problem
+
+    def test_what_cannot_be_trained_is_refused(self):
+        row = measure_model(self.variant(lambda: nn.Linear(3, 4)), STOPWATCH, ROOFS)
+        assert row.problem.startswith("RuntimeError")
+
+    def test_a_model_without_a_layer_to_graft_says_so(self):
+        row = measure_model(self.variant(lambda: nn.Sequential(nn.Flatten(), nn.Linear(768, 1000))), STOPWATCH, ROOFS)
+        assert row.fallbacks == ("no layer was grafted: see graft_report(model)",)
+
+    def test_the_command_takes_their_names(self, monkeypatch):
+        monkeypatch.setattr(suite, "measure_roofs", lambda *arguments: ROOFS)
+        small = Model("small", "torch", "cpu", 2, 16, small_network, compiled=False)
+        monkeypatch.setitem(models.MODELS, "small", small)
+        result = run("small", "--device", "cpu", "--layout", "contiguous", "--quick", "--json", "-")
+        assert result.exit_code == 2
+        result = run("small", "--device", "cpu", "--quick", "--json", "-")
+        assert result.exit_code == 0, result.output
+        [row] = json.loads(result.stdout)["rows"]
+        assert row["operator"] == "small"
+        assert row["floor"] is None
+
+    def test_all_of_a_device_without_names(self):
+        pytest.importorskip("transformers")
+        planned = models.plan_models([], Wanted(CPU))
+        assert {each.operator for each in planned} == {
+            name for name, each in models.MODELS.items() if each.device == "cpu"
+        }
+        assert any(each.quick for each in planned)
+        assert {each.suite for each in planned} == {"training step"}
