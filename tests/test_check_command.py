@@ -318,6 +318,10 @@ def test_sanitizers_find_what_no_result_shows(tmp_path, monkeypatch):
     (tmp_path / "check_sanitize").mkdir()
     (tmp_path / "check_sanitize/operator.py").write_text(BAD_OPERATOR)
     (tmp_path / "check_sanitize/cpu.cpp").write_text(BAD_KERNEL)
+    # What a build left behind is no source.
+    (tmp_path / "check_sanitize/build").mkdir()
+    (tmp_path / "check_sanitize/build/CMakeCache.txt").touch()
+    (tmp_path / "check_sanitize/build/compiler.cpp").write_text("#error not a kernel")
     jobs = make_jobs(find_subjects([str(tmp_path / "check_sanitize")]), devices=["cpu"], properties=["value"])
     results, _, _ = run_sanitized(sanitizing.sanitized(jobs))
     if any("GCC's sanitizers" in each.reason for each in results):

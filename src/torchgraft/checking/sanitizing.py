@@ -42,7 +42,9 @@ OnResult = Callable[[Job, Result], None]
 _REPORT_LINES = 6
 # Of a stack: how many of its places in the operator's own sources.
 _FRAMES = 2
-_ACCESS = re.compile(r"(?:Previous )?(?:atomic )?(?:read|write) of size .*|\S+ is located .*|Location is .*", re.IGNORECASE)
+_ACCESS = re.compile(
+    r"(?:Previous )?(?:atomic )?(?:read|write) of size .*|\S+ is located .*|Location is .*", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True)
@@ -189,7 +191,7 @@ def _run_on_cpu(
     jobs: Sequence[Job], tool: _CpuTool, workers: int, on_start: OnStart, on_result: OnResult
 ) -> list[Result]:
     folder, namespace = _folder(jobs[0]), jobs[0].operator.namespace
-    sources = sorted(folder.rglob("*.cpp"))
+    sources = [path for path in _sources(folder) if path.suffix == ".cpp"]
     if not sources:
         return _left_out(jobs, f"there is no source of a CPU kernel, *.cpp, in {folder}", on_result)
     try:
@@ -219,12 +221,19 @@ def _run_on_cpu(
     return [_explained(result, tool, folder) for result in results]
 
 
+def _sources(folder: Path) -> list[Path]:
+    """What kernels are made of in a folder and below, but not in those that a build or an environment was put into."""
+    foreign = {mark.parent for name in ("CMakeCache.txt", "pyvenv.cfg") for mark in folder.rglob(name)}
+    found = (path for path in folder.rglob("*") if path.suffix in _SOURCE_SUFFIXES)
+    return sorted(path for path in found if foreign.isdisjoint(path.parents))
+
+
 def _instrumented(namespace: str, folder: Path, sources: Sequence[Path], tool: _CpuTool) -> Path:
     """The directory of an instrumented library, which is kept for as long as nothing that it is made of changes."""
     digest = hashlib.sha256(torch.__version__.encode())
     package = Path(native.__file__).parent
     for root in (folder, package / "include", package / "cmake"):
-        for path in sorted(each for each in root.rglob("*") if each.suffix in _SOURCE_SUFFIXES):
+        for path in _sources(root):
             digest.update(path.read_bytes())
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "torchgraft/sanitized"
     place = hashlib.sha256(bytes(folder)).hexdigest()[:8]
