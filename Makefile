@@ -49,13 +49,18 @@ build: $(VENV)/package.done ## compile the libraries into src/torchgraft/lib
 wheel: $(VENV)/build.done ## make a wheel for every supported CUDA architecture, in dist/
 	@$(BIN)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist . && ls -l dist/*.whl
 
+.PHONY: bench
+bench: build $(VENV)/bench.done ## measure a few rows of every operator: within a minute
+	@$(BIN)/graft bench --quick $(ARGS)
+
 .PHONY: bench-overhead
 bench-overhead: build ## print what a call costs on each path
 	@$(BIN)/graft bench --overhead
 
 .PHONY: docs
-docs: build $(VENV)/demo.done ## measure on this machine and write the tables and plots that the docs show
+docs: build $(VENV)/test.done ## measure on this machine and write the tables and plots that the docs show
 	@$(BIN)/graft demo --output benchmarks/results/$(CHIP)
+	@$(BIN)/graft bench --models --output benchmarks/results/$(CHIP)
 	@$(BIN)/graft bench --overhead --json benchmarks/results/$(CHIP)/overhead.json --markdown benchmarks/results/$(CHIP)/overhead.md
 	@$(BIN)/python docs/properties.py
 	@$(BIN)/python docs/include.py
@@ -88,7 +93,12 @@ $(VENV)/demo.done: requirements/demo.txt $(VENV)/build.done
 	@$(BIN)/pip install --quiet --disable-pip-version-check -r requirements/demo.txt
 	@touch $@
 
-$(VENV)/test.done: requirements/test.txt $(VENV)/demo.done
+$(VENV)/bench.done: requirements/bench.txt $(VENV)/demo.done
+	@echo "installing what the benchmark needs (once)"
+	@$(BIN)/pip install --quiet --disable-pip-version-check -r requirements/bench.txt
+	@touch $@
+
+$(VENV)/test.done: requirements/test.txt $(VENV)/bench.done
 	@echo "installing what the tests need (once)"
 	@$(BIN)/pip install --quiet --disable-pip-version-check -r requirements/test.txt
 	@touch $@

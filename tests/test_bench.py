@@ -306,7 +306,7 @@ class TestShown:
         text = as_markdown(make_report())
         for row in make_report().rows:
             assert row.sample in text
-        assert "| twice | sizes | fp32 | contiguous | 3 |" in text
+        assert "| twice, sizes | pytorch | 2.4x ▼1, 50% | 3.0x, 50% | 1.01x, 50% |" in text
 
 
 OPERATOR = """

@@ -85,32 +85,37 @@ def parts_of(rows: Sequence[Row]) -> list[tuple[str, str, list[Row]]]:
 
 
 def summary_table(report: BenchReport) -> Table:
-    """A line for each dtype and layout of each suite."""
-    rivals = rivals_of(report.rows)
-    header = ["operator", "suite", "dtype", "layout", "rows"]
-    header += [heading for name in rivals for heading in (f"times {name}'s speed", "faster / slower")]
-    cells = []
+    """A line for each suite and rival, a column for each dtype and layout."""
+    parts = list(dict.fromkeys((row.dtype, row.layout) for row in report.rows))
+    lines = []
     for (operator, suite), rows in report.suites.items():
-        for dtype, layout, part in parts_of(rows):
-            summary = summarise_rows(part)
-            line = [operator, suite, short_dtype(dtype), layout, str(summary.count)]
-            for name in rivals:
-                against = summary.against.get(name)
-                line += [format_ratio(against.ratio), f"{against.won} / {against.lost}"] if against else ["", ""]
-            cells.append([*line, format_share(summary.share)])
+        summaries = {(dtype, layout): summarise_rows(part) for dtype, layout, part in parts_of(rows)}
+        for name in rivals_of(rows):
+            cells = [_mean_cell(summaries[part], name) if part in summaries else "" for part in parts]
+            lines.append([f"{operator}, {suite}", name, *cells])
     quick = ["A quick run: few rows, timed briefly."] if report.quick else []
     return Table(
-        "Speed",
-        [*header, "of the floor"],
-        cells,
+        "Times as fast",
+        ["operator, suite", "against", *(f"{short_dtype(dtype)} {layout}" for dtype, layout in parts)],
+        lines,
         [
-            "Geometric means; rows within noise are neither faster nor slower. The floor is the least time that the "
-            "device's measured bandwidth and arithmetic allow.",
+            "Geometric means: how many times as fast as the rival (▼ counts the rows where we are slower, beyond "
+            "noise), and the share of the floor, the least time that the device's measured bandwidth and arithmetic "
+            "allow.",
             *quick,
             *doubts(report),
             str(report.environment),
         ],
     )
+
+
+def _mean_cell(summary: Summary, name: str) -> str:
+    against = summary.against.get(name)
+    if against is None:
+        return ""
+    lost = f" ▼{against.lost}" if against.lost else ""
+    share = format_share(summary.share)
+    return f"{format_ratio(against.ratio) or 'refused'}{lost}{', ' if share else ''}{share}"
 
 
 def row_tables(report: BenchReport) -> list[Table]:
