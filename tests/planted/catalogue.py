@@ -1,0 +1,15 @@
+"""All planted bugs, and the operators beside them that are right."""
+
+from __future__ import annotations
+
+from planted import elementwise, matrices, products, reduction
+from planted.bug import Bug
+from torchgraft import Operator
+
+BUGS: tuple[Bug, ...] = (*elementwise.BUGS, *reduction.BUGS, *products.BUGS, *matrices.BUGS)
+CONTROLS: tuple[Operator, ...] = (elementwise.scale, reduction.row_sum, products.multiply, matrices.matrix_product)
+
+
+def bugs_of(device: str) -> list[Bug]:
+    """Those that are bugs on a kind of device."""
+    return [bug for bug in BUGS if device in bug.devices]

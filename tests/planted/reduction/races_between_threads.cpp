@@ -1,0 +1,23 @@
+// Wrong: threads add to one number without waiting for each other.
+
+#include "rows.h"
+
+namespace planted {
+namespace {
+
+Tensor races_between_threads_cpu(Tensor input) {
+  return sum_rows_with(input, [](const auto* row, int64_t columns, auto* sum) {
+    using T = std::decay_t<decltype(*sum)>;
+    volatile accumulate_t<T> total = 0;
+    parallel_for(0, columns, 1024, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) total = total + static_cast<accumulate_t<T>>(row[i]);
+    });
+    *sum = static_cast<T>(total);
+  });
+}
+
+}  // namespace
+
+TORCHGRAFT_KERNEL(planted, CPU, races_between_threads, races_between_threads_cpu)
+
+}  // namespace planted
