@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -215,6 +216,8 @@ def run(
                 row = each.refuse(f"it does not fit into memory: {str(error).splitlines()[0]}", roofs)
             if device.type == "cuda":
                 readings.take()
+                # Models and what was compiled of them hold each other in circles, and memory with them.
+                gc.collect()
                 torch.cuda.empty_cache()
             rows.append(row)
             on_row(each, row)

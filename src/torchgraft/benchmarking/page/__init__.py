@@ -109,7 +109,7 @@ def _as_json(report: BenchReport) -> str:
             return [finite(each) for each in value]
         return None if isinstance(value, float) and not math.isfinite(value) else value
 
-    return json.dumps(finite(report.as_dict()), allow_nan=False)
+    return json.dumps(finite(report.as_dict()), allow_nan=False, separators=(",", ":"))
 
 
 def _overview(report: BenchReport) -> list[dict[str, Any]]:

@@ -54,7 +54,11 @@ document.getElementById("wide").addEventListener("input", (event) => {
 filter();
 
 const tip = document.getElementById("tip");
-for (const title of document.querySelectorAll(".dot title")) title.remove();
+for (const title of document.querySelectorAll(".dot title")) {
+  // Or the browser would say it too.
+  title.parentNode.dataset.tip = title.textContent;
+  title.remove();
+}
 
 function show(event) {
   const dot = event.target.closest("[data-tip]");
