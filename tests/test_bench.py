@@ -3,7 +3,9 @@
 import io
 import json
 import math
+import re
 import sys
+import types
 from dataclasses import replace
 
 import pytest
@@ -15,7 +17,8 @@ from typer.testing import CliRunner
 from reports import ENVIRONMENT, make_report, make_row
 from torchgraft import Operator
 from torchgraft.benchmarking import models, suite
-from torchgraft.benchmarking.live import print_report, print_suite
+from torchgraft.benchmarking.card import read_card
+from torchgraft.benchmarking.live import LiveBench, print_report, print_suite
 from torchgraft.benchmarking.measuring import Candidate, measure
 from torchgraft.benchmarking.models import Model, Variant, measure_model
 from torchgraft.benchmarking.results import compare, geometric_mean, regressions, report_from_dict, why_not_comparable
@@ -533,3 +536,55 @@ class TestModels:
         }
         assert any(each.quick for each in planned)
         assert {each.suite for each in planned} == {"training step"}
+
+
+class TestCard:
+    """Clock and temperature of a GPU, from a management library that is made up here."""
+
+    @pytest.fixture
+    def library(self, monkeypatch):
+        class MissingError(Exception):
+            pass
+
+        library = types.SimpleNamespace(
+            NVMLError=MissingError,
+            NVML_CLOCK_SM=1,
+            NVML_TEMPERATURE_GPU=0,
+            nvmlInit=lambda: None,
+            nvmlShutdown=lambda: None,
+            nvmlDeviceGetHandleByUUID=lambda uuid: uuid,
+            nvmlDeviceGetClockInfo=lambda handle, kind: 1980 if handle == "GPU-1234" else 0,
+            nvmlDeviceGetTemperature=lambda handle, kind: 41,
+        )
+        monkeypatch.setitem(sys.modules, "pynvml", library)
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: types.SimpleNamespace(uuid="1234"))
+        return library
+
+    def test_is_read_by_the_uuid_of_the_device(self, library):
+        assert read_card(torch.device("cuda")) == (1980, 41)
+        assert read_card(CPU) is None
+
+    def test_is_absent_where_the_driver_does_not_tell(self, library):
+        def fail():
+            raise library.NVMLError
+
+        library.nvmlInit = fail
+        assert read_card(torch.device("cuda")) is None
+
+    def test_is_absent_without_the_library(self, library, monkeypatch):
+        monkeypatch.setitem(sys.modules, "pynvml", None)
+        assert read_card(torch.device("cuda")) is None
+
+
+def test_a_bar_fits_a_narrow_terminal(twice):
+    stream = io.StringIO()
+    console = Console(file=stream, force_terminal=True, width=80, color_system=None)
+    planned = plan([Subject(twice, candidate(twice).samples)], Wanted(CPU))
+    with LiveBench(console, planned) as live:
+        live.start("an operator, " + "a long name of a sample, " * 5)
+        live.finish(planned[0], make_row())
+    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", stream.getvalue())
+    lines = [line for line in re.split(r"[\r\n]+", shown) if "an operator" in line]
+    assert lines
+    assert all(len(line) <= 80 for line in lines)
+    assert "geometric mean" in shown
