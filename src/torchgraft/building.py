@@ -36,7 +36,7 @@ class BuildError(Exception):
     """Kernels that could not be built; the text says why, in the words of the tool that refused."""
 
 
-class MissingTool(BuildError):
+class MissingToolError(BuildError):
     """There is nothing to build with; the text says what to install."""
 
 
@@ -65,7 +65,7 @@ def build(
             that of this machine's GPU, or else all that are supported.
 
     Raises:
-        MissingTool: there is no CMake, Ninja or compiler; a BuildError too.
+        MissingToolError: there is no CMake, Ninja or compiler; a BuildError too.
         BuildError: the first error of the compiler.
     """
     cpu_sources = [path for path in sources if path.suffix == ".cpp"]
@@ -110,7 +110,7 @@ def _find_tool(name: str) -> str:
     """A program that a Python package brings: that of this environment, which need not be activated, or of PATH."""
     found = shutil.which(name, path=str(Path(sys.executable).parent)) or shutil.which(name)
     if found is None:
-        raise MissingTool(f"{name} is not installed; pip install 'torchgraft[check]' brings it")
+        raise MissingToolError(f"{name} is not installed; pip install 'torchgraft[check]' brings it")
     return found
 
 
@@ -118,9 +118,9 @@ def _require_compiler(variable: str, names: Sequence[str], what: str) -> None:
     """Names what is missing, before CMake says it in forty lines."""
     named = os.environ.get(variable)
     if named and shutil.which(named.split()[0]) is None:
-        raise MissingTool(f"the variable {variable} says {named}, and there is no such program")
+        raise MissingToolError(f"the variable {variable} says {named}, and there is no such program")
     if not named and not any(shutil.which(name) for name in names):
-        raise MissingTool(f"there is no {what}, or set {variable}")
+        raise MissingToolError(f"there is no {what}, or set {variable}")
 
 
 def _present_architecture() -> str | None:

@@ -153,7 +153,7 @@ def check(
     targets: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[OPERATOR]...",
+            metavar="OPERATOR",
             help="A name of torchgraft's, package.module:operator, or a folder that declares operators. "
             "None: all of torchgraft.",
             show_default=False,

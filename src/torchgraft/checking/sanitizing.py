@@ -24,7 +24,7 @@ from pathlib import Path
 import torch
 
 from torchgraft import native
-from torchgraft.building import BuildError, MissingTool, Sanitizer, build
+from torchgraft.building import BuildError, MissingToolError, Sanitizer, build
 from torchgraft.checking import serial
 from torchgraft.checking.properties import PROPERTIES
 from torchgraft.checking.property import Failure, Result
@@ -197,7 +197,7 @@ def _run_on_cpu(
     try:
         preloaded = _find_runtimes(tool)
         libraries = _instrumented(namespace, folder, sources, tool)
-    except MissingTool as missing:
+    except MissingToolError as missing:
         return _left_out(jobs, str(missing), on_result)
     except BuildError as error:
         # One failure tells it all.
@@ -264,10 +264,10 @@ def _find_runtimes(tool: _CpuTool) -> str:
         try:
             path = Path(subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip())
         except (OSError, subprocess.CalledProcessError):
-            raise MissingTool("there is no C++ compiler: install g++") from None
+            raise MissingToolError("there is no C++ compiler: install g++") from None
         # A compiler that has no such file repeats the name.
         if not path.is_absolute():
-            raise MissingTool(f"{compiler} has no {name}: install GCC's sanitizers and build with CXX=g++")
+            raise MissingToolError(f"{compiler} has no {name}: install GCC's sanitizers and build with CXX=g++")
         found.append(str(path.resolve()))
     return " ".join(found)
 
