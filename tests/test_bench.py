@@ -445,6 +445,18 @@ class TestCompareCommand:
             run("--compare", write("old.json", [make_row()]), write("new.json", [make_row(median=5e-5)])).exit_code == 0
         )
 
+    def test_runs_are_shown_again_and_joined(self, write, tmp_path):
+        one = write("one.json", [make_row("a"), make_row("b")])
+        two = write("two.json", [make_row("b", 2e-4), make_row("c", suite="awkward")])
+        result = run("--from", one, "--from", two, "--output", tmp_path / "both")
+        assert result.exit_code == 0, result.output
+        report = report_from_dict(json.loads((tmp_path / "both" / "bench.json").read_text()))
+        assert [(row.sample, row.time.median) for row in report.rows] == [("a", 1e-4), ("b", 2e-4), ("c", 1e-4)]
+        assert report.seconds == pytest.approx(246.8)
+        assert (tmp_path / "both" / "bench.html").exists()
+        other = write("other.json", environment=replace(ENVIRONMENT, chip="Another"))
+        assert run("--from", one, "--from", other).exit_code == 2
+
     def test_another_chip(self, write):
         other = write("new.json", environment=replace(ENVIRONMENT, chip="Another"))
         result = run("--compare", write("old.json"), other)

@@ -353,6 +353,15 @@ def bench(
             show_default=False,
         ),
     ] = None,
+    measured: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--from",
+            metavar="FILE.json",
+            help="Measure nothing: show what was measured before; given again, several runs on one machine as one.",
+            show_default=False,
+        ),
+    ] = None,
     overhead: Annotated[
         bool, typer.Option("--overhead", help="What calling each operator costs beyond its kernel, in microseconds.")
     ] = False,
@@ -369,9 +378,8 @@ def bench(
     if overhead:
         _bench_overhead(seconds, json_file, markdown_file)
         return
-    from torchgraft.benchmarking.live import LiveBench, print_report
+    from torchgraft.benchmarking.live import LiveBench, print_suite
     from torchgraft.benchmarking.suite import Wanted, run
-    from torchgraft.benchmarking.summary import as_markdown
 
     if html_file is not None or output is not None:
         try:
@@ -384,6 +392,13 @@ def bench(
         if path not in (None, _STANDARD_OUTPUT):
             path.parent.mkdir(parents=True, exist_ok=True)
 
+    console = _make_console(json_file, markdown_file)
+    if measured:
+        report = _join(measured)
+        for rows in report.suites.values():
+            print_suite(console, rows)
+        _finish_bench(console, report, json_file, html_file, markdown_file, output)
+        return
     wanted = Wanted(
         device=_find_device(device),
         dtypes=_find_dtypes(dtypes),
@@ -395,11 +410,24 @@ def bench(
         quick=quick,
     )
     planned = _make_plan(targets or [], wanted, models=models)
-    console = _make_console(json_file, markdown_file)
     with LiveBench(console, planned) as live:
         report = run(planned, wanted, on_start=live.start, on_row=live.finish)
-    print_report(console, report)
+    _finish_bench(console, report, json_file, html_file, markdown_file, output)
 
+
+def _finish_bench(
+    console: Console,
+    report: "BenchReport",
+    json_file: Path | None,
+    html_file: Path | None,
+    markdown_file: Path | None,
+    output: Path | None,
+) -> None:
+    """Says what all rows come to, writes the files, and ends with 1 where one of ours is refused."""
+    from torchgraft.benchmarking.live import print_report
+    from torchgraft.benchmarking.summary import as_markdown
+
+    print_report(console, report)
     if output is not None:
         json_file, html_file, markdown_file = (output / f"bench{kind}" for kind in (".json", ".html", "-rows.md"))
         _write_summary(report, output)
@@ -452,6 +480,18 @@ def _compare(old_file: Path, new_file: Path) -> None:
     print_changes(_make_console(), old, new, changes)
     if regressions(changes):
         raise typer.Exit(1)
+
+
+def _join(files: list[Path]) -> "BenchReport":
+    """What several runs on one machine found; ends with one line where they are of different ones."""
+    from torchgraft.benchmarking.results import join, why_not_comparable
+
+    reports = [_read_report(path) for path in files]
+    for report in reports[1:]:
+        if problem := why_not_comparable(reports[0], report):
+            typer.echo(problem, err=True)
+            raise typer.Exit(2)
+    return join(reports)
 
 
 def _read_report(path: Path) -> "BenchReport":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from torchgraft.benchmarking.environment import Environment
@@ -188,6 +188,17 @@ def compare(old: BenchReport, new: BenchReport) -> list[Change]:
         verdict = "same" if abs(math.log(ratio)) <= math.log1p(noise) else "slower" if ratio > 1 else "faster"
         changes.append(Change(row, ratio, noise, verdict))
     return changes
+
+
+def join(reports: Sequence[BenchReport]) -> BenchReport:
+    """One report of several runs on one machine; of a row that several hold, the last."""
+    rows = {row.key: row for report in reports for row in report.rows}
+    return replace(
+        reports[-1],
+        rows=tuple(rows.values()),
+        quick=any(report.quick for report in reports),
+        seconds=sum(report.seconds for report in reports),
+    )
 
 
 def why_not_comparable(old: BenchReport, new: BenchReport) -> str:
