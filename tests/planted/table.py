@@ -67,8 +67,9 @@ def main() -> int:
         return 0
     rows = []
     for bug in bugs_of(options.device):
-        rows.append(row(bug, find(bug, options.device)))
-        print("  ".join(rows[-1]), flush=True)
+        finding = find(bug, options.device)
+        rows.append(row(bug, finding))
+        print("  ".join((*rows[-1], finding.result.reason)), flush=True)
     path = RESULTS / (options.chip or options.device) / "planted.md"
     path.write_text(write(rows, options.device))
     return int(any(caught_by == "nothing" for _, caught_by, _ in rows))

@@ -4,8 +4,8 @@ Proves: arguments, and all memory that forward and backward ask PyTorch for, lie
 were; the results are the same bit for bit whether memory and guards were full of NaN before or full of numbers, so no
 element is left unwritten, and none depends on memory that nobody wrote or that lies outside of a tensor.
 
-Cannot prove: anything about memory that a kernel gets elsewhere, or a read whose value it throws away; the sanitizers
-look for those. Nor about writes that fly past a guard.
+Cannot prove: anything about memory that a kernel gets elsewhere, or past both the dispatcher and the headers of
+torchgraft; nor about a read whose value is thrown away. The sanitizers look for those.
 """
 
 from torch import Tensor
