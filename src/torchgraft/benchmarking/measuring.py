@@ -175,7 +175,7 @@ def _why_it_is_wrong(candidate: Candidate, call: Callable[[], Any], expected: An
         # A rival may round what is between two steps of its own: a sum, and that sum with a bias.
         expect_close(call(), expected, dtype=candidate.dtype, summed=summed, scale=4.0, roundings=roundings)
     except Mismatch as mismatch:
-        return f"the result is wrong: {mismatch}"
+        return str(mismatch)
     return ""
 
 

@@ -65,7 +65,8 @@ def expect_close(
         summed: how many products an element of it is a sum of.
         coherent: whether those products are all alike.
         scale: a factor on the absolute error, for results that more than one sum went into.
-        roundings: how often a result may have been rounded to the dtype.
+        roundings: how often a result may have been rounded to the dtype: once, and then in between, when it may have
+            been as large as the largest of the results.
         what: is compared, for the message.
 
     Raises:
@@ -88,7 +89,8 @@ def expect_close(
             finite = other[other.isfinite()]
             largest = finite.abs().max().item() if finite.numel() else 1.0
             relative, absolute = rounding(dtype, summed, largest, coherent=coherent)
-            _expect_each_close(one, other, relative * roundings, absolute * scale, name)
+            between = (roundings - 1) * relative * max(1.0, largest)
+            _expect_each_close(one, other, relative * roundings, absolute * scale + between, name)
 
 
 def expect_equal(found: Any, expected: Any, *, what: str = "the result", why: str = "") -> None:
