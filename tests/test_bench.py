@@ -206,9 +206,9 @@ class TestFigures:
     def test_a_report_survives_json(self, tmp_path):
         report = make_report()
         path = tmp_path / "bench.json"
-        from torchgraft.cli import _write_json
+        from torchgraft.cli.shared import write_json
 
-        _write_json(report.as_dict(), path)
+        write_json(report.as_dict(), path)
         again = report_from_dict(json.loads(path.read_text()))
         # nan is not equal to itself.
         assert math.isnan(again.rows[-1].floor)
@@ -415,11 +415,11 @@ class TestCompareCommand:
 
     @pytest.fixture
     def write(self, tmp_path):
-        from torchgraft.cli import _write_json
+        from torchgraft.cli.shared import write_json
 
         def write(name, *arguments, **keywords):
             path = tmp_path / name
-            _write_json(make_report(*arguments, **keywords).as_dict(), path)
+            write_json(make_report(*arguments, **keywords).as_dict(), path)
             return path
 
         return write

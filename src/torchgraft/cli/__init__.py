@@ -1,0 +1,61 @@
+"""The command line: `graft`, a file a command.
+
+Heavier packages than PyTorch are imported by the command that needs them.
+"""
+
+import platform
+from typing import Annotated
+
+import torch
+import typer
+
+from torchgraft import native
+from torchgraft.cli.bench import bench
+from torchgraft.cli.check import check
+from torchgraft.cli.demo import demo
+from torchgraft.cli.shared import make_console
+from torchgraft.version import __version__
+
+app = typer.Typer(
+    help="torchgraft: operators for PyTorch, and the tool that makes them.",
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if not wanted:
+        return
+    console = make_console()
+    console.print(f"torchgraft {__version__}")
+    console.print(f"PyTorch {torch.__version__}")
+    console.print(f"Python {platform.python_version()}")
+    for library in native.libraries():
+        state = f"loaded from {library.path}" if library.loaded else f"not loaded: {library.problem}"
+        console.print(f"{library.device} kernels {state}", soft_wrap=True, markup=False)
+    raise typer.Exit
+
+
+@app.callback()
+def _graft(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            callback=_print_version,
+            is_eager=True,
+            help="Show the versions of torchgraft, PyTorch and Python, and which kernels are loaded.",
+        ),
+    ] = False,
+) -> None:
+    """torchgraft: operators for PyTorch, and the tool that makes them."""
+
+
+def main() -> None:
+    """Runs the command line."""
+    app(prog_name="graft")
+
+
+for _command in (demo, check, bench):
+    app.command()(_command)

@@ -1,0 +1,297 @@
+"""`graft bench`."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import pkgutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import torch
+import typer
+from rich.console import Console
+
+from torchgraft import operators
+from torchgraft.benchmarking import Subject, measure_overhead
+from torchgraft.cli.shared import (
+    STANDARD_OUTPUT,
+    Device,
+    JsonOption,
+    MarkdownOption,
+    explain_missing,
+    find_device,
+    make_console,
+    print_table,
+    write,
+    write_json,
+)
+from torchgraft.operator import Operator
+
+if TYPE_CHECKING:
+    from torchgraft.benchmarking.results import BenchReport
+    from torchgraft.benchmarking.suite import Planned, Wanted
+
+
+def bench(
+    targets: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[OPERATOR]...",
+            help="A name of torchgraft's, package.module:operator, a folder that declares operators, or a model of "
+            "--models. None: all of torchgraft.",
+            show_default=False,
+        ),
+    ] = None,
+    against: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME,...",
+            help="Rivals: those that an operator names, as pytorch; its reference; compile, that under torch.compile. "
+            "None: all that it names, or else its reference.",
+        ),
+    ] = None,
+    device: Annotated[Device, typer.Option(help="Where to measure; auto takes a GPU where there is one.")] = (
+        Device.auto
+    ),
+    dtypes: Annotated[
+        str | None,
+        typer.Option("--dtype", metavar="NAME,...", help="None: float32, and bfloat16 on a GPU.", show_default=False),
+    ] = None,
+    layouts: Annotated[str, typer.Option("--layout", metavar="NAME,...", help="Of images.")] = (
+        "contiguous,channels_last"
+    ),
+    directions: Annotated[
+        str,
+        typer.Option(
+            "--pass", metavar="NAME,...", help="forward; or backward, the gradients of all of an operator's tensors."
+        ),
+    ] = "forward",
+    suites: Annotated[str | None, typer.Option("--suite", metavar="NAME,...", help="These suites only.")] = None,
+    sample: Annotated[str | None, typer.Option(metavar="NAME", help="On this sample only.")] = None,
+    models: Annotated[
+        bool,
+        typer.Option(
+            "--models",
+            help="Training steps too, of the models that are named, or of all: on a GPU timm's, on a CPU small ones of "
+            "transformers.",
+        ),
+    ] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Few rows, timed briefly: within a minute.")] = False,
+    json_file: JsonOption = None,
+    html_file: Annotated[
+        Path | None, typer.Option("--html", metavar="FILE", help="Write a report to open in a browser, one file.")
+    ] = None,
+    markdown_file: MarkdownOption = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Write bench.json, bench.html, bench.md, bench-rows.md and bench.svg there, instead of the three "
+            "above.",
+        ),
+    ] = None,
+    compare: Annotated[
+        tuple[Path, Path] | None,
+        typer.Option(
+            metavar="OLD.json NEW.json",
+            help="Measure nothing: say what became faster or slower between two runs on one machine.",
+            show_default=False,
+        ),
+    ] = None,
+    measured: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--from",
+            metavar="FILE.json",
+            help="Measure nothing: show what was measured before; given again, several runs on one machine as one.",
+            show_default=False,
+        ),
+    ] = None,
+    overhead: Annotated[
+        bool, typer.Option("--overhead", help="What calling each operator costs beyond its kernel, in microseconds.")
+    ] = False,
+    seconds: Annotated[float, typer.Option(min=0.1, help="How long to measure with --overhead, about.")] = 15.0,
+) -> None:
+    """Measure operators: against what else computes the same, and against the least time that the device allows.
+
+    The exit status is 1 where an operator's own result or time is refused, and where --compare finds a row that is
+    slower beyond noise.
+    """
+    if compare is not None:
+        _compare(*compare)
+        return
+    if overhead:
+        _bench_overhead(seconds, json_file, markdown_file)
+        return
+    from torchgraft.benchmarking.live import LiveBench, print_suite
+    from torchgraft.benchmarking.suite import Wanted, run
+
+    if html_file is not None or output is not None:
+        try:
+            # Before a measurement of minutes, whose report could then not be written.
+            import torchgraft.benchmarking.page  # noqa: F401
+        except ModuleNotFoundError as missing:
+            explain_missing(missing, "bench")
+            raise
+    for path in (json_file, html_file, markdown_file, output and output / "bench.json"):
+        if path not in (None, STANDARD_OUTPUT):
+            path.parent.mkdir(parents=True, exist_ok=True)
+
+    console = make_console(json_file, markdown_file)
+    if measured:
+        report = _join(measured)
+        for rows in report.suites.values():
+            print_suite(console, rows)
+        _finish_bench(console, report, json_file, html_file, markdown_file, output)
+        return
+    wanted = Wanted(
+        device=find_device(device),
+        dtypes=_find_dtypes(dtypes),
+        layouts=_split(layouts),
+        directions=_split(directions),
+        against=_split(against) if against else None,
+        suites=_split(suites) if suites else None,
+        sample=sample,
+        quick=quick,
+    )
+    planned = _make_plan(targets or [], wanted, models=models)
+    with LiveBench(console, planned) as live:
+        report = run(planned, wanted, on_start=live.start, on_row=live.finish)
+    _finish_bench(console, report, json_file, html_file, markdown_file, output)
+
+
+def _finish_bench(
+    console: Console,
+    report: BenchReport,
+    json_file: Path | None,
+    html_file: Path | None,
+    markdown_file: Path | None,
+    output: Path | None,
+) -> None:
+    """Says what all rows come to, writes the files, and ends with 1 where one of ours is refused."""
+    from torchgraft.benchmarking.live import print_report
+    from torchgraft.benchmarking.summary import as_markdown
+
+    print_report(console, report)
+    if output is not None:
+        json_file, html_file, markdown_file = (output / f"bench{kind}" for kind in (".json", ".html", "-rows.md"))
+        _write_summary(report, output)
+    write_json(report.as_dict(), json_file)
+    write(as_markdown(report), markdown_file)
+    if html_file is not None:
+        from torchgraft.benchmarking.page import render_page
+
+        write(render_page(report), html_file)
+        console.print(f"Report: {html_file}", soft_wrap=True, markup=False)
+    if any(row.problem for row in report.rows):
+        raise typer.Exit(1)
+
+
+def _make_plan(targets: list[str], wanted: Wanted, *, models: bool) -> list[Planned]:
+    """The rows that are asked for; ends with one line where there are none."""
+    from torchgraft.benchmarking.models import MODELS, plan_models
+    from torchgraft.benchmarking.suite import plan, select
+    from torchgraft.checking.subject import find_subjects
+
+    named = [target for target in targets if target in MODELS]
+    others = [target for target in targets if target not in MODELS]
+    planned = []
+    try:
+        if others or not named:
+            planned += plan(find_subjects(others), wanted)
+        if models or named:
+            planned += plan_models(named, wanted)
+        return select(planned, wanted)
+    except LookupError as mistake:
+        typer.echo(mistake.args[0], err=True)
+        raise typer.Exit(2) from None
+    except ModuleNotFoundError as missing:
+        if missing.name not in {model.package for model in MODELS.values()}:
+            raise
+        typer.echo(f"{missing.name} is not installed; pip install {missing.name} brings it", err=True)
+        raise typer.Exit(1) from None
+
+
+def _compare(old_file: Path, new_file: Path) -> None:
+    """Prints what became of each row; ends with 1 where one is slower, with 2 where the runs cannot be compared."""
+    from torchgraft.benchmarking.live import print_changes
+    from torchgraft.benchmarking.results import compare, regressions, why_not_comparable
+
+    old, new = _read_report(old_file), _read_report(new_file)
+    if problem := why_not_comparable(old, new):
+        typer.echo(problem, err=True)
+        raise typer.Exit(2)
+    changes = compare(old, new)
+    print_changes(make_console(), old, new, changes)
+    if regressions(changes):
+        raise typer.Exit(1)
+
+
+def _join(files: list[Path]) -> BenchReport:
+    """What several runs on one machine found; ends with one line where they are of different ones."""
+    from torchgraft.benchmarking.results import join, why_not_comparable
+
+    reports = [_read_report(path) for path in files]
+    for report in reports[1:]:
+        if problem := why_not_comparable(reports[0], report):
+            typer.echo(problem, err=True)
+            raise typer.Exit(2)
+    return join(reports)
+
+
+def _read_report(path: Path) -> BenchReport:
+    """A report that was written with --json; ends with one line where it is none."""
+    from torchgraft.benchmarking.results import report_from_dict
+
+    try:
+        return report_from_dict(json.loads(path.read_text()))
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        typer.echo(f"{path} is not a report of `graft bench --json`: {type(error).__name__}: {error}", err=True)
+        raise typer.Exit(2) from None
+
+
+def _write_summary(report: BenchReport, folder: Path) -> None:
+    """What README shows: a line a suite, and a picture."""
+    from torchgraft.benchmarking.page import render_picture
+    from torchgraft.benchmarking.summary import summary_table
+
+    write(summary_table(report).markdown(), folder / "bench.md")
+    write(render_picture(report), folder / "bench.svg")
+
+
+def _split(names: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in names.split(",") if name.strip())
+
+
+def _find_dtypes(names: str | None) -> tuple[torch.dtype, ...] | None:
+    if names is None:
+        return None
+    dtypes = []
+    for name in _split(names):
+        dtype = getattr(torch, name, None)
+        if not isinstance(dtype, torch.dtype):
+            raise typer.BadParameter(f"there is no dtype {name!r}; give one as float32", param_hint="--dtype")
+        dtypes.append(dtype)
+    return tuple(dtypes)
+
+
+def _bench_overhead(seconds: float, json_file: Path | None, markdown_file: Path | None) -> None:
+    console = make_console(json_file, markdown_file)
+    with console.status("timing calls"):
+        result = measure_overhead(_find_subjects(), seconds)
+    table = result.table()
+    print_table(console, table)
+    write_json(result.as_dict(), json_file)
+    write(table.markdown(), markdown_file)
+
+
+def _find_subjects() -> list[Subject]:
+    """Every operator of torchgraft with the smallest of its samples."""
+    subjects = []
+    for folder in pkgutil.iter_modules(operators.__path__, f"{operators.__name__}."):
+        module = importlib.import_module(f"{folder.name}.samples")
+        for name, samples in module.samples.items():
+            operator = Operator.registered[f"torchgraft::{name}"]
+            subjects.append(Subject(name, operator, samples.smallest.make("cpu", torch.float32)))
+    return subjects

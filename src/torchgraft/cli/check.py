@@ -1,0 +1,164 @@
+"""`graft check`."""
+
+from __future__ import annotations
+
+import os
+import time
+import traceback
+from enum import Enum
+from typing import TYPE_CHECKING, Annotated
+
+import torch
+import typer
+from rich.console import Console
+from rich.table import Table as RichTable
+
+from torchgraft.cli.shared import JsonOption, explain_missing, make_console, write_json
+
+if TYPE_CHECKING:
+    from torchgraft.checking.running import Job
+
+
+class Devices(str, Enum):
+    """On which devices to check."""
+
+    all = "all"
+    cpu = "cpu"
+    cuda = "cuda"
+
+
+def check(
+    targets: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="OPERATOR",
+            help="A name of torchgraft's, package.module:operator, or a folder that declares operators. "
+            "None: all of torchgraft.",
+            show_default=False,
+        ),
+    ] = None,
+    device: Annotated[Devices, typer.Option(help="Where to check; all: the CPU, and a GPU if there is one.")] = (
+        Devices.all
+    ),
+    properties: Annotated[
+        list[str] | None,
+        typer.Option("--property", metavar="NAME", help="This property only; may be given again. None: all."),
+    ] = None,
+    dtypes: Annotated[
+        list[str] | None,
+        typer.Option("--dtype", metavar="NAME", help="In this dtype only, as float32; may be given again."),
+    ] = None,
+    sample: Annotated[str | None, typer.Option(metavar="NAME", help="On this sample only.")] = None,
+    sanitize: Annotated[
+        bool,
+        typer.Option(
+            "--sanitize",
+            help="Run the kernels under sanitizers too: the CPU's, built anew, under AddressSanitizer with "
+            "UndefinedBehaviorSanitizer and under ThreadSanitizer; a GPU's under the tools of compute-sanitizer.",
+        ),
+    ] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Leave out what takes long: Inductor, most inputs that are drawn.")
+    ] = False,
+    json_file: JsonOption = None,
+    seed: Annotated[int, typer.Option(help="Of all inputs; the same seed gives the same inputs.")] = 0,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="Processes at a time; 0: all in this one, where a crash is the end. None: one a core. A GPU is one "
+            "process's at a time.",
+            show_default=False,
+        ),
+    ] = None,
+    list_properties: Annotated[bool, typer.Option("--list", help="List the properties, and check nothing.")] = False,
+) -> None:
+    """Prove operators against their references, property by property.
+
+    The exit status is 1 where a property does not hold.
+    """
+    try:
+        import hypothesis  # noqa: F401  draws the inputs
+    except ModuleNotFoundError as missing:
+        explain_missing(missing, "check")
+        raise
+    from torchgraft.benchmarking.environment import describe_environment
+    from torchgraft.checking import PROPERTIES, CheckReport, find_devices
+    from torchgraft.checking.live import LiveCheck, print_report
+    from torchgraft.checking.running import run_everywhere
+    from torchgraft.checking.sanitizing import run_sanitized, sanitized
+
+    console = make_console(json_file)
+    if list_properties:
+        _print_properties(console, {name: each.summary for name, each in PROPERTIES.items()})
+        return
+
+    try:
+        devices = find_devices(device.value)
+        jobs = _make_jobs(targets or [], devices, properties, dtypes, sample, seed, quick)
+        again = sanitized(jobs) if sanitize else []
+    except LookupError as mistake:
+        typer.echo(mistake.args[0], err=True)
+        raise typer.Exit(2) from None
+    except Exception:
+        # Of a module that declares operators: its author wants the whole of it.
+        traceback.print_exc()
+        raise typer.Exit(2) from None
+
+    count = os.cpu_count() or 1 if workers is None else workers
+    started = time.monotonic()
+    with LiveCheck(console, [*jobs, *again]) as live:
+        results = run_everywhere(jobs, workers=count, on_start=live.start, on_result=live.finish)
+        results += run_sanitized(again, workers=count, on_start=live.start, on_result=live.finish, on_step=live.say)
+    report = CheckReport(tuple(results), {each: describe_environment(each) for each in devices}, seed, quick)
+    print_report(console, live.board, report, time.monotonic() - started)
+    write_json(report.as_dict(), json_file)
+    if not report.passed:
+        raise typer.Exit(1)
+
+
+def _make_jobs(
+    targets: list[str],
+    devices: list[str],
+    properties: list[str] | None,
+    dtypes: list[str] | None,
+    sample: str | None,
+    seed: int,
+    quick: bool,
+) -> list[Job]:
+    """What is asked for; LookupError where there is no such thing."""
+    from torchgraft.checking.running import make_jobs
+    from torchgraft.checking.subject import find_subjects
+
+    subjects = find_subjects(targets)
+    named = [each.name for subject in subjects for each in subject.samples.table]
+    if sample is not None and sample not in named:
+        shown = ", ".join(repr(name) for name in dict.fromkeys(named))
+        raise LookupError(f"there is no sample {sample!r}; there are {shown}")
+    chosen = []
+    for name in dtypes or ():
+        dtype = getattr(torch, name, None)
+        if not isinstance(dtype, torch.dtype):
+            raise LookupError(f"there is no dtype {name!r}; give one as float32")
+        chosen.append(dtype)
+    jobs = make_jobs(
+        subjects,
+        devices=devices,
+        properties=properties or None,
+        dtypes=chosen or None,
+        seed=seed,
+        quick=quick,
+        only=sample,
+    )
+    if not jobs:
+        raise LookupError("there is nothing to check: no property asks for this device and dtype")
+    return jobs
+
+
+def _print_properties(console: Console, summaries: dict[str, str]) -> None:
+    table = RichTable(box=None, pad_edge=False, show_header=False)
+    table.add_column(no_wrap=True, style="bold")
+    table.add_column()
+    for name, summary in summaries.items():
+        table.add_row(name, summary)
+    console.print(table)
