@@ -31,7 +31,8 @@ def _print_version(wanted: bool) -> None:
     console.print(f"torchgraft {__version__}")
     console.print(f"PyTorch {torch.__version__}")
     console.print(f"Python {platform.python_version()}")
-    for library in native.libraries():
+    ours = (library for library in native.libraries() if library.namespace == "torchgraft")
+    for library in ours:
         state = f"loaded from {library.path}" if library.loaded else f"not loaded: {library.problem}"
         console.print(f"{library.device} kernels {state}", soft_wrap=True, markup=False)
     raise typer.Exit
