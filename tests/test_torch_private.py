@@ -64,11 +64,11 @@ def test_scoped_library():
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch finds no CUDA device here")
-def test_sleep_on_current_stream():
+def test_wait_on_gpu():
     torch.cuda.synchronize()
     before, after = (torch.cuda.Event() for _ in range(2))
     before.record()
-    _torch_private.sleep_on_current_stream(200_000_000)
+    _torch_private.wait_on_gpu(0.1)
     after.record()
     assert not after.query()
     after.synchronize()

@@ -49,8 +49,3 @@ def wait_on_gpu(seconds: float) -> None:
 def scoped_library(namespace: str, kind: str) -> AbstractContextManager[torch.library.Library]:
     """A torch.library.Library whose registrations are undone at the end of the scope."""
     return torch.library._scoped_library(namespace, kind)
-
-
-def sleep_on_current_stream(cycles: int) -> None:
-    """Has the current CUDA stream do nothing for so many cycles of the device's clock; the host goes on."""
-    torch.cuda._sleep(cycles)
