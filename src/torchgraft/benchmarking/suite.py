@@ -93,8 +93,13 @@ def plan(subjects: Sequence[Subject], wanted: Wanted) -> list[Planned]:
     """Every row that operators have on a device, of the dtypes, layouts, directions and rivals that are wanted.
 
     Raises:
-        LookupError: something is named that there is not.
+        LookupError: something is named that there is not, or none of the operators has a benchmark.
     """
+    if not any(subject.samples.benchmarks for subject in subjects):
+        names = ", ".join(subject.name for subject in subjects)
+        raise LookupError(
+            f"{names} has nothing to be measured on: give its Samples `benchmarks`, as docs/bench.md shows"
+        )
     expect_known("layout", wanted.layouts, LAYOUTS)
     expect_known("pass", wanted.directions, DIRECTIONS)
     rivals = [name for subject in subjects for name in subject.samples.rivals]
@@ -117,7 +122,7 @@ def select(planned: Sequence[Planned], wanted: Wanted) -> list[Planned]:
         and (each.sample == wanted.sample if wanted.sample else each.quick or not wanted.quick)
     ]
     if not selected:
-        raise LookupError("nothing is left to measure: no benchmark is all that is asked for")
+        raise LookupError("nothing is left to measure: no benchmark has this device, suite, dtype and layout at once")
     return selected
 
 
