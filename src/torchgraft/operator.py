@@ -126,6 +126,11 @@ class Operator:
     def __reduce__(self) -> tuple[Any, ...]:
         return _registered, (self.qualified_name, self.module)
 
+    @property
+    def short_name(self) -> str:
+        """As a person writes it: without the namespace for an operator of torchgraft."""
+        return self.qualified_name.removeprefix("torchgraft::")
+
     def explain(self, *arguments: Any) -> None:
         """Raises the ValueError or TypeError that says what is wrong with arguments; returns where nothing is."""
         explain_kinds(self.name, self.arguments, arguments, self.dtypes)

@@ -205,7 +205,7 @@ def _row(
             timing = timings[name]
             rivals[name] = RivalResult(timing.time, ratio_of(timing.rounds, ours.rounds), "")
     return Row(
-        operator=candidate.operator.qualified_name.removeprefix("torchgraft::"),
+        operator=candidate.operator.short_name,
         suite=candidate.benchmark.suite,
         sample=candidate.benchmark.sample.name,
         dtype=candidate.dtype_name,

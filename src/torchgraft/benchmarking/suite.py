@@ -154,7 +154,7 @@ def _candidates(subject: Subject, wanted: Wanted) -> Iterator[Candidate]:
 
 
 def _plan_one(candidate: Candidate) -> Planned:
-    name = candidate.operator.qualified_name.removeprefix("torchgraft::")
+    name = candidate.operator.short_name
     backward = ", backward" if candidate.direction == "backward" else ""
     sample = candidate.benchmark.sample.name
     return Planned(

@@ -274,8 +274,7 @@ def served_call(call: Call, arena: Arena) -> tuple[list[Tensor], list[Tensor | N
     differentiable = [result for result in results if result.requires_grad]
     if not differentiable:
         return results, []
-    generator = call.generator()
-    output_grads = [arena.place(call.randn_like(result, generator)) for result in differentiable]
+    output_grads = [arena.place(each) for each in call.output_grads(differentiable)]
     with arena.serving():
         gradients = torch.autograd.grad(differentiable, tensors_of(arguments), output_grads, allow_unused=True)
     return results, list(gradients)

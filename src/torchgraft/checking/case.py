@@ -10,8 +10,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
-from torchgraft.checking.comparing import Mismatch, expect_close
+from torchgraft.checking.comparing import Mismatch, expect, expect_close
 from torchgraft.checking.property import Failure, NotApplicable
 from torchgraft.checking.subject import Subject
 from torchgraft.operator import Operator
@@ -63,6 +64,27 @@ class Call:
         """Normally distributed values of a tensor's shape, contiguous; the same on every device."""
         values = torch.randn(tensor.shape, generator=generator, dtype=torch.float64)
         return values.to(tensor.device, tensor.dtype)
+
+    def output_grads(self, results: Iterable[Tensor]) -> list[Tensor]:
+        """Incoming gradients for results: random, always the same values."""
+        generator = self.generator()
+        return [self.randn_like(result, generator) for result in results]
+
+    def expected_gradients(self, output_grads: Iterable[Tensor]) -> tuple[Tensor, ...]:
+        """The gradients of all tensors for incoming gradients, in float64: by the reference.
+
+        Raises:
+            Mismatch: the reference has none.
+        """
+        exact = differentiable(in_float64(self.arguments))
+        references = tree_leaves(self.operator.visible(self.operator.reference(*exact)))
+        expect(
+            any(reference.requires_grad for reference in references),
+            "the reference is cut off from its arguments: no gradient can be had through it",
+        )
+        # Of an empty batch PyTorch's own gradient is cut from the graph.
+        unused = {"allow_unused": True, "materialize_grads": True}
+        return torch.autograd.grad(references, tensors_of(exact), [each.double() for each in output_grads], **unused)
 
     def expect_close(self, found: Any, expected: Any, **options: Any) -> None:
         """Compares with results in float64; see `comparing.expect_close`."""
@@ -139,14 +161,14 @@ class Case:
             with self.doing(f"sample {sample.name!r}"), self._of(sample, drawn=False):
                 check(self.call(sample))
 
-    def drawn(self, check: Callable[[Call], None], examples: int, *, below: int | None = None) -> None:
+    def drawn(self, check: Callable[[Call], None], examples: int) -> None:
         """Checks samples that are drawn; of those that fail, the smallest that can be found is the failure."""
         draw = self.samples.draw
         if draw is None:
             raise NotApplicable("its samples have no draw")
         if self.only is not None:
             return
-        from hypothesis import HealthCheck, Phase, assume, given, seed, settings
+        from hypothesis import HealthCheck, Phase, given, seed, settings
         from hypothesis import strategies as st
 
         @seed(self.seed)
@@ -162,7 +184,6 @@ class Case:
         @given(random=st.randoms(use_true_random=False))
         def every(random: Random) -> None:
             sample = draw(random)
-            assume(below is None or sample.elements < below)
             with self.doing(f"sample {sample.name!r}"), self._of(sample, drawn=True):
                 check(self.call(sample))
 
@@ -179,25 +200,20 @@ class Case:
         """Names the sample in what is raised."""
         try:
             yield
-        except Mismatch as mismatch:
-            failure = Failure(
-                str(mismatch),
-                sample=f"{sample.name} (drawn)" if drawn else sample.name,
-                arguments=describe_arguments(self.operator, sample),
-                expected="" if mismatch.expected is None else str(mismatch.expected),
-                found="" if mismatch.found is None else str(mismatch.found),
-                index=mismatch.index,
-            )
-            raise CheckFailed(failure) from mismatch
         except (CheckFailed, NotApplicable):
             raise
         except Exception as error:
-            failure = Failure(
-                f"{type(error).__name__}: {error}",
-                sample=f"{sample.name} (drawn)" if drawn else sample.name,
-                arguments=describe_arguments(self.operator, sample),
-            )
+            name = f"{sample.name} (drawn)" if drawn else sample.name
+            failure = failure_of(error, sample=name, arguments=describe_arguments(self.operator, sample))
             raise CheckFailed(failure) from error
+
+
+def failure_of(error: Exception, **more: Any) -> Failure:
+    """What an exception says: all that a Mismatch holds, of any other its kind and its text."""
+    if not isinstance(error, Mismatch):
+        return Failure(f"{type(error).__name__}: {error}", **more)
+    expected, found = ("" if value is None else str(value) for value in (error.expected, error.found))
+    return Failure(str(error), expected=expected, found=found, index=error.index, **more)
 
 
 def describe_arguments(operator: Operator, sample: Sample) -> str:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from torchgraft.checking.case import Call, Case, differentiable, in_float64, of_tensors, tensors_of
+from torchgraft.checking.case import Call, Case, differentiable, of_tensors, tensors_of
 from torchgraft.checking.comparing import Mismatch, expect
 from torchgraft.checking.other_sizes import size_arguments
 
@@ -140,16 +140,7 @@ def expect_forward_and_backward(call: Call, function: Callable[..., Any], places
             found=strides[0],
         )
 
-    generator = call.generator()
-    output_grads = [call.randn_like(result, generator) for result in eager]
-    found = _gradients(results, tensors_of(arguments), output_grads)
-    exact = differentiable(in_float64(arguments))
-    references = tree_leaves(call.operator.visible(call.operator.reference(*exact)))
-    expected = _gradients(references, tensors_of(exact), [each.double() for each in output_grads])
+    output_grads = call.output_grads(eager)
+    found = torch.autograd.grad(results, tensors_of(arguments), output_grads, allow_unused=True, materialize_grads=True)
     summed = max(call.summed, *(result.numel() for result in results))
-    call.expect_close(found, expected, summed=summed, what=f"the gradient of {what}")
-
-
-def _gradients(results: Sequence[Tensor], tensors: Sequence[Tensor], output_grads: Sequence[Tensor]) -> list[Tensor]:
-    found = torch.autograd.grad(results, tensors, output_grads, allow_unused=True, materialize_grads=True)
-    return list(found)
+    call.expect_close(found, call.expected_gradients(output_grads), summed=summed, what=f"the gradient of {what}")

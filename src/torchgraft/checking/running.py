@@ -15,7 +15,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, Literal
@@ -23,7 +23,7 @@ from typing import Any, Literal
 import torch
 
 from torchgraft import native
-from torchgraft.checking.case import Case, CheckFailed
+from torchgraft.checking.case import Case, CheckFailed, failure_of
 from torchgraft.checking.comparing import Mismatch
 from torchgraft.checking.properties import PROPERTIES
 from torchgraft.checking.property import Failure, NotApplicable, Property, Result
@@ -59,7 +59,7 @@ class Job:
     @property
     def name(self) -> str:
         """The operator as a person writes it."""
-        return self.operator.qualified_name.removeprefix("torchgraft::")
+        return self.operator.short_name
 
     @property
     def dtype_name(self) -> str:
@@ -167,23 +167,11 @@ def _run_here(job: Job, asked: Property, progress: Callable[[str], None]) -> Res
     except NotApplicable as reason:
         return job.result("not applicable", taken(), reason=str(reason))
     except CheckFailed as failed:
-        failure = failed.failure
-        cause = failed.__cause__
-        shown = "" if cause is None or isinstance(cause, Mismatch) else _format(cause)
-        complete = {**vars(failure), "reproduce": job.reproduce(failure.sample), "traceback": shown}
-        return job.result("fail", taken(), failure=Failure(**complete))
-    except Mismatch as mismatch:
-        failure = Failure(
-            str(mismatch),
-            expected="" if mismatch.expected is None else str(mismatch.expected),
-            found="" if mismatch.found is None else str(mismatch.found),
-            index=mismatch.index,
-            reproduce=job.reproduce(),
-        )
+        again = job.reproduce(failed.failure.sample)
+        failure = replace(failed.failure, reproduce=again, traceback=_format(failed.__cause__))
         return job.result("fail", taken(), failure=failure)
     except Exception as error:
-        message = f"{type(error).__name__}: {error}"
-        failure = Failure(message, reproduce=job.reproduce(), traceback=_format(error))
+        failure = failure_of(error, reproduce=job.reproduce(), traceback=_format(error))
         return job.result("fail", taken(), failure=failure)
     finally:
         if "torch._dynamo" in sys.modules:
@@ -191,7 +179,10 @@ def _run_here(job: Job, asked: Property, progress: Callable[[str], None]) -> Res
             torch._dynamo.reset()
 
 
-def _format(error: BaseException) -> str:
+def _format(error: BaseException | None) -> str:
+    """Where an error was raised; nothing of a Mismatch, which a check raised and which tells it all."""
+    if error is None or isinstance(error, Mismatch):
+        return ""
     return "".join(traceback.format_exception(error)).strip()
 
 
@@ -248,8 +239,6 @@ class _Worker:
         self.job: Job | None = None
         self.started = 0.0
         self.doing = ""
-        # Whether it can run no further job.
-        self.spent = False
 
     def give(self, job: Job) -> None:
         self.job, self.started, self.doing = job, time.monotonic(), ""
@@ -267,7 +256,6 @@ class _Worker:
         if kind == "doing":
             self.doing = value
             return None
-        self.spent = kind == "last result"
         result: Result = value
         return result
 
@@ -357,7 +345,7 @@ def run_jobs(
                 number = running.pop(worker)
                 results[number] = result
                 on_result(jobs[number], result)
-                if worker.process.is_alive() and not worker.spent:
+                if worker.process.is_alive():
                     idle.append(worker)
                 else:
                     worker.end()
@@ -393,7 +381,7 @@ def run_everywhere(
     numbers = range(len(jobs))
     on_cpu = [number for number in numbers if torch.device(jobs[number].device).type == "cpu"]
     # One at a time: what a property measures of memory and of streams is the whole device's.
-    on_gpu = [number for number in numbers if number not in set(on_cpu)]
+    on_gpu = [number for number in numbers if torch.device(jobs[number].device).type != "cpu"]
     for group, processes in ((on_cpu, workers), (on_gpu, min(workers, 1))):
         chosen = [jobs[number] for number in group]
         if workers:

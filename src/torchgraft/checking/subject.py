@@ -29,7 +29,7 @@ class Subject:
     @property
     def name(self) -> str:
         """As a person writes it: without the namespace for an operator of torchgraft."""
-        return self.operator.qualified_name.removeprefix("torchgraft::")
+        return self.operator.short_name
 
 
 def subject_of(operator: Operator, samples: Samples | None = None) -> Subject:

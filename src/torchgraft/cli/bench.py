@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
 import json
-import pkgutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +10,6 @@ import torch
 import typer
 from rich.console import Console
 
-from torchgraft import operators
 from torchgraft.benchmarking import Subject, measure_overhead
 from torchgraft.cli.shared import (
     STANDARD_OUTPUT,
@@ -26,7 +23,6 @@ from torchgraft.cli.shared import (
     write,
     write_json,
 )
-from torchgraft.operator import Operator
 
 if TYPE_CHECKING:
     from torchgraft.benchmarking.results import BenchReport
@@ -288,10 +284,9 @@ def _bench_overhead(seconds: float, json_file: Path | None, markdown_file: Path 
 
 def _find_subjects() -> list[Subject]:
     """Every operator of torchgraft with the smallest of its samples."""
-    subjects = []
-    for folder in pkgutil.iter_modules(operators.__path__, f"{operators.__name__}."):
-        module = importlib.import_module(f"{folder.name}.samples")
-        for name, samples in module.samples.items():
-            operator = Operator.registered[f"torchgraft::{name}"]
-            subjects.append(Subject(name, operator, samples.smallest.make("cpu", torch.float32)))
-    return subjects
+    from torchgraft.checking.subject import find_subjects
+
+    return [
+        Subject(each.name, each.operator, each.samples.smallest.make("cpu", torch.float32))
+        for each in find_subjects([])
+    ]

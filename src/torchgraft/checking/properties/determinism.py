@@ -25,8 +25,7 @@ def check(case: Case) -> None:
 def _run(call: Call) -> list[Tensor | None]:
     arguments = differentiable(call.arguments)
     results = tree_leaves(call.operator(*arguments))
-    generator = call.generator()
-    output_grads = [call.randn_like(result, generator) for result in results]
+    output_grads = call.output_grads(results)
     gradients = torch.autograd.grad(results, tensors_of(arguments), output_grads, allow_unused=True)
     return [*(result.detach() for result in results), *gradients]
 

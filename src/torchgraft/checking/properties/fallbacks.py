@@ -35,8 +35,7 @@ def _check_call(call: Call) -> None:
     results = [result for result in tree_leaves(call.operator(*arguments)) if result.requires_grad]
     _expect_none_since(before, "the call that records a gradient")
     if results:
-        generator = call.generator()
-        output_grads = [call.randn_like(result, generator) for result in results]
+        output_grads = call.output_grads(results)
         torch.autograd.grad(results, tensors_of(arguments), output_grads, allow_unused=True)
     _expect_none_since(before, "backward")
 

@@ -11,7 +11,7 @@ import torch
 from torch.autograd.gradcheck import GradcheckError
 from torch.utils._pytree import tree_leaves
 
-from torchgraft.checking.case import Call, Case, differentiable, in_float64, of_tensors, tensors_of
+from torchgraft.checking.case import Call, Case, differentiable, of_tensors, tensors_of
 from torchgraft.checking.comparing import Mismatch, expect
 from torchgraft.checking.property import Property
 
@@ -35,24 +35,9 @@ def check_gradient(call: Call) -> None:
         all(result.requires_grad for result in results),
         "the result is cut off from its arguments: it does not require a gradient although they do",
     )
-    generator = call.generator()
-    output_grads = [call.randn_like(result, generator) for result in results]
+    output_grads = call.output_grads(results)
     found = torch.autograd.grad(results, tensors_of(arguments), output_grads, allow_unused=True)
-
-    exact = differentiable(in_float64(arguments))
-    references = tree_leaves(call.operator.visible(call.operator.reference(*exact)))
-    expect(
-        any(reference.requires_grad for reference in references),
-        "the reference is cut off from its arguments: no gradient can be had through it",
-    )
-    # Of an empty batch PyTorch's own gradient is cut from the graph.
-    expected = torch.autograd.grad(
-        references,
-        tensors_of(exact),
-        [each.double() for each in output_grads],
-        allow_unused=True,
-        materialize_grads=True,
-    )
+    expected = call.expected_gradients(output_grads)
     names = [call.operator.arguments[place].name for place in tensor_places(call)]
     summed = max(call.summed, *(result.numel() for result in results))
     for name, one, other in zip(names, found, expected, strict=True):

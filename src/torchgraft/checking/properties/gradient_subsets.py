@@ -42,11 +42,10 @@ def _gradients(call: Call, places: tuple[int, ...] | list[int]) -> tuple[Tensor,
     arguments = call.arguments
     leaves = [arguments[place].requires_grad_() for place in places]
     results = tree_leaves(call.operator(*arguments))
-    generator = call.generator()
     return torch.autograd.grad(
         results,
         leaves,
-        [call.randn_like(result, generator) for result in results],
+        call.output_grads(results),
         allow_unused=True,
         materialize_grads=True,
     )

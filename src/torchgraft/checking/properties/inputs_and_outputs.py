@@ -51,8 +51,7 @@ def _check_backward(call: Call) -> None:
     tensors = tensors_of(arguments)
     before = [tensor.detach().clone() for tensor in tensors]
     results = tree_leaves(call.operator(*arguments))
-    generator = call.generator()
-    output_grads = [call.randn_like(result, generator) for result in results]
+    output_grads = call.output_grads(results)
     copies = [gradient.clone() for gradient in output_grads]
     gradients = torch.autograd.grad(results, tensors, output_grads, allow_unused=True)
     for tensor, copy in zip(tensors, before, strict=True):

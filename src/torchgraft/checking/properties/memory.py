@@ -85,10 +85,9 @@ def _check_growth(calls: Sequence[Call]) -> None:
 def _prepare(call: Call) -> Callable[[], None]:
     """A call, forward and backward, that makes nothing but what the operator makes."""
     arguments = differentiable(call.arguments)
-    generator = call.generator()
     results = tree_leaves(call.operator(*arguments))
     places = [place for place, result in enumerate(results) if result.requires_grad]
-    output_grads = [call.randn_like(results[place], generator) for place in places]
+    output_grads = call.output_grads(results[place] for place in places)
 
     def work() -> None:
         results = tree_leaves(call.operator(*arguments))
