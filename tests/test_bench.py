@@ -35,6 +35,7 @@ from torchgraft.benchmarking.summary import (
 from torchgraft.benchmarking.timing import Ratio, Stopwatch, Time
 from torchgraft.checking.subject import Subject
 from torchgraft.cli import app
+from torchgraft.precision import equal_precision
 from torchgraft.sampling import Benchmark, Drawn, Sample, Samples
 
 CPU = torch.device("cpu")
@@ -193,7 +194,7 @@ class TestPlan:
 
     def test_precision_is_equal_and_put_back(self):
         before = torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
-        with suite.equal_precision():
+        with equal_precision():
             assert torch.backends.cudnn.benchmark
             assert not torch.backends.cudnn.allow_tf32
         after = torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -19,6 +18,7 @@ from torchgraft.benchmarking.roofs import Roofs, measure_roofs
 from torchgraft.benchmarking.timing import Stopwatch
 from torchgraft.checking.subject import Subject
 from torchgraft.operator import FLOATING
+from torchgraft.precision import equal_precision
 
 LAYOUTS = ("contiguous", "channels_last")
 DIRECTIONS = ("forward", "backward")
@@ -229,15 +229,3 @@ def run(
     return BenchReport(
         environment, readings.card(environment.chip), roofs, tuple(rows), wanted.quick, time.monotonic() - started
     )
-
-
-@contextmanager
-def equal_precision() -> Iterator[None]:
-    """A scope in which PyTorch is as fast as it can be at the precision of the dtype: best algorithm, no tf32."""
-    convolution, product = torch.backends.cudnn, torch.backends.cuda.matmul
-    before = convolution.benchmark, convolution.allow_tf32, product.allow_tf32
-    convolution.benchmark, convolution.allow_tf32, product.allow_tf32 = True, False, False
-    try:
-        yield
-    finally:
-        convolution.benchmark, convolution.allow_tf32, product.allow_tf32 = before

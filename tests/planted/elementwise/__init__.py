@@ -61,6 +61,7 @@ scale = _declare("scale")
 _plant("wrong_last_element", "the last element is not multiplied", "value")
 _plant("wrong_above_one_tile", "beyond the first tile the wrong elements are read", "value")
 _plant("float_constant", "a constant is a float in a double kernel", "value")
+_plant("cuts_off", "cuts results off where it should round them", "accuracy")
 _plant("wrong_between_samples", "wrong at a size that no sample in the table has", "sizes")
 _plant("crashes_on_empty", "reads the first element of an empty tensor", "empty", harms=True)
 _plant("result_in_float32", "gives float32 where float16 came in", "dtypes")
@@ -200,6 +201,7 @@ _common = Samples(
         Sample("times one", (Drawn((6,)), 1.0)),
     ),
     _draw,
+    rivals={"pytorch": _scale},
 )
 samples = {
     **{bug.name: _common for bug in BUGS},

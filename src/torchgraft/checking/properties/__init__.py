@@ -9,6 +9,7 @@ from torchgraft.checking.property import Property
 # In the order in which a person wants to hear of them.
 _NAMES = (
     "value",
+    "accuracy",
     "sizes",
     "empty",
     "dtypes",

@@ -1,0 +1,72 @@
+"""The error is no larger than that of a rival.
+
+Proves: over the samples that the first of the rivals takes, in each dtype of 32 or 16 bits, the distance of the result
+from the reference in float64 is at most 1.1 times that of the rival's result in the same dtype, tf32 off. Both are
+reported.
+
+Cannot prove: that no single element is worse: an error is a root mean square, relative to that of the result, over all
+elements of all samples.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from torchgraft.checking.case import Call, Case
+from torchgraft.checking.comparing import expect
+from torchgraft.checking.property import NotApplicable, Property
+from torchgraft.precision import equal_precision
+
+_MOST_TIMES_RIVAL = 1.1
+
+
+def check(case: Case) -> None:
+    """See the module."""
+    rival = next(iter(case.samples.rivals), None)
+    if rival is None:
+        raise NotApplicable("its samples name no rival")
+    ours, theirs = [], []
+
+    def compare(call: Call) -> None:
+        expected = call.expected()
+        try:
+            found = case.samples.rivals[rival](*call.arguments)
+        except (RuntimeError, TypeError):
+            return  # a rival need not take all that we take
+        theirs.append(_relative_error(found, expected))
+        ours.append(_relative_error(call.operator(*call.arguments), expected))
+
+    with equal_precision():
+        case.each(compare, case.table(empty=False))
+    expect(bool(ours), f"{rival} takes none of the samples, but a rival takes the arguments of the operator")
+    error, least = _root_mean_square(ours), _root_mean_square(theirs)
+    case.facts["relative error"] = error
+    case.facts[f"{rival}'s"] = least
+    expect(
+        error <= _MOST_TIMES_RIVAL * least,
+        f"the error is more than {_MOST_TIMES_RIVAL} times that of {rival}",
+        expected=f"at most {_MOST_TIMES_RIVAL * least:.3g}",
+        found=f"{error:.3g}",
+    )
+
+
+def _relative_error(found: Any, expected: Any) -> float:
+    """How far a result is from what is expected, relative to how large that is."""
+    exact = tree_leaves(expected)
+    size = math.hypot(*(each.norm().item() for each in exact))
+    error = math.hypot(
+        *((ours.double() - each).norm().item() for ours, each in zip(tree_leaves(found), exact, strict=True))
+    )
+    return error / size if size else error
+
+
+def _root_mean_square(values: Sequence[float]) -> float:
+    return math.hypot(*values) / math.sqrt(len(values))
+
+
+PROPERTY = Property(check, dtypes=(torch.float32, torch.float16, torch.bfloat16))
