@@ -2,24 +2,26 @@
 // (cuda_weight_grad_sums.cuh): blocks sum chunks of the batch into the workspace, then the chunks of each
 // weight are added up, in a fixed order. The first passes, with what a block and a thread own and what they
 // are predicted to reach, are in cuda_weight_grad_planes.cuh (NCHW), cuda_weight_grad_channels_last.cuh
-// (NHWC) and cuda_weight_grad_direct.cuh (what is left of NCHW).
+// (NHWC) and, of sizes that do not fit 32 bits, cuda_weight_grad_direct.cuh. What these leave is done by
+// cuda_weight_grad_general.cu.
 
 #include "cuda_kernels.cuh"
 #include "cuda_weight_grad_channels_last.cuh"
 #include "cuda_weight_grad_direct.cuh"
+#include "cuda_weight_grad_general.h"
 #include "cuda_weight_grad_planes.cuh"
 
 namespace torchgraft::depthwise::cuda {
 namespace {
 
-// Runs the first pass and returns the number of chunks that it wrote.
+// Runs the first pass and returns the number of chunks that it wrote; zero where no specialised kernel
+// serves.
 template <typename T>
 int partial_sums(const T* output_grad, const T* input, accumulate_t<T>* partial, const Geometry& geometry,
                  Layout layout, cudaStream_t stream) {
-  const bool fits_32 = positions_fit_32(geometry);
   // float64 is for checking gradients, not for speed.
   if constexpr (!std::is_same_v<T, double>) {
-    if (fits_32) {
+    if (positions_fit_32(geometry)) {
       int chunks = 0;
       if (layout == Layout::contiguous) {
         if (with_small_kernel(geometry, [&](auto kernel, auto stride) {
@@ -50,19 +52,7 @@ int partial_sums(const T* output_grad, const T* input, accumulate_t<T>* partial,
       }
     }
   }
-  constexpr int64_t kMostPixels = int64_t{1} << 30;
-  const bool pixels_fit_32 = fits_32 && geometry.batch * geometry.output_pixels() < kMostPixels &&
-                             geometry.input_pixels() < kMostPixels;
-  if (layout == Layout::contiguous) {
-    if (pixels_fit_32)
-      return launch_weight_grad_direct<T, int>(output_grad, input, partial, geometry, stream);
-    return launch_weight_grad_direct<T, int64_t>(output_grad, input, partial, geometry, stream);
-  }
-  using Patch = TapPatch<1, 4, 0, 1>;
-  if (pixels_fit_32) {
-    return launch_weight_grad_channels_last<T, int, Patch>(output_grad, input, partial, geometry, stream);
-  }
-  return launch_weight_grad_channels_last<T, int64_t, Patch>(output_grad, input, partial, geometry, stream);
+  return 0;
 }
 
 }  // namespace
@@ -74,7 +64,14 @@ int64_t weight_grad_workspace(const Geometry& geometry, Layout layout) {
 template <typename T>
 void weight_grad(const T* output_grad, const T* input, T* weight_grad, accumulate_t<T>* workspace,
                  const Geometry& geometry, Layout layout, cudaStream_t stream) {
-  const int chunks = partial_sums(output_grad, input, workspace, geometry, layout, stream);
+  int chunks = partial_sums(output_grad, input, workspace, geometry, layout, stream);
+  if (chunks == 0 && serves_weight_grad_general(geometry)) {
+    launch_weight_grad_general(output_grad, input, weight_grad, workspace, geometry, layout, stream);
+    return;
+  }
+  if (chunks == 0) {
+    chunks = launch_weight_grad_direct(output_grad, input, workspace, geometry, layout, stream);
+  }
   launch_sum_chunks(workspace, weight_grad, geometry, chunks, stream);
 }
 
