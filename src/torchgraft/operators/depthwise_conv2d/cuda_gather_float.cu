@@ -19,13 +19,13 @@ bool serves_gather(const Geometry& geometry, bool transposed) {
       rows * columns >= kLimit / std::max(geometry.output_channels(), int64_t{1})) {
     return false;
   }
-  if (geometry.taps() * int64_t{sizeof(double)} > kGatherSharedBytes) return false;
   // The phases of positions.
   constexpr int64_t kLargestStep = int64_t{1} << 15;
   const auto is_small = [](const Extent& extent) {
     return extent.stride < kLargestStep && extent.dilation < kLargestStep;
   };
-  return !transposed || (is_small(geometry.height) && is_small(geometry.width));
+  if (transposed && !(is_small(geometry.height) && is_small(geometry.width))) return false;
+  return gather_shared_taps(geometry, transposed) * int64_t{sizeof(double)} <= kGatherSharedBytes;
 }
 
 template void launch_gather(const double*, const double*, const double*, double*, const Geometry&, Layout,

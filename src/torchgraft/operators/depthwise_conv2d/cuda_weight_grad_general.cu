@@ -16,18 +16,16 @@
 
 #include "cuda_weight_grad_general.h"
 
-#include <bit>
-
 #include "cuda_channels_last.cuh"
+#include "cuda_index.cuh"
 #include "cuda_weight_grad_sums.cuh"
 
 namespace torchgraft::depthwise::cuda {
 namespace {
 
-// What lies between neighbours, in elements.
+// What lies between neighbours, in elements; a row and a pixel are of the same image.
 struct ImagePitches {
-  int64_t image, channel;
-  int row, pixel;
+  int image, channel, row, pixel;
 };
 
 struct GeneralWeightGrad {
@@ -38,23 +36,13 @@ struct GeneralWeightGrad {
   FastDivisor multiplier;
   int output_channels;
   ImagePitches input, output_grad;
+  int row_step, column_step;          // elements of the input between two taps
   FastDivisor slices;                 // of the channels
   FastDivisor groups, column_groups;  // of the taps, in all and of a kernel row
   int lane_bits;                      // 2**lane_bits lanes lie along channels
   int pixels, pixels_of_chunk;
   bool single_chunk;
 };
-
-// The quotient; `rest` keeps the remainder.
-__device__ int split(int& rest, const FastDivisor& divisor) {
-  const int quotient = divisor.divide(rest);
-  rest -= quotient * divisor.divisor();
-  return quotient;
-}
-
-__device__ bool is_inside(int position, int size) {
-  return static_cast<unsigned>(position) < static_cast<unsigned>(size);
-}
 
 constexpr int kGeneralThreads = 512;  // at most
 
@@ -83,47 +71,56 @@ __global__ void __launch_bounds__(kGeneralThreads)
 
   Accumulate sums[kTapRows][kTapColumns][kCount] = {};
   if (channel < parameters.output_channels) {
-    const T* channel_grad = output_grad + channel * parameters.output_grad.channel;
-    const T* channel_input = input + parameters.multiplier.divide(channel) * parameters.input.channel;
+    const T* channel_grad =
+        kept(output_grad + static_cast<int64_t>(channel) * parameters.output_grad.channel);
+    const T* channel_input =
+        kept(input + static_cast<int64_t>(parameters.multiplier.divide(channel)) * parameters.input.channel);
     const int begin = chunk * parameters.pixels_of_chunk;
     const int end = min(begin + parameters.pixels_of_chunk, parameters.pixels);
     const int first_y = first_row * parameters.dilation_y - parameters.padding_y;
     const int first_x = first_column * parameters.dilation_x - parameters.padding_x;
-    const int column_step = parameters.dilation_x * parameters.input.pixel;
     const int pixel_step = threads >> parameters.lane_bits;
 #pragma unroll 1
     for (int first = begin + (thread >> parameters.lane_bits); first < end;
          first += kPixelsAtATime * pixel_step) {
+      Accumulate grads[kPixelsAtATime][kCount] = {};
+      Accumulate values[kPixelsAtATime][kTapRows][kTapColumns][kCount] = {};
 #pragma unroll
       for (int turn = 0; turn < kPixelsAtATime; ++turn) {
-        const int pixel = first + turn * pixel_step;
-        const bool is_pixel = turn == 0 || pixel < end;
-        int x = pixel;
+        int x = first + turn * pixel_step;
+        const bool is_pixel = turn == 0 || x < end;
         int y = split(x, parameters.output_width);
         const int image = split(y, parameters.output_height);
-        Accumulate grads[kCount] = {};
         if (is_pixel) {
-          load_channels(channel_grad + image * parameters.output_grad.image +
+          load_channels(channel_grad + static_cast<int64_t>(image) * parameters.output_grad.image +
                             (y * parameters.output_grad.row + x * parameters.output_grad.pixel),
-                        grads);
+                        grads[turn]);
         }
-        const T* image_input = channel_input + image * parameters.input.image;
-        const int source_x = x * parameters.stride_x + first_x;
-        const int source_y = y * parameters.stride_y + first_y;
+        const int column = x * parameters.stride_x + first_x;
+        const int row = y * parameters.stride_y + first_y;
+        const T* window = kept(channel_input + static_cast<int64_t>(image) * parameters.input.image);
+        const int offset = row * parameters.input.row + column * parameters.input.pixel;
 #pragma unroll
         for (int i = 0; i < kTapRows; ++i) {
-          const int row = source_y + i * parameters.dilation_y;
-          const bool is_row = is_pixel && is_inside(row, parameters.input_height);
-          const int offset = row * parameters.input.row + source_x * parameters.input.pixel;
+          const bool is_row = is_pixel && is_inside(row + i * parameters.dilation_y, parameters.input_height);
 #pragma unroll
           for (int j = 0; j < kTapColumns; ++j) {
-            // Taps beside the kernel are summed too, and left.
-            Accumulate values[kCount] = {};
-            if (is_row && is_inside(source_x + j * parameters.dilation_x, parameters.input_width)) {
-              load_channels(image_input + (offset + j * column_step), values);
+            if (is_row && is_inside(column + j * parameters.dilation_x, parameters.input_width)) {
+              load_channels(window + (offset + i * parameters.row_step + j * parameters.column_step),
+                            values[turn][i][j]);
             }
+          }
+        }
+      }
+      // Taps beside the kernel are summed too, and left.
 #pragma unroll
-            for (int k = 0; k < kCount; ++k) sums[i][j][k] += grads[k] * values[k];
+      for (int turn = 0; turn < kPixelsAtATime; ++turn) {
+#pragma unroll
+        for (int i = 0; i < kTapRows; ++i) {
+#pragma unroll
+          for (int j = 0; j < kTapColumns; ++j) {
+#pragma unroll
+            for (int k = 0; k < kCount; ++k) sums[i][j][k] += grads[turn][k] * values[turn][i][j][k];
           }
         }
       }
@@ -160,6 +157,7 @@ __global__ void __launch_bounds__(kGeneralThreads)
     }
   }
   __syncthreads();
+#pragma unroll 1
   for (int i = thread; i < warp_sums; i += threads) {
     // Neighbouring threads have neighbouring taps of one channel, as they lie in device memory.
     const int block_channel = i / kGroupTaps;
@@ -189,43 +187,49 @@ struct GeneralPlan {
   Chunks chunks;  // of pixels
 };
 
-// `count`: channels of a thread; `groups`: of taps.
-GeneralPlan make_general_plan(const Geometry& geometry, Layout layout, int count, int64_t groups,
-                              size_t element_bytes) {
-  constexpr int kSmallThreads = 256;
-  constexpr int64_t kMostTurns = 40;    // of a thread, in a small problem with one chunk
-  constexpr int64_t kManyBlocks = 264;  // with one chunk they keep a large device busy
-  constexpr int64_t kWantedBlocks = 2112;
+// The plan that takes the fewest cycles by a rough count. `count`: channels of a thread; `groups`: of `taps`
+// taps each.
+GeneralPlan make_general_plan(const Geometry& geometry, Layout layout, int count, int64_t groups, int taps) {
+  constexpr int kManyThreads = 256;  // where there are many blocks
+  constexpr int64_t kMultiprocessors = 132;
+  constexpr int64_t kWantedBlocks = 16 * kMultiprocessors;
   constexpr int64_t kLeastTurns = 8;
+  constexpr int64_t kSecondPass = 6000;  // cycles
+  constexpr int64_t kLoadCycles = 300;   // of a load that waits for the second-level cache
+  constexpr int64_t kWarpsOfDevice = 32 * kMultiprocessors;
   const int64_t pixels = geometry.batch * geometry.output_pixels();
-  const int64_t channels = ceil_divide<int64_t>(geometry.output_channels(), count);
-  const auto slices_of = [channels](int lane_bits) { return ceil_divide(channels, int64_t{1} << lane_bits); };
-  const auto plan = [&](int lane_bits, int threads, const Chunks& chunks) {
-    return GeneralPlan{lane_bits, static_cast<int>(slices_of(lane_bits)), threads, chunks};
+  const int64_t lanes = ceil_divide<int64_t>(geometry.output_channels(), count);
+  const auto slices_of = [lanes](int lane_bits) { return ceil_divide(lanes, int64_t{1} << lane_bits); };
+  const auto cycles = [&](int lane_bits, int threads, const Chunks& chunks) {
+    const int64_t turns = ceil_divide<int64_t>(chunks.units_of_chunk, threads >> lane_bits);
+    const int64_t warps = slices_of(lane_bits) * groups * chunks.count * (threads / 32);
+    // A load takes a cycle of the first-level cache for each line that its warp touches.
+    const int64_t lines = layout == Layout::channels_last ? std::max(32 >> lane_bits, count) : 2;
+    const int64_t busy = (taps + 1) * std::max<int64_t>(lines, 2) * warps / kMultiprocessors;
+    const int64_t waiting = kLoadCycles * std::max<int64_t>(1, warps / kWarpsOfDevice);
+    return turns * std::max(busy, waiting) + (chunks.count > 1 ? kSecondPass : 0);
   };
-  int most_bits = 0, least_bits = 0;
+  int most_bits = 0;
   if (layout == Layout::channels_last) {
-    // No more lanes than channels, and few of the last slice idle; no fewer than fill a sector of 32 bytes.
-    const auto idle = [&](int lane_bits) { return (slices_of(lane_bits) << lane_bits) - channels; };
+    // Few lanes of the last slice are idle.
+    const auto idle = [&](int lane_bits) { return (slices_of(lane_bits) << lane_bits) - lanes; };
     most_bits = 5;
-    while (most_bits > 0 && idle(most_bits) * 8 > channels && idle(most_bits) > idle(most_bits - 1)) {
-      --most_bits;
-    }
-    least_bits = std::min<int>(most_bits, std::countr_zero(32 / (element_bytes * count)));
-  }
-  // One chunk, with as many lanes along channels as leave each thread few pixels.
-  for (int lane_bits = most_bits; lane_bits >= least_bits; --lane_bits) {
-    const int64_t turns = ceil_divide<int64_t>(pixels, kGeneralThreads >> lane_bits);
-    const bool many = slices_of(lane_bits) * groups >= kManyBlocks;
-    if (turns <= (many ? 2 * kMostTurns : kMostTurns)) {
-      const bool fewer = pixels <= int64_t{kSmallThreads >> lane_bits} * kLeastTurns;
-      return plan(lane_bits, fewer ? kSmallThreads : kGeneralThreads, make_chunks(pixels, pixels, 1));
-    }
+    while (most_bits > 0 && idle(most_bits) * 8 > lanes && idle(most_bits) > idle(most_bits - 1)) --most_bits;
   }
   const int64_t blocks_of_chunk = slices_of(most_bits) * groups;
-  const int64_t most = std::min(most_chunks(geometry, layout), ceil_divide(kWantedBlocks, blocks_of_chunk));
-  return plan(most_bits, kSmallThreads,
-              make_chunks(pixels, (kSmallThreads >> most_bits) * kLeastTurns, most));
+  const Chunks chunks =
+      make_chunks(pixels, (kManyThreads >> most_bits) * kLeastTurns,
+                  std::min(most_chunks(geometry, layout), ceil_divide(kWantedBlocks, blocks_of_chunk)));
+  GeneralPlan best = {most_bits, static_cast<int>(slices_of(most_bits)), kManyThreads, chunks};
+  int64_t least = cycles(most_bits, kManyThreads, chunks);
+  const Chunks one_chunk = make_chunks(pixels, pixels, 1);
+  for (int lane_bits = most_bits; lane_bits >= 0; --lane_bits) {
+    const int64_t needed = cycles(lane_bits, kGeneralThreads, one_chunk);
+    if (needed >= least) continue;
+    least = needed;
+    best = {lane_bits, static_cast<int>(slices_of(lane_bits)), kGeneralThreads, one_chunk};
+  }
+  return best;
 }
 
 template <typename T, int kCount, int kTapRows, int kTapColumns>
@@ -236,15 +240,16 @@ void launch(const T* output_grad, const T* input, T* weight_grad, accumulate_t<T
   const Extent& width = geometry.width;
   const int64_t column_groups = ceil_divide<int64_t>(width.kernel, kTapColumns);
   const int64_t groups = column_groups * ceil_divide<int64_t>(height.kernel, kTapRows);
-  const GeneralPlan plan = make_general_plan(geometry, layout, kCount, groups, sizeof(T));
-  const auto pitches = [layout](int64_t channels, int64_t image_height, int64_t image_width) {
-    const int64_t plane = image_height * image_width;
-    return layout == Layout::channels_last
-               ? ImagePitches{channels * plane, 1, static_cast<int>(image_width * channels),
-                              static_cast<int>(channels)}
-               : ImagePitches{channels * plane, plane, static_cast<int>(image_width), 1};
-  };
+  const GeneralPlan plan = make_general_plan(geometry, layout, kCount, groups, kTapRows * kTapColumns);
   const auto number = [](int64_t value) { return static_cast<int>(value); };
+  const auto pitches = [&](int64_t channels, int64_t image_height, int64_t image_width) {
+    const int64_t plane = image_height * image_width;
+    const int image = number(channels * plane);
+    return layout == Layout::channels_last
+               ? ImagePitches{image, 1, number(image_width * channels), number(channels)}
+               : ImagePitches{image, number(plane), number(image_width), 1};
+  };
+  const ImagePitches input_pitches = pitches(geometry.channels, height.input, width.input);
   const GeneralWeightGrad parameters = {number(height.input),
                                         number(width.input),
                                         FastDivisor(number(height.output)),
@@ -259,8 +264,10 @@ void launch(const T* output_grad, const T* input, T* weight_grad, accumulate_t<T
                                         number(width.kernel),
                                         FastDivisor(number(geometry.multiplier)),
                                         number(geometry.output_channels()),
-                                        pitches(geometry.channels, height.input, width.input),
+                                        input_pitches,
                                         pitches(geometry.output_channels(), height.output, width.output),
+                                        number(height.dilation * input_pitches.row),
+                                        number(width.dilation * input_pitches.pixel),
                                         FastDivisor(plan.slices),
                                         FastDivisor(number(groups)),
                                         FastDivisor(number(column_groups)),
