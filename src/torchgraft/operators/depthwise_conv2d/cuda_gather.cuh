@@ -7,16 +7,17 @@
 // phase of the position. Layouts differ in pitches and in what lanes lie along.
 //
 // gather_small: 3 x 3 and 5 x 5 taps, all unrolled, with the weights of a channel in registers; not for
-// phases and sums over channels. A thread owns one result, for what is bound by latency: every load of the
-// thread is in flight at once. Or four of a column, a dilation apart, so that they share sources: 4.5 loads a
-// result for 3 x 3, and 10 for 5 x 5. Lanes lie along the fastest dimension, whatever its size. Bound by
+// phases. A thread owns one result, for what is bound by latency: every load of the thread is in flight at
+// once. Or four of a column, a dilation apart, so that they share sources: 4.5 loads a result for 3 x 3, and
+// 10 for 5 x 5. Lanes lie along the fastest dimension, whatever its size. In NHWC a block of threads with
+// four results owns some channels, and turns their weights to [tap][channel] in shared memory. Bound by
 // instructions, some 110 a result for one and 50 for four: (64,96,56x56,k3,dilation 2) predicted 0.05 ms
-// NCHW (floors 0.037 fp32, 0.019 bf16).
+// (floors 0.037 fp32, 0.019 bf16).
 //
 // gather_large: any kernel whose weights of a block's channels fit shared memory. They lie there as
 // [phase of the row][row][phase of the column][column][channel]. A thread owns one result at a time, of one
-// channel or of four; a row of three or five taps of it has its loads in flight together. In NCHW a block
-// owns one channel. Bound by instructions, some five a tap, and in NHWC by two accesses to L1 a tap.
+// channel or of four; 3 x 3 or 3 x 5 taps of it have their loads in flight together. In NCHW a block owns one
+// channel. Bound by instructions, some six a tap, and in NHWC by two accesses to L1 a tap.
 #pragma once
 
 #include <numeric>
@@ -95,76 +96,35 @@ struct GatherParameters {
 
 constexpr int kGatherThreads = 256;
 
-template <typename T, int kTaps, int kResults, bool kChannelsLast>
-__global__ void __launch_bounds__(kGatherThreads, kTaps* kResults > 16 ? 1 : 2)
-    gather_small(const T* __restrict__ source, const T* __restrict__ weight, const T* __restrict__ bias,
-                 T* __restrict__ result, const __grid_constant__ GatherParameters parameters) {
-  using Accumulate = accumulate_t<T>;
+// Where a thread's results and their sources begin. Groups of results are numbered through each stretch of
+// kResults * spacing rows; backwards, a group begins last.
+template <int kResults>
+__device__ int first_result_row(const GatherParameters& parameters, int group) {
+  if constexpr (kResults == 1) return group;
+  const int spacing = parameters.spacing_size.divisor();
+  const int row = group + parameters.spacing_size.divide(group) * (kResults - 1) * spacing;
+  return parameters.spacing < 0 ? row + (kResults - 1) * spacing : row;
+}
+
+// Adds the kTaps x kTaps taps of one source channel to the results of one column.
+template <typename T, int kTaps, int kResults>
+__device__ void add_taps(const T* source, const accumulate_t<T> (&taps)[kTaps][kTaps], int y, int x,
+                         const GatherParameters& parameters, accumulate_t<T> (&sums)[kResults]) {
   const GatherAxis& height = parameters.height;
   const GatherAxis& width = parameters.width;
-  const int index = static_cast<int>(blockIdx.x) * kGatherThreads + static_cast<int>(threadIdx.x);
-  if (index >= parameters.count) return;
-  // An image in NHWC, a plane in NCHW.
-  int channel, x, y, image;
-  if constexpr (kChannelsLast) {
-    channel = index;
-    x = split(channel, parameters.channels);
-    y = split(x, parameters.columns);
-    image = split(y, parameters.rows);
-  } else {
-    x = index;
-    y = split(x, parameters.columns);
-    image = split(y, parameters.rows);
-    channel = image;
-    split(channel, parameters.channels);
-  }
-  if constexpr (kResults > 1) {
-    // Groups are numbered through each stretch of kResults * spacing rows; backwards, a group begins last.
-    const int spacing = parameters.spacing_size.divisor();
-    y += parameters.spacing_size.divide(y) * (kResults - 1) * spacing;
-    if (parameters.spacing < 0) y += (kResults - 1) * spacing;
-  }
-  const T* channel_weight = weight + static_cast<int64_t>(channel) * (kTaps * kTaps);
-  const T* channel_source = source;
-  T* channel_result = result;
-  if constexpr (kChannelsLast) {
-    channel_source +=
-        static_cast<int64_t>(image) * parameters.source.image + parameters.results_of_source.divide(channel);
-    channel_result += static_cast<int64_t>(image) * parameters.result.image + channel;
-  } else {
-    channel_source +=
-        static_cast<int64_t>(parameters.results_of_source.divide(image)) * parameters.source.channel;
-    channel_result += static_cast<int64_t>(image) * parameters.result.channel;
-  }
-  channel_source = kept(channel_source);
-
-  Accumulate taps[kTaps][kTaps];
-#pragma unroll
-  for (int i = 0; i < kTaps; ++i) {
-#pragma unroll
-    for (int j = 0; j < kTaps; ++j) taps[i][j] = static_cast<Accumulate>(channel_weight[i * kTaps + j]);
-  }
-  Accumulate sums[kResults];
-#pragma unroll
-  for (int k = 0; k < kResults; ++k) {
-    sums[k] = bias == nullptr ? Accumulate(0) : static_cast<Accumulate>(bias[channel]);
-  }
-
   const int first_row = y * height.scale + height.origin;
   const int first_column = x * width.scale + width.origin;
-  const int offset =
-      first_row * parameters.source.row + first_column * (kChannelsLast ? parameters.source.pixel : 1);
+  const int offset = first_row * parameters.source.row + first_column * parameters.source.pixel;
 #pragma unroll
   for (int i = 0; i < kTaps + kResults - 1; ++i) {
     const bool is_row = is_inside(first_row + i * height.step, height.source);
-    Accumulate values[kTaps];
+    accumulate_t<T> values[kTaps];
 #pragma unroll
     for (int j = 0; j < kTaps; ++j) {
       const bool is_source = is_row && is_inside(first_column + j * width.step, width.source);
-      values[j] = is_source
-                      ? static_cast<Accumulate>(
-                            channel_source[offset + i * parameters.row_step + j * parameters.column_step])
-                      : Accumulate(0);
+      values[j] = is_source ? static_cast<accumulate_t<T>>(
+                                  source[offset + i * parameters.row_step + j * parameters.column_step])
+                            : accumulate_t<T>(0);
     }
 #pragma unroll
     for (int k = 0; k < kResults; ++k) {
@@ -174,19 +134,139 @@ __global__ void __launch_bounds__(kGatherThreads, kTaps* kResults > 16 ? 1 : 2)
       for (int j = 0; j < kTaps; ++j) sums[k] += taps[tap][j] * values[j];
     }
   }
+}
 
+template <typename T, int kResults>
+__device__ void store_column(T* result, int y, int x, const GatherParameters& parameters,
+                             const accumulate_t<T> (&sums)[kResults]) {
 #pragma unroll
   for (int k = 0; k < kResults; ++k) {
     const int row = y + k * parameters.spacing;
-    if (is_inside(row, height.result)) {
-      channel_result[row * parameters.result.row + x * (kChannelsLast ? parameters.result.pixel : 1)] =
-          static_cast<T>(sums[k]);
+    if (is_inside(row, parameters.height.result)) {
+      result[row * parameters.result.row + x * parameters.result.pixel] = static_cast<T>(sums[k]);
     }
   }
 }
 
+constexpr int kResultsOfThread = 4;  // of the small kernels, where it does not own one
+
+constexpr int small_gather_blocks(int taps, int results) { return taps * results > 16 ? 1 : 2; }
+
+template <typename T, int kTaps, int kResults, bool kSums, bool kChannelsLast>
+__global__ void __launch_bounds__(kGatherThreads, small_gather_blocks(kTaps, kResults))
+    gather_small(const T* __restrict__ source, const T* __restrict__ weight, const T* __restrict__ bias,
+                 T* __restrict__ result, const __grid_constant__ GatherParameters parameters) {
+  using Accumulate = accumulate_t<T>;
+  const int index = static_cast<int>(blockIdx.x) * kGatherThreads + static_cast<int>(threadIdx.x);
+  if (index >= parameters.count) return;
+  // An image in NHWC, a plane in NCHW.
+  int channel, x, group, image;
+  if constexpr (kChannelsLast) {
+    channel = index;
+    x = split(channel, parameters.channels);
+    group = split(x, parameters.columns);
+    image = split(group, parameters.rows);
+    source += static_cast<int64_t>(image) * parameters.source.image +
+              parameters.results_of_source.divide(channel) * parameters.summed;
+    result += static_cast<int64_t>(image) * parameters.result.image + channel;
+  } else {
+    x = index;
+    group = split(x, parameters.columns);
+    image = split(group, parameters.rows);
+    channel = image;
+    split(channel, parameters.channels);
+    source += static_cast<int64_t>(parameters.results_of_source.divide(image) * parameters.summed) *
+              parameters.source.channel;
+    result += static_cast<int64_t>(image) * parameters.result.channel;
+  }
+  const int y = first_result_row<kResults>(parameters, group);
+
+  Accumulate sums[kResults];
+#pragma unroll
+  for (int k = 0; k < kResults; ++k) {
+    sums[k] = bias == nullptr ? Accumulate(0) : static_cast<Accumulate>(bias[channel]);
+  }
+  weight += static_cast<int64_t>(channel) * parameters.summed * (kTaps * kTaps);
+  const int summed_channels = kSums ? parameters.summed : 1;
+#pragma unroll 1
+  for (int summed = 0; summed < summed_channels; ++summed) {
+    Accumulate taps[kTaps][kTaps];
+#pragma unroll
+    for (int i = 0; i < kTaps; ++i) {
+#pragma unroll
+      for (int j = 0; j < kTaps; ++j) taps[i][j] = static_cast<Accumulate>(weight[i * kTaps + j]);
+    }
+    add_taps(kept(source), taps, y, x, parameters, sums);
+    weight += kTaps * kTaps;
+    source += parameters.source.channel;
+  }
+  store_column(result, y, x, parameters, sums);
+}
+
+// NHWC, for many results: a block owns some channels, and turns their weights once.
+template <typename T, int kTaps, bool kSums>
+__global__ void __launch_bounds__(kGatherThreads, small_gather_blocks(kTaps, kResultsOfThread))
+    gather_small_channels_last(const T* __restrict__ source, const T* __restrict__ weight,
+                               const T* __restrict__ bias, T* __restrict__ result,
+                               const __grid_constant__ GatherParameters parameters) {
+  using Accumulate = accumulate_t<T>;
+  const int lanes = static_cast<int>(blockDim.x);
+  const int rows_of_block = static_cast<int>(blockDim.y);
+  const int lane = static_cast<int>(threadIdx.x);
+  int slice = static_cast<int>(blockIdx.x);
+  const int stretch = split(slice, parameters.slices);
+  const int block_channel = slice * lanes;
+  const int channel = block_channel + lane;
+  const int channels = parameters.channels.divisor();
+
+  // [source channel of a result][tap][lane]
+  Accumulate* shared_weight = shared_memory<Accumulate>();
+  const int taps_of_channel = parameters.kernel_taps.divisor();
+  const T* block_weight = weight + static_cast<int64_t>(block_channel) * taps_of_channel;
+  const int count = min(lanes, channels - block_channel) * taps_of_channel;
+  for (int i = static_cast<int>(threadIdx.y) * lanes + lane; i < count; i += lanes * rows_of_block) {
+    int tap = i;
+    const int block_lane = split(tap, parameters.kernel_taps);
+    shared_weight[tap * lanes + block_lane] = static_cast<Accumulate>(block_weight[i]);
+  }
+  __syncthreads();
+  if (channel >= channels) return;
+
+  const Accumulate start = bias == nullptr ? Accumulate(0) : static_cast<Accumulate>(bias[channel]);
+  source += parameters.results_of_source.divide(channel) * parameters.summed;
+  result += channel;
+#pragma unroll 1
+  for (int turn = 0; turn < parameters.turns; ++turn) {
+    const int index = (stretch * parameters.turns + turn) * rows_of_block + static_cast<int>(threadIdx.y);
+    if (index >= parameters.count) return;
+    int x = index;
+    int group = split(x, parameters.columns);
+    const int image = split(group, parameters.rows);
+    const int y = first_result_row<kResultsOfThread>(parameters, group);
+    Accumulate sums[kResultsOfThread];
+#pragma unroll
+    for (int k = 0; k < kResultsOfThread; ++k) sums[k] = start;
+    const T* image_source = source + static_cast<int64_t>(image) * parameters.source.image;
+#pragma unroll 1
+    for (int summed = 0; summed < (kSums ? parameters.summed : 1); ++summed) {
+      Accumulate taps[kTaps][kTaps];
+#pragma unroll
+      for (int i = 0; i < kTaps; ++i) {
+#pragma unroll
+        for (int j = 0; j < kTaps; ++j) {
+          taps[i][j] = shared_weight[((summed * kTaps + i) * kTaps + j) * lanes + lane];
+        }
+      }
+      add_taps(kept(image_source + summed), taps, y, x, parameters, sums);
+    }
+    store_column(result + static_cast<int64_t>(image) * parameters.result.image, y, x, parameters, sums);
+  }
+}
+
+constexpr int kRowsAtATime = 3;
+
 template <typename T, int kCount, int kColumns, bool kChannelsLast>
-__global__ void __launch_bounds__(kGatherThreads)
+__global__ void __launch_bounds__(kGatherThreads, 2)
     gather_large(const T* __restrict__ source, const T* __restrict__ weight, const T* __restrict__ bias,
                  T* __restrict__ result, const __grid_constant__ GatherParameters parameters) {
   using Accumulate = accumulate_t<T>;
@@ -202,7 +282,6 @@ __global__ void __launch_bounds__(kGatherThreads)
   const int block_channel = slice * pitch;
   const int block_channels = min(pitch, parameters.channels.divisor() - block_channel);
   const int channel = block_channel + lane * kCount;
-  const int source_pixel = kChannelsLast ? parameters.source.pixel : 1;
   Accumulate* shared_weight = shared_memory<Accumulate>();
 
   for (int turn = 0; turn < parameters.turns; ++turn) {
@@ -250,21 +329,38 @@ __global__ void __launch_bounds__(kGatherThreads)
         __syncthreads();
       }
       if (!active) continue;
+      const T* group_source = kept(channel_source);
 #pragma unroll 1
       for (int first = 0; first < width.taps; first += kColumns) {
         const int first_column = columns.source + first * width.step;
-#pragma unroll 2
-        for (int i = rows.begin; i < rows.end; ++i) {
-          const int offset = (rows.source + i * height.step) * parameters.source.row;
-          const Accumulate* row_weight = first_weight + (i * parameters.weight_taps + first) * pitch;
+#pragma unroll 1
+        for (int first_row = rows.begin; first_row < rows.end; first_row += kRowsAtATime) {
+          const Accumulate* group_weight =
+              first_weight + (first_row * parameters.weight_taps + first) * pitch;
+          const int offset = (rows.source + first_row * height.step) * parameters.source.row +
+                             first_column * parameters.source.pixel;
+          Accumulate values[kRowsAtATime][kColumns][kCount] = {};
 #pragma unroll
-          for (int j = 0; j < kColumns; ++j) {
-            if (first + j < columns.begin || first + j >= columns.end) continue;
-            Accumulate taps[kCount], values[kCount];
-            load_channels(row_weight + j * pitch, taps);
-            load_channels(channel_source + (offset + (first_column + j * width.step) * source_pixel), values);
+          for (int i = 0; i < kRowsAtATime; ++i) {
 #pragma unroll
-            for (int k = 0; k < kCount; ++k) sums[k] += taps[k] * values[k];
+            for (int j = 0; j < kColumns; ++j) {
+              if (first_row + i < rows.end && first + j >= columns.begin && first + j < columns.end) {
+                load_channels(group_source + (offset + i * parameters.row_step + j * parameters.column_step),
+                              values[i][j]);
+              }
+            }
+          }
+#pragma unroll
+          for (int i = 0; i < kRowsAtATime; ++i) {
+#pragma unroll
+            for (int j = 0; j < kColumns; ++j) {
+              if (first_row + i < rows.end && first + j < columns.end) {
+                Accumulate taps[kCount];
+                load_channels(group_weight + (i * parameters.weight_taps + j) * pitch, taps);
+#pragma unroll
+                for (int k = 0; k < kCount; ++k) sums[k] += taps[k] * values[i][j][k];
+              }
+            }
           }
         }
       }
@@ -315,8 +411,6 @@ inline GatherAxis gather_axis(const Extent& extent, bool transposed) {
 }
 
 constexpr int64_t kGatherSharedBytes = 48 * 1024;
-constexpr int kResultsOfThread = 4;  // of gather_small, where it does not own one
-
 // Taps of a channel as they lie in shared memory, at most: a period may end behind the kernel.
 inline int64_t gather_shared_taps(const Geometry& geometry, bool transposed) {
   const auto taps = [transposed](const Extent& extent) {
@@ -354,6 +448,8 @@ inline GatherParameters gather_parameters(const Geometry& geometry, Layout layou
   parameters.rows = FastDivisor(parameters.height.result);
   parameters.results_of_source = FastDivisor(transposed ? 1 : multiplier);
   parameters.summed = transposed ? multiplier : 1;
+  parameters.row_step = parameters.height.step * parameters.source.row;
+  parameters.column_step = parameters.width.step * parameters.source.pixel;
   return parameters;
 }
 
@@ -373,38 +469,87 @@ inline const char* gather_name(bool transposed) {
   return transposed ? "depthwise_conv2d_input_grad" : "depthwise_conv2d";
 }
 
-template <typename T, int kTaps, int kResults, bool kChannelsLast>
+// Threads of the small kernels own kResultsOfThread results of a column.
+inline void own_columns(GatherParameters& parameters) {
+  const GatherAxis& height = parameters.height;
+  parameters.spacing = height.step / height.scale;
+  parameters.spacing_size = FastDivisor(std::abs(parameters.spacing));
+  parameters.rows =
+      FastDivisor(static_cast<int>(row_groups(height.result, parameters.spacing_size.divisor())));
+}
+
+template <typename T, int kTaps, int kResults, bool kSums, bool kChannelsLast>
 void launch_gather_small(const T* source, const T* weight, const T* bias, T* result, const Geometry& geometry,
                          bool transposed, cudaStream_t stream) {
   GatherParameters parameters =
       gather_parameters(geometry, kChannelsLast ? Layout::channels_last : Layout::contiguous, transposed);
-  const GatherAxis& height = parameters.height;
-  parameters.row_step = height.step * parameters.source.row;
-  parameters.column_step = parameters.width.step * parameters.source.pixel;
-  if constexpr (kResults > 1) {
-    parameters.spacing = height.step / height.scale;
-    parameters.spacing_size = FastDivisor(std::abs(parameters.spacing));
-    parameters.rows =
-        FastDivisor(static_cast<int>(row_groups(height.result, parameters.spacing_size.divisor())));
-  }
+  if constexpr (kResults > 1) own_columns(parameters);
   const int64_t threads_of_image =
       int64_t{parameters.channels.divisor()} * parameters.columns.divisor() * parameters.rows.divisor();
   for_each_part(source, result, parameters, geometry.batch, threads_of_image,
                 [&](int64_t images, const T* part_source, T* part_result) {
                   parameters.count = static_cast<int>(images * threads_of_image);
                   const unsigned grid = static_cast<unsigned>(ceil_divide(parameters.count, kGatherThreads));
-                  gather_small<T, kTaps, kResults, kChannelsLast><<<grid, kGatherThreads, 0, stream>>>(
+                  gather_small<T, kTaps, kResults, kSums, kChannelsLast><<<grid, kGatherThreads, 0, stream>>>(
                       part_source, weight, bias, part_result, parameters);
                 });
   check_launch(gather_name(transposed));
 }
 
+// Threads of a block, along channels and along groups of results of a channel, and slices of the channels.
+struct GatherBlock {
+  int lanes, rows, slices;
+
+  // `lane_bytes` of shared memory, `lanes_of_image` channels or groups of them, `groups` of all images.
+  GatherBlock(int64_t lane_bytes, int64_t lanes_of_image, int64_t most_lanes, int64_t groups) {
+    const int64_t fitting = std::clamp<int64_t>(kGatherSharedBytes / lane_bytes, 1, most_lanes);
+    slices = static_cast<int>(ceil_divide(lanes_of_image, fitting));
+    lanes = static_cast<int>(ceil_divide<int64_t>(lanes_of_image, slices));
+    rows = static_cast<int>(std::min<int64_t>(ceil_divide<int64_t>(groups, 32) * 32, kGatherThreads / lanes));
+  }
+
+  // The more groups a thread owns, the smaller a part of a block's work is turning the weights; but blocks
+  // must remain for all of a large device.
+  int turns(int64_t groups) const {
+    constexpr int64_t kBlocks = 2048;
+    constexpr int64_t kMostTurns = 8;
+    return static_cast<int>(
+        std::clamp<int64_t>(ceil_divide<int64_t>(groups, rows) * slices / kBlocks, 1, kMostTurns));
+  }
+};
+
+constexpr int64_t kMostGatherChannels = 64;  // of a block
+
+template <typename T, int kTaps, bool kSums>
+void launch_gather_small_channels_last(const T* source, const T* weight, const T* bias, T* result,
+                                       const Geometry& geometry, bool transposed, cudaStream_t stream) {
+  GatherParameters parameters = gather_parameters(geometry, Layout::channels_last, transposed);
+  own_columns(parameters);
+  const int taps = kTaps * kTaps * parameters.summed;
+  parameters.kernel_taps = FastDivisor(taps);
+  const int64_t lane_bytes = int64_t{sizeof(accumulate_t<T>)} * taps;
+  const int64_t groups_of_image = int64_t{parameters.columns.divisor()} * parameters.rows.divisor();
+  const char* name = gather_name(transposed);
+  for_each_part(
+      source, result, parameters, geometry.batch, groups_of_image,
+      [&](int64_t images, const T* part_source, T* part_result) {
+        const int64_t groups = images * groups_of_image;
+        const GatherBlock block(lane_bytes, parameters.channels.divisor(), kMostGatherChannels, groups);
+        parameters.count = static_cast<int>(groups);
+        parameters.slices = FastDivisor(block.slices);
+        parameters.turns = block.turns(groups);
+        const int64_t grid = ceil_divide(groups, int64_t{block.rows} * parameters.turns) * block.slices;
+        gather_small_channels_last<T, kTaps, kSums>
+            <<<grid_of(grid, name), dim3(block.lanes, block.rows),
+               static_cast<size_t>(lane_bytes * block.lanes), stream>>>(part_source, weight, bias,
+                                                                        part_result, parameters);
+      });
+  check_launch(name);
+}
+
 template <typename T, int kCount, int kColumns, bool kChannelsLast>
 void launch_gather_large(const T* source, const T* weight, const T* bias, T* result, const Geometry& geometry,
                          bool transposed, cudaStream_t stream) {
-  constexpr int64_t kBlocks = 2048;  // enough for all of a large device
-  constexpr int64_t kMostTurns = 8;
-  constexpr int64_t kMostChannels = 64;  // of a block
   GatherParameters parameters =
       gather_parameters(geometry, kChannelsLast ? Layout::channels_last : Layout::contiguous, transposed);
   const GatherAxis& height = parameters.height;
@@ -414,30 +559,24 @@ void launch_gather_large(const T* source, const T* weight, const T* bias, T* res
   parameters.weight_taps = width.taps * width.period.divisor();
   const int64_t lane_bytes = static_cast<int64_t>(sizeof(accumulate_t<T>)) * kCount * parameters.weight_taps *
                              height.taps * height.period.divisor();
-  const int64_t lanes_of_image = parameters.channels.divisor() / kCount;
-  const int64_t most_lanes =
-      kChannelsLast ? std::clamp<int64_t>(kGatherSharedBytes / lane_bytes, 1, kMostChannels / kCount) : 1;
-  const int slices = static_cast<int>(ceil_divide(lanes_of_image, most_lanes));
-  const int lanes = static_cast<int>(ceil_divide<int64_t>(lanes_of_image, slices));
-  parameters.slices = FastDivisor(slices);
   const int64_t pixels_of_image = int64_t{parameters.columns.divisor()} * parameters.rows.divisor();
   const char* name = gather_name(transposed);
-  for_each_part(
-      source, result, parameters, geometry.batch, pixels_of_image,
-      [&](int64_t images, const T* part_source, T* part_result) {
-        const int64_t pixels = images * pixels_of_image;
-        parameters.count = static_cast<int>(pixels);
-        const int rows = static_cast<int>(
-            std::min<int64_t>(ceil_divide<int64_t>(pixels, 32) * 32, kGatherThreads / lanes));
-        const int64_t blocks = ceil_divide(pixels, int64_t{rows}) * slices;
-        // The more turns, the smaller a part of a block's work is turning the weights.
-        parameters.turns = static_cast<int>(
-            parameters.summed > 1 ? 1 : std::clamp<int64_t>(blocks / kBlocks, 1, kMostTurns));
-        const int64_t grid = ceil_divide(pixels, int64_t{rows} * parameters.turns) * slices;
-        gather_large<T, kCount, kColumns, kChannelsLast>
-            <<<grid_of(grid, name), dim3(lanes, rows), static_cast<size_t>(lane_bytes * lanes), stream>>>(
-                part_source, weight, bias, part_result, parameters);
-      });
+  for_each_part(source, result, parameters, geometry.batch, pixels_of_image,
+                [&](int64_t images, const T* part_source, T* part_result) {
+                  const int64_t pixels = images * pixels_of_image;
+                  const GatherBlock block(lane_bytes, parameters.channels.divisor() / kCount,
+                                          kChannelsLast ? kMostGatherChannels / kCount : 1, pixels);
+                  parameters.count = static_cast<int>(pixels);
+                  parameters.slices = FastDivisor(block.slices);
+                  // The weights of one source channel of several are turned again in each turn.
+                  parameters.turns = parameters.summed > 1 ? 1 : block.turns(pixels);
+                  const int64_t grid =
+                      ceil_divide(pixels, int64_t{block.rows} * parameters.turns) * block.slices;
+                  gather_large<T, kCount, kColumns, kChannelsLast>
+                      <<<grid_of(grid, name), dim3(block.lanes, block.rows),
+                         static_cast<size_t>(lane_bytes * block.lanes), stream>>>(part_source, weight, bias,
+                                                                                  part_result, parameters);
+                });
   check_launch(name);
 }
 
@@ -458,23 +597,33 @@ void launch_gather(const T* source, const T* weight, const T* bias, T* result, c
     launcher(source, weight, bias, result, geometry, transposed, stream);
   };
   const bool has_phases = transposed && (height.stride > 1 || width.stride > 1);
-  const bool sums_channels = transposed && geometry.multiplier > 1;
   const bool is_small = height.kernel == width.kernel && (height.kernel == 3 || height.kernel == 5);
-  if (is_small && !has_phases && !sums_channels && !(channels_last && many)) {
-    if (channels_last) {
-      return launch(height.kernel == 3 ? launch_gather_small<T, 3, 1, true>
-                                       : launch_gather_small<T, 5, 1, true>);
-    }
-    if constexpr (!std::is_same_v<T, double>) {
-      // Results of a thread lie a dilation apart: most of them must lie in the image.
-      if (many && height.dilation % height.stride == 0 &&
-          row_groups(rows, height.dilation / height.stride) * kResultsOfThread * 3 <= rows * 4) {
-        return launch(height.kernel == 3 ? launch_gather_small<T, 3, kResultsOfThread, false>
-                                         : launch_gather_small<T, 5, kResultsOfThread, false>);
+  // Results of a thread lie a dilation apart: most of them must lie in the image. The weights of all summed
+  // channels lie in shared memory at once.
+  const int64_t summed_taps = geometry.taps() * (transposed ? geometry.multiplier : 1);
+  const bool shares_sources =
+      !std::is_same_v<T, double> && !has_phases && height.dilation % height.stride == 0 &&
+      row_groups(rows, height.dilation / height.stride) * kResultsOfThread * 3 <= rows * 4 &&
+      summed_taps * int64_t{sizeof(accumulate_t<T>)} <= kGatherSharedBytes;
+  if (is_small && !has_phases && (!many || shares_sources || !channels_last)) {
+    const auto with_sums = [&](auto taps, auto sums) {
+      constexpr int kTaps = taps;
+      constexpr bool kSums = sums;
+      if constexpr (!std::is_same_v<T, double>) {
+        if (many && shares_sources) {
+          return launch(channels_last ? launch_gather_small_channels_last<T, kTaps, kSums>
+                                      : launch_gather_small<T, kTaps, kResultsOfThread, kSums, false>);
+        }
       }
-    }
-    return launch(height.kernel == 3 ? launch_gather_small<T, 3, 1, false>
-                                     : launch_gather_small<T, 5, 1, false>);
+      launch(channels_last ? launch_gather_small<T, kTaps, 1, kSums, true>
+                           : launch_gather_small<T, kTaps, 1, kSums, false>);
+    };
+    const auto with_taps = [&](auto taps) {
+      return transposed && geometry.multiplier > 1 ? with_sums(taps, std::true_type{})
+                                                   : with_sums(taps, std::false_type{});
+    };
+    return height.kernel == 3 ? with_taps(std::integral_constant<int, 3>{})
+                              : with_taps(std::integral_constant<int, 5>{});
   }
   const bool narrow = gather_axis(width, transposed).taps <= 3;
   if (!channels_last) {
