@@ -122,9 +122,8 @@ __device__ void add_taps(const T* source, const accumulate_t<T> (&taps)[kTaps][k
 #pragma unroll
     for (int j = 0; j < kTaps; ++j) {
       const bool is_source = is_row && is_inside(first_column + j * width.step, width.source);
-      values[j] = is_source ? static_cast<accumulate_t<T>>(
-                                  source[offset + i * parameters.row_step + j * parameters.column_step])
-                            : accumulate_t<T>(0);
+      values[j] =
+          load_if(is_source, source + (offset + i * parameters.row_step + j * parameters.column_step));
     }
 #pragma unroll
     for (int k = 0; k < kResults; ++k) {
@@ -200,7 +199,7 @@ __global__ void __launch_bounds__(kGatherThreads, small_gather_blocks(kTaps, kRe
     weight += kTaps * kTaps;
     source += parameters.source.channel;
   }
-  store_column(result, y, x, parameters, sums);
+  store_column(kept(result), y, x, parameters, sums);
 }
 
 // NHWC, for many results: a block owns some channels, and turns their weights once.
@@ -259,11 +258,10 @@ __global__ void __launch_bounds__(kGatherThreads, small_gather_blocks(kTaps, kRe
       }
       add_taps(kept(image_source + summed), taps, y, x, parameters, sums);
     }
-    store_column(result + static_cast<int64_t>(image) * parameters.result.image, y, x, parameters, sums);
+    store_column(kept(result + static_cast<int64_t>(image) * parameters.result.image), y, x, parameters,
+                 sums);
   }
 }
-
-constexpr int kRowsAtATime = 3;
 
 template <typename T, int kCount, int kColumns, bool kChannelsLast>
 __global__ void __launch_bounds__(kGatherThreads, 2)
@@ -332,35 +330,26 @@ __global__ void __launch_bounds__(kGatherThreads, 2)
       const T* group_source = kept(channel_source);
 #pragma unroll 1
       for (int first = 0; first < width.taps; first += kColumns) {
-        const int first_column = columns.source + first * width.step;
-#pragma unroll 1
-        for (int first_row = rows.begin; first_row < rows.end; first_row += kRowsAtATime) {
-          const Accumulate* group_weight =
-              first_weight + (first_row * parameters.weight_taps + first) * pitch;
-          const int offset = (rows.source + first_row * height.step) * parameters.source.row +
-                             first_column * parameters.source.pixel;
-          Accumulate values[kRowsAtATime][kColumns][kCount] = {};
+        bool is_column[kColumns];
 #pragma unroll
-          for (int i = 0; i < kRowsAtATime; ++i) {
+        for (int j = 0; j < kColumns; ++j)
+          is_column[j] = first + j >= columns.begin && first + j < columns.end;
+        const int offset = rows.source * parameters.source.row +
+                           (columns.source + first * width.step) * parameters.source.pixel;
+        const Accumulate* group_weight = kept_shared(first_weight + first * pitch);
+        // Three rows of three columns are in flight together, or two of more.
+#pragma unroll(kColumns == 3 ? 3 : 2)
+        for (int i = rows.begin; i < rows.end; ++i) {
+          const Accumulate* row_weight = group_weight + i * (parameters.weight_taps * pitch);
+          const int row_offset = offset + i * parameters.row_step;
 #pragma unroll
-            for (int j = 0; j < kColumns; ++j) {
-              if (first_row + i < rows.end && first + j >= columns.begin && first + j < columns.end) {
-                load_channels(group_source + (offset + i * parameters.row_step + j * parameters.column_step),
-                              values[i][j]);
-              }
-            }
-          }
+          for (int j = 0; j < kColumns; ++j) {
+            if (!is_column[j]) continue;
+            Accumulate taps[kCount], values[kCount];
+            load_channels(row_weight + j * pitch, taps);
+            load_channels(group_source + (row_offset + j * parameters.column_step), values);
 #pragma unroll
-          for (int i = 0; i < kRowsAtATime; ++i) {
-#pragma unroll
-            for (int j = 0; j < kColumns; ++j) {
-              if (first_row + i < rows.end && first + j < columns.end) {
-                Accumulate taps[kCount];
-                load_channels(group_weight + (i * parameters.weight_taps + j) * pitch, taps);
-#pragma unroll
-                for (int k = 0; k < kCount; ++k) sums[k] += taps[k] * values[i][j][k];
-              }
-            }
+            for (int k = 0; k < kCount; ++k) sums[k] += taps[k] * values[k];
           }
         }
       }
@@ -597,7 +586,8 @@ void launch_gather(const T* source, const T* weight, const T* bias, T* result, c
     launcher(source, weight, bias, result, geometry, transposed, stream);
   };
   const bool has_phases = transposed && (height.stride > 1 || width.stride > 1);
-  const bool is_small = height.kernel == width.kernel && (height.kernel == 3 || height.kernel == 5);
+  const bool is_small =
+      height.kernel == width.kernel && (height.kernel == 3 || height.kernel == 5 || height.kernel == 7);
   // Results of a thread lie a dilation apart: most of them must lie in the image. The weights of all summed
   // channels lie in shared memory at once.
   const int64_t summed_taps = geometry.taps() * (transposed ? geometry.multiplier : 1);
@@ -605,7 +595,8 @@ void launch_gather(const T* source, const T* weight, const T* bias, T* result, c
       !std::is_same_v<T, double> && !has_phases && height.dilation % height.stride == 0 &&
       row_groups(rows, height.dilation / height.stride) * kResultsOfThread * 3 <= rows * 4 &&
       summed_taps * int64_t{sizeof(accumulate_t<T>)} <= kGatherSharedBytes;
-  if (is_small && !has_phases && (!many || shares_sources || !channels_last)) {
+  if (is_small && !has_phases &&
+      (many ? shares_sources || (!channels_last && height.kernel <= 5) : height.kernel <= 5)) {
     const auto with_sums = [&](auto taps, auto sums) {
       constexpr int kTaps = taps;
       constexpr bool kSums = sums;
@@ -615,29 +606,44 @@ void launch_gather(const T* source, const T* weight, const T* bias, T* result, c
                                       : launch_gather_small<T, kTaps, kResultsOfThread, kSums, false>);
         }
       }
-      launch(channels_last ? launch_gather_small<T, kTaps, 1, kSums, true>
-                           : launch_gather_small<T, kTaps, 1, kSums, false>);
+      if constexpr (kTaps <= 5) {
+        launch(channels_last ? launch_gather_small<T, kTaps, 1, kSums, true>
+                             : launch_gather_small<T, kTaps, 1, kSums, false>);
+      }
     };
     const auto with_taps = [&](auto taps) {
       return transposed && geometry.multiplier > 1 ? with_sums(taps, std::true_type{})
                                                    : with_sums(taps, std::false_type{});
     };
-    return height.kernel == 3 ? with_taps(std::integral_constant<int, 3>{})
-                              : with_taps(std::integral_constant<int, 5>{});
+    switch (height.kernel) {
+      case 3:
+        return with_taps(std::integral_constant<int, 3>{});
+      case 5:
+        return with_taps(std::integral_constant<int, 5>{});
+      default:
+        return with_taps(std::integral_constant<int, 7>{});
+    }
   }
-  const bool narrow = gather_axis(width, transposed).taps <= 3;
-  if (!channels_last) {
-    return launch(narrow ? launch_gather_large<T, 1, 3, false> : launch_gather_large<T, 1, 5, false>);
-  }
+  // Columns of taps at a time, so that few are missing.
+  const auto launch_large = [&](auto count, auto is_channels_last) {
+    constexpr int kCount = count;
+    constexpr bool kChannelsLast = is_channels_last;
+    const int taps = gather_axis(width, transposed).taps;
+    if (taps <= 3) return launch(launch_gather_large<T, kCount, 3, kChannelsLast>);
+    const bool fives = ceil_divide(taps, 5) * 5 <= ceil_divide(taps, 4) * 4;
+    launch(fives ? launch_gather_large<T, kCount, 5, kChannelsLast>
+                 : launch_gather_large<T, kCount, 4, kChannelsLast>);
+  };
+  constexpr std::integral_constant<int, 1> kOneChannel;
+  if (!channels_last) return launch_large(kOneChannel, std::false_type{});
   if constexpr (!std::is_same_v<T, double>) {
     if (can_take_four_channels<T>(geometry, source, result) &&
         gather_shared_taps(geometry, transposed) * kChannels * int64_t{sizeof(accumulate_t<T>)} <=
             kGatherSharedBytes) {
-      return launch(narrow ? launch_gather_large<T, kChannels, 3, true>
-                           : launch_gather_large<T, kChannels, 5, true>);
+      return launch_large(std::integral_constant<int, kChannels>{}, std::true_type{});
     }
   }
-  launch(narrow ? launch_gather_large<T, 1, 3, true> : launch_gather_large<T, 1, 5, true>);
+  launch_large(kOneChannel, std::true_type{});
 }
 
 }  // namespace torchgraft::depthwise::cuda

@@ -1,13 +1,13 @@
 // Weight gradient for any geometry, layout and dtype, 32 bits inside an image.
 //
-// A block owns some channels, a group of taps (3 x 3, 5 x 5 or 1 x 5) and a chunk of the output pixels of all
-// images; a thread owns that group of taps of one channel, at every so-manyeth place of the chunk, with its
-// sums in registers. A place is one pixel, or four of a column that lie a dilation apart, so that they share
-// rows of the input: 22 loads for 36 multiply-adds of 3 x 3 taps, 44 for 100 of 5 x 5. In NHWC a power of two
-// of lanes lies along channels, in NCHW all lie along places. At the end lanes of one channel are added up by
-// shuffles and warps through shared memory, in a fixed order. Where one chunk will do, the block writes the
-// gradient itself: for small problems a second pass costs more than parallelism gains. Else there are enough
-// chunks to fill a large device, added up by a second pass (cuda_weight_grad_sums.cuh).
+// A block owns some channels, a group of taps (3 x 3, 5 x 5, 7 x 7 or 1 x 5) and a chunk of the output pixels
+// of all images; a thread owns that group of taps of one channel, at every so-manyeth place of the chunk,
+// with its sums in registers. A place is one pixel, or four of a column that lie a dilation apart, so that
+// they share rows of the input: 22 loads for 36 multiply-adds of 3 x 3 taps, 44 for 100 of 5 x 5. In NHWC a
+// power of two of lanes lies along channels, in NCHW all lie along places. At the end lanes of one channel
+// are added up by shuffles and warps through shared memory, in a fixed order. Where one chunk will do, the
+// block writes the gradient itself: for small problems a second pass costs more than parallelism gains. Else
+// there are enough chunks to fill a large device, added up by a second pass (cuda_weight_grad_sums.cuh).
 //
 // Bound by instructions, some 50 a pixel for 3 x 3 taps and 90 for 5 x 5: (64,96,56x56,k3,dilation 2)
 // predicted 0.04 ms fp32 and bf16 (floors 0.037 and 0.019).
@@ -100,9 +100,8 @@ __global__ void __launch_bounds__(Group::kMostThreads, 1)
       Accumulate grads[Group::kPixels];
 #pragma unroll
       for (int k = 0; k < Group::kPixels; ++k) {
-        grads[k] = k == 0 || y + k * parameters.spacing.divisor() < parameters.output_height
-                       ? static_cast<Accumulate>(grads_of_place[grad_offset + k * parameters.grad_step])
-                       : Accumulate(0);
+        grads[k] = load_if(k == 0 || y + k * parameters.spacing.divisor() < parameters.output_height,
+                           grads_of_place + (grad_offset + k * parameters.grad_step));
       }
       const int column = x * parameters.stride_x + first_x;
       const int row = y * parameters.stride_y + first_y;
@@ -117,9 +116,8 @@ __global__ void __launch_bounds__(Group::kMostThreads, 1)
         for (int j = 0; j < Group::kColumns; ++j) {
           const bool is_source =
               is_row && is_inside(column + j * parameters.dilation_x, parameters.input_width);
-          values[j] = is_source ? static_cast<Accumulate>(
-                                      window[offset + i * parameters.row_step + j * parameters.column_step])
-                                : Accumulate(0);
+          values[j] =
+              load_if(is_source, window + (offset + i * parameters.row_step + j * parameters.column_step));
         }
 #pragma unroll
         for (int k = 0; k < Group::kPixels; ++k) {
@@ -341,14 +339,19 @@ void launch_weight_grad_general(const T* output_grad, const T* input, T* weight_
   };
   if constexpr (!std::is_same_v<T, double>) {
     using Small = TapGroup<3, 3, 4>;
-    using Large = TapGroup<5, 5, 4>;
+    using Middle = TapGroup<5, 5, 4>;
+    using Large = TapGroup<7, 7, 4>;
     const Extent& height = geometry.height;
     if (height.dilation % height.stride == 0) {
       const GroupedPlaces<Small> places(geometry);
       // Pixels of a place lie a dilation apart: most of them must lie in the image.
       if (places.rows * Small::kPixels * 3 <= height.output * 4) {
-        return launch_group(places.loads() <= GroupedPlaces<Large>(geometry).loads() ? launch<T, Small>
-                                                                                     : launch<T, Large>);
+        const int64_t small = places.loads();
+        const int64_t middle = GroupedPlaces<Middle>(geometry).loads();
+        const int64_t large = GroupedPlaces<Large>(geometry).loads();
+        return launch_group(small <= middle && small <= large ? launch<T, Small>
+                            : middle <= large                 ? launch<T, Middle>
+                                                              : launch<T, Large>);
       }
     }
   }
