@@ -29,7 +29,8 @@ struct TapGroup {
   static constexpr int kPixels = kPixelCount;
   static constexpr int kWindow = kPixels + kRows - 1;  // rows of the input under a place
   static constexpr int kLoads = kWindow * kColumns + kPixels;
-  static constexpr int kMostThreads = kTaps * kPixels > 36 ? 512 : 1024;
+  // As many as may have the registers for all loads of a place.
+  static constexpr int kMostThreads = kTaps > 25 ? 256 : kTaps * kPixels > 36 ? 512 : 1024;
 };
 
 // What lies between neighbours, in elements; a row and a pixel are of the same image.
@@ -205,9 +206,15 @@ struct GeneralPlan {
   Chunks chunks;  // of places
 };
 
+// A warp's sums, of as many channels as it has.
+template <typename T, typename Group>
+int64_t general_shared_bytes(int lane_bits, int threads) {
+  return int64_t{sizeof(accumulate_t<T>)} * Group::kTaps * ((threads / 32) << lane_bits);
+}
+
 // The plan that takes the fewest cycles of a large device by a rough count.
-template <typename Group>
-GeneralPlan make_general_plan(const Geometry& geometry, Layout layout, size_t element_bytes) {
+template <typename T, typename Group>
+GeneralPlan make_general_plan(const Geometry& geometry, Layout layout) {
   constexpr int kManyThreads = 256;  // of a block, where there are many blocks
   constexpr int64_t kMultiprocessors = 132;
   constexpr int64_t kThreadsOfMultiprocessor = 1024;  // that are resident at once
@@ -227,7 +234,7 @@ GeneralPlan make_general_plan(const Geometry& geometry, Layout layout, size_t el
     const int64_t lines =
         layout == Layout::contiguous
             ? 2
-            : std::min(pixels, ceil_divide<int64_t>(pixels * channels * element_bytes, kLineBytes));
+            : std::min(pixels, ceil_divide<int64_t>(pixels * channels * int64_t{sizeof(T)}, kLineBytes));
     const int64_t busy = Group::kLoads * std::max<int64_t>(lines, 2) * (threads / 32);
     const int64_t together = kThreadsOfMultiprocessor / threads;  // blocks of a multiprocessor
     const int64_t rounds = ceil_divide(blocks, kMultiprocessors * together);
@@ -240,6 +247,8 @@ GeneralPlan make_general_plan(const Geometry& geometry, Layout layout, size_t el
   GeneralPlan best = {};
   int64_t least = INT64_MAX;
   const auto take = [&](int lane_bits, int threads, const Chunks& chunks) {
+    constexpr int64_t kSharedBytes = 48 * 1024;
+    if (general_shared_bytes<T, Group>(lane_bits, threads) > kSharedBytes) return;
     const int64_t needed = cycles(lane_bits, threads, chunks);
     if (needed >= least) return;
     least = needed;
@@ -262,7 +271,7 @@ void launch(const T* output_grad, const T* input, T* weight_grad, accumulate_t<T
   const Extent& height = geometry.height;
   const Extent& width = geometry.width;
   const GroupedPlaces<Group> grouped(geometry);
-  const GeneralPlan plan = make_general_plan<Group>(geometry, layout, sizeof(T));
+  const GeneralPlan plan = make_general_plan<T, Group>(geometry, layout);
   const auto number = [](int64_t value) { return static_cast<int>(value); };
   const auto pitches = [&](int64_t channels, int64_t image_height, int64_t image_width) {
     const int64_t plane = image_height * image_width;
@@ -302,8 +311,7 @@ void launch(const T* output_grad, const T* input, T* weight_grad, accumulate_t<T
   parameters.places_of_chunk = number(plan.chunks.units_of_chunk);
   parameters.single_chunk = plan.chunks.count == 1;
   const int64_t blocks = checked_product(slices * grouped.groups, plan.chunks.count, name);
-  const size_t bytes =
-      sizeof(accumulate_t<T>) * Group::kTaps * static_cast<size_t>((plan.threads / 32) << plan.lane_bits);
+  const size_t bytes = static_cast<size_t>(general_shared_bytes<T, Group>(plan.lane_bits, plan.threads));
   weight_grad_general<T, Group><<<grid_of(blocks, name), plan.threads, bytes, stream>>>(
       output_grad, input, weight_grad, partial, parameters);
   check_launch(name);
