@@ -36,7 +36,7 @@ from torchgraft.benchmarking.timing import Ratio, Stopwatch, Time
 from torchgraft.checking.subject import Subject
 from torchgraft.cli import app
 from torchgraft.precision import equal_precision
-from torchgraft.sampling import Benchmark, Drawn, Sample, Samples
+from torchgraft.sampling import Benchmark, Drawn, Large, Sample, Samples
 
 CPU = torch.device("cpu")
 # So high that nothing is faster.
@@ -62,8 +62,8 @@ def twice():
     return declare("twice", lambda input: 2 * input)
 
 
-def candidate(operator, against=(), rivals=None, direction="forward"):
-    benchmark = Benchmark(Sample("a few", (Drawn((33, 7)),)), "sizes")
+def candidate(operator, against=(), rivals=None, direction="forward", large=None):
+    benchmark = Benchmark(Sample("a few", (Drawn((33, 7)),)), "sizes", large=large)
     samples = Samples((benchmark.sample,), benchmarks=(benchmark,), rivals=rivals or {})
     return Candidate(operator, samples, benchmark, torch.float32, CPU, direction, tuple(against))
 
@@ -119,6 +119,14 @@ class TestRefusals:
         assert "the result is wrong" in row.problem
         assert row.rivals["reference"].ratio is None
         assert math.isnan(row.share)
+
+    @pytest.mark.parametrize(("wrong_from", "refused"), [(32, True), (0, True), (33, False)])
+    def test_of_a_large_result_parts_are_verified(self, wrong_from, refused):
+        operator = declare(
+            f"wrong_from_{wrong_from}", lambda input: 2 * input + (torch.arange(33) >= wrong_from)[:, None]
+        )
+        row = measure(candidate(operator, large=Large(Sample("a few", (Drawn((33, 7)),)))), STOPWATCH, ROOFS)
+        assert ("of the first dimension on is wrong" in row.problem) == refused
 
     def test_a_result_that_ours_remembered_refuses_the_row(self):
         operator = declare("remembering", remembering(lambda input: 2 * input))
