@@ -18,6 +18,7 @@ from reports import ENVIRONMENT, make_report, make_row
 from torchgraft import Operator
 from torchgraft.benchmarking import models, suite
 from torchgraft.benchmarking.card import read_card
+from torchgraft.benchmarking.explaining import short_name
 from torchgraft.benchmarking.live import LiveBench, print_report, print_suite
 from torchgraft.benchmarking.measuring import Candidate, measure
 from torchgraft.benchmarking.models import Model, Variant, measure_model
@@ -159,6 +160,46 @@ class TestRefusals:
         assert row.time
         assert row.fallbacks
         assert any(line.startswith("no kernel ran: a few") for line in refusals([row]))
+
+
+class TestExplain:
+    """What serves a call is told on request."""
+
+    @pytest.mark.parametrize(
+        ("launched", "shown"),
+        [
+            (
+                "void ours::cuda::(anonymous namespace)::planes<float, ours::Patch<3, 1> >(float*, int)",
+                "planes<float, Patch<3, 1> >",
+            ),
+            (
+                "void at::native::vectorized<4, at::Add<float>, Array<char*, 3ul> >(int, Array<char*, 3ul>)",
+                "vectorized<4, Add<float>, Array<char*, 3ul> >",
+            ),
+            ("void planes<(int)3, (bool)0>(float const*)", "planes<3, 0>"),
+            ("cutlass_80_tensorop_s1688", "cutlass_80_tensorop_s1688"),
+            ("aten::mkldnn_convolution", "aten::mkldnn_convolution"),
+        ],
+    )
+    def test_a_kernel_has_a_short_name(self, launched, shown):
+        assert short_name(launched) == shown
+
+    def test_a_row_names_what_serves_each_contender(self, twice):
+        rivals = {"pytorch": lambda input: input.sin().cos()}
+        asked = replace(candidate(twice, ("pytorch",), rivals), explained=True)
+        row = measure(asked, STOPWATCH, ROOFS)
+        assert {"aten::sin", "aten::cos"} <= {each.name for each in row.served["pytorch"]}
+        assert row.served["ours"]
+        assert not measure(replace(asked, explained=False), STOPWATCH, ROOFS).served
+
+    def test_it_is_printed_and_outlives_json(self, twice):
+        row = measure(replace(candidate(twice), explained=True), STOPWATCH, ROOFS)
+        console = Console(file=io.StringIO(), width=100)
+        print_suite(console, [row])
+        assert re.search(r"ours +[\d.,]+ us  (aten|bench_test)::", console.file.getvalue())
+        report = make_report([row])
+        read = report_from_dict(json.loads(json.dumps(report.as_dict())))
+        assert read.rows[0].served == row.served
 
 
 class TestPlan:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
+from torchgraft.benchmarking.explaining import explain
 from torchgraft.benchmarking.results import RivalResult, Row
 from torchgraft.benchmarking.roofs import Roofs
 from torchgraft.benchmarking.timing import Stopwatch, Timing, ratio_of, summarise
@@ -38,6 +39,7 @@ class Candidate:
         device: on this device.
         direction: 'forward'; or 'backward', the gradients of all tensor arguments.
         against: the rivals to be timed beside it.
+        explained: whether the row says what serves each call.
     """
 
     operator: Operator
@@ -47,6 +49,7 @@ class Candidate:
     device: torch.device
     direction: str = "forward"
     against: tuple[str, ...] = ()
+    explained: bool = False
 
     @property
     def dtype_name(self) -> str:
@@ -78,6 +81,9 @@ def measure(candidate: Candidate, stopwatch: Stopwatch, roofs: Roofs) -> Row:
                 refused[name] = problem
                 del contenders[name]
         timings = stopwatch.time(contenders) if "ours" in contenders else {}
+        served = {}
+        if candidate.explained:
+            served = {name: explain(call, candidate.device) for name, call in contenders.items() if name != "again"}
         verify = _verifier(candidate, arguments)
         refused |= {
             name: problem
@@ -89,7 +95,7 @@ def measure(candidate: Candidate, stopwatch: Stopwatch, roofs: Roofs) -> Row:
             for each in fallbacks()
             if each.operator == candidate.operator.qualified_name and each.calls > before.get(each[:4], 0)
         ]
-    return _row(candidate, arguments, timings, refused, roofs, fell_back)
+    return replace(_row(candidate, arguments, timings, refused, roofs, fell_back), served=served)
 
 
 def refuse(candidate: Candidate, problem: str, roofs: Roofs) -> Row:
