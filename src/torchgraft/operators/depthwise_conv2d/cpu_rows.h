@@ -16,6 +16,11 @@ namespace torchgraft::depthwise::cpu {
 
 constexpr int64_t ceil_div(int64_t dividend, int64_t divisor) { return (dividend + divisor - 1) / divisor; }
 
+// Rounded down below zero too.
+constexpr int64_t floor_div(int64_t dividend, int64_t divisor) {
+  return dividend / divisor - (dividend % divisor < 0);
+}
+
 inline constexpr int64_t kMostLanes = 16;
 
 // Bytes of a vector register on this machine.
