@@ -42,7 +42,8 @@ struct Row {
   int64_t step;
   int64_t tap_step;
   int64_t taps;
-  const A* bias;  // a vector each
+  const A* bias;    // a vector each
+  bool accumulate;  // onto the outputs, instead of the bias
   A* outputs;
   int64_t output_step;  // elements from a pixel to the next
   int64_t count;        // pixels
@@ -92,10 +93,10 @@ TORCHGRAFT_INLINE void add_tap(V (&sums)[kPixels], const A* source, int64_t sour
 }
 
 // kPixels pixels from `pixel` on of all of the row's vectors. kTaps 0: any number of taps. kStep 0: any step,
-// and any between taps.
+// and any between taps. The first `done` of the pixels have been stored before.
 template <int kTaps, int kStep, int kPixels, bool kInside, typename V, typename A>
 struct Tile {
-  static TORCHGRAFT_INLINE void run(const Row<A>& row, int64_t pixel) {
+  static TORCHGRAFT_INLINE void run(const Row<A>& row, int64_t pixel, int64_t done) {
     constexpr int kLanes = sizeof(V) / sizeof(A);
     const int64_t first = row.first_position + pixel * row.step;
     const int64_t source_step = row.source_step;
@@ -103,9 +104,15 @@ struct Tile {
     const int64_t width = row.width;
     const int64_t taps = row.taps;
     for (int64_t vector = 0; vector < row.vectors; ++vector) {
+      A* const outputs = row.outputs + pixel * row.output_step + vector * kLanes;
       V sums[kPixels];
-      load(sums[0], row.bias + vector * kLanes);
-      TORCHGRAFT_UNROLL for (int p = 1; p < kPixels; ++p) sums[p] = sums[0];
+      if (row.accumulate) {
+        const A* from = outputs;
+        TORCHGRAFT_UNROLL for (int p = 0; p < kPixels; ++p, advance(from, row.output_step)) load(sums[p], from);
+      } else {
+        load(sums[0], row.bias + vector * kLanes);
+        TORCHGRAFT_UNROLL for (int p = 1; p < kPixels; ++p) sums[p] = sums[0];
+      }
       for (int64_t r = 0; r < row.kernel_rows; ++r) {
         const A* source = row.sources[r] + row.source_offset + vector * kLanes;
         const A* kernel = row.kernels[r] + row.kernel_offset + vector * row.vector_step;
@@ -129,8 +136,10 @@ struct Tile {
           }
         }
       }
-      A* to = row.outputs + pixel * row.output_step + vector * kLanes;
-      TORCHGRAFT_UNROLL for (int p = 0; p < kPixels; ++p, advance(to, row.output_step)) store(sums[p], to);
+      A* to = outputs;
+      TORCHGRAFT_UNROLL for (int p = 0; p < kPixels; ++p, advance(to, row.output_step)) {
+        if (p >= done) store(sums[p], to);
+      }
     }
   }
 };
@@ -143,9 +152,9 @@ TORCHGRAFT_INLINE void correlate_pixels(const Row<A>& row, int64_t begin, int64_
     const int64_t first = row.first_position + at * row.step;
     const int64_t last = first + (kPixels - 1) * row.step + (row.taps - 1) * row.tap_step;
     if (first >= 0 && last < row.width) {
-      Compiled<kVectorBytes>::template call<Tile<kTaps, kStep, kPixels, true, V, A>>(row, at);
+      Compiled<kVectorBytes>::template call<Tile<kTaps, kStep, kPixels, true, V, A>>(row, at, pixel - at);
     } else {
-      Compiled<kVectorBytes>::template call<Tile<kTaps, kStep, kPixels, false, V, A>>(row, at);
+      Compiled<kVectorBytes>::template call<Tile<kTaps, kStep, kPixels, false, V, A>>(row, at, pixel - at);
     }
   }
 }
@@ -218,15 +227,14 @@ TORCHGRAFT_INLINE void dispatch_lanes(const Row<A>& row) {
 TORCHGRAFT_VECTOR_CLONES(void run_row(const Row<float>& row), dispatch_lanes<kVectorBytes>(row);)
 TORCHGRAFT_VECTOR_CLONES(void run_row(const Row<double>& row), dispatch_lanes<kVectorBytes>(row);)
 
-// Bytes of the source that a band may span, so that it stays in L2 while it is worked on; that the rows may
-// which one row of outputs reads, over all channels; and that they may for the channels that are taken along,
-// to stay in L1.
+// Bytes of the source that a band may span, so that it stays in L2 while it is worked on; and those that a row of
+// outputs may read, of the source and of kernels, so that they stay in L1 from one row to the next.
 constexpr int64_t kBandBytes = 256 * 1024;
-constexpr int64_t kSliceBytes = 192 * 1024;
-constexpr int64_t kTileBytes = 40 * 1024;
-// Columns and vectors below which there is no gain in less.
-constexpr int64_t kLeastSlice = 16;
-constexpr int64_t kLeastVectors = 4;
+constexpr int64_t kRowBytes = 36 * 1024;
+// Columns below which there is no gain in less, and vectors that are taken along where they lie side by side in
+// memory, which is read in pieces of as many.
+constexpr int64_t kLeastSlice = 28;
+constexpr int64_t kMostVectors = 4;
 // Pixels below which a row is not cut by the remainders of a dilation.
 constexpr int64_t kLeastPart = 4;
 // Units of work that there should be, whatever the number of threads, and multiply-adds that are worth a
@@ -294,31 +302,39 @@ class Correlator {
     std::vector<const A*> kernel_rows;
   };
 
-  // Cuts the destination to the sizes of caches. Where rows are read from the tensor itself, a row of outputs
-  // takes several vectors of channels along, so that memory is read in longer pieces.
+  // Cuts the destination, and the kernel's rows, to the sizes of caches. Where rows are read from the tensor
+  // itself, a row of outputs takes several vectors of channels along, so that memory is read in longer pieces.
   void plan() {
     const bool direct =
         layout_ == Layout::channels_last && std::is_same_v<T, A> && correlation_.multiplier == 1;
     const Direction& height = correlation_.height;
     const Direction& width = correlation_.width;
     const Phase& column = width.phases[0];
-    // Bytes of one vector of channels of the source: in a row, and in the rows that a row of outputs reads.
-    const auto row_bytes = [&](int64_t columns) {
+    const int64_t vector = lanes_ * static_cast<int64_t>(sizeof(A));
+    // Of one vector of channels: bytes that so many outputs of a row read of a row of the source.
+    const auto source_bytes = [&](int64_t columns) {
       const int64_t outputs = ceil_div(columns, width.phases.size());
       const int64_t met =
           (outputs - 1) * column.step + std::max<int64_t>(column.taps - 1, 0) * column.tap_step + 1;
-      return std::min(met, width.source) * lanes_ * static_cast<int64_t>(sizeof(A));
+      return std::min(met, width.source) * vector;
     };
-    const auto tile_bytes = [&](int64_t columns) {
-      return row_bytes(columns) * std::max<int64_t>(height.phases[0].taps, 1);
+    const auto row_bytes = [&](int64_t columns, int64_t kernel_rows) {
+      return std::min(kernel_rows, height.source) * source_bytes(columns) + kernel_rows * column.taps * vector;
     };
+    kernel_rows_ = std::max<int64_t>(height.phases[0].taps, 1);
     slice_ = width.destination;
-    while (slice_ > kLeastSlice && tile_bytes(slice_) > (direct ? kSliceBytes / blocks_ : kTileBytes)) {
-      slice_ = ceil_div(slice_, 16) * 8;
+    vectors_ = direct ? std::min(kMostVectors, blocks_) : 1;
+    // Slices are read with the columns that the kernel reaches beyond them.
+    const int64_t least_slice =
+        std::max<int64_t>(kLeastSlice, 2 * column.tap_step * column.taps / std::max<int64_t>(column.step, 1));
+    for (int64_t slices = 2; slice_ > least_slice && row_bytes(slice_, kernel_rows_) * vectors_ > kRowBytes; ++slices) {
+      slice_ = ceil_div(ceil_div(width.destination, slices), 14) * 14;
     }
-    vectors_ =
-        direct ? std::clamp(kTileBytes / tile_bytes(slice_), std::min(kLeastVectors, blocks_), blocks_) : 1;
-    const int64_t line_bytes = row_bytes(slice_) * (direct ? blocks_ : correlation_.sources());
+    while (vectors_ > 1 && row_bytes(slice_, kernel_rows_) * vectors_ > kRowBytes) --vectors_;
+    while (kernel_rows_ > 4 && row_bytes(slice_, kernel_rows_) > kRowBytes) kernel_rows_ = ceil_div(kernel_rows_, 2);
+    // Vectors in groups of one size.
+    vectors_ = ceil_div(blocks_, ceil_div(blocks_, vectors_));
+    const int64_t line_bytes = source_bytes(slice_) * (direct ? blocks_ : correlation_.sources());
     const int64_t bands = std::clamp<int64_t>(ceil_div(height.source * line_bytes, kBandBytes), 1,
                                               ceil_div(height.destination, 4));
     band_ = ceil_div(height.destination, bands);
@@ -336,21 +352,23 @@ class Correlator {
     const int64_t taps = correlation_.taps();
     kernels_.resize(blocks_ * sources * taps * lanes_);
     bias_.resize(blocks_ * lanes_);
-    const auto pack_lane = [&](int64_t lane) {
-      const int64_t channel = lane % correlation_.destination_channels;
-      const int64_t block = lane / lanes_;
+    const auto pack_block = [&](int64_t block) {
       const int64_t lanes = block_lanes(block);
-      if (bias != nullptr) bias_[lane] = static_cast<A>(bias[channel]);
+      Channels<const T> channels = {weight, {}, 0, 1};
       for (int64_t s = 0; s < sources; ++s) {
-        const T* from = weight + correlation_.kernel(channel, s) * taps;
-        A* to = kernels_.data() + block * sources * taps * lanes_ + s * taps * lanes + lane % lanes_;
-        for (int64_t tap = 0; tap < taps; ++tap) to[tap * lanes] = static_cast<A>(from[tap]);
+        channels.count = 0;
+        for (int64_t lane = block * lanes_; lane < std::min((block + 1) * lanes_, channels_); ++lane) {
+          const int64_t channel = lane % correlation_.destination_channels;
+          channels.offsets[channels.count++] = correlation_.kernel(channel, s) * taps;
+          if (bias != nullptr) bias_[lane] = static_cast<A>(bias[channel]);
+        }
+        gather(channels, 0, kernels_.data() + (block * sources + s) * taps * lanes_ - s * taps * (lanes_ - lanes),
+               lanes, taps);
       }
     };
     parallel_for(0, blocks_, std::max<int64_t>(kGrain / (sources * taps * lanes_), 1),
                  [&](int64_t begin, int64_t end) {
-                   const int64_t last = std::min(end * lanes_, channels_);
-                   for (int64_t lane = begin * lanes_; lane < last; ++lane) pack_lane(lane);
+                   for (int64_t block = begin; block < end; ++block) pack_block(block);
                  });
   }
 
@@ -392,6 +410,8 @@ class Correlator {
     const Direction& width = correlation_.width;
     const int64_t lanes = block_lanes(block);
     const int64_t sources = correlation_.sources();
+    int64_t most_taps = 0;
+    for (const Phase& phase : height.phases) most_taps = std::max(most_taps, phase.taps);
     int64_t row_taps = 0;
     int64_t column_taps = 0;
     const Range source_rows = source_range(height, rows, row_taps);
@@ -409,22 +429,27 @@ class Correlator {
                        height.destination * width.destination, [](int64_t channel) { return channel; }),
         lanes, width.destination, rows, columns, rows.size());
 
-    for (int64_t element = rows.begin; element < rows.end; ++element) {
-      const Phase& phase = height.phase(element);
-      workspace.source_rows.clear();
-      workspace.kernel_rows.clear();
-      for (int64_t s = 0; s < sources; ++s) {
-        const A* kernels = kernels_.data() + block * sources * correlation_.taps() * lanes_ +
-                           s * correlation_.taps() * lanes;
-        for (int64_t tap = 0; tap < phase.taps; ++tap) {
-          const int64_t position = phase.position(height.output(element), tap);
-          if (!source_rows.contains(position)) continue;
-          workspace.source_rows.push_back(workspace.sources[s].row(position));
-          workspace.kernel_rows.push_back(kernels +
-                                          (phase.first_tap + tap * phase.kernel_step) * width.kernel * lanes);
+    // Some of the kernel's rows at a time, so that they and the rows they meet stay in L1.
+    for (int64_t first_tap = 0; first_tap == 0 || first_tap < most_taps; first_tap += kernel_rows_) {
+      for (int64_t element = rows.begin; element < rows.end; ++element) {
+        const Phase& phase = height.phase(element);
+        workspace.source_rows.clear();
+        workspace.kernel_rows.clear();
+        for (int64_t s = 0; s < sources; ++s) {
+          const A* kernels = kernels_.data() + block * sources * correlation_.taps() * lanes_ +
+                             s * correlation_.taps() * lanes;
+          for (int64_t tap = first_tap; tap < std::min(first_tap + kernel_rows_, phase.taps); ++tap) {
+            const int64_t position = phase.position(height.output(element), tap);
+            if (!source_rows.contains(position)) continue;
+            workspace.source_rows.push_back(workspace.sources[s].row(position));
+            workspace.kernel_rows.push_back(
+                kernels + (phase.first_tap + tap * phase.kernel_step) * width.kernel * lanes);
+          }
+        }
+        if (first_tap == 0 || !workspace.source_rows.empty()) {
+          correlate_line(workspace, block, vectors, element, columns, /*accumulate=*/first_tap > 0);
         }
       }
-      correlate_line(workspace, block, vectors, element, columns);
     }
     workspace.destination.flush();
   }
@@ -432,7 +457,7 @@ class Correlator {
   // One row of the destination, phase by phase. Where taps lie apart, pixels as far apart read the same
   // columns: they make a row of their own in which taps are neighbours.
   void correlate_line(Workspace& workspace, int64_t block, int64_t vectors, int64_t element,
-                      Range columns) const {
+                      Range columns, bool accumulate) const {
     const Direction& width = correlation_.width;
     const int64_t lanes = block_lanes(block);
     const int64_t phases = width.phases.size();
@@ -467,6 +492,7 @@ class Correlator {
                        .tap_step = phase.tap_step / stretch,
                        .taps = phase.taps,
                        .bias = bias_.data() + block * lanes_,
+                       .accumulate = accumulate,
                        .outputs = outputs + (column + part * phases - workspace.destination.first_column()) *
                                                 output_step,
                        .output_step = parts * phases * output_step,
@@ -486,6 +512,7 @@ class Correlator {
   int64_t vectors_;   // that a row of outputs takes along
   int64_t band_;      // rows of the destination
   int64_t slice_;     // columns of the destination
+  int64_t kernel_rows_;  // that are taken at a time
   std::vector<A> kernels_;
   std::vector<A> bias_;
 };
