@@ -15,7 +15,6 @@
 #include <torchgraft/dispatch.h>
 
 #include <algorithm>
-#include <numeric>
 #include <type_traits>
 #include <vector>
 
@@ -235,8 +234,6 @@ constexpr int64_t kRowBytes = 36 * 1024;
 // memory, which is read in pieces of as many.
 constexpr int64_t kLeastSlice = 28;
 constexpr int64_t kMostVectors = 4;
-// Pixels below which a row is not cut by the remainders of a dilation.
-constexpr int64_t kLeastPart = 4;
 // Units of work that there should be, whatever the number of threads, and multiply-adds that are worth a
 // thread.
 constexpr int64_t kUnits = 64;
@@ -467,15 +464,11 @@ class Correlator {
     for (int64_t column = columns.begin; column < std::min(columns.begin + phases, columns.end); ++column) {
       const Phase& phase = width.phase(column);
       const int64_t count = ceil_div(columns.end - column, phases);
-      const int64_t divisor = std::gcd(phase.step, phase.tap_step);
-      int64_t parts = phase.tap_step / divisor;
-      if (phase.taps < 3 || count / parts < kLeastPart) parts = 1;
-      const int64_t stretch = parts == 1 ? 1 : phase.tap_step;
-      for (int64_t part = 0; part < parts; ++part) {
+      const Remainders remainders(phase.step, phase.tap_step, phase.taps, count);
+      for (int64_t part = 0; part < remainders.parts; ++part) {
         const int64_t position =
             phase.position(width.output(column), 0) + part * phase.step - source.first_column();
-        // Columns at the position's remainder, from the first one in the image on.
-        const int64_t skipped = position - floor_div(position, stretch) * stretch;
+        const int64_t skipped = remainders.skipped(position);
         run_row(Row<A>{.sources = workspace.source_rows.data(),
                        .kernels = workspace.kernel_rows.data(),
                        .kernel_rows = static_cast<int64_t>(workspace.source_rows.size()),
@@ -484,19 +477,19 @@ class Correlator {
                        .vector_step = correlation_.sources() * correlation_.taps() * lanes_,
                        .kernel_offset = phase.first_tap * lanes,
                        .source_offset = skipped * source.column_step(),
-                       .source_step = stretch * source.column_step(),
+                       .source_step = remainders.stretch * source.column_step(),
                        .kernel_step = phase.kernel_step * lanes,
-                       .width = ceil_div(source.width() - skipped, stretch),
-                       .first_position = floor_div(position, stretch),
-                       .step = parts * phase.step / stretch,
-                       .tap_step = phase.tap_step / stretch,
+                       .width = ceil_div(source.width() - skipped, remainders.stretch),
+                       .first_position = floor_div(position, remainders.stretch),
+                       .step = remainders.parts * phase.step / remainders.stretch,
+                       .tap_step = phase.tap_step / remainders.stretch,
                        .taps = phase.taps,
                        .bias = bias_.data() + block * lanes_,
                        .accumulate = accumulate,
                        .outputs = outputs + (column + part * phases - workspace.destination.first_column()) *
                                                 output_step,
-                       .output_step = parts * phases * output_step,
-                       .count = ceil_div(count - part, parts)});
+                       .output_step = remainders.parts * phases * output_step,
+                       .count = ceil_div(count - part, remainders.parts)});
       }
     }
   }
