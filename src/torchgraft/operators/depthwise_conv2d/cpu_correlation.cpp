@@ -33,6 +33,7 @@ struct Row {
   int64_t vectors;        // side by side in source and outputs
   int64_t vector_step;    // elements from a vector's kernel to the next one's
   int64_t kernel_offset;  // of the first tap in a kernel's row
+  int64_t source_offset;  // from the source's rows to the columns that are read
   int64_t source_step;    // elements from a column to the next
   int64_t kernel_step;    // elements from a tap to the next; may be negative
   int64_t width;          // columns of the source
@@ -40,7 +41,8 @@ struct Row {
   int64_t step;
   int64_t tap_step;
   int64_t taps;
-  const A* bias;  // a vector each
+  const A* bias;    // a vector each
+  bool accumulate;  // onto the outputs, instead of the bias
   A* outputs;
   int64_t output_step;  // elements from a pixel to the next
   int64_t count;        // pixels
@@ -49,18 +51,26 @@ struct Row {
 // kTaps taps side by side: each column is loaded once and serves every pair of a pixel and a tap that meet
 // there.
 template <int kTaps, int kStep, int kPixels, bool kInside, typename V, typename A>
-TORCHGRAFT_INLINE void add_taps(V (&sums)[kPixels], const Row<A>& row, const A* source, const A* kernel,
-                                int64_t first) {
+TORCHGRAFT_INLINE void add_taps(V (&sums)[kPixels], const A* source, int64_t source_step, const A*& kernel,
+                                int64_t kernel_step, int64_t first, int64_t width) {
   V weights[kTaps];
-  TORCHGRAFT_UNROLL for (int t = 0; t < kTaps; ++t) load(weights[t], kernel + t * row.kernel_step);
-  TORCHGRAFT_UNROLL for (int c = 0; c < (kPixels - 1) * kStep + kTaps; ++c) {
-    if (!kInside && static_cast<uint64_t>(first + c) >= static_cast<uint64_t>(row.width)) continue;
-    V column;
-    load(column, source + (first + c) * row.source_step);
-    TORCHGRAFT_UNROLL for (int t = 0; t < kTaps; ++t) {
-      const int distance = c - t;
-      if (distance >= 0 && distance % kStep == 0 && distance / kStep < kPixels) {
-        sums[distance / kStep] += weights[t] * column;
+  TORCHGRAFT_UNROLL for (int t = 0; t < kTaps; ++t, advance(kernel, kernel_step)) load(weights[t], kernel);
+  // Columns kTaps apart share no sum, so that a multiply-add need not wait for the one before.
+  source += first * source_step;
+  TORCHGRAFT_UNROLL for (int begin = 0; begin < kTaps; ++begin, advance(source, source_step)) {
+    const A* at = source;
+    TORCHGRAFT_UNROLL for (int c = begin; c < (kPixels - 1) * kStep + kTaps;
+                           c += kTaps, advance(at, kTaps * source_step)) {
+      if (kTaps < kStep && c % kStep >= kTaps) continue;
+      if (!kInside && static_cast<uint64_t>(first + c) >= static_cast<uint64_t>(width)) continue;
+      V column;
+      load(column, at);
+      keep(column);
+      TORCHGRAFT_UNROLL for (int t = 0; t < kTaps; ++t) {
+        const int distance = c - t;
+        if (distance >= 0 && distance % kStep == 0 && distance / kStep < kPixels) {
+          sums[distance / kStep] += weights[t] * column;
+        }
       }
     }
   }
@@ -68,125 +78,162 @@ TORCHGRAFT_INLINE void add_taps(V (&sums)[kPixels], const Row<A>& row, const A* 
 
 // One tap, any step.
 template <int kPixels, bool kInside, typename V, typename A>
-TORCHGRAFT_INLINE void add_tap(V (&sums)[kPixels], const Row<A>& row, const A* source, const A* kernel,
-                               int64_t first) {
+TORCHGRAFT_INLINE void add_tap(V (&sums)[kPixels], const A* source, int64_t source_step, const A* kernel,
+                               int64_t first, int64_t step, int64_t width) {
   V weight;
   load(weight, kernel);
-  TORCHGRAFT_UNROLL for (int p = 0; p < kPixels; ++p) {
-    const int64_t position = first + p * row.step;
-    if (!kInside && static_cast<uint64_t>(position) >= static_cast<uint64_t>(row.width)) continue;
+  const A* at = source + first * source_step;
+  TORCHGRAFT_UNROLL for (int p = 0; p < kPixels; ++p, advance(at, step * source_step), first += step) {
+    if (!kInside && static_cast<uint64_t>(first) >= static_cast<uint64_t>(width)) continue;
     V column;
-    load(column, source + position * row.source_step);
+    load(column, at);
     sums[p] += weight * column;
   }
 }
 
+// kPixels pixels from `pixel` on of all of the row's vectors. kTaps 0: any number of taps. kStep 0: any step,
+// and any between taps. The first `done` of the pixels have been stored before.
 template <int kTaps, int kStep, int kPixels, bool kInside, typename V, typename A>
-TORCHGRAFT_INLINE void correlate_tile(const Row<A>& row, int64_t pixel, int64_t vector) {
-  constexpr int kLanes = sizeof(V) / sizeof(A);
-  V sums[kPixels];
-  load(sums[0], row.bias + vector * kLanes);
-  TORCHGRAFT_UNROLL for (int p = 1; p < kPixels; ++p) sums[p] = sums[0];
-  const int64_t first = row.first_position + pixel * row.step;
-  for (int64_t r = 0; r < row.kernel_rows; ++r) {
-    const A* source = row.sources[r] + vector * kLanes;
-    const A* kernel = row.kernels[r] + row.kernel_offset + vector * row.vector_step;
-    int64_t tap = 0;
-    if constexpr (kTaps > 1) {
-      for (; tap + kTaps <= row.taps; tap += kTaps) {
-        add_taps<kTaps, kStep, kPixels, kInside>(sums, row, source, kernel + tap * row.kernel_step,
-                                                 first + tap);
+struct Tile {
+  static TORCHGRAFT_INLINE void run(const Row<A>& row, int64_t pixel, int64_t done) {
+    constexpr int kLanes = sizeof(V) / sizeof(A);
+    const int64_t first = row.first_position + pixel * row.step;
+    const int64_t source_step = row.source_step;
+    const int64_t kernel_step = row.kernel_step;
+    const int64_t width = row.width;
+    const int64_t taps = row.taps;
+    for (int64_t vector = 0; vector < row.vectors; ++vector) {
+      A* const outputs = row.outputs + pixel * row.output_step + vector * kLanes;
+      V sums[kPixels];
+      if (row.accumulate) {
+        const A* from = outputs;
+        TORCHGRAFT_UNROLL for (int p = 0; p < kPixels; ++p, advance(from, row.output_step)) load(sums[p], from);
+      } else {
+        load(sums[0], row.bias + vector * kLanes);
+        TORCHGRAFT_UNROLL for (int p = 1; p < kPixels; ++p) sums[p] = sums[0];
+      }
+      for (int64_t r = 0; r < row.kernel_rows; ++r) {
+        const A* source = row.sources[r] + row.source_offset + vector * kLanes;
+        const A* kernel = row.kernels[r] + row.kernel_offset + vector * row.vector_step;
+        int64_t begin = first;
+        const auto add = [&](auto count) __attribute__((always_inline)) {
+          add_taps<count(), kStep, kPixels, kInside>(sums, source, source_step, kernel, kernel_step, begin,
+                                                     width);
+          begin += count();
+        };
+        if constexpr (kTaps > 0) {
+          add(std::integral_constant<int, kTaps>{});
+        } else if constexpr (kStep > 0) {
+          const int64_t end = first + taps;
+          while (begin + 7 <= end) add(std::integral_constant<int, 7>{});
+          if (begin + 5 <= end) add(std::integral_constant<int, 5>{});
+          if (begin + 3 <= end) add(std::integral_constant<int, 3>{});
+          while (begin < end) add(std::integral_constant<int, 1>{});
+        } else {
+          for (int64_t tap = 0; tap < taps; ++tap, begin += row.tap_step, kernel += kernel_step) {
+            add_tap<kPixels, kInside>(sums, source, source_step, kernel, begin, row.step, width);
+          }
+        }
+      }
+      A* to = outputs;
+      TORCHGRAFT_UNROLL for (int p = 0; p < kPixels; ++p, advance(to, row.output_step)) {
+        if (p >= done) store(sums[p], to);
       }
     }
-    for (; tap < row.taps; ++tap) {
-      add_tap<kPixels, kInside>(sums, row, source, kernel + tap * row.kernel_step,
-                                first + tap * row.tap_step);
-    }
   }
-  A* outputs = row.outputs + pixel * row.output_step + vector * kLanes;
-  TORCHGRAFT_UNROLL for (int p = 0; p < kPixels; ++p) store(sums[p], outputs + p * row.output_step);
-}
+};
 
 // Tiles of one size over the pixels [begin, end), the last of which overlaps the one before where it must.
-template <int kTaps, int kStep, int kPixels, typename V, typename A>
+template <int kTaps, int kStep, int kPixels, int kVectorBytes, typename V, typename A>
 TORCHGRAFT_INLINE void correlate_pixels(const Row<A>& row, int64_t begin, int64_t end) {
   for (int64_t pixel = begin; pixel < end; pixel += kPixels) {
     const int64_t at = std::min(pixel, end - kPixels);
     const int64_t first = row.first_position + at * row.step;
     const int64_t last = first + (kPixels - 1) * row.step + (row.taps - 1) * row.tap_step;
     if (first >= 0 && last < row.width) {
-      for (int64_t v = 0; v < row.vectors; ++v) correlate_tile<kTaps, kStep, kPixels, true, V>(row, at, v);
+      Compiled<kVectorBytes>::template call<Tile<kTaps, kStep, kPixels, true, V, A>>(row, at, pixel - at);
     } else {
-      for (int64_t v = 0; v < row.vectors; ++v) correlate_tile<kTaps, kStep, kPixels, false, V>(row, at, v);
+      Compiled<kVectorBytes>::template call<Tile<kTaps, kStep, kPixels, false, V, A>>(row, at, pixel - at);
     }
   }
 }
 
 // Sixteen sums in flight hide the latency of a multiply-add where there are registers for them; eight nearly
-// do, and so do seven, the width of many a network's last images.
-template <int kTaps, int kStep, int kBytes, typename A>
+// do. Fourteen and seven are the widths, or their divisors, of many networks' images.
+template <int kTaps, int kStep, int kVectorBytes, typename V, typename A>
 TORCHGRAFT_INLINE void correlate_row(const Row<A>& row) {
-  using V = Vector<A, kBytes>;
-  constexpr int kWide = kBytes == 64 && kStep == 1 ? 16 : 8;
-  if (row.count >= 8) {
-    const int64_t wide = row.count / kWide * kWide;
-    correlate_pixels<kTaps, kStep, kWide, V>(row, 0, wide);
-    correlate_pixels<kTaps, kStep, 8, V>(row, wide, row.count);
-  } else if (row.count == 7) {
-    correlate_pixels<kTaps, kStep, 7, V>(row, 0, 7);
-  } else if (row.count >= 4) {
-    correlate_pixels<1, 1, 4, V>(row, 0, row.count);
+  const int64_t count = row.count;
+  const auto covered = [&](int64_t pixels) { return ceil_div(count, pixels) * pixels; };
+  if constexpr (kVectorBytes == 64 && std::is_same_v<A, float>) {
+    if (count >= 14) {
+      const int64_t wide = count < 16 ? 0 : count / 16 * 16 + (count % 16 > 8 ? 16 : 0);
+      if (wide == 0 || covered(14) < std::max(wide, covered(8))) {
+        correlate_pixels<kTaps, kStep, 14, kVectorBytes, V>(row, 0, count);
+      } else {
+        correlate_pixels<kTaps, kStep, 16, kVectorBytes, V>(row, 0, std::min(wide, count));
+        correlate_pixels<kTaps, kStep, 8, kVectorBytes, V>(row, std::min(wide, count), count);
+      }
+      return;
+    }
+  }
+  if (count >= 7 && (count == 7 || covered(7) < covered(8))) {
+    correlate_pixels<kTaps, kStep, 7, kVectorBytes, V>(row, 0, count);
+  } else if (count >= 8) {
+    correlate_pixels<kTaps, kStep, 8, kVectorBytes, V>(row, 0, count);
+  } else if (count >= 4) {
+    correlate_pixels<0, 0, 4, kVectorBytes, V>(row, 0, count);
   } else {
-    correlate_pixels<1, 1, 1, V>(row, 0, row.count);
+    correlate_pixels<0, 0, 1, kVectorBytes, V>(row, 0, count);
+  }
+}
+
+template <int kStep, int kVectorBytes, typename V, typename A>
+TORCHGRAFT_INLINE void dispatch_taps(const Row<A>& row) {
+  if (row.taps == 3) {
+    correlate_row<3, kStep, kVectorBytes, V>(row);
+  } else if (row.taps == 5) {
+    correlate_row<5, kStep, kVectorBytes, V>(row);
+  } else if (row.taps == 7) {
+    correlate_row<7, kStep, kVectorBytes, V>(row);
+  } else {
+    correlate_row<0, kStep, kVectorBytes, V>(row);
   }
 }
 
 // Which loop serves which row. float64 is for checking others: it has the one loop that serves all.
-template <int kBytes, typename A>
+template <int kVectorBytes, int kBytes, typename A>
 TORCHGRAFT_INLINE void dispatch_row(const Row<A>& row) {
+  using V = Vector<A, kBytes>;
   if constexpr (std::is_same_v<A, double>) {
-    correlate_row<1, 1, kBytes>(row);
+    correlate_row<0, 0, kVectorBytes, V>(row);
   } else if (row.tap_step != 1 || row.step > 2 || row.taps < 3) {
-    correlate_row<1, 1, kBytes>(row);
+    correlate_row<0, 0, kVectorBytes, V>(row);
   } else if (row.step == 1) {
-    if (row.taps >= 7) {
-      correlate_row<7, 1, kBytes>(row);
-    } else if (row.taps >= 5) {
-      correlate_row<5, 1, kBytes>(row);
-    } else {
-      correlate_row<3, 1, kBytes>(row);
-    }
+    dispatch_taps<1, kVectorBytes, V>(row);
   } else {
-    if (row.taps >= 7) {
-      correlate_row<7, 2, kBytes>(row);
-    } else if (row.taps >= 5) {
-      correlate_row<5, 2, kBytes>(row);
-    } else {
-      correlate_row<3, 2, kBytes>(row);
-    }
+    dispatch_taps<2, kVectorBytes, V>(row);
   }
 }
 
 template <int kBytes, typename A>
 TORCHGRAFT_INLINE void dispatch_lanes(const Row<A>& row) {
   if constexpr (kBytes / sizeof(A) == kMostLanes) {
-    if (row.lanes < kMostLanes) return dispatch_row<kBytes / 2>(row);
+    if (row.lanes < kMostLanes) return dispatch_row<kBytes, kBytes / 2>(row);
   }
-  dispatch_row<kBytes>(row);
+  dispatch_row<kBytes, kBytes>(row);
 }
 
 TORCHGRAFT_VECTOR_CLONES(void run_row(const Row<float>& row), dispatch_lanes<kVectorBytes>(row);)
 TORCHGRAFT_VECTOR_CLONES(void run_row(const Row<double>& row), dispatch_lanes<kVectorBytes>(row);)
 
-// Bytes of the source that a band may span, so that it stays in L2 while it is worked on; that the rows may
-// which one row of outputs reads, over all channels; and that they may for the channels that are taken along,
-// to stay in L1.
+// Bytes of the source that a band may span, so that it stays in L2 while it is worked on; and those that a row of
+// outputs may read, of the source and of kernels, so that they stay in L1 from one row to the next.
 constexpr int64_t kBandBytes = 256 * 1024;
-constexpr int64_t kSliceBytes = 192 * 1024;
-constexpr int64_t kTileBytes = 40 * 1024;
-// Columns and vectors below which there is no gain in less.
-constexpr int64_t kLeastSlice = 16;
-constexpr int64_t kLeastVectors = 4;
+constexpr int64_t kRowBytes = 36 * 1024;
+// Columns below which there is no gain in less, and vectors that are taken along where they lie side by side in
+// memory, which is read in pieces of as many.
+constexpr int64_t kLeastSlice = 28;
+constexpr int64_t kMostVectors = 4;
 // Units of work that there should be, whatever the number of threads, and multiply-adds that are worth a
 // thread.
 constexpr int64_t kUnits = 64;
@@ -252,31 +299,39 @@ class Correlator {
     std::vector<const A*> kernel_rows;
   };
 
-  // Cuts the destination to the sizes of caches. Where rows are read from the tensor itself, a row of outputs
-  // takes several vectors of channels along, so that memory is read in longer pieces.
+  // Cuts the destination, and the kernel's rows, to the sizes of caches. Where rows are read from the tensor
+  // itself, a row of outputs takes several vectors of channels along, so that memory is read in longer pieces.
   void plan() {
     const bool direct =
         layout_ == Layout::channels_last && std::is_same_v<T, A> && correlation_.multiplier == 1;
     const Direction& height = correlation_.height;
     const Direction& width = correlation_.width;
     const Phase& column = width.phases[0];
-    // Bytes of one vector of channels of the source: in a row, and in the rows that a row of outputs reads.
-    const auto row_bytes = [&](int64_t columns) {
+    const int64_t vector = lanes_ * static_cast<int64_t>(sizeof(A));
+    // Of one vector of channels: bytes that so many outputs of a row read of a row of the source.
+    const auto source_bytes = [&](int64_t columns) {
       const int64_t outputs = ceil_div(columns, width.phases.size());
       const int64_t met =
           (outputs - 1) * column.step + std::max<int64_t>(column.taps - 1, 0) * column.tap_step + 1;
-      return std::min(met, width.source) * lanes_ * static_cast<int64_t>(sizeof(A));
+      return std::min(met, width.source) * vector;
     };
-    const auto tile_bytes = [&](int64_t columns) {
-      return row_bytes(columns) * std::max<int64_t>(height.phases[0].taps, 1);
+    const auto row_bytes = [&](int64_t columns, int64_t kernel_rows) {
+      return std::min(kernel_rows, height.source) * source_bytes(columns) + kernel_rows * column.taps * vector;
     };
+    kernel_rows_ = std::max<int64_t>(height.phases[0].taps, 1);
     slice_ = width.destination;
-    while (slice_ > kLeastSlice && tile_bytes(slice_) > (direct ? kSliceBytes / blocks_ : kTileBytes)) {
-      slice_ = ceil_div(slice_, 16) * 8;
+    vectors_ = direct ? std::min(kMostVectors, blocks_) : 1;
+    // Slices are read with the columns that the kernel reaches beyond them.
+    const int64_t least_slice =
+        std::max<int64_t>(kLeastSlice, 2 * column.tap_step * column.taps / std::max<int64_t>(column.step, 1));
+    for (int64_t slices = 2; slice_ > least_slice && row_bytes(slice_, kernel_rows_) * vectors_ > kRowBytes; ++slices) {
+      slice_ = ceil_div(ceil_div(width.destination, slices), 14) * 14;
     }
-    vectors_ =
-        direct ? std::clamp(kTileBytes / tile_bytes(slice_), std::min(kLeastVectors, blocks_), blocks_) : 1;
-    const int64_t line_bytes = row_bytes(slice_) * (direct ? blocks_ : correlation_.sources());
+    while (vectors_ > 1 && row_bytes(slice_, kernel_rows_) * vectors_ > kRowBytes) --vectors_;
+    while (kernel_rows_ > 4 && row_bytes(slice_, kernel_rows_) > kRowBytes) kernel_rows_ = ceil_div(kernel_rows_, 2);
+    // Vectors in groups of one size.
+    vectors_ = ceil_div(blocks_, ceil_div(blocks_, vectors_));
+    const int64_t line_bytes = source_bytes(slice_) * (direct ? blocks_ : correlation_.sources());
     const int64_t bands = std::clamp<int64_t>(ceil_div(height.source * line_bytes, kBandBytes), 1,
                                               ceil_div(height.destination, 4));
     band_ = ceil_div(height.destination, bands);
@@ -294,21 +349,23 @@ class Correlator {
     const int64_t taps = correlation_.taps();
     kernels_.resize(blocks_ * sources * taps * lanes_);
     bias_.resize(blocks_ * lanes_);
-    const auto pack_lane = [&](int64_t lane) {
-      const int64_t channel = lane % correlation_.destination_channels;
-      const int64_t block = lane / lanes_;
+    const auto pack_block = [&](int64_t block) {
       const int64_t lanes = block_lanes(block);
-      if (bias != nullptr) bias_[lane] = static_cast<A>(bias[channel]);
+      Channels<const T> channels = {weight, {}, 0, 1};
       for (int64_t s = 0; s < sources; ++s) {
-        const T* from = weight + correlation_.kernel(channel, s) * taps;
-        A* to = kernels_.data() + block * sources * taps * lanes_ + s * taps * lanes + lane % lanes_;
-        for (int64_t tap = 0; tap < taps; ++tap) to[tap * lanes] = static_cast<A>(from[tap]);
+        channels.count = 0;
+        for (int64_t lane = block * lanes_; lane < std::min((block + 1) * lanes_, channels_); ++lane) {
+          const int64_t channel = lane % correlation_.destination_channels;
+          channels.offsets[channels.count++] = correlation_.kernel(channel, s) * taps;
+          if (bias != nullptr) bias_[lane] = static_cast<A>(bias[channel]);
+        }
+        gather(channels, 0, kernels_.data() + (block * sources + s) * taps * lanes_ - s * taps * (lanes_ - lanes),
+               lanes, taps);
       }
     };
     parallel_for(0, blocks_, std::max<int64_t>(kGrain / (sources * taps * lanes_), 1),
                  [&](int64_t begin, int64_t end) {
-                   const int64_t last = std::min(end * lanes_, channels_);
-                   for (int64_t lane = begin * lanes_; lane < last; ++lane) pack_lane(lane);
+                   for (int64_t block = begin; block < end; ++block) pack_block(block);
                  });
   }
 
@@ -350,6 +407,8 @@ class Correlator {
     const Direction& width = correlation_.width;
     const int64_t lanes = block_lanes(block);
     const int64_t sources = correlation_.sources();
+    int64_t most_taps = 0;
+    for (const Phase& phase : height.phases) most_taps = std::max(most_taps, phase.taps);
     int64_t row_taps = 0;
     int64_t column_taps = 0;
     const Range source_rows = source_range(height, rows, row_taps);
@@ -367,29 +426,35 @@ class Correlator {
                        height.destination * width.destination, [](int64_t channel) { return channel; }),
         lanes, width.destination, rows, columns, rows.size());
 
-    for (int64_t element = rows.begin; element < rows.end; ++element) {
-      const Phase& phase = height.phase(element);
-      workspace.source_rows.clear();
-      workspace.kernel_rows.clear();
-      for (int64_t s = 0; s < sources; ++s) {
-        const A* kernels = kernels_.data() + block * sources * correlation_.taps() * lanes_ +
-                           s * correlation_.taps() * lanes;
-        for (int64_t tap = 0; tap < phase.taps; ++tap) {
-          const int64_t position = phase.position(height.output(element), tap);
-          if (!source_rows.contains(position)) continue;
-          workspace.source_rows.push_back(workspace.sources[s].row(position));
-          workspace.kernel_rows.push_back(kernels +
-                                          (phase.first_tap + tap * phase.kernel_step) * width.kernel * lanes);
+    // Some of the kernel's rows at a time, so that they and the rows they meet stay in L1.
+    for (int64_t first_tap = 0; first_tap == 0 || first_tap < most_taps; first_tap += kernel_rows_) {
+      for (int64_t element = rows.begin; element < rows.end; ++element) {
+        const Phase& phase = height.phase(element);
+        workspace.source_rows.clear();
+        workspace.kernel_rows.clear();
+        for (int64_t s = 0; s < sources; ++s) {
+          const A* kernels = kernels_.data() + block * sources * correlation_.taps() * lanes_ +
+                             s * correlation_.taps() * lanes;
+          for (int64_t tap = first_tap; tap < std::min(first_tap + kernel_rows_, phase.taps); ++tap) {
+            const int64_t position = phase.position(height.output(element), tap);
+            if (!source_rows.contains(position)) continue;
+            workspace.source_rows.push_back(workspace.sources[s].row(position));
+            workspace.kernel_rows.push_back(
+                kernels + (phase.first_tap + tap * phase.kernel_step) * width.kernel * lanes);
+          }
+        }
+        if (first_tap == 0 || !workspace.source_rows.empty()) {
+          correlate_line(workspace, block, vectors, element, columns, /*accumulate=*/first_tap > 0);
         }
       }
-      correlate_line(workspace, block, vectors, element, columns);
     }
     workspace.destination.flush();
   }
 
-  // One row of the destination, phase by phase.
+  // One row of the destination, phase by phase. Where taps lie apart, pixels as far apart read the same
+  // columns: they make a row of their own in which taps are neighbours.
   void correlate_line(Workspace& workspace, int64_t block, int64_t vectors, int64_t element,
-                      Range columns) const {
+                      Range columns, bool accumulate) const {
     const Direction& width = correlation_.width;
     const int64_t lanes = block_lanes(block);
     const int64_t phases = width.phases.size();
@@ -398,24 +463,34 @@ class Correlator {
     const int64_t output_step = workspace.destination.column_step();
     for (int64_t column = columns.begin; column < std::min(columns.begin + phases, columns.end); ++column) {
       const Phase& phase = width.phase(column);
-      run_row(Row<A>{.sources = workspace.source_rows.data(),
-                     .kernels = workspace.kernel_rows.data(),
-                     .kernel_rows = static_cast<int64_t>(workspace.source_rows.size()),
-                     .lanes = lanes,
-                     .vectors = vectors,
-                     .vector_step = correlation_.sources() * correlation_.taps() * lanes_,
-                     .kernel_offset = phase.first_tap * lanes,
-                     .source_step = source.column_step(),
-                     .kernel_step = phase.kernel_step * lanes,
-                     .width = source.width(),
-                     .first_position = phase.position(width.output(column), 0) - source.first_column(),
-                     .step = phase.step,
-                     .tap_step = phase.tap_step,
-                     .taps = phase.taps,
-                     .bias = bias_.data() + block * lanes_,
-                     .outputs = outputs + (column - workspace.destination.first_column()) * output_step,
-                     .output_step = phases * output_step,
-                     .count = ceil_div(columns.end - column, phases)});
+      const int64_t count = ceil_div(columns.end - column, phases);
+      const Remainders remainders(phase.step, phase.tap_step, phase.taps, count);
+      for (int64_t part = 0; part < remainders.parts; ++part) {
+        const int64_t position =
+            phase.position(width.output(column), 0) + part * phase.step - source.first_column();
+        const int64_t skipped = remainders.skipped(position);
+        run_row(Row<A>{.sources = workspace.source_rows.data(),
+                       .kernels = workspace.kernel_rows.data(),
+                       .kernel_rows = static_cast<int64_t>(workspace.source_rows.size()),
+                       .lanes = lanes,
+                       .vectors = vectors,
+                       .vector_step = correlation_.sources() * correlation_.taps() * lanes_,
+                       .kernel_offset = phase.first_tap * lanes,
+                       .source_offset = skipped * source.column_step(),
+                       .source_step = remainders.stretch * source.column_step(),
+                       .kernel_step = phase.kernel_step * lanes,
+                       .width = ceil_div(source.width() - skipped, remainders.stretch),
+                       .first_position = floor_div(position, remainders.stretch),
+                       .step = remainders.parts * phase.step / remainders.stretch,
+                       .tap_step = phase.tap_step / remainders.stretch,
+                       .taps = phase.taps,
+                       .bias = bias_.data() + block * lanes_,
+                       .accumulate = accumulate,
+                       .outputs = outputs + (column + part * phases - workspace.destination.first_column()) *
+                                                output_step,
+                       .output_step = remainders.parts * phases * output_step,
+                       .count = ceil_div(count - part, remainders.parts)});
+      }
     }
   }
 
@@ -430,6 +505,7 @@ class Correlator {
   int64_t vectors_;   // that a row of outputs takes along
   int64_t band_;      // rows of the destination
   int64_t slice_;     // columns of the destination
+  int64_t kernel_rows_;  // that are taken at a time
   std::vector<A> kernels_;
   std::vector<A> bias_;
 };
