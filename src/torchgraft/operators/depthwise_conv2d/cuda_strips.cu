@@ -29,7 +29,7 @@ constexpr int floor_divide(int numerator, int denominator) {
 // for that, but not so long that warps are too few to keep the device busy, or all of them end at once.
 int stretch_rows(int rows, int kernel, int64_t warps_of_stretch) {
   constexpr int64_t kBusy = 132 * 12;
-  constexpr int64_t kMany = 132 * 64;
+  constexpr int64_t kMany = 132 * 128;
   const int64_t busy = std::min<int64_t>(ceil_divide(kBusy, warps_of_stretch), std::max(rows / 4, 1));
   const int64_t many =
       std::min<int64_t>(ceil_divide(kMany, warps_of_stretch), std::max(rows / (8 * (kernel - 1)), 1));
@@ -63,7 +63,7 @@ void launch(const typename Strip::T* source, const typename Strip::T* weight, co
   const int lanes = parameters.units + 2 * parameters.halo_lanes;
   parameters.lanes = FastDivisor(lanes);
   parameters.segments = FastDivisor(segments);
-  parameters.strips_of_warp = kLanes / lanes;
+  parameters.strips_of_warp = StripRing<Strip>::strips(lanes);
 
   const int64_t channels = transposed ? geometry.channels : geometry.output_channels();
   const int64_t planes = geometry.batch * channels;
@@ -95,8 +95,9 @@ void launch(const typename Strip::T* source, const typename Strip::T* weight, co
 
   const char* name = transposed ? "depthwise_conv2d_input_grad" : "depthwise_conv2d";
   const int warps = ceil_divide(parameters.strips, parameters.strips_of_warp);
-  strips<Strip><<<ceil_divide(warps, kStripThreads / kLanes), kStripThreads, 0, stream>>>(
-      source, weight, bias, result, parameters);
+  strips<Strip>
+      <<<ceil_divide(warps, kStripThreads / kLanes), kStripThreads, StripRing<Strip>::kBytes, stream>>>(
+          source, weight, bias, result, parameters);
   check_launch(name);
 }
 
@@ -104,7 +105,8 @@ void launch(const typename Strip::T* source, const typename Strip::T* weight, co
 template <typename Strip>
 bool is_strip_aligned(const void* source, const void* result, const StripAxis& width) {
   return width.padding == Strip::kReach && width.source % Strip::kSources == 0 &&
-         width.result % Strip::kResults == 0 && is_aligned(source, Strip::kSources * sizeof(typename Strip::T)) &&
+         width.result % Strip::kResults == 0 &&
+         is_aligned(source, Strip::kSources * sizeof(typename Strip::T)) &&
          is_aligned(result, Strip::kResults * sizeof(typename Strip::T));
 }
 
@@ -154,8 +156,9 @@ void launch_strips(const T* source, const T* weight, const T* bias, T* result, c
 
 template void launch_strips(const float*, const float*, const float*, float*, const Geometry&, bool,
                             cudaStream_t);
-template void launch_strips(const Half*, const Half*, const Half*, Half*, const Geometry&, bool, cudaStream_t);
-template void launch_strips(const BFloat16*, const BFloat16*, const BFloat16*, BFloat16*, const Geometry&, bool,
+template void launch_strips(const Half*, const Half*, const Half*, Half*, const Geometry&, bool,
                             cudaStream_t);
+template void launch_strips(const BFloat16*, const BFloat16*, const BFloat16*, BFloat16*, const Geometry&,
+                            bool, cudaStream_t);
 
 }  // namespace torchgraft::depthwise::cuda

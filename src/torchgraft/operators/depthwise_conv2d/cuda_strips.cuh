@@ -10,8 +10,9 @@
 // The input gradient of stride 1 is the forward pass with the kernel turned around; that of stride 2 streams
 // the output gradient and finishes two rows of results a row of sources.
 //
-// Predicted: k <= 5 bound by memory (some 14, 31 instructions a result against the 57 that fp32 has time for);
-// k = 7 by its 49 multiply-adds and five other instructions a result, which take as long as fp32's memory.
+// Predicted: k <= 5 bound by memory (some 14, 31 instructions a result against the 57 that fp32 has time
+// for); k = 7 by its 49 multiply-adds and five other instructions a result, which take as long as fp32's
+// memory.
 #pragma once
 
 #include "cuda_stencil.cuh"
@@ -40,21 +41,20 @@ struct Strip {
   static constexpr int kRight = kTransposed ? (kReach + kStride - 1) / kStride : kReach + 1 - kStride;
   static constexpr int kWindow = kLeft + kSources + kRight;
 
-  // Shuffles move words of four bytes.
-  static constexpr int kWordElements = kSources * sizeof(T) >= 4 ? 4 / sizeof(T) : 1;
-  static constexpr int kWords = kSources / kWordElements;
-  static constexpr int kLeftWords = ceil_divide(kLeft, kWordElements);
-  static constexpr int kRightWords = ceil_divide(kRight, kWordElements);
   static constexpr int kHaloLanes = std::max(ceil_divide(kLeft, kSources), ceil_divide(kRight, kSources));
 
-  // Rows of sources in flight, and after how many rows registers have their names again.
-  static constexpr int kDepth = kWords >= 4 ? 4 : 8;
-  static constexpr int kUnroll =
-      kTransposed ? kDepth : ceil_divide(std::max(kKernel, kDepth), kDepth) * kDepth;
+  // Copies to shared memory that no thread waits for move four bytes at least.
+  static constexpr int kAccess = kAligned ? kSources : 1;
+  static constexpr bool kAsync = kAccess * sizeof(T) >= 4;
+
+  // After so many rows registers have their names again.
+  static constexpr int kUnroll = 8;
   static constexpr int kSlots = kTransposed ? kUnroll * kStride : kUnroll / kStride;
 
   // Row `row` of sources takes part in result row (row - tap) / kStride, or row * kStride + tap.
-  static constexpr bool meets(int row, int tap) { return kTransposed || (row + kStride * kKernel - tap) % kStride == 0; }
+  static constexpr bool meets(int row, int tap) {
+    return kTransposed || (row + kStride * kKernel - tap) % kStride == 0;
+  }
   static constexpr int slot(int row, int tap) {
     return kTransposed ? (row * kStride + tap) % kSlots : (row + kStride * kSlots - tap) / kStride % kSlots;
   }
@@ -69,16 +69,17 @@ struct Strip {
   static constexpr int window(int result, int tap) {
     if (!kTransposed) return result * kStride + tap;
     const int twice = result + kReach - tap;
-    return (twice + kStride * kKernel) % kStride == 0 ? kLeft + (twice + kStride * kKernel) / kStride - kKernel
-                                                      : -1;
+    return (twice + kStride * kKernel) % kStride == 0
+               ? kLeft + (twice + kStride * kKernel) / kStride - kKernel
+               : -1;
   }
 };
 
 struct StripParameters {
   FastDivisor lanes, segments, stretches, channels, multiplier;
   int strips, strips_of_warp;
-  int halo_lanes;         // at either end of a strip: they only hold sources
-  int units;              // lanes of a segment that have results
+  int halo_lanes;                                // at either end of a strip: they only hold sources
+  int units;                                     // lanes of a segment that have results
   int first_source_column, first_result_column;  // of unit 0
   int source_height, source_width, result_height, result_width;
   int first_source_row, first_result_row;  // of stretch 0; the rows of sources in front of the image count
@@ -87,16 +88,79 @@ struct StripParameters {
   bool flipped;                            // the kernel is turned around
 };
 
-template <int kWords>
-struct Words {
-  uint32_t words[kWords];
-};
+// Copies kElements of T, four bytes or more, to shared memory; wait_for_copies waits for all that were begun
+// before the last kBehind calls of commit_copies. Before compute capability 8.0 they take effect at once.
+template <int kElements, typename T>
+__device__ void copy_async(T* shared, const T* memory) {
+#if __CUDA_ARCH__ >= 800
+  const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+  constexpr int kBytes = kElements * sizeof(T);
+  if constexpr (kBytes == 16) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(memory) : "memory");
+  } else {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(address), "l"(memory), "n"(kBytes)
+                 : "memory");
+  }
+#else
+  *reinterpret_cast<Vector<T, kElements>*>(shared) = *reinterpret_cast<const Vector<T, kElements>*>(memory);
+#endif
+}
+
+__device__ inline void commit_copies() {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+
+template <int kBehind>
+__device__ void wait_for_copies() {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.wait_group %0;" ::"n"(kBehind) : "memory");
+#endif
+}
 
 constexpr int kStripThreads = 128;
 
+// A warp's ring of rows in shared memory, one of them in use and the others under way. In a row, units of a
+// lane's sources lie side by side; between strips, and at both ends, are zeros.
+template <typename Strip>
+struct StripRing {
+  using T = typename Strip::T;
+  static constexpr int kRows = Strip::kUnroll;
+  static constexpr int kUnits = 44;
+  // One more, for lanes without a strip.
+  static constexpr int kRow = (kUnits + 1 + Strip::kHaloLanes) * Strip::kSources;
+  static constexpr int kElements = kRows * kRow;
+  static constexpr int kBytes = kStripThreads / 32 * kElements * static_cast<int>(sizeof(T));
+
+  // Strips of so many lanes that fit.
+  static constexpr int strips(int lanes) {
+    return std::min(32 / lanes, (kUnits - Strip::kHaloLanes) / (lanes + Strip::kHaloLanes));
+  }
+};
+
+// The least power of two that is not below `value`.
+constexpr int round_to_power(int value) {
+  int power = 1;
+  while (power < value) power *= 2;
+  return power;
+}
+
+// kCount elements behind `memory`, which lies on a boundary of kAligned elements.
+template <int kCount, int kAligned, typename T>
+__device__ void load_elements(const T* memory, float (&values)[kCount]) {
+  static_assert(kCount % kAligned == 0);
+#pragma unroll
+  for (int i = 0; i < kCount; i += kAligned) {
+    const Vector<T, kAligned> access = *reinterpret_cast<const Vector<T, kAligned>*>(memory + i);
+#pragma unroll
+    for (int j = 0; j < kAligned; ++j) values[i + j] = static_cast<float>(access[j]);
+  }
+}
+
 template <typename Strip>
 constexpr int strip_blocks() {
-  return Strip::kKernel == 3 ? 6 : 4;
+  return Strip::kKernel == 3 ? 8 : Strip::kKernel == 5 ? 6 : 4;
 }
 
 template <typename Strip>
@@ -105,7 +169,7 @@ __global__ void __launch_bounds__(kStripThreads, strip_blocks<Strip>())
            const typename Strip::T* __restrict__ bias, typename Strip::T* __restrict__ result,
            StripParameters parameters) {
   using T = typename Strip::T;
-  using Row = Words<Strip::kWords>;
+  using Ring = StripRing<Strip>;
   constexpr unsigned kAllLanes = 0xffffffff;
   constexpr int kKernel = Strip::kKernel;
   constexpr int kResults = Strip::kResults;
@@ -153,34 +217,77 @@ __global__ void __launch_bounds__(kStripThreads, strip_blocks<Strip>())
       stores ? min(parameters.result_height - first_result_row, parameters.result_rows) : 0;
 
   const T* next_source =
-      source + static_cast<int64_t>(parameters.multiplier.divide(plane)) * parameters.source_height * source_width +
+      source +
+      static_cast<int64_t>(parameters.multiplier.divide(plane)) * parameters.source_height * source_width +
       static_cast<int64_t>(first_source_row) * source_width + source_column;
   T* next_result = result + static_cast<int64_t>(plane) * parameters.result_height * result_width +
-                          static_cast<int64_t>(first_result_row + Strip::result_row(0, 0)) * result_width + result_column;
+                   static_cast<int64_t>(first_result_row + Strip::result_row(0, 0)) * result_width +
+                   result_column;
 
-  const auto load = [&](int row) {
-    Row words = {};
+  // This lane's place in the first row of the ring.
+  T* const warp_ring = shared_memory<T>() + static_cast<int>(threadIdx.x) / 32 * Ring::kElements;
+  const int strip_units = parameters.lanes.divisor() + Strip::kHaloLanes;
+  T* const ring = warp_ring + ((strip_of_warp < parameters.strips_of_warp
+                                    ? Strip::kHaloLanes + strip_of_warp * strip_units + lane_of_strip
+                                    : Ring::kUnits)) *
+                                  kSources;
+  const int gap_elements = Strip::kHaloLanes * kSources;
+  const int gaps = (parameters.strips_of_warp + 1) * gap_elements;
+  for (int i = lane; i < gaps; i += 32) {
+    T* const gap = warp_ring + i / gap_elements * strip_units * kSources + i % gap_elements;
+#pragma unroll
+    for (int row = 0; row < Ring::kRows; ++row) gap[row * Ring::kRow] = static_cast<T>(0.0F);
+  }
+
+  const auto load = [&](int row, int slot) {
     const T* const elements = next_source;
     next_source += source_width;
-    if (row >= source_begin && row < source_end) {
-      if constexpr (Strip::kAligned) {
-        const auto access = *reinterpret_cast<const Vector<T, kSources>*>(elements);
-        memcpy(&words, &access, sizeof(access));
-      } else {
-        T access[kSources] = {};
+    const bool inside = row >= source_begin && row < source_end;
 #pragma unroll
-        for (int i = 0; i < kSources; ++i) {
-          if (source_column + i >= 0 && source_column + i < source_width) access[i] = elements[i];
-        }
-        memcpy(&words, &access, sizeof(access));
+    for (int i = 0; i < kSources; i += Strip::kAccess) {
+      T* const place = ring + slot * Ring::kRow + i;
+      if (inside && (Strip::kAligned || (source_column + i >= 0 && source_column + i < source_width))) {
+        copy_async<Strip::kAccess>(place, elements + i);
+      } else {
+        *reinterpret_cast<Vector<T, Strip::kAccess>*>(place) = {};
       }
     }
-    return words;
+    commit_copies();
+  };
+  // The same for what is too narrow, in two steps.
+  constexpr int kPending = Strip::kAsync ? 1 : Ring::kRows;
+  T pending[kPending][kSources];
+  const auto fetch = [&](int first_row) {
+#pragma unroll
+    for (int i = 0; i < kPending; ++i) {
+#pragma unroll
+      for (int j = 0; j < kSources; ++j) {
+        const bool copies = first_row + i >= source_begin && first_row + i < source_end &&
+                            source_column + j >= 0 && source_column + j < source_width;
+        pending[i][j] = copies ? next_source[j] : static_cast<T>(0.0F);
+      }
+      next_source += source_width;
+    }
+  };
+  const auto put = [&] {
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < kPending; ++i) {
+#pragma unroll
+      for (int j = 0; j < kSources; ++j) {
+        ring[i * Ring::kRow + j] = pending[i][j];
+      }
+    }
+    __syncwarp();
   };
 
-  Row ring[Strip::kDepth];
+  if constexpr (Strip::kAsync) {
 #pragma unroll
-  for (int row = 0; row < Strip::kDepth; ++row) ring[row] = load(row);
+    for (int row = 0; row < Ring::kRows - 1; ++row) load(row, row);
+  } else {
+    fetch(0);
+    put();
+  }
 
   float taps[Strip::kTaps];
   const int tap_step = parameters.flipped ? -1 : 1;
@@ -190,50 +297,42 @@ __global__ void __launch_bounds__(kStripThreads, strip_blocks<Strip>())
   for (int tap = 0; tap < Strip::kTaps; ++tap) taps[tap] = static_cast<float>(first_tap[tap * tap_step]);
   const float start = bias == nullptr ? 0.0F : static_cast<float>(bias[channel]);
 
-  // All ones where the neighbour at a distance is one of this strip.
-  uint32_t left_masks[Strip::kHaloLanes], right_masks[Strip::kHaloLanes];
-#pragma unroll
-  for (int i = 0; i < Strip::kHaloLanes; ++i) {
-    left_masks[i] = lane_of_strip > i ? ~0U : 0U;
-    right_masks[i] = lane_of_strip + i + 1 < parameters.lanes.divisor() ? ~0U : 0U;
-  }
-
   float sums[Strip::kSlots][kResults] = {};
   for (int first_row = 0; first_row < source_rows; first_row += Strip::kUnroll) {
+    if constexpr (!Strip::kAsync) fetch(first_row + Strip::kUnroll);
 #pragma unroll
     for (int phase = 0; phase < Strip::kUnroll; ++phase) {
       const int row = first_row + phase;
-      const Row own = ring[phase % Strip::kDepth];
-      ring[phase % Strip::kDepth] = load(row + Strip::kDepth);
+      if (row >= source_rows) break;
+      if constexpr (Strip::kAsync) {
+        wait_for_copies<Ring::kRows - 2>();
+        __syncwarp();
+        load(row + Ring::kRows - 1, (phase + Ring::kRows - 1) % Ring::kRows);
+      }
 
       // Rows of padding take no part, where that spares many multiplications.
       if (kKernel == 3 || __any_sync(kAllLanes, row >= source_begin && row < source_end)) {
-        // This lane's words and those of its neighbours.
-        uint32_t words[Strip::kLeftWords + Strip::kWords + Strip::kRightWords];
-#pragma unroll
-        for (int i = 1; i <= Strip::kLeftWords; ++i) {
-          const int distance = ceil_divide(i, Strip::kWords);
-          words[Strip::kLeftWords - i] =
-              __shfl_up_sync(kAllLanes, own.words[distance * Strip::kWords - i], distance) &
-              left_masks[distance - 1];
+        // Before and behind a lane's own elements are its neighbours', or zeros.
+        constexpr int kLeftRead =
+            Strip::kLeft <= kSources ? round_to_power(Strip::kLeft) : Strip::kHaloLanes * kSources;
+        constexpr int kRightRead =
+            Strip::kRight <= kSources ? round_to_power(Strip::kRight) : Strip::kHaloLanes * kSources;
+        const T* const own = ring + phase * Ring::kRow;
+        float left[kLeftRead], middle[kSources], right[kRightRead];
+        load_elements<kSources, kSources>(own, middle);
+        if constexpr (Strip::kLeft > 0) {
+          load_elements<kLeftRead, std::min(kLeftRead, kSources)>(own - kLeftRead, left);
         }
-#pragma unroll
-        for (int i = 0; i < Strip::kWords; ++i) words[Strip::kLeftWords + i] = own.words[i];
-#pragma unroll
-        for (int i = 0; i < Strip::kRightWords; ++i) {
-          const int distance = i / Strip::kWords + 1;
-          words[Strip::kLeftWords + Strip::kWords + i] =
-              __shfl_down_sync(kAllLanes, own.words[i % Strip::kWords], distance) &
-              right_masks[distance - 1];
+        if constexpr (Strip::kRight > 0) {
+          load_elements<kRightRead, std::min(kRightRead, kSources)>(own + kSources, right);
         }
         float values[Strip::kWindow];
 #pragma unroll
-        for (int i = 0; i < Strip::kWindow; ++i) {
-          const int element = Strip::kLeftWords * Strip::kWordElements - Strip::kLeft + i;
-          T pair[4 / sizeof(T)];
-          memcpy(pair, &words[element / Strip::kWordElements], 4);
-          values[i] = static_cast<float>(pair[element % Strip::kWordElements]);
-        }
+        for (int i = 0; i < Strip::kLeft; ++i) values[i] = left[kLeftRead - Strip::kLeft + i];
+#pragma unroll
+        for (int i = 0; i < kSources; ++i) values[Strip::kLeft + i] = middle[i];
+#pragma unroll
+        for (int i = 0; i < Strip::kRight; ++i) values[Strip::kLeft + kSources + i] = right[i];
 #pragma unroll
         for (int tap_row = 0; tap_row < kKernel; ++tap_row) {
           if (!Strip::meets(phase, tap_row)) continue;
@@ -280,7 +379,9 @@ __global__ void __launch_bounds__(kStripThreads, strip_blocks<Strip>())
         }
       }
     }
+    if constexpr (!Strip::kAsync) put();
   }
+  if constexpr (Strip::kAsync) wait_for_copies<0>();
 }
 
 }  // namespace torchgraft::depthwise::cuda
