@@ -43,10 +43,6 @@ struct Strip {
 
   static constexpr int kHaloLanes = std::max(ceil_divide(kLeft, kSources), ceil_divide(kRight, kSources));
 
-  // Copies to shared memory that no thread waits for move four bytes at least.
-  static constexpr int kAccess = kAligned ? kSources : 1;
-  static constexpr bool kAsync = kAccess * sizeof(T) >= 4;
-
   // After so many rows registers have their names again.
   static constexpr int kUnroll = 8;
   static constexpr int kSlots = kTransposed ? kUnroll * kStride : kUnroll / kStride;
@@ -94,13 +90,9 @@ template <int kElements, typename T>
 __device__ void copy_async(T* shared, const T* memory) {
 #if __CUDA_ARCH__ >= 800
   const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
-  constexpr int kBytes = kElements * sizeof(T);
-  if constexpr (kBytes == 16) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(memory) : "memory");
-  } else {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(address), "l"(memory), "n"(kBytes)
-                 : "memory");
-  }
+  asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(address), "l"(memory),
+               "n"(kElements * sizeof(T))
+               : "memory");
 #else
   *reinterpret_cast<Vector<T, kElements>*>(shared) = *reinterpret_cast<const Vector<T, kElements>*>(memory);
 #endif
@@ -126,7 +118,8 @@ constexpr int kStripThreads = 128;
 template <typename Strip>
 struct StripRing {
   using T = typename Strip::T;
-  static constexpr int kRows = Strip::kUnroll;
+  static constexpr int kRows = Strip::kSources * sizeof(T) < 16 ? 8 : 4;
+  static_assert(Strip::kUnroll % kRows == 0);
   static constexpr int kUnits = 44;
   // One more, for lanes without a strip.
   static constexpr int kRow = (kUnits + 1 + Strip::kHaloLanes) * Strip::kSources;
@@ -158,6 +151,87 @@ __device__ void load_elements(const T* memory, float (&values)[kCount]) {
   }
 }
 
+// The kElements neighbouring columns of an image that a lane reads, row by row.
+template <typename T, int kElements, bool kAligned>
+struct StripRows {
+  static constexpr int kAccess = kAligned ? kElements : 1;
+  // Narrower accesses cannot be copied asynchronously.
+  static constexpr bool kAsync = kAccess * sizeof(T) >= 4;
+
+  const T* next;
+  int column, width;
+  int begin, end;  // rows that exist, counted from the first that `next` points to
+
+  __device__ bool inside(int row) const { return row >= begin && row < end; }
+  // Aligned, they are all in the image or all outside, and then `inside` is never true.
+  __device__ bool exists(int i) const { return kAligned || (column + i >= 0 && column + i < width); }
+
+  // Row `row`, the one behind that of the last call, to shared memory.
+  __device__ void copy(int row, T* shared) {
+    const T* const elements = next;
+    next += width;
+#pragma unroll
+    for (int i = 0; i < kElements; i += kAccess) {
+      if (inside(row) && exists(i)) {
+        copy_async<kAccess>(shared + i, elements + i);
+      } else {
+        *reinterpret_cast<Vector<T, kAccess>*>(shared + i) = {};
+      }
+    }
+  }
+
+  // The same to registers.
+  __device__ void fetch(int row, T (&values)[kElements]) {
+#pragma unroll
+    for (int i = 0; i < kElements; ++i) values[i] = inside(row) && exists(i) ? next[i] : static_cast<T>(0.0F);
+    next += width;
+  }
+};
+
+// The window of a lane: its own sources, which lie at `own` in the ring, and its neighbours' or zeros.
+template <typename Strip>
+__device__ void load_window(const typename Strip::T* own, float (&values)[Strip::kWindow]) {
+  constexpr int kSources = Strip::kSources;
+  constexpr int kLeft =
+      Strip::kLeft <= kSources ? round_to_power(Strip::kLeft) : Strip::kHaloLanes * kSources;
+  constexpr int kRight =
+      Strip::kRight <= kSources ? round_to_power(Strip::kRight) : Strip::kHaloLanes * kSources;
+  float middle[kSources];
+  load_elements<kSources, kSources>(own, middle);
+#pragma unroll
+  for (int i = 0; i < kSources; ++i) values[Strip::kLeft + i] = middle[i];
+  if constexpr (Strip::kLeft > 0) {
+    float left[kLeft];
+    load_elements<kLeft, std::min(kLeft, kSources)>(own - kLeft, left);
+#pragma unroll
+    for (int i = 0; i < Strip::kLeft; ++i) values[i] = left[kLeft - Strip::kLeft + i];
+  }
+  if constexpr (Strip::kRight > 0) {
+    float right[kRight];
+    load_elements<kRight, std::min(kRight, kSources)>(own + kSources, right);
+#pragma unroll
+    for (int i = 0; i < Strip::kRight; ++i) values[Strip::kLeft + kSources + i] = right[i];
+  }
+}
+
+// Where a lane's own sources lie in the first row of its warp's ring; and the zeros between strips are made.
+template <typename Strip>
+__device__ typename Strip::T* prepare_ring(typename Strip::T* warp_ring, int lanes_of_strip,
+                                           int strips_of_warp, int strip, int lane_of_strip) {
+  using T = typename Strip::T;
+  using Ring = StripRing<Strip>;
+  constexpr int kGap = Strip::kHaloLanes * Strip::kSources;
+  const int pitch = (lanes_of_strip + Strip::kHaloLanes) * Strip::kSources;
+  const int gaps = (strips_of_warp + 1) * kGap;
+  for (int i = static_cast<int>(threadIdx.x) % 32; i < gaps; i += 32) {
+    T* const gap = warp_ring + i / kGap * pitch + i % kGap;
+#pragma unroll
+    for (int row = 0; row < Ring::kRows; ++row) gap[row * Ring::kRow] = static_cast<T>(0.0F);
+  }
+  return warp_ring + (strip < strips_of_warp ? kGap + strip * pitch + lane_of_strip * Strip::kSources
+                                             : Ring::kUnits * Strip::kSources);
+}
+
 template <typename Strip>
 constexpr int strip_blocks() {
   return Strip::kKernel == 3 ? 8 : Strip::kKernel == 5 ? 6 : 4;
@@ -170,6 +244,7 @@ __global__ void __launch_bounds__(kStripThreads, strip_blocks<Strip>())
            StripParameters parameters) {
   using T = typename Strip::T;
   using Ring = StripRing<Strip>;
+  using Rows = StripRows<T, Strip::kSources, Strip::kAligned>;
   constexpr unsigned kAllLanes = 0xffffffff;
   constexpr int kKernel = Strip::kKernel;
   constexpr int kResults = Strip::kResults;
@@ -210,80 +285,45 @@ __global__ void __launch_bounds__(kStripThreads, strip_blocks<Strip>())
   const bool loads = active && source_column + kSources > 0 && source_column < source_width;
   const bool stores = active && unit_of_segment >= 0 && unit_of_segment < parameters.units &&
                       result_column + kResults > 0 && result_column < result_width;
-  const int source_begin = max(-first_source_row, 0);
-  const int source_end = loads ? min(parameters.source_height - first_source_row, source_rows) : 0;
   const int result_begin = max(-first_result_row, 0);
   const int result_end =
       stores ? min(parameters.result_height - first_result_row, parameters.result_rows) : 0;
 
-  const T* next_source =
-      source +
-      static_cast<int64_t>(parameters.multiplier.divide(plane)) * parameters.source_height * source_width +
-      static_cast<int64_t>(first_source_row) * source_width + source_column;
+  Rows source_lane = {source +
+                          static_cast<int64_t>(parameters.multiplier.divide(plane)) *
+                              parameters.source_height * source_width +
+                          static_cast<int64_t>(first_source_row) * source_width + source_column,
+                      source_column, source_width, max(-first_source_row, 0),
+                      loads ? min(parameters.source_height - first_source_row, source_rows) : 0};
   T* next_result = result + static_cast<int64_t>(plane) * parameters.result_height * result_width +
                    static_cast<int64_t>(first_result_row + Strip::result_row(0, 0)) * result_width +
                    result_column;
 
-  // This lane's place in the first row of the ring.
-  T* const warp_ring = shared_memory<T>() + static_cast<int>(threadIdx.x) / 32 * Ring::kElements;
-  const int strip_units = parameters.lanes.divisor() + Strip::kHaloLanes;
-  T* const ring = warp_ring + ((strip_of_warp < parameters.strips_of_warp
-                                    ? Strip::kHaloLanes + strip_of_warp * strip_units + lane_of_strip
-                                    : Ring::kUnits)) *
-                                  kSources;
-  const int gap_elements = Strip::kHaloLanes * kSources;
-  const int gaps = (parameters.strips_of_warp + 1) * gap_elements;
-  for (int i = lane; i < gaps; i += 32) {
-    T* const gap = warp_ring + i / gap_elements * strip_units * kSources + i % gap_elements;
-#pragma unroll
-    for (int row = 0; row < Ring::kRows; ++row) gap[row * Ring::kRow] = static_cast<T>(0.0F);
-  }
-
-  const auto load = [&](int row, int slot) {
-    const T* const elements = next_source;
-    next_source += source_width;
-    const bool inside = row >= source_begin && row < source_end;
-#pragma unroll
-    for (int i = 0; i < kSources; i += Strip::kAccess) {
-      T* const place = ring + slot * Ring::kRow + i;
-      if (inside && (Strip::kAligned || (source_column + i >= 0 && source_column + i < source_width))) {
-        copy_async<Strip::kAccess>(place, elements + i);
-      } else {
-        *reinterpret_cast<Vector<T, Strip::kAccess>*>(place) = {};
-      }
-    }
-    commit_copies();
-  };
-  // The same for what is too narrow, in two steps.
-  constexpr int kPending = Strip::kAsync ? 1 : Ring::kRows;
+  T* const ring = prepare_ring<Strip>(
+      shared_memory<T>() + static_cast<int>(threadIdx.x) / 32 * Ring::kElements, parameters.lanes.divisor(),
+      parameters.strips_of_warp, strip_of_warp, lane_of_strip);
+  // What cannot be copied asynchronously goes through registers, as many rows at a time.
+  constexpr int kPending = Rows::kAsync ? 1 : Ring::kRows;
   T pending[kPending][kSources];
   const auto fetch = [&](int first_row) {
 #pragma unroll
-    for (int i = 0; i < kPending; ++i) {
-#pragma unroll
-      for (int j = 0; j < kSources; ++j) {
-        const bool copies = first_row + i >= source_begin && first_row + i < source_end &&
-                            source_column + j >= 0 && source_column + j < source_width;
-        pending[i][j] = copies ? next_source[j] : static_cast<T>(0.0F);
-      }
-      next_source += source_width;
-    }
+    for (int i = 0; i < kPending; ++i) source_lane.fetch(first_row + i, pending[i]);
   };
   const auto put = [&] {
     __syncwarp();
 #pragma unroll
     for (int i = 0; i < kPending; ++i) {
 #pragma unroll
-      for (int j = 0; j < kSources; ++j) {
-        ring[i * Ring::kRow + j] = pending[i][j];
-      }
+      for (int j = 0; j < kSources; ++j) ring[i * Ring::kRow + j] = pending[i][j];
     }
     __syncwarp();
   };
-
-  if constexpr (Strip::kAsync) {
+  if constexpr (Rows::kAsync) {
 #pragma unroll
-    for (int row = 0; row < Ring::kRows - 1; ++row) load(row, row);
+    for (int row = 0; row < Ring::kRows - 1; ++row) {
+      source_lane.copy(row, ring + row * Ring::kRow);
+      commit_copies();
+    }
   } else {
     fetch(0);
     put();
@@ -299,40 +339,22 @@ __global__ void __launch_bounds__(kStripThreads, strip_blocks<Strip>())
 
   float sums[Strip::kSlots][kResults] = {};
   for (int first_row = 0; first_row < source_rows; first_row += Strip::kUnroll) {
-    if constexpr (!Strip::kAsync) fetch(first_row + Strip::kUnroll);
+    if constexpr (!Rows::kAsync) fetch(first_row + Strip::kUnroll);
 #pragma unroll
     for (int phase = 0; phase < Strip::kUnroll; ++phase) {
       const int row = first_row + phase;
       if (row >= source_rows) break;
-      if constexpr (Strip::kAsync) {
+      if constexpr (Rows::kAsync) {
         wait_for_copies<Ring::kRows - 2>();
         __syncwarp();
-        load(row + Ring::kRows - 1, (phase + Ring::kRows - 1) % Ring::kRows);
+        source_lane.copy(row + Ring::kRows - 1, ring + (phase + Ring::kRows - 1) % Ring::kRows * Ring::kRow);
+        commit_copies();
       }
 
       // Rows of padding take no part, where that spares many multiplications.
-      if (kKernel == 3 || __any_sync(kAllLanes, row >= source_begin && row < source_end)) {
-        // Before and behind a lane's own elements are its neighbours', or zeros.
-        constexpr int kLeftRead =
-            Strip::kLeft <= kSources ? round_to_power(Strip::kLeft) : Strip::kHaloLanes * kSources;
-        constexpr int kRightRead =
-            Strip::kRight <= kSources ? round_to_power(Strip::kRight) : Strip::kHaloLanes * kSources;
-        const T* const own = ring + phase * Ring::kRow;
-        float left[kLeftRead], middle[kSources], right[kRightRead];
-        load_elements<kSources, kSources>(own, middle);
-        if constexpr (Strip::kLeft > 0) {
-          load_elements<kLeftRead, std::min(kLeftRead, kSources)>(own - kLeftRead, left);
-        }
-        if constexpr (Strip::kRight > 0) {
-          load_elements<kRightRead, std::min(kRightRead, kSources)>(own + kSources, right);
-        }
+      if (kKernel == 3 || __any_sync(kAllLanes, source_lane.inside(row))) {
         float values[Strip::kWindow];
-#pragma unroll
-        for (int i = 0; i < Strip::kLeft; ++i) values[i] = left[kLeftRead - Strip::kLeft + i];
-#pragma unroll
-        for (int i = 0; i < kSources; ++i) values[Strip::kLeft + i] = middle[i];
-#pragma unroll
-        for (int i = 0; i < Strip::kRight; ++i) values[Strip::kLeft + kSources + i] = right[i];
+        load_window<Strip>(ring + phase % Ring::kRows * Ring::kRow, values);
 #pragma unroll
         for (int tap_row = 0; tap_row < kKernel; ++tap_row) {
           if (!Strip::meets(phase, tap_row)) continue;
@@ -379,9 +401,9 @@ __global__ void __launch_bounds__(kStripThreads, strip_blocks<Strip>())
         }
       }
     }
-    if constexpr (!Strip::kAsync) put();
+    if constexpr (!Rows::kAsync) put();
   }
-  if constexpr (Strip::kAsync) wait_for_copies<0>();
+  if constexpr (Rows::kAsync) wait_for_copies<0>();
 }
 
 }  // namespace torchgraft::depthwise::cuda
