@@ -6,6 +6,8 @@
 #include "cuda_direct.cuh"
 #include "cuda_kernels.cuh"
 #include "cuda_planes.cuh"
+#include "cuda_small_planes.h"
+#include "cuda_strips.h"
 
 namespace torchgraft::depthwise::cuda {
 
@@ -17,6 +19,14 @@ void forward(const T* input, const T* weight, const T* bias, T* output, const Ge
   if constexpr (!std::is_same_v<T, double>) {
     if (positions_fit_32(geometry)) {
       if (layout == Layout::contiguous) {
+        if (serves_small_planes(geometry, is_aligned(input, 16) && is_aligned(output, 16))) {
+          launch_small_planes(input, weight, bias, output, geometry, kTransposed, stream);
+          return;
+        }
+        if (serves_strips(geometry, kTransposed)) {
+          launch_strips(input, weight, bias, output, geometry, kTransposed, stream);
+          return;
+        }
         if (with_small_kernel(geometry, [&](auto kernel, auto stride) {
               using Patch = Stencil<kernel, stride, kTransposed, 4>;
               launch_small_kernel_planes<T, Patch>(input, weight, bias, output, geometry, stream);

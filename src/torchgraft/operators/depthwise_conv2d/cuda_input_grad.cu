@@ -8,6 +8,8 @@
 #include "cuda_direct.cuh"
 #include "cuda_kernels.cuh"
 #include "cuda_planes.cuh"
+#include "cuda_small_planes.h"
+#include "cuda_strips.h"
 
 namespace torchgraft::depthwise::cuda {
 
@@ -20,6 +22,14 @@ void input_grad(const T* output_grad, const T* weight, T* input_grad, const Geom
   if constexpr (!std::is_same_v<T, double>) {
     if (positions_fit_32(geometry)) {
       if (layout == Layout::contiguous && geometry.multiplier == 1) {
+        if (serves_small_planes(geometry, is_aligned(output_grad, 16) && is_aligned(input_grad, 16))) {
+          launch_small_planes(output_grad, weight, kNoBias, input_grad, geometry, kTransposed, stream);
+          return;
+        }
+        if (serves_strips(geometry, kTransposed)) {
+          launch_strips(output_grad, weight, kNoBias, input_grad, geometry, kTransposed, stream);
+          return;
+        }
         if (with_small_kernel(geometry, [&](auto kernel, auto stride) {
               using Patch = Stencil<kernel, stride, kTransposed, 4>;
               launch_small_kernel_planes<T, Patch>(output_grad, weight, kNoBias, input_grad, geometry,

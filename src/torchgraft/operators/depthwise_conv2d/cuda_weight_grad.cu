@@ -8,6 +8,7 @@
 #include "cuda_weight_grad_channels_last.cuh"
 #include "cuda_weight_grad_direct.cuh"
 #include "cuda_weight_grad_planes.cuh"
+#include "cuda_weight_grad_strips.h"
 
 namespace torchgraft::depthwise::cuda {
 namespace {
@@ -74,6 +75,12 @@ int64_t weight_grad_workspace(const Geometry& geometry, Layout layout) {
 template <typename T>
 void weight_grad(const T* output_grad, const T* input, T* weight_grad, accumulate_t<T>* workspace,
                  const Geometry& geometry, Layout layout, cudaStream_t stream) {
+  if constexpr (!std::is_same_v<T, double>) {
+    if (layout == Layout::contiguous && serves_weight_grad_strips(geometry)) {
+      launch_weight_grad_strips(output_grad, input, weight_grad, workspace, geometry, stream);
+      return;
+    }
+  }
   const int chunks = partial_sums(output_grad, input, workspace, geometry, layout, stream);
   launch_sum_chunks(workspace, weight_grad, geometry, chunks, stream);
 }

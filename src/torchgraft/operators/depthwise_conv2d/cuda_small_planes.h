@@ -1,0 +1,20 @@
+// Forward and input gradient on NCHW planes of 7 x 7, 14 x 14 and 28 x 28, k = 3, 5, 7, stride 1:
+// cuda_small_planes.cuh.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "geometry.h"
+
+namespace torchgraft::depthwise::cuda {
+
+// Whether launch_small_planes takes this geometry; `aligned`: source and result lie on sixteen-byte
+// boundaries.
+bool serves_small_planes(const Geometry& geometry, bool aligned);
+
+// T is one of float, Half, BFloat16; bias may be null. Flipped: the input gradient.
+template <typename T>
+void launch_small_planes(const T* source, const T* weight, const T* bias, T* result, const Geometry& geometry,
+                         bool flipped, cudaStream_t stream);
+
+}  // namespace torchgraft::depthwise::cuda
