@@ -6,6 +6,8 @@
 #include "cuda_direct.cuh"
 #include "cuda_kernels.cuh"
 #include "cuda_planes.cuh"
+#include "cuda_slide_channels_last.h"
+#include "cuda_slide_stream.cuh"
 
 namespace torchgraft::depthwise::cuda {
 
@@ -15,6 +17,10 @@ void forward(const T* input, const T* weight, const T* bias, T* output, const Ge
   constexpr bool kTransposed = false;
   // float64 is for checking gradients, not for speed.
   if constexpr (!std::is_same_v<T, double>) {
+    if (layout == Layout::channels_last &&
+        serves_slide_channels_last(geometry, sizeof(T), common_alignment(input, output))) {
+      return launch_slide_channels_last<T, kTransposed>(input, weight, bias, output, geometry, stream);
+    }
     if (positions_fit_32(geometry)) {
       if (layout == Layout::contiguous) {
         if (with_small_kernel(geometry, [&](auto kernel, auto stride) {

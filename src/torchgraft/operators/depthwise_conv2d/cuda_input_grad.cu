@@ -8,6 +8,8 @@
 #include "cuda_direct.cuh"
 #include "cuda_kernels.cuh"
 #include "cuda_planes.cuh"
+#include "cuda_slide_channels_last.h"
+#include "cuda_slide_stream.cuh"
 
 namespace torchgraft::depthwise::cuda {
 
@@ -18,6 +20,10 @@ void input_grad(const T* output_grad, const T* weight, T* input_grad, const Geom
   constexpr const T* kNoBias = nullptr;
   // float64 is for checking gradients, not for speed.
   if constexpr (!std::is_same_v<T, double>) {
+    if (layout == Layout::channels_last &&
+        serves_slide_channels_last(geometry, sizeof(T), common_alignment(output_grad, input_grad))) {
+      return launch_slide_channels_last<T, kTransposed>(output_grad, weight, kNoBias, input_grad, geometry, stream);
+    }
     if (positions_fit_32(geometry)) {
       if (layout == Layout::contiguous && geometry.multiplier == 1) {
         if (with_small_kernel(geometry, [&](auto kernel, auto stride) {

@@ -5,6 +5,8 @@
 // (NHWC) and cuda_weight_grad_direct.cuh (what is left of NCHW).
 
 #include "cuda_kernels.cuh"
+#include "cuda_slide_stream.cuh"
+#include "cuda_slide_weight_grad.h"
 #include "cuda_weight_grad_channels_last.cuh"
 #include "cuda_weight_grad_direct.cuh"
 #include "cuda_weight_grad_planes.cuh"
@@ -74,6 +76,12 @@ int64_t weight_grad_workspace(const Geometry& geometry, Layout layout) {
 template <typename T>
 void weight_grad(const T* output_grad, const T* input, T* weight_grad, accumulate_t<T>* workspace,
                  const Geometry& geometry, Layout layout, cudaStream_t stream) {
+  if constexpr (!std::is_same_v<T, double>) {
+    if (layout == Layout::channels_last &&
+        serves_slide_weight_grad(geometry, sizeof(T), common_alignment(output_grad, input))) {
+      return launch_slide_weight_grad(output_grad, input, weight_grad, workspace, geometry, stream);
+    }
+  }
   const int chunks = partial_sums(output_grad, input, workspace, geometry, layout, stream);
   launch_sum_chunks(workspace, weight_grad, geometry, chunks, stream);
 }
