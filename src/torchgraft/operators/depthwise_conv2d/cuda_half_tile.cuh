@@ -311,11 +311,12 @@ __host__ __device__ inline int channels_last_group(int channels) {
 // The pairs of pixels of a box and the eight channels that a thread moves of each.
 class TilePairs {
  public:
-  // pairs_of_row divides by the pairs that are moved of a row, rows_of_image by the rows of the box, and
-  // channel_groups by the groups of eight channels of a (whole) box.
-  __device__ TilePairs(const FastDivisor& pairs_of_row, const FastDivisor& rows_of_image,
+  // Pairs [first_pair, first_pair + pairs_of_row) of every row of the box are moved, of which the first lies in
+  // columns 2 * first_pair and the next one. rows_of_image divides by the rows of the box, channel_groups by
+  // the groups of eight channels of a (whole) box.
+  __device__ TilePairs(int first_pair, const FastDivisor& pairs_of_row, const FastDivisor& rows_of_image,
                        const FastDivisor& channel_groups, const TileBox& box)
-      : pairs_of_row_(pairs_of_row), rows_of_image_(rows_of_image) {
+      : first_pair_(first_pair), pairs_of_row_(pairs_of_row), rows_of_image_(rows_of_image) {
     const int lane_pair = channel_groups.divide(threadIdx.x);
     channel = (static_cast<int>(threadIdx.x) - lane_pair * channel_groups.divisor()) * 8;
     step = blockDim.x / channel_groups.divisor();
@@ -335,10 +336,11 @@ class TilePairs {
     const int image_row = pairs_of_row_.divide(pair);
     const int image = rows_of_image_.divide(image_row);
     return {image, image_row - image * rows_of_image_.divisor(),
-            2 * (pair - image_row * pairs_of_row_.divisor())};
+            2 * (first_pair_ + pair - image_row * pairs_of_row_.divisor())};
   }
 
  private:
+  int first_pair_;
   FastDivisor pairs_of_row_, rows_of_image_;
 };
 
@@ -364,8 +366,8 @@ __device__ inline void part_pixels(const uint32_t (&pairs)[8], uint4& left, uint
   right = make_uint4(rights[0], rights[1], rights[2], rights[3]);
 }
 
-// NHWC, on a sixteen-byte boundary. Columns 0 to 2 * pairs_of_row and all rows of the tile are written, with
-// zeros for what lies outside the image; `pitch.channel` must be a multiple of 8 and `pitch.row` of 2.
+// NHWC, on a sixteen-byte boundary. Rows outside the image are left as they are: clear the tile first, and wait
+// for all threads in between.
 __device__ inline void load_half_pixels(const HalfBits* __restrict__ images, const TileImages& sizes,
                                         const TileBox& box, const TilePitch& pitch,
                                         const TilePairs& pairs, HalfBits* shared) {
@@ -384,9 +386,9 @@ __device__ inline void load_half_pixels(const HalfBits* __restrict__ images, con
       values[i][0] = values[i][1] = make_uint4(0, 0, 0, 0);
       if (pair + i * pairs.step >= pairs.end) continue;
       const TilePairs::Place place = pairs.at(pair + i * pairs.step);
-      index[i] = place.image * pitch.image + place.row * pitch.row + place.column;
       const int y = box.first_row + place.row;
       if (y < 0 || y >= height) continue;
+      index[i] = place.image * pitch.image + place.row * pitch.row + place.column;
       const int x = box.first_column + place.column;
       const HalfBits* pixel = first + place.image * image_elements +
                               (static_cast<int64_t>(y) * width + x) * sizes.channels;
