@@ -6,6 +6,7 @@
 #include "cuda_direct.cuh"
 #include "cuda_kernels.cuh"
 #include "cuda_planes.cuh"
+#include "cuda_tensor_core.cuh"
 
 namespace torchgraft::depthwise::cuda {
 
@@ -13,6 +14,13 @@ template <typename T>
 void forward(const T* input, const T* weight, const T* bias, T* output, const Geometry& geometry,
              Layout layout, cudaStream_t stream) {
   constexpr bool kTransposed = false;
+  if constexpr (sizeof(T) == 2) {
+    const bool aligned = is_aligned(input, 16) && is_aligned(output, 16);
+    if (serves_tensor_core(geometry, layout, kTransposed, aligned)) {
+      launch_tensor_core(input, weight, bias, output, geometry, layout, kTransposed, stream);
+      return;
+    }
+  }
   // float64 is for checking gradients, not for speed.
   if constexpr (!std::is_same_v<T, double>) {
     if (positions_fit_32(geometry)) {

@@ -8,6 +8,7 @@
 #include "cuda_direct.cuh"
 #include "cuda_kernels.cuh"
 #include "cuda_planes.cuh"
+#include "cuda_tensor_core.cuh"
 
 namespace torchgraft::depthwise::cuda {
 
@@ -16,6 +17,13 @@ void input_grad(const T* output_grad, const T* weight, T* input_grad, const Geom
                 cudaStream_t stream) {
   constexpr bool kTransposed = true;
   constexpr const T* kNoBias = nullptr;
+  if constexpr (sizeof(T) == 2) {
+    const bool aligned = is_aligned(output_grad, 16) && is_aligned(input_grad, 16);
+    if (serves_tensor_core(geometry, layout, kTransposed, aligned)) {
+      launch_tensor_core(output_grad, weight, kNoBias, input_grad, geometry, layout, kTransposed, stream);
+      return;
+    }
+  }
   // float64 is for checking gradients, not for speed.
   if constexpr (!std::is_same_v<T, double>) {
     if (positions_fit_32(geometry)) {
