@@ -12,7 +12,7 @@
 namespace torchgraft::depthwise::cuda {
 namespace {
 
-constexpr int kMostWarps = 8;
+constexpr int kMostWarps = 4;
 constexpr int kStages = 2;
 
 // How one of the two images comes to shared memory.
@@ -21,6 +21,7 @@ struct TileSource {
   int64_t image;                   // elements from image to image
   int unit, units;                 // elements copied at once, and how many of these in a row
   FastDivisor units_side_by_side;  // of one pass of the block
+  FastDivisor units_of_row;
   int rows_of_pass;
   FastDivisor rows;               // loaded of a plane
   int source_row, source_column;  // the first that is loaded for tile 0, perhaps outside the plane
@@ -48,14 +49,11 @@ struct PlanesParameters {
   int shift;  // of the windows behind the first octet of input
 };
 
-// Copies kElements elements, or writes zeros in their place. Both addresses are aligned to them.
+// Copies kElements elements, or writes zeros in their place, where the source is not touched.
 template <int kElements>
 __device__ inline void copy_async(uint32_t target, const uint16_t* source, bool inside) {
   constexpr int kBytes = kElements * 2;
-  if constexpr (kElements == 1) {
-    const uint16_t value = inside ? *source : uint16_t{0};
-    asm volatile("st.shared.b16 [%0], %1;" ::"r"(target), "h"(value) : "memory");
-  } else if constexpr (kElements == 8) {
+  if constexpr (kElements == 8) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], %2, %3;" ::"r"(target), "l"(source), "n"(kBytes),
                  "r"(inside ? kBytes : 0)
                  : "memory");
@@ -68,49 +66,108 @@ __device__ inline void copy_async(uint32_t target, const uint16_t* source, bool 
 
 __device__ inline void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
+// A thread's copies that lie equally far apart.
+struct CopyRun {
+  int begin, end, step;  // of an index
+  int offset, limit;     // index + offset is inside if it is in [0, limit)
+  uint32_t target;       // for index `begin`
+  const uint16_t* source;
+  uint32_t target_step;  // for a step of the index
+  int64_t source_step;
+
+  template <int kUnit>
+  __device__ void copy() const {
+    uint32_t to = target;
+    const uint16_t* from = source;
+    if constexpr (kUnit > 1) {
+#pragma unroll 4
+      for (int index = begin; index < end; index += step, to += target_step, from += source_step) {
+        copy_async<kUnit>(to, from, static_cast<unsigned>(index + offset) < static_cast<unsigned>(limit));
+      }
+    } else {
+      // Through registers, some loads at a time.
+      constexpr int kTogether = 8;
+      for (int first = begin; first < end; first += kTogether * step) {
+        uint16_t values[kTogether];
+#pragma unroll
+        for (int i = 0; i < kTogether; ++i, from += source_step) {
+          const int index = first + i * step;
+          const bool inside =
+              index < end && static_cast<unsigned>(index + offset) < static_cast<unsigned>(limit);
+          values[i] = inside ? __ldg(from) : uint16_t{0};
+        }
+#pragma unroll
+        for (int i = 0; i < kTogether; ++i, to += target_step) {
+          if (first + i * step < end) {
+            asm volatile("st.shared.b16 [%0], %1;" ::"r"(to), "h"(values[i]) : "memory");
+          }
+        }
+      }
+    }
+  }
+};
+
 struct TilePlace {
   int first_image, images;
-  int first_channel, channels;
+  int channels;
   int row, column;  // added to the source's
 };
 
+// Brings one image's part of a tile to shared memory; `memory` is that of the block's first channel.
 template <int kUnit>
 __device__ inline void load_units(const uint16_t* memory, const TileSource& source, const TilePlace& place,
-                                  int planes, const FastDivisor& channels_of_block, uint32_t shared) {
+                                  int planes, int channels_of_block, uint32_t shared) {
   const int thread = static_cast<int>(threadIdx.x);
-  const int first_row = source.units_side_by_side.divide(thread);
-  const int first_unit = thread - first_row * source.units_side_by_side.divisor();
-  if (first_row >= source.rows_of_pass) return;
-  const uint16_t* tile = memory + place.first_image * source.image +
-                         static_cast<int64_t>(place.first_channel) * source.height * source.width;
-  const int rows = planes * channels_of_block.divisor() * source.rows.divisor();
-  for (int unit = first_unit; unit < source.units; unit += source.units_side_by_side.divisor()) {
-    const int column = source.column + unit * kUnit;
-    const int source_column = source.source_column + place.column + unit * kUnit;
-    const bool column_inside = source_column >= 0 && source_column < source.width;
-    const uint32_t target =
-        shared + (column / kOctet * source.octet_rows + source.row) * kOctetBytes + column % kOctet * 2;
-#pragma unroll 4
-    for (int index = first_row; index < rows; index += source.rows_of_pass) {
-      // Planes of neighbouring channels, which are neighbours in memory, first.
-      const int plane = source.rows.divide(index);
-      const int row = index - plane * source.rows.divisor();
-      const int image = channels_of_block.divide(plane);
-      const int channel = plane - image * channels_of_block.divisor();
-      const int source_row = source.source_row + place.row + row;
-      const bool inside = column_inside && source_row >= 0 && source_row < source.height &&
-                          image < place.images && channel < place.channels;
-      const int64_t offset =
-          image * source.image + (channel * source.height + source_row) * source.width + source_column;
-      const int slot = channel * planes + image;
-      copy_async<kUnit>(target + (slot * source.plane_rows + row) * kOctetBytes, tile + (inside ? offset : 0),
-                        inside);
+  const uint16_t* tile = memory + place.first_image * source.image;
+  const auto target_of = [&](int plane_row, int column) {
+    return shared + (column / kOctet * source.octet_rows + source.row + plane_row) * kOctetBytes +
+           column % kOctet * 2;
+  };
+  if (planes * channels_of_block == 1) {
+    // A thread owns a column and steps from row to row.
+    const int first_row = source.units_side_by_side.divide(thread);
+    const int first_unit = thread - first_row * source.units_side_by_side.divisor();
+    if (first_row >= source.rows_of_pass) return;
+    const int source_row = source.source_row + place.row;
+    for (int unit = first_unit; unit < source.units; unit += source.units_side_by_side.divisor()) {
+      const int column = source.source_column + place.column + unit * kUnit;
+      const CopyRun run = {first_row,
+                           source.rows.divisor(),
+                           source.rows_of_pass,
+                           source_row,
+                           column >= 0 && column < source.width ? source.height : 0,
+                           target_of(first_row, source.column + unit * kUnit),
+                           tile + (source_row + first_row) * source.width + column,
+                           static_cast<uint32_t>(source.rows_of_pass * kOctetBytes),
+                           source.rows_of_pass * source.width};
+      run.template copy<kUnit>();
+    }
+  } else {
+    // A thread owns a place in the planes, whole planes, and steps from image to image.
+    const int units = channels_of_block * source.rows.divisor() * source.units;
+    for (int index = thread; index < units; index += static_cast<int>(blockDim.x)) {
+      const int all_rows = source.units_of_row.divide(index);
+      const int unit = index - all_rows * source.units;
+      const int channel = source.rows.divide(all_rows);
+      const int row = all_rows - channel * source.rows.divisor();
+      const CopyRun run = {
+          0,
+          planes,
+          1,
+          0,
+          channel < place.channels ? place.images : 0,
+          target_of(channel * planes * source.plane_rows + row, source.column + unit * kUnit),
+          tile + (channel * source.height + source.source_row + row) * source.width + source.source_column +
+              unit * kUnit,
+          static_cast<uint32_t>(source.plane_rows * kOctetBytes),
+          source.image};
+      run.template copy<kUnit>();
     }
   }
 }
 
 __device__ inline void load_image(const uint16_t* memory, const TileSource& source, const TilePlace& place,
-                                  int planes, const FastDivisor& channels_of_block, uint32_t shared) {
+                                  int planes, int channels_of_block, uint32_t shared) {
   if (source.unit == 8) {
     load_units<8>(memory, source, place, planes, channels_of_block, shared);
   } else if (source.unit == 4) {
@@ -157,6 +214,8 @@ __global__ void __launch_bounds__(kMostWarps * 32, kBlocksOfMultiprocessor)
   clear_octets(shared, kStages * (parameters.input.bytes + parameters.grad.bytes) + kZeroBytes);
   __syncthreads();
 
+  const int64_t input_plane = static_cast<int64_t>(parameters.input.height) * parameters.input.width;
+  const int64_t grad_plane = static_cast<int64_t>(parameters.grad.height) * parameters.grad.width;
   const auto load = [&](int tile, int stage) {
     const int rest = parameters.strips.divide(tile);
     const int strip = tile - rest * parameters.strips.divisor();
@@ -165,16 +224,16 @@ __global__ void __launch_bounds__(kMostWarps * 32, kBlocksOfMultiprocessor)
     TilePlace place;
     place.first_image = group * parameters.planes;
     place.images = min(parameters.planes, parameters.batch - place.first_image);
-    place.first_channel = first_channel;
     place.channels = min(channels_of_block, parameters.channels - first_channel);
     place.row = band * parameters.band_rows;
     place.column = strip * parameters.strip_columns + first_tap_column;
     const uint32_t target = shared + stage * (parameters.input.bytes + parameters.grad.bytes);
-    load_image(input, parameters.input, place, parameters.planes, parameters.channels_of_block, target);
+    load_image(input + first_channel * input_plane, parameters.input, place, parameters.planes,
+               channels_of_block, target);
     place.row -= first_tap_row;
     place.column -= first_tap_column;
-    load_image(output_grad, parameters.grad, place, parameters.planes, parameters.channels_of_block,
-               target + parameters.input.bytes);
+    load_image(output_grad + first_channel * grad_plane, parameters.grad, place, parameters.planes,
+               channels_of_block, target + parameters.input.bytes);
   };
 
   DiagonalSums<Block> sums = {};
@@ -277,6 +336,7 @@ int odd(int64_t count) { return static_cast<int>(count | 1); }
 void share_rows(TileSource& source, int threads) {
   const int side_by_side = std::clamp(source.units, 1, threads);
   source.units_side_by_side = FastDivisor(side_by_side);
+  source.units_of_row = FastDivisor(std::max(source.units, 1));
   source.rows_of_pass = threads / side_by_side;
 }
 
@@ -490,8 +550,8 @@ int launch_by_kernel_size(const T* output_grad, const T* input, float* partial, 
     return launch_planes<T, decltype(block), blocks_of_multiprocessor>(output_grad, input, partial, geometry,
                                                                        stream);
   };
-  using Many = std::integral_constant<int, 3>;
-  using Few = std::integral_constant<int, 2>;
+  using Many = std::integral_constant<int, 5>;
+  using Few = std::integral_constant<int, 4>;
   // An odd padding and an even width are one column apart from being copied two elements at once.
   const bool pairs = alignment_of(input, geometry.width.input) > 1;
   const int shift = pairs ? static_cast<int>(geometry.width.padding % 2) : 0;
