@@ -5,6 +5,7 @@
 // (NHWC) and cuda_weight_grad_direct.cuh (what is left of NCHW).
 
 #include "cuda_kernels.cuh"
+#include "cuda_tensor_core_weight_grad.cuh"
 #include "cuda_weight_grad_channels_last.cuh"
 #include "cuda_weight_grad_direct.cuh"
 #include "cuda_weight_grad_planes.cuh"
@@ -17,6 +18,11 @@ namespace {
 template <typename T>
 int partial_sums(const T* output_grad, const T* input, accumulate_t<T>* partial, const Geometry& geometry,
                  Layout layout, cudaStream_t stream) {
+  if constexpr (sizeof(T) == 2) {
+    if (serves_tensor_core_weight_grad(geometry, layout) && has_half_tensor_cores()) {
+      return launch_tensor_core_weight_grad(output_grad, input, partial, geometry, layout, stream);
+    }
+  }
   const bool fits_32 = positions_fit_32(geometry);
   // float64 is for checking gradients, not for speed.
   if constexpr (!std::is_same_v<T, double>) {
