@@ -1,6 +1,6 @@
 // depthwise_conv2d, forward: which kernel serves which geometry. The kernels, with what a block and a thread
-// own and what they are predicted to reach, are in cuda_planes.cuh (NCHW), cuda_channels_last.cuh (NHWC) and
-// cuda_direct.cuh (all else); the input gradient shares them.
+// own and what they are predicted to reach, are in cuda_planes.cuh (NCHW), cuda_channels_last.cuh (NHWC),
+// cuda_gather.cuh (all else) and cuda_direct.cuh (what does not fit 32 bits); the input gradient shares them.
 
 #include "cuda_channels_last.cuh"
 #include "cuda_direct.cuh"

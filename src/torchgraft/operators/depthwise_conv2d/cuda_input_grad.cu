@@ -2,7 +2,7 @@
 // up the output gradients that it had a part in, so that nothing is written twice and no sum depends on
 // timing. The kernels are those of the forward pass, transposed (cuda_stencil.cuh); with stride 1 and a large
 // kernel, the forward pass with the kernel turned around. A sum over several output channels of one input
-// channel is left to cuda_direct.cuh.
+// channel is left to cuda_gather.cuh.
 
 #include "cuda_channels_last.cuh"
 #include "cuda_direct.cuh"
