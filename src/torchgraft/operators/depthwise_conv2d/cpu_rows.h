@@ -64,8 +64,8 @@ struct Range {
   }
 };
 
-// How a row whose taps lie `tap_step` columns apart, and pixels `step`, is cut by remainders: pixels `parts` apart
-// read columns `stretch` apart, of which taps are neighbours. One part where there is nothing to gain.
+// How a row whose taps lie `tap_step` columns apart, and pixels `step`, is cut by remainders: pixels `parts`
+// apart read columns `stretch` apart, of which taps are neighbours. One part where there is nothing to gain.
 struct Remainders {
   int64_t parts = 1;
   int64_t stretch = 1;

@@ -1,13 +1,14 @@
 // Tiles of halves in shared memory: how a box of an image tensor, NCHW or NHWC, comes and goes.
 //
-// A box is some images, some channels and a rectangle of their planes, which may reach over the borders of the
-// image. In shared memory every plane of it is a rectangle of its own, [image][channel][row][column] with free
-// pitches, the same for both layouts, so that what computes on a tile need not know where it came from.
+// A box is some images, some channels and a rectangle of their planes, which may reach over the borders of
+// the image. In shared memory every plane of it is a rectangle of its own, [image][channel][row][column] with
+// free pitches, the same for both layouts, so that what computes on a tile need not know where it came from.
 // Halves are moved and not computed with: a tile knows float16 and bfloat16 alike as uint16_t.
 //
-// NCHW: the part of a box that lies in the image is one run of neighbouring elements an image, or one a plane,
-// or one a row. A run moves sixteen bytes at a time whatever the width of the plane, and is taken apart into
-// units of 8, 4, 2 or 1 elements, none of which crosses the end of a row. Some five instructions an element.
+// NCHW: the part of a box that lies in the image is one run of neighbouring elements an image, or one a
+// plane, or one a row. A run moves sixteen bytes at a time whatever the width of the plane, and is taken
+// apart into units of 8, 4, 2 or 1 elements, none of which crosses the end of a row. Some five instructions
+// an element.
 //
 // NHWC: a lane moves eight channels (sixteen bytes) of two neighbouring pixels; eight byte permutations make
 // one pair of pixels a channel of it, which are four bytes of a plane's row. Some three instructions an
@@ -53,16 +54,16 @@ __device__ inline void clear_half_tile(HalfBits* shared, int elements) {
   }
 }
 
-// The largest unit (8, 4, 2, 1) in which runs of planes of this width can be taken apart: it divides the width,
-// the address of every plane, and `lead`, how far columns are shifted in shared memory.
+// The largest unit (8, 4, 2, 1) in which runs of planes of this width can be taken apart: it divides the
+// width, the address of every plane, and `lead`, how far columns are shifted in shared memory.
 inline int tile_unit(const void* images, int width, int lead) {
   int unit = 8;
   while (width % unit != 0 || lead % unit != 0 || !is_aligned(images, 2 * unit)) unit /= 2;
   return unit;
 }
 
-// Eight neighbouring elements of a run, on a sixteen-byte boundary behind `memory`; [begin, end) of them belong
-// to the run.
+// Eight neighbouring elements of a run, on a sixteen-byte boundary behind `memory`; [begin, end) of them
+// belong to the run.
 template <typename Memory>
 struct RunVector {
   Memory* memory;
@@ -135,7 +136,8 @@ class TileRuns {
       run_row -= channel * rows_;
     }
     result.row = run_row;
-    result.index = shared_first_ + pitch_.plane(image, channel) + (row + run_row) * pitch_.row + result.column;
+    result.index =
+        shared_first_ + pitch_.plane(image, channel) + (row + run_row) * pitch_.row + result.column;
     return result;
   }
 
@@ -311,9 +313,9 @@ __host__ __device__ inline int channels_last_group(int channels) {
 // The pairs of pixels of a box and the eight channels that a thread moves of each.
 class TilePairs {
  public:
-  // Pairs [first_pair, first_pair + pairs_of_row) of every row of the box are moved, of which the first lies in
-  // columns 2 * first_pair and the next one. rows_of_image divides by the rows of the box, channel_groups by
-  // the groups of eight channels of a (whole) box.
+  // Pairs [first_pair, first_pair + pairs_of_row) of every row of the box are moved, of which the first lies
+  // in columns 2 * first_pair and the next one. rows_of_image divides by the rows of the box, channel_groups
+  // by the groups of eight channels of a (whole) box.
   __device__ TilePairs(int first_pair, const FastDivisor& pairs_of_row, const FastDivisor& rows_of_image,
                        const FastDivisor& channel_groups, const TileBox& box)
       : first_pair_(first_pair), pairs_of_row_(pairs_of_row), rows_of_image_(rows_of_image) {
@@ -366,11 +368,11 @@ __device__ inline void part_pixels(const uint32_t (&pairs)[8], uint4& left, uint
   right = make_uint4(rights[0], rights[1], rights[2], rights[3]);
 }
 
-// NHWC, on a sixteen-byte boundary. Rows outside the image are left as they are: clear the tile first, and wait
-// for all threads in between.
+// NHWC, on a sixteen-byte boundary. Rows outside the image are left as they are: clear the tile first, and
+// wait for all threads in between.
 __device__ inline void load_half_pixels(const HalfBits* __restrict__ images, const TileImages& sizes,
-                                        const TileBox& box, const TilePitch& pitch,
-                                        const TilePairs& pairs, HalfBits* shared) {
+                                        const TileBox& box, const TilePitch& pitch, const TilePairs& pairs,
+                                        HalfBits* shared) {
   constexpr int kBatch = 2;
   const int height = sizes.height.divisor();
   const int width = sizes.width.divisor();
@@ -390,8 +392,8 @@ __device__ inline void load_half_pixels(const HalfBits* __restrict__ images, con
       if (y < 0 || y >= height) continue;
       index[i] = place.image * pitch.image + place.row * pitch.row + place.column;
       const int x = box.first_column + place.column;
-      const HalfBits* pixel = first + place.image * image_elements +
-                              (static_cast<int64_t>(y) * width + x) * sizes.channels;
+      const HalfBits* pixel =
+          first + place.image * image_elements + (static_cast<int64_t>(y) * width + x) * sizes.channels;
       if (x >= 0 && x < width) values[i][0] = __ldg(reinterpret_cast<const uint4*>(pixel));
       if (x + 1 >= 0 && x + 1 < width) {
         values[i][1] = __ldg(reinterpret_cast<const uint4*>(pixel + sizes.channels));

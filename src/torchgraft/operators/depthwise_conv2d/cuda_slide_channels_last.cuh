@@ -1,13 +1,13 @@
 // Forward and input gradient on NHWC images, k = 3, 5, 7, stride 1 and 2: threads slide down the image.
 //
-// A block owns some channels of a stretch of rows (cuda_slide_stream.cuh), a thread kCount channels of kColumns
-// result columns. Each row of sources is read once from shared memory, (kColumns + k - 1) vectors, and added to
-// the sums of every result row that it reaches; these sums, k rows of them, and all weights of the thread's
-// channels stay in registers. The input gradient with stride 1 is the forward pass with the kernel turned
-// around; with stride 2 a step takes one row of sources and ends two rows of results.
+// A block owns some channels of a stretch of rows (cuda_slide_stream.cuh), a thread kCount channels of
+// kColumns result columns. Each row of sources is read once from shared memory, (kColumns + k - 1) vectors,
+// and added to the sums of every result row that it reaches; these sums, k rows of them, and all weights of
+// the thread's channels stay in registers. The input gradient with stride 1 is the forward pass with the
+// kernel turned around; with stride 2 a step takes one row of sources and ends two rows of results.
 //
-// Instructions a result and channel: k * k multiply-adds, about 2 (k + 3) / 4 for reading and widening, 1 to 2
-// for copies, stores and bookkeeping: 13 for k = 3, 30 for k = 5, 58 for k = 7. A multiprocessor of an H200
+// Instructions a result and channel: k * k multiply-adds, about 2 (k + 3) / 4 for reading and widening, 1 to
+// 2 for copies, stores and bookkeeping: 13 for k = 3, 30 for k = 5, 58 for k = 7. A multiprocessor of an H200
 // moves 17.9 bytes in a clock, 2.2 results in fp32 and 4.5 in half precision, and issues 128 instructions:
 // k = 3 is bound by memory, k = 5 in fp32 too, in half precision by instructions, k = 7 by instructions.
 #pragma once
@@ -19,7 +19,8 @@ namespace torchgraft::depthwise::cuda {
 
 template <int kKernel, int kStride, bool kTransposed>
 struct SlideShape {
-  static constexpr int kCount = kKernel == 3 ? 4 : 2;  // channels of a thread: their weights stay in registers
+  static constexpr int kCount =
+      kKernel == 3 ? 4 : 2;  // channels of a thread: their weights stay in registers
   static constexpr int kColumns = kStride == 2 && !kTransposed ? 2 : 4;
   static constexpr int kThreads = kKernel == 7 ? 128 : kKernel == 5 ? 192 : 256;  // of a block, at most
   static constexpr int kBlocks = 2;  // resident, of so many threads
@@ -239,9 +240,9 @@ void launch_slide_shape(const T* source, const T* weight, const T* bias, T* resu
                                       FastDivisor(image_units),
                                       units};
   const char* name = transposed ? "depthwise_conv2d_input_grad" : "depthwise_conv2d";
-  slide_channels_last<T, Shape><<<grid_of(blocks_of_range * ranges, name), dim3(tile.lanes, tile.strips),
-                                  static_cast<size_t>(tile.shared_bytes), stream>>>(
-      source, weight, bias, result, parameters, flipped);
+  slide_channels_last<T, Shape>
+      <<<grid_of(blocks_of_range * ranges, name), dim3(tile.lanes, tile.strips),
+         static_cast<size_t>(tile.shared_bytes), stream>>>(source, weight, bias, result, parameters, flipped);
   check_launch(name);
 }
 

@@ -1,15 +1,16 @@
-// What the sliding kernels on NHWC images share (cuda_slide_channels_last.cuh, cuda_slide_weight_grad.cuh): how
-// a block owns channels, columns and a stretch of rows, and how rows reach shared memory ahead of their use.
+// What the sliding kernels on NHWC images share (cuda_slide_channels_last.cuh, cuda_slide_weight_grad.cuh):
+// how a block owns channels, columns and a stretch of rows, and how rows reach shared memory ahead of their
+// use.
 //
 // Lanes lie along channels; strips of a few columns each are the other direction of a block. The rows of all
-// images are one sequence of units (rows of results, for a transposed stride of two pairs of them), cut into as
-// many equal ranges as blocks are resident at once, wherever that falls, so that every block takes equally long
-// and there is one wave. Where a range enters an image it takes a few steps before the first result.
+// images are one sequence of units (rows of results, for a transposed stride of two pairs of them), cut into
+// as many equal ranges as blocks are resident at once, wherever that falls, so that every block takes equally
+// long and there is one wave. Where a range enters an image it takes a few steps before the first result.
 //
 // A step brings kStep rows of sources into one of kStages buffers in shared memory, copied asynchronously
 // (compute capability 8.0 on; before, through registers) kStages - 1 steps ahead, in the widest pieces that
-// channels and addresses allow. Columns outside the image are zeroed once, for no copy ever touches them; rows
-// outside are neither copied nor computed.
+// channels and addresses allow. Columns outside the image are zeroed once, for no copy ever touches them;
+// rows outside are neither copied nor computed.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -34,11 +35,11 @@ struct SlideImage {
 struct SlideParameters {
   SlideImage source, result;
   int channels;
-  int piece_bytes;         // of an asynchronous copy
-  int slices, tiles;       // of the channels, of the columns; blockIdx.x counts slices fastest
-  int ranges;              // of the units
+  int piece_bytes;    // of an asynchronous copy
+  int slices, tiles;  // of the channels, of the columns; blockIdx.x counts slices fastest
+  int ranges;         // of the units
   FastDivisor image_units;
-  int units;               // of all images
+  int units;  // of all images
 };
 
 // Four (two, one) neighbouring channels, in fp32.

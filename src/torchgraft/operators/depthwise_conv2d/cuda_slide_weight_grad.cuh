@@ -1,11 +1,12 @@
 // Weight gradient on NHWC images, k = 3, 5, 7, stride 1 and 2: threads slide down both images.
 //
-// A block owns some channels of a stretch of rows (cuda_slide_stream.cuh), a thread kCount channels of kColumns
-// columns of the output gradient. It keeps the sums of all taps in registers, and the latest rows of the output
-// gradient that the rows of the input still to come meet; each row of either image is read from shared memory
-// once, both streamed through it. The loop is unrolled over these held rows, so that they need not be moved. In
-// the end the strips of a block are added up in order through shared memory, tap row by tap row, and written as
-// one chunk of partial sums for the second pass, or, if there is but one chunk, as the gradient itself.
+// A block owns some channels of a stretch of rows (cuda_slide_stream.cuh), a thread kCount channels of
+// kColumns columns of the output gradient. It keeps the sums of all taps in registers, and the latest rows of
+// the output gradient that the rows of the input still to come meet; each row of either image is read from
+// shared memory once, both streamed through it. The loop is unrolled over these held rows, so that they need
+// not be moved. In the end the strips of a block are added up in order through shared memory, tap row by tap
+// row, and written as one chunk of partial sums for the second pass, or, if there is but one chunk, as the
+// gradient itself.
 //
 // Instructions an output and channel: as in the forward pass, 13 for k = 3, 31 for k = 5, 60 for k = 7.
 #pragma once
@@ -187,17 +188,12 @@ void launch_slide_weight_grad_shape(const T* output_grad, const T* input, T* wei
   const int resident =
       resident_blocks(tile.lanes * tile.strips, tile.shared_bytes, Shape::kThreads * Shape::kBlocks);
   const int64_t blocks_of_range = int64_t{tile.slices} * tile.tiles;
-  const int64_t most_ranges = std::min<int64_t>(units, most_chunks(geometry, Layout::channels_last) / tile.tiles);
+  const int64_t most_ranges =
+      std::min<int64_t>(units, most_chunks(geometry, Layout::channels_last) / tile.tiles);
   const int ranges = static_cast<int>(std::clamp<int64_t>(resident / blocks_of_range, 1, most_ranges));
-  const SlideParameters parameters = {input_image,
-                                      grad_image,
-                                      static_cast<int>(geometry.channels),
-                                      piece,
-                                      tile.slices,
-                                      tile.tiles,
-                                      ranges,
-                                      FastDivisor(grad_image.height),
-                                      units};
+  const SlideParameters parameters = {
+      input_image, grad_image, static_cast<int>(geometry.channels), piece, tile.slices,
+      tile.tiles,  ranges,     FastDivisor(grad_image.height),      units};
   const int chunks = ranges * tile.tiles;
   const char* name = "depthwise_conv2d_weight_grad";
   slide_weight_grad<T, Shape><<<grid_of(blocks_of_range * ranges, name), dim3(tile.lanes, tile.strips),

@@ -1,17 +1,17 @@
-// Forward and input gradient of halves on tensor cores, stride 1: along a row, eight results of one channel are
-// a band (Toeplitz) matrix of its taps times sixteen sources.
+// Forward and input gradient of halves on tensor cores, stride 1: along a row, eight results of one channel
+// are a band (Toeplitz) matrix of its taps times sixteen sources.
 //
 // small_kernel_tensor_core: up to 7 rows and 8 columns of taps. The product m16n8k16 of source row r gives
 //   A[(my, g)][k] = tap[r - 2 p - my][k - g]   B[k][n] = source row r of unit n, column k
-// 2 x 8 results of row pair p in each of 8 units; a unit is 8 columns of a band of 2 * kPairs rows of a plane.
-// Units are counted over columns, bands and images of one channel, so that 14 x 14 and 7 x 7 planes fill all
-// eight. All of A is in registers for as long as a warp stays with a channel: two a row of taps. A source row
-// of eight units comes by half an ldmatrix.x4 and feeds up to (kTapRows + 1) / 2 row pairs.
+// 2 x 8 results of row pair p in each of 8 units; a unit is 8 columns of a band of 2 * kPairs rows of a
+// plane. Units are counted over columns, bands and images of one channel, so that 14 x 14 and 7 x 7 planes
+// fill all eight. All of A is in registers for as long as a warp stays with a channel: two a row of taps. A
+// source row of eight units comes by half an ldmatrix.x4 and feeds up to (kTapRows + 1) / 2 row pairs.
 //
 // A block owns some channels of some images, or of a band of rows of one image, as a tile of halves in shared
-// memory (cuda_half_tile.cuh); a warp owns whole channels of it. Results take the place of sources: the result
-// of (row, column) is stored where the first source of its window was, which no later unit reads, and leave as
-// sources came.
+// memory (cuda_half_tile.cuh); a warp owns whole channels of it. Results take the place of sources: the
+// result of (row, column) is stored where the first source of its window was, which no later unit reads, and
+// leave as sources came.
 //
 // Budget, (128,96,56x56,k7), floor 37 us: 4.5 results a clock and multiprocessor at the memory roof, which
 // leaves 28 thread instructions and 28 bytes of shared memory a result. Products: 8 for 128 results, half the
@@ -56,7 +56,8 @@ struct HalfMath<Half> {
                                       uint32_t b0, uint32_t b1) {
 #if __CUDA_ARCH__ >= 800
     asm volatile(
-        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, "
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, "
         "%1, %2, %3};"
         : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
         : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
@@ -119,11 +120,11 @@ struct ProductParameters {
   int source_rows, source_columns, result_rows, result_columns;  // of a tile
   int slices, tiles_x, tiles_y;
   int tile_elements;
-  int column_blocks;           // of a tile, that hold results
-  FastDivisor padded_columns;  // column blocks as units count them
-  FastDivisor bands;           // of a tile
-  int source_unit, result_unit;                             // NCHW
-  FastDivisor channel_groups;                               // NHWC, as are the rest
+  int column_blocks;             // of a tile, that hold results
+  FastDivisor padded_columns;    // column blocks as units count them
+  FastDivisor bands;             // of a tile
+  int source_unit, result_unit;  // NCHW
+  FastDivisor channel_groups;    // NHWC, as are the rest
   int first_pair;
   FastDivisor source_pairs, result_pairs, source_row_count, result_row_count;
 };
@@ -152,8 +153,8 @@ __device__ __noinline__ float window_sum(const HalfBits* source, const HalfBits*
 
 constexpr int kWarp = 32;
 constexpr int kMostWarps = 8;
-constexpr int kUnits = 8;          // of a product: its n
-constexpr int kBlockColumns = 8;   // results of a unit along a row
+constexpr int kUnits = 8;           // of a product: its n
+constexpr int kBlockColumns = 8;    // results of a unit along a row
 constexpr int kSourceColumns = 16;  // under them: a product's k
 
 // Where a block's tile lies.
@@ -196,9 +197,9 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 2)
                               parameters.source_rows,
                               tile.first_column - parameters.lead,
                               parameters.source_columns};
-  const TileBox result_box = {tile.first_image, tile.images,           tile.first_channel, tile.channels,
-                              tile.first_row,   parameters.result_rows, tile.first_column,
-                              parameters.result_columns};
+  const TileBox result_box = {
+      tile.first_image,       tile.images,       tile.first_channel,       tile.channels, tile.first_row,
+      parameters.result_rows, tile.first_column, parameters.result_columns};
 
   for (int i = threadIdx.x; i < tile.channels * taps; i += blockDim.x) {
     shared_weight[i] = weight[static_cast<int64_t>(tile.first_channel) * taps + i];
@@ -258,8 +259,8 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 2)
     for (int first_unit = 0; first_unit < units; first_unit += kUnits) {
       // Units without results read those of the tile's first one.
       const int offset = unit_offset(first_unit + lane % kUnits);
-      uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(
-          channel_tile + max(offset, 0) + lane / 8 % 2 * 8 + lane / 16 * pitch.row));
+      uint32_t address = static_cast<uint32_t>(
+          __cvta_generic_to_shared(channel_tile + max(offset, 0) + lane / 8 % 2 * 8 + lane / 16 * pitch.row));
       float sums[kPairs][4];
 #pragma unroll
       for (int pair = 0; pair < kPairs; ++pair) {
@@ -314,10 +315,9 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 2)
         for (int i = 0; i < 4 * kPairs; ++i) {
           HalfBits* value = own + i / 2 * pitch.row + i % 2;
           if (!Math::is_nan(*value)) continue;
-          *value = Math::from_float(window_sum<T>(plane, channel_weight, start, parameters,
-                                                  kChannelsLast ? channels : 1,
-                                                  tile.first_row + first_y + i / 2,
-                                                  tile.first_column + column + i % 2));
+          *value = Math::from_float(
+              window_sum<T>(plane, channel_weight, start, parameters, kChannelsLast ? channels : 1,
+                            tile.first_row + first_y + i / 2, tile.first_column + column + i % 2));
         }
       }
     }
@@ -404,9 +404,10 @@ ProductPlan make_plan(const PassAxis& height, const PassAxis& width, int64_t bat
   constexpr int kMostColumnBlocks = 24;
   const int all_column_blocks = ceil_divide(width.result, kBlockColumns);
   p.tiles_x = ceil_divide(all_column_blocks, kMostColumnBlocks);
-  p.column_blocks = p.tiles_x == 1 ? all_column_blocks : round_up(ceil_divide(all_column_blocks, p.tiles_x), 8);
+  p.column_blocks =
+      p.tiles_x == 1 ? all_column_blocks : round_up(ceil_divide(all_column_blocks, p.tiles_x), 8);
   p.tiles_x = ceil_divide(all_column_blocks, p.column_blocks);
-  const int padded_columns = p.column_blocks > 4   ? round_up(p.column_blocks, 8)
+  const int padded_columns = p.column_blocks > 4    ? round_up(p.column_blocks, 8)
                              : p.column_blocks == 3 ? 4
                                                     : p.column_blocks;
   p.padded_columns = FastDivisor(padded_columns);
@@ -421,9 +422,8 @@ ProductPlan make_plan(const PassAxis& height, const PassAxis& width, int64_t bat
   const int most_elements = channels_last ? kChannelsLastElements : kTileElements;
   const int minimum_channels = channels_last ? std::min<int>(32, static_cast<int>(channels)) : 1;
   int bands = all_bands;
-  while (bands > 1 &&
-         ((bands * band_rows + halo) * p.source_columns > kPlaneElements ||
-          (bands * band_rows + halo) * p.source_columns * minimum_channels > most_elements)) {
+  while (bands > 1 && ((bands * band_rows + halo) * p.source_columns > kPlaneElements ||
+                       (bands * band_rows + halo) * p.source_columns * minimum_channels > most_elements)) {
     --bands;
   }
   p.tiles_y = ceil_divide(all_bands, bands);
@@ -451,8 +451,8 @@ ProductPlan make_plan(const PassAxis& height, const PassAxis& width, int64_t bat
 
   const int unit_channels = channels_last ? 8 : 1;
   const int most_channels = channels_last ? 32 : kMostWarps;
-  int tile_channels = std::clamp(most_elements / p.pitch.channel / unit_channels * unit_channels, unit_channels,
-                                 most_channels);
+  int tile_channels = std::clamp(most_elements / p.pitch.channel / unit_channels * unit_channels,
+                                 unit_channels, most_channels);
   const auto blocks = [&] {
     p.slices = static_cast<int>(ceil_divide<int64_t>(channels, tile_channels));
     return ceil_divide<int64_t>(batch, p.tile_images) * p.tiles_x * p.tiles_y * p.slices;
@@ -540,7 +540,7 @@ void launch_tensor_core(const T* source, const T* weight, const T* bias, T* resu
 
 template void launch_tensor_core(const Half*, const Half*, const Half*, Half*, const Geometry&, Layout, bool,
                                  cudaStream_t);
-template void launch_tensor_core(const BFloat16*, const BFloat16*, const BFloat16*, BFloat16*, const Geometry&,
-                                 Layout, bool, cudaStream_t);
+template void launch_tensor_core(const BFloat16*, const BFloat16*, const BFloat16*, BFloat16*,
+                                 const Geometry&, Layout, bool, cudaStream_t);
 
 }  // namespace torchgraft::depthwise::cuda
