@@ -249,10 +249,12 @@ class Correlator {
       : source_(source),
         destination_(destination),
         correlation_(correlation),
-        layout_(layout),
+        // Of one channel both layouts are one, and planes can share a vector.
+        layout_(correlation.source_channels == 1 && correlation.destination_channels == 1 ? Layout::contiguous
+                                                                                         : layout),
         lanes_(vector_bytes() / static_cast<int64_t>(sizeof(A))) {
     // Few planes an image: a vector takes those of several images.
-    fold_ = layout == Layout::contiguous
+    fold_ = layout_ == Layout::contiguous
                 ? std::clamp<int64_t>(lanes_ / correlation.destination_channels, 1, correlation.batch)
                 : 1;
     channels_ = fold_ * correlation.destination_channels;

@@ -209,10 +209,11 @@ class WeightGrad {
       : output_grad_(output_grad),
         input_(input),
         geometry_(geometry),
-        layout_(layout),
+        // Of one channel both layouts are one, and planes can share a vector.
+        layout_(geometry.output_channels() == 1 ? Layout::contiguous : layout),
         lanes_(vector_bytes() / static_cast<int64_t>(sizeof(A))) {
     // Few planes an image: a vector takes those of several images.
-    fold_ = layout == Layout::contiguous ? std::clamp<int64_t>(lanes_ / geometry.output_channels(), 1,
+    fold_ = layout_ == Layout::contiguous ? std::clamp<int64_t>(lanes_ / geometry.output_channels(), 1,
                                                                std::max<int64_t>(geometry.batch, 1))
                                          : 1;
     channels_ = fold_ * geometry.output_channels();
