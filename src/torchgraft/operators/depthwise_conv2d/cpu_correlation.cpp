@@ -26,9 +26,6 @@ namespace {
 // A slice of one row of the destination, some vectors of channels, all of the taps.
 template <typename A>
 struct Row {
-  const A* const* sources;  // for each kernel row that meets the image: column 0 of the source's row,
-  const A* const* kernels;  // and the kernel's row, in vectors
-  int64_t kernel_rows;
   int64_t lanes;          // of a vector: a register's, or half of them
   int64_t vectors;        // side by side in source and outputs
   int64_t vector_step;    // elements from a vector's kernel to the next one's
@@ -41,11 +38,17 @@ struct Row {
   int64_t step;
   int64_t tap_step;
   int64_t taps;
-  const A* bias;    // a vector each
-  bool accumulate;  // onto the outputs, instead of the bias
-  A* outputs;
-  int64_t output_step;  // elements from a pixel to the next
-  int64_t count;        // pixels
+  const A* bias;          // a vector each
+  int64_t output_offset;  // from the destination's row to the first pixel
+  int64_t output_step;    // elements from a pixel to the next
+  int64_t count;          // pixels
+
+  // Of each row of the destination:
+  const A* const* sources = nullptr;  // for each kernel row that meets the image: column 0 of the source's row,
+  const A* const* kernels = nullptr;  // and the kernel's row, in vectors
+  int64_t kernel_rows = 0;
+  bool accumulate = false;  // onto the outputs, instead of the bias
+  A* outputs = nullptr;
 };
 
 // kTaps taps side by side: each column is loaded once and serves every pair of a pixel and a tap that meet
@@ -299,6 +302,7 @@ class Correlator {
     Rows<T> destination;
     std::vector<const A*> source_rows;
     std::vector<const A*> kernel_rows;
+    std::vector<Row<A>> lines;  // what one row of the destination is made of
   };
 
   // Cuts the destination, and the kernel's rows, to the sizes of caches. Where rows are read from the tensor
@@ -325,7 +329,7 @@ class Correlator {
     vectors_ = direct ? std::min(kMostVectors, blocks_) : 1;
     // Slices are read with the columns that the kernel reaches beyond them.
     const int64_t least_slice =
-        std::max<int64_t>(kLeastSlice, 2 * column.tap_step * column.taps / std::max<int64_t>(column.step, 1));
+        std::max<int64_t>(kLeastSlice * column.tap_step, 2 * column.tap_step * column.taps / std::max<int64_t>(column.step, 1));
     for (int64_t slices = 2; slice_ > least_slice && row_bytes(slice_, kernel_rows_) * vectors_ > kRowBytes; ++slices) {
       slice_ = ceil_div(ceil_div(width.destination, slices), 14) * 14;
     }
@@ -428,6 +432,7 @@ class Correlator {
                        height.destination * width.destination, [](int64_t channel) { return channel; }),
         lanes, width.destination, rows, columns, rows.size());
 
+    plan_lines(workspace, block, vectors, columns);
     // Some of the kernel's rows at a time, so that they and the rows they meet stay in L1.
     for (int64_t first_tap = 0; first_tap == 0 || first_tap < most_taps; first_tap += kernel_rows_) {
       for (int64_t element = rows.begin; element < rows.end; ++element) {
@@ -446,23 +451,21 @@ class Correlator {
           }
         }
         if (first_tap == 0 || !workspace.source_rows.empty()) {
-          correlate_line(workspace, block, vectors, element, columns, /*accumulate=*/first_tap > 0);
+          correlate_lines(workspace, element, /*accumulate=*/first_tap > 0);
         }
       }
     }
     workspace.destination.flush();
   }
 
-  // One row of the destination, phase by phase. Where taps lie apart, pixels as far apart read the same
-  // columns: they make a row of their own in which taps are neighbours.
-  void correlate_line(Workspace& workspace, int64_t block, int64_t vectors, int64_t element,
-                      Range columns, bool accumulate) const {
+  // How one row of the destination is made, phase by phase, but for where its rows lie.
+  void plan_lines(Workspace& workspace, int64_t block, int64_t vectors, Range columns) const {
     const Direction& width = correlation_.width;
     const int64_t lanes = block_lanes(block);
     const int64_t phases = width.phases.size();
     const Rows<const T>& source = workspace.sources[0];
-    A* outputs = workspace.destination.row(element);
     const int64_t output_step = workspace.destination.column_step();
+    workspace.lines.clear();
     for (int64_t column = columns.begin; column < std::min(columns.begin + phases, columns.end); ++column) {
       const Phase& phase = width.phase(column);
       const int64_t count = ceil_div(columns.end - column, phases);
@@ -471,28 +474,37 @@ class Correlator {
         const int64_t position =
             phase.position(width.output(column), 0) + part * phase.step - source.first_column();
         const int64_t skipped = remainders.skipped(position);
-        run_row(Row<A>{.sources = workspace.source_rows.data(),
-                       .kernels = workspace.kernel_rows.data(),
-                       .kernel_rows = static_cast<int64_t>(workspace.source_rows.size()),
-                       .lanes = lanes,
-                       .vectors = vectors,
-                       .vector_step = correlation_.sources() * correlation_.taps() * lanes_,
-                       .kernel_offset = phase.first_tap * lanes,
-                       .source_offset = skipped * source.column_step(),
-                       .source_step = remainders.stretch * source.column_step(),
-                       .kernel_step = phase.kernel_step * lanes,
-                       .width = ceil_div(source.width() - skipped, remainders.stretch),
-                       .first_position = floor_div(position, remainders.stretch),
-                       .step = remainders.parts * phase.step / remainders.stretch,
-                       .tap_step = phase.tap_step / remainders.stretch,
-                       .taps = phase.taps,
-                       .bias = bias_.data() + block * lanes_,
-                       .accumulate = accumulate,
-                       .outputs = outputs + (column + part * phases - workspace.destination.first_column()) *
-                                                output_step,
-                       .output_step = remainders.parts * phases * output_step,
-                       .count = ceil_div(count - part, remainders.parts)});
+        workspace.lines.push_back(
+            {.lanes = lanes,
+             .vectors = vectors,
+             .vector_step = correlation_.sources() * correlation_.taps() * lanes_,
+             .kernel_offset = phase.first_tap * lanes,
+             .source_offset = skipped * source.column_step(),
+             .source_step = remainders.stretch * source.column_step(),
+             .kernel_step = phase.kernel_step * lanes,
+             .width = ceil_div(source.width() - skipped, remainders.stretch),
+             .first_position = floor_div(position, remainders.stretch),
+             .step = remainders.parts * phase.step / remainders.stretch,
+             .tap_step = phase.tap_step / remainders.stretch,
+             .taps = phase.taps,
+             .bias = bias_.data() + block * lanes_,
+             .output_offset =
+                 (column + part * phases - workspace.destination.first_column()) * output_step,
+             .output_step = remainders.parts * phases * output_step,
+             .count = ceil_div(count - part, remainders.parts)});
       }
+    }
+  }
+
+  void correlate_lines(Workspace& workspace, int64_t element, bool accumulate) const {
+    A* const outputs = workspace.destination.row(element);
+    for (Row<A>& line : workspace.lines) {
+      line.sources = workspace.source_rows.data();
+      line.kernels = workspace.kernel_rows.data();
+      line.kernel_rows = workspace.source_rows.size();
+      line.accumulate = accumulate;
+      line.outputs = outputs + line.output_offset;
+      run_row(line);
     }
   }
 

@@ -229,10 +229,15 @@ TORCHGRAFT_INLINE void scatter_pieces(const A* from, const Channels<T>& channels
   const int64_t last = channels.count - kPiece;
   T* to = image + channels.offsets[0];
   for (int64_t p = 0; p < pixels; ++p, from += kLanes, to += channels.pixel_step) {
-    T pixel[kLanes];
-    V vector;
-    load(vector, from);
-    store_converted<A>(vector, pixel);
+    T converted[kLanes];
+    const T* pixel = converted;
+    if constexpr (std::is_same_v<T, A>) {
+      pixel = from;
+    } else {
+      V vector;
+      load(vector, from);
+      store_converted<A>(vector, converted);
+    }
     std::memcpy(to, pixel, kPiece * sizeof(T));
     std::memcpy(to + last, pixel + last, kPiece * sizeof(T));
   }
