@@ -49,6 +49,10 @@ struct Row {
   int64_t kernel_rows = 0;
   bool accumulate = false;  // onto the outputs, instead of the bias
   A* outputs = nullptr;
+
+  // Of a block of several: `sources` has all rows that they read, null where that is padding, and
+  int64_t block_rows = 0;
+  A* const* output_rows = nullptr;
 };
 
 // kTaps taps side by side: each column is loaded once and serves every pair of a pixel and a tap that meet
@@ -146,6 +150,68 @@ struct Tile {
   }
 };
 
+// Several rows of outputs of a kernel of three by three, with all of its taps in registers: so that memory is read
+// once and the caches between less often, where there is little to compute.
+template <int kStep, int kRows, int kPixels, bool kInside, typename V, typename A>
+struct Block {
+  static TORCHGRAFT_INLINE void run(const Row<A>& row, int64_t pixel) {
+    constexpr int kTaps = 3;
+    constexpr int kLanes = sizeof(V) / sizeof(A);
+    const int64_t first = row.first_position + pixel * kStep;
+    const int64_t source_step = row.source_step;
+    const int64_t width = row.width;
+    for (int64_t vector = 0; vector < row.vectors; ++vector) {
+      V weights[kTaps][kTaps];
+      TORCHGRAFT_UNROLL for (int y = 0; y < kTaps; ++y) {
+        const A* kernel = row.kernels[y] + row.kernel_offset + vector * row.vector_step;
+        TORCHGRAFT_UNROLL for (int x = 0; x < kTaps; ++x, advance(kernel, row.kernel_step)) {
+          load(weights[y][x], kernel);
+          keep(weights[y][x]);
+        }
+      }
+      V sums[kRows][kPixels];
+      TORCHGRAFT_UNROLL for (int r = 0; r < kRows; ++r) {
+        TORCHGRAFT_UNROLL for (int p = 0; p < kPixels; ++p) load(sums[r][p], row.bias + vector * kLanes);
+      }
+      TORCHGRAFT_UNROLL for (int i = 0; i < (kRows - 1) * kStep + kTaps; ++i) {
+        if (row.sources[i] == nullptr) continue;
+        const A* at = row.sources[i] + row.source_offset + first * source_step + vector * kLanes;
+        TORCHGRAFT_UNROLL for (int c = 0; c < (kPixels - 1) * kStep + kTaps; ++c, advance(at, source_step)) {
+          if (!kInside && static_cast<uint64_t>(first + c) >= static_cast<uint64_t>(width)) continue;
+          V column;
+          load(column, at);
+          keep(column);
+          TORCHGRAFT_UNROLL for (int y = 0; y < kTaps; ++y) {
+            TORCHGRAFT_UNROLL for (int x = 0; x < kTaps; ++x) {
+              if (i >= y && (i - y) % kStep == 0 && (i - y) / kStep < kRows && c >= x && (c - x) % kStep == 0 &&
+                  (c - x) / kStep < kPixels) {
+                sums[(i - y) / kStep][(c - x) / kStep] += weights[y][x] * column;
+              }
+            }
+          }
+        }
+      }
+      TORCHGRAFT_UNROLL for (int r = 0; r < kRows; ++r) {
+        A* to = row.output_rows[r] + row.output_offset + pixel * row.output_step + vector * kLanes;
+        TORCHGRAFT_UNROLL for (int p = 0; p < kPixels; ++p, advance(to, row.output_step)) store(sums[r][p], to);
+      }
+    }
+  }
+};
+
+template <int kStep, int kRows, int kPixels, int kVectorBytes, typename V, typename A>
+TORCHGRAFT_INLINE void correlate_block(const Row<A>& row) {
+  for (int64_t pixel = 0; pixel < row.count; pixel += kPixels) {
+    const int64_t at = std::min(pixel, row.count - kPixels);
+    const int64_t first = row.first_position + at * kStep;
+    if (first >= 0 && first + (kPixels - 1) * kStep + 3 <= row.width) {
+      Compiled<kVectorBytes>::template call<Block<kStep, kRows, kPixels, true, V, A>>(row, at);
+    } else {
+      Compiled<kVectorBytes>::template call<Block<kStep, kRows, kPixels, false, V, A>>(row, at);
+    }
+  }
+}
+
 // Tiles of one size over the pixels [begin, end), the last of which overlaps the one before where it must.
 template <int kTaps, int kStep, int kPixels, int kVectorBytes, typename V, typename A>
 TORCHGRAFT_INLINE void correlate_pixels(const Row<A>& row, int64_t begin, int64_t end) {
@@ -207,6 +273,11 @@ TORCHGRAFT_INLINE void dispatch_taps(const Row<A>& row) {
 template <int kVectorBytes, int kBytes, typename A>
 TORCHGRAFT_INLINE void dispatch_row(const Row<A>& row) {
   using V = Vector<A, kBytes>;
+  if constexpr (std::is_same_v<A, float> && kVectorBytes == 64) {
+    if (row.block_rows == 4) return correlate_block<1, 4, 4, kVectorBytes, V>(row);
+    if (row.block_rows == 2 && row.step == 1) return correlate_block<1, 2, 7, kVectorBytes, V>(row);
+    if (row.block_rows == 2) return correlate_block<2, 2, 7, kVectorBytes, V>(row);
+  }
   if constexpr (std::is_same_v<A, double>) {
     correlate_row<0, 0, kVectorBytes, V>(row);
   } else if (row.tap_step != 1 || row.step > 2 || row.taps < 3) {
@@ -302,6 +373,7 @@ class Correlator {
     Rows<T> destination;
     std::vector<const A*> source_rows;
     std::vector<const A*> kernel_rows;
+    std::vector<A*> output_rows;
     std::vector<Row<A>> lines;  // what one row of the destination is made of
   };
 
@@ -337,6 +409,11 @@ class Correlator {
     while (kernel_rows_ > 4 && row_bytes(slice_, kernel_rows_) > kRowBytes) kernel_rows_ = ceil_div(kernel_rows_, 2);
     // Vectors in groups of one size.
     vectors_ = ceil_div(blocks_, ceil_div(blocks_, vectors_));
+    if (direct && is_small()) {
+      // In the order of memory.
+      slice_ = width.destination;
+      vectors_ = blocks_;
+    }
     const int64_t line_bytes = source_bytes(slice_) * (direct ? blocks_ : correlation_.sources());
     const int64_t bands = std::clamp<int64_t>(ceil_div(height.source * line_bytes, kBandBytes), 1,
                                               ceil_div(height.destination, 4));
@@ -433,6 +510,11 @@ class Correlator {
         lanes, width.destination, rows, columns, rows.size());
 
     plan_lines(workspace, block, vectors, columns);
+    if (const int64_t block_rows = rows_together(workspace, rows)) {
+      correlate_together(workspace, block, rows, source_rows, block_rows);
+      workspace.destination.flush();
+      return;
+    }
     // Some of the kernel's rows at a time, so that they and the rows they meet stay in L1.
     for (int64_t first_tap = 0; first_tap == 0 || first_tap < most_taps; first_tap += kernel_rows_) {
       for (int64_t element = rows.begin; element < rows.end; ++element) {
@@ -492,6 +574,67 @@ class Correlator {
                  (column + part * phases - workspace.destination.first_column()) * output_step,
              .output_step = remainders.parts * phases * output_step,
              .count = ceil_div(count - part, remainders.parts)});
+      }
+    }
+  }
+
+  // Whether a block of rows can be made at once, and of how many.
+  bool is_small() const {
+    const Direction& height = correlation_.height;
+    const Direction& width = correlation_.width;
+    if (height.phases.size() > 1 || width.phases.size() > 1 || correlation_.sources() > 1) return false;
+    const Phase& row = height.phases[0];
+    const Phase& column = width.phases[0];
+    return std::is_same_v<A, float> && lanes_ == kMostLanes && row.taps == 3 && column.taps == 3 &&
+           row.step == column.step && (row.step == 1 || (row.step == 2 && row.tap_step * column.tap_step == 1));
+  }
+
+  // Rows as many lines apart as taps are.
+  int64_t rows_together(const Workspace& workspace, Range rows) const {
+    if (!is_small()) return 0;
+    const Phase& phase = correlation_.height.phases[0];
+    const int64_t count = rows.size() / phase.tap_step;
+    for (const Row<A>& line : workspace.lines) {
+      if (line.tap_step != 1 || line.count < 7 || count < 4) return 0;
+    }
+    const auto covered = [](int64_t size, int64_t block) { return ceil_div(size, block) * block; };
+    const int64_t pixels = workspace.lines[0].count;
+    const bool square = phase.step == 1 && covered(count, 4) * covered(pixels, 4) <= covered(count, 2) * covered(pixels, 7);
+    return square ? 4 : 2;
+  }
+
+  void correlate_together(Workspace& workspace, int64_t block, Range rows, Range source_rows,
+                          int64_t block_rows) const {
+    const Direction& height = correlation_.height;
+    const Phase& phase = height.phases[0];
+    const int64_t apart = phase.tap_step;
+    const A* kernels = kernels_.data() + block * correlation_.taps() * lanes_;
+    workspace.kernel_rows.clear();
+    for (int64_t tap = 0; tap < phase.taps; ++tap) {
+      workspace.kernel_rows.push_back(kernels + (phase.first_tap + tap * phase.kernel_step) *
+                                                    correlation_.width.kernel * block_lanes(block));
+    }
+    for (int64_t part = 0; part < apart; ++part) {
+      const int64_t count = ceil_div(rows.size() - part, apart);
+      for (int64_t row = 0; row < count; row += block_rows) {
+        const int64_t element = rows.begin + part + std::min(row, count - block_rows) * apart;
+        workspace.source_rows.clear();
+        for (int64_t i = 0; i < (block_rows - 1) * phase.step + phase.taps; ++i) {
+          const int64_t position = phase.position(element, 0) + i * apart;
+          workspace.source_rows.push_back(source_rows.contains(position) ? workspace.sources[0].row(position)
+                                                                         : nullptr);
+        }
+        workspace.output_rows.clear();
+        for (int64_t r = 0; r < block_rows; ++r) {
+          workspace.output_rows.push_back(workspace.destination.row(element + r * apart));
+        }
+        for (Row<A>& line : workspace.lines) {
+          line.sources = workspace.source_rows.data();
+          line.kernels = workspace.kernel_rows.data();
+          line.output_rows = workspace.output_rows.data();
+          line.block_rows = block_rows;
+          run_row(line);
+        }
       }
     }
   }
