@@ -154,7 +154,12 @@ struct Tile {
 // once and the caches between less often, where there is little to compute.
 template <int kStep, int kRows, int kPixels, bool kInside, typename V, typename A>
 struct Block {
-  static TORCHGRAFT_INLINE void run(const Row<A>& row, int64_t pixel) {
+  // The pixels [begin, end), a multiple of kPixels.
+  static TORCHGRAFT_INLINE void run(const Row<A>& row, int64_t begin, int64_t end) {
+    for (int64_t pixel = begin; pixel < end; pixel += kPixels) run_tile(row, pixel);
+  }
+
+  static TORCHGRAFT_INLINE void run_tile(const Row<A>& row, int64_t pixel) {
     constexpr int kTaps = 3;
     constexpr int kLanes = sizeof(V) / sizeof(A);
     const int64_t first = row.first_position + pixel * kStep;
@@ -201,15 +206,24 @@ struct Block {
 
 template <int kStep, int kRows, int kPixels, int kVectorBytes, typename V, typename A>
 TORCHGRAFT_INLINE void correlate_block(const Row<A>& row) {
-  for (int64_t pixel = 0; pixel < row.count; pixel += kPixels) {
-    const int64_t at = std::min(pixel, row.count - kPixels);
-    const int64_t first = row.first_position + at * kStep;
-    if (first >= 0 && first + (kPixels - 1) * kStep + 3 <= row.width) {
-      Compiled<kVectorBytes>::template call<Block<kStep, kRows, kPixels, true, V, A>>(row, at);
-    } else {
-      Compiled<kVectorBytes>::template call<Block<kStep, kRows, kPixels, false, V, A>>(row, at);
+  using Inside = Block<kStep, kRows, kPixels, true, V, A>;
+  using Border = Block<kStep, kRows, kPixels, false, V, A>;
+  const auto is_inside = [&](int64_t pixel) {
+    const int64_t first = row.first_position + pixel * kStep;
+    return first >= 0 && first + (kPixels - 1) * kStep + 3 <= row.width;
+  };
+  const int64_t whole = row.count / kPixels * kPixels;
+  int64_t pixel = 0;
+  while (pixel < whole) {
+    const int64_t begin = pixel;
+    while (pixel < whole && is_inside(pixel)) pixel += kPixels;
+    if (begin < pixel) Compiled<kVectorBytes>::template call<Inside>(row, begin, pixel);
+    if (pixel < whole) {
+      Compiled<kVectorBytes>::template call<Border>(row, pixel, pixel + kPixels);
+      pixel += kPixels;
     }
   }
+  if (whole < row.count) Compiled<kVectorBytes>::template call<Border>(row, row.count - kPixels, row.count);
 }
 
 // Tiles of one size over the pixels [begin, end), the last of which overlaps the one before where it must.
@@ -343,8 +357,9 @@ class Correlator {
     const int64_t bands = ceil_div(correlation_.height.destination, band_);
     const int64_t slices = ceil_div(correlation_.width.destination, slice_);
     const int64_t pieces = images * bands * slices;
+    const int64_t whole = layout_ == Layout::contiguous ? blocks_ : std::max<int64_t>(channels_ / lanes_, 1);
     const int64_t groups =
-        layout_ == Layout::contiguous ? blocks_ : std::clamp<int64_t>(ceil_div(kUnits, pieces), 1, blocks_);
+        layout_ == Layout::contiguous ? blocks_ : std::clamp<int64_t>(ceil_div(kUnits, pieces), 1, whole);
     const int64_t work = band_ * slice_ * blocks_ * lanes_ * correlation_.taps() / groups;
     parallel_for(0, pieces * groups, std::max<int64_t>(kGrain / work, 1), [&](int64_t begin, int64_t end) {
       Workspace workspace;
@@ -353,11 +368,10 @@ class Correlator {
         const int64_t column = unit / groups % slices * slice_;
         const int64_t row = unit / groups / slices % bands * band_;
         const int64_t image = unit / groups / slices / bands * fold_;
-        const int64_t last_block = blocks_ * (group + 1) / groups;
-        for (int64_t block = blocks_ * group / groups; block < last_block;) {
-          // Channels that fill no register go by themselves.
-          const int64_t full = channels_ / lanes_ - block;
-          const int64_t vectors = std::clamp<int64_t>(std::min(full, last_block - block), 1, vectors_);
+        // Channels that fill no register go by themselves, on the thread of those before.
+        const int64_t last_block = group + 1 == groups ? blocks_ : whole * (group + 1) / groups;
+        for (int64_t block = whole * group / groups; block < last_block;) {
+          const int64_t vectors = std::clamp<int64_t>(std::min(channels_ / lanes_, last_block) - block, 1, vectors_);
           correlate_blocks(image, {row, std::min(row + band_, correlation_.height.destination)},
                            {column, std::min(column + slice_, correlation_.width.destination)}, block,
                            vectors, workspace);
@@ -418,12 +432,23 @@ class Correlator {
     const int64_t bands = std::clamp<int64_t>(ceil_div(height.source * line_bytes, kBandBytes), 1,
                                               ceil_div(height.destination, 4));
     band_ = ceil_div(height.destination, bands);
+    if (is_small()) {
+      const int64_t rows = 4 * height.phases[0].tap_step;
+      band_ = std::min(std::max<int64_t>(ceil_div(band_, rows), 2) * rows, height.destination);
+    }
   }
 
-  // Lanes of a block. Of sixteen the last one of channels_last takes eight where they hold what is left.
-  int64_t block_lanes(int64_t block) const {
-    const bool half = lanes_ == kMostLanes && channels_ - block * lanes_ <= kMostLanes / 2;
+  // Lanes of a block: half of sixteen where they hold all channels that there are, side by side.
+  int64_t block_lanes() const {
+    const bool half = lanes_ == kMostLanes && channels_ <= kMostLanes / 2;
     return layout_ == Layout::channels_last && half ? kMostLanes / 2 : lanes_;
+  }
+
+  // The first of a block's channels. Where they lie side by side the last block is a whole one too, and makes again
+  // what the one before has made.
+  int64_t block_begin(int64_t block) const {
+    const int64_t begin = block * lanes_;
+    return layout_ == Layout::channels_last && channels_ >= lanes_ ? std::min(begin, channels_ - lanes_) : begin;
   }
 
   // Kernels as [block][source][tap][lane] and bias as [block][lane].
@@ -433,14 +458,15 @@ class Correlator {
     kernels_.resize(blocks_ * sources * taps * lanes_);
     bias_.resize(blocks_ * lanes_);
     const auto pack_block = [&](int64_t block) {
-      const int64_t lanes = block_lanes(block);
+      const int64_t lanes = block_lanes();
       Channels<const T> channels = {weight, {}, 0, 1};
       for (int64_t s = 0; s < sources; ++s) {
         channels.count = 0;
-        for (int64_t lane = block * lanes_; lane < std::min((block + 1) * lanes_, channels_); ++lane) {
+        const int64_t first = block_begin(block);
+        for (int64_t lane = first; lane < std::min(first + lanes_, channels_); ++lane) {
           const int64_t channel = lane % correlation_.destination_channels;
           channels.offsets[channels.count++] = correlation_.kernel(channel, s) * taps;
-          if (bias != nullptr) bias_[lane] = static_cast<A>(bias[channel]);
+          if (bias != nullptr) bias_[block * lanes_ + lane - first] = static_cast<A>(bias[channel]);
         }
         gather(channels, 0, kernels_.data() + (block * sources + s) * taps * lanes_ - s * taps * (lanes_ - lanes),
                lanes, taps);
@@ -459,7 +485,8 @@ class Correlator {
     const bool contiguous = layout_ == Layout::contiguous;
     const int64_t last = std::min(fold_, correlation_.batch - image) * correlation_.destination_channels;
     Channels<U> result = {images + image * channels * pixels, {}, 0, contiguous ? 1 : channels};
-    for (int64_t lane = block * lanes_; lane < std::min((block + 1) * lanes_, last); ++lane) {
+    const int64_t first = block_begin(block);
+    for (int64_t lane = first; lane < std::min(first + lanes_, last); ++lane) {
       const int64_t channel = lane / correlation_.destination_channels * channels +
                               channel_of(lane % correlation_.destination_channels);
       result.offsets[result.count++] = channel * (contiguous ? pixels : 1);
@@ -488,7 +515,7 @@ class Correlator {
                         Workspace& workspace) const {
     const Direction& height = correlation_.height;
     const Direction& width = correlation_.width;
-    const int64_t lanes = block_lanes(block);
+    const int64_t lanes = block_lanes();
     const int64_t sources = correlation_.sources();
     int64_t most_taps = 0;
     for (const Phase& phase : height.phases) most_taps = std::max(most_taps, phase.taps);
@@ -543,7 +570,7 @@ class Correlator {
   // How one row of the destination is made, phase by phase, but for where its rows lie.
   void plan_lines(Workspace& workspace, int64_t block, int64_t vectors, Range columns) const {
     const Direction& width = correlation_.width;
-    const int64_t lanes = block_lanes(block);
+    const int64_t lanes = block_lanes();
     const int64_t phases = width.phases.size();
     const Rows<const T>& source = workspace.sources[0];
     const int64_t output_step = workspace.destination.column_step();
@@ -612,7 +639,7 @@ class Correlator {
     workspace.kernel_rows.clear();
     for (int64_t tap = 0; tap < phase.taps; ++tap) {
       workspace.kernel_rows.push_back(kernels + (phase.first_tap + tap * phase.kernel_step) *
-                                                    correlation_.width.kernel * block_lanes(block));
+                                                    correlation_.width.kernel * block_lanes());
     }
     for (int64_t part = 0; part < apart; ++part) {
       const int64_t count = ceil_div(rows.size() - part, apart);

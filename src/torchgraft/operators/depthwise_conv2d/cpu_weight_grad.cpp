@@ -267,10 +267,16 @@ class WeightGrad {
     std::vector<Row<A>> lines;  // what one row of the output gradient is cut into
   };
 
-  // Lanes of a block. Of sixteen the last one of channels_last takes eight where they hold what is left.
-  int64_t block_lanes(int64_t block) const {
-    const bool half = lanes_ == kMostLanes && channels_ - block * lanes_ <= kMostLanes / 2;
+  // Lanes of a block: half of sixteen where they hold all channels that there are, side by side.
+  int64_t block_lanes() const {
+    const bool half = lanes_ == kMostLanes && channels_ <= kMostLanes / 2;
     return layout_ == Layout::channels_last && half ? kMostLanes / 2 : lanes_;
+  }
+
+  // The first of a block's channels. Where they lie side by side the last block is a whole one too.
+  int64_t block_begin(int64_t block) const {
+    const int64_t begin = block * lanes_;
+    return layout_ == Layout::channels_last && channels_ >= lanes_ ? std::min(begin, channels_ - lanes_) : begin;
   }
 
   A* block_sums(int64_t part, int64_t block) {
@@ -285,7 +291,8 @@ class WeightGrad {
     const int64_t channels = geometry_.output_channels() / multiplier;
     const int64_t last = std::min(fold_, geometry_.batch - image) * geometry_.output_channels();
     Channels<const T> result = {images + image * channels * pixels, {}, 0, contiguous ? 1 : channels};
-    for (int64_t lane = block * lanes_; lane < std::min((block + 1) * lanes_, last); ++lane) {
+    const int64_t first = block_begin(block);
+    for (int64_t lane = first; lane < std::min(first + lanes_, last); ++lane) {
       result.offsets[result.count++] = lane / multiplier * (contiguous ? pixels : 1);
     }
     return result;
@@ -317,7 +324,7 @@ class WeightGrad {
   void sum_band(int64_t part, int64_t block, int64_t image, Range rows, Range columns, Workspace& workspace) {
     const Extent& height = geometry_.height;
     const Extent& width = geometry_.width;
-    const int64_t lanes = block_lanes(block);
+    const int64_t lanes = block_lanes();
     const Range input_rows = input_range(height, rows);
     workspace.output_grad.open(block_channels(output_grad_, image, block, 1, geometry_.output_pixels()),
                                lanes, width.output, rows, columns, rows.size());
@@ -378,7 +385,7 @@ class WeightGrad {
         for (int64_t part = 0; part < parts_; ++part) {
           for (int64_t lane = channel; lane < channels_; lane += geometry_.output_channels()) {
             const int64_t block = lane / lanes_;
-            sum += block_sums(part, block)[tap * block_lanes(block) + lane % lanes_];
+            sum += block_sums(part, block)[tap * block_lanes() + lane - block_begin(block)];
           }
         }
         weight_grad[channel * taps + tap] = static_cast<T>(sum);
