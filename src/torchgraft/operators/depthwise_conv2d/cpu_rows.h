@@ -32,7 +32,7 @@ template <typename T>
 struct Channels {
   T* image;
   std::array<int64_t, kMostLanes> offsets;
-  int64_t count;  // lanes in use; the others are zero
+  int64_t count;  // lanes in use; the others are zero, or where channels lie side by side anything
   int64_t pixel_step;
 
   bool consecutive() const { return pixel_step > 1 && offsets[count - 1] - offsets[0] == count - 1; }

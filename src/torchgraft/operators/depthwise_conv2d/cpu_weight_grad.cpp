@@ -27,20 +27,23 @@ namespace {
 // A slice of one row of the output gradient, one vector of channels, all of the taps.
 template <typename A>
 struct Row {
-  const A* output_grad;
-  int64_t output_grad_step;  // elements from a pixel to the next
-  int64_t count;             // pixels
-  const A* const* inputs;    // for each kernel row that meets the image: column 0 of the input's row,
-  A* const* sums;            // and the sums of the kernel's row, in vectors
-  int64_t kernel_rows;
-  int64_t lanes;       // of a vector: a register's, or half of them
-  int64_t input_offset;  // from the input's rows to the columns that are read
-  int64_t input_step;    // elements from a column to the next
-  int64_t width;       // columns of the input
+  int64_t output_grad_offset;  // from the output gradient's row to the first pixel
+  int64_t output_grad_step;    // elements from a pixel to the next
+  int64_t count;               // pixels
+  int64_t lanes;               // of a vector: a register's, or half of them
+  int64_t input_offset;        // from the input's rows to the columns that are read
+  int64_t input_step;          // elements from a column to the next
+  int64_t width;               // columns of the input
   int64_t first_position;
   int64_t step;
   int64_t tap_step;
   int64_t taps;
+
+  // Of each row of the output gradient:
+  const A* output_grad = nullptr;
+  const A* const* inputs = nullptr;  // for each kernel row that meets the image: column 0 of the input's row,
+  A* const* sums = nullptr;          // and the sums of the kernel's row, in vectors
+  int64_t kernel_rows = 0;
 };
 
 // Some pixels and kTaps taps side by side, at a step known here.
@@ -92,10 +95,9 @@ TORCHGRAFT_INLINE void add_pixel(V (&sums)[kRows][kTaps], const A* output_grad,
 // kRows kernel rows by kTaps taps along the row. kStep 0: any step and dilation. A row's sums start from nothing
 // and are added to those before: so the error grows with the roots of a row's length and of their number, and not
 // with that of their product.
-template <int kRows, int kTaps, int kStep, typename V, typename A>
+template <int kRows, int kTaps, int kStep, int kPixels, typename V, typename A>
 struct Tile {
   static TORCHGRAFT_INLINE void run(const Row<A>& row, int64_t kernel_row, int64_t tap) {
-    constexpr int kPixels = 4;
     constexpr int kLanes = sizeof(V) / sizeof(A);
     V sums[kRows][kTaps];
     const A* inputs[kRows];
@@ -137,31 +139,31 @@ struct Tile {
   }
 };
 
-template <int kRows, int kTaps, int kStep, int kVectorBytes, typename V, typename A>
+template <int kRows, int kTaps, int kStep, int kPixels, int kVectorBytes, typename V, typename A>
 TORCHGRAFT_INLINE void sum_taps(const Row<A>& row, int64_t tap) {
   int64_t kernel_row = 0;
   for (; kernel_row + kRows <= row.kernel_rows; kernel_row += kRows) {
-    Compiled<kVectorBytes>::template call<Tile<kRows, kTaps, kStep, V, A>>(row, kernel_row, tap);
+    Compiled<kVectorBytes>::template call<Tile<kRows, kTaps, kStep, kPixels, V, A>>(row, kernel_row, tap);
   }
   for (; kernel_row < row.kernel_rows; ++kernel_row) {
-    Compiled<kVectorBytes>::template call<Tile<1, kTaps, kStep, V, A>>(row, kernel_row, tap);
+    Compiled<kVectorBytes>::template call<Tile<1, kTaps, kStep, kPixels, V, A>>(row, kernel_row, tap);
   }
 }
 
 // Taps in tiles of seven, five, three and one: enough sums in flight to hide the latency of an addition.
-template <int kStep, int kVectorBytes, typename V, typename A>
+template <int kStep, int kPixels, int kVectorBytes, typename V, typename A>
 TORCHGRAFT_INLINE void sum_row(const Row<A>& row) {
   int64_t tap = 0;
-  for (; tap + 7 <= row.taps; tap += 7) sum_taps<2, 7, kStep, kVectorBytes, V>(row, tap);
+  for (; tap + 7 <= row.taps; tap += 7) sum_taps<2, 7, kStep, kPixels, kVectorBytes, V>(row, tap);
   if (tap + 5 <= row.taps) {
-    sum_taps<2, 5, kStep, kVectorBytes, V>(row, tap);
+    sum_taps<2, 5, kStep, kPixels, kVectorBytes, V>(row, tap);
     tap += 5;
   }
   if (tap + 3 <= row.taps) {
-    sum_taps<3, 3, kStep, kVectorBytes, V>(row, tap);
+    sum_taps<3, 3, kStep, kPixels, kVectorBytes, V>(row, tap);
     tap += 3;
   }
-  for (; tap < row.taps; ++tap) sum_taps<4, 1, kStep, kVectorBytes, V>(row, tap);
+  for (; tap < row.taps; ++tap) sum_taps<4, 1, kStep, kPixels, kVectorBytes, V>(row, tap);
 }
 
 // Which loop serves which row. float64 is for checking others: it has the one loop that serves all.
@@ -169,13 +171,18 @@ template <int kVectorBytes, int kBytes, typename A>
 TORCHGRAFT_INLINE void dispatch_row(const Row<A>& row) {
   using V = Vector<A, kBytes>;
   if constexpr (std::is_same_v<A, double>) {
-    sum_row<0, kVectorBytes, V>(row);
+    sum_row<0, 1, kVectorBytes, V>(row);
   } else if (row.tap_step == 1 && row.step == 1) {
-    sum_row<1, kVectorBytes, V>(row);
+    // Seven pixels, a divisor of many networks' widths, where there are registers for them.
+    if (kVectorBytes == 64 && row.count % 7 == 0) {
+      sum_row<1, kVectorBytes == 64 ? 7 : 4, kVectorBytes, V>(row);
+    } else {
+      sum_row<1, 4, kVectorBytes, V>(row);
+    }
   } else if (row.tap_step == 1 && row.step == 2) {
-    sum_row<2, kVectorBytes, V>(row);
+    sum_row<2, 4, kVectorBytes, V>(row);
   } else {
-    sum_row<0, kVectorBytes, V>(row);
+    sum_row<0, 1, kVectorBytes, V>(row);
   }
 }
 
@@ -209,10 +216,11 @@ class WeightGrad {
       : output_grad_(output_grad),
         input_(input),
         geometry_(geometry),
-        layout_(layout),
+        // Of one channel both layouts are one, and planes can share a vector.
+        layout_(geometry.output_channels() == 1 ? Layout::contiguous : layout),
         lanes_(vector_bytes() / static_cast<int64_t>(sizeof(A))) {
     // Few planes an image: a vector takes those of several images.
-    fold_ = layout == Layout::contiguous ? std::clamp<int64_t>(lanes_ / geometry.output_channels(), 1,
+    fold_ = layout_ == Layout::contiguous ? std::clamp<int64_t>(lanes_ / geometry.output_channels(), 1,
                                                                std::max<int64_t>(geometry.batch, 1))
                                          : 1;
     channels_ = fold_ * geometry.output_channels();
@@ -256,12 +264,19 @@ class WeightGrad {
     Rows<const T> output_grad;
     std::vector<const A*> input_rows;
     std::vector<A*> sum_rows;
+    std::vector<Row<A>> lines;  // what one row of the output gradient is cut into
   };
 
-  // Lanes of a block. Of sixteen the last one of channels_last takes eight where they hold what is left.
-  int64_t block_lanes(int64_t block) const {
-    const bool half = lanes_ == kMostLanes && channels_ - block * lanes_ <= kMostLanes / 2;
+  // Lanes of a block: half of sixteen where they hold all channels that there are, side by side.
+  int64_t block_lanes() const {
+    const bool half = lanes_ == kMostLanes && channels_ <= kMostLanes / 2;
     return layout_ == Layout::channels_last && half ? kMostLanes / 2 : lanes_;
+  }
+
+  // The first of a block's channels. Where they lie side by side the last block is a whole one too.
+  int64_t block_begin(int64_t block) const {
+    const int64_t begin = block * lanes_;
+    return layout_ == Layout::channels_last && channels_ >= lanes_ ? std::min(begin, channels_ - lanes_) : begin;
   }
 
   A* block_sums(int64_t part, int64_t block) {
@@ -276,7 +291,8 @@ class WeightGrad {
     const int64_t channels = geometry_.output_channels() / multiplier;
     const int64_t last = std::min(fold_, geometry_.batch - image) * geometry_.output_channels();
     Channels<const T> result = {images + image * channels * pixels, {}, 0, contiguous ? 1 : channels};
-    for (int64_t lane = block * lanes_; lane < std::min((block + 1) * lanes_, last); ++lane) {
+    const int64_t first = block_begin(block);
+    for (int64_t lane = first; lane < std::min(first + lanes_, last); ++lane) {
       result.offsets[result.count++] = lane / multiplier * (contiguous ? pixels : 1);
     }
     return result;
@@ -308,13 +324,14 @@ class WeightGrad {
   void sum_band(int64_t part, int64_t block, int64_t image, Range rows, Range columns, Workspace& workspace) {
     const Extent& height = geometry_.height;
     const Extent& width = geometry_.width;
-    const int64_t lanes = block_lanes(block);
+    const int64_t lanes = block_lanes();
     const Range input_rows = input_range(height, rows);
     workspace.output_grad.open(block_channels(output_grad_, image, block, 1, geometry_.output_pixels()),
                                lanes, width.output, rows, columns, rows.size());
     workspace.input.open(block_channels(input_, image, block, geometry_.multiplier, geometry_.input_pixels()),
                          lanes, width.input, input_rows, input_range(width, columns),
                          rows.size() * height.kernel);
+    plan_lines(workspace, lanes, columns);
     A* sums = block_sums(part, block);
     for (int64_t row = rows.begin; row < rows.end; ++row) {
       workspace.input_rows.clear();
@@ -325,35 +342,38 @@ class WeightGrad {
         workspace.input_rows.push_back(workspace.input.row(position));
         workspace.sum_rows.push_back(sums + tap * width.kernel * lanes);
       }
-      sum_line(workspace, lanes, row, columns);
+      const A* const output_grad = workspace.output_grad.row(row);
+      for (Row<A>& line : workspace.lines) {
+        line.output_grad = output_grad + line.output_grad_offset;
+        line.inputs = workspace.input_rows.data();
+        line.sums = workspace.sum_rows.data();
+        line.kernel_rows = workspace.input_rows.size();
+        run_row(line);
+      }
     }
   }
 
-  // One row of the output gradient. Where taps lie apart, pixels as far apart read the same columns: they make a
-  // row of their own in which taps are neighbours.
-  void sum_line(Workspace& workspace, int64_t lanes, int64_t row, Range columns) const {
+  void plan_lines(Workspace& workspace, int64_t lanes, Range columns) const {
     const Extent& width = geometry_.width;
-    const A* output_grad = workspace.output_grad.row(row);
     const int64_t output_grad_step = workspace.output_grad.column_step();
     const Remainders remainders(width.stride, width.dilation, width.kernel, columns.size());
+    workspace.lines.clear();
     for (int64_t part = 0; part < remainders.parts; ++part) {
       const int64_t position = width.position(columns.begin + part, 0) - workspace.input.first_column();
       const int64_t skipped = remainders.skipped(position);
-      run_row(Row<A>{.output_grad = output_grad + (columns.begin + part - workspace.output_grad.first_column()) *
-                                                      output_grad_step,
-                     .output_grad_step = remainders.parts * output_grad_step,
-                     .count = ceil_div(columns.size() - part, remainders.parts),
-                     .inputs = workspace.input_rows.data(),
-                     .sums = workspace.sum_rows.data(),
-                     .kernel_rows = static_cast<int64_t>(workspace.input_rows.size()),
-                     .lanes = lanes,
-                     .input_offset = skipped * workspace.input.column_step(),
-                     .input_step = remainders.stretch * workspace.input.column_step(),
-                     .width = ceil_div(workspace.input.width() - skipped, remainders.stretch),
-                     .first_position = floor_div(position, remainders.stretch),
-                     .step = remainders.parts * width.stride / remainders.stretch,
-                     .tap_step = width.dilation / remainders.stretch,
-                     .taps = width.kernel});
+      workspace.lines.push_back(
+          {.output_grad_offset =
+               (columns.begin + part - workspace.output_grad.first_column()) * output_grad_step,
+           .output_grad_step = remainders.parts * output_grad_step,
+           .count = ceil_div(columns.size() - part, remainders.parts),
+           .lanes = lanes,
+           .input_offset = skipped * workspace.input.column_step(),
+           .input_step = remainders.stretch * workspace.input.column_step(),
+           .width = ceil_div(workspace.input.width() - skipped, remainders.stretch),
+           .first_position = floor_div(position, remainders.stretch),
+           .step = remainders.parts * width.stride / remainders.stretch,
+           .tap_step = width.dilation / remainders.stretch,
+           .taps = width.kernel});
     }
   }
 
@@ -365,7 +385,7 @@ class WeightGrad {
         for (int64_t part = 0; part < parts_; ++part) {
           for (int64_t lane = channel; lane < channels_; lane += geometry_.output_channels()) {
             const int64_t block = lane / lanes_;
-            sum += block_sums(part, block)[tap * block_lanes(block) + lane % lanes_];
+            sum += block_sums(part, block)[tap * block_lanes() + lane - block_begin(block)];
           }
         }
         weight_grad[channel * taps + tap] = static_cast<T>(sum);
