@@ -1,18 +1,16 @@
 // Tiles of halves in shared memory: how a box of an image tensor, NCHW or NHWC, comes and goes.
 //
-// A box is some images, some channels and a rectangle of their planes, which may reach over the borders of
-// the image. In shared memory every plane of it is a rectangle of its own, [image][channel][row][column] with
-// free pitches, the same for both layouts, so that what computes on a tile need not know where it came from.
+// A box is some images, some channels and a rectangle of their planes, which may reach over the borders of the
+// image. In shared memory every plane of it is a rectangle of its own, [image][channel][row][column] with free
+// pitches, the same for both layouts, so that what computes on a tile need not know where it came from.
 // Halves are moved and not computed with: a tile knows float16 and bfloat16 alike as uint16_t.
 //
-// NCHW: the part of a box that lies in the image is one run of neighbouring elements an image, or one a
-// plane, or one a row. A run moves sixteen bytes at a time whatever the width of the plane, and is taken
-// apart into units of 8, 4, 2 or 1 elements, none of which crosses the end of a row. Some five instructions
-// an element.
+// NCHW: where the planes of a box, or their rows, are runs of whole sixteen bytes, these move, and are taken
+// apart into units of 4, 2 or 1 elements, none of which crosses the end of a row; elsewhere units move alone.
 //
 // NHWC: a lane moves eight channels (sixteen bytes) of two neighbouring pixels; eight byte permutations make
-// one pair of pixels a channel of it, which are four bytes of a plane's row. Some three instructions an
-// element. `TilePitch::group` keeps lanes of different channels in different banks.
+// one pair of pixels a channel of it, which are four bytes of a plane's row. `TilePitch::group` keeps lanes of
+// different channels in different banks.
 #pragma once
 
 #include <torchgraft/cuda.cuh>
@@ -23,10 +21,13 @@ namespace torchgraft::depthwise::cuda {
 
 using HalfBits = uint16_t;
 
-// The sizes of an image tensor.
+// The sizes of an image tensor. One image has less than 2**31 elements.
 struct TileImages {
   int channels;
   FastDivisor height, width;
+
+  __device__ int plane() const { return height.divisor() * width.divisor(); }
+  __device__ int image() const { return channels * plane(); }
 };
 
 // What a tile holds of it; rows and columns may lie outside the image, images and channels must not.
@@ -49,122 +50,72 @@ struct TilePitch {
 
 // `elements` is a multiple of eight.
 __device__ inline void clear_half_tile(HalfBits* shared, int elements) {
+#pragma unroll 4
   for (int i = threadIdx.x * 8; i < elements; i += blockDim.x * 8) {
     *reinterpret_cast<uint4*>(shared + i) = make_uint4(0, 0, 0, 0);
   }
 }
 
-// The largest unit (8, 4, 2, 1) in which runs of planes of this width can be taken apart: it divides the
-// width, the address of every plane, and `lead`, how far columns are shifted in shared memory.
-inline int tile_unit(const void* images, int width, int lead) {
-  int unit = 8;
-  while (width % unit != 0 || lead % unit != 0 || !is_aligned(images, 2 * unit)) unit /= 2;
-  return unit;
-}
-
-// Eight neighbouring elements of a run, on a sixteen-byte boundary behind `memory`; [begin, end) of them
-// belong to the run.
-template <typename Memory>
-struct RunVector {
-  Memory* memory;
-  int begin, end;
-  int index;        // in shared memory, of element `begin`
-  int row, column;  // in the part of the plane that runs cover
-
-  __device__ bool whole() const { return end - begin == 8; }
-  __device__ bool empty() const { return end <= begin; }
+// How the planes of a tensor are accessed.
+struct PlaneAccess {
+  bool vectors;  // sixteen bytes at a time
+  int unit;      // elements that are neighbours in shared memory too: 4, 2 or 1
 };
 
-// The runs of a box of NCHW planes.
-class TileRuns {
- public:
-  __device__ TileRuns(const TileImages& images, const TileBox& box, const TilePitch& pitch)
-      : box_(box), pitch_(pitch), width_(images.width), plane_channels_(images.channels) {
-    const int height = images.height.divisor();
-    const int first_row = max(box.first_row, 0);
-    const int first_column = max(box.first_column, 0);
-    rows_ = min(box.first_row + box.rows, height) - first_row;
-    columns_ = min(box.first_column + box.columns, width_.divisor()) - first_column;
-    if (rows_ <= 0 || columns_ <= 0) {
-      rows_ = 0;
-      columns_ = 0;
-    }
-    first_ = first_row * static_cast<int64_t>(width_.divisor()) + first_column;
-    shared_first_ = (first_row - box.first_row) * pitch.row + first_column - box.first_column;
-    plane_ = height * static_cast<int64_t>(width_.divisor());
-    const bool whole_rows = columns_ == width_.divisor();
-    whole_planes_ = whole_rows && rows_ == height;
-    rows_of_run_ = whole_rows ? rows_ : 1;
-    runs_of_plane_ = rows_ == 0 ? 0 : rows_ / rows_of_run_;
-    runs_ = box.images * (whole_planes_ ? 1 : box.channels * runs_of_plane_);
-    length_ = (whole_planes_ ? box.channels : 1) * rows_of_run_ * columns_;
-    // Whole planes are crossed where a run meets their last row.
-    height_ = images.height;
-    row_gap_ = pitch.row - columns_;
-    plane_gap_ = pitch.channel - rows_ * pitch.row;
+// For boxes of `box_channels` channels from a multiple of box_channels on, whose columns are shifted by `lead`
+// in shared memory: column 0 of a box is a multiple of eight less `lead`. whole_rows, whole_planes: whether
+// boxes hold them.
+inline PlaneAccess plane_access(const void* images, int channels, int height, int width, int lead,
+                                int box_channels, bool whole_rows, bool whole_planes) {
+  PlaneAccess access = {false, 4};
+  while (width % access.unit != 0 || lead % access.unit != 0 || !is_aligned(images, 2 * access.unit)) {
+    access.unit /= 2;
+  }
+  const int64_t plane = static_cast<int64_t>(height) * width;
+  const bool whole_runs =
+      whole_planes && width >= 7 && plane * channels % 8 == 0 && plane * box_channels % 8 == 0;
+  access.vectors = whole_rows && is_aligned(images, 16) && (width % 8 == 0 || whole_runs);
+  return access;
+}
+
+// The part of a box that lies in the image.
+struct TilePart {
+  int first_row, first_column;  // in the image
+  int rows, columns;
+  int shared;  // offset of its first element in a plane of shared memory
+
+  __device__ TilePart(const TileImages& sizes, const TileBox& box, const TilePitch& pitch)
+      : first_row(max(box.first_row, 0)),
+        first_column(max(box.first_column, 0)),
+        rows(min(box.first_row + box.rows, sizes.height.divisor()) - first_row),
+        columns(min(box.first_column + box.columns, sizes.width.divisor()) - first_column),
+        shared((first_row - box.first_row) * pitch.row + first_column - box.first_column) {}
+
+  __device__ bool empty() const { return rows <= 0 || columns <= 0; }
+};
+
+// Counts through (outer, inner), inner below `count`, in steps of so many inner.
+struct Odometer {
+  int outer, inner;
+
+  __device__ Odometer(int start, int step, int count) : count_(count) {
+    outer = start / count;
+    inner = start - outer * count;
+    outer_step_ = step / count;
+    inner_step_ = step - outer_step_ * count;
   }
 
-  __device__ int runs() const { return rows_ == 0 ? 0 : runs_; }
-  // The most vectors that a run can touch.
-  __device__ int vectors_of_run() const { return length_ / 8 + 2; }
-
-  template <typename Memory>
-  __device__ RunVector<Memory> at(Memory* images, int run, int vector) const {
-    int image = run;
-    int channel = 0;
-    int row = 0;
-    if (!whole_planes_) {
-      const int plane = run / runs_of_plane_;
-      row = run - plane * runs_of_plane_;
-      image = plane / box_.channels;
-      channel = plane - image * box_.channels;
+  __device__ void advance() {
+    outer += outer_step_;
+    inner += inner_step_;
+    if (inner >= count_) {
+      inner -= count_;
+      ++outer;
     }
-    Memory* memory =
-        images +
-        ((box_.first_image + image) * static_cast<int64_t>(plane_channels_) + box_.first_channel + channel) *
-            plane_ +
-        first_ + row * static_cast<int64_t>(width_.divisor());
-    const int behind = static_cast<int>(reinterpret_cast<uintptr_t>(memory) % 16 / sizeof(HalfBits));
-    const int element = vector * 8 - behind;
-    RunVector<Memory> result{memory + element, max(-element, 0), min(length_ - element, 8), 0, 0, 0};
-    if (result.empty()) return result;
-    const int start = max(element, 0);
-    int run_row = columns_ == width_.divisor() ? width_.divide(start) : 0;
-    result.column = start - run_row * columns_;
-    if (whole_planes_) {
-      channel = height_.divide(run_row);
-      run_row -= channel * rows_;
-    }
-    result.row = run_row;
-    result.index =
-        shared_first_ + pitch_.plane(image, channel) + (row + run_row) * pitch_.row + result.column;
-    return result;
-  }
-
-  // From a unit to the next one of the run.
-  template <int kUnit, typename Memory>
-  __device__ void next(RunVector<Memory>& vector) const {
-    vector.index += kUnit;
-    vector.column += kUnit;
-    if (vector.column < columns_) return;
-    vector.column = 0;
-    vector.index += row_gap_;
-    if (++vector.row < rows_) return;
-    vector.row = 0;
-    vector.index += plane_gap_;
   }
 
  private:
-  TileBox box_;
-  TilePitch pitch_;
-  FastDivisor width_, height_;
-  int plane_channels_;
-  int64_t plane_, first_;
-  int shared_first_;
-  int rows_, columns_;
-  bool whole_planes_;
-  int rows_of_run_, runs_of_plane_, runs_, length_;
-  int row_gap_, plane_gap_;
+  int count_, outer_step_, inner_step_;
 };
 
 template <int kUnit>
@@ -181,10 +132,6 @@ template <>
 struct UnitBits<4> {
   using type = uint2;
 };
-template <>
-struct UnitBits<8> {
-  using type = uint4;
-};
 
 // Sixteen bytes as units.
 template <int kUnit>
@@ -193,158 +140,192 @@ union VectorUnits {
   typename UnitBits<kUnit>::type units[8 / kUnit];
 };
 
-// Calls `move(vectors)` with kBatch vectors at a time of the thread.
-template <int kBatch, typename Memory, typename Move>
-__device__ void for_each_batch(Memory* images, const TileRuns& runs, const Move& move) {
-  const int vectors_of_run = runs.vectors_of_run();
-  const int count = runs.runs();
-  int run = threadIdx.x / vectors_of_run;
-  int vector = threadIdx.x - run * vectors_of_run;
-  while (run < count) {
-    RunVector<Memory> vectors[kBatch];
+// The runs of sixteen bytes of a box: its whole planes of one image are one, or else its rows of one plane.
+// A vector lies in two rows at most.
+class PlaneVectors {
+ public:
+  struct Place {
+    int64_t memory;
+    // In shared memory: element i of the vector is behind `first` if it is below `left`, else behind `second`.
+    int first, second, left;
+  };
+
+  // Runs are counted within a group: all images, or one image.
+  __device__ PlaneVectors(const TileImages& sizes, const TileBox& box, const TilePitch& pitch)
+      : width_(sizes.width), height_(sizes.height), pitch_row_(pitch.row), pitch_channel_(pitch.channel) {
+    const TilePart part(sizes, box, pitch);
+    const bool whole_planes = part.rows == height_.divisor();
+    rows_ = part.rows;
+    groups = part.empty() ? 0 : whole_planes ? 1 : box.images;
+    runs = whole_planes ? box.images : box.channels;
+    vectors_of_run = max((whole_planes ? box.channels : 1) * part.rows * width_.divisor() / 8, 1);
+    run_memory_ = whole_planes ? sizes.image() : sizes.plane();
+    run_shared_ = whole_planes ? pitch.image : pitch.channel;
+    group_memory_ = sizes.image();
+    group_shared_ = pitch.image;
+    row_gap_ = pitch.row - width_.divisor();
+    plane_gap_ = pitch.channel - part.rows * pitch.row;
+    memory_ = box.first_image * static_cast<int64_t>(sizes.image()) + box.first_channel * sizes.plane() +
+              part.first_row * width_.divisor();
+    shared_ = part.shared;
+  }
+
+  int groups, runs, vectors_of_run;
+
+  __device__ void next_group() {
+    memory_ += group_memory_;
+    shared_ += group_shared_;
+  }
+
+  __device__ Place at(int run, int vector) const {
+    const int start = vector * 8;
+    int row = width_.divide(start);
+    const int column = start - row * width_.divisor();
+    const int channel = height_.divide(row);  // 0 where a run is of one plane
+    row -= channel * height_.divisor();
+    const int first = shared_ + run * run_shared_ + channel * pitch_channel_ + row * pitch_row_ + column;
+    const int gap = row_gap_ + (row + 1 == rows_ ? plane_gap_ : 0);
+    return {memory_ + static_cast<int64_t>(run) * run_memory_ + start, first, first + gap,
+            width_.divisor() - column};
+  }
+
+ private:
+  FastDivisor width_, height_;
+  int pitch_row_, pitch_channel_, rows_;
+  int run_memory_, run_shared_, group_memory_, group_shared_;
+  int row_gap_, plane_gap_, shared_;
+  int64_t memory_;
+};
+
+template <int kUnit>
+__device__ void load_plane_vectors(const HalfBits* __restrict__ images, PlaneVectors& vectors,
+                                   HalfBits* shared) {
+  constexpr int kBatch = 4;
+  for (int group = 0; group < vectors.groups; ++group, vectors.next_group()) {
+  Odometer at(threadIdx.x, blockDim.x, vectors.vectors_of_run);
+  while (at.outer < vectors.runs) {
+    PlaneVectors::Place places[kBatch];
+    VectorUnits<kUnit> values[kBatch];
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
-      vectors[i] = RunVector<Memory>{};
-      if (run < count) vectors[i] = runs.at(images, run, vector);
-      vector += blockDim.x;
-      while (vector >= vectors_of_run) {
-        vector -= vectors_of_run;
-        ++run;
+      places[i].left = -1;
+      if (at.outer < vectors.runs) {
+        places[i] = vectors.at(at.outer, at.inner);
+        values[i].vector = __ldg(reinterpret_cast<const uint4*>(images + places[i].memory));
+      }
+      at.advance();
+    }
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      if (places[i].left < 0) continue;
+#pragma unroll
+      for (int unit = 0; unit < 8 / kUnit; ++unit) {
+        HalfBits* part = shared + (unit * kUnit < places[i].left ? places[i].first : places[i].second);
+        *reinterpret_cast<typename UnitBits<kUnit>::type*>(part + unit * kUnit) = values[i].units[unit];
       }
     }
-    move(vectors);
+  }
   }
 }
 
 template <int kUnit>
-__device__ void load_plane_units(const HalfBits* __restrict__ images, const TileRuns& runs,
-                                 HalfBits* shared) {
-  using Unit = typename UnitBits<kUnit>::type;
-  constexpr int kBatch = 4;
-  for_each_batch<kBatch>(images, runs, [&](RunVector<const HalfBits>(&vectors)[kBatch]) {
-    VectorUnits<kUnit> values[kBatch];
+__device__ void store_plane_vectors(HalfBits* images, PlaneVectors& vectors, const HalfBits* shared) {
+  for (int group = 0; group < vectors.groups; ++group, vectors.next_group()) {
+  Odometer at(threadIdx.x, blockDim.x, vectors.vectors_of_run);
+#pragma unroll 2
+  for (; at.outer < vectors.runs; at.advance()) {
+    const PlaneVectors::Place place = vectors.at(at.outer, at.inner);
+    VectorUnits<kUnit> values;
 #pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      if (vectors[i].whole()) values[i].vector = __ldg(reinterpret_cast<const uint4*>(vectors[i].memory));
+    for (int unit = 0; unit < 8 / kUnit; ++unit) {
+      const HalfBits* part = shared + (unit * kUnit < place.left ? place.first : place.second);
+      values.units[unit] = *reinterpret_cast<const typename UnitBits<kUnit>::type*>(part + unit * kUnit);
     }
-#pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      RunVector<const HalfBits>& vector = vectors[i];
-      if (vector.whole()) {
-#pragma unroll
-        for (int unit = 0; unit < 8 / kUnit; ++unit) {
-          *reinterpret_cast<Unit*>(shared + vector.index) = values[i].units[unit];
-          runs.next<kUnit>(vector);
-        }
-      } else {
-        for (int element = vector.begin; element < vector.end; ++element, runs.next<1>(vector)) {
-          shared[vector.index] = vector.memory[element];
-        }
+    *reinterpret_cast<uint4*>(images + place.memory) = values.vector;
+  }
+  }
+}
+
+// Calls `move(offset in memory, offset in shared memory)` for every unit of a box of NCHW planes.
+template <int kUnit, typename Move>
+__device__ void for_each_plane_unit(const TileImages& sizes, const TileBox& box, const TilePitch& pitch,
+                                    const Move& move) {
+  const TilePart part(sizes, box, pitch);
+  if (part.empty()) return;
+  const int units = part.columns / kUnit;
+  const int lanes = min(units, static_cast<int>(blockDim.x));
+  const int rows_at_once = blockDim.x / lanes;
+  const int first_row = threadIdx.x / lanes;
+  if (first_row >= rows_at_once) return;
+  for (int unit = threadIdx.x - first_row * lanes; unit < units; unit += lanes) {
+    for (int image = 0; image < box.images; ++image) {
+      const int64_t memory = (box.first_image + image) * static_cast<int64_t>(sizes.image()) +
+                             box.first_channel * sizes.plane() + part.first_row * sizes.width.divisor() +
+                             part.first_column + unit * kUnit;
+      const int shared = part.shared + image * pitch.image + unit * kUnit;
+      Odometer at(first_row, rows_at_once, part.rows);
+#pragma unroll 4
+      for (; at.outer < box.channels; at.advance()) {
+        move(memory + (at.outer * sizes.plane() + at.inner * sizes.width.divisor()),
+             shared + at.outer * pitch.channel + at.inner * pitch.row);
       }
     }
+  }
+}
+
+template <int kUnit>
+__device__ void load_plane_units(const HalfBits* __restrict__ images, const TileImages& sizes,
+                                 const TileBox& box, const TilePitch& pitch, HalfBits* shared) {
+  using Unit = typename UnitBits<kUnit>::type;
+  for_each_plane_unit<kUnit>(sizes, box, pitch, [&](int64_t memory, int index) {
+    *reinterpret_cast<Unit*>(shared + index) = __ldg(reinterpret_cast<const Unit*>(images + memory));
   });
 }
 
 template <int kUnit>
-__device__ void store_plane_units(HalfBits* images, const TileRuns& runs, const HalfBits* shared) {
+__device__ void store_plane_units(HalfBits* images, const TileImages& sizes, const TileBox& box,
+                                  const TilePitch& pitch, const HalfBits* shared) {
   using Unit = typename UnitBits<kUnit>::type;
-  constexpr int kBatch = 2;
-  for_each_batch<kBatch>(images, runs, [&](RunVector<HalfBits>(&vectors)[kBatch]) {
-#pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      RunVector<HalfBits>& vector = vectors[i];
-      if (vector.whole()) {
-        VectorUnits<kUnit> values;
-#pragma unroll
-        for (int unit = 0; unit < 8 / kUnit; ++unit) {
-          values.units[unit] = *reinterpret_cast<const Unit*>(shared + vector.index);
-          runs.next<kUnit>(vector);
-        }
-        *reinterpret_cast<uint4*>(vector.memory) = values.vector;
-      } else {
-        for (int element = vector.begin; element < vector.end; ++element, runs.next<1>(vector)) {
-          vector.memory[element] = shared[vector.index];
-        }
-      }
-    }
+  for_each_plane_unit<kUnit>(sizes, box, pitch, [&](int64_t memory, int index) {
+    *reinterpret_cast<Unit*>(images + memory) = *reinterpret_cast<const Unit*>(shared + index);
   });
 }
 
 // NCHW. What lies outside the image is left as it is: clear the tile first, and wait for all threads in
-// between. `unit` comes from tile_unit.
+// between. `access` comes from plane_access.
 __device__ inline void load_half_planes(const HalfBits* __restrict__ images, const TileImages& sizes,
-                                        const TileBox& box, const TilePitch& pitch, int unit,
-                                        HalfBits* shared) {
-  const TileRuns runs(sizes, box, pitch);
-  switch (unit) {
-    case 8:
-      return load_plane_units<8>(images, runs, shared);
-    case 4:
-      return load_plane_units<4>(images, runs, shared);
-    case 2:
-      return load_plane_units<2>(images, runs, shared);
-    default:
-      return load_plane_units<1>(images, runs, shared);
+                                        const TileBox& box, const TilePitch& pitch,
+                                        const PlaneAccess& access, HalfBits* shared) {
+  if (access.vectors) {
+    PlaneVectors vectors(sizes, box, pitch);
+    if (access.unit == 4) return load_plane_vectors<4>(images, vectors, shared);
+    if (access.unit == 2) return load_plane_vectors<2>(images, vectors, shared);
+    return load_plane_vectors<1>(images, vectors, shared);
   }
+  if (access.unit == 4) return load_plane_units<4>(images, sizes, box, pitch, shared);
+  if (access.unit == 2) return load_plane_units<2>(images, sizes, box, pitch, shared);
+  return load_plane_units<1>(images, sizes, box, pitch, shared);
 }
 
 // NCHW: the part of the box that lies in the image is written.
 __device__ inline void store_half_planes(HalfBits* images, const TileImages& sizes, const TileBox& box,
-                                         const TilePitch& pitch, int unit, const HalfBits* shared) {
-  const TileRuns runs(sizes, box, pitch);
-  switch (unit) {
-    case 8:
-      return store_plane_units<8>(images, runs, shared);
-    case 4:
-      return store_plane_units<4>(images, runs, shared);
-    case 2:
-      return store_plane_units<2>(images, runs, shared);
-    default:
-      return store_plane_units<1>(images, runs, shared);
+                                         const TilePitch& pitch, const PlaneAccess& access,
+                                         const HalfBits* shared) {
+  if (access.vectors) {
+    PlaneVectors vectors(sizes, box, pitch);
+    if (access.unit == 4) return store_plane_vectors<4>(images, vectors, shared);
+    if (access.unit == 2) return store_plane_vectors<2>(images, vectors, shared);
+    return store_plane_vectors<1>(images, vectors, shared);
   }
+  if (access.unit == 4) return store_plane_units<4>(images, sizes, box, pitch, shared);
+  if (access.unit == 2) return store_plane_units<2>(images, sizes, box, pitch, shared);
+  return store_plane_units<1>(images, sizes, box, pitch, shared);
 }
 
-// The channels of a NHWC box are a multiple of eight, and so are those of the images.
-// group: for a box of so many channels, what keeps the lanes that load or store it in different banks.
-__host__ __device__ inline int channels_last_group(int channels) {
+// For a NHWC box of so many channels, a multiple of eight: the `group` that keeps lanes in different banks.
+inline int channels_last_group(int channels) {
   return channels <= 8 ? 0 : channels <= 16 ? 32 : channels <= 32 ? 16 : 8;
 }
-
-// The pairs of pixels of a box and the eight channels that a thread moves of each.
-class TilePairs {
- public:
-  // Pairs [first_pair, first_pair + pairs_of_row) of every row of the box are moved, of which the first lies
-  // in columns 2 * first_pair and the next one. rows_of_image divides by the rows of the box, channel_groups
-  // by the groups of eight channels of a (whole) box.
-  __device__ TilePairs(int first_pair, const FastDivisor& pairs_of_row, const FastDivisor& rows_of_image,
-                       const FastDivisor& channel_groups, const TileBox& box)
-      : first_pair_(first_pair), pairs_of_row_(pairs_of_row), rows_of_image_(rows_of_image) {
-    const int lane_pair = channel_groups.divide(threadIdx.x);
-    channel = (static_cast<int>(threadIdx.x) - lane_pair * channel_groups.divisor()) * 8;
-    step = blockDim.x / channel_groups.divisor();
-    first = lane_pair;
-    end = channel < box.channels && lane_pair < step
-              ? box.images * rows_of_image.divisor() * pairs_of_row.divisor()
-              : 0;
-  }
-
-  int channel;           // of the box
-  int first, step, end;  // of the pairs
-
-  struct Place {
-    int image, row, column;
-  };
-  __device__ Place at(int pair) const {
-    const int image_row = pairs_of_row_.divide(pair);
-    const int image = rows_of_image_.divide(image_row);
-    return {image, image_row - image * rows_of_image_.divisor(),
-            2 * (first_pair_ + pair - image_row * pairs_of_row_.divisor())};
-  }
-
- private:
-  int first_pair_;
-  FastDivisor pairs_of_row_, rows_of_image_;
-};
 
 // Eight channels of two pixels become a pair of pixels for each channel, and back.
 __device__ inline void pair_pixels(const uint4& left, const uint4& right, uint32_t (&pairs)[8]) {
@@ -368,46 +349,105 @@ __device__ inline void part_pixels(const uint32_t (&pairs)[8], uint4& left, uint
   right = make_uint4(rights[0], rights[1], rights[2], rights[3]);
 }
 
-// NHWC, on a sixteen-byte boundary. Rows outside the image are left as they are: clear the tile first, and
-// wait for all threads in between.
+// The pairs of pixels of a NHWC box that lie in the image, as a thread goes through them: it keeps to eight
+// channels and one column of pairs.
+class PixelPairs {
+ public:
+  struct Place {
+    int64_t memory;
+    int shared;
+  };
+
+  __device__ PixelPairs(const TileImages& sizes, const TileBox& box, const TilePitch& pitch)
+      : part_(sizes, box, pitch), box_(box), pitch_(pitch) {
+    const int groups = box.channels / 8;
+    const int lanes = blockDim.x / groups;
+    const int lane = threadIdx.x / groups;
+    channel = (threadIdx.x - lane * groups) * 8;
+    first_pair_ = (part_.first_column - box.first_column) / 2;
+    pairs_ = (part_.first_column - box.first_column + part_.columns + 1) / 2 - first_pair_;
+    lanes_ = max(min(pairs_, lanes), 1);
+    rows_at_once_ = lanes / lanes_;
+    first_row_ = lane / lanes_;
+    pair_ = lane - first_row_ * lanes_;
+    if (part_.empty() || first_row_ >= rows_at_once_) pair_ = pairs_;
+    channels_ = sizes.channels;
+    width_ = sizes.width.divisor();
+    image_ = sizes.image();
+    memory_ = box.first_image * static_cast<int64_t>(image_) + box.first_channel + channel +
+              part_.first_row * (width_ * channels_);
+    shared_ = (part_.first_row - box.first_row) * pitch.row;
+  }
+
+  int channel;  // of the box, the first of eight
+
+  // Columns of pairs that the thread goes through, mostly one.
+  __device__ bool more() const { return pair_ < pairs_; }
+  __device__ void next_column() { pair_ += lanes_; }
+
+  // Rows of that column, counted over images.
+  __device__ Odometer rows() const { return Odometer(first_row_, rows_at_once_, part_.rows); }
+  __device__ bool more_rows(const Odometer& at) const { return at.outer < box_.images; }
+
+  // Whether the left and the right pixel of the pairs of this column lie in the image.
+  __device__ bool left_inside() const { return column() >= 0; }
+  __device__ bool right_inside() const { return column() + 1 < width_; }
+
+  // Of the left pixel.
+  __device__ Place at(const Odometer& at) const {
+    return {memory_ + static_cast<int64_t>(at.outer) * image_ +
+                (at.inner * (width_ * channels_) + column() * channels_),
+            shared_ + at.outer * pitch_.image + at.inner * pitch_.row + 2 * (first_pair_ + pair_)};
+  }
+
+ private:
+  __device__ int column() const { return box_.first_column + 2 * (first_pair_ + pair_); }
+
+  TilePart part_;
+  TileBox box_;
+  TilePitch pitch_;
+  int first_pair_, pairs_, lanes_, rows_at_once_, first_row_, pair_;
+  int channels_, width_, image_, shared_;
+  int64_t memory_;
+};
+
+// NHWC, on a sixteen-byte boundary. Pairs of columns that meet the image are written, with zero for a pixel
+// outside; the rest is left as it is: clear the tile first, and wait for all threads in between.
 __device__ inline void load_half_pixels(const HalfBits* __restrict__ images, const TileImages& sizes,
-                                        const TileBox& box, const TilePitch& pitch, const TilePairs& pairs,
-                                        HalfBits* shared) {
+                                        const TileBox& box, const TilePitch& pitch, HalfBits* shared) {
   constexpr int kBatch = 2;
-  const int height = sizes.height.divisor();
-  const int width = sizes.width.divisor();
-  const int64_t image_elements = static_cast<int64_t>(height) * width * sizes.channels;
-  const HalfBits* first = images + box.first_image * image_elements + box.first_channel + pairs.channel;
+  PixelPairs pairs(sizes, box, pitch);
   HalfBits* shared_first = shared + pitch.plane(0, pairs.channel);
-  for (int pair = pairs.first; pair < pairs.end; pair += kBatch * pairs.step) {
-    uint4 values[kBatch][2];
-    int index[kBatch];
+  for (; pairs.more(); pairs.next_column()) {
+    const bool left = pairs.left_inside();
+    const bool right = pairs.right_inside();
+    Odometer at = pairs.rows();
+    while (pairs.more_rows(at)) {
+      uint4 values[kBatch][2];
+      int index[kBatch];
 #pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      index[i] = -1;
-      values[i][0] = values[i][1] = make_uint4(0, 0, 0, 0);
-      if (pair + i * pairs.step >= pairs.end) continue;
-      const TilePairs::Place place = pairs.at(pair + i * pairs.step);
-      const int y = box.first_row + place.row;
-      if (y < 0 || y >= height) continue;
-      index[i] = place.image * pitch.image + place.row * pitch.row + place.column;
-      const int x = box.first_column + place.column;
-      const HalfBits* pixel =
-          first + place.image * image_elements + (static_cast<int64_t>(y) * width + x) * sizes.channels;
-      if (x >= 0 && x < width) values[i][0] = __ldg(reinterpret_cast<const uint4*>(pixel));
-      if (x + 1 >= 0 && x + 1 < width) {
-        values[i][1] = __ldg(reinterpret_cast<const uint4*>(pixel + sizes.channels));
+      for (int i = 0; i < kBatch; ++i) {
+        index[i] = -1;
+        if (pairs.more_rows(at)) {
+          const PixelPairs::Place place = pairs.at(at);
+          const HalfBits* pixel = images + place.memory;
+          index[i] = place.shared;
+          values[i][0] = values[i][1] = make_uint4(0, 0, 0, 0);
+          if (left) values[i][0] = __ldg(reinterpret_cast<const uint4*>(pixel));
+          if (right) values[i][1] = __ldg(reinterpret_cast<const uint4*>(pixel + sizes.channels));
+        }
+        at.advance();
       }
-    }
 #pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      if (index[i] < 0) continue;
-      uint32_t channel_pairs[8];
-      pair_pixels(values[i][0], values[i][1], channel_pairs);
+      for (int i = 0; i < kBatch; ++i) {
+        if (index[i] < 0) continue;
+        uint32_t channel_pairs[8];
+        pair_pixels(values[i][0], values[i][1], channel_pairs);
+        HalfBits* target = shared_first + index[i];
 #pragma unroll
-      for (int channel = 0; channel < 8; ++channel) {
-        *reinterpret_cast<uint32_t*>(shared_first + index[i] + channel * pitch.channel) =
-            channel_pairs[channel];
+        for (int channel = 0; channel < 8; ++channel, target += pitch.channel) {
+          *reinterpret_cast<uint32_t*>(target) = channel_pairs[channel];
+        }
       }
     }
   }
@@ -415,31 +455,27 @@ __device__ inline void load_half_pixels(const HalfBits* __restrict__ images, con
 
 // NHWC, on a sixteen-byte boundary: the part of the box that lies in the image is written.
 __device__ inline void store_half_pixels(HalfBits* images, const TileImages& sizes, const TileBox& box,
-                                         const TilePitch& pitch, const TilePairs& pairs,
-                                         const HalfBits* shared) {
-  const int height = sizes.height.divisor();
-  const int width = sizes.width.divisor();
-  const int64_t image_elements = static_cast<int64_t>(height) * width * sizes.channels;
-  HalfBits* first = images + box.first_image * image_elements + box.first_channel + pairs.channel;
+                                         const TilePitch& pitch, const HalfBits* shared) {
+  PixelPairs pairs(sizes, box, pitch);
   const HalfBits* shared_first = shared + pitch.plane(0, pairs.channel);
+  for (; pairs.more(); pairs.next_column()) {
+    const bool left = pairs.left_inside();
+    const bool right = pairs.right_inside();
 #pragma unroll 2
-  for (int pair = pairs.first; pair < pairs.end; pair += pairs.step) {
-    const TilePairs::Place place = pairs.at(pair);
-    const int y = box.first_row + place.row;
-    const int x = box.first_column + place.column;
-    if (y >= height || x >= width) continue;
-    const HalfBits* source = shared_first + place.image * pitch.image + place.row * pitch.row + place.column;
-    uint32_t channel_pairs[8];
+    for (Odometer at = pairs.rows(); pairs.more_rows(at); at.advance()) {
+      const PixelPairs::Place place = pairs.at(at);
+      const HalfBits* source = shared_first + place.shared;
+      uint32_t channel_pairs[8];
 #pragma unroll
-    for (int channel = 0; channel < 8; ++channel) {
-      channel_pairs[channel] = *reinterpret_cast<const uint32_t*>(source + channel * pitch.channel);
+      for (int channel = 0; channel < 8; ++channel, source += pitch.channel) {
+        channel_pairs[channel] = *reinterpret_cast<const uint32_t*>(source);
+      }
+      uint4 left_pixel, right_pixel;
+      part_pixels(channel_pairs, left_pixel, right_pixel);
+      HalfBits* pixel = images + place.memory;
+      if (left) *reinterpret_cast<uint4*>(pixel) = left_pixel;
+      if (right) *reinterpret_cast<uint4*>(pixel + sizes.channels) = right_pixel;
     }
-    uint4 left, right;
-    part_pixels(channel_pairs, left, right);
-    HalfBits* pixel =
-        first + place.image * image_elements + (static_cast<int64_t>(y) * width + x) * sizes.channels;
-    *reinterpret_cast<uint4*>(pixel) = left;
-    if (x + 1 < width) *reinterpret_cast<uint4*>(pixel + sizes.channels) = right;
   }
 }
 
