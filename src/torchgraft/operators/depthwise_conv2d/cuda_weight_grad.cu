@@ -5,6 +5,7 @@
 // (NHWC) and cuda_weight_grad_direct.cuh (what is left of NCHW).
 
 #include "cuda_kernels.cuh"
+#include "cuda_small_planes.h"
 #include "cuda_weight_grad_channels_last.cuh"
 #include "cuda_weight_grad_direct.cuh"
 #include "cuda_weight_grad_planes.cuh"
@@ -76,6 +77,11 @@ template <typename T>
 void weight_grad(const T* output_grad, const T* input, T* weight_grad, accumulate_t<T>* workspace,
                  const Geometry& geometry, Layout layout, cudaStream_t stream) {
   if constexpr (!std::is_same_v<T, double>) {
+    const bool aligned = is_aligned(output_grad, 16) && is_aligned(input, 16);
+    if (layout == Layout::contiguous && serves_weight_grad_small_planes(geometry, aligned, sizeof(T))) {
+      launch_weight_grad_small_planes(output_grad, input, weight_grad, workspace, geometry, stream);
+      return;
+    }
     if (layout == Layout::contiguous && serves_weight_grad_strips(geometry)) {
       launch_weight_grad_strips(output_grad, input, weight_grad, workspace, geometry, stream);
       return;

@@ -32,7 +32,8 @@ struct WeightGradStripParameters {
 template <typename Strip>
 struct WeightGradRing {
   using T = typename Strip::T;
-  using Input = StripRing<Strip>;
+  // Deep, and past L1, which two streams of rows would overflow.
+  using Input = StripRing<Strip, 8>;
   static constexpr int kOutputRow = 32 * Strip::kResults;
   static constexpr int kOutputRows = Input::kRows / Strip::kStride;
   static constexpr int kInputElements = Input::kElements;
@@ -77,10 +78,10 @@ __global__ void __launch_bounds__(kStripThreads, weight_grad_strip_blocks<Strip>
                        const typename Strip::T* __restrict__ input, Result* __restrict__ result,
                        WeightGradStripParameters parameters) {
   using T = typename Strip::T;
-  using Ring = StripRing<Strip>;
   using WholeRing = WeightGradRing<Strip>;
-  using InputRows = StripRows<T, Strip::kSources, Strip::kAligned>;
-  using OutputRows = StripRows<T, Strip::kResults, Strip::kAligned>;
+  using Ring = typename WholeRing::Input;
+  using InputRows = StripRows<T, Strip::kSources, Strip::kAligned, true>;
+  using OutputRows = StripRows<T, Strip::kResults, Strip::kAligned, true>;
   constexpr bool kAsync = InputRows::kAsync && OutputRows::kAsync;
   constexpr unsigned kAllLanes = 0xffffffff;
   constexpr int kKernel = Strip::kKernel;
@@ -102,8 +103,8 @@ __global__ void __launch_bounds__(kStripThreads, weight_grad_strip_blocks<Strip>
   const bool has_results = has_strip && unit_of_segment >= 0 && unit_of_segment < parameters.units;
 
   T* const warp_ring = shared_memory<T>() + warp * WholeRing::kElements;
-  T* const input_ring = prepare_ring<Strip>(warp_ring, parameters.lanes.divisor(), parameters.strips_of_warp,
-                                            strip_of_warp, lane_of_strip);
+  T* const input_ring = prepare_ring<Strip, Ring>(warp_ring, parameters.lanes.divisor(),
+                                                  parameters.strips_of_warp, strip_of_warp, lane_of_strip);
   T* const output_ring = warp_ring + WholeRing::kInputElements + lane * kResults;
 
   const int input_width = parameters.input_width;
