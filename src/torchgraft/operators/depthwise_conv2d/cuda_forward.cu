@@ -1,6 +1,6 @@
 // depthwise_conv2d, forward: which kernel serves which geometry. The kernels, with what a block and a thread
-// own and what they are predicted to reach, are in cuda_planes.cuh (NCHW), cuda_channels_last.cuh (NHWC) and
-// cuda_direct.cuh (all else); the input gradient shares them.
+// own and what they are predicted to reach, are in cuda_strips.cuh, cuda_small_planes.cuh and cuda_planes.cuh
+// (NCHW), cuda_channels_last.cuh (NHWC) and cuda_direct.cuh (all else); the input gradient shares them.
 
 #include "cuda_channels_last.cuh"
 #include "cuda_direct.cuh"
@@ -25,12 +25,6 @@ void forward(const T* input, const T* weight, const T* bias, T* output, const Ge
         }
         if (serves_strips(geometry, kTransposed)) {
           launch_strips(input, weight, bias, output, geometry, kTransposed, stream);
-          return;
-        }
-        if (with_small_kernel(geometry, [&](auto kernel, auto stride) {
-              using Patch = Stencil<kernel, stride, kTransposed, 4>;
-              launch_small_kernel_planes<T, Patch>(input, weight, bias, output, geometry, stream);
-            })) {
           return;
         }
         if (is_unit_step(geometry) &&

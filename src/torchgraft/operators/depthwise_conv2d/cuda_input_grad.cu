@@ -30,13 +30,6 @@ void input_grad(const T* output_grad, const T* weight, T* input_grad, const Geom
           launch_strips(output_grad, weight, kNoBias, input_grad, geometry, kTransposed, stream);
           return;
         }
-        if (with_small_kernel(geometry, [&](auto kernel, auto stride) {
-              using Patch = Stencil<kernel, stride, kTransposed, 4>;
-              launch_small_kernel_planes<T, Patch>(output_grad, weight, kNoBias, input_grad, geometry,
-                                                   stream);
-            })) {
-          return;
-        }
         if (is_unit_step(geometry) && launch_large_kernel_planes<T, kTransposed>(
                                           output_grad, weight, kNoBias, input_grad, geometry, stream)) {
           return;

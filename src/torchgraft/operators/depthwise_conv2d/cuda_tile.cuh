@@ -222,22 +222,6 @@ struct TilePlan {
   int first_result, first_source;  // origins
 };
 
-template <typename Stencil>
-TilePlan plan_of(const Extent& extent) {
-  const int input = static_cast<int>(extent.input);
-  const int output = static_cast<int>(extent.output);
-  const int padding = static_cast<int>(extent.padding);
-  const int result = Stencil::kTransposed ? input : output;
-  return {Stencil::kTransposed ? output : input,
-          result,
-          Stencil::patches(result, padding),
-          Stencil::kPatch,
-          Stencil::kStep,
-          Stencil::kWindow,
-          Stencil::first_result(padding),
-          Stencil::first_source(padding)};
-}
-
 // `tiles` tiles of equal size.
 inline TileAxis cut(const TilePlan& plan, int tiles) {
   const int patches = ceil_divide(plan.patches, tiles);

@@ -24,13 +24,6 @@ int partial_sums(const T* output_grad, const T* input, accumulate_t<T>* partial,
     if (fits_32) {
       int chunks = 0;
       if (layout == Layout::contiguous) {
-        if (with_small_kernel(geometry, [&](auto kernel, auto stride) {
-              using Patch = Stencil<kernel, stride, false, 4>;
-              chunks =
-                  launch_small_weight_grad_planes<T, Patch>(output_grad, input, partial, geometry, stream);
-            })) {
-          return chunks;
-        }
         if (is_unit_step(geometry)) {
           chunks = launch_large_weight_grad_planes(output_grad, input, partial, geometry, stream);
           if (chunks > 0) return chunks;
