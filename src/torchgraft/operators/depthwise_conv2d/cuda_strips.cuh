@@ -1,18 +1,22 @@
 // Forward and input gradient on NCHW planes without shared memory, k = 3, 5, 7, stride 1 and 2.
 //
 // A strip is a stretch of rows of one plane (or a segment of a wide one's columns). Neighbouring lanes of a
-// warp own neighbouring columns of it, one vector access wide; short rows leave room for several strips in a
-// warp. The lanes slide down the sources: each source is read from device memory once, `kDepth` rows ahead of
-// its use, the columns of neighbours come by shuffle, weights and the sums of the results that are under way
-// stay in registers, and a result leaves as soon as its last row of sources has passed. No thread waits for
-// another warp.
+// warp own neighbouring columns of it; short rows leave room for several strips in a warp. The lanes slide
+// down the sources: each row comes by asynchronous copies into a ring of the warp's own in shared memory,
+// some rows ahead of its use, where a lane finds the columns of its neighbours too. Weights and the sums of
+// the results that are under way stay in registers, and a result leaves as soon as its last row of sources
+// has passed. No thread waits for another warp, and a source is read from device memory once but for the
+// kernel - 1 rows that two stretches share.
 //
 // The input gradient of stride 1 is the forward pass with the kernel turned around; that of stride 2 streams
 // the output gradient and finishes two rows of results a row of sources.
 //
-// Predicted: k <= 5 bound by memory (some 14, 31 instructions a result against the 57 that fp32 has time
-// for); k = 7 by its 49 multiply-adds and five other instructions a result, which take as long as fp32's
-// memory.
+// Predicted: k <= 5 bound by memory (17 and 36 instructions a result against the 57 that fp32's memory leaves
+// time for, 28 for halves); k = 7 by its 49 multiply-adds and ten other instructions a result, which take as
+// long as fp32's memory. Measured on an H200, fp32: (128,32,112x112,k3) 113 us (floor 99),
+// (128,144,56x56,k3) 129 (111), (128,96,112x112,k3,s2) 195 forward, 213 input gradient (186),
+// (128,96,56x56,k7) 110 (74): 16 warps a multiprocessor issue three instructions in four cycles; bf16 62
+// (49), 70 (56), 104 and 109 (93), 116 (37).
 #pragma once
 
 #include "cuda_stencil.cuh"
@@ -119,7 +123,11 @@ constexpr int kStripThreads = 128;
 
 // A warp's ring of rows in shared memory, one of them in use and the others under way. In a row, units of a
 // lane's sources lie side by side; between strips, and at both ends, are zeros.
-template <typename Strip, int kRowCount = Strip::kSources * sizeof(typename Strip::T) < 16 ? 8 : 4>
+// Four rows of sixteen bytes a lane keep enough bytes under way, and those of a sector in L1 together.
+template <typename Strip, int kRowCount = Strip::kSources * sizeof(typename Strip::T) < 16 ||
+                                                  (Strip::kStride == 2 && Strip::kKernel > 3)
+                                              ? 8
+                                              : 4>
 struct StripRing {
   using T = typename Strip::T;
   static constexpr int kRows = kRowCount;

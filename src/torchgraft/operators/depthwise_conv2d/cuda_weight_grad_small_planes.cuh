@@ -6,6 +6,9 @@
 // channels: the warp goes on to the same channels of the next image of its chunk, while every lane keeps the
 // sums of the k * k taps of its channel in registers. At the end the lanes of a plane, then the warps of the
 // block, are added up in a fixed order.
+//
+// Predicted: as the forward pass. Measured on an H200, fp32: (128,384,14x14,k3) 34 us (floor 19),
+// (128,768,7x7,k7) 31 us (9): most_chunks leaves a warp or two a scheduler.
 #pragma once
 
 #include "cuda_small_planes.cuh"
