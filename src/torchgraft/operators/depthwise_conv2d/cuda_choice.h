@@ -62,6 +62,9 @@ inline Family choose_weight_grad(const Geometry& geometry, const Images& images)
         serves_tensor_core_weight_grad(geometry, images.layout)) {
       return Family::tensor_core;
     }
+    if (planes && serves_weight_grad_small_planes(geometry, images.alignment == 16, images.element_bytes)) {
+      return Family::small_planes;
+    }
     if (planes && serves_weight_grad_strips(geometry)) return Family::strips;
     if (planes && serves_large_weight_grad_planes(geometry)) return Family::large_planes;
     if (!planes && serves_slide_weight_grad(geometry, images.element_bytes, images.alignment)) {

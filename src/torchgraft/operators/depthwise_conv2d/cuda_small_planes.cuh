@@ -7,7 +7,10 @@
 // multiply-adds a result for k = 7.
 //
 // Predicted: bound by memory but for halves with k > 3: some 14 (k = 3), 30 (k = 5) and 55 instructions a
-// result, 34 with 7 x 7 and k = 7.
+// result, 34 with 7 x 7 and k = 7. Measured on an H200, fp32: (128,256,28x28,k3) 54 us (floor 49),
+// (128,384,14x14,k3) 24 us (19), (128,240,28x28,k5) 61 us (46), (128,768,7x7,k7) 24 us (9): with k > 3 the
+// 96 to 128 registers of a thread leave four or five warps a scheduler, too few to load, multiply and store
+// at once.
 #pragma once
 
 #include "cuda_strips.cuh"
@@ -33,6 +36,31 @@ struct SmallPlanes {
   static constexpr int kBlocks = (kKernel == 7 ? 16 : kKernel == 5 ? 16 : 24) / kWarps;
 };
 
+// Whether a tile may have sources in a row (counted from its first), or at a place of the window of a row,
+// that are not padding.
+template <typename Shape>
+constexpr bool tile_row_exists(int row) {
+  return Shape::kTiles > 1 || (row >= 0 && row < Shape::kTile);
+}
+template <typename Shape>
+constexpr bool tile_value_exists(int value) {
+  return Shape::kTiles > 1 || (value >= Shape::kReach && value < Shape::kReach + Shape::kTile);
+}
+
+// The window of a tile in a row: its seven columns and those that the kernel reaches; zeros outside the
+// plane.
+template <typename Shape>
+__device__ void load_tile_row(const typename Shape::T* tile, int row, int tile_y, int tile_x,
+                              float (&values)[Shape::kTile + 2 * Shape::kReach]) {
+  constexpr int kLast = Shape::kTiles - 1;
+  const bool inside = (row >= 0 || tile_y > 0) && (row < Shape::kTile || tile_y < kLast);
+#pragma unroll
+  for (int i = -Shape::kReach; i < Shape::kTile + Shape::kReach; ++i) {
+    const bool exists = inside && (i >= 0 || tile_x > 0) && (i < Shape::kTile || tile_x < kLast);
+    values[Shape::kReach + i] = exists ? static_cast<float>(tile[row * Shape::kSide + i]) : 0.0F;
+  }
+}
+
 struct SmallPlanesParameters {
   int planes, channels;
   bool flipped, aligned_weight;
@@ -49,7 +77,6 @@ __global__ void __launch_bounds__(Shape::kWarps * 32, Shape::kBlocks)
   constexpr int kReach = Shape::kReach;
   constexpr int kTile = Shape::kTile;
   constexpr int kSide = Shape::kSide;
-  constexpr bool kWholePlane = Shape::kTiles == 1;
 
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int warp = static_cast<int>(threadIdx.x) / 32;
@@ -111,15 +138,9 @@ __global__ void __launch_bounds__(Shape::kWarps * 32, Shape::kBlocks)
   T* const tile = shared + plane * Shape::kPixels + (tile_y * kSide + tile_x) * kTile;
 #pragma unroll
   for (int row = -kReach; row < kTile + kReach; ++row) {
-    if (kWholePlane && (row < 0 || row >= kTile)) continue;
-    const bool above = row < 0, below = row >= kTile;
-    const bool inside = (!above || tile_y > 0) && (!below || tile_y < Shape::kTiles - 1);
+    if (!tile_row_exists<Shape>(row)) continue;
     float values[kTile + 2 * kReach];
-#pragma unroll
-    for (int i = -kReach; i < kTile + kReach; ++i) {
-      const bool exists = inside && (i >= 0 || tile_x > 0) && (i < kTile || tile_x < Shape::kTiles - 1);
-      values[kReach + i] = exists ? static_cast<float>(tile[row * kSide + i]) : 0.0F;
-    }
+    load_tile_row<Shape>(tile, row, tile_y, tile_x, values);
 #pragma unroll
     for (int tap_row = 0; tap_row < kKernel; ++tap_row) {
       const int result_row = row + kReach - tap_row;
@@ -128,9 +149,8 @@ __global__ void __launch_bounds__(Shape::kWarps * 32, Shape::kBlocks)
       for (int tap = 0; tap < kKernel; ++tap) {
 #pragma unroll
         for (int i = 0; i < kTile; ++i) {
-          const int value = i + tap;
-          if (kWholePlane && (value < kReach || value >= kReach + kTile)) continue;
-          sums[result_row][i] += taps[tap_row * kKernel + tap] * values[value];
+          if (!tile_value_exists<Shape>(i + tap)) continue;
+          sums[result_row][i] += taps[tap_row * kKernel + tap] * values[i + tap];
         }
       }
     }

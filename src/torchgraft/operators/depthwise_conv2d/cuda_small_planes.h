@@ -1,5 +1,5 @@
-// Forward and input gradient on NCHW planes of 7 x 7, 14 x 14 and 28 x 28, k = 3, 5, 7, stride 1:
-// cuda_small_planes.cuh.
+// NCHW planes of 7 x 7, 14 x 14 and 28 x 28, k = 3, 5, 7, stride 1: cuda_small_planes.cuh and
+// cuda_weight_grad_small_planes.cuh.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -16,5 +16,11 @@ bool serves_small_planes(const Geometry& geometry, bool aligned);
 template <typename T>
 void launch_small_planes(const T* source, const T* weight, const T* bias, T* result, const Geometry& geometry,
                          bool flipped, cudaStream_t stream);
+
+// The same for both passes of the weight gradient; the workspace has room for most_chunks.
+bool serves_weight_grad_small_planes(const Geometry& geometry, bool aligned, int64_t element_bytes);
+template <typename T>
+void launch_weight_grad_small_planes(const T* output_grad, const T* input, T* weight_grad, float* workspace,
+                                     const Geometry& geometry, cudaStream_t stream);
 
 }  // namespace torchgraft::depthwise::cuda

@@ -1,18 +1,22 @@
 // Forward and input gradient on NCHW planes without shared memory, k = 3, 5, 7, stride 1 and 2.
 //
 // A strip is a stretch of rows of one plane (or a segment of a wide one's columns). Neighbouring lanes of a
-// warp own neighbouring columns of it, one vector access wide; short rows leave room for several strips in a
-// warp. The lanes slide down the sources: each source is read from device memory once, `kDepth` rows ahead of
-// its use, the columns of neighbours come by shuffle, weights and the sums of the results that are under way
-// stay in registers, and a result leaves as soon as its last row of sources has passed. No thread waits for
-// another warp.
+// warp own neighbouring columns of it; short rows leave room for several strips in a warp. The lanes slide
+// down the sources: each row comes by asynchronous copies into a ring of the warp's own in shared memory,
+// some rows ahead of its use, where a lane finds the columns of its neighbours too. Weights and the sums of
+// the results that are under way stay in registers, and a result leaves as soon as its last row of sources
+// has passed. No thread waits for another warp, and a source is read from device memory once but for the
+// kernel - 1 rows that two stretches share.
 //
 // The input gradient of stride 1 is the forward pass with the kernel turned around; that of stride 2 streams
 // the output gradient and finishes two rows of results a row of sources.
 //
-// Predicted: k <= 5 bound by memory (some 14, 31 instructions a result against the 57 that fp32 has time
-// for); k = 7 by its 49 multiply-adds and five other instructions a result, which take as long as fp32's
-// memory.
+// Predicted: k <= 5 bound by memory (17 and 36 instructions a result against the 57 that fp32's memory leaves
+// time for, 28 for halves); k = 7 by its 49 multiply-adds and ten other instructions a result, which take as
+// long as fp32's memory. Measured on an H200, fp32: (128,32,112x112,k3) 113 us (floor 99),
+// (128,144,56x56,k3) 129 (111), (128,96,112x112,k3,s2) 195 forward, 213 input gradient (186),
+// (128,96,56x56,k7) 110 (74): 16 warps a multiprocessor issue three instructions in four cycles; bf16 62
+// (49), 70 (56), 104 and 109 (93), 116 (37).
 #pragma once
 
 #include "cuda_stencil.cuh"
@@ -86,13 +90,17 @@ struct StripParameters {
 
 // Copies kElements of T, four bytes or more, to shared memory; wait_for_copies waits for all that were begun
 // before the last kBehind calls of commit_copies. Before compute capability 8.0 they take effect at once.
-template <int kElements, typename T>
+template <int kElements, bool kBypassL1 = false, typename T>
 __device__ void copy_async(T* shared, const T* memory) {
 #if __CUDA_ARCH__ >= 800
   const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
-  asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(address), "l"(memory),
-               "n"(kElements * sizeof(T))
-               : "memory");
+  constexpr int kBytes = kElements * sizeof(T);
+  if constexpr (kBypassL1 && kBytes == 16) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(memory) : "memory");
+  } else {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(address), "l"(memory), "n"(kBytes)
+                 : "memory");
+  }
 #else
   *reinterpret_cast<Vector<T, kElements>*>(shared) = *reinterpret_cast<const Vector<T, kElements>*>(memory);
 #endif
@@ -115,10 +123,14 @@ constexpr int kStripThreads = 128;
 
 // A warp's ring of rows in shared memory, one of them in use and the others under way. In a row, units of a
 // lane's sources lie side by side; between strips, and at both ends, are zeros.
-template <typename Strip>
+// Four rows of sixteen bytes a lane keep enough bytes under way, and those of a sector in L1 together.
+template <typename Strip, int kRowCount = Strip::kSources * sizeof(typename Strip::T) < 16 ||
+                                                  (Strip::kStride == 2 && Strip::kKernel > 3)
+                                              ? 8
+                                              : 4>
 struct StripRing {
   using T = typename Strip::T;
-  static constexpr int kRows = Strip::kSources * sizeof(T) < 16 ? 8 : 4;
+  static constexpr int kRows = kRowCount;
   static_assert(Strip::kUnroll % kRows == 0);
   static constexpr int kUnits = 44;
   // One more, for lanes without a strip.
@@ -152,7 +164,7 @@ __device__ void load_elements(const T* memory, float (&values)[kCount]) {
 }
 
 // The kElements neighbouring columns of an image that a lane reads, row by row.
-template <typename T, int kElements, bool kAligned>
+template <typename T, int kElements, bool kAligned, bool kBypassL1 = false>
 struct StripRows {
   static constexpr int kAccess = kAligned ? kElements : 1;
   // Narrower accesses cannot be copied asynchronously.
@@ -173,7 +185,7 @@ struct StripRows {
 #pragma unroll
     for (int i = 0; i < kElements; i += kAccess) {
       if (inside(row) && exists(i)) {
-        copy_async<kAccess>(shared + i, elements + i);
+        copy_async<kAccess, kBypassL1>(shared + i, elements + i);
       } else {
         *reinterpret_cast<Vector<T, kAccess>*>(shared + i) = {};
       }
@@ -215,11 +227,10 @@ __device__ void load_window(const typename Strip::T* own, float (&values)[Strip:
 }
 
 // Where a lane's own sources lie in the first row of its warp's ring; and the zeros between strips are made.
-template <typename Strip>
+template <typename Strip, typename Ring>
 __device__ typename Strip::T* prepare_ring(typename Strip::T* warp_ring, int lanes_of_strip,
                                            int strips_of_warp, int strip, int lane_of_strip) {
   using T = typename Strip::T;
-  using Ring = StripRing<Strip>;
   constexpr int kGap = Strip::kHaloLanes * Strip::kSources;
   const int pitch = (lanes_of_strip + Strip::kHaloLanes) * Strip::kSources;
   const int gaps = (strips_of_warp + 1) * kGap;
@@ -299,7 +310,7 @@ __global__ void __launch_bounds__(kStripThreads, strip_blocks<Strip>())
                    static_cast<int64_t>(first_result_row + Strip::result_row(0, 0)) * result_width +
                    result_column;
 
-  T* const ring = prepare_ring<Strip>(
+  T* const ring = prepare_ring<Strip, Ring>(
       shared_memory<T>() + static_cast<int>(threadIdx.x) / 32 * Ring::kElements, parameters.lanes.divisor(),
       parameters.strips_of_warp, strip_of_warp, lane_of_strip);
   // What cannot be copied asynchronously goes through registers, as many rows at a time.

@@ -27,6 +27,8 @@ void weight_grad(const T* output_grad, const T* input, T* weight_grad, accumulat
   }
   if constexpr (!std::is_same_v<T, double>) {
     switch (family) {
+      case Family::small_planes:
+        return launch_weight_grad_small_planes(output_grad, input, weight_grad, workspace, geometry, stream);
       case Family::strips:
         return launch_weight_grad_strips(output_grad, input, weight_grad, workspace, geometry, stream);
       case Family::large_planes:

@@ -7,8 +7,10 @@
 // in shared memory. At the end the lanes of a warp, then the warps of the block, are added up in a fixed
 // order.
 //
-// Predicted: k <= 5 bound by memory, k = 7 by its 49 multiply-adds and some eight other instructions a pixel,
-// about the time of fp32's memory.
+// Predicted: k <= 5 bound by memory, k = 7 by its 49 multiply-adds and some eleven other instructions a
+// pixel, about the time of fp32's memory. Measured on an H200, fp32: (128,32,112x112,k3) 117 us (floor 99),
+// (128,144,56x56,k3) 132 (111), (128,96,112x112,k3,s2) 214 (186), (128,96,56x56,k7) 127 (74); bf16 70 (49),
+// 92 (56), 124 (93), 137 (37).
 #pragma once
 
 #include "cuda_strips.cuh"
@@ -32,7 +34,8 @@ struct WeightGradStripParameters {
 template <typename Strip>
 struct WeightGradRing {
   using T = typename Strip::T;
-  using Input = StripRing<Strip>;
+  // Deep, and past L1, which two streams of rows would overflow.
+  using Input = StripRing<Strip, 8>;
   static constexpr int kOutputRow = 32 * Strip::kResults;
   static constexpr int kOutputRows = Input::kRows / Strip::kStride;
   static constexpr int kInputElements = Input::kElements;
@@ -77,10 +80,10 @@ __global__ void __launch_bounds__(kStripThreads, weight_grad_strip_blocks<Strip>
                        const typename Strip::T* __restrict__ input, Result* __restrict__ result,
                        WeightGradStripParameters parameters) {
   using T = typename Strip::T;
-  using Ring = StripRing<Strip>;
   using WholeRing = WeightGradRing<Strip>;
-  using InputRows = StripRows<T, Strip::kSources, Strip::kAligned>;
-  using OutputRows = StripRows<T, Strip::kResults, Strip::kAligned>;
+  using Ring = typename WholeRing::Input;
+  using InputRows = StripRows<T, Strip::kSources, Strip::kAligned, true>;
+  using OutputRows = StripRows<T, Strip::kResults, Strip::kAligned, true>;
   constexpr bool kAsync = InputRows::kAsync && OutputRows::kAsync;
   constexpr unsigned kAllLanes = 0xffffffff;
   constexpr int kKernel = Strip::kKernel;
@@ -102,8 +105,8 @@ __global__ void __launch_bounds__(kStripThreads, weight_grad_strip_blocks<Strip>
   const bool has_results = has_strip && unit_of_segment >= 0 && unit_of_segment < parameters.units;
 
   T* const warp_ring = shared_memory<T>() + warp * WholeRing::kElements;
-  T* const input_ring = prepare_ring<Strip>(warp_ring, parameters.lanes.divisor(), parameters.strips_of_warp,
-                                            strip_of_warp, lane_of_strip);
+  T* const input_ring = prepare_ring<Strip, Ring>(warp_ring, parameters.lanes.divisor(),
+                                                  parameters.strips_of_warp, strip_of_warp, lane_of_strip);
   T* const output_ring = warp_ring + WholeRing::kInputElements + lane * kResults;
 
   const int input_width = parameters.input_width;
