@@ -18,6 +18,7 @@ from reports import ENVIRONMENT, make_report, make_row
 from torchgraft import Operator
 from torchgraft.benchmarking import models, suite
 from torchgraft.benchmarking.card import read_card
+from torchgraft.benchmarking.explaining import short_name
 from torchgraft.benchmarking.live import LiveBench, print_report, print_suite
 from torchgraft.benchmarking.measuring import Candidate, measure
 from torchgraft.benchmarking.models import Model, Variant, measure_model
@@ -36,7 +37,7 @@ from torchgraft.benchmarking.timing import Ratio, Stopwatch, Time
 from torchgraft.checking.subject import Subject
 from torchgraft.cli import app
 from torchgraft.precision import equal_precision
-from torchgraft.sampling import Benchmark, Drawn, Sample, Samples
+from torchgraft.sampling import Benchmark, Drawn, Large, Sample, Samples
 
 CPU = torch.device("cpu")
 # So high that nothing is faster.
@@ -62,8 +63,8 @@ def twice():
     return declare("twice", lambda input: 2 * input)
 
 
-def candidate(operator, against=(), rivals=None, direction="forward"):
-    benchmark = Benchmark(Sample("a few", (Drawn((33, 7)),)), "sizes")
+def candidate(operator, against=(), rivals=None, direction="forward", large=None):
+    benchmark = Benchmark(Sample("a few", (Drawn((33, 7)),)), "sizes", large=large)
     samples = Samples((benchmark.sample,), benchmarks=(benchmark,), rivals=rivals or {})
     return Candidate(operator, samples, benchmark, torch.float32, CPU, direction, tuple(against))
 
@@ -120,6 +121,14 @@ class TestRefusals:
         assert row.rivals["reference"].ratio is None
         assert math.isnan(row.share)
 
+    @pytest.mark.parametrize(("wrong_from", "refused"), [(32, True), (0, True), (33, False)])
+    def test_of_a_large_result_parts_are_verified(self, wrong_from, refused):
+        operator = declare(
+            f"wrong_from_{wrong_from}", lambda input: 2 * input + (torch.arange(33) >= wrong_from)[:, None]
+        )
+        row = measure(candidate(operator, large=Large(Sample("a few", (Drawn((33, 7)),)))), STOPWATCH, ROOFS)
+        assert ("of the first dimension on is wrong" in row.problem) == refused
+
     def test_a_result_that_ours_remembered_refuses_the_row(self):
         operator = declare("remembering", remembering(lambda input: 2 * input))
         assert "the result is wrong" in measure(candidate(operator), STOPWATCH, ROOFS).problem
@@ -151,6 +160,46 @@ class TestRefusals:
         assert row.time
         assert row.fallbacks
         assert any(line.startswith("no kernel ran: a few") for line in refusals([row]))
+
+
+class TestExplain:
+    """What serves a call is told on request."""
+
+    @pytest.mark.parametrize(
+        ("launched", "shown"),
+        [
+            (
+                "void ours::cuda::(anonymous namespace)::planes<float, ours::Patch<3, 1> >(float*, int)",
+                "planes<float, Patch<3, 1> >",
+            ),
+            (
+                "void at::native::vectorized<4, at::Add<float>, Array<char*, 3ul> >(int, Array<char*, 3ul>)",
+                "vectorized<4, Add<float>, Array<char*, 3ul> >",
+            ),
+            ("void planes<(int)3, (bool)0>(float const*)", "planes<3, 0>"),
+            ("cutlass_80_tensorop_s1688", "cutlass_80_tensorop_s1688"),
+            ("aten::mkldnn_convolution", "aten::mkldnn_convolution"),
+        ],
+    )
+    def test_a_kernel_has_a_short_name(self, launched, shown):
+        assert short_name(launched) == shown
+
+    def test_a_row_names_what_serves_each_contender(self, twice):
+        rivals = {"pytorch": lambda input: input.sin().cos()}
+        asked = replace(candidate(twice, ("pytorch",), rivals), explained=True)
+        row = measure(asked, STOPWATCH, ROOFS)
+        assert {"aten::sin", "aten::cos"} <= {each.name for each in row.served["pytorch"]}
+        assert row.served["ours"]
+        assert not measure(replace(asked, explained=False), STOPWATCH, ROOFS).served
+
+    def test_it_is_printed_and_outlives_json(self, twice):
+        row = measure(replace(candidate(twice), explained=True), STOPWATCH, ROOFS)
+        console = Console(file=io.StringIO(), width=100)
+        print_suite(console, [row])
+        assert re.search(r"ours +[\d.,]+ us  (aten|bench_test)::", console.file.getvalue())
+        report = make_report([row])
+        read = report_from_dict(json.loads(json.dumps(report.as_dict())))
+        assert read.rows[0].served == row.served
 
 
 class TestPlan:

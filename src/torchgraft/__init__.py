@@ -14,6 +14,7 @@ from torchgraft.operators.depthwise_conv2d import (
     depthwise_conv2d_input_grad,
     depthwise_conv2d_weight_grad,
 )
+from torchgraft.operators.linear import linear
 from torchgraft.operators.mul_constant import mul_constant
 from torchgraft.version import __version__
 
@@ -35,6 +36,7 @@ __all__ = [
     "fallbacks",
     "graft",
     "graft_report",
+    "linear",
     "mul_constant",
     "native",
     "nn",

@@ -194,6 +194,8 @@ def _make_call(operator: Operator) -> Callable[..., Any]:
     tensor_count = operator.tensor_count
     casts = operator.autocast != "none"
     has_gradient = operator.gradient is not None
+    # PyTorch's autograd and transforms know what the reference is made of.
+    by_pytorch, dtypes = operator.kernels == "reference", operator.dtypes or ()
     any_autocast, transform_active = _torch_private.any_autocast, _torch_private.transform_active
     is_compiling, is_exporting = torch.compiler.is_compiling, torch.compiler.is_exporting
     is_grad_enabled = torch.is_grad_enabled
@@ -212,6 +214,13 @@ def _make_call(operator: Operator) -> Callable[..., Any]:
             compiling = is_compiling()
             if compiling and operator.compile == "reference":
                 explain_kinds(operator.name, operator.arguments, arguments, operator.dtypes)
+                return visible(reference(*arguments))
+            if by_pytorch:
+                # PyTorch may take dtypes that the operator does not, and meta beside anything; all else it refuses.
+                device = arguments[0].device
+                for tensor in arguments[:tensor_count]:
+                    if tensor is not None and (tensor.dtype not in dtypes or tensor.device != device):
+                        explain_kinds(operator.name, operator.arguments, arguments, operator.dtypes)
                 return visible(reference(*arguments))
             if partial:
                 first = arguments[0]

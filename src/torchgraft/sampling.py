@@ -104,12 +104,14 @@ class Benchmark:
         suite: the rows that it is shown and averaged with.
         devices: the kinds of device whose suite it belongs to.
         quick: whether it is one of the few rows of a quick run.
+        large: how its result is verified in parts, where all of it in float64 would not fit.
     """
 
     sample: Sample
     suite: str
     devices: tuple[str, ...] = ("cpu", "cuda")
     quick: bool = False
+    large: Large | None = None
 
 
 def _one_product(*arguments: Any) -> int:

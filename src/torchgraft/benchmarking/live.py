@@ -11,6 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Column, Table
 from rich.text import Text
 
+from torchgraft.benchmarking.explaining import describe
 from torchgraft.benchmarking.results import BenchReport, Change, Row
 from torchgraft.benchmarking.suite import Planned
 from torchgraft.benchmarking.summary import (
@@ -100,7 +101,20 @@ def print_suite(console: Console, rows: Sequence[Row]) -> None:
     console.print(_suite_table(rows, console.width, console.encoding))
     for line in refusals(rows):
         console.print(Text(line, "yellow" if line.startswith("no kernel") else "red"))
+    for row in rows:
+        _print_served(console, row, same)
     console.print()
+
+
+def _print_served(console: Console, row: Row, same: Sequence[str]) -> None:
+    """What served a row, where that was asked for; `same` is what the title of its suite says already."""
+    if not row.served:
+        return
+    own = {short_dtype(row.dtype): short_dtype(row.dtype), row.layout: _LAYOUTS.get(row.layout, row.layout)}
+    console.print(Text(", ".join([_name(row), *(shown for key, shown in own.items() if key not in same)]), "bold"))
+    for contender, served in row.served.items():
+        for line in describe(served):
+            console.print(Text(f"  {contender:9} {line}", "" if contender == "ours" else "dim"), soft_wrap=True)
 
 
 def _suite_table(rows: Sequence[Row], width: int, encoding: str) -> Table:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
+from torchgraft.benchmarking.explaining import explain
 from torchgraft.benchmarking.results import RivalResult, Row
 from torchgraft.benchmarking.roofs import Roofs
 from torchgraft.benchmarking.timing import Stopwatch, Timing, ratio_of, summarise
 from torchgraft.checking.case import in_float64
 from torchgraft.checking.comparing import Mismatch, expect_close
+from torchgraft.checking.parts import expect_parts_close, prepare
 from torchgraft.fallback import PerformanceWarning, fallbacks
 from torchgraft.operator import Operator
 from torchgraft.sampling import Benchmark, Samples
@@ -37,6 +39,7 @@ class Candidate:
         device: on this device.
         direction: 'forward'; or 'backward', the gradients of all tensor arguments.
         against: the rivals to be timed beside it.
+        explained: whether the row says what serves each call.
     """
 
     operator: Operator
@@ -46,6 +49,7 @@ class Candidate:
     device: torch.device
     direction: str = "forward"
     against: tuple[str, ...] = ()
+    explained: bool = False
 
     @property
     def dtype_name(self) -> str:
@@ -77,18 +81,21 @@ def measure(candidate: Candidate, stopwatch: Stopwatch, roofs: Roofs) -> Row:
                 refused[name] = problem
                 del contenders[name]
         timings = stopwatch.time(contenders) if "ours" in contenders else {}
-        expected = _expect(candidate, arguments)
+        served = {}
+        if candidate.explained:
+            served = {name: explain(call, candidate.device) for name, call in contenders.items() if name != "again"}
+        verify = _verifier(candidate, arguments)
         refused |= {
             name: problem
             for name in timings
-            if (problem := _why_it_is_wrong(candidate, contenders[name], expected, 1 if name in _OURS else 3))
+            if (problem := _why_it_is_wrong(contenders[name], verify, 1 if name in _OURS else 3))
         }
         fell_back = [
             each.reason
             for each in fallbacks()
             if each.operator == candidate.operator.qualified_name and each.calls > before.get(each[:4], 0)
         ]
-    return _row(candidate, arguments, timings, refused, roofs, fell_back)
+    return replace(_row(candidate, arguments, timings, refused, roofs, fell_back), served=served)
 
 
 def refuse(candidate: Candidate, problem: str, roofs: Roofs) -> Row:
@@ -146,12 +153,14 @@ def _why_it_fails(call: Callable[[], Any]) -> str:
     return ""
 
 
-def _expect(candidate: Candidate, arguments: Sequence[Any]) -> Any:
-    """What a contender should give when it is called once more, in float64.
+def _verifier(candidate: Candidate, arguments: tuple[Any, ...]) -> Callable[[Any, int], None]:
+    """What compares the result of one more call, rounded so often at most, with the reference in float64.
 
-    Forward it is called on new values of the same tensors, so that a result that it remembered shows as wrong.
+    Forward it is called on new values of the same tensors, so that a result that was remembered shows as wrong.
     """
-    operator = candidate.operator
+    operator, samples, sample = candidate.operator, candidate.samples, candidate.benchmark.sample
+    summed = samples.summed(*sample.make("meta", candidate.dtype))
+    options: dict[str, Any] = {"dtype": candidate.dtype, "summed": summed, "scale": 4.0}
     if candidate.direction == "backward":
         exact = tuple(
             value.detach().double().requires_grad_() if isinstance(value, Tensor) else value for value in arguments
@@ -159,21 +168,27 @@ def _expect(candidate: Candidate, arguments: Sequence[Any]) -> Any:
         results = tree_leaves(operator.visible(operator.reference(*exact)))
         rounded = [result.detach().to(candidate.dtype) for result in results]
         output_grads = [each.double() for each in _output_grads(rounded)]
-        return torch.autograd.grad(results, [each for each in exact if isinstance(each, Tensor)], output_grads)
-    renewed = candidate.benchmark.sample.make(candidate.device, candidate.dtype, seed=1, on_device=True)
-    for value, new in zip(arguments, renewed, strict=True):
+        expected = torch.autograd.grad(results, [each for each in exact if isinstance(each, Tensor)], output_grads)
+        options["summed"] = max(summed, *(each.numel() for each in expected), sample.elements)
+        return lambda found, roundings: expect_close(found, expected, **options, roundings=roundings)
+    for value, new in zip(
+        arguments, sample.make(candidate.device, candidate.dtype, seed=1, on_device=True), strict=True
+    ):
         if isinstance(value, Tensor):
             value.copy_(new)
-    return operator.visible(operator.reference(*in_float64(arguments)))
+    if (large := candidate.benchmark.large) is not None:
+        prepare(large, arguments)
+        return lambda found, roundings: expect_parts_close(
+            operator, samples, large, arguments, found, **options, roundings=roundings
+        )
+    expected = operator.visible(operator.reference(*in_float64(arguments)))
+    return lambda found, roundings: expect_close(found, expected, **options, roundings=roundings)
 
 
-def _why_it_is_wrong(candidate: Candidate, call: Callable[[], Any], expected: Any, roundings: int) -> str:
-    summed = candidate.samples.summed(*candidate.benchmark.sample.make("meta", candidate.dtype))
-    if candidate.direction == "backward":
-        summed = max(summed, *(each.numel() for each in tree_leaves(expected)), candidate.benchmark.sample.elements)
+def _why_it_is_wrong(call: Callable[[], Any], verify: Callable[[Any, int], None], roundings: int) -> str:
     try:
         # A rival may round what is between two steps of its own: a sum, and that sum with a bias.
-        expect_close(call(), expected, dtype=candidate.dtype, summed=summed, scale=4.0, roundings=roundings)
+        verify(call(), roundings)
     except Mismatch as mismatch:
         return str(mismatch)
     return ""

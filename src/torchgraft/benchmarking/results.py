@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from torchgraft.benchmarking.environment import Environment
+from torchgraft.benchmarking.explaining import Served
 from torchgraft.benchmarking.roofs import Roofs
 from torchgraft.benchmarking.timing import Ratio, Time
 
@@ -37,6 +38,7 @@ class Row:
         rivals: by name.
         problem: why there is no time.
         fallbacks: why no kernel ran, where none did.
+        served: what serves a call of ours and of each rival, by name, where that was asked for.
     """
 
     operator: str
@@ -56,6 +58,7 @@ class Row:
     rivals: Mapping[str, RivalResult] = field(default_factory=dict)
     problem: str = ""
     fallbacks: tuple[str, ...] = ()
+    served: Mapping[str, tuple[Served, ...]] = field(default_factory=dict)
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -141,6 +144,7 @@ def _row_from_dict(row: Mapping[str, Any]) -> Row:
     # JSON has no nan.
     values["floor"] = math.nan if values["floor"] is None else values["floor"]
     values["fallbacks"] = tuple(values["fallbacks"])
+    values["served"] = {name: tuple(Served(**each) for each in parts) for name, parts in row.get("served", {}).items()}
     values["rivals"] = {
         name: RivalResult(
             Time(**rival["time"]) if rival["time"] else None,

@@ -47,6 +47,7 @@ class Wanted:
         suites: None: all.
         sample: None: all, or in a quick run those that stand for the others.
         quick: whether to measure little, and that briefly.
+        explained: whether rows say what serves each call.
     """
 
     device: torch.device
@@ -57,6 +58,7 @@ class Wanted:
     suites: tuple[str, ...] | None = None
     sample: str | None = None
     quick: bool = False
+    explained: bool = False
 
     @property
     def asked_dtypes(self) -> tuple[torch.dtype, ...]:
@@ -148,7 +150,9 @@ def _candidates(subject: Subject, wanted: Wanted) -> Iterator[Candidate]:
             for dtype in wanted.asked_dtypes:
                 if dtype not in (operator.dtypes or FLOATING):
                     continue
-                candidate = Candidate(operator, samples, benchmark, dtype, wanted.device, direction, against)
+                candidate = Candidate(
+                    operator, samples, benchmark, dtype, wanted.device, direction, against, wanted.explained
+                )
                 if candidate.layout in wanted.layouts:
                     yield candidate
 

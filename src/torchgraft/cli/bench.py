@@ -74,6 +74,10 @@ def bench(
         ),
     ] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Few rows, timed briefly: within a minute.")] = False,
+    explained: Annotated[
+        bool,
+        typer.Option("--explain", help="Say of each row which kernels served it, ours and the rivals', and how long."),
+    ] = False,
     json_file: JsonOption = None,
     html_file: Annotated[
         Path | None, typer.Option("--html", metavar="FILE", help="Write a report to open in a browser, one file.")
@@ -150,6 +154,7 @@ def bench(
         suites=_split(suites) if suites else None,
         sample=sample,
         quick=quick,
+        explained=explained,
     )
     planned = _make_plan(targets or [], wanted, models=models)
     with LiveBench(console, planned) as live:

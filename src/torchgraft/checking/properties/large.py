@@ -6,19 +6,16 @@ allows, a result of more than 2**31 elements is right in every part.
 Cannot prove: on CPU, anything about tensors that really have so many elements: they would take minutes.
 """
 
-import itertools
-
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
 
-from torchgraft.checking.case import Call, Case, in_float64
+from torchgraft.checking.case import Call, Case
 from torchgraft.checking.comparing import expect
+from torchgraft.checking.parts import expect_parts_close, prepare
 from torchgraft.checking.property import NotApplicable, Property
 from torchgraft.sampling import Large
 
 _FAR = 2**31 + 64
-_PARTS = 128
 
 
 def check(case: Case) -> None:
@@ -70,36 +67,8 @@ def _check_many(case: Case, large: Large) -> None:
     with case.doing(f"sample {large.sample.name!r}"):
         # On the device: values from the host would take longer than the kernel by far.
         arguments = large.sample.make(device, dtype, case.seed, on_device=True)
-        parts = _parts(arguments[large.batched[0]].shape[0])
-        if large.combine == "sum":
-            # Zero but for the parts that are looked at, so that their sum is the whole.
-            for place in large.batched:
-                _keep(arguments[place], parts)
-        found = tree_leaves(case.operator(*arguments))
-        call, sums = case.call(large.sample), None
-        for part in parts:
-            cut = tuple(value[part] if place in large.batched else value for place, value in enumerate(arguments))
-            expected = tree_leaves(case.operator.visible(case.operator.reference(*in_float64(cut))))
-            if large.combine == "sum":
-                sums = expected if sums is None else [a + b for a, b in zip(sums, expected, strict=True)]
-                continue
-            for one, other in zip(found, expected, strict=True):
-                what = f"the result from {part.start} of the first dimension on"
-                call.expect_close(one[part], other, dtype=dtype, summed=case.samples.summed(*cut), what=what)
-        if sums is not None:
-            call.expect_close(found, sums, dtype=dtype, summed=case.samples.summed(*arguments))
-
-
-def _parts(batch: int) -> list[slice]:
-    """The beginning, the middle and the end of a batch; the whole would take the reference minutes."""
-    size = -(-batch // _PARTS)
-    return [slice(first, first + size) for first in (0, batch // 2, batch - size)]
-
-
-def _keep(tensor: Tensor, parts: list[slice]) -> None:
-    """Zeroes everything between the parts of a tensor."""
-    for before, after in itertools.pairwise(parts):
-        tensor[before.stop : after.start].zero_()
+        prepare(large, arguments)
+        expect_parts_close(case.operator, case.samples, large, arguments, case.operator(*arguments))
 
 
 PROPERTY = Property(check)

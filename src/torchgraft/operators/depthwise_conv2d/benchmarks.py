@@ -10,7 +10,7 @@ from torch import Tensor
 from torchgraft.operators.depthwise_conv2d.case import Case, same
 from torchgraft.operators.depthwise_conv2d.reference import depthwise_conv2d
 from torchgraft.operators.depthwise_conv2d.window import Window
-from torchgraft.sampling import Benchmark, Sample
+from torchgraft.sampling import Benchmark, Large, Sample
 
 
 def _case(network: str, batch: int, channels: int, size: int, kernel: int, stride: int = 1) -> Case:
@@ -29,7 +29,9 @@ _ON_GPU = (
     _case("ConvNeXt", 128, 96, 56, 7),
     _case("ConvNeXt", 128, 768, 7, 7),
     _case("RepLKNet", 64, 128, 56, 31),
+    _case("RepLKNet", 64, 256, 28, 29),
     _case("RepLKNet", 64, 512, 14, 27),
+    _case("RepLKNet", 64, 1024, 7, 13),
 )
 _ON_CPU = (
     _case("MobileNetV2", 8, 144, 56, 3),
@@ -48,6 +50,19 @@ _AWKWARD = (
     Case("8,64,28x28,k5x3 multiplier 2", (8, 64, 28, 28), (5, 3), Window(1, 1, 2, 1, 2, 1), multiplier=2),
     Case("8,64,28x28,k3 dilation 2", (8, 64, 28, 28), (3, 3), Window(1, 1, 2, 2, 2, 2, 2, 2)),
 )
+# What no kernel was tuned to.
+_SWEEP = (
+    Case("1,97,56x56,k7", (1, 97, 56, 56), (7, 7), same(7)),
+    Case("2,61,113x113,k5", (2, 61, 113, 113), (5, 5), same(5)),
+    Case("3,64,200x37,k3", (3, 64, 200, 37), (3, 3), same(3)),
+    Case("3,128,200x37,k5,s2", (3, 128, 200, 37), (5, 5), same(5, 2)),
+    Case("4,96,56x56,k3 dilation 2", (4, 96, 56, 56), (3, 3), Window(1, 1, 2, 2, 2, 2, 2, 2)),
+    Case("4,96,56x56,k5 dilation 4", (4, 96, 56, 56), (5, 5), Window(1, 1, 8, 8, 8, 8, 4, 4)),
+    Case("4,64,56x56,k51x5", (4, 64, 56, 56), (51, 5), Window(1, 1, 25, 2, 25, 2)),
+    Case("4,96,56x56,k3 multiplier 2", (4, 96, 56, 56), (3, 3), same(3), multiplier=2),
+)
+# More elements than 32 bits count.
+_LARGEST = Case("240,96,361x361,k3 3e9 elements", (240, 96, 361, 361), (3, 3), same(3))
 _QUICK = {
     "128,144,56x56,k3 MobileNetV2",
     "128,96,56x56,k7 ConvNeXt",
@@ -56,17 +71,25 @@ _QUICK = {
 }
 
 
-def of(sample: Callable[[Case], Sample]) -> Iterator[Benchmark]:
-    """Every row, in both layouts, as a sample of one of the operators."""
+def of(sample: Callable[[Case], Sample], large: Callable[[Sample], Large]) -> Iterator[Benchmark]:
+    """Every row, in both layouts, as a sample of one of the operators.
+
+    Args:
+        sample: makes it of a case.
+        large: says of a large one how its result is verified.
+    """
     for suite, cases, devices in (
         ("networks", _ON_GPU, ("cuda",)),
         ("networks", _ON_CPU, ("cpu",)),
         ("awkward", _AWKWARD, ("cpu", "cuda")),
+        ("sweep", _SWEEP, ("cpu", "cuda")),
+        ("sweep", (_LARGEST,), ("cuda",)),
     ):
         for case in cases:
             for channels_last in (False, True):
-                laid_out = replace(case, channels_last=channels_last)
-                yield Benchmark(sample(laid_out), suite, devices, quick=case.name in _QUICK)
+                made = sample(replace(case, channels_last=channels_last))
+                parts = large(made) if case is _LARGEST else None
+                yield Benchmark(made, suite, devices, quick=case.name in _QUICK, large=parts)
 
 
 def conv2d(input: Tensor, weight: Tensor, bias: Tensor | None, *window: int) -> Tensor:

@@ -137,10 +137,6 @@ inline DirectAxis direct_axis(const Extent& extent, bool transposed) {
 template <typename T, bool kTransposed>
 void launch_direct(const T* source, const T* weight, const T* bias, T* result, const Geometry& geometry,
                    Layout layout, cudaStream_t stream) {
-  if (serves_gather(geometry, kTransposed)) {
-    launch_gather(source, weight, bias, result, geometry, layout, kTransposed, stream);
-    return;
-  }
   // The inverse modulo the stride multiplies two numbers below it.
   constexpr int64_t kLargestStride = 3'000'000'000;
   TORCHGRAFT_CHECK(!kTransposed || std::max(geometry.height.stride, geometry.width.stride) <= kLargestStride,

@@ -131,6 +131,11 @@ _MODULES = (
 
 _table = _tables()
 
+
+def _weight_grad_in_parts(sample: Sample) -> Large:
+    return Large(sample, batched=(0, 1), combine="sum")
+
+
 # The last image lies beyond what 32 bits can index.
 _LARGE = tuple(
     Case(f"more than 2**31 elements{name}", (130, 64, 512, 512), (3, 3), same(3), channels_last=channels_last)
@@ -145,7 +150,7 @@ samples = {
         large=tuple(Large(case.forward()) for case in _LARGE),
         non_finite=_is_defined,
         modules=_MODULES,
-        benchmarks=tuple(benchmarks.of(Case.forward)),
+        benchmarks=tuple(benchmarks.of(Case.forward, Large)),
         rivals={"pytorch": benchmarks.conv2d},
     ),
     "depthwise_conv2d_input_grad": Samples(
@@ -154,16 +159,16 @@ samples = {
         summed=_input_grad_summed,
         large=tuple(Large(case.input_grad()) for case in _LARGE),
         non_finite=_is_never_defined,
-        benchmarks=tuple(benchmarks.of(Case.input_grad)),
+        benchmarks=tuple(benchmarks.of(Case.input_grad, Large)),
         rivals={"pytorch": benchmarks.conv2d_input_grad},
     ),
     "depthwise_conv2d_weight_grad": Samples(
         _table["depthwise_conv2d_weight_grad"],
         lambda random: _draw_case(random).weight_grad(),
         summed=_outputs_summed,
-        large=tuple(Large(case.weight_grad(), batched=(0, 1), combine="sum") for case in _LARGE),
+        large=tuple(_weight_grad_in_parts(case.weight_grad()) for case in _LARGE),
         non_finite=_is_never_defined,
-        benchmarks=tuple(benchmarks.of(Case.weight_grad)),
+        benchmarks=tuple(benchmarks.of(Case.weight_grad, _weight_grad_in_parts)),
         rivals={"pytorch": benchmarks.conv2d_weight_grad},
     ),
 }

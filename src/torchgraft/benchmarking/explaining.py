@@ -1,0 +1,89 @@
+"""What serves a call: the kernels that it launches on a GPU, the operators that it ends in on a CPU."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+# What takes less of a call than this is not told: on a CPU every view is an operator too.
+_LEAST_SHARE = 0.05
+
+
+@dataclass(frozen=True)
+class Served:
+    """A kernel, or on a CPU an operator, and the seconds that it took of one call."""
+
+    name: str
+    seconds: float
+
+
+def explain(call: Callable[[], Any], device: torch.device) -> tuple[Served, ...]:
+    """What serves one call, in the order in which it began; the call was made before.
+
+    Args:
+        call: is called once, under PyTorch's profiler.
+        device: on which it works.
+    """
+    on_gpu = device.type == "cuda"
+    activities = [ProfilerActivity.CUDA] if on_gpu else [ProfilerActivity.CPU]
+    if on_gpu:
+        torch.cuda.synchronize(device)
+    with _quiet(), profile(activities=activities) as profiled:
+        call()
+        if on_gpu:
+            torch.cuda.synchronize(device)
+    seconds: Counter[str] = Counter()
+    for event in profiled.events() or ():
+        if event.device_type.name == device.type.upper():
+            own = event.device_time_total if on_gpu else event.self_cpu_time_total
+            seconds[short_name(event.name)] += own * 1e-6
+    return _most(seconds)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """A scope in which nobody writes to standard error: the profiler's library tells there of its start and end."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with open(os.devnull, "w") as nowhere:
+        os.dup2(nowhere.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
+def _most(seconds: Counter[str]) -> tuple[Served, ...]:
+    least = _LEAST_SHARE * sum(seconds.values())
+    return tuple(Served(name, spent) for name, spent in seconds.items() if spent >= least)
+
+
+def short_name(name: str) -> str:
+    """A kernel's name without return type, namespaces and parameters: `planes<float, 3>`."""
+    name = name.replace("(anonymous namespace)::", "").removeprefix("void ")
+    depth = 0
+    for place, letter in enumerate(name):
+        depth += (letter == "<") - (letter == ">")
+        if letter == "(" and depth == 0:
+            name = name[:place]
+            break
+    # An operator's namespace is its name; a kernel's says nothing that its name does not.
+    if "<" not in name and name.count("::") == 1:
+        return name
+    name = re.sub(r"\b(?:\w+::)+", "", name)
+    return re.sub(r"\((?:int|bool|unsigned int)\)", "", name)
+
+
+def describe(served: Iterable[Served]) -> list[str]:
+    """A line for each."""
+    return [f"{each.seconds * 1e6:,.1f} us  {each.name}" for each in served]

@@ -1,0 +1,91 @@
+// Images from one layout into the other on a GPU: where the work on them is worth more than the moving.
+//
+// An image is a matrix, [channel][pixel] or [pixel][channel], and the other layout is its transpose. A block
+// turns a tile of 64 x 64 elements around in shared memory, so that both sides are accessed along their rows.
+// Every element is read once and written once.
+#pragma once
+
+#include "cuda.cuh"
+#include "layout.h"
+
+namespace torchgraft {
+
+constexpr int kRelayoutTile = 64;
+constexpr int kRelayoutThreads = 256;
+
+template <typename Word>
+__global__ void __launch_bounds__(kRelayoutThreads)
+    transpose_matrices(const Word* __restrict__ from, Word* __restrict__ to, int rows, int columns,
+                       int row_tiles, int column_tiles) {
+  // Rows of an odd number of four-byte words: what a warp reads down a column lies in different banks.
+  constexpr int kPitch = kRelayoutTile + 4 / static_cast<int>(sizeof(Word));
+  __shared__ Word tile[kRelayoutTile * kPitch];
+  const int column_tile = static_cast<int>(blockIdx.x % static_cast<unsigned>(column_tiles));
+  const unsigned rest = blockIdx.x / static_cast<unsigned>(column_tiles);
+  const int row_tile = static_cast<int>(rest % static_cast<unsigned>(row_tiles));
+  const int64_t matrix = rest / static_cast<unsigned>(row_tiles) * static_cast<int64_t>(rows) * columns;
+
+  const int first_row = row_tile * kRelayoutTile;
+  const int first_column = column_tile * kRelayoutTile;
+  const int lane = static_cast<int>(threadIdx.x) % kRelayoutTile;
+  constexpr int kStep = kRelayoutThreads / kRelayoutTile;
+  const int start = static_cast<int>(threadIdx.x) / kRelayoutTile;
+  if (first_column + lane < columns) {
+#pragma unroll 8
+    for (int row = start; row < kRelayoutTile; row += kStep) {
+      if (first_row + row < rows) {
+        tile[row * kPitch + lane] =
+            from[matrix + static_cast<int64_t>(first_row + row) * columns + first_column + lane];
+      }
+    }
+  }
+  __syncthreads();
+  if (first_row + lane < rows) {
+#pragma unroll 8
+    for (int column = start; column < kRelayoutTile; column += kStep) {
+      if (first_column + column < columns) {
+        to[matrix + static_cast<int64_t>(first_column + column) * rows + first_row + lane] =
+            tile[lane * kPitch + column];
+      }
+    }
+  }
+}
+
+template <typename Word>
+void launch_transpose(const void* from, void* to, int64_t matrices, int64_t rows, int64_t columns,
+                      cudaStream_t stream) {
+  const int64_t row_tiles = ceil_divide<int64_t>(rows, kRelayoutTile);
+  const int64_t column_tiles = ceil_divide<int64_t>(columns, kRelayoutTile);
+  transpose_matrices<Word>
+      <<<grid_of(matrices * row_tiles * column_tiles, "relayout"), kRelayoutThreads, 0, stream>>>(
+          static_cast<const Word*>(from), static_cast<Word*>(to), static_cast<int>(rows),
+          static_cast<int>(columns), static_cast<int>(row_tiles), static_cast<int>(column_tiles));
+  check_launch("relayout");
+}
+
+// Images that are dense in the other layout, in a new tensor of `layout`.
+inline Tensor relayout(const Tensor& images, Layout layout, cudaStream_t stream) {
+  const int64_t bytes = static_cast<int64_t>(images.element_size());
+  const int64_t channels = images.size(1);
+  const int64_t pixels = images.size(2) * images.size(3);
+  Tensor result = empty_images(images.size(0), channels, images.size(2), images.size(3), layout, images);
+  if (images.numel() == 0) return result;
+  if (channels > INT32_MAX / 2 || pixels > INT32_MAX / 2 || (bytes != 2 && bytes != 4)) {
+    torch::stable::copy_(result, images);
+    return result;
+  }
+  const auto launch = bytes == 2 ? launch_transpose<uint16_t> : launch_transpose<uint32_t>;
+  const bool by_channel = layout == Layout::channels_last;
+  launch(images.const_data_ptr(), result.mutable_data_ptr(), images.size(0), by_channel ? channels : pixels,
+         by_channel ? pixels : channels, stream);
+  return result;
+}
+
+// As to_layout, and from one dense layout into the other by the kernel that knows both.
+inline Tensor to_layout(const Tensor& images, Layout layout, cudaStream_t stream) {
+  const Layout other = layout == Layout::contiguous ? Layout::channels_last : Layout::contiguous;
+  if (has_layout(images, layout) || !has_layout(images, other)) return to_layout(images, layout);
+  return relayout(images, layout, stream);
+}
+
+}  // namespace torchgraft

@@ -1,0 +1,29 @@
+"""A linear layer."""
+
+import torch
+from torch import Tensor
+
+from torchgraft.operators.linear import linear
+
+_INITIAL_RANGE = 0.1
+
+
+class Linear(torch.nn.Linear):
+    """`torch.nn.Linear`, computed by `torchgraft.linear`, with weights that begin within 0.1 of zero.
+
+    Args:
+        in_features: size of the input's last dimension.
+        out_features: size of the output's.
+        bias: whether a number a feature is added.
+        device: where the parameters are.
+        dtype: the parameters' dtype.
+    """
+
+    def reset_parameters(self) -> None:
+        """Draws weight and bias anew, uniformly from -0.1 to 0.1."""
+        for parameter in self.parameters(recurse=False):
+            torch.nn.init.uniform_(parameter, -_INITIAL_RANGE, _INITIAL_RANGE)
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Input (..., in_features) to (..., out_features)."""
+        return linear(input, self.weight, self.bias)

@@ -1,0 +1,64 @@
+"""Inputs for linear: any number of leading dimensions, and sizes of nothing and one."""
+
+from random import Random
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from torchgraft.sampling import Benchmark, Drawn, ModuleSample, Sample, Samples
+
+
+def _sample(name: str, leading: tuple[int, ...], features: int, outputs: int, *, bias: bool = True) -> Sample:
+    return Sample(
+        name,
+        (Drawn((*leading, features)), Drawn((outputs, features)), Drawn((outputs,)) if bias else None),
+    )
+
+
+_TABLE = (
+    _sample("one row", (1,), 3, 2),
+    _sample("one vector", (), 5, 4),
+    _sample("rows", (7,), 12, 5),
+    _sample("no bias", (7,), 12, 5, bias=False),
+    _sample("a batch of sequences", (2, 5), 8, 3),
+    _sample("four leading dimensions", (2, 1, 3, 2), 4, 6),
+    _sample("one feature in, one out", (9,), 1, 1),
+    _sample("odd sizes", (13,), 17, 19),
+    _sample("empty batch", (0,), 4, 3),
+    _sample("empty in the middle", (2, 0, 3), 4, 3),
+    _sample("more than a tile", (131,), 65, 33),
+)
+
+
+def _draw(random: Random) -> Sample:
+    leading = tuple(random.randint(0, 4) for _ in range(random.randint(0, 3)))
+    sizes = random.randint(1, 9), random.randint(1, 9)
+    return _sample(f"drawn {leading}, {sizes}", leading, *sizes, bias=random.random() < 0.5)
+
+
+def _layer(*arguments: Any, **options: Any) -> torch.nn.Module:
+    # Layers are made of operators, not operators of layers: nothing here needs them to be imported.
+    from torchgraft.nn import Linear
+
+    return Linear(*arguments, **options)
+
+
+samples = {
+    "linear": Samples(
+        _TABLE,
+        _draw,
+        summed=lambda input, weight, bias: int(weight.shape[1]),
+        modules=(
+            ModuleSample("with a bias", lambda: _layer(5, 3), (Drawn((4, 5)),)),
+            ModuleSample("without", lambda: _layer(5, 3, bias=False), (Drawn((2, 3, 5)),)),
+        ),
+        benchmarks=(
+            Benchmark(_sample("64x256 to 256", (64,), 256, 256), "layers"),
+            Benchmark(_sample("8x128x768 to 3072", (8, 128), 768, 3072), "layers", ("cpu",), quick=True),
+            Benchmark(_sample("32x512x768 to 3072", (32, 512), 768, 3072), "layers", ("cuda",), quick=True),
+            Benchmark(_sample("8192x4096 to 4096", (8192,), 4096, 4096), "layers", ("cuda",)),
+        ),
+        rivals={"pytorch": F.linear},
+    )
+}
