@@ -4,8 +4,9 @@
 //
 // A warp works alone: it goes through tiles, each a plane of some images (or a part of a large plane) of one
 // channel, which it brings to shared memory by asynchronous copies of 4 or 8 bytes, a unit that divides the width
-// and so lands on its boundary beside a border of zeros. Eight units of results at a time go through shared memory
-// to leave as whole rows. No barrier of a block: what other warps compute covers what a warp waits for.
+// and so lands on its boundary beside a border of zeros. Results take the place of sources: the result of (row,
+// column) is stored where the first source of its window was, which no later unit reads, and leave as sources
+// came. No barrier of a block: what other warps compute covers what a warp waits for.
 //
 // Budget, (128,96,56x56,k7), floor 37 us: 4.5 results a clock and multiprocessor at the memory roof, which
 // leaves 28 thread instructions and 28 bytes of shared memory a result. Products: 8 for 128 results, half the
@@ -28,14 +29,14 @@ struct PlanesParameters {
   int source_rows, source_columns, result_rows, result_columns;  // of a tile
   FastDivisor all_channels, tiles_x, tiles_y;
   int tiles;
-  bool whole_planes;
+  bool whole_rows;
   TilePitch pitch;
   int stage_elements, stages, warp_elements;
+  int source_places, result_places;  // sizes of the tables of units
   int column_blocks;           // of a tile, that hold results
   FastDivisor padded_columns;  // column blocks as units count them
   FastDivisor bands;           // of a tile
-  int source_unit, source_lanes;
-  int result_unit, result_lanes_shift, group_columns;
+  int source_unit, result_unit;
 };
 
 struct PlanesTile {
@@ -79,73 +80,80 @@ __device__ void clear_of_warp(HalfBits* shared, int elements) {
   }
 }
 
-// A tile's sources, in units of kUnit elements. Only what lies in the image is written.
+// The part of a tile that lies in its image is some runs of neighbouring elements: all its rows at once, or, where
+// a tile is not as wide as the image, each row. A run is moved in units, which a table of the block gives their
+// places in shared memory.
+struct TileRuns {
+  int begin_y, begin_x;
+  int runs, units;
+
+  __device__ TileRuns(int origin_y, int origin_x, int rows, int columns, int height, int width, int unit,
+                      bool whole_rows)
+      : begin_y(max(origin_y, 0)), begin_x(max(origin_x, 0)) {
+    const int inside_y = max(min(origin_y + rows, height) - begin_y, 0);
+    const int inside_x = max(min(origin_x + columns, width) - begin_x, 0);
+    runs = whole_rows ? 1 : inside_y;
+    units = (whole_rows ? inside_y * width : inside_x) / unit;
+  }
+};
+
+// Only what lies in the image is written.
 template <int kUnit>
 __device__ void load_tile(const HalfBits* __restrict__ source, const PlanesParameters& parameters,
-                          const PlanesTile& tile, HalfBits* shared) {
+                          const PlanesTile& tile, const uint16_t* places, HalfBits* shared) {
   const int lane = threadIdx.x % kWarp;
-  const int height = parameters.pass.source_height;
   const int width = parameters.pass.source_width;
   const int pitch = parameters.pitch.row;
   const int origin_y = tile.first_row - parameters.pass.padding_y;
   const int origin_x = tile.first_column - parameters.pass.lead;
-  const int begin_y = max(origin_y, 0);
-  const int begin_x = max(origin_x, 0);
-  const int rows = min(origin_y + parameters.source_rows, height) - begin_y;
-  const int units = (min(origin_x + parameters.source_columns, width) - begin_x) / kUnit;
-  const int rows_at_once = kWarp / parameters.source_lanes;
-  const int lane_row = lane / parameters.source_lanes;
-  if (lane_row >= rows_at_once) return;
-  const int lane_unit = lane - lane_row * parameters.source_lanes;
-  const int64_t image_elements = static_cast<int64_t>(parameters.channels) * height * width;
-  const HalfBits* image = source + tile.first_image * image_elements +
-                          static_cast<int64_t>(tile.channel) * height * width + begin_y * width + begin_x;
-  HalfBits* shared_image = shared + (begin_y - origin_y) * pitch + begin_x - origin_x;
+  const TileRuns part(origin_y, origin_x, parameters.source_rows, parameters.source_columns,
+                      parameters.pass.source_height, width, kUnit, parameters.whole_rows);
+  const int plane = parameters.pass.source_height * width;
+  const int image_elements = parameters.channels * plane;
+  const HalfBits* image = source + tile.first_image * static_cast<int64_t>(image_elements) +
+                          (tile.channel * plane + part.begin_y * width + part.begin_x + lane * kUnit);
+  HalfBits* shared_image = shared + (part.begin_y - origin_y) * pitch + part.begin_x - origin_x;
   for (int i = 0; i < tile.images; ++i, image += image_elements, shared_image += parameters.pitch.image) {
-    for (int unit = lane_unit; unit < units; unit += parameters.source_lanes) {
-      const HalfBits* from = image + lane_row * width + unit * kUnit;
-      HalfBits* to = shared_image + lane_row * pitch + unit * kUnit;
+    const HalfBits* from = image;
+    HalfBits* to = shared_image;
+    for (int run = 0; run < part.runs; ++run, from += width, to += pitch) {
       if constexpr (kUnit == 1) {
-        constexpr int kBatch = 4;
-        for (int row = lane_row; row < rows; row += kBatch * rows_at_once) {
+        constexpr int kBatch = 8;
+        for (int unit = lane; unit < part.units; unit += kBatch * kWarp) {
           HalfBits values[kBatch];
 #pragma unroll
           for (int j = 0; j < kBatch; ++j) {
-            if (row + j * rows_at_once < rows) values[j] = __ldg(from + j * rows_at_once * width);
+            if (unit + j * kWarp < part.units) values[j] = __ldg(from + unit - lane + j * kWarp);
           }
 #pragma unroll
           for (int j = 0; j < kBatch; ++j) {
-            if (row + j * rows_at_once < rows) to[j * rows_at_once * pitch] = values[j];
+            if (unit + j * kWarp < part.units) to[places[unit + j * kWarp]] = values[j];
           }
-          from += kBatch * rows_at_once * width;
-          to += kBatch * rows_at_once * pitch;
         }
       } else {
-        uint32_t address = shared_address(to);
-        const uint32_t step = sizeof(HalfBits) * rows_at_once * pitch;
+        const uint32_t address = shared_address(to);
+        const HalfBits* next = from;
 #pragma unroll 4
-        for (int row = lane_row; row < rows; row += rows_at_once) {
-          copy_asynchronously<2 * kUnit>(address, from);
-          address += step;
-          from += rows_at_once * width;
+        for (int unit = lane; unit < part.units; unit += kWarp, next += kWarp * kUnit) {
+          copy_asynchronously<2 * kUnit>(address + 2 * places[unit], next);
         }
       }
     }
   }
 }
 
-__device__ void load_tile(const HalfBits* __restrict__ source, const PlanesParameters& parameters,
-                          const PlanesTile& tile, HalfBits* shared) {
-  if (!parameters.whole_planes) {
-    clear_of_warp(shared, parameters.stage_elements);
-    __syncwarp();
-  }
+// Not inlined, as it would take registers of the products.
+__device__ __noinline__ void load_tile(const HalfBits* __restrict__ source, const PlanesParameters& parameters,
+                                       int index, const uint16_t* places, HalfBits* shared) {
+  const PlanesTile tile(parameters, index);
+  clear_of_warp(shared, parameters.stage_elements);
+  __syncwarp();
   if (parameters.source_unit == 4) {
-    load_tile<4>(source, parameters, tile, shared);
+    load_tile<4>(source, parameters, tile, places, shared);
   } else if (parameters.source_unit == 2) {
-    load_tile<2>(source, parameters, tile, shared);
+    load_tile<2>(source, parameters, tile, places, shared);
   } else {
-    load_tile<1>(source, parameters, tile, shared);
+    load_tile<1>(source, parameters, tile, places, shared);
   }
   commit_copies();
 }
@@ -169,44 +177,52 @@ struct Unit<8> {
   using type = uint4;
 };
 
-// The results of eight units, rows of eight columns side by side, to device memory: a unit row, which is `group`
-// neighbouring column blocks of one band, after the other.
-template <int kUnit, int kRows>
-__device__ void store_units(HalfBits* result, const PlanesParameters& parameters, const PlanesTile& tile,
-                            int first_unit, const HalfBits* shared) {
+template <int kUnit>
+__device__ void store_tile(HalfBits* result, const PlanesParameters& parameters, const PlanesTile& tile,
+                           const uint16_t* places, const HalfBits* shared) {
   using Bits = typename Unit<kUnit>::type;
   const int lane = threadIdx.x % kWarp;
-  const int lanes = 1 << parameters.result_lanes_shift;
-  const int height = parameters.result_height;
   const int width = parameters.result_width;
-  const int group = parameters.group_columns;
-  const int lane_row = lane >> parameters.result_lanes_shift;
-  const int lane_unit = lane & (lanes - 1);
-  const int rows_at_once = max(kWarp >> parameters.result_lanes_shift, 1);
-  const int end_column = min(width, tile.first_column + parameters.result_columns);
-  for (int in_group = 0; in_group < kUnits; in_group += group) {
-    const int unit_row = parameters.padded_columns.divide(first_unit + in_group);
-    const int column_block = first_unit + in_group - unit_row * parameters.padded_columns.divisor();
-    const int image = parameters.bands.divide(unit_row);
-    if (image >= tile.images) break;
-    const int y = tile.first_row + (unit_row - image * parameters.bands.divisor()) * kRows + lane_row;
-    const int rows = min(kRows - lane_row, height - y);
-    for (int unit = lane_unit; unit < group * kBlockColumns / kUnit; unit += kWarp) {
-      const int x = tile.first_column + column_block * kBlockColumns + unit * kUnit;
-      if (x >= end_column) break;
-      HalfBits* to = result +
-                     ((tile.first_image + image) * static_cast<int64_t>(parameters.channels) + tile.channel) *
-                         height * width +
-                     static_cast<int64_t>(y) * width + x;
-      const HalfBits* from =
-          shared + (lane_row * kUnits + in_group) * kBlockColumns + unit * kUnit;
+  const TileRuns part(tile.first_row, tile.first_column, parameters.result_rows, parameters.result_columns,
+                      parameters.result_height, width, kUnit, parameters.whole_rows);
+  const int plane = parameters.result_height * width;
+  const int image_elements = parameters.channels * plane;
+  HalfBits* image = result + tile.first_image * static_cast<int64_t>(image_elements) +
+                    (tile.channel * plane + part.begin_y * width + part.begin_x + lane * kUnit);
+  for (int i = 0; i < tile.images; ++i, image += image_elements, shared += parameters.pitch.image) {
+    HalfBits* to = image;
+    const HalfBits* from = shared;
+    for (int run = 0; run < part.runs; ++run, to += width, from += parameters.pitch.row) {
+      HalfBits* next = to;
 #pragma unroll 4
-      for (int row = 0; row < rows; row += rows_at_once) {
-        *reinterpret_cast<Bits*>(to) = *reinterpret_cast<const Bits*>(from);
-        from += rows_at_once * kUnits * kBlockColumns;
-        to += rows_at_once * width;
+      for (int unit = lane; unit < part.units; unit += kWarp, next += kWarp * kUnit) {
+        *reinterpret_cast<Bits*>(next) = *reinterpret_cast<const Bits*>(from + places[unit]);
       }
     }
+  }
+}
+
+__device__ __noinline__ void store_tile(HalfBits* result, const PlanesParameters& parameters, int index,
+                                        const uint16_t* places, const HalfBits* shared) {
+  const PlanesTile tile(parameters, index);
+  switch (parameters.result_unit) {
+    case 8:
+      return store_tile<8>(result, parameters, tile, places, shared);
+    case 4:
+      return store_tile<4>(result, parameters, tile, places, shared);
+    case 2:
+      return store_tile<2>(result, parameters, tile, places, shared);
+    default:
+      return store_tile<1>(result, parameters, tile, places, shared);
+  }
+}
+
+// Where the units of a run lie.
+__device__ void make_places(uint16_t* places, int count, int unit, int width, int pitch) {
+  const int units_of_row = width / unit;
+  for (int i = threadIdx.x; i < count; i += blockDim.x) {
+    const int row = i / units_of_row;
+    places[i] = static_cast<uint16_t>(row * pitch + (i - row * units_of_row) * unit);
   }
 }
 
@@ -219,96 +235,86 @@ __global__ void __launch_bounds__(kWarps* kWarp, kBlocks)
   const int lane = threadIdx.x % kWarp;
   const int pitch = parameters.pitch.row;
   const int tile_step = gridDim.x * kWarps;
-  int index = blockIdx.x * kWarps + threadIdx.x / kWarp;
+  int index = blockIdx.x * kWarps + threadIdx.x / kWarp;  // of the tile
+
+  // Of the block: tables of units. Of the warp: the band, a place for what has no result, and tiles.
+  HalfBits* shared = shared_memory<HalfBits>();
+  uint16_t* source_places = shared;
+  uint16_t* result_places = source_places + parameters.source_places;
+  HalfBits* shared_band =
+      result_places + parameters.result_places + threadIdx.x / kWarp * parameters.warp_elements;
+  HalfBits* stages = shared_band + kBandElements + 8;
+  make_places(source_places, parameters.source_places, parameters.source_unit, parameters.pass.source_width, pitch);
+  make_places(result_places, parameters.result_places, parameters.result_unit, parameters.result_width, pitch);
+  clear_of_warp(shared_band, kBandElements);
+  __syncthreads();
   if (index >= parameters.tiles) return;
 
-  // Of the warp: stages of sources, the band, and eight units of results.
-  HalfBits* shared = shared_memory<HalfBits>() + threadIdx.x / kWarp * parameters.warp_elements;
-  HalfBits* shared_band = shared + parameters.stages * parameters.stage_elements;
-  HalfBits* shared_results = shared_band + kBandElements;
-  clear_of_warp(shared, parameters.stages * parameters.stage_elements + kBandElements);
-  __syncwarp();
-
   BandTaps taps(parameters.pass, shared_band);
-  PlanesTile tile(parameters, index);
   int stage = 0;
-  load_tile(source, parameters, tile, shared);
-  taps.bring(weight + static_cast<int64_t>(tile.channel) * parameters.pass.taps());
-  for (;;) {
-    const int next_index = index + tile_step;
-    const bool more = next_index < parameters.tiles;
-    const PlanesTile next_tile(parameters, more ? next_index : index);
-    const HalfBits* sources = shared + stage * parameters.stage_elements;
-    const float start = bias == nullptr ? 0.0f : HalfMath<T>::to_float(bias[tile.channel]);
+  // Brings what belongs to a tile: its sources to a stage, the taps of its channel to registers.
+  const auto bring = [&](int tile_index, int to_stage) {
+    load_tile(source, parameters, tile_index, source_places, stages + to_stage * parameters.stage_elements);
+    const PlanesTile next(parameters, tile_index);
+    taps.bring(weight + static_cast<int64_t>(next.channel) * parameters.pass.taps());
+  };
+  bring(index, 0);
+  for (;; index += tile_step) {
+    const bool more = index + tile_step < parameters.tiles;
+    HalfBits* shared_tile = stages + stage * parameters.stage_elements;
     taps.put();
-    if (more) taps.bring(weight + static_cast<int64_t>(next_tile.channel) * parameters.pass.taps());
-    if (parameters.stages == 2) {
+    if (parameters.stages == 2 && more) {
       stage ^= 1;
-      if (more) {
-        load_tile(source, parameters, next_tile, shared + stage * parameters.stage_elements);
-        wait_for_copies<1>();
-      } else {
-        wait_for_copies<0>();
-      }
+      bring(index + tile_step, stage);
+      wait_for_copies<1>();
     } else {
       wait_for_copies<0>();
     }
+    const PlanesTile tile(parameters, index);
+    const float start = bias == nullptr ? 0.0f : HalfMath<T>::to_float(bias[tile.channel]);
     __syncwarp();
     Band<kTapRows> band;
     band.load(shared_band);
 
     const int units = tile.images * parameters.bands.divisor() * parameters.padded_columns.divisor();
     for (int first_unit = 0; first_unit < units; first_unit += kUnits) {
-      // Units without results read what the tile's first one does.
+      // Units without results read what the tile's first one does, and write beside the tile.
       const int unit = first_unit + lane % kUnits;
       const int unit_row = parameters.padded_columns.divide(unit);
       const int column_block = unit - unit_row * parameters.padded_columns.divisor();
       const int image = parameters.bands.divide(unit_row);
       const int band_row = (unit_row - image * parameters.bands.divisor()) * kRows;
       const bool valid = column_block < parameters.column_blocks && image < tile.images;
-      const int offset =
-          valid ? image * parameters.pitch.image + band_row * pitch + column_block * kBlockColumns : 0;
+      HalfBits* first =
+          shared_tile +
+          (valid ? image * parameters.pitch.image + band_row * pitch + column_block * kBlockColumns : 0);
       float sums[kPairs][4];
-      band_products<T, kTapRows, kPairs>(
-          band, shared_address(sources + offset + lane / 8 % 2 * 8 + lane / 16 * pitch), pitch, start, sums);
-
+      band_products<T, kTapRows, kPairs>(band, shared_address(first + lane / 8 % 2 * 8 + lane / 16 * pitch),
+                                         pitch, start, sums);
       __syncwarp();
-      constexpr uint32_t kResultRow = kUnits * kBlockColumns * sizeof(HalfBits);
       const bool is_nan = store_band_results<T, kPairs>(
-          sums, shared_address(shared_results) + lane * kBlockColumns * sizeof(HalfBits), 4 * kResultRow);
+          sums, shared_address(valid ? first + lane / 8 * pitch : stages - 8),
+          valid ? 4 * sizeof(HalfBits) * pitch : 0);
       if (__any_sync(0xffffffff, is_nan)) {
         __syncwarp();
         if (valid) {
           // Four lanes have the same unit: each takes two of its columns.
           const int column = lane / 8 * 2;
-          const int64_t plane = (tile.first_image + image) * static_cast<int64_t>(parameters.channels) + tile.channel;
-          repair_results<T>(
-              shared_results + lane % 8 * kBlockColumns + column, kUnits * kBlockColumns, kRows,
-              source + plane * parameters.pass.source_height * parameters.pass.source_width,
-              weight + static_cast<int64_t>(tile.channel) * parameters.pass.taps(), start, parameters.pass,
-              tile.first_row + band_row, tile.first_column + column_block * kBlockColumns + column);
+          const int64_t plane =
+              (tile.first_image + image) * static_cast<int64_t>(parameters.channels) + tile.channel;
+          repair_results<T>(first + column, pitch, kRows,
+                            source + plane * parameters.pass.source_height * parameters.pass.source_width,
+                            weight + static_cast<int64_t>(tile.channel) * parameters.pass.taps(), start,
+                            parameters.pass, tile.first_row + band_row,
+                            tile.first_column + column_block * kBlockColumns + column);
         }
       }
-      __syncwarp();
-      switch (parameters.result_unit) {
-        case 8:
-          store_units<8, kRows>(result, parameters, tile, first_unit, shared_results);
-          break;
-        case 4:
-          store_units<4, kRows>(result, parameters, tile, first_unit, shared_results);
-          break;
-        case 2:
-          store_units<2, kRows>(result, parameters, tile, first_unit, shared_results);
-          break;
-        default:
-          store_units<1, kRows>(result, parameters, tile, first_unit, shared_results);
-      }
     }
+    __syncwarp();
+    store_tile(result, parameters, index, result_places, shared_tile);
     if (!more) return;
     __syncwarp();
-    if (parameters.stages == 1) load_tile(source, parameters, next_tile, shared);
-    index = next_index;
-    tile = next_tile;
+    if (parameters.stages == 1) bring(index + tile_step, 0);
   }
 }
 
@@ -363,25 +369,24 @@ PlanesPlan make_plan(const PassAxis& height, const PassAxis& width, int batch, i
   p.bands = FastDivisor(bands);
   p.result_rows = bands * band_rows;
   p.source_rows = p.result_rows + halo;
-  p.whole_planes = tiles_x * tiles_y == 1;
-  p.tile_images = p.whole_planes ? std::min(batch, std::max(1, kUnits / (padded_columns * bands))) : 1;
+  p.whole_rows = tiles_x == 1;
+  p.tile_images = tiles_x * tiles_y == 1 ? std::min(batch, std::max(1, kUnits / (padded_columns * bands))) : 1;
   p.pitch = band_pitch(p.source_rows, p.source_columns, padded_columns, bands, band_rows, p.tile_images);
 
   p.all_channels = FastDivisor(channels);
   p.tiles_x = FastDivisor(tiles_x);
   p.tiles_y = FastDivisor(tiles_y);
   p.tiles = ceil_divide(batch, p.tile_images) * tiles_y * tiles_x * channels;
-  p.source_lanes = std::min(kWarp, ceil_divide(std::min(width.source, p.source_columns), p.source_unit));
   p.result_unit = 8;
   while (width.result % p.result_unit != 0 || !is_aligned(result, 2 * p.result_unit)) p.result_unit /= 2;
-  p.group_columns = std::min(padded_columns, kUnits);
-  while (p.result_lanes_shift < 5 && (1 << p.result_lanes_shift) * p.result_unit < p.group_columns * kBlockColumns) {
-    ++p.result_lanes_shift;
-  }
+  p.source_places = round_up(
+      (p.whole_rows ? std::min(p.source_rows, height.source) * width.source : p.source_columns) / p.source_unit, 8);
+  p.result_places = round_up(
+      (p.whole_rows ? std::min(p.result_rows, height.result) * width.result : p.result_columns) / p.result_unit, 8);
   p.stage_elements = p.pitch.channel;
   p.stages = p.stage_elements <= env("TC_TWO", 2) * 1024 ? 2 : 1;
-  p.warp_elements = p.stages * p.stage_elements + kBandElements + kUnits * kBlockColumns * band_rows;
-  plan.bytes = sizeof(HalfBits) * kWarps * p.warp_elements;
+  p.warp_elements = kBandElements + 8 + p.stages * p.stage_elements + 8;
+  plan.bytes = sizeof(HalfBits) * (p.source_places + p.result_places + kWarps * p.warp_elements);
   return plan;
 }
 
