@@ -578,6 +578,9 @@ bool serves_tensor_core(const Geometry& geometry, Layout layout, bool transposed
 template <typename T>
 void launch_tensor_core(const T* source, const T* weight, const T* bias, T* result, const Geometry& geometry,
                         Layout layout, bool transposed, cudaStream_t stream) {
+  if (layout == Layout::contiguous) {
+    return launch_tensor_core_planes(source, weight, bias, result, geometry, transposed, stream);
+  }
   const ProductPlan plan =
       make_plan(PassAxis(geometry.height, transposed), PassAxis(geometry.width, transposed), geometry.batch,
                 geometry.channels, layout, transposed, source, result);

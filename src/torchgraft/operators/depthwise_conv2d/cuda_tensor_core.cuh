@@ -14,4 +14,9 @@ template <typename T>
 void launch_tensor_core(const T* source, const T* weight, const T* bias, T* result, const Geometry& geometry,
                         Layout layout, bool transposed, cudaStream_t stream);
 
+// Of NCHW planes.
+template <typename T>
+void launch_tensor_core_planes(const T* source, const T* weight, const T* bias, T* result,
+                               const Geometry& geometry, bool transposed, cudaStream_t stream);
+
 }  // namespace torchgraft::depthwise::cuda
