@@ -11,6 +11,7 @@
 #include "cuda_small_planes.h"
 #include "cuda_strips.h"
 #include "cuda_tensor_core.cuh"
+#include "cuda_tensor_core_large.h"
 #include "cuda_tensor_core_weight_grad.cuh"
 #include "cuda_weight_grad_general.h"
 #include "cuda_weight_grad_strips.h"
@@ -18,14 +19,18 @@
 
 namespace torchgraft::depthwise::cuda {
 
+// Of a kernel that is bound by memory; one with more is by arithmetic.
+constexpr int64_t kFewTaps = 7 * 7;
+
 enum class Family {
-  tensor_core,   // products of band matrices, of halves
-  small_planes,  // NCHW, planes of 7 x 7 to 28 x 28 moved whole
-  strips,        // NCHW, small kernels
-  large_planes,  // NCHW, large kernels
-  slide,         // NHWC, small kernels
-  general,       // anything that fits 32 bits
-  direct,        // anything
+  tensor_core,        // products of band matrices, of halves
+  large_tensor_core,  // the same for large kernels, NCHW
+  small_planes,       // NCHW, planes of 7 x 7 to 28 x 28 moved whole
+  strips,             // NCHW, small kernels
+  large_planes,       // NCHW, large kernels
+  slide,              // NHWC, small kernels
+  general,            // anything that fits 32 bits
+  direct,             // anything
 };
 
 // What matters of the images beside their sizes.
@@ -44,6 +49,10 @@ inline Family choose(const Geometry& geometry, const Images& images, bool transp
     if (images.element_bytes == 2 && images.tensor_cores &&
         serves_tensor_core(geometry, images.layout, transposed, aligned)) {
       return Family::tensor_core;
+    }
+    if (images.element_bytes == 2 && images.tensor_cores && planes && geometry.taps() > kFewTaps &&
+        serves_tensor_core_large(geometry, transposed)) {
+      return Family::large_tensor_core;
     }
     if (planes && serves_small_planes(geometry, aligned)) return Family::small_planes;
     if (planes && serves_strips(geometry, transposed)) return Family::strips;

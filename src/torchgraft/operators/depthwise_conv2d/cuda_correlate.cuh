@@ -21,6 +21,11 @@ void correlate(const T* source, const T* weight, const T* bias, T* result, const
       return launch_tensor_core(source, weight, bias, result, geometry, layout, kTransposed, stream);
     }
   }
+  if constexpr (sizeof(T) == 2) {
+    if (family == Family::large_tensor_core) {
+      return launch_tensor_core_large(source, weight, bias, result, geometry, kTransposed, stream);
+    }
+  }
   if constexpr (!std::is_same_v<T, double>) {
     switch (family) {
       case Family::small_planes:
