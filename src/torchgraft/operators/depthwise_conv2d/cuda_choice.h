@@ -19,8 +19,7 @@
 
 namespace torchgraft::depthwise::cuda {
 
-// Of a kernel that is bound by memory; one with more is by arithmetic.
-constexpr int64_t kFewTaps = 7 * 7;
+constexpr int64_t kFewPixels = 8 * 8;
 
 enum class Family {
   tensor_core,        // products of band matrices, of halves
@@ -41,20 +40,30 @@ struct Images {
   bool tensor_cores;  // whether the device has them, for halves
 };
 
+// Whether halves are worth bringing to tensor cores: where multiply-adds would take longer than memory, and
+// the problem is large enough to hide what that costs.
+inline bool products_pay(const Geometry& geometry, const Images& images) {
+  constexpr int64_t kFewElements = int64_t{1} << 20;
+  const int64_t longest = std::max(geometry.height.kernel, geometry.width.kernel);
+  const bool planes = images.layout == Layout::contiguous;
+  if (images.element_bytes != 2 || !images.tensor_cores) return false;
+  if (!planes) return longest >= 5;
+  return longest >= 6 && geometry.batch * geometry.channels * geometry.input_pixels() >= kFewElements;
+}
+
 // Of the forward pass or, transposed, of the input gradient.
 inline Family choose(const Geometry& geometry, const Images& images, bool transposed) {
   const bool aligned = images.alignment == 16;
   const bool planes = images.layout == Layout::contiguous;
   if (images.element_bytes < 8) {
-    if (images.element_bytes == 2 && images.tensor_cores &&
-        serves_tensor_core(geometry, images.layout, transposed, aligned)) {
-      return Family::tensor_core;
-    }
-    if (images.element_bytes == 2 && images.tensor_cores && planes && geometry.taps() > kFewTaps &&
-        serves_tensor_core_large(geometry, transposed)) {
-      return Family::large_tensor_core;
-    }
     if (planes && serves_small_planes(geometry, aligned)) return Family::small_planes;
+    if (products_pay(geometry, images)) {
+      if (serves_tensor_core(geometry, images.layout, transposed, aligned)) return Family::tensor_core;
+      // Planes as small as a few units are moved in pieces that cost more than their products save.
+      if (planes && geometry.output_pixels() > kFewPixels && serves_tensor_core_large(geometry, transposed)) {
+        return Family::large_tensor_core;
+      }
+    }
     if (planes && serves_strips(geometry, transposed)) return Family::strips;
     if (planes && serves_large_planes(geometry, transposed)) return Family::large_planes;
     if (!planes && serves_slide_channels_last(geometry, images.element_bytes, images.alignment)) {
@@ -67,12 +76,11 @@ inline Family choose(const Geometry& geometry, const Images& images, bool transp
 inline Family choose_weight_grad(const Geometry& geometry, const Images& images) {
   const bool planes = images.layout == Layout::contiguous;
   if (images.element_bytes < 8) {
-    if (images.element_bytes == 2 && images.tensor_cores &&
-        serves_tensor_core_weight_grad(geometry, images.layout)) {
-      return Family::tensor_core;
-    }
     if (planes && serves_weight_grad_small_planes(geometry, images.alignment == 16, images.element_bytes)) {
       return Family::small_planes;
+    }
+    if (products_pay(geometry, images) && serves_tensor_core_weight_grad(geometry, images.layout)) {
+      return Family::tensor_core;
     }
     if (planes && serves_weight_grad_strips(geometry)) return Family::strips;
     if (planes && serves_large_weight_grad_planes(geometry)) return Family::large_planes;
