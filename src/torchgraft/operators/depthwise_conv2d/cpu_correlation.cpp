@@ -358,8 +358,10 @@ class Correlator {
     const int64_t slices = ceil_div(correlation_.width.destination, slice_);
     const int64_t pieces = images * bands * slices;
     const int64_t whole = layout_ == Layout::contiguous ? blocks_ : std::max<int64_t>(channels_ / lanes_, 1);
+    // Rather fewer units than channels that are not read in the order of memory.
+    const int64_t units = vectors_ == blocks_ ? kUnits / 8 : kUnits;
     const int64_t groups =
-        layout_ == Layout::contiguous ? blocks_ : std::clamp<int64_t>(ceil_div(kUnits, pieces), 1, whole);
+        layout_ == Layout::contiguous ? blocks_ : std::clamp<int64_t>(ceil_div(units, pieces), 1, whole);
     const int64_t work = band_ * slice_ * blocks_ * lanes_ * correlation_.taps() / groups;
     parallel_for(0, pieces * groups, std::max<int64_t>(kGrain / work, 1), [&](int64_t begin, int64_t end) {
       Workspace workspace;
@@ -434,7 +436,7 @@ class Correlator {
     band_ = ceil_div(height.destination, bands);
     if (is_small()) {
       const int64_t rows = 4 * height.phases[0].tap_step;
-      band_ = std::min(std::max<int64_t>(ceil_div(band_, rows), 2) * rows, height.destination);
+      band_ = std::min(ceil_div(band_, rows) * rows, height.destination);
     }
   }
 
