@@ -430,7 +430,12 @@ class Correlator {
       slice_ = width.destination;
       vectors_ = blocks_;
     }
-    const int64_t line_bytes = source_bytes(slice_) * (direct ? blocks_ : correlation_.sources());
+    // Lines of memory hold channels of several vectors: all of them.
+    const int64_t line_bytes =
+        layout_ == Layout::channels_last
+            ? std::min(width.source, source_bytes(slice_) / vector) * correlation_.source_channels *
+                  static_cast<int64_t>(sizeof(T))
+            : source_bytes(slice_) * correlation_.sources();
     const int64_t bands = std::clamp<int64_t>(ceil_div(height.source * line_bytes, kBandBytes), 1,
                                               ceil_div(height.destination, 4));
     band_ = ceil_div(height.destination, bands);

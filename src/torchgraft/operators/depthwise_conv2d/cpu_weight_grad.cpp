@@ -230,8 +230,12 @@ class WeightGrad {
     const int64_t slices = std::clamp<int64_t>(ceil_div(row_bytes * geometry.height.kernel, kSliceBytes), 1,
                                                ceil_div(geometry.width.output, 32));
     slice_ = ceil_div(geometry.width.output, slices);
+    // Lines of memory hold channels of several vectors: all of them.
+    const int64_t line_bytes = layout_ == Layout::channels_last
+                                   ? geometry.width.input * geometry.channels * static_cast<int64_t>(sizeof(T))
+                                   : row_bytes / slices;
     const int64_t bands =
-        std::clamp<int64_t>(ceil_div(geometry.height.input * row_bytes / slices, kBandBytes), 1,
+        std::clamp<int64_t>(ceil_div(geometry.height.input * line_bytes, kBandBytes), 1,
                             ceil_div(geometry.height.output, 4));
     band_ = ceil_div(geometry.height.output, bands);
 
