@@ -52,10 +52,13 @@ struct Channels {
   int64_t count;  // lanes in use; the others are zero, or where channels lie side by side anything
   int64_t pixel_step;
 
-  // All of a few channels, of one image or of several.
+  // Few channels of each of some images, each image's side by side.
   bool in_runs() const {
-    return pixel_step >= kLeastRun && pixel_step <= kMostRun && count % pixel_step == 0 &&
-           offsets[pixel_step - 1] - offsets[0] == pixel_step - 1;
+    if (pixel_step < kLeastRun || pixel_step > kMostRun || count % pixel_step != 0) return false;
+    for (int64_t lane = 0; lane < count; lane += pixel_step) {
+      if (offsets[lane + pixel_step - 1] - offsets[lane] != pixel_step - 1) return false;
+    }
+    return true;
   }
   bool consecutive() const { return pixel_step > 1 && offsets[count - 1] - offsets[0] == count - 1; }
 };
