@@ -70,9 +70,10 @@ struct VectorOf {
 template <typename T, int kBytes>
 using Vector = typename VectorOf<T, kBytes>::type;
 
-// Calls `Function::run(arguments...)` as a function of its own, compiled for the instruction set whose registers
-// have kVectorBytes: for the many loops of a kernel that TORCHGRAFT_VECTOR_CLONES would otherwise inline into one
-// function, too large for a compiler to keep its addresses in registers. To be called from such a function.
+// Calls `Function::run(arguments...)` as a function of its own, compiled for the instruction set whose
+// registers have kVectorBytes: for the many loops of a kernel that TORCHGRAFT_VECTOR_CLONES would otherwise
+// inline into one function, too large for a compiler to keep its addresses in registers. To be called from
+// such a function.
 #if defined(__x86_64__) && defined(__linux__) && defined(__GLIBC__) && defined(__GNUC__) && \
     !defined(TORCHGRAFT_NO_CLONES)
 #define TORCHGRAFT_TARGET(NAME) __attribute__((noinline, target(NAME)))
@@ -122,8 +123,8 @@ TORCHGRAFT_INLINE void store(const V& vector, T* to) {
   std::memcpy(to, &vector, sizeof(V));
 }
 
-// Moves on by `step` elements, in a way that the compiler cannot see through: of an unrolled loop it would compute
-// all addresses beforehand, more than there are registers for.
+// Moves on by `step` elements, in a way that the compiler cannot see through: of an unrolled loop it would
+// compute all addresses beforehand, more than there are registers for.
 template <typename T>
 TORCHGRAFT_INLINE void advance(T*& at, int64_t step) {
   at += step;

@@ -3,11 +3,13 @@
 // nothing is read for it. See cpu_rows.h for how either layout comes to lie so.
 //
 // A thread owns a band of rows and a slice of columns of one image (or of several, where an image has few
-// channels). A tile is sixteen pixels of a row by one vector, in registers. A column of the source is loaded
-// once a kernel row and serves every pair of a pixel and a tap that meet there. The source comes from memory
-// once a band and from L1 or L2 once an output row. On two cores with AVX-512, float32: k = 7 in
-// channels_last 160 to 250 GFLOP/s, 1.0 to 1.6 times oneDNN's forward; k = 3, bound by memory, 0.85 times;
-// contiguous 1 to 40 times.
+// channels). A tile is up to sixteen pixels of a row by one vector, in registers; of a kernel of three by
+// three four rows by four pixels. A column of the source is loaded once a kernel row and serves every pair of
+// a pixel and a tap that meet there. What few taps read comes in the order of memory, all channels of a pixel
+// after another, as out of order it takes a third longer; what many taps read, and the taps, come in pieces
+// that stay in L1 from one row of outputs to the next. On two cores with AVX-512 a tile does 0.85 to 0.95 of
+// the multiply-adds that there could be; float32 against oneDNN's forward: channels_last k = 3, bound by
+// memory, 1.05 to 1.1 times, k = 5 and more 1.2 to 1.4 times; contiguous 1.2 to 40 times.
 
 #include "cpu_correlation.h"
 
@@ -44,7 +46,8 @@ struct Row {
   int64_t count;          // pixels
 
   // Of each row of the destination:
-  const A* const* sources = nullptr;  // for each kernel row that meets the image: column 0 of the source's row,
+  const A* const* sources =
+      nullptr;  // for each kernel row that meets the image: column 0 of the source's row,
   const A* const* kernels = nullptr;  // and the kernel's row, in vectors
   int64_t kernel_rows = 0;
   bool accumulate = false;  // onto the outputs, instead of the bias
@@ -114,7 +117,8 @@ struct Tile {
       V sums[kPixels];
       if (row.accumulate) {
         const A* from = outputs;
-        TORCHGRAFT_UNROLL for (int p = 0; p < kPixels; ++p, advance(from, row.output_step)) load(sums[p], from);
+        TORCHGRAFT_UNROLL for (int p = 0; p < kPixels; ++p, advance(from, row.output_step))
+            load(sums[p], from);
       } else {
         load(sums[0], row.bias + vector * kLanes);
         TORCHGRAFT_UNROLL for (int p = 1; p < kPixels; ++p) sums[p] = sums[0];
@@ -150,8 +154,8 @@ struct Tile {
   }
 };
 
-// Several rows of outputs of a kernel of three by three, with all of its taps in registers: so that memory is read
-// once and the caches between less often, where there is little to compute.
+// Several rows of outputs of a kernel of three by three, with all of its taps in registers: so that memory is
+// read once and the caches between less often, where there is little to compute.
 template <int kStep, int kRows, int kPixels, bool kInside, typename V, typename A>
 struct Block {
   // The pixels [begin, end), a multiple of kPixels.
@@ -188,8 +192,8 @@ struct Block {
           keep(column);
           TORCHGRAFT_UNROLL for (int y = 0; y < kTaps; ++y) {
             TORCHGRAFT_UNROLL for (int x = 0; x < kTaps; ++x) {
-              if (i >= y && (i - y) % kStep == 0 && (i - y) / kStep < kRows && c >= x && (c - x) % kStep == 0 &&
-                  (c - x) / kStep < kPixels) {
+              if (i >= y && (i - y) % kStep == 0 && (i - y) / kStep < kRows && c >= x &&
+                  (c - x) % kStep == 0 && (c - x) / kStep < kPixels) {
                 sums[(i - y) / kStep][(c - x) / kStep] += weights[y][x] * column;
               }
             }
@@ -198,7 +202,8 @@ struct Block {
       }
       TORCHGRAFT_UNROLL for (int r = 0; r < kRows; ++r) {
         A* to = row.output_rows[r] + row.output_offset + pixel * row.output_step + vector * kLanes;
-        TORCHGRAFT_UNROLL for (int p = 0; p < kPixels; ++p, advance(to, row.output_step)) store(sums[r][p], to);
+        TORCHGRAFT_UNROLL for (int p = 0; p < kPixels; ++p, advance(to, row.output_step))
+            store(sums[r][p], to);
       }
     }
   }
@@ -314,14 +319,16 @@ TORCHGRAFT_INLINE void dispatch_lanes(const Row<A>& row) {
 TORCHGRAFT_VECTOR_CLONES(void run_row(const Row<float>& row), dispatch_lanes<kVectorBytes>(row);)
 TORCHGRAFT_VECTOR_CLONES(void run_row(const Row<double>& row), dispatch_lanes<kVectorBytes>(row);)
 
-// Bytes of the source that a band may span, so that it stays in L2 while it is worked on; and those that a row of
-// outputs may read, of the source and of kernels, so that they stay in L1 from one row to the next.
+// Bytes of the source that a band may span, so that it stays in L2 while it is worked on; and those that a
+// row of outputs may read, of the source and of kernels, so that they stay in L1 from one row to the next.
 constexpr int64_t kBandBytes = 256 * 1024;
 constexpr int64_t kRowBytes = 36 * 1024;
-// Columns below which there is no gain in less, and vectors that are taken along where they lie side by side in
-// memory, which is read in pieces of as many.
+// Columns below which there is no gain in less, and vectors that are taken along where they lie side by side
+// in memory, which is read in pieces of as many.
 constexpr int64_t kLeastSlice = 28;
 constexpr int64_t kMostVectors = 4;
+// Taps that take less time than the memory they read.
+constexpr int64_t kFewTaps = 9;
 // Units of work that there should be, whatever the number of threads, and multiply-adds that are worth a
 // thread.
 constexpr int64_t kUnits = 64;
@@ -339,12 +346,10 @@ class Correlator {
         correlation_(correlation),
         // Of one channel both layouts are one, and planes can share a vector.
         layout_(correlation.source_channels == 1 && correlation.destination_channels == 1 ? Layout::contiguous
-                                                                                         : layout),
+                                                                                          : layout),
         lanes_(vector_bytes() / static_cast<int64_t>(sizeof(A))) {
-    // Few planes an image: a vector takes those of several images.
-    fold_ = layout_ == Layout::contiguous
-                ? std::clamp<int64_t>(lanes_ / correlation.destination_channels, 1, correlation.batch)
-                : 1;
+    fold_ = folded_images<T>(layout_, lanes_, correlation.source_channels, correlation.destination_channels,
+                             correlation.batch);
     channels_ = fold_ * correlation.destination_channels;
     blocks_ = ceil_div(channels_, lanes_);
 
@@ -358,8 +363,10 @@ class Correlator {
     const int64_t slices = ceil_div(correlation_.width.destination, slice_);
     const int64_t pieces = images * bands * slices;
     const int64_t whole = layout_ == Layout::contiguous ? blocks_ : std::max<int64_t>(channels_ / lanes_, 1);
+    // Rather fewer units than channels that are not read in the order of memory.
+    const int64_t units = vectors_ == blocks_ ? kUnits / 8 : kUnits;
     const int64_t groups =
-        layout_ == Layout::contiguous ? blocks_ : std::clamp<int64_t>(ceil_div(kUnits, pieces), 1, whole);
+        layout_ == Layout::contiguous ? blocks_ : std::clamp<int64_t>(ceil_div(units, pieces), 1, whole);
     const int64_t work = band_ * slice_ * blocks_ * lanes_ * correlation_.taps() / groups;
     parallel_for(0, pieces * groups, std::max<int64_t>(kGrain / work, 1), [&](int64_t begin, int64_t end) {
       Workspace workspace;
@@ -371,7 +378,8 @@ class Correlator {
         // Channels that fill no register go by themselves, on the thread of those before.
         const int64_t last_block = group + 1 == groups ? blocks_ : whole * (group + 1) / groups;
         for (int64_t block = whole * group / groups; block < last_block;) {
-          const int64_t vectors = std::clamp<int64_t>(std::min(channels_ / lanes_, last_block) - block, 1, vectors_);
+          const int64_t vectors =
+              std::clamp<int64_t>(std::min(channels_ / lanes_, last_block) - block, 1, vectors_);
           correlate_blocks(image, {row, std::min(row + band_, correlation_.height.destination)},
                            {column, std::min(column + slice_, correlation_.width.destination)}, block,
                            vectors, workspace);
@@ -392,7 +400,8 @@ class Correlator {
   };
 
   // Cuts the destination, and the kernel's rows, to the sizes of caches. Where rows are read from the tensor
-  // itself, a row of outputs takes several vectors of channels along, so that memory is read in longer pieces.
+  // itself, a row of outputs takes several vectors of channels along, so that memory is read in longer
+  // pieces.
   void plan() {
     const bool direct =
         layout_ == Layout::channels_last && std::is_same_v<T, A> && correlation_.multiplier == 1;
@@ -408,33 +417,40 @@ class Correlator {
       return std::min(met, width.source) * vector;
     };
     const auto row_bytes = [&](int64_t columns, int64_t kernel_rows) {
-      return std::min(kernel_rows, height.source) * source_bytes(columns) + kernel_rows * column.taps * vector;
+      return std::min(kernel_rows, height.source) * source_bytes(columns) +
+             kernel_rows * column.taps * vector;
     };
     kernel_rows_ = std::max<int64_t>(height.phases[0].taps, 1);
     slice_ = width.destination;
     vectors_ = direct ? std::min(kMostVectors, blocks_) : 1;
     // Slices are read with the columns that the kernel reaches beyond them.
-    const int64_t least_slice =
-        std::max<int64_t>(kLeastSlice * column.tap_step, 2 * column.tap_step * column.taps / std::max<int64_t>(column.step, 1));
-    for (int64_t slices = 2; slice_ > least_slice && row_bytes(slice_, kernel_rows_) * vectors_ > kRowBytes; ++slices) {
+    const int64_t least_slice = std::max<int64_t>(
+        kLeastSlice * column.tap_step, 2 * column.tap_step * column.taps / std::max<int64_t>(column.step, 1));
+    for (int64_t slices = 2; slice_ > least_slice && row_bytes(slice_, kernel_rows_) * vectors_ > kRowBytes;
+         ++slices) {
       slice_ = ceil_div(ceil_div(width.destination, slices), 14) * 14;
     }
     while (vectors_ > 1 && row_bytes(slice_, kernel_rows_) * vectors_ > kRowBytes) --vectors_;
-    while (kernel_rows_ > 4 && row_bytes(slice_, kernel_rows_) > kRowBytes) kernel_rows_ = ceil_div(kernel_rows_, 2);
+    while (kernel_rows_ > 4 && row_bytes(slice_, kernel_rows_) > kRowBytes)
+      kernel_rows_ = ceil_div(kernel_rows_, 2);
     // Vectors in groups of one size.
     vectors_ = ceil_div(blocks_, ceil_div(blocks_, vectors_));
-    if (direct && is_small()) {
-      // In the order of memory.
+    if (direct && height.phases[0].taps * column.taps <= kFewTaps) {
+      // Bound by memory, which is fastest in its own order.
       slice_ = width.destination;
       vectors_ = blocks_;
     }
-    const int64_t line_bytes = source_bytes(slice_) * (direct ? blocks_ : correlation_.sources());
+    // Lines of memory hold channels of several vectors: all of them.
+    const int64_t line_bytes = layout_ == Layout::channels_last && correlation_.multiplier == 1
+                                   ? std::min(width.source, source_bytes(slice_) / vector) *
+                                         correlation_.source_channels * static_cast<int64_t>(sizeof(T))
+                                   : source_bytes(slice_) * correlation_.sources();
     const int64_t bands = std::clamp<int64_t>(ceil_div(height.source * line_bytes, kBandBytes), 1,
                                               ceil_div(height.destination, 4));
     band_ = ceil_div(height.destination, bands);
     if (is_small()) {
       const int64_t rows = 4 * height.phases[0].tap_step;
-      band_ = std::min(std::max<int64_t>(ceil_div(band_, rows), 2) * rows, height.destination);
+      band_ = std::min(ceil_div(band_, rows) * rows, height.destination);
     }
   }
 
@@ -444,11 +460,13 @@ class Correlator {
     return layout_ == Layout::channels_last && half ? kMostLanes / 2 : lanes_;
   }
 
-  // The first of a block's channels. Where they lie side by side the last block is a whole one too, and makes again
-  // what the one before has made.
+  // The first of a block's channels. Where they lie side by side the last block is a whole one too, and makes
+  // again what the one before has made.
   int64_t block_begin(int64_t block) const {
     const int64_t begin = block * lanes_;
-    return layout_ == Layout::channels_last && channels_ >= lanes_ ? std::min(begin, channels_ - lanes_) : begin;
+    return layout_ == Layout::channels_last && fold_ == 1 && channels_ >= lanes_
+               ? std::min(begin, channels_ - lanes_)
+               : begin;
   }
 
   // Kernels as [block][source][tap][lane] and bias as [block][lane].
@@ -468,8 +486,9 @@ class Correlator {
           channels.offsets[channels.count++] = correlation_.kernel(channel, s) * taps;
           if (bias != nullptr) bias_[block * lanes_ + lane - first] = static_cast<A>(bias[channel]);
         }
-        gather(channels, 0, kernels_.data() + (block * sources + s) * taps * lanes_ - s * taps * (lanes_ - lanes),
-               lanes, taps);
+        gather(channels, 0,
+               kernels_.data() + (block * sources + s) * taps * lanes_ - s * taps * (lanes_ - lanes), lanes,
+               taps);
       }
     };
     parallel_for(0, blocks_, std::max<int64_t>(kGrain / (sources * taps * lanes_), 1),
@@ -487,9 +506,9 @@ class Correlator {
     Channels<U> result = {images + image * channels * pixels, {}, 0, contiguous ? 1 : channels};
     const int64_t first = block_begin(block);
     for (int64_t lane = first; lane < std::min(first + lanes_, last); ++lane) {
-      const int64_t channel = lane / correlation_.destination_channels * channels +
-                              channel_of(lane % correlation_.destination_channels);
-      result.offsets[result.count++] = channel * (contiguous ? pixels : 1);
+      const int64_t offset = lane / correlation_.destination_channels * channels * pixels;
+      const int64_t channel = channel_of(lane % correlation_.destination_channels);
+      result.offsets[result.count++] = offset + channel * (contiguous ? pixels : 1);
     }
     return result;
   }
@@ -555,8 +574,8 @@ class Correlator {
             const int64_t position = phase.position(height.output(element), tap);
             if (!source_rows.contains(position)) continue;
             workspace.source_rows.push_back(workspace.sources[s].row(position));
-            workspace.kernel_rows.push_back(
-                kernels + (phase.first_tap + tap * phase.kernel_step) * width.kernel * lanes);
+            workspace.kernel_rows.push_back(kernels + (phase.first_tap + tap * phase.kernel_step) *
+                                                          width.kernel * lanes);
           }
         }
         if (first_tap == 0 || !workspace.source_rows.empty()) {
@@ -597,8 +616,7 @@ class Correlator {
              .tap_step = phase.tap_step / remainders.stretch,
              .taps = phase.taps,
              .bias = bias_.data() + block * lanes_,
-             .output_offset =
-                 (column + part * phases - workspace.destination.first_column()) * output_step,
+             .output_offset = (column + part * phases - workspace.destination.first_column()) * output_step,
              .output_step = remainders.parts * phases * output_step,
              .count = ceil_div(count - part, remainders.parts)});
       }
@@ -613,7 +631,8 @@ class Correlator {
     const Phase& row = height.phases[0];
     const Phase& column = width.phases[0];
     return std::is_same_v<A, float> && lanes_ == kMostLanes && row.taps == 3 && column.taps == 3 &&
-           row.step == column.step && (row.step == 1 || (row.step == 2 && row.tap_step * column.tap_step == 1));
+           row.step == column.step &&
+           (row.step == 1 || (row.step == 2 && row.tap_step * column.tap_step == 1));
   }
 
   // Rows as many lines apart as taps are.
@@ -626,7 +645,8 @@ class Correlator {
     }
     const auto covered = [](int64_t size, int64_t block) { return ceil_div(size, block) * block; };
     const int64_t pixels = workspace.lines[0].count;
-    const bool square = phase.step == 1 && covered(count, 4) * covered(pixels, 4) <= covered(count, 2) * covered(pixels, 7);
+    const bool square =
+        phase.step == 1 && covered(count, 4) * covered(pixels, 4) <= covered(count, 2) * covered(pixels, 7);
     return square ? 4 : 2;
   }
 
@@ -682,13 +702,13 @@ class Correlator {
   T* destination_;
   const Correlation& correlation_;
   Layout layout_;
-  int64_t lanes_;     // of a register
-  int64_t fold_;      // images that a vector takes channels of
-  int64_t channels_;  // of these images
-  int64_t blocks_;    // vectors
-  int64_t vectors_;   // that a row of outputs takes along
-  int64_t band_;      // rows of the destination
-  int64_t slice_;     // columns of the destination
+  int64_t lanes_;        // of a register
+  int64_t fold_;         // images that a vector takes channels of
+  int64_t channels_;     // of these images
+  int64_t blocks_;       // vectors
+  int64_t vectors_;      // that a row of outputs takes along
+  int64_t band_;         // rows of the destination
+  int64_t slice_;        // columns of the destination
   int64_t kernel_rows_;  // that are taken at a time
   std::vector<A> kernels_;
   std::vector<A> bias_;

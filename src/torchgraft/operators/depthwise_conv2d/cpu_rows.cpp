@@ -125,23 +125,19 @@ TORCHGRAFT_INLINE void store_converted(const V& vector, T* to) {
 
 // Any step, any number of lanes: what no loop below is made for.
 template <typename T, typename A>
-TORCHGRAFT_INLINE void gather_any(const Channels<const T>& channels, const T* image, A* to, int64_t lanes,
-                                  int64_t pixels) {
-  for (int64_t p = 0; p < pixels; ++p) {
-    for (int64_t l = 0; l < channels.count; ++l) {
-      to[p * lanes + l] = static_cast<A>(image[channels.offsets[l] + p * channels.pixel_step]);
-    }
-    for (int64_t l = channels.count; l < lanes; ++l) to[p * lanes + l] = 0;
+void gather_any(const Channels<const T>& channels, const T* image, A* to, int64_t lanes, int64_t pixels) {
+  const Channels<const T> local = channels;
+  for (int64_t p = 0; p < pixels; ++p, image += local.pixel_step, to += lanes) {
+    for (int64_t l = 0; l < local.count; ++l) to[l] = static_cast<A>(image[local.offsets[l]]);
+    for (int64_t l = local.count; l < lanes; ++l) to[l] = 0;
   }
 }
 
 template <typename T, typename A>
-TORCHGRAFT_INLINE void scatter_any(const A* from, int64_t lanes, const Channels<T>& channels, T* image,
-                                   int64_t pixels) {
-  for (int64_t p = 0; p < pixels; ++p) {
-    for (int64_t l = 0; l < channels.count; ++l) {
-      image[channels.offsets[l] + p * channels.pixel_step] = static_cast<T>(from[p * lanes + l]);
-    }
+void scatter_any(const A* from, int64_t lanes, const Channels<T>& channels, T* image, int64_t pixels) {
+  const Channels<T> local = channels;
+  for (int64_t p = 0; p < pixels; ++p, image += local.pixel_step, from += lanes) {
+    for (int64_t l = 0; l < local.count; ++l) image[local.offsets[l]] = static_cast<T>(from[l]);
   }
 }
 
@@ -158,7 +154,8 @@ TORCHGRAFT_INLINE void gather_few_planes(const Channels<const T>& channels, cons
 }
 
 template <typename V, typename T, typename A>
-TORCHGRAFT_INLINE void scatter_few_planes(const A* from, const Channels<T>& channels, T* image, int64_t pixels) {
+TORCHGRAFT_INLINE void scatter_few_planes(const A* from, const Channels<T>& channels, T* image,
+                                          int64_t pixels) {
   constexpr int64_t kLanes = sizeof(V) / sizeof(A);
   for (int64_t l = 0; l < channels.count; ++l) {
     T* plane = image + channels.offsets[l];
@@ -243,6 +240,35 @@ TORCHGRAFT_INLINE void scatter_pieces(const A* from, const Channels<T>& channels
   }
 }
 
+// Two to four channels of each of several images, in pieces of four: what a piece has too much the next one
+// puts right, and the last pixel, behind which nothing may lie, comes one element at a time.
+template <int kRun, typename V, typename T>
+TORCHGRAFT_INLINE void gather_runs(const Channels<const T>& channels, const T* image, T* to, int64_t pixels) {
+  constexpr int64_t kLanes = sizeof(V) / sizeof(T);
+  const int64_t last = channels.count / kRun - 1;
+  const T* from[kMostLanes / kRun] = {};
+  for (int64_t run = 0; run <= last; ++run) from[run] = image + channels.offsets[run * kRun];
+  for (int64_t p = 0; p + 1 < pixels; ++p) {
+    T* at = to + p * kLanes;
+    store(V{}, at);
+    for (int64_t run = 0; run < last; ++run)
+      std::memcpy(at + run * kRun, from[run] + p * kRun, 4 * sizeof(T));
+    std::memcpy(at + last * kRun, from[last] + p * kRun, kRun * sizeof(T));
+  }
+  gather_any(channels, image + (pixels - 1) * kRun, to + (pixels - 1) * kLanes, kLanes, 1);
+}
+
+template <int kRun, typename T>
+TORCHGRAFT_INLINE void scatter_runs(const T* from, int64_t lanes, const Channels<T>& channels, T* image,
+                                    int64_t pixels) {
+  for (int64_t run = 0; run < channels.count / kRun; ++run) {
+    T* to = image + channels.offsets[run * kRun];
+    for (int64_t p = 0; p < pixels; ++p) {
+      std::memcpy(to + p * kRun, from + p * lanes + run * kRun, kRun * sizeof(T));
+    }
+  }
+}
+
 template <typename V, typename T, typename A>
 TORCHGRAFT_INLINE void scatter_some(const A* from, const Channels<T>& channels, T* image, int64_t pixels) {
   constexpr int64_t kLanes = sizeof(V) / sizeof(A);
@@ -262,12 +288,35 @@ TORCHGRAFT_INLINE void scatter_some(const A* from, const Channels<T>& channels, 
 // Which loop serves which channels.
 constexpr int64_t kFewPlanes = 2;
 
+template <typename V>
+TORCHGRAFT_INLINE void dispatch_gather_runs(const Channels<const float>& channels, const float* image,
+                                            float* to, int64_t pixels) {
+  if (channels.pixel_step == 2) return gather_runs<2, V>(channels, image, to, pixels);
+  if (channels.pixel_step == 3) return gather_runs<3, V>(channels, image, to, pixels);
+  gather_runs<4, V>(channels, image, to, pixels);
+}
+
+TORCHGRAFT_INLINE void dispatch_scatter_runs(const float* from, int64_t lanes,
+                                             const Channels<float>& channels, float* image, int64_t pixels) {
+  if (channels.pixel_step == 2) return scatter_runs<2>(from, lanes, channels, image, pixels);
+  if (channels.pixel_step == 3) return scatter_runs<3>(from, lanes, channels, image, pixels);
+  scatter_runs<4>(from, lanes, channels, image, pixels);
+}
+
 template <int kBytes, typename T, typename A>
 TORCHGRAFT_INLINE void dispatch_gather(const Channels<const T>& channels, int64_t pixel, A* to, int64_t lanes,
                                        int64_t pixels) {
   using V = Vector<A, kBytes>;
   constexpr int64_t kLanes = kBytes / sizeof(A);
   const T* image = channels.image + pixel * channels.pixel_step;
+  if constexpr (std::is_same_v<T, float>) {
+    if (channels.in_runs()) {
+      if (lanes == kLanes) return dispatch_gather_runs<V>(channels, image, to, pixels);
+      if constexpr (kLanes == kMostLanes) {
+        return dispatch_gather_runs<Vector<A, kBytes / 2>>(channels, image, to, pixels);
+      }
+    }
+  }
   if (lanes == kLanes && channels.pixel_step == 1 && pixels >= kLanes) {
     if (std::is_same_v<T, A> && channels.count <= kFewPlanes) {
       gather_few_planes<V>(channels, image, to, pixels);
@@ -289,6 +338,9 @@ TORCHGRAFT_INLINE void dispatch_scatter(const A* from, int64_t lanes, const Chan
   using V = Vector<A, kBytes>;
   constexpr int64_t kLanes = kBytes / sizeof(A);
   T* image = channels.image + pixel * channels.pixel_step;
+  if constexpr (std::is_same_v<T, float>) {
+    if (channels.in_runs()) return dispatch_scatter_runs(from, lanes, channels, image, pixels);
+  }
   if (lanes == kLanes && channels.pixel_step == 1 && pixels >= kLanes) {
     if (std::is_same_v<T, A> && channels.count <= kFewPlanes) {
       scatter_few_planes<V>(from, channels, image, pixels);

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <torchgraft/dispatch.h>
+#include <torchgraft/layout.h>
 
 #include <algorithm>
 #include <array>
@@ -24,10 +25,26 @@ constexpr int64_t floor_div(int64_t dividend, int64_t divisor) {
 
 inline constexpr int64_t kMostLanes = 16;
 
+// Channels side by side of which several images share a vector.
+inline constexpr int64_t kLeastRun = 2;
+inline constexpr int64_t kMostRun = 4;
+
 // Bytes of a vector register on this machine.
 int64_t vector_bytes();
 
-// One vector of channels of one image. Lane l of pixel p is `image[offsets[l] + p * pixel_step]`.
+// Where an image has few channels, a vector takes those of several images. Their number.
+template <typename T>
+int64_t folded_images(Layout layout, int64_t lanes, int64_t source_channels, int64_t destination_channels,
+                      int64_t batch) {
+  // Side by side they are moved a pixel at a time: float alone, in pieces of four.
+  const bool in_pieces = std::is_same_v<T, float> && source_channels == destination_channels &&
+                         destination_channels >= kLeastRun && destination_channels <= kMostRun &&
+                         lanes == kMostLanes;
+  if (layout == Layout::channels_last && !in_pieces) return 1;
+  return std::clamp<int64_t>(lanes / destination_channels, 1, std::max<int64_t>(batch, 1));
+}
+
+// One vector of channels of one image, or of some. Lane l of pixel p is `image[offsets[l] + p * pixel_step]`.
 template <typename T>
 struct Channels {
   T* image;
@@ -35,6 +52,14 @@ struct Channels {
   int64_t count;  // lanes in use; the others are zero, or where channels lie side by side anything
   int64_t pixel_step;
 
+  // Few channels of each of some images, each image's side by side.
+  bool in_runs() const {
+    if (pixel_step < kLeastRun || pixel_step > kMostRun || count % pixel_step != 0) return false;
+    for (int64_t lane = 0; lane < count; lane += pixel_step) {
+      if (offsets[lane + pixel_step - 1] - offsets[lane] != pixel_step - 1) return false;
+    }
+    return true;
+  }
   bool consecutive() const { return pixel_step > 1 && offsets[count - 1] - offsets[0] == count - 1; }
 };
 

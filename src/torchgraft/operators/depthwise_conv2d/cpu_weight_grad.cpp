@@ -4,7 +4,7 @@
 // A thread owns some vectors of channels and a part of the batch's rows, and takes a band of rows through one
 // vector of channels at a time. Two kernel rows by up to seven taps of sums stay in registers along a row of
 // the output gradient; a column of the input is loaded once a kernel row and serves every pair of a pixel and
-// a tap that meet there. Both images come from memory once a band; between rows the sums lie in L1. On two
+// a tap that meet there. Both images come from memory once a band; between rows the totals lie in L1. On two
 // cores with AVX-512, float32, k = 7: 70 to 160 GFLOP/s, 7 to 50 times PyTorch; k = 3, bound by memory, 1.1
 // to 6 times.
 //
@@ -92,9 +92,9 @@ TORCHGRAFT_INLINE void add_pixel(V (&sums)[kRows][kTaps], const A* output_grad,
   }
 }
 
-// kRows kernel rows by kTaps taps along the row. kStep 0: any step and dilation. A row's sums start from nothing
-// and are added to those before: so the error grows with the roots of a row's length and of their number, and not
-// with that of their product.
+// kRows kernel rows by kTaps taps along the row. kStep 0: any step and dilation. A row's sums start from
+// nothing and are added to those before: so the error grows with the roots of a row's length and of their
+// number, and not with that of their product.
 template <int kRows, int kTaps, int kStep, int kPixels, typename V, typename A>
 struct Tile {
   static TORCHGRAFT_INLINE void run(const Row<A>& row, int64_t kernel_row, int64_t tap) {
@@ -219,10 +219,7 @@ class WeightGrad {
         // Of one channel both layouts are one, and planes can share a vector.
         layout_(geometry.output_channels() == 1 ? Layout::contiguous : layout),
         lanes_(vector_bytes() / static_cast<int64_t>(sizeof(A))) {
-    // Few planes an image: a vector takes those of several images.
-    fold_ = layout_ == Layout::contiguous ? std::clamp<int64_t>(lanes_ / geometry.output_channels(), 1,
-                                                               std::max<int64_t>(geometry.batch, 1))
-                                         : 1;
+    fold_ = folded_images<T>(layout_, lanes_, geometry.channels, geometry.output_channels(), geometry.batch);
     channels_ = fold_ * geometry.output_channels();
     blocks_ = ceil_div(channels_, lanes_);
 
@@ -230,9 +227,13 @@ class WeightGrad {
     const int64_t slices = std::clamp<int64_t>(ceil_div(row_bytes * geometry.height.kernel, kSliceBytes), 1,
                                                ceil_div(geometry.width.output, 32));
     slice_ = ceil_div(geometry.width.output, slices);
-    const int64_t bands =
-        std::clamp<int64_t>(ceil_div(geometry.height.input * row_bytes / slices, kBandBytes), 1,
-                            ceil_div(geometry.height.output, 4));
+    // Lines of memory hold channels of several vectors: all of them.
+    const int64_t line_bytes =
+        layout_ == Layout::channels_last && geometry.multiplier == 1
+            ? geometry.width.input * geometry.channels * static_cast<int64_t>(sizeof(T))
+            : row_bytes / slices;
+    const int64_t bands = std::clamp<int64_t>(ceil_div(geometry.height.input * line_bytes, kBandBytes), 1,
+                                              ceil_div(geometry.height.output, 4));
     band_ = ceil_div(geometry.height.output, bands);
 
     const int64_t lines = ceil_div(geometry.batch, fold_) * geometry.height.output;
@@ -276,7 +277,9 @@ class WeightGrad {
   // The first of a block's channels. Where they lie side by side the last block is a whole one too.
   int64_t block_begin(int64_t block) const {
     const int64_t begin = block * lanes_;
-    return layout_ == Layout::channels_last && channels_ >= lanes_ ? std::min(begin, channels_ - lanes_) : begin;
+    return layout_ == Layout::channels_last && fold_ == 1 && channels_ >= lanes_
+               ? std::min(begin, channels_ - lanes_)
+               : begin;
   }
 
   A* block_sums(int64_t part, int64_t block) {
@@ -293,7 +296,9 @@ class WeightGrad {
     Channels<const T> result = {images + image * channels * pixels, {}, 0, contiguous ? 1 : channels};
     const int64_t first = block_begin(block);
     for (int64_t lane = first; lane < std::min(first + lanes_, last); ++lane) {
-      result.offsets[result.count++] = lane / multiplier * (contiguous ? pixels : 1);
+      const int64_t offset = lane / geometry_.output_channels() * channels * pixels;
+      const int64_t channel = lane % geometry_.output_channels() / multiplier;
+      result.offsets[result.count++] = offset + channel * (contiguous ? pixels : 1);
     }
     return result;
   }
