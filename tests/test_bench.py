@@ -22,7 +22,14 @@ from torchgraft.benchmarking.explaining import short_name
 from torchgraft.benchmarking.live import LiveBench, print_report, print_suite
 from torchgraft.benchmarking.measuring import Candidate, measure
 from torchgraft.benchmarking.models import Model, Variant, measure_model
-from torchgraft.benchmarking.results import compare, geometric_mean, regressions, report_from_dict, why_not_comparable
+from torchgraft.benchmarking.results import (
+    compare,
+    geometric_mean,
+    join,
+    regressions,
+    report_from_dict,
+    why_not_comparable,
+)
 from torchgraft.benchmarking.roofs import Roofs
 from torchgraft.benchmarking.suite import Wanted, plan, select
 from torchgraft.benchmarking.summary import (
@@ -160,6 +167,23 @@ class TestRefusals:
         assert row.time
         assert row.fallbacks
         assert any(line.startswith("no kernel ran: a few") for line in refusals([row]))
+
+
+class TestJoin:
+    """Several runs as one."""
+
+    def test_of_a_row_the_last_counts_and_one_of_other_sources_says_so(self):
+        old = make_report([make_row("a", 2e-4), make_row("b", 2e-4)], environment=replace(ENVIRONMENT, commit="0ld"))
+        new = make_report([make_row("b", 1e-4)])
+        joined = join([old, new])
+        assert [(row.sample, row.time.median, row.commit) for row in joined.rows] == [
+            ("a", 2e-4, "0ld"),
+            ("b", 1e-4, ""),
+        ]
+        assert joined.environment == new.environment
+        assert doubts(joined) == ["These rows were measured on other sources, commit 0ld: twice, sizes (1)."]
+        assert join([joined, new]).rows[0].commit == "0ld"
+        assert not doubts(join([new, new]))
 
 
 class TestExplain:

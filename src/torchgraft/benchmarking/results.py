@@ -39,6 +39,7 @@ class Row:
         problem: why there is no time.
         fallbacks: why no kernel ran, where none did.
         served: what serves a call of ours and of each rival, by name, where that was asked for.
+        commit: of which sources it was measured, where that is not what its report says.
     """
 
     operator: str
@@ -59,6 +60,7 @@ class Row:
     problem: str = ""
     fallbacks: tuple[str, ...] = ()
     served: Mapping[str, tuple[Served, ...]] = field(default_factory=dict)
+    commit: str = ""
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -195,8 +197,18 @@ def compare(old: BenchReport, new: BenchReport) -> list[Change]:
 
 
 def join(reports: Sequence[BenchReport]) -> BenchReport:
-    """One report of several runs on one machine; of a row that several hold, the last."""
-    rows = {row.key: row for report in reports for row in report.rows}
+    """One report of several runs on one machine; of a row that several hold, the last.
+
+    It says where and of what the last was measured; a row of other sources says so itself.
+    """
+    commit = reports[-1].environment.commit
+    rows = {
+        row.key: row
+        if row.commit or report.environment.commit == commit
+        else replace(row, commit=report.environment.commit or "")
+        for report in reports
+        for row in report.rows
+    }
     return replace(
         reports[-1],
         rows=tuple(rows.values()),

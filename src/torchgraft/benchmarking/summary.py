@@ -174,14 +174,21 @@ def refusals(rows: Iterable[Row]) -> list[str]:
 
 def doubts(report: BenchReport) -> list[str]:
     """Why figures may not be trusted."""
-    noisy = [row for row in report.rows if row.time and row.time.spread > _NOISY]
-    if not noisy:
-        return []
-    which = "1 row is" if len(noisy) == 1 else f"{len(noisy)} rows are"
-    return [
-        f"{which} noisy: the quartiles are more than {2 * _NOISY:.0%} of the time apart, as on a machine that has "
-        "other things to do. Run it again."
-    ]
+    lines = []
+    if noisy := [row for row in report.rows if row.time and row.time.spread > _NOISY]:
+        which = "1 row is" if len(noisy) == 1 else f"{len(noisy)} rows are"
+        lines.append(
+            f"{which} noisy: the quartiles are more than {2 * _NOISY:.0%} of the time apart, as on a machine that has "
+            "other things to do. Run it again."
+        )
+    older: dict[str, dict[str, list[Row]]] = {}
+    for row in report.rows:
+        if row.commit:
+            older.setdefault(row.commit, {}).setdefault(f"{row.operator}, {row.suite}", []).append(row)
+    for commit, suites in older.items():
+        rows = ", ".join(f"{name} ({len(which)})" for name, which in suites.items())
+        lines.append(f"These rows were measured on other sources, commit {commit[:12]}: {rows}.")
+    return lines
 
 
 def how_measured(report: BenchReport) -> list[str]:
