@@ -245,6 +245,7 @@ TORCHGRAFT_INLINE void scatter_pieces(const A* from, const Channels<T>& channels
 template <int kRun, typename V, typename T>
 TORCHGRAFT_INLINE void gather_runs(const Channels<const T>& channels, const T* image, T* to, int64_t pixels) {
   constexpr int64_t kLanes = sizeof(V) / sizeof(T);
+  if (pixels == 0) return;
   const int64_t last = channels.count / kRun - 1;
   const T* from[kMostLanes / kRun] = {};
   for (int64_t run = 0; run <= last; ++run) from[run] = image + channels.offsets[run * kRun];
