@@ -307,6 +307,7 @@ TORCHGRAFT_INLINE void dispatch_scatter_runs(const float* from, int64_t lanes,
 template <int kBytes, typename T, typename A>
 TORCHGRAFT_INLINE void dispatch_gather(const Channels<const T>& channels, int64_t pixel, A* to, int64_t lanes,
                                        int64_t pixels) {
+  if (pixels == 0) return;
   using V = Vector<A, kBytes>;
   constexpr int64_t kLanes = kBytes / sizeof(A);
   const T* image = channels.image + pixel * channels.pixel_step;
@@ -336,6 +337,7 @@ TORCHGRAFT_INLINE void dispatch_gather(const Channels<const T>& channels, int64_
 template <int kBytes, typename T, typename A>
 TORCHGRAFT_INLINE void dispatch_scatter(const A* from, int64_t lanes, const Channels<T>& channels,
                                         int64_t pixel, int64_t pixels) {
+  if (pixels == 0) return;
   using V = Vector<A, kBytes>;
   constexpr int64_t kLanes = kBytes / sizeof(A);
   T* image = channels.image + pixel * channels.pixel_step;
