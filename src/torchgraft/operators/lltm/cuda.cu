@@ -1,13 +1,15 @@
 // Host functions of lltm on CUDA.
 //
 // A cell is two products of PyTorch's and one elementwise kernel. A sequence is one product for the inputs of
-// all steps and then, a step, one product and one elementwise kernel: no step waits for the host, so that a
-// CUDA graph can hold it.
+// all steps and then one kernel for all of the recurrence; or, in double and where the device cannot hold
+// weight_hh on chip, one product and one elementwise kernel a step. Nothing waits for the host, so a CUDA
+// graph can hold either.
 
 #include <torchgraft/registration.h>
 
 #include <tuple>
 
+#include "cuda_persistent.h"
 #include "cuda_unit.cuh"
 #include "host.h"
 
@@ -77,6 +79,75 @@ std::tuple<Tensor, Tensor> cell_gates_grad_cuda(Tensor activations, Tensor c, st
   });
 }
 
+// The recurrence over all steps, in one kernel; whether there is one for it.
+template <typename T>
+bool forward_at_once(const Tensor& weight_hh, const std::optional<Tensor>& bias, const Tensor& h0,
+                     const Tensor& c0, Tensor& activations, Tensor& output, Tensor& cells, const Sizes& sizes,
+                     bool reverse, cudaStream_t stream) {
+  if constexpr (std::is_same_v<T, float>) {
+    return cuda::launch_persistent(
+        cuda::ForwardPass{data<float>(weight_hh), data<float>(bias), data<float>(h0), data<float>(c0),
+                          mutable_data<float>(activations), mutable_data<float>(output),
+                          mutable_data<float>(cells), sizes.steps, sizes.batch, sizes.units, reverse},
+        stream);
+  }
+  return false;
+}
+
+template <typename T>
+void forward_by_steps(const Tensor& weight_hh, const std::optional<Tensor>& bias, const Tensor& h0,
+                      const Tensor& c0, Tensor& activations, Tensor& output, Tensor& cells,
+                      const Sizes& sizes, bool reverse, cudaStream_t stream) {
+  const int64_t state = sizes.batch * sizes.units;
+  const Tensor weight = transposed(weight_hh);
+  Tensor of_hidden = empty_of({sizes.batch, 3 * sizes.units}, weight_hh.scalar_type(), weight_hh);
+  Tensor h = h0;
+  const T* c = data<T>(c0);
+  for (int64_t step = 0; step < sizes.steps; ++step) {
+    const int64_t t = reverse ? sizes.steps - 1 - step : step;
+    multiply(h, weight, of_hidden);
+    cuda::launch(cuda::ForwardStep<T>{data<T>(of_hidden), data<T>(bias), c,
+                                      mutable_data<T>(activations) + t * 3 * state,
+                                      mutable_data<T>(output) + t * state, mutable_data<T>(cells) + t * state,
+                                      state, sizes.units},
+                 stream);
+    h = torch::stable::select(output, 0, t);
+    c = data<T>(cells) + t * state;
+  }
+}
+
+template <typename T>
+bool backward_at_once(const Tensor& weight_hh, const Tensor& activations, const Tensor& cells,
+                      const std::optional<Tensor>& output_grad, Tensor& gates_grad, Tensor& h_grad,
+                      Tensor& c_grad, const Sizes& sizes, bool reverse, cudaStream_t stream) {
+  if constexpr (std::is_same_v<T, float>) {
+    return cuda::launch_persistent(
+        cuda::BackwardPass{data<float>(weight_hh), data<float>(activations), data<float>(cells),
+                           data<float>(output_grad), mutable_data<float>(gates_grad),
+                           mutable_data<float>(h_grad), mutable_data<float>(c_grad), sizes.steps, sizes.batch,
+                           sizes.units, reverse},
+        stream);
+  }
+  return false;
+}
+
+template <typename T>
+void backward_by_steps(const Tensor& weight_hh, const Tensor& activations, const Tensor& cells,
+                       const std::optional<Tensor>& output_grad, Tensor& gates_grad, Tensor& h_grad,
+                       Tensor& c_grad, const Sizes& sizes, bool reverse, cudaStream_t stream) {
+  const int64_t state = sizes.batch * sizes.units;
+  const T* of_output = data<T>(output_grad);
+  for (int64_t step = 0; step < sizes.steps; ++step) {
+    const int64_t t = reverse ? step : sizes.steps - 1 - step;
+    cuda::launch<T, true>(
+        {data<T>(activations) + t * 3 * state, data<T>(cells) + t * state, data<T>(h_grad),
+         of_output == nullptr ? nullptr : of_output + t * state, data<T>(c_grad),
+         mutable_data<T>(gates_grad) + t * 3 * state, mutable_data<T>(c_grad), state, sizes.units},
+        stream);
+    multiply(torch::stable::select(gates_grad, 0, t), weight_hh, h_grad);
+  }
+}
+
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> sequence_cuda(Tensor input, Tensor h0, Tensor c0,
                                                                  Tensor weight_ih, Tensor weight_hh,
                                                                  std::optional<Tensor> bias, bool reverse) {
@@ -87,7 +158,6 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> sequence_cuda(Tensor input, T
     const Launch scope(input);
     const WithoutRecording unrecorded;
     const ScalarType kept = kept_dtype(dtype);
-    const int64_t state = sizes.batch * sizes.units;
     Tensor activations = empty_of({sizes.steps, sizes.batch, 3 * sizes.units}, kept, input);
     Tensor output = empty_of({sizes.steps, sizes.batch, sizes.units}, kept, input);
     Tensor cells = empty_of({sizes.steps, sizes.batch, sizes.units}, kept, input);
@@ -100,20 +170,10 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> sequence_cuda(Tensor input, T
       bias = converted(bias, kept);
       h0 = converted(h0, kept);
       c0 = converted(c0, kept);
-      const Tensor weight = transposed(weight_hh);
-      Tensor of_hidden = empty_of({sizes.batch, 3 * sizes.units}, kept, input);
-      Tensor h = h0;
-      const T* c = data<T>(c0);
-      for (int64_t step = 0; step < sizes.steps; ++step) {
-        const int64_t t = reverse ? sizes.steps - 1 - step : step;
-        multiply(h, weight, of_hidden);
-        cuda::launch(cuda::ForwardStep<T>{data<T>(of_hidden), data<T>(bias), c,
-                                          mutable_data<T>(activations) + t * 3 * state,
-                                          mutable_data<T>(output) + t * state,
-                                          mutable_data<T>(cells) + t * state, state, sizes.units},
-                     scope.stream());
-        h = torch::stable::select(output, 0, t);
-        c = data<T>(cells) + t * state;
+      if (!forward_at_once<T>(weight_hh, bias, h0, c0, activations, output, cells, sizes, reverse,
+                              scope.stream())) {
+        forward_by_steps<T>(weight_hh, bias, h0, c0, activations, output, cells, sizes, reverse,
+                            scope.stream());
       }
     }
 
@@ -137,7 +197,6 @@ std::tuple<Tensor, Tensor, Tensor> gates_grad_cuda(Tensor activations, Tensor ce
     const Launch scope(activations);
     const WithoutRecording unrecorded;
     const ScalarType kept = kept_dtype(dtype);
-    const int64_t state = sizes.batch * sizes.units;
     Tensor gates_grad = empty_of({sizes.steps, sizes.batch, 3 * sizes.units}, kept, cells);
     Tensor h_grad = state_or_zeros(h_n_grad, sizes, kept, cells);
     Tensor c_grad = state_or_zeros(c_n_grad, sizes, kept, cells);
@@ -145,15 +204,10 @@ std::tuple<Tensor, Tensor, Tensor> gates_grad_cuda(Tensor activations, Tensor ce
     cells = converted(cells, kept);
     output_grad = converted(output_grad, kept);
     weight_hh = converted(weight_hh, kept);
-    const T* of_output = data<T>(output_grad);
-    for (int64_t step = 0; step < sizes.steps && state > 0; ++step) {
-      const int64_t t = reverse ? step : sizes.steps - 1 - step;
-      cuda::launch<T, true>(
-          {data<T>(activations) + t * 3 * state, data<T>(cells) + t * state, data<T>(h_grad),
-           of_output == nullptr ? nullptr : of_output + t * state, data<T>(c_grad),
-           mutable_data<T>(gates_grad) + t * 3 * state, mutable_data<T>(c_grad), state, sizes.units},
-          scope.stream());
-      multiply(torch::stable::select(gates_grad, 0, t), weight_hh, h_grad);
+    if (sizes.batch > 0 && !backward_at_once<T>(weight_hh, activations, cells, output_grad, gates_grad,
+                                                h_grad, c_grad, sizes, reverse, scope.stream())) {
+      backward_by_steps<T>(weight_hh, activations, cells, output_grad, gates_grad, h_grad, c_grad, sizes,
+                           reverse, scope.stream());
     }
     return std::make_tuple(converted(gates_grad, dtype), converted(h_grad, dtype), converted(c_grad, dtype));
   });

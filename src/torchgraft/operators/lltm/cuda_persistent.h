@@ -1,0 +1,43 @@
+// The recurrence of a whole sequence as one kernel, forward and back.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+namespace torchgraft::lltm::cuda {
+
+struct ForwardPass {
+  const float* weight;  // weight_hh, (3 units, units)
+  const float* bias;    // (3 units), or null
+  const float* h0;      // (batch, units)
+  const float* c0;      // (batch, units)
+  float* activations;   // (steps, batch, 3 units), in which the gates of the inputs come
+  float* output;        // (steps, batch, units)
+  float* cells;         // (steps, batch, units)
+  int64_t steps;
+  int64_t batch;
+  int64_t units;
+  bool reverse;
+};
+
+struct BackwardPass {
+  const float* weight;       // weight_hh, (3 units, units)
+  const float* activations;  // (steps, batch, 3 units)
+  const float* cells;        // (steps, batch, units)
+  const float* output_grad;  // (steps, batch, units), or null
+  float* gates_grad;         // (steps, batch, 3 units)
+  float* h_grad;             // (batch, units): of the last h, becomes that of the first
+  float* c_grad;             // (batch, units), likewise
+  int64_t steps;
+  int64_t batch;
+  int64_t units;
+  bool reverse;
+};
+
+// Launches the pass where the current device can hold it all at once, and where it is the faster way; returns
+// whether it did.
+bool launch_persistent(const ForwardPass& pass, cudaStream_t stream);
+bool launch_persistent(const BackwardPass& pass, cudaStream_t stream);
+
+}  // namespace torchgraft::lltm::cuda
