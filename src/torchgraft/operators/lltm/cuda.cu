@@ -9,7 +9,7 @@
 
 #include <tuple>
 
-#include "cuda_persistent.h"
+#include "cuda_recurrence.h"
 #include "cuda_unit.cuh"
 #include "host.h"
 
@@ -85,11 +85,18 @@ bool forward_at_once(const Tensor& weight_hh, const std::optional<Tensor>& bias,
                      const Tensor& c0, Tensor& activations, Tensor& output, Tensor& cells, const Sizes& sizes,
                      bool reverse, cudaStream_t stream) {
   if constexpr (std::is_same_v<T, float>) {
-    return cuda::launch_persistent(
-        cuda::ForwardPass{data<float>(weight_hh), data<float>(bias), data<float>(h0), data<float>(c0),
-                          mutable_data<float>(activations), mutable_data<float>(output),
-                          mutable_data<float>(cells), sizes.steps, sizes.batch, sizes.units, reverse},
-        stream);
+    const cuda::ForwardPass pass = {data<float>(weight_hh),
+                                    data<float>(bias),
+                                    data<float>(h0),
+                                    data<float>(c0),
+                                    mutable_data<float>(activations),
+                                    mutable_data<float>(output),
+                                    mutable_data<float>(cells),
+                                    sizes.steps,
+                                    sizes.batch,
+                                    sizes.units,
+                                    reverse};
+    return cuda::launch_clusters(pass, stream) || cuda::launch_grid(pass, stream);
   }
   return false;
 }
@@ -121,12 +128,18 @@ bool backward_at_once(const Tensor& weight_hh, const Tensor& activations, const 
                       const std::optional<Tensor>& output_grad, Tensor& gates_grad, Tensor& h_grad,
                       Tensor& c_grad, const Sizes& sizes, bool reverse, cudaStream_t stream) {
   if constexpr (std::is_same_v<T, float>) {
-    return cuda::launch_persistent(
-        cuda::BackwardPass{data<float>(weight_hh), data<float>(activations), data<float>(cells),
-                           data<float>(output_grad), mutable_data<float>(gates_grad),
-                           mutable_data<float>(h_grad), mutable_data<float>(c_grad), sizes.steps, sizes.batch,
-                           sizes.units, reverse},
-        stream);
+    const cuda::BackwardPass pass = {data<float>(weight_hh),
+                                     data<float>(activations),
+                                     data<float>(cells),
+                                     data<float>(output_grad),
+                                     mutable_data<float>(gates_grad),
+                                     mutable_data<float>(h_grad),
+                                     mutable_data<float>(c_grad),
+                                     sizes.steps,
+                                     sizes.batch,
+                                     sizes.units,
+                                     reverse};
+    return cuda::launch_clusters(pass, stream) || cuda::launch_grid(pass, stream);
   }
   return false;
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cuda_runtime.h>
+#include <torchgraft/checks.h>
 
 #include <cstdint>
 
@@ -35,9 +36,20 @@ struct BackwardPass {
   bool reverse;
 };
 
-// Launches the pass where the current device can hold it all at once, and where it is the faster way; returns
-// whether it did.
-bool launch_persistent(const ForwardPass& pass, cudaStream_t stream);
-bool launch_persistent(const BackwardPass& pass, cudaStream_t stream);
+inline int device_attribute(cudaDeviceAttr attribute) {
+  int device = 0;
+  int value = 0;
+  const bool known = cudaGetDevice(&device) == cudaSuccess &&
+                     cudaDeviceGetAttribute(&value, attribute, device) == cudaSuccess;
+  TORCHGRAFT_CHECK(known, "lltm: the device does not say what it can do");
+  return value;
+}
+
+// Each launches the pass where the current device can hold all of it at once, and says whether it did. In
+// clusters it is faster where both can.
+bool launch_clusters(const ForwardPass& pass, cudaStream_t stream);
+bool launch_clusters(const BackwardPass& pass, cudaStream_t stream);
+bool launch_grid(const ForwardPass& pass, cudaStream_t stream);
+bool launch_grid(const BackwardPass& pass, cudaStream_t stream);
 
 }  // namespace torchgraft::lltm::cuda
