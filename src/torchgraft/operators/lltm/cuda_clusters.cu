@@ -1,10 +1,10 @@
 // The recurrence of a whole sequence in clusters of blocks that keep weight_hh in registers, in float.
 //
 // A cluster owns some rows of the batch for all steps, and never waits for another. A block of it owns 32
-// units, a lane one of them, and a warp a sixteenth of the depth of a step's products: a thread holds what
-// weight_hh has for that, up to 96 numbers, from the first step to the last. A step is
+// units, a lane one of them, and a warp an eighth of the depth of a step's products: a thread holds what
+// weight_hh has for that, up to 192 numbers, from the first step to the last. A step is
 //
-//     forward   h of all units, L2 to shared memory -> sums of a sixteenth each -> own h, c, activations
+//     forward   h of all units, L2 to shared memory -> sums of an eighth each -> own h, c, activations
 //     back      own gradients of gates -> those of all units, L2 to shared memory -> own gradients of h
 //
 // with a barrier of the cluster, 0.2 us, where the others' results are needed. Numbers of a row are read from
@@ -24,7 +24,7 @@
 namespace torchgraft::lltm::cuda {
 namespace {
 
-constexpr int kWarps = 16;
+constexpr int kWarps = 8;
 constexpr int kBlock = 32 * kWarps;
 constexpr int kUnits = 32;
 constexpr int kMostUnits = 512;
@@ -56,7 +56,7 @@ struct Share {
   int warp;
   int unit;       // of its elements, one in each row that the warp owns
   int first_row;  // of the cluster
-  int rows;       // of the cluster; a warp owns every sixteenth
+  int rows;       // of the cluster; a warp owns every eighth
   bool has_unit;
 };
 
@@ -88,7 +88,7 @@ __device__ __forceinline__ void multiply_rows(const float (&weights)[kColumns][k
   constexpr int kPitch = kDepth * kWarps;
   // With one column two sums, so that one multiply-add need not wait for the last.
   constexpr int kChains = kColumns == 1 ? 2 : 1;
-#pragma unroll 1
+#pragma unroll 2
   for (int row = 0; row < share.rows; ++row) {
     const float* from = staged + row * kPitch + share.warp * kDepth;
     float sum[kColumns][kChains] = {};
@@ -116,8 +116,7 @@ __device__ __forceinline__ void multiply_rows(const float (&weights)[kColumns][k
 template <int kColumns>
 __device__ __forceinline__ float sum_of_warps(const float* sums, const Share& share, int row, int column) {
   float sum = 0;
-  // No further, as most registers are taken.
-#pragma unroll 4
+#pragma unroll
   for (int warp = 0; warp < kWarps; ++warp) {
     sum += sums[((warp * share.rows + row) * kColumns + column) * 32 + share.lane];
   }
@@ -199,7 +198,7 @@ __global__ void __launch_bounds__(kBlock, 1)
   }
 }
 
-// A thread holds kDepth numbers of weight_hh: a sixteenth of 3 * units.
+// A thread holds kDepth numbers of weight_hh: an eighth of 3 * units.
 template <int kDepth>
 __global__ void __launch_bounds__(kBlock, 1)
     cluster_backward(BackwardPass pass, int cluster, int cluster_rows, bool is_aligned) {
@@ -330,17 +329,17 @@ bool can_be_tried(const Pass& pass) {
 bool launch_clusters(const ForwardPass& pass, cudaStream_t stream) {
   if (!can_be_tried(pass)) return false;
   const bool aligned = pass.units % 4 == 0 && is_aligned(pass.h0, 16) && is_aligned(pass.output, 16);
-  if (pass.units <= 128) return launch(cluster_forward<8>, pass, 3, 8 * kWarps, aligned, stream);
-  if (pass.units <= 256) return launch(cluster_forward<16>, pass, 3, 16 * kWarps, aligned, stream);
-  return launch(cluster_forward<32>, pass, 3, 32 * kWarps, aligned, stream);
+  if (pass.units <= 128) return launch(cluster_forward<16>, pass, 3, 16 * kWarps, aligned, stream);
+  if (pass.units <= 256) return launch(cluster_forward<32>, pass, 3, 32 * kWarps, aligned, stream);
+  return launch(cluster_forward<64>, pass, 3, 64 * kWarps, aligned, stream);
 }
 
 bool launch_clusters(const BackwardPass& pass, cudaStream_t stream) {
   if (!can_be_tried(pass)) return false;
   const bool aligned = pass.units % 4 == 0 && is_aligned(pass.gates_grad, 16);
-  if (pass.units <= 128) return launch(cluster_backward<24>, pass, 1, 24 * kWarps, aligned, stream);
-  if (pass.units <= 256) return launch(cluster_backward<48>, pass, 1, 48 * kWarps, aligned, stream);
-  return launch(cluster_backward<96>, pass, 1, 96 * kWarps, aligned, stream);
+  if (pass.units <= 128) return launch(cluster_backward<48>, pass, 1, 48 * kWarps, aligned, stream);
+  if (pass.units <= 256) return launch(cluster_backward<96>, pass, 1, 96 * kWarps, aligned, stream);
+  return launch(cluster_backward<192>, pass, 1, 192 * kWarps, aligned, stream);
 }
 
 }  // namespace torchgraft::lltm::cuda
