@@ -2,6 +2,9 @@
 
 import copy
 import pickle
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -292,3 +295,14 @@ class TestLayer:
         layer.zero_grad()
         layer(x)[0].sum().backward()
         torch.testing.assert_close(found, {name: parameter.grad for name, parameter in layer.named_parameters()})
+
+
+@pytest.mark.parametrize("layer", ["lltm", "lstm"])
+def test_the_example_runs(layer):
+    example = Path(__file__).parent.parent / "examples/char_lltm.py"
+    small = ["--steps", "3", "--hidden-size", "8", "--batch", "2", "--length", "5", "--device", "cpu"]
+    command = [sys.executable, str(example), "--layer", layer, *small]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"{layer} on cpu: 3 steps")
+    assert "The " in done.stdout

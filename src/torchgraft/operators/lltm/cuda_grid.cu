@@ -3,8 +3,8 @@
 // A block owns kUnits units: their rows of weight_hh (forward, three gates a unit) or their columns (back)
 // lie in its shared memory from the first step to the last, 12 * units bytes a unit. A step is
 //
-//     forward   h of all units from L2 -> sums of the own gates -> own h, c, activations -> barrier of the
-//     grid back      own gradients of gates -> barrier -> those of all units from L2 -> own gradients of h
+//     forward   h of all units from L2 -> sums of the own gates -> own h, c, activations -> grid barrier
+//     back      own gradients of gates -> grid barrier -> those of all from L2 -> own gradients of h
 //
 // so that all that crosses blocks is h, or the gradients of gates, through L2. Of a step's product a warp
 // owns kRows rows of the batch, or a part of their depth where rows are few: a lane reads four numbers of
@@ -13,7 +13,9 @@
 //
 // The budget of a step, on an H200: 1.0 us for the barrier, batch * units * 4 bytes a block from L2 (times
 // three going back), 3 * batch * units**2 / blocks multiply-adds a block, of which shared memory lets it do
-// half of the peak. All blocks must be resident at once, which a cooperative launch guarantees or refuses.
+// half of the peak: 14 us for 64 rows of 1024 units. It takes 19 us forward and 17 to 23 back, as reading
+// rows from L2 and multiplying them do not overlap well with so few warps. All blocks must be resident at
+// once, which a cooperative launch guarantees or refuses.
 
 #include <cooperative_groups.h>
 
