@@ -15,6 +15,7 @@ from torchgraft.operators.depthwise_conv2d import (
     depthwise_conv2d_weight_grad,
 )
 from torchgraft.operators.linear import linear
+from torchgraft.operators.lltm import lltm, lltm_cell
 from torchgraft.operators.mul_constant import mul_constant
 from torchgraft.version import __version__
 
@@ -37,6 +38,8 @@ __all__ = [
     "graft",
     "graft_report",
     "linear",
+    "lltm",
+    "lltm_cell",
     "mul_constant",
     "native",
     "nn",

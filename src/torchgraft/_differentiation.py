@@ -19,8 +19,45 @@ def as_tuple(results: Any) -> tuple[Any, ...]:
     return tuple(results) if isinstance(results, (tuple, list)) else (results,)
 
 
+def gradient_by_reference(
+    reference: Callable[..., Any], tensor_count: int, visible: Callable[[Any], Any] = lambda results: results
+) -> Callable[..., Sequence[Tensor | None]]:
+    """A gradient formula that differentiates a reference.
+
+    Args:
+        reference: what is differentiated, of an operator's arguments.
+        tensor_count: how many tensors those begin with.
+        visible: which of the reference's results have gradients.
+    """
+
+    def gradient(
+        needs_grad: Sequence[bool],
+        output_grads: Sequence[Tensor | None],
+        saved: Sequence[Tensor],
+        *arguments: Any,
+    ) -> Sequence[Tensor | None]:
+        wanted = [i for i in range(tensor_count) if needs_grad[i]]
+
+        def of_wanted(*values: Tensor) -> tuple[Tensor, ...]:
+            replaced = list(arguments)
+            for i, value in zip(wanted, values, strict=True):
+                replaced[i] = value
+            return as_tuple(visible(reference(*replaced)))
+
+        outputs, vjp = torch.func.vjp(of_wanted, *(arguments[i] for i in wanted))[:2]
+        cotangents = tuple(
+            torch.zeros_like(output) if grad is None else grad
+            for output, grad in zip(outputs, output_grads, strict=True)
+        )
+        gradients = dict(zip(wanted, vjp(cotangents), strict=True))
+        return tuple(gradients.get(i) for i in range(tensor_count))
+
+    return gradient
+
+
 def _reference_gradient(operator: Operator) -> Callable[..., Sequence[Tensor | None]]:
     """The gradient of an operator without a formula: that of its reference."""
+    formula = gradient_by_reference(operator.reference, operator.tensor_count, operator.visible)
 
     def gradient(
         needs_grad: Sequence[bool],
@@ -29,21 +66,7 @@ def _reference_gradient(operator: Operator) -> Callable[..., Sequence[Tensor | N
         *arguments: Any,
     ) -> Sequence[Tensor | None]:
         operator.note(arguments, "it has no gradient formula")
-        wanted = [i for i in range(operator.tensor_count) if needs_grad[i]]
-
-        def of_wanted(*values: Tensor) -> tuple[Tensor, ...]:
-            replaced = list(arguments)
-            for i, value in zip(wanted, values, strict=True):
-                replaced[i] = value
-            return as_tuple(operator.visible(operator.reference(*replaced)))
-
-        outputs, vjp = torch.func.vjp(of_wanted, *(arguments[i] for i in wanted))[:2]
-        cotangents = tuple(
-            torch.zeros_like(output) if grad is None else grad
-            for output, grad in zip(outputs, output_grads, strict=True)
-        )
-        gradients = dict(zip(wanted, vjp(cotangents), strict=True))
-        return tuple(gradients.get(i) for i in range(operator.tensor_count))
+        return formula(needs_grad, output_grads, saved, *arguments)
 
     return gradient
 

@@ -11,10 +11,17 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Drawn:
-    """A tensor argument: normally distributed values of a shape, contiguous or channels_last."""
+    """A tensor argument: normally distributed values of a shape, contiguous or channels_last.
+
+    Attributes:
+        shape: of the tensor.
+        channels_last: whether a tensor of four dimensions is laid out so.
+        scale: the standard deviation. What is fed back into itself grows, error and all, unless its weights are small.
+    """
 
     shape: tuple[int, ...]
     channels_last: bool = False
+    scale: float = 1.0
 
     def make(self, device: torch.device | str, dtype: torch.dtype, generator: torch.Generator) -> Tensor:
         """The tensor, its values drawn where the generator is and rounded to the dtype; on `meta` it has none."""
@@ -25,9 +32,9 @@ class Drawn:
         if generator.device.type == device.type != "cpu":
             # A dtype of its own would take several times the memory of what may be most of a card.
             return torch.empty(self.shape, dtype=dtype, device=device, memory_format=layout).normal_(
-                generator=generator
+                std=self.scale, generator=generator
             )
-        values = torch.randn(self.shape, generator=generator, dtype=torch.float64)
+        values = self.scale * torch.randn(self.shape, generator=generator, dtype=torch.float64)
         return values.to(device, dtype).contiguous(memory_format=layout)
 
 

@@ -101,15 +101,19 @@ def export(call: Call, *, strict: bool = False, open_sizes: bool = False) -> tor
         raise Mismatch(f"torch.export fails: {in_short(error)}") from error
 
 
-def of_sizes_and_tensors(call: Call) -> tuple[Callable[..., Any], list[int]]:
+def of_sizes_and_tensors(call: Call, instead: Callable[..., Any] | None = None) -> tuple[Callable[..., Any], list[int]]:
     """The operator with only its tensors and its numbers that are sizes left to pass; and their places.
 
     Other numbers are constants, as where a layer holds them.
+
+    Args:
+        call: one of the operator.
+        instead: called in the operator's place.
     """
     fixed = call.sample.arguments
     sizes = size_arguments(call.operator)
     places = [i for i, value in enumerate(fixed) if hasattr(value, "shape") or i in sizes]
-    operator = call.operator
+    operator = instead or call.operator
 
     def function(*values: Any) -> Any:
         arguments = list(fixed)

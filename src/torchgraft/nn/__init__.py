@@ -2,5 +2,6 @@
 
 from torchgraft.nn.depthwise_conv2d import DepthwiseConv2d
 from torchgraft.nn.linear import Linear
+from torchgraft.nn.lltm import LLTM, LLTMCell
 
-__all__ = ["DepthwiseConv2d", "Linear"]
+__all__ = ["LLTM", "DepthwiseConv2d", "LLTMCell", "Linear"]

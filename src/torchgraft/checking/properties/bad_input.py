@@ -165,7 +165,8 @@ def _check_mistake(case: Case, call: Call, wrong: _Wrong) -> None:
             raise Mismatch(f"{wrong.what}: {name} gives a result without a word")
         if verdict.raised:
             raise Mismatch(f"{wrong.what}: {name} gives a result where the reference raises {verdict.raised}")
-        _expect_right(call, wrong, verdict, found, name)
+        visible = found if target is operator else operator.visible(found)
+        _expect_right(call, wrong, verdict, visible, name)
 
 
 def _ask_reference(call: Call, wrong: _Wrong) -> _Verdict:

@@ -1,0 +1,282 @@
+"""Recurrent layers of the Long-Long-Term-Memory unit."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from typing import Any, overload
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence
+
+from torchgraft.operators.lltm import lltm, lltm_cell
+
+States = tuple[Tensor, Tensor]
+
+
+class LLTMCell(torch.nn.Module):
+    """One step of the Long-Long-Term-Memory unit, computed by `torchgraft.lltm_cell`.
+
+    Used as `torch.nn.LSTMCell` is. Weights begin uniformly within 1 / sqrt(hidden_size) of zero.
+
+    Args:
+        input_size: features of the input, I.
+        hidden_size: units, S.
+        bias: whether a number a gate is added.
+        device: where the parameters are.
+        dtype: the parameters' dtype.
+
+    Attributes:
+        weight_ih: (3 * S, I), the weights of the input, gate by gate: input, output, candidate.
+        weight_hh: (3 * S, S), those of the hidden state.
+        bias: (3 * S), or None.
+    """
+
+    bias: torch.nn.Parameter | None
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        bias: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.input_size, self.hidden_size = input_size, hidden_size
+        self.weight_ih = _parameter(3 * hidden_size, input_size, device=device, dtype=dtype)
+        self.weight_hh = _parameter(3 * hidden_size, hidden_size, device=device, dtype=dtype)
+        if bias:
+            self.bias = _parameter(3 * hidden_size, device=device, dtype=dtype)
+        else:
+            self.register_parameter("bias", None)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draws all parameters anew."""
+        _reset(self, self.hidden_size)
+
+    def load_tutorial_weights(self, weights: Tensor, bias: Tensor | None = None) -> None:
+        """Takes over the parameters of the LLTM of PyTorch's tutorial on C++ extensions.
+
+        Args:
+            weights: (3 * S, S + I), of which the first S columns belong to the hidden state.
+            bias: (3 * S), with one dimension or as a row; None where this cell has none.
+
+        Raises:
+            ValueError: sizes that are not this cell's, or a bias where it has none.
+        """
+        expected = (3 * self.hidden_size, self.hidden_size + self.input_size)
+        if tuple(weights.shape) != expected:
+            raise ValueError(f"load_tutorial_weights: weights must be {expected}, got {tuple(weights.shape)}")
+        if (bias is None) != (self.bias is None):
+            raise ValueError("load_tutorial_weights: this cell has a bias or has none, and so must what it loads")
+        if bias is not None and bias.numel() != expected[0]:
+            raise ValueError(f"load_tutorial_weights: bias must be ({expected[0]},), got {tuple(bias.shape)}")
+        with torch.no_grad():
+            self.weight_hh.copy_(weights[:, : self.hidden_size])
+            self.weight_ih.copy_(weights[:, self.hidden_size :])
+            if bias is not None and self.bias is not None:
+                self.bias.copy_(bias.reshape(-1))
+
+    def forward(self, input: Tensor, hx: States | None = None) -> States:
+        """Takes a step.
+
+        Args:
+            input: (B, I) or (I).
+            hx: (h, c), each (B, S) or (S); zeros where it is None.
+
+        Returns:
+            (h', c').
+
+        Raises:
+            ValueError: an input of neither one nor two dimensions, or sizes that do not fit.
+        """
+        if input.dim() not in (1, 2):
+            raise ValueError(
+                f"LLTMCell: input must be (B, {self.input_size}) or ({self.input_size},), got {tuple(input.shape)}"
+            )
+        rows = input.unsqueeze(0) if input.dim() == 1 else input
+        if hx is None:
+            h = c = rows.new_zeros(rows.shape[0], self.hidden_size)
+        else:
+            h, c = (state.unsqueeze(0) for state in hx) if input.dim() == 1 else hx
+        h, c = lltm_cell(rows, h, c, self.weight_ih, self.weight_hh, self.bias)
+        return (h.squeeze(0), c.squeeze(0)) if input.dim() == 1 else (h, c)
+
+    def extra_repr(self) -> str:
+        """Sizes, and what is not as usual."""
+        return f"{self.input_size}, {self.hidden_size}" + ("" if self.bias is not None else ", bias=False")
+
+
+class LLTM(torch.nn.Module):
+    """Layers of the Long-Long-Term-Memory unit over whole sequences, computed by `torchgraft.lltm`.
+
+    Used as `torch.nn.LSTM` is, and with parameters named as there, except that a layer has one bias. Weights begin
+    uniformly within 1 / sqrt(hidden_size) of zero.
+
+    Args:
+        input_size: features of the input, I.
+        hidden_size: units, S.
+        num_layers: layers, L, each of which reads what the one before put out.
+        bias: whether a number a gate is added.
+        batch_first: whether inputs and outputs are (B, T, ...), not (T, B, ...).
+        dropout: the probability with which an output of any layer but the last becomes zero in training.
+        bidirectional: whether each layer runs backwards, too; D is 2 then, and 1 otherwise.
+        device: where the parameters are.
+        dtype: the parameters' dtype.
+
+    Raises:
+        ValueError: sizes that are not positive, or a dropout that is no probability.
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        for name, size in (("input_size", input_size), ("hidden_size", hidden_size), ("num_layers", num_layers)):
+            if size <= 0:
+                raise ValueError(f"LLTM: {name} must be positive, got {size}")
+        if isinstance(dropout, bool) or not 0 <= dropout <= 1:
+            raise ValueError(f"LLTM: dropout must be a probability, got {dropout}")
+        if dropout > 0 and num_layers == 1:
+            warnings.warn(
+                "LLTM: dropout is applied after all layers but the last, so with one layer it does nothing",
+                stacklevel=2,
+            )
+        self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
+        self.bias, self.batch_first, self.dropout = bias, batch_first, float(dropout)
+        self.bidirectional = bidirectional
+        for layer in range(num_layers):
+            features = input_size if layer == 0 else hidden_size * self._directions
+            for suffix in self._suffixes(layer):
+                kind: dict[str, Any] = {"device": device, "dtype": dtype}
+                self.register_parameter(f"weight_ih{suffix}", _parameter(3 * hidden_size, features, **kind))
+                self.register_parameter(f"weight_hh{suffix}", _parameter(3 * hidden_size, hidden_size, **kind))
+                if bias:
+                    self.register_parameter(f"bias{suffix}", _parameter(3 * hidden_size, **kind))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draws all parameters anew."""
+        _reset(self, self.hidden_size)
+
+    @property
+    def all_weights(self) -> list[list[torch.nn.Parameter]]:
+        """The parameters of each layer and direction."""
+        return [
+            [each for each in self._weights(suffix) if each is not None]
+            for layer in range(self.num_layers)
+            for suffix in self._suffixes(layer)
+        ]
+
+    @property
+    def _directions(self) -> int:
+        return 2 if self.bidirectional else 1
+
+    def _suffixes(self, layer: int) -> list[str]:
+        return [f"_l{layer}", f"_l{layer}_reverse"][: self._directions]
+
+    def _weights(self, suffix: str) -> tuple[Any, Any, Any]:
+        bias = getattr(self, f"bias{suffix}") if self.bias else None
+        return getattr(self, f"weight_ih{suffix}"), getattr(self, f"weight_hh{suffix}"), bias
+
+    @overload
+    def forward(self, input: Tensor, hx: States | None = None) -> tuple[Tensor, States]: ...
+
+    @overload
+    def forward(self, input: PackedSequence, hx: States | None = None) -> tuple[PackedSequence, States]: ...
+
+    def forward(
+        self, input: Tensor | PackedSequence, hx: States | None = None
+    ) -> tuple[Tensor | PackedSequence, States]:
+        """Runs over sequences.
+
+        Args:
+            input: (T, B, I), with batch_first (B, T, I), without a batch (T, I), or a PackedSequence.
+            hx: (h_0, c_0), each (L * D, B, S), or (L * D, S) without a batch; zeros where it is None.
+
+        Returns:
+            (output, (h_n, c_n)): output as input, with S * D features; the states as hx.
+
+        Raises:
+            ValueError: sizes that do not fit.
+        """
+        if isinstance(input, PackedSequence):
+            return self._forward_packed(input, hx)
+        if input.dim() not in (2, 3):
+            raise ValueError(f"LLTM: input must have two or three dimensions, got {tuple(input.shape)}")
+        batched = input.dim() == 3
+        if not batched:
+            input = input.unsqueeze(1)
+            hx = None if hx is None else tuple(state.unsqueeze(1) for state in hx)  # type: ignore[assignment]
+        elif self.batch_first:
+            input = input.transpose(0, 1)
+        output, h_n, c_n = self._run(input, self._states(hx, input, input.shape[1]), None)
+        if not batched:
+            return output.squeeze(1), (h_n.squeeze(1), c_n.squeeze(1))
+        return output.transpose(0, 1) if self.batch_first else output, (h_n, c_n)
+
+    def _forward_packed(self, input: PackedSequence, hx: States | None) -> tuple[PackedSequence, States]:
+        batch = int(input.batch_sizes[0])
+        h_0, c_0 = self._states(hx, input.data, batch)
+        if hx is not None and input.sorted_indices is not None:
+            h_0, c_0 = (state.index_select(1, input.sorted_indices) for state in (h_0, c_0))
+        output, h_n, c_n = self._run(input.data, (h_0, c_0), input.batch_sizes)
+        if input.unsorted_indices is not None:
+            h_n, c_n = (state.index_select(1, input.unsorted_indices) for state in (h_n, c_n))
+        packed = PackedSequence(output, input.batch_sizes, input.sorted_indices, input.unsorted_indices)
+        return packed, (h_n, c_n)
+
+    def _states(self, hx: States | None, like: Tensor, batch: int) -> States:
+        expected = (self.num_layers * self._directions, batch, self.hidden_size)
+        if hx is None:
+            zeros = like.new_zeros(expected)
+            return zeros, zeros
+        for name, state in zip(("h_0", "c_0"), hx, strict=True):
+            if tuple(state.shape) != expected:
+                raise ValueError(f"LLTM: {name} must be {expected}, got {tuple(state.shape)}")
+        return hx
+
+    def _run(self, values: Tensor, states: States, batch_sizes: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """All layers: what the last puts out, and the last states of every layer and direction."""
+        last_h, last_c = [], []
+        for layer in range(self.num_layers):
+            outputs = []
+            for direction, suffix in enumerate(self._suffixes(layer)):
+                place = layer * self._directions + direction
+                h_0, c_0 = (state[place] for state in states)
+                output, h_n, c_n = lltm(values, h_0, c_0, *self._weights(suffix), batch_sizes, direction == 1)
+                outputs.append(output)
+                last_h.append(h_n)
+                last_c.append(c_n)
+            values = outputs[0] if len(outputs) == 1 else torch.cat(outputs, -1)
+            if self.dropout > 0 and layer < self.num_layers - 1:
+                values = torch.nn.functional.dropout(values, self.dropout, self.training)
+        return values, torch.stack(last_h), torch.stack(last_c)
+
+    def extra_repr(self) -> str:
+        """Sizes, and what is not as usual."""
+        usual = {"num_layers": 1, "bias": True, "batch_first": False, "dropout": 0.0, "bidirectional": False}
+        others = [f"{name}={getattr(self, name)}" for name, value in usual.items() if getattr(self, name) != value]
+        return ", ".join([str(self.input_size), str(self.hidden_size), *others])
+
+
+def _parameter(*size: int, device: torch.device | str | None, dtype: torch.dtype | None) -> torch.nn.Parameter:
+    return torch.nn.Parameter(torch.empty(size, device=device, dtype=dtype))
+
+
+def _reset(layer: torch.nn.Module, hidden_size: int) -> None:
+    bound = 1 / math.sqrt(hidden_size)
+    for parameter in layer.parameters(recurse=False):
+        torch.nn.init.uniform_(parameter, -bound, bound)

@@ -1,0 +1,174 @@
+// Host functions of lltm on CPU.
+
+#include <torchgraft/cpu.h>
+#include <torchgraft/dispatch.h>
+#include <torchgraft/registration.h>
+
+#include <tuple>
+
+#include "cpu_kernels.h"
+#include "host.h"
+
+namespace torchgraft::lltm {
+namespace {
+
+// A thread is worth waking for so many units of a step, and for so many multiplications.
+constexpr int64_t kUnitsGrain = 4096;
+constexpr int64_t kProductsGrain = 1 << 18;
+
+std::tuple<Tensor, Tensor, Tensor> cell_cpu(Tensor input, Tensor h, Tensor c, Tensor weight_ih,
+                                            Tensor weight_hh, std::optional<Tensor> bias) {
+  const Sizes sizes = check_arguments(input, h, c, weight_ih, weight_hh, bias, false);
+  const ScalarType dtype = input.scalar_type();
+  return dispatch_kept(dtype, "lltm_cell", [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    const WithoutRecording scope;
+    const ScalarType kept = kept_dtype(dtype);
+    Tensor activations = empty_of({sizes.batch, 3 * sizes.units}, kept, input);
+    Tensor of_hidden = empty_of({sizes.batch, 3 * sizes.units}, kept, input);
+    Tensor h_after = empty_of({sizes.batch, sizes.units}, kept, input);
+    Tensor c_after = empty_of({sizes.batch, sizes.units}, kept, input);
+    if (sizes.batch > 0) {
+      multiply(converted(input, kept), transposed(converted(weight_ih, kept)), activations);
+      multiply(converted(h, kept), transposed(converted(weight_hh, kept)), of_hidden);
+    }
+
+    c = converted(c, kept);
+    bias = converted(bias, kept);
+    const cpu::CellForward<T> pass = {data<T>(of_hidden),
+                                      data<T>(bias),
+                                      data<T>(c),
+                                      mutable_data<T>(activations),
+                                      mutable_data<T>(h_after),
+                                      mutable_data<T>(c_after),
+                                      sizes.units};
+    parallel_for(0, sizes.batch, std::max<int64_t>(1, kUnitsGrain / sizes.units),
+                 [&](int64_t begin, int64_t end) { cpu::cell_forward(pass, begin, end); });
+    return std::make_tuple(converted(h_after, dtype), converted(c_after, dtype), activations);
+  });
+}
+
+std::tuple<Tensor, Tensor> cell_gates_grad_cpu(Tensor activations, Tensor c, std::optional<Tensor> h_grad,
+                                               std::optional<Tensor> c_grad) {
+  const Sizes sizes = check_cell_gates_grad(activations, c, h_grad, c_grad);
+  const ScalarType dtype = activations.scalar_type();
+  return dispatch_kept(dtype, "lltm_cell_gates_grad", [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    const WithoutRecording scope;
+    const ScalarType kept = kept_dtype(dtype);
+    Tensor gates_grad = empty_of({sizes.batch, 3 * sizes.units}, kept, c);
+    Tensor c_before_grad = empty_of({sizes.batch, sizes.units}, kept, c);
+    activations = converted(activations, kept);
+    c = converted(c, kept);
+    h_grad = converted(h_grad, kept);
+    c_grad = converted(c_grad, kept);
+    const cpu::CellBackward<T> pass = {data<T>(activations),
+                                       data<T>(c),
+                                       data<T>(h_grad),
+                                       data<T>(c_grad),
+                                       mutable_data<T>(gates_grad),
+                                       mutable_data<T>(c_before_grad),
+                                       sizes.units};
+    parallel_for(0, sizes.batch, std::max<int64_t>(1, kUnitsGrain / std::max<int64_t>(1, sizes.units)),
+                 [&](int64_t begin, int64_t end) { cpu::cell_backward(pass, begin, end); });
+    return std::make_tuple(converted(gates_grad, dtype), converted(c_before_grad, dtype));
+  });
+}
+
+// Rows of the batch that are worth a thread.
+int64_t rows_grain(const Sizes& sizes) {
+  const int64_t products = 3 * sizes.steps * sizes.units * sizes.units;
+  return std::max<int64_t>(1, kProductsGrain / products);
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> sequence_cpu(Tensor input, Tensor h0, Tensor c0,
+                                                                Tensor weight_ih, Tensor weight_hh,
+                                                                std::optional<Tensor> bias, bool reverse) {
+  const Sizes sizes = check_arguments(input, h0, c0, weight_ih, weight_hh, bias, true);
+  const ScalarType dtype = input.scalar_type();
+  return dispatch_kept(dtype, "lltm", [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    const WithoutRecording scope;
+    const ScalarType kept = kept_dtype(dtype);
+    Tensor activations = empty_of({sizes.steps, sizes.batch, 3 * sizes.units}, kept, input);
+    Tensor output = empty_of({sizes.steps, sizes.batch, sizes.units}, kept, input);
+    Tensor cells = empty_of({sizes.steps, sizes.batch, sizes.units}, kept, input);
+    Tensor packed = empty_of({cpu::packed_count<T>(sizes.units)}, kept, input);
+    if (sizes.batch > 0) {
+      Tensor gates = torch::stable::view(activations, {sizes.rows(), 3 * sizes.units});
+      const Tensor rows = torch::stable::view(converted(input, kept), {sizes.rows(), sizes.features});
+      multiply(rows, transposed(converted(weight_ih, kept)), gates);
+    }
+
+    weight_hh = converted(weight_hh, kept);
+    bias = converted(bias, kept);
+    h0 = converted(h0, kept);
+    c0 = converted(c0, kept);
+    cpu::pack_forward(data<T>(weight_hh), mutable_data<T>(packed), sizes.units);
+    const cpu::SequenceForward<T> pass = {data<T>(packed),
+                                          data<T>(bias),
+                                          data<T>(h0),
+                                          data<T>(c0),
+                                          mutable_data<T>(activations),
+                                          mutable_data<T>(output),
+                                          mutable_data<T>(cells),
+                                          sizes.steps,
+                                          sizes.batch,
+                                          sizes.units,
+                                          reverse};
+    parallel_for(0, sizes.batch, rows_grain(sizes),
+                 [&](int64_t begin, int64_t end) { cpu::sequence_forward(pass, begin, end); });
+
+    const int64_t last = reverse ? 0 : sizes.steps - 1;
+    Tensor h_n = empty_of({sizes.batch, sizes.units}, dtype, input);
+    Tensor c_n = empty_of({sizes.batch, sizes.units}, dtype, input);
+    torch::stable::copy_(h_n, torch::stable::select(output, 0, last));
+    torch::stable::copy_(c_n, torch::stable::select(cells, 0, last));
+    return std::make_tuple(converted(output, dtype), h_n, c_n, activations, cells);
+  });
+}
+
+std::tuple<Tensor, Tensor, Tensor> gates_grad_cpu(Tensor activations, Tensor cells, Tensor weight_hh,
+                                                  std::optional<Tensor> output_grad,
+                                                  std::optional<Tensor> h_n_grad,
+                                                  std::optional<Tensor> c_n_grad, bool reverse) {
+  const Sizes sizes = check_gates_grad(activations, cells, weight_hh, output_grad, h_n_grad, c_n_grad);
+  const ScalarType dtype = activations.scalar_type();
+  return dispatch_kept(dtype, "lltm_gates_grad", [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    const WithoutRecording scope;
+    const ScalarType kept = kept_dtype(dtype);
+    Tensor gates_grad = empty_of({sizes.steps, sizes.batch, 3 * sizes.units}, kept, cells);
+    Tensor h_grad = state_or_zeros(h_n_grad, sizes, kept, cells);
+    Tensor c_grad = state_or_zeros(c_n_grad, sizes, kept, cells);
+    Tensor packed = empty_of({cpu::packed_count<T>(sizes.units)}, kept, cells);
+    activations = converted(activations, kept);
+    cells = converted(cells, kept);
+    output_grad = converted(output_grad, kept);
+    weight_hh = converted(weight_hh, kept);
+    cpu::pack_backward(data<T>(weight_hh), mutable_data<T>(packed), sizes.units);
+    const cpu::SequenceBackward<T> pass = {data<T>(packed),
+                                           data<T>(activations),
+                                           data<T>(cells),
+                                           data<T>(output_grad),
+                                           mutable_data<T>(gates_grad),
+                                           mutable_data<T>(h_grad),
+                                           mutable_data<T>(c_grad),
+                                           sizes.steps,
+                                           sizes.batch,
+                                           sizes.units,
+                                           reverse};
+    parallel_for(0, sizes.batch, rows_grain(sizes),
+                 [&](int64_t begin, int64_t end) { cpu::sequence_backward(pass, begin, end); });
+    return std::make_tuple(converted(gates_grad, dtype), converted(h_grad, dtype), converted(c_grad, dtype));
+  });
+}
+
+}  // namespace
+
+TORCHGRAFT_KERNEL(torchgraft, CPU, lltm_cell, cell_cpu)
+TORCHGRAFT_KERNEL(torchgraft, CPU, lltm_cell_gates_grad, cell_gates_grad_cpu)
+TORCHGRAFT_KERNEL(torchgraft, CPU, lltm, sequence_cpu)
+TORCHGRAFT_KERNEL(torchgraft, CPU, lltm_gates_grad, gates_grad_cpu)
+
+}  // namespace torchgraft::lltm

@@ -1,0 +1,236 @@
+// Host functions of lltm on CUDA.
+//
+// A cell is two products of PyTorch's and one elementwise kernel. A sequence is one product for the inputs of
+// all steps and then one kernel for all of the recurrence; or, in double and where the device cannot hold
+// weight_hh on chip, one product and one elementwise kernel a step. Nothing waits for the host, so a CUDA
+// graph can hold either.
+
+#include <torchgraft/registration.h>
+
+#include <tuple>
+
+#include "cuda_recurrence.h"
+#include "cuda_unit.cuh"
+#include "host.h"
+
+namespace torchgraft::lltm {
+namespace {
+
+// result = left @ right, with a result of float for factors of two bytes.
+void multiply_kept(const Tensor& left, const Tensor& right, Tensor& result) {
+  if (left.scalar_type() == result.scalar_type()) {
+    multiply(left, right, result);
+    return;
+  }
+  using torch::stable::detail::from;
+  std::array<StableIValue, 4> stack = {from(left), from(right), from(result.scalar_type()), from(result)};
+  TORCH_ERROR_CODE_CHECK(torch_call_dispatcher("aten::mm", "dtype_out", stack.data(), TORCH_ABI_VERSION));
+  torch::stable::detail::to<Tensor>(stack[0]);
+}
+
+std::tuple<Tensor, Tensor, Tensor> cell_cuda(Tensor input, Tensor h, Tensor c, Tensor weight_ih,
+                                             Tensor weight_hh, std::optional<Tensor> bias) {
+  const Sizes sizes = check_arguments(input, h, c, weight_ih, weight_hh, bias, false);
+  const ScalarType dtype = input.scalar_type();
+  return dispatch_floating(dtype, "lltm_cell", [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    using Kept = accumulate_t<T>;
+    const Launch scope(input);
+    const WithoutRecording unrecorded;
+    const ScalarType kept = kept_dtype(dtype);
+    Tensor activations = empty_of({sizes.batch, 3 * sizes.units}, kept, input);
+    Tensor of_hidden = empty_of({sizes.batch, 3 * sizes.units}, kept, input);
+    Tensor h_after = empty_of({sizes.batch, sizes.units}, dtype, input);
+    Tensor c_after = empty_of({sizes.batch, sizes.units}, dtype, input);
+    if (sizes.batch > 0) {
+      multiply_kept(to_contiguous(input), transposed(to_contiguous(weight_ih)), activations);
+      multiply_kept(to_contiguous(h), transposed(to_contiguous(weight_hh)), of_hidden);
+    }
+
+    c = to_contiguous(c);
+    bias = converted(bias, dtype);
+    cuda::launch(cuda::ForwardStep<T>{data<Kept>(of_hidden), data<T>(bias), data<T>(c),
+                                      mutable_data<Kept>(activations), mutable_data<T>(h_after),
+                                      mutable_data<T>(c_after), sizes.batch * sizes.units, sizes.units},
+                 scope.stream());
+    return std::make_tuple(h_after, c_after, activations);
+  });
+}
+
+std::tuple<Tensor, Tensor> cell_gates_grad_cuda(Tensor activations, Tensor c, std::optional<Tensor> h_grad,
+                                                std::optional<Tensor> c_grad) {
+  const Sizes sizes = check_cell_gates_grad(activations, c, h_grad, c_grad);
+  const ScalarType dtype = activations.scalar_type();
+  return dispatch_floating(dtype, "lltm_cell_gates_grad", [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    const Launch scope(activations);
+    const WithoutRecording unrecorded;
+    Tensor gates_grad = empty_of({sizes.batch, 3 * sizes.units}, dtype, c);
+    Tensor c_before_grad = empty_of({sizes.batch, sizes.units}, dtype, c);
+    activations = to_contiguous(activations);
+    c = to_contiguous(c);
+    h_grad = converted(h_grad, dtype);
+    c_grad = converted(c_grad, dtype);
+    cuda::launch<T, false>(
+        {data<T>(activations), data<T>(c), data<T>(h_grad), nullptr, data<T>(c_grad),
+         mutable_data<T>(gates_grad), mutable_data<T>(c_before_grad), sizes.batch * sizes.units, sizes.units},
+        scope.stream());
+    return std::make_tuple(gates_grad, c_before_grad);
+  });
+}
+
+// The recurrence over all steps, in one kernel; whether there is one for it.
+template <typename T>
+bool forward_at_once(const Tensor& weight_hh, const std::optional<Tensor>& bias, const Tensor& h0,
+                     const Tensor& c0, Tensor& activations, Tensor& output, Tensor& cells, const Sizes& sizes,
+                     bool reverse, cudaStream_t stream) {
+  if constexpr (std::is_same_v<T, float>) {
+    const cuda::ForwardPass pass = {data<float>(weight_hh),
+                                    data<float>(bias),
+                                    data<float>(h0),
+                                    data<float>(c0),
+                                    mutable_data<float>(activations),
+                                    mutable_data<float>(output),
+                                    mutable_data<float>(cells),
+                                    sizes.steps,
+                                    sizes.batch,
+                                    sizes.units,
+                                    reverse};
+    return cuda::launch_clusters(pass, stream) || cuda::launch_grid(pass, stream);
+  }
+  return false;
+}
+
+template <typename T>
+void forward_by_steps(const Tensor& weight_hh, const std::optional<Tensor>& bias, const Tensor& h0,
+                      const Tensor& c0, Tensor& activations, Tensor& output, Tensor& cells,
+                      const Sizes& sizes, bool reverse, cudaStream_t stream) {
+  const int64_t state = sizes.batch * sizes.units;
+  const Tensor weight = transposed(weight_hh);
+  Tensor of_hidden = empty_of({sizes.batch, 3 * sizes.units}, weight_hh.scalar_type(), weight_hh);
+  Tensor h = h0;
+  const T* c = data<T>(c0);
+  for (int64_t step = 0; step < sizes.steps; ++step) {
+    const int64_t t = reverse ? sizes.steps - 1 - step : step;
+    multiply(h, weight, of_hidden);
+    cuda::launch(cuda::ForwardStep<T>{data<T>(of_hidden), data<T>(bias), c,
+                                      mutable_data<T>(activations) + t * 3 * state,
+                                      mutable_data<T>(output) + t * state, mutable_data<T>(cells) + t * state,
+                                      state, sizes.units},
+                 stream);
+    h = torch::stable::select(output, 0, t);
+    c = data<T>(cells) + t * state;
+  }
+}
+
+template <typename T>
+bool backward_at_once(const Tensor& weight_hh, const Tensor& activations, const Tensor& cells,
+                      const std::optional<Tensor>& output_grad, Tensor& gates_grad, Tensor& h_grad,
+                      Tensor& c_grad, const Sizes& sizes, bool reverse, cudaStream_t stream) {
+  if constexpr (std::is_same_v<T, float>) {
+    const cuda::BackwardPass pass = {data<float>(weight_hh),
+                                     data<float>(activations),
+                                     data<float>(cells),
+                                     data<float>(output_grad),
+                                     mutable_data<float>(gates_grad),
+                                     mutable_data<float>(h_grad),
+                                     mutable_data<float>(c_grad),
+                                     sizes.steps,
+                                     sizes.batch,
+                                     sizes.units,
+                                     reverse};
+    return cuda::launch_clusters(pass, stream) || cuda::launch_grid(pass, stream);
+  }
+  return false;
+}
+
+template <typename T>
+void backward_by_steps(const Tensor& weight_hh, const Tensor& activations, const Tensor& cells,
+                       const std::optional<Tensor>& output_grad, Tensor& gates_grad, Tensor& h_grad,
+                       Tensor& c_grad, const Sizes& sizes, bool reverse, cudaStream_t stream) {
+  const int64_t state = sizes.batch * sizes.units;
+  const T* of_output = data<T>(output_grad);
+  for (int64_t step = 0; step < sizes.steps; ++step) {
+    const int64_t t = reverse ? step : sizes.steps - 1 - step;
+    cuda::launch<T, true>(
+        {data<T>(activations) + t * 3 * state, data<T>(cells) + t * state, data<T>(h_grad),
+         of_output == nullptr ? nullptr : of_output + t * state, data<T>(c_grad),
+         mutable_data<T>(gates_grad) + t * 3 * state, mutable_data<T>(c_grad), state, sizes.units},
+        stream);
+    multiply(torch::stable::select(gates_grad, 0, t), weight_hh, h_grad);
+  }
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> sequence_cuda(Tensor input, Tensor h0, Tensor c0,
+                                                                 Tensor weight_ih, Tensor weight_hh,
+                                                                 std::optional<Tensor> bias, bool reverse) {
+  const Sizes sizes = check_arguments(input, h0, c0, weight_ih, weight_hh, bias, true);
+  const ScalarType dtype = input.scalar_type();
+  return dispatch_kept(dtype, "lltm", [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    const Launch scope(input);
+    const WithoutRecording unrecorded;
+    const ScalarType kept = kept_dtype(dtype);
+    Tensor activations = empty_of({sizes.steps, sizes.batch, 3 * sizes.units}, kept, input);
+    Tensor output = empty_of({sizes.steps, sizes.batch, sizes.units}, kept, input);
+    Tensor cells = empty_of({sizes.steps, sizes.batch, sizes.units}, kept, input);
+    if (sizes.batch > 0) {
+      Tensor gates = torch::stable::view(activations, {sizes.rows(), 3 * sizes.units});
+      const Tensor rows = torch::stable::view(to_contiguous(input), {sizes.rows(), sizes.features});
+      multiply_kept(rows, transposed(to_contiguous(weight_ih)), gates);
+
+      weight_hh = converted(weight_hh, kept);
+      bias = converted(bias, kept);
+      h0 = converted(h0, kept);
+      c0 = converted(c0, kept);
+      if (!forward_at_once<T>(weight_hh, bias, h0, c0, activations, output, cells, sizes, reverse,
+                              scope.stream())) {
+        forward_by_steps<T>(weight_hh, bias, h0, c0, activations, output, cells, sizes, reverse,
+                            scope.stream());
+      }
+    }
+
+    const int64_t last = reverse ? 0 : sizes.steps - 1;
+    Tensor h_n = empty_of({sizes.batch, sizes.units}, dtype, input);
+    Tensor c_n = empty_of({sizes.batch, sizes.units}, dtype, input);
+    torch::stable::copy_(h_n, torch::stable::select(output, 0, last));
+    torch::stable::copy_(c_n, torch::stable::select(cells, 0, last));
+    return std::make_tuple(converted(output, dtype), h_n, c_n, activations, cells);
+  });
+}
+
+std::tuple<Tensor, Tensor, Tensor> gates_grad_cuda(Tensor activations, Tensor cells, Tensor weight_hh,
+                                                   std::optional<Tensor> output_grad,
+                                                   std::optional<Tensor> h_n_grad,
+                                                   std::optional<Tensor> c_n_grad, bool reverse) {
+  const Sizes sizes = check_gates_grad(activations, cells, weight_hh, output_grad, h_n_grad, c_n_grad);
+  const ScalarType dtype = activations.scalar_type();
+  return dispatch_kept(dtype, "lltm_gates_grad", [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    const Launch scope(activations);
+    const WithoutRecording unrecorded;
+    const ScalarType kept = kept_dtype(dtype);
+    Tensor gates_grad = empty_of({sizes.steps, sizes.batch, 3 * sizes.units}, kept, cells);
+    Tensor h_grad = state_or_zeros(h_n_grad, sizes, kept, cells);
+    Tensor c_grad = state_or_zeros(c_n_grad, sizes, kept, cells);
+    activations = converted(activations, kept);
+    cells = converted(cells, kept);
+    output_grad = converted(output_grad, kept);
+    weight_hh = converted(weight_hh, kept);
+    if (sizes.batch > 0 && !backward_at_once<T>(weight_hh, activations, cells, output_grad, gates_grad,
+                                                h_grad, c_grad, sizes, reverse, scope.stream())) {
+      backward_by_steps<T>(weight_hh, activations, cells, output_grad, gates_grad, h_grad, c_grad, sizes,
+                           reverse, scope.stream());
+    }
+    return std::make_tuple(converted(gates_grad, dtype), converted(h_grad, dtype), converted(c_grad, dtype));
+  });
+}
+
+}  // namespace
+
+TORCHGRAFT_KERNEL(torchgraft, CUDA, lltm_cell, cell_cuda)
+TORCHGRAFT_KERNEL(torchgraft, CUDA, lltm_cell_gates_grad, cell_gates_grad_cuda)
+TORCHGRAFT_KERNEL(torchgraft, CUDA, lltm, sequence_cuda)
+TORCHGRAFT_KERNEL(torchgraft, CUDA, lltm_gates_grad, gates_grad_cuda)
+
+}  // namespace torchgraft::lltm

@@ -1,0 +1,340 @@
+// The recurrence of a whole sequence on the whole grid, with weight_hh in shared memory, in float.
+//
+// A block owns kUnits units: their rows of weight_hh (forward, three gates a unit) or their columns (back)
+// lie in its shared memory from the first step to the last, 12 * units bytes a unit. A step is
+//
+//     forward   h of all units from L2 -> sums of the own gates -> own h, c, activations -> grid barrier
+//     back      own gradients of gates -> grid barrier -> those of all from L2 -> own gradients of h
+//
+// so that all that crosses blocks is h, or the gradients of gates, through L2. Of a step's product a warp
+// owns kRows rows of the batch, or a part of their depth where rows are few: a lane reads four numbers of
+// each row and multiplies them with as many of each column from shared memory, each of which serves all kRows
+// rows. Lanes then add up what they have, in a fixed order, and a thread an element computes the unit.
+//
+// The budget of a step, on an H200: 1.0 us for the barrier, batch * units * 4 bytes a block from L2 (times
+// three going back), 3 * batch * units**2 / blocks multiply-adds a block, of which shared memory lets it do
+// half of the peak: 14 us for 64 rows of 1024 units. It takes 19 us forward and 17 to 23 back, as reading
+// rows from L2 and multiplying them do not overlap well with so few warps. All blocks must be resident at
+// once, which a cooperative launch guarantees or refuses.
+
+#include <cooperative_groups.h>
+
+#include <algorithm>
+
+#include "cuda_recurrence.h"
+#include "cuda_unit.cuh"
+
+namespace torchgraft::lltm::cuda {
+namespace {
+
+constexpr int kWarps = 16;
+constexpr int kBlock = 32 * kWarps;
+// More multiply-adds a step than this, and PyTorch's products win by more than a launch a step costs.
+constexpr int64_t kMostProducts = int64_t{1} << 28;
+
+// Rows of the batch that a warp multiplies at a time, for so many columns: the sums must stay in registers.
+template <int kColumns>
+inline constexpr int kRowsFor = kColumns <= 4    ? 8
+                                : kColumns <= 12 ? 4
+                                                 : 2;
+
+__host__ __device__ inline int padded_depth(int depth) { return (depth + 127) / 128 * 128; }
+
+// How many warps share the depth of a row.
+__host__ __device__ inline int parts_of(int batch, int rows) {
+  const int groups = (batch + rows - 1) / rows;
+  int parts = 1;
+  while (parts * 2 * groups <= kWarps) parts *= 2;
+  return parts;
+}
+
+// The sum of every value over the lanes of a warp: lanes exchange halves of what they hold as long as there
+// are halves. Value `first + i` ends in values[i] of the lane, for i below what is returned; where `is_owner`
+// is false another lane has the same.
+template <int kCount, int kOffset>
+__device__ __forceinline__ void add_lanes(float* values, int lane, int& first, bool& is_owner) {
+  if constexpr (kOffset > 0) {
+    if constexpr (kCount % 2 == 0) {
+      constexpr int kHalf = kCount / 2;
+      const bool upper = (lane & kOffset) != 0;
+#pragma unroll
+      for (int i = 0; i < kHalf; ++i) {
+        const float given = upper ? values[i] : values[i + kHalf];
+        const float kept = upper ? values[i + kHalf] : values[i];
+        values[i] = kept + __shfl_xor_sync(0xffffffffu, given, kOffset);
+      }
+      if (upper) first += kHalf;
+      add_lanes<kHalf, kOffset / 2>(values, lane, first, is_owner);
+    } else {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) values[i] += __shfl_xor_sync(0xffffffffu, values[i], kOffset);
+      is_owner = is_owner && (lane & kOffset) == 0;
+      add_lanes<kCount, kOffset / 2>(values, lane, first, is_owner);
+    }
+  }
+}
+
+template <int kCount, int kOffset = 16>
+constexpr int left_after() {
+  if constexpr (kOffset == 0) {
+    return kCount;
+  } else if constexpr (kCount % 2 == 0) {
+    return left_after<kCount / 2, kOffset / 2>();
+  } else {
+    return left_after<kCount, kOffset / 2>();
+  }
+}
+
+// Four numbers of a row, from L2: other blocks write them while this kernel runs.
+template <bool kWhole>
+__device__ __forceinline__ float4 load_four(const float* row, int k, int depth) {
+  if constexpr (kWhole) {
+    return k < depth ? __ldcg(reinterpret_cast<const float4*>(row + k)) : float4{};
+  } else {
+    float4 four = {};
+    if (k < depth) four.x = __ldcg(row + k);
+    if (k + 1 < depth) four.y = __ldcg(row + k + 1);
+    if (k + 2 < depth) four.z = __ldcg(row + k + 2);
+    if (k + 3 < depth) four.w = __ldcg(row + k + 3);
+    return four;
+  }
+}
+
+// sums[part][row][column] of rows (batch, depth) with weights[column][padded depth] of this block.
+template <int kColumns, bool kWhole>
+__device__ __forceinline__ void multiply_rows(const float* rows, const float* weights, float* sums, int batch,
+                                              int depth) {
+  constexpr int kRows = kRowsFor<kColumns>;
+  constexpr int kCount = kRows * kColumns;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int parts = parts_of(batch, kRows);
+  const int part = warp % parts;
+  const int pitch = padded_depth(depth);
+  for (int row = warp / parts * kRows; row < batch; row += kWarps / parts * kRows) {
+    float values[kCount] = {};
+    const float* from[kRows];
+    float4 next[kRows];
+    const int begin = part * 128 + lane * 4;
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      // Rows past the end are the last once more, and are thrown away.
+      from[r] = rows + static_cast<int64_t>(min(row + r, batch - 1)) * depth;
+      next[r] = load_four<kWhole>(from[r], begin, depth);
+    }
+    for (int k = begin; k < pitch; k += 128 * parts) {
+      float4 now[kRows];
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) {
+        now[r] = next[r];
+        next[r] = load_four<kWhole>(from[r], k + 128 * parts, depth);
+      }
+#pragma unroll
+      for (int c = 0; c < kColumns; ++c) {
+        const float4 weight = *reinterpret_cast<const float4*>(weights + c * pitch + k);
+#pragma unroll
+        for (int r = 0; r < kRows; ++r) {
+          float& value = values[r * kColumns + c];
+          value += now[r].x * weight.x;
+          value += now[r].y * weight.y;
+          value += now[r].z * weight.z;
+          value += now[r].w * weight.w;
+        }
+      }
+    }
+    int first = 0;
+    bool is_owner = true;
+    add_lanes<kCount, 16>(values, lane, first, is_owner);
+    if (is_owner) {
+#pragma unroll
+      for (int i = 0; i < left_after<kCount>(); ++i) {
+        const int r = (first + i) / kColumns;
+        const int c = (first + i) % kColumns;
+        if (row + r < batch) sums[(part * batch + row + r) * kColumns + c] = values[i];
+      }
+    }
+  }
+}
+
+template <int kColumns>
+__device__ __forceinline__ float sum_of_parts(const float* sums, int batch, int row, int column) {
+  const int parts = parts_of(batch, kRowsFor<kColumns>);
+  float sum = 0;
+  for (int part = 0; part < parts; ++part) sum += sums[(part * batch + row) * kColumns + column];
+  return sum;
+}
+
+template <int kUnits, bool kWhole>
+__global__ void __launch_bounds__(kBlock, 1) grid_forward(ForwardPass pass) {
+  constexpr int kColumns = 3 * kUnits;
+  const int units = static_cast<int>(pass.units);
+  const int batch = static_cast<int>(pass.batch);
+  const int pitch = padded_depth(units);
+  const int first_unit = static_cast<int>(blockIdx.x) * kUnits;
+  float* weights = shared_memory<float>();
+  float* sums = weights + kColumns * pitch;
+
+  for (int i = static_cast<int>(threadIdx.x); i < kColumns * pitch; i += kBlock) {
+    const int k = i % pitch;
+    const int unit = first_unit + i / pitch % kUnits;
+    const int gate = i / pitch / kUnits;
+    const bool is_there = k < units && unit < units;
+    weights[i] = is_there ? pass.weight[(static_cast<int64_t>(gate) * units + unit) * units + k] : 0.0f;
+  }
+  __syncthreads();
+
+  const auto grid = cooperative_groups::this_grid();
+  const int64_t state = static_cast<int64_t>(batch) * units;
+  const float* h = pass.h0;
+  const float* c = pass.c0;
+  for (int64_t step = 0; step < pass.steps; ++step) {
+    const int64_t t = pass.reverse ? pass.steps - 1 - step : step;
+    multiply_rows<kColumns, kWhole>(h, weights, sums, batch, units);
+    __syncthreads();
+    for (int i = static_cast<int>(threadIdx.x); i < batch * kUnits; i += kBlock) {
+      const int row = i / kUnits;
+      const int unit = first_unit + i % kUnits;
+      if (unit >= units) continue;
+      const int64_t place = static_cast<int64_t>(row) * units + unit;
+      float* activations = pass.activations + (t * batch + row) * 3 * units + unit;
+      float gates[3];
+#pragma unroll
+      for (int g = 0; g < 3; ++g) {
+        gates[g] = activations[g * units] + sum_of_parts<kColumns>(sums, batch, row, g * kUnits + i % kUnits);
+        if (pass.bias != nullptr) gates[g] += pass.bias[g * units + unit];
+      }
+      float c_after = c[place];
+      const float h_after = step_forward(gates[0], gates[1], gates[2], c_after);
+#pragma unroll
+      for (int g = 0; g < 3; ++g) activations[g * units] = gates[g];
+      pass.cells[t * state + place] = c_after;
+      pass.output[t * state + place] = h_after;
+    }
+    h = pass.output + t * state;
+    c = pass.cells + t * state;
+    if (step + 1 < pass.steps) grid.sync();
+  }
+}
+
+template <int kUnits, bool kWhole>
+__global__ void __launch_bounds__(kBlock, 1) grid_backward(BackwardPass pass) {
+  const int units = static_cast<int>(pass.units);
+  const int batch = static_cast<int>(pass.batch);
+  const int depth = 3 * units;
+  const int pitch = padded_depth(depth);
+  const int first_unit = static_cast<int>(blockIdx.x) * kUnits;
+  float* weights = shared_memory<float>();
+  float* sums = weights + kUnits * pitch;
+
+  for (int i = static_cast<int>(threadIdx.x); i < kUnits * pitch; i += kBlock) {
+    const int k = i / kUnits;
+    const int unit = first_unit + i % kUnits;
+    const bool is_there = k < depth && unit < units;
+    weights[i % kUnits * pitch + k] = is_there ? pass.weight[static_cast<int64_t>(k) * units + unit] : 0.0f;
+  }
+  __syncthreads();
+
+  const auto grid = cooperative_groups::this_grid();
+  const int64_t state = static_cast<int64_t>(batch) * units;
+  for (int64_t step = 0; step < pass.steps; ++step) {
+    const int64_t t = pass.reverse ? step : pass.steps - 1 - step;
+    for (int i = static_cast<int>(threadIdx.x); i < batch * kUnits; i += kBlock) {
+      const int row = i / kUnits;
+      const int unit = first_unit + i % kUnits;
+      if (unit >= units) continue;
+      const int64_t place = static_cast<int64_t>(row) * units + unit;
+      const int64_t first = (t * batch + row) * 3 * units + unit;
+      float gates[3];
+#pragma unroll
+      for (int g = 0; g < 3; ++g) gates[g] = pass.activations[first + g * units];
+      float h_grad = step == 0 ? pass.h_grad[place] : sum_of_parts<kUnits>(sums, batch, row, i % kUnits);
+      if (pass.output_grad != nullptr) h_grad += pass.output_grad[t * state + place];
+      float c_grad = pass.c_grad[place];
+      step_back(gates[0], gates[1], gates[2], pass.cells[t * state + place], h_grad, c_grad);
+#pragma unroll
+      for (int g = 0; g < 3; ++g) pass.gates_grad[first + g * units] = gates[g];
+      pass.c_grad[place] = c_grad;
+    }
+    grid.sync();
+    multiply_rows<kUnits, kWhole>(pass.gates_grad + t * 3 * state, weights, sums, batch, depth);
+    __syncthreads();
+  }
+  for (int i = static_cast<int>(threadIdx.x); i < batch * kUnits; i += kBlock) {
+    const int row = i / kUnits;
+    const int unit = first_unit + i % kUnits;
+    if (unit >= units) continue;
+    pass.h_grad[static_cast<int64_t>(row) * units + unit] =
+        sum_of_parts<kUnits>(sums, batch, row, i % kUnits);
+  }
+}
+
+// What a launch of either pass needs: `columns` are those that a block multiplies with.
+template <typename Pass>
+bool launch(void (*kernel)(Pass), const Pass& pass, int units_of_block, int columns, int depth, int rows,
+            cudaStream_t stream) {
+  const int64_t parts = parts_of(static_cast<int>(pass.batch), rows);
+  const int64_t shared =
+      static_cast<int64_t>(sizeof(float)) * columns * (padded_depth(depth) + parts * pass.batch);
+  if (shared > device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin)) return false;
+  const void* function = reinterpret_cast<const void*>(kernel);
+  cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared));
+  int resident = 0;
+  cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, function, kBlock, static_cast<size_t>(shared));
+  const int64_t blocks = ceil_divide<int64_t>(pass.units, units_of_block);
+  if (cudaGetLastError() != cudaSuccess ||
+      blocks > int64_t{resident} * device_attribute(cudaDevAttrMultiProcessorCount)) {
+    return false;
+  }
+  Pass copy = pass;
+  void* arguments[] = {&copy};
+  cudaLaunchCooperativeKernel(function, dim3(static_cast<unsigned>(blocks)), dim3(kBlock), arguments,
+                              static_cast<size_t>(shared), stream);
+  check_launch("lltm");
+  return true;
+}
+
+template <bool kWhole, int kUnits>
+bool launch_of(const ForwardPass& pass, cudaStream_t stream) {
+  return launch(grid_forward<kUnits, kWhole>, pass, kUnits, 3 * kUnits, static_cast<int>(pass.units),
+                kRowsFor<3 * kUnits>, stream);
+}
+
+template <bool kWhole, int kUnits>
+bool launch_of(const BackwardPass& pass, cudaStream_t stream) {
+  return launch(grid_backward<kUnits, kWhole>, pass, kUnits, kUnits, static_cast<int>(3 * pass.units),
+                kRowsFor<kUnits>, stream);
+}
+
+// As few units a block as there are multiprocessors for.
+template <bool kWhole, typename Pass>
+bool launch_in_blocks(const Pass& pass, cudaStream_t stream) {
+  const int64_t blocks = device_attribute(cudaDevAttrMultiProcessorCount);
+  if (pass.units <= blocks) return launch_of<kWhole, 1>(pass, stream);
+  if (pass.units <= 2 * blocks) return launch_of<kWhole, 2>(pass, stream);
+  if (pass.units <= 4 * blocks) return launch_of<kWhole, 4>(pass, stream);
+  if (pass.units <= 8 * blocks) return launch_of<kWhole, 8>(pass, stream);
+  return false;
+}
+
+// Whether the rows of both tensors that are read four numbers at a time begin where those can.
+bool begins_aligned(const ForwardPass& pass) {
+  return is_aligned(pass.h0, 16) && is_aligned(pass.output, 16);
+}
+bool begins_aligned(const BackwardPass& pass) { return is_aligned(pass.gates_grad, 16); }
+
+template <typename Pass>
+bool launch_where_it_pays(const Pass& pass, cudaStream_t stream) {
+  const bool fits = pass.batch > 0 && pass.batch < 65536 && pass.units < 65536 &&
+                    3 * pass.batch * pass.units * pass.units <= kMostProducts;
+  if (!fits || device_attribute(cudaDevAttrCooperativeLaunch) == 0) return false;
+  return pass.units % 4 == 0 && begins_aligned(pass) ? launch_in_blocks<true>(pass, stream)
+                                                     : launch_in_blocks<false>(pass, stream);
+}
+
+}  // namespace
+
+bool launch_grid(const ForwardPass& pass, cudaStream_t stream) { return launch_where_it_pays(pass, stream); }
+
+bool launch_grid(const BackwardPass& pass, cudaStream_t stream) { return launch_where_it_pays(pass, stream); }
+
+}  // namespace torchgraft::lltm::cuda

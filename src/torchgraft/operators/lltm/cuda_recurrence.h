@@ -1,0 +1,55 @@
+// The recurrence of a whole sequence as one kernel, forward and back.
+#pragma once
+
+#include <cuda_runtime.h>
+#include <torchgraft/checks.h>
+
+#include <cstdint>
+
+namespace torchgraft::lltm::cuda {
+
+struct ForwardPass {
+  const float* weight;  // weight_hh, (3 units, units)
+  const float* bias;    // (3 units), or null
+  const float* h0;      // (batch, units)
+  const float* c0;      // (batch, units)
+  float* activations;   // (steps, batch, 3 units), in which the gates of the inputs come
+  float* output;        // (steps, batch, units)
+  float* cells;         // (steps, batch, units)
+  int64_t steps;
+  int64_t batch;
+  int64_t units;
+  bool reverse;
+};
+
+struct BackwardPass {
+  const float* weight;       // weight_hh, (3 units, units)
+  const float* activations;  // (steps, batch, 3 units)
+  const float* cells;        // (steps, batch, units)
+  const float* output_grad;  // (steps, batch, units), or null
+  float* gates_grad;         // (steps, batch, 3 units)
+  float* h_grad;             // (batch, units): of the last h, becomes that of the first
+  float* c_grad;             // (batch, units), likewise
+  int64_t steps;
+  int64_t batch;
+  int64_t units;
+  bool reverse;
+};
+
+inline int device_attribute(cudaDeviceAttr attribute) {
+  int device = 0;
+  int value = 0;
+  const bool known = cudaGetDevice(&device) == cudaSuccess &&
+                     cudaDeviceGetAttribute(&value, attribute, device) == cudaSuccess;
+  TORCHGRAFT_CHECK(known, "lltm: the device does not say what it can do");
+  return value;
+}
+
+// Each launches the pass where the current device can hold all of it at once, and says whether it did. In
+// clusters it is faster where both can.
+bool launch_clusters(const ForwardPass& pass, cudaStream_t stream);
+bool launch_clusters(const BackwardPass& pass, cudaStream_t stream);
+bool launch_grid(const ForwardPass& pass, cudaStream_t stream);
+bool launch_grid(const BackwardPass& pass, cudaStream_t stream);
+
+}  // namespace torchgraft::lltm::cuda

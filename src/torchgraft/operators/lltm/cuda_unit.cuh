@@ -1,0 +1,122 @@
+// The unit's arithmetic on CUDA, in the type that sums are kept in, and kernels that take one step
+// elementwise.
+//
+// A thread owns one unit of one row. Of each step the gates are read from what two products left, activations
+// are written over the first; so a step moves about nine numbers a unit and is bound by memory, or by its
+// launch where it is small.
+#pragma once
+
+#include <torchgraft/dispatch.h>
+#include <torchgraft/cuda.cuh>
+
+namespace torchgraft::lltm::cuda {
+
+constexpr int kThreads = 256;
+
+// Gates become activations, and c becomes c'; h' is returned.
+template <typename T>
+__device__ __forceinline__ T step_forward(T& i, T& o, T& z, T& c) {
+  i = T(1) / (T(1) + exp(-i));
+  o = T(1) / (T(1) + exp(-o));
+  z = z > T(0) ? z : expm1(z);
+  c += z * i;
+  return tanh(c) * o;
+}
+
+// Activations become the gradients of gates, and c_grad that of the c before.
+template <typename T>
+__device__ __forceinline__ void step_back(T& i, T& o, T& z, T c_after, T h_grad, T& c_grad) {
+  const T squashed = tanh(c_after);
+  c_grad += h_grad * o * (T(1) - squashed * squashed);
+  const T of_i = c_grad * z * i * (T(1) - i);
+  o = h_grad * squashed * o * (T(1) - o);
+  z = c_grad * i * (z > T(0) ? T(1) : z + T(1));
+  i = of_i;
+}
+
+template <typename T>
+struct ForwardStep {
+  using Kept = accumulate_t<T>;
+  const Kept* of_hidden;  // (batch, 3 units), h @ weight_hh.T
+  const T* bias;          // (3 units), or null
+  const T* c;             // (batch, units)
+  Kept* activations;      // (batch, 3 units), in which the gates of the input come
+  T* h_after;             // (batch, units)
+  T* c_after;             // (batch, units)
+  int64_t count;          // batch * units
+  int64_t units;
+};
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads) forward_step_kernel(ForwardStep<T> step) {
+  using Kept = accumulate_t<T>;
+  const int64_t index = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (index >= step.count) return;
+  const int64_t unit = index % step.units;
+  const int64_t first = (index - unit) * 3 + unit;
+  Kept gates[3];
+#pragma unroll
+  for (int g = 0; g < 3; ++g) {
+    const int64_t place = first + g * step.units;
+    gates[g] = step.activations[place] + step.of_hidden[place];
+    if (step.bias != nullptr) gates[g] += static_cast<Kept>(step.bias[g * step.units + unit]);
+  }
+  Kept c = static_cast<Kept>(step.c[index]);
+  const Kept h = step_forward(gates[0], gates[1], gates[2], c);
+#pragma unroll
+  for (int g = 0; g < 3; ++g) step.activations[first + g * step.units] = gates[g];
+  step.h_after[index] = static_cast<T>(h);
+  step.c_after[index] = static_cast<T>(c);
+}
+
+template <typename T>
+struct BackwardStep {
+  const T* activations;  // (batch, 3 units)
+  const T* c;            // (batch, units), before the step, or after it where kAfter
+  const T* h_grad;       // (batch, units), or null
+  const T* output_grad;  // (batch, units), more of it, or null
+  const T* c_grad;       // (batch, units), or null
+  T* gates_grad;         // (batch, 3 units)
+  T* c_before_grad;      // (batch, units)
+  int64_t count;
+  int64_t units;
+};
+
+template <typename T, bool kAfter>
+__global__ void __launch_bounds__(kThreads) backward_step_kernel(BackwardStep<T> step) {
+  using Kept = accumulate_t<T>;
+  const int64_t index = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (index >= step.count) return;
+  const int64_t unit = index % step.units;
+  const int64_t first = (index - unit) * 3 + unit;
+  Kept gates[3];
+#pragma unroll
+  for (int g = 0; g < 3; ++g) gates[g] = static_cast<Kept>(step.activations[first + g * step.units]);
+  Kept c_after = static_cast<Kept>(step.c[index]);
+  if constexpr (!kAfter) c_after += gates[2] * gates[0];
+  Kept h_grad = step.h_grad != nullptr ? static_cast<Kept>(step.h_grad[index]) : Kept(0);
+  if (step.output_grad != nullptr) h_grad += static_cast<Kept>(step.output_grad[index]);
+  Kept c_grad = step.c_grad != nullptr ? static_cast<Kept>(step.c_grad[index]) : Kept(0);
+  step_back(gates[0], gates[1], gates[2], c_after, h_grad, c_grad);
+#pragma unroll
+  for (int g = 0; g < 3; ++g) step.gates_grad[first + g * step.units] = static_cast<T>(gates[g]);
+  step.c_before_grad[index] = static_cast<T>(c_grad);
+}
+
+template <typename T>
+void launch(const ForwardStep<T>& step, cudaStream_t stream) {
+  if (step.count == 0) return;
+  forward_step_kernel<T>
+      <<<grid_of(ceil_divide<int64_t>(step.count, kThreads), "lltm"), kThreads, 0, stream>>>(step);
+  check_launch("lltm");
+}
+
+template <typename T, bool kAfter>
+void launch(const BackwardStep<T>& step, cudaStream_t stream) {
+  if (step.count == 0) return;
+  backward_step_kernel<T, kAfter>
+      <<<grid_of(ceil_divide<int64_t>(step.count, kThreads), "lltm"), kThreads, 0, stream>>>(step);
+  check_launch("lltm");
+}
+
+}  // namespace torchgraft::lltm::cuda

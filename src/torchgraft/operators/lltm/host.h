@@ -1,0 +1,201 @@
+// What the host functions of lltm share, on every device: checks of sizes, tensors to compute in, and
+// products.
+//
+// float16 and bfloat16 are computed in float32: arguments are converted as they come in, and results rounded
+// once as they go out. Products are PyTorch's own.
+#pragma once
+
+#include <torchgraft/checks.h>
+#include <torchgraft/dispatch.h>
+#include <torchgraft/layout.h>
+
+#include <array>
+#include <initializer_list>
+#include <optional>
+
+namespace torchgraft::lltm {
+
+// Recording off, as in any kernel: our caller knows the gradient.
+class WithoutRecording {
+ public:
+  WithoutRecording() : was_enabled_(aoti_torch_grad_mode_is_enabled()) {
+    aoti_torch_grad_mode_set_enabled(false);
+  }
+  ~WithoutRecording() { aoti_torch_grad_mode_set_enabled(was_enabled_); }
+  WithoutRecording(const WithoutRecording&) = delete;
+  WithoutRecording& operator=(const WithoutRecording&) = delete;
+
+ private:
+  bool was_enabled_;
+};
+
+// Calls `function(Tag<T>{})` with the type that a dtype is computed in: two bytes in float.
+template <typename Function>
+decltype(auto) dispatch_kept(ScalarType dtype, const char* name, Function&& function) {
+  const bool is_served =
+      dtype == ScalarType::Float || dtype == ScalarType::Half || dtype == ScalarType::BFloat16;
+  TORCHGRAFT_CHECK(is_served || dtype == ScalarType::Double, name,
+                   " has kernels for float64, float32, float16 and bfloat16 only");
+  return is_served ? function(Tag<float>{}) : function(Tag<double>{});
+}
+
+inline ScalarType kept_dtype(ScalarType dtype) {
+  return dtype == ScalarType::Double ? ScalarType::Double : ScalarType::Float;
+}
+
+inline Tensor empty_of(std::initializer_list<int64_t> sizes, ScalarType dtype, const Tensor& like) {
+  std::array<int64_t, 3> strides = {1, 1, 1};
+  const int64_t* size = sizes.begin();
+  int64_t numel = 1;
+  for (int64_t d = static_cast<int64_t>(sizes.size()) - 1; d >= 0; --d) {
+    strides[d] = numel;
+    numel = checked_product(numel, std::max<int64_t>(size[d], 1), "lltm");
+  }
+  TORCHGRAFT_CHECK(numel < int64_t{1} << 58, "lltm: these sizes make a tensor that no memory can hold");
+  int32_t device_type = 0;
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(like.get(), &device_type));
+  int32_t code = aoti_torch_dtype_float32();
+  if (dtype == ScalarType::Double) code = aoti_torch_dtype_float64();
+  if (dtype == ScalarType::Half) code = aoti_torch_dtype_float16();
+  if (dtype == ScalarType::BFloat16) code = aoti_torch_dtype_bfloat16();
+  AtenTensorHandle handle = nullptr;
+  TORCH_ERROR_CODE_CHECK(allocate(static_cast<int64_t>(sizes.size()), size, strides.data(), code, device_type,
+                                  like.get_device_index(), &handle));
+  return Tensor(handle);
+}
+
+// A contiguous tensor of the same values in another dtype; the tensor itself where it is that already.
+inline Tensor converted(const Tensor& tensor, ScalarType dtype) {
+  if (tensor.scalar_type() == dtype && tensor.is_contiguous()) return tensor;
+  const auto sizes = tensor.sizes();
+  Tensor result = tensor.dim() == 1   ? empty_of({sizes[0]}, dtype, tensor)
+                  : tensor.dim() == 2 ? empty_of({sizes[0], sizes[1]}, dtype, tensor)
+                                      : empty_of({sizes[0], sizes[1], sizes[2]}, dtype, tensor);
+  torch::stable::copy_(result, tensor);
+  return result;
+}
+
+inline std::optional<Tensor> converted(const std::optional<Tensor>& tensor, ScalarType dtype) {
+  return tensor.has_value() ? std::optional<Tensor>(converted(*tensor, dtype)) : std::nullopt;
+}
+
+template <typename T>
+const T* data(const Tensor& tensor) {
+  return static_cast<const T*>(tensor.const_data_ptr());
+}
+
+template <typename T>
+const T* data(const std::optional<Tensor>& tensor) {
+  return tensor.has_value() ? static_cast<const T*>(tensor->const_data_ptr()) : nullptr;
+}
+
+template <typename T>
+T* mutable_data(Tensor& tensor) {
+  return static_cast<T*>(tensor.mutable_data_ptr());
+}
+
+// result = left @ right for matrices. By the name that writes into a result of ours, which autocast leaves
+// alone.
+inline void multiply(const Tensor& left, const Tensor& right, Tensor& result) {
+  using torch::stable::detail::from;
+  std::array<StableIValue, 3> stack = {from(left), from(right), from(result)};
+  TORCH_ERROR_CODE_CHECK(torch_call_dispatcher("aten::mm", "out", stack.data(), TORCH_ABI_VERSION));
+  torch::stable::detail::to<Tensor>(stack[0]);
+}
+
+inline Tensor transposed(const Tensor& matrix) { return torch::stable::transpose(matrix, 0, 1); }
+
+inline void check_shape(const Tensor& tensor, const char* name, std::initializer_list<int64_t> expected) {
+  const auto sizes = tensor.sizes();
+  bool same = sizes.size() == expected.size();
+  for (size_t d = 0; same && d < sizes.size(); ++d) same = sizes[d] == expected.begin()[d];
+  TORCHGRAFT_CHECK(same, "lltm: ", name, " has sizes that do not fit the others");
+}
+
+// The sizes of a call: `steps` is one for the cell.
+struct Sizes {
+  int64_t steps;
+  int64_t batch;
+  int64_t features;
+  int64_t units;
+
+  int64_t rows() const { return steps * batch; }
+};
+
+inline void check_recurrent(const Tensor& weight_hh, int64_t units) {
+  TORCHGRAFT_CHECK(units > 0 && units < int64_t{1} << 28, "lltm: the number of units makes no sense");
+  check_shape(weight_hh, "weight_hh", {3 * units, units});
+}
+
+// A copy in the dtype of computation, or zeros.
+inline Tensor state_or_zeros(const std::optional<Tensor>& state, const Sizes& sizes, ScalarType kept,
+                             const Tensor& like) {
+  Tensor result = empty_of({sizes.batch, sizes.units}, kept, like);
+  if (state.has_value()) {
+    torch::stable::copy_(result, *state);
+  } else {
+    torch::stable::zero_(result);
+  }
+  return result;
+}
+
+// The arguments of the cell and of the sequence, checked.
+inline Sizes check_arguments(const Tensor& input, const Tensor& h, const Tensor& c, const Tensor& weight_ih,
+                             const Tensor& weight_hh, const std::optional<Tensor>& bias, bool is_sequence) {
+  check_dim(input, is_sequence ? 3 : 2, "lltm: input");
+  check_dim(weight_hh, 2, "lltm: weight_hh");
+  const int64_t offset = is_sequence ? 1 : 0;
+  const Sizes sizes = {is_sequence ? input.size(0) : 1, input.size(offset), input.size(offset + 1),
+                       weight_hh.size(1)};
+  TORCHGRAFT_CHECK(sizes.steps > 0, "lltm: input must have at least one step");
+  TORCHGRAFT_CHECK(sizes.features > 0, "lltm: input must have at least one feature");
+  check_recurrent(weight_hh, sizes.units);
+  check_shape(weight_ih, "weight_ih", {3 * sizes.units, sizes.features});
+  check_shape(h, "h", {sizes.batch, sizes.units});
+  check_shape(c, "c", {sizes.batch, sizes.units});
+  check_same_kind(input, "input", h, "h");
+  check_same_kind(input, "input", c, "c");
+  check_same_kind(input, "input", weight_ih, "weight_ih");
+  check_same_kind(input, "input", weight_hh, "weight_hh");
+  if (bias.has_value()) {
+    check_shape(*bias, "bias", {3 * sizes.units});
+    check_same_kind(input, "input", *bias, "bias");
+  }
+  return sizes;
+}
+
+inline void check_gradient(const Tensor& activations, const std::optional<Tensor>& gradient, const char* name,
+                           std::initializer_list<int64_t> expected) {
+  if (!gradient.has_value()) return;
+  check_shape(*gradient, name, expected);
+  check_same_kind(activations, "activations", *gradient, name);
+}
+
+inline Sizes check_cell_gates_grad(const Tensor& activations, const Tensor& c,
+                                   const std::optional<Tensor>& h_grad, const std::optional<Tensor>& c_grad) {
+  check_dim(c, 2, "lltm_cell_gates_grad: c");
+  const Sizes sizes = {1, c.size(0), 0, c.size(1)};
+  check_shape(activations, "activations", {sizes.batch, 3 * sizes.units});
+  check_same_kind(activations, "activations", c, "c");
+  check_gradient(activations, h_grad, "h_grad", {sizes.batch, sizes.units});
+  check_gradient(activations, c_grad, "c_grad", {sizes.batch, sizes.units});
+  return sizes;
+}
+
+inline Sizes check_gates_grad(const Tensor& activations, const Tensor& cells, const Tensor& weight_hh,
+                              const std::optional<Tensor>& output_grad, const std::optional<Tensor>& h_n_grad,
+                              const std::optional<Tensor>& c_n_grad) {
+  check_dim(cells, 3, "lltm_gates_grad: cells");
+  const Sizes sizes = {cells.size(0), cells.size(1), 0, cells.size(2)};
+  TORCHGRAFT_CHECK(sizes.steps > 0, "lltm_gates_grad: cells must have at least one step");
+  check_recurrent(weight_hh, sizes.units);
+  check_shape(activations, "activations", {sizes.steps, sizes.batch, 3 * sizes.units});
+  check_same_kind(activations, "activations", cells, "cells");
+  check_same_kind(activations, "activations", weight_hh, "weight_hh");
+  check_gradient(activations, output_grad, "output_grad", {sizes.steps, sizes.batch, sizes.units});
+  check_gradient(activations, h_n_grad, "h_n_grad", {sizes.batch, sizes.units});
+  check_gradient(activations, c_n_grad, "c_n_grad", {sizes.batch, sizes.units});
+  return sizes;
+}
+
+}  // namespace torchgraft::lltm

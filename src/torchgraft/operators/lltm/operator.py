@@ -1,0 +1,389 @@
+"""The declarations of lltm, of lltm_cell, and of what both are differentiated with.
+
+A step is differentiated at its gates: `lltm_cell_gates_grad` and `lltm_gates_grad` find the gradients of what goes into
+the activations of the gates, from the activations that the forward pass kept; the gradients of inputs and weights are
+matrix products with those, one for all steps. float16 and bfloat16 keep activations and gradients in float32 until the
+last rounding. A second derivative computes the activations again, so that they depend on what they are made of.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchgraft._differentiation import gradient_by_reference
+from torchgraft.operator import Operator
+from torchgraft.operators.lltm import reference
+from torchgraft.operators.lltm.packing import over_packed
+
+
+def lltm_cell(
+    input: Tensor,
+    h: Tensor,
+    c: Tensor,
+    weight_ih: Tensor,
+    weight_hh: Tensor,
+    bias: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """One step of the Long-Long-Term-Memory unit.
+
+    With gates = input @ weight_ih.T + h @ weight_hh.T + bias, of which the first third is a, the second b, the last d:
+
+        c' = c + elu(d) * sigmoid(a)
+        h' = tanh(c') * sigmoid(b)
+
+    Args:
+        input: (B, I), float64, float32, float16 or bfloat16.
+        h: (B, S), the hidden state.
+        c: (B, S), the cell's state, which has no gate to forget by.
+        weight_ih: (3 * S, I).
+        weight_hh: (3 * S, S).
+        bias: (3 * S), or None.
+
+    Returns:
+        (h', c'), each (B, S).
+
+    Raises:
+        TypeError: an argument of another type or dtype.
+        ValueError: sizes that do not fit together.
+
+    Source: the LLTM of PyTorch's tutorial on C++ extensions.
+    """
+    return cell.call(input, h, c, weight_ih, weight_hh, bias)
+
+
+def lltm(
+    input: Tensor,
+    h0: Tensor,
+    c0: Tensor,
+    weight_ih: Tensor,
+    weight_hh: Tensor,
+    bias: Tensor | None = None,
+    batch_sizes: Tensor | None = None,
+    reverse: bool = False,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The Long-Long-Term-Memory unit over a whole sequence, each step as by `lltm_cell`.
+
+    float16 and bfloat16 keep both states in float32 from step to step.
+
+    Args:
+        input: (T, B, I), at least one step; with batch_sizes (the sum of them, I).
+        h0: (B, S), the hidden state before the first step.
+        c0: (B, S), the cell's state before the first step.
+        weight_ih: (3 * S, I).
+        weight_hh: (3 * S, S).
+        bias: (3 * S), or None.
+        batch_sizes: how many sequences take part in each step, on CPU, as in `torch.nn.utils.rnn.PackedSequence`.
+        reverse: whether the sequence runs from its end to its beginning; results stay in the order of the input.
+
+    Returns:
+        (output, h_n, c_n): h after each step, (T, B, S) or packed as input is, and both states after each sequence's
+        last step, (B, S).
+
+    Raises:
+        TypeError: an argument of another type or dtype.
+        ValueError: sizes that do not fit together, or a sequence without steps.
+
+    Source: the LLTM of PyTorch's tutorial on C++ extensions.
+    """
+    if batch_sizes is not None:
+        return over_packed(sequence.call, input, h0, c0, (weight_ih, weight_hh, bias), batch_sizes, reverse)
+    return sequence.call(input, h0, c0, weight_ih, weight_hh, bias, reverse)
+
+
+# How sums are kept: the dtype of hidden results, and of gradients until their last rounding.
+def _accumulated(dtype: torch.dtype) -> torch.dtype:
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def _empty(like: Tensor, *size: int | torch.SymInt, accumulated: bool = False) -> Tensor:
+    return like.new_empty(size, dtype=_accumulated(like.dtype) if accumulated else like.dtype)
+
+
+def _cell_output(
+    input: Tensor, h: Tensor, c: Tensor, weight_ih: Tensor, weight_hh: Tensor, bias: Tensor | None
+) -> tuple[Tensor, ...]:
+    batch, size = input.shape[0], weight_hh.shape[1]
+    return (
+        _empty(input, batch, size),
+        _empty(input, batch, size),
+        _empty(input, batch, 3 * size, accumulated=True),
+    )
+
+
+def _cell_gates_grad_output(
+    activations: Tensor, c: Tensor, h_grad: Tensor | None, c_grad: Tensor | None
+) -> tuple[Tensor, ...]:
+    return _empty(activations, *activations.shape), _empty(activations, *c.shape)
+
+
+def _sequence_output(
+    input: Tensor, h0: Tensor, c0: Tensor, weight_ih: Tensor, weight_hh: Tensor, bias: Tensor | None, reverse: bool
+) -> tuple[Tensor, ...]:
+    torch._check(input.dim() == 3, lambda: f"lltm: input must be (T, B, I), got {tuple(input.shape)}")
+    steps, batch, _ = input.shape
+    size = weight_hh.shape[1]
+    return (
+        _empty(input, steps, batch, size),
+        _empty(input, batch, size),
+        _empty(input, batch, size),
+        _empty(input, steps, batch, 3 * size, accumulated=True),
+        _empty(input, steps, batch, size, accumulated=True),
+    )
+
+
+def _gates_grad_output(activations: Tensor, cells: Tensor, *others: Tensor | bool | None) -> tuple[Tensor, ...]:
+    return (
+        _empty(activations, *activations.shape),
+        _empty(activations, *cells.shape[1:]),
+        _empty(activations, *cells.shape[1:]),
+    )
+
+
+def _to(tensor: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    return None if tensor is None else tensor.to(dtype)
+
+
+def _exactly(function: Callable[..., tuple[Tensor, ...]]) -> Callable[..., tuple[Tensor, ...]]:
+    """A reference computed in the dtype that sums are kept in, so that each of its results is rounded once."""
+
+    def exact(*arguments: Any) -> tuple[Tensor, ...]:
+        dtype = arguments[0].dtype
+        kept = _accumulated(dtype)
+        results = function(*(value.to(kept) if isinstance(value, Tensor) else value for value in arguments))
+        return tuple(result.to(dtype) for result in results)
+
+    return exact
+
+
+def _of_products(
+    needs_grad: Sequence[bool], gates_grad: Tensor, input: Tensor, h: Tensor, weight_ih: Tensor, dtype: torch.dtype
+) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None]:
+    """The gradients of input, weight_ih, weight_hh and bias, from those of the gates of all steps."""
+    kept = gates_grad.dtype
+    rows = gates_grad.flatten(0, -2)
+    return (
+        (gates_grad @ weight_ih.to(kept)).to(dtype) if needs_grad[0] else None,
+        (rows.t() @ input.flatten(0, -2).to(kept)).to(dtype) if needs_grad[3] else None,
+        (rows.t() @ h.flatten(0, -2).to(kept)).to(dtype) if needs_grad[4] else None,
+        rows.sum(0).to(dtype) if needs_grad[5] else None,
+    )
+
+
+def _cell_gradient(
+    needs_grad: Sequence[bool],
+    output_grads: Sequence[Tensor | None],
+    saved: Sequence[Tensor],
+    input: Tensor,
+    h: Tensor,
+    c: Tensor,
+    weight_ih: Tensor,
+    weight_hh: Tensor,
+    bias: Tensor | None,
+) -> tuple[Tensor | None, ...]:
+    dtype = input.dtype
+    kept = _accumulated(dtype)
+    if torch.is_grad_enabled():
+        exact = [_to(each, kept) for each in (input, h, c, weight_ih, weight_hh, bias)]
+        activations = reference.lltm_cell(*exact)[2]  # type: ignore[arg-type]
+    else:
+        (activations,) = saved
+    h_grad, c_grad = (_to(each, kept) for each in output_grads)
+    gates_grad, c_grad = cell_gates_grad.call(activations, c.to(kept), h_grad, c_grad)
+    input_grad, *weight_grads = _of_products(needs_grad, gates_grad, input, h, weight_ih, dtype)
+    return (
+        input_grad,
+        (gates_grad @ weight_hh.to(kept)).to(dtype) if needs_grad[1] else None,
+        c_grad.to(dtype) if needs_grad[2] else None,
+        *weight_grads,
+    )
+
+
+def _sequence_gradient(
+    needs_grad: Sequence[bool],
+    output_grads: Sequence[Tensor | None],
+    saved: Sequence[Tensor],
+    input: Tensor,
+    h0: Tensor,
+    c0: Tensor,
+    weight_ih: Tensor,
+    weight_hh: Tensor,
+    bias: Tensor | None,
+    reverse: bool,
+) -> tuple[Tensor | None, ...]:
+    dtype = input.dtype
+    kept = _accumulated(dtype)
+    activations, cells = saved
+    if torch.is_grad_enabled():
+        exact = [_to(each, kept) for each in (input, h0, c0, weight_ih, weight_hh, bias)]
+        *_, activations, cells = reference.lltm(*exact, reverse)  # type: ignore
+    output_grad, h_n_grad, c_n_grad = (_to(each, kept) for each in output_grads)
+    gates_grad, h0_grad, c0_grad = gates_grad_of_sequence.call(
+        activations, cells, weight_hh.to(kept), output_grad, h_n_grad, c_n_grad, reverse
+    )
+    # h before each step: what came out of the one before.
+    size = cells.shape[-1]
+    before = torch.tanh(cells) * activations[..., size : 2 * size] if needs_grad[4] else cells
+    first = h0.to(kept).unsqueeze(0)
+    before = torch.cat((before[1:], first) if reverse else (first, before[:-1]))
+    input_grad, *weight_grads = _of_products(needs_grad, gates_grad, input, before, weight_ih, dtype)
+    return (
+        input_grad,
+        h0_grad.to(dtype) if needs_grad[1] else None,
+        c0_grad.to(dtype) if needs_grad[2] else None,
+        *weight_grads,
+    )
+
+
+def _cell_flops(
+    input_shape: Sequence[int],
+    h_shape: Sequence[int],
+    c_shape: Sequence[int],
+    weight_ih_shape: Sequence[int],
+    weight_hh_shape: Sequence[int],
+    bias_shape: Sequence[int] | None,
+) -> int:
+    return 2 * input_shape[0] * (math.prod(weight_ih_shape) + math.prod(weight_hh_shape))
+
+
+def _sequence_flops(input_shape: Sequence[int], *others: Sequence[int]) -> int:
+    weight_ih_shape, weight_hh_shape = others[2:4]
+    return 2 * math.prod(input_shape[:2]) * (math.prod(weight_ih_shape) + math.prod(weight_hh_shape))
+
+
+def _gates_grad_flops(
+    activations_shape: Sequence[int],
+    cells_shape: Sequence[int],
+    weight_hh_shape: Sequence[int],
+    *others: Sequence[int] | bool | None,
+) -> int:
+    return 2 * math.prod(cells_shape[:2]) * math.prod(weight_hh_shape)
+
+
+def _require_shape(name: str, argument: str, tensor: Tensor | None, expected: Sequence[int], why: str) -> None:
+    if tensor is not None and tuple(tensor.shape) != tuple(expected):
+        raise ValueError(f"{name}: {argument} must be {tuple(expected)}, {why}, got {tuple(tensor.shape)}")
+
+
+def _require_dim(name: str, argument: str, tensor: Tensor, dim: int, shape: str) -> None:
+    if tensor.dim() != dim:
+        raise ValueError(f"{name}: {argument} must be {shape}, got {tuple(tensor.shape)}")
+
+
+def _explain_states(
+    name: str,
+    rows: Sequence[int],
+    states: Sequence[tuple[str, Tensor]],
+    weight_ih: Tensor,
+    weight_hh: Tensor,
+    bias: Tensor | None,
+) -> None:
+    batch, features = rows
+    _require_dim(name, "weight_hh", weight_hh, 2, "(3 * S, S)")
+    size = weight_hh.shape[1]
+    _require_shape(name, "weight_hh", weight_hh, (3 * size, size), "three times as many rows as columns")
+    if size == 0:
+        raise ValueError(f"{name}: weight_hh must have at least one column, got {tuple(weight_hh.shape)}")
+    if features == 0:
+        raise ValueError(f"{name}: input must have at least one feature")
+    _require_shape(name, "weight_ih", weight_ih, (3 * size, features), "as weight_hh and input")
+    for argument, state in states:
+        _require_shape(name, argument, state, (batch, size), "as input and weight_hh")
+    _require_shape(name, "bias", bias, (3 * size,), "as weight_hh")
+
+
+def _explain_cell(
+    input: Tensor, h: Tensor, c: Tensor, weight_ih: Tensor, weight_hh: Tensor, bias: Tensor | None
+) -> None:
+    name = "lltm_cell"
+    _require_dim(name, "input", input, 2, "(B, I)")
+    _explain_states(name, input.shape, (("h", h), ("c", c)), weight_ih, weight_hh, bias)
+
+
+def _explain_cell_gates_grad(activations: Tensor, c: Tensor, h_grad: Tensor | None, c_grad: Tensor | None) -> None:
+    name = "lltm_cell_gates_grad"
+    _require_dim(name, "activations", activations, 2, "(B, 3 * S)")
+    _require_dim(name, "c", c, 2, "(B, S)")
+    _require_shape(name, "activations", activations, (c.shape[0], 3 * c.shape[1]), "as c")
+    _require_shape(name, "h_grad", h_grad, c.shape, "as c")
+    _require_shape(name, "c_grad", c_grad, c.shape, "as c")
+
+
+def _explain_sequence(
+    input: Tensor, h0: Tensor, c0: Tensor, weight_ih: Tensor, weight_hh: Tensor, bias: Tensor | None, reverse: bool
+) -> None:
+    name = "lltm"
+    _require_dim(name, "input", input, 3, "(T, B, I)")
+    if input.shape[0] == 0:
+        raise ValueError(f"{name}: input must have at least one step, got {tuple(input.shape)}")
+    _explain_states(name, input.shape[1:], (("h0", h0), ("c0", c0)), weight_ih, weight_hh, bias)
+
+
+def _explain_gates_grad(
+    activations: Tensor,
+    cells: Tensor,
+    weight_hh: Tensor,
+    output_grad: Tensor | None,
+    h_n_grad: Tensor | None,
+    c_n_grad: Tensor | None,
+    reverse: bool,
+) -> None:
+    name = "lltm_gates_grad"
+    _require_dim(name, "cells", cells, 3, "(T, B, S)")
+    steps, batch, size = cells.shape
+    if steps == 0 or size == 0:
+        raise ValueError(f"{name}: cells must have at least one step and one unit, got {tuple(cells.shape)}")
+    _require_shape(name, "activations", activations, (steps, batch, 3 * size), "as cells")
+    _require_shape(name, "weight_hh", weight_hh, (3 * size, size), "as cells")
+    _require_shape(name, "output_grad", output_grad, cells.shape, "as cells")
+    _require_shape(name, "h_n_grad", h_n_grad, (batch, size), "as cells")
+    _require_shape(name, "c_n_grad", c_n_grad, (batch, size), "as cells")
+
+
+cell = Operator(
+    "torchgraft::lltm_cell(Tensor input, Tensor h, Tensor c, Tensor weight_ih, Tensor weight_hh, Tensor? bias)"
+    " -> (Tensor, Tensor, Tensor)",
+    reference=reference.lltm_cell,
+    output=_cell_output,
+    gradient=_cell_gradient,
+    visible_outputs=2,
+    autocast="lower",
+    flops=_cell_flops,
+    explain=_explain_cell,
+)
+
+cell_gates_grad = Operator(
+    "torchgraft::lltm_cell_gates_grad(Tensor activations, Tensor c, Tensor? h_grad, Tensor? c_grad)"
+    " -> (Tensor, Tensor)",
+    reference=reference.lltm_cell_gates_grad,
+    output=_cell_gates_grad_output,
+    # A derivative of the second order: PyTorch's own composition, as there is nothing to be kept on chip.
+    gradient=gradient_by_reference(_exactly(reference.lltm_cell_gates_grad), 4),
+    explain=_explain_cell_gates_grad,
+)
+
+sequence = Operator(
+    "torchgraft::lltm(Tensor input, Tensor h0, Tensor c0, Tensor weight_ih, Tensor weight_hh, Tensor? bias,"
+    " bool reverse) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+    reference=reference.lltm,
+    output=_sequence_output,
+    gradient=_sequence_gradient,
+    visible_outputs=3,
+    autocast="lower",
+    flops=_sequence_flops,
+    explain=_explain_sequence,
+)
+
+gates_grad_of_sequence = Operator(
+    "torchgraft::lltm_gates_grad(Tensor activations, Tensor cells, Tensor weight_hh, Tensor? output_grad,"
+    " Tensor? h_n_grad, Tensor? c_n_grad, bool reverse) -> (Tensor, Tensor, Tensor)",
+    reference=reference.lltm_gates_grad,
+    output=_gates_grad_output,
+    gradient=gradient_by_reference(_exactly(reference.lltm_gates_grad), 6),
+    flops=_gates_grad_flops,
+    explain=_explain_gates_grad,
+)

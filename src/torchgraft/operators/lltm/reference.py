@@ -1,0 +1,99 @@
+"""What lltm and lltm_cell mean, and how their gates are differentiated."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def activate(gates: Tensor) -> Tensor:
+    """What the three gates let through: sigmoid of the first two, elu of the third."""
+    input_gate, output_gate, candidate = gates.chunk(3, -1)
+    return torch.cat((torch.sigmoid(input_gate), torch.sigmoid(output_gate), F.elu(candidate)), -1)
+
+
+def advance(activations: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+    """The states (h', c') after a step."""
+    i, o, z = activations.chunk(3, -1)
+    c = c + z * i
+    return torch.tanh(c) * o, c
+
+
+def lltm_cell(
+    input: Tensor, h: Tensor, c: Tensor, weight_ih: Tensor, weight_hh: Tensor, bias: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The states after a step, and the activations of its gates."""
+    activations = activate(F.linear(input, weight_ih, bias) + F.linear(h, weight_hh))
+    return *advance(activations, c), activations
+
+
+def lltm_cell_gates_grad(
+    activations: Tensor, c: Tensor, h_grad: Tensor | None, c_grad: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """The gradients of the gates, before their activation, and of c, from those of h' and c'."""
+    i, _, z = activations.chunk(3, -1)
+    return _step_back(activations, c + z * i, h_grad, c_grad)
+
+
+def lltm(
+    input: Tensor,
+    h: Tensor,
+    c: Tensor,
+    weight_ih: Tensor,
+    weight_hh: Tensor,
+    bias: Tensor | None,
+    reverse: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """The cell over all steps: every h, the last h and c, every activation and every c."""
+    gates = F.linear(input, weight_ih, bias)
+    steps = range(input.shape[0])
+    outputs, cells, activations = ([torch.empty(0)] * len(steps) for _ in range(3))
+    for t in reversed(steps) if reverse else steps:
+        activations[t] = activate(gates[t] + F.linear(h, weight_hh))
+        h, c = advance(activations[t], c)
+        outputs[t], cells[t] = h, c
+    # Copies, as results are never aliased.
+    return torch.stack(outputs), h.clone(), c.clone(), torch.stack(activations), torch.stack(cells)
+
+
+def lltm_gates_grad(
+    activations: Tensor,
+    cells: Tensor,
+    weight_hh: Tensor,
+    output_grad: Tensor | None,
+    h_n_grad: Tensor | None,
+    c_n_grad: Tensor | None,
+    reverse: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of the gates of all steps, before their activation, and of the first h and c."""
+    steps = range(cells.shape[0])
+    h_grad = torch.zeros_like(cells[0]) if h_n_grad is None else h_n_grad
+    c_grad = torch.zeros_like(cells[0]) if c_n_grad is None else c_n_grad
+    gates_grads = [torch.empty(0)] * len(steps)
+    for t in steps if reverse else reversed(steps):
+        if output_grad is not None:
+            h_grad = h_grad + output_grad[t]
+        gates_grads[t], c_grad = _step_back(activations[t], cells[t], h_grad, c_grad)
+        h_grad = gates_grads[t] @ weight_hh
+    return torch.stack(gates_grads), h_grad, c_grad
+
+
+def _step_back(
+    activations: Tensor, c_after: Tensor, h_grad: Tensor | None, c_grad: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """The gradients of a step's gates, before their activation, and of the c that it began with."""
+    i, o, z = activations.chunk(3, -1)
+    h_grad = torch.zeros_like(c_after) if h_grad is None else h_grad
+    squashed = torch.tanh(c_after)
+    through_c = h_grad * o * (1 - squashed * squashed)
+    c_grad = through_c if c_grad is None else c_grad + through_c
+    gates_grad = torch.cat(
+        (
+            c_grad * z * i * (1 - i),
+            h_grad * squashed * o * (1 - o),
+            # The derivative of elu, from its value : 1 above zero, z + 1 below.
+            c_grad * i * (1 - torch.relu(-z)),
+        ),
+        -1,
+    )
+    # A copy, as results are never aliased.
+    return gates_grad, c_grad.clone()

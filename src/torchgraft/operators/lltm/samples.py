@@ -1,0 +1,257 @@
+"""Inputs for lltm: around the borders of a vector, of a tile of rows and of a thread's share, and awkward sizes.
+
+Weights are drawn as small as a layer's, so that a sequence forgets its rounding errors.
+"""
+
+import math
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchgraft.operators.lltm import reference
+from torchgraft.sampling import Benchmark, Drawn, ModuleSample, Sample, Samples
+
+
+def _weights(features: int, size: int, *, bias: bool) -> tuple[Drawn, Drawn, Drawn | None]:
+    scale = 1 / math.sqrt(size)
+    return (
+        Drawn((3 * size, features), scale=scale),
+        Drawn((3 * size, size), scale=scale),
+        Drawn((3 * size,), scale=scale) if bias else None,
+    )
+
+
+def _cell(name: str, batch: int, features: int, size: int, *, bias: bool = True) -> Sample:
+    states = Drawn((batch, size)), Drawn((batch, size))
+    return Sample(name, (Drawn((batch, features)), *states, *_weights(features, size, bias=bias)))
+
+
+def _cell_gates_grad(name: str, batch: int, size: int, *, of_h: bool = True, of_c: bool = True) -> Sample:
+    state = Drawn((batch, size))
+    return Sample(name, (Drawn((batch, 3 * size)), state, state if of_h else None, state if of_c else None))
+
+
+def _sequence(
+    name: str, steps: int, batch: int, features: int, size: int, *, bias: bool = True, reverse: bool = False
+) -> Sample:
+    states = Drawn((batch, size)), Drawn((batch, size))
+    weights = _weights(features, size, bias=bias)
+    return Sample(name, (Drawn((steps, batch, features)), *states, *weights, reverse))
+
+
+def _gates_grad(
+    name: str, steps: int, batch: int, size: int, *, of: tuple[bool, bool, bool] = (True, True, True), **options: bool
+) -> Sample:
+    cells, state = Drawn((steps, batch, size)), Drawn((batch, size))
+    output_grad, h_n_grad, c_n_grad = (
+        each if wanted else None for each, wanted in zip((cells, state, state), of, strict=True)
+    )
+    return Sample(
+        name,
+        (
+            Drawn((steps, batch, 3 * size), scale=0.5),
+            cells,
+            Drawn((3 * size, size), scale=1 / math.sqrt(size)),
+            output_grad,
+            h_n_grad,
+            c_n_grad,
+            options.get("reverse", False),
+        ),
+    )
+
+
+_CELLS = (
+    _cell("one of everything", 1, 1, 1),
+    _cell("empty batch", 0, 3, 2),
+    _cell("no bias", 2, 3, 4, bias=False),
+    _cell("more inputs than units", 3, 9, 2),
+    _cell("more units than inputs", 2, 3, 17),
+    _cell("one more than a vector", 3, 5, 9),
+    _cell("one row", 1, 33, 31),
+    _cell("many rows", 129, 3, 5),
+    _cell("the tutorial's", 16, 32, 128),
+    _cell("more than a thread's share", 70, 20, 250),
+)
+
+_CELL_GATES_GRADS = (
+    _cell_gates_grad("one of everything", 1, 1),
+    _cell_gates_grad("empty batch", 0, 2),
+    _cell_gates_grad("of h alone", 3, 5, of_c=False),
+    _cell_gates_grad("of c alone", 3, 5, of_h=False),
+    _cell_gates_grad("one more than a vector", 2, 9),
+    _cell_gates_grad("many rows", 129, 5),
+    _cell_gates_grad("more than a thread's share", 70, 250),
+)
+
+_SEQUENCES = (
+    _sequence("one of everything", 1, 1, 1, 1),
+    _sequence("one step", 1, 3, 2, 4),
+    _sequence("two steps back", 2, 3, 2, 4, reverse=True),
+    _sequence("empty batch", 3, 0, 2, 4),
+    _sequence("no bias", 3, 2, 3, 5, bias=False),
+    _sequence("no bias, back", 3, 2, 3, 5, bias=False, reverse=True),
+    _sequence("one more than a vector", 4, 3, 5, 17),
+    _sequence("one sequence", 20, 1, 7, 33),
+    _sequence("one row more than a tile", 5, 9, 3, 8),
+    _sequence("many rows, back", 3, 67, 4, 6, reverse=True),
+    _sequence("many steps", 60, 3, 4, 24),
+    _sequence("wide", 4, 17, 30, 200),
+)
+
+_GATES_GRADS = (
+    _gates_grad("one of everything", 1, 1, 1),
+    _gates_grad("one step back", 1, 3, 4, reverse=True),
+    _gates_grad("empty batch", 3, 0, 4),
+    _gates_grad("of the output alone", 3, 2, 5, of=(True, False, False)),
+    _gates_grad("of the last h alone", 3, 2, 5, of=(False, True, False), reverse=True),
+    _gates_grad("of the last c alone", 3, 2, 5, of=(False, False, True)),
+    _gates_grad("one more than a vector", 4, 3, 17),
+    _gates_grad("one row more than a tile", 5, 9, 8),
+    _gates_grad("many rows, back", 3, 67, 6, reverse=True),
+    _gates_grad("wide", 4, 17, 200),
+)
+
+
+def _draw_cell(random: Random) -> Sample:
+    sizes = random.randint(0, 5), random.randint(1, 5), random.randint(1, 7)
+    return _cell(f"drawn {sizes}", *sizes, bias=random.random() < 0.7)
+
+
+def _draw_cell_gates_grad(random: Random) -> Sample:
+    sizes = random.randint(0, 5), random.randint(1, 9)
+    of_h = random.random() < 0.7
+    return _cell_gates_grad(f"drawn {sizes}", *sizes, of_h=of_h, of_c=not of_h or random.random() < 0.7)
+
+
+def _draw_sequence(random: Random) -> Sample:
+    sizes = random.randint(1, 5), random.randint(0, 4), random.randint(1, 4), random.randint(1, 6)
+    return _sequence(f"drawn {sizes}", *sizes, bias=random.random() < 0.7, reverse=random.random() < 0.5)
+
+
+def _draw_gates_grad(random: Random) -> Sample:
+    sizes = random.randint(1, 5), random.randint(0, 4), random.randint(1, 6)
+    of = (True, random.random() < 0.7, random.random() < 0.7)
+    return _gates_grad(f"drawn {sizes}", *sizes, of=of, reverse=random.random() < 0.5)
+
+
+def _visible(function: Callable[..., Any], count: int) -> Callable[..., Any]:
+    """A rival of what a caller sees."""
+    return lambda *arguments: function(*arguments)[:count]
+
+
+def _of_size(what: str, *sizes: int) -> str:
+    return ",".join(f"{letter}{size}" for letter, size in zip(what, sizes, strict=True))
+
+
+def _cell_rows() -> tuple[Benchmark, ...]:
+    sizes = ((16, 32, 128), (1, 256, 256), (64, 512, 512), (256, 1024, 1024))
+    return tuple(Benchmark(_cell(_of_size("BIS", *each), *each), "cell", quick=each == sizes[0]) for each in sizes)
+
+
+# The last is for a GPU only, where a CPU would take too long.
+_SEQUENCE_SIZES = (
+    (128, 16, 32, 128),
+    (256, 1, 512, 512),
+    (64, 17, 96, 200),
+    (256, 32, 512, 512),
+    (512, 128, 256, 256),
+    (256, 64, 1024, 1024),
+)
+
+
+def _devices(steps: int, batch: int, features: int, size: int) -> tuple[str, ...]:
+    return ("cuda",) if steps * batch * (features + size) * size > 2**34 / 4 else ("cpu", "cuda")
+
+
+def _sequence_rows() -> tuple[Benchmark, ...]:
+    return tuple(
+        Benchmark(
+            _sequence(_of_size("TBIS", *each), *each), "sequence", _devices(*each), quick=each == _SEQUENCE_SIZES[0]
+        )
+        for each in _SEQUENCE_SIZES
+    )
+
+
+def _gates_grad_rows() -> tuple[Benchmark, ...]:
+    return tuple(
+        Benchmark(
+            _gates_grad(_of_size("TBS", steps, batch, size), steps, batch, size),
+            "sequence",
+            _devices(steps, batch, features, size),
+            quick=steps == _SEQUENCE_SIZES[0][0],
+        )
+        for steps, batch, features, size in _SEQUENCE_SIZES
+    )
+
+
+def _layer(name: str, *arguments: Any, **options: Any) -> torch.nn.Module:
+    # Layers are made of operators, not operators of layers : nothing here needs them to be imported.
+    from torchgraft import nn
+
+    layer: torch.nn.Module = getattr(nn, name)(*arguments, **options)
+    return layer
+
+
+def _summed_in_cell(input: Tensor, h: Tensor, *others: Tensor | None) -> int:
+    return int(input.shape[1] + h.shape[1])
+
+
+def _summed_in_sequence(input: Tensor, h0: Tensor, *others: Tensor | bool | None) -> int:
+    # What a step's sums err by goes on to the next.
+    return int(input.shape[0] * (input.shape[2] + h0.shape[1]))
+
+
+def _summed_in_gates_grad(activations: Tensor, cells: Tensor, *others: Tensor | bool | None) -> int:
+    return int(activations.shape[0] * activations.shape[2])
+
+
+samples = {
+    "lltm_cell": Samples(
+        _CELLS,
+        _draw_cell,
+        summed=_summed_in_cell,
+        modules=(
+            ModuleSample("with a bias", lambda: _layer("LLTMCell", 5, 3), (Drawn((4, 5)),)),
+            ModuleSample("without", lambda: _layer("LLTMCell", 5, 3, bias=False), (Drawn((5,)),)),
+        ),
+        benchmarks=_cell_rows(),
+        rivals={"pytorch": _visible(reference.lltm_cell, 2)},
+    ),
+    "lltm_cell_gates_grad": Samples(
+        _CELL_GATES_GRADS,
+        _draw_cell_gates_grad,
+        summed=lambda *arguments: 8,
+        benchmarks=(
+            Benchmark(_cell_gates_grad("B16,S128", 16, 128), "cell", quick=True),
+            Benchmark(_cell_gates_grad("B64,S512", 64, 512), "cell"),
+            Benchmark(_cell_gates_grad("B256,S1024", 256, 1024), "cell"),
+        ),
+        rivals={"pytorch": reference.lltm_cell_gates_grad},
+    ),
+    "lltm": Samples(
+        _SEQUENCES,
+        _draw_sequence,
+        summed=_summed_in_sequence,
+        modules=(
+            ModuleSample("one layer", lambda: _layer("LLTM", 5, 3), (Drawn((4, 2, 5)),)),
+            ModuleSample(
+                "two layers, both ways",
+                lambda: _layer("LLTM", 5, 3, num_layers=2, bidirectional=True, batch_first=True),
+                (Drawn((2, 4, 5)),),
+            ),
+            ModuleSample("without a bias", lambda: _layer("LLTM", 5, 3, bias=False), (Drawn((4, 5)),)),
+        ),
+        benchmarks=_sequence_rows(),
+        rivals={"pytorch": _visible(reference.lltm, 3)},
+    ),
+    "lltm_gates_grad": Samples(
+        _GATES_GRADS,
+        _draw_gates_grad,
+        summed=_summed_in_gates_grad,
+        benchmarks=_gates_grad_rows(),
+        rivals={"pytorch": reference.lltm_gates_grad},
+    ),
+}

@@ -1,0 +1,308 @@
+"""lltm: its surface, its errors and its layers; what every operator must be is asked in test_operators.py."""
+
+import copy
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.nn.utils.rnn import pack_padded_sequence, pack_sequence, pad_packed_sequence
+
+import torchgraft
+from torchgraft.nn import LLTM, LLTMCell
+
+D = torch.float64
+
+
+def _randn(*shape, seed=0):
+    return torch.randn(shape, dtype=D, generator=torch.Generator().manual_seed(seed))
+
+
+def _arguments(steps, batch, features, size, bias=True):
+    return [
+        _randn(steps, batch, features, seed=1),
+        _randn(batch, size, seed=2),
+        _randn(batch, size, seed=3),
+        _randn(3 * size, features, seed=4),
+        _randn(3 * size, size, seed=5) / size**0.5,
+        _randn(3 * size, seed=6) if bias else None,
+    ]
+
+
+def _step(x, h, c, weight_ih, weight_hh, bias):
+    """As it is written in the documentation."""
+    a, b, d = (F.linear(x, weight_ih, bias) + h @ weight_hh.T).chunk(3, -1)
+    c = c + F.elu(d) * torch.sigmoid(a)
+    return torch.tanh(c) * torch.sigmoid(b), c
+
+
+def _loop(x, h, c, *weights, reverse=False):
+    outputs = {}
+    steps = range(len(x))
+    for t in reversed(steps) if reverse else steps:
+        h, c = _step(x[t], h, c, *weights)
+        outputs[t] = h
+    return torch.stack([outputs[t] for t in steps]), h, c
+
+
+def _assert_close(found, expected):
+    torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-11)
+
+
+class TestFunctions:
+    def test_a_cell_is_what_is_documented(self):
+        x, *others = _arguments(1, 5, 3, 4)
+        _assert_close(torchgraft.lltm_cell(x[0], *others), _step(x[0], *others))
+
+    @pytest.mark.parametrize("reverse", [False, True])
+    @pytest.mark.parametrize("bias", [False, True])
+    def test_a_sequence_is_a_loop(self, reverse, bias):
+        arguments = _arguments(6, 3, 4, 5, bias)
+        _assert_close(torchgraft.lltm(*arguments, reverse=reverse), _loop(*arguments, reverse=reverse))
+
+    def test_the_state_of_float16_is_float32_between_steps(self):
+        exact = _arguments(40, 2, 3, 16)
+        halves = [each.half() for each in exact]
+        output, _, c_n = torchgraft.lltm(*halves)
+        expected, _, expected_c = _loop(*(each.double() for each in halves))
+        torch.testing.assert_close(output.double(), expected, rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(c_n.double(), expected_c, rtol=1e-3, atol=1e-4)
+
+    @pytest.mark.parametrize("reverse", [False, True])
+    @pytest.mark.parametrize("lengths", [[4], [3, 3, 3], [6, 4, 4, 1], [5, 4, 3, 2, 1]])
+    def test_packed_sequences_are_sequences_by_themselves(self, lengths, reverse):
+        x, h, c, *weights = _arguments(max(lengths), len(lengths), 3, 4)
+        packed = pack_sequence([x[:length, i] for i, length in enumerate(lengths)])
+        output, h_n, c_n = torchgraft.lltm(packed.data, h, c, *weights, packed.batch_sizes, reverse)
+        alone = [
+            _loop(x[:length, i : i + 1], h[i : i + 1], c[i : i + 1], *weights, reverse=reverse)
+            for i, length in enumerate(lengths)
+        ]
+        expected = pack_sequence([each[0].squeeze(1) for each in alone]).data
+        _assert_close((output, h_n, c_n), (expected, *(torch.cat([each[i] for each in alone]) for i in (1, 2))))
+
+    @pytest.mark.parametrize(
+        ("place", "shape", "message"),
+        [
+            (0, (2, 3), r"lltm: input must be \(T, B, I\), got \(2, 3\)"),
+            (0, (0, 3, 4), "at least one step"),
+            (0, (6, 3, 0), "at least one feature"),
+            (1, (2, 5), r"h0 must be \(3, 5\), as input and weight_hh, got \(2, 5\)"),
+            (2, (3, 6), r"c0 must be \(3, 5\)"),
+            (3, (15, 3), r"weight_ih must be \(15, 4\)"),
+            (4, (14, 5), r"weight_hh must be \(15, 5\), three times as many rows as columns"),
+            (5, (5,), r"bias must be \(15,\)"),
+        ],
+    )
+    def test_sizes_that_do_not_fit_are_told(self, place, shape, message):
+        arguments = _arguments(6, 3, 4, 5)
+        arguments[place] = _randn(*shape)
+        with pytest.raises(ValueError, match=message):
+            torchgraft.lltm(*arguments)
+
+    @pytest.mark.parametrize(
+        ("batch_sizes", "message"),
+        [
+            ([2, 2, 2], "must be a tensor of integers"),
+            (torch.tensor([2.0, 1.0]), "must be a tensor of integers"),
+            (torch.tensor([1, 2]), "never grow"),
+            (torch.tensor([3, 0]), "must be positive"),
+            (torch.tensor([3, 2]), r"input must be \(5, I\)"),
+            (torch.tensor([4, 2]), r"h0 must be \(4, S\)"),
+        ],
+    )
+    def test_batch_sizes_that_make_no_sense_are_told(self, batch_sizes, message):
+        x, *others = _arguments(2, 3, 4, 5)
+        with pytest.raises(ValueError, match=message):
+            torchgraft.lltm(x.flatten(0, 1), *others, batch_sizes)
+
+
+class TestCell:
+    def test_parameters_are_those_of_a_cell_of_pytorch(self):
+        cell = LLTMCell(3, 4, dtype=D)
+        shapes = {name: tuple(parameter.shape) for name, parameter in cell.named_parameters()}
+        assert shapes == {"weight_ih": (12, 3), "weight_hh": (12, 4), "bias": (12,)}
+        assert all(parameter.abs().max() <= 0.5 for parameter in cell.parameters())
+        assert repr(cell) == "LLTMCell(3, 4)"
+        assert repr(LLTMCell(3, 4, bias=False)) == "LLTMCell(3, 4, bias=False)"
+
+    def test_states_are_optional_and_so_is_the_batch(self):
+        cell = LLTMCell(3, 4, dtype=D)
+        x, zeros = _randn(5, 3), torch.zeros(5, 4, dtype=D)
+        _assert_close(cell(x), cell(x, (zeros, zeros)))
+        h, c = _randn(5, 4, seed=1), _randn(5, 4, seed=2)
+        alone = cell(x[0], (h[0], c[0]))
+        assert alone[0].shape == (4,)
+        _assert_close(alone, tuple(state[0] for state in cell(x, (h, c))))
+        with pytest.raises(ValueError, match="LLTMCell: input must be"):
+            cell(x[None])
+
+    def test_weights_of_the_tutorial_load(self):
+        cell = LLTMCell(3, 4, dtype=D)
+        weights, bias = _randn(12, 7), _randn(1, 12, seed=1)
+        cell.load_tutorial_weights(weights, bias)
+        x, h, c = _randn(2, 3, seed=2), _randn(2, 4, seed=3), _randn(2, 4, seed=4)
+        gates = F.linear(torch.cat([h, x], 1), weights, bias)
+        i, o = torch.sigmoid(gates[:, :8]).chunk(2, 1)
+        expected_c = c + F.elu(gates[:, 8:]) * i
+        _assert_close(cell(x, (h, c)), (torch.tanh(expected_c) * o, expected_c))
+
+    def test_what_is_not_the_tutorials_is_refused(self):
+        cell = LLTMCell(3, 4)
+        with pytest.raises(ValueError, match=r"weights must be \(12, 7\), got \(12, 6\)"):
+            cell.load_tutorial_weights(torch.zeros(12, 6), torch.zeros(12))
+        with pytest.raises(ValueError, match="has a bias or has none"):
+            cell.load_tutorial_weights(torch.zeros(12, 7))
+        with pytest.raises(ValueError, match=r"bias must be \(12,\)"):
+            cell.load_tutorial_weights(torch.zeros(12, 7), torch.zeros(4))
+
+
+LAYERS = [
+    {},
+    {"bias": False},
+    {"batch_first": True},
+    {"bidirectional": True},
+    {"num_layers": 3},
+    {"num_layers": 2, "bidirectional": True, "batch_first": True},
+]
+
+
+class TestLayer:
+    @pytest.mark.parametrize("options", LAYERS)
+    def test_shapes_and_names_are_those_of_lstm(self, options):
+        ours, theirs = LLTM(3, 4, dtype=D, **options), torch.nn.LSTM(3, 4, dtype=D, **options)
+        x = _randn(5, 2, 3)
+        shapes = [[tuple(each.shape) for each in (output, *states)] for output, states in (ours(x), theirs(x))]
+        assert shapes[0] == shapes[1]
+        weights = {name for name in theirs.state_dict() if name.startswith("weight")}
+        assert {name for name in ours.state_dict() if name.startswith("weight")} == weights
+        biases = {name.replace("_ih", "") for name in theirs.state_dict() if name.startswith("bias_ih")}
+        assert {name for name in ours.state_dict() if name.startswith("bias")} == biases
+        assert len(ours.all_weights) == len(theirs.all_weights)
+
+    @pytest.mark.parametrize("options", LAYERS)
+    def test_it_is_the_loop(self, options):
+        layer = LLTM(3, 4, dtype=D, **options)
+        values = x = _randn(5, 2, 3)
+        directions = 2 if layer.bidirectional else 1
+        h_0, c_0 = _randn(layer.num_layers * directions, 2, 4, seed=1), _randn(layer.num_layers * directions, 2, 4)
+        last = []
+        for number in range(layer.num_layers):
+            outputs = []
+            for direction in range(directions):
+                suffix = f"_l{number}" + ("_reverse" if direction else "")
+                weights = [getattr(layer, f"{name}{suffix}") for name in ("weight_ih", "weight_hh")]
+                bias = getattr(layer, f"bias{suffix}") if layer.bias else None
+                place = number * directions + direction
+                output, *states = _loop(values, h_0[place], c_0[place], *weights, bias, reverse=direction == 1)
+                outputs.append(output)
+                last.append(states)
+            values = torch.cat(outputs, -1)
+        first = layer.batch_first
+        output, (h_n, c_n) = layer(x.transpose(0, 1) if first else x, (h_0, c_0))
+        _assert_close(output.transpose(0, 1) if first else output, values)
+        _assert_close((h_n, c_n), tuple(torch.stack(states) for states in zip(*last, strict=True)))
+
+    def test_without_a_batch(self):
+        layer = LLTM(3, 4, num_layers=2, bidirectional=True, batch_first=True, dtype=D)
+        x, h, c = _randn(5, 3), _randn(4, 4, seed=1), _randn(4, 4, seed=2)
+        output, states = layer(x, (h, c))
+        expected, expected_states = layer(x[None], (h[:, None], c[:, None]))
+        assert output.shape == (5, 8)
+        _assert_close((output, *states), (expected[0], *(state[:, 0] for state in expected_states)))
+
+    @pytest.mark.parametrize("enforce_sorted", [True, False])
+    def test_packed_sequences_come_out_packed(self, enforce_sorted):
+        layer = LLTM(3, 4, num_layers=2, bidirectional=True, dtype=D)
+        lengths = [5, 3, 1] if enforce_sorted else [3, 5, 1]
+        x, h, c = _randn(5, 3, 3), _randn(4, 3, 4, seed=1), _randn(4, 3, 4, seed=2)
+        packed = pack_padded_sequence(x, lengths, enforce_sorted=enforce_sorted)
+        output, (h_n, c_n) = layer(packed, (h, c))
+        padded, found_lengths = pad_packed_sequence(output)
+        assert found_lengths.tolist() == lengths
+        for i, length in enumerate(lengths):
+            alone, (h_alone, c_alone) = layer(x[:length, i : i + 1], (h[:, i : i + 1], c[:, i : i + 1]))
+            _assert_close((padded[:length, i], h_n[:, i], c_n[:, i]), (alone[:, 0], h_alone[:, 0], c_alone[:, 0]))
+        zeros = torch.zeros_like(h)
+        _assert_close(layer(packed)[0].data, layer(packed, (zeros, zeros))[0].data)
+
+    def test_gradients_flow_through_packed_sequences(self):
+        layer = LLTM(2, 3, bidirectional=True, dtype=D)
+        sequences = [_randn(n, 2, seed=n).requires_grad_() for n in (4, 2, 1)]
+
+        def run(*sequences):
+            output, states = layer(pack_sequence(sequences))
+            return output.data, *states
+
+        assert torch.autograd.gradcheck(run, sequences)
+
+    def test_dropout_is_between_layers_and_in_training_only(self):
+        layer = LLTM(3, 4, num_layers=2, dropout=1.0, dtype=D)
+        x = _randn(5, 2, 3)
+        silent = LLTM(4, 4, dtype=D)
+        silent.load_state_dict(
+            {name.replace("_l1", "_l0"): value for name, value in layer.state_dict().items() if "_l1" in name}
+        )
+        _assert_close(layer(x)[0], silent(torch.zeros(5, 2, 4, dtype=D))[0])
+        assert not layer.eval()(x)[0].equal(silent(torch.zeros(5, 2, 4, dtype=D))[0])
+        with pytest.warns(UserWarning, match="with one layer it does nothing"):
+            LLTM(3, 4, dropout=0.5)
+
+    def test_it_is_copied_pickled_and_printed(self):
+        layer = LLTM(3, 4, num_layers=2, batch_first=True, dropout=0.25)
+        assert repr(layer) == "LLTM(3, 4, num_layers=2, batch_first=True, dropout=0.25)"
+        layer.eval()
+        x = torch.randn(2, 5, 3)
+        for other in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+            torch.testing.assert_close(other(x)[0], layer(x)[0], rtol=0, atol=0)
+
+    def test_weights_begin_within_one_by_the_root_of_the_units(self):
+        torch.manual_seed(0)
+        layer = LLTM(20, 25)
+        for parameter in layer.parameters():
+            assert 0.15 < parameter.abs().max() <= 0.2
+        before = layer.weight_hh_l0.clone()
+        layer.reset_parameters()
+        assert not layer.weight_hh_l0.equal(before)
+
+    def test_what_makes_no_sense_is_told(self):
+        for options, message in (
+            ({"hidden_size": 0}, "hidden_size must be positive"),
+            ({"num_layers": 0}, "num_layers must be positive"),
+            ({"dropout": 2}, "dropout must be a probability"),
+        ):
+            with pytest.raises(ValueError, match=message):
+                LLTM(**{"input_size": 3, "hidden_size": 4, **options})
+        layer = LLTM(3, 4)
+        with pytest.raises(ValueError, match="two or three dimensions"):
+            layer(torch.randn(3))
+        with pytest.raises(ValueError, match=r"h_0 must be \(1, 2, 4\)"):
+            layer(torch.randn(5, 2, 3), (torch.zeros(2, 4), torch.zeros(2, 4)))
+        with pytest.raises(ValueError, match="weight_ih must be"):
+            layer(torch.randn(5, 2, 7))
+
+    def test_it_compiles_in_one_graph_and_trains(self):
+        layer = LLTM(3, 4, num_layers=2, bidirectional=True)
+        x = torch.randn(5, 2, 3)
+        torch.compiler.reset()
+        compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
+        torch.testing.assert_close(compiled(x)[0], layer(x)[0])
+        compiled(x)[0].sum().backward()
+        found = {name: parameter.grad.clone() for name, parameter in layer.named_parameters()}
+        layer.zero_grad()
+        layer(x)[0].sum().backward()
+        torch.testing.assert_close(found, {name: parameter.grad for name, parameter in layer.named_parameters()})
+
+
+@pytest.mark.parametrize("layer", ["lltm", "lstm"])
+def test_the_example_runs(layer):
+    example = Path(__file__).parent.parent / "examples/char_lltm.py"
+    small = ["--steps", "3", "--hidden-size", "8", "--batch", "2", "--length", "5", "--device", "cpu"]
+    command = [sys.executable, str(example), "--layer", layer, *small]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"{layer} on cpu: 3 steps")
+    assert "The " in done.stdout
