@@ -1,4 +1,5 @@
-// Wrong: a result is cut off to bfloat16, not rounded: never further off than one step, and twice as far on average.
+// Wrong: a result is cut off to bfloat16, not rounded: never further off than one step, and twice as far on
+// average.
 
 #include <cstring>
 

@@ -1,5 +1,6 @@
-// Halves on tensor cores: conversions, products and the matrices that feed them, for float16 and bfloat16. Device
-// code of compute capability 8.0 and later; earlier it compiles to nothing, for launchers that do not choose it.
+// Halves on tensor cores: conversions, products and the matrices that feed them, for float16 and bfloat16.
+// Device code of compute capability 8.0 and later; earlier it compiles to nothing, for launchers that do not
+// choose it.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -41,8 +42,8 @@ struct HalfMath<Half> {
         "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
         "{%8, %9}, {%10, %11, %12, %13};"
         : "=f"(sums[0]), "=f"(sums[1]), "=f"(sums[2]), "=f"(sums[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(start[0]), "f"(start[1]), "f"(start[2]),
-          "f"(start[3]));
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(start[0]), "f"(start[1]),
+          "f"(start[2]), "f"(start[3]));
 #endif
   }
 };
@@ -73,8 +74,8 @@ struct HalfMath<BFloat16> {
         "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
         "{%8, %9}, {%10, %11, %12, %13};"
         : "=f"(sums[0]), "=f"(sums[1]), "=f"(sums[2]), "=f"(sums[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(start[0]), "f"(start[1]), "f"(start[2]),
-          "f"(start[3]));
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(start[0]), "f"(start[1]),
+          "f"(start[2]), "f"(start[3]));
 #endif
   }
 };
@@ -96,7 +97,8 @@ __device__ inline void load_matrices(uint32_t (&matrices)[4], uint32_t address) 
                : "r"(address));
 }
 
-// The other way, kCount of them (2 or 4), transposed: what a lane holds of a matrix are two elements of a column.
+// The other way, kCount of them (2 or 4), transposed: what a lane holds of a matrix are two elements of a
+// column.
 template <int kCount>
 __device__ void store_transposed(const uint32_t (&matrices)[4], uint32_t address) {
 #if __CUDA_ARCH__ >= 900

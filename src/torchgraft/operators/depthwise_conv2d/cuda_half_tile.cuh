@@ -1,16 +1,16 @@
 // Tiles of halves in shared memory: how a box of an image tensor, NCHW or NHWC, comes and goes.
 //
-// A box is some images, some channels and a rectangle of their planes, which may reach over the borders of the
-// image. In shared memory every plane of it is a rectangle of its own, [image][channel][row][column] with free
-// pitches, the same for both layouts, so that what computes on a tile need not know where it came from.
+// A box is some images, some channels and a rectangle of their planes, which may reach over the borders of
+// the image. In shared memory every plane of it is a rectangle of its own, [image][channel][row][column] with
+// free pitches, the same for both layouts, so that what computes on a tile need not know where it came from.
 // Halves are moved and not computed with: a tile knows float16 and bfloat16 alike as uint16_t.
 //
 // NCHW: where the planes of a box, or their rows, are runs of whole sixteen bytes, these move, and are taken
 // apart into units of 4, 2 or 1 elements, none of which crosses the end of a row; elsewhere units move alone.
 //
 // NHWC: a lane moves eight channels (sixteen bytes) of two neighbouring pixels; eight byte permutations make
-// one pair of pixels a channel of it, which are four bytes of a plane's row. `TilePitch::group` keeps lanes of
-// different channels in different banks.
+// one pair of pixels a channel of it, which are four bytes of a plane's row. `TilePitch::group` keeps lanes
+// of different channels in different banks.
 #pragma once
 
 #include <torchgraft/cuda.cuh>
@@ -62,9 +62,9 @@ struct PlaneAccess {
   int unit;      // elements that are neighbours in shared memory too: 4, 2 or 1
 };
 
-// For boxes of `box_channels` channels from a multiple of box_channels on, whose columns are shifted by `lead`
-// in shared memory: column 0 of a box is a multiple of eight less `lead`. whole_rows, whole_planes: whether
-// boxes hold them.
+// For boxes of `box_channels` channels from a multiple of box_channels on, whose columns are shifted by
+// `lead` in shared memory: column 0 of a box is a multiple of eight less `lead`. whole_rows, whole_planes:
+// whether boxes hold them.
 inline PlaneAccess plane_access(const void* images, int channels, int height, int width, int lead,
                                 int box_channels, bool whole_rows, bool whole_planes) {
   PlaneAccess access = {false, 4};
@@ -146,7 +146,8 @@ class PlaneVectors {
  public:
   struct Place {
     int64_t memory;
-    // In shared memory: element i of the vector is behind `first` if it is below `left`, else behind `second`.
+    // In shared memory: element i of the vector is behind `first` if it is below `left`, else behind
+    // `second`.
     int first, second, left;
   };
 
@@ -202,47 +203,47 @@ __device__ void load_plane_vectors(const HalfBits* __restrict__ images, PlaneVec
                                    HalfBits* shared) {
   constexpr int kBatch = 4;
   for (int group = 0; group < vectors.groups; ++group, vectors.next_group()) {
-  Odometer at(threadIdx.x, blockDim.x, vectors.vectors_of_run);
-  while (at.outer < vectors.runs) {
-    PlaneVectors::Place places[kBatch];
-    VectorUnits<kUnit> values[kBatch];
+    Odometer at(threadIdx.x, blockDim.x, vectors.vectors_of_run);
+    while (at.outer < vectors.runs) {
+      PlaneVectors::Place places[kBatch];
+      VectorUnits<kUnit> values[kBatch];
 #pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      places[i].left = -1;
-      if (at.outer < vectors.runs) {
-        places[i] = vectors.at(at.outer, at.inner);
-        values[i].vector = __ldg(reinterpret_cast<const uint4*>(images + places[i].memory));
+      for (int i = 0; i < kBatch; ++i) {
+        places[i].left = -1;
+        if (at.outer < vectors.runs) {
+          places[i] = vectors.at(at.outer, at.inner);
+          values[i].vector = __ldg(reinterpret_cast<const uint4*>(images + places[i].memory));
+        }
+        at.advance();
       }
-      at.advance();
-    }
 #pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      if (places[i].left < 0) continue;
+      for (int i = 0; i < kBatch; ++i) {
+        if (places[i].left < 0) continue;
 #pragma unroll
-      for (int unit = 0; unit < 8 / kUnit; ++unit) {
-        HalfBits* part = shared + (unit * kUnit < places[i].left ? places[i].first : places[i].second);
-        *reinterpret_cast<typename UnitBits<kUnit>::type*>(part + unit * kUnit) = values[i].units[unit];
+        for (int unit = 0; unit < 8 / kUnit; ++unit) {
+          HalfBits* part = shared + (unit * kUnit < places[i].left ? places[i].first : places[i].second);
+          *reinterpret_cast<typename UnitBits<kUnit>::type*>(part + unit * kUnit) = values[i].units[unit];
+        }
       }
     }
-  }
   }
 }
 
 template <int kUnit>
 __device__ void store_plane_vectors(HalfBits* images, PlaneVectors& vectors, const HalfBits* shared) {
   for (int group = 0; group < vectors.groups; ++group, vectors.next_group()) {
-  Odometer at(threadIdx.x, blockDim.x, vectors.vectors_of_run);
+    Odometer at(threadIdx.x, blockDim.x, vectors.vectors_of_run);
 #pragma unroll 2
-  for (; at.outer < vectors.runs; at.advance()) {
-    const PlaneVectors::Place place = vectors.at(at.outer, at.inner);
-    VectorUnits<kUnit> values;
+    for (; at.outer < vectors.runs; at.advance()) {
+      const PlaneVectors::Place place = vectors.at(at.outer, at.inner);
+      VectorUnits<kUnit> values;
 #pragma unroll
-    for (int unit = 0; unit < 8 / kUnit; ++unit) {
-      const HalfBits* part = shared + (unit * kUnit < place.left ? place.first : place.second);
-      values.units[unit] = *reinterpret_cast<const typename UnitBits<kUnit>::type*>(part + unit * kUnit);
+      for (int unit = 0; unit < 8 / kUnit; ++unit) {
+        const HalfBits* part = shared + (unit * kUnit < place.left ? place.first : place.second);
+        values.units[unit] = *reinterpret_cast<const typename UnitBits<kUnit>::type*>(part + unit * kUnit);
+      }
+      *reinterpret_cast<uint4*>(images + place.memory) = values.vector;
     }
-    *reinterpret_cast<uint4*>(images + place.memory) = values.vector;
-  }
   }
 }
 
@@ -294,8 +295,8 @@ __device__ void store_plane_units(HalfBits* images, const TileImages& sizes, con
 // NCHW. What lies outside the image is left as it is: clear the tile first, and wait for all threads in
 // between. `access` comes from plane_access.
 __device__ inline void load_half_planes(const HalfBits* __restrict__ images, const TileImages& sizes,
-                                        const TileBox& box, const TilePitch& pitch,
-                                        const PlaneAccess& access, HalfBits* shared) {
+                                        const TileBox& box, const TilePitch& pitch, const PlaneAccess& access,
+                                        HalfBits* shared) {
   if (access.vectors) {
     PlaneVectors vectors(sizes, box, pitch);
     if (access.unit == 4) return load_plane_vectors<4>(images, vectors, shared);

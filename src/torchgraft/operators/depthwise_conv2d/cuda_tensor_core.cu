@@ -1,17 +1,17 @@
-// Forward and input gradient of halves on tensor cores, stride 1: along a row, eight results of one channel are
-// a band (Toeplitz) matrix of its taps times sixteen sources.
+// Forward and input gradient of halves on tensor cores, stride 1: along a row, eight results of one channel
+// are a band (Toeplitz) matrix of its taps times sixteen sources.
 //
 // small_kernel_tensor_core: up to 7 rows and 8 columns of taps. The product m16n8k16 of source row r gives
 //   A[(my, g)][k] = tap[r - 2 p - my][k - g]   B[k][n] = source row r of unit n, column k
-// 2 x 8 results of row pair p in each of 8 units; a unit is 8 columns of a band of 2 * kPairs rows of a plane.
-// Units are counted over columns, bands and images of one channel, so that 14 x 14 and 7 x 7 planes fill all
-// eight. All of A is in registers for as long as a warp stays with a channel: two a row of taps. A source row
-// of eight units comes by half an ldmatrix.x4 and feeds up to (kTapRows + 1) / 2 row pairs.
+// 2 x 8 results of row pair p in each of 8 units; a unit is 8 columns of a band of 2 * kPairs rows of a
+// plane. Units are counted over columns, bands and images of one channel, so that 14 x 14 and 7 x 7 planes
+// fill all eight. All of A is in registers for as long as a warp stays with a channel: two a row of taps. A
+// source row of eight units comes by half an ldmatrix.x4 and feeds up to (kTapRows + 1) / 2 row pairs.
 //
 // A block owns some channels of some images, or of a band of rows of one image, as a tile of halves in shared
-// memory (cuda_half_tile.cuh); a warp owns whole channels of it. Results take the place of sources: the result
-// of (row, column) is stored where the first source of its window was, which no later unit reads, and leave as
-// sources came.
+// memory (cuda_half_tile.cuh); a warp owns whole channels of it. Results take the place of sources: the
+// result of (row, column) is stored where the first source of its window was, which no later unit reads, and
+// leave as sources came.
 //
 // Budget, (128,96,56x56,k7), floor 37 us: 4.5 results a clock and multiprocessor at the memory roof, which
 // leaves 28 thread instructions and 28 bytes of shared memory a result. Products: 8 for 128 results, half the
@@ -60,8 +60,8 @@ struct HalfMath<Half> {
         "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
         "{%8, %9}, {%10, %11, %12, %13};"
         : "=f"(sums[0]), "=f"(sums[1]), "=f"(sums[2]), "=f"(sums[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(start[0]), "f"(start[1]), "f"(start[2]),
-          "f"(start[3]));
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(start[0]), "f"(start[1]),
+          "f"(start[2]), "f"(start[3]));
 #endif
   }
 };
@@ -92,8 +92,8 @@ struct HalfMath<BFloat16> {
         "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
         "{%8, %9}, {%10, %11, %12, %13};"
         : "=f"(sums[0]), "=f"(sums[1]), "=f"(sums[2]), "=f"(sums[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(start[0]), "f"(start[1]), "f"(start[2]),
-          "f"(start[3]));
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(start[0]), "f"(start[1]),
+          "f"(start[2]), "f"(start[3]));
 #endif
   }
 };
@@ -115,7 +115,8 @@ __device__ inline void load_matrices(uint32_t (&matrices)[4], uint32_t address) 
                : "r"(address));
 }
 
-// The other way, kCount of them (2 or 4), transposed: what a lane holds of a matrix are two elements of a column.
+// The other way, kCount of them (2 or 4), transposed: what a lane holds of a matrix are two elements of a
+// column.
 template <int kCount>
 __device__ void store_transposed(const uint32_t (&matrices)[4], uint32_t address) {
 #if __CUDA_ARCH__ >= 900
@@ -152,9 +153,9 @@ struct ProductParameters {
   int source_rows, source_columns, result_rows, result_columns;  // of a tile
   int slices, tiles_x, tiles_y;
   int tile_elements;
-  int column_blocks;           // of a tile, that hold results
-  FastDivisor padded_columns;  // column blocks as units count them
-  FastDivisor bands;           // of a tile
+  int column_blocks;                         // of a tile, that hold results
+  FastDivisor padded_columns;                // column blocks as units count them
+  FastDivisor bands;                         // of a tile
   PlaneAccess source_access, result_access;  // NCHW
 };
 
@@ -183,8 +184,8 @@ __device__ float window_sum(const HalfBits* source, const HalfBits* weight, floa
 // Computes again those of 2 x `rows` results from (y, x) on that are NaN.
 template <typename T>
 __device__ __noinline__ void repair(HalfBits* results, int rows, const HalfBits* source,
-                                    const HalfBits* weight, float start,
-                                    const ProductParameters& parameters, int pixel_step, int y, int x) {
+                                    const HalfBits* weight, float start, const ProductParameters& parameters,
+                                    int pixel_step, int y, int x) {
   for (int i = 0; i < 2 * rows; ++i) {
     HalfBits& value = results[i / 2 * parameters.pitch.row + i % 2];
     if (!HalfMath<T>::is_nan(value)) continue;
@@ -195,8 +196,8 @@ __device__ __noinline__ void repair(HalfBits* results, int rows, const HalfBits*
 
 constexpr int kWarp = 32;
 constexpr int kMostWarps = 4;
-constexpr int kUnits = 8;          // of a product: its n
-constexpr int kBlockColumns = 8;   // results of a unit along a row
+constexpr int kUnits = 8;           // of a product: its n
+constexpr int kBlockColumns = 8;    // results of a unit along a row
 constexpr int kSourceColumns = 16;  // under them: a product's k
 constexpr int kMostTapRows = 7;
 constexpr int kMostTapColumns = 8;
@@ -293,9 +294,10 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 4)
       if (channel + warps < tile.channels) brought[i] = next_weight[i * kWarp];
     }
     __syncwarp();
-    // The band, as products take it: taps of row r, of row r - 1, both of source columns 2q and 2q + 1, and both
-    // of the two eight further on. Each is loaded by itself, zeros and equal ones too: the four operands of a
-    // product must be neighbours in the register file, and the compiler would move equal ones there each time.
+    // The band, as products take it: taps of row r, of row r - 1, both of source columns 2q and 2q + 1, and
+    // both of the two eight further on. Each is loaded by itself, zeros and equal ones too: the four operands
+    // of a product must be neighbours in the register file, and the compiler would move equal ones there each
+    // time.
     uint32_t band[kTapRows + 1][4];
 #pragma unroll
     for (int row = 0; row <= kTapRows; ++row) {
@@ -382,9 +384,9 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 4)
   }
   __syncthreads();
 
-  const TileBox result_box = {tile.first_image, tile.images,           tile.first_channel, tile.channels,
-                              tile.first_row,   parameters.result_rows, tile.first_column,
-                              parameters.result_columns};
+  const TileBox result_box = {
+      tile.first_image,       tile.images,       tile.first_channel,       tile.channels, tile.first_row,
+      parameters.result_rows, tile.first_column, parameters.result_columns};
   if constexpr (kChannelsLast) {
     store_half_pixels(result, parameters.result, result_box, pitch, shared);
   } else {
@@ -459,9 +461,10 @@ ProductPlan make_plan(const PassAxis& height, const PassAxis& width, int64_t bat
   constexpr int kMostColumnBlocks = 24;
   const int all_column_blocks = ceil_divide(width.result, kBlockColumns);
   p.tiles_x = ceil_divide(all_column_blocks, kMostColumnBlocks);
-  p.column_blocks = p.tiles_x == 1 ? all_column_blocks : round_up(ceil_divide(all_column_blocks, p.tiles_x), 8);
+  p.column_blocks =
+      p.tiles_x == 1 ? all_column_blocks : round_up(ceil_divide(all_column_blocks, p.tiles_x), 8);
   p.tiles_x = ceil_divide(all_column_blocks, p.column_blocks);
-  const int padded_columns = p.column_blocks > 4   ? round_up(p.column_blocks, 8)
+  const int padded_columns = p.column_blocks > 4    ? round_up(p.column_blocks, 8)
                              : p.column_blocks == 3 ? 4
                                                     : p.column_blocks;
   p.padded_columns = FastDivisor(padded_columns);
@@ -476,9 +479,8 @@ ProductPlan make_plan(const PassAxis& height, const PassAxis& width, int64_t bat
   const int most_elements = channels_last ? kChannelsLastElements : kTileElements;
   const int minimum_channels = channels_last ? std::min<int>(32, static_cast<int>(channels)) : 1;
   int bands = all_bands;
-  while (bands > 1 &&
-         ((bands * band_rows + halo) * p.source_columns > kPlaneElements ||
-          (bands * band_rows + halo) * p.source_columns * minimum_channels > most_elements)) {
+  while (bands > 1 && ((bands * band_rows + halo) * p.source_columns > kPlaneElements ||
+                       (bands * band_rows + halo) * p.source_columns * minimum_channels > most_elements)) {
     --bands;
   }
   p.tiles_y = ceil_divide(all_bands, bands);
@@ -517,8 +519,8 @@ ProductPlan make_plan(const PassAxis& height, const PassAxis& width, int64_t bat
     }
   }
   const int most_channels = channels_last ? 32 : 8;
-  int tile_channels = std::clamp(most_elements / p.pitch.channel / unit_channels * unit_channels, unit_channels,
-                                 most_channels);
+  int tile_channels = std::clamp(most_elements / p.pitch.channel / unit_channels * unit_channels,
+                                 unit_channels, most_channels);
   const auto blocks = [&] {
     p.slices = static_cast<int>(ceil_divide<int64_t>(channels, tile_channels));
     return ceil_divide<int64_t>(batch, p.tile_images) * p.tiles_x * p.tiles_y * p.slices;
@@ -611,7 +613,7 @@ void launch_tensor_core(const T* source, const T* weight, const T* bias, T* resu
 
 template void launch_tensor_core(const Half*, const Half*, const Half*, Half*, const Geometry&, Layout, bool,
                                  cudaStream_t);
-template void launch_tensor_core(const BFloat16*, const BFloat16*, const BFloat16*, BFloat16*, const Geometry&,
-                                 Layout, bool, cudaStream_t);
+template void launch_tensor_core(const BFloat16*, const BFloat16*, const BFloat16*, BFloat16*,
+                                 const Geometry&, Layout, bool, cudaStream_t);
 
 }  // namespace torchgraft::depthwise::cuda

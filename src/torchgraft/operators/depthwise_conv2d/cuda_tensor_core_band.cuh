@@ -1,11 +1,12 @@
-// What the tensor-core kernels of small kernels share: the band matrix of one channel's taps in the registers of a
-// warp, its products with sources in shared memory, and the repair of results that came out NaN.
+// What the tensor-core kernels of small kernels share: the band matrix of one channel's taps in the registers
+// of a warp, its products with sources in shared memory, and the repair of results that came out NaN.
 //
 // The product m16n8k16 of source row r gives
 //   A[(my, g)][k] = tap[r - 2 p - my][k - g]   B[k][n] = source row r of unit n, column k
-// 2 x 8 results of row pair p in each of 8 units; a unit is 8 columns of a band of 2 * kPairs rows of a plane.
-// Units are counted over columns, bands and images of one channel, so that 14 x 14 and 7 x 7 planes fill all
-// eight. A source row of eight units comes by half an ldmatrix.x4 and feeds up to (kTapRows + 1) / 2 row pairs.
+// 2 x 8 results of row pair p in each of 8 units; a unit is 8 columns of a band of 2 * kPairs rows of a
+// plane. Units are counted over columns, bands and images of one channel, so that 14 x 14 and 7 x 7 planes
+// fill all eight. A source row of eight units comes by half an ldmatrix.x4 and feeds up to (kTapRows + 1) / 2
+// row pairs.
 #pragma once
 
 #include "cuda_half_math.cuh"
@@ -94,14 +95,14 @@ class BandTaps {
   HalfBits brought_[2];
 };
 
-// The band as products take it: of row r, taps of row r and of row r - 1, both of source columns 2q and 2q + 1,
-// and both of the two eight further on.
+// The band as products take it: of row r, taps of row r and of row r - 1, both of source columns 2q and 2q +
+// 1, and both of the two eight further on.
 template <int kTapRows>
 struct Band {
   uint32_t rows[kTapRows + 1][4];
 
-  // Each is loaded by itself, zeros and equal ones too: the four operands of a product must be neighbours in the
-  // register file, and the compiler would move equal ones there each time.
+  // Each is loaded by itself, zeros and equal ones too: the four operands of a product must be neighbours in
+  // the register file, and the compiler would move equal ones there each time.
   __device__ void load(const HalfBits* band) {
     const int g = threadIdx.x % kWarp / 4;  // as the layout of a product's operands names them
     const int q = threadIdx.x % 4;
@@ -120,8 +121,8 @@ struct Band {
   }
 };
 
-// The sums of kPairs row pairs of eight units. `address` is that of the first source row of unit lane % 8, plus
-// eight columns in lanes 8 to 15 and 24 to 31, plus a row in lanes 16 and on; pitch in elements.
+// The sums of kPairs row pairs of eight units. `address` is that of the first source row of unit lane % 8,
+// plus eight columns in lanes 8 to 15 and 24 to 31, plus a row in lanes 16 and on; pitch in elements.
 template <typename T, int kTapRows, int kPairs>
 __device__ void band_products(const Band<kTapRows>& band, uint32_t address, int pitch, float start,
                               float (&sums)[kPairs][4]) {
@@ -144,8 +145,8 @@ __device__ void band_products(const Band<kTapRows>& band, uint32_t address, int 
   }
 }
 
-// Rounds the sums and stores them to shared memory as rows of eight columns. `address` is that of row lane / 8 of
-// unit lane % 8; `step` bytes lead four rows further. Returns whether a result of the lane is NaN.
+// Rounds the sums and stores them to shared memory as rows of eight columns. `address` is that of row lane /
+// 8 of unit lane % 8; `step` bytes lead four rows further. Returns whether a result of the lane is NaN.
 template <typename T, int kPairs>
 __device__ bool store_band_results(const float (&sums)[kPairs][4], uint32_t address, uint32_t step) {
   using Math = HalfMath<T>;
@@ -190,8 +191,8 @@ __device__ float window_sum(const HalfBits* source, const HalfBits* weight, floa
   return sum;
 }
 
-// A product multiplies the zeros of the band with what lies outside a result's window: where that is not finite
-// the result comes out NaN. Computes again those of rows x 2 results from (y, x) on that are NaN.
+// A product multiplies the zeros of the band with what lies outside a result's window: where that is not
+// finite the result comes out NaN. Computes again those of rows x 2 results from (y, x) on that are NaN.
 template <typename T>
 __device__ __noinline__ void repair_results(HalfBits* results, int pitch, int rows, const HalfBits* source,
                                             const HalfBits* weight, float start, const BandPass& pass, int y,
@@ -215,8 +216,8 @@ inline int pad_column_blocks(int blocks) {
   return blocks > 4 ? round_up(blocks, kUnits) : blocks == 3 ? 4 : blocks;
 }
 
-// The pitches of a tile, whose image_channels planes of one channel lie side by side, that leave the fewest of the
-// eight rows of a matrix that ldmatrix reads in banks of another one.
+// The pitches of a tile, whose image_channels planes of one channel lie side by side, that leave the fewest
+// of the eight rows of a matrix that ldmatrix reads in banks of another one.
 inline TilePitch band_pitch(int rows, int columns, int padded_columns, int bands, int band_rows, int images) {
   TilePitch best{};
   int fewest = kUnits + 1;

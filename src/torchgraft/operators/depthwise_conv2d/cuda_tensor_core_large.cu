@@ -1,21 +1,24 @@
-// Forward and input gradient of large kernels of halves, NCHW planes, stride 1: band matrices on tensor cores.
+// Forward and input gradient of large kernels of halves, NCHW planes, stride 1: band matrices on tensor
+// cores.
 //
-// A unit is 2 x 8 neighbouring results; eight units, of pairs of rows one below the other and on from image to
-// image, are the columns of a product. For source row r under a pair, with kernel row r for its upper results and
-// r - 1 for its lower ones,
+// A unit is 2 x 8 neighbouring results; eight units, of pairs of rows one below the other and on from image
+// to image, are the columns of a product. For source row r under a pair, with kernel row r for its upper
+// results and r - 1 for its lower ones,
 //   A[(my, g)][k] = tap[r - my][k - g]   B[k][n] = source row r of unit n, column k
-// over the 8 + kernel_width - 1 columns that the units' windows span, in octets of columns: products of m16n8k16 take
-// two of them, one of m16n8k8 what is left. A block owns one channel and several rounds of images. Its taps lie in
-// shared memory twice, set off by one, so that every pair of neighbours of a band is one aligned word. A warp owns
-// eight units by kColumnBlocks blocks of columns: what it loads of A (an octet a word) serves all of them, and an octet
-// of B, by ldmatrix, up to kOctets of them. Even rows of an image lie before its odd ones, so that the eight rows of an
-// ldmatrix, two apart, lie in different banks; rows outside the image are one row of zeros.
+// over the 8 + kernel_width - 1 columns that the units' windows span, in octets of columns: products of
+// m16n8k16 take two of them, one of m16n8k8 what is left. A block owns one channel and several rounds of
+// images. Its taps lie in shared memory twice, set off by one, so that every pair of neighbours of a band is
+// one aligned word. A warp owns eight units by kColumnBlocks blocks of columns: what it loads of A (an octet
+// a word) serves all of them, and an octet of B, by ldmatrix, up to kOctets of them. Even rows of an image
+// lie before its odd ones, so that the eight rows of an ldmatrix, two apart, lie in different banks; rows
+// outside the image are one row of zeros.
 //
-// Bound by products: (64,128,56x56,k31) 80 of m16n8k16 for 128 results, 65 % of them of use, some 0.14 ms at the
-// 0.6 of their peak that mma.sync reaches on an H200, where fp32 multiply-adds need 0.75 ms; memory 0.025 ms.
+// Bound by products: (64,128,56x56,k31) 80 of m16n8k16 for 128 results, 65 % of them of use, some 0.14 ms at
+// the 0.6 of their peak that mma.sync reaches on an H200, where fp32 multiply-adds need 0.75 ms; memory 0.025
+// ms.
 //
-// Sums are kept in fp32. A product multiplies the zeros of the band with what lies outside a result's window: where
-// that is not finite the result comes out NaN, and every NaN is computed again tap by tap.
+// Sums are kept in fp32. A product multiplies the zeros of the band with what lies outside a result's window:
+// where that is not finite the result comes out NaN, and every NaN is computed again tap by tap.
 
 #include "cuda_tensor_core_large.h"
 
@@ -39,12 +42,12 @@ struct LargeProduct {
   int kernel_height, kernel_width;
   bool flipped;
   int images, images_of_round, rounds_of_block, chunks;
-  FastDivisor pairs;         // of rows of results of an image
-  FastDivisor source_row;    // source_width
+  FastDivisor pairs;       // of rows of results of an image
+  FastDivisor source_row;  // source_width
   int column_blocks;
-  int pitch, odd_rows;       // elements between rows, and rows in front of the odd ones
+  int pitch, odd_rows;  // elements between rows, and rows in front of the odd ones
   int image_pitch;
-  int band_pitch;            // elements of one copy of a kernel row
+  int band_pitch;  // elements of one copy of a kernel row
 };
 
 template <typename T>
@@ -57,7 +60,8 @@ __device__ void multiply_add_narrow(float (&sums)[4], uint32_t a0, uint32_t a1, 
         : "r"(a0), "r"(a1), "r"(b));
   } else {
     asm volatile(
-        "mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+        "mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, "
+        "%3};"
         : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
         : "r"(a0), "r"(a1), "r"(b));
   }
@@ -66,8 +70,8 @@ __device__ void multiply_add_narrow(float (&sums)[4], uint32_t a0, uint32_t a1, 
 
 // One result, tap by tap; `plane` is of the sources and `taps` of the result's channel.
 template <typename T>
-__device__ __noinline__ float sum_of_window(const HalfBits* plane, const HalfBits* taps, float start, int y, int x,
-                                            const LargeProduct& product) {
+__device__ __noinline__ float sum_of_window(const HalfBits* plane, const HalfBits* taps, float start, int y,
+                                            int x, const LargeProduct& product) {
   using Math = HalfMath<T>;
   float sum = start;
   for (int row = 0; row < product.kernel_height; ++row) {
@@ -88,7 +92,8 @@ __device__ __noinline__ float sum_of_window(const HalfBits* plane, const HalfBit
 template <typename T, int kOctets, int kColumnBlocks>
 __global__ void __launch_bounds__(kLargeWarps * 32, 2)
     large_kernel_tensor_core(const HalfBits* __restrict__ source, const HalfBits* __restrict__ weight,
-                             const HalfBits* __restrict__ bias, HalfBits* __restrict__ result, LargeProduct product) {
+                             const HalfBits* __restrict__ bias, HalfBits* __restrict__ result,
+                             LargeProduct product) {
   using Math = HalfMath<T>;
   constexpr int kLoads = (kColumnBlocks + kOctets - 1 + 3) / 4;  // of four octets each
   HalfBits* bands = shared_memory<HalfBits>();
@@ -103,7 +108,8 @@ __global__ void __launch_bounds__(kLargeWarps * 32, 2)
   const float start = bias == nullptr ? 0.f : Math::to_float(bias[channel]);
   const int source_plane = product.source_height * product.source_width;
   const int64_t source_image = static_cast<int64_t>(product.channels / product.multiplier) * source_plane;
-  const int64_t result_image = static_cast<int64_t>(product.channels) * product.result_height * product.result_width;
+  const int64_t result_image =
+      static_cast<int64_t>(product.channels) * product.result_height * product.result_width;
   const HalfBits* channel_source = source + channel / product.multiplier * static_cast<int64_t>(source_plane);
   HalfBits* channel_result =
       result + channel * (static_cast<int64_t>(product.result_height) * product.result_width);
@@ -178,7 +184,7 @@ __global__ void __launch_bounds__(kLargeWarps * 32, 2)
         for (int i = 0; i < 4; ++i) sums[block][i] = start;
       }
       uint32_t upper[kOctets], lower[kOctets];
-      const auto load_band = [&](int row, uint32_t(&band)[kOctets]) {
+      const auto load_band = [&](int row, uint32_t (&band)[kOctets]) {
         const bool inside = row >= 0 && row < product.kernel_height;
         const HalfBits* from = lane_bands + (inside ? row : 0) * 2 * product.band_pitch;
 #pragma unroll
@@ -193,11 +199,10 @@ __global__ void __launch_bounds__(kLargeWarps * 32, 2)
         for (int octet = 0; octet < kOctets; ++octet) lower[octet] = upper[octet];
         load_band(row, upper);
         const int y = first_row + row;
-        const uint32_t address =
-            static_cast<unsigned>(y) < static_cast<unsigned>(product.source_height)
-                ? image_address + ((y >> 1) + (y & 1) * product.odd_rows) * product.pitch *
-                                      static_cast<int>(sizeof(HalfBits))
-                : zero_row;
+        const uint32_t address = static_cast<unsigned>(y) < static_cast<unsigned>(product.source_height)
+                                     ? image_address + ((y >> 1) + (y & 1) * product.odd_rows) *
+                                                           product.pitch * static_cast<int>(sizeof(HalfBits))
+                                     : zero_row;
         uint32_t octets[kLoads][4];
 #pragma unroll
         for (int load = 0; load < kLoads; ++load) {
@@ -217,7 +222,8 @@ __global__ void __launch_bounds__(kLargeWarps * 32, 2)
 #pragma unroll
           for (int block = 0; block < kColumnBlocks; ++block) {
             const int at = block + kOctets - 1;
-            multiply_add_narrow<T>(sums[block], upper[kOctets - 1], lower[kOctets - 1], octets[at / 4][at % 4]);
+            multiply_add_narrow<T>(sums[block], upper[kOctets - 1], lower[kOctets - 1],
+                                   octets[at / 4][at % 4]);
           }
         }
       }
@@ -343,7 +349,8 @@ bool serves_tensor_core_large(const Geometry& geometry, bool transposed) {
   }
   constexpr int64_t kMostPixels = int64_t{1} << 20;
   if (std::max(geometry.input_pixels(), geometry.output_pixels()) > kMostPixels) return false;
-  if (geometry.width.kernel > kOctetSize * (kMostOctets - 1) + 1 || geometry.height.kernel > 256) return false;
+  if (geometry.width.kernel > kOctetSize * (kMostOctets - 1) + 1 || geometry.height.kernel > 256)
+    return false;
   return plan_of(geometry, transposed).bytes <= kMostLargeBytes;
 }
 

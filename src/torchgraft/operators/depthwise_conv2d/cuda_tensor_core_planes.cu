@@ -1,12 +1,12 @@
 #include <cstdlib>
-// Forward and input gradient of NCHW halves on tensor cores, stride 1, kernels of up to 7 x 8 taps: results of a
-// channel are a band matrix of its taps times sources (cuda_tensor_core_band.cuh).
+// Forward and input gradient of NCHW halves on tensor cores, stride 1, kernels of up to 7 x 8 taps: results
+// of a channel are a band matrix of its taps times sources (cuda_tensor_core_band.cuh).
 //
 // A warp works alone: it goes through tiles, each a plane of some images (or a part of a large plane) of one
-// channel, which it brings to shared memory by asynchronous copies of 4 or 8 bytes, a unit that divides the width
-// and so lands on its boundary beside a border of zeros. Results take the place of sources: the result of (row,
-// column) is stored where the first source of its window was, which no later unit reads, and leave as sources
-// came. No barrier of a block: what other warps compute covers what a warp waits for.
+// channel, which it brings to shared memory by asynchronous copies of 4 or 8 bytes, a unit that divides the
+// width and so lands on its boundary beside a border of zeros. Results take the place of sources: the result
+// of (row, column) is stored where the first source of its window was, which no later unit reads, and leave
+// as sources came. No barrier of a block: what other warps compute covers what a warp waits for.
 //
 // Budget, (128,96,56x56,k7), floor 37 us: 4.5 results a clock and multiprocessor at the memory roof, which
 // leaves 28 thread instructions and 28 bytes of shared memory a result. Products: 8 for 128 results, half the
@@ -33,9 +33,9 @@ struct PlanesParameters {
   TilePitch pitch;
   int stage_elements, stages, warp_elements;
   int source_places, result_places;  // sizes of the tables of units
-  int column_blocks;           // of a tile, that hold results
-  FastDivisor padded_columns;  // column blocks as units count them
-  FastDivisor bands;           // of a tile
+  int column_blocks;                 // of a tile, that hold results
+  FastDivisor padded_columns;        // column blocks as units count them
+  FastDivisor bands;                 // of a tile
   int source_unit, result_unit;
 };
 
@@ -57,7 +57,8 @@ struct PlanesTile {
 template <int kBytes>
 __device__ void copy_asynchronously(uint32_t shared, const void* memory) {
 #if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(shared), "l"(memory), "n"(kBytes) : "memory");
+  asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(shared), "l"(memory), "n"(kBytes)
+               : "memory");
 #endif
 }
 
@@ -80,9 +81,9 @@ __device__ void clear_of_warp(HalfBits* shared, int elements) {
   }
 }
 
-// The part of a tile that lies in its image is some runs of neighbouring elements: all its rows at once, or, where
-// a tile is not as wide as the image, each row. A run is moved in units, which a table of the block gives their
-// places in shared memory.
+// The part of a tile that lies in its image is some runs of neighbouring elements: all its rows at once, or,
+// where a tile is not as wide as the image, each row. A run is moved in units, which a table of the block
+// gives their places in shared memory.
 struct TileRuns {
   int begin_y, begin_x;
   int runs, units;
@@ -143,8 +144,9 @@ __device__ void load_tile(const HalfBits* __restrict__ source, const PlanesParam
 }
 
 // Not inlined, as it would take registers of the products.
-__device__ __noinline__ void load_tile(const HalfBits* __restrict__ source, const PlanesParameters& parameters,
-                                       int index, const uint16_t* places, HalfBits* shared) {
+__device__ __noinline__ void load_tile(const HalfBits* __restrict__ source,
+                                       const PlanesParameters& parameters, int index, const uint16_t* places,
+                                       HalfBits* shared) {
   const PlanesTile tile(parameters, index);
   clear_of_warp(shared, parameters.stage_elements);
   __syncwarp();
@@ -244,8 +246,10 @@ __global__ void __launch_bounds__(kWarps* kWarp, kBlocks)
   HalfBits* shared_band =
       result_places + parameters.result_places + threadIdx.x / kWarp * parameters.warp_elements;
   HalfBits* stages = shared_band + kBandElements + 8;
-  make_places(source_places, parameters.source_places, parameters.source_unit, parameters.pass.source_width, pitch);
-  make_places(result_places, parameters.result_places, parameters.result_unit, parameters.result_width, pitch);
+  make_places(source_places, parameters.source_places, parameters.source_unit, parameters.pass.source_width,
+              pitch);
+  make_places(result_places, parameters.result_places, parameters.result_unit, parameters.result_width,
+              pitch);
   clear_of_warp(shared_band, kBandElements);
   __syncthreads();
   if (index >= parameters.tiles) return;
@@ -292,9 +296,9 @@ __global__ void __launch_bounds__(kWarps* kWarp, kBlocks)
       band_products<T, kTapRows, kPairs>(band, shared_address(first + lane / 8 % 2 * 8 + lane / 16 * pitch),
                                          pitch, start, sums);
       __syncwarp();
-      const bool is_nan = store_band_results<T, kPairs>(
-          sums, shared_address(valid ? first + lane / 8 * pitch : stages - 8),
-          valid ? 4 * sizeof(HalfBits) * pitch : 0);
+      const bool is_nan =
+          store_band_results<T, kPairs>(sums, shared_address(valid ? first + lane / 8 * pitch : stages - 8),
+                                        valid ? 4 * sizeof(HalfBits) * pitch : 0);
       if (__any_sync(0xffffffff, is_nan)) {
         __syncwarp();
         if (valid) {
@@ -341,7 +345,8 @@ PlanesPlan make_plan(const PassAxis& height, const PassAxis& width, int batch, i
     if (lead - width.padding + width.kernel + kBlockColumns - 1 > kSourceColumns) continue;
     if (width.source % p.source_unit == 0 && is_aligned(source, 2 * p.source_unit)) break;
   }
-  p.pass = {height.kernel, width.kernel, height.padding, width.padding, flipped, lead,
+  p.pass = {height.kernel, width.kernel, height.padding,
+            width.padding, flipped,      lead,
             height.source, width.source, 1};
   p.result_height = height.result;
   p.result_width = width.result;
@@ -351,7 +356,8 @@ PlanesPlan make_plan(const PassAxis& height, const PassAxis& width, int batch, i
   constexpr int kMostColumnBlocks = 24;
   const int all_column_blocks = ceil_divide(width.result, kBlockColumns);
   int tiles_x = ceil_divide(all_column_blocks, kMostColumnBlocks);
-  p.column_blocks = tiles_x == 1 ? all_column_blocks : round_up(ceil_divide(all_column_blocks, tiles_x), kUnits);
+  p.column_blocks =
+      tiles_x == 1 ? all_column_blocks : round_up(ceil_divide(all_column_blocks, tiles_x), kUnits);
   tiles_x = ceil_divide(all_column_blocks, p.column_blocks);
   const int padded_columns = pad_column_blocks(p.column_blocks);
   p.padded_columns = FastDivisor(padded_columns);
@@ -359,7 +365,10 @@ PlanesPlan make_plan(const PassAxis& height, const PassAxis& width, int batch, i
   p.source_columns = p.result_columns + kBlockColumns;
 
   // As many bands of a plane as fit, or as many images as fill eight units.
-  const auto env=[](const char*n,int d){const char*v=getenv(n);return v?atoi(v):d;};
+  const auto env = [](const char* n, int d) {
+    const char* v = getenv(n);
+    return v ? atoi(v) : d;
+  };
   const int kStageElements = env("TC_STAGE", 5) * 1024;
   const int all_bands = ceil_divide(height.result, band_rows);
   int bands = all_bands;
@@ -370,7 +379,8 @@ PlanesPlan make_plan(const PassAxis& height, const PassAxis& width, int batch, i
   p.result_rows = bands * band_rows;
   p.source_rows = p.result_rows + halo;
   p.whole_rows = tiles_x == 1;
-  p.tile_images = tiles_x * tiles_y == 1 ? std::min(batch, std::max(1, kUnits / (padded_columns * bands))) : 1;
+  p.tile_images =
+      tiles_x * tiles_y == 1 ? std::min(batch, std::max(1, kUnits / (padded_columns * bands))) : 1;
   p.pitch = band_pitch(p.source_rows, p.source_columns, padded_columns, bands, band_rows, p.tile_images);
 
   p.all_channels = FastDivisor(channels);
@@ -379,10 +389,14 @@ PlanesPlan make_plan(const PassAxis& height, const PassAxis& width, int batch, i
   p.tiles = ceil_divide(batch, p.tile_images) * tiles_y * tiles_x * channels;
   p.result_unit = 8;
   while (width.result % p.result_unit != 0 || !is_aligned(result, 2 * p.result_unit)) p.result_unit /= 2;
-  p.source_places = round_up(
-      (p.whole_rows ? std::min(p.source_rows, height.source) * width.source : p.source_columns) / p.source_unit, 8);
-  p.result_places = round_up(
-      (p.whole_rows ? std::min(p.result_rows, height.result) * width.result : p.result_columns) / p.result_unit, 8);
+  p.source_places =
+      round_up((p.whole_rows ? std::min(p.source_rows, height.source) * width.source : p.source_columns) /
+                   p.source_unit,
+               8);
+  p.result_places =
+      round_up((p.whole_rows ? std::min(p.result_rows, height.result) * width.result : p.result_columns) /
+                   p.result_unit,
+               8);
   p.stage_elements = p.pitch.channel;
   p.stages = p.stage_elements <= env("TC_TWO", 2) * 1024 ? 2 : 1;
   p.warp_elements = kBandElements + 8 + p.stages * p.stage_elements + 8;
@@ -395,9 +409,9 @@ PlanesPlan make_plan(const PassAxis& height, const PassAxis& width, int batch, i
 template <typename T>
 void launch_tensor_core_planes(const T* source, const T* weight, const T* bias, T* result,
                                const Geometry& geometry, bool transposed, cudaStream_t stream) {
-  const PlanesPlan plan =
-      make_plan(PassAxis(geometry.height, transposed), PassAxis(geometry.width, transposed),
-                static_cast<int>(geometry.batch), static_cast<int>(geometry.channels), transposed, source, result);
+  const PlanesPlan plan = make_plan(PassAxis(geometry.height, transposed),
+                                    PassAxis(geometry.width, transposed), static_cast<int>(geometry.batch),
+                                    static_cast<int>(geometry.channels), transposed, source, result);
   const char* name = transposed ? "depthwise_conv2d_input_grad" : "depthwise_conv2d";
   int device = 0;
   int multiprocessors = 0;
