@@ -194,8 +194,10 @@ def _make_call(operator: Operator) -> Callable[..., Any]:
     tensor_count = operator.tensor_count
     casts = operator.autocast != "none"
     has_gradient = operator.gradient is not None
-    # PyTorch's autograd and transforms know what the reference is made of.
-    by_pytorch, dtypes = operator.kernels == "reference", operator.dtypes or ()
+    # PyTorch's autograd, transforms and compilers know what the reference is made of; where compilers are to see the
+    # operator all the same, export that traces without TorchDynamo must find it in this call.
+    by_pytorch = operator.kernels == operator.compile == "reference"
+    dtypes = operator.dtypes or ()
     any_autocast, transform_active = _torch_private.any_autocast, _torch_private.transform_active
     is_compiling, is_exporting = torch.compiler.is_compiling, torch.compiler.is_exporting
     is_grad_enabled = torch.is_grad_enabled
