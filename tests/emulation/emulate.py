@@ -1,10 +1,9 @@
 """Runs CUDA kernels on the CPU: `python tests/emulation/emulate.py OPERATOR... -- --property value`.
 
 The kernels of the operators named are translated to C++, compiled on an emulator of CUDA, and loaded in the place of
-the operators' CPU kernels; then `graft check OPERATOR... --device cpu` runs, with what stands behind `--`. Nothing of the
+the operators' CPU kernels; then `graft check` runs on those operators, with what stands behind `--`. Nothing of the
 CUDA toolkit is needed.
 """
-
 from __future__ import annotations
 
 import argparse
