@@ -17,11 +17,13 @@ class Drawn:
         shape: of the tensor.
         channels_last: whether a tensor of four dimensions is laid out so.
         scale: the standard deviation. What is fed back into itself grows, error and all, unless its weights are small.
+        values: what it holds instead, taken in turn, where only certain values are of interest.
     """
 
     shape: tuple[int, ...]
     channels_last: bool = False
     scale: float = 1.0
+    values: tuple[float, ...] | None = None
 
     def make(self, device: torch.device | str, dtype: torch.dtype, generator: torch.Generator) -> Tensor:
         """The tensor, its values drawn where the generator is and rounded to the dtype; on `meta` it has none."""
@@ -29,6 +31,10 @@ class Drawn:
         layout = torch.channels_last if self.channels_last and len(self.shape) == 4 else torch.contiguous_format
         if device.type == "meta":
             return torch.empty(self.shape, dtype=dtype, device=device, memory_format=layout)
+        if self.values is not None:
+            elements = torch.Size(self.shape).numel()
+            turns = torch.tensor(self.values, dtype=torch.float64).repeat(-(-elements // len(self.values)))
+            return turns[:elements].reshape(self.shape).to(device, dtype).contiguous(memory_format=layout)
         if generator.device.type == device.type != "cpu":
             # A dtype of its own would take several times the memory of what may be most of a card.
             return torch.empty(self.shape, dtype=dtype, device=device, memory_format=layout).normal_(
