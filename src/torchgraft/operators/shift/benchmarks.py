@@ -61,7 +61,7 @@ def of(sample: Callable[[Case], Sample]) -> Iterator[Benchmark]:
 
 def grid_sample(input: Tensor, x_offset: Tensor, y_offset: Tensor, stride: int) -> Tensor:
     """F.grid_sample with the channels as its batch, so that each has a grid of its own."""
-    batch, channels, height, width = input.shape
+    height, width = input.shape[2:]
     grid = _grid(x_offset, y_offset, height, width, stride)
     sampled = F.grid_sample(input.transpose(0, 1), grid.to(input.dtype), align_corners=False)
     return sampled.transpose(0, 1)
@@ -101,9 +101,7 @@ def _grid(x_offset: Tensor, y_offset: Tensor, height: int, width: int, stride: i
     return torch.stack((columns[:, None, :].expand(shape), rows[:, :, None].expand(shape)), -1)
 
 
-def _backward(
-    output_grad: Tensor, input: Tensor, grid: Tensor, wanted: tuple[bool, bool]
-) -> tuple[Tensor, Tensor]:
+def _backward(output_grad: Tensor, input: Tensor, grid: Tensor, wanted: tuple[bool, bool]) -> tuple[Tensor, Tensor]:
     bilinear, zeros = 0, 0
     return torch.ops.aten.grid_sampler_2d_backward(
         output_grad.transpose(0, 1), input, grid, bilinear, zeros, False, wanted
