@@ -1,310 +1,326 @@
 // shift and its gradients on CPU, contiguous images. A unit of work is a plane, which lies in memory as one
 // piece, and whose offset is one.
 //
-// Each row of the source is brought once into a row with zeros on either side, in `accumulate_t<T>`, and
-// blended with itself a column further; the last two rows so blended are kept, and two of them blended make a
-// row of results. So an element costs a load, four multiplications and a store, all in vectors, and two reads
-// from first-level cache; what bounds it is memory. Rows that fill no whole number of vectors end in a vector
-// that overlaps the one before.
+// Some rows at a time: rows of the source are brought into first-level cache in `accumulate_t<T>`, each once,
+// moved along by the whole columns of the offset, zeros where the image ends. A row of results is then four
+// vectors, two rows of those and a column further two again, times four weights. Rows that fill no whole
+// number of vectors end in a vector that overlaps the one before. An element costs six loads and two stores,
+// of which all but a load and a store are of first-level cache; what bounds it is memory.
 //
-// The gradient of the input is the same, turned around. Those of the offsets keep, besides, the difference of
-// each column to the next; their sums stay in a vector a plane, and the planes of a channel are added up in
-// order (cpu.cpp).
-
-#include <torchgraft/cpu.h>
-#include <torchgraft/cpu_convert.h>
-
-#include <algorithm>
-#include <type_traits>
-#include <vector>
+// The gradient of the input is the same, with its taps turned around. Those of the offsets are products of
+// the output's gradient with differences of the same four vectors; their sums stay in a vector a plane, and
+// the planes of a channel are added up in order (cpu.cpp).
 
 #include "cpu_kernels.h"
 
 namespace torchgraft::shift::cpu {
 namespace {
 
-constexpr int64_t kMostLanes = 16;
-constexpr int64_t kNone = -1;
+// Columns that are worked on at a time, and the bytes of the rows of the source under them, which are to stay
+// in first-level cache.
+constexpr int64_t kColumns = 1024;
+constexpr int64_t kSourceBytes = 16 * 1024;
+constexpr int64_t kMostRows = 16;
 
-// Where the source's rows and columns lie that a row of results is made of. The transpose takes from where the
-// other one puts.
-template <typename A>
-struct Taps {
-  int64_t columns[2];
-  int64_t row;  // of the first tap; the second lies one on
-  A column_weights[2];
-  A row_weights[2];
-  int64_t stride;
-  int64_t source_rows;
-  bool transposed;
-
-  Taps(const Sampling<A>& sampling, const Geometry& geometry, bool transposed)
-      : row(sampling.y), stride(geometry.stride), transposed(transposed) {
-    source_rows = transposed ? geometry.steps : geometry.height;
-    for (int i = 0; i < 2; ++i) {
-      columns[i] = transposed ? -sampling.x - i : sampling.x + i;
-      column_weights[i] = sampling.column_weights[i];
-      row_weights[i] = sampling.row_weights[i];
-    }
+// Calls `body(tag of a vector, position, how many of its lanes came before)` until [0, count) is covered, in
+// the widest vectors that fit.
+template <typename A, int kBytes, typename Body>
+TORCHGRAFT_INLINE void cover(int64_t count, const Body& body) {
+  constexpr int64_t kLanes = kBytes / sizeof(A);
+  if (count >= kLanes) {
+    int64_t at = 0;
+    for (; at + kLanes <= count; at += kLanes) body(Tag<Vector<A, kBytes>>{}, at);
+    if (at < count) body(Tag<Vector<A, kBytes>>{}, count - kLanes);
+  } else if constexpr (kLanes > 1) {
+    cover<A, kBytes / 2>(count, body);
   }
+}
 
-  // The source's row under tap `i` of a row of results, or kNone.
-  int64_t source_row(int64_t result_row, int i) const {
-    int64_t found = result_row * stride + row + i;
-    if (transposed) {
-      const int64_t distance = result_row - row - i;
-      if (stride > 1 && distance % stride != 0) return kNone;
-      found = distance / stride;
-      if (distance < 0) return kNone;
-    }
-    return found >= 0 && found < source_rows ? found : kNone;
-  }
-};
-
-// Scratch of a thread.
-template <typename A>
-class Rows {
+// Rows of a plane under the taps of one channel, over some columns of results.
+template <typename T>
+class Source {
  public:
-  explicit Rows(int64_t width)
-      : margin_(width + 2),
-        length_((width + kMostLanes - 1) / kMostLanes * kMostLanes),
-        elements_(2 * margin_ + 7 * length_ + kMostLanes, A(0)) {}
+  using A = accumulate_t<T>;
 
-  // A row of the source, zeros as wide as itself on both sides.
-  A* padded() { return elements_.data() + margin_; }
-  // One of two rows after blending with the next column, and after taking differences from it.
-  A* blended(int64_t slot) { return rest() + slot * length_; }
-  A* differences(int64_t slot) { return rest() + (2 + slot) * length_; }
-  const A* zeros() { return rest() + 4 * length_; }
-  // Results, or the gradient of a row of them, with zeros up to a whole vector.
-  A* row() { return rest() + 5 * length_; }
+  // For results in `columns` columns at most, of planes with so many rows.
+  Source(int64_t columns, int64_t rows)
+      : pitch_(round_up(std::min(columns, kColumns) + 1, kMostLanes) + kMostLanes),
+        result_rows_(std::clamp<int64_t>(kSourceBytes / (2 * pitch_ * static_cast<int64_t>(sizeof(A))), 1,
+                                         std::clamp<int64_t>(rows, 1, kMostRows))),
+        slots_(2 * result_rows_ + 2),
+        elements_((slots_ + 1) * pitch_, A(0)) {}
+
+  // Rows of results that may be worked on before rows of the source are overwritten that they need.
+  int64_t result_rows() const { return result_rows_; }
+
+  void open(const T* plane, int64_t width, int64_t begin, int64_t end, const Taps<A>& taps) {
+    plane_ = plane;
+    width_ = width;
+    from_ = std::clamp<int64_t>(begin + taps.column, 0, width);
+    count_ = std::max<int64_t>(std::clamp<int64_t>(end + taps.column + 1, 0, width) - from_, 0);
+    place_ = count_ == 0 ? 0 : from_ - begin - taps.column;
+    std::fill(elements_.begin(), elements_.end(), A(0));
+    used_ = 0;
+    held_[0] = held_[1] = Rows::kNone;
+  }
+
+  const A* zeros() const { return elements_.data() + slots_ * pitch_; }
+
+  // The row at the first column of results, the column of its left tap. Rows are asked for in ascending
+  // order, a row and the next one in turn.
+  template <int kBytes>
+  TORCHGRAFT_INLINE const A* row(int64_t position) {
+    if (position == Rows::kNone) return zeros();
+    for (int i = 0; i < 2; ++i) {
+      if (held_[i] == position) return slot_of_[i];
+    }
+    A* slot = elements_.data() + used_ * pitch_;
+    used_ = used_ + 1 == slots_ ? 0 : used_ + 1;
+    held_[0] = held_[1];
+    slot_of_[0] = slot_of_[1];
+    held_[1] = position;
+    slot_of_[1] = slot;
+    const T* from = plane_ + position * width_ + from_;
+    A* to = slot + place_;
+    cover<A, kBytes>(count_, [&](auto tag, int64_t at) __attribute__((always_inline)) {
+      typename decltype(tag)::type values;
+      load_converted<decltype(values), A>(values, from + at);
+      store(values, to + at);
+    });
+    return slot;
+  }
 
  private:
-  A* rest() { return elements_.data() + 2 * margin_ + length_ + kMostLanes; }
-
-  int64_t margin_;
-  int64_t length_;
+  int64_t pitch_;
+  int64_t result_rows_;
+  int64_t slots_;
   std::vector<A> elements_;
+  const T* plane_ = nullptr;
+  int64_t width_ = 0;
+  int64_t from_ = 0;
+  int64_t count_ = 0;
+  int64_t place_ = 0;
+  int64_t used_ = 0;
+  int64_t held_[2] = {};
+  const A* slot_of_[2] = {};
 };
 
-template <int kBytes, typename T, typename A>
-TORCHGRAFT_INLINE void widen_row(const T* from, A* to, int64_t width) {
-  constexpr int64_t kLanes = kBytes / sizeof(A);
-  if (width < kLanes) {
-    for (int64_t v = 0; v < width; ++v) to[v] = static_cast<A>(from[v]);
-    return;
+// Goes through the results of a plane, some rows of some columns at a time.
+template <typename T>
+class Pieces {
+ public:
+  Pieces(Source<T>& source, const T* plane, int64_t width, int64_t result_rows,
+         const Taps<accumulate_t<T>>& taps)
+      : under(taps.rows()),
+        source_(source),
+        plane_(plane),
+        width_(width),
+        result_rows_(result_rows),
+        taps_(taps) {
+    open();
   }
-  for (int64_t v = 0; v < width; v += kLanes) {
-    const int64_t at = std::min(v, width - kLanes);
-    Vector<A, kBytes> values;
-    load_converted<Vector<A, kBytes>, A>(values, from + at);
-    store(values, to + at);
-  }
-}
 
-template <int kBytes, typename T, typename A>
-TORCHGRAFT_INLINE void narrow_row(const A* from, T* to, int64_t width) {
-  constexpr int64_t kLanes = kBytes / sizeof(A);
-  if (width < kLanes) {
-    for (int64_t v = 0; v < width; ++v) to[v] = static_cast<T>(from[v]);
-    return;
-  }
-  for (int64_t v = 0; v < width; v += kLanes) {
-    const int64_t at = std::min(v, width - kLanes);
-    Vector<A, kBytes> values;
-    load(values, from + at);
-    store_converted<A>(values, to + at);
-  }
-}
+  // Rows of the source under row `first`.
+  Rows under;
+  int64_t first = 0;
+  int64_t last = 0;
+  int64_t begin = 0;
+  int64_t columns = 0;
 
-// to = weights[0] * left + weights[1] * right, in whole vectors. What weighs nothing is not read.
-template <int kBytes, typename A>
-TORCHGRAFT_INLINE void blend_row(const A* left, const A* right, const A (&weights)[2], A* to, int64_t width) {
-  using V = Vector<A, kBytes>;
-  constexpr int64_t kLanes = kBytes / sizeof(A);
-  const bool both = weights[0] != 0 && weights[1] != 0;
-  const A* one = weights[0] != 0 ? left : right;
-  if (!both) {
-    for (int64_t v = 0; v < width; v += kLanes) {
-      V value;
-      load(value, one + v);
-      store(value, to + v);
+  // The next piece; false where there is none.
+  bool next() {
+    if (last == result_rows_) {
+      begin += columns;
+      if (begin >= width_ || result_rows_ == 0) return false;
+      under = taps_.rows();
+      last = 0;
+      open();
     }
-    return;
+    first = last;
+    last = std::min(first + source_.result_rows(), result_rows_);
+    return true;
   }
-  for (int64_t v = 0; v < width; v += kLanes) {
-    V first, second;
-    load(first, left + v);
-    load(second, right + v);
-    store(V(first * weights[0] + second * weights[1]), to + v);
-  }
-}
 
-// Rows of results of one plane. Source and results are whole planes.
+ private:
+  void open() {
+    const int64_t end = std::min(begin + kColumns, width_);
+    source_.open(plane_, width_, begin, end, taps_);
+    columns = end - begin;
+  }
+
+  Source<T>& source_;
+  const T* plane_;
+  int64_t width_;
+  int64_t result_rows_;
+  const Taps<accumulate_t<T>>& taps_;
+};
+
+// The four taps of a row of results, at its first column.
+template <typename A>
+using RowTaps = const A* [2][2];
+
+// All results of a plane from all of its source.
 template <int kBytes, typename T>
-TORCHGRAFT_INLINE void resample_plane(const T* source, T* result, int64_t result_rows, int64_t width,
-                                      const Taps<accumulate_t<T>>& taps, Rows<accumulate_t<T>>& rows) {
+TORCHGRAFT_INLINE void resample_plane(const T* plane, T* result, int64_t result_rows, int64_t width,
+                                      const Taps<accumulate_t<T>>& taps, Source<T>& source) {
   using A = accumulate_t<T>;
-  int64_t held[2] = {kNone, kNone};
-  const auto row_of = [&](int64_t position) TORCHGRAFT_INLINE_LAMBDA {
-    const int64_t slot = position & 1;
-    if (held[slot] != position) {
-      widen_row<kBytes>(source + position * width, rows.padded(), width);
-      blend_row<kBytes>(rows.padded() + taps.columns[0], rows.padded() + taps.columns[1], taps.column_weights,
-                        rows.blended(slot), width);
-      held[slot] = position;
+  const A weights[2][2] = {{taps.weight(0, 0), taps.weight(0, 1)}, {taps.weight(1, 0), taps.weight(1, 1)}};
+  RowTaps<A> rows[kMostRows];
+  for (Pieces<T> piece(source, plane, width, result_rows, taps); piece.next();) {
+    for (int64_t r = piece.first; r < piece.last; ++r, piece.under.advance()) {
+      for (int i = 0; i < 2; ++i) {
+        const int64_t position = taps.row_weights[i] == 0 ? Rows::kNone : piece.under.under(i);
+        const A* row = source.template row<kBytes>(position);
+        for (int j = 0; j < 2; ++j)
+          rows[r - piece.first][i][j] = taps.counts(i, j) ? row + j : source.zeros();
+      }
     }
-    return static_cast<const A*>(rows.blended(slot));
-  };
-  for (int64_t r = 0; r < result_rows; ++r) {
-    const A* under[2];
-    bool any = false;
-    for (int i = 0; i < 2; ++i) {
-      const int64_t position = taps.row_weights[i] != 0 ? taps.source_row(r, i) : kNone;
-      under[i] = position == kNone ? rows.zeros() : row_of(position);
-      any = any || position != kNone;
-    }
-    if (any) {
-      blend_row<kBytes>(under[0], under[1], taps.row_weights, rows.row(), width);
-      narrow_row<kBytes>(rows.row(), result + r * width, width);
-    } else {
-      std::fill_n(result + r * width, width, T(0));
+    for (int64_t r = piece.first; r < piece.last; ++r) {
+      const RowTaps<A>& at = rows[r - piece.first];
+      const A *top_left = at[0][0], *top_right = at[0][1], *low_left = at[1][0], *low_right = at[1][1];
+      T* to = result + r * width + piece.begin;
+      const auto blend = [&](auto tag, int64_t v) __attribute__((always_inline)) {
+        typename decltype(tag)::type a, b, c, d;
+        load(a, top_left + v);
+        load(b, top_right + v);
+        load(c, low_left + v);
+        load(d, low_right + v);
+        const auto upper = a * weights[0][0] + b * weights[0][1];
+        const auto lower = c * weights[1][0] + d * weights[1][1];
+        store_converted<A>(upper + lower, to + v);
+      };
+      cover<A, kBytes>(piece.columns, blend);
     }
   }
+}
+
+// Adds the products of one row to the sums, a vector along x and one along y.
+template <typename A, int kBytes, typename T>
+TORCHGRAFT_INLINE void sum_row(const T* output_grad, const RowTaps<A>& at, const Taps<A>& taps, int64_t count,
+                               A (&sums)[2][kMostLanes]) {
+  constexpr int64_t kLanes = kBytes / sizeof(A);
+  if constexpr (kLanes > 1) {
+    if (count < kLanes) return sum_row<A, kBytes / 2>(output_grad, at, taps, count, sums);
+  }
+  using V = Vector<A, kBytes>;
+  V x_sum, y_sum;
+  load(x_sum, sums[0]);
+  load(y_sum, sums[1]);
+  for (int64_t v = 0; v < count; v += kLanes) {
+    const int64_t begin = std::min(v, count - kLanes);
+    V grad, top_left, top_right, low_left, low_right;
+    load_converted<V, A>(grad, output_grad + begin);
+    load(top_left, at[0][0] + begin);
+    load(top_right, at[0][1] + begin);
+    load(low_left, at[1][0] + begin);
+    load(low_right, at[1][1] + begin);
+    V along_x = (top_right - top_left) * taps.row_weights[0] + (low_right - low_left) * taps.row_weights[1];
+    V along_y =
+        (low_left - top_left) * taps.column_weights[0] + (low_right - top_right) * taps.column_weights[1];
+    along_x *= grad;
+    along_y *= grad;
+    if (begin < v) {
+      V counted;
+      lanes_from<A>(counted, v - begin);
+      along_x = counted != 0 ? along_x : V{};
+      along_y = counted != 0 ? along_y : V{};
+    }
+    x_sum += along_x;
+    y_sum += along_y;
+  }
+  store(x_sum, sums[0]);
+  store(y_sum, sums[1]);
 }
 
 // The sums of the plane's gradients along x and y.
 template <int kBytes, typename T>
 TORCHGRAFT_INLINE void sum_plane(const T* output_grad, const T* input, const Geometry& geometry,
-                                 const Taps<accumulate_t<T>>& taps, Rows<accumulate_t<T>>& rows,
-                                 accumulate_t<T>& x_sum, accumulate_t<T>& y_sum) {
+                                 const Taps<accumulate_t<T>>& taps, Source<T>& source, accumulate_t<T>& x_sum,
+                                 accumulate_t<T>& y_sum) {
   using A = accumulate_t<T>;
-  using V = Vector<A, kBytes>;
-  constexpr int64_t kLanes = kBytes / sizeof(A);
-  const int64_t width = geometry.width;
-  int64_t held[2] = {kNone, kNone};
-  V sums[2] = {};
-  std::fill_n(rows.row(), (width + kLanes - 1) / kLanes * kLanes, A(0));
-  for (int64_t t = 0; t < geometry.steps; ++t) {
-    const A* blended[2];
-    const A* differences[2];
-    for (int i = 0; i < 2; ++i) {
-      const int64_t position = taps.source_row(t, i);
-      blended[i] = differences[i] = rows.zeros();
-      if (position == kNone) continue;
-      const int64_t slot = position & 1;
-      if (held[slot] != position) {
-        widen_row<kBytes>(input + position * width, rows.padded(), width);
-        const A* left = rows.padded() + taps.columns[0];
-        const A* right = rows.padded() + taps.columns[1];
-        for (int64_t v = 0; v < width; v += kLanes) {
-          V first, second;
-          load(first, left + v);
-          load(second, right + v);
-          store(V(first * taps.column_weights[0] + second * taps.column_weights[1]), rows.blended(slot) + v);
-          store(V(second - first), rows.differences(slot) + v);
-        }
-        held[slot] = position;
+  A totals[2][kMostLanes] = {};
+  RowTaps<A> rows[kMostRows];
+  for (Pieces<T> piece(source, input, geometry.width, geometry.steps, taps); piece.next();) {
+    for (int64_t t = piece.first; t < piece.last; ++t, piece.under.advance()) {
+      for (int i = 0; i < 2; ++i) {
+        const A* row = source.template row<kBytes>(piece.under.under(i));
+        for (int j = 0; j < 2; ++j) rows[t - piece.first][i][j] = row + j;
       }
-      blended[i] = rows.blended(slot);
-      differences[i] = rows.differences(slot);
     }
-    widen_row<kBytes>(output_grad + t * width, rows.row(), width);
-    for (int64_t v = 0; v < width; v += kLanes) {
-      V grad, upper, lower;
-      load(grad, rows.row() + v);
-      load(upper, differences[0] + v);
-      load(lower, differences[1] + v);
-      sums[0] += grad * (upper * taps.row_weights[0] + lower * taps.row_weights[1]);
-      load(upper, blended[0] + v);
-      load(lower, blended[1] + v);
-      sums[1] += grad * (lower - upper);
+    // Some rows by themselves, so that rounding does not grow with a plane's height.
+    A sums[2][kMostLanes] = {};
+    for (int64_t t = piece.first; t < piece.last; ++t) {
+      const T* grad = output_grad + t * geometry.width + piece.begin;
+      sum_row<A, kBytes>(grad, rows[t - piece.first], taps, piece.columns, sums);
+    }
+    for (int i = 0; i < 2; ++i) {
+      for (int64_t l = 0; l < kMostLanes; ++l) totals[i][l] += sums[i][l];
     }
   }
-  x_sum = y_sum = 0;
-  for (int64_t l = 0; l < kLanes; ++l) {
-    x_sum += sums[0][l];
-    y_sum += sums[1][l];
-  }
+  x_sum = sum_lanes(totals[0], kMostLanes);
+  y_sum = sum_lanes(totals[1], kMostLanes);
 }
 
 template <int kBytes, typename T>
-TORCHGRAFT_INLINE void forward_plane(const Forward<T>& pass, int64_t plane, Rows<accumulate_t<T>>& rows) {
+TORCHGRAFT_INLINE void run_plane(const Forward<T>& pass, int64_t plane, Source<T>& source) {
   const Geometry& geometry = pass.geometry;
-  const auto sampling = sampling_of(pass.x_offset, pass.y_offset, plane % geometry.channels, geometry);
-  T* output = pass.output + plane * geometry.output_pixels();
-  if (!sampling.is_finite) {
-    std::fill_n(output, geometry.output_pixels(), static_cast<T>(sampling.row_weights[0]));
-    return;
-  }
-  const Taps<accumulate_t<T>> taps(sampling, geometry, false);
-  resample_plane<kBytes>(pass.input + plane * geometry.input_pixels(), output, geometry.steps, geometry.width,
-                         taps, rows);
+  resample_plane<kBytes>(pass.input + plane * geometry.input_pixels(),
+                         pass.output + plane * geometry.output_pixels(), geometry.steps, geometry.width,
+                         taps_of(pass, plane % geometry.channels, false), source);
 }
 
 template <int kBytes, typename T>
-TORCHGRAFT_INLINE void backward_plane(const Backward<T>& pass, int64_t plane, Rows<accumulate_t<T>>& rows) {
+TORCHGRAFT_INLINE void run_plane(const Backward<T>& pass, int64_t plane, Source<T>& source) {
   const Geometry& geometry = pass.geometry;
   const int64_t channel = plane % geometry.channels;
-  const auto sampling = sampling_of(pass.x_offset, pass.y_offset, channel, geometry);
   const T* output_grad = pass.output_grad + plane * geometry.output_pixels();
   if (pass.input_grad != nullptr) {
-    T* input_grad = pass.input_grad + plane * geometry.input_pixels();
-    if (sampling.is_finite) {
-      const Taps<accumulate_t<T>> taps(sampling, geometry, true);
-      resample_plane<kBytes>(output_grad, input_grad, geometry.height, geometry.width, taps, rows);
-    } else {
-      std::fill_n(input_grad, geometry.input_pixels(), static_cast<T>(sampling.row_weights[0]));
-    }
+    resample_plane<kBytes>(output_grad, pass.input_grad + plane * geometry.input_pixels(), geometry.height,
+                           geometry.width, taps_of(pass, channel, true), source);
   }
   if (pass.partial_sums != nullptr) {
-    const Taps<accumulate_t<T>> taps(sampling, geometry, false);
-    auto* sums = pass.partial_sums + plane / geometry.channels * 2 * geometry.channels + channel;
-    sum_plane<kBytes>(output_grad, pass.input + plane * geometry.input_pixels(), geometry, taps, rows, sums[0],
-                      sums[geometry.channels]);
+    auto* sums = sums_of(pass, plane / geometry.channels, channel);
+    sum_plane<kBytes>(output_grad, pass.input + plane * geometry.input_pixels(), geometry,
+                      taps_of(pass, channel, false), source, sums[0], sums[geometry.channels]);
   }
 }
 
-#define SHIFT_PLANES(T)                                                                                  \
-  TORCHGRAFT_VECTOR_CLONES(                                                                              \
-      void run_forward(const Forward<T>& pass, int64_t plane, Rows<accumulate_t<T>>& rows),              \
-      forward_plane<kVectorBytes>(pass, plane, rows);)                                                   \
-  TORCHGRAFT_VECTOR_CLONES(                                                                              \
-      void run_backward(const Backward<T>& pass, int64_t plane, Rows<accumulate_t<T>>& rows),            \
-      backward_plane<kVectorBytes>(pass, plane, rows);)
+#define SHIFT_PLANES(T)                                                                         \
+  TORCHGRAFT_VECTOR_CLONES(void run(const Forward<T>& pass, int64_t plane, Source<T>& source),  \
+                           run_plane<kVectorBytes>(pass, plane, source);)                       \
+  TORCHGRAFT_VECTOR_CLONES(void run(const Backward<T>& pass, int64_t plane, Source<T>& source), \
+                           run_plane<kVectorBytes>(pass, plane, source);)
 SHIFT_PLANES(double)
 SHIFT_PLANES(float)
 SHIFT_PLANES(Half)
 SHIFT_PLANES(BFloat16)
 #undef SHIFT_PLANES
 
+template <typename T, typename Pass>
+void run_planes(const Pass& pass) {
+  const Geometry& geometry = pass.geometry;
+  parallel_for(0, geometry.planes(), units_of_grain(geometry.input_pixels()),
+               [&](int64_t begin, int64_t end) {
+                 Source<T> source(geometry.width, geometry.height);
+                 for (int64_t plane = begin; plane < end; ++plane) run(pass, plane, source);
+               });
+}
+
 }  // namespace
 
-template <typename T>
-void forward_planes(const Forward<T>& pass) {
-  const Geometry& geometry = pass.geometry;
-  parallel_for(0, geometry.planes(), units_of_grain(geometry.input_pixels()), [&](int64_t begin, int64_t end) {
-    Rows<accumulate_t<T>> rows(geometry.width);
-    for (int64_t plane = begin; plane < end; ++plane) run_forward(pass, plane, rows);
-  });
-}
-
-template <typename T>
-void backward_planes(const Backward<T>& pass) {
-  const Geometry& geometry = pass.geometry;
-  parallel_for(0, geometry.planes(), units_of_grain(geometry.input_pixels()), [&](int64_t begin, int64_t end) {
-    Rows<accumulate_t<T>> rows(geometry.width);
-    for (int64_t plane = begin; plane < end; ++plane) run_backward(pass, plane, rows);
-  });
-}
-
-template void forward_planes(const Forward<double>&);
-template void forward_planes(const Forward<float>&);
-template void forward_planes(const Forward<Half>&);
-template void forward_planes(const Forward<BFloat16>&);
-template void backward_planes(const Backward<double>&);
-template void backward_planes(const Backward<float>&);
-template void backward_planes(const Backward<Half>&);
-template void backward_planes(const Backward<BFloat16>&);
+#define SHIFT_PLANES(T)                           \
+  template <>                                     \
+  void forward_planes(const Forward<T>& pass) {   \
+    run_planes<T>(pass);                          \
+  }                                               \
+  template <>                                     \
+  void backward_planes(const Backward<T>& pass) { \
+    run_planes<T>(pass);                          \
+  }
+SHIFT_PLANES(double)
+SHIFT_PLANES(float)
+SHIFT_PLANES(Half)
+SHIFT_PLANES(BFloat16)
+#undef SHIFT_PLANES
 
 }  // namespace torchgraft::shift::cpu
