@@ -68,8 +68,8 @@ Tensor input_grad_cpu(Tensor output_grad, Tensor x_offset, Tensor y_offset, int6
 }
 
 // One of the gradients of the offsets: its partial sums, added up image by image.
-template <typename T, typename A>
-Tensor sum_images(const A* sums, const Geometry& geometry, const Tensor& like) {
+template <typename T>
+Tensor sum_images(const double* sums, const Geometry& geometry, const Tensor& like) {
   const int64_t step = 1;
   Tensor result = empty_strided(&geometry.channels, &step, 1, like);
   T* to = mutable_data<T>(result);
@@ -78,7 +78,7 @@ Tensor sum_images(const A* sums, const Geometry& geometry, const Tensor& like) {
     for (int64_t image = 0; image < geometry.batch; ++image) {
       sum += sums[image * 2 * geometry.channels + channel];
     }
-    to[channel] = static_cast<T>(static_cast<A>(sum));
+    to[channel] = static_cast<T>(static_cast<accumulate_t<T>>(sum));
   }
   return result;
 }
@@ -89,14 +89,13 @@ std::tuple<Tensor, Tensor, Tensor> backward_cpu(Tensor output_grad, Tensor input
   const Geometry geometry = backward_geometry(output_grad, input, x_offset, y_offset, stride);
   return dispatch_floating(input.scalar_type(), name, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    using A = accumulate_t<T>;
     const Layout layout = layout_of(input);
     Tensor input_grad;
     if (with_input_grad) {
       input_grad =
           empty_images(geometry.batch, geometry.channels, geometry.height, geometry.width, layout, input);
     }
-    std::vector<A> partial_sums(2 * geometry.planes());
+    std::vector<double> partial_sums(2 * geometry.planes());
     input = to_layout(input, layout);
     output_grad = to_layout(output_grad, layout);
     x_offset = to_contiguous(x_offset);

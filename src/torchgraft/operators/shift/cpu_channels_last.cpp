@@ -24,8 +24,6 @@ namespace {
 constexpr int64_t kLineBytes = 64;
 template <typename T>
 constexpr int64_t kLineChannels = kLineBytes / sizeof(T);
-// Rows whose products are added up by themselves, so that rounding does not grow with an image's height.
-constexpr int64_t kRowsOfSum = 16;
 
 // The channels of one unit.
 struct Line {
@@ -234,10 +232,10 @@ TORCHGRAFT_INLINE void resample_line(Ring<T>& ring, T* result, const Geometry& g
   }
 }
 
-// The sums of a line's gradients along x and y.
+// The sums of a line's gradients along x and y, a channel each.
 template <int kBytes, typename T>
 TORCHGRAFT_INLINE void sum_line(Ring<T>& ring, const T* output_grad, const Geometry& geometry,
-                                const Line& line, accumulate_t<T>* x_sums, accumulate_t<T>* y_sums) {
+                                const Line& line, Totals (&totals)[kLineChannels<T>]) {
   using A = accumulate_t<T>;
   using V = Vector<A, kBytes>;
   constexpr int64_t kLanes = kBytes / sizeof(A);
@@ -251,48 +249,43 @@ TORCHGRAFT_INLINE void sum_line(Ring<T>& ring, const T* output_grad, const Geome
       weights[c][2 + i] = ring.taps()[c].column_weights[i];
     }
   }
-  V totals[kLineChannels<T>][2] = {};
-  for (int64_t first = 0; first < geometry.steps; first += kRowsOfSum) {
-    V sums[kLineChannels<T>][2] = {};
-    for (int64_t t = first; t < std::min(first + kRowsOfSum, geometry.steps); ++t) {
-      ring.template bring<kBytes>(t);
-      for (int64_t c = 0; c < line.channels; ++c) {
-        for (int i = 0; i < 2; ++i) at[c][i] = ring.under(c, i);
-      }
+  V sums[kLineChannels<T>][2] = {};
+  int64_t added = 0;
+  const auto take = [&]() __attribute__((always_inline)) {
+    for (int64_t c = 0; c < line.channels; ++c) totals[c].take(sums[c]);
+    added = 0;
+  };
+  for (int64_t t = 0; t < geometry.steps; ++t) {
+    ring.template bring<kBytes>(t);
+    for (int64_t c = 0; c < line.channels; ++c) {
+      for (int i = 0; i < 2; ++i) at[c][i] = ring.under(c, i);
+    }
+    for (int64_t v = 0; v < width; v += kLanes) {
+      const int64_t begin = width < kLanes ? 0 : std::min(v, width - kLanes);
+      // Lanes that came before count once, and those behind the last column not at all.
+      V counted;
+      width < kLanes ? lanes_below<A>(counted, width) : lanes_from<A>(counted, v - begin);
       for (int64_t c = 0; c < line.channels; c += kLanes) {
-        for (int64_t v = 0; v < width; v += kLanes) {
-          const int64_t begin = width < kLanes ? 0 : std::min(v, width - kLanes);
-          V square[kLanes];
-          load_square<kBytes>(square, output_grad + (t * width + begin) * geometry.channels + c,
-                              geometry.channels, width - begin, line.channels - c);
-          // Lanes that came before count once, and those behind the last column not at all.
-          V counted;
-          width < kLanes ? lanes_below<A>(counted, width) : lanes_from<A>(counted, v - begin);
-          TORCHGRAFT_UNROLL for (int l = 0; l < kLanes; ++l) {
-            const A(&weight)[4] = weights[c + l];
-            V top_left, top_right, low_left, low_right;
-            load(top_left, at[c + l][0] + begin);
-            load(top_right, at[c + l][0] + begin + 1);
-            load(low_left, at[c + l][1] + begin);
-            load(low_right, at[c + l][1] + begin + 1);
-            const V along_x = (top_right - top_left) * weight[0] + (low_right - low_left) * weight[1];
-            const V along_y = (low_left - top_left) * weight[2] + (low_right - top_right) * weight[3];
-            sums[c + l][0] += counted != 0 ? square[l] * along_x : V{};
-            sums[c + l][1] += counted != 0 ? square[l] * along_y : V{};
-          }
+        V square[kLanes];
+        load_square<kBytes>(square, output_grad + (t * width + begin) * geometry.channels + c,
+                            geometry.channels, width - begin, line.channels - c);
+        TORCHGRAFT_UNROLL for (int l = 0; l < kLanes; ++l) {
+          const A(&weight)[4] = weights[c + l];
+          V top_left, top_right, low_left, low_right;
+          load(top_left, at[c + l][0] + begin);
+          load(top_right, at[c + l][0] + begin + 1);
+          load(low_left, at[c + l][1] + begin);
+          load(low_right, at[c + l][1] + begin + 1);
+          const V along_x = (top_right - top_left) * weight[0] + (low_right - low_left) * weight[1];
+          const V along_y = (low_left - top_left) * weight[2] + (low_right - top_right) * weight[3];
+          sums[c + l][0] += counted != 0 ? square[l] * along_x : V{};
+          sums[c + l][1] += counted != 0 ? square[l] * along_y : V{};
         }
       }
-    }
-    for (int64_t c = 0; c < line.channels; ++c) {
-      for (int i = 0; i < 2; ++i) totals[c][i] += sums[c][i];
+      if (++added == kVectorsOfSum) take();
     }
   }
-  for (int64_t c = 0; c < line.channels; ++c) {
-    A lanes[2][kLanes];
-    for (int i = 0; i < 2; ++i) store(totals[c][i], lanes[i]);
-    x_sums[c] = sum_lanes(lanes[0], kLanes);
-    y_sums[c] = sum_lanes(lanes[1], kLanes);
-  }
+  take();
 }
 
 template <int kBytes, typename T>
@@ -315,8 +308,9 @@ TORCHGRAFT_INLINE void run_line(const Backward<T>& pass, const Line& line, Ring<
   }
   if (pass.partial_sums != nullptr) {
     ring.open(pass.input + of_input, pass, line, false);
-    auto* sums = sums_of(pass, line.image, line.channel);
-    sum_line<kBytes>(ring, pass.output_grad + of_output, geometry, line, sums, sums + geometry.channels);
+    Totals totals[kLineChannels<T>];
+    sum_line<kBytes>(ring, pass.output_grad + of_output, geometry, line, totals);
+    for (int64_t c = 0; c < line.channels; ++c) keep_sums(pass, line.image, line.channel + c, totals[c]);
   }
 }
 

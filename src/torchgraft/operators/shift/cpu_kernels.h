@@ -30,8 +30,8 @@ struct Backward {
   const T* input;  // null where the gradients of the offsets are not wanted
   const T* x_offset;
   const T* y_offset;
-  T* input_grad;                  // or null
-  accumulate_t<T>* partial_sums;  // [batch][along x, along y][channel], or null
+  T* input_grad;         // or null
+  double* partial_sums;  // [batch][along x, along y][channel], or null
   Geometry geometry;
 };
 
@@ -146,17 +146,37 @@ TORCHGRAFT_INLINE void lanes_below(V& counted, int64_t lanes) {
   load(counted, kStepDown<A> + kMostLanes - lanes);
 }
 
-template <typename A>
-A sum_lanes(const A* lanes, int64_t count) {
-  double sum = 0;
-  for (int64_t l = 0; l < count; ++l) sum += lanes[l];
-  return static_cast<A>(sum);
-}
+// The sums along x and along y of a channel. Few vectors are added up in `A`, and those sums in double, so
+// that rounding does not grow with the size of an image.
+inline constexpr int64_t kVectorsOfSum = 8;
 
-// Where a plane's sums belong: that along x, and that along y a row of channels further.
+struct Totals {
+  double lanes[2][kMostLanes] = {};
+
+  // Takes over sums of vectors, and begins them anew.
+  template <typename V>
+  TORCHGRAFT_INLINE void take(V (&sums)[2]) {
+    using A = std::remove_cvref_t<decltype(sums[0][0])>;
+    for (int i = 0; i < 2; ++i) {
+      A of_lanes[sizeof(V) / sizeof(A)];
+      store(sums[i], of_lanes);
+      for (size_t l = 0; l < sizeof(V) / sizeof(A); ++l) lanes[i][l] += of_lanes[l];
+      sums[i] = V{};
+    }
+  }
+
+  double along(int axis) const {
+    double sum = 0;
+    for (const double lane : lanes[axis]) sum += lane;
+    return sum;
+  }
+};
+
 template <typename T>
-accumulate_t<T>* sums_of(const Backward<T>& pass, int64_t image, int64_t channel) {
-  return pass.partial_sums + image * 2 * pass.geometry.channels + channel;
+void keep_sums(const Backward<T>& pass, int64_t image, int64_t channel, const Totals& totals) {
+  for (int axis = 0; axis < 2; ++axis) {
+    pass.partial_sums[(2 * image + axis) * pass.geometry.channels + channel] = totals.along(axis);
+  }
 }
 
 // A thread is worth waking for so many results and no fewer.

@@ -194,51 +194,51 @@ TORCHGRAFT_INLINE void resample_plane(const T* plane, T* result, int64_t result_
   }
 }
 
-// Adds the products of one row to the sums, a vector along x and one along y.
-template <typename A, int kBytes, typename T>
-TORCHGRAFT_INLINE void sum_row(const T* output_grad, const RowTaps<A>& at, const Taps<A>& taps, int64_t count,
-                               A (&sums)[2][kMostLanes]) {
+// Adds the products of a piece of rows to the totals. `rows` are the taps at its first column.
+template <int kBytes, typename A, typename T>
+TORCHGRAFT_INLINE void sum_rows(const T* output_grad, int64_t width, const RowTaps<A>* rows, int64_t count,
+                                int64_t columns, const Taps<A>& taps, Totals& totals) {
   constexpr int64_t kLanes = kBytes / sizeof(A);
   if constexpr (kLanes > 1) {
-    if (count < kLanes) return sum_row<A, kBytes / 2>(output_grad, at, taps, count, sums);
+    if (columns < kLanes) return sum_rows<kBytes / 2>(output_grad, width, rows, count, columns, taps, totals);
   }
   using V = Vector<A, kBytes>;
-  V x_sum, y_sum;
-  load(x_sum, sums[0]);
-  load(y_sum, sums[1]);
-  for (int64_t v = 0; v < count; v += kLanes) {
-    const int64_t begin = std::min(v, count - kLanes);
-    V grad, top_left, top_right, low_left, low_right;
-    load_converted<V, A>(grad, output_grad + begin);
-    load(top_left, at[0][0] + begin);
-    load(top_right, at[0][1] + begin);
-    load(low_left, at[1][0] + begin);
-    load(low_right, at[1][1] + begin);
-    V along_x = (top_right - top_left) * taps.row_weights[0] + (low_right - low_left) * taps.row_weights[1];
-    V along_y =
-        (low_left - top_left) * taps.column_weights[0] + (low_right - top_right) * taps.column_weights[1];
-    along_x *= grad;
-    along_y *= grad;
-    if (begin < v) {
-      V counted;
-      lanes_from<A>(counted, v - begin);
-      along_x = counted != 0 ? along_x : V{};
-      along_y = counted != 0 ? along_y : V{};
+  V sums[2] = {};
+  int64_t added = 0;
+  for (int64_t r = 0; r < count; ++r) {
+    for (int64_t v = 0; v < columns; v += kLanes) {
+      const int64_t begin = std::min(v, columns - kLanes);
+      V grad, top_left, top_right, low_left, low_right;
+      load_converted<V, A>(grad, output_grad + r * width + begin);
+      load(top_left, rows[r][0][0] + begin);
+      load(top_right, rows[r][0][1] + begin);
+      load(low_left, rows[r][1][0] + begin);
+      load(low_right, rows[r][1][1] + begin);
+      V along_x = (top_right - top_left) * taps.row_weights[0] + (low_right - low_left) * taps.row_weights[1];
+      V along_y =
+          (low_left - top_left) * taps.column_weights[0] + (low_right - top_right) * taps.column_weights[1];
+      along_x *= grad;
+      along_y *= grad;
+      if (begin < v) {
+        V counted;
+        lanes_from<A>(counted, v - begin);
+        along_x = counted != 0 ? along_x : V{};
+        along_y = counted != 0 ? along_y : V{};
+      }
+      sums[0] += along_x;
+      sums[1] += along_y;
+      if (++added % kVectorsOfSum == 0) totals.take(sums);
     }
-    x_sum += along_x;
-    y_sum += along_y;
   }
-  store(x_sum, sums[0]);
-  store(y_sum, sums[1]);
+  totals.take(sums);
 }
 
 // The sums of the plane's gradients along x and y.
 template <int kBytes, typename T>
-TORCHGRAFT_INLINE void sum_plane(const T* output_grad, const T* input, const Geometry& geometry,
-                                 const Taps<accumulate_t<T>>& taps, Source<T>& source, accumulate_t<T>& x_sum,
-                                 accumulate_t<T>& y_sum) {
+TORCHGRAFT_INLINE Totals sum_plane(const T* output_grad, const T* input, const Geometry& geometry,
+                                   const Taps<accumulate_t<T>>& taps, Source<T>& source) {
   using A = accumulate_t<T>;
-  A totals[2][kMostLanes] = {};
+  Totals totals;
   RowTaps<A> rows[kMostRows];
   for (Pieces<T> piece(source, input, geometry.width, geometry.steps, taps); piece.next();) {
     for (int64_t t = piece.first; t < piece.last; ++t, piece.under.advance()) {
@@ -247,18 +247,10 @@ TORCHGRAFT_INLINE void sum_plane(const T* output_grad, const T* input, const Geo
         for (int j = 0; j < 2; ++j) rows[t - piece.first][i][j] = row + j;
       }
     }
-    // Some rows by themselves, so that rounding does not grow with a plane's height.
-    A sums[2][kMostLanes] = {};
-    for (int64_t t = piece.first; t < piece.last; ++t) {
-      const T* grad = output_grad + t * geometry.width + piece.begin;
-      sum_row<A, kBytes>(grad, rows[t - piece.first], taps, piece.columns, sums);
-    }
-    for (int i = 0; i < 2; ++i) {
-      for (int64_t l = 0; l < kMostLanes; ++l) totals[i][l] += sums[i][l];
-    }
+    sum_rows<kBytes>(output_grad + piece.first * geometry.width + piece.begin, geometry.width, rows,
+                     piece.last - piece.first, piece.columns, taps, totals);
   }
-  x_sum = sum_lanes(totals[0], kMostLanes);
-  y_sum = sum_lanes(totals[1], kMostLanes);
+  return totals;
 }
 
 template <int kBytes, typename T>
@@ -279,9 +271,9 @@ TORCHGRAFT_INLINE void run_plane(const Backward<T>& pass, int64_t plane, Source<
                            geometry.width, taps_of(pass, channel, true), source);
   }
   if (pass.partial_sums != nullptr) {
-    auto* sums = sums_of(pass, plane / geometry.channels, channel);
-    sum_plane<kBytes>(output_grad, pass.input + plane * geometry.input_pixels(), geometry,
-                      taps_of(pass, channel, false), source, sums[0], sums[geometry.channels]);
+    const Totals totals = sum_plane<kBytes>(output_grad, pass.input + plane * geometry.input_pixels(),
+                                            geometry, taps_of(pass, channel, false), source);
+    keep_sums(pass, plane / geometry.channels, channel, totals);
   }
 }
 
