@@ -45,6 +45,10 @@ void backward_planes(const Backward<T>& pass);
 template <typename T>
 void backward_channels_last(const Backward<T>& pass);
 
+inline int64_t floor_div(int64_t dividend, int64_t divisor) {
+  return dividend / divisor - (dividend % divisor < 0 ? 1 : 0);
+}
+
 // Which rows of the source the results of one channel lie between, from the first row of results to the last.
 class Rows {
  public:
@@ -76,10 +80,6 @@ class Rows {
   }
 
  private:
-  static int64_t floor_div(int64_t dividend, int64_t divisor) {
-    return dividend / divisor - (dividend % divisor < 0 ? 1 : 0);
-  }
-
   int64_t row_;
   int64_t remainder_;
   int64_t step_;
@@ -91,14 +91,15 @@ class Rows {
 // gradient, with its taps turned around and rows of zeros in between.
 template <typename A>
 struct Taps {
-  int64_t row;     // result (0, 0) lies between this row and one below,
-  int64_t column;  // and between this column and one to the right
-  A row_weights[2];
-  A column_weights[2];
-  int64_t step;
-  int64_t period;
-  int64_t source_rows;
+  int64_t row = 0;     // result (0, 0) lies between this row and one below,
+  int64_t column = 0;  // and between this column and one to the right
+  A row_weights[2] = {};
+  A column_weights[2] = {};
+  int64_t step = 1;
+  int64_t period = 1;
+  int64_t source_rows = 0;
 
+  Taps() = default;
   Taps(const Sampling<A>& sampling, const Geometry& geometry, bool transposed)
       : row(transposed ? -sampling.y - 1 : sampling.y),
         column(transposed ? -sampling.x - 1 : sampling.x),
@@ -111,10 +112,8 @@ struct Taps {
     }
   }
 
-  Rows rows() const { return Rows(row, step, period, source_rows); }
-  // What weighs nothing is not read. What is not finite weighs NaN, and so is every result.
-  A weight(int i, int j) const { return row_weights[i] * column_weights[j]; }
-  bool counts(int i, int j) const { return row_weights[i] != 0 && column_weights[j] != 0; }
+  // Those under a row of results and the following ones.
+  Rows rows(int64_t first) const { return Rows(first * step + row, step, period, source_rows); }
 };
 
 template <typename Pass>
@@ -124,59 +123,6 @@ auto taps_of(const Pass& pass, int64_t channel, bool transposed) {
   const Sampling<A> sampling(static_cast<A>(pass.x_offset[channel]), static_cast<A>(pass.y_offset[channel]),
                              geometry.width, geometry.height);
   return Taps<A>(sampling, geometry, transposed);
-}
-
-// Vectors of ones and zeros, at any step from one to the other.
-inline constexpr int64_t kMostLanes = 16;
-template <typename A>
-inline constexpr A kStepUp[2 * kMostLanes] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
-                                              1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
-template <typename A>
-inline constexpr A kStepDown[2 * kMostLanes] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1,
-                                                0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
-
-// Which lanes of a vector of results count, where the lanes in front of `lane` belong to the vector before.
-template <typename A, typename V>
-TORCHGRAFT_INLINE void lanes_from(V& counted, int64_t lane) {
-  load(counted, kStepUp<A> + kMostLanes - lane);
-}
-// Where there are no more than so many lanes.
-template <typename A, typename V>
-TORCHGRAFT_INLINE void lanes_below(V& counted, int64_t lanes) {
-  load(counted, kStepDown<A> + kMostLanes - lanes);
-}
-
-// The sums along x and along y of a channel. Few vectors are added up in `A`, and those sums in double, so
-// that rounding does not grow with the size of an image.
-inline constexpr int64_t kVectorsOfSum = 8;
-
-struct Totals {
-  double lanes[2][kMostLanes] = {};
-
-  // Takes over sums of vectors, and begins them anew.
-  template <typename V>
-  TORCHGRAFT_INLINE void take(V (&sums)[2]) {
-    using A = std::remove_cvref_t<decltype(sums[0][0])>;
-    for (int i = 0; i < 2; ++i) {
-      A of_lanes[sizeof(V) / sizeof(A)];
-      store(sums[i], of_lanes);
-      for (size_t l = 0; l < sizeof(V) / sizeof(A); ++l) lanes[i][l] += of_lanes[l];
-      sums[i] = V{};
-    }
-  }
-
-  double along(int axis) const {
-    double sum = 0;
-    for (const double lane : lanes[axis]) sum += lane;
-    return sum;
-  }
-};
-
-template <typename T>
-void keep_sums(const Backward<T>& pass, int64_t image, int64_t channel, const Totals& totals) {
-  for (int axis = 0; axis < 2; ++axis) {
-    pass.partial_sums[(2 * image + axis) * pass.geometry.channels + channel] = totals.along(axis);
-  }
 }
 
 // A thread is worth waking for so many results and no fewer.
