@@ -23,6 +23,7 @@ struct TileSource {
   FastDivisor units_side_by_side;  // of one pass of the block
   FastDivisor units_of_row;
   int rows_of_pass;
+  int passes, rows_beyond;        // the last pass has `rows_beyond` rows, if any
   FastDivisor rows;               // loaded of a plane
   int source_row, source_column;  // the first that is loaded for tile 0, perhaps outside the plane
   int row, column;                // where it lies in shared memory
@@ -49,56 +50,67 @@ struct PlanesParameters {
   int shift;  // of the windows behind the first octet of input
 };
 
-// Copies kElements elements, or writes zeros in their place, where the source is not touched.
+// Copies kElements elements, or writes zeros in their place, where the source is not touched. Through the
+// first-level cache: 32 bytes from the second level may go to several octets, and would be fetched for each.
 template <int kElements>
 __device__ inline void copy_async(uint32_t target, const uint16_t* source, bool inside) {
   constexpr int kBytes = kElements * 2;
-  if constexpr (kElements == 8) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], %2, %3;" ::"r"(target), "l"(source), "n"(kBytes),
-                 "r"(inside ? kBytes : 0)
-                 : "memory");
-  } else {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(target), "l"(source), "n"(kBytes),
-                 "r"(inside ? kBytes : 0)
-                 : "memory");
-  }
+  asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(target), "l"(source), "n"(kBytes),
+               "r"(inside ? kBytes : 0)
+               : "memory");
+}
+
+template <int kElements>
+__device__ inline void copy_async(uint32_t target, const uint16_t* source) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(target), "l"(source), "n"(kElements * 2)
+               : "memory");
 }
 
 __device__ inline void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
 // A thread's copies that lie equally far apart.
 struct CopyRun {
-  int begin, end, step;  // of an index
-  int offset, limit;     // index + offset is inside if it is in [0, limit)
-  uint32_t target;       // for index `begin`
+  int count;
+  bool one_more;              // of some threads of a warp
+  int position, step, limit;  // copy i is inside if position + i * step is in [0, limit)
+  uint32_t target;
   const uint16_t* source;
-  uint32_t target_step;  // for a step of the index
+  uint32_t target_step;
   int64_t source_step;
 
   template <int kUnit>
   __device__ void copy() const {
     uint32_t to = target;
     const uint16_t* from = source;
+    const int last = position + (count - (one_more ? 0 : 1)) * step;
     if constexpr (kUnit > 1) {
+      if (position >= 0 && last < limit) {
 #pragma unroll 4
-      for (int index = begin; index < end; index += step, to += target_step, from += source_step) {
-        copy_async<kUnit>(to, from, static_cast<unsigned>(index + offset) < static_cast<unsigned>(limit));
+        for (int i = 0; i < count; ++i, to += target_step, from += source_step) copy_async<kUnit>(to, from);
+        if (one_more) copy_async<kUnit>(to, from);
+      } else {
+        const int copies = count + (one_more ? 1 : 0);
+#pragma unroll 1
+        for (int i = 0; i < copies; ++i, to += target_step, from += source_step) {
+          copy_async<kUnit>(to, from,
+                            static_cast<unsigned>(position + i * step) < static_cast<unsigned>(limit));
+        }
       }
     } else {
       // Through registers, some loads at a time.
       constexpr int kTogether = 8;
-      for (int first = begin; first < end; first += kTogether * step) {
+      const int copies = count + (one_more ? 1 : 0);
+      for (int first = 0; first < copies; first += kTogether) {
         uint16_t values[kTogether];
 #pragma unroll
         for (int i = 0; i < kTogether; ++i, from += source_step) {
-          const int index = first + i * step;
-          const bool inside =
-              index < end && static_cast<unsigned>(index + offset) < static_cast<unsigned>(limit);
+          const int now = position + (first + i) * step;
+          const bool inside = first + i < copies && static_cast<unsigned>(now) < static_cast<unsigned>(limit);
           values[i] = inside ? __ldg(from) : uint16_t{0};
         }
 #pragma unroll
         for (int i = 0; i < kTogether; ++i, to += target_step) {
-          if (first + i * step < end) {
+          if (first + i < copies) {
             asm volatile("st.shared.b16 [%0], %1;" ::"r"(to), "h"(values[i]) : "memory");
           }
         }
@@ -131,10 +143,10 @@ __device__ inline void load_units(const uint16_t* memory, const TileSource& sour
     const int source_row = source.source_row + place.row;
     for (int unit = first_unit; unit < source.units; unit += source.units_side_by_side.divisor()) {
       const int column = source.source_column + place.column + unit * kUnit;
-      const CopyRun run = {first_row,
-                           source.rows.divisor(),
+      const CopyRun run = {source.passes,
+                           first_row < source.rows_beyond,
+                           source_row + first_row,
                            source.rows_of_pass,
-                           source_row,
                            column >= 0 && column < source.width ? source.height : 0,
                            target_of(first_row, source.column + unit * kUnit),
                            tile + (source_row + first_row) * source.width + column,
@@ -151,10 +163,10 @@ __device__ inline void load_units(const uint16_t* memory, const TileSource& sour
       const int channel = source.rows.divide(all_rows);
       const int row = all_rows - channel * source.rows.divisor();
       const CopyRun run = {
-          0,
           planes,
-          1,
+          false,
           0,
+          1,
           channel < place.channels ? place.images : 0,
           target_of(channel * planes * source.plane_rows + row, source.column + unit * kUnit),
           tile + (channel * source.height + source.source_row + row) * source.width + source.source_column +
@@ -178,6 +190,26 @@ __device__ inline void load_image(const uint16_t* memory, const TileSource& sour
     load_units<1>(memory, source, place, planes, channels_of_block, shared);
   }
 }
+
+// The tiles of a chunk, one after another.
+struct TileWalker {
+  int strip, band, group;
+
+  __device__ TileWalker(const PlanesParameters& parameters, int tile) {
+    const int rest = parameters.strips.divide(tile);
+    strip = tile - rest * parameters.strips.divisor();
+    group = parameters.bands.divide(rest);
+    band = rest - group * parameters.bands.divisor();
+  }
+
+  __device__ void advance(const PlanesParameters& parameters) {
+    if (++strip < parameters.strips.divisor()) return;
+    strip = 0;
+    if (++band < parameters.bands.divisor()) return;
+    band = 0;
+    ++group;
+  }
+};
 
 template <typename T, typename Block, int kBlocksOfMultiprocessor>
 __global__ void __launch_bounds__(kMostWarps * 32, kBlocksOfMultiprocessor)
@@ -216,17 +248,14 @@ __global__ void __launch_bounds__(kMostWarps * 32, kBlocksOfMultiprocessor)
 
   const int64_t input_plane = static_cast<int64_t>(parameters.input.height) * parameters.input.width;
   const int64_t grad_plane = static_cast<int64_t>(parameters.grad.height) * parameters.grad.width;
-  const auto load = [&](int tile, int stage) {
-    const int rest = parameters.strips.divide(tile);
-    const int strip = tile - rest * parameters.strips.divisor();
-    const int group = parameters.bands.divide(rest);
-    const int band = rest - group * parameters.bands.divisor();
+  TileWalker next(parameters, begin);
+  const auto load = [&](int stage) {
     TilePlace place;
-    place.first_image = group * parameters.planes;
+    place.first_image = next.group * parameters.planes;
     place.images = min(parameters.planes, parameters.batch - place.first_image);
     place.channels = min(channels_of_block, parameters.channels - first_channel);
-    place.row = band * parameters.band_rows;
-    place.column = strip * parameters.strip_columns + first_tap_column;
+    place.row = next.band * parameters.band_rows;
+    place.column = next.strip * parameters.strip_columns + first_tap_column;
     const uint32_t target = shared + stage * (parameters.input.bytes + parameters.grad.bytes);
     load_image(input + first_channel * input_plane, parameters.input, place, parameters.planes,
                channels_of_block, target);
@@ -234,6 +263,9 @@ __global__ void __launch_bounds__(kMostWarps * 32, kBlocksOfMultiprocessor)
     place.column -= first_tap_column;
     load_image(output_grad + first_channel * grad_plane, parameters.grad, place, parameters.planes,
                channels_of_block, target + parameters.input.bytes);
+    const int segments = place.images * parameters.segments.divisor();
+    next.advance(parameters);
+    return segments;
   };
 
   DiagonalSums<Block> sums = {};
@@ -245,17 +277,15 @@ __global__ void __launch_bounds__(kMostWarps * 32, kBlocksOfMultiprocessor)
   const int grad_row = (parameters.row_groups.divisor() - 1 - row_group) * Block::kTapRows + lane / 8;
   const uint32_t first_grad = shared + parameters.input.bytes + grad_row * kOctetBytes;
 
-  load(begin, 0);
+  int next_segments = load(0);
 #pragma unroll 1
   for (int tile = begin; tile < end; ++tile) {
     wait_for_copies();
     __syncthreads();
     const int stage = (tile - begin) % kStages;
-    if (tile + 1 < end) load(tile + 1, (stage + 1) % kStages);
+    const int segments = next_segments;
+    if (tile + 1 < end) next_segments = load((stage + 1) % kStages);
 
-    const int group = parameters.bands.divide(parameters.strips.divide(tile));
-    const int images = min(parameters.planes, parameters.batch - group * parameters.planes);
-    const int segments = images * parameters.segments.divisor();
     const int items = ceil_divide(segments, kSegments) * parameters.octets.divisor();
     const uint32_t stage_offset = stage * (parameters.input.bytes + parameters.grad.bytes);
 #pragma unroll 1
@@ -338,14 +368,16 @@ void share_rows(TileSource& source, int threads) {
   source.units_side_by_side = FastDivisor(side_by_side);
   source.units_of_row = FastDivisor(std::max(source.units, 1));
   source.rows_of_pass = threads / side_by_side;
+  source.passes = source.rows.divisor() / source.rows_of_pass;
+  source.rows_beyond = source.rows.divisor() % source.rows_of_pass;
 }
 
 template <typename Block>
 PlanesPlan plan_planes(const Geometry& geometry, const void* output_grad, const void* input) {
-  constexpr int kStageBytes = 18 * 1024;
+  const int kStageBytes = getenv("KS") ? atoi(getenv("KS")) : 18 * 1024;
   constexpr int kLargestStageBytes = 30 * 1024;
   constexpr int kWarps = 4;  // where there is a choice
-  constexpr int kBlocks = 800;
+  const int kBlocks = getenv("KB") ? atoi(getenv("KB")) : 2048;
   const Extent& height = geometry.height;
   const Extent& width = geometry.width;
   PlanesPlan plan = {};
@@ -561,7 +593,7 @@ int launch_by_kernel_size(const T* output_grad, const T* input, float* partial, 
     return launch(TapBlock<7, 2>{}, Many{});
   }
   if (columns <= TapBlock<7, 3>::most_columns(shift)) return launch(TapBlock<7, 3>{}, Few{});
-  return launch(TapBlock<8, 5>{}, Few{});
+  return launch(TapBlock<8, 5>{}, std::integral_constant<int, 3>{});
 }
 
 }  // namespace
