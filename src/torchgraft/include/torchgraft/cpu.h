@@ -70,6 +70,47 @@ struct VectorOf {
 template <typename T, int kBytes>
 using Vector = typename VectorOf<T, kBytes>::type;
 
+// Calls `Function::run(arguments...)` as a function of its own, compiled for the instruction set whose registers
+// have kVectorBytes: for the many loops of a kernel that TORCHGRAFT_VECTOR_CLONES would otherwise inline into one
+// function, too large for a compiler to keep its addresses in registers. To be called from such a function.
+#if defined(__x86_64__) && defined(__linux__) && defined(__GLIBC__) && defined(__GNUC__) && \
+    !defined(TORCHGRAFT_NO_CLONES)
+#define TORCHGRAFT_TARGET(NAME) __attribute__((noinline, target(NAME)))
+#else
+#define TORCHGRAFT_TARGET(NAME) __attribute__((noinline))
+#endif
+
+template <int kVectorBytes>
+struct Compiled;
+
+template <>
+struct Compiled<64> {
+  template <typename Function, typename... Arguments>
+  TORCHGRAFT_TARGET("arch=x86-64-v4")
+  static void call(const Arguments&... arguments) {
+    Function::run(arguments...);
+  }
+};
+
+template <>
+struct Compiled<32> {
+  template <typename Function, typename... Arguments>
+  TORCHGRAFT_TARGET("arch=x86-64-v3")
+  static void call(const Arguments&... arguments) {
+    Function::run(arguments...);
+  }
+};
+
+template <>
+struct Compiled<16> {
+  template <typename Function, typename... Arguments>
+  TORCHGRAFT_TARGET("default")
+  static void call(const Arguments&... arguments) {
+    Function::run(arguments...);
+  }
+};
+#undef TORCHGRAFT_TARGET
+
 // At any address. By reference, as a vector wider than the baseline's has no agreed way of being returned.
 template <typename V, typename T>
 TORCHGRAFT_INLINE void load(V& vector, const T* from) {
@@ -79,6 +120,26 @@ TORCHGRAFT_INLINE void load(V& vector, const T* from) {
 template <typename V, typename T>
 TORCHGRAFT_INLINE void store(const V& vector, T* to) {
   std::memcpy(to, &vector, sizeof(V));
+}
+
+// Moves on by `step` elements, in a way that the compiler cannot see through: of an unrolled loop it would compute
+// all addresses beforehand, more than there are registers for.
+template <typename T>
+TORCHGRAFT_INLINE void advance(T*& at, int64_t step) {
+  at += step;
+  asm("" : "+r"(at));
+}
+
+// Has a vector loaded once, into a register: the compiler would load it once for each use.
+template <typename V>
+TORCHGRAFT_INLINE void keep(V& vector) {
+#if defined(__x86_64__)
+  if constexpr (sizeof(V) <= 64) asm("" : "+v"(vector));
+#elif defined(__aarch64__)
+  if constexpr (sizeof(V) == 16) asm("" : "+w"(vector));
+#else
+  static_cast<void>(vector);
+#endif
 }
 
 #ifdef TORCHGRAFT_STD_THREADS

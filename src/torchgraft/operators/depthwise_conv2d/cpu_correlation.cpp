@@ -26,13 +26,11 @@ namespace {
 // A slice of one row of the destination, some vectors of channels, all of the taps.
 template <typename A>
 struct Row {
-  const A* const* sources;  // for each kernel row that meets the image: column 0 of the source's row,
-  const A* const* kernels;  // and the kernel's row, in vectors
-  int64_t kernel_rows;
   int64_t lanes;          // of a vector: a register's, or half of them
   int64_t vectors;        // side by side in source and outputs
   int64_t vector_step;    // elements from a vector's kernel to the next one's
   int64_t kernel_offset;  // of the first tap in a kernel's row
+  int64_t source_offset;  // from the source's rows to the columns that are read
   int64_t source_step;    // elements from a column to the next
   int64_t kernel_step;    // elements from a tap to the next; may be negative
   int64_t width;          // columns of the source
@@ -40,27 +38,46 @@ struct Row {
   int64_t step;
   int64_t tap_step;
   int64_t taps;
-  const A* bias;  // a vector each
-  A* outputs;
-  int64_t output_step;  // elements from a pixel to the next
-  int64_t count;        // pixels
+  const A* bias;          // a vector each
+  int64_t output_offset;  // from the destination's row to the first pixel
+  int64_t output_step;    // elements from a pixel to the next
+  int64_t count;          // pixels
+
+  // Of each row of the destination:
+  const A* const* sources = nullptr;  // for each kernel row that meets the image: column 0 of the source's row,
+  const A* const* kernels = nullptr;  // and the kernel's row, in vectors
+  int64_t kernel_rows = 0;
+  bool accumulate = false;  // onto the outputs, instead of the bias
+  A* outputs = nullptr;
+
+  // Of a block of several: `sources` has all rows that they read, null where that is padding, and
+  int64_t block_rows = 0;
+  A* const* output_rows = nullptr;
 };
 
 // kTaps taps side by side: each column is loaded once and serves every pair of a pixel and a tap that meet
 // there.
 template <int kTaps, int kStep, int kPixels, bool kInside, typename V, typename A>
-TORCHGRAFT_INLINE void add_taps(V (&sums)[kPixels], const Row<A>& row, const A* source, const A* kernel,
-                                int64_t first) {
+TORCHGRAFT_INLINE void add_taps(V (&sums)[kPixels], const A* source, int64_t source_step, const A*& kernel,
+                                int64_t kernel_step, int64_t first, int64_t width) {
   V weights[kTaps];
-  TORCHGRAFT_UNROLL for (int t = 0; t < kTaps; ++t) load(weights[t], kernel + t * row.kernel_step);
-  TORCHGRAFT_UNROLL for (int c = 0; c < (kPixels - 1) * kStep + kTaps; ++c) {
-    if (!kInside && static_cast<uint64_t>(first + c) >= static_cast<uint64_t>(row.width)) continue;
-    V column;
-    load(column, source + (first + c) * row.source_step);
-    TORCHGRAFT_UNROLL for (int t = 0; t < kTaps; ++t) {
-      const int distance = c - t;
-      if (distance >= 0 && distance % kStep == 0 && distance / kStep < kPixels) {
-        sums[distance / kStep] += weights[t] * column;
+  TORCHGRAFT_UNROLL for (int t = 0; t < kTaps; ++t, advance(kernel, kernel_step)) load(weights[t], kernel);
+  // Columns kTaps apart share no sum, so that a multiply-add need not wait for the one before.
+  source += first * source_step;
+  TORCHGRAFT_UNROLL for (int begin = 0; begin < kTaps; ++begin, advance(source, source_step)) {
+    const A* at = source;
+    TORCHGRAFT_UNROLL for (int c = begin; c < (kPixels - 1) * kStep + kTaps;
+                           c += kTaps, advance(at, kTaps * source_step)) {
+      if (kTaps < kStep && c % kStep >= kTaps) continue;
+      if (!kInside && static_cast<uint64_t>(first + c) >= static_cast<uint64_t>(width)) continue;
+      V column;
+      load(column, at);
+      keep(column);
+      TORCHGRAFT_UNROLL for (int t = 0; t < kTaps; ++t) {
+        const int distance = c - t;
+        if (distance >= 0 && distance % kStep == 0 && distance / kStep < kPixels) {
+          sums[distance / kStep] += weights[t] * column;
+        }
       }
     }
   }
@@ -68,125 +85,243 @@ TORCHGRAFT_INLINE void add_taps(V (&sums)[kPixels], const Row<A>& row, const A* 
 
 // One tap, any step.
 template <int kPixels, bool kInside, typename V, typename A>
-TORCHGRAFT_INLINE void add_tap(V (&sums)[kPixels], const Row<A>& row, const A* source, const A* kernel,
-                               int64_t first) {
+TORCHGRAFT_INLINE void add_tap(V (&sums)[kPixels], const A* source, int64_t source_step, const A* kernel,
+                               int64_t first, int64_t step, int64_t width) {
   V weight;
   load(weight, kernel);
-  TORCHGRAFT_UNROLL for (int p = 0; p < kPixels; ++p) {
-    const int64_t position = first + p * row.step;
-    if (!kInside && static_cast<uint64_t>(position) >= static_cast<uint64_t>(row.width)) continue;
+  const A* at = source + first * source_step;
+  TORCHGRAFT_UNROLL for (int p = 0; p < kPixels; ++p, advance(at, step * source_step), first += step) {
+    if (!kInside && static_cast<uint64_t>(first) >= static_cast<uint64_t>(width)) continue;
     V column;
-    load(column, source + position * row.source_step);
+    load(column, at);
     sums[p] += weight * column;
   }
 }
 
+// kPixels pixels from `pixel` on of all of the row's vectors. kTaps 0: any number of taps. kStep 0: any step,
+// and any between taps. The first `done` of the pixels have been stored before.
 template <int kTaps, int kStep, int kPixels, bool kInside, typename V, typename A>
-TORCHGRAFT_INLINE void correlate_tile(const Row<A>& row, int64_t pixel, int64_t vector) {
-  constexpr int kLanes = sizeof(V) / sizeof(A);
-  V sums[kPixels];
-  load(sums[0], row.bias + vector * kLanes);
-  TORCHGRAFT_UNROLL for (int p = 1; p < kPixels; ++p) sums[p] = sums[0];
-  const int64_t first = row.first_position + pixel * row.step;
-  for (int64_t r = 0; r < row.kernel_rows; ++r) {
-    const A* source = row.sources[r] + vector * kLanes;
-    const A* kernel = row.kernels[r] + row.kernel_offset + vector * row.vector_step;
-    int64_t tap = 0;
-    if constexpr (kTaps > 1) {
-      for (; tap + kTaps <= row.taps; tap += kTaps) {
-        add_taps<kTaps, kStep, kPixels, kInside>(sums, row, source, kernel + tap * row.kernel_step,
-                                                 first + tap);
+struct Tile {
+  static TORCHGRAFT_INLINE void run(const Row<A>& row, int64_t pixel, int64_t done) {
+    constexpr int kLanes = sizeof(V) / sizeof(A);
+    const int64_t first = row.first_position + pixel * row.step;
+    const int64_t source_step = row.source_step;
+    const int64_t kernel_step = row.kernel_step;
+    const int64_t width = row.width;
+    const int64_t taps = row.taps;
+    for (int64_t vector = 0; vector < row.vectors; ++vector) {
+      A* const outputs = row.outputs + pixel * row.output_step + vector * kLanes;
+      V sums[kPixels];
+      if (row.accumulate) {
+        const A* from = outputs;
+        TORCHGRAFT_UNROLL for (int p = 0; p < kPixels; ++p, advance(from, row.output_step)) load(sums[p], from);
+      } else {
+        load(sums[0], row.bias + vector * kLanes);
+        TORCHGRAFT_UNROLL for (int p = 1; p < kPixels; ++p) sums[p] = sums[0];
+      }
+      for (int64_t r = 0; r < row.kernel_rows; ++r) {
+        const A* source = row.sources[r] + row.source_offset + vector * kLanes;
+        const A* kernel = row.kernels[r] + row.kernel_offset + vector * row.vector_step;
+        int64_t begin = first;
+        const auto add = [&](auto count) __attribute__((always_inline)) {
+          add_taps<count(), kStep, kPixels, kInside>(sums, source, source_step, kernel, kernel_step, begin,
+                                                     width);
+          begin += count();
+        };
+        if constexpr (kTaps > 0) {
+          add(std::integral_constant<int, kTaps>{});
+        } else if constexpr (kStep > 0) {
+          const int64_t end = first + taps;
+          while (begin + 7 <= end) add(std::integral_constant<int, 7>{});
+          if (begin + 5 <= end) add(std::integral_constant<int, 5>{});
+          if (begin + 3 <= end) add(std::integral_constant<int, 3>{});
+          while (begin < end) add(std::integral_constant<int, 1>{});
+        } else {
+          for (int64_t tap = 0; tap < taps; ++tap, begin += row.tap_step, kernel += kernel_step) {
+            add_tap<kPixels, kInside>(sums, source, source_step, kernel, begin, row.step, width);
+          }
+        }
+      }
+      A* to = outputs;
+      TORCHGRAFT_UNROLL for (int p = 0; p < kPixels; ++p, advance(to, row.output_step)) {
+        if (p >= done) store(sums[p], to);
       }
     }
-    for (; tap < row.taps; ++tap) {
-      add_tap<kPixels, kInside>(sums, row, source, kernel + tap * row.kernel_step,
-                                first + tap * row.tap_step);
+  }
+};
+
+// Several rows of outputs of a kernel of three by three, with all of its taps in registers: so that memory is read
+// once and the caches between less often, where there is little to compute.
+template <int kStep, int kRows, int kPixels, bool kInside, typename V, typename A>
+struct Block {
+  // The pixels [begin, end), a multiple of kPixels.
+  static TORCHGRAFT_INLINE void run(const Row<A>& row, int64_t begin, int64_t end) {
+    for (int64_t pixel = begin; pixel < end; pixel += kPixels) run_tile(row, pixel);
+  }
+
+  static TORCHGRAFT_INLINE void run_tile(const Row<A>& row, int64_t pixel) {
+    constexpr int kTaps = 3;
+    constexpr int kLanes = sizeof(V) / sizeof(A);
+    const int64_t first = row.first_position + pixel * kStep;
+    const int64_t source_step = row.source_step;
+    const int64_t width = row.width;
+    for (int64_t vector = 0; vector < row.vectors; ++vector) {
+      V weights[kTaps][kTaps];
+      TORCHGRAFT_UNROLL for (int y = 0; y < kTaps; ++y) {
+        const A* kernel = row.kernels[y] + row.kernel_offset + vector * row.vector_step;
+        TORCHGRAFT_UNROLL for (int x = 0; x < kTaps; ++x, advance(kernel, row.kernel_step)) {
+          load(weights[y][x], kernel);
+          keep(weights[y][x]);
+        }
+      }
+      V sums[kRows][kPixels];
+      TORCHGRAFT_UNROLL for (int r = 0; r < kRows; ++r) {
+        TORCHGRAFT_UNROLL for (int p = 0; p < kPixels; ++p) load(sums[r][p], row.bias + vector * kLanes);
+      }
+      TORCHGRAFT_UNROLL for (int i = 0; i < (kRows - 1) * kStep + kTaps; ++i) {
+        if (row.sources[i] == nullptr) continue;
+        const A* at = row.sources[i] + row.source_offset + first * source_step + vector * kLanes;
+        TORCHGRAFT_UNROLL for (int c = 0; c < (kPixels - 1) * kStep + kTaps; ++c, advance(at, source_step)) {
+          if (!kInside && static_cast<uint64_t>(first + c) >= static_cast<uint64_t>(width)) continue;
+          V column;
+          load(column, at);
+          keep(column);
+          TORCHGRAFT_UNROLL for (int y = 0; y < kTaps; ++y) {
+            TORCHGRAFT_UNROLL for (int x = 0; x < kTaps; ++x) {
+              if (i >= y && (i - y) % kStep == 0 && (i - y) / kStep < kRows && c >= x && (c - x) % kStep == 0 &&
+                  (c - x) / kStep < kPixels) {
+                sums[(i - y) / kStep][(c - x) / kStep] += weights[y][x] * column;
+              }
+            }
+          }
+        }
+      }
+      TORCHGRAFT_UNROLL for (int r = 0; r < kRows; ++r) {
+        A* to = row.output_rows[r] + row.output_offset + pixel * row.output_step + vector * kLanes;
+        TORCHGRAFT_UNROLL for (int p = 0; p < kPixels; ++p, advance(to, row.output_step)) store(sums[r][p], to);
+      }
     }
   }
-  A* outputs = row.outputs + pixel * row.output_step + vector * kLanes;
-  TORCHGRAFT_UNROLL for (int p = 0; p < kPixels; ++p) store(sums[p], outputs + p * row.output_step);
+};
+
+template <int kStep, int kRows, int kPixels, int kVectorBytes, typename V, typename A>
+TORCHGRAFT_INLINE void correlate_block(const Row<A>& row) {
+  using Inside = Block<kStep, kRows, kPixels, true, V, A>;
+  using Border = Block<kStep, kRows, kPixels, false, V, A>;
+  const auto is_inside = [&](int64_t pixel) {
+    const int64_t first = row.first_position + pixel * kStep;
+    return first >= 0 && first + (kPixels - 1) * kStep + 3 <= row.width;
+  };
+  const int64_t whole = row.count / kPixels * kPixels;
+  int64_t pixel = 0;
+  while (pixel < whole) {
+    const int64_t begin = pixel;
+    while (pixel < whole && is_inside(pixel)) pixel += kPixels;
+    if (begin < pixel) Compiled<kVectorBytes>::template call<Inside>(row, begin, pixel);
+    if (pixel < whole) {
+      Compiled<kVectorBytes>::template call<Border>(row, pixel, pixel + kPixels);
+      pixel += kPixels;
+    }
+  }
+  if (whole < row.count) Compiled<kVectorBytes>::template call<Border>(row, row.count - kPixels, row.count);
 }
 
 // Tiles of one size over the pixels [begin, end), the last of which overlaps the one before where it must.
-template <int kTaps, int kStep, int kPixels, typename V, typename A>
+template <int kTaps, int kStep, int kPixels, int kVectorBytes, typename V, typename A>
 TORCHGRAFT_INLINE void correlate_pixels(const Row<A>& row, int64_t begin, int64_t end) {
   for (int64_t pixel = begin; pixel < end; pixel += kPixels) {
     const int64_t at = std::min(pixel, end - kPixels);
     const int64_t first = row.first_position + at * row.step;
     const int64_t last = first + (kPixels - 1) * row.step + (row.taps - 1) * row.tap_step;
     if (first >= 0 && last < row.width) {
-      for (int64_t v = 0; v < row.vectors; ++v) correlate_tile<kTaps, kStep, kPixels, true, V>(row, at, v);
+      Compiled<kVectorBytes>::template call<Tile<kTaps, kStep, kPixels, true, V, A>>(row, at, pixel - at);
     } else {
-      for (int64_t v = 0; v < row.vectors; ++v) correlate_tile<kTaps, kStep, kPixels, false, V>(row, at, v);
+      Compiled<kVectorBytes>::template call<Tile<kTaps, kStep, kPixels, false, V, A>>(row, at, pixel - at);
     }
   }
 }
 
 // Sixteen sums in flight hide the latency of a multiply-add where there are registers for them; eight nearly
-// do, and so do seven, the width of many a network's last images.
-template <int kTaps, int kStep, int kBytes, typename A>
+// do. Fourteen and seven are the widths, or their divisors, of many networks' images.
+template <int kTaps, int kStep, int kVectorBytes, typename V, typename A>
 TORCHGRAFT_INLINE void correlate_row(const Row<A>& row) {
-  using V = Vector<A, kBytes>;
-  constexpr int kWide = kBytes == 64 && kStep == 1 ? 16 : 8;
-  if (row.count >= 8) {
-    const int64_t wide = row.count / kWide * kWide;
-    correlate_pixels<kTaps, kStep, kWide, V>(row, 0, wide);
-    correlate_pixels<kTaps, kStep, 8, V>(row, wide, row.count);
-  } else if (row.count == 7) {
-    correlate_pixels<kTaps, kStep, 7, V>(row, 0, 7);
-  } else if (row.count >= 4) {
-    correlate_pixels<1, 1, 4, V>(row, 0, row.count);
+  const int64_t count = row.count;
+  const auto covered = [&](int64_t pixels) { return ceil_div(count, pixels) * pixels; };
+  if constexpr (kVectorBytes == 64 && std::is_same_v<A, float>) {
+    if (count >= 14) {
+      const int64_t wide = count < 16 ? 0 : count / 16 * 16 + (count % 16 > 8 ? 16 : 0);
+      if (wide == 0 || covered(14) < std::max(wide, covered(8))) {
+        correlate_pixels<kTaps, kStep, 14, kVectorBytes, V>(row, 0, count);
+      } else {
+        correlate_pixels<kTaps, kStep, 16, kVectorBytes, V>(row, 0, std::min(wide, count));
+        correlate_pixels<kTaps, kStep, 8, kVectorBytes, V>(row, std::min(wide, count), count);
+      }
+      return;
+    }
+  }
+  if (count >= 7 && (count == 7 || covered(7) < covered(8))) {
+    correlate_pixels<kTaps, kStep, 7, kVectorBytes, V>(row, 0, count);
+  } else if (count >= 8) {
+    correlate_pixels<kTaps, kStep, 8, kVectorBytes, V>(row, 0, count);
+  } else if (count >= 4) {
+    correlate_pixels<0, 0, 4, kVectorBytes, V>(row, 0, count);
   } else {
-    correlate_pixels<1, 1, 1, V>(row, 0, row.count);
+    correlate_pixels<0, 0, 1, kVectorBytes, V>(row, 0, count);
+  }
+}
+
+template <int kStep, int kVectorBytes, typename V, typename A>
+TORCHGRAFT_INLINE void dispatch_taps(const Row<A>& row) {
+  if (row.taps == 3) {
+    correlate_row<3, kStep, kVectorBytes, V>(row);
+  } else if (row.taps == 5) {
+    correlate_row<5, kStep, kVectorBytes, V>(row);
+  } else if (row.taps == 7) {
+    correlate_row<7, kStep, kVectorBytes, V>(row);
+  } else {
+    correlate_row<0, kStep, kVectorBytes, V>(row);
   }
 }
 
 // Which loop serves which row. float64 is for checking others: it has the one loop that serves all.
-template <int kBytes, typename A>
+template <int kVectorBytes, int kBytes, typename A>
 TORCHGRAFT_INLINE void dispatch_row(const Row<A>& row) {
+  using V = Vector<A, kBytes>;
+  if constexpr (std::is_same_v<A, float> && kVectorBytes == 64) {
+    if (row.block_rows == 4) return correlate_block<1, 4, 4, kVectorBytes, V>(row);
+    if (row.block_rows == 2 && row.step == 1) return correlate_block<1, 2, 7, kVectorBytes, V>(row);
+    if (row.block_rows == 2) return correlate_block<2, 2, 7, kVectorBytes, V>(row);
+  }
   if constexpr (std::is_same_v<A, double>) {
-    correlate_row<1, 1, kBytes>(row);
+    correlate_row<0, 0, kVectorBytes, V>(row);
   } else if (row.tap_step != 1 || row.step > 2 || row.taps < 3) {
-    correlate_row<1, 1, kBytes>(row);
+    correlate_row<0, 0, kVectorBytes, V>(row);
   } else if (row.step == 1) {
-    if (row.taps >= 7) {
-      correlate_row<7, 1, kBytes>(row);
-    } else if (row.taps >= 5) {
-      correlate_row<5, 1, kBytes>(row);
-    } else {
-      correlate_row<3, 1, kBytes>(row);
-    }
+    dispatch_taps<1, kVectorBytes, V>(row);
   } else {
-    if (row.taps >= 7) {
-      correlate_row<7, 2, kBytes>(row);
-    } else if (row.taps >= 5) {
-      correlate_row<5, 2, kBytes>(row);
-    } else {
-      correlate_row<3, 2, kBytes>(row);
-    }
+    dispatch_taps<2, kVectorBytes, V>(row);
   }
 }
 
 template <int kBytes, typename A>
 TORCHGRAFT_INLINE void dispatch_lanes(const Row<A>& row) {
   if constexpr (kBytes / sizeof(A) == kMostLanes) {
-    if (row.lanes < kMostLanes) return dispatch_row<kBytes / 2>(row);
+    if (row.lanes < kMostLanes) return dispatch_row<kBytes, kBytes / 2>(row);
   }
-  dispatch_row<kBytes>(row);
+  dispatch_row<kBytes, kBytes>(row);
 }
 
 TORCHGRAFT_VECTOR_CLONES(void run_row(const Row<float>& row), dispatch_lanes<kVectorBytes>(row);)
 TORCHGRAFT_VECTOR_CLONES(void run_row(const Row<double>& row), dispatch_lanes<kVectorBytes>(row);)
 
-// Bytes of the source that a band may span, so that it stays in L2 while it is worked on; that the rows may
-// which one row of outputs reads, over all channels; and that they may for the channels that are taken along,
-// to stay in L1.
+// Bytes of the source that a band may span, so that it stays in L2 while it is worked on; and those that a row of
+// outputs may read, of the source and of kernels, so that they stay in L1 from one row to the next.
 constexpr int64_t kBandBytes = 256 * 1024;
-constexpr int64_t kSliceBytes = 192 * 1024;
-constexpr int64_t kTileBytes = 40 * 1024;
-// Columns and vectors below which there is no gain in less.
-constexpr int64_t kLeastSlice = 16;
-constexpr int64_t kLeastVectors = 4;
+constexpr int64_t kRowBytes = 36 * 1024;
+// Columns below which there is no gain in less, and vectors that are taken along where they lie side by side in
+// memory, which is read in pieces of as many.
+constexpr int64_t kLeastSlice = 28;
+constexpr int64_t kMostVectors = 4;
 // Units of work that there should be, whatever the number of threads, and multiply-adds that are worth a
 // thread.
 constexpr int64_t kUnits = 64;
@@ -202,10 +337,12 @@ class Correlator {
       : source_(source),
         destination_(destination),
         correlation_(correlation),
-        layout_(layout),
+        // Of one channel both layouts are one, and planes can share a vector.
+        layout_(correlation.source_channels == 1 && correlation.destination_channels == 1 ? Layout::contiguous
+                                                                                         : layout),
         lanes_(vector_bytes() / static_cast<int64_t>(sizeof(A))) {
     // Few planes an image: a vector takes those of several images.
-    fold_ = layout == Layout::contiguous
+    fold_ = layout_ == Layout::contiguous
                 ? std::clamp<int64_t>(lanes_ / correlation.destination_channels, 1, correlation.batch)
                 : 1;
     channels_ = fold_ * correlation.destination_channels;
@@ -220,8 +357,9 @@ class Correlator {
     const int64_t bands = ceil_div(correlation_.height.destination, band_);
     const int64_t slices = ceil_div(correlation_.width.destination, slice_);
     const int64_t pieces = images * bands * slices;
+    const int64_t whole = layout_ == Layout::contiguous ? blocks_ : std::max<int64_t>(channels_ / lanes_, 1);
     const int64_t groups =
-        layout_ == Layout::contiguous ? blocks_ : std::clamp<int64_t>(ceil_div(kUnits, pieces), 1, blocks_);
+        layout_ == Layout::contiguous ? blocks_ : std::clamp<int64_t>(ceil_div(kUnits, pieces), 1, whole);
     const int64_t work = band_ * slice_ * blocks_ * lanes_ * correlation_.taps() / groups;
     parallel_for(0, pieces * groups, std::max<int64_t>(kGrain / work, 1), [&](int64_t begin, int64_t end) {
       Workspace workspace;
@@ -230,11 +368,10 @@ class Correlator {
         const int64_t column = unit / groups % slices * slice_;
         const int64_t row = unit / groups / slices % bands * band_;
         const int64_t image = unit / groups / slices / bands * fold_;
-        const int64_t last_block = blocks_ * (group + 1) / groups;
-        for (int64_t block = blocks_ * group / groups; block < last_block;) {
-          // Channels that fill no register go by themselves.
-          const int64_t full = channels_ / lanes_ - block;
-          const int64_t vectors = std::clamp<int64_t>(std::min(full, last_block - block), 1, vectors_);
+        // Channels that fill no register go by themselves, on the thread of those before.
+        const int64_t last_block = group + 1 == groups ? blocks_ : whole * (group + 1) / groups;
+        for (int64_t block = whole * group / groups; block < last_block;) {
+          const int64_t vectors = std::clamp<int64_t>(std::min(channels_ / lanes_, last_block) - block, 1, vectors_);
           correlate_blocks(image, {row, std::min(row + band_, correlation_.height.destination)},
                            {column, std::min(column + slice_, correlation_.width.destination)}, block,
                            vectors, workspace);
@@ -250,42 +387,68 @@ class Correlator {
     Rows<T> destination;
     std::vector<const A*> source_rows;
     std::vector<const A*> kernel_rows;
+    std::vector<A*> output_rows;
+    std::vector<Row<A>> lines;  // what one row of the destination is made of
   };
 
-  // Cuts the destination to the sizes of caches. Where rows are read from the tensor itself, a row of outputs
-  // takes several vectors of channels along, so that memory is read in longer pieces.
+  // Cuts the destination, and the kernel's rows, to the sizes of caches. Where rows are read from the tensor
+  // itself, a row of outputs takes several vectors of channels along, so that memory is read in longer pieces.
   void plan() {
     const bool direct =
         layout_ == Layout::channels_last && std::is_same_v<T, A> && correlation_.multiplier == 1;
     const Direction& height = correlation_.height;
     const Direction& width = correlation_.width;
     const Phase& column = width.phases[0];
-    // Bytes of one vector of channels of the source: in a row, and in the rows that a row of outputs reads.
-    const auto row_bytes = [&](int64_t columns) {
+    const int64_t vector = lanes_ * static_cast<int64_t>(sizeof(A));
+    // Of one vector of channels: bytes that so many outputs of a row read of a row of the source.
+    const auto source_bytes = [&](int64_t columns) {
       const int64_t outputs = ceil_div(columns, width.phases.size());
       const int64_t met =
           (outputs - 1) * column.step + std::max<int64_t>(column.taps - 1, 0) * column.tap_step + 1;
-      return std::min(met, width.source) * lanes_ * static_cast<int64_t>(sizeof(A));
+      return std::min(met, width.source) * vector;
     };
-    const auto tile_bytes = [&](int64_t columns) {
-      return row_bytes(columns) * std::max<int64_t>(height.phases[0].taps, 1);
+    const auto row_bytes = [&](int64_t columns, int64_t kernel_rows) {
+      return std::min(kernel_rows, height.source) * source_bytes(columns) + kernel_rows * column.taps * vector;
     };
+    kernel_rows_ = std::max<int64_t>(height.phases[0].taps, 1);
     slice_ = width.destination;
-    while (slice_ > kLeastSlice && tile_bytes(slice_) > (direct ? kSliceBytes / blocks_ : kTileBytes)) {
-      slice_ = ceil_div(slice_, 16) * 8;
+    vectors_ = direct ? std::min(kMostVectors, blocks_) : 1;
+    // Slices are read with the columns that the kernel reaches beyond them.
+    const int64_t least_slice =
+        std::max<int64_t>(kLeastSlice * column.tap_step, 2 * column.tap_step * column.taps / std::max<int64_t>(column.step, 1));
+    for (int64_t slices = 2; slice_ > least_slice && row_bytes(slice_, kernel_rows_) * vectors_ > kRowBytes; ++slices) {
+      slice_ = ceil_div(ceil_div(width.destination, slices), 14) * 14;
     }
-    vectors_ =
-        direct ? std::clamp(kTileBytes / tile_bytes(slice_), std::min(kLeastVectors, blocks_), blocks_) : 1;
-    const int64_t line_bytes = row_bytes(slice_) * (direct ? blocks_ : correlation_.sources());
+    while (vectors_ > 1 && row_bytes(slice_, kernel_rows_) * vectors_ > kRowBytes) --vectors_;
+    while (kernel_rows_ > 4 && row_bytes(slice_, kernel_rows_) > kRowBytes) kernel_rows_ = ceil_div(kernel_rows_, 2);
+    // Vectors in groups of one size.
+    vectors_ = ceil_div(blocks_, ceil_div(blocks_, vectors_));
+    if (direct && is_small()) {
+      // In the order of memory.
+      slice_ = width.destination;
+      vectors_ = blocks_;
+    }
+    const int64_t line_bytes = source_bytes(slice_) * (direct ? blocks_ : correlation_.sources());
     const int64_t bands = std::clamp<int64_t>(ceil_div(height.source * line_bytes, kBandBytes), 1,
                                               ceil_div(height.destination, 4));
     band_ = ceil_div(height.destination, bands);
+    if (is_small()) {
+      const int64_t rows = 4 * height.phases[0].tap_step;
+      band_ = std::min(std::max<int64_t>(ceil_div(band_, rows), 2) * rows, height.destination);
+    }
   }
 
-  // Lanes of a block. Of sixteen the last one of channels_last takes eight where they hold what is left.
-  int64_t block_lanes(int64_t block) const {
-    const bool half = lanes_ == kMostLanes && channels_ - block * lanes_ <= kMostLanes / 2;
+  // Lanes of a block: half of sixteen where they hold all channels that there are, side by side.
+  int64_t block_lanes() const {
+    const bool half = lanes_ == kMostLanes && channels_ <= kMostLanes / 2;
     return layout_ == Layout::channels_last && half ? kMostLanes / 2 : lanes_;
+  }
+
+  // The first of a block's channels. Where they lie side by side the last block is a whole one too, and makes again
+  // what the one before has made.
+  int64_t block_begin(int64_t block) const {
+    const int64_t begin = block * lanes_;
+    return layout_ == Layout::channels_last && channels_ >= lanes_ ? std::min(begin, channels_ - lanes_) : begin;
   }
 
   // Kernels as [block][source][tap][lane] and bias as [block][lane].
@@ -294,21 +457,24 @@ class Correlator {
     const int64_t taps = correlation_.taps();
     kernels_.resize(blocks_ * sources * taps * lanes_);
     bias_.resize(blocks_ * lanes_);
-    const auto pack_lane = [&](int64_t lane) {
-      const int64_t channel = lane % correlation_.destination_channels;
-      const int64_t block = lane / lanes_;
-      const int64_t lanes = block_lanes(block);
-      if (bias != nullptr) bias_[lane] = static_cast<A>(bias[channel]);
+    const auto pack_block = [&](int64_t block) {
+      const int64_t lanes = block_lanes();
+      Channels<const T> channels = {weight, {}, 0, 1};
       for (int64_t s = 0; s < sources; ++s) {
-        const T* from = weight + correlation_.kernel(channel, s) * taps;
-        A* to = kernels_.data() + block * sources * taps * lanes_ + s * taps * lanes + lane % lanes_;
-        for (int64_t tap = 0; tap < taps; ++tap) to[tap * lanes] = static_cast<A>(from[tap]);
+        channels.count = 0;
+        const int64_t first = block_begin(block);
+        for (int64_t lane = first; lane < std::min(first + lanes_, channels_); ++lane) {
+          const int64_t channel = lane % correlation_.destination_channels;
+          channels.offsets[channels.count++] = correlation_.kernel(channel, s) * taps;
+          if (bias != nullptr) bias_[block * lanes_ + lane - first] = static_cast<A>(bias[channel]);
+        }
+        gather(channels, 0, kernels_.data() + (block * sources + s) * taps * lanes_ - s * taps * (lanes_ - lanes),
+               lanes, taps);
       }
     };
     parallel_for(0, blocks_, std::max<int64_t>(kGrain / (sources * taps * lanes_), 1),
                  [&](int64_t begin, int64_t end) {
-                   const int64_t last = std::min(end * lanes_, channels_);
-                   for (int64_t lane = begin * lanes_; lane < last; ++lane) pack_lane(lane);
+                   for (int64_t block = begin; block < end; ++block) pack_block(block);
                  });
   }
 
@@ -319,7 +485,8 @@ class Correlator {
     const bool contiguous = layout_ == Layout::contiguous;
     const int64_t last = std::min(fold_, correlation_.batch - image) * correlation_.destination_channels;
     Channels<U> result = {images + image * channels * pixels, {}, 0, contiguous ? 1 : channels};
-    for (int64_t lane = block * lanes_; lane < std::min((block + 1) * lanes_, last); ++lane) {
+    const int64_t first = block_begin(block);
+    for (int64_t lane = first; lane < std::min(first + lanes_, last); ++lane) {
       const int64_t channel = lane / correlation_.destination_channels * channels +
                               channel_of(lane % correlation_.destination_channels);
       result.offsets[result.count++] = channel * (contiguous ? pixels : 1);
@@ -348,8 +515,10 @@ class Correlator {
                         Workspace& workspace) const {
     const Direction& height = correlation_.height;
     const Direction& width = correlation_.width;
-    const int64_t lanes = block_lanes(block);
+    const int64_t lanes = block_lanes();
     const int64_t sources = correlation_.sources();
+    int64_t most_taps = 0;
+    for (const Phase& phase : height.phases) most_taps = std::max(most_taps, phase.taps);
     int64_t row_taps = 0;
     int64_t column_taps = 0;
     const Range source_rows = source_range(height, rows, row_taps);
@@ -367,55 +536,145 @@ class Correlator {
                        height.destination * width.destination, [](int64_t channel) { return channel; }),
         lanes, width.destination, rows, columns, rows.size());
 
-    for (int64_t element = rows.begin; element < rows.end; ++element) {
-      const Phase& phase = height.phase(element);
-      workspace.source_rows.clear();
-      workspace.kernel_rows.clear();
-      for (int64_t s = 0; s < sources; ++s) {
-        const A* kernels = kernels_.data() + block * sources * correlation_.taps() * lanes_ +
-                           s * correlation_.taps() * lanes;
-        for (int64_t tap = 0; tap < phase.taps; ++tap) {
-          const int64_t position = phase.position(height.output(element), tap);
-          if (!source_rows.contains(position)) continue;
-          workspace.source_rows.push_back(workspace.sources[s].row(position));
-          workspace.kernel_rows.push_back(kernels +
-                                          (phase.first_tap + tap * phase.kernel_step) * width.kernel * lanes);
+    plan_lines(workspace, block, vectors, columns);
+    if (const int64_t block_rows = rows_together(workspace, rows)) {
+      correlate_together(workspace, block, rows, source_rows, block_rows);
+      workspace.destination.flush();
+      return;
+    }
+    // Some of the kernel's rows at a time, so that they and the rows they meet stay in L1.
+    for (int64_t first_tap = 0; first_tap == 0 || first_tap < most_taps; first_tap += kernel_rows_) {
+      for (int64_t element = rows.begin; element < rows.end; ++element) {
+        const Phase& phase = height.phase(element);
+        workspace.source_rows.clear();
+        workspace.kernel_rows.clear();
+        for (int64_t s = 0; s < sources; ++s) {
+          const A* kernels = kernels_.data() + block * sources * correlation_.taps() * lanes_ +
+                             s * correlation_.taps() * lanes;
+          for (int64_t tap = first_tap; tap < std::min(first_tap + kernel_rows_, phase.taps); ++tap) {
+            const int64_t position = phase.position(height.output(element), tap);
+            if (!source_rows.contains(position)) continue;
+            workspace.source_rows.push_back(workspace.sources[s].row(position));
+            workspace.kernel_rows.push_back(
+                kernels + (phase.first_tap + tap * phase.kernel_step) * width.kernel * lanes);
+          }
+        }
+        if (first_tap == 0 || !workspace.source_rows.empty()) {
+          correlate_lines(workspace, element, /*accumulate=*/first_tap > 0);
         }
       }
-      correlate_line(workspace, block, vectors, element, columns);
     }
     workspace.destination.flush();
   }
 
-  // One row of the destination, phase by phase.
-  void correlate_line(Workspace& workspace, int64_t block, int64_t vectors, int64_t element,
-                      Range columns) const {
+  // How one row of the destination is made, phase by phase, but for where its rows lie.
+  void plan_lines(Workspace& workspace, int64_t block, int64_t vectors, Range columns) const {
     const Direction& width = correlation_.width;
-    const int64_t lanes = block_lanes(block);
+    const int64_t lanes = block_lanes();
     const int64_t phases = width.phases.size();
     const Rows<const T>& source = workspace.sources[0];
-    A* outputs = workspace.destination.row(element);
     const int64_t output_step = workspace.destination.column_step();
+    workspace.lines.clear();
     for (int64_t column = columns.begin; column < std::min(columns.begin + phases, columns.end); ++column) {
       const Phase& phase = width.phase(column);
-      run_row(Row<A>{.sources = workspace.source_rows.data(),
-                     .kernels = workspace.kernel_rows.data(),
-                     .kernel_rows = static_cast<int64_t>(workspace.source_rows.size()),
-                     .lanes = lanes,
-                     .vectors = vectors,
-                     .vector_step = correlation_.sources() * correlation_.taps() * lanes_,
-                     .kernel_offset = phase.first_tap * lanes,
-                     .source_step = source.column_step(),
-                     .kernel_step = phase.kernel_step * lanes,
-                     .width = source.width(),
-                     .first_position = phase.position(width.output(column), 0) - source.first_column(),
-                     .step = phase.step,
-                     .tap_step = phase.tap_step,
-                     .taps = phase.taps,
-                     .bias = bias_.data() + block * lanes_,
-                     .outputs = outputs + (column - workspace.destination.first_column()) * output_step,
-                     .output_step = phases * output_step,
-                     .count = ceil_div(columns.end - column, phases)});
+      const int64_t count = ceil_div(columns.end - column, phases);
+      const Remainders remainders(phase.step, phase.tap_step, phase.taps, count);
+      for (int64_t part = 0; part < remainders.parts; ++part) {
+        const int64_t position =
+            phase.position(width.output(column), 0) + part * phase.step - source.first_column();
+        const int64_t skipped = remainders.skipped(position);
+        workspace.lines.push_back(
+            {.lanes = lanes,
+             .vectors = vectors,
+             .vector_step = correlation_.sources() * correlation_.taps() * lanes_,
+             .kernel_offset = phase.first_tap * lanes,
+             .source_offset = skipped * source.column_step(),
+             .source_step = remainders.stretch * source.column_step(),
+             .kernel_step = phase.kernel_step * lanes,
+             .width = ceil_div(source.width() - skipped, remainders.stretch),
+             .first_position = floor_div(position, remainders.stretch),
+             .step = remainders.parts * phase.step / remainders.stretch,
+             .tap_step = phase.tap_step / remainders.stretch,
+             .taps = phase.taps,
+             .bias = bias_.data() + block * lanes_,
+             .output_offset =
+                 (column + part * phases - workspace.destination.first_column()) * output_step,
+             .output_step = remainders.parts * phases * output_step,
+             .count = ceil_div(count - part, remainders.parts)});
+      }
+    }
+  }
+
+  // Whether a block of rows can be made at once, and of how many.
+  bool is_small() const {
+    const Direction& height = correlation_.height;
+    const Direction& width = correlation_.width;
+    if (height.phases.size() > 1 || width.phases.size() > 1 || correlation_.sources() > 1) return false;
+    const Phase& row = height.phases[0];
+    const Phase& column = width.phases[0];
+    return std::is_same_v<A, float> && lanes_ == kMostLanes && row.taps == 3 && column.taps == 3 &&
+           row.step == column.step && (row.step == 1 || (row.step == 2 && row.tap_step * column.tap_step == 1));
+  }
+
+  // Rows as many lines apart as taps are.
+  int64_t rows_together(const Workspace& workspace, Range rows) const {
+    if (!is_small()) return 0;
+    const Phase& phase = correlation_.height.phases[0];
+    const int64_t count = rows.size() / phase.tap_step;
+    for (const Row<A>& line : workspace.lines) {
+      if (line.tap_step != 1 || line.count < 7 || count < 4) return 0;
+    }
+    const auto covered = [](int64_t size, int64_t block) { return ceil_div(size, block) * block; };
+    const int64_t pixels = workspace.lines[0].count;
+    const bool square = phase.step == 1 && covered(count, 4) * covered(pixels, 4) <= covered(count, 2) * covered(pixels, 7);
+    return square ? 4 : 2;
+  }
+
+  void correlate_together(Workspace& workspace, int64_t block, Range rows, Range source_rows,
+                          int64_t block_rows) const {
+    const Direction& height = correlation_.height;
+    const Phase& phase = height.phases[0];
+    const int64_t apart = phase.tap_step;
+    const A* kernels = kernels_.data() + block * correlation_.taps() * lanes_;
+    workspace.kernel_rows.clear();
+    for (int64_t tap = 0; tap < phase.taps; ++tap) {
+      workspace.kernel_rows.push_back(kernels + (phase.first_tap + tap * phase.kernel_step) *
+                                                    correlation_.width.kernel * block_lanes());
+    }
+    for (int64_t part = 0; part < apart; ++part) {
+      const int64_t count = ceil_div(rows.size() - part, apart);
+      for (int64_t row = 0; row < count; row += block_rows) {
+        const int64_t element = rows.begin + part + std::min(row, count - block_rows) * apart;
+        workspace.source_rows.clear();
+        for (int64_t i = 0; i < (block_rows - 1) * phase.step + phase.taps; ++i) {
+          const int64_t position = phase.position(element, 0) + i * apart;
+          workspace.source_rows.push_back(source_rows.contains(position) ? workspace.sources[0].row(position)
+                                                                         : nullptr);
+        }
+        workspace.output_rows.clear();
+        for (int64_t r = 0; r < block_rows; ++r) {
+          workspace.output_rows.push_back(workspace.destination.row(element + r * apart));
+        }
+        for (Row<A>& line : workspace.lines) {
+          line.sources = workspace.source_rows.data();
+          line.kernels = workspace.kernel_rows.data();
+          line.output_rows = workspace.output_rows.data();
+          line.block_rows = block_rows;
+          run_row(line);
+        }
+      }
+    }
+  }
+
+  void correlate_lines(Workspace& workspace, int64_t element, bool accumulate) const {
+    A* const outputs = workspace.destination.row(element);
+    for (Row<A>& line : workspace.lines) {
+      line.sources = workspace.source_rows.data();
+      line.kernels = workspace.kernel_rows.data();
+      line.kernel_rows = workspace.source_rows.size();
+      line.accumulate = accumulate;
+      line.outputs = outputs + line.output_offset;
+      run_row(line);
     }
   }
 
@@ -430,6 +689,7 @@ class Correlator {
   int64_t vectors_;   // that a row of outputs takes along
   int64_t band_;      // rows of the destination
   int64_t slice_;     // columns of the destination
+  int64_t kernel_rows_;  // that are taken at a time
   std::vector<A> kernels_;
   std::vector<A> bias_;
 };

@@ -84,6 +84,15 @@ TORCHGRAFT_INLINE void narrow(const V& value, U& bits, Tag<Half>) {
   bits = sign | (magnitude > 0x7f800000 ? U{} + 0x7e00 : rounded);
 }
 
+// Processors with AVX2 have instructions for float16, which compilers do not choose for vectors.
+#if defined(__x86_64__)
+template <typename T, typename V>
+inline constexpr bool kConverts = std::is_same_v<T, Half> && sizeof(V) >= 32;
+#else
+template <typename T, typename V>
+inline constexpr bool kConverts = false;
+#endif
+
 template <typename V, typename A, typename T>
 TORCHGRAFT_INLINE void load_converted(V& vector, const T* from) {
   if constexpr (std::is_same_v<T, A>) {
@@ -91,6 +100,10 @@ TORCHGRAFT_INLINE void load_converted(V& vector, const T* from) {
   } else {
     Vector<uint16_t, sizeof(V) / 2> bits;
     load(bits, from);
+    if constexpr (kConverts<T, V>) {
+      asm("vcvtph2ps %1, %0" : "=v"(vector) : "v"(bits));
+      return;
+    }
     widen(vector, __builtin_convertvector(bits, Vector<uint32_t, sizeof(V)>), Tag<T>{});
   }
 }
@@ -99,6 +112,10 @@ template <typename A, typename V, typename T>
 TORCHGRAFT_INLINE void store_converted(const V& vector, T* to) {
   if constexpr (std::is_same_v<T, A>) {
     store(vector, to);
+  } else if constexpr (kConverts<T, V>) {
+    Vector<uint16_t, sizeof(V) / 2> bits;
+    asm("vcvtps2ph $0, %1, %0" : "=v"(bits) : "v"(vector));
+    store(bits, to);
   } else {
     Vector<uint32_t, sizeof(V)> bits;
     narrow(vector, bits, Tag<T>{});
@@ -125,6 +142,27 @@ TORCHGRAFT_INLINE void scatter_any(const A* from, int64_t lanes, const Channels<
     for (int64_t l = 0; l < channels.count; ++l) {
       image[channels.offsets[l] + p * channels.pixel_step] = static_cast<T>(from[p * lanes + l]);
     }
+  }
+}
+
+// A few planes, for which a square of a vector each would be mostly empty.
+template <typename V, typename T, typename A>
+TORCHGRAFT_INLINE void gather_few_planes(const Channels<const T>& channels, const T* image, A* to,
+                                         int64_t pixels) {
+  constexpr int64_t kLanes = sizeof(V) / sizeof(A);
+  for (int64_t p = 0; p < pixels; ++p) store(V{}, to + p * kLanes);
+  for (int64_t l = 0; l < channels.count; ++l) {
+    const T* plane = image + channels.offsets[l];
+    for (int64_t p = 0; p < pixels; ++p) to[p * kLanes + l] = static_cast<A>(plane[p]);
+  }
+}
+
+template <typename V, typename T, typename A>
+TORCHGRAFT_INLINE void scatter_few_planes(const A* from, const Channels<T>& channels, T* image, int64_t pixels) {
+  constexpr int64_t kLanes = sizeof(V) / sizeof(A);
+  for (int64_t l = 0; l < channels.count; ++l) {
+    T* plane = image + channels.offsets[l];
+    for (int64_t p = 0; p < pixels; ++p) plane[p] = static_cast<T>(from[p * kLanes + l]);
   }
 }
 
@@ -159,14 +197,20 @@ TORCHGRAFT_INLINE void scatter_planes(const A* from, const Channels<T>& channels
   }
 }
 
+// Where channels do not fill a vector its other lanes hold those that follow, which nobody looks at; the last
+// pixels, where nothing may follow, come one element at a time.
 template <typename V, typename T, typename A>
 TORCHGRAFT_INLINE void gather_pixels(const Channels<const T>& channels, const T* image, A* to,
                                      int64_t pixels) {
-  for (int64_t p = 0; p < pixels; ++p) {
+  constexpr int64_t kLanes = sizeof(V) / sizeof(A);
+  const int64_t room = (pixels - 1) * channels.pixel_step + channels.count - kLanes;
+  const int64_t whole = room < 0 ? 0 : room / channels.pixel_step + 1;
+  for (int64_t p = 0; p < whole; ++p) {
     V pixel;
     load_converted<V, A>(pixel, image + channels.offsets[0] + p * channels.pixel_step);
-    store(pixel, to + p * static_cast<int64_t>(sizeof(V) / sizeof(A)));
+    store(pixel, to + p * kLanes);
   }
+  gather_any(channels, image + whole * channels.pixel_step, to + whole * kLanes, kLanes, pixels - whole);
 }
 
 template <typename V, typename T, typename A>
@@ -178,7 +222,46 @@ TORCHGRAFT_INLINE void scatter_pixels(const A* from, const Channels<T>& channels
   }
 }
 
+// Of each pixel kPiece to 2 * kPiece channels, in two pieces that may overlap.
+template <int kPiece, typename V, typename T, typename A>
+TORCHGRAFT_INLINE void scatter_pieces(const A* from, const Channels<T>& channels, T* image, int64_t pixels) {
+  constexpr int64_t kLanes = sizeof(V) / sizeof(A);
+  const int64_t last = channels.count - kPiece;
+  T* to = image + channels.offsets[0];
+  for (int64_t p = 0; p < pixels; ++p, from += kLanes, to += channels.pixel_step) {
+    T converted[kLanes];
+    const T* pixel = converted;
+    if constexpr (std::is_same_v<T, A>) {
+      pixel = from;
+    } else {
+      V vector;
+      load(vector, from);
+      store_converted<A>(vector, converted);
+    }
+    std::memcpy(to, pixel, kPiece * sizeof(T));
+    std::memcpy(to + last, pixel + last, kPiece * sizeof(T));
+  }
+}
+
+template <typename V, typename T, typename A>
+TORCHGRAFT_INLINE void scatter_some(const A* from, const Channels<T>& channels, T* image, int64_t pixels) {
+  constexpr int64_t kLanes = sizeof(V) / sizeof(A);
+  if (channels.count == kLanes) {
+    scatter_pixels<V>(from, channels, image, pixels);
+  } else if (kLanes > 8 && channels.count >= 8) {
+    scatter_pieces<8, V>(from, channels, image, pixels);
+  } else if (kLanes > 4 && channels.count >= 4) {
+    scatter_pieces<4, V>(from, channels, image, pixels);
+  } else if (kLanes > 2 && channels.count >= 2) {
+    scatter_pieces<2, V>(from, channels, image, pixels);
+  } else {
+    scatter_any(from, kLanes, channels, image, pixels);
+  }
+}
+
 // Which loop serves which channels.
+constexpr int64_t kFewPlanes = 2;
+
 template <int kBytes, typename T, typename A>
 TORCHGRAFT_INLINE void dispatch_gather(const Channels<const T>& channels, int64_t pixel, A* to, int64_t lanes,
                                        int64_t pixels) {
@@ -186,10 +269,14 @@ TORCHGRAFT_INLINE void dispatch_gather(const Channels<const T>& channels, int64_
   constexpr int64_t kLanes = kBytes / sizeof(A);
   const T* image = channels.image + pixel * channels.pixel_step;
   if (lanes == kLanes && channels.pixel_step == 1 && pixels >= kLanes) {
-    gather_planes<V>(channels, image, to, pixels);
-  } else if (lanes == kLanes && channels.consecutive() && channels.count == kLanes) {
+    if (std::is_same_v<T, A> && channels.count <= kFewPlanes) {
+      gather_few_planes<V>(channels, image, to, pixels);
+    } else {
+      gather_planes<V>(channels, image, to, pixels);
+    }
+  } else if (lanes == kLanes && channels.consecutive()) {
     gather_pixels<V>(channels, image, to, pixels);
-  } else if (lanes == kLanes / 2 && channels.consecutive() && channels.count == kLanes / 2) {
+  } else if (lanes == kLanes / 2 && channels.consecutive()) {
     gather_pixels<Vector<A, kBytes / 2>>(channels, image, to, pixels);
   } else {
     gather_any(channels, image, to, lanes, pixels);
@@ -203,11 +290,15 @@ TORCHGRAFT_INLINE void dispatch_scatter(const A* from, int64_t lanes, const Chan
   constexpr int64_t kLanes = kBytes / sizeof(A);
   T* image = channels.image + pixel * channels.pixel_step;
   if (lanes == kLanes && channels.pixel_step == 1 && pixels >= kLanes) {
-    scatter_planes<V>(from, channels, image, pixels);
-  } else if (lanes == kLanes && channels.consecutive() && channels.count == kLanes) {
-    scatter_pixels<V>(from, channels, image, pixels);
-  } else if (lanes == kLanes / 2 && channels.consecutive() && channels.count == kLanes / 2) {
-    scatter_pixels<Vector<A, kBytes / 2>>(from, channels, image, pixels);
+    if (std::is_same_v<T, A> && channels.count <= kFewPlanes) {
+      scatter_few_planes<V>(from, channels, image, pixels);
+    } else {
+      scatter_planes<V>(from, channels, image, pixels);
+    }
+  } else if (lanes == kLanes && channels.consecutive()) {
+    scatter_some<V>(from, channels, image, pixels);
+  } else if (lanes == kLanes / 2 && channels.consecutive()) {
+    scatter_some<Vector<A, kBytes / 2>>(from, channels, image, pixels);
   } else {
     scatter_any(from, lanes, channels, image, pixels);
   }

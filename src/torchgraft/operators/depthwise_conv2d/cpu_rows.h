@@ -9,12 +9,18 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <numeric>
 #include <type_traits>
 #include <vector>
 
 namespace torchgraft::depthwise::cpu {
 
 constexpr int64_t ceil_div(int64_t dividend, int64_t divisor) { return (dividend + divisor - 1) / divisor; }
+
+// Rounded down below zero too.
+constexpr int64_t floor_div(int64_t dividend, int64_t divisor) {
+  return dividend / divisor - (dividend % divisor < 0);
+}
 
 inline constexpr int64_t kMostLanes = 16;
 
@@ -26,7 +32,7 @@ template <typename T>
 struct Channels {
   T* image;
   std::array<int64_t, kMostLanes> offsets;
-  int64_t count;  // lanes in use; the others are zero
+  int64_t count;  // lanes in use; the others are zero, or where channels lie side by side anything
   int64_t pixel_step;
 
   bool consecutive() const { return pixel_step > 1 && offsets[count - 1] - offsets[0] == count - 1; }
@@ -56,6 +62,23 @@ struct Range {
     const int64_t from = std::clamp<int64_t>(begin, 0, extent);
     return {from, std::clamp<int64_t>(end, from, extent)};
   }
+};
+
+// How a row whose taps lie `tap_step` columns apart, and pixels `step`, is cut by remainders: pixels `parts`
+// apart read columns `stretch` apart, of which taps are neighbours. One part where there is nothing to gain.
+struct Remainders {
+  int64_t parts = 1;
+  int64_t stretch = 1;
+
+  Remainders(int64_t step, int64_t tap_step, int64_t taps, int64_t pixels) {
+    constexpr int64_t kLeastPixels = 4;
+    const int64_t apart = tap_step / std::gcd(step, tap_step);
+    if (tap_step == 1 || taps < 3 || pixels / apart < kLeastPixels) return;
+    parts = apart;
+    stretch = tap_step;
+  }
+  // Columns in front of the first one in the image that has the position's remainder.
+  int64_t skipped(int64_t position) const { return position - floor_div(position, stretch) * stretch; }
 };
 
 // Scratch that only grows, so that a thread allocates once and not for every unit of its work.

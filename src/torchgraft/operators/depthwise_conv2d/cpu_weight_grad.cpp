@@ -27,136 +27,171 @@ namespace {
 // A slice of one row of the output gradient, one vector of channels, all of the taps.
 template <typename A>
 struct Row {
-  const A* output_grad;
-  int64_t output_grad_step;  // elements from a pixel to the next
-  int64_t count;             // pixels
-  const A* const* inputs;    // for each kernel row that meets the image: column 0 of the input's row,
-  A* const* sums;            // and the sums of the kernel's row, in vectors
-  int64_t kernel_rows;
-  int64_t lanes;       // of a vector: a register's, or half of them
-  int64_t input_step;  // elements from a column to the next
-  int64_t width;       // columns of the input
+  int64_t output_grad_offset;  // from the output gradient's row to the first pixel
+  int64_t output_grad_step;    // elements from a pixel to the next
+  int64_t count;               // pixels
+  int64_t lanes;               // of a vector: a register's, or half of them
+  int64_t input_offset;        // from the input's rows to the columns that are read
+  int64_t input_step;          // elements from a column to the next
+  int64_t width;               // columns of the input
   int64_t first_position;
   int64_t step;
   int64_t tap_step;
   int64_t taps;
+
+  // Of each row of the output gradient:
+  const A* output_grad = nullptr;
+  const A* const* inputs = nullptr;  // for each kernel row that meets the image: column 0 of the input's row,
+  A* const* sums = nullptr;          // and the sums of the kernel's row, in vectors
+  int64_t kernel_rows = 0;
 };
 
 // Some pixels and kTaps taps side by side, at a step known here.
 template <int kRows, int kTaps, int kStep, int kPixels, bool kInside, typename V, typename A>
-TORCHGRAFT_INLINE void add_pixels(V (&sums)[kRows][kTaps], const Row<A>& row, int64_t kernel_row,
-                                  int64_t pixel, int64_t first) {
+TORCHGRAFT_INLINE void add_pixels(V (&sums)[kRows][kTaps], const A* output_grad, int64_t output_grad_step,
+                                  const A* const (&inputs)[kRows], int64_t input_step, int64_t first,
+                                  int64_t width) {
   V grads[kPixels];
-  TORCHGRAFT_UNROLL for (int p = 0; p < kPixels; ++p) {
-    load(grads[p], row.output_grad + (pixel + p) * row.output_grad_step);
+  TORCHGRAFT_UNROLL for (int p = 0; p < kPixels; ++p, advance(output_grad, output_grad_step)) {
+    load(grads[p], output_grad);
   }
+  const A* at[kRows];
+  TORCHGRAFT_UNROLL for (int r = 0; r < kRows; ++r) at[r] = inputs[r] + first * input_step;
   TORCHGRAFT_UNROLL for (int c = 0; c < (kPixels - 1) * kStep + kTaps; ++c) {
-    if (!kInside && static_cast<uint64_t>(first + c) >= static_cast<uint64_t>(row.width)) continue;
-    TORCHGRAFT_UNROLL for (int r = 0; r < kRows; ++r) {
-      V column;
-      load(column, row.inputs[kernel_row + r] + (first + c) * row.input_step);
-      TORCHGRAFT_UNROLL for (int t = 0; t < kTaps; ++t) {
-        const int distance = c - t;
-        if (distance >= 0 && distance % kStep == 0 && distance / kStep < kPixels) {
-          sums[r][t] += grads[distance / kStep] * column;
+    if (kInside || static_cast<uint64_t>(first + c) < static_cast<uint64_t>(width)) {
+      TORCHGRAFT_UNROLL for (int r = 0; r < kRows; ++r) {
+        V column;
+        load(column, at[r]);
+        keep(column);
+        TORCHGRAFT_UNROLL for (int t = 0; t < kTaps; ++t) {
+          const int distance = c - t;
+          if (distance >= 0 && distance % kStep == 0 && distance / kStep < kPixels) {
+            sums[r][t] += grads[distance / kStep] * column;
+          }
         }
       }
     }
+    TORCHGRAFT_UNROLL for (int r = 0; r < kRows; ++r) advance(at[r], input_step);
   }
 }
 
 // One pixel, any step between taps.
 template <int kRows, int kTaps, typename V, typename A>
-TORCHGRAFT_INLINE void add_pixel(V (&sums)[kRows][kTaps], const Row<A>& row, int64_t kernel_row,
-                                 int64_t pixel, int64_t first) {
+TORCHGRAFT_INLINE void add_pixel(V (&sums)[kRows][kTaps], const A* output_grad,
+                                 const A* const (&inputs)[kRows], int64_t input_step, int64_t first,
+                                 int64_t tap_step, int64_t width) {
   V grad;
-  load(grad, row.output_grad + pixel * row.output_grad_step);
-  TORCHGRAFT_UNROLL for (int t = 0; t < kTaps; ++t) {
-    const int64_t position = first + t * row.tap_step;
-    if (static_cast<uint64_t>(position) >= static_cast<uint64_t>(row.width)) continue;
+  load(grad, output_grad);
+  TORCHGRAFT_UNROLL for (int t = 0; t < kTaps; ++t, first += tap_step) {
+    if (static_cast<uint64_t>(first) >= static_cast<uint64_t>(width)) continue;
     TORCHGRAFT_UNROLL for (int r = 0; r < kRows; ++r) {
       V column;
-      load(column, row.inputs[kernel_row + r] + position * row.input_step);
+      load(column, inputs[r] + first * input_step);
       sums[r][t] += grad * column;
     }
   }
 }
 
-// kRows kernel rows by kTaps taps along the row. kStep 0: any step and dilation.
-template <int kRows, int kTaps, int kStep, typename V, typename A>
-TORCHGRAFT_INLINE void sum_tile(const Row<A>& row, int64_t kernel_row, int64_t tap) {
-  constexpr int kPixels = 4;
-  constexpr int kLanes = sizeof(V) / sizeof(A);
-  V sums[kRows][kTaps];
-  TORCHGRAFT_UNROLL for (int r = 0; r < kRows; ++r) {
-    TORCHGRAFT_UNROLL for (int t = 0; t < kTaps; ++t)
-        load(sums[r][t], row.sums[kernel_row + r] + (tap + t) * kLanes);
-  }
-  const int64_t first = row.first_position + tap * row.tap_step;
-  int64_t pixel = 0;
-  if constexpr (kStep > 0) {
-    for (; pixel + kPixels <= row.count; pixel += kPixels) {
-      const int64_t begin = first + pixel * kStep;
-      if (begin >= 0 && begin + (kPixels - 1) * kStep + kTaps <= row.width) {
-        add_pixels<kRows, kTaps, kStep, kPixels, true>(sums, row, kernel_row, pixel, begin);
-      } else {
-        add_pixels<kRows, kTaps, kStep, kPixels, false>(sums, row, kernel_row, pixel, begin);
+// kRows kernel rows by kTaps taps along the row. kStep 0: any step and dilation. A row's sums start from nothing
+// and are added to those before: so the error grows with the roots of a row's length and of their number, and not
+// with that of their product.
+template <int kRows, int kTaps, int kStep, int kPixels, typename V, typename A>
+struct Tile {
+  static TORCHGRAFT_INLINE void run(const Row<A>& row, int64_t kernel_row, int64_t tap) {
+    constexpr int kLanes = sizeof(V) / sizeof(A);
+    V sums[kRows][kTaps];
+    const A* inputs[kRows];
+    TORCHGRAFT_UNROLL for (int r = 0; r < kRows; ++r) {
+      inputs[r] = row.inputs[kernel_row + r] + row.input_offset;
+      TORCHGRAFT_UNROLL for (int t = 0; t < kTaps; ++t) sums[r][t] = V{};
+    }
+    const int64_t input_step = row.input_step;
+    const int64_t width = row.width;
+    const A* output_grad = row.output_grad;
+    int64_t first = row.first_position + tap * row.tap_step;
+    int64_t pixel = 0;
+    if constexpr (kStep > 0) {
+      for (; pixel + kPixels <= row.count; pixel += kPixels) {
+        if (first >= 0 && first + (kPixels - 1) * kStep + kTaps <= width) {
+          add_pixels<kRows, kTaps, kStep, kPixels, true>(sums, output_grad, row.output_grad_step, inputs,
+                                                         input_step, first, width);
+        } else {
+          add_pixels<kRows, kTaps, kStep, kPixels, false>(sums, output_grad, row.output_grad_step, inputs,
+                                                          input_step, first, width);
+        }
+        output_grad += kPixels * row.output_grad_step;
+        first += kPixels * kStep;
+      }
+    }
+    for (; pixel < row.count; ++pixel) {
+      add_pixel(sums, output_grad, inputs, input_step, first, row.tap_step, width);
+      output_grad += row.output_grad_step;
+      first += row.step;
+    }
+    TORCHGRAFT_UNROLL for (int r = 0; r < kRows; ++r) {
+      A* totals = row.sums[kernel_row + r] + tap * kLanes;
+      TORCHGRAFT_UNROLL for (int t = 0; t < kTaps; ++t) {
+        V total;
+        load(total, totals + t * kLanes);
+        store(total + sums[r][t], totals + t * kLanes);
       }
     }
   }
-  for (; pixel < row.count; ++pixel) add_pixel(sums, row, kernel_row, pixel, first + pixel * row.step);
-  TORCHGRAFT_UNROLL for (int r = 0; r < kRows; ++r) {
-    TORCHGRAFT_UNROLL for (int t = 0; t < kTaps; ++t)
-        store(sums[r][t], row.sums[kernel_row + r] + (tap + t) * kLanes);
-  }
-}
+};
 
-template <int kRows, int kTaps, int kStep, typename V, typename A>
+template <int kRows, int kTaps, int kStep, int kPixels, int kVectorBytes, typename V, typename A>
 TORCHGRAFT_INLINE void sum_taps(const Row<A>& row, int64_t tap) {
   int64_t kernel_row = 0;
   for (; kernel_row + kRows <= row.kernel_rows; kernel_row += kRows) {
-    sum_tile<kRows, kTaps, kStep, V>(row, kernel_row, tap);
+    Compiled<kVectorBytes>::template call<Tile<kRows, kTaps, kStep, kPixels, V, A>>(row, kernel_row, tap);
   }
-  for (; kernel_row < row.kernel_rows; ++kernel_row) sum_tile<1, kTaps, kStep, V>(row, kernel_row, tap);
+  for (; kernel_row < row.kernel_rows; ++kernel_row) {
+    Compiled<kVectorBytes>::template call<Tile<1, kTaps, kStep, kPixels, V, A>>(row, kernel_row, tap);
+  }
 }
 
 // Taps in tiles of seven, five, three and one: enough sums in flight to hide the latency of an addition.
-template <int kStep, typename V, typename A>
+template <int kStep, int kPixels, int kVectorBytes, typename V, typename A>
 TORCHGRAFT_INLINE void sum_row(const Row<A>& row) {
   int64_t tap = 0;
-  for (; tap + 7 <= row.taps; tap += 7) sum_taps<2, 7, kStep, V>(row, tap);
+  for (; tap + 7 <= row.taps; tap += 7) sum_taps<2, 7, kStep, kPixels, kVectorBytes, V>(row, tap);
   if (tap + 5 <= row.taps) {
-    sum_taps<2, 5, kStep, V>(row, tap);
+    sum_taps<2, 5, kStep, kPixels, kVectorBytes, V>(row, tap);
     tap += 5;
   }
   if (tap + 3 <= row.taps) {
-    sum_taps<3, 3, kStep, V>(row, tap);
+    sum_taps<3, 3, kStep, kPixels, kVectorBytes, V>(row, tap);
     tap += 3;
   }
-  for (; tap < row.taps; ++tap) sum_taps<4, 1, kStep, V>(row, tap);
+  for (; tap < row.taps; ++tap) sum_taps<4, 1, kStep, kPixels, kVectorBytes, V>(row, tap);
 }
 
 // Which loop serves which row. float64 is for checking others: it has the one loop that serves all.
-template <int kBytes, typename A>
+template <int kVectorBytes, int kBytes, typename A>
 TORCHGRAFT_INLINE void dispatch_row(const Row<A>& row) {
   using V = Vector<A, kBytes>;
   if constexpr (std::is_same_v<A, double>) {
-    sum_row<0, V>(row);
+    sum_row<0, 1, kVectorBytes, V>(row);
   } else if (row.tap_step == 1 && row.step == 1) {
-    sum_row<1, V>(row);
+    // Seven pixels, a divisor of many networks' widths, where there are registers for them.
+    if (kVectorBytes == 64 && row.count % 7 == 0) {
+      sum_row<1, kVectorBytes == 64 ? 7 : 4, kVectorBytes, V>(row);
+    } else {
+      sum_row<1, 4, kVectorBytes, V>(row);
+    }
   } else if (row.tap_step == 1 && row.step == 2) {
-    sum_row<2, V>(row);
+    sum_row<2, 4, kVectorBytes, V>(row);
   } else {
-    sum_row<0, V>(row);
+    sum_row<0, 1, kVectorBytes, V>(row);
   }
 }
 
 template <int kBytes, typename A>
 TORCHGRAFT_INLINE void dispatch_lanes(const Row<A>& row) {
   if constexpr (kBytes / sizeof(A) == kMostLanes) {
-    if (row.lanes < kMostLanes) return dispatch_row<kBytes / 2>(row);
+    if (row.lanes < kMostLanes) return dispatch_row<kBytes, kBytes / 2>(row);
   }
-  dispatch_row<kBytes>(row);
+  dispatch_row<kBytes, kBytes>(row);
 }
 
 TORCHGRAFT_VECTOR_CLONES(void run_row(const Row<float>& row), dispatch_lanes<kVectorBytes>(row);)
@@ -181,10 +216,11 @@ class WeightGrad {
       : output_grad_(output_grad),
         input_(input),
         geometry_(geometry),
-        layout_(layout),
+        // Of one channel both layouts are one, and planes can share a vector.
+        layout_(geometry.output_channels() == 1 ? Layout::contiguous : layout),
         lanes_(vector_bytes() / static_cast<int64_t>(sizeof(A))) {
     // Few planes an image: a vector takes those of several images.
-    fold_ = layout == Layout::contiguous ? std::clamp<int64_t>(lanes_ / geometry.output_channels(), 1,
+    fold_ = layout_ == Layout::contiguous ? std::clamp<int64_t>(lanes_ / geometry.output_channels(), 1,
                                                                std::max<int64_t>(geometry.batch, 1))
                                          : 1;
     channels_ = fold_ * geometry.output_channels();
@@ -228,12 +264,19 @@ class WeightGrad {
     Rows<const T> output_grad;
     std::vector<const A*> input_rows;
     std::vector<A*> sum_rows;
+    std::vector<Row<A>> lines;  // what one row of the output gradient is cut into
   };
 
-  // Lanes of a block. Of sixteen the last one of channels_last takes eight where they hold what is left.
-  int64_t block_lanes(int64_t block) const {
-    const bool half = lanes_ == kMostLanes && channels_ - block * lanes_ <= kMostLanes / 2;
+  // Lanes of a block: half of sixteen where they hold all channels that there are, side by side.
+  int64_t block_lanes() const {
+    const bool half = lanes_ == kMostLanes && channels_ <= kMostLanes / 2;
     return layout_ == Layout::channels_last && half ? kMostLanes / 2 : lanes_;
+  }
+
+  // The first of a block's channels. Where they lie side by side the last block is a whole one too.
+  int64_t block_begin(int64_t block) const {
+    const int64_t begin = block * lanes_;
+    return layout_ == Layout::channels_last && channels_ >= lanes_ ? std::min(begin, channels_ - lanes_) : begin;
   }
 
   A* block_sums(int64_t part, int64_t block) {
@@ -248,7 +291,8 @@ class WeightGrad {
     const int64_t channels = geometry_.output_channels() / multiplier;
     const int64_t last = std::min(fold_, geometry_.batch - image) * geometry_.output_channels();
     Channels<const T> result = {images + image * channels * pixels, {}, 0, contiguous ? 1 : channels};
-    for (int64_t lane = block * lanes_; lane < std::min((block + 1) * lanes_, last); ++lane) {
+    const int64_t first = block_begin(block);
+    for (int64_t lane = first; lane < std::min(first + lanes_, last); ++lane) {
       result.offsets[result.count++] = lane / multiplier * (contiguous ? pixels : 1);
     }
     return result;
@@ -280,13 +324,14 @@ class WeightGrad {
   void sum_band(int64_t part, int64_t block, int64_t image, Range rows, Range columns, Workspace& workspace) {
     const Extent& height = geometry_.height;
     const Extent& width = geometry_.width;
-    const int64_t lanes = block_lanes(block);
+    const int64_t lanes = block_lanes();
     const Range input_rows = input_range(height, rows);
     workspace.output_grad.open(block_channels(output_grad_, image, block, 1, geometry_.output_pixels()),
                                lanes, width.output, rows, columns, rows.size());
     workspace.input.open(block_channels(input_, image, block, geometry_.multiplier, geometry_.input_pixels()),
                          lanes, width.input, input_rows, input_range(width, columns),
                          rows.size() * height.kernel);
+    plan_lines(workspace, lanes, columns);
     A* sums = block_sums(part, block);
     for (int64_t row = rows.begin; row < rows.end; ++row) {
       workspace.input_rows.clear();
@@ -297,21 +342,38 @@ class WeightGrad {
         workspace.input_rows.push_back(workspace.input.row(position));
         workspace.sum_rows.push_back(sums + tap * width.kernel * lanes);
       }
-      run_row(Row<A>{.output_grad = workspace.output_grad.row(row) +
-                                    (columns.begin - workspace.output_grad.first_column()) *
-                                        workspace.output_grad.column_step(),
-                     .output_grad_step = workspace.output_grad.column_step(),
-                     .count = columns.size(),
-                     .inputs = workspace.input_rows.data(),
-                     .sums = workspace.sum_rows.data(),
-                     .kernel_rows = static_cast<int64_t>(workspace.input_rows.size()),
-                     .lanes = lanes,
-                     .input_step = workspace.input.column_step(),
-                     .width = workspace.input.width(),
-                     .first_position = width.position(columns.begin, 0) - workspace.input.first_column(),
-                     .step = width.stride,
-                     .tap_step = width.dilation,
-                     .taps = width.kernel});
+      const A* const output_grad = workspace.output_grad.row(row);
+      for (Row<A>& line : workspace.lines) {
+        line.output_grad = output_grad + line.output_grad_offset;
+        line.inputs = workspace.input_rows.data();
+        line.sums = workspace.sum_rows.data();
+        line.kernel_rows = workspace.input_rows.size();
+        run_row(line);
+      }
+    }
+  }
+
+  void plan_lines(Workspace& workspace, int64_t lanes, Range columns) const {
+    const Extent& width = geometry_.width;
+    const int64_t output_grad_step = workspace.output_grad.column_step();
+    const Remainders remainders(width.stride, width.dilation, width.kernel, columns.size());
+    workspace.lines.clear();
+    for (int64_t part = 0; part < remainders.parts; ++part) {
+      const int64_t position = width.position(columns.begin + part, 0) - workspace.input.first_column();
+      const int64_t skipped = remainders.skipped(position);
+      workspace.lines.push_back(
+          {.output_grad_offset =
+               (columns.begin + part - workspace.output_grad.first_column()) * output_grad_step,
+           .output_grad_step = remainders.parts * output_grad_step,
+           .count = ceil_div(columns.size() - part, remainders.parts),
+           .lanes = lanes,
+           .input_offset = skipped * workspace.input.column_step(),
+           .input_step = remainders.stretch * workspace.input.column_step(),
+           .width = ceil_div(workspace.input.width() - skipped, remainders.stretch),
+           .first_position = floor_div(position, remainders.stretch),
+           .step = remainders.parts * width.stride / remainders.stretch,
+           .tap_step = width.dilation / remainders.stretch,
+           .taps = width.kernel});
     }
   }
 
@@ -323,7 +385,7 @@ class WeightGrad {
         for (int64_t part = 0; part < parts_; ++part) {
           for (int64_t lane = channel; lane < channels_; lane += geometry_.output_channels()) {
             const int64_t block = lane / lanes_;
-            sum += block_sums(part, block)[tap * block_lanes(block) + lane % lanes_];
+            sum += block_sums(part, block)[tap * block_lanes() + lane - block_begin(block)];
           }
         }
         weight_grad[channel * taps + tap] = static_cast<T>(sum);

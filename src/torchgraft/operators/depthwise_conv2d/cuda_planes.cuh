@@ -1,18 +1,6 @@
-// Forward and input gradient on NCHW planes, through tiles in shared memory (cuda_tile.cuh).
+// Forward and input gradient of large kernels on NCHW planes, through tiles in shared memory (cuda_tile.cuh).
 //
-// small_kernel_planes: k = 3, 5, 7, stride 1 and 2. A block owns one tile, a thread a patch of 4 x 4 results
-// of it: it keeps the weights in registers and slides down its window, one row of sources at a time, so that
-// a source is read from shared memory 2.25 (k = 3) to 6.25 (k = 7) times a result, by sixteen-byte accesses.
-// Results go back through shared memory, to leave as they came. Device memory is read once but for the
-// borders of tiles of large planes (6 % at 112 x 112), which come from L2, and written once. Predicted:
-// (128,144,56x56,k3) 0.14 ms fp32, bound by memory (floor 0.113), and 0.10 bf16, bound by some 32
-// instructions a result (floor 0.056), twenty of which bring it into and out of shared memory;
-// (128,96,56x56,k7) by 49 multiply-adds and some 25 other instructions, 0.13 ms fp32 and bf16 (floors 0.075
-// and 0.038). Measured on an H200: 0.26 and 0.21; 0.25 and 0.22. Bytes cannot explain that bf16 gains so
-// little: the way into and out of shared memory, one element at a time, is what bounds it, more than was
-// counted.
-//
-// large_kernel_planes: any kernel that fits, stride 1. A thread owns eight results of a row and walks along
+// Any kernel that fits, stride 1. A thread owns eight results of a row and walks along
 // each row of the kernel four taps at a time: two sixteen-byte accesses to shared memory feed 32
 // multiply-adds. Rows of taps that lie in the padding are left out. Bound by multiply-adds:
 // (64,128,56x56,k31) 0.64 ms for the 86 % of its rows of taps that touch the image; predicted 1.1 ms,
@@ -77,88 +65,6 @@ __device__ void store_result_tile(T* result, const PlanesParameters& parameters,
   const int64_t plane = static_cast<int64_t>(height.result.divisor()) * width.result.divisor();
   store_tile(result + tile.first_plane * plane, plane, tile.planes, height.result, width.result,
              result_part(parameters.tiling, tile.y, tile.x), shared);
-}
-
-template <typename T, typename Stencil>
-__global__ void __launch_bounds__(kTileThreads, Stencil::kKernel == 7 ? 3 : 4)
-    small_kernel_planes(const T* __restrict__ source, const T* __restrict__ weight,
-                        const T* __restrict__ bias, T* __restrict__ result, PlanesParameters parameters) {
-  using Accumulate = accumulate_t<T>;
-  constexpr int kKernel = Stencil::kKernel;
-  constexpr int kTaps = kKernel * kKernel;
-  constexpr int kPatch = Stencil::kPatch;
-  constexpr int kAligned = Stencil::kStep % 4 == 0 ? 4 : 2;
-
-  const Tiling& tiling = parameters.tiling;
-  const BlockTile tile(tiling, parameters.planes);
-  const ThreadPatch patch(tiling);
-  const int first_channel = tile.first_plane % parameters.result_channels;
-  Accumulate* shared = shared_memory<Accumulate>();
-  Accumulate* shared_weight = shared + tiling.planes * max(tiling.source_plane(), tiling.result_plane());
-
-  clear_shared(shared, tiling.planes * tiling.source_plane());
-  for (int i = threadIdx.x; i < tile.planes * kTaps; i += blockDim.x) {
-    const int channel = (first_channel + i / kTaps) % parameters.result_channels;
-    shared_weight[i] = static_cast<Accumulate>(weight[static_cast<int64_t>(channel) * kTaps + i % kTaps]);
-  }
-  __syncthreads();
-  load_source_tile(source, parameters, tile, shared);
-  __syncthreads();
-
-  Accumulate sums[kPatch][kPatch];
-  const bool active = patch.plane < tile.planes;
-  if (active) {
-    Accumulate taps[kTaps];
-#pragma unroll
-    for (int tap = 0; tap < kTaps; ++tap) taps[tap] = shared_weight[patch.plane * kTaps + tap];
-    const int channel = (first_channel + patch.plane) % parameters.result_channels;
-    const Accumulate start = bias == nullptr ? Accumulate(0) : static_cast<Accumulate>(bias[channel]);
-#pragma unroll
-    for (int row = 0; row < kPatch; ++row) {
-#pragma unroll
-      for (int column = 0; column < kPatch; ++column) sums[row][column] = start;
-    }
-
-    const int pitch = tiling.width.source_extent;
-    const Accumulate* window = shared + patch.plane * tiling.source_plane() +
-                               patch.y * Stencil::kStep * pitch + patch.x * Stencil::kStep;
-#pragma unroll
-    for (int i = 0; i < Stencil::kWindow; ++i) {
-      Accumulate values[Stencil::kWindow];
-      load_row<Stencil::kWindow, kAligned>(window + i * pitch, values);
-#pragma unroll
-      for (int row = 0; row < kPatch; ++row) {
-        const int tap_row = Stencil::tap(row, i);
-        if (tap_row < 0 || tap_row >= kKernel) continue;
-#pragma unroll
-        for (int j = 0; j < Stencil::kWindow; ++j) {
-#pragma unroll
-          for (int column = 0; column < kPatch; ++column) {
-            const int tap_column = Stencil::tap(column, j);
-            if (tap_column < 0 || tap_column >= kKernel) continue;
-            sums[row][column] += taps[tap_row * kKernel + tap_column] * values[j];
-          }
-        }
-      }
-    }
-  }
-
-  // The results take the place of the sources.
-  __syncthreads();
-  if (active) {
-    const int pitch = tiling.width.result_extent;
-    Accumulate* results =
-        shared + patch.plane * tiling.result_plane() + patch.y * kPatch * pitch + patch.x * kPatch;
-#pragma unroll
-    for (int row = 0; row < kPatch; ++row) {
-      Vector<Accumulate, kPatch> values;
-#pragma unroll
-      for (int column = 0; column < kPatch; ++column) values[column] = sums[row][column];
-      *reinterpret_cast<Vector<Accumulate, kPatch>*>(results + row * pitch) = values;
-    }
-  }
-  __syncthreads();
-  store_result_tile(result, parameters, tile, shared);
 }
 
 constexpr int kStrip = 8;     // results of a thread, along a row
@@ -284,25 +190,6 @@ inline int64_t adjacent_planes(const Geometry& geometry, bool transposed) {
   return geometry.batch * (transposed ? geometry.channels : geometry.output_channels());
 }
 
-template <typename T, typename Stencil>
-void launch_small_kernel_planes(const T* source, const T* weight, const T* bias, T* result,
-                                const Geometry& geometry, cudaStream_t stream) {
-  using Accumulate = accumulate_t<T>;
-  const auto elements = [](const Tiling& tiling) {
-    return int64_t{tiling.planes} *
-           (std::max(tiling.source_plane(), tiling.result_plane()) + Stencil::kKernel * Stencil::kKernel);
-  };
-  const Tiling tiling = make_tiling(plan_of<Stencil>(geometry.height), plan_of<Stencil>(geometry.width),
-                                    adjacent_planes(geometry, Stencil::kTransposed), kTileThreads,
-                                    kTileSharedBytes / sizeof(Accumulate), elements);
-  const PlanesParameters parameters = planes_parameters(tiling, geometry, Stencil::kTransposed);
-  const char* name = Stencil::kTransposed ? "depthwise_conv2d_input_grad" : "depthwise_conv2d";
-  small_kernel_planes<T, Stencil>
-      <<<grid_of(planes_blocks(parameters), name), round_to_warps(tiling.patches()),
-         elements(tiling) * sizeof(Accumulate), stream>>>(source, weight, bias, result, parameters);
-  check_launch(name);
-}
-
 // One direction of large_kernel_planes: a thread's patch is `patch` results, a kernel row is `padded_kernel`
 // taps.
 inline TilePlan large_kernel_plan(const Extent& extent, int patch, int padded_kernel, bool flipped) {
@@ -318,14 +205,16 @@ inline TilePlan large_kernel_plan(const Extent& extent, int patch, int padded_ke
           -padding};
 }
 
-// Launches large_kernel_planes and returns true, or returns false where weights and the smallest tile do not
-// fit.
-template <typename T, bool kFlipped>
-bool launch_large_kernel_planes(const T* source, const T* weight, const T* bias, T* result,
-                                const Geometry& geometry, cudaStream_t stream) {
-  using Accumulate = accumulate_t<T>;
-  constexpr int64_t kSharedBytes = 48 * 1024;
-  if (geometry.taps() * static_cast<int64_t>(sizeof(Accumulate)) > kSharedBytes) return false;
+// What both weights and tile take of shared memory, in elements, and how planes are cut for it.
+struct LargeKernelPlan {
+  LargeKernel kernel;
+  Tiling tiling;
+  int64_t elements;
+};
+
+constexpr int64_t kLargeKernelElements = 48 * 1024 / sizeof(float);
+
+inline LargeKernelPlan plan_large_kernel(const Geometry& geometry, bool flipped) {
   const int kernel_height = static_cast<int>(geometry.height.kernel);
   const int kernel_width = static_cast<int>(geometry.width.kernel);
   const LargeKernel kernel = {kernel_height, kernel_width, ceil_divide(kernel_width, kTapGroup) * kTapGroup};
@@ -333,19 +222,11 @@ bool launch_large_kernel_planes(const T* source, const T* weight, const T* bias,
     return int64_t{tiling.planes} *
            (std::max(tiling.source_plane(), tiling.result_plane()) + kernel.height * kernel.padded_width);
   };
-  const Tiling tiling = make_tiling(large_kernel_plan(geometry.height, 1, kernel.height - 1, kFlipped),
-                                    large_kernel_plan(geometry.width, kStrip, kernel.padded_width, kFlipped),
-                                    adjacent_planes(geometry, kFlipped), kTileThreads,
-                                    kSharedBytes / sizeof(Accumulate), elements);
-  const int64_t bytes = elements(tiling) * static_cast<int64_t>(sizeof(Accumulate));
-  if (bytes > kSharedBytes) return false;
-  const PlanesParameters parameters = planes_parameters(tiling, geometry, kFlipped);
-  const char* name = kFlipped ? "depthwise_conv2d_input_grad" : "depthwise_conv2d";
-  large_kernel_planes<T, kFlipped>
-      <<<grid_of(planes_blocks(parameters), name), round_to_warps(tiling.patches()), bytes, stream>>>(
-          source, weight, bias, result, parameters, kernel);
-  check_launch(name);
-  return true;
+  const Tiling tiling =
+      make_tiling(large_kernel_plan(geometry.height, 1, kernel.height - 1, flipped),
+                  large_kernel_plan(geometry.width, kStrip, kernel.padded_width, flipped),
+                  adjacent_planes(geometry, flipped), kTileThreads, kLargeKernelElements, elements);
+  return {kernel, tiling, elements(tiling)};
 }
 
 }  // namespace torchgraft::depthwise::cuda

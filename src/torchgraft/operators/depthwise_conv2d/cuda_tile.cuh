@@ -211,7 +211,6 @@ __device__ void load_row(const Accumulate* shared, Accumulate (&values)[kCount])
 }
 
 constexpr int kTileThreads = 256;
-constexpr int kTileSharedBytes = 32 * 1024;  // of a tile: enough for four or more blocks a multiprocessor
 
 // What of one direction is known before tiles are cut.
 struct TilePlan {
@@ -221,22 +220,6 @@ struct TilePlan {
   int step, window;                // sources between two patches, and under one
   int first_result, first_source;  // origins
 };
-
-template <typename Stencil>
-TilePlan plan_of(const Extent& extent) {
-  const int input = static_cast<int>(extent.input);
-  const int output = static_cast<int>(extent.output);
-  const int padding = static_cast<int>(extent.padding);
-  const int result = Stencil::kTransposed ? input : output;
-  return {Stencil::kTransposed ? output : input,
-          result,
-          Stencil::patches(result, padding),
-          Stencil::kPatch,
-          Stencil::kStep,
-          Stencil::kWindow,
-          Stencil::first_result(padding),
-          Stencil::first_source(padding)};
-}
 
 // `tiles` tiles of equal size.
 inline TileAxis cut(const TilePlan& plan, int tiles) {

@@ -1,77 +1,13 @@
-// depthwise_conv2d, weight gradient: which kernel serves which geometry. Two passes
-// (cuda_weight_grad_sums.cuh): blocks sum chunks of the batch into the workspace, then the chunks of each
-// weight are added up, in a fixed order. The first passes, with what a block and a thread own and what they
-// are predicted to reach, are in cuda_weight_grad_planes.cuh (NCHW), cuda_weight_grad_channels_last.cuh
-// (NHWC) and cuda_weight_grad_direct.cuh (what is left of NCHW).
+// depthwise_conv2d, weight gradient: two passes (cuda_weight_grad_sums.cuh). Blocks sum chunks of the batch
+// into the workspace, then the chunks of each weight are added up, in a fixed order. Which kernels serve is
+// told in cuda_choice.h; some make both passes themselves.
 
+#include "cuda_choice.h"
 #include "cuda_kernels.cuh"
-#include "cuda_tensor_core_weight_grad.cuh"
-#include "cuda_weight_grad_channels_last.cuh"
+#include "cuda_slide_stream.cuh"
 #include "cuda_weight_grad_direct.cuh"
-#include "cuda_weight_grad_planes.cuh"
 
 namespace torchgraft::depthwise::cuda {
-namespace {
-
-// Runs the first pass and returns the number of chunks that it wrote.
-template <typename T>
-int partial_sums(const T* output_grad, const T* input, accumulate_t<T>* partial, const Geometry& geometry,
-                 Layout layout, cudaStream_t stream) {
-  if constexpr (sizeof(T) == 2) {
-    if (serves_tensor_core_weight_grad(geometry, layout) && has_half_tensor_cores()) {
-      return launch_tensor_core_weight_grad(output_grad, input, partial, geometry, layout, stream);
-    }
-  }
-  const bool fits_32 = positions_fit_32(geometry);
-  // float64 is for checking gradients, not for speed.
-  if constexpr (!std::is_same_v<T, double>) {
-    if (fits_32) {
-      int chunks = 0;
-      if (layout == Layout::contiguous) {
-        if (with_small_kernel(geometry, [&](auto kernel, auto stride) {
-              using Patch = Stencil<kernel, stride, false, 4>;
-              chunks =
-                  launch_small_weight_grad_planes<T, Patch>(output_grad, input, partial, geometry, stream);
-            })) {
-          return chunks;
-        }
-        if (is_unit_step(geometry)) {
-          chunks = launch_large_weight_grad_planes(output_grad, input, partial, geometry, stream);
-          if (chunks > 0) return chunks;
-        }
-      } else if (can_take_four_channels<T>(geometry, output_grad, input)) {
-        if (with_small_kernel(geometry, [&](auto kernel, auto stride) {
-              constexpr int kTapRows = kernel == 3 ? 3 : 1;
-              using Patch = TapPatch<kTapRows, kernel, stride, kChannels>;
-              chunks = launch_weight_grad_channels_last<T, int, Patch>(output_grad, input, partial, geometry,
-                                                                       stream);
-            })) {
-          return chunks;
-        }
-        if (is_unit_step(geometry)) {
-          using Patch = TapPatch<1, 8, 1, kChannels>;
-          return launch_weight_grad_channels_last<T, int, Patch>(output_grad, input, partial, geometry,
-                                                                 stream);
-        }
-      }
-    }
-  }
-  constexpr int64_t kMostPixels = int64_t{1} << 30;
-  const bool pixels_fit_32 = fits_32 && geometry.batch * geometry.output_pixels() < kMostPixels &&
-                             geometry.input_pixels() < kMostPixels;
-  if (layout == Layout::contiguous) {
-    if (pixels_fit_32)
-      return launch_weight_grad_direct<T, int>(output_grad, input, partial, geometry, stream);
-    return launch_weight_grad_direct<T, int64_t>(output_grad, input, partial, geometry, stream);
-  }
-  using Patch = TapPatch<1, 4, 0, 1>;
-  if (pixels_fit_32) {
-    return launch_weight_grad_channels_last<T, int, Patch>(output_grad, input, partial, geometry, stream);
-  }
-  return launch_weight_grad_channels_last<T, int64_t, Patch>(output_grad, input, partial, geometry, stream);
-}
-
-}  // namespace
 
 int64_t weight_grad_workspace(const Geometry& geometry, Layout layout) {
   return most_chunks(geometry, layout) * geometry.output_channels() * geometry.taps();
@@ -80,8 +16,33 @@ int64_t weight_grad_workspace(const Geometry& geometry, Layout layout) {
 template <typename T>
 void weight_grad(const T* output_grad, const T* input, T* weight_grad, accumulate_t<T>* workspace,
                  const Geometry& geometry, Layout layout, cudaStream_t stream) {
-  const int chunks = partial_sums(output_grad, input, workspace, geometry, layout, stream);
-  launch_sum_chunks(workspace, weight_grad, geometry, chunks, stream);
+  const Images images = {layout, static_cast<int>(sizeof(T)), common_alignment(output_grad, input),
+                         sizeof(T) == 2 && has_half_tensor_cores()};
+  const Family family = choose_weight_grad(geometry, images);
+  const auto sum = [&](int chunks) { launch_sum_chunks(workspace, weight_grad, geometry, chunks, stream); };
+  if constexpr (sizeof(T) == 2) {
+    if (family == Family::tensor_core) {
+      return sum(launch_tensor_core_weight_grad(output_grad, input, workspace, geometry, layout, stream));
+    }
+  }
+  if constexpr (!std::is_same_v<T, double>) {
+    switch (family) {
+      case Family::small_planes:
+        return launch_weight_grad_small_planes(output_grad, input, weight_grad, workspace, geometry, stream);
+      case Family::strips:
+        return launch_weight_grad_strips(output_grad, input, weight_grad, workspace, geometry, stream);
+      case Family::large_planes:
+        return sum(launch_large_weight_grad_planes(output_grad, input, workspace, geometry, stream));
+      case Family::slide:
+        return launch_slide_weight_grad(output_grad, input, weight_grad, workspace, geometry, stream);
+      default:
+        break;
+    }
+  }
+  if (family == Family::general) {
+    return launch_weight_grad_general(output_grad, input, weight_grad, workspace, geometry, layout, stream);
+  }
+  sum(launch_weight_grad_direct(output_grad, input, workspace, geometry, layout, stream));
 }
 
 template void weight_grad(const double*, const double*, double*, double*, const Geometry&, Layout,

@@ -1,15 +1,8 @@
-// Weight gradient on NCHW planes, first pass, through tiles in shared memory (cuda_tile.cuh). A block owns
-// one output channel and a chunk of the tiles of its planes; both tiles, of input and output gradient, are
-// read from device memory once, but for the borders of tiles of large planes.
+// Weight gradient of large kernels on NCHW planes, first pass, through tiles in shared memory
+// (cuda_tile.cuh). A block owns one output channel and a chunk of the tiles of its planes; both tiles, of
+// input and output gradient, are read from device memory once, but for the borders of tiles of large planes.
 //
-// small_weight_grad_planes: k = 3, 5, 7, stride 1 and 2. A thread owns 4 x 4 output gradients of each tile
-// and keeps its sums of all k * k taps in registers for the whole chunk; a block adds them up once, at the
-// end. A source is read from shared memory as often as in the forward pass. Predicted: (128,144,56x56,k3)
-// 0.15 ms fp32, 0.11 bf16 (floors 0.113 and 0.056); (128,96,56x56,k7) 0.15 ms, bound by its multiply-adds
-// (floors 0.075 and 0.038). Measured on an H200: 0.28 and 0.22; 0.40 fp32 and 0.32 bf16, for the same reason
-// as in the forward pass.
-//
-// large_weight_grad_planes: any kernel that fits, stride 1. A thread owns eight taps of a kernel row and
+// Any kernel that fits, stride 1. A thread owns eight taps of a kernel row and
 // visits the pixels of the tile, four at a time: two sixteen-byte accesses to shared memory, one of them the
 // same for the whole warp, feed 32 multiply-adds. Where taps are few, several threads own the same and share
 // the rows of the tile. Bound by multiply-adds: (64,128,56x56,k31) predicted 1.3 ms,
@@ -62,83 +55,6 @@ struct WeightGradTile {
     __syncthreads();
   }
 };
-
-template <typename T, typename Stencil>
-__global__ void __launch_bounds__(kTileThreads, Stencil::kKernel == 3   ? 4
-                                                : Stencil::kKernel == 5 ? 3
-                                                                        : 2)
-    small_weight_grad_planes(const T* __restrict__ output_grad, const T* __restrict__ input,
-                             accumulate_t<T>* __restrict__ partial, WeightGradParameters parameters) {
-  using Accumulate = accumulate_t<T>;
-  constexpr int kKernel = Stencil::kKernel;
-  constexpr int kTaps = kKernel * kKernel;
-  constexpr int kPatch = Stencil::kPatch;
-  const Tiling& tiling = parameters.tiling;
-  const int channel = static_cast<int>(blockIdx.x % static_cast<unsigned>(parameters.output_channels));
-  const int chunk = static_cast<int>(blockIdx.x / static_cast<unsigned>(parameters.output_channels));
-  const int begin = static_cast<int>(chunk * parameters.chunks.units_of_chunk);
-  const int end = static_cast<int>(min(begin + parameters.chunks.units_of_chunk, parameters.chunks.units));
-
-  Accumulate* shared_input = shared_memory<Accumulate>();
-  Accumulate* shared_output_grad = shared_input + tiling.planes * tiling.source_plane();
-  const ThreadPatch patch(tiling);
-  const int source_pitch = tiling.width.source_extent;
-  const int result_pitch = tiling.width.result_extent;
-  const Accumulate* window = shared_input + patch.plane * tiling.source_plane() +
-                             patch.y * Stencil::kStep * source_pitch + patch.x * Stencil::kStep;
-  const Accumulate* results = shared_output_grad + patch.plane * tiling.result_plane() +
-                              patch.y * kPatch * result_pitch + patch.x * kPatch;
-
-  Accumulate sums[kTaps] = {};
-  for (int index = begin; index < end; ++index) {
-    const WeightGradTile tile(parameters, index);
-    tile.load(parameters, output_grad, input, channel, shared_input, shared_output_grad);
-    if (patch.plane < tile.images) {
-      Accumulate grads[kPatch][kPatch];
-#pragma unroll
-      for (int row = 0; row < kPatch; ++row)
-        load_row<kPatch, kPatch>(results + row * result_pitch, grads[row]);
-#pragma unroll
-      for (int i = 0; i < Stencil::kWindow; ++i) {
-        Accumulate values[Stencil::kWindow];
-        load_row<Stencil::kWindow, 4>(window + i * source_pitch, values);
-#pragma unroll
-        for (int row = 0; row < kPatch; ++row) {
-          const int tap_row = Stencil::tap(row, i);
-          if (tap_row < 0 || tap_row >= kKernel) continue;
-#pragma unroll
-          for (int j = 0; j < Stencil::kWindow; ++j) {
-#pragma unroll
-            for (int column = 0; column < kPatch; ++column) {
-              const int tap_column = Stencil::tap(column, j);
-              if (tap_column < 0 || tap_column >= kKernel) continue;
-              sums[tap_row * kKernel + tap_column] += grads[row][column] * values[j];
-            }
-          }
-        }
-      }
-    }
-    __syncthreads();
-  }
-
-  // Lanes of a warp first, then warps, through the shared memory that the tiles have left.
-  constexpr unsigned kAllLanes = 0xffffffff;
-  const int warps = static_cast<int>(blockDim.x) / 32;
-  const int warp = static_cast<int>(threadIdx.x) / 32;
-#pragma unroll
-  for (int tap = 0; tap < kTaps; ++tap) {
-#pragma unroll
-    for (int distance = 16; distance > 0; distance /= 2) {
-      sums[tap] += __shfl_down_sync(kAllLanes, sums[tap], distance);
-    }
-    if (threadIdx.x % 32 == 0) shared_input[warp * kTaps + tap] = sums[tap];
-  }
-  __syncthreads();
-  for (int tap = threadIdx.x; tap < kTaps; tap += blockDim.x) {
-    partial[(static_cast<int64_t>(chunk) * parameters.output_channels + channel) * kTaps + tap] =
-        sum_in_order(shared_input + tap, warps, kTaps);
-  }
-}
 
 constexpr int kTapsOfThread = 8;  // of one kernel row
 constexpr int kPixelsAtATime = 4;
@@ -248,37 +164,15 @@ inline WeightGradParameters weight_grad_parameters(const Tiling& tiling, const G
           static_cast<int>(geometry.output_channels())};
 }
 
-// The number of chunks that were written.
-template <typename T, typename Stencil>
-int launch_small_weight_grad_planes(const T* output_grad, const T* input, accumulate_t<T>* partial,
-                                    const Geometry& geometry, cudaStream_t stream) {
-  using Accumulate = accumulate_t<T>;
-  const auto elements = [](const Tiling& tiling) {
-    return int64_t{tiling.planes} * (tiling.source_plane() + tiling.result_plane());
-  };
-  const Tiling tiling =
-      make_tiling(plan_of<Stencil>(geometry.height), plan_of<Stencil>(geometry.width), geometry.batch,
-                  kTileThreads, kTileSharedBytes / sizeof(Accumulate), elements);
-  const WeightGradParameters parameters = weight_grad_parameters(tiling, geometry);
-  const int threads = round_to_warps(tiling.patches());
-  const int64_t warp_sums = int64_t{threads} / 32 * Stencil::kKernel * Stencil::kKernel;
-  const size_t bytes = std::max(elements(tiling), warp_sums) * sizeof(Accumulate);
-  const char* name = "depthwise_conv2d_weight_grad";
-  small_weight_grad_planes<T, Stencil>
-      <<<grid_of(geometry.output_channels() * parameters.chunks.count, name), threads, bytes, stream>>>(
-          output_grad, input, partial, parameters);
-  check_launch(name);
-  return parameters.chunks.count;
-}
+struct LargeWeightGradPlan {
+  TapGroups groups;
+  int threads;
+  Tiling tiling;
+  int64_t elements;  // of shared memory
+};
 
-// The number of chunks that were written; zero, and nothing launched, where the smallest tile does not fit.
-template <typename T>
-int launch_large_weight_grad_planes(const T* output_grad, const T* input, accumulate_t<T>* partial,
-                                    const Geometry& geometry, cudaStream_t stream) {
-  using Accumulate = accumulate_t<T>;
-  constexpr int64_t kSharedElements = 48 * 1024 / sizeof(Accumulate);
+inline LargeWeightGradPlan plan_large_weight_grad(const Geometry& geometry) {
   constexpr int kPatches = 512;  // of four pixels
-  if (geometry.taps() > kSharedElements) return 0;
   const int kernel_height = static_cast<int>(geometry.height.kernel);
   const int kernel_width = static_cast<int>(geometry.width.kernel);
   const int row_groups = ceil_divide(kernel_width, kTapsOfThread);
@@ -295,15 +189,8 @@ int launch_large_weight_grad_planes(const T* output_grad, const T* input, accumu
   const Tiling tiling =
       make_tiling(large_kernel_plan(geometry.height, 1, kernel_height - 1, false),
                   large_kernel_plan(geometry.width, kPixelsAtATime, row_groups * kTapsOfThread, false),
-                  geometry.batch, kPatches, kSharedElements, elements);
-  if (elements(tiling) > kSharedElements) return 0;
-  const WeightGradParameters parameters = weight_grad_parameters(tiling, geometry);
-  const char* name = "depthwise_conv2d_weight_grad";
-  large_weight_grad_planes<T><<<grid_of(geometry.output_channels() * blocks * parameters.chunks.count, name),
-                                threads, elements(tiling) * sizeof(Accumulate), stream>>>(
-      output_grad, input, partial, parameters, tap_groups);
-  check_launch(name);
-  return parameters.chunks.count;
+                  geometry.batch, kPatches, kLargeKernelElements, elements);
+  return {tap_groups, threads, tiling, elements(tiling)};
 }
 
 }  // namespace torchgraft::depthwise::cuda

@@ -1,0 +1,649 @@
+// Forward and input gradient for any geometry, layout and dtype, 32 bits inside an image.
+//
+// Every result gathers its sources. Along one direction, its tap number i is tap `phase + i * period` of the
+// weight and meets the source `source + i * step`. In the forward pass the period is one and the source
+// begins where the stride takes it; the input gradient of stride one steps backwards; the input gradient of
+// other strides meets only every (stride / gcd(stride, dilation))-th tap, and which of them is told by the
+// phase of the position. Layouts differ in pitches and in what lanes lie along.
+//
+// gather_small: 3 x 3 and 5 x 5 taps, all unrolled, with the weights of a channel in registers; not for
+// phases. A thread owns one result, for what is bound by latency: every load of the thread is in flight at
+// once. Or four of a column, a dilation apart, so that they share sources: 4.5 loads a result for 3 x 3, and
+// 10 for 5 x 5. Lanes lie along the fastest dimension, whatever its size. In NHWC a block of threads with
+// four results owns some channels, and turns their weights to [tap][channel] in shared memory. Bound by
+// instructions, some 110 a result for one and 50 for four: (64,96,56x56,k3,dilation 2) predicted 0.05 ms
+// (floors 0.037 fp32, 0.019 bf16).
+//
+// gather_large: any kernel whose weights of a block's channels fit shared memory. They lie there as
+// [phase of the row][row][phase of the column][column][channel]. A thread owns one result at a time, of one
+// channel or of four; 3 x 3 or 3 x 5 taps of it have their loads in flight together. In NCHW a block owns one
+// channel. Bound by instructions, some six a tap, and in NHWC by two accesses to L1 a tap.
+#pragma once
+
+#include <numeric>
+
+#include "cuda_channels_last.cuh"
+#include "cuda_gather.h"
+#include "cuda_index.cuh"
+
+namespace torchgraft::depthwise::cuda {
+
+// One direction.
+struct GatherAxis {
+  int source, result, kernel;
+  int taps;  // of a result, at most: number 0 to taps - 1
+  int step;  // of the source from tap to tap, backwards in the input gradient
+  // Without phases, tap number 0 of a result meets the source result * scale + origin.
+  int scale, origin;
+  // With phases, scale is zero and result + origin = stride * source + dilation * tap, where
+  // common = gcd(stride, dilation), period = stride / common, and `inverse` is that of dilation / common
+  // modulo period.
+  int dilation, inverse;
+  FastDivisor stride, common, period;
+  FastDivisor step_size;  // without its sign
+};
+
+// What is outside the images is not numbered: taps begin <= i < end.
+struct GatherTaps {
+  int source;  // of tap number 0
+  int phase;
+  int begin, end;
+};
+
+__device__ inline GatherTaps gather_taps(const GatherAxis& axis, int result) {
+  GatherTaps taps = {result * axis.scale + axis.origin, 0, 0, axis.taps};
+  if (axis.scale == 0) {
+    const int position = result + axis.origin;
+    const int quotient = axis.stride.divide(position);
+    const int remainder = position - quotient * axis.stride.divisor();
+    int part = remainder;
+    const int product = split(part, axis.common) * axis.inverse;
+    if (part != 0) return {};
+    taps.phase = product - axis.period.divide(product) * axis.period.divisor();
+    taps.source = quotient - axis.stride.divide(taps.phase * axis.dilation - remainder);
+    if (taps.phase + (axis.taps - 1) * axis.period.divisor() >= axis.kernel) --taps.end;
+  }
+  const int front = axis.step > 0 ? taps.source : axis.source - 1 - taps.source;
+  const int back = axis.source - 1 - front;
+  if (front < 0) taps.begin = axis.step_size.divide(axis.step_size.divisor() - 1 - front);
+  taps.end = back < 0 ? 0 : min(taps.end, axis.step_size.divide(back) + 1);
+  return taps;
+}
+
+// What lies between neighbours, in elements; a row and a pixel are of the same image.
+struct GatherPitches {
+  int image, channel, row, pixel;
+};
+
+struct GatherParameters {
+  GatherAxis height, width;
+  GatherPitches source, result;
+  FastDivisor channels, columns, rows;  // of the result; of gather_small, groups of rows
+  FastDivisor results_of_source;        // the multiplier in the forward pass
+  int count;  // of gather_small, threads that own results; of gather_large, results of a channel
+  // Of gather_small: elements between the sources of two taps; rows between the results of a thread, with the
+  // sign of the step, and without.
+  int row_step, column_step;
+  int spacing;
+  FastDivisor spacing_size;
+  // Of gather_large.
+  int summed;                     // source channels of a result: the multiplier in the input gradient
+  int weight_taps, weight_pitch;  // of a row in shared memory, missing taps included
+  FastDivisor kernel_taps, kernel_width;
+  FastDivisor slices;
+  int turns;  // results of a thread
+};
+
+constexpr int kGatherThreads = 256;
+
+// Where a thread's results and their sources begin. Groups of results are numbered through each stretch of
+// kResults * spacing rows; backwards, a group begins last.
+template <int kResults>
+__device__ int first_result_row(const GatherParameters& parameters, int group) {
+  if constexpr (kResults == 1) return group;
+  const int spacing = parameters.spacing_size.divisor();
+  const int row = group + parameters.spacing_size.divide(group) * (kResults - 1) * spacing;
+  return parameters.spacing < 0 ? row + (kResults - 1) * spacing : row;
+}
+
+// Adds the kTaps x kTaps taps of one source channel to the results of one column.
+template <typename T, int kTaps, int kResults>
+__device__ void add_taps(const T* source, const accumulate_t<T> (&taps)[kTaps][kTaps], int y, int x,
+                         const GatherParameters& parameters, accumulate_t<T> (&sums)[kResults]) {
+  const GatherAxis& height = parameters.height;
+  const GatherAxis& width = parameters.width;
+  const int first_row = y * height.scale + height.origin;
+  const int first_column = x * width.scale + width.origin;
+  const int offset = first_row * parameters.source.row + first_column * parameters.source.pixel;
+#pragma unroll
+  for (int i = 0; i < kTaps + kResults - 1; ++i) {
+    const bool is_row = is_inside(first_row + i * height.step, height.source);
+    accumulate_t<T> values[kTaps];
+#pragma unroll
+    for (int j = 0; j < kTaps; ++j) {
+      const bool is_source = is_row && is_inside(first_column + j * width.step, width.source);
+      values[j] =
+          load_if(is_source, source + (offset + i * parameters.row_step + j * parameters.column_step));
+    }
+#pragma unroll
+    for (int k = 0; k < kResults; ++k) {
+      const int tap = i - k;
+      if (tap < 0 || tap >= kTaps) continue;
+#pragma unroll
+      for (int j = 0; j < kTaps; ++j) sums[k] += taps[tap][j] * values[j];
+    }
+  }
+}
+
+template <typename T, int kResults>
+__device__ void store_column(T* result, int y, int x, const GatherParameters& parameters,
+                             const accumulate_t<T> (&sums)[kResults]) {
+#pragma unroll
+  for (int k = 0; k < kResults; ++k) {
+    const int row = y + k * parameters.spacing;
+    if (is_inside(row, parameters.height.result)) {
+      result[row * parameters.result.row + x * parameters.result.pixel] = static_cast<T>(sums[k]);
+    }
+  }
+}
+
+constexpr int kResultsOfThread = 4;  // of the small kernels, where it does not own one
+
+constexpr int small_gather_blocks(int taps, int results) { return taps * results > 16 ? 1 : 2; }
+
+template <typename T, int kTaps, int kResults, bool kSums, bool kChannelsLast>
+__global__ void __launch_bounds__(kGatherThreads, small_gather_blocks(kTaps, kResults))
+    gather_small(const T* __restrict__ source, const T* __restrict__ weight, const T* __restrict__ bias,
+                 T* __restrict__ result, const __grid_constant__ GatherParameters parameters) {
+  using Accumulate = accumulate_t<T>;
+  const int index = static_cast<int>(blockIdx.x) * kGatherThreads + static_cast<int>(threadIdx.x);
+  if (index >= parameters.count) return;
+  // An image in NHWC, a plane in NCHW.
+  int channel, x, group, image;
+  if constexpr (kChannelsLast) {
+    channel = index;
+    x = split(channel, parameters.channels);
+    group = split(x, parameters.columns);
+    image = split(group, parameters.rows);
+    source += static_cast<int64_t>(image) * parameters.source.image +
+              parameters.results_of_source.divide(channel) * parameters.summed;
+    result += static_cast<int64_t>(image) * parameters.result.image + channel;
+  } else {
+    x = index;
+    group = split(x, parameters.columns);
+    image = split(group, parameters.rows);
+    channel = image;
+    split(channel, parameters.channels);
+    source += static_cast<int64_t>(parameters.results_of_source.divide(image) * parameters.summed) *
+              parameters.source.channel;
+    result += static_cast<int64_t>(image) * parameters.result.channel;
+  }
+  const int y = first_result_row<kResults>(parameters, group);
+
+  Accumulate sums[kResults];
+#pragma unroll
+  for (int k = 0; k < kResults; ++k) {
+    sums[k] = bias == nullptr ? Accumulate(0) : static_cast<Accumulate>(bias[channel]);
+  }
+  weight += static_cast<int64_t>(channel) * parameters.summed * (kTaps * kTaps);
+  const int summed_channels = kSums ? parameters.summed : 1;
+#pragma unroll 1
+  for (int summed = 0; summed < summed_channels; ++summed) {
+    Accumulate taps[kTaps][kTaps];
+#pragma unroll
+    for (int i = 0; i < kTaps; ++i) {
+#pragma unroll
+      for (int j = 0; j < kTaps; ++j) taps[i][j] = static_cast<Accumulate>(weight[i * kTaps + j]);
+    }
+    add_taps(kept(source), taps, y, x, parameters, sums);
+    weight += kTaps * kTaps;
+    source += parameters.source.channel;
+  }
+  store_column(kept(result), y, x, parameters, sums);
+}
+
+// NHWC, for many results: a block owns some channels, and turns their weights once.
+template <typename T, int kTaps, bool kSums>
+__global__ void __launch_bounds__(kGatherThreads, small_gather_blocks(kTaps, kResultsOfThread))
+    gather_small_channels_last(const T* __restrict__ source, const T* __restrict__ weight,
+                               const T* __restrict__ bias, T* __restrict__ result,
+                               const __grid_constant__ GatherParameters parameters) {
+  using Accumulate = accumulate_t<T>;
+  const int lanes = static_cast<int>(blockDim.x);
+  const int rows_of_block = static_cast<int>(blockDim.y);
+  const int lane = static_cast<int>(threadIdx.x);
+  int slice = static_cast<int>(blockIdx.x);
+  const int stretch = split(slice, parameters.slices);
+  const int block_channel = slice * lanes;
+  const int channel = block_channel + lane;
+  const int channels = parameters.channels.divisor();
+
+  // [source channel of a result][tap][lane]
+  Accumulate* shared_weight = shared_memory<Accumulate>();
+  const int taps_of_channel = parameters.kernel_taps.divisor();
+  const T* block_weight = weight + static_cast<int64_t>(block_channel) * taps_of_channel;
+  const int count = min(lanes, channels - block_channel) * taps_of_channel;
+  for (int i = static_cast<int>(threadIdx.y) * lanes + lane; i < count; i += lanes * rows_of_block) {
+    int tap = i;
+    const int block_lane = split(tap, parameters.kernel_taps);
+    shared_weight[tap * lanes + block_lane] = static_cast<Accumulate>(block_weight[i]);
+  }
+  __syncthreads();
+  if (channel >= channels) return;
+
+  const Accumulate start = bias == nullptr ? Accumulate(0) : static_cast<Accumulate>(bias[channel]);
+  source += parameters.results_of_source.divide(channel) * parameters.summed;
+  result += channel;
+#pragma unroll 1
+  for (int turn = 0; turn < parameters.turns; ++turn) {
+    const int index = (stretch * parameters.turns + turn) * rows_of_block + static_cast<int>(threadIdx.y);
+    if (index >= parameters.count) return;
+    int x = index;
+    int group = split(x, parameters.columns);
+    const int image = split(group, parameters.rows);
+    const int y = first_result_row<kResultsOfThread>(parameters, group);
+    Accumulate sums[kResultsOfThread];
+#pragma unroll
+    for (int k = 0; k < kResultsOfThread; ++k) sums[k] = start;
+    const T* image_source = source + static_cast<int64_t>(image) * parameters.source.image;
+#pragma unroll 1
+    for (int summed = 0; summed < (kSums ? parameters.summed : 1); ++summed) {
+      Accumulate taps[kTaps][kTaps];
+#pragma unroll
+      for (int i = 0; i < kTaps; ++i) {
+#pragma unroll
+        for (int j = 0; j < kTaps; ++j) {
+          taps[i][j] = shared_weight[((summed * kTaps + i) * kTaps + j) * lanes + lane];
+        }
+      }
+      add_taps(kept(image_source + summed), taps, y, x, parameters, sums);
+    }
+    store_column(kept(result + static_cast<int64_t>(image) * parameters.result.image), y, x, parameters,
+                 sums);
+  }
+}
+
+template <typename T, int kCount, int kColumns, bool kChannelsLast>
+__global__ void __launch_bounds__(kGatherThreads, 2)
+    gather_large(const T* __restrict__ source, const T* __restrict__ weight, const T* __restrict__ bias,
+                 T* __restrict__ result, const __grid_constant__ GatherParameters parameters) {
+  using Accumulate = accumulate_t<T>;
+  const GatherAxis& height = parameters.height;
+  const GatherAxis& width = parameters.width;
+  const int lanes = kChannelsLast ? static_cast<int>(blockDim.x) : 1;
+  const int rows_of_block = static_cast<int>(blockDim.y);
+  const int lane = kChannelsLast ? static_cast<int>(threadIdx.x) : 0;
+  const int thread = static_cast<int>(threadIdx.y) * lanes + lane;
+  int slice = static_cast<int>(blockIdx.x);
+  const int stretch = split(slice, parameters.slices);
+  const int pitch = lanes * kCount;  // of shared memory
+  const int block_channel = slice * pitch;
+  const int block_channels = min(pitch, parameters.channels.divisor() - block_channel);
+  const int channel = block_channel + lane * kCount;
+  Accumulate* shared_weight = shared_memory<Accumulate>();
+
+  for (int turn = 0; turn < parameters.turns; ++turn) {
+    const int index = (stretch * parameters.turns + turn) * rows_of_block + static_cast<int>(threadIdx.y);
+    const bool active = index < parameters.count && channel < parameters.channels.divisor();
+    int x = active ? index : 0;
+    int y = split(x, parameters.columns);
+    const int image = split(y, parameters.rows);
+    const GatherTaps rows = gather_taps(height, y);
+    const GatherTaps columns = gather_taps(width, x);
+
+    Accumulate sums[kCount];
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) {
+      sums[k] = active && bias != nullptr ? static_cast<Accumulate>(bias[channel + k]) : Accumulate(0);
+    }
+    const int source_channel = parameters.results_of_source.divide(channel) * parameters.summed;
+    const T* channel_source = source + static_cast<int64_t>(image) * parameters.source.image +
+                              static_cast<int64_t>(source_channel) * parameters.source.channel;
+    const Accumulate* first_weight =
+        shared_weight +
+        (rows.phase * height.taps * parameters.weight_taps + columns.phase * width.taps) * pitch +
+        lane * kCount;
+
+    for (int summed = 0; summed < parameters.summed; ++summed, channel_source += parameters.source.channel) {
+      if (turn == 0 || parameters.summed > 1) {
+        __syncthreads();
+        const int count = block_channels * parameters.kernel_taps.divisor();
+        for (int i = thread; i < count; i += lanes * rows_of_block) {
+          int column = i;
+          const int block_lane = split(column, parameters.kernel_taps);
+          const int64_t first =
+              (static_cast<int64_t>(block_channel + block_lane) * parameters.summed + summed) *
+              parameters.kernel_taps.divisor();
+          const Accumulate tap = static_cast<Accumulate>(weight[first + column]);
+          int row_phase = split(column, parameters.kernel_width);
+          const int row = split(row_phase, height.period);
+          int column_phase = column;
+          const int phase_column = split(column_phase, width.period);
+          shared_weight[((row_phase * height.taps + row) * parameters.weight_taps +
+                         column_phase * width.taps + phase_column) *
+                            pitch +
+                        block_lane] = tap;
+        }
+        __syncthreads();
+      }
+      if (!active) continue;
+      const T* group_source = kept(channel_source);
+#pragma unroll 1
+      for (int first = 0; first < width.taps; first += kColumns) {
+        bool is_column[kColumns];
+#pragma unroll
+        for (int j = 0; j < kColumns; ++j)
+          is_column[j] = first + j >= columns.begin && first + j < columns.end;
+        const int offset = rows.source * parameters.source.row +
+                           (columns.source + first * width.step) * parameters.source.pixel;
+        const Accumulate* group_weight = kept_shared(first_weight + first * pitch);
+        // Three rows of three columns are in flight together, or two of more.
+#pragma unroll(kColumns == 3 ? 3 : 2)
+        for (int i = rows.begin; i < rows.end; ++i) {
+          const Accumulate* row_weight = group_weight + i * (parameters.weight_taps * pitch);
+          const int row_offset = offset + i * parameters.row_step;
+#pragma unroll
+          for (int j = 0; j < kColumns; ++j) {
+            if (!is_column[j]) continue;
+            Accumulate taps[kCount], values[kCount];
+            load_channels(row_weight + j * pitch, taps);
+            load_channels(group_source + (row_offset + j * parameters.column_step), values);
+#pragma unroll
+            for (int k = 0; k < kCount; ++k) sums[k] += taps[k] * values[k];
+          }
+        }
+      }
+    }
+    if (!active) continue;
+    Vector<T, kCount> vector;
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) vector[k] = static_cast<T>(sums[k]);
+    T* channel_result = result + static_cast<int64_t>(image) * parameters.result.image +
+                        static_cast<int64_t>(channel) * parameters.result.channel;
+    *reinterpret_cast<Vector<T, kCount>*>(channel_result +
+                                          (y * parameters.result.row + x * parameters.result.pixel)) = vector;
+  }
+}
+
+inline GatherAxis gather_axis(const Extent& extent, bool transposed) {
+  const int stride = static_cast<int>(extent.stride);
+  const int dilation = static_cast<int>(extent.dilation);
+  const int padding = static_cast<int>(extent.padding);
+  GatherAxis axis = {};
+  axis.kernel = static_cast<int>(extent.kernel);
+  axis.source = static_cast<int>(transposed ? extent.output : extent.input);
+  axis.result = static_cast<int>(transposed ? extent.input : extent.output);
+  int step = dilation;
+  int period = 1;
+  if (!transposed) {
+    axis.scale = stride;
+    axis.origin = -padding;
+  } else {
+    axis.origin = padding;
+    const int common = std::gcd(stride, dilation);
+    period = stride / common;
+    step = dilation / common;
+    if (stride == 1) {
+      axis.scale = 1;
+    } else {
+      axis.dilation = dilation;
+      axis.inverse = static_cast<int>(inverse_modulo(step, period));
+      axis.stride = FastDivisor(stride);
+      axis.common = FastDivisor(common);
+    }
+  }
+  axis.taps = ceil_divide(axis.kernel, period);
+  axis.period = FastDivisor(period);
+  axis.step = transposed ? -step : step;
+  axis.step_size = FastDivisor(step);
+  return axis;
+}
+
+constexpr int64_t kGatherSharedBytes = 48 * 1024;
+// Taps of a channel as they lie in shared memory, at most: a period may end behind the kernel.
+inline int64_t gather_shared_taps(const Geometry& geometry, bool transposed) {
+  const auto taps = [transposed](const Extent& extent) {
+    return extent.kernel + (transposed ? extent.stride - 1 : 0);
+  };
+  return taps(geometry.height) * taps(geometry.width);
+}
+
+// Of a column of results, for threads that own kResultsOfThread of them.
+inline int64_t row_groups(int64_t rows, int64_t spacing) {
+  return ceil_divide(rows, kResultsOfThread * spacing) * spacing;
+}
+
+// Everything but what depends on which kernel is launched.
+inline GatherParameters gather_parameters(const Geometry& geometry, Layout layout, bool transposed) {
+  const auto pitches = [layout](int64_t channels, int64_t height, int64_t width) {
+    const auto number = [](int64_t value) { return static_cast<int>(value); };
+    const int image = number(channels * height * width);
+    return layout == Layout::channels_last
+               ? GatherPitches{image, 1, number(width * channels), number(channels)}
+               : GatherPitches{image, number(height * width), number(width), 1};
+  };
+  const GatherPitches input = pitches(geometry.channels, geometry.height.input, geometry.width.input);
+  const GatherPitches output =
+      pitches(geometry.output_channels(), geometry.height.output, geometry.width.output);
+  const int multiplier = static_cast<int>(geometry.multiplier);
+  GatherParameters parameters = {};
+  parameters.height = gather_axis(geometry.height, transposed);
+  parameters.width = gather_axis(geometry.width, transposed);
+  parameters.source = transposed ? output : input;
+  parameters.result = transposed ? input : output;
+  parameters.channels =
+      FastDivisor(static_cast<int>(transposed ? geometry.channels : geometry.output_channels()));
+  parameters.columns = FastDivisor(parameters.width.result);
+  parameters.rows = FastDivisor(parameters.height.result);
+  parameters.results_of_source = FastDivisor(transposed ? 1 : multiplier);
+  parameters.summed = transposed ? multiplier : 1;
+  parameters.row_step = parameters.height.step * parameters.source.row;
+  parameters.column_step = parameters.width.step * parameters.source.pixel;
+  return parameters;
+}
+
+// Calls launch(images, source, result) for parts of the batch that have fewer than 2**31 units each.
+template <typename T, typename Launch>
+void for_each_part(const T* source, T* result, const GatherParameters& parameters, int64_t batch,
+                   int64_t units_of_image, Launch&& launch) {
+  constexpr int64_t kMostUnits = (int64_t{1} << 31) - (1 << 16);
+  const int64_t most = std::max<int64_t>(kMostUnits / units_of_image, 1);
+  for (int64_t first = 0; first < batch; first += most) {
+    launch(std::min(most, batch - first), source + first * parameters.source.image,
+           result + first * parameters.result.image);
+  }
+}
+
+inline const char* gather_name(bool transposed) {
+  return transposed ? "depthwise_conv2d_input_grad" : "depthwise_conv2d";
+}
+
+// Threads of the small kernels own kResultsOfThread results of a column.
+inline void own_columns(GatherParameters& parameters) {
+  const GatherAxis& height = parameters.height;
+  parameters.spacing = height.step / height.scale;
+  parameters.spacing_size = FastDivisor(std::abs(parameters.spacing));
+  parameters.rows =
+      FastDivisor(static_cast<int>(row_groups(height.result, parameters.spacing_size.divisor())));
+}
+
+template <typename T, int kTaps, int kResults, bool kSums, bool kChannelsLast>
+void launch_gather_small(const T* source, const T* weight, const T* bias, T* result, const Geometry& geometry,
+                         bool transposed, cudaStream_t stream) {
+  GatherParameters parameters =
+      gather_parameters(geometry, kChannelsLast ? Layout::channels_last : Layout::contiguous, transposed);
+  if constexpr (kResults > 1) own_columns(parameters);
+  const int64_t threads_of_image =
+      int64_t{parameters.channels.divisor()} * parameters.columns.divisor() * parameters.rows.divisor();
+  for_each_part(source, result, parameters, geometry.batch, threads_of_image,
+                [&](int64_t images, const T* part_source, T* part_result) {
+                  parameters.count = static_cast<int>(images * threads_of_image);
+                  const unsigned grid = static_cast<unsigned>(ceil_divide(parameters.count, kGatherThreads));
+                  gather_small<T, kTaps, kResults, kSums, kChannelsLast><<<grid, kGatherThreads, 0, stream>>>(
+                      part_source, weight, bias, part_result, parameters);
+                });
+  check_launch(gather_name(transposed));
+}
+
+// Threads of a block, along channels and along groups of results of a channel, and slices of the channels.
+struct GatherBlock {
+  int lanes, rows, slices;
+
+  // `lane_bytes` of shared memory, `lanes_of_image` channels or groups of them, `groups` of all images.
+  GatherBlock(int64_t lane_bytes, int64_t lanes_of_image, int64_t most_lanes, int64_t groups) {
+    const int64_t fitting = std::clamp<int64_t>(kGatherSharedBytes / lane_bytes, 1, most_lanes);
+    slices = static_cast<int>(ceil_divide(lanes_of_image, fitting));
+    lanes = static_cast<int>(ceil_divide<int64_t>(lanes_of_image, slices));
+    rows = static_cast<int>(std::min<int64_t>(ceil_divide<int64_t>(groups, 32) * 32, kGatherThreads / lanes));
+  }
+
+  // The more groups a thread owns, the smaller a part of a block's work is turning the weights; but blocks
+  // must remain for all of a large device.
+  int turns(int64_t groups) const {
+    constexpr int64_t kBlocks = 2048;
+    constexpr int64_t kMostTurns = 8;
+    return static_cast<int>(
+        std::clamp<int64_t>(ceil_divide<int64_t>(groups, rows) * slices / kBlocks, 1, kMostTurns));
+  }
+};
+
+constexpr int64_t kMostGatherChannels = 64;  // of a block
+
+template <typename T, int kTaps, bool kSums>
+void launch_gather_small_channels_last(const T* source, const T* weight, const T* bias, T* result,
+                                       const Geometry& geometry, bool transposed, cudaStream_t stream) {
+  GatherParameters parameters = gather_parameters(geometry, Layout::channels_last, transposed);
+  own_columns(parameters);
+  const int taps = kTaps * kTaps * parameters.summed;
+  parameters.kernel_taps = FastDivisor(taps);
+  const int64_t lane_bytes = int64_t{sizeof(accumulate_t<T>)} * taps;
+  const int64_t groups_of_image = int64_t{parameters.columns.divisor()} * parameters.rows.divisor();
+  const char* name = gather_name(transposed);
+  for_each_part(
+      source, result, parameters, geometry.batch, groups_of_image,
+      [&](int64_t images, const T* part_source, T* part_result) {
+        const int64_t groups = images * groups_of_image;
+        const GatherBlock block(lane_bytes, parameters.channels.divisor(), kMostGatherChannels, groups);
+        parameters.count = static_cast<int>(groups);
+        parameters.slices = FastDivisor(block.slices);
+        parameters.turns = block.turns(groups);
+        const int64_t grid = ceil_divide(groups, int64_t{block.rows} * parameters.turns) * block.slices;
+        gather_small_channels_last<T, kTaps, kSums>
+            <<<grid_of(grid, name), dim3(block.lanes, block.rows),
+               static_cast<size_t>(lane_bytes * block.lanes), stream>>>(part_source, weight, bias,
+                                                                        part_result, parameters);
+      });
+  check_launch(name);
+}
+
+template <typename T, int kCount, int kColumns, bool kChannelsLast>
+void launch_gather_large(const T* source, const T* weight, const T* bias, T* result, const Geometry& geometry,
+                         bool transposed, cudaStream_t stream) {
+  GatherParameters parameters =
+      gather_parameters(geometry, kChannelsLast ? Layout::channels_last : Layout::contiguous, transposed);
+  const GatherAxis& height = parameters.height;
+  const GatherAxis& width = parameters.width;
+  parameters.kernel_taps = FastDivisor(static_cast<int>(geometry.taps()));
+  parameters.kernel_width = FastDivisor(width.kernel);
+  parameters.weight_taps = width.taps * width.period.divisor();
+  const int64_t lane_bytes = static_cast<int64_t>(sizeof(accumulate_t<T>)) * kCount * parameters.weight_taps *
+                             height.taps * height.period.divisor();
+  const int64_t pixels_of_image = int64_t{parameters.columns.divisor()} * parameters.rows.divisor();
+  const char* name = gather_name(transposed);
+  for_each_part(source, result, parameters, geometry.batch, pixels_of_image,
+                [&](int64_t images, const T* part_source, T* part_result) {
+                  const int64_t pixels = images * pixels_of_image;
+                  const GatherBlock block(lane_bytes, parameters.channels.divisor() / kCount,
+                                          kChannelsLast ? kMostGatherChannels / kCount : 1, pixels);
+                  parameters.count = static_cast<int>(pixels);
+                  parameters.slices = FastDivisor(block.slices);
+                  // The weights of one source channel of several are turned again in each turn.
+                  parameters.turns = parameters.summed > 1 ? 1 : block.turns(pixels);
+                  const int64_t grid =
+                      ceil_divide(pixels, int64_t{block.rows} * parameters.turns) * block.slices;
+                  gather_large<T, kCount, kColumns, kChannelsLast>
+                      <<<grid_of(grid, name), dim3(block.lanes, block.rows),
+                         static_cast<size_t>(lane_bytes * block.lanes), stream>>>(part_source, weight, bias,
+                                                                                  part_result, parameters);
+                });
+  check_launch(name);
+}
+
+template <typename T>
+void launch_gather(const T* source, const T* weight, const T* bias, T* result, const Geometry& geometry,
+                   Layout layout, bool transposed, cudaStream_t stream) {
+  const Extent& height = geometry.height;
+  const Extent& width = geometry.width;
+  const bool channels_last = layout == Layout::channels_last;
+  const int64_t rows = transposed ? height.input : height.output;
+  const int64_t results =
+      geometry.batch * rows *
+      (transposed ? geometry.channels * width.input : geometry.output_channels() * width.output);
+  // Below this there are too few threads for more than one result each.
+  constexpr int64_t kManyResults = int64_t{1} << 20;
+  const bool many = results >= kManyResults;
+  const auto launch = [&](auto launcher) {
+    launcher(source, weight, bias, result, geometry, transposed, stream);
+  };
+  const bool has_phases = transposed && (height.stride > 1 || width.stride > 1);
+  const bool is_small =
+      height.kernel == width.kernel && (height.kernel == 3 || height.kernel == 5 || height.kernel == 7);
+  // Results of a thread lie a dilation apart: most of them must lie in the image. The weights of all summed
+  // channels lie in shared memory at once.
+  const int64_t summed_taps = geometry.taps() * (transposed ? geometry.multiplier : 1);
+  const bool shares_sources =
+      !std::is_same_v<T, double> && !has_phases && height.dilation % height.stride == 0 &&
+      row_groups(rows, height.dilation / height.stride) * kResultsOfThread * 3 <= rows * 4 &&
+      summed_taps * int64_t{sizeof(accumulate_t<T>)} <= kGatherSharedBytes;
+  if (is_small && !has_phases &&
+      (many ? shares_sources || (!channels_last && height.kernel <= 5) : height.kernel <= 5)) {
+    const auto with_sums = [&](auto taps, auto sums) {
+      constexpr int kTaps = taps;
+      constexpr bool kSums = sums;
+      if constexpr (!std::is_same_v<T, double>) {
+        if (many && shares_sources) {
+          return launch(channels_last ? launch_gather_small_channels_last<T, kTaps, kSums>
+                                      : launch_gather_small<T, kTaps, kResultsOfThread, kSums, false>);
+        }
+      }
+      if constexpr (kTaps <= 5) {
+        launch(channels_last ? launch_gather_small<T, kTaps, 1, kSums, true>
+                             : launch_gather_small<T, kTaps, 1, kSums, false>);
+      }
+    };
+    const auto with_taps = [&](auto taps) {
+      return transposed && geometry.multiplier > 1 ? with_sums(taps, std::true_type{})
+                                                   : with_sums(taps, std::false_type{});
+    };
+    switch (height.kernel) {
+      case 3:
+        return with_taps(std::integral_constant<int, 3>{});
+      case 5:
+        return with_taps(std::integral_constant<int, 5>{});
+      default:
+        return with_taps(std::integral_constant<int, 7>{});
+    }
+  }
+  // Columns of taps at a time, so that few are missing.
+  const auto launch_large = [&](auto count, auto is_channels_last) {
+    constexpr int kCount = count;
+    constexpr bool kChannelsLast = is_channels_last;
+    const int taps = gather_axis(width, transposed).taps;
+    if (taps <= 3) return launch(launch_gather_large<T, kCount, 3, kChannelsLast>);
+    const bool fives = ceil_divide(taps, 5) * 5 <= ceil_divide(taps, 4) * 4;
+    launch(fives ? launch_gather_large<T, kCount, 5, kChannelsLast>
+                 : launch_gather_large<T, kCount, 4, kChannelsLast>);
+  };
+  constexpr std::integral_constant<int, 1> kOneChannel;
+  if (!channels_last) return launch_large(kOneChannel, std::false_type{});
+  if constexpr (!std::is_same_v<T, double>) {
+    if (can_take_four_channels<T>(geometry, source, result) &&
+        gather_shared_taps(geometry, transposed) * kChannels * int64_t{sizeof(accumulate_t<T>)} <=
+            kGatherSharedBytes) {
+      return launch_large(std::integral_constant<int, kChannels>{}, std::true_type{});
+    }
+  }
+  launch_large(kOneChannel, std::true_type{});
+}
+
+}  // namespace torchgraft::depthwise::cuda

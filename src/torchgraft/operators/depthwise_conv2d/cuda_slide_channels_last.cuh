@@ -1,0 +1,258 @@
+// Forward and input gradient on NHWC images, k = 3, 5, 7, stride 1 and 2: threads slide down the image.
+//
+// A block owns some channels of a stretch of rows (cuda_slide_stream.cuh), a thread kCount channels of
+// kColumns result columns. Each row of sources is read once from shared memory, (kColumns + k - 1) vectors,
+// and added to the sums of every result row that it reaches; these sums, k rows of them, and all weights of
+// the thread's channels stay in registers. The input gradient with stride 1 is the forward pass with the
+// kernel turned around; with stride 2 a step takes one row of sources and ends two rows of results.
+//
+// Instructions a result and channel: k * k multiply-adds, about 2 (k + 3) / 4 for reading and widening, 1 to
+// 2 for copies, stores and bookkeeping: 13 for k = 3, 30 for k = 5, 58 for k = 7. A multiprocessor of an H200
+// moves 17.9 bytes in a clock, 2.2 results in fp32 and 4.5 in half precision, and issues 128 instructions:
+// k = 3 is bound by memory, k = 5 in fp32 too, in half precision by instructions, k = 7 by instructions.
+#pragma once
+
+#include "cuda_slide_channels_last.h"
+#include "cuda_slide_stream.cuh"
+
+namespace torchgraft::depthwise::cuda {
+
+template <int kKernel, int kStride, bool kTransposed>
+struct SlideShape {
+  static constexpr int kCount =
+      kKernel == 3 ? 4 : 2;  // channels of a thread: their weights stay in registers
+  static constexpr int kColumns = kStride == 2 && !kTransposed ? 2 : 4;
+  static constexpr int kThreads = kKernel == 7 ? 128 : kKernel == 5 ? 192 : 256;  // of a block, at most
+  static constexpr int kBlocks = 2;  // resident, of so many threads
+  using Rows = Stencil<kKernel, kStride, kTransposed, kTransposed ? kStride : 1>;
+  using Columns = Stencil<kKernel, kStride, kTransposed, kColumns>;
+  static constexpr int kWarm = (kKernel - 1) / kStride;
+};
+
+template <typename T, typename Shape>
+__global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
+    slide_channels_last(const T* __restrict__ source, const T* __restrict__ weight,
+                        const T* __restrict__ bias, T* __restrict__ result, SlideParameters parameters,
+                        bool flipped) {
+  using Rows = typename Shape::Rows;
+  using Columns = typename Shape::Columns;
+  using Steps = SlideSteps<Shape::kWarm>;
+  constexpr int kKernel = Rows::kKernel;
+  constexpr int kTaps = kKernel * kKernel;
+  constexpr int kCount = Shape::kCount;
+  constexpr int kWarm = Shape::kWarm;
+
+  const SlidePlace place = SlidePlace::make<kCount>(parameters);
+  const int strip = static_cast<int>(threadIdx.y);
+  const int first_strip = place.tile * static_cast<int>(blockDim.y);
+  const int columns = (static_cast<int>(blockDim.y) - 1) * Columns::kStep + Columns::kWindow;
+  const int row_pitch = columns * place.pitch;
+  const int stage_pitch = Rows::kStep * row_pitch;
+  T* shared_weight = shared_memory<T>();
+  T* stages = shared_weight + ceil_divide(kTaps * place.pitch, kVectorElements<T>) * kVectorElements<T>;
+
+  const SlideCopies<T> copies(parameters.source, place, parameters.channels, parameters.piece_bytes, columns,
+                              parameters.source.first_column + first_strip * Columns::kStep);
+  copies.zero_outside(stages, kSlideStages * Rows::kStep, row_pitch);
+  Steps loading(parameters, place.range);
+  Steps steps = loading;
+  const auto copy_step = [&](T* stage) {
+    if (!loading.ended()) {
+#pragma unroll
+      for (int i = 0; i < Rows::kStep; ++i) {
+        copies.copy_row(stage + i * row_pitch, source, loading.image,
+                        (loading.first + loading.step) * Rows::kStep + parameters.source.first_row + i);
+      }
+      loading.advance(parameters);
+    }
+    end_copies();
+  };
+  for (int stage = 0; stage < kSlideStages - 1; ++stage) copy_step(stages + stage * stage_pitch);
+
+  {
+    const T* block_weight = weight + static_cast<int64_t>(place.first_channel) * kTaps;
+    for (int i = place.thread; i < place.channels * kTaps; i += place.threads) {
+      const int channel = i / kTaps;
+      const int tap = i - channel * kTaps;
+      shared_weight[channel * kTaps + (flipped ? kTaps - 1 - tap : tap)] = block_weight[i];
+    }
+  }
+  __syncthreads();
+  const int block_channel = static_cast<int>(threadIdx.x) * kCount;
+  const bool active = block_channel < place.channels;
+  const int channel = place.first_channel + block_channel;
+  float weights[kTaps * kCount];  // [channel][tap]
+#pragma unroll
+  for (int i = 0; i < kTaps; ++i) {
+    float values[kCount];
+    widen<T>(shared_weight + block_channel * kTaps + i * kCount, values);
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) weights[i * kCount + k] = values[k];
+  }
+  float start[kCount] = {};
+  if (bias != nullptr && active) {
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) start[k] = static_cast<float>(bias[channel + k]);
+  }
+
+  const int result_x = parameters.result.first_column + (first_strip + strip) * Columns::kPatch;
+  const int result_row_elements = parameters.result.width * parameters.channels;
+  // Of the unit that ends in this step (0) and those after it.
+  float sums[kWarm + 1][Rows::kPatch][Columns::kPatch][kCount];
+#pragma unroll
+  for (int ahead = 0; ahead <= kWarm; ++ahead) {
+#pragma unroll
+    for (int row = 0; row < Rows::kPatch; ++row) {
+#pragma unroll
+      for (int column = 0; column < Columns::kPatch; ++column) {
+#pragma unroll
+        for (int k = 0; k < kCount; ++k) sums[ahead][row][column][k] = start[k];
+      }
+    }
+  }
+
+  int stage = 0;
+  int free_stage = kSlideStages - 1;
+#pragma unroll 1
+  while (!steps.ended()) {
+    wait_for_copies<kSlideStages - 2>();
+    __syncthreads();
+    copy_step(stages + free_stage * stage_pitch);
+
+    const int source_y = (steps.first + steps.step) * Rows::kStep + parameters.source.first_row;
+    const T* rows = stages + stage * stage_pitch + strip * Columns::kStep * place.pitch + block_channel;
+#pragma unroll
+    for (int i = 0; i < Rows::kStep; ++i) {
+      if (source_y + i < 0 || source_y + i >= parameters.source.height) continue;
+      float window[Columns::kWindow][kCount];
+#pragma unroll
+      for (int j = 0; j < Columns::kWindow; ++j) widen<T>(rows + i * row_pitch + j * place.pitch, window[j]);
+#pragma unroll
+      for (int ahead = 0; ahead <= kWarm; ++ahead) {
+        if (!steps.holds(ahead)) continue;
+#pragma unroll
+        for (int row = 0; row < Rows::kPatch; ++row) {
+          const int tap_row = Rows::tap(row, (kWarm - ahead) * Rows::kStep + i);
+          if (tap_row < 0 || tap_row >= kKernel) continue;
+#pragma unroll
+          for (int j = 0; j < Columns::kWindow; ++j) {
+#pragma unroll
+            for (int column = 0; column < Columns::kPatch; ++column) {
+              const int tap = Columns::tap(column, j);
+              if (tap < 0 || tap >= kKernel) continue;
+#pragma unroll
+              for (int k = 0; k < kCount; ++k) {
+                sums[ahead][row][column][k] += weights[k * kTaps + tap_row * kKernel + tap] * window[j][k];
+              }
+            }
+          }
+        }
+      }
+    }
+
+    if (steps.step >= kWarm && active) {
+      const int unit = steps.first + steps.step - kWarm;
+#pragma unroll
+      for (int row = 0; row < Rows::kPatch; ++row) {
+        const int y = unit * Rows::kPatch + parameters.result.first_row + row;
+        if (y < 0 || y >= parameters.result.height) continue;
+        T* result_row =
+            result +
+            (static_cast<int64_t>(steps.image) * parameters.result.height + y) * result_row_elements +
+            channel;
+#pragma unroll
+        for (int column = 0; column < Columns::kPatch; ++column) {
+          const int x = result_x + column;
+          if (x < 0 || x >= parameters.result.width) continue;
+          narrow<T>(result_row + x * parameters.channels, sums[0][row][column]);
+        }
+      }
+    }
+#pragma unroll
+    for (int ahead = 0; ahead <= kWarm; ++ahead) {
+#pragma unroll
+      for (int row = 0; row < Rows::kPatch; ++row) {
+#pragma unroll
+        for (int column = 0; column < Columns::kPatch; ++column) {
+#pragma unroll
+          for (int k = 0; k < kCount; ++k) {
+            sums[ahead][row][column][k] = ahead < kWarm ? sums[ahead + 1][row][column][k] : start[k];
+          }
+        }
+      }
+    }
+    stage = stage + 1 == kSlideStages ? 0 : stage + 1;
+    free_stage = free_stage + 1 == kSlideStages ? 0 : free_stage + 1;
+    steps.advance(parameters);
+  }
+}
+
+template <typename Shape>
+SlideTile slide_tile(int64_t channels, int result_columns, int padding, int element_bytes, int piece_bytes) {
+  using Rows = typename Shape::Rows;
+  using Columns = typename Shape::Columns;
+  const int group_bytes = Shape::kCount * element_bytes;
+  return choose_slide_tile(
+      static_cast<int>(channels / Shape::kCount), std::max(1, piece_bytes / group_bytes),
+      Columns::patches(result_columns, padding), Shape::kThreads, group_bytes,
+      Columns::kWindow - Columns::kStep, Columns::kStep, [&](int strips) {
+        const int pixels = Rows::kStep * ((strips - 1) * Columns::kStep + Columns::kWindow);
+        return (Rows::kKernel * Rows::kKernel + kSlideStages * pixels) * int64_t{group_bytes} + 16;
+      });
+}
+
+template <typename T, typename Shape>
+void launch_slide_shape(const T* source, const T* weight, const T* bias, T* result, const Geometry& geometry,
+                        bool transposed, cudaStream_t stream) {
+  using Rows = typename Shape::Rows;
+  using Columns = typename Shape::Columns;
+  const Extent& height = geometry.height;
+  const Extent& width = geometry.width;
+  // The input gradient of stride 1 is the forward pass with the kernel turned around.
+  const bool flipped = transposed && !Rows::kTransposed;
+  const int padding_y = static_cast<int>(flipped ? height.kernel - 1 - height.padding : height.padding);
+  const int padding_x = static_cast<int>(flipped ? width.kernel - 1 - width.padding : width.padding);
+  const SlideImage input = {static_cast<int>(height.input), static_cast<int>(width.input), 0, 0};
+  const SlideImage output = {static_cast<int>(height.output), static_cast<int>(width.output), 0, 0};
+  SlideImage source_image = transposed ? output : input;
+  SlideImage result_image = transposed ? input : output;
+  source_image.first_row = Rows::first_source(padding_y);
+  source_image.first_column = Columns::first_source(padding_x);
+  result_image.first_row = Rows::first_result(padding_y);
+  result_image.first_column = Columns::first_result(padding_x);
+
+  const int piece = slide_piece(geometry.channels, sizeof(T), common_alignment(source, result));
+  const SlideTile tile =
+      slide_tile<Shape>(geometry.channels, result_image.width, padding_x, sizeof(T), piece);
+  const int image_units = Rows::patches(result_image.height, padding_y);
+  const int units = static_cast<int>(geometry.batch * image_units);
+  const int resident =
+      resident_blocks(tile.lanes * tile.strips, tile.shared_bytes, Shape::kThreads * Shape::kBlocks);
+  const int64_t blocks_of_range = int64_t{tile.slices} * tile.tiles;
+  const int ranges = static_cast<int>(std::clamp<int64_t>(resident / blocks_of_range, 1, units));
+  const SlideParameters parameters = {source_image,
+                                      result_image,
+                                      static_cast<int>(geometry.channels),
+                                      piece,
+                                      tile.slices,
+                                      tile.tiles,
+                                      ranges,
+                                      FastDivisor(image_units),
+                                      units};
+  const char* name = transposed ? "depthwise_conv2d_input_grad" : "depthwise_conv2d";
+  slide_channels_last<T, Shape>
+      <<<grid_of(blocks_of_range * ranges, name), dim3(tile.lanes, tile.strips),
+         static_cast<size_t>(tile.shared_bytes), stream>>>(source, weight, bias, result, parameters, flipped);
+  check_launch(name);
+}
+
+template <typename T, bool kTransposed>
+void launch_slide_channels_last(const T* source, const T* weight, const T* bias, T* result,
+                                const Geometry& geometry, cudaStream_t stream) {
+  with_small_kernel(geometry, [&](auto kernel, auto stride) {
+    using Shape = SlideShape<kernel, stride, kTransposed && stride != 1>;
+    launch_slide_shape<T, Shape>(source, weight, bias, result, geometry, kTransposed, stream);
+  });
+}
+
+}  // namespace torchgraft::depthwise::cuda

@@ -1,0 +1,17 @@
+// Forward and input gradient on NHWC images by kernels of 3, 5 and 7 that slide down the image; see
+// cuda_slide_channels_last.cuh.
+#pragma once
+
+#include "cuda_kernels.cuh"
+
+namespace torchgraft::depthwise::cuda {
+
+// `alignment`: the greatest power of two, at most 16, that the pointers to both images are multiples of.
+bool serves_slide_channels_last(const Geometry& geometry, int element_bytes, int alignment);
+
+// kTransposed: the input gradient. bias may be null.
+template <typename T, bool kTransposed>
+void launch_slide_channels_last(const T* source, const T* weight, const T* bias, T* result,
+                                const Geometry& geometry, cudaStream_t stream);
+
+}  // namespace torchgraft::depthwise::cuda

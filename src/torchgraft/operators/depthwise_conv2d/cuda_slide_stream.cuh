@@ -1,0 +1,322 @@
+// What the sliding kernels on NHWC images share (cuda_slide_channels_last.cuh, cuda_slide_weight_grad.cuh):
+// how a block owns channels, columns and a stretch of rows, and how rows reach shared memory ahead of their
+// use.
+//
+// Lanes lie along channels; strips of a few columns each are the other direction of a block. The rows of all
+// images are one sequence of units (rows of results, for a transposed stride of two pairs of them), cut into
+// as many equal ranges as blocks are resident at once, wherever that falls, so that every block takes equally
+// long and there is one wave. Where a range enters an image it takes a few steps before the first result.
+//
+// A step brings kStep rows of sources into one of kStages buffers in shared memory, copied asynchronously
+// (compute capability 8.0 on; before, through registers) kStages - 1 steps ahead, in the widest pieces that
+// channels and addresses allow. Columns outside the image are zeroed once, for no copy ever touches them;
+// rows outside are neither copied nor computed.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "cuda_stencil.cuh"
+
+namespace torchgraft::depthwise::cuda {
+
+constexpr int kSlideStages = 3;
+constexpr int64_t kSlideSharedBytes = 48 << 10;  // what every device grants without being asked
+
+// One image as a source of rows: of the sources, or in the weight gradient also of the output gradient.
+struct SlideImage {
+  int height, width;
+  int first_row, first_column;  // of unit 0 and strip 0
+};
+
+struct SlideParameters {
+  SlideImage source, result;
+  int channels;
+  int piece_bytes;    // of an asynchronous copy
+  int slices, tiles;  // of the channels, of the columns; blockIdx.x counts slices fastest
+  int ranges;         // of the units
+  FastDivisor image_units;
+  int units;  // of all images
+};
+
+// Four (two, one) neighbouring channels, in fp32.
+template <typename T, int kCount>
+__device__ __forceinline__ void widen(const T* pointer, float (&values)[kCount]) {
+  const Vector<T, kCount> vector = *reinterpret_cast<const Vector<T, kCount>*>(pointer);
+  if constexpr (std::is_same_v<T, BFloat16> && kCount % 2 == 0) {
+    // A bfloat16 is the upper half of a float.
+    unsigned words[kCount / 2];
+    memcpy(words, &vector, sizeof(words));
+#pragma unroll
+    for (int i = 0; i < kCount / 2; ++i) {
+      values[2 * i] = __uint_as_float(words[i] << 16);
+      values[2 * i + 1] = __uint_as_float(words[i] & 0xffff0000u);
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) values[i] = static_cast<float>(vector[i]);
+  }
+}
+
+// Rounds two values in one instruction where there is one.
+template <typename T, int kCount>
+__device__ __forceinline__ void narrow(T* pointer, const float (&values)[kCount]) {
+  if constexpr (!std::is_same_v<T, float> && kCount % 2 == 0) {
+    Vector<unsigned, kCount / 2> vector;
+#pragma unroll
+    for (int i = 0; i < kCount / 2; ++i) {
+      if constexpr (std::is_same_v<T, BFloat16>) {
+        const __nv_bfloat162 pair = __floats2bfloat162_rn(values[2 * i], values[2 * i + 1]);
+        memcpy(&vector[i], &pair, sizeof(pair));
+      } else {
+        const __half2 pair = __floats2half2_rn(values[2 * i], values[2 * i + 1]);
+        memcpy(&vector[i], &pair, sizeof(pair));
+      }
+    }
+    *reinterpret_cast<Vector<unsigned, kCount / 2>*>(pointer) = vector;
+  } else {
+    Vector<T, kCount> vector;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) vector[i] = static_cast<T>(values[i]);
+    *reinterpret_cast<Vector<T, kCount>*>(pointer) = vector;
+  }
+}
+
+template <int kBytes>
+__device__ __forceinline__ void copy_ahead(void* shared, const void* global) {
+#if __CUDA_ARCH__ >= 800
+  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+  if constexpr (kBytes == 16) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(global) : "memory");
+  } else {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(address), "l"(global), "n"(kBytes)
+                 : "memory");
+  }
+#else
+  using Piece = Vector<unsigned, kBytes / 4>;
+  *static_cast<Piece*>(shared) = *static_cast<const Piece*>(global);
+#endif
+}
+
+// Ends a group of copies, so that they can be waited for.
+__device__ __forceinline__ void end_copies() {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+
+// Waits for this thread's copies but for the latest `kGroups` groups.
+template <int kGroups>
+__device__ __forceinline__ void wait_for_copies() {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.wait_group %0;" ::"n"(kGroups) : "memory");
+#endif
+}
+
+// Calls take(0), take(1), ... take(kPhases - 1), with constants, as long as `more` says so.
+template <int kPhases, int kPhase = 0, typename More, typename Take>
+__device__ __forceinline__ void with_phases(More&& more, Take&& take) {
+  if constexpr (kPhase < kPhases) {
+    if (!more()) return;
+    take(std::integral_constant<int, kPhase>{});
+    with_phases<kPhases, kPhase + 1>(more, take);
+  }
+}
+
+// A block's place in the channels and columns.
+struct SlidePlace {
+  int range, tile;
+  int first_channel, channels;  // of the block
+  int pitch;                    // of a pixel in shared memory, in elements
+  int thread, threads;
+
+  template <int kCount>
+  static __device__ SlidePlace make(const SlideParameters& parameters) {
+    SlidePlace place;
+    unsigned rest = blockIdx.x;
+    const int slice = static_cast<int>(rest % static_cast<unsigned>(parameters.slices));
+    rest /= static_cast<unsigned>(parameters.slices);
+    place.tile = static_cast<int>(rest % static_cast<unsigned>(parameters.tiles));
+    place.range = static_cast<int>(rest / static_cast<unsigned>(parameters.tiles));
+    place.pitch = static_cast<int>(blockDim.x) * kCount;
+    place.first_channel = slice * place.pitch;
+    place.channels = min(place.pitch, parameters.channels - place.first_channel);
+    place.thread = static_cast<int>(threadIdx.y * blockDim.x + threadIdx.x);
+    place.threads = static_cast<int>(blockDim.x * blockDim.y);
+    return place;
+  }
+};
+
+// Where in the sequence of steps a block is: in the steps of one image's share of its range. kWarm steps pass
+// before the first unit ends.
+template <int kWarm>
+struct SlideSteps {
+  int next_unit, last_unit;  // of the range that are still to come
+  int image, first, count;   // units of this image's share
+  int step, steps;
+
+  __device__ SlideSteps(const SlideParameters& parameters, int range) {
+    const auto bound = [&](int index) {
+      return static_cast<int>(static_cast<int64_t>(parameters.units) * index / parameters.ranges);
+    };
+    next_unit = bound(range);
+    last_unit = bound(range + 1);
+    enter_image(parameters);
+  }
+  __device__ void enter_image(const SlideParameters& parameters) {
+    const int units = parameters.image_units.divisor();
+    image = parameters.image_units.divide(next_unit);
+    first = next_unit - image * units;
+    count = min(units - first, last_unit - next_unit);
+    next_unit += count;
+    step = 0;
+    steps = count > 0 ? count + kWarm : 0;
+  }
+  __device__ bool ended() const { return step >= steps; }
+  __device__ void advance(const SlideParameters& parameters) {
+    if (++step == steps && next_unit < last_unit) enter_image(parameters);
+  }
+  // Whether unit `ahead` after the one that ends in this step belongs to the share.
+  __device__ bool holds(int ahead) const {
+    return static_cast<unsigned>(step - kWarm + ahead) < static_cast<unsigned>(count);
+  }
+};
+
+// A thread's part in copying rows of one image, `columns` of a tile: a piece of some channels in every
+// `step`-th column.
+template <typename T>
+class SlideCopies {
+ public:
+  __device__ SlideCopies(const SlideImage& image, const SlidePlace& place, int channels, int piece_bytes,
+                         int columns, int first_column)
+      : image_(image), piece_bytes_(piece_bytes), columns_(columns), pitch_(place.pitch) {
+    const int piece = piece_bytes / static_cast<int>(sizeof(T));
+    const int pieces = place.pitch / piece;
+    step_ = place.threads / pieces;
+    const int channel = place.thread % pieces * piece;
+    column_ = place.thread / pieces;
+    if (column_ >= step_ || channel >= place.channels) column_ = columns;
+    first_column_ = first_column;
+    channel_ = channel;
+    row_elements_ = image.width * channels;
+    channels_ = channels;
+    source_channel_ = place.first_channel + channel;
+  }
+
+  // In every buffer: `rows` rows that lie `row_stride` elements apart.
+  __device__ void zero_outside(T* rows_begin, int rows, int row_stride) const {
+    for (int column = column_; column < columns_; column += step_) {
+      const int x = first_column_ + column;
+      if (x >= 0 && x < image_.width) continue;
+      for (int row = 0; row < rows; ++row) {
+        unsigned* piece =
+            reinterpret_cast<unsigned*>(rows_begin + row * row_stride + column * pitch_ + channel_);
+        for (int i = 0; i < piece_bytes_ / 4; ++i) piece[i] = 0;
+      }
+    }
+  }
+
+  __device__ void copy_row(T* shared_row, const T* source, int image, int row) const {
+    if (row < 0 || row >= image_.height) return;
+    const T* source_row =
+        source + (static_cast<int64_t>(image) * image_.height + row) * row_elements_ + source_channel_;
+    switch (piece_bytes_) {
+      case 16:
+        return copy_pieces<16>(shared_row, source_row);
+      case 8:
+        return copy_pieces<8>(shared_row, source_row);
+      default:
+        return copy_pieces<4>(shared_row, source_row);
+    }
+  }
+
+ private:
+  template <int kBytes>
+  __device__ void copy_pieces(T* shared_row, const T* source_row) const {
+#pragma unroll 4
+    for (int column = column_; column < columns_; column += step_) {
+      const int x = first_column_ + column;
+      if (x >= 0 && x < image_.width) {
+        copy_ahead<kBytes>(shared_row + column * pitch_ + channel_, source_row + x * channels_);
+      }
+    }
+  }
+
+  SlideImage image_;
+  int piece_bytes_, columns_, pitch_;
+  int step_, column_, first_column_;
+  int channel_, source_channel_, channels_;
+  int row_elements_;
+};
+
+struct SlideTile {
+  int lanes, strips;  // of a block
+  int slices, tiles;
+  int64_t shared_bytes;
+};
+
+// How `groups` of channels, whole `granule`s of them, and `strips` of columns are cut into blocks of at most
+// `most_threads`. `bytes(strips)` is the shared memory that a lane of so many strips takes.
+template <typename Bytes>
+SlideTile choose_slide_tile(int groups, int granule, int strips, int most_threads, int group_bytes, int halo,
+                            int strip_columns, Bytes&& bytes) {
+  SlideTile best = {};
+  double best_cost = 0;
+  constexpr int kMostTiles = 12;
+  const int fewest = ceil_divide(strips, most_threads / granule);
+  for (int tiles = fewest; tiles <= std::min(strips, fewest + kMostTiles); ++tiles) {
+    const int strips_of_block = ceil_divide(strips, tiles);
+    const int64_t lane_bytes = bytes(strips_of_block);
+    int lanes = static_cast<int>(
+        std::min({int64_t{groups}, int64_t{most_threads / strips_of_block}, kSlideSharedBytes / lane_bytes}));
+    lanes = lanes / granule * granule;
+    if (lanes == 0) continue;
+    const int slices = ceil_divide(groups, lanes);
+    lanes = ceil_divide(ceil_divide(groups, slices), granule) * granule;
+    const int all_tiles = ceil_divide(strips, strips_of_block);
+    // Threads in all, lanes that lie idle included; columns read twice; and sectors of memory in part.
+    double cost = static_cast<double>(slices) * all_tiles * ceil_divide(lanes * strips_of_block, 32);
+    cost *= 1 + 0.5 * halo / (strips_of_block * strip_columns);
+    const int bytes_of_pixel = lanes * group_bytes;
+    if (lanes < groups && bytes_of_pixel < 128) cost *= 1.0 + (128 - bytes_of_pixel) / 256.0;
+    if (best.lanes == 0 || cost < best_cost) {
+      best = {lanes, strips_of_block, slices, all_tiles, lanes * lane_bytes};
+      best_cost = cost;
+    }
+  }
+  return best;
+}
+
+// The widest piece, of 16, 8 and 4 bytes, in which every pixel of images so aligned can be copied; 0: none.
+inline int slide_piece(int64_t channels, int element_bytes, int alignment) {
+  for (const int piece : {16, 8, 4}) {
+    if (alignment % piece == 0 && channels * element_bytes % piece == 0) return piece;
+  }
+  return 0;
+}
+
+// As many blocks as are resident at once on the current device.
+inline int resident_blocks(int threads, int64_t shared_bytes, int most_threads_resident) {
+  int device = 0, processors = 0, shared = 0;
+  cudaGetDevice(&device);
+  cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
+  cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device);
+  constexpr int kReservedBytes = 1024;
+  constexpr int kMostBlocks = 16;
+  const int64_t blocks =
+      std::min({int64_t{kMostBlocks}, int64_t{most_threads_resident / (ceil_divide(threads, 32) * 32)},
+                shared / (shared_bytes + kReservedBytes)});
+  return processors * static_cast<int>(std::max<int64_t>(blocks, 1));
+}
+
+// The greatest power of two, at most 16, that every pointer is a multiple of.
+template <typename... Pointers>
+int common_alignment(const Pointers*... pointers) {
+  const uintptr_t bits = (uintptr_t{16} | ... | reinterpret_cast<uintptr_t>(pointers));
+  return static_cast<int>(bits & (~bits + 1));
+}
+
+}  // namespace torchgraft::depthwise::cuda

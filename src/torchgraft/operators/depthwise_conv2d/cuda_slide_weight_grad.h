@@ -1,0 +1,17 @@
+// Weight gradient on NHWC images for kernels of 3, 5 and 7 by kernels that slide down the image; see
+// cuda_slide_weight_grad.cuh.
+#pragma once
+
+#include "cuda_kernels.cuh"
+
+namespace torchgraft::depthwise::cuda {
+
+// `alignment`: the greatest power of two, at most 16, that the pointers to both images are multiples of.
+bool serves_slide_weight_grad(const Geometry& geometry, int element_bytes, int alignment);
+
+// Both passes. `workspace`: weight_grad_workspace elements.
+template <typename T>
+void launch_slide_weight_grad(const T* output_grad, const T* input, T* weight_grad, float* workspace,
+                              const Geometry& geometry, cudaStream_t stream);
+
+}  // namespace torchgraft::depthwise::cuda

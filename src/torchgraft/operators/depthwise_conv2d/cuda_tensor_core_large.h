@@ -1,0 +1,19 @@
+// Forward and input gradient of large kernels of halves on tensor cores, NCHW planes, stride and dilation 1:
+// cuda_tensor_core_large.cu.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "geometry.h"
+
+namespace torchgraft::depthwise::cuda {
+
+// Whether launch_tensor_core_large takes this geometry; the device must have tensor cores for both halves.
+bool serves_tensor_core_large(const Geometry& geometry, bool transposed);
+
+// T is Half or BFloat16; bias may be null. Transposed: the input gradient.
+template <typename T>
+void launch_tensor_core_large(const T* source, const T* weight, const T* bias, T* result,
+                              const Geometry& geometry, bool transposed, cudaStream_t stream);
+
+}  // namespace torchgraft::depthwise::cuda
