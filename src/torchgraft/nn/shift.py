@@ -101,5 +101,5 @@ class _PublishedRule(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
         x_grad, y_grad = grads
-        mean = y_grad / ctx.batch
+        mean = y_grad / max(ctx.batch, 1)
         return torch.zeros_like(x_grad), torch.where(mean == 0, _STEP_FROM_ZERO, mean.sign() * _STEP), None

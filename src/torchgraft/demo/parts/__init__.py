@@ -2,6 +2,7 @@
 
 from torchgraft.demo.experiment import Experiment
 from torchgraft.demo.parts.convnext import CONVNEXT
+from torchgraft.demo.parts.shifts import SHIFTS
 
-PARTS: tuple[Experiment, ...] = (CONVNEXT,)
+PARTS: tuple[Experiment, ...] = (CONVNEXT, SHIFTS)
 """In the order in which they are shown."""
