@@ -25,14 +25,22 @@ def mistakes():
 
 
 @pytest.fixture(scope="module")
+def watched_mistakes():
+    """The same where races are seen."""
+    library = emulate.build([emulate.HERE / "mistakes"], sanitizer="races", workers=2)
+    torch.ops.load_library(library / "torchgraft_cpu.so")
+    return torch.ops.watched_mistakes
+
+
+@pytest.fixture(scope="module")
 def kernels():
     """The directory of the library of all operators."""
     return emulate.build(emulate.find_folders(), workers=2)
 
 
-@pytest.mark.parametrize("order", [0, 1])
-def test_kernels_of_every_operator_hold_in_any_order_of_threads(kernels, order):
-    options = ["--property", "value", "--property", "sizes", "--quick", "--workers", "2"]
+@pytest.mark.parametrize(("name", "order"), [("value", 0), ("sizes", 1)])
+def test_kernels_of_every_operator_hold(kernels, name, order):
+    options = ["--property", name, "--quick", "--workers", "2"]
     done = subprocess.run(
         emulate.check_command(emulate.find_folders(), options),
         env={**os.environ, **emulate.environment(kernels, order=order)},
@@ -48,16 +56,24 @@ def test_an_operator_without_kernels_is_refused():
         emulate.find_folders(["nothing"])
 
 
-@pytest.mark.parametrize("order", [0, 1, 2])
-def test_kernels_without_a_mistake_are_right(mistakes, monkeypatch, order):
-    monkeypatch.setenv("TORCHGRAFT_EMULATION_ORDER", str(order))
-    blocks = NUMBERS.view(2, 64)
-    assert torch.equal(mistakes.sum(NUMBERS), blocks.sum(1, keepdim=True).expand(2, 64).reshape(-1))
-    warps = NUMBERS.view(4, 32)
-    assert torch.equal(mistakes.shuffle(NUMBERS), warps.sum(1, keepdim=True).expand(4, 32).reshape(-1))
-    assert torch.equal(mistakes.copy(NUMBERS), NUMBERS.view(-1, 2).flip(1).reshape(-1))
+def check_kernels_without_a_mistake(kernels):
+    def of_each(parts, width):
+        return parts.sum(1, keepdim=True).expand(-1, width).reshape(-1)
+
+    assert torch.equal(kernels.sum(NUMBERS), of_each(NUMBERS.view(2, 64), 64))
+    assert torch.equal(kernels.shuffle(NUMBERS), of_each(NUMBERS.view(4, 32), 32))
+    assert torch.equal(kernels.reverse(NUMBERS), NUMBERS.view(4, 32).flip(1).reshape(-1))
+    assert torch.equal(kernels.write(NUMBERS), NUMBERS)
+    assert torch.equal(kernels.copy(NUMBERS), NUMBERS.view(-1, 2).flip(1).reshape(-1))
     lanes = torch.arange(32)
-    assert torch.equal(mistakes.matrix(NUMBERS)[:32], (lanes // 4 * 8 + lanes % 4 * 2).float())
+    assert torch.equal(kernels.matrix(NUMBERS)[:32], (lanes // 4 * 8 + lanes % 4 * 2).float())
+
+
+@pytest.mark.parametrize("order", [0, 1, 2])
+def test_kernels_without_a_mistake_are_right(mistakes, watched_mistakes, monkeypatch, order):
+    monkeypatch.setenv("TORCHGRAFT_EMULATION_ORDER", str(order))
+    check_kernels_without_a_mistake(mistakes)
+    check_kernels_without_a_mistake(watched_mistakes)
 
 
 @pytest.mark.parametrize(
@@ -66,7 +82,7 @@ def test_kernels_without_a_mistake_are_right(mistakes, monkeypatch, order):
         ("barrier_in_branch", r"sum_kernel<kMistake> .*wait for each other in vain: 32 at __syncthreads, 32 have"),
         ("early_return", "in vain: 63 at __syncthreads, 1 have returned"),
         ("overrun", "a write beside shared memory, 0 bytes behind an array of 256"),
-        ("shuffle_of_half_a_warp", "16 at __shfl_xor_sync of lanes 0xffffffff"),
+        ("shuffle_of_half_a_warp", "32 at __shfl_xor_sync of lanes 0xffffffff, 32 at __syncwarp"),
         ("matrix_off_its_boundary", "an access of 16 bytes of shared memory off their boundary"),
         ("matrix_outside", "an access beside shared memory: 16 bytes"),
         ("too_much_shared_memory", "mistakes did not launch: invalid argument"),
@@ -82,3 +98,21 @@ def test_a_mistake_is_an_error_that_names_it(mistakes, mistake, says):
 @pytest.mark.parametrize("mistake", ["no_barrier", "unwritten", "copy_not_waited_for"])
 def test_memory_that_nobody_has_written_is_no_number(mistakes, mistake):
     assert getattr(mistakes, mistake)(NUMBERS).isnan().any()
+
+
+@pytest.mark.parametrize("order", [0, 1])
+@pytest.mark.parametrize(
+    ("mistake", "says"),
+    [
+        (
+            "no_barrier",
+            r"a race in shared memory: thread \d+ (read|wrote) at mistakes.cu:\d+, thread \d+ (read|write)s at",
+        ),
+        ("vote_for_a_barrier", r"a race in shared memory: thread \d+ wrote at mistakes.cu:\d+, thread \d+ reads at"),
+        ("blocks_write_over_each_other", r"a race in device memory: thread \d+ of another block wrote at"),
+    ],
+)
+def test_a_race_is_an_error_that_names_both_lines(watched_mistakes, monkeypatch, mistake, says, order):
+    monkeypatch.setenv("TORCHGRAFT_EMULATION_ORDER", str(order))
+    with pytest.raises(RuntimeError, match=says):
+        getattr(watched_mistakes, mistake)(NUMBERS)

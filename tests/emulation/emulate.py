@@ -42,6 +42,13 @@ def build(folders: Sequence[Path], *, architecture: int = 90, sanitizer: str = "
 
     What did not change since the last time is not compiled again.
 
+    Args:
+        folders: of `.cu` files and what they include.
+        architecture: the compute capability that kernels are compiled for, as 75 or 90.
+        sanitizer: 'address' adds AddressSanitizer and UndefinedBehaviorSanitizer; 'races' makes accesses of memory by
+            several threads errors where no barrier orders them.
+        workers: how many compilers run at a time.
+
     Raises:
         subprocess.CalledProcessError: it does not build; the compiler has said why.
     """
@@ -55,15 +62,16 @@ def build(folders: Sequence[Path], *, architecture: int = 90, sanitizer: str = "
         sources = [path for folder in folders for path in translate_tree(folder, translated / folder.name)]
         output = work / "+".join(folder.name for folder in folders)
         options = {
-            "CMAKE_BUILD_TYPE": "Debug",
+            "CMAKE_BUILD_TYPE": "Debug" if sanitizer else "Release",
             "CMAKE_LIBRARY_OUTPUT_DIRECTORY": str(output),
             "CMAKE_MAKE_PROGRAM": _tool("ninja"),
             "Python_EXECUTABLE": sys.executable,
-            "TORCHGRAFT_SANITIZER": sanitizer,
+            "TORCHGRAFT_SANITIZER": "address" if sanitizer == "address" else "",
             "TRANSLATED": str(translated),
             "SOURCES": ";".join(map(str, sources)),
             "ARCHITECTURE": str(architecture * 10),
             "ARITHMETIC": ";".join(_arithmetic()),
+            "RACES": "ON" if sanitizer == "races" else "OFF",
         }
         defined = [f"-D{name}={value}" for name, value in options.items()]
         cmake = _tool("cmake")
@@ -133,7 +141,7 @@ def main() -> int:
     parser.add_argument("--architecture", type=int, default=90, help="Compute capability: 75, 80, 90.")
     parser.add_argument("--order", type=int, default=0, help="Seed of the order in which threads run; 0: in order.")
     parser.add_argument("--multiprocessors", type=int, help="Of the device that is emulated.")
-    parser.add_argument("--sanitize", action="store_true", help="Under AddressSanitizer and the one of behaviour.")
+    parser.add_argument("--sanitize", choices=("address", "races"), help="What to watch accesses of memory for.")
     parser.add_argument("--workers", type=int, help="Compilers at a time.")
     parser.add_argument("--run", action="store_true", help="What stands behind `--` is a command of its own.")
     given = parser.parse_args(arguments)
@@ -145,11 +153,11 @@ def main() -> int:
     library = build(
         folders,
         architecture=given.architecture,
-        sanitizer="address" if given.sanitize else "",
+        sanitizer=given.sanitize or "",
         workers=given.workers,
     )
     variables = {**os.environ, **environment(library, order=given.order, multiprocessors=given.multiprocessors)}
-    if given.sanitize:
+    if given.sanitize == "address":
         variables |= _sanitizer_variables()
     command = rest if given.run else check_command(folders, rest)
     return subprocess.run(command, check=False, env=variables).returncode

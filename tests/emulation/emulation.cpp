@@ -21,6 +21,8 @@
 #include <stdexcept>
 #include <vector>
 
+#include "races.h"
+
 #ifdef __SANITIZE_ADDRESS__
 #include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
@@ -132,6 +134,7 @@ struct Copy {
   const void* global;
   int bytes;
   int source_bytes;
+  const void* place;
 };
 
 struct Block;
@@ -144,6 +147,7 @@ struct Fibre {
   char* stack = nullptr;
   uint3 thread = {};
   int lane = 0;
+  unsigned rank = 0;  // of the block
   Block* block = nullptr;
   Warp* warp = nullptr;
   State state = State::ready;
@@ -156,10 +160,11 @@ struct Fibre {
 
 struct Warp {
   std::vector<Fibre*> lanes;
-  std::vector<std::unique_ptr<Meeting>> all;
+  std::vector<Meeting*> all;
   std::vector<Meeting*> open;
   std::vector<Meeting*> unused;
   unsigned finished = 0;
+  uint32_t epoch = 1;
 };
 
 struct Array {
@@ -178,6 +183,7 @@ struct Block {
   std::vector<Block*>* cluster = nullptr;
   unsigned char* arena = nullptr;
   std::vector<Array> arrays;  // of shared memory; the first is the dynamic one
+  uint32_t epoch = 0;         // no other block has had the same
   size_t end = 0;             // of what is in use of the arena
   std::vector<Fibre*> fibres;
   std::vector<Warp> warps;
@@ -196,6 +202,19 @@ struct Crossing {
 
 struct Machine {
   std::mutex mutex;
+  uint32_t epochs = 0;
+  uint32_t grid_epochs = 0;
+  // In one place, so that they are known from other memory.
+  static constexpr size_t kMostMeetings = 1 << 18;
+  Meeting* meetings = nullptr;
+  size_t made_meetings = 0;
+
+  Meeting* make_meeting() {
+    if (meetings == nullptr) meetings = static_cast<Meeting*>(map_memory(kMostMeetings * sizeof(Meeting)));
+    if (made_meetings == kMostMeetings) fail("too many meetings of warps");
+    return new (meetings + made_meetings++) Meeting;
+  }
+
   std::vector<Stack> stacks;
   std::vector<unsigned char*> arenas;
   std::map<const void*, int> allowed_shared;
@@ -237,6 +256,7 @@ Fibre& running() { return *machine().running; }
 
 // From the fibre that runs to the scheduler; returns when it is chosen again.
 void leave_fibre(bool for_good) {
+  settle_write();
   Machine& m = machine();
   Fibre& fibre = *m.running;
 #ifdef __SANITIZE_ADDRESS__
@@ -256,6 +276,17 @@ void enter_fibre(Fibre& fibre) {
   m.running = &fibre;
   threadIdx = fibre.thread;
   blockIdx = fibre.block->index;
+  watched.on = true;
+  watched.arena = reinterpret_cast<const char*>(fibre.block->arena);
+  watched.arena_bytes = kArenaBytes;
+  watched.stack = fibre.stack;
+  watched.stack_bytes = kStackBytes;
+  watched.meetings = reinterpret_cast<const char*>(m.meetings);
+  watched.meeting_bytes = m.meetings == nullptr ? 0 : Machine::kMostMeetings * sizeof(Meeting);
+  watched.block = (blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
+  watched.thread = fibre.rank;
+  watched.epoch = &fibre.block->epoch;
+  watched.warp_epoch = &fibre.warp->epoch;
 #ifdef __SANITIZE_ADDRESS__
   __sanitizer_start_switch_fiber(&m.sanitizer_stack, fibre.stack, kStackBytes);
 #endif
@@ -264,6 +295,7 @@ void enter_fibre(Fibre& fibre) {
   __sanitizer_finish_switch_fiber(m.sanitizer_stack, nullptr, nullptr);
 #endif
   m.running = nullptr;
+  watched.on = false;
 }
 
 void wait(const char* what) {
@@ -282,7 +314,13 @@ void complete_if_all_are_there(Warp& warp, Meeting& meeting) {
   if (missing != 0 && meeting.aligned)
     fail(std::string(meeting.instruction) + ": lanes of the warp have returned");
   warp.open.erase(std::find(warp.open.begin(), warp.open.end(), &meeting));
-  if (meeting.execute != nullptr) meeting.execute(meeting);
+  if (meeting.execute != nullptr) {
+    watched.together = meeting.place;
+    meeting.execute(meeting);
+    settle_write();
+    watched.together = nullptr;
+  }
+  if (meeting.orders && (meeting.here | warp.finished) == kAllLanes) ++warp.epoch;
   meeting.complete = true;
   meeting.leaving = meeting.here;
   for (Fibre* fibre : warp.lanes) {
@@ -358,6 +396,7 @@ void start_block(Block& block, size_t block_number, size_t threads, size_t first
   block.arrays.clear();
   block.end = 0;
   block.finished = 0;
+  block.epoch = ++m.epochs;
   for (Barrier& barrier : block.barriers) barrier.waiting.clear();
   block.counted = block.count = block.readers = 0;
   add_array(block, nullptr, launch.dynamic_shared, 1024);
@@ -368,8 +407,8 @@ void start_block(Block& block, size_t block_number, size_t threads, size_t first
     warp.lanes.clear();
     warp.finished = 0;
     warp.open.clear();
-    warp.unused.clear();
-    for (const auto& meeting : warp.all) warp.unused.push_back(meeting.get());
+    warp.unused = warp.all;
+    warp.epoch = 1;
   }
   for (size_t i = 0; i < threads; ++i) {
     const size_t number = first_fibre + i;
@@ -381,6 +420,7 @@ void start_block(Block& block, size_t block_number, size_t threads, size_t first
     fibre.thread = {rank % launch.block.x, rank / launch.block.x % launch.block.y,
                     rank / (launch.block.x * launch.block.y)};
     fibre.lane = static_cast<int>(i % kWarp);
+    fibre.rank = rank;
     fibre.block = &block;
     fibre.warp = &block.warps[i / kWarp];
     fibre.warp->lanes.push_back(&fibre);
@@ -528,6 +568,7 @@ void run(const Launch& launch, const void* function, const std::function<void()>
   m.shuffled = seed != 0;
   m.random.seed(static_cast<unsigned>(seed));
   m.launch = &launch;
+  watched.grid_epoch = ++m.grid_epochs;
   m.body = &body;
   m.failed = false;
   m.grid = m.cluster = {};
@@ -654,6 +695,7 @@ void block_barrier(int name, int threads) {
     wait(name == 0 ? "__syncthreads" : "a named barrier");
     return;
   }
+  block.epoch = ++machine().epochs;
   for (Fibre* each : barrier.waiting) wake(*each);
   barrier.waiting.clear();
 }
@@ -689,6 +731,7 @@ void cluster_arrive() {
   const int64_t all = int64_t{blocks_of_cluster()} * blockDim.x * blockDim.y * blockDim.z;
   if (++m.cluster.arrived < all) return;
   m.cluster.arrived = 0;
+  watched.grid_epoch = ++m.grid_epochs;
   ++m.cluster.generation;
   for (const auto& block : m.blocks) {
     for (Fibre* fibre : block->fibres) {
@@ -717,6 +760,7 @@ void grid_barrier() {
     return;
   }
   m.grid.arrived = 0;
+  watched.grid_epoch = ++m.grid_epochs;
   ++m.grid.generation;
   for (const auto& block : m.blocks) {
     for (Fibre* fibre : block->fibres) {
@@ -747,8 +791,8 @@ Meeting& meet(const char* instruction, unsigned lanes, const void* operand, size
   }
   if (meeting == nullptr) {
     if (warp.unused.empty()) {
-      warp.all.push_back(std::make_unique<Meeting>());
-      warp.unused.push_back(warp.all.back().get());
+      warp.all.push_back(machine().make_meeting());
+      warp.unused.push_back(warp.all.back());
     }
     meeting = warp.unused.back();
     warp.unused.pop_back();
@@ -758,6 +802,8 @@ Meeting& meet(const char* instruction, unsigned lanes, const void* operand, size
     meeting->complete = false;
     meeting->execute = execute;
     meeting->aligned = aligned;
+    meeting->place = __builtin_return_address(0);
+    meeting->orders = execute == nullptr && bytes == 0;
     warp.open.push_back(meeting);
   }
   meeting->here |= self;
@@ -779,9 +825,15 @@ void part(Meeting& meeting) {
 
 namespace {
 
+void watch_copy(const Copy& copy, void* to) {
+  watch_access(const_cast<void*>(copy.global), static_cast<size_t>(copy.source_bytes), false, copy.place);
+  watch_access(to, static_cast<size_t>(copy.bytes), true, copy.place);
+}
+
 void copy_now(const Copy& copy) {
   auto* to = static_cast<unsigned char*>(
       shared_pointer(copy.shared, static_cast<size_t>(copy.bytes), static_cast<size_t>(copy.bytes)));
+  watch_copy(copy, to);
   if (copy.source_bytes > 0) std::memcpy(to, copy.global, static_cast<size_t>(copy.source_bytes));
   std::memset(to + copy.source_bytes, 0, static_cast<size_t>(copy.bytes - copy.source_bytes));
 }
@@ -796,7 +848,7 @@ void copy_later(uint32_t shared, const void* global, int bytes, int source_bytes
   }
   shared_pointer(shared, static_cast<size_t>(bytes), static_cast<size_t>(bytes));
   Machine& m = machine();
-  const Copy copy = {shared, global, bytes, source_bytes};
+  const Copy copy = {shared, global, bytes, source_bytes, __builtin_return_address(0)};
   // As late as it may arrive; or, in another order, at once or so.
   if (m.shuffled && m.random() % 2 == 0) {
     copy_now(copy);

@@ -275,12 +275,13 @@ EMULATION_STORE(__stcs)
 EMULATION_STORE(__stwt)
 #undef EMULATION_STORE
 
-#define EMULATION_ATOMIC(NAME, RESULT)              \
-  template <typename T>                             \
-  T NAME(T* place, std::type_identity_t<T> value) { \
-    const T old = *place;                           \
-    *place = RESULT;                                \
-    return old;                                     \
+// Not watched: they are no races.
+#define EMULATION_ATOMIC(NAME, RESULT)                                                     \
+  template <typename T>                                                                    \
+  __attribute__((no_sanitize("thread"))) T NAME(T* place, std::type_identity_t<T> value) { \
+    const T old = *place;                                                                  \
+    *place = RESULT;                                                                       \
+    return old;                                                                            \
   }
 EMULATION_ATOMIC(atomicAdd, old + value)
 EMULATION_ATOMIC(atomicSub, old - value)
@@ -293,7 +294,8 @@ EMULATION_ATOMIC(atomicXor, old ^ value)
 EMULATION_ATOMIC(atomicInc, (old >= value ? 0 : old + 1))
 #undef EMULATION_ATOMIC
 template <typename T>
-T atomicCAS(T* place, std::type_identity_t<T> expected, std::type_identity_t<T> value) {
+__attribute__((no_sanitize("thread"))) T atomicCAS(T* place, std::type_identity_t<T> expected,
+                                                   std::type_identity_t<T> value) {
   const T old = *place;
   if (old == expected) *place = value;
   return old;

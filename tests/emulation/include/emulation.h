@@ -120,9 +120,11 @@ using Execute = void (*)(Meeting&);
 // What the lanes of a warp bring to an instruction that they execute together.
 struct Meeting {
   const char* instruction;
-  Execute execute;  // called once, as the last lane arrives
-  bool aligned;     // whether all lanes of the warp must come
-  unsigned lanes;   // that it is for
+  Execute execute;    // called once, as the last lane arrives
+  bool aligned;       // whether all lanes of the warp must come
+  bool orders;        // whether memory is seen by all of them behind it
+  const void* place;  // in the program, of the lane that came first
+  unsigned lanes;     // that it is for
   unsigned here;
   unsigned leaving;
   bool complete;
@@ -141,7 +143,8 @@ void part(Meeting& meeting);
 
 // All lanes execute `execute` together, on their operands, in place.
 template <typename Operand>
-Operand together(const char* instruction, const Operand& operand, Execute execute) {
+inline __attribute__((always_inline)) Operand together(const char* instruction, const Operand& operand,
+                                                       Execute execute) {
   Meeting& meeting = meet(instruction, kAllLanes, &operand, sizeof(operand), execute, true);
   const Operand result = meeting.operand<Operand>(lane());
   part(meeting);

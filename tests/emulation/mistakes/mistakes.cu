@@ -55,6 +55,29 @@ __global__ void shuffle_kernel(const float* from, float* to) {
   to[index] = sum;
 }
 
+// Each number of a warp reversed, through shared memory.
+template <bool kMistake>
+__global__ void reverse_kernel(const float* from, float* to) {
+  __shared__ float values[kThreads];
+  const int thread = static_cast<int>(threadIdx.x);
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * kThreads;
+  values[thread] = from[first + thread];
+  // The mistake: lanes meet, but a vote does not order memory.
+  if (kMistake) {
+    __any_sync(0xffffffff, 1);
+  } else {
+    __syncwarp();
+  }
+  to[first + thread] = values[thread ^ 31];
+}
+
+// Numbers as they are; or those of all blocks in the same place.
+template <bool kMistake>
+__global__ void write_kernel(const float* from, float* to) {
+  const int64_t index = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  to[kMistake ? threadIdx.x : index] = from[index];
+}
+
 // Copies through shared memory, four bytes a thread.
 template <bool kWaits>
 __global__ void copy_kernel(const float* from, float* to) {
@@ -103,6 +126,20 @@ Tensor shuffle(Tensor input) {
   });
 }
 
+template <bool kMistake>
+Tensor reverse(Tensor input) {
+  return on(input, [](const float* from, float* to, unsigned blocks, cudaStream_t stream) {
+    reverse_kernel<kMistake><<<blocks, kThreads, 0, stream>>>(from, to);
+  });
+}
+
+template <bool kMistake>
+Tensor write(Tensor input) {
+  return on(input, [](const float* from, float* to, unsigned blocks, cudaStream_t stream) {
+    write_kernel<kMistake><<<blocks, kThreads, 0, stream>>>(from, to);
+  });
+}
+
 template <bool kWaits>
 Tensor copy(Tensor input) {
   return on(input, [](const float* from, float* to, unsigned blocks, cudaStream_t stream) {
@@ -119,29 +156,39 @@ Tensor matrix(Tensor input) {
 
 }  // namespace
 
-STABLE_TORCH_LIBRARY(emulated_mistakes, library) {
-  for (const char* name : {"sum", "no_barrier", "barrier_in_branch", "early_return", "overrun", "unwritten",
-                           "shuffle", "shuffle_of_half_a_warp", "copy", "copy_not_waited_for", "matrix",
-                           "matrix_off_its_boundary", "matrix_outside", "too_much_shared_memory"}) {
-    library.def((std::string(name) + "(Tensor input) -> Tensor").c_str());
-  }
-}
+// One operator a kernel: with a mistake, or the same without it.
+#define MISTAKES(EACH)                                       \
+  EACH(sum, (sum<Mistake::none>))                            \
+  EACH(no_barrier, (sum<Mistake::no_barrier>))               \
+  EACH(barrier_in_branch, (sum<Mistake::barrier_in_branch>)) \
+  EACH(early_return, (sum<Mistake::early_return>))           \
+  EACH(overrun, (sum<Mistake::overrun>))                     \
+  EACH(unwritten, (sum<Mistake::unwritten>))                 \
+  EACH(shuffle, (shuffle<false>))                            \
+  EACH(shuffle_of_half_a_warp, (shuffle<true>))              \
+  EACH(reverse, (reverse<false>))                            \
+  EACH(vote_for_a_barrier, (reverse<true>))                  \
+  EACH(write, (write<false>))                                \
+  EACH(blocks_write_over_each_other, (write<true>))          \
+  EACH(copy, (copy<true>))                                   \
+  EACH(copy_not_waited_for, (copy<false>))                   \
+  EACH(matrix, (matrix<0>))                                  \
+  EACH(matrix_off_its_boundary, (matrix<1>))                 \
+  EACH(matrix_outside, (matrix<512>))                        \
+  EACH(too_much_shared_memory, (matrix<0, 64 * 1024>))
 
-STABLE_TORCH_LIBRARY_IMPL(emulated_mistakes, CPU, library) {
-  library.impl("sum", TORCH_BOX(&sum<Mistake::none>));
-  library.impl("no_barrier", TORCH_BOX(&sum<Mistake::no_barrier>));
-  library.impl("barrier_in_branch", TORCH_BOX(&sum<Mistake::barrier_in_branch>));
-  library.impl("early_return", TORCH_BOX(&sum<Mistake::early_return>));
-  library.impl("overrun", TORCH_BOX(&sum<Mistake::overrun>));
-  library.impl("unwritten", TORCH_BOX(&sum<Mistake::unwritten>));
-  library.impl("shuffle", TORCH_BOX(&shuffle<false>));
-  library.impl("shuffle_of_half_a_warp", TORCH_BOX(&shuffle<true>));
-  library.impl("copy", TORCH_BOX(&copy<true>));
-  library.impl("copy_not_waited_for", TORCH_BOX(&copy<false>));
-  library.impl("matrix", TORCH_BOX(&matrix<0>));
-  library.impl("matrix_off_its_boundary", TORCH_BOX(&matrix<1>));
-  library.impl("matrix_outside", TORCH_BOX((&matrix<512>)));
-  library.impl("too_much_shared_memory", TORCH_BOX((&matrix<0, 64 * 1024>)));
+#define DEFINE(NAME, FUNCTION) library.def(#NAME "(Tensor input) -> Tensor");
+#define IMPLEMENT(NAME, FUNCTION) library.impl(#NAME, TORCH_BOX(&FUNCTION));
+
+// One process may load both.
+#ifdef EMULATION_RACES
+STABLE_TORCH_LIBRARY(watched_mistakes, library){
+    MISTAKES(DEFINE)} STABLE_TORCH_LIBRARY_IMPL(watched_mistakes, CPU, library){MISTAKES(IMPLEMENT)}
+#else
+STABLE_TORCH_LIBRARY(emulated_mistakes,
+                     library){MISTAKES(DEFINE)} STABLE_TORCH_LIBRARY_IMPL(emulated_mistakes, CPU, library) {
+  MISTAKES(IMPLEMENT)
 }
+#endif
 
 }  // namespace emulated_mistakes

@@ -6,6 +6,9 @@
 
 #include <cstdint>
 
+// Inlined, so that an error tells the line that the instruction is on.
+#define EMULATED_INSTRUCTION inline __attribute__((always_inline))
+
 namespace torchgraft::ptx {
 
 namespace emulated {
@@ -132,68 +135,69 @@ uint32_t larger_pair(uint32_t a, uint32_t b) {
 }  // namespace emulated
 
 template <int kBytes>
-void cp_async_ca(uint32_t shared, const void* global) {
+EMULATED_INSTRUCTION void cp_async_ca(uint32_t shared, const void* global) {
   ::emulation::copy_later(shared, global, kBytes, kBytes);
 }
 template <int kBytes>
-void cp_async_ca(uint32_t shared, const void* global, int source_bytes) {
+EMULATED_INSTRUCTION void cp_async_ca(uint32_t shared, const void* global, int source_bytes) {
   ::emulation::copy_later(shared, global, kBytes, source_bytes);
 }
-inline void cp_async_cg(uint32_t shared, const void* global) {
+EMULATED_INSTRUCTION void cp_async_cg(uint32_t shared, const void* global) {
   ::emulation::copy_later(shared, global, 16, 16);
 }
-inline void cp_async_commit_group() { ::emulation::end_copy_group(); }
+EMULATED_INSTRUCTION void cp_async_commit_group() { ::emulation::end_copy_group(); }
 template <int kPending>
-void cp_async_wait_group() {
+EMULATED_INSTRUCTION void cp_async_wait_group() {
   ::emulation::wait_for_copy_groups(kPending);
 }
-inline void cp_async_wait_all() { ::emulation::wait_for_all_copies(); }
+EMULATED_INSTRUCTION void cp_async_wait_all() { ::emulation::wait_for_all_copies(); }
 
-inline uint32_t load_shared_volatile(uint32_t address) {
+EMULATED_INSTRUCTION uint32_t load_shared_volatile(uint32_t address) {
   return *static_cast<volatile uint32_t*>(::emulation::shared_pointer(address, 4, 4));
 }
-inline void store_shared(uint32_t address, uint16_t value) {
+EMULATED_INSTRUCTION void store_shared(uint32_t address, uint16_t value) {
   *static_cast<uint16_t*>(::emulation::shared_pointer(address, 2, 2)) = value;
 }
-inline void store_shared(uint32_t address, uint32_t value) {
+EMULATED_INSTRUCTION void store_shared(uint32_t address, uint32_t value) {
   *static_cast<uint32_t*>(::emulation::shared_pointer(address, 4, 4)) = value;
 }
-inline void store_shared(uint32_t address, uint4 value) {
+EMULATED_INSTRUCTION void store_shared(uint32_t address, uint4 value) {
   *static_cast<uint4*>(::emulation::shared_pointer(address, 16, 16)) = value;
 }
 
-inline void store_shared(uint32_t address, uint2 value) {
+EMULATED_INSTRUCTION void store_shared(uint32_t address, uint2 value) {
   *static_cast<uint2*>(::emulation::shared_pointer(address, 8, 8)) = value;
 }
-inline uint2 load_shared_pair(uint32_t address) {
+EMULATED_INSTRUCTION uint2 load_shared_pair(uint32_t address) {
   return *static_cast<const uint2*>(::emulation::shared_pointer(address, 8, 8));
 }
 
-inline void ldmatrix(uint32_t (&matrices)[4], uint32_t address) {
+EMULATED_INSTRUCTION void ldmatrix(uint32_t (&matrices)[4], uint32_t address) {
   const auto loaded =
       emulated::together("ldmatrix", emulated::Matrices{{}, address}, emulated::load<4, false>);
   std::memcpy(matrices, loaded.pairs, sizeof(matrices));
 }
 template <int kCount>
-void ldmatrix_trans(uint32_t* matrices, uint32_t address) {
+EMULATED_INSTRUCTION void ldmatrix_trans(uint32_t* matrices, uint32_t address) {
   const auto loaded =
       emulated::together("ldmatrix.trans", emulated::Matrices{{}, address}, emulated::load<kCount, true>);
   std::memcpy(matrices, loaded.pairs, sizeof(uint32_t) * kCount);
 }
 template <int kCount>
-void stmatrix_trans(uint32_t address, const uint32_t (&matrices)[4]) {
+EMULATED_INSTRUCTION void stmatrix_trans(uint32_t address, const uint32_t (&matrices)[4]) {
   emulated::Matrices stored = {{}, address};
   std::memcpy(stored.pairs, matrices, sizeof(uint32_t) * kCount);
   emulated::together("stmatrix.trans", stored, emulated::store<kCount, true>);
 }
-inline uint32_t movmatrix_trans(uint32_t matrix) {
+EMULATED_INSTRUCTION uint32_t movmatrix_trans(uint32_t matrix) {
   return emulated::together("movmatrix", matrix, emulated::transpose);
 }
 
 namespace emulated {
 
 template <typename Half, int kDepth>
-void mma(const char* name, float (&d)[4], const uint32_t* a, const uint32_t* b, const float* c) {
+inline __attribute__((always_inline)) void mma(const char* name, float (&d)[4], const uint32_t* a,
+                                               const uint32_t* b, const float* c) {
   Product product = {};
   std::memcpy(product.d, c, sizeof(product.d));
   std::memcpy(product.a, a, sizeof(uint32_t) * (kDepth / 4));
@@ -204,32 +208,36 @@ void mma(const char* name, float (&d)[4], const uint32_t* a, const uint32_t* b, 
 
 }  // namespace emulated
 
-inline void mma_m16n8k16_f16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1,
-                             const float* c) {
+EMULATED_INSTRUCTION void mma_m16n8k16_f16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1,
+                                           const float* c) {
   const uint32_t b[2] = {b0, b1};
   emulated::mma<__half, 16>("mma.m16n8k16.f16", d, a, b, c);
 }
-inline void mma_m16n8k16_bf16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1,
-                              const float* c) {
+EMULATED_INSTRUCTION void mma_m16n8k16_bf16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1,
+                                            const float* c) {
   const uint32_t b[2] = {b0, b1};
   emulated::mma<__nv_bfloat16, 16>("mma.m16n8k16.bf16", d, a, b, c);
 }
-inline void mma_m16n8k8_f16(float (&d)[4], uint32_t a0, uint32_t a1, uint32_t b) {
+EMULATED_INSTRUCTION void mma_m16n8k8_f16(float (&d)[4], uint32_t a0, uint32_t a1, uint32_t b) {
   const uint32_t a[2] = {a0, a1};
   emulated::mma<__half, 8>("mma.m16n8k8.f16", d, a, &b, d);
 }
-inline void mma_m16n8k8_bf16(float (&d)[4], uint32_t a0, uint32_t a1, uint32_t b) {
+EMULATED_INSTRUCTION void mma_m16n8k8_bf16(float (&d)[4], uint32_t a0, uint32_t a1, uint32_t b) {
   const uint32_t a[2] = {a0, a1};
   emulated::mma<__nv_bfloat16, 8>("mma.m16n8k8.bf16", d, a, &b, d);
 }
 
-inline uint32_t max_nan_f16x2(uint32_t a, uint32_t b) { return emulated::larger_pair<__half>(a, b); }
-inline uint32_t max_nan_bf16x2(uint32_t a, uint32_t b) { return emulated::larger_pair<__nv_bfloat16>(a, b); }
+EMULATED_INSTRUCTION uint32_t max_nan_f16x2(uint32_t a, uint32_t b) {
+  return emulated::larger_pair<__half>(a, b);
+}
+EMULATED_INSTRUCTION uint32_t max_nan_bf16x2(uint32_t a, uint32_t b) {
+  return emulated::larger_pair<__nv_bfloat16>(a, b);
+}
 
-inline void keep(float&) {}
+EMULATED_INSTRUCTION void keep(float&) {}
 
 template <typename T>
-T* opaque(T* pointer) {
+EMULATED_INSTRUCTION T* opaque(T* pointer) {
   return pointer;
 }
 
