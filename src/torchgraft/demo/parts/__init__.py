@@ -1,7 +1,8 @@
 """What the demo shows, a file each."""
 
 from torchgraft.demo.experiment import Experiment
+from torchgraft.demo.parts.characters import CHARACTER_MODEL
 from torchgraft.demo.parts.convnext import CONVNEXT
 
-PARTS: tuple[Experiment, ...] = (CONVNEXT,)
+PARTS: tuple[Experiment, ...] = (CONVNEXT, CHARACTER_MODEL)
 """In the order in which they are shown."""
