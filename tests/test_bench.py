@@ -22,6 +22,7 @@ from torchgraft.benchmarking.explaining import short_name
 from torchgraft.benchmarking.live import LiveBench, print_report, print_suite
 from torchgraft.benchmarking.measuring import Candidate, measure
 from torchgraft.benchmarking.models import Model, Variant, measure_model
+from torchgraft.benchmarking.page import render_page
 from torchgraft.benchmarking.results import (
     compare,
     geometric_mean,
@@ -33,6 +34,7 @@ from torchgraft.benchmarking.results import (
 from torchgraft.benchmarking.roofs import Roofs
 from torchgraft.benchmarking.suite import Wanted, plan, select
 from torchgraft.benchmarking.summary import (
+    UNVERIFIED,
     as_markdown,
     doubts,
     format_ratio,
@@ -85,6 +87,51 @@ def remembering(function):
         return results[0]
 
     return remembered
+
+
+class TestYardsticks:
+    """What computes something else of the same sizes is timed and shown apart, and no word of it is believed."""
+
+    @pytest.fixture(params=["forward", "backward"])
+    def row(self, twice, request):
+        def make(input):
+            weight = torch.ones(7, 7)
+            return lambda: input @ weight, [input, weight]
+
+        asked = candidate(twice, ("reference", "product"), direction=request.param)
+        samples = replace(asked.samples, yardsticks={"product": make})
+        return measure(replace(asked, samples=samples), STOPWATCH, ROOFS)
+
+    def test_it_is_timed_beside_the_rivals_and_is_none(self, row):
+        assert set(row.rivals) == {"reference"}
+        assert row.yardsticks["product"].ratio.median > 0
+        assert "product" not in row.loses_to
+
+    def test_it_is_asked_for_by_name_or_with_all(self, twice):
+        samples = replace(candidate(twice).samples, yardsticks={"product": lambda input: (input.sum, [input])})
+
+        def against(**keywords):
+            [planned] = plan([Subject(twice, samples)], Wanted(CPU, **keywords))
+            return planned.measure.args[0].against
+
+        assert against() == ("reference", "product")
+        assert against(against=("product",)) == ("product",)
+        assert against(against=("reference",)) == ("reference",)
+
+    def test_it_is_marked_wherever_it_is_shown(self, row):
+        report = make_report([row])
+        assert report_from_dict(json.loads(json.dumps(report.as_dict()))).rows == (row,)
+        assert "times product*'s speed" in as_markdown(report)
+        assert UNVERIFIED in as_markdown(report)
+        page = render_page(report)
+        assert "product*" in page
+        assert UNVERIFIED in page
+        console = Console(file=io.StringIO(), width=120)
+        print_suite(console, report.rows)
+        print_report(console, report)
+        assert "product*" in console.file.getvalue()
+        assert UNVERIFIED in console.file.getvalue()
+        assert all("product" not in line for line in console.file.getvalue().splitlines() if "against" in line)
 
 
 class TestRefusals:

@@ -48,6 +48,11 @@ def _off_at_the_end(input):
     return result
 
 
+def _wrong_sometimes(input):
+    result = 2 * input
+    return result + 1 if input.shape[-1:] == (7,) else result
+
+
 def _crash(input):
     if input.numel() == 1:
         print("about to read what is not there", flush=True)
@@ -58,12 +63,20 @@ def _crash(input):
 good = _declare("good", lambda input: 2 * input)
 wrong = _declare("wrong", _off_at_the_end)
 crashing = _declare("crashing", _crash)
+sometimes = _declare("sometimes", _wrong_sometimes)
 """
 SAMPLES = """
 from torchgraft.sampling import Drawn, Sample, Samples
 
 _TABLE = [Sample("one", (Drawn((1,)),)), Sample("three", (Drawn((3,)),)), Sample("two by four", (Drawn((2, 4)),))]
-samples = dict.fromkeys(("good", "wrong", "crashing"), Samples(_TABLE))
+
+
+def _stress(random):
+    shape = (random.randint(2, 3), random.randint(2, 9))
+    return Sample(f"drawn {shape}", (Drawn(shape),))
+
+
+samples = dict.fromkeys(("good", "wrong", "crashing", "sometimes"), Samples(_TABLE, stress=_stress))
 """
 
 
@@ -120,6 +133,29 @@ def test_what_fails_is_told_and_can_be_seen_again_and_a_crash_is_no_end(folder, 
     assert failure["message"] in again.stdout
 
 
+def test_stress_finds_what_goes_wrong_seldom_and_says_how_to_see_that_call_again(folder, tmp_path):
+    options = ["--stress", "400", "--device", "cpu", "--dtype", "float32", "--json", str(tmp_path / "report.json")]
+    wrong, right = (f"{folder.name}.operator:{name}" for name in ("sometimes", "good"))
+    done = in_process([right, wrong, *options], folder.parent)
+    assert done.returncode == 1, done.stderr
+    results = json.loads((tmp_path / "report.json").read_text())["results"]
+    # So many calls in all, fifty in a job.
+    assert [each["operator"].partition("::")[2] for each in results] == ["good"] * 4 + ["sometimes"] * 4
+    assert {each["status"] for each in results[:4]} == {"pass"}
+
+    failures = [each["failure"] for each in results if each["status"] == "fail"]
+    assert failures
+    for failure in failures:
+        assert failure["arguments"].endswith(", 7)")
+    again = shlex.split(failures[0]["reproduce"])[2:]
+    assert again[:3] == [wrong, "--stress", "1"]
+    done = in_process([*again, "--workers", "0"], folder.parent)
+    assert done.returncode == 1, done.stderr
+    assert failures[0]["message"] in done.stdout
+    passing = ["--seed", str(min(set(range(200)) - {failure["seed"] for failure in failures}))]
+    assert in_process([right, "--stress", "1", "--device", "cpu", *passing], folder.parent).returncode == 0
+
+
 def test_what_holds_ends_with_zero_and_pure_json(folder):
     result = run(
         f"{folder.name}.operator:good", "--property", "value", "--device", "cpu", "--workers", 0, "--json", "-"
@@ -143,6 +179,7 @@ def _importable(folder, monkeypatch):
         (["mul_constant", "--property", "beauty"], "there is no property 'beauty'"),
         (["mul_constant", "--dtype", "float31"], "there is no dtype 'float31'"),
         (["mul_constant", "--sample", "of nothing"], "there is no sample 'of nothing'; there are 'scalar'"),
+        (["mul_constant", "--stress", "3", "--property", "value"], "--stress draws its calls"),
         (["mul_constant", "--property", "value", "--dtype", "int8"], "there is nothing to check"),
         (["mul_constant", "--property", "bad_input", "--sanitize"], "--sanitize runs these properties again"),
         pytest.param(

@@ -13,6 +13,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pack_sequence, pad_packed_s
 
 import torchgraft
 from torchgraft.nn import LLTM, LLTMCell
+from torchgraft.operators.lltm.operator import cell_gates_grad, gates_grad_of_sequence, sequence
 
 D = torch.float64
 
@@ -118,6 +119,17 @@ class TestFunctions:
         x, *others = _arguments(2, 3, 4, 5)
         with pytest.raises(ValueError, match=message):
             torchgraft.lltm(x.flatten(0, 1), *others, batch_sizes)
+
+
+@pytest.mark.parametrize("c", [0.0, 20.0, 40.0, 44.0, -43.0, 100.0])
+def test_cells_that_have_grown_give_no_denormal_gradients(c):
+    # With those a processor computes a hundred times as slowly, and no gate ever brings such a cell back.
+    x, h, _, *weights = (each.float() for each in _arguments(16, 8, 4, 32))
+    *_, activations, cells = sequence.raw(x, h, torch.full((8, 32), c), *weights, False)
+    gates_grad, *_ = gates_grad_of_sequence.raw(activations, cells, weights[1], 1e-4 * cells, None, None, False)
+    of_a_step, _ = cell_gates_grad.raw(activations[0], torch.full((8, 32), c), 1e-4 * cells[0], None)
+    for gradient in (gates_grad, of_a_step):
+        assert not ((gradient != 0) & (gradient.abs() < torch.finfo(torch.float32).tiny)).any()
 
 
 class TestCell:

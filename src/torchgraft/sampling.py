@@ -145,24 +145,30 @@ class Samples:
         table: named samples, each there for a reason that its name tells: an empty tensor where the operator takes one,
             one element, and a size on either side of every border that a kernel has.
         draw: any valid sample, from a source of randomness; small enough for a numerical gradient.
+        stress: any valid sample of any size that is worth thousands of calls; None: as `draw`.
         summed: how many products one element of the result is a sum of, from the arguments: errors grow with it.
         large: samples of more than 2**31 elements.
         non_finite: whether on a sample the definition says what becomes of NaN and infinity.
         modules: the layers made of the operator.
         benchmarks: what its speed is measured on.
         rivals: what else computes the same, by name; each takes the operator's arguments.
+        yardsticks: what computes something else of the same sizes, by name, where nothing quick computes the same: it
+            is timed and shown apart, and cannot be verified. Each takes the operator's arguments, and makes a call
+            without arguments and the tensors that its gradients are asked of.
         moved: the bytes that a call must read and write at least, from its arguments; None: each tensor argument once
             and each result once.
     """
 
     table: Sequence[Sample]
     draw: Callable[[Random], Sample] | None = None
+    stress: Callable[[Random], Sample] | None = None
     summed: Callable[..., int] = _one_product
     large: Sequence[Large] = ()
     non_finite: Callable[[Sample], bool] = _everywhere
     modules: Sequence[ModuleSample] = ()
     benchmarks: Sequence[Benchmark] = ()
     rivals: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    yardsticks: Mapping[str, Callable[..., tuple[Callable[[], Any], Sequence[Tensor]]]] = field(default_factory=dict)
     moved: Callable[..., int] | None = None
 
     @property

@@ -12,9 +12,10 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from torchgraft.benchmarking.explaining import describe
-from torchgraft.benchmarking.results import BenchReport, Change, Row
+from torchgraft.benchmarking.results import BenchReport, Change, RivalResult, Row
 from torchgraft.benchmarking.suite import Planned
 from torchgraft.benchmarking.summary import (
+    UNVERIFIED,
     Against,
     doubts,
     format_ratio,
@@ -22,11 +23,14 @@ from torchgraft.benchmarking.summary import (
     format_share,
     format_spread,
     format_time,
+    marked,
+    mean_of_yardstick,
     refusals,
     rivals_of,
     short_dtype,
     sign_of,
     summarise_rows,
+    yardsticks_of,
 )
 from torchgraft.benchmarking.timing import Ratio
 
@@ -118,7 +122,7 @@ def _print_served(console: Console, row: Row, same: Sequence[str]) -> None:
 
 
 def _suite_table(rows: Sequence[Row], width: int, encoding: str) -> Table:
-    rivals = rivals_of(rows)
+    rivals, yardsticks = rivals_of(rows), yardsticks_of(rows)
     columns: dict[str, list[str | Text]] = {"sample": [_name(row) for row in rows]}
     if len({row.dtype for row in rows}) > 1:
         columns["dtype"] = [short_dtype(row.dtype) for row in rows]
@@ -133,10 +137,13 @@ def _suite_table(rows: Sequence[Row], width: int, encoding: str) -> Table:
         columns["floor"] = [format_share(row.share) for row in rows]
         columns["bound"] = [row.bound for row in rows]
     for name in rivals:
-        columns[name] = [_rival(row, name, encoding) for row in rows]
+        columns[name] = [_rival(row.rivals.get(name), encoding) for row in rows]
+    for name in yardsticks:
+        columns[marked(name)] = [_rival(row.yardsticks.get(name), encoding) for row in rows]
     summary = summarise_rows(rows)
     foot = {"sample": "geometric mean", "floor": format_share(summary.share)}
     foot |= {name: format_ratio(summary.against[name].ratio) for name in rivals}
+    foot |= {marked(name): format_ratio(mean_of_yardstick(rows, name)) for name in yardsticks}
 
     for name in ("host", "bound", "warm", "±"):
         if _needed(columns, foot) > width:
@@ -160,8 +167,7 @@ def _name(row: Row) -> str:
     return f"{row.sample}, backward" if row.direction == "backward" else row.sample
 
 
-def _rival(row: Row, name: str, encoding: str) -> Text:
-    result = row.rivals.get(name)
+def _rival(result: RivalResult | None, encoding: str) -> Text:
     if result is None:
         return Text("")
     if result.ratio is None:
@@ -198,6 +204,8 @@ def print_report(console: Console, report: BenchReport) -> None:
     if report.environment.device == "cuda":
         legend += " The second-level cache is cold, for warm it is not; cudnn.benchmark is on and tf32 off."
     console.print(Text(legend, "dim"))
+    if yardsticks_of(report.rows):
+        console.print(Text(UNVERIFIED, "dim"))
     console.print(Text(f"{report.environment}{_card(report)}", "dim"))
     console.print()
     for line in doubts(report):

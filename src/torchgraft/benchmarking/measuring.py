@@ -38,7 +38,7 @@ class Candidate:
         dtype: in this dtype,
         device: on this device.
         direction: 'forward'; or 'backward', the gradients of all tensor arguments.
-        against: the rivals to be timed beside it.
+        against: the rivals and yardsticks to be timed beside it.
         explained: whether the row says what serves each call.
     """
 
@@ -71,6 +71,9 @@ def measure(candidate: Candidate, stopwatch: Stopwatch, roofs: Roofs) -> Row:
     """
     arguments = candidate.benchmark.sample.make(candidate.device, candidate.dtype, on_device=True)
     contenders = {name: _bind(candidate, function, arguments) for name, function in _functions(candidate).items()}
+    yardsticks = {name: make for name, make in candidate.samples.yardsticks.items() if name in candidate.against}
+    for name, make in yardsticks.items():
+        contenders[name] = _bind_yardstick(candidate, make, arguments)
     refused: dict[str, str] = {}
     with warnings.catch_warnings():
         # What falls back is told by the row.
@@ -88,7 +91,8 @@ def measure(candidate: Candidate, stopwatch: Stopwatch, roofs: Roofs) -> Row:
         refused |= {
             name: problem
             for name in timings
-            if (problem := _why_it_is_wrong(contenders[name], verify, 1 if name in _OURS else 3))
+            if name not in yardsticks
+            and (problem := _why_it_is_wrong(contenders[name], verify, 1 if name in _OURS else 3))
         }
         fell_back = [
             each.reason
@@ -122,12 +126,31 @@ def _bind(candidate: Candidate, function: Callable[..., Any], arguments: Sequenc
     if candidate.direction == "forward":
         return lambda: function(*arguments)
     leaves = [value.requires_grad_() for value in arguments if isinstance(value, Tensor)]
+    return _bind_gradients(lambda: function(*arguments), leaves)
+
+
+def _bind_yardstick(
+    candidate: Candidate,
+    make: Callable[..., tuple[Callable[[], Any], Sequence[Tensor]]],
+    arguments: Sequence[Any],
+) -> Callable[[], Any]:
+    """The same of what computes something else, which must not see what is asked of these arguments."""
+    own = [value.detach().clone() if isinstance(value, Tensor) else value for value in arguments]
+    call, leaves = make(*own)
+    if candidate.direction == "forward":
+        return torch.no_grad()(call)
+    for leaf in leaves:
+        leaf.requires_grad_()
+    return _bind_gradients(call, leaves)
+
+
+def _bind_gradients(call: Callable[[], Any], leaves: Sequence[Tensor]) -> Callable[[], Any]:
     graph: list[Any] = []
 
     def backward() -> Any:
         # The forward pass is made at the first call, which is not timed.
         if not graph:
-            results = tree_leaves(function(*arguments))
+            results = tree_leaves(call())
             graph.extend((results, _output_grads(results)))
         return torch.autograd.grad(graph[0], leaves, graph[1], retain_graph=True)
 
@@ -205,20 +228,21 @@ def _row(
     moved, operations = _work(candidate, arguments)
     floor, bound = roofs.floor(moved, operations, candidate.dtype_name)
     for name, timing in timings.items():
-        if timing.time.median < _BELOW_FLOOR * floor and bound != "launch":
+        # A yardstick has a floor of its own.
+        if name not in candidate.samples.yardsticks and timing.time.median < _BELOW_FLOOR * floor and bound != "launch":
             refused[name] = (
                 f"{timing.time.median * 1e6:.2f} us is less than the {floor * 1e6:.2f} us that the device needs at "
                 "least: a mistake of the measurement"
             )
     ours = None if "ours" in refused else timings.get("ours")
-    rivals = {}
+    beside = {}
     for name in candidate.against:
         if ours is None or name in refused or name not in timings:
             problem = refused.get(name) or refused.get("ours") or "it is not a rival of this operator"
-            rivals[name] = RivalResult(None, None, problem)
+            beside[name] = RivalResult(None, None, problem)
         else:
             timing = timings[name]
-            rivals[name] = RivalResult(timing.time, ratio_of(timing.rounds, ours.rounds), "")
+            beside[name] = RivalResult(timing.time, ratio_of(timing.rounds, ours.rounds), "")
     return Row(
         operator=candidate.operator.short_name,
         suite=candidate.benchmark.suite,
@@ -234,7 +258,8 @@ def _row(
         floor=floor,
         bound=bound,
         noise=ratio_of(timings["again"].rounds, ours.rounds) if ours else None,
-        rivals=rivals,
+        rivals={name: each for name, each in beside.items() if name not in candidate.samples.yardsticks},
+        yardsticks={name: each for name, each in beside.items() if name in candidate.samples.yardsticks},
         problem=refused.get("ours", ""),
         fallbacks=tuple(fell_back),
     )

@@ -15,7 +15,7 @@ from torchgraft.benchmarking.timing import Ratio, Time
 
 @dataclass(frozen=True)
 class RivalResult:
-    """What else computes the same: its time, and how many times ours it is; or why there is none."""
+    """What stands beside us: its time, and how many times ours it is; or why there is none."""
 
     time: Time | None
     ratio: Ratio | None
@@ -35,7 +35,8 @@ class Row:
         floor: the least seconds that the device's roofs allow; nan of a model, which has no floor.
         bound: which of them: 'memory', 'compute' or 'launch'; empty where there is no floor.
         noise: the same kernel against itself.
-        rivals: by name.
+        rivals: what else computes the same, by name.
+        yardsticks: what computes something else of the same sizes, by name; its result is not verified.
         problem: why there is no time.
         fallbacks: why no kernel ran, where none did.
         served: what serves a call of ours and of each rival, by name, where that was asked for.
@@ -57,6 +58,7 @@ class Row:
     bound: str
     noise: Ratio | None
     rivals: Mapping[str, RivalResult] = field(default_factory=dict)
+    yardsticks: Mapping[str, RivalResult] = field(default_factory=dict)
     problem: str = ""
     fallbacks: tuple[str, ...] = ()
     served: Mapping[str, tuple[Served, ...]] = field(default_factory=dict)
@@ -147,14 +149,15 @@ def _row_from_dict(row: Mapping[str, Any]) -> Row:
     values["floor"] = math.nan if values["floor"] is None else values["floor"]
     values["fallbacks"] = tuple(values["fallbacks"])
     values["served"] = {name: tuple(Served(**each) for each in parts) for name, parts in row.get("served", {}).items()}
-    values["rivals"] = {
-        name: RivalResult(
-            Time(**rival["time"]) if rival["time"] else None,
-            Ratio(**rival["ratio"]) if rival["ratio"] else None,
-            rival["problem"],
-        )
-        for name, rival in values["rivals"].items()
-    }
+    for kind in ("rivals", "yardsticks"):
+        values[kind] = {
+            name: RivalResult(
+                Time(**rival["time"]) if rival["time"] else None,
+                Ratio(**rival["ratio"]) if rival["ratio"] else None,
+                rival["problem"],
+            )
+            for name, rival in row.get(kind, {}).items()
+        }
     return Row(**values)
 
 

@@ -42,8 +42,8 @@ class Wanted:
         dtypes: None: float32, and bfloat16 on a GPU.
         layouts: of the tensors of four dimensions.
         directions: 'forward', or 'backward'.
-        against: names of rivals, 'reference' or 'compile'; None: every rival that an operator names, or else its
-            reference.
+        against: names of rivals and yardsticks, 'reference' or 'compile'; None: all that an operator names, its
+            reference where it names no rival.
         suites: None: all.
         sample: None: all, or in a quick run those that stand for the others.
         quick: whether to measure little, and that briefly.
@@ -104,7 +104,7 @@ def plan(subjects: Sequence[Subject], wanted: Wanted) -> list[Planned]:
         )
     expect_known("layout", wanted.layouts, LAYOUTS)
     expect_known("pass", wanted.directions, DIRECTIONS)
-    rivals = [name for subject in subjects for name in subject.samples.rivals]
+    rivals = [name for subject in subjects for name in (*subject.samples.rivals, *subject.samples.yardsticks)]
     expect_known("rival", wanted.against or (), [*rivals, *_ALWAYS])
     return [_plan_one(each) for subject in subjects for each in _candidates(subject, wanted)]
 
@@ -140,9 +140,9 @@ def _candidates(subject: Subject, wanted: Wanted) -> Iterator[Candidate]:
     operator, samples = subject.operator, subject.samples
     against = wanted.against
     if against is None:
-        against = tuple(samples.rivals) or ("reference",)
+        against = (*(tuple(samples.rivals) or ("reference",)), *samples.yardsticks)
     # One that another operator has is not this one's.
-    against = tuple(name for name in against if name in samples.rivals or name in _ALWAYS)
+    against = tuple(name for name in against if name in {**samples.rivals, **samples.yardsticks} or name in _ALWAYS)
     for benchmark in samples.benchmarks:
         if wanted.device.type not in benchmark.devices:
             continue

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from torchgraft.benchmarking.results import BenchReport, Row, geometric_mean
+from torchgraft.benchmarking.results import BenchReport, RivalResult, Row, geometric_mean
 from torchgraft.benchmarking.table import Table
 from torchgraft.benchmarking.timing import Ratio, Time
 
@@ -61,6 +61,19 @@ def summarise_rows(rows: Sequence[Row]) -> Summary:
 def rivals_of(rows: Iterable[Row]) -> list[str]:
     """The names of all rivals, in their order."""
     return list(dict.fromkeys(name for row in rows for name in row.rivals))
+
+
+def yardsticks_of(rows: Iterable[Row]) -> list[str]:
+    """The names of all yardsticks, in their order."""
+    return list(dict.fromkeys(name for row in rows for name in row.yardsticks))
+
+
+def marked(yardstick: str) -> str:
+    """The name of a yardstick as it is shown: with a sign that `UNVERIFIED` explains."""
+    return f"{yardstick}*"
+
+
+UNVERIFIED = "* computes something else of the same sizes: a yardstick, not a rival, whose result is not verified."
 
 
 def _against(name: str, rows: Sequence[Row]) -> Against:
@@ -124,29 +137,38 @@ def row_tables(report: BenchReport) -> list[Table]:
 
 
 def _suite_table(operator: str, suite: str, rows: Sequence[Row]) -> Table:
-    rivals = rivals_of(rows)
+    rivals, yardsticks = rivals_of(rows), yardsticks_of(rows)
     on_gpu = any(row.warm for row in rows)
     header = ["sample", "dtype", "layout", "time", "spread", "of the floor", "bound"]
     header += [*(["warm", "host"] if on_gpu else []), *(f"times {name}'s speed" for name in rivals)]
+    header += [f"times {marked(name)}'s speed" for name in yardsticks]
     cells = []
     for row in rows:
         line = [_sample(row), short_dtype(row.dtype), row.layout, format_time(row.time), format_spread(row.time)]
         line += [format_share(row.share), row.bound]
         if on_gpu:
             line += [format_time(row.warm), "" if row.host is None else format_seconds(row.host)]
-        cells.append([*line, *(_rival_cell(row, name) for name in rivals)])
+        line += [_rival_cell(row.rivals.get(name)) for name in rivals]
+        cells.append([*line, *(_rival_cell(row.yardsticks.get(name)) for name in yardsticks)])
     summary = summarise_rows(rows)
     foot = ["geometric mean", "", "", "", "", format_share(summary.share), "", *(["", ""] if on_gpu else [])]
     foot += [f"{format_ratio(summary.against[name].ratio)}" for name in rivals]
-    return Table(f"{operator}: {suite}", header, [*cells, foot], refusals(rows))
+    foot += [format_ratio(mean_of_yardstick(rows, name)) for name in yardsticks]
+    notes = [*refusals(rows), *([UNVERIFIED] if yardsticks else [])]
+    return Table(f"{operator}: {suite}", header, [*cells, foot], notes)
 
 
 def _sample(row: Row) -> str:
     return row.sample if row.direction in ("forward", "training") else f"{row.sample}, {row.direction}"
 
 
-def _rival_cell(row: Row, name: str) -> str:
-    result = row.rivals.get(name)
+def mean_of_yardstick(rows: Sequence[Row], name: str) -> float:
+    """How many times our time a yardstick takes, geometric mean."""
+    results = [row.yardsticks[name].ratio for row in rows if name in row.yardsticks]
+    return geometric_mean(ratio.median for ratio in results if ratio)
+
+
+def _rival_cell(result: RivalResult | None) -> str:
     if result is None:
         return ""
     return f"{format_ratio(result.ratio.median)} {sign_of(result.ratio)}".strip() if result.ratio else "refused"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
@@ -17,6 +17,9 @@ from torchgraft.checking.property import Failure, NotApplicable
 from torchgraft.checking.subject import Subject
 from torchgraft.operator import Operator
 from torchgraft.sampling import Sample, Samples
+
+# Calls that are drawn for a property that asks of any call, where nobody says how many; and in a quick run.
+_RANDOM_CALLS, _QUICK_RANDOM_CALLS = 40, 10
 
 # Samples small enough for numerical gradients and for compiling several times.
 SMALL_ELEMENTS = 900
@@ -102,6 +105,7 @@ class Case:
         seed: of all values, and of what is drawn.
         quick: whether a few samples are enough.
         only: the name of the one sample to look at; None: all.
+        calls: how many calls to draw where a property asks of any call; None: a few.
         progress: told what is about to be done, so that a crash can be laid to it.
         facts: what was measured on the way, by name.
     """
@@ -112,6 +116,7 @@ class Case:
     seed: int = 0
     quick: bool = False
     only: str | None = None
+    calls: int | None = None
     progress: Callable[[str], None] = lambda doing: None
     facts: dict[str, float] = field(default_factory=dict)
 
@@ -190,6 +195,24 @@ class Case:
 
         every()
 
+    def random_calls(self, check: Callable[[Call, Call, Random], None]) -> None:
+        """Checks calls that are drawn, each beside another: `check(call, other, random)`.
+
+        What is random about a call follows from its seed alone, which is this case's and then one more at each call; it
+        is what a failure says. Nothing is made smaller: where calls are beside others, sizes are not all that matters.
+        """
+        draw = self.samples.stress or self.samples.draw
+        if draw is None:
+            raise NotApplicable("its samples have no draw")
+        if self.only is not None:
+            raise NotApplicable("it draws its samples")
+        calls = self.calls or (_QUICK_RANDOM_CALLS if self.quick else _RANDOM_CALLS)
+        for seed in range(self.seed, self.seed + calls):
+            random = Random(seed)
+            call, other = (replace(self.call(draw(random)), seed=seed) for _ in range(2))
+            with self.doing(f"seed {seed}"), self._of(call.sample, drawn=True, seed=seed):
+                check(call, other, random)
+
     @contextmanager
     def doing(self, what: str) -> Iterator[None]:
         """Says what is about to be done."""
@@ -197,7 +220,7 @@ class Case:
         yield
 
     @contextmanager
-    def _of(self, sample: Sample, *, drawn: bool) -> Iterator[None]:
+    def _of(self, sample: Sample, *, drawn: bool, seed: int | None = None) -> Iterator[None]:
         """Names the sample in what is raised."""
         try:
             yield
@@ -205,7 +228,7 @@ class Case:
             raise
         except Exception as error:
             name = f"{sample.name} (drawn)" if drawn else sample.name
-            failure = failure_of(error, sample=name, arguments=describe_arguments(self.operator, sample))
+            failure = failure_of(error, sample=name, arguments=describe_arguments(self.operator, sample), seed=seed)
             raise CheckFailed(failure) from error
 
 

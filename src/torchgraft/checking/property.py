@@ -72,6 +72,7 @@ class Failure:
         index: where the first wrong element is.
         reproduce: the command that shows it again.
         traceback: where it was raised, for an error that no check raised.
+        seed: of the one call that shows it, where each has a seed of its own.
     """
 
     message: str
@@ -82,6 +83,7 @@ class Failure:
     index: tuple[int, ...] | None = None
     reproduce: str = ""
     traceback: str = ""
+    seed: int | None = None
 
 
 @dataclass(frozen=True)

@@ -43,8 +43,9 @@ DIED = "the process died"
 class Job:
     """One property of one operator on one device in one dtype; travels to another process.
 
-    `samples` is None for those beside the operator's declaration: samples hold functions, which do not travel. `under`
-    is the sanitizer under which the property is run again, or an empty string.
+    `samples` is None for those beside the operator's declaration: samples hold functions, which do not travel. `calls`
+    is how many are drawn where a property asks of any call. `under` is the sanitizer under which the property is run
+    again, or an empty string.
     """
 
     property_name: str
@@ -55,6 +56,7 @@ class Job:
     seed: int = 0
     quick: bool = False
     only: str | None = None
+    calls: int | None = None
     under: str = ""
 
     @property
@@ -67,13 +69,21 @@ class Job:
         """The dtype without PyTorch's prefix."""
         return str(self.dtype).removeprefix("torch.")
 
-    def reproduce(self, sample: str = "") -> str:
-        """The command that runs this job alone."""
+    def reproduce(self, sample: str = "", seed: int | None = None) -> str:
+        """The command that runs this job alone, or only the call of a seed."""
         target = self.name
         if not self.operator.qualified_name.startswith("torchgraft::"):
             target = f"{self.operator.module}:{_attribute_of(self.operator)}"
-        words = ["graft", "check", target, "--property", self.property_name, "--device", self.device]
-        words += ["--dtype", self.dtype_name, "--seed", str(self.seed)]
+        words = ["graft", "check", target]
+        words += ["--property", self.property_name] if seed is None else ["--stress", "1"]
+        words += [
+            "--device",
+            self.device,
+            "--dtype",
+            self.dtype_name,
+            "--seed",
+            str(self.seed if seed is None else seed),
+        ]
         if self.quick:
             words.append("--quick")
         if self.under:
@@ -125,6 +135,25 @@ def make_jobs(
     return jobs
 
 
+# Calls of one job: a failure, a crash and a call that hangs end no more than these.
+_CALLS_A_JOB = 50
+
+
+def make_stress_jobs(jobs: Sequence[Job], calls: int) -> list[Job]:
+    """So many calls in all, spread evenly over the operators, devices and dtypes of jobs that draw calls.
+
+    Each call has a seed of its own, from that of the jobs on.
+    """
+    pieces = []
+    for number, job in enumerate(jobs):
+        share = range(number, calls, len(jobs))
+        pieces += [
+            replace(job, seed=job.seed + first, calls=min(_CALLS_A_JOB, len(share) - first))
+            for first in range(0, len(share), _CALLS_A_JOB)
+        ]
+    return pieces
+
+
 def run_job(job: Job, progress: Callable[[str], None] = lambda doing: None) -> Result:
     """Runs a job in this process; an isolated property gets a process of its own, unless this is one already."""
     asked = PROPERTIES[job.property_name]
@@ -152,7 +181,7 @@ def _run_here(job: Job, asked: Property, progress: Callable[[str], None]) -> Res
     if reason := _why_not_watched(job):
         return job.result("not applicable", 0.0, reason=reason)
     subject = subject_of(job.operator, job.samples)
-    case = Case(subject, torch.device(job.device), job.dtype, job.seed, job.quick, job.only, progress)
+    case = Case(subject, torch.device(job.device), job.dtype, job.seed, job.quick, job.only, job.calls, progress)
     torch.manual_seed(job.seed)
     started = time.perf_counter()
 
@@ -168,7 +197,7 @@ def _run_here(job: Job, asked: Property, progress: Callable[[str], None]) -> Res
     except NotApplicable as reason:
         return job.result("not applicable", taken(), reason=str(reason))
     except CheckFailed as failed:
-        again = job.reproduce(failed.failure.sample)
+        again = job.reproduce(failed.failure.sample, failed.failure.seed)
         failure = replace(failed.failure, reproduce=again, traceback=_format(failed.__cause__))
         return job.result("fail", taken(), failure=failure)
     except Exception as error:
@@ -270,11 +299,16 @@ class _Worker:
 
     def _died(self, how: str) -> Result:
         assert self.job is not None
-        sample = self.doing.removeprefix("sample ").strip("'") if self.doing.startswith("sample ") else ""
+        kind, _, which = self.doing.partition(" ")
+        sample, seed = which.strip("'") if kind == "sample" else "", int(which) if kind == "seed" else None
         at = f", while at {self.doing}" if self.doing else ""
         self.output.seek(0)
         failure = Failure(
-            f"{how}{at}", sample=sample, reproduce=self.job.reproduce(sample), traceback=self.output.read().strip()
+            f"{how}{at}",
+            sample=sample,
+            reproduce=self.job.reproduce(sample, seed),
+            traceback=self.output.read().strip(),
+            seed=seed,
         )
         return self.job.result("fail", time.monotonic() - self.started, failure=failure)
 

@@ -111,6 +111,10 @@ def bench(
     overhead: Annotated[
         bool, typer.Option("--overhead", help="What calling each operator costs beyond its kernel, in microseconds.")
     ] = False,
+    memory: Annotated[
+        bool,
+        typer.Option("--memory", help="The most memory that forward and backward hold at once, beside the rivals'."),
+    ] = False,
     seconds: Annotated[float, typer.Option(min=0.1, help="How long to measure with --overhead, about.")] = 15.0,
 ) -> None:
     """Measure operators: against what else computes the same, and against the least time that the device allows.
@@ -123,6 +127,9 @@ def bench(
         return
     if overhead:
         _bench_overhead(seconds, json_file, markdown_file)
+        return
+    if memory:
+        _bench_memory(targets or [], find_device(device), _find_dtypes(dtypes), json_file, markdown_file)
         return
     from torchgraft.benchmarking.live import LiveBench, print_suite
     from torchgraft.benchmarking.suite import Wanted, run
@@ -285,6 +292,29 @@ def _bench_overhead(seconds: float, json_file: Path | None, markdown_file: Path 
     print_table(console, table)
     write_json(result.as_dict(), json_file)
     write(table.markdown(), markdown_file)
+
+
+def _bench_memory(
+    targets: list[str],
+    device: torch.device,
+    dtypes: tuple[torch.dtype, ...] | None,
+    json_file: Path | None,
+    markdown_file: Path | None,
+) -> None:
+    from torchgraft.benchmarking.memory import measure_memory
+    from torchgraft.checking.subject import find_subjects
+
+    try:
+        subjects = find_subjects(targets)
+    except LookupError as mistake:
+        typer.echo(mistake.args[0], err=True)
+        raise typer.Exit(2) from None
+    console = make_console(json_file, markdown_file)
+    with console.status("") as status:
+        report = measure_memory(subjects, device, (dtypes or (torch.float32,))[0], status.update)
+    print_table(console, report.table())
+    write_json(report.as_dict(), json_file)
+    write(report.table().markdown(), markdown_file)
 
 
 def _find_subjects() -> list[Subject]:

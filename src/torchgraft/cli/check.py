@@ -57,6 +57,16 @@ def check(
             "UndefinedBehaviorSanitizer and under ThreadSanitizer; a GPU's under the tools of compute-sanitizer.",
         ),
     ] = False,
+    stress: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Instead of all properties: N calls drawn at random, spread over operators and dtypes, of any sizes, "
+            "strides and gradients; on a GPU on two streams at once, and from CUDA graphs.",
+            show_default=False,
+        ),
+    ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="Leave out what takes long: Inductor, most inputs that are drawn.")
     ] = False,
@@ -85,7 +95,7 @@ def check(
     from torchgraft.benchmarking.environment import describe_environment
     from torchgraft.checking import PROPERTIES, CheckReport, find_devices
     from torchgraft.checking.live import LiveCheck, print_report
-    from torchgraft.checking.running import run_everywhere
+    from torchgraft.checking.running import make_stress_jobs, run_everywhere
     from torchgraft.checking.sanitizing import run_sanitized, sanitized
 
     console = make_console(json_file)
@@ -95,7 +105,13 @@ def check(
 
     try:
         devices = find_devices(device.value)
+        if stress is not None:
+            if properties or sample is not None:
+                raise LookupError("--stress draws its calls: it goes with neither --property nor --sample")
+            properties = ["stress"]
         jobs = _make_jobs(targets or [], devices, properties, dtypes, sample, seed, quick)
+        if stress is not None:
+            jobs = make_stress_jobs(jobs, stress)
         again = sanitized(jobs) if sanitize else []
     except LookupError as mistake:
         typer.echo(mistake.args[0], err=True)

@@ -1,5 +1,6 @@
 """Data small enough to come with a package: nothing is downloaded."""
 
+from pydoc_data.topics import topics
 from typing import NamedTuple
 
 import torch
@@ -7,6 +8,11 @@ import torch.nn.functional as F
 from sklearn.datasets import load_digits  # type: ignore[import-untyped]
 from sklearn.model_selection import train_test_split  # type: ignore[import-untyped]
 from torch import Tensor
+
+# How many characters `documentation` tells apart.
+CHARACTERS = 97
+# Of its text, and of each piece.
+_CHARACTERS, _LENGTH = 120_000, 64
 
 
 class Data(NamedTuple):
@@ -34,3 +40,20 @@ def digits() -> Data:
     targets = torch.from_numpy(bunch.target).long()
     train, test = train_test_split(range(len(targets)), test_size=0.2, random_state=0, stratify=bunch.target)
     return Data(images[train], targets[train], images[test], targets[test])
+
+
+def documentation() -> Data:
+    """Pieces of the documentation that Python ships, 65 characters each, to say of each character which comes next.
+
+    Inputs and targets are (N, 64), numbers of characters; rare ones are one class, the last. Every tenth piece is for
+    the test.
+    """
+    text = "\n".join(topics[name] for name in sorted(topics)).encode("ascii", "replace")[:_CHARACTERS]
+    # Printable characters, and the end of a line; whatever else there is.
+    known = torch.full((256,), CHARACTERS - 1)
+    known[10] = 0
+    known[32:127] = torch.arange(1, 96)
+    pieces = known[torch.frombuffer(bytearray(text), dtype=torch.uint8).long()].unfold(0, _LENGTH + 1, _LENGTH)
+    inputs, targets = pieces[:, :-1].contiguous(), pieces[:, 1:].contiguous()
+    tested = torch.arange(len(pieces)) % 10 == 9
+    return Data(inputs[~tested], targets[~tested], inputs[tested], targets[tested])

@@ -19,6 +19,7 @@ from torchgraft.benchmarking.page.charts import draw_bandwidth, draw_ratios, dra
 from torchgraft.benchmarking.results import BenchReport, Row
 from torchgraft.benchmarking.suite import LAYOUTS
 from torchgraft.benchmarking.summary import (
+    UNVERIFIED,
     doubts,
     format_ratio,
     format_seconds,
@@ -26,12 +27,14 @@ from torchgraft.benchmarking.summary import (
     format_spread,
     format_time,
     how_measured,
+    marked,
     parts_of,
     refusals,
     rivals_of,
     short_dtype,
     sign_of,
     summarise_rows,
+    yardsticks_of,
 )
 from torchgraft.benchmarking.timing import Ratio
 
@@ -48,6 +51,8 @@ def render_page(report: BenchReport) -> str:
             report=report,
             summary=summarise_rows(report.rows),
             rivals=rivals_of(report.rows),
+            yardsticks=yardsticks_of(report.rows),
+            unverified=UNVERIFIED,
             overview=_overview(report),
             parts=sorted({(row.dtype, row.layout): None for row in report.rows}, key=_rank),
             suites=[_suite(*key, rows) for key, rows in report.suites.items()],
@@ -86,6 +91,7 @@ def _environment() -> Environment:
         undefined=StrictUndefined,
     )
     environment.filters |= {
+        "marked": marked,
         "dtype": short_dtype,
         "ratio": format_ratio,
         "share": format_share,

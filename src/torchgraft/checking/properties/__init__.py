@@ -42,6 +42,7 @@ _NAMES = (
     "streams",
     "cuda_graph",
     "second_device",
+    "stress",
 )
 
 PROPERTIES: dict[str, Property] = {name: importlib.import_module(f"{__name__}.{name}").PROPERTY for name in _NAMES}

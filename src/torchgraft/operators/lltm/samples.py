@@ -139,9 +139,59 @@ def _draw_gates_grad(random: Random) -> Sample:
     return _gates_grad(f"drawn {sizes}", *sizes, of=of, reverse=random.random() < 0.5)
 
 
+def _any_size(random: Random, most: int) -> int:
+    """Small ones as often as large ones."""
+    return round(math.exp(random.uniform(0, math.log(most))))
+
+
+def _any_sizes(random: Random) -> tuple[int, int, int, int]:
+    """Steps, batch, features and units, around which kernels are chosen, and not so many that the reference is slow."""
+    while True:
+        steps, batch, features, size = (_any_size(random, most) for most in (40, 80, 96, 700))
+        if steps * batch * (features + size) * size < 2**21:
+            return steps, random.choice([0, batch, batch, batch, batch]), features, size
+
+
+def _stress_cell(random: Random) -> Sample:
+    _, *sizes = _any_sizes(random)
+    return _cell(f"drawn {sizes}", *sizes, bias=random.random() < 0.7)
+
+
+def _stress_cell_gates_grad(random: Random) -> Sample:
+    _, batch, _, size = _any_sizes(random)
+    of_h = random.random() < 0.7
+    return _cell_gates_grad(f"drawn {(batch, size)}", batch, size, of_h=of_h, of_c=not of_h or random.random() < 0.7)
+
+
+def _stress_sequence(random: Random) -> Sample:
+    sizes = _any_sizes(random)
+    return _sequence(f"drawn {sizes}", *sizes, bias=random.random() < 0.7, reverse=random.random() < 0.5)
+
+
+def _stress_gates_grad(random: Random) -> Sample:
+    steps, batch, _, size = _any_sizes(random)
+    of = (random.random() < 0.7, random.random() < 0.7, True)
+    return _gates_grad(f"drawn {(steps, batch, size)}", steps, batch, size, of=of, reverse=random.random() < 0.5)
+
+
 def _visible(function: Callable[..., Any], count: int) -> Callable[..., Any]:
     """A rival of what a caller sees."""
     return lambda *arguments: function(*arguments)[:count]
+
+
+def _lstm_cell(input: Tensor, h: Tensor, c: Tensor, *weights: Tensor | None) -> tuple[Callable[[], Any], list[Tensor]]:
+    """A step of an LSTM of the same sizes."""
+    layer = torch.nn.LSTMCell(input.shape[1], h.shape[1], device=input.device, dtype=input.dtype)
+    return lambda: layer(input, (h, c)), [input, h, c, *layer.parameters()]
+
+
+def _lstm(
+    input: Tensor, h0: Tensor, c0: Tensor, *others: Tensor | bool | None
+) -> tuple[Callable[[], Any], list[Tensor]]:
+    """An LSTM of the same sizes."""
+    layer = torch.nn.LSTM(input.shape[2], h0.shape[1], device=input.device, dtype=input.dtype)
+    states = h0.unsqueeze(0), c0.unsqueeze(0)
+    return lambda: layer(input, states), [input, *states, *layer.parameters()]
 
 
 def _of_size(what: str, *sizes: int) -> str:
@@ -214,6 +264,7 @@ samples = {
     "lltm_cell": Samples(
         _CELLS,
         _draw_cell,
+        stress=_stress_cell,
         summed=_summed_in_cell,
         modules=(
             ModuleSample("with a bias", lambda: _layer("LLTMCell", 5, 3), (Drawn((4, 5)),)),
@@ -221,10 +272,12 @@ samples = {
         ),
         benchmarks=_cell_rows(),
         rivals={"pytorch": _visible(reference.lltm_cell, 2)},
+        yardsticks={"nn.LSTMCell": _lstm_cell},
     ),
     "lltm_cell_gates_grad": Samples(
         _CELL_GATES_GRADS,
         _draw_cell_gates_grad,
+        stress=_stress_cell_gates_grad,
         summed=lambda *arguments: 8,
         benchmarks=(
             Benchmark(_cell_gates_grad("B16,S128", 16, 128), "cell", quick=True),
@@ -236,6 +289,7 @@ samples = {
     "lltm": Samples(
         _SEQUENCES,
         _draw_sequence,
+        stress=_stress_sequence,
         summed=_summed_in_sequence,
         modules=(
             ModuleSample("one layer", lambda: _layer("LLTM", 5, 3), (Drawn((4, 2, 5)),)),
@@ -248,10 +302,12 @@ samples = {
         ),
         benchmarks=_sequence_rows(),
         rivals={"pytorch": _visible(reference.lltm, 3)},
+        yardsticks={"nn.LSTM": _lstm},
     ),
     "lltm_gates_grad": Samples(
         _GATES_GRADS,
         _draw_gates_grad,
+        stress=_stress_gates_grad,
         summed=_summed_in_gates_grad,
         benchmarks=_gates_grad_rows(),
         rivals={"pytorch": reference.lltm_gates_grad},
