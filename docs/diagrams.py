@@ -41,9 +41,9 @@ WAYS = (
         "up to 16 blocks of 32 units; a cluster has rows of its own, and meets no other",
     ),
     (
-        "On the whole grid: up to about 1000 units",
+        "On the grid: up to about 1000 units",
         "L2: h of all rows",
-        "shared memory: the block's units of weight_hh",
+        "shared memory: a part of weight_hh",
         ("product, some rows a warp", "sums of the lanes", "a unit a thread: gates, c, h"),
         "barrier of the grid",
         "a block a multiprocessor, all resident: a cooperative launch, or none",
