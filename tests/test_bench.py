@@ -43,7 +43,7 @@ from torchgraft.benchmarking.summary import (
     summarise_rows,
 )
 from torchgraft.benchmarking.timing import Ratio, Stopwatch, Time
-from torchgraft.checking.subject import Subject
+from torchgraft.checking.subject import Subject, find_subjects
 from torchgraft.cli import app
 from torchgraft.precision import equal_precision
 from torchgraft.sampling import Benchmark, Drawn, Large, Sample, Samples
@@ -727,3 +727,30 @@ def test_a_bar_fits_a_narrow_terminal(twice):
     assert lines
     assert all(len(line) <= 80 for line in lines)
     assert "geometric mean" in shown
+
+
+class TestMemory:
+    def test_what_is_held_is_told_of_each_contender(self, run_memory):
+        report = run_memory("--json", "-")
+        peaks = {(each["sample"], each["contender"]): each for each in report["peaks"]}
+        assert not any(each["problem"] for each in peaks.values())
+        rows = [each.sample.name for each in find_subjects(["lltm_cell"])[0].samples.benchmarks[:1]]
+        assert list(peaks) == [(row, name) for row in rows for name in ("torchgraft", "pytorch", "nn.LSTMCell")]
+        # The gradients of the weights alone are 384 x 160 floats.
+        assert all(each["bytes"] > 200_000 for each in peaks.values())
+
+
+@pytest.fixture
+def run_memory(monkeypatch):
+    if sys.platform != "linux":
+        pytest.skip("only Linux says what is resident")
+    [subject] = find_subjects(["lltm_cell"])
+    few = Subject(subject.operator, replace(subject.samples, benchmarks=subject.samples.benchmarks[:1]))
+    monkeypatch.setattr("torchgraft.checking.subject.find_subjects", lambda targets: [few])
+
+    def run(*arguments):
+        result = CliRunner().invoke(app, ["bench", "lltm_cell", "--memory", "--device", "cpu", *arguments])
+        assert result.exit_code == 0, result.output
+        return json.loads(result.stdout)
+
+    return run

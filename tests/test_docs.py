@@ -91,6 +91,12 @@ def test_what_a_script_writes_is_current(script):
     assert done.returncode == 0, done.stdout
 
 
+def test_the_diagrams_are_current():
+    command = [sys.executable, str(ROOT / "docs/diagrams.py"), "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
 def test_measured_tables_are_current():
     command = [sys.executable, str(ROOT / "docs/include.py"), "--check"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -285,16 +285,45 @@ class TestLayer:
             ({"hidden_size": 0}, "hidden_size must be positive"),
             ({"num_layers": 0}, "num_layers must be positive"),
             ({"dropout": 2}, "dropout must be a probability"),
+            ({"dropout": "a half"}, "dropout must be a probability"),
         ):
             with pytest.raises(ValueError, match=message):
                 LLTM(**{"input_size": 3, "hidden_size": 4, **options})
+        for layer in (LLTM, LLTMCell):
+            with pytest.raises(TypeError, match="hidden_size must be an int, got float"):
+                layer(3, 4.0)
+            with pytest.raises(ValueError, match="input_size must be positive, got 0"):
+                layer(0, 4)
         layer = LLTM(3, 4)
         with pytest.raises(ValueError, match="two or three dimensions"):
             layer(torch.randn(3))
         with pytest.raises(ValueError, match=r"h_0 must be \(1, 2, 4\)"):
             layer(torch.randn(5, 2, 3), (torch.zeros(2, 4), torch.zeros(2, 4)))
-        with pytest.raises(ValueError, match="weight_ih must be"):
-            layer(torch.randn(5, 2, 7))
+        with pytest.raises(ValueError, match=r"c_0 must be \(1, 4\), got \(1, 1, 4\)"):
+            layer(torch.randn(5, 3), (torch.zeros(1, 4), torch.zeros(1, 1, 4)))
+        with pytest.raises(TypeError, match="hx must be"):
+            layer(torch.randn(5, 2, 3), torch.zeros(1, 2, 4))
+        for input in (torch.randn(5, 2, 7), torch.randn(5, 7), pack_sequence([torch.randn(5, 7)])):
+            with pytest.raises(ValueError, match="LLTM: input must have 3 features, got 7"):
+                layer(input)
+        with pytest.raises(ValueError, match="LLTMCell: input must have 3 features, got 7"):
+            LLTMCell(3, 4)(torch.randn(2, 7))
+        with pytest.raises(ValueError, match="at least one step"):
+            layer(torch.randn(0, 2, 3))
+        with pytest.raises(TypeError):
+            layer(torch.randn(5, 2, 3, dtype=D))
+
+    @pytest.mark.parametrize("options", LAYERS)
+    def test_a_batch_of_none_gives_none(self, options):
+        layer = LLTM(3, 4, **options)
+        x = torch.randn((0, 5, 3) if layer.batch_first else (5, 0, 3), requires_grad=True)
+        output, (h_n, c_n) = layer(x)
+        directions = 2 if layer.bidirectional else 1
+        assert output.shape == (*x.shape[:2], 4 * directions)
+        assert h_n.shape == c_n.shape == (layer.num_layers * directions, 0, 4)
+        output.sum().backward()
+        assert all(not parameter.grad.any() for parameter in layer.parameters())
+        layer.flatten_parameters()
 
     def test_it_compiles_in_one_graph_and_trains(self):
         layer = LLTM(3, 4, num_layers=2, bidirectional=True)

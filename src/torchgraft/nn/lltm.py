@@ -27,6 +27,10 @@ class LLTMCell(torch.nn.Module):
         device: where the parameters are.
         dtype: the parameters' dtype.
 
+    Raises:
+        TypeError: a size that is no whole number.
+        ValueError: a size that is not positive.
+
     Attributes:
         weight_ih: (3 * S, I), the weights of the input, gate by gate: input, output, candidate.
         weight_hh: (3 * S, S), those of the hidden state.
@@ -44,6 +48,7 @@ class LLTMCell(torch.nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
+        _require_sizes("LLTMCell", input_size=input_size, hidden_size=hidden_size)
         self.input_size, self.hidden_size = input_size, hidden_size
         self.weight_ih = _parameter(3 * hidden_size, input_size, device=device, dtype=dtype)
         self.weight_hh = _parameter(3 * hidden_size, hidden_size, device=device, dtype=dtype)
@@ -97,6 +102,7 @@ class LLTMCell(torch.nn.Module):
             raise ValueError(
                 f"LLTMCell: input must be (B, {self.input_size}) or ({self.input_size},), got {tuple(input.shape)}"
             )
+        _require_features("LLTMCell", input, self.input_size)
         rows = input.unsqueeze(0) if input.dim() == 1 else input
         if hx is None:
             h = c = rows.new_zeros(rows.shape[0], self.hidden_size)
@@ -128,6 +134,7 @@ class LLTM(torch.nn.Module):
         dtype: the parameters' dtype.
 
     Raises:
+        TypeError: a size that is no whole number.
         ValueError: sizes that are not positive, or a dropout that is no probability.
     """
 
@@ -144,11 +151,9 @@ class LLTM(torch.nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        for name, size in (("input_size", input_size), ("hidden_size", hidden_size), ("num_layers", num_layers)):
-            if size <= 0:
-                raise ValueError(f"LLTM: {name} must be positive, got {size}")
-        if isinstance(dropout, bool) or not 0 <= dropout <= 1:
-            raise ValueError(f"LLTM: dropout must be a probability, got {dropout}")
+        _require_sizes("LLTM", input_size=input_size, hidden_size=hidden_size, num_layers=num_layers)
+        if isinstance(dropout, bool) or not isinstance(dropout, (int, float)) or not 0 <= dropout <= 1:
+            raise ValueError(f"LLTM: dropout must be a probability, got {dropout!r}")
         if dropout > 0 and num_layers == 1:
             warnings.warn(
                 "LLTM: dropout is applied after all layers but the last, so with one layer it does nothing",
@@ -170,6 +175,9 @@ class LLTM(torch.nn.Module):
     def reset_parameters(self) -> None:
         """Draws all parameters anew."""
         _reset(self, self.hidden_size)
+
+    def flatten_parameters(self) -> None:
+        """Does nothing, and is here since `torch.nn.LSTM` has it: parameters may lie anywhere."""
 
     @property
     def all_weights(self) -> list[list[torch.nn.Parameter]]:
@@ -210,26 +218,32 @@ class LLTM(torch.nn.Module):
             (output, (h_n, c_n)): output as input, with S * D features; the states as hx.
 
         Raises:
-            ValueError: sizes that do not fit.
+            TypeError: states that are no pair of tensors, or another dtype than that of the parameters.
+            ValueError: sizes that do not fit, or a sequence without steps.
         """
+        if hx is not None and (isinstance(hx, Tensor) or len(hx) != 2):
+            raise TypeError("LLTM: hx must be (h_0, c_0)")
         if isinstance(input, PackedSequence):
             return self._forward_packed(input, hx)
         if input.dim() not in (2, 3):
             raise ValueError(f"LLTM: input must have two or three dimensions, got {tuple(input.shape)}")
         batched = input.dim() == 3
+        _require_features("LLTM", input, self.input_size)
         if not batched:
             input = input.unsqueeze(1)
-            hx = None if hx is None else tuple(state.unsqueeze(1) for state in hx)  # type: ignore[assignment]
         elif self.batch_first:
             input = input.transpose(0, 1)
-        output, h_n, c_n = self._run(input, self._states(hx, input, input.shape[1]), None)
+        states = self._states(hx, input, (input.shape[1],) if batched else ())
+        if not batched:
+            states = states[0].unsqueeze(1), states[1].unsqueeze(1)
+        output, h_n, c_n = self._run(input, states, None)
         if not batched:
             return output.squeeze(1), (h_n.squeeze(1), c_n.squeeze(1))
         return output.transpose(0, 1) if self.batch_first else output, (h_n, c_n)
 
     def _forward_packed(self, input: PackedSequence, hx: States | None) -> tuple[PackedSequence, States]:
-        batch = int(input.batch_sizes[0])
-        h_0, c_0 = self._states(hx, input.data, batch)
+        _require_features("LLTM", input.data, self.input_size)
+        h_0, c_0 = self._states(hx, input.data, (int(input.batch_sizes[0]),))
         if hx is not None and input.sorted_indices is not None:
             h_0, c_0 = (state.index_select(1, input.sorted_indices) for state in (h_0, c_0))
         output, h_n, c_n = self._run(input.data, (h_0, c_0), input.batch_sizes)
@@ -238,8 +252,8 @@ class LLTM(torch.nn.Module):
         packed = PackedSequence(output, input.batch_sizes, input.sorted_indices, input.unsorted_indices)
         return packed, (h_n, c_n)
 
-    def _states(self, hx: States | None, like: Tensor, batch: int) -> States:
-        expected = (self.num_layers * self._directions, batch, self.hidden_size)
+    def _states(self, hx: States | None, like: Tensor, batch: tuple[int, ...]) -> States:
+        expected = (self.num_layers * self._directions, *batch, self.hidden_size)
         if hx is None:
             zeros = like.new_zeros(expected)
             return zeros, zeros
@@ -270,6 +284,19 @@ class LLTM(torch.nn.Module):
         usual = {"num_layers": 1, "bias": True, "batch_first": False, "dropout": 0.0, "bidirectional": False}
         others = [f"{name}={getattr(self, name)}" for name, value in usual.items() if getattr(self, name) != value]
         return ", ".join([str(self.input_size), str(self.hidden_size), *others])
+
+
+def _require_sizes(layer: str, **sizes: int) -> None:
+    for name, size in sizes.items():
+        if isinstance(size, bool) or not isinstance(size, int):
+            raise TypeError(f"{layer}: {name} must be an int, got {type(size).__name__}")
+        if size <= 0:
+            raise ValueError(f"{layer}: {name} must be positive, got {size}")
+
+
+def _require_features(layer: str, input: Tensor, features: int) -> None:
+    if input.shape[-1] != features:
+        raise ValueError(f"{layer}: input must have {features} features, got {input.shape[-1]}")
 
 
 def _parameter(*size: int, device: torch.device | str | None, dtype: torch.dtype | None) -> torch.nn.Parameter:
