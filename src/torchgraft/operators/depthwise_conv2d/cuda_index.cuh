@@ -3,6 +3,7 @@
 
 #include <torchgraft/dispatch.h>
 #include <torchgraft/cuda.cuh>
+#include <torchgraft/ptx.cuh>
 
 namespace torchgraft::depthwise::cuda {
 
@@ -21,7 +22,7 @@ __device__ inline bool is_inside(int position, int size) {
 // the compiler would add up everything else first.
 template <typename T>
 __device__ T* kept(T* pointer) {
-  asm("" : "+l"(pointer));
+  pointer = ptx::opaque(pointer);
   __builtin_assume(__isGlobal(pointer));
   return pointer;
 }
@@ -29,7 +30,7 @@ __device__ T* kept(T* pointer) {
 // The same for a pointer to shared memory.
 template <typename T>
 __device__ T* kept_shared(T* pointer) {
-  asm("" : "+l"(pointer));
+  pointer = ptx::opaque(pointer);
   __builtin_assume(__isShared(pointer));
   return pointer;
 }

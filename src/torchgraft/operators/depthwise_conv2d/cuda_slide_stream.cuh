@@ -16,6 +16,8 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include <torchgraft/ptx.cuh>
+
 #include <algorithm>
 #include <cstring>
 
@@ -88,12 +90,11 @@ __device__ __forceinline__ void narrow(T* pointer, const float (&values)[kCount]
 template <int kBytes>
 __device__ __forceinline__ void copy_ahead(void* shared, const void* global) {
 #if __CUDA_ARCH__ >= 800
-  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+  const uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
   if constexpr (kBytes == 16) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(global) : "memory");
+    ptx::cp_async_cg(address, global);
   } else {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(address), "l"(global), "n"(kBytes)
-                 : "memory");
+    ptx::cp_async_ca<kBytes>(address, global);
   }
 #else
   using Piece = Vector<unsigned, kBytes / 4>;
@@ -104,7 +105,7 @@ __device__ __forceinline__ void copy_ahead(void* shared, const void* global) {
 // Ends a group of copies, so that they can be waited for.
 __device__ __forceinline__ void end_copies() {
 #if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.commit_group;" ::: "memory");
+  ptx::cp_async_commit_group();
 #endif
 }
 
@@ -112,7 +113,7 @@ __device__ __forceinline__ void end_copies() {
 template <int kGroups>
 __device__ __forceinline__ void wait_for_copies() {
 #if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.wait_group %0;" ::"n"(kGroups) : "memory");
+  ptx::cp_async_wait_group<kGroups>();
 #endif
 }
 

@@ -19,6 +19,8 @@
 // (49), 70 (56), 104 and 109 (93), 116 (37).
 #pragma once
 
+#include <torchgraft/ptx.cuh>
+
 #include "cuda_stencil.cuh"
 
 namespace torchgraft::depthwise::cuda {
@@ -96,10 +98,9 @@ __device__ void copy_async(T* shared, const T* memory) {
   const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
   constexpr int kBytes = kElements * sizeof(T);
   if constexpr (kBypassL1 && kBytes == 16) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(memory) : "memory");
+    ptx::cp_async_cg(address, memory);
   } else {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(address), "l"(memory), "n"(kBytes)
-                 : "memory");
+    ptx::cp_async_ca<kBytes>(address, memory);
   }
 #else
   *reinterpret_cast<Vector<T, kElements>*>(shared) = *reinterpret_cast<const Vector<T, kElements>*>(memory);
@@ -108,14 +109,14 @@ __device__ void copy_async(T* shared, const T* memory) {
 
 __device__ inline void commit_copies() {
 #if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.commit_group;" ::: "memory");
+  ptx::cp_async_commit_group();
 #endif
 }
 
 template <int kBehind>
 __device__ void wait_for_copies() {
 #if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.wait_group %0;" ::"n"(kBehind) : "memory");
+  ptx::cp_async_wait_group<kBehind>();
 #endif
 }
 

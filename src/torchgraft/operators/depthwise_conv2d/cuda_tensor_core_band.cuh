@@ -115,7 +115,7 @@ struct Band {
         const int tap_row = row - i % 2;
         const bool is_zero = tap_row < 0 || tap_row >= kTapRows;
         const int offset = (tap_row * kBandPitch + i / 2 * 8) * static_cast<int>(sizeof(HalfBits));
-        rows[row][i] = load_volatile(is_zero ? zero : first + offset);
+        rows[row][i] = ptx::load_shared_volatile(is_zero ? zero : first + offset);
       }
     }
   }
@@ -130,7 +130,7 @@ __device__ void band_products(const Band<kTapRows>& band, uint32_t address, int 
 #pragma unroll
   for (int row = 0; row < kTapRows - 1 + 2 * kPairs; row += 2) {
     uint32_t sources[4];
-    load_matrices(sources, address);
+    ptx::ldmatrix(sources, address);
     address += 2 * sizeof(HalfBits) * pitch;
 #pragma unroll
     for (int next = 0; next < 2; ++next) {

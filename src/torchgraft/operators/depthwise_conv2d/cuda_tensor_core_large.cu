@@ -54,16 +54,9 @@ template <typename T>
 __device__ void multiply_add_narrow(float (&sums)[4], uint32_t a0, uint32_t a1, uint32_t b) {
 #if __CUDA_ARCH__ >= 800
   if constexpr (std::is_same_v<T, Half>) {
-    asm volatile(
-        "mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
-        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
-        : "r"(a0), "r"(a1), "r"(b));
+    ptx::mma_m16n8k8_f16(sums, a0, a1, b);
   } else {
-    asm volatile(
-        "mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, "
-        "%3};"
-        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
-        : "r"(a0), "r"(a1), "r"(b));
+    ptx::mma_m16n8k8_bf16(sums, a0, a1, b);
   }
 #endif
 }
@@ -206,7 +199,7 @@ __global__ void __launch_bounds__(kLargeWarps * 32, 2)
         uint32_t octets[kLoads][4];
 #pragma unroll
         for (int load = 0; load < kLoads; ++load) {
-          load_matrices(octets[load], address + load * 4 * kOctetSize * static_cast<int>(sizeof(HalfBits)));
+          ptx::ldmatrix(octets[load], address + load * 4 * kOctetSize * static_cast<int>(sizeof(HalfBits)));
         }
 #pragma unroll
         for (int octet = 0; octet + 1 < kOctets; octet += 2) {

@@ -12,6 +12,8 @@
 // leaves 28 thread instructions and 28 bytes of shared memory a result. Products: 8 for 128 results, half the
 // tensor cores' rate. Instructions: 1.5 a result in, 7 products, 1 out. Shared memory: 2 + 5.7 + 2 + 2 bytes.
 
+#include <torchgraft/ptx.cuh>
+
 #include "cuda_tensor_core.cuh"
 #include "cuda_tensor_core_band.cuh"
 
@@ -57,21 +59,20 @@ struct PlanesTile {
 template <int kBytes>
 __device__ void copy_asynchronously(uint32_t shared, const void* memory) {
 #if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(shared), "l"(memory), "n"(kBytes)
-               : "memory");
+  ptx::cp_async_ca<kBytes>(shared, memory);
 #endif
 }
 
 __device__ void commit_copies() {
 #if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.commit_group;" ::: "memory");
+  ptx::cp_async_commit_group();
 #endif
 }
 
 template <int kPending>
 __device__ void wait_for_copies() {
 #if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+  ptx::cp_async_wait_group<kPending>();
 #endif
 }
 

@@ -55,18 +55,8 @@ struct PlanesParameters {
 template <int kElements>
 __device__ inline void copy_async(uint32_t target, const uint16_t* source, bool inside) {
   constexpr int kBytes = kElements * 2;
-  asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(target), "l"(source), "n"(kBytes),
-               "r"(inside ? kBytes : 0)
-               : "memory");
+  ptx::cp_async_ca<kBytes>(target, source, inside ? kBytes : 0);
 }
-
-template <int kElements>
-__device__ inline void copy_async(uint32_t target, const uint16_t* source) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(target), "l"(source), "n"(kElements * 2)
-               : "memory");
-}
-
-__device__ inline void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
 // A thread's copies that lie equally far apart.
 struct CopyRun {
@@ -86,8 +76,9 @@ struct CopyRun {
     if constexpr (kUnit > 1) {
       if (position >= 0 && last < limit) {
 #pragma unroll 4
-        for (int i = 0; i < count; ++i, to += target_step, from += source_step) copy_async<kUnit>(to, from);
-        if (one_more) copy_async<kUnit>(to, from);
+        for (int i = 0; i < count; ++i, to += target_step, from += source_step)
+          ptx::cp_async_ca<kUnit * 2>(to, from);
+        if (one_more) ptx::cp_async_ca<kUnit * 2>(to, from);
       } else {
         const int copies = count + (one_more ? 1 : 0);
 #pragma unroll 1
@@ -111,7 +102,7 @@ struct CopyRun {
 #pragma unroll
         for (int i = 0; i < kTogether; ++i, to += target_step) {
           if (first + i < copies) {
-            asm volatile("st.shared.b16 [%0], %1;" ::"r"(to), "h"(values[i]) : "memory");
+            ptx::store_shared(to, values[i]);
           }
         }
       }
@@ -280,7 +271,7 @@ __global__ void __launch_bounds__(kMostWarps * 32, kBlocksOfMultiprocessor)
   int next_segments = load(0);
 #pragma unroll 1
   for (int tile = begin; tile < end; ++tile) {
-    wait_for_copies();
+    ptx::cp_async_wait_all();
     __syncthreads();
     const int stage = (tile - begin) % kStages;
     const int segments = next_segments;

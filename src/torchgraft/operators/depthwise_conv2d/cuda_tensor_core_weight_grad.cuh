@@ -19,6 +19,8 @@
 // A NaN or an infinity in a channel may make any gradient of that channel NaN, but none of another channel.
 #pragma once
 
+#include <torchgraft/ptx.cuh>
+
 #include "cuda_weight_grad_sums.cuh"
 
 namespace torchgraft::depthwise::cuda {
@@ -93,23 +95,7 @@ __device__ inline uint32_t shared_address(const void* pointer) {
 // Loads kCount slices, one a register; lane l gives the address of row l % 8 of slice l / 8.
 template <int kCount>
 __device__ inline void load_slices(uint32_t address, uint32_t* slices) {
-  static_assert(kCount == 1 || kCount == 2 || kCount == 4, "what ldmatrix has");
-  if constexpr (kCount == 4) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(slices[0]), "=r"(slices[1]), "=r"(slices[2]), "=r"(slices[3])
-                 : "r"(address)
-                 : "memory");
-  } else if constexpr (kCount == 2) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
-                 : "=r"(slices[0]), "=r"(slices[1])
-                 : "r"(address)
-                 : "memory");
-  } else {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x1.trans.shared.b16 {%0}, [%1];"
-                 : "=r"(slices[0])
-                 : "r"(address)
-                 : "memory");
-  }
+  ptx::ldmatrix_trans<kCount>(slices, address);
 }
 
 // kCount slices of neighbouring rows, in as few loads as possible.
@@ -126,18 +112,11 @@ __device__ inline void load_neighbour_slices(uint32_t address, uint32_t* slices)
 template <typename T>
 __device__ inline void multiply_add(float (&sums)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
                                     uint32_t b0, uint32_t b1) {
+  const uint32_t a[4] = {a0, a1, a2, a3};
   if constexpr (std::is_same_v<T, Half>) {
-    asm volatile(
-        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-        "{%0, %1, %2, %3};"
-        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
-        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+    ptx::mma_m16n8k16_f16(sums, a, b0, b1, sums);
   } else {
-    asm volatile(
-        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-        "{%0, %1, %2, %3};"
-        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
-        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+    ptx::mma_m16n8k16_bf16(sums, a, b0, b1, sums);
   }
 }
 
@@ -145,17 +124,9 @@ __device__ inline void multiply_add(float (&sums)[4], uint32_t a0, uint32_t a1, 
 template <typename T>
 __device__ inline void multiply_add(float (&sums)[4], uint32_t a0, uint32_t a1, uint32_t b0) {
   if constexpr (std::is_same_v<T, Half>) {
-    asm volatile(
-        "mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, "
-        "%3};"
-        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
-        : "r"(a0), "r"(a1), "r"(b0));
+    ptx::mma_m16n8k8_f16(sums, a0, a1, b0);
   } else {
-    asm volatile(
-        "mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, "
-        "%3};"
-        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
-        : "r"(a0), "r"(a1), "r"(b0));
+    ptx::mma_m16n8k8_bf16(sums, a0, a1, b0);
   }
 }
 
@@ -251,7 +222,7 @@ __device__ inline float diagonal_sum(const float* shared, int tap_row, int colum
 __device__ inline void clear_octets(uint32_t address, int bytes) {
   for (int i = static_cast<int>(threadIdx.x) * kOctetBytes; i < bytes;
        i += static_cast<int>(blockDim.x) * kOctetBytes) {
-    asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(address + i), "r"(0) : "memory");
+    ptx::store_shared(address + i, make_uint4(0, 0, 0, 0));
   }
 }
 

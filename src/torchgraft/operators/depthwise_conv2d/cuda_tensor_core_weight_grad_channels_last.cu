@@ -125,10 +125,9 @@ class ColumnLoader {
         const uint4& value = pixels.values[i];
         return channel < 2 ? value.x : channel < 4 ? value.y : channel < 6 ? value.z : value.w;
       };
-      asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(target + channel * channel_bytes_),
-                   "r"(__byte_perm(word(0), word(1), half)), "r"(__byte_perm(word(2), word(3), half)),
-                   "r"(__byte_perm(word(4), word(5), half)), "r"(__byte_perm(word(6), word(7), half))
-                   : "memory");
+      ptx::store_shared(target + channel * channel_bytes_,
+                        make_uint4(__byte_perm(word(0), word(1), half), __byte_perm(word(2), word(3), half),
+                                   __byte_perm(word(4), word(5), half), __byte_perm(word(6), word(7), half)));
     }
   }
 
