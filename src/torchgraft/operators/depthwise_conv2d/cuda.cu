@@ -7,21 +7,17 @@
 #include <torchgraft/cuda.cuh>
 #include <torchgraft/relayout.cuh>
 
+#include "cuda_choice.h"
 #include "cuda_kernels.cuh"
-#include "cuda_stencil.cuh"
 #include "geometry.h"
 
 namespace torchgraft::depthwise {
 namespace {
 
-// The layout that kernels are given: where a kernel is so large that arithmetic counts for more than moving
-// images, that of planes, along whose rows windows slide.
+// The layout that kernels are given.
 template <typename T>
 Layout layout_of_kernels(const Geometry& geometry, Layout asked) {
-  constexpr int64_t kFewTaps = 7 * 7;
-  const bool planes_pay =
-      !std::is_same_v<T, double> && geometry.taps() > kFewTaps && cuda::is_unit_step(geometry);
-  return planes_pay ? Layout::contiguous : asked;
+  return cuda::planes_pay(geometry, sizeof(T)) ? Layout::contiguous : asked;
 }
 
 Tensor forward_cuda(Tensor input, Tensor weight, std::optional<Tensor> bias, int64_t stride_height,

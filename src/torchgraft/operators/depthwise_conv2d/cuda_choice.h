@@ -1,94 +1,499 @@
-// Which family of kernels serves a convolution on CUDA: asked in order, the first that can does. What each
-// family is for, and what it reaches, is told in its own file.
+// Which kernel serves a convolution on CUDA: two tables, asked from the top, the first rule that takes it is
+// the one. Host code alone, so that every boundary is tested without a GPU. How a kernel works, and what it
+// reaches, is told in its own file.
 #pragma once
 
-#include <torchgraft/layout.h>
+#include <algorithm>
+#include <cstdint>
 
-#include "cuda_gather.h"
-#include "cuda_planes.h"
-#include "cuda_slide_channels_last.h"
-#include "cuda_slide_weight_grad.h"
-#include "cuda_small_planes.h"
-#include "cuda_strips.h"
-#include "cuda_tensor_core.cuh"
-#include "cuda_tensor_core_large.h"
-#include "cuda_tensor_core_weight_grad.cuh"
-#include "cuda_weight_grad_general.h"
-#include "cuda_weight_grad_strips.h"
-#include "geometry.h"
+#include "sizes.h"
 
 namespace torchgraft::depthwise::cuda {
 
-constexpr int64_t kFewPixels = 8 * 8;
-
-enum class Family {
-  tensor_core,        // products of band matrices, of halves
-  large_tensor_core,  // the same for large kernels, NCHW
-  small_planes,       // NCHW, planes of 7 x 7 to 28 x 28 moved whole
-  strips,             // NCHW, small kernels
-  large_planes,       // NCHW, large kernels
-  slide,              // NHWC, small kernels
-  general,            // anything that fits 32 bits
-  direct,             // anything
-};
-
-// What matters of the images beside their sizes.
-struct Images {
-  Layout layout;
+// One pass over images that are dense in one layout.
+struct Pass {
+  Geometry geometry;
+  bool transposed;  // the input gradient, and not the forward pass
+  bool channels_last;
   int element_bytes;  // eight: float64, which is for checking gradients, not for speed
-  int alignment;      // of their pointers: the greatest power of two, at most 16
+  int alignment;      // of both images' pointers: the greatest power of two, at most 16
   bool tensor_cores;  // whether the device has them, for halves
+
+  constexpr int64_t result_channels() const {
+    return transposed ? geometry.channels : geometry.output_channels();
+  }
+  constexpr int64_t result(const Extent& extent) const { return transposed ? extent.input : extent.output; }
 };
+
+enum class Kernel {
+  small_planes,
+  tensor_core_planes,
+  tensor_core_channels_last,
+  large_tensor_core,
+  strips,
+  large_planes,
+  slide,
+  gather_columns,
+  gather_columns_channels_last,
+  gather_small,
+  gather_large,
+  direct,
+  weight_grad_small_planes,
+  weight_grad_tensor_core_planes,
+  weight_grad_tensor_core_channels_last,
+  weight_grad_strips,
+  weight_grad_large_planes,
+  weight_grad_slide,
+  weight_grad_general,
+  weight_grad_direct,
+};
+
+// ---------------------------------------------------------------- what sizes are
+
+inline bool is_unit_step(const Geometry& geometry) {
+  return geometry.height.stride == 1 && geometry.width.stride == 1 && geometry.height.dilation == 1 &&
+         geometry.width.dilation == 1;
+}
+
+inline bool is_square_of_3_5_7(const Geometry& geometry) {
+  const int64_t kernel = geometry.height.kernel;
+  return kernel == geometry.width.kernel && (kernel == 3 || kernel == 5 || kernel == 7);
+}
+
+// What the kernels with sizes known to the compiler are made for (with_small_kernel).
+inline bool has_small_kernel(const Geometry& geometry) {
+  const Extent& height = geometry.height;
+  const Extent& width = geometry.width;
+  return is_square_of_3_5_7(geometry) && height.stride == width.stride && height.stride <= 2 &&
+         height.dilation == 1 && width.dilation == 1;
+}
+
+// Whether every window touches the image: padding is less than the kernel.
+inline bool is_padded_within_kernel(const Geometry& geometry) {
+  return geometry.height.padding < geometry.height.kernel && geometry.width.padding < geometry.width.kernel;
+}
+
+// Whether every position along either direction, padding included, and every count of channels, images and
+// planes is far from the end of 32 bits. Offsets between elements need not be.
+inline bool positions_fit_32(const Geometry& geometry) {
+  constexpr int64_t kLimit = int64_t{1} << 29;
+  const auto fits = [](const Extent& extent) {
+    return extent.input < kLimit && extent.padding < kLimit && extent.output * extent.stride < kLimit &&
+           extent.kernel * extent.dilation < kLimit;
+  };
+  return geometry.batch < kLimit && geometry.output_channels() < kLimit &&
+         geometry.batch * geometry.output_channels() < kLimit && fits(geometry.height) &&
+         fits(geometry.width);
+}
+
+// Whether 32 bits hold, in any layout, an offset from the first element of an image to a source, be it in the
+// padding, of loops that take `more_taps` taps more than the kernel has.
+inline bool offsets_fit_32(const Geometry& geometry, int64_t more_taps) {
+  constexpr int64_t kLimit = int64_t{1} << 31;
+  if (!positions_fit_32(geometry)) return false;
+  const auto span = [more_taps](const Extent& extent) {
+    return std::max(extent.input, extent.output * extent.stride) + extent.padding +
+           (extent.kernel + more_taps) * extent.dilation;
+  };
+  const int64_t rows = span(geometry.height);
+  const int64_t columns = span(geometry.width);
+  return rows < kLimit && columns < kLimit && rows * columns < kLimit / geometry.output_channels();
+}
+
+// ---------------------------------------------------------------- layout
+
+// Whether images are better brought into NCHW first: where a kernel is so large that arithmetic counts for
+// more than moving images, along whose rows its windows slide.
+inline bool planes_pay(const Geometry& geometry, int element_bytes) {
+  constexpr int64_t kFewTaps = 7 * 7;
+  return element_bytes < 8 && geometry.taps() > kFewTaps && is_unit_step(geometry);
+}
+
+// ---------------------------------------------------------------- planes moved whole
+
+inline bool takes_small_planes(const Pass& pass) {
+  const Geometry& geometry = pass.geometry;
+  const auto fits = [](const Extent& extent) {
+    return (extent.input == 7 || extent.input == 14 || extent.input == 28) &&
+           extent.padding == extent.kernel / 2 && extent.output == extent.input;
+  };
+  constexpr int64_t kLimit = int64_t{1} << 29;
+  // Warps enough to fill a large device: one takes whole planes, and a launch of few takes long.
+  constexpr int64_t kWarps = 132 * 4;
+  constexpr int64_t kPixelsOfWarp = 32 * 7 * 7;
+  // Wider planes with a large kernel are faster in strips, which need not wait for all of a plane.
+  if (geometry.width.input == 28 && geometry.width.kernel == 7) return false;
+  return !pass.channels_last && pass.element_bytes < 8 && pass.alignment == 16 && geometry.multiplier == 1 &&
+         is_unit_step(geometry) && is_square_of_3_5_7(geometry) && fits(geometry.height) &&
+         fits(geometry.width) && geometry.height.input == geometry.width.input &&
+         geometry.batch * geometry.channels < kLimit && geometry.channels < kLimit / 64 &&
+         geometry.channels * geometry.input_pixels() >= kPixelsOfWarp &&
+         geometry.batch * geometry.channels * geometry.input_pixels() >= kWarps * kPixelsOfWarp;
+}
+
+inline bool takes_weight_grad_small_planes(const Pass& pass) {
+  const Geometry& geometry = pass.geometry;
+  // Sums and two images of 28 x 28 leave fp32 too few warps.
+  if (geometry.width.input == 28 && geometry.width.kernel == 5 && pass.element_bytes == 4) return false;
+  constexpr int64_t kFewImages = 12;
+  return takes_small_planes(pass) &&
+         geometry.channels * geometry.input_pixels() * pass.element_bytes % 16 == 0 &&
+         geometry.batch >= kFewImages;
+}
+
+// ---------------------------------------------------------------- tensor cores
 
 // Whether halves are worth bringing to tensor cores: where multiply-adds would take longer than memory, and
 // the problem is large enough to hide what that costs.
-inline bool products_pay(const Geometry& geometry, const Images& images) {
+inline bool products_pay(const Pass& pass) {
   constexpr int64_t kFewElements = int64_t{1} << 20;
+  const Geometry& geometry = pass.geometry;
   const int64_t longest = std::max(geometry.height.kernel, geometry.width.kernel);
-  const bool planes = images.layout == Layout::contiguous;
-  if (images.element_bytes != 2 || !images.tensor_cores) return false;
-  if (!planes) return longest >= 5;
+  if (pass.element_bytes != 2 || !pass.tensor_cores) return false;
+  if (pass.channels_last) return longest >= 5;
   return longest >= 6 && geometry.batch * geometry.channels * geometry.input_pixels() >= kFewElements;
 }
 
-// Of the forward pass or, transposed, of the input gradient.
-inline Family choose(const Geometry& geometry, const Images& images, bool transposed) {
-  const bool aligned = images.alignment == 16;
-  const bool planes = images.layout == Layout::contiguous;
-  if (images.element_bytes < 8) {
-    if (planes && serves_small_planes(geometry, aligned)) return Family::small_planes;
-    if (products_pay(geometry, images)) {
-      if (serves_tensor_core(geometry, images.layout, transposed, aligned)) return Family::tensor_core;
-      // Planes as small as a few units are moved in pieces that cost more than their products save.
-      if (planes && geometry.output_pixels() > kFewPixels && serves_tensor_core_large(geometry, transposed)) {
-        return Family::large_tensor_core;
-      }
-    }
-    if (planes && serves_strips(geometry, transposed)) return Family::strips;
-    if (planes && serves_large_planes(geometry, transposed)) return Family::large_planes;
-    if (!planes && serves_slide_channels_last(geometry, images.element_bytes, images.alignment)) {
-      return Family::slide;
-    }
-  }
-  return serves_gather(geometry, transposed) ? Family::general : Family::direct;
+// Taps of which the band matrices of a warp are made.
+constexpr int kMostTapRows = 7;
+constexpr int kMostTapColumns = 8;
+
+inline bool takes_tensor_core(const Pass& pass) {
+  const Geometry& geometry = pass.geometry;
+  constexpr int64_t kMostImageElements = INT32_MAX;
+  return products_pay(pass) &&
+         std::max(geometry.input_pixels(), geometry.output_pixels()) <=
+             kMostImageElements / geometry.channels &&
+         is_unit_step(geometry) && positions_fit_32(geometry) && geometry.multiplier == 1 &&
+         is_padded_within_kernel(geometry) && geometry.height.kernel <= kMostTapRows &&
+         geometry.width.kernel <= kMostTapColumns;
 }
 
-inline Family choose_weight_grad(const Geometry& geometry, const Images& images) {
-  const bool planes = images.layout == Layout::contiguous;
-  if (images.element_bytes < 8) {
-    if (planes && serves_weight_grad_small_planes(geometry, images.alignment == 16, images.element_bytes)) {
-      return Family::small_planes;
-    }
-    if (products_pay(geometry, images) && serves_tensor_core_weight_grad(geometry, images.layout)) {
-      return Family::tensor_core;
-    }
-    if (planes && serves_weight_grad_strips(geometry)) return Family::strips;
-    if (planes && serves_large_weight_grad_planes(geometry)) return Family::large_planes;
-    if (!planes && serves_slide_weight_grad(geometry, images.element_bytes, images.alignment)) {
-      return Family::slide;
-    }
-  }
-  return serves_weight_grad_general(geometry) ? Family::general : Family::direct;
+inline bool takes_tensor_core_planes(const Pass& pass) {
+  return !pass.channels_last && takes_tensor_core(pass);
 }
+
+// A block's pixels are moved sixteen bytes, eight channels, at a time.
+inline bool takes_tensor_core_channels_last(const Pass& pass) {
+  return pass.channels_last && takes_tensor_core(pass) && pass.geometry.channels % 8 == 0 &&
+         pass.alignment == 16;
+}
+
+// Columns of a band matrix of large_tensor_core are made of octets, of which a window spans so many.
+constexpr int kOctetSize = 8;
+constexpr int kMostOctets = 8;
+constexpr int64_t kMostLargeBytes = 96 << 10;  // of shared memory
+
+constexpr int large_product_octets(int64_t kernel_width) {
+  const int64_t octets = (kOctetSize + kernel_width - 1 + kOctetSize - 1) / kOctetSize;
+  return octets <= 3 ? 3 : octets <= 5 ? 5 : kMostOctets;
+}
+
+// Elements between the rows of an image in shared memory: an odd number of octets, so that neighbouring rows
+// begin in different banks.
+inline int64_t large_product_pitch(const Geometry& geometry, bool transposed) {
+  const Extent& width = geometry.width;
+  const int64_t source = transposed ? width.output : width.input;
+  const int64_t result = transposed ? width.input : width.output;
+  const int64_t padding = transposed ? width.kernel - 1 - width.padding : width.padding;
+  const int64_t blocks = (result + kOctetSize - 1) / kOctetSize;
+  const int64_t columns =
+      std::max((blocks + large_product_octets(width.kernel) - 1) * kOctetSize, padding + source);
+  return ((columns + kOctetSize - 1) / kOctetSize | 1) * kOctetSize;
+}
+
+// Shared memory for two copies of the bands and so many images.
+inline int64_t large_product_bytes(const Geometry& geometry, bool transposed, int64_t images) {
+  constexpr int64_t kHalfBytes = 2;
+  const Extent& height = geometry.height;
+  const int64_t band_pitch = (large_product_octets(geometry.width.kernel) + 2) * kOctetSize;
+  const int64_t pitch = large_product_pitch(geometry, transposed);
+  const int64_t rows = images * (transposed ? height.output : height.input);
+  return kHalfBytes * (2 * height.kernel * band_pitch + (1 + rows) * pitch + 4 * kOctetSize);
+}
+
+inline bool takes_large_tensor_core(const Pass& pass) {
+  const Geometry& geometry = pass.geometry;
+  // Planes as small as a few units are moved in pieces that cost more than their products save.
+  constexpr int64_t kFewPixels = 8 * 8;
+  constexpr int64_t kMostPixels = int64_t{1} << 20;
+  constexpr int64_t kMostRows = 256;
+  return products_pay(pass) && !pass.channels_last && geometry.output_pixels() > kFewPixels &&
+         is_unit_step(geometry) && positions_fit_32(geometry) &&
+         !(pass.transposed && geometry.multiplier > 1) && is_padded_within_kernel(geometry) &&
+         std::max(geometry.input_pixels(), geometry.output_pixels()) <= kMostPixels &&
+         geometry.width.kernel <= kOctetSize * (kMostOctets - 1) + 1 && geometry.height.kernel <= kMostRows &&
+         large_product_bytes(geometry, pass.transposed, 1) <= kMostLargeBytes;
+}
+
+inline bool takes_weight_grad_tensor_core(const Pass& pass) {
+  const Geometry& geometry = pass.geometry;
+  const Extent& height = geometry.height;
+  const Extent& width = geometry.width;
+  // Sizes are 32-bit numbers, and so are positions in the planes of a block's channels.
+  constexpr int64_t kMostPixels = int64_t{1} << 27;
+  constexpr int64_t kMost = int64_t{1} << 20;
+  return products_pay(pass) && geometry.multiplier == 1 && is_unit_step(geometry) &&
+         std::max(geometry.input_pixels(), geometry.output_pixels()) <= kMostPixels &&
+         std::max({height.kernel, width.kernel, height.padding, width.padding}) <= kMost &&
+         std::max(geometry.batch, geometry.channels) < INT32_MAX;
+}
+
+inline bool takes_weight_grad_tensor_core_planes(const Pass& pass) {
+  return !pass.channels_last && takes_weight_grad_tensor_core(pass);
+}
+
+// Taps that the warps of a block own side by side.
+constexpr int kMostChannelsLastTapRows = 10;
+constexpr int kMostChannelsLastTapColumns = 9;
+
+inline bool takes_weight_grad_tensor_core_channels_last(const Pass& pass) {
+  return pass.channels_last && takes_weight_grad_tensor_core(pass) &&
+         pass.geometry.height.kernel <= kMostChannelsLastTapRows &&
+         pass.geometry.width.kernel <= kMostChannelsLastTapColumns;
+}
+
+// ---------------------------------------------------------------- NCHW
+
+// Rows of strips, some sixteen results wide, are counted in 32 bits.
+inline bool strips_fit_32(int64_t planes, int64_t rows, int64_t columns) {
+  constexpr int64_t kLimit = int64_t{1} << 30;
+  return planes * (columns / 16 + 1) < kLimit / (rows + 1);
+}
+
+inline bool takes_strips(const Pass& pass) {
+  const Geometry& geometry = pass.geometry;
+  return !pass.channels_last && pass.element_bytes < 8 && positions_fit_32(geometry) &&
+         has_small_kernel(geometry) && !(pass.transposed && geometry.multiplier > 1) &&
+         strips_fit_32(geometry.batch * geometry.output_channels(), pass.result(geometry.height),
+                       pass.result(geometry.width));
+}
+
+inline bool takes_weight_grad_strips(const Pass& pass) {
+  const Geometry& geometry = pass.geometry;
+  return !pass.channels_last && pass.element_bytes < 8 && positions_fit_32(geometry) &&
+         has_small_kernel(geometry) &&
+         strips_fit_32(geometry.batch, geometry.height.output, geometry.width.output);
+}
+
+// Rows of tiles in shared memory are an odd number of four elements long (cut_rows), so that accesses to four
+// elements at the same place of neighbouring rows lie in different banks.
+constexpr int64_t tile_pitch(int64_t columns) { return std::max<int64_t>(columns - 4 + 7, 0) / 8 * 8 + 4; }
+
+constexpr int64_t kLargeKernelElements = 48 * 1024 / sizeof(float);  // of shared memory
+constexpr int kStrip = 8;                                            // results of a thread, along a row
+constexpr int kTapGroup = 4;                                         // taps it takes at a time
+constexpr int kTapsOfThread = 8;                                     // of one kernel row, in the gradient
+constexpr int kPixelsAtATime = 4;
+
+// Whether all taps and the smallest tile under them, one strip of results, fit shared memory.
+inline bool takes_large_planes(const Pass& pass) {
+  const Geometry& geometry = pass.geometry;
+  if (pass.channels_last || pass.element_bytes == 8 || !is_unit_step(geometry) ||
+      !positions_fit_32(geometry) || geometry.taps() > kLargeKernelElements ||
+      (pass.transposed && geometry.multiplier > 1)) {
+    return false;
+  }
+  const int64_t row_taps = (geometry.width.kernel + kTapGroup - 1) / kTapGroup * kTapGroup;
+  return geometry.height.kernel * (tile_pitch(kStrip + row_taps) + row_taps) <= kLargeKernelElements;
+}
+
+// Whether the smallest tile of the input, and that of the output gradient, fit shared memory.
+inline bool takes_weight_grad_large_planes(const Pass& pass) {
+  const Geometry& geometry = pass.geometry;
+  if (pass.channels_last || pass.element_bytes == 8 || !is_unit_step(geometry) ||
+      !positions_fit_32(geometry) || geometry.taps() > kLargeKernelElements) {
+    return false;
+  }
+  const int64_t row_taps = (geometry.width.kernel + kTapsOfThread - 1) / kTapsOfThread * kTapsOfThread;
+  return geometry.height.kernel * tile_pitch(kPixelsAtATime + row_taps) + kPixelsAtATime <=
+         kLargeKernelElements;
+}
+
+// ---------------------------------------------------------------- NHWC
+
+// The widest piece, of 16, 8 and 4 bytes, in which every pixel of images so aligned can be copied; 0: none.
+inline int slide_piece(int64_t channels, int element_bytes, int alignment) {
+  for (const int piece : {16, 8, 4}) {
+    if (alignment % piece == 0 && channels * element_bytes % piece == 0) return piece;
+  }
+  return 0;
+}
+
+// `channels_of_thread`: as many as leave a thread the registers for their weights, or sums.
+inline bool slides(const Pass& pass, int channels_of_thread) {
+  constexpr int64_t kMost = int64_t{1} << 30;
+  const Geometry& geometry = pass.geometry;
+  // Rows of either image, and those of all images, are counted in 32 bits.
+  return pass.channels_last && pass.element_bytes < 8 && has_small_kernel(geometry) &&
+         geometry.multiplier == 1 && positions_fit_32(geometry) &&
+         geometry.channels % channels_of_thread == 0 &&
+         geometry.channels * std::max(geometry.width.input, geometry.width.output) < kMost &&
+         geometry.batch * std::max(geometry.height.input, geometry.height.output) < kMost &&
+         slide_piece(geometry.channels, pass.element_bytes, pass.alignment) > 0;
+}
+
+constexpr int slide_channels(int64_t kernel) { return kernel == 3 ? 4 : 2; }
+constexpr int slide_weight_grad_channels(int64_t kernel) { return kernel == 3 ? 4 : kernel == 5 ? 2 : 1; }
+
+inline bool takes_slide(const Pass& pass) {
+  return slides(pass, slide_channels(pass.geometry.height.kernel));
+}
+
+inline bool takes_weight_grad_slide(const Pass& pass) {
+  return slides(pass, slide_weight_grad_channels(pass.geometry.height.kernel));
+}
+
+// ---------------------------------------------------------------- any geometry
+
+constexpr int64_t kGatherSharedBytes = 48 * 1024;
+constexpr int kResultsOfThread = 4;  // of the gathering kernels of columns
+
+// Taps of a channel as they lie in shared memory, at most: a period may end behind the kernel.
+inline int64_t gather_shared_taps(const Geometry& geometry, bool transposed) {
+  const auto taps = [transposed](const Extent& extent) {
+    return extent.kernel + (transposed ? extent.stride - 1 : 0);
+  };
+  return taps(geometry.height) * taps(geometry.width);
+}
+
+// Of a column of results, for threads that own kResultsOfThread of them.
+inline int64_t row_groups(int64_t rows, int64_t spacing) {
+  const int64_t stretch = kResultsOfThread * spacing;
+  return (rows + stretch - 1) / stretch * spacing;
+}
+
+inline bool takes_gather(const Pass& pass) {
+  const Geometry& geometry = pass.geometry;
+  constexpr int64_t kMoreTaps = 8;
+  // The phases of positions.
+  constexpr int64_t kLargestStep = int64_t{1} << 15;
+  const auto is_small = [](const Extent& extent) {
+    return extent.stride < kLargestStep && extent.dilation < kLargestStep;
+  };
+  return offsets_fit_32(geometry, kMoreTaps) &&
+         (!pass.transposed || (is_small(geometry.height) && is_small(geometry.width))) &&
+         gather_shared_taps(geometry, pass.transposed) * int64_t{sizeof(double)} <= kGatherSharedBytes;
+}
+
+// Whether all taps of a result are unrolled: the input gradient of other strides meets but some of them.
+inline bool gathers_small(const Pass& pass) {
+  const Geometry& geometry = pass.geometry;
+  const bool has_phases = pass.transposed && (geometry.height.stride > 1 || geometry.width.stride > 1);
+  return takes_gather(pass) && is_square_of_3_5_7(geometry) && !has_phases;
+}
+
+inline bool has_many_results(const Pass& pass) {
+  constexpr int64_t kManyResults = int64_t{1} << 20;
+  const Geometry& geometry = pass.geometry;
+  return geometry.batch * pass.result_channels() * pass.result(geometry.height) *
+             pass.result(geometry.width) >=
+         kManyResults;
+}
+
+// Whether threads may own four results of a column, that share their sources. They lie a dilation apart: most
+// of them must lie in the image. The weights of all summed channels lie in shared memory at once.
+inline bool gathers_columns(const Pass& pass) {
+  const Geometry& geometry = pass.geometry;
+  const Extent& height = geometry.height;
+  const int64_t rows = pass.result(height);
+  const int64_t summed_taps = geometry.taps() * (pass.transposed ? geometry.multiplier : 1);
+  return pass.element_bytes < 8 && gathers_small(pass) && has_many_results(pass) &&
+         height.dilation % height.stride == 0 &&
+         row_groups(rows, height.dilation / height.stride) * kResultsOfThread * 3 <= rows * 4 &&
+         summed_taps * int64_t{sizeof(float)} <= kGatherSharedBytes;
+}
+
+inline bool takes_gather_columns(const Pass& pass) { return !pass.channels_last && gathers_columns(pass); }
+
+inline bool takes_gather_columns_channels_last(const Pass& pass) {
+  return pass.channels_last && gathers_columns(pass);
+}
+
+inline bool takes_gather_small(const Pass& pass) {
+  constexpr int64_t kMostKernel = 5;
+  return gathers_small(pass) && pass.geometry.height.kernel <= kMostKernel &&
+         !(pass.channels_last && has_many_results(pass));
+}
+
+inline bool takes_weight_grad_general(const Pass& pass) {
+  const Geometry& geometry = pass.geometry;
+  constexpr int64_t kMoreTaps = 16;  // of groups of taps and pixels
+  constexpr int64_t kMostPixels = int64_t{1} << 30;
+  return offsets_fit_32(geometry, kMoreTaps) && geometry.batch * geometry.output_pixels() < kMostPixels;
+}
+
+inline bool takes_anything(const Pass&) { return true; }
+
+// ---------------------------------------------------------------- the tables
+
+struct Rule {
+  Kernel kernel;
+  const char* name;  // of the kernel, as a profiler tells it
+  const char* regime;
+  const char* reason;
+  bool (*takes)(const Pass&);
+};
+
+// clang-format off
+// Forward pass and input gradient.
+inline constexpr Rule kCorrelationRules[] = {
+    {Kernel::small_planes, "small_planes", "NCHW, 7 x 7, 14 x 14 and 28 x 28, k = 3, 5, 7, stride 1",
+     "planes are moved whole, sixteen bytes at a time", takes_small_planes},
+    {Kernel::tensor_core_planes, "small_kernel_planes_tensor_core", "halves, NCHW, k = 6, 7, stride 1",
+     "products of band matrices: 49 multiply-adds take longer than memory", takes_tensor_core_planes},
+    {Kernel::tensor_core_channels_last, "small_kernel_tensor_core", "halves, NHWC, k = 5 to 7, stride 1",
+     "the same; channels are turned in shared memory", takes_tensor_core_channels_last},
+    {Kernel::large_tensor_core, "large_kernel_tensor_core", "halves, NCHW, k = 8 to 57, stride 1",
+     "band matrices as wide as the kernel", takes_large_tensor_core},
+    {Kernel::strips, "strips", "NCHW, k = 3, 5, 7, stride 1, 2", "every source is read once, and slides by in registers",
+     takes_strips},
+    {Kernel::large_planes, "large_kernel_planes", "NCHW, other kernels, stride 1",
+     "tiles in shared memory: two accesses feed 32 multiply-adds", takes_large_planes},
+    {Kernel::slide, "slide_channels_last", "NHWC, k = 3, 5, 7, stride 1, 2",
+     "every source is read once; lanes lie along channels", takes_slide},
+    {Kernel::gather_columns, "gather_small<T, k, 4>", "NCHW, k = 3, 5, 7, dilated, many results",
+     "four results of a column share their sources", takes_gather_columns},
+    {Kernel::gather_columns_channels_last, "gather_small_channels_last", "the same, NHWC",
+     "the same; weights are turned in shared memory", takes_gather_columns_channels_last},
+    {Kernel::gather_small, "gather_small<T, k, 1>", "k = 3, 5, any stride forward",
+     "all loads of a result are in flight at once", takes_gather_small},
+    {Kernel::gather_large, "gather_large", "any kernel that fits shared memory",
+     "taps are walked a few at a time", takes_gather},
+    {Kernel::direct, "direct_kernel", "anything", "sizes beyond 32 bits", takes_anything},
+};
+
+inline constexpr Rule kWeightGradRules[] = {
+    {Kernel::weight_grad_small_planes, "small_planes_weight_grad",
+     "NCHW, 7 x 7, 14 x 14 and 28 x 28, k = 3, 5, 7, stride 1", "planes are moved whole, sixteen bytes at a time",
+     takes_weight_grad_small_planes},
+    {Kernel::weight_grad_tensor_core_planes, "tensor_core_weight_grad_planes", "halves, NCHW, k >= 6, stride 1",
+     "taps are the diagonals of products of both images", takes_weight_grad_tensor_core_planes},
+    {Kernel::weight_grad_tensor_core_channels_last, "tensor_core_weight_grad_channels_last",
+     "halves, NHWC, k = 5 to 10, stride 1", "the same; columns come by way of registers",
+     takes_weight_grad_tensor_core_channels_last},
+    {Kernel::weight_grad_strips, "weight_grad_strips", "NCHW, k = 3, 5, 7, stride 1, 2",
+     "both images are read once; all taps are summed in registers", takes_weight_grad_strips},
+    {Kernel::weight_grad_large_planes, "large_weight_grad_planes", "NCHW, other kernels, stride 1",
+     "tiles in shared memory; threads own taps", takes_weight_grad_large_planes},
+    {Kernel::weight_grad_slide, "slide_weight_grad", "NHWC, k = 3, 5, 7, stride 1, 2",
+     "both images are read once; lanes lie along channels", takes_weight_grad_slide},
+    {Kernel::weight_grad_general, "weight_grad_general", "anything within 32 bits",
+     "groups of taps in registers, pixels shared out", takes_weight_grad_general},
+    {Kernel::weight_grad_direct, "weight_grad_direct", "anything", "sizes beyond 32 bits", takes_anything},
+};
+// clang-format on
+
+// The last rule takes anything.
+inline const Rule& first_rule(const Rule* rules, const Pass& pass) {
+  while (!rules->takes(pass)) ++rules;
+  return *rules;
+}
+
+// Of the forward pass or, transposed, of the input gradient.
+inline const Rule& choose(const Pass& pass) { return first_rule(kCorrelationRules, pass); }
+
+// `transposed` says nothing here.
+inline const Rule& choose_weight_grad(const Pass& pass) { return first_rule(kWeightGradRules, pass); }
 
 }  // namespace torchgraft::depthwise::cuda

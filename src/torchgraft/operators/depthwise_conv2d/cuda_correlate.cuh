@@ -5,45 +5,59 @@
 
 #include "cuda_choice.h"
 #include "cuda_direct.cuh"
+#include "cuda_gather.h"
 #include "cuda_kernels.cuh"
+#include "cuda_planes.h"
+#include "cuda_slide_channels_last.h"
 #include "cuda_slide_stream.cuh"
+#include "cuda_small_planes.h"
+#include "cuda_strips.h"
+#include "cuda_tensor_core.cuh"
+#include "cuda_tensor_core_large.h"
+#include "cuda_tensor_core_weight_grad.cuh"
 
 namespace torchgraft::depthwise::cuda {
 
 template <typename T, bool kTransposed>
 void correlate(const T* source, const T* weight, const T* bias, T* result, const Geometry& geometry,
                Layout layout, cudaStream_t stream) {
-  const Images images = {layout, static_cast<int>(sizeof(T)), common_alignment(source, result),
-                         sizeof(T) == 2 && has_half_tensor_cores()};
-  const Family family = choose(geometry, images, kTransposed);
+  const Pass pass = {geometry,
+                     kTransposed,
+                     layout == Layout::channels_last,
+                     static_cast<int>(sizeof(T)),
+                     common_alignment(source, result),
+                     sizeof(T) == 2 && has_half_tensor_cores()};
+  const Kernel kernel = choose(pass).kernel;
   if constexpr (sizeof(T) == 2) {
-    if (family == Family::tensor_core) {
-      return launch_tensor_core(source, weight, bias, result, geometry, layout, kTransposed, stream);
-    }
-  }
-  if constexpr (sizeof(T) == 2) {
-    if (family == Family::large_tensor_core) {
-      return launch_tensor_core_large(source, weight, bias, result, geometry, kTransposed, stream);
+    switch (kernel) {
+      case Kernel::tensor_core_planes:
+        return launch_tensor_core_planes(source, weight, bias, result, geometry, kTransposed, stream);
+      case Kernel::tensor_core_channels_last:
+        return launch_tensor_core_channels_last(source, weight, bias, result, geometry, kTransposed, stream);
+      case Kernel::large_tensor_core:
+        return launch_tensor_core_large(source, weight, bias, result, geometry, kTransposed, stream);
+      default:
+        break;
     }
   }
   if constexpr (!std::is_same_v<T, double>) {
-    switch (family) {
-      case Family::small_planes:
+    switch (kernel) {
+      case Kernel::small_planes:
         return launch_small_planes(source, weight, bias, result, geometry, kTransposed, stream);
-      case Family::strips:
+      case Kernel::strips:
         return launch_strips(source, weight, bias, result, geometry, kTransposed, stream);
-      case Family::large_planes:
+      case Kernel::large_planes:
         return launch_large_planes(source, weight, bias, result, geometry, kTransposed, stream);
-      case Family::slide:
+      case Kernel::slide:
         return launch_slide_channels_last<T, kTransposed>(source, weight, bias, result, geometry, stream);
       default:
         break;
     }
   }
-  if (family == Family::general) {
-    return launch_gather(source, weight, bias, result, geometry, layout, kTransposed, stream);
+  if (kernel == Kernel::direct) {
+    return launch_direct<T, kTransposed>(source, weight, bias, result, geometry, layout, stream);
   }
-  launch_direct<T, kTransposed>(source, weight, bias, result, geometry, layout, stream);
+  launch_gather(kernel, source, weight, bias, result, geometry, layout, kTransposed, stream);
 }
 
 }  // namespace torchgraft::depthwise::cuda

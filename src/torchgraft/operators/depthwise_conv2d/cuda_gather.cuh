@@ -22,9 +22,10 @@
 
 #include <numeric>
 
-#include "cuda_channels_last.cuh"
+#include "cuda_choice.h"
 #include "cuda_gather.h"
 #include "cuda_index.cuh"
+#include "cuda_stencil.cuh"
 
 namespace torchgraft::depthwise::cuda {
 
@@ -95,6 +96,14 @@ struct GatherParameters {
 };
 
 constexpr int kGatherThreads = 256;
+constexpr int kChannels = 4;  // of a thread of gather_large, where they can be loaded together
+
+template <typename T, int kCount>
+__device__ void load_channels(const T* pointer, accumulate_t<T> (&values)[kCount]) {
+  const Vector<T, kCount> vector = *reinterpret_cast<const Vector<T, kCount>*>(pointer);
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) values[i] = static_cast<accumulate_t<T>>(vector[i]);
+}
 
 // Where a thread's results and their sources begin. Groups of results are numbered through each stretch of
 // kResults * spacing rows; backwards, a group begins last.
@@ -146,8 +155,6 @@ __device__ void store_column(T* result, int y, int x, const GatherParameters& pa
     }
   }
 }
-
-constexpr int kResultsOfThread = 4;  // of the small kernels, where it does not own one
 
 constexpr int small_gather_blocks(int taps, int results) { return taps * results > 16 ? 1 : 2; }
 
@@ -399,20 +406,6 @@ inline GatherAxis gather_axis(const Extent& extent, bool transposed) {
   return axis;
 }
 
-constexpr int64_t kGatherSharedBytes = 48 * 1024;
-// Taps of a channel as they lie in shared memory, at most: a period may end behind the kernel.
-inline int64_t gather_shared_taps(const Geometry& geometry, bool transposed) {
-  const auto taps = [transposed](const Extent& extent) {
-    return extent.kernel + (transposed ? extent.stride - 1 : 0);
-  };
-  return taps(geometry.height) * taps(geometry.width);
-}
-
-// Of a column of results, for threads that own kResultsOfThread of them.
-inline int64_t row_groups(int64_t rows, int64_t spacing) {
-  return ceil_divide(rows, kResultsOfThread * spacing) * spacing;
-}
-
 // Everything but what depends on which kernel is launched.
 inline GatherParameters gather_parameters(const Geometry& geometry, Layout layout, bool transposed) {
   const auto pitches = [layout](int64_t channels, int64_t height, int64_t width) {
@@ -569,41 +562,36 @@ void launch_gather_large(const T* source, const T* weight, const T* bias, T* res
   check_launch(name);
 }
 
+// Whether threads may take four neighbouring channels each: their loads, the pixels that 32 bits count and
+// shared memory for the weights of one thread.
 template <typename T>
-void launch_gather(const T* source, const T* weight, const T* bias, T* result, const Geometry& geometry,
-                   Layout layout, bool transposed, cudaStream_t stream) {
-  const Extent& height = geometry.height;
-  const Extent& width = geometry.width;
+bool can_take_four_channels(const Geometry& geometry, bool transposed, const T* source, const T* result) {
+  constexpr int64_t kMostPixels = int64_t{1} << 30;
+  return geometry.channels % kChannels == 0 && geometry.multiplier == 1 &&
+         geometry.batch * geometry.input_pixels() < kMostPixels &&
+         geometry.batch * geometry.output_pixels() < kMostPixels &&
+         is_aligned(source, sizeof(T) * kChannels) && is_aligned(result, sizeof(T) * kChannels) &&
+         gather_shared_taps(geometry, transposed) * kChannels * int64_t{sizeof(accumulate_t<T>)} <=
+             kGatherSharedBytes;
+}
+
+template <typename T>
+void launch_gather(Kernel kernel, const T* source, const T* weight, const T* bias, T* result,
+                   const Geometry& geometry, Layout layout, bool transposed, cudaStream_t stream) {
   const bool channels_last = layout == Layout::channels_last;
-  const int64_t rows = transposed ? height.input : height.output;
-  const int64_t results =
-      geometry.batch * rows *
-      (transposed ? geometry.channels * width.input : geometry.output_channels() * width.output);
-  // Below this there are too few threads for more than one result each.
-  constexpr int64_t kManyResults = int64_t{1} << 20;
-  const bool many = results >= kManyResults;
   const auto launch = [&](auto launcher) {
     launcher(source, weight, bias, result, geometry, transposed, stream);
   };
-  const bool has_phases = transposed && (height.stride > 1 || width.stride > 1);
-  const bool is_small =
-      height.kernel == width.kernel && (height.kernel == 3 || height.kernel == 5 || height.kernel == 7);
-  // Results of a thread lie a dilation apart: most of them must lie in the image. The weights of all summed
-  // channels lie in shared memory at once.
-  const int64_t summed_taps = geometry.taps() * (transposed ? geometry.multiplier : 1);
-  const bool shares_sources =
-      !std::is_same_v<T, double> && !has_phases && height.dilation % height.stride == 0 &&
-      row_groups(rows, height.dilation / height.stride) * kResultsOfThread * 3 <= rows * 4 &&
-      summed_taps * int64_t{sizeof(accumulate_t<T>)} <= kGatherSharedBytes;
-  if (is_small && !has_phases &&
-      (many ? shares_sources || (!channels_last && height.kernel <= 5) : height.kernel <= 5)) {
+  if (kernel != Kernel::gather_large) {
     const auto with_sums = [&](auto taps, auto sums) {
       constexpr int kTaps = taps;
       constexpr bool kSums = sums;
       if constexpr (!std::is_same_v<T, double>) {
-        if (many && shares_sources) {
-          return launch(channels_last ? launch_gather_small_channels_last<T, kTaps, kSums>
-                                      : launch_gather_small<T, kTaps, kResultsOfThread, kSums, false>);
+        if (kernel == Kernel::gather_columns) {
+          return launch(launch_gather_small<T, kTaps, kResultsOfThread, kSums, false>);
+        }
+        if (kernel == Kernel::gather_columns_channels_last) {
+          return launch(launch_gather_small_channels_last<T, kTaps, kSums>);
         }
       }
       if constexpr (kTaps <= 5) {
@@ -615,7 +603,7 @@ void launch_gather(const T* source, const T* weight, const T* bias, T* result, c
       return transposed && geometry.multiplier > 1 ? with_sums(taps, std::true_type{})
                                                    : with_sums(taps, std::false_type{});
     };
-    switch (height.kernel) {
+    switch (geometry.height.kernel) {
       case 3:
         return with_taps(std::integral_constant<int, 3>{});
       case 5:
@@ -628,7 +616,7 @@ void launch_gather(const T* source, const T* weight, const T* bias, T* result, c
   const auto launch_large = [&](auto count, auto is_channels_last) {
     constexpr int kCount = count;
     constexpr bool kChannelsLast = is_channels_last;
-    const int taps = gather_axis(width, transposed).taps;
+    const int taps = gather_axis(geometry.width, transposed).taps;
     if (taps <= 3) return launch(launch_gather_large<T, kCount, 3, kChannelsLast>);
     const bool fives = ceil_divide(taps, 5) * 5 <= ceil_divide(taps, 4) * 4;
     launch(fives ? launch_gather_large<T, kCount, 5, kChannelsLast>
@@ -637,9 +625,7 @@ void launch_gather(const T* source, const T* weight, const T* bias, T* result, c
   constexpr std::integral_constant<int, 1> kOneChannel;
   if (!channels_last) return launch_large(kOneChannel, std::false_type{});
   if constexpr (!std::is_same_v<T, double>) {
-    if (can_take_four_channels<T>(geometry, source, result) &&
-        gather_shared_taps(geometry, transposed) * kChannels * int64_t{sizeof(accumulate_t<T>)} <=
-            kGatherSharedBytes) {
+    if (can_take_four_channels(geometry, transposed, source, result)) {
       return launch_large(std::integral_constant<int, kChannels>{}, std::true_type{});
     }
   }

@@ -1,5 +1,4 @@
-// Forward and input gradient of any geometry: what the kernels for small squares and for tiles do not serve.
-// The kernels are in cuda_gather.cuh.
+// Forward and input gradient of any geometry: the kernels of cuda_gather.cuh.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -9,6 +8,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "cuda_choice.h"
 #include "geometry.h"
 
 namespace torchgraft::depthwise::cuda {
@@ -25,13 +25,9 @@ inline int64_t inverse_modulo(int64_t value, int64_t modulus) {
   return inverse < 0 ? inverse + modulus : inverse;
 }
 
-// Whether launch_gather may be called: sizes whose positions fit 32 bits inside an image, and a kernel that
-// fits shared memory. `transposed` is the input gradient.
-bool serves_gather(const Geometry& geometry, bool transposed);
-
-// bias may be null.
+// `kernel`: one of the gathering ones. bias may be null. `transposed` is the input gradient.
 template <typename T>
-void launch_gather(const T* source, const T* weight, const T* bias, T* result, const Geometry& geometry,
-                   Layout layout, bool transposed, cudaStream_t stream);
+void launch_gather(Kernel kernel, const T* source, const T* weight, const T* bias, T* result,
+                   const Geometry& geometry, Layout layout, bool transposed, cudaStream_t stream);
 
 }  // namespace torchgraft::depthwise::cuda

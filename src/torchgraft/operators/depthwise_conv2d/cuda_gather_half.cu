@@ -4,9 +4,9 @@
 
 namespace torchgraft::depthwise::cuda {
 
-template void launch_gather(const Half*, const Half*, const Half*, Half*, const Geometry&, Layout, bool,
-                            cudaStream_t);
-template void launch_gather(const BFloat16*, const BFloat16*, const BFloat16*, BFloat16*, const Geometry&,
-                            Layout, bool, cudaStream_t);
+template void launch_gather(Kernel, const Half*, const Half*, const Half*, Half*, const Geometry&, Layout,
+                            bool, cudaStream_t);
+template void launch_gather(Kernel, const BFloat16*, const BFloat16*, const BFloat16*, BFloat16*,
+                            const Geometry&, Layout, bool, cudaStream_t);
 
 }  // namespace torchgraft::depthwise::cuda

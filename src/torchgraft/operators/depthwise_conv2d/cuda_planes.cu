@@ -6,19 +6,6 @@
 #include "cuda_weight_grad_planes.cuh"
 
 namespace torchgraft::depthwise::cuda {
-namespace {
-
-bool may_be_planned(const Geometry& geometry) {
-  return is_unit_step(geometry) && positions_fit_32(geometry) && geometry.taps() <= kLargeKernelElements;
-}
-
-}  // namespace
-
-bool serves_large_planes(const Geometry& geometry, bool transposed) {
-  return may_be_planned(geometry) && !(transposed && geometry.multiplier > 1) &&
-         plan_large_kernel(geometry, transposed).elements <= kLargeKernelElements;
-}
-
 template <typename T>
 void launch_large_planes(const T* source, const T* weight, const T* bias, T* result, const Geometry& geometry,
                          bool transposed, cudaStream_t stream) {
@@ -29,10 +16,6 @@ void launch_large_planes(const T* source, const T* weight, const T* bias, T* res
   kernel<<<grid_of(planes_blocks(parameters), name), round_to_warps(plan.tiling.patches()),
            plan.elements * sizeof(float), stream>>>(source, weight, bias, result, parameters, plan.kernel);
   check_launch(name);
-}
-
-bool serves_large_weight_grad_planes(const Geometry& geometry) {
-  return may_be_planned(geometry) && plan_large_weight_grad(geometry).elements <= kLargeKernelElements;
 }
 
 template <typename T>

@@ -7,6 +7,7 @@
 // measured 1.43.
 #pragma once
 
+#include "cuda_choice.h"
 #include "cuda_tile.cuh"
 
 namespace torchgraft::depthwise::cuda {
@@ -66,9 +67,6 @@ __device__ void store_result_tile(T* result, const PlanesParameters& parameters,
   store_tile(result + tile.first_plane * plane, plane, tile.planes, height.result, width.result,
              result_part(parameters.tiling, tile.y, tile.x), shared);
 }
-
-constexpr int kStrip = 8;     // results of a thread, along a row
-constexpr int kTapGroup = 4;  // taps it takes at a time
 
 struct LargeKernel {
   int height, width;
@@ -211,8 +209,6 @@ struct LargeKernelPlan {
   Tiling tiling;
   int64_t elements;
 };
-
-constexpr int64_t kLargeKernelElements = 48 * 1024 / sizeof(float);
 
 inline LargeKernelPlan plan_large_kernel(const Geometry& geometry, bool flipped) {
   const int kernel_height = static_cast<int>(geometry.height.kernel);

@@ -8,15 +8,10 @@
 
 namespace torchgraft::depthwise::cuda {
 
-// Whether weights and the smallest tile fit shared memory.
-bool serves_large_planes(const Geometry& geometry, bool transposed);
-
 // T is one of float, Half, BFloat16; bias may be null. Transposed: the input gradient.
 template <typename T>
 void launch_large_planes(const T* source, const T* weight, const T* bias, T* result, const Geometry& geometry,
                          bool transposed, cudaStream_t stream);
-
-bool serves_large_weight_grad_planes(const Geometry& geometry);
 
 // The first pass; returns the number of chunks that it wrote.
 template <typename T>

@@ -19,8 +19,7 @@ namespace torchgraft::depthwise::cuda {
 
 template <int kKernel, int kStride, bool kTransposed>
 struct SlideShape {
-  static constexpr int kCount =
-      kKernel == 3 ? 4 : 2;  // channels of a thread: their weights stay in registers
+  static constexpr int kCount = slide_channels(kKernel);  // of a thread: their weights stay in registers
   static constexpr int kColumns = kStride == 2 && !kTransposed ? 2 : 4;
   static constexpr int kThreads = kKernel == 7 ? 128 : kKernel == 5 ? 192 : 256;  // of a block, at most
   static constexpr int kBlocks = 2;  // resident, of so many threads

@@ -6,9 +6,6 @@
 
 namespace torchgraft::depthwise::cuda {
 
-// `alignment`: the greatest power of two, at most 16, that the pointers to both images are multiples of.
-bool serves_slide_channels_last(const Geometry& geometry, int element_bytes, int alignment);
-
 // kTransposed: the input gradient. bias may be null.
 template <typename T, bool kTransposed>
 void launch_slide_channels_last(const T* source, const T* weight, const T* bias, T* result,

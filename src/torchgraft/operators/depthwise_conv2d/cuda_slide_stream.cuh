@@ -21,6 +21,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "cuda_choice.h"
 #include "cuda_stencil.cuh"
 
 namespace torchgraft::depthwise::cuda {
@@ -289,14 +290,6 @@ SlideTile choose_slide_tile(int groups, int granule, int strips, int most_thread
     }
   }
   return best;
-}
-
-// The widest piece, of 16, 8 and 4 bytes, in which every pixel of images so aligned can be copied; 0: none.
-inline int slide_piece(int64_t channels, int element_bytes, int alignment) {
-  for (const int piece : {16, 8, 4}) {
-    if (alignment % piece == 0 && channels * element_bytes % piece == 0) return piece;
-  }
-  return 0;
 }
 
 // As many blocks as are resident at once on the current device.

@@ -19,7 +19,7 @@ namespace torchgraft::depthwise::cuda {
 
 template <int kKernel, int kStride>
 struct SlideWeightGradShape {
-  static constexpr int kCount = kKernel == 3 ? 4 : kKernel == 5 ? 2 : 1;  // channels of a thread
+  static constexpr int kCount = slide_weight_grad_channels(kKernel);  // of a thread
   static constexpr int kColumns = kStride == 2 ? 2 : 4;
   static constexpr int kThreads = kKernel == 7 ? 256 : kKernel == 5 ? 192 : 256;  // of a block, at most
   static constexpr int kBlocks = 2;  // resident, of so many threads

@@ -6,9 +6,6 @@
 
 namespace torchgraft::depthwise::cuda {
 
-// `alignment`: the greatest power of two, at most 16, that the pointers to both images are multiples of.
-bool serves_slide_weight_grad(const Geometry& geometry, int element_bytes, int alignment);
-
 // Both passes. `workspace`: weight_grad_workspace elements.
 template <typename T>
 void launch_slide_weight_grad(const T* output_grad, const T* input, T* weight_grad, float* workspace,

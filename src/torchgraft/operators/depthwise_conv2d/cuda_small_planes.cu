@@ -71,36 +71,12 @@ void with_small_planes(const Geometry& geometry, const Function& function) {
 
 }  // namespace
 
-bool serves_small_planes(const Geometry& geometry, bool aligned) {
-  // Wider planes with a large kernel are faster in strips, which need not wait for all of a plane.
-  if (geometry.width.input == 28 && geometry.width.kernel == 7) return false;
-  const auto fits = [](const Extent& extent) {
-    return (extent.input == 7 || extent.input == 14 || extent.input == 28) &&
-           (extent.kernel == 3 || extent.kernel == 5 || extent.kernel == 7) && extent.stride == 1 &&
-           extent.dilation == 1 && extent.padding == extent.kernel / 2 && extent.output == extent.input;
-  };
-  constexpr int64_t kLimit = int64_t{1} << 29;
-  // Warps enough to fill a large device: one takes whole planes, and a launch of few takes long.
-  constexpr int64_t kWarps = 132 * 4;
-  return aligned && geometry.multiplier == 1 && fits(geometry.height) && fits(geometry.width) &&
-         geometry.height.input == geometry.width.input && geometry.height.kernel == geometry.width.kernel &&
-         geometry.batch * geometry.channels < kLimit && geometry.channels < kLimit / 64 &&
-         geometry.channels * geometry.input_pixels() >= 32 * 49 &&
-         geometry.batch * geometry.channels * geometry.input_pixels() >= kWarps * 32 * 49;
-}
-
 template <typename T>
 void launch_small_planes(const T* source, const T* weight, const T* bias, T* result, const Geometry& geometry,
                          bool flipped, cudaStream_t stream) {
   with_small_planes(geometry, [&](auto kernel, auto tiles) {
     launch<SmallPlanes<T, kernel, tiles>>(source, weight, bias, result, geometry, flipped, stream);
   });
-}
-
-bool serves_weight_grad_small_planes(const Geometry& geometry, bool aligned, int64_t element_bytes) {
-  if (geometry.width.input == 28 && geometry.width.kernel == 5 && element_bytes == 4) return false;
-  return serves_small_planes(geometry, aligned) &&
-         geometry.channels * geometry.input_pixels() * element_bytes % 16 == 0 && geometry.batch >= 12;
 }
 
 template <typename T>

@@ -8,17 +8,12 @@
 
 namespace torchgraft::depthwise::cuda {
 
-// Whether launch_small_planes takes this geometry; `aligned`: source and result lie on sixteen-byte
-// boundaries.
-bool serves_small_planes(const Geometry& geometry, bool aligned);
-
 // T is one of float, Half, BFloat16; bias may be null. Flipped: the input gradient.
 template <typename T>
 void launch_small_planes(const T* source, const T* weight, const T* bias, T* result, const Geometry& geometry,
                          bool flipped, cudaStream_t stream);
 
-// The same for both passes of the weight gradient; the workspace has room for most_chunks.
-bool serves_weight_grad_small_planes(const Geometry& geometry, bool aligned, int64_t element_bytes);
+// Both passes of the weight gradient; the workspace has room for most_chunks.
 template <typename T>
 void launch_weight_grad_small_planes(const T* output_grad, const T* input, T* weight_grad, float* workspace,
                                      const Geometry& geometry, cudaStream_t stream);

@@ -50,54 +50,24 @@ struct Stencil {
   }
 };
 
-// Calls `function` with kernel size and stride as compile-time constants if the specialised kernels have
-// them.
+// Calls `function` with kernel size and stride as compile-time constants; has_small_kernel(geometry).
 template <typename Function>
-bool with_small_kernel(const Geometry& geometry, Function&& function) {
-  const Extent& height = geometry.height;
-  const Extent& width = geometry.width;
-  if (height.kernel != width.kernel || height.stride != width.stride) return false;
-  if (height.dilation != 1 || width.dilation != 1) return false;
+void with_small_kernel(const Geometry& geometry, Function&& function) {
   const auto with_stride = [&](auto kernel) {
-    switch (height.stride) {
-      case 1:
-        function(kernel, std::integral_constant<int, 1>{});
-        return true;
-      case 2:
-        function(kernel, std::integral_constant<int, 2>{});
-        return true;
-      default:
-        return false;
+    if (geometry.height.stride == 1) {
+      function(kernel, std::integral_constant<int, 1>{});
+    } else {
+      function(kernel, std::integral_constant<int, 2>{});
     }
   };
-  switch (height.kernel) {
+  switch (geometry.height.kernel) {
     case 3:
       return with_stride(std::integral_constant<int, 3>{});
     case 5:
       return with_stride(std::integral_constant<int, 5>{});
-    case 7:
-      return with_stride(std::integral_constant<int, 7>{});
     default:
-      return false;
+      return with_stride(std::integral_constant<int, 7>{});
   }
-}
-
-// Whether every position along either direction, padding included, and every count of channels, images and
-// planes is far from the end of 32 bits. Offsets between elements need not be.
-inline bool positions_fit_32(const Geometry& geometry) {
-  constexpr int64_t kLimit = int64_t{1} << 29;
-  const auto fits = [](const Extent& extent) {
-    return extent.input < kLimit && extent.padding < kLimit && extent.output * extent.stride < kLimit &&
-           extent.kernel * extent.dilation < kLimit;
-  };
-  return geometry.batch < kLimit && geometry.output_channels() < kLimit &&
-         geometry.batch * geometry.output_channels() < kLimit && fits(geometry.height) &&
-         fits(geometry.width);
-}
-
-inline bool is_unit_step(const Geometry& geometry) {
-  return geometry.height.stride == 1 && geometry.width.stride == 1 && geometry.height.dilation == 1 &&
-         geometry.width.dilation == 1;
 }
 
 }  // namespace torchgraft::depthwise::cuda

@@ -130,16 +130,6 @@ void launch_widest(const T* source, const T* weight, const T* bias, T* result, c
 
 }  // namespace
 
-bool serves_strips(const Geometry& geometry, bool transposed) {
-  if (!positions_fit_32(geometry) || !with_small_kernel(geometry, [](auto, auto) {})) return false;
-  if (transposed && geometry.multiplier > 1) return false;
-  const StripAxis height = strip_axis(geometry.height, transposed);
-  const StripAxis width = strip_axis(geometry.width, transposed);
-  constexpr int64_t kLimit = int64_t{1} << 30;
-  const int64_t planes = geometry.batch * geometry.output_channels();
-  return planes * (width.result / 16 + 1) < kLimit / (height.result + 1);
-}
-
 template <typename T>
 void launch_strips(const T* source, const T* weight, const T* bias, T* result, const Geometry& geometry,
                    bool transposed, cudaStream_t stream) {

@@ -7,9 +7,6 @@
 
 namespace torchgraft::depthwise::cuda {
 
-// Whether launch_strips takes the forward pass (or, transposed, the input gradient) of this geometry.
-bool serves_strips(const Geometry& geometry, bool transposed);
-
 // T is one of float, Half, BFloat16; bias may be null.
 template <typename T>
 void launch_strips(const T* source, const T* weight, const T* bias, T* result, const Geometry& geometry,

@@ -9,6 +9,7 @@
 // row pairs.
 #pragma once
 
+#include "cuda_choice.h"
 #include "cuda_half_math.cuh"
 #include "cuda_stencil.cuh"
 
@@ -18,8 +19,6 @@ constexpr int kWarp = 32;
 constexpr int kUnits = 8;           // of a product: its n
 constexpr int kBlockColumns = 8;    // results of a unit along a row
 constexpr int kSourceColumns = 16;  // under them: a product's k
-constexpr int kMostTapRows = 7;
-constexpr int kMostTapColumns = 8;
 static_assert(kMostTapRows * kMostTapColumns <= 2 * kWarp, "a lane brings two taps");
 
 // One direction of a pass of stride 1: what is read, what is written and the padding between.

@@ -22,6 +22,7 @@
 
 #include "cuda_tensor_core_large.h"
 
+#include "cuda_choice.h"
 #include "cuda_half_math.cuh"
 #include "cuda_stencil.cuh"
 
@@ -29,10 +30,8 @@ namespace torchgraft::depthwise::cuda {
 namespace {
 
 constexpr int kLargeWarps = 8;
-constexpr int kOctetSize = 8;
 constexpr int kUnitsOfProduct = 8;
 // Of shared memory a block; what more than 48 KB takes must be asked for.
-constexpr int64_t kMostLargeBytes = 96 << 10;
 constexpr int64_t kLargeBytesForTwoBlocks = 48 << 10;
 
 struct LargeProduct {
@@ -255,8 +254,6 @@ struct LargeProductPlan {
   int64_t bytes;
 };
 
-constexpr int kMostOctets = 8;
-
 LargeProductPlan plan_of(const Geometry& geometry, bool transposed) {
   LargeProductPlan plan = {};
   LargeProduct& product = plan.product;
@@ -287,20 +284,12 @@ LargeProductPlan plan_of(const Geometry& geometry, bool transposed) {
   product.source_row = FastDivisor(product.source_width);
   product.column_blocks = ceil_divide(product.result_width, kOctetSize);
 
-  const int needed = ceil_divide(kOctetSize + product.kernel_width - 1, kOctetSize);
-  plan.octets = needed <= 3 ? 3 : needed <= 5 ? 5 : kMostOctets;
-  const int columns = std::max((product.column_blocks + plan.octets - 1) * kOctetSize,
-                               product.padding_x + product.source_width);
-  // An odd number of octets, so that neighbouring rows begin in different banks.
-  product.pitch = (ceil_divide(columns, kOctetSize) | 1) * kOctetSize;
+  plan.octets = large_product_octets(product.kernel_width);
+  product.pitch = static_cast<int>(large_product_pitch(geometry, transposed));
   product.odd_rows = ceil_divide(product.source_height, 2);
   product.image_pitch = product.source_height * product.pitch;
   product.band_pitch = (plan.octets + 2) * kOctetSize;
-  const auto bytes = [&](int64_t images) {
-    const int64_t elements = int64_t{2} * product.kernel_height * product.band_pitch + product.pitch +
-                             images * product.image_pitch + 4 * kOctetSize;
-    return elements * static_cast<int64_t>(sizeof(HalfBits));
-  };
+  const auto bytes = [&](int64_t images) { return large_product_bytes(geometry, transposed, images); };
   // As many images as give every warp a group of units, if two blocks of them fit a multiprocessor.
   int images = std::max(1, kLargeWarps * kUnitsOfProduct / product.pairs.divisor());
   images = std::min(images, product.images);
@@ -333,19 +322,6 @@ void launch(const LargeProductPlan& plan, const T* source, const T* weight, cons
 }
 
 }  // namespace
-
-bool serves_tensor_core_large(const Geometry& geometry, bool transposed) {
-  if (!is_unit_step(geometry) || !positions_fit_32(geometry)) return false;
-  if (transposed && geometry.multiplier > 1) return false;
-  for (const Extent* extent : {&geometry.height, &geometry.width}) {
-    if (extent->padding >= extent->kernel) return false;
-  }
-  constexpr int64_t kMostPixels = int64_t{1} << 20;
-  if (std::max(geometry.input_pixels(), geometry.output_pixels()) > kMostPixels) return false;
-  if (geometry.width.kernel > kOctetSize * (kMostOctets - 1) + 1 || geometry.height.kernel > 256)
-    return false;
-  return plan_of(geometry, transposed).bytes <= kMostLargeBytes;
-}
 
 template <typename T>
 void launch_tensor_core_large(const T* source, const T* weight, const T* bias, T* result,

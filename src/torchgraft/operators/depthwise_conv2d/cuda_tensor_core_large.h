@@ -8,9 +8,6 @@
 
 namespace torchgraft::depthwise::cuda {
 
-// Whether launch_tensor_core_large takes this geometry; the device must have tensor cores for both halves.
-bool serves_tensor_core_large(const Geometry& geometry, bool transposed);
-
 // T is Half or BFloat16; bias may be null. Transposed: the input gradient.
 template <typename T>
 void launch_tensor_core_large(const T* source, const T* weight, const T* bias, T* result,

@@ -1,4 +1,4 @@
-// Weight gradient on tensor cores (cuda_tensor_core_weight_grad.cuh): which geometries, and NCHW planes.
+// Weight gradient on tensor cores (cuda_tensor_core_weight_grad.cuh): NCHW planes.
 //
 // A block owns a few neighbouring channels, one where planes are large, and a chunk of the tiles of their
 // planes: whole planes of several images, or bands and strips of large ones. Tiles come with cp.async,
@@ -548,25 +548,9 @@ int launch_planes(const T* output_grad, const T* input, float* partial, const Ge
 
 }  // namespace
 
-bool serves_tensor_core_weight_grad(const Geometry& geometry, Layout layout) {
-  const Extent& height = geometry.height;
-  const Extent& width = geometry.width;
-  if (geometry.multiplier != 1 || height.stride != 1 || width.stride != 1) return false;
-  if (height.dilation != 1 || width.dilation != 1) return false;
-  // Sizes are 32-bit numbers, and so are positions in the planes of a block's channels.
-  constexpr int64_t kMostPixels = int64_t{1} << 27;
-  constexpr int64_t kMost = int64_t{1} << 20;
-  if (geometry.input_pixels() > kMostPixels || geometry.output_pixels() > kMostPixels) return false;
-  if (std::max({height.kernel, width.kernel, height.padding, width.padding}) > kMost) return false;
-  if (std::max(geometry.batch, geometry.channels) >= INT32_MAX) return false;
-  return layout == Layout::contiguous || serves_tensor_core_weight_grad_channels_last(geometry);
-}
-
-namespace {
-
 template <typename T>
-int launch_by_kernel_size(const T* output_grad, const T* input, float* partial, const Geometry& geometry,
-                          cudaStream_t stream) {
+int launch_tensor_core_weight_grad_planes(const T* output_grad, const T* input, float* partial,
+                                          const Geometry& geometry, cudaStream_t stream) {
   const int64_t rows = geometry.height.kernel;
   const int64_t columns = geometry.width.kernel;
   const auto launch = [&](auto block, auto blocks_of_multiprocessor) {
@@ -587,19 +571,9 @@ int launch_by_kernel_size(const T* output_grad, const T* input, float* partial, 
   return launch(TapBlock<8, 5>{}, std::integral_constant<int, 3>{});
 }
 
-}  // namespace
-
-template <typename T>
-int launch_tensor_core_weight_grad(const T* output_grad, const T* input, float* partial,
-                                   const Geometry& geometry, Layout layout, cudaStream_t stream) {
-  return layout == Layout::contiguous
-             ? launch_by_kernel_size(output_grad, input, partial, geometry, stream)
-             : launch_tensor_core_weight_grad_channels_last(output_grad, input, partial, geometry, stream);
-}
-
-template int launch_tensor_core_weight_grad(const Half*, const Half*, float*, const Geometry&, Layout,
-                                            cudaStream_t);
-template int launch_tensor_core_weight_grad(const BFloat16*, const BFloat16*, float*, const Geometry&, Layout,
-                                            cudaStream_t);
+template int launch_tensor_core_weight_grad_planes(const Half*, const Half*, float*, const Geometry&,
+                                                   cudaStream_t);
+template int launch_tensor_core_weight_grad_planes(const BFloat16*, const BFloat16*, float*, const Geometry&,
+                                                   cudaStream_t);
 
 }  // namespace torchgraft::depthwise::cuda

@@ -25,16 +25,10 @@
 
 namespace torchgraft::depthwise::cuda {
 
-// Whether the kernels below serve a geometry (on a device that has them, see has_half_tensor_cores).
-bool serves_tensor_core_weight_grad(const Geometry& geometry, Layout layout);
-
 // First pass, T one of Half and BFloat16. The number of chunks that were written.
 template <typename T>
-int launch_tensor_core_weight_grad(const T* output_grad, const T* input, float* partial,
-                                   const Geometry& geometry, Layout layout, cudaStream_t stream);
-
-// NHWC alone, once geometry is known to have stride, dilation and multiplier 1.
-bool serves_tensor_core_weight_grad_channels_last(const Geometry& geometry);
+int launch_tensor_core_weight_grad_planes(const T* output_grad, const T* input, float* partial,
+                                          const Geometry& geometry, cudaStream_t stream);
 template <typename T>
 int launch_tensor_core_weight_grad_channels_last(const T* output_grad, const T* input, float* partial,
                                                  const Geometry& geometry, cudaStream_t stream);

@@ -7,6 +7,7 @@
 // an octet column of the output gradient lie in two of input, the newest and the one before. A warp owns two
 // channels and some rows of the kernel.
 
+#include "cuda_choice.h"
 #include "cuda_tensor_core_weight_grad.cuh"
 
 namespace torchgraft::depthwise::cuda {
@@ -340,13 +341,11 @@ int launch_channels_last(const T* output_grad, const T* input, float* partial, c
 
 }  // namespace
 
-bool serves_tensor_core_weight_grad_channels_last(const Geometry& geometry) {
-  return geometry.width.kernel <= TapBlock<7, 2>::most_columns(0) && geometry.height.kernel <= 10;
-}
-
 template <typename T>
 int launch_tensor_core_weight_grad_channels_last(const T* output_grad, const T* input, float* partial,
                                                  const Geometry& geometry, cudaStream_t stream) {
+  static_assert(kMostChannelsLastTapColumns == TapBlock<7, 2>::most_columns(0));
+  static_assert(kMostChannelsLastTapRows == 2 * TapBlock<5, 2>::kTapRows);
   const int64_t rows = geometry.height.kernel;
   if (rows <= 3)
     return launch_channels_last<T, TapBlock<3, 2>, 1>(output_grad, input, partial, geometry, stream);

@@ -7,6 +7,7 @@
 // sums are kept in: no test and no conversion is left in the inner loop.
 #pragma once
 
+#include "cuda_choice.h"
 #include "cuda_stencil.cuh"
 
 namespace torchgraft::depthwise::cuda {
@@ -235,11 +236,10 @@ inline TileAxis cut(const TilePlan& plan, int tiles) {
           patches * plan.step};
 }
 
-// The same along rows of shared memory: they are an odd number of four elements long, so that accesses to
-// four elements at the same place of neighbouring rows lie in different banks.
+// The same along rows of shared memory.
 inline TileAxis cut_rows(const TilePlan& plan, int tiles) {
   TileAxis axis = cut(plan, tiles);
-  axis.source_extent = ceil_divide(std::max(axis.source_extent - 4, 0), 8) * 8 + 4;
+  axis.source_extent = static_cast<int>(tile_pitch(axis.source_extent));
   return axis;
 }
 

@@ -4,8 +4,14 @@
 
 #include "cuda_choice.h"
 #include "cuda_kernels.cuh"
+#include "cuda_planes.h"
 #include "cuda_slide_stream.cuh"
+#include "cuda_slide_weight_grad.h"
+#include "cuda_small_planes.h"
+#include "cuda_tensor_core_weight_grad.cuh"
 #include "cuda_weight_grad_direct.cuh"
+#include "cuda_weight_grad_general.h"
+#include "cuda_weight_grad_strips.h"
 
 namespace torchgraft::depthwise::cuda {
 
@@ -16,33 +22,43 @@ int64_t weight_grad_workspace(const Geometry& geometry, Layout layout) {
 template <typename T>
 void weight_grad(const T* output_grad, const T* input, T* weight_grad, accumulate_t<T>* workspace,
                  const Geometry& geometry, Layout layout, cudaStream_t stream) {
-  const Images images = {layout, static_cast<int>(sizeof(T)), common_alignment(output_grad, input),
-                         sizeof(T) == 2 && has_half_tensor_cores()};
-  const Family family = choose_weight_grad(geometry, images);
+  const Pass pass = {geometry,
+                     /*transposed=*/false,
+                     layout == Layout::channels_last,
+                     static_cast<int>(sizeof(T)),
+                     common_alignment(output_grad, input),
+                     sizeof(T) == 2 && has_half_tensor_cores()};
+  const Kernel kernel = choose_weight_grad(pass).kernel;
   const auto sum = [&](int chunks) { launch_sum_chunks(workspace, weight_grad, geometry, chunks, stream); };
   if constexpr (sizeof(T) == 2) {
-    if (family == Family::tensor_core) {
-      return sum(launch_tensor_core_weight_grad(output_grad, input, workspace, geometry, layout, stream));
+    switch (kernel) {
+      case Kernel::weight_grad_tensor_core_planes:
+        return sum(launch_tensor_core_weight_grad_planes(output_grad, input, workspace, geometry, stream));
+      case Kernel::weight_grad_tensor_core_channels_last:
+        return sum(
+            launch_tensor_core_weight_grad_channels_last(output_grad, input, workspace, geometry, stream));
+      default:
+        break;
     }
   }
   if constexpr (!std::is_same_v<T, double>) {
-    switch (family) {
-      case Family::small_planes:
+    switch (kernel) {
+      case Kernel::weight_grad_small_planes:
         return launch_weight_grad_small_planes(output_grad, input, weight_grad, workspace, geometry, stream);
-      case Family::strips:
+      case Kernel::weight_grad_strips:
         return launch_weight_grad_strips(output_grad, input, weight_grad, workspace, geometry, stream);
-      case Family::large_planes:
+      case Kernel::weight_grad_large_planes:
         return sum(launch_large_weight_grad_planes(output_grad, input, workspace, geometry, stream));
-      case Family::slide:
+      case Kernel::weight_grad_slide:
         return launch_slide_weight_grad(output_grad, input, weight_grad, workspace, geometry, stream);
       default:
         break;
     }
   }
-  if (family == Family::general) {
-    return launch_weight_grad_general(output_grad, input, weight_grad, workspace, geometry, layout, stream);
+  if (kernel == Kernel::weight_grad_direct) {
+    return sum(launch_weight_grad_direct(output_grad, input, workspace, geometry, layout, stream));
   }
-  sum(launch_weight_grad_direct(output_grad, input, workspace, geometry, layout, stream));
+  launch_weight_grad_general(output_grad, input, weight_grad, workspace, geometry, layout, stream);
 }
 
 template void weight_grad(const double*, const double*, double*, double*, const Geometry&, Layout,

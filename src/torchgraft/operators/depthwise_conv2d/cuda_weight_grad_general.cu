@@ -322,22 +322,6 @@ void launch(const T* output_grad, const T* input, T* weight_grad, accumulate_t<T
 
 }  // namespace
 
-bool serves_weight_grad_general(const Geometry& geometry) {
-  constexpr int64_t kLimit = int64_t{1} << 31;
-  constexpr int64_t kMostPixels = int64_t{1} << 30;
-  if (!positions_fit_32(geometry)) return false;
-  // In any layout, an offset from the first element of an image to a source, be it in the padding.
-  const auto span = [](const Extent& extent) {
-    constexpr int64_t kMoreTaps = 16;  // than the kernel has, of groups of taps and pixels
-    return std::max(extent.input, extent.output * extent.stride) + extent.padding +
-           (extent.kernel + kMoreTaps) * extent.dilation;
-  };
-  const int64_t rows = span(geometry.height);
-  const int64_t columns = span(geometry.width);
-  return geometry.batch * geometry.output_pixels() < kMostPixels && rows < kLimit && columns < kLimit &&
-         rows * columns < kLimit / geometry.output_channels() && geometry.taps() < kLimit;
-}
-
 template <typename T>
 void launch_weight_grad_general(const T* output_grad, const T* input, T* weight_grad,
                                 accumulate_t<T>* partial, const Geometry& geometry, Layout layout,

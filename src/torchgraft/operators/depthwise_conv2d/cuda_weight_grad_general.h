@@ -11,10 +11,6 @@
 
 namespace torchgraft::depthwise::cuda {
 
-// Whether launch_weight_grad_general may be called: positions fit 32 bits inside an image, and so do the
-// output pixels of all images.
-bool serves_weight_grad_general(const Geometry& geometry);
-
 // Both passes, or one where one will do; `partial` is the workspace of weight_grad.
 template <typename T>
 void launch_weight_grad_general(const T* output_grad, const T* input, T* weight_grad,

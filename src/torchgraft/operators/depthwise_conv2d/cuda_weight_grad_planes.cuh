@@ -56,9 +56,6 @@ struct WeightGradTile {
   }
 };
 
-constexpr int kTapsOfThread = 8;  // of one kernel row
-constexpr int kPixelsAtATime = 4;
-
 struct TapGroups {
   int kernel_height, kernel_width;
   int row_groups;       // groups of kTapsOfThread taps in a kernel row

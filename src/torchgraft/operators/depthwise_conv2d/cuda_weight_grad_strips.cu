@@ -105,12 +105,6 @@ bool is_strip_aligned(const void* output_grad, const void* input, const Extent& 
 
 }  // namespace
 
-bool serves_weight_grad_strips(const Geometry& geometry) {
-  if (!positions_fit_32(geometry) || !with_small_kernel(geometry, [](auto, auto) {})) return false;
-  constexpr int64_t kLimit = int64_t{1} << 30;
-  return geometry.batch * (geometry.width.output / 16 + 1) < kLimit / (geometry.height.output + 1);
-}
-
 template <typename T>
 void launch_weight_grad_strips(const T* output_grad, const T* input, T* weight_grad, float* workspace,
                                const Geometry& geometry, cudaStream_t stream) {

@@ -9,9 +9,6 @@
 
 namespace torchgraft::depthwise::cuda {
 
-// Whether launch_weight_grad_strips takes this geometry.
-bool serves_weight_grad_strips(const Geometry& geometry);
-
 // T is one of float, Half, BFloat16; the workspace has room for most_chunks.
 template <typename T>
 void launch_weight_grad_strips(const T* output_grad, const T* input, T* weight_grad, float* workspace,

@@ -1,0 +1,406 @@
+"""Which kernel serves a depthwise convolution on CUDA: both sides of every boundary of cuda_choice.h.
+
+The header is host code alone: the tests compile it into a program and ask that, on a machine without a GPU.
+"""
+
+import os
+import re
+import subprocess
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+
+import pytest
+
+from torchgraft.operators.depthwise_conv2d.window import Window
+
+FOLDER = Path(__file__).parent.parent / "src/torchgraft/operators/depthwise_conv2d"
+
+
+@dataclass(frozen=True)
+class Call:
+    """A pass over images; None for the padding that keeps an odd kernel's size."""
+
+    images: tuple[int, int, int, int] = (128, 96, 56, 56)
+    kernel: int | tuple[int, int] = 3
+    direction: str = "forward"
+    layout: str = "NCHW"
+    element_bytes: int = 4
+    stride: int | tuple[int, int] = 1
+    dilation: int | tuple[int, int] = 1
+    padding: int | tuple[int, int] | None = None
+    multiplier: int = 1
+    alignment: int = 16
+    tensor_cores: bool = True
+
+    def __str__(self):
+        changed = [field for field in fields(self) if getattr(self, field.name) != field.default]
+        return ", ".join(f"{field.name} {getattr(self, field.name)}" for field in changed)
+
+    def line(self):
+        """What the program reads."""
+        kernel, stride, dilation = (_both(each) for each in (self.kernel, self.stride, self.dilation))
+        padding = (kernel[0] // 2, kernel[1] // 2) if self.padding is None else _both(self.padding)
+        batch, channels, *sizes = self.images
+        window = Window(*stride, *padding, *padding, *dilation)
+        outputs = window.output_size(*sizes, *kernel)
+        rows, columns = zip(sizes, outputs, kernel, stride, padding, dilation, strict=True)
+        layout = self.layout == "NHWC", self.element_bytes, self.alignment, self.tensor_cores
+        numbers = (*layout, batch, channels, self.multiplier, *rows, *columns)
+        return " ".join([self.direction, *(str(int(number)) for number in numbers)])
+
+
+def _both(value):
+    return (value, value) if isinstance(value, int) else value
+
+
+PLANES = Call(images=(128, 768, 7, 7))
+HALVES = Call(element_bytes=2, kernel=7)
+PIXELS = Call(layout="NHWC")
+HALF_PIXELS = replace(PIXELS, element_bytes=2, kernel=7)
+LARGE = replace(HALVES, kernel=31)
+DILATED = Call(images=(1, 256, 64, 64), dilation=2, padding=2)
+DILATED_PIXELS = replace(DILATED, layout="NHWC")
+ANY = replace(PIXELS, images=(1, 1, 64, 64), kernel=4)
+COLUMNS, ONE = "gather_small<T, k, 4>", "gather_small<T, k, 1>"
+PRODUCTS, LARGE_PRODUCTS = "small_kernel_planes_tensor_core", "large_kernel_tensor_core"
+
+
+def weight_grad(call, **changes):
+    return replace(call, direction="weight_grad", **changes)
+
+
+def input_grad(call, **changes):
+    return replace(call, direction="input_grad", **changes)
+
+
+# What is asked: a call and its kernel, then changes to the call and the kernel that each leads to.
+BOUNDARIES = {
+    "small planes: sides": (
+        (PLANES, "small_planes"),
+        ({"images": (128, 768, 6, 6)}, "strips"),
+        ({"images": (128, 768, 8, 8)}, "strips"),
+        ({"images": (128, 768, 13, 13)}, "strips"),
+        ({"images": (128, 768, 14, 14)}, "small_planes"),
+        ({"images": (128, 768, 28, 28)}, "small_planes"),
+        ({"images": (128, 768, 29, 29)}, "strips"),
+        ({"images": (128, 768, 7, 14)}, "strips"),
+        ({"images": (128, 768, 28, 28), "kernel": 5}, "small_planes"),
+        ({"images": (128, 768, 28, 28), "kernel": 7}, "strips"),
+    ),
+    "small planes: kernels": (
+        (replace(PLANES, kernel=7), "small_planes"),
+        ({"kernel": 5}, "small_planes"),
+        ({"kernel": 9}, "large_kernel_planes"),
+        ({"kernel": (7, 5)}, "large_kernel_planes"),
+        ({"padding": 2}, "strips"),
+        ({"stride": 2}, "strips"),
+        ({"dilation": 2, "kernel": 3, "padding": 2}, COLUMNS),
+        ({"multiplier": 2}, "strips"),
+        ({"element_bytes": 2}, "small_planes"),
+        ({"element_bytes": 8}, "gather_large"),
+        ({"alignment": 8}, "strips"),
+        ({"direction": "input_grad"}, "small_planes"),
+    ),
+    "small planes: enough of them": (
+        (replace(PLANES, images=(132, 128, 7, 7)), "small_planes"),
+        ({"images": (131, 128, 7, 7)}, "strips"),
+        ({"images": (1000, 32, 7, 7)}, "small_planes"),
+        ({"images": (1000, 31, 7, 7)}, "strips"),
+        ({"images": (1, 2**23 - 1, 7, 7)}, "small_planes"),
+        ({"images": (1, 2**23, 7, 7)}, "strips"),
+        ({"images": (2**14, 2**15 - 1, 7, 7)}, "small_planes"),
+        ({"images": (2**14, 2**15, 7, 7)}, "direct_kernel"),
+    ),
+    "small planes: weight gradient": (
+        (weight_grad(PLANES), "small_planes_weight_grad"),
+        ({"images": (12, 1408, 7, 7)}, "small_planes_weight_grad"),
+        ({"images": (11, 1536, 7, 7)}, "weight_grad_strips"),
+        ({"images": (1000, 36, 7, 7)}, "small_planes_weight_grad"),
+        ({"images": (1000, 34, 7, 7)}, "weight_grad_strips"),
+        ({"images": (1000, 36, 7, 7), "element_bytes": 2}, "weight_grad_strips"),
+        ({"images": (1000, 40, 7, 7), "element_bytes": 2}, "small_planes_weight_grad"),
+        ({"images": (128, 768, 28, 28), "kernel": 5}, "weight_grad_strips"),
+        ({"images": (128, 768, 28, 28), "kernel": 3}, "small_planes_weight_grad"),
+        ({"images": (128, 768, 28, 28), "kernel": 5, "element_bytes": 2}, "small_planes_weight_grad"),
+    ),
+    "band matrices, NCHW": (
+        (HALVES, PRODUCTS),
+        ({"kernel": 5}, "strips"),
+        ({"kernel": 6}, PRODUCTS),
+        ({"kernel": (1, 6)}, PRODUCTS),
+        ({"kernel": (7, 8)}, PRODUCTS),
+        ({"kernel": (7, 9)}, LARGE_PRODUCTS),
+        ({"kernel": (8, 7)}, LARGE_PRODUCTS),
+        ({"images": (1, 256, 64, 64)}, PRODUCTS),
+        ({"images": (1, 255, 64, 64)}, "strips"),
+        ({"tensor_cores": False}, "strips"),
+        ({"element_bytes": 4}, "strips"),
+        ({"padding": 6}, PRODUCTS),
+        ({"padding": 7}, "strips"),
+        ({"stride": 2}, "strips"),
+        ({"dilation": 2}, COLUMNS),
+        ({"alignment": 2}, PRODUCTS),
+        ({"multiplier": 2}, LARGE_PRODUCTS),
+        ({"direction": "input_grad"}, PRODUCTS),
+        ({"direction": "input_grad", "multiplier": 2}, COLUMNS),
+        ({"images": (1, 2**15, 2**16 - 1, 1)}, PRODUCTS),
+        ({"images": (1, 2**15, 2**16, 1)}, "large_kernel_planes"),
+    ),
+    "band matrices, NHWC": (
+        (HALF_PIXELS, "small_kernel_tensor_core"),
+        ({"kernel": 5}, "small_kernel_tensor_core"),
+        ({"kernel": 3}, "slide_channels_last"),
+        ({"kernel": (7, 9)}, "gather_large"),
+        ({"images": (1, 96, 7, 7)}, "small_kernel_tensor_core"),
+        ({"images": (128, 100, 56, 56)}, "slide_channels_last"),
+        ({"alignment": 8}, "slide_channels_last"),
+        ({"tensor_cores": False}, "slide_channels_last"),
+        ({"element_bytes": 4}, "slide_channels_last"),
+        ({"padding": 7}, "slide_channels_last"),
+        ({"stride": 2}, "slide_channels_last"),
+        ({"multiplier": 2}, "gather_small_channels_last"),
+    ),
+    "band matrices of large kernels": (
+        (LARGE, LARGE_PRODUCTS),
+        ({"images": (1024, 1024, 8, 9)}, LARGE_PRODUCTS),
+        ({"images": (1024, 1024, 8, 8)}, "large_kernel_planes"),
+        ({"kernel": 57}, LARGE_PRODUCTS),
+        ({"kernel": (57, 58)}, "large_kernel_planes"),
+        ({"kernel": (256, 3)}, LARGE_PRODUCTS),
+        ({"kernel": (257, 3)}, "large_kernel_planes"),
+        ({"padding": 31}, "large_kernel_planes"),
+        ({"tensor_cores": False}, "large_kernel_planes"),
+        ({"element_bytes": 4}, "large_kernel_planes"),
+        ({"stride": 2}, "gather_large"),
+        ({"layout": "NHWC"}, "gather_large"),
+        ({"multiplier": 2}, LARGE_PRODUCTS),
+        ({"direction": "input_grad"}, LARGE_PRODUCTS),
+        ({"direction": "input_grad", "multiplier": 2}, "gather_large"),
+        # An image in shared memory.
+        ({"images": (128, 96, 517, 56)}, LARGE_PRODUCTS),
+        ({"images": (128, 96, 518, 56)}, "large_kernel_planes"),
+        ({"images": (300, 1, 1, 4096), "kernel": (256, 3), "padding": (255, 1)}, LARGE_PRODUCTS),
+        ({"images": (300, 1, 1, 4097), "kernel": (256, 3), "padding": (255, 1)}, "large_kernel_planes"),
+    ),
+    "diagonals, NCHW": (
+        (weight_grad(HALVES), "tensor_core_weight_grad_planes"),
+        ({"kernel": 5}, "weight_grad_strips"),
+        ({"kernel": 6}, "tensor_core_weight_grad_planes"),
+        ({"kernel": 111}, "tensor_core_weight_grad_planes"),
+        ({"images": (1, 256, 64, 64)}, "tensor_core_weight_grad_planes"),
+        ({"images": (1, 255, 64, 64)}, "weight_grad_strips"),
+        ({"tensor_cores": False}, "weight_grad_strips"),
+        ({"element_bytes": 4}, "weight_grad_strips"),
+        ({"alignment": 2}, "tensor_core_weight_grad_planes"),
+        ({"stride": 2}, "weight_grad_strips"),
+        ({"dilation": 2}, "weight_grad_general"),
+        ({"multiplier": 2}, "weight_grad_strips"),
+        ({"kernel": (7, 1), "images": (1, 1, 2**27, 1)}, "tensor_core_weight_grad_planes"),
+        ({"kernel": (7, 1), "images": (1, 1, 2**27 + 1, 1)}, "large_weight_grad_planes"),
+        ({"images": (2**10, 2**10, 7, 1), "kernel": (7, 1), "padding": (2**20, 0)}, "tensor_core_weight_grad_planes"),
+        ({"images": (2**10, 2**10, 7, 1), "kernel": (7, 1), "padding": (2**20 + 1, 0)}, "large_weight_grad_planes"),
+        ({"images": (2**31 - 2, 1, 7, 7)}, "tensor_core_weight_grad_planes"),
+        ({"images": (2**31 - 1, 1, 7, 7)}, "weight_grad_direct"),
+    ),
+    "diagonals, NHWC": (
+        (weight_grad(HALF_PIXELS), "tensor_core_weight_grad_channels_last"),
+        ({"kernel": 5}, "tensor_core_weight_grad_channels_last"),
+        ({"kernel": 4}, "weight_grad_general"),
+        ({"kernel": 3}, "slide_weight_grad"),
+        ({"kernel": (10, 9)}, "tensor_core_weight_grad_channels_last"),
+        ({"kernel": (11, 9)}, "weight_grad_general"),
+        ({"kernel": (10, 10)}, "weight_grad_general"),
+        ({"images": (1, 97, 7, 7), "alignment": 2}, "tensor_core_weight_grad_channels_last"),
+        ({"tensor_cores": False}, "slide_weight_grad"),
+        ({"stride": 2}, "slide_weight_grad"),
+        ({"multiplier": 2}, "weight_grad_general"),
+    ),
+    "strips": (
+        (Call(), "strips"),
+        ({"kernel": 7}, "strips"),
+        ({"kernel": 2}, "large_kernel_planes"),
+        ({"kernel": 4}, "large_kernel_planes"),
+        ({"kernel": 9}, "large_kernel_planes"),
+        ({"kernel": (3, 5)}, "large_kernel_planes"),
+        ({"stride": 2}, "strips"),
+        ({"stride": 3}, ONE),
+        ({"stride": (1, 2)}, COLUMNS),
+        ({"dilation": (1, 2)}, COLUMNS),
+        ({"element_bytes": 8}, ONE),
+        ({"multiplier": 2}, "strips"),
+        ({"direction": "input_grad", "stride": 2}, "strips"),
+        ({"direction": "input_grad", "multiplier": 2}, COLUMNS),
+        ({"images": (2**13, 2**13 - 1, 15, 15)}, "strips"),
+        ({"images": (2**13, 2**13, 15, 15)}, "large_kernel_planes"),
+        ({"images": (1, 1, 2**29 - 1, 1), "padding": (1, 1)}, "strips"),
+        ({"images": (1, 1, 2**29, 1), "padding": (1, 1)}, "direct_kernel"),
+    ),
+    "strips: weight gradient": (
+        (weight_grad(Call()), "weight_grad_strips"),
+        ({"kernel": 4}, "large_weight_grad_planes"),
+        ({"stride": 2}, "weight_grad_strips"),
+        ({"stride": 3}, "weight_grad_general"),
+        ({"dilation": 2}, "weight_grad_general"),
+        ({"element_bytes": 8}, "weight_grad_general"),
+        ({"multiplier": 2}, "weight_grad_strips"),
+        ({"images": (2**26 - 1, 1, 15, 15)}, "weight_grad_strips"),
+        ({"images": (2**26, 1, 15, 15)}, "large_weight_grad_planes"),
+    ),
+    "large planes: what fits shared memory": (
+        (Call(kernel=76), "large_kernel_planes"),
+        ({"kernel": 77}, "gather_large"),
+        ({"stride": 2}, "gather_large"),
+        ({"dilation": 2}, "gather_large"),
+        ({"layout": "NHWC"}, "gather_large"),
+        ({"element_bytes": 8}, "gather_large"),
+        ({"multiplier": 2}, "large_kernel_planes"),
+        ({"direction": "input_grad"}, "large_kernel_planes"),
+        ({"direction": "input_grad", "multiplier": 2}, "gather_large"),
+        ({"direction": "weight_grad", "kernel": 105}, "large_weight_grad_planes"),
+        ({"direction": "weight_grad", "kernel": 106}, "weight_grad_general"),
+        ({"direction": "weight_grad", "stride": 2}, "weight_grad_general"),
+        ({"direction": "weight_grad", "element_bytes": 8}, "weight_grad_general"),
+    ),
+    "sliding": (
+        (PIXELS, "slide_channels_last"),
+        ({"kernel": 7}, "slide_channels_last"),
+        ({"kernel": 4}, "gather_large"),
+        ({"kernel": (3, 5)}, "gather_large"),
+        ({"stride": 2}, "slide_channels_last"),
+        ({"stride": 3}, "gather_large"),
+        ({"dilation": 2}, "gather_small_channels_last"),
+        ({"multiplier": 2}, "gather_small_channels_last"),
+        ({"element_bytes": 8}, "gather_large"),
+        ({"images": (128, 98, 56, 56)}, "gather_small_channels_last"),
+        ({"images": (128, 98, 56, 56), "kernel": 5}, "slide_channels_last"),
+        ({"images": (128, 97, 56, 56), "kernel": 5}, "gather_small_channels_last"),
+        ({"alignment": 4}, "slide_channels_last"),
+        ({"alignment": 2, "element_bytes": 2}, "gather_small_channels_last"),
+        ({"images": (1, 1020, 1, 2**20)}, "slide_channels_last"),
+        ({"images": (1, 1024, 1, 2**20)}, "direct_kernel"),
+        ({"images": (2**20, 4, 1023, 1)}, "slide_channels_last"),
+        ({"images": (2**20, 4, 1024, 1)}, "gather_small_channels_last"),
+        ({"direction": "input_grad", "stride": 2}, "slide_channels_last"),
+    ),
+    "sliding: weight gradient": (
+        (weight_grad(PIXELS), "slide_weight_grad"),
+        ({"kernel": 4}, "weight_grad_general"),
+        ({"stride": 2}, "slide_weight_grad"),
+        ({"stride": 3}, "weight_grad_general"),
+        ({"multiplier": 2}, "weight_grad_general"),
+        ({"element_bytes": 8}, "weight_grad_general"),
+        ({"images": (128, 98, 56, 56)}, "weight_grad_general"),
+        ({"images": (128, 98, 56, 56), "kernel": 5}, "slide_weight_grad"),
+        ({"images": (128, 97, 56, 56), "kernel": 5}, "weight_grad_general"),
+        ({"images": (128, 97, 56, 56), "kernel": 7}, "slide_weight_grad"),
+        ({"images": (128, 97, 56, 56), "kernel": 7, "element_bytes": 2, "tensor_cores": False}, "weight_grad_general"),
+    ),
+    "gathering columns": (
+        (DILATED, COLUMNS),
+        ({"images": (1, 255, 64, 64)}, ONE),
+        ({"images": (1, 255, 64, 64), "kernel": 5, "padding": 4}, ONE),
+        ({"images": (1, 255, 64, 64), "kernel": 7, "padding": 6}, "gather_large"),
+        ({"kernel": 7, "padding": 6}, COLUMNS),
+        ({"kernel": 4}, "gather_large"),
+        ({"element_bytes": 8}, ONE),
+        ({"stride": (2, 2), "images": (4, 256, 64, 64)}, COLUMNS),
+        ({"stride": (3, 3), "images": (16, 256, 64, 64)}, ONE),
+        ({"images": (64, 256, 12, 64)}, COLUMNS),
+        ({"images": (64, 256, 11, 64)}, ONE),
+        ({"direction": "input_grad"}, COLUMNS),
+        ({"direction": "input_grad", "stride": 2}, "gather_large"),
+        ({"direction": "input_grad", "kernel": 7, "padding": 6, "multiplier": 250}, COLUMNS),
+        ({"direction": "input_grad", "kernel": 7, "padding": 6, "multiplier": 251}, "gather_large"),
+    ),
+    "gathering columns, NHWC": (
+        (DILATED_PIXELS, "gather_small_channels_last"),
+        ({"images": (1, 255, 64, 64)}, ONE),
+        ({"images": (64, 256, 12, 64)}, "gather_small_channels_last"),
+        ({"images": (64, 256, 11, 64)}, "gather_large"),
+        ({"element_bytes": 8}, "gather_large"),
+    ),
+    "gathering: what fits shared memory and 32 bits": (
+        (Call(kernel=78, stride=3), "gather_large"),
+        ({"kernel": (78, 79)}, "direct_kernel"),
+        ({"direction": "input_grad", "kernel": 76}, "gather_large"),
+        ({"direction": "input_grad", "kernel": 77}, "direct_kernel"),
+        ({"kernel": (2, 1), "stride": 1, "images": (1, 8, 40000, 1), "dilation": (32768, 1)}, "gather_large"),
+    ),
+    "gathering: dilation of the input gradient": (
+        (input_grad(ANY, kernel=(2, 1), images=(1, 8, 40000, 1), dilation=(32767, 1)), "gather_large"),
+        ({"dilation": (32768, 1)}, "direct_kernel"),
+    ),
+    "anything within 32 bits": (
+        (ANY, "gather_large"),
+        ({"images": (1, 1, 2**27 - 13, 4), "padding": 0}, "gather_large"),
+        ({"images": (1, 1, 2**27 - 12, 4), "padding": 0}, "direct_kernel"),
+        ({"images": (2**29 - 1, 1, 4, 4)}, "gather_large"),
+        ({"images": (2**29, 1, 4, 4)}, "direct_kernel"),
+        ({"direction": "weight_grad", "images": (1, 1, 2**26 - 21, 12), "padding": 0}, "weight_grad_general"),
+        ({"direction": "weight_grad", "images": (1, 1, 2**26 - 20, 12), "padding": 0}, "weight_grad_direct"),
+        ({"direction": "weight_grad", "images": (2**28 - 1, 1, 7, 4), "padding": 0}, "weight_grad_general"),
+        ({"direction": "weight_grad", "images": (2**28, 1, 7, 4), "padding": 0}, "weight_grad_direct"),
+    ),
+    "layout": (
+        (replace(PIXELS, direction="layout", kernel=7), "as given"),
+        ({"kernel": (7, 8)}, "NCHW"),
+        ({"kernel": (7, 8), "stride": 2}, "as given"),
+        ({"kernel": (7, 8), "dilation": 2, "padding": 7}, "as given"),
+        ({"kernel": (7, 8), "element_bytes": 8}, "as given"),
+        ({"kernel": (7, 8), "element_bytes": 2}, "NCHW"),
+    ),
+}
+
+
+def rows():
+    """Every call and its kernel."""
+    for boundary, ((call, kernel), *changes) in BOUNDARIES.items():
+        yield boundary, call, kernel
+        for change, changed_kernel in changes:
+            yield boundary, replace(call, **change), changed_kernel
+
+
+ROWS = list(rows())
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory):
+    path = tmp_path_factory.mktemp("choice") / "choice"
+    source = Path(__file__).parent / "choice/depthwise_conv2d.cpp"
+    warnings = ["-Wall", "-Wextra", "-Werror"]
+    subprocess.run(
+        [os.environ.get("CXX", "c++"), "-std=c++20", *warnings, f"-I{FOLDER}", str(source), "-o", str(path)], check=True
+    )
+    return path
+
+
+@pytest.fixture(scope="module")
+def chosen(program):
+    asked = "".join(f"{call.line()}\n" for _, call, _ in ROWS)
+    done = subprocess.run([program], input=asked, capture_output=True, text=True, check=True)
+    return dict(zip((call for _, call, _ in ROWS), done.stdout.splitlines(), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("call", "kernel"), [pytest.param(call, kernel, id=f"{name}: {call}") for name, call, kernel in ROWS]
+)
+def test_the_kernel(call, kernel, chosen):
+    assert chosen[call] == kernel
+
+
+@pytest.fixture(scope="module")
+def table(program):
+    """Passes, kernel, regime and reason of each rule."""
+    done = subprocess.run([program, "tables"], capture_output=True, text=True, check=True)
+    return [tuple(line.split("\t")) for line in done.stdout.splitlines()]
+
+
+def test_every_rule_is_asked(table):
+    assert {kernel for _, kernel, _, _ in table} == {kernel for _, _, kernel in ROWS} - {"NCHW", "as given"}
+
+
+def test_names_are_those_of_the_kernels(table):
+    """`graft bench --explain` prints the names of kernels; one that no rule names cannot run."""
+    sources = "".join(path.read_text() for path in sorted(FOLDER.glob("*.cu*")))
+    kernels = set(re.findall(r"__global__ void (?:__launch_bounds__\((?:[^()]|\([^()]*\))*\)\s+)?(\w+)\(", sources))
+    assert {kernel.partition("<")[0] for _, kernel, _, _ in table} == kernels - {"sum_chunks"}
