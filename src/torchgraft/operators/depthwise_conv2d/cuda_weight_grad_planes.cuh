@@ -56,6 +56,10 @@ struct WeightGradTile {
   }
 };
 
+// Pixels of a chain of additions, at least: longer ones lose digits, and shorter ones take a noticeable part
+// of the time.
+constexpr int kPixelsOfChain = 32;
+
 struct TapGroups {
   int kernel_height, kernel_width;
   int row_groups;       // groups of kTapsOfThread taps in a kernel row
@@ -89,6 +93,16 @@ __global__ void __launch_bounds__(kTileThreads, 3)
   Accumulate* shared_input = shared_memory<Accumulate>();
   Accumulate* shared_output_grad = shared_input + tiling.planes * tiling.source_plane();
   Accumulate sums[kTapsOfThread] = {};
+  Accumulate chains[kTapsOfThread] = {};
+  int chain_pixels = 0;
+  const auto end_chains = [&] {
+#pragma unroll
+    for (int tap = 0; tap < kTapsOfThread; ++tap) {
+      sums[tap] += chains[tap];
+      chains[tap] = 0;
+    }
+    chain_pixels = 0;
+  };
   for (int index = begin; index < end; ++index) {
     const WeightGradTile tile(parameters, index);
     tile.load(parameters, output_grad, input, channel, shared_input, shared_output_grad);
@@ -119,15 +133,19 @@ __global__ void __launch_bounds__(kTileThreads, 3)
 #pragma unroll
           for (int pixel = 0; pixel < kPixelsAtATime; ++pixel) {
 #pragma unroll
-            for (int tap = 0; tap < kTapsOfThread; ++tap) sums[tap] += grad[pixel] * held[pixel + tap];
+            for (int tap = 0; tap < kTapsOfThread; ++tap) chains[tap] += grad[pixel] * held[pixel + tap];
           }
 #pragma unroll
           for (int tap = 0; tap < kTapsOfThread; ++tap) held[tap] = held[tap + kPixelsAtATime];
         }
+        chain_pixels += tiling.width.result_extent;
+        if (chain_pixels >= kPixelsOfChain) end_chains();
       }
     }
     __syncthreads();
   }
+
+  end_chains();
 
   // Threads with the same taps are `taps_of_block` apart in shared memory.
   const int taps_of_block = tap_groups.groups_of_block * kTapsOfThread;

@@ -2,7 +2,8 @@
 //
 // The first pass writes partial[chunk][output channel][tap] to the workspace, each element once; the second
 // adds up the chunks of each weight. Both add in an order that depends on the sizes alone, so that a gradient
-// is the same bit for bit on every run and every device.
+// is the same bit for bit on every run and every device. Partial sums, which are few, are added up in double:
+// of the long chains of additions only those inside a thread round.
 #pragma once
 
 #include <algorithm>
@@ -51,12 +52,11 @@ template <typename T>
 __global__ void __launch_bounds__(kSumWeights* kSumSlices)
     sum_chunks(const accumulate_t<T>* __restrict__ partial, T* __restrict__ weight_grad, int64_t weights,
                int chunks) {
-  using Accumulate = accumulate_t<T>;
-  Accumulate* slice_sums = shared_memory<Accumulate>();
+  double* slice_sums = shared_memory<double>();
   const int lane = static_cast<int>(threadIdx.x) % kSumWeights;
   const int slice = static_cast<int>(threadIdx.x) / kSumWeights;
   const int64_t weight = static_cast<int64_t>(blockIdx.x) * kSumWeights + lane;
-  Accumulate sum = 0;
+  double sum = 0;
   if (weight < weights) {
 #pragma unroll 4
     for (int chunk = slice; chunk < chunks; chunk += kSumSlices) sum += partial[chunk * weights + weight];
@@ -76,16 +76,16 @@ void launch_sum_chunks(const accumulate_t<T>* partial, T* weight_grad, const Geo
   const char* name = "depthwise_conv2d_weight_grad: sum";
   constexpr int kThreads = kSumWeights * kSumSlices;
   sum_chunks<T><<<grid_of(ceil_divide<int64_t>(weights, kSumWeights), name), kThreads,
-                  kThreads * sizeof(accumulate_t<T>), stream>>>(partial, weight_grad, weights, chunks);
+                  kThreads * sizeof(double), stream>>>(partial, weight_grad, weights, chunks);
   check_launch(name);
 }
 
 // Adds up `count` values that lie `stride` apart in shared memory, in order.
 template <typename Accumulate>
 __device__ Accumulate sum_in_order(const Accumulate* values, int count, int stride) {
-  Accumulate sum = values[0];
+  double sum = values[0];
   for (int i = 1; i < count; ++i) sum += values[i * stride];
-  return sum;
+  return static_cast<Accumulate>(sum);
 }
 
 }  // namespace torchgraft::depthwise::cuda
