@@ -65,6 +65,7 @@ docs: build $(VENV)/test.done ## measure on this machine and write the tables an
 	@$(BIN)/graft bench --models --output benchmarks/results/$(CHIP)
 	@$(BIN)/graft bench --overhead --json benchmarks/results/$(CHIP)/overhead.json --markdown benchmarks/results/$(CHIP)/overhead.md
 	@$(BIN)/python docs/properties.py
+	@$(BIN)/python docs/depthwise.py
 	@$(BIN)/python docs/include.py
 # The folder of benchmarks/results that is written: the name of the chip.
 CHIP ?= cpu

@@ -84,8 +84,9 @@ def _without_figures(text: str) -> str:
     return re.sub(r" +$", "", text, flags=re.MULTILINE)
 
 
-def test_the_table_of_properties_is_current():
-    command = [sys.executable, str(ROOT / "docs/properties.py"), "--check"]
+@pytest.mark.parametrize("script", ["properties", "depthwise"])
+def test_what_a_script_writes_is_current(script):
+    command = [sys.executable, str(ROOT / f"docs/{script}.py"), "--check"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
 
