@@ -118,6 +118,7 @@ class Benchmark:
         devices: the kinds of device whose suite it belongs to.
         quick: whether it is one of the few rows of a quick run.
         large: how its result is verified in parts, where all of it in float64 would not fit.
+        operations: the arithmetic that it takes at least, where that is less than the operator's `flops` count.
     """
 
     sample: Sample
@@ -125,6 +126,7 @@ class Benchmark:
     devices: tuple[str, ...] = ("cpu", "cuda")
     quick: bool = False
     large: Large | None = None
+    operations: int | None = None
 
 
 def _one_product(*arguments: Any) -> int:
