@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
     for (int k = 0; k < kCount; ++k) {
       weights[i * kCount + k] = values[k];
       // Else the compiler keeps them as they came, and widens them again in every step.
-      if constexpr (!std::is_same_v<T, float>) asm volatile("" : "+f"(weights[i * kCount + k]));
+      if constexpr (!std::is_same_v<T, float>) ptx::keep(weights[i * kCount + k]);
     }
   }
   float start[kCount] = {};
@@ -124,7 +124,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
         for (int k = 0; k < kCount; ++k) {
           unit[row][column][k] = start[k];
           // Else these moves are made in every step, and not only in those that need them.
-          asm volatile("" : "+f"(unit[row][column][k]));
+          ptx::keep(unit[row][column][k]);
         }
       }
     }

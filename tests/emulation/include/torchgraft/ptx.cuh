@@ -162,6 +162,13 @@ inline void store_shared(uint32_t address, uint4 value) {
   *static_cast<uint4*>(::emulation::shared_pointer(address, 16, 16)) = value;
 }
 
+inline void store_shared(uint32_t address, uint2 value) {
+  *static_cast<uint2*>(::emulation::shared_pointer(address, 8, 8)) = value;
+}
+inline uint2 load_shared_pair(uint32_t address) {
+  return *static_cast<const uint2*>(::emulation::shared_pointer(address, 8, 8));
+}
+
 inline void ldmatrix(uint32_t (&matrices)[4], uint32_t address) {
   const auto loaded =
       emulated::together("ldmatrix", emulated::Matrices{{}, address}, emulated::load<4, false>);
@@ -218,6 +225,8 @@ inline void mma_m16n8k8_bf16(float (&d)[4], uint32_t a0, uint32_t a1, uint32_t b
 
 inline uint32_t max_nan_f16x2(uint32_t a, uint32_t b) { return emulated::larger_pair<__half>(a, b); }
 inline uint32_t max_nan_bf16x2(uint32_t a, uint32_t b) { return emulated::larger_pair<__nv_bfloat16>(a, b); }
+
+inline void keep(float&) {}
 
 template <typename T>
 T* opaque(T* pointer) {
