@@ -71,10 +71,7 @@ __device__ __forceinline__ void store_shared(uint32_t address, uint2 value) {
 }
 __device__ __forceinline__ uint2 load_shared_pair(uint32_t address) {
   uint2 value;
-  asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];"
-               : "=r"(value.x), "=r"(value.y)
-               : "r"(address)
-               : "memory");
+  asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(value.x), "=r"(value.y) : "r"(address) : "memory");
   return value;
 }
 
@@ -176,8 +173,8 @@ __device__ __forceinline__ uint32_t max_nan_bf16x2(uint32_t a, uint32_t b) {
   return result;
 }
 
-// No instruction: a value that the compiler must have in a register here, as it would otherwise compute or convert it
-// again at each use.
+// No instruction: a value that the compiler must have in a register here, as it would otherwise compute or
+// convert it again at each use.
 __device__ __forceinline__ void keep(float& value) { asm volatile("" : "+f"(value)); }
 
 // No instruction: a pointer of which the compiler must not know how it was computed.
