@@ -224,7 +224,7 @@ SlideTile slide_tile(int64_t channels, int result_columns, int padding, int piec
   using Columns = typename Shape::Columns;
   const int group_bytes = Shape::kCount * static_cast<int>(sizeof(T));
   return choose_slide_tile(
-      static_cast<int>(channels / Shape::kCount), std::max(1, piece_bytes / group_bytes),
+      static_cast<int>(channels / Shape::kCount), piece_bytes,
       Columns::patches(result_columns, padding), Shape::kThreads, group_bytes,
       Columns::kWindow - Columns::kStep, Columns::kStep, [&](int strips) {
         const int pixels = Rows::kStep * ((strips - 1) * Columns::kStep + Columns::kWindow);

@@ -274,17 +274,21 @@ struct SlideTile {
   int64_t shared_bytes;
 };
 
-// How `groups` of channels, whole `granule`s of them, and `strips` of columns are cut into blocks of at most
+// How `groups` of channels, whole pieces of copies, and `strips` of columns are cut into blocks of at most
 // `most_threads`. `bytes(strips)` is the shared memory that a lane of so many strips takes.
 template <typename Bytes>
-SlideTile choose_slide_tile(int groups, int granule, int strips, int most_threads, int group_bytes, int halo,
+SlideTile choose_slide_tile(int groups, int piece_bytes, int strips, int most_threads, int group_bytes, int halo,
                             int strip_columns, Bytes&& bytes) {
+  const int granule = std::max(1, piece_bytes / group_bytes);
+  // A pixel has no more pieces than a block has threads; there may be strips beyond the image.
+  const int least_strips = ceil_divide(group_bytes, piece_bytes);
+  strips = std::max(strips, least_strips);
   SlideTile best = {};
   double best_cost = 0;
   constexpr int kMostTiles = 12;
   const int fewest = ceil_divide(strips, most_threads / granule);
   for (int tiles = fewest; tiles <= std::min(strips, fewest + kMostTiles); ++tiles) {
-    const int strips_of_block = ceil_divide(strips, tiles);
+    const int strips_of_block = std::max(ceil_divide(strips, tiles), least_strips);
     const int64_t lane_bytes = bytes(strips_of_block);
     int lanes = static_cast<int>(
         std::min({int64_t{groups}, int64_t{most_threads / strips_of_block}, kSlideSharedBytes / lane_bytes}));

@@ -175,7 +175,7 @@ void launch_slide_weight_grad_shape(const T* output_grad, const T* input, T* wei
   const int piece = slide_piece(geometry.channels, sizeof(T), common_alignment(output_grad, input));
   const int group_bytes = Shape::kCount * static_cast<int>(sizeof(T));
   const SlideTile tile = choose_slide_tile(
-      static_cast<int>(geometry.channels) / Shape::kCount, std::max(1, piece / group_bytes),
+      static_cast<int>(geometry.channels) / Shape::kCount, piece,
       ceil_divide(grad_image.width, Columns::kPatch), Shape::kThreads, group_bytes,
       Columns::kWindow - Columns::kStep, Columns::kStep, [&](int strips) {
         const int pixels = Rows::kStep * ((strips - 1) * Columns::kStep + Columns::kWindow);
