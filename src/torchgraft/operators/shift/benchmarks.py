@@ -101,9 +101,7 @@ def _grid(x_offset: Tensor, y_offset: Tensor, height: int, width: int, stride: i
     return torch.stack((columns[:, None, :].expand(shape), rows[:, :, None].expand(shape)), -1)
 
 
-def _backward(
-    output_grad: Tensor, input: Tensor, grid: Tensor, wanted: tuple[bool, bool]
-) -> tuple[Tensor, Tensor]:
+def _backward(output_grad: Tensor, input: Tensor, grid: Tensor, wanted: tuple[bool, bool]) -> tuple[Tensor, Tensor]:
     bilinear, zeros = 0, 0
     return torch.ops.aten.grid_sampler_2d_backward(
         output_grad.transpose(0, 1), input, grid, bilinear, zeros, False, wanted

@@ -219,8 +219,7 @@ def _offset_grad_gradient(
     if output_grad.shape[2] == 0:  # and then a stride may be larger than anything
         arguments = output_grad, input, x_offset, y_offset
         return tuple(
-            torch.zeros_like(each) if needed else None
-            for each, needed in zip(arguments, needs_grad[:4], strict=True)
+            torch.zeros_like(each) if needed else None for each, needed in zip(arguments, needs_grad[:4], strict=True)
         )
     results: list[Tensor | None] = [None, None, None, None]
 
@@ -309,9 +308,7 @@ def _fold(tensor: Tensor, batch_dim: int | None, batch_size: int, into: int) -> 
     return tensor.flatten(into, into + 1)
 
 
-def _vmap(
-    operator: Any, batch_size: int, in_dims: Sequence[int | None], *arguments: Any
-) -> tuple[Any, Any]:
+def _vmap(operator: Any, batch_size: int, in_dims: Sequence[int | None], *arguments: Any) -> tuple[Any, Any]:
     folded = [
         _fold(value, dim, batch_size, 1 if value.dim() - (dim is not None) == 4 else 0)
         if isinstance(value, Tensor)
