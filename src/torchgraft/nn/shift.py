@@ -76,7 +76,8 @@ class Shift(torch.nn.Module):
 
     def forward(self, input: Tensor) -> Tensor:
         """Input (N, C, T, V) to (N, C, T // stride, V)."""
-        x_offset, y_offset = self.xpos, self.ypos
+        x_offset: Tensor = self.xpos
+        y_offset: Tensor = self.ypos
         if self.offset_gradient == "shift_gcn":
             x_offset, y_offset = _PublishedRule.apply(x_offset, y_offset, input.shape[0])
         if self.stride > 1:

@@ -61,9 +61,9 @@ def of(sample: Callable[[Case], Sample]) -> Iterator[Benchmark]:
 
 def grid_sample(input: Tensor, x_offset: Tensor, y_offset: Tensor, stride: int) -> Tensor:
     """F.grid_sample with the channels as its batch, so that each has a grid of its own."""
-    batch, channels, height, width = input.shape
+    height, width = input.shape[2:]
     grid = _grid(x_offset, y_offset, height, width, stride)
-    sampled = F.grid_sample(input.transpose(0, 1), grid.to(input.dtype), align_corners=False)
+    sampled = F.grid_sample(input.transpose(0, 1), grid, align_corners=False)
     return sampled.transpose(0, 1)
 
 
@@ -94,11 +94,14 @@ def grid_sample_grads(
 
 def _grid(x_offset: Tensor, y_offset: Tensor, height: int, width: int, stride: int) -> Tensor:
     """(C, T // stride, V, 2): where to sample, between -1 and 1 for the outer borders of an image's pixels."""
-    rows = torch.arange(height // stride, device=x_offset.device) * stride + y_offset[:, None]
-    columns = torch.arange(width, device=x_offset.device) + x_offset[:, None]
+    wide = torch.promote_types(x_offset.dtype, torch.float32)
+    rows = torch.arange(height // stride, device=x_offset.device) * stride + y_offset[:, None].to(wide)
+    columns = torch.arange(width, device=x_offset.device) + x_offset[:, None].to(wide)
     rows, columns = (2 * rows + 1) / height - 1, (2 * columns + 1) / width - 1
     shape = (len(x_offset), rows.shape[1], width)
-    return torch.stack((columns[:, None, :].expand(shape), rows[:, :, None].expand(shape)), -1)
+    grid = torch.stack((columns[:, None, :].expand(shape), rows[:, :, None].expand(shape)), -1)
+    # A pixel is 2 wide at most: from 3 on, where float16 is still finite, nothing is in sight.
+    return grid.clamp(-4, 4).to(x_offset.dtype)
 
 
 def _backward(output_grad: Tensor, input: Tensor, grid: Tensor, wanted: tuple[bool, bool]) -> tuple[Tensor, Tensor]:

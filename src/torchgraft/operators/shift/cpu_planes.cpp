@@ -1,310 +1,224 @@
 // shift and its gradients on CPU, contiguous images. A unit of work is a plane, which lies in memory as one
 // piece, and whose offset is one.
 //
-// Each row of the source is brought once into a row with zeros on either side, in `accumulate_t<T>`, and
-// blended with itself a column further; the last two rows so blended are kept, and two of them blended make a
-// row of results. So an element costs a load, four multiplications and a store, all in vectors, and two reads
-// from first-level cache; what bounds it is memory. Rows that fill no whole number of vectors end in a vector
-// that overlaps the one before.
+// Some rows of results at a time, as many as keep their source in first-level cache: the source is copied
+// there, once, into `accumulate_t<T>`, with zeros where there are no rows; then all results are one run
+// (cpu_runs.h). An element costs two loads and two stores, and four loads more, of first-level cache. What
+// bounds it is memory, save for planes smaller than a few vectors. Rows longer than kColumns are cut: then
+// the zeros beyond a row's end are copied too.
 //
-// The gradient of the input is the same, turned around. Those of the offsets keep, besides, the difference of
-// each column to the next; their sums stay in a vector a plane, and the planes of a channel are added up in
-// order (cpu.cpp).
+// The gradient of the input is the same, with its taps turned around. Those of the offsets are products of
+// the output's gradient with differences of the same taps; a plane's sums are kept, and the planes of a
+// channel are added up in order (cpu.cpp).
 
-#include <torchgraft/cpu.h>
-#include <torchgraft/cpu_convert.h>
-
-#include <algorithm>
-#include <type_traits>
-#include <vector>
-
-#include "cpu_kernels.h"
+#include "cpu_runs.h"
 
 namespace torchgraft::shift::cpu {
 namespace {
 
-constexpr int64_t kMostLanes = 16;
-constexpr int64_t kNone = -1;
+constexpr int64_t kColumns = 512;
+// Of the source, 16 KB in float. Long rows come at least so many at a time, as each chunk begins with a row
+// that the one before ended with.
+constexpr int64_t kElements = 4096;
+constexpr int64_t kLeastRows = 8;
 
-// Where the source's rows and columns lie that a row of results is made of. The transpose takes from where the
-// other one puts.
-template <typename A>
-struct Taps {
-  int64_t columns[2];
-  int64_t row;  // of the first tap; the second lies one on
-  A column_weights[2];
-  A row_weights[2];
-  int64_t stride;
-  int64_t source_rows;
-  bool transposed;
-
-  Taps(const Sampling<A>& sampling, const Geometry& geometry, bool transposed)
-      : row(sampling.y), stride(geometry.stride), transposed(transposed) {
-    source_rows = transposed ? geometry.steps : geometry.height;
-    for (int i = 0; i < 2; ++i) {
-      columns[i] = transposed ? -sampling.x - i : sampling.x + i;
-      column_weights[i] = sampling.column_weights[i];
-      row_weights[i] = sampling.row_weights[i];
-    }
-  }
-
-  // The source's row under tap `i` of a row of results, or kNone.
-  int64_t source_row(int64_t result_row, int i) const {
-    int64_t found = result_row * stride + row + i;
-    if (transposed) {
-      const int64_t distance = result_row - row - i;
-      if (stride > 1 && distance % stride != 0) return kNone;
-      found = distance / stride;
-      if (distance < 0) return kNone;
-    }
-    return found >= 0 && found < source_rows ? found : kNone;
-  }
-};
-
-// Scratch of a thread.
-template <typename A>
-class Rows {
+// Scratch of a thread: chunks of planes of one size.
+template <typename T>
+class Source {
  public:
-  explicit Rows(int64_t width)
-      : margin_(width + 2),
-        length_((width + kMostLanes - 1) / kMostLanes * kMostLanes),
-        elements_(2 * margin_ + 7 * length_ + kMostLanes, A(0)) {}
+  using A = accumulate_t<T>;
 
-  // A row of the source, zeros as wide as itself on both sides.
-  A* padded() { return elements_.data() + margin_; }
-  // One of two rows after blending with the next column, and after taking differences from it.
-  A* blended(int64_t slot) { return rest() + slot * length_; }
-  A* differences(int64_t slot) { return rest() + (2 + slot) * length_; }
-  const A* zeros() { return rest() + 4 * length_; }
-  // Results, or the gradient of a row of them, with zeros up to a whole vector.
-  A* row() { return rest() + 5 * length_; }
+  explicit Source(const Geometry& geometry)
+      : width_(geometry.width),
+        most_columns_(std::min(width_, kColumns)),
+        // Where rows are cut, they have the column of the last right tap too.
+        pitch_(is_whole() ? width_ : most_columns_ + 1),
+        margin_(is_whole() ? width_ + 2 * kMostLanes : 0),
+        source_rows_(std::clamp<int64_t>(kElements / std::max<int64_t>(pitch_, 1), kLeastRows,
+                                         std::max(kLeastRows, geometry.height + 2))),
+        zeros_(most_columns_ + 2 * kMostLanes, A(0)),
+        elements_(2 * margin_ + source_rows_ * pitch_ + 2 * kMostLanes, A(0)) {}
+
+  void open(const T* plane, int64_t result_rows, const Taps<A>& taps, bool left_counts, bool right_counts) {
+    plane_ = plane;
+    result_rows_ = result_rows;
+    taps_ = taps;
+    left_counts_ = left_counts;
+    right_counts_ = right_counts;
+    // More than two rows apart, rows in between would come for nothing.
+    rows_ = taps.period > 1 ? source_rows_ - 2 : taps.step > 2 ? 1 : (source_rows_ - 1) / taps.step;
+    begin_ = 0;
+    open_columns();
+  }
+
+  // The next results, counted from the plane's first; false where there are none.
+  template <int kBytes>
+  TORCHGRAFT_INLINE bool next(Run<A>& run) {
+    while (!runs_.next(run)) {
+      if (row_ >= result_rows_) {
+        begin_ += kColumns;
+        if (begin_ >= width_ || result_rows_ == 0) return false;
+        open_columns();
+      }
+      bring<kBytes>();
+    }
+    run.element += chunk_.first * width_ + begin_;
+    return true;
+  }
+
+  const Columns<A>& columns() const { return columns_; }
 
  private:
-  A* rest() { return elements_.data() + 2 * margin_ + length_ + kMostLanes; }
+  bool is_whole() const { return most_columns_ == width_; }
 
+  void open_columns() {
+    row_ = 0;
+    runs_ = Runs<A>();
+    count_ = std::min(most_columns_, width_ - begin_);
+    columns_.open(count_, width_, taps_.column + begin_, left_counts_, right_counts_);
+  }
+
+  // The next chunk.
+  template <int kBytes>
+  TORCHGRAFT_INLINE void bring() {
+    const int64_t last = std::min(row_ + rows_, result_rows_);
+    chunk_ = chunk_of(row_, last, taps_, taps_.row, taps_.row);
+    row_ = last;
+    // The columns under the results, those of them that there are, and where they go.
+    const int64_t column = is_whole() ? 0 : taps_.column + begin_;
+    const int64_t from = std::clamp<int64_t>(column, 0, width_);
+    const int64_t to = std::clamp<int64_t>(column + pitch_, from, width_);
+    const int64_t before = std::clamp<int64_t>(from - column, 0, pitch_);
+    A* row = elements_.data() + margin_;
+    for (int64_t position = chunk_.source_first; position < chunk_.source_last; ++position, row += pitch_) {
+      if (position < 0 || position >= taps_.source_rows) {
+        std::fill_n(row, pitch_, A(0));
+        continue;
+      }
+      const T* source = plane_ + position * width_ + from;
+      int64_t count = to - from;
+      if (is_whole()) {
+        // All rows that there are, as one.
+        const int64_t end = std::min(chunk_.source_last, taps_.source_rows);
+        count = (end - position) * width_;
+        row += (end - 1 - position) * pitch_;
+        position = end - 1;
+      }
+      A* at = is_whole() ? row + pitch_ - count : row + before;
+      cover<A, kBytes>(count, [&](auto tag, int64_t k) __attribute__((always_inline)) {
+        typename decltype(tag)::type values;
+        load_converted<decltype(values), A>(values, source + k);
+        store(values, at + k);
+      });
+      if (!is_whole()) {
+        std::fill(row, at, A(0));
+        std::fill(at + count, row + pitch_, A(0));
+      }
+    }
+    // Where no column has a tap, every place is as good.
+    const bool in_sight = taps_.column >= -width_ && taps_.column <= width_;
+    const A* source = elements_.data() + margin_ + (is_whole() && in_sight ? taps_.column : 0);
+    runs_ = Runs<A>(chunk_, taps_, source, pitch_, zeros_.data(), count_, width_);
+  }
+
+  int64_t width_;
+  int64_t most_columns_;
+  int64_t pitch_;
   int64_t margin_;
-  int64_t length_;
+  int64_t source_rows_;
+  std::vector<A> zeros_;
   std::vector<A> elements_;
+  const T* plane_ = nullptr;
+  int64_t result_rows_ = 0;
+  Taps<A> taps_ = {};
+  bool left_counts_ = true;
+  bool right_counts_ = true;
+  int64_t rows_ = 1;
+  int64_t begin_ = 0;
+  int64_t count_ = 0;
+  int64_t row_ = 0;
+  Chunk chunk_ = {};
+  Runs<A> runs_;
+  Columns<A> columns_;
 };
 
-template <int kBytes, typename T, typename A>
-TORCHGRAFT_INLINE void widen_row(const T* from, A* to, int64_t width) {
-  constexpr int64_t kLanes = kBytes / sizeof(A);
-  if (width < kLanes) {
-    for (int64_t v = 0; v < width; ++v) to[v] = static_cast<A>(from[v]);
-    return;
-  }
-  for (int64_t v = 0; v < width; v += kLanes) {
-    const int64_t at = std::min(v, width - kLanes);
-    Vector<A, kBytes> values;
-    load_converted<Vector<A, kBytes>, A>(values, from + at);
-    store(values, to + at);
-  }
-}
-
-template <int kBytes, typename T, typename A>
-TORCHGRAFT_INLINE void narrow_row(const A* from, T* to, int64_t width) {
-  constexpr int64_t kLanes = kBytes / sizeof(A);
-  if (width < kLanes) {
-    for (int64_t v = 0; v < width; ++v) to[v] = static_cast<T>(from[v]);
-    return;
-  }
-  for (int64_t v = 0; v < width; v += kLanes) {
-    const int64_t at = std::min(v, width - kLanes);
-    Vector<A, kBytes> values;
-    load(values, from + at);
-    store_converted<A>(values, to + at);
-  }
-}
-
-// to = weights[0] * left + weights[1] * right, in whole vectors. What weighs nothing is not read.
-template <int kBytes, typename A>
-TORCHGRAFT_INLINE void blend_row(const A* left, const A* right, const A (&weights)[2], A* to, int64_t width) {
-  using V = Vector<A, kBytes>;
-  constexpr int64_t kLanes = kBytes / sizeof(A);
-  const bool both = weights[0] != 0 && weights[1] != 0;
-  const A* one = weights[0] != 0 ? left : right;
-  if (!both) {
-    for (int64_t v = 0; v < width; v += kLanes) {
-      V value;
-      load(value, one + v);
-      store(value, to + v);
-    }
-    return;
-  }
-  for (int64_t v = 0; v < width; v += kLanes) {
-    V first, second;
-    load(first, left + v);
-    load(second, right + v);
-    store(V(first * weights[0] + second * weights[1]), to + v);
-  }
-}
-
-// Rows of results of one plane. Source and results are whole planes.
+// All results of a plane.
 template <int kBytes, typename T>
-TORCHGRAFT_INLINE void resample_plane(const T* source, T* result, int64_t result_rows, int64_t width,
-                                      const Taps<accumulate_t<T>>& taps, Rows<accumulate_t<T>>& rows) {
-  using A = accumulate_t<T>;
-  int64_t held[2] = {kNone, kNone};
-  const auto row_of = [&](int64_t position) TORCHGRAFT_INLINE_LAMBDA {
-    const int64_t slot = position & 1;
-    if (held[slot] != position) {
-      widen_row<kBytes>(source + position * width, rows.padded(), width);
-      blend_row<kBytes>(rows.padded() + taps.columns[0], rows.padded() + taps.columns[1], taps.column_weights,
-                        rows.blended(slot), width);
-      held[slot] = position;
-    }
-    return static_cast<const A*>(rows.blended(slot));
-  };
-  for (int64_t r = 0; r < result_rows; ++r) {
-    const A* under[2];
-    bool any = false;
-    for (int i = 0; i < 2; ++i) {
-      const int64_t position = taps.row_weights[i] != 0 ? taps.source_row(r, i) : kNone;
-      under[i] = position == kNone ? rows.zeros() : row_of(position);
-      any = any || position != kNone;
-    }
-    if (any) {
-      blend_row<kBytes>(under[0], under[1], taps.row_weights, rows.row(), width);
-      narrow_row<kBytes>(rows.row(), result + r * width, width);
-    } else {
-      std::fill_n(result + r * width, width, T(0));
-    }
-  }
-}
-
-// The sums of the plane's gradients along x and y.
-template <int kBytes, typename T>
-TORCHGRAFT_INLINE void sum_plane(const T* output_grad, const T* input, const Geometry& geometry,
-                                 const Taps<accumulate_t<T>>& taps, Rows<accumulate_t<T>>& rows,
-                                 accumulate_t<T>& x_sum, accumulate_t<T>& y_sum) {
-  using A = accumulate_t<T>;
-  using V = Vector<A, kBytes>;
-  constexpr int64_t kLanes = kBytes / sizeof(A);
-  const int64_t width = geometry.width;
-  int64_t held[2] = {kNone, kNone};
-  V sums[2] = {};
-  std::fill_n(rows.row(), (width + kLanes - 1) / kLanes * kLanes, A(0));
-  for (int64_t t = 0; t < geometry.steps; ++t) {
-    const A* blended[2];
-    const A* differences[2];
-    for (int i = 0; i < 2; ++i) {
-      const int64_t position = taps.source_row(t, i);
-      blended[i] = differences[i] = rows.zeros();
-      if (position == kNone) continue;
-      const int64_t slot = position & 1;
-      if (held[slot] != position) {
-        widen_row<kBytes>(input + position * width, rows.padded(), width);
-        const A* left = rows.padded() + taps.columns[0];
-        const A* right = rows.padded() + taps.columns[1];
-        for (int64_t v = 0; v < width; v += kLanes) {
-          V first, second;
-          load(first, left + v);
-          load(second, right + v);
-          store(V(first * taps.column_weights[0] + second * taps.column_weights[1]), rows.blended(slot) + v);
-          store(V(second - first), rows.differences(slot) + v);
-        }
-        held[slot] = position;
-      }
-      blended[i] = rows.blended(slot);
-      differences[i] = rows.differences(slot);
-    }
-    widen_row<kBytes>(output_grad + t * width, rows.row(), width);
-    for (int64_t v = 0; v < width; v += kLanes) {
-      V grad, upper, lower;
-      load(grad, rows.row() + v);
-      load(upper, differences[0] + v);
-      load(lower, differences[1] + v);
-      sums[0] += grad * (upper * taps.row_weights[0] + lower * taps.row_weights[1]);
-      load(upper, blended[0] + v);
-      load(lower, blended[1] + v);
-      sums[1] += grad * (lower - upper);
-    }
-  }
-  x_sum = y_sum = 0;
-  for (int64_t l = 0; l < kLanes; ++l) {
-    x_sum += sums[0][l];
-    y_sum += sums[1][l];
+TORCHGRAFT_INLINE void resample_plane(const T* plane, T* result, int64_t result_rows,
+                                      const Taps<accumulate_t<T>>& taps, Source<T>& source) {
+  source.open(plane, result_rows, taps, taps.column_weights[0] != 0, taps.column_weights[1] != 0);
+  Run<accumulate_t<T>> run;
+  while (source.template next<kBytes>(run)) {
+    blend_run<kBytes>(run.upper, run.lower, taps, source.columns(), run.count, result + run.element);
   }
 }
 
 template <int kBytes, typename T>
-TORCHGRAFT_INLINE void forward_plane(const Forward<T>& pass, int64_t plane, Rows<accumulate_t<T>>& rows) {
+TORCHGRAFT_INLINE void run_plane(const Forward<T>& pass, int64_t plane, Source<T>& source) {
   const Geometry& geometry = pass.geometry;
-  const auto sampling = sampling_of(pass.x_offset, pass.y_offset, plane % geometry.channels, geometry);
-  T* output = pass.output + plane * geometry.output_pixels();
-  if (!sampling.is_finite) {
-    std::fill_n(output, geometry.output_pixels(), static_cast<T>(sampling.row_weights[0]));
-    return;
-  }
-  const Taps<accumulate_t<T>> taps(sampling, geometry, false);
-  resample_plane<kBytes>(pass.input + plane * geometry.input_pixels(), output, geometry.steps, geometry.width,
-                         taps, rows);
+  resample_plane<kBytes>(pass.input + plane * geometry.input_pixels(),
+                         pass.output + plane * geometry.output_pixels(), geometry.steps,
+                         taps_of(pass, plane % geometry.channels, false), source);
 }
 
 template <int kBytes, typename T>
-TORCHGRAFT_INLINE void backward_plane(const Backward<T>& pass, int64_t plane, Rows<accumulate_t<T>>& rows) {
+TORCHGRAFT_INLINE void run_plane(const Backward<T>& pass, int64_t plane, Source<T>& source) {
   const Geometry& geometry = pass.geometry;
   const int64_t channel = plane % geometry.channels;
-  const auto sampling = sampling_of(pass.x_offset, pass.y_offset, channel, geometry);
   const T* output_grad = pass.output_grad + plane * geometry.output_pixels();
   if (pass.input_grad != nullptr) {
-    T* input_grad = pass.input_grad + plane * geometry.input_pixels();
-    if (sampling.is_finite) {
-      const Taps<accumulate_t<T>> taps(sampling, geometry, true);
-      resample_plane<kBytes>(output_grad, input_grad, geometry.height, geometry.width, taps, rows);
-    } else {
-      std::fill_n(input_grad, geometry.input_pixels(), static_cast<T>(sampling.row_weights[0]));
-    }
+    resample_plane<kBytes>(output_grad, pass.input_grad + plane * geometry.input_pixels(), geometry.height,
+                           taps_of(pass, channel, true), source);
   }
   if (pass.partial_sums != nullptr) {
-    const Taps<accumulate_t<T>> taps(sampling, geometry, false);
-    auto* sums = pass.partial_sums + plane / geometry.channels * 2 * geometry.channels + channel;
-    sum_plane<kBytes>(output_grad, pass.input + plane * geometry.input_pixels(), geometry, taps, rows, sums[0],
-                      sums[geometry.channels]);
+    const auto taps = taps_of(pass, channel, false);
+    source.open(pass.input + plane * geometry.input_pixels(), geometry.steps, taps, true, true);
+    Totals totals;
+    Run<accumulate_t<T>> run;
+    while (source.template next<kBytes>(run)) {
+      sum_run<kBytes>(output_grad + run.element, run.upper, run.lower, taps, source.columns(), run.count,
+                      totals);
+    }
+    keep_sums(pass, plane / geometry.channels, channel, totals);
   }
 }
 
-#define SHIFT_PLANES(T)                                                                                  \
-  TORCHGRAFT_VECTOR_CLONES(                                                                              \
-      void run_forward(const Forward<T>& pass, int64_t plane, Rows<accumulate_t<T>>& rows),              \
-      forward_plane<kVectorBytes>(pass, plane, rows);)                                                   \
-  TORCHGRAFT_VECTOR_CLONES(                                                                              \
-      void run_backward(const Backward<T>& pass, int64_t plane, Rows<accumulate_t<T>>& rows),            \
-      backward_plane<kVectorBytes>(pass, plane, rows);)
+#define SHIFT_PLANES(T)                                                                                \
+  TORCHGRAFT_VECTOR_CLONES(void run_planes(const Forward<T>& pass, int64_t plane, Source<T>& source),  \
+                           run_plane<kVectorBytes>(pass, plane, source);)                              \
+  TORCHGRAFT_VECTOR_CLONES(void run_planes(const Backward<T>& pass, int64_t plane, Source<T>& source), \
+                           run_plane<kVectorBytes>(pass, plane, source);)
 SHIFT_PLANES(double)
 SHIFT_PLANES(float)
 SHIFT_PLANES(Half)
 SHIFT_PLANES(BFloat16)
 #undef SHIFT_PLANES
 
+template <typename T, typename Pass>
+void run_all(const Pass& pass) {
+  const Geometry& geometry = pass.geometry;
+  parallel_for(0, geometry.planes(), units_of_grain(geometry.input_pixels()),
+               [&](int64_t begin, int64_t end) {
+                 Source<T> source(geometry);
+                 for (int64_t plane = begin; plane < end; ++plane) run_planes(pass, plane, source);
+               });
+}
+
 }  // namespace
 
-template <typename T>
-void forward_planes(const Forward<T>& pass) {
-  const Geometry& geometry = pass.geometry;
-  parallel_for(0, geometry.planes(), units_of_grain(geometry.input_pixels()), [&](int64_t begin, int64_t end) {
-    Rows<accumulate_t<T>> rows(geometry.width);
-    for (int64_t plane = begin; plane < end; ++plane) run_forward(pass, plane, rows);
-  });
-}
-
-template <typename T>
-void backward_planes(const Backward<T>& pass) {
-  const Geometry& geometry = pass.geometry;
-  parallel_for(0, geometry.planes(), units_of_grain(geometry.input_pixels()), [&](int64_t begin, int64_t end) {
-    Rows<accumulate_t<T>> rows(geometry.width);
-    for (int64_t plane = begin; plane < end; ++plane) run_backward(pass, plane, rows);
-  });
-}
-
-template void forward_planes(const Forward<double>&);
-template void forward_planes(const Forward<float>&);
-template void forward_planes(const Forward<Half>&);
-template void forward_planes(const Forward<BFloat16>&);
-template void backward_planes(const Backward<double>&);
-template void backward_planes(const Backward<float>&);
-template void backward_planes(const Backward<Half>&);
-template void backward_planes(const Backward<BFloat16>&);
+#define SHIFT_PLANES(T)                           \
+  template <>                                     \
+  void forward_planes(const Forward<T>& pass) {   \
+    run_all<T>(pass);                             \
+  }                                               \
+  template <>                                     \
+  void backward_planes(const Backward<T>& pass) { \
+    run_all<T>(pass);                             \
+  }
+SHIFT_PLANES(double)
+SHIFT_PLANES(float)
+SHIFT_PLANES(Half)
+SHIFT_PLANES(BFloat16)
+#undef SHIFT_PLANES
 
 }  // namespace torchgraft::shift::cpu

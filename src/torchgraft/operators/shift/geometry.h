@@ -1,11 +1,9 @@
-// What a shift is, in numbers: sizes, checked; and an offset taken apart into a whole and a fraction. Shared by
-// the kernels of every device.
+// What a shift is, in numbers: sizes, checked; and an offset taken apart into a whole and a fraction. Shared
+// by the kernels of every device.
 #pragma once
 
 #include <torchgraft/checks.h>
 
-#include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <limits>
 
@@ -24,22 +22,21 @@ struct Geometry {
   int64_t planes() const { return batch * channels; }
 };
 
-// How one channel is sampled: output row t lies between the input's rows t * stride + y and one below, column v
-// between columns v + x and one to the right. A is what sums are kept in.
+// How one channel is sampled: output row t lies between the input's rows t * stride + y and one below, column
+// v between columns v + x and one to the right. A is what sums are kept in.
 template <typename A>
 struct Sampling {
-  int64_t x;
-  int64_t y;
-  A column_weights[2];
-  A row_weights[2];
-  bool is_finite;  // else every weight is NaN, at no displacement
+  int64_t x = 0;
+  int64_t y = 0;
+  A column_weights[2] = {};
+  A row_weights[2] = {};
+  bool is_finite = true;  // else every weight is NaN, at no displacement
 
   // The fractions come from the offsets alone. Offsets beyond the image, `width` and `height`, are as good as
   // any other out there, and integers near them cannot overflow.
   constexpr Sampling(A x_offset, A y_offset, int64_t width, int64_t height) {
     is_finite = x_offset - x_offset == 0 && y_offset - y_offset == 0;
     if (!is_finite) {
-      x = y = 0;
       column_weights[0] = column_weights[1] = row_weights[0] = row_weights[1] =
           std::numeric_limits<A>::quiet_NaN();
       return;
@@ -49,24 +46,26 @@ struct Sampling {
   }
 
  private:
+  // Constant expressions only, and so code for every device.
   static constexpr int64_t take_apart(A offset, int64_t size, A (&weights)[2]) {
-    const A whole = floor(offset);
-    weights[1] = offset - whole;
-    weights[0] = 1 - weights[1];
-    // A power of two, which every A holds and no size reaches.
+    // A power of two that every A holds and no size reaches; what lies beyond is whole.
     constexpr A kFarthest = int64_t{1} << 62;
-    const A near = whole < -kFarthest ? -kFarthest : (whole > kFarthest ? kFarthest : whole);
-    const int64_t displacement = static_cast<int64_t>(near);
     const int64_t beyond = size + 1;
+    if (offset < -kFarthest || offset > kFarthest) {
+      weights[0] = 1;
+      return offset < 0 ? -beyond : beyond;
+    }
+    const int64_t truncated = static_cast<int64_t>(offset);
+    const int64_t displacement = truncated - (static_cast<A>(truncated) > offset ? 1 : 0);
+    weights[1] = offset - static_cast<A>(displacement);
+    weights[0] = 1 - weights[1];
     return displacement < -beyond ? -beyond : (displacement > beyond ? beyond : displacement);
   }
-
-  static constexpr float floor(float value) { return ::floorf(value); }
-  static constexpr double floor(double value) { return ::floor(value); }
 };
 
 // The tensors must be addressable: eight bytes an element.
-inline Geometry make_geometry(int64_t batch, int64_t channels, int64_t height, int64_t width, int64_t stride) {
+inline Geometry make_geometry(int64_t batch, int64_t channels, int64_t height, int64_t width,
+                              int64_t stride) {
   TORCHGRAFT_CHECK(stride >= 1, "stride must be at least 1, got ", stride);
   TORCHGRAFT_CHECK(height >= 0, "height must not be negative, got ", height);
   const int64_t pixels = checked_product(height, width, "input");
@@ -74,7 +73,8 @@ inline Geometry make_geometry(int64_t batch, int64_t channels, int64_t height, i
   return {batch, channels, height, width, height / stride, stride};
 }
 
-inline void check_offset(const Tensor& offset, const char* name, const Tensor& images, const char* images_name) {
+inline void check_offset(const Tensor& offset, const char* name, const Tensor& images,
+                         const char* images_name) {
   check_dim(offset, 1, name);
   check_same_kind(images, images_name, offset, name);
   TORCHGRAFT_CHECK(offset.size(0) == images.size(1), name, " must have ", images.size(1),
@@ -84,8 +84,8 @@ inline void check_offset(const Tensor& offset, const char* name, const Tensor& i
 inline void check_output_grad(const Tensor& output_grad, const Geometry& geometry) {
   TORCHGRAFT_CHECK(output_grad.size(0) == geometry.batch && output_grad.size(1) == geometry.channels &&
                        output_grad.size(2) == geometry.steps && output_grad.size(3) == geometry.width,
-                   "output_grad must be (", geometry.batch, ", ", geometry.channels, ", ", geometry.steps, ", ",
-                   geometry.width, "), got (", output_grad.size(0), ", ", output_grad.size(1), ", ",
+                   "output_grad must be (", geometry.batch, ", ", geometry.channels, ", ", geometry.steps,
+                   ", ", geometry.width, "), got (", output_grad.size(0), ", ", output_grad.size(1), ", ",
                    output_grad.size(2), ", ", output_grad.size(3), ")");
 }
 

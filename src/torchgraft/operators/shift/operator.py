@@ -5,7 +5,7 @@ of differences by the other offset and a whole number, and every derivative is m
 every order run on kernels.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -205,6 +205,28 @@ def _input_grad_gradient(
     return of_output_grad, x_grad if needs_x else None, y_grad if needs_y else None
 
 
+def _in_float32(gradient: Callable[..., tuple[Tensor | None, ...]]) -> Callable[..., tuple[Tensor | None, ...]]:
+    """A formula of several steps, of which two-byte types would round each."""
+
+    def formula(
+        needs_grad: Sequence[bool],
+        output_grads: Sequence[Tensor | None],
+        saved: Sequence[Tensor],
+        output_grad: Tensor,
+        *arguments: Any,
+    ) -> tuple[Tensor | None, ...]:
+        dtype = output_grad.dtype
+        if dtype.itemsize != 2:
+            return gradient(needs_grad, output_grads, saved, output_grad, *arguments)
+        wide = [None if each is None else each.float() for each in output_grads]
+        values = (each.float() if isinstance(each, Tensor) else each for each in (output_grad, *arguments))
+        found = gradient(needs_grad, wide, saved, *values)
+        return tuple(None if each is None else each.to(dtype) for each in found)
+
+    return formula
+
+
+@_in_float32
 def _offset_grad_gradient(
     needs_grad: Sequence[bool],
     output_grads: Sequence[Tensor | None],
@@ -270,6 +292,7 @@ def _input_grad_like(
     return input_grad(output_grad, x_offset, y_offset, height, is_channels_last(input), stride)
 
 
+@_in_float32
 def _grads_gradient(
     needs_grad: Sequence[bool],
     output_grads: Sequence[Tensor | None],

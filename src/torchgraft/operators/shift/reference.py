@@ -77,14 +77,16 @@ def shift_grads(
 
 def _take_apart(x_offset: Tensor, y_offset: Tensor) -> _Offsets:
     finite = x_offset.isfinite() & y_offset.isfinite()
-    whole, weights = [], []
-    for offset in (x_offset, y_offset):
-        wide = offset if offset.dtype == torch.float64 else offset.float()
-        floor = torch.where(finite, wide, 0).floor().detach()
-        fraction = torch.where(finite, wide - floor, torch.nan)
-        whole.append(floor.clamp(-_FARTHEST, _FARTHEST).long())
-        weights.append((1 - fraction, fraction))
-    return _Offsets(*whole, *weights, finite)
+    (x, column_weights), (y, row_weights) = (_split(each, finite) for each in (x_offset, y_offset))
+    return _Offsets(x, y, column_weights, row_weights, finite)
+
+
+def _split(offset: Tensor, finite: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    """The whole part of offsets, and what the two neighbours weigh between which they lead."""
+    wide = offset if offset.dtype == torch.float64 else offset.float()
+    floor = torch.where(finite, wide, 0).floor().detach()
+    fraction = torch.where(finite, wide - floor, torch.nan)
+    return floor.clamp(-_FARTHEST, _FARTHEST).long(), (1 - fraction, fraction)
 
 
 def _taps(input: Tensor, offsets: _Offsets, stride: int) -> list[list[Tensor]]:
