@@ -1,7 +1,7 @@
 """Runs CUDA kernels on the CPU: `python tests/emulation/emulate.py OPERATOR... -- --property value`.
 
 The kernels of the operators named are translated to C++, compiled on an emulator of CUDA, and loaded in the place of
-the operators' CPU kernels; then `graft check OPERATOR... --device cpu` runs, with what stands behind `--`. Nothing of the
+the operators' CPU kernels; then `graft check` runs on those operators, with what stands behind `--`. Nothing of the
 CUDA toolkit is needed.
 """
 
@@ -25,13 +25,22 @@ sys.path.insert(0, str(HERE))
 from translate import translate_tree  # noqa: E402  it lies beside this file
 
 
-def emulated_operators() -> list[str]:
-    """The operators that have CUDA kernels."""
-    return sorted(path.parent.name for path in (PACKAGE / "operators").glob("*/cuda.cu"))
+def find_folders(names: Sequence[str] = ()) -> list[Path]:
+    """The folders of operators that have CUDA kernels: those of some names, or all.
+
+    Raises:
+        LookupError: there is none of a name.
+    """
+    found = {path.parent.name: path.parent for path in sorted((PACKAGE / "operators").glob("*/cuda.cu"))}
+    if strangers := set(names) - set(found):
+        raise LookupError(f"there are CUDA kernels in {', '.join(found)}, and none in {', '.join(sorted(strangers))}")
+    return [found[name] for name in names or found]
 
 
-def build(operators: Sequence[str], *, architecture: int = 90, sanitizer: str = "", workers: int | None = None) -> Path:
-    """The directory of a library that holds the CUDA kernels of some operators as CPU kernels.
+def build(folders: Sequence[Path], *, architecture: int = 90, sanitizer: str = "", workers: int | None = None) -> Path:
+    """The directory of a library with the CUDA kernels of some folders, as CPU kernels: `torchgraft_cpu.so`.
+
+    What did not change since the last time is not compiled again.
 
     Raises:
         subprocess.CalledProcessError: it does not build; the compiler has said why.
@@ -43,16 +52,12 @@ def build(operators: Sequence[str], *, architecture: int = 90, sanitizer: str = 
         fcntl.flock(lock, fcntl.LOCK_EX)
         translated = work / "translated"
         translate_tree(PACKAGE / "include", translated / "include")
-        # The emulator has its own.
-        (translated / "include/torchgraft/ptx.cuh").unlink(missing_ok=True)
-        sources = []
-        for operator in operators:
-            folder = PACKAGE / "operators" / operator
-            sources += translate_tree(folder, translated / "operators" / operator)
-        output = work / "+".join(operators)
+        sources = [path for folder in folders for path in translate_tree(folder, translated / folder.name)]
+        output = work / "+".join(folder.name for folder in folders)
         options = {
             "CMAKE_BUILD_TYPE": "Debug",
             "CMAKE_LIBRARY_OUTPUT_DIRECTORY": str(output),
+            "CMAKE_MAKE_PROGRAM": _tool("ninja"),
             "Python_EXECUTABLE": sys.executable,
             "TORCHGRAFT_SANITIZER": sanitizer,
             "TRANSLATED": str(translated),
@@ -62,9 +67,8 @@ def build(operators: Sequence[str], *, architecture: int = 90, sanitizer: str = 
         }
         defined = [f"-D{name}={value}" for name, value in options.items()]
         cmake = _tool("cmake")
-        ninja = f"-DCMAKE_MAKE_PROGRAM={_tool('ninja')}"
-        configure = [cmake, "-S", str(HERE), "-B", str(work / "ninja"), "-G", "Ninja", "-Wno-dev", ninja, *defined]
-        subprocess.run(configure, check=True, stdout=subprocess.DEVNULL)
+        configure = [cmake, "-S", str(HERE), "-B", str(work / "ninja"), "-G", "Ninja", "-Wno-dev", *defined]
+        subprocess.run(configure, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         parallel = ["--parallel", str(workers)] if workers else []
         subprocess.run([cmake, "--build", str(work / "ninja"), *parallel], check=True, stdout=sys.stderr)
     return output
@@ -109,13 +113,13 @@ def _sanitizer_variables() -> dict[str, str]:
     }
 
 
-def _check(operators: Sequence[str], rest: Sequence[str]) -> list[str]:
+def check_command(folders: Sequence[Path], options: Sequence[str]) -> list[str]:
     """The command that checks all that some folders of operators declare."""
     from torchgraft import Operator
 
-    folders = tuple(f"torchgraft.operators.{name}." for name in operators)
-    names = [each.name for each in Operator.registered.values() if each.module.startswith(folders)]
-    return [sys.executable, "-m", "torchgraft", "check", *names, "--device", "cpu", *rest]
+    modules = tuple(f"torchgraft.operators.{folder.name}." for folder in folders)
+    names = [each.name for each in Operator.registered.values() if each.module.startswith(modules)]
+    return [sys.executable, "-m", "torchgraft", "check", *names, "--device", "cpu", *options]
 
 
 def main() -> int:
@@ -134,9 +138,12 @@ def main() -> int:
     parser.add_argument("--run", action="store_true", help="What stands behind `--` is a command of its own.")
     given = parser.parse_args(arguments)
 
-    operators = given.operators or emulated_operators()
+    try:
+        folders = find_folders(given.operators)
+    except LookupError as mistake:
+        parser.error(str(mistake))
     library = build(
-        operators,
+        folders,
         architecture=given.architecture,
         sanitizer="address" if given.sanitize else "",
         workers=given.workers,
@@ -144,7 +151,7 @@ def main() -> int:
     variables = {**os.environ, **environment(library, order=given.order, multiprocessors=given.multiprocessors)}
     if given.sanitize:
         variables |= _sanitizer_variables()
-    command = rest if given.run else _check(operators, rest)
+    command = rest if given.run else check_command(folders, rest)
     return subprocess.run(command, check=False, env=variables).returncode
 
 

@@ -12,6 +12,7 @@ _REPLACED = (
     ("torch::stable::accelerator::DeviceGuard", "::emulation::DeviceGuard"),
     ("aoti_torch_get_current_cuda_stream", "::emulation::get_current_stream"),
     ("aoti_torch_device_type_cuda", "aoti_torch_device_type_cpu"),
+    ("torch_call_dispatcher(", "::emulation::call_dispatcher("),
     ("&aoti_torch_empty_strided", "&::emulation::empty_strided"),
     # libstdc++ writes __attribute__((__noinline__)).
     ("__noinline__", "__attribute__((noinline))"),
