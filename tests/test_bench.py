@@ -147,6 +147,12 @@ class TestRefusals:
         assert "a mistake of the measurement" in row.problem
         assert row.bound == "memory"
 
+    def test_a_row_may_need_fewer_operations_than_the_operator_counts(self, twice):
+        counted = candidate(twice)
+        fewer = replace(counted, benchmark=replace(counted.benchmark, operations=7))
+        assert measure(counted, STOPWATCH, ROOFS).operations == 33 * 7
+        assert measure(fewer, STOPWATCH, ROOFS).operations == 7
+
     def test_what_does_not_fit_into_memory(self, twice, monkeypatch):
         def exhaust(*arguments, **keywords):
             raise torch.OutOfMemoryError("Tried to allocate 9 EiB\nand more")

@@ -10,22 +10,27 @@ from typer.testing import CliRunner
 
 import torchgraft.demo
 from torchgraft.cli import app
-from torchgraft.demo import DIGITS, compare
-from torchgraft.demo.data import Data
+from torchgraft.demo import PARTS, compare
+from torchgraft.demo.data import Data, digits
+from torchgraft.demo.parts.convnext import CONVNEXT
 from torchgraft.demo.report import as_dict, make_table, make_verdict
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
 def few_digits():
-    data = DIGITS.load()
+    data = digits()
     inputs = [each[:64, :, ::2, ::2] for each in (data.train_inputs, data.test_inputs)]
     return Data(inputs[0], data.train_targets[:64], inputs[1], data.test_targets[:64])
 
 
-FEW = dataclasses.replace(
-    DIGITS, title="Few digits", load=few_digits, epochs=1, batch_size=16, least_accuracy=0.0, timing_seconds=0.1
-)
+def small(part, **changes):
+    return dataclasses.replace(
+        part, load=few_digits, epochs=1, batch_size=16, least_accuracy=0.0, timing_seconds=0.1, **changes
+    )
+
+
+FEW = small(CONVNEXT, title="Few digits")
 
 
 class Recorder:
@@ -58,18 +63,18 @@ def run(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
 
     def invoke(*arguments, **changes):
-        monkeypatch.setattr(torchgraft.demo, "DIGITS", dataclasses.replace(FEW, **changes))
+        monkeypatch.setattr(torchgraft.demo, "PARTS", (dataclasses.replace(FEW, **changes),))
         return CliRunner().invoke(app, ["demo", "--device", "cpu", *map(str, arguments)], catch_exceptions=False)
 
     return invoke
 
 
 def changed(comparison, **changes):
-    return dataclasses.replace(comparison, grafted=dataclasses.replace(comparison.grafted, **changes))
+    return dataclasses.replace(comparison, ours=dataclasses.replace(comparison.ours, **changes))
 
 
 def test_the_digits_are_all_there_and_the_split_is_fixed():
-    data, again = DIGITS.load(), DIGITS.load()
+    data, again = digits(), digits()
     assert data.train_inputs.shape == (1437, 1, 32, 32)
     assert data.test_inputs.shape == (360, 1, 32, 32)
     assert sorted(data.test_targets.unique().tolist()) == list(range(10))
@@ -77,15 +82,15 @@ def test_the_digits_are_all_there_and_the_split_is_fixed():
 
 
 def test_the_network_has_no_operator_of_ours_until_it_is_grafted():
-    model = DIGITS.build()
+    model = CONVNEXT.rival.build()
     assert all(type(module).__module__.startswith(("torch.nn", "torchgraft.demo")) for module in model.modules())
     assert len(torchgraft.graft_report(model).graftable) == 4
 
 
 def test_both_runs_learn_the_same(comparison):
     assert comparison.problems == ()
-    assert len(comparison.original.losses) == len(comparison.grafted.losses) == 4
-    assert len(comparison.grafted_layers) == 4
+    assert len(comparison.rival.losses) == len(comparison.ours.losses) == 4
+    assert comparison.description == "4 of 14 convolutions are depthwise and were grafted."
     assert max(comparison.differences) <= 1e-5
     assert comparison.first_epoch_difference == max(comparison.differences)
 
@@ -94,30 +99,30 @@ def test_the_same_seed_gives_the_same_curve_and_another_does_not(comparison):
     watch, random_state = Recorder(), torch.get_rng_state()
     again = compare(FEW, torch.device("cpu"), watch)
     assert torch.equal(torch.get_rng_state(), random_state)
-    assert again.original.losses == comparison.original.losses
-    assert again.grafted.losses == comparison.grafted.losses
+    assert again.rival.losses == comparison.rival.losses
+    assert again.ours.losses == comparison.ours.losses
     assert [step for run, *step in watch.steps if run == "PyTorch"] == [[1, 4], [2, 4], [3, 4], [4, 4]]
     assert watch.shares[-1] == 1.0
     other = compare(FEW, torch.device("cpu"), watch, epochs=2, seed=1)
-    assert len(other.original.losses) == 8
-    assert other.original.losses[0] != comparison.original.losses[0]
+    assert len(other.rival.losses) == 8
+    assert other.rival.losses[0] != comparison.rival.losses[0]
 
 
 def test_steps_are_timed_in_both_layouts(comparison):
     assert [times.layout for times in comparison.step_times] == ["contiguous", "channels_last"]
     for times in comparison.step_times:
-        assert min(times.original, times.grafted, times.without) > 0
-        assert 0 <= times.share < 1
-        assert times.speedup == times.original / times.grafted
+        assert min(times.rival, times.ours, times.without) > 0
+        assert all(0 <= share < 1 for share in times.shares)
+        assert times.speedup == times.rival / times.ours
 
 
 @pytest.mark.parametrize("loss", [3.0, math.nan, math.inf])
 def test_a_curve_that_goes_elsewhere_is_a_problem(comparison, loss):
-    apart = changed(comparison, losses=(*comparison.grafted.losses[:-1], loss))
+    apart = changed(comparison, losses=(*comparison.ours.losses[:-1], loss))
     assert len(apart.problems) == 1
-    assert f"the loss curves differ by {abs(loss - comparison.original.losses[-1]):.2g}," in apart.problems[0]
+    assert f"the loss curves differ by {abs(loss - comparison.rival.losses[-1]):.2g}," in apart.problems[0]
     assert "Failed: the loss curves differ" in make_verdict(apart)
-    assert as_dict(apart)["passed"] is False
+    assert as_dict([comparison, apart])["passed"] is False
 
 
 @pytest.mark.parametrize("accuracy", [-0.1, math.nan])
@@ -137,7 +142,7 @@ def test_what_ran_on_a_reference_is_said(comparison):
     fallback = torchgraft.Fallback("torchgraft::mul_constant", "cpu", "float32", "it is late", 3)
     missing = dataclasses.replace(comparison, fallbacks=(fallback,))
     assert "torchgraft::mul_constant ran on its reference, not on a kernel: it is late" in make_table(missing).notes
-    assert as_dict(missing)["fallbacks"][0]["reason"] == "it is late"
+    assert as_dict([missing])["parts"][0]["fallbacks"][0]["reason"] == "it is late"
 
 
 def test_the_command_writes_what_it_is_asked_for(run, tmp_path):
@@ -150,12 +155,14 @@ def test_the_command_writes_what_it_is_asked_for(run, tmp_path):
 
     figures = json.loads((tmp_path / "out/demo.json").read_text())
     assert figures["passed"] is True
-    assert figures["steps"] == len(figures["original"]["losses"]) == len(figures["grafted"]["losses"]) == 4
-    assert set(figures["environment"]) == {
+    (part,) = figures["parts"]
+    assert part["steps"] == 4
+    assert [(each["name"], len(each["losses"])) for each in part["networks"]] == [("PyTorch", 4), ("torchgraft", 4)]
+    assert set(part["environment"]) == {
         *("date", "device", "chip", "threads", "torchgraft", "torch", "python", "platform", "commit")
     }
-    assert figures["environment"]["torch"] == torch.__version__
-    assert [times["layout"] for times in figures["step_milliseconds_in_turn"]] == ["contiguous", "channels_last"]
+    assert part["environment"]["torch"] == torch.__version__
+    assert [times["layout"] for times in part["step_milliseconds_in_turn"]] == ["contiguous", "channels_last"]
 
     markdown = (tmp_path / "out/demo.md").read_text()
     assert markdown.startswith("### Few digits\n\n|  | PyTorch | torchgraft | compared |\n| --- | ---: |")
@@ -165,7 +172,7 @@ def test_the_command_writes_what_it_is_asked_for(run, tmp_path):
 def test_json_on_standard_output_is_alone_there(run, tmp_path):
     result = run("--json", "-", "--seed", 3, "--plot", "deep/curve.png")
     figures = json.loads(result.stdout)
-    assert figures["seed"] == 3
+    assert figures["parts"][0]["seed"] == 3
     assert "test accuracy" in result.stderr
     assert "Loss curves: deep/curve.png" in result.stderr
     assert (tmp_path / "deep/curve.png").read_bytes().startswith(PNG)
@@ -175,7 +182,7 @@ def test_a_training_that_diverges_fails_and_is_still_written(run):
     result = run("--json", "-", learning_rate=1e30)
     assert result.exit_code == 1
     assert "the loss curves differ by nan" in result.stderr
-    assert None in json.loads(result.stdout)["original"]["losses"]
+    assert None in json.loads(result.stdout)["parts"][0]["networks"][0]["losses"]
 
 
 def test_too_little_accuracy_exits_with_one(run, tmp_path):
@@ -183,3 +190,25 @@ def test_too_little_accuracy_exits_with_one(run, tmp_path):
     assert result.exit_code == 1
     assert "Failed: PyTorch gets" in result.stdout
     assert (tmp_path / "torchgraft-demo.png").exists()
+
+
+def test_parts_are_chosen_by_name_and_a_wrong_name_is_told_the_right_ones(run):
+    assert run("convnext", "--json", "-").exit_code == 0
+    wrong = run("perceptron")
+    assert wrong.exit_code == 2
+    assert "there is no 'perceptron', only convnext" in wrong.stderr
+
+
+def test_networks_that_are_not_the_same_function_need_not_learn_the_same(comparison):
+    free = dataclasses.replace(comparison.experiment, tolerance=None)
+    apart = dataclasses.replace(changed(comparison, losses=(3.0,) * 4), experiment=free)
+    assert apart.problems == ()
+    assert "differ" not in make_verdict(apart)
+    assert not any("largest difference" in row[0] for row in make_table(apart).rows)
+
+
+@pytest.mark.parametrize("part", PARTS[1:], ids=lambda part: part.name)
+def test_every_other_part_passes_on_a_little_of_its_data(part):
+    comparison = compare(small(part), torch.device("cpu"), Recorder())
+    assert comparison.problems == ()
+    assert comparison.fallbacks == ()

@@ -19,6 +19,8 @@ from torchgraft.checking import find_devices
 from torchgraft.checking.comparing import expect_close
 from torchgraft.nn import DepthwiseConv2d
 from torchgraft.operator import FLOATING
+from torchgraft.operators.depthwise_conv2d.case import Case, same
+from torchgraft.operators.depthwise_conv2d.window import Window
 
 each_device = pytest.mark.parametrize("device", find_devices())
 
@@ -239,3 +241,20 @@ def test_importing_is_light():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert torchgraft.__version__
+
+
+@pytest.mark.parametrize(
+    ("size", "kernel", "window"),
+    [
+        ((5, 7), (1, 1), Window()),
+        ((5, 7), (3, 5), same(3)),
+        ((4, 4), (9, 9), same(9)),
+        ((9, 8), (3, 3), Window(2, 3, 1, 0, 2, 4)),
+        ((9, 8), (3, 2), Window(1, 2, 4, 3, 4, 3, 2, 3)),
+    ],
+)
+def test_taps_on_padding_are_no_work(size, kernel, window):
+    case = Case("counted", (2, 3, *size), kernel, window, multiplier=2)
+    ones = F.pad(torch.ones(2, 3, *size), window.padding)
+    products = F.conv2d(ones, torch.ones(6, 1, *kernel), None, window.stride, 0, window.dilation, 3).sum()
+    assert case.operations == 2 * products

@@ -17,6 +17,7 @@ from torchgraft.operators.depthwise_conv2d import (
 from torchgraft.operators.linear import linear
 from torchgraft.operators.lltm import lltm, lltm_cell
 from torchgraft.operators.mul_constant import mul_constant
+from torchgraft.operators.shift import shift, shift_grads, shift_input_grad, shift_offset_grad
 from torchgraft.version import __version__
 
 if _TYPE_CHECKING:
@@ -43,6 +44,10 @@ __all__ = [
     "mul_constant",
     "native",
     "nn",
+    "shift",
+    "shift_grads",
+    "shift_input_grad",
+    "shift_offset_grad",
     "ungraft",
 ]
 

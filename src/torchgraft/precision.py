@@ -1,18 +1,127 @@
-"""PyTorch's switches that trade precision for speed, off."""
+"""PyTorch's switches that trade precision for speed."""
 
+from __future__ import annotations
+
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
 
 import torch
+from torch import Tensor
+
+
+class _Switch:
+    """Whether a kind of operation may compute float32 in tf32 on CUDA.
+
+    PyTorch has two names for it. By the newer one it can always be read and set. The older one raises when it is read
+    while the newer says what it has no word for, and holds a value of its own, which must agree again afterwards.
+    """
+
+    def __init__(self, newer: Any, older: Any) -> None:
+        self._newer, self._older = newer, older
+
+    def read(self) -> tuple[str, bool | None]:
+        """What `restore` takes."""
+        try:
+            older: bool | None = self._older.allow_tf32
+        except RuntimeError:
+            older = None
+        return self._newer.fp32_precision, older
+
+    def turn_off_older(self) -> None:
+        self._older.allow_tf32 = False
+
+    def turn_off_newer(self) -> None:
+        # What it does not say itself it takes from a switch for all kinds.
+        if self._newer.fp32_precision == "tf32":
+            self._newer.fp32_precision = "ieee"
+
+    def restore(self, newer: str, older: bool | None) -> None:
+        if older is not None:
+            self._older.allow_tf32 = older
+        if self._newer.fp32_precision != newer:
+            self._newer.fp32_precision = newer
+
+
+def _switches() -> tuple[_Switch, ...]:
+    """Of convolutions, of recurrent layers, and of matrix products."""
+    cudnn: Any = torch.backends.cudnn
+    products = torch.backends.cuda.matmul
+    return _Switch(cudnn.conv, cudnn), _Switch(cudnn.rnn, cudnn), _Switch(products, products)
+
+
+@contextmanager
+def true_precision() -> Iterator[None]:
+    """A scope in which float32 is computed as float32: no tf32."""
+    switches = _switches()
+    before = [switch.read() for switch in switches]
+    # The older names first: two of the switches share one, which sets both.
+    for switch in switches:
+        switch.turn_off_older()
+    for switch in switches:
+        switch.turn_off_newer()
+    try:
+        yield
+    finally:
+        # Twice, for the same reason.
+        for switch, values in 2 * list(zip(switches, before, strict=True)):
+            switch.restore(*values)
 
 
 @contextmanager
 def equal_precision() -> Iterator[None]:
     """A scope in which PyTorch is as fast as it can be at the precision of the dtype: best algorithm, no tf32."""
-    convolution, product = torch.backends.cudnn, torch.backends.cuda.matmul
-    before = convolution.benchmark, convolution.allow_tf32, product.allow_tf32
-    convolution.benchmark, convolution.allow_tf32, product.allow_tf32 = True, False, False
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = True
     try:
-        yield
+        with true_precision():
+            yield
     finally:
-        convolution.benchmark, convolution.allow_tf32, product.allow_tf32 = before
+        torch.backends.cudnn.benchmark = before
+
+
+def recurrent_precision() -> str:
+    """'tf32' where PyTorch's recurrent layers may compute products of float32 in it on CUDA, or else 'ieee'."""
+    recurrent: Any = torch.backends.cudnn.rnn
+    return "tf32" if recurrent.fp32_precision == "tf32" else "ieee"
+
+
+class _RecurrentProducts:
+    """A scope in which the switch of matrix products says what that of recurrent layers does.
+
+    Switches belong to the process, and gradients are computed on threads of their own: the first to enter changes the
+    switch, and the last to leave puts it back.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._inside = 0
+        self._before = "none"
+
+    def __enter__(self) -> None:
+        products = torch.backends.cuda.matmul
+        with self._lock:
+            if self._inside == 0:
+                self._before = products.fp32_precision
+                products.fp32_precision = recurrent_precision()
+            self._inside += 1
+
+    def __exit__(self, *raised: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if self._inside == 0:
+                torch.backends.cuda.matmul.fp32_precision = self._before
+
+
+_recurrent_products = _RecurrentProducts()
+
+
+def recurrent_products(input: Tensor) -> AbstractContextManager[None]:
+    """A scope in which products in float32 are as precise as PyTorch's recurrent layers would compute them of `input`.
+
+    A compiler chooses how to compute what it traces; there it changes nothing.
+    """
+    if torch.compiler.is_compiling() or not input.is_cuda or input.dtype == torch.float64:
+        return nullcontext()
+    return _recurrent_products

@@ -17,11 +17,13 @@ class Drawn:
         shape: of the tensor.
         channels_last: whether a tensor of four dimensions is laid out so.
         scale: the standard deviation. What is fed back into itself grows, error and all, unless its weights are small.
+        values: what it holds instead, taken in turn, where only certain values are of interest.
     """
 
     shape: tuple[int, ...]
     channels_last: bool = False
     scale: float = 1.0
+    values: tuple[float, ...] | None = None
 
     def make(self, device: torch.device | str, dtype: torch.dtype, generator: torch.Generator) -> Tensor:
         """The tensor, its values drawn where the generator is and rounded to the dtype; on `meta` it has none."""
@@ -29,6 +31,10 @@ class Drawn:
         layout = torch.channels_last if self.channels_last and len(self.shape) == 4 else torch.contiguous_format
         if device.type == "meta":
             return torch.empty(self.shape, dtype=dtype, device=device, memory_format=layout)
+        if self.values is not None:
+            elements = torch.Size(self.shape).numel()
+            turns = torch.tensor(self.values, dtype=torch.float64).repeat(-(-elements // len(self.values)))
+            return turns[:elements].reshape(self.shape).to(device, dtype).contiguous(memory_format=layout)
         if generator.device.type == device.type != "cpu":
             # A dtype of its own would take several times the memory of what may be most of a card.
             return torch.empty(self.shape, dtype=dtype, device=device, memory_format=layout).normal_(
@@ -112,6 +118,7 @@ class Benchmark:
         devices: the kinds of device whose suite it belongs to.
         quick: whether it is one of the few rows of a quick run.
         large: how its result is verified in parts, where all of it in float64 would not fit.
+        operations: the arithmetic that it takes at least, where that is less than the operator's `flops` count.
     """
 
     sample: Sample
@@ -119,6 +126,7 @@ class Benchmark:
     devices: tuple[str, ...] = ("cpu", "cuda")
     quick: bool = False
     large: Large | None = None
+    operations: int | None = None
 
 
 def _one_product(*arguments: Any) -> int:

@@ -244,7 +244,9 @@ def _work(candidate: Candidate, arguments: Sequence[Any]) -> tuple[int, int]:
     """The bytes that must be moved and the operations that must be done."""
     tensors = [value for value in arguments if isinstance(value, Tensor)]
     shapes = [value.shape if isinstance(value, Tensor) else value for value in arguments]
-    operations = candidate.operator.flops(*shapes) if candidate.operator.flops else 0
+    operations = candidate.benchmark.operations
+    if operations is None:
+        operations = candidate.operator.flops(*shapes) if candidate.operator.flops else 0
     if candidate.samples.moved is not None:
         moved = candidate.samples.moved(*arguments)
     else:

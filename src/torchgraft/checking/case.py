@@ -149,8 +149,9 @@ class Case:
         if self.only is not None:
             chosen = [sample for sample in chosen if sample.name == self.only]
         elif count is not None:
-            count = max(1, count // 2) if self.quick else count
-            chosen = chosen[:: max(1, len(chosen) // count)][:count]
+            count = min(max(1, count // 2) if self.quick else count, len(chosen))
+            # Not every so manieth: layouts take turns in a table.
+            chosen = [chosen[turn * len(chosen) // count] for turn in range(count)]
         if not chosen:
             raise NotApplicable("no sample is of the kind that this needs" if self.only is None else "not this sample")
         return sorted(chosen, key=lambda sample: sample.elements)

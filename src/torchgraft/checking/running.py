@@ -30,6 +30,7 @@ from torchgraft.checking.property import Failure, NotApplicable, Property, Resul
 from torchgraft.checking.subject import Subject, subject_of
 from torchgraft.fallback import PerformanceWarning
 from torchgraft.operator import Operator
+from torchgraft.precision import true_precision
 from torchgraft.sampling import Samples
 
 # A property that takes longer than this hangs.
@@ -159,7 +160,7 @@ def _run_here(job: Job, asked: Property, progress: Callable[[str], None]) -> Res
         return time.perf_counter() - started
 
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), true_precision():
             # Operators that fall back are complete; a property of their own tells which do.
             warnings.simplefilter("ignore", PerformanceWarning)
             asked.check(case)

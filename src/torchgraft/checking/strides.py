@@ -27,13 +27,17 @@ def in_awkward_strides(tensor: Tensor) -> dict[str, Tensor]:
         wide = wide.contiguous(memory_format=torch.channels_last)
         wide[:, : tensor.shape[1]] = tensor
         kinds["channels cut out of channels_last"] = wide[:, : tensor.shape[1]]
+        # Of two bytes each, two are what asynchronous copies need.
+        for elements in (1, 2):
+            pixels = _offset(tensor.permute(0, 2, 3, 1), elements)
+            kinds[f"channels_last, offset by {elements}"] = pixels.permute(0, 3, 1, 2)
     return kinds
 
 
-def _offset(tensor: Tensor) -> Tensor:
-    # By one element: nothing starts on a boundary of sixteen bytes.
-    room = torch.full((tensor.numel() + 1,), torch.nan, dtype=tensor.dtype, device=tensor.device)
-    return room[1:].view(tensor.shape).copy_(tensor)
+def _offset(tensor: Tensor, elements: int = 1) -> Tensor:
+    # Nothing starts on a boundary of sixteen bytes.
+    room = torch.full((tensor.numel() + elements,), torch.nan, dtype=tensor.dtype, device=tensor.device)
+    return room[elements:].view(tensor.shape).copy_(tensor)
 
 
 def _cut(tensor: Tensor) -> Tensor:

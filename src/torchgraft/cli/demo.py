@@ -20,6 +20,9 @@ from torchgraft.cli.shared import (
 
 
 def demo(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[PART]...", help="What to show; everything where none is named.")
+    ] = None,
     device: Annotated[Device, typer.Option(help="Where to train; auto takes a GPU where there is one.")] = Device.auto,
     epochs: Annotated[int | None, typer.Option(min=1, help="Passes over the training data.")] = None,
     seed: Annotated[int, typer.Option(help="Of the network and of the order of the examples.")] = 0,
@@ -33,13 +36,13 @@ def demo(
         typer.Option(metavar="DIR", help="Write demo.png, demo.json and demo.md there, instead of the three above."),
     ] = None,
 ) -> None:
-    """Train a small ConvNeXt twice, as PyTorch has it and grafted, and compare: about a minute on two CPU cores.
+    """Train networks, with PyTorch's layers and with ours, and compare: about a minute a part on two CPU cores.
 
-    The exit status is 1 where the two loss curves differ by more than rounding explains, or where a network learns less
+    The exit status is 1 where two loss curves differ by more than rounding explains, or where a network learns less
     than it should.
     """
     try:
-        from torchgraft.demo import DIGITS, compare
+        from torchgraft.demo import PARTS, compare
         from torchgraft.demo.plot import save_plot
         from torchgraft.demo.progress import LiveProgress
         from torchgraft.demo.report import as_dict, make_table, make_verdict
@@ -53,16 +56,22 @@ def demo(
         if path not in (None, STANDARD_OUTPUT):
             path.parent.mkdir(parents=True, exist_ok=True)
 
+    known = {part.name: part for part in PARTS}
+    for name in names or ():
+        if name not in known:
+            raise typer.BadParameter(f"there is no {name!r}, only {', '.join(known)}", param_hint="PART")
     found = find_device(device)
     console = make_console(json_file, markdown_file)
-    with LiveProgress(console) as progress:
-        comparison = compare(DIGITS, found, progress, epochs, seed)
-    table = make_table(comparison)
-    print_table(console, table)
-    console.print(make_verdict(comparison), style="red" if comparison.problems else "green")
-    save_plot(comparison, plot_file)
+    comparisons = []
+    for name in names or known:
+        with LiveProgress(console, known[name]) as progress:
+            comparison = compare(known[name], found, progress, epochs, seed)
+        print_table(console, make_table(comparison))
+        console.print(make_verdict(comparison), style="red" if comparison.problems else "green")
+        comparisons.append(comparison)
+    save_plot(comparisons, plot_file)
     console.print(f"Loss curves: {plot_file}", soft_wrap=True, markup=False)
-    write_json(as_dict(comparison), json_file)
-    write(table.markdown(), markdown_file)
-    if comparison.problems:
+    write_json(as_dict(comparisons), json_file)
+    write("\n".join(make_table(each).markdown() for each in comparisons), markdown_file)
+    if any(each.problems for each in comparisons):
         raise typer.Exit(1)

@@ -1,9 +1,10 @@
-"""The demo: one network trained twice, on PyTorch's layers and on torchgraft's, and the two compared.
+"""The demo: pairs of networks, PyTorch's and ours, trained on the same data in the same order, and compared.
 
-Needs the extra `torchgraft[demo]`. Another demo is another `Experiment`.
+Needs the extra `torchgraft[demo]`. Another part of it is another file in `parts`.
 """
 
 from torchgraft.demo.comparison import Comparison, compare
-from torchgraft.demo.experiment import DIGITS, Experiment
+from torchgraft.demo.experiment import Experiment, Network
+from torchgraft.demo.parts import PARTS
 
-__all__ = ["DIGITS", "Comparison", "Experiment", "compare"]
+__all__ = ["PARTS", "Comparison", "Experiment", "Network", "compare"]

@@ -1,4 +1,4 @@
-"""The comparison of a network before and after grafting."""
+"""The comparison of two networks, each trained."""
 
 import math
 import warnings
@@ -10,15 +10,10 @@ from typing import Protocol
 import torch
 
 from torchgraft.benchmarking.environment import Environment, describe_environment
-from torchgraft.demo.data import Data
-from torchgraft.demo.experiment import Experiment
+from torchgraft.demo.experiment import Experiment, Network
 from torchgraft.demo.timing import StepTime, time_steps
 from torchgraft.demo.training import Curve, Progress, build_model, train
 from torchgraft.fallback import Fallback, PerformanceWarning, fallbacks
-from torchgraft.grafting import graft, graft_report
-
-ORIGINAL = "PyTorch"
-GRAFTED = "torchgraft"
 
 
 class Watch(Protocol):
@@ -33,18 +28,17 @@ class Watch(Protocol):
 
 @dataclass(frozen=True)
 class Comparison:
-    """A network trained twice, from the same seed and in the same order.
+    """Two networks trained from the same seed, on the same examples in the same order.
 
     Attributes:
         experiment: what was trained.
         environment: where and when.
         epochs: passes over the training data.
-        seed: of the network and of the order of the examples.
-        parameters: numbers that the network learns.
-        grafted_layers: names of the layers that grafting replaced.
-        left_layers: names of the convolutions that it left.
-        original: the curve of PyTorch's layers.
-        grafted: the curve of torchgraft's.
+        seed: of the networks and of the order of the examples.
+        parameters: numbers that each network learns, the rival's first.
+        description: what the experiment says of its networks.
+        rival: the curve of the rival.
+        ours: the curve of the network with torchgraft's layers.
         step_times: a step of both, timed in turn.
         fallbacks: what had no kernel and ran on a reference.
     """
@@ -53,18 +47,17 @@ class Comparison:
     environment: Environment
     epochs: int
     seed: int
-    parameters: int
-    grafted_layers: tuple[str, ...]
-    left_layers: tuple[str, ...]
-    original: Curve
-    grafted: Curve
+    parameters: tuple[int, int]
+    description: str
+    rival: Curve
+    ours: Curve
     step_times: tuple[StepTime, ...]
     fallbacks: tuple[Fallback, ...]
 
     @property
     def differences(self) -> tuple[float, ...]:
         """How far the two losses of each step are from each other."""
-        return tuple(abs(a - b) for a, b in zip(self.original.losses, self.grafted.losses, strict=True))
+        return tuple(abs(a - b) for a, b in zip(self.rival.losses, self.ours.losses, strict=True))
 
     @property
     def first_epoch_difference(self) -> float:
@@ -81,17 +74,16 @@ class Comparison:
         """In what respects the comparison failed; none where it passed."""
         # The comparisons say "not at least", since nan is never less.
         problems = []
-        if not self.grafted_layers:
-            problems.append("no layer was grafted")
-        for name, curve in ((ORIGINAL, self.original), (GRAFTED, self.grafted)):
-            if not curve.accuracy >= self.experiment.least_accuracy:
+        experiment = self.experiment
+        for network, curve in ((experiment.rival, self.rival), (experiment.ours, self.ours)):
+            if not curve.accuracy >= experiment.least_accuracy:
                 problems.append(
-                    f"{name} gets {curve.accuracy:.1%} of the test data right, "
-                    f"less than {self.experiment.least_accuracy:.0%}"
+                    f"{network.name} gets {curve.accuracy:.1%} of the test data right, "
+                    f"less than {experiment.least_accuracy:.0%}"
                 )
-        if not self.largest_difference <= self.experiment.tolerance:
+        if experiment.tolerance is not None and not self.largest_difference <= experiment.tolerance:
             problems.append(
-                f"the loss curves differ by {self.largest_difference:.2g}, more than {self.experiment.tolerance:g}"
+                f"the loss curves differ by {self.largest_difference:.2g}, more than {experiment.tolerance:g}"
             )
         return tuple(problems)
 
@@ -99,14 +91,14 @@ class Comparison:
 def compare(
     experiment: Experiment, device: torch.device, watch: Watch, epochs: int | None = None, seed: int = 0
 ) -> Comparison:
-    """Trains a network as it is and grafted, and times a step of both.
+    """Trains both networks of an experiment, and times a step of each.
 
     Args:
         experiment: what to train.
         device: where.
         watch: told of the progress.
         epochs: passes over the training data; None for the experiment's own number.
-        seed: of the network and of the order of the examples.
+        seed: of the networks and of the order of the examples.
 
     Returns:
         Both curves, and what they have in common.
@@ -114,18 +106,16 @@ def compare(
     epochs = epochs or experiment.epochs
     before = fallbacks()
     data = experiment.load().to(device)
-    original = build_model(experiment, seed, device)
-    grafted = graft(build_model(experiment, seed, device))
-    report = graft_report(grafted)
+    rival, ours = (build_model(network.build, seed, device) for network in (experiment.rival, experiment.ours))
 
     with _repeatable(), warnings.catch_warnings():
         # What ran on a reference is in the result.
         warnings.simplefilter("ignore", PerformanceWarning)
 
-        def run(name: str, model: torch.nn.Module, data: Data) -> Curve:
-            return train(model, data, experiment, epochs, seed, lambda progress: watch.training(name, progress))
+        def run(network: Network, model: torch.nn.Module) -> Curve:
+            return train(model, data, experiment, epochs, seed, lambda progress: watch.training(network.name, progress))
 
-        original_curve, grafted_curve = run(ORIGINAL, original, data), run(GRAFTED, grafted, data)
+        rival_curve, our_curve = run(experiment.rival, rival), run(experiment.ours, ours)
         step_times = time_steps(experiment, data, seed, device, watch.timing)
 
     return Comparison(
@@ -133,14 +123,17 @@ def compare(
         describe_environment(device),
         epochs,
         seed,
-        sum(parameter.numel() for parameter in original.parameters()),
-        report.grafted,
-        tuple(report.left),
-        original_curve,
-        grafted_curve,
+        (_count_parameters(rival), _count_parameters(ours)),
+        experiment.describe(rival, ours),
+        rival_curve,
+        our_curve,
         step_times,
         tuple(each for each in fallbacks() if each not in before),
     )
+
+
+def _count_parameters(model: torch.nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
 
 
 def _largest(differences: Sequence[float]) -> float:

@@ -5,47 +5,61 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from torchgraft.demo.data import Data, digits
-from torchgraft.demo.network import SmallConvNeXt
+from torchgraft.demo.data import Data
+
+BOTH_LAYOUTS = ("contiguous", "channels_last")
+
+
+@dataclass(frozen=True)
+class Network:
+    """One of two networks.
+
+    Attributes:
+        name: the head of its column.
+        build: makes it from PyTorch's random numbers.
+    """
+
+    name: str
+    build: Callable[[], nn.Module]
+
+
+def _say_nothing(rival: nn.Module, ours: nn.Module) -> str:
+    return ""
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """A classifier to be trained twice, before and after `torchgraft.graft`.
+    """Two classifiers to be trained from the same random numbers, on the same data in the same order.
 
     Attributes:
+        name: one word, for the command line.
         title: what is trained on what, for a heading.
-        build: makes the network, of PyTorch's own layers, from PyTorch's random numbers.
+        rival: the network of PyTorch's layers.
+        ours: the network with torchgraft's.
         load: the data.
         epochs: passes over the training data.
         batch_size: examples a step.
         learning_rate: the largest; it rises over the first epoch and then falls along a cosine.
         least_accuracy: the share of the test data that both networks must get right.
-        tolerance: the largest difference between the two losses of a step that rounding explains.
+        tolerance: the largest difference between the two losses of a step that rounding explains; None where the two
+            networks are not the same function.
         timing_seconds: how long steps are timed once both are trained.
+        layouts: of images and weights, in which steps are timed.
+        without: makes the network without the layers in which the two differ, so that a step's share in them is known.
+        describe: a sentence on both networks, to stand below the figures.
     """
 
+    name: str
     title: str
-    build: Callable[[], nn.Module]
+    rival: Network
+    ours: Network
     load: Callable[[], Data]
     epochs: int
     batch_size: int
     learning_rate: float
     least_accuracy: float
-    tolerance: float
+    tolerance: float | None
     timing_seconds: float
-
-
-DIGITS = Experiment(
-    title="A small ConvNeXt on handwritten digits",
-    build=lambda: SmallConvNeXt(in_channels=1, classes=10),
-    load=digits,
-    epochs=10,
-    batch_size=32,
-    learning_rate=2e-3,
-    least_accuracy=0.97,
-    # Rounding alone gives differences of 1e-6; a wrong gradient gives 0.1.
-    tolerance=1e-3,
-    # A median over some fifty steps of each of the six networks on two CPU cores.
-    timing_seconds=12.0,
-)
+    layouts: tuple[str, ...] = ("contiguous",)
+    without: Callable[[], nn.Module] | None = None
+    describe: Callable[[nn.Module, nn.Module], str] = _say_nothing

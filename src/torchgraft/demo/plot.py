@@ -1,52 +1,70 @@
-"""The loss curves of a comparison as a picture."""
+"""The loss curves of comparisons as a picture."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from torchgraft.demo.comparison import GRAFTED, ORIGINAL, Comparison
+from torchgraft.demo.comparison import Comparison
 
-_ORIGINAL_COLOR = "#f2a65a"
-_GRAFTED_COLOR = "#1b4965"
+_RIVAL_COLOR = "#f2a65a"
+_OUR_COLOR = "#1b4965"
 
 
-def save_plot(comparison: Comparison, path: Path) -> None:
-    """Writes a PNG: both loss curves above, the difference between them below."""
-    figure = Figure(figsize=(9, 6), layout="constrained")
-    losses, differences = figure.subplots(2, 1, sharex=True, height_ratios=(2.2, 1))
-    steps = range(1, len(comparison.differences) + 1)
+def save_plot(comparisons: Sequence[Comparison], path: Path) -> None:
+    """Writes a PNG: of each comparison both loss curves, and where they should be the same their difference below."""
+    heights = [6.0 if each.experiment.tolerance is not None else 4.2 for each in comparisons]
+    figure = Figure(figsize=(9, sum(heights)), layout="constrained")
+    parts = figure.subfigures(len(comparisons), 1, squeeze=False, height_ratios=heights)[:, 0]
+    for part, comparison in zip(parts, comparisons, strict=True):
+        if comparison.experiment.tolerance is None:
+            all_axes = [part.subplots()]
+        else:
+            all_axes = list(part.subplots(2, 1, sharex=True, height_ratios=(2.2, 1)))
+            _draw_differences(all_axes[1], comparison, comparison.experiment.tolerance)
+        _draw_losses(all_axes[0], comparison)
+        all_axes[-1].set_xlabel("training step")
+        for axes in all_axes:
+            axes.set_yscale("log")
+            axes.grid(color="#e5e5e5", linewidth=0.6)
+            axes.spines[["top", "right"]].set_visible(False)
+    machine = f"{comparisons[0].environment.chip}, PyTorch {comparisons[0].environment.torch}"
+    parts[-1].supxlabel(machine, x=0.99, ha="right", fontsize=8, color="#777777")
+    figure.savefig(path, format="png", dpi=150)
 
+
+def _draw_losses(axes: Axes, comparison: Comparison) -> None:
+    experiment, rival, ours, times = (
+        comparison.experiment,
+        comparison.rival,
+        comparison.ours,
+        comparison.step_times[0],
+    )
+    steps = range(1, len(rival.losses) + 1)
     # Wide below narrow: where the curves are the same, both are still seen.
-    original, grafted, times = comparison.original, comparison.grafted, comparison.step_times[0]
-    losses.plot(steps, original.losses, color=_ORIGINAL_COLOR, linewidth=4, label=ORIGINAL)
-    losses.plot(steps, grafted.losses, color=_GRAFTED_COLOR, linewidth=1, label=GRAFTED)
-    losses.set_yscale("log")
-    losses.set_ylabel("cross-entropy of a batch")
-    losses.legend(frameon=False, fontsize=11)
-    losses.set_title(f"{comparison.experiment.title}, before and after graft(model)\n", fontsize=13, loc="left")
-    facts = f"test accuracy {original.accuracy:.1%} and {grafted.accuracy:.1%}"
+    axes.plot(steps, rival.losses, color=_RIVAL_COLOR, linewidth=4, label=experiment.rival.name)
+    axes.plot(steps, ours.losses, color=_OUR_COLOR, linewidth=1, label=experiment.ours.name)
+    axes.set_ylabel("cross-entropy of a batch")
+    axes.legend(frameon=False, fontsize=11)
+    axes.set_title(f"{experiment.title}\n", fontsize=13, loc="left")
+    facts = f"test accuracy {rival.accuracy:.1%} and {ours.accuracy:.1%}"
     if times.trusted:
-        facts += f", a step in {times.original:.1f} and {times.grafted:.1f} ms ({times.layout})"
-    losses.text(0, 1.02, facts, transform=losses.transAxes, fontsize=10, color="#555555")
-    machine = f"{comparison.environment.chip}, PyTorch {comparison.environment.torch}"
-    figure.supxlabel(machine, x=0.99, ha="right", fontsize=8, color="#777777")
+        facts += f", a step in {times.rival:.1f} and {times.ours:.1f} ms ({times.layout})"
+    axes.text(0, 1.02, facts, transform=axes.transAxes, fontsize=10, color="#555555")
 
+
+def _draw_differences(axes: Axes, comparison: Comparison, tolerance: float) -> None:
     # A difference of exactly zero has no place on a logarithmic axis.
     visible = [difference or float("nan") for difference in comparison.differences]
-    differences.plot(steps, visible, ".", color=_GRAFTED_COLOR, markersize=3)
-    differences.axhline(comparison.experiment.tolerance, color="#999999", linestyle="--", linewidth=1)
-    differences.annotate(
+    axes.plot(range(1, len(visible) + 1), visible, ".", color=_OUR_COLOR, markersize=3)
+    axes.axhline(tolerance, color="#999999", linestyle="--", linewidth=1)
+    axes.annotate(
         "tolerance; where there is no dot, both losses are the same to the last bit",
-        (1, comparison.experiment.tolerance),
+        (1, tolerance),
         xytext=(0, -11),
         textcoords="offset points",
         color="#777777",
         fontsize=9,
     )
-    differences.set_yscale("log")
-    differences.set_ylabel("difference of the two")
-    differences.set_xlabel("training step")
-    for axes in (losses, differences):
-        axes.grid(color="#e5e5e5", linewidth=0.6)
-        axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, format="png", dpi=150)
+    axes.set_ylabel("difference of the two")

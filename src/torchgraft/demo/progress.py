@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 
-from torchgraft.demo.comparison import GRAFTED, ORIGINAL
+from torchgraft.demo.experiment import Experiment
 from torchgraft.demo.training import Progress
 
 _TIMING = "timing"
@@ -18,7 +18,7 @@ _SMOOTHING = 0.9
 class LiveProgress:
     """A bar a run, with its loss, accuracy and time a step; where there is no terminal, a line each at the end."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, experiment: Experiment) -> None:
         self._bars = Bars(
             TextColumn("{task.description:<10}"),
             BarColumn(bar_width=20),
@@ -29,7 +29,7 @@ class LiveProgress:
         )
         self._tasks = {
             name: self._bars.add_task(name, total=None, start=False, figures="")
-            for name in (ORIGINAL, GRAFTED, _TIMING)
+            for name in (experiment.rival.name, experiment.ours.name, _TIMING)
         }
         self._means: dict[str, tuple[float, float, float]] = {}
 

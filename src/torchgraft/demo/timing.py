@@ -1,24 +1,21 @@
 """What a training step costs, with networks timed in turn: a drift of the machine meets all of them alike."""
 
-import copy
 import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from torch import nn
 
 from torchgraft.demo.data import Data
 from torchgraft.demo.experiment import Experiment
 from torchgraft.demo.training import WARM_UP_STEPS, Trainer, build_model
-from torchgraft.grafting import graft, graft_report
 
 # Enough for quartiles, however long they take.
 _LEAST_STEPS = 8
 _LARGEST_SPREAD = 0.25
 
-_LAYOUTS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
+_MEMORY_FORMATS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
 
 
 @dataclass(frozen=True)
@@ -27,16 +24,16 @@ class StepTime:
 
     Attributes:
         layout: of images and weights.
-        original: with PyTorch's layers.
-        grafted: with torchgraft's.
-        without: with the layers that were grafted left out, which is the part of a step that grafting cannot change.
-        spread: the largest distance between the quartiles of any of the three, as a share of its median.
+        rival: with PyTorch's layers.
+        ours: with torchgraft's.
+        without: with the layers in which the two differ left out, the part of a step that neither can change; or None.
+        spread: the largest distance between the quartiles of any of them, as a share of its median.
     """
 
     layout: str
-    original: float
-    grafted: float
-    without: float
+    rival: float
+    ours: float
+    without: float | None
     spread: float
 
     @property
@@ -46,24 +43,26 @@ class StepTime:
 
     @property
     def speedup(self) -> float:
-        """How many times faster a step is after grafting."""
-        return self.original / self.grafted
+        """How many times faster a step of ours is."""
+        return self.rival / self.ours
 
     @property
-    def share(self) -> float:
-        """The share of the original step that the grafted layers take."""
-        return max(0.0, 1 - self.without / self.original)
+    def shares(self) -> tuple[float, float] | None:
+        """The share of the rival's step, and of ours, that is spent in the layers in which the two differ."""
+        if self.without is None:
+            return None
+        return max(0.0, 1 - self.without / self.rival), max(0.0, 1 - self.without / self.ours)
 
 
 def time_steps(
     experiment: Experiment, data: Data, seed: int, device: torch.device, watch: Callable[[float], None]
 ) -> tuple[StepTime, ...]:
-    """Times training steps of the network as it is, grafted, and without the layers that are grafted.
+    """Times training steps of both networks, and of what they have in common where the experiment tells that.
 
     Args:
-        experiment: whose network; the layers that are grafted must keep the shape of their input.
+        experiment: whose networks.
         data: the batch of the steps is its beginning.
-        seed: of the network.
+        seed: of the networks.
         device: where.
         watch: told the share of the time that has passed.
 
@@ -71,18 +70,16 @@ def time_steps(
         The medians, a row a memory layout.
     """
     inputs, targets = (each[: experiment.batch_size] for each in data[:2])
+    builds = {"rival": experiment.rival.build, "ours": experiment.ours.build, "without": experiment.without}
     runs = {}
-    for layout, memory_format in _LAYOUTS.items():
-        original = build_model(experiment, seed, device)
-        original.to(memory_format=memory_format)  # type: ignore[call-overload]
-        variants = {
-            "original": original,
-            "grafted": graft(copy.deepcopy(original)),
-            "without": _without_graftable(copy.deepcopy(original)),
-        }
-        batch = inputs.contiguous(memory_format=memory_format)
-        for name, model in variants.items():
-            runs[layout, name] = (Trainer(model, experiment.learning_rate), batch)
+    for layout in experiment.layouts:
+        memory_format = _MEMORY_FORMATS[layout]
+        for name, build in builds.items():
+            if build is not None:
+                model = build_model(build, seed, device)
+                model.to(memory_format=memory_format)  # type: ignore[call-overload]
+                batch = inputs.contiguous(memory_format=memory_format)
+                runs[layout, name] = (Trainer(model, experiment.learning_rate), batch)
 
     times: dict[tuple[str, str], list[float]] = {key: [] for key in runs}
     start, seconds = time.perf_counter(), experiment.timing_seconds
@@ -95,17 +92,13 @@ def time_steps(
             times[key].append(trainer.step(batch, targets)[2])
     watch(1.0)
     return tuple(
-        _make_step_time(layout, {name: times[layout, name][WARM_UP_STEPS:] for name in variants}) for layout in _LAYOUTS
+        _make_step_time(layout, {name: each[WARM_UP_STEPS:] for (of, name), each in times.items() if of == layout})
+        for layout in experiment.layouts
     )
 
 
 def _make_step_time(layout: str, times: dict[str, list[float]]) -> StepTime:
     quartiles = {name: statistics.quantiles(each, n=4) for name, each in times.items()}
     medians = {name: median for name, (_, median, _) in quartiles.items()}
-    return StepTime(layout, **medians, spread=max((high - low) / median for low, median, high in quartiles.values()))
-
-
-def _without_graftable(model: nn.Module) -> nn.Module:
-    for name in graft_report(model).graftable:
-        model.set_submodule(name, nn.Identity())
-    return model
+    spread = max((high - low) / median for low, median, high in quartiles.values())
+    return StepTime(layout, medians["rival"], medians["ours"], medians.get("without"), spread)

@@ -65,7 +65,8 @@ class Trainer:
         start = _now(inputs.device)
         self._optimizer.zero_grad()
         logits = self._model(inputs)
-        loss = F.cross_entropy(logits, targets)
+        # A class may be asked for at each step of a sequence.
+        loss = F.cross_entropy(logits.flatten(0, -2), targets.flatten())
         loss.backward()
         self._optimizer.step()
         milliseconds = (_now(inputs.device) - start) * 1e3
@@ -73,11 +74,11 @@ class Trainer:
         return loss.item(), _accuracy(logits, targets), milliseconds
 
 
-def build_model(experiment: Experiment, seed: int, device: torch.device) -> nn.Module:
-    """The network of an experiment, the same for the same seed; PyTorch's random state stays as it was."""
+def build_model(build: Callable[[], nn.Module], seed: int, device: torch.device) -> nn.Module:
+    """A network, the same for the same seed; PyTorch's random state stays as it was."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return experiment.build().to(device)
+        return build().to(device)
 
 
 def train(
@@ -117,7 +118,7 @@ def _test(model: nn.Module, data: Data) -> float:
 
 
 def _accuracy(logits: Tensor, targets: Tensor) -> float:
-    return (logits.argmax(1) == targets).float().mean().item()
+    return (logits.argmax(-1) == targets).float().mean().item()
 
 
 def _now(device: torch.device) -> float:

@@ -3,5 +3,6 @@
 from torchgraft.nn.depthwise_conv2d import DepthwiseConv2d
 from torchgraft.nn.linear import Linear
 from torchgraft.nn.lltm import LLTM, LLTMCell
+from torchgraft.nn.shift import Shift
 
-__all__ = ["LLTM", "DepthwiseConv2d", "LLTMCell", "Linear"]
+__all__ = ["LLTM", "DepthwiseConv2d", "LLTMCell", "Linear", "Shift"]

@@ -16,7 +16,8 @@ from torchgraft.checking.strides import in_awkward_strides
 
 def check(case: Case) -> None:
     """See the module."""
-    case.each(_check_strides, case.table(small=True, empty=False, count=8))
+    # Which kernel serves depends on sizes and on alignment together.
+    case.each(_check_strides, case.table(small=True, empty=False, count=8 if case.quick else None))
     case.each(_check_expanded, case.table(small=True, empty=False, count=8))
 
 

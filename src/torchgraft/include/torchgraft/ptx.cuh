@@ -65,6 +65,16 @@ __device__ __forceinline__ void store_shared(uint32_t address, uint4 value) {
                : "memory");
 }
 
+// st.shared.v2 and ld.shared.v2: eight bytes.
+__device__ __forceinline__ void store_shared(uint32_t address, uint2 value) {
+  asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(address), "r"(value.x), "r"(value.y) : "memory");
+}
+__device__ __forceinline__ uint2 load_shared_pair(uint32_t address) {
+  uint2 value;
+  asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(value.x), "=r"(value.y) : "r"(address) : "memory");
+  return value;
+}
+
 // ldmatrix: four 8 x 8 matrices of halves; lane l gives the address of row l % 8 of matrix l / 8, and gets
 // elements 2 * (l % 4) and the next of row l / 4 of each.
 __device__ __forceinline__ void ldmatrix(uint32_t (&matrices)[4], uint32_t address) {
@@ -162,6 +172,10 @@ __device__ __forceinline__ uint32_t max_nan_bf16x2(uint32_t a, uint32_t b) {
   asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(result) : "r"(a), "r"(b));
   return result;
 }
+
+// No instruction: a value that the compiler must have in a register here, as it would otherwise compute or
+// convert it again at each use.
+__device__ __forceinline__ void keep(float& value) { asm volatile("" : "+f"(value)); }
 
 // No instruction: a pointer of which the compiler must not know how it was computed.
 template <typename T>

@@ -89,7 +89,9 @@ def of(sample: Callable[[Case], Sample], large: Callable[[Sample], Large]) -> It
             for channels_last in (False, True):
                 made = sample(replace(case, channels_last=channels_last))
                 parts = large(made) if case is _LARGEST else None
-                yield Benchmark(made, suite, devices, quick=case.name in _QUICK, large=parts)
+                yield Benchmark(
+                    made, suite, devices, quick=case.name in _QUICK, large=parts, operations=case.operations
+                )
 
 
 def conv2d(input: Tensor, weight: Tensor, bias: Tensor | None, *window: int) -> Tensor:

@@ -36,6 +36,24 @@ class Case:
         """A kernel an output channel."""
         return Drawn((self.output_channels, 1, *self.kernel))
 
+    @property
+    def operations(self) -> int:
+        """Of any of the three operators: two for each product of a tap and a pixel; taps on padding take none."""
+        window = self.window
+        rows, columns = (
+            _taps_inside(*axis)
+            for axis in zip(
+                self.input[2:],
+                self.output.shape[2:],
+                self.kernel,
+                window.stride,
+                (window.padding_top, window.padding_left),
+                window.dilation,
+                strict=True,
+            )
+        )
+        return 2 * self.input[0] * self.output_channels * rows * columns
+
     def forward(self) -> Sample:
         """For depthwise_conv2d."""
         bias = Drawn((self.output_channels,)) if self.bias else None
@@ -53,3 +71,10 @@ class Case:
 def same(kernel: int, stride: int = 1) -> Window:
     """The padding of a square kernel that keeps the size."""
     return Window(stride, stride, *(kernel // 2,) * 4)
+
+
+def _taps_inside(size: int, outputs: int, kernel: int, stride: int, padding: int, dilation: int) -> int:
+    """How many taps of all windows along an axis lie on pixels."""
+    return sum(
+        0 <= output * stride - padding + tap * dilation < size for output in range(outputs) for tap in range(kernel)
+    )

@@ -45,17 +45,15 @@ struct Row {
   int64_t output_step;    // elements from a pixel to the next
   int64_t count;          // pixels
 
-  // Of each row of the destination:
-  const A* const* sources =
-      nullptr;  // for each kernel row that meets the image: column 0 of the source's row,
-  const A* const* kernels = nullptr;  // and the kernel's row, in vectors
+  // Of a row of the destination, for each kernel row that meets the image: column 0 of the source's row, and
+  // the kernel's row, in vectors. Of a block of several: all rows that they read, null where that is padding.
+  const A* const* sources;
+  const A* const* kernels;
+  A* const* output_rows;  // of a block
   int64_t kernel_rows = 0;
+  int64_t block_rows = 0;
   bool accumulate = false;  // onto the outputs, instead of the bias
   A* outputs = nullptr;
-
-  // Of a block of several: `sources` has all rows that they read, null where that is padding, and
-  int64_t block_rows = 0;
-  A* const* output_rows = nullptr;
 };
 
 // kTaps taps side by side: each column is loaded once and serves every pair of a pixel and a tap that meet
@@ -329,6 +327,8 @@ constexpr int64_t kLeastSlice = 28;
 constexpr int64_t kMostVectors = 4;
 // Taps that take less time than the memory they read.
 constexpr int64_t kFewTaps = 9;
+// Rows of the destination that are made at once.
+constexpr int64_t kMostBlockRows = 4;
 // Units of work that there should be, whatever the number of threads, and multiply-adds that are worth a
 // thread.
 constexpr int64_t kUnits = 64;
@@ -393,6 +393,7 @@ class Correlator {
   struct Workspace {
     std::vector<Rows<const T>> sources;
     Rows<T> destination;
+    // Of a row of the destination, or of a block of them; the lines point here.
     std::vector<const A*> source_rows;
     std::vector<const A*> kernel_rows;
     std::vector<A*> output_rows;
@@ -505,10 +506,16 @@ class Correlator {
     const int64_t last = std::min(fold_, correlation_.batch - image) * correlation_.destination_channels;
     Channels<U> result = {images + image * channels * pixels, {}, 0, contiguous ? 1 : channels};
     const int64_t first = block_begin(block);
-    for (int64_t lane = first; lane < std::min(first + lanes_, last); ++lane) {
-      const int64_t offset = lane / correlation_.destination_channels * channels * pixels;
-      const int64_t channel = channel_of(lane % correlation_.destination_channels);
-      result.offsets[result.count++] = offset + channel * (contiguous ? pixels : 1);
+    const int64_t end = std::min(first + lanes_, last);
+    // A division a lane would cost as much as a row of outputs.
+    int64_t offset = first / correlation_.destination_channels * channels * pixels;
+    int64_t channel = first % correlation_.destination_channels;
+    for (int64_t lane = first; lane < end; ++lane) {
+      result.offsets[result.count++] = offset + channel_of(channel) * (contiguous ? pixels : 1);
+      if (++channel == correlation_.destination_channels) {
+        channel = 0;
+        offset += channels * pixels;
+      }
     }
     return result;
   }
@@ -565,21 +572,21 @@ class Correlator {
     for (int64_t first_tap = 0; first_tap == 0 || first_tap < most_taps; first_tap += kernel_rows_) {
       for (int64_t element = rows.begin; element < rows.end; ++element) {
         const Phase& phase = height.phase(element);
-        workspace.source_rows.clear();
-        workspace.kernel_rows.clear();
+        int64_t met = 0;
         for (int64_t s = 0; s < sources; ++s) {
           const A* kernels = kernels_.data() + block * sources * correlation_.taps() * lanes_ +
                              s * correlation_.taps() * lanes;
           for (int64_t tap = first_tap; tap < std::min(first_tap + kernel_rows_, phase.taps); ++tap) {
             const int64_t position = phase.position(height.output(element), tap);
             if (!source_rows.contains(position)) continue;
-            workspace.source_rows.push_back(workspace.sources[s].row(position));
-            workspace.kernel_rows.push_back(kernels + (phase.first_tap + tap * phase.kernel_step) *
-                                                          width.kernel * lanes);
+            workspace.source_rows[met] = workspace.sources[s].row(position);
+            workspace.kernel_rows[met] =
+                kernels + (phase.first_tap + tap * phase.kernel_step) * width.kernel * lanes;
+            ++met;
           }
         }
-        if (first_tap == 0 || !workspace.source_rows.empty()) {
-          correlate_lines(workspace, element, /*accumulate=*/first_tap > 0);
+        if (first_tap == 0 || met > 0) {
+          correlate_lines(workspace, element, met, /*accumulate=*/first_tap > 0);
         }
       }
     }
@@ -593,6 +600,11 @@ class Correlator {
     const int64_t phases = width.phases.size();
     const Rows<const T>& source = workspace.sources[0];
     const int64_t output_step = workspace.destination.column_step();
+    // A block of a stride of two has two rows.
+    const int64_t most_rows = correlation_.sources() * correlation_.height.kernel + kMostBlockRows;
+    workspace.source_rows.resize(most_rows);
+    workspace.kernel_rows.resize(most_rows);
+    workspace.output_rows.resize(kMostBlockRows);
     workspace.lines.clear();
     for (int64_t column = columns.begin; column < std::min(columns.begin + phases, columns.end); ++column) {
       const Phase& phase = width.phase(column);
@@ -618,7 +630,10 @@ class Correlator {
              .bias = bias_.data() + block * lanes_,
              .output_offset = (column + part * phases - workspace.destination.first_column()) * output_step,
              .output_step = remainders.parts * phases * output_step,
-             .count = ceil_div(count - part, remainders.parts)});
+             .count = ceil_div(count - part, remainders.parts),
+             .sources = workspace.source_rows.data(),
+             .kernels = workspace.kernel_rows.data(),
+             .output_rows = workspace.output_rows.data()});
       }
     }
   }
@@ -656,29 +671,23 @@ class Correlator {
     const Phase& phase = height.phases[0];
     const int64_t apart = phase.tap_step;
     const A* kernels = kernels_.data() + block * correlation_.taps() * lanes_;
-    workspace.kernel_rows.clear();
     for (int64_t tap = 0; tap < phase.taps; ++tap) {
-      workspace.kernel_rows.push_back(kernels + (phase.first_tap + tap * phase.kernel_step) *
-                                                    correlation_.width.kernel * block_lanes());
+      workspace.kernel_rows[tap] =
+          kernels + (phase.first_tap + tap * phase.kernel_step) * correlation_.width.kernel * block_lanes();
     }
     for (int64_t part = 0; part < apart; ++part) {
       const int64_t count = ceil_div(rows.size() - part, apart);
       for (int64_t row = 0; row < count; row += block_rows) {
         const int64_t element = rows.begin + part + std::min(row, count - block_rows) * apart;
-        workspace.source_rows.clear();
         for (int64_t i = 0; i < (block_rows - 1) * phase.step + phase.taps; ++i) {
           const int64_t position = phase.position(element, 0) + i * apart;
-          workspace.source_rows.push_back(source_rows.contains(position) ? workspace.sources[0].row(position)
-                                                                         : nullptr);
+          workspace.source_rows[i] =
+              source_rows.contains(position) ? workspace.sources[0].row(position) : nullptr;
         }
-        workspace.output_rows.clear();
         for (int64_t r = 0; r < block_rows; ++r) {
-          workspace.output_rows.push_back(workspace.destination.row(element + r * apart));
+          workspace.output_rows[r] = workspace.destination.row(element + r * apart);
         }
         for (Row<A>& line : workspace.lines) {
-          line.sources = workspace.source_rows.data();
-          line.kernels = workspace.kernel_rows.data();
-          line.output_rows = workspace.output_rows.data();
           line.block_rows = block_rows;
           run_row(line);
         }
@@ -686,12 +695,10 @@ class Correlator {
     }
   }
 
-  void correlate_lines(Workspace& workspace, int64_t element, bool accumulate) const {
+  void correlate_lines(Workspace& workspace, int64_t element, int64_t kernel_rows, bool accumulate) const {
     A* const outputs = workspace.destination.row(element);
     for (Row<A>& line : workspace.lines) {
-      line.sources = workspace.source_rows.data();
-      line.kernels = workspace.kernel_rows.data();
-      line.kernel_rows = workspace.source_rows.size();
+      line.kernel_rows = kernel_rows;
       line.accumulate = accumulate;
       line.outputs = outputs + line.output_offset;
       run_row(line);

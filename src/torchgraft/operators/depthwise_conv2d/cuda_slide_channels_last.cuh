@@ -26,6 +26,8 @@ struct SlideShape {
   using Rows = Stencil<kKernel, kStride, kTransposed, kTransposed ? kStride : 1>;
   using Columns = Stencil<kKernel, kStride, kTransposed, kColumns>;
   static constexpr int kWarm = (kKernel - 1) / kStride;
+  // Whether sums of results that are another block's are left out; they are never written.
+  static constexpr bool kSkips = kKernel == 7;
 };
 
 template <typename T, typename Shape>
@@ -40,6 +42,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
   constexpr int kTaps = kKernel * kKernel;
   constexpr int kCount = Shape::kCount;
   constexpr int kWarm = Shape::kWarm;
+  constexpr int kStages = kSlideStages<T>;
 
   const SlidePlace place = SlidePlace::make<kCount>(parameters);
   const int strip = static_cast<int>(threadIdx.y);
@@ -50,23 +53,23 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
   T* shared_weight = shared_memory<T>();
   T* stages = shared_weight + ceil_divide(kTaps * place.pitch, kVectorElements<T>) * kVectorElements<T>;
 
-  const SlideCopies<T> copies(parameters.source, place, parameters.channels, parameters.piece_bytes, columns,
-                              parameters.source.first_column + first_strip * Columns::kStep);
-  copies.zero_outside(stages, kSlideStages * Rows::kStep, row_pitch);
+  SlideCopies<T> copies(parameters.source, place, parameters.channels, parameters.piece_bytes, columns,
+                        parameters.source.first_column + first_strip * Columns::kStep);
+  for (int row = 0; row < kStages * Rows::kStep; ++row) copies.zero_outside(stages + row * row_pitch);
   Steps loading(parameters, place.range);
   Steps steps = loading;
   const auto copy_step = [&](T* stage) {
     if (!loading.ended()) {
-#pragma unroll
-      for (int i = 0; i < Rows::kStep; ++i) {
-        copies.copy_row(stage + i * row_pitch, source, loading.image,
-                        (loading.first + loading.step) * Rows::kStep + parameters.source.first_row + i);
+      if (loading.enters()) {
+        copies.enter(source, loading.image, loading.first * Rows::kStep + parameters.source.first_row);
       }
+#pragma unroll
+      for (int i = 0; i < Rows::kStep; ++i) copies.copy_row(stage + i * row_pitch);
       loading.advance(parameters);
     }
     end_copies();
   };
-  for (int stage = 0; stage < kSlideStages - 1; ++stage) copy_step(stages + stage * stage_pitch);
+  for (int stage = 0; stage < kStages - 1; ++stage) copy_step(stages + stage * stage_pitch);
 
   {
     const T* block_weight = weight + static_cast<int64_t>(place.first_channel) * kTaps;
@@ -86,7 +89,11 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
     float values[kCount];
     widen<T>(shared_weight + block_channel * kTaps + i * kCount, values);
 #pragma unroll
-    for (int k = 0; k < kCount; ++k) weights[i * kCount + k] = values[k];
+    for (int k = 0; k < kCount; ++k) {
+      weights[i * kCount + k] = values[k];
+      // Else the compiler keeps them as they came, and widens them again in every step.
+      if constexpr (!std::is_same_v<T, float>) ptx::keep(weights[i * kCount + k]);
+    }
   }
   float start[kCount] = {};
   if (bias != nullptr && active) {
@@ -95,108 +102,131 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
   }
 
   const int result_x = parameters.result.first_column + (first_strip + strip) * Columns::kPatch;
-  const int result_row_elements = parameters.result.width * parameters.channels;
-  // Of the unit that ends in this step (0) and those after it.
-  float sums[kWarm + 1][Rows::kPatch][Columns::kPatch][kCount];
+  bool in_image[Columns::kPatch];
 #pragma unroll
-  for (int ahead = 0; ahead <= kWarm; ++ahead) {
+  for (int column = 0; column < Columns::kPatch; ++column) {
+    in_image[column] = active && result_x + column >= 0 && result_x + column < parameters.result.width;
+  }
+  const int64_t result_row_elements = static_cast<int64_t>(parameters.result.width) * parameters.channels;
+  T* result_pixel = result;  // the thread's first in the next row
+  int result_y = 0;
+  int stage = 0;
+  int free_stage = kStages - 1;
+  // Of the units that end in this step and in later ones; which is which turns round with the phase.
+  float sums[kWarm + 1][Rows::kPatch][Columns::kPatch][kCount];
+  const auto start_sums = [&](float (&unit)[Rows::kPatch][Columns::kPatch][kCount]) {
 #pragma unroll
     for (int row = 0; row < Rows::kPatch; ++row) {
 #pragma unroll
       for (int column = 0; column < Columns::kPatch; ++column) {
 #pragma unroll
-        for (int k = 0; k < kCount; ++k) sums[ahead][row][column][k] = start[k];
+        for (int k = 0; k < kCount; ++k) {
+          unit[row][column][k] = start[k];
+          // Else these moves are made in every step, and not only in those that need them.
+          ptx::keep(unit[row][column][k]);
+        }
       }
     }
-  }
+  };
 
-  int stage = 0;
-  int free_stage = kSlideStages - 1;
-#pragma unroll 1
-  while (!steps.ended()) {
-    wait_for_copies<kSlideStages - 2>();
+  const auto take_step = [&](auto phase) {
+    // Where a unit's first step is one row, its first product is added to `start` itself.
+    constexpr bool kStartInProduct = Rows::kStep == 1 && Rows::kPatch == 1;
+    constexpr int kNewest = (phase + kWarm) % (kWarm + 1);
+    wait_for_copies<kStages - 2>();
     __syncthreads();
     copy_step(stages + free_stage * stage_pitch);
 
     const int source_y = (steps.first + steps.step) * Rows::kStep + parameters.source.first_row;
     const T* rows = stages + stage * stage_pitch + strip * Columns::kStep * place.pitch + block_channel;
+    if constexpr (!kStartInProduct) start_sums(sums[kNewest]);
 #pragma unroll
     for (int i = 0; i < Rows::kStep; ++i) {
-      if (source_y + i < 0 || source_y + i >= parameters.source.height) continue;
-      float window[Columns::kWindow][kCount];
-#pragma unroll
-      for (int j = 0; j < Columns::kWindow; ++j) widen<T>(rows + i * row_pitch + j * place.pitch, window[j]);
-#pragma unroll
-      for (int ahead = 0; ahead <= kWarm; ++ahead) {
-        if (!steps.holds(ahead)) continue;
+      if (static_cast<unsigned>(source_y + i) >= static_cast<unsigned>(parameters.source.height)) {
+        if constexpr (kStartInProduct) start_sums(sums[kNewest]);
+        continue;
+      }
+      const T* pixels = rows + i * row_pitch;
+      const auto take = [&](int ahead, int j, const float (&values)[kCount]) {
+        auto& unit = sums[(phase + ahead) % (kWarm + 1)];
 #pragma unroll
         for (int row = 0; row < Rows::kPatch; ++row) {
           const int tap_row = Rows::tap(row, (kWarm - ahead) * Rows::kStep + i);
           if (tap_row < 0 || tap_row >= kKernel) continue;
 #pragma unroll
-          for (int j = 0; j < Columns::kWindow; ++j) {
+          for (int column = 0; column < Columns::kPatch; ++column) {
+            const int tap = Columns::tap(column, j);
+            if (tap < 0 || tap >= kKernel) continue;
+            const bool first = kStartInProduct && ahead == kWarm && tap == 0;
 #pragma unroll
-            for (int column = 0; column < Columns::kPatch; ++column) {
-              const int tap = Columns::tap(column, j);
-              if (tap < 0 || tap >= kKernel) continue;
-#pragma unroll
-              for (int k = 0; k < kCount; ++k) {
-                sums[ahead][row][column][k] += weights[k * kTaps + tap_row * kKernel + tap] * window[j][k];
-              }
+            for (int k = 0; k < kCount; ++k) {
+              unit[row][column][k] = weights[k * kTaps + tap_row * kKernel + tap] * values[k] +
+                                     (first ? start[k] : unit[row][column][k]);
             }
           }
         }
-      }
-    }
-
-    if (steps.step >= kWarm && active) {
-      const int unit = steps.first + steps.step - kWarm;
+      };
+      if constexpr (Shape::kSkips) {
+        float window[Columns::kWindow][kCount];
 #pragma unroll
-      for (int row = 0; row < Rows::kPatch; ++row) {
-        const int y = unit * Rows::kPatch + parameters.result.first_row + row;
-        if (y < 0 || y >= parameters.result.height) continue;
-        T* result_row =
-            result +
-            (static_cast<int64_t>(steps.image) * parameters.result.height + y) * result_row_elements +
-            channel;
+        for (int j = 0; j < Columns::kWindow; ++j) widen<T>(pixels + j * place.pitch, window[j]);
 #pragma unroll
-        for (int column = 0; column < Columns::kPatch; ++column) {
-          const int x = result_x + column;
-          if (x < 0 || x >= parameters.result.width) continue;
-          narrow<T>(result_row + x * parameters.channels, sums[0][row][column]);
+        for (int ahead = 0; ahead <= kWarm; ++ahead) {
+          if (!steps.holds(ahead)) continue;
+#pragma unroll
+          for (int j = 0; j < Columns::kWindow; ++j) take(ahead, j, window[j]);
+        }
+      } else {
+#pragma unroll
+        for (int j = 0; j < Columns::kWindow; ++j) {
+          float values[kCount];
+          widen<T>(pixels + j * place.pitch, values);
+#pragma unroll
+          for (int ahead = 0; ahead <= kWarm; ++ahead) take(ahead, j, values);
         }
       }
     }
-#pragma unroll
-    for (int ahead = 0; ahead <= kWarm; ++ahead) {
+
+    if (steps.step == kWarm) {
+      result_y = steps.first * Rows::kPatch + parameters.result.first_row;
+      result_pixel =
+          result +
+          (static_cast<int64_t>(steps.image) * parameters.result.height + result_y) * result_row_elements +
+          static_cast<int64_t>(result_x) * parameters.channels + channel;
+    }
+    if (steps.step >= kWarm) {
 #pragma unroll
       for (int row = 0; row < Rows::kPatch; ++row) {
+        if (static_cast<unsigned>(result_y) < static_cast<unsigned>(parameters.result.height)) {
 #pragma unroll
-        for (int column = 0; column < Columns::kPatch; ++column) {
-#pragma unroll
-          for (int k = 0; k < kCount; ++k) {
-            sums[ahead][row][column][k] = ahead < kWarm ? sums[ahead + 1][row][column][k] : start[k];
+          for (int column = 0; column < Columns::kPatch; ++column) {
+            if (in_image[column]) {
+              narrow<T>(result_pixel + column * parameters.channels, sums[phase][row][column]);
+            }
           }
         }
+        ++result_y;
+        result_pixel += result_row_elements;
       }
     }
-    stage = stage + 1 == kSlideStages ? 0 : stage + 1;
-    free_stage = free_stage + 1 == kSlideStages ? 0 : free_stage + 1;
+    stage = stage + 1 == kStages ? 0 : stage + 1;
+    free_stage = free_stage + 1 == kStages ? 0 : free_stage + 1;
     steps.advance(parameters);
-  }
+  };
+#pragma unroll 1
+  while (!steps.ended()) with_phases<kWarm + 1>([&] { return !steps.ended(); }, take_step);
 }
 
-template <typename Shape>
-SlideTile slide_tile(int64_t channels, int result_columns, int padding, int element_bytes, int piece_bytes) {
+template <typename T, typename Shape>
+SlideTile slide_tile(int64_t channels, int result_columns, int padding, int piece_bytes) {
   using Rows = typename Shape::Rows;
   using Columns = typename Shape::Columns;
-  const int group_bytes = Shape::kCount * element_bytes;
+  const int group_bytes = Shape::kCount * static_cast<int>(sizeof(T));
   return choose_slide_tile(
-      static_cast<int>(channels / Shape::kCount), std::max(1, piece_bytes / group_bytes),
-      Columns::patches(result_columns, padding), Shape::kThreads, group_bytes,
-      Columns::kWindow - Columns::kStep, Columns::kStep, [&](int strips) {
+      static_cast<int>(channels / Shape::kCount), piece_bytes, Columns::patches(result_columns, padding),
+      Shape::kThreads, group_bytes, Columns::kWindow - Columns::kStep, Columns::kStep, [&](int strips) {
         const int pixels = Rows::kStep * ((strips - 1) * Columns::kStep + Columns::kWindow);
-        return (Rows::kKernel * Rows::kKernel + kSlideStages * pixels) * int64_t{group_bytes} + 16;
+        return (Rows::kKernel * Rows::kKernel + kSlideStages<T> * pixels) * int64_t{group_bytes} + 16;
       });
 }
 
@@ -221,8 +251,7 @@ void launch_slide_shape(const T* source, const T* weight, const T* bias, T* resu
   result_image.first_column = Columns::first_result(padding_x);
 
   const int piece = slide_piece(geometry.channels, sizeof(T), common_alignment(source, result));
-  const SlideTile tile =
-      slide_tile<Shape>(geometry.channels, result_image.width, padding_x, sizeof(T), piece);
+  const SlideTile tile = slide_tile<T, Shape>(geometry.channels, result_image.width, padding_x, piece);
   const int image_units = Rows::patches(result_image.height, padding_y);
   const int units = static_cast<int>(geometry.batch * image_units);
   const int resident =

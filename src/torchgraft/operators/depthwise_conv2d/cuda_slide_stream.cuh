@@ -7,10 +7,10 @@
 // as many equal ranges as blocks are resident at once, wherever that falls, so that every block takes equally
 // long and there is one wave. Where a range enters an image it takes a few steps before the first result.
 //
-// A step brings kStep rows of sources into one of kStages buffers in shared memory, copied asynchronously
-// (compute capability 8.0 on; before, through registers) kStages - 1 steps ahead, in the widest pieces that
-// channels and addresses allow. Columns outside the image are zeroed once, for no copy ever touches them;
-// rows outside are neither copied nor computed.
+// A step brings kStep rows of sources into one of several buffers in shared memory, copied asynchronously
+// (compute capability 8.0 on; before, through registers) as many steps ahead as there are buffers but one, in
+// the widest pieces that channels and addresses allow. Columns outside the image are zeroed once, for no copy
+// ever touches them; rows outside are neither copied nor computed.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -26,8 +26,11 @@
 
 namespace torchgraft::depthwise::cuda {
 
-constexpr int kSlideStages = 3;
 constexpr int64_t kSlideSharedBytes = 48 << 10;  // what every device grants without being asked
+
+// Buffers for steps; in half precision more, that as many bytes be under way.
+template <typename T>
+inline constexpr int kSlideStages = sizeof(T) == 4 ? 3 : 5;
 
 // One image as a source of rows: of the sources, or in the weight gradient also of the output gradient.
 struct SlideImage {
@@ -48,17 +51,17 @@ struct SlideParameters {
 // Four (two, one) neighbouring channels, in fp32.
 template <typename T, int kCount>
 __device__ __forceinline__ void widen(const T* pointer, float (&values)[kCount]) {
-  const Vector<T, kCount> vector = *reinterpret_cast<const Vector<T, kCount>*>(pointer);
   if constexpr (std::is_same_v<T, BFloat16> && kCount % 2 == 0) {
     // A bfloat16 is the upper half of a float.
-    unsigned words[kCount / 2];
-    memcpy(words, &vector, sizeof(words));
+    using Words = Vector<unsigned, kCount / 2>;
+    const Words words = *reinterpret_cast<const Words*>(pointer);
 #pragma unroll
     for (int i = 0; i < kCount / 2; ++i) {
       values[2 * i] = __uint_as_float(words[i] << 16);
       values[2 * i + 1] = __uint_as_float(words[i] & 0xffff0000u);
     }
   } else {
+    const Vector<T, kCount> vector = *reinterpret_cast<const Vector<T, kCount>*>(pointer);
 #pragma unroll
     for (int i = 0; i < kCount; ++i) values[i] = static_cast<float>(vector[i]);
   }
@@ -177,6 +180,7 @@ struct SlideSteps {
     step = 0;
     steps = count > 0 ? count + kWarm : 0;
   }
+  __device__ bool enters() const { return step == 0; }
   __device__ bool ended() const { return step >= steps; }
   __device__ void advance(const SlideParameters& parameters) {
     if (++step == steps && next_unit < last_unit) enter_image(parameters);
@@ -187,71 +191,82 @@ struct SlideSteps {
   }
 };
 
-// A thread's part in copying rows of one image, `columns` of a tile: a piece of some channels in every
-// `step`-th column.
+// A thread's part in copying rows of one image to a tile `columns` wide: a piece of some channels in every
+// `step`-th column, those that lie in the image.
 template <typename T>
 class SlideCopies {
  public:
   __device__ SlideCopies(const SlideImage& image, const SlidePlace& place, int channels, int piece_bytes,
                          int columns, int first_column)
-      : image_(image), piece_bytes_(piece_bytes), columns_(columns), pitch_(place.pitch) {
+      : piece_bytes_(piece_bytes), height_(image.height) {
     const int piece = piece_bytes / static_cast<int>(sizeof(T));
     const int pieces = place.pitch / piece;
-    step_ = place.threads / pieces;
+    const int step = place.threads / pieces;
     const int channel = place.thread % pieces * piece;
-    column_ = place.thread / pieces;
-    if (column_ >= step_ || channel >= place.channels) column_ = columns;
-    first_column_ = first_column;
-    channel_ = channel;
-    row_elements_ = image.width * channels;
-    channels_ = channels;
-    source_channel_ = place.first_channel + channel;
+    const int column = place.thread / pieces;
+    row_elements_ = static_cast<int64_t>(image.width) * channels;
+    source_step_ = step * channels;
+    shared_step_ = step * place.pitch;
+    if (column < step && channel < place.channels) {
+      const int left = max(0, -first_column);                          // columns before the image
+      const int right = min(columns, image.width - first_column);      // and where it ends
+      before_ = left > column ? ceil_divide(left - column, step) : 0;  // turns
+      const int end = right > column ? ceil_divide(right - column, step) : 0;
+      turns_ = max(0, end - before_);
+      all_turns_ = column < columns ? ceil_divide(columns - column, step) : 0;
+      shared_ = (column + before_ * step) * place.pitch + channel;
+      source_ = static_cast<int64_t>(first_column + column + before_ * step) * channels +
+                place.first_channel + channel;
+    }
   }
 
-  // In every buffer: `rows` rows that lie `row_stride` elements apart.
-  __device__ void zero_outside(T* rows_begin, int rows, int row_stride) const {
-    for (int column = column_; column < columns_; column += step_) {
-      const int x = first_column_ + column;
-      if (x >= 0 && x < image_.width) continue;
-      for (int row = 0; row < rows; ++row) {
-        unsigned* piece =
-            reinterpret_cast<unsigned*>(rows_begin + row * row_stride + column * pitch_ + channel_);
-        for (int i = 0; i < piece_bytes_ / 4; ++i) piece[i] = 0;
+  // What lies outside the image, in one buffer of a row.
+  __device__ void zero_outside(T* shared_row) const {
+    for (int turn = 0; turn < all_turns_; ++turn) {
+      if (turn >= before_ && turn < before_ + turns_) continue;
+      unsigned* piece = reinterpret_cast<unsigned*>(shared_row + shared_ + (turn - before_) * shared_step_);
+      for (int i = 0; i < piece_bytes_ / 4; ++i) piece[i] = 0;
+    }
+  }
+
+  // The next row to copy.
+  __device__ void enter(const T* images, int image, int row) {
+    row_ = row;
+    from_ = images + (static_cast<int64_t>(image) * height_ + row) * row_elements_ + source_;
+  }
+
+  __device__ __forceinline__ void copy_row(T* shared_row) {
+    if (static_cast<unsigned>(row_) < static_cast<unsigned>(height_)) {
+      if (piece_bytes_ == 16) {
+        copy_pieces<16>(shared_row + shared_);
+      } else {
+        copy_pieces<4>(shared_row + shared_);
       }
     }
-  }
-
-  __device__ void copy_row(T* shared_row, const T* source, int image, int row) const {
-    if (row < 0 || row >= image_.height) return;
-    const T* source_row =
-        source + (static_cast<int64_t>(image) * image_.height + row) * row_elements_ + source_channel_;
-    switch (piece_bytes_) {
-      case 16:
-        return copy_pieces<16>(shared_row, source_row);
-      case 8:
-        return copy_pieces<8>(shared_row, source_row);
-      default:
-        return copy_pieces<4>(shared_row, source_row);
-    }
+    ++row_;
+    from_ += row_elements_;
   }
 
  private:
   template <int kBytes>
-  __device__ void copy_pieces(T* shared_row, const T* source_row) const {
-#pragma unroll 4
-    for (int column = column_; column < columns_; column += step_) {
-      const int x = first_column_ + column;
-      if (x >= 0 && x < image_.width) {
-        copy_ahead<kBytes>(shared_row + column * pitch_ + channel_, source_row + x * channels_);
-      }
+  __device__ __forceinline__ void copy_pieces(T* to) const {
+    int offset = 0;
+#pragma unroll 1
+    for (int turn = turns_; turn > 0; --turn) {
+      copy_ahead<kBytes>(to, from_ + offset);
+      to += shared_step_;
+      offset += source_step_;
     }
   }
 
-  SlideImage image_;
-  int piece_bytes_, columns_, pitch_;
-  int step_, column_, first_column_;
-  int channel_, source_channel_, channels_;
-  int row_elements_;
+  int piece_bytes_, height_;
+  int64_t row_elements_;
+  int source_step_, shared_step_;
+  int before_ = 0, turns_ = 0, all_turns_ = 0;
+  int shared_ = 0;
+  int64_t source_ = 0;
+  int row_ = 0;
+  const T* from_ = nullptr;
 };
 
 struct SlideTile {
@@ -260,17 +275,21 @@ struct SlideTile {
   int64_t shared_bytes;
 };
 
-// How `groups` of channels, whole `granule`s of them, and `strips` of columns are cut into blocks of at most
+// How `groups` of channels, whole pieces of copies, and `strips` of columns are cut into blocks of at most
 // `most_threads`. `bytes(strips)` is the shared memory that a lane of so many strips takes.
 template <typename Bytes>
-SlideTile choose_slide_tile(int groups, int granule, int strips, int most_threads, int group_bytes, int halo,
-                            int strip_columns, Bytes&& bytes) {
+SlideTile choose_slide_tile(int groups, int piece_bytes, int strips, int most_threads, int group_bytes,
+                            int halo, int strip_columns, Bytes&& bytes) {
+  const int granule = std::max(1, piece_bytes / group_bytes);
+  // A pixel has no more pieces than a block has threads; there may be strips beyond the image.
+  const int least_strips = ceil_divide(group_bytes, piece_bytes);
+  strips = std::max(strips, least_strips);
   SlideTile best = {};
   double best_cost = 0;
   constexpr int kMostTiles = 12;
   const int fewest = ceil_divide(strips, most_threads / granule);
   for (int tiles = fewest; tiles <= std::min(strips, fewest + kMostTiles); ++tiles) {
-    const int strips_of_block = ceil_divide(strips, tiles);
+    const int strips_of_block = std::max(ceil_divide(strips, tiles), least_strips);
     const int64_t lane_bytes = bytes(strips_of_block);
     int lanes = static_cast<int>(
         std::min({int64_t{groups}, int64_t{most_threads / strips_of_block}, kSlideSharedBytes / lane_bytes}));

@@ -39,6 +39,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
   constexpr int kCount = Shape::kCount;
   constexpr int kWarm = Shape::kWarm;
   constexpr int kHeld = kWarm + 1;
+  constexpr int kStages = kSlideStages<T>;
 
   const SlidePlace place = SlidePlace::make<kCount>(parameters);
   const int strip = static_cast<int>(threadIdx.y);
@@ -53,39 +54,37 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
 
   float sums[kTaps][kCount] = {};
   {
-    const SlideCopies<T> input_copies(parameters.source, place, parameters.channels, parameters.piece_bytes,
-                                      input_columns,
-                                      parameters.source.first_column + first_strip * Columns::kStep);
-    const SlideCopies<T> grad_copies(parameters.result, place, parameters.channels, parameters.piece_bytes,
-                                     strips * Columns::kPatch, first_strip * Columns::kPatch);
-    for (int stage = 0; stage < kSlideStages; ++stage) {
-      input_copies.zero_outside(stages + stage * stage_pitch, Rows::kStep, row_pitch);
-      grad_copies.zero_outside(stages + stage * stage_pitch + grads_begin, 1, 0);
+    SlideCopies<T> input_copies(parameters.source, place, parameters.channels, parameters.piece_bytes,
+                                input_columns, parameters.source.first_column + first_strip * Columns::kStep);
+    SlideCopies<T> grad_copies(parameters.result, place, parameters.channels, parameters.piece_bytes,
+                               strips * Columns::kPatch, first_strip * Columns::kPatch);
+    for (int stage = 0; stage < kStages; ++stage) {
+      T* buffer = stages + stage * stage_pitch;
+      for (int i = 0; i < Rows::kStep; ++i) input_copies.zero_outside(buffer + i * row_pitch);
+      grad_copies.zero_outside(buffer + grads_begin);
     }
     SlideSteps<kWarm> loading(parameters, place.range);
     SlideSteps<kWarm> steps = loading;
     const auto copy_step = [&](T* stage) {
       if (!loading.ended()) {
-        const int unit = loading.first + loading.step;
+        if (loading.enters()) {
+          input_copies.enter(input, loading.image, loading.first * Rows::kStep + parameters.source.first_row);
+          grad_copies.enter(output_grad, loading.image, loading.first);
+        }
 #pragma unroll
-        for (int i = 0; i < Rows::kStep; ++i) {
-          input_copies.copy_row(stage + i * row_pitch, input, loading.image,
-                                unit * Rows::kStep + parameters.source.first_row + i);
-        }
-        if (loading.step < loading.count) {
-          grad_copies.copy_row(stage + grads_begin, output_grad, loading.image, unit);
-        }
+        for (int i = 0; i < Rows::kStep; ++i) input_copies.copy_row(stage + i * row_pitch);
+        if (loading.step < loading.count) grad_copies.copy_row(stage + grads_begin);
         loading.advance(parameters);
       }
       end_copies();
     };
-    for (int stage = 0; stage < kSlideStages - 1; ++stage) copy_step(stages + stage * stage_pitch);
+    for (int stage = 0; stage < kStages - 1; ++stage) copy_step(stages + stage * stage_pitch);
 
     int stage = 0;
-    int free_stage = kSlideStages - 1;
+    int free_stage = kStages - 1;
     float grads[kHeld][Columns::kPatch][kCount];
     const auto take_step = [&](auto phase) {
-      wait_for_copies<kSlideStages - 2>();
+      wait_for_copies<kStages - 2>();
       __syncthreads();
       copy_step(stages + free_stage * stage_pitch);
 
@@ -125,8 +124,8 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
           }
         }
       }
-      stage = stage + 1 == kSlideStages ? 0 : stage + 1;
-      free_stage = free_stage + 1 == kSlideStages ? 0 : free_stage + 1;
+      stage = stage + 1 == kStages ? 0 : stage + 1;
+      free_stage = free_stage + 1 == kStages ? 0 : free_stage + 1;
       steps.advance(parameters);
     };
 #pragma unroll 1
@@ -176,11 +175,11 @@ void launch_slide_weight_grad_shape(const T* output_grad, const T* input, T* wei
   const int piece = slide_piece(geometry.channels, sizeof(T), common_alignment(output_grad, input));
   const int group_bytes = Shape::kCount * static_cast<int>(sizeof(T));
   const SlideTile tile = choose_slide_tile(
-      static_cast<int>(geometry.channels) / Shape::kCount, std::max(1, piece / group_bytes),
+      static_cast<int>(geometry.channels) / Shape::kCount, piece,
       ceil_divide(grad_image.width, Columns::kPatch), Shape::kThreads, group_bytes,
       Columns::kWindow - Columns::kStep, Columns::kStep, [&](int strips) {
         const int pixels = Rows::kStep * ((strips - 1) * Columns::kStep + Columns::kWindow);
-        const int64_t stages = kSlideStages * int64_t{pixels + strips * Columns::kPatch} * group_bytes;
+        const int64_t stages = kSlideStages<T> * int64_t{pixels + strips * Columns::kPatch} * group_bytes;
         const int64_t row_sums = int64_t{Rows::kKernel} * strips * Shape::kCount * sizeof(float);
         return std::max(stages, row_sums);
       });

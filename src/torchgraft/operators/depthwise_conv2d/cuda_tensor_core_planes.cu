@@ -365,15 +365,12 @@ PlanesPlan make_plan(const PassAxis& height, const PassAxis& width, int batch, i
   p.result_columns = p.column_blocks * kBlockColumns;
   p.source_columns = p.result_columns + kBlockColumns;
 
-  // As many bands of a plane as fit, or as many images as fill eight units.
-  const auto env = [](const char* n, int d) {
-    const char* v = getenv(n);
-    return v ? atoi(v) : d;
-  };
-  const int kStageElements = env("TC_STAGE", 5) * 1024;
+  // As many bands of a plane as fit, or as many images as fill eight units. Small tiles come one ahead.
+  constexpr int kMostStageElements = 5 * 1024;
+  constexpr int kTwiceElements = 2 * 1024;
   const int all_bands = ceil_divide(height.result, band_rows);
   int bands = all_bands;
-  while (bands > 1 && (bands * band_rows + halo) * p.source_columns > kStageElements) --bands;
+  while (bands > 1 && (bands * band_rows + halo) * p.source_columns > kMostStageElements) --bands;
   const int tiles_y = ceil_divide(all_bands, bands);
   bands = ceil_divide(all_bands, tiles_y);
   p.bands = FastDivisor(bands);
@@ -399,7 +396,7 @@ PlanesPlan make_plan(const PassAxis& height, const PassAxis& width, int batch, i
                    p.result_unit,
                8);
   p.stage_elements = p.pitch.channel;
-  p.stages = p.stage_elements <= env("TC_TWO", 2) * 1024 ? 2 : 1;
+  p.stages = p.stage_elements <= kTwiceElements ? 2 : 1;
   p.warp_elements = kBandElements + 8 + p.stages * p.stage_elements + 8;
   plan.bytes = sizeof(HalfBits) * (p.source_places + p.result_places + kWarps * p.warp_elements);
   return plan;

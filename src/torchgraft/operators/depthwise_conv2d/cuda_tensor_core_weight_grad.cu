@@ -14,6 +14,7 @@ namespace {
 
 constexpr int kMostWarps = 4;
 constexpr int kStages = 2;
+constexpr int kPlaceBytes = 8;
 
 // How one of the two images comes to shared memory.
 struct TileSource {
@@ -30,6 +31,7 @@ struct TileSource {
   int plane_rows;                 // of shared memory, from plane to plane
   int octet_rows;                 // from octet to octet; odd, so that these lie in different banks
   int bytes;                      // of a stage
+  int places;                     // of copies in a tile of several planes, else 0
 };
 
 struct PlanesParameters {
@@ -56,6 +58,11 @@ template <int kElements>
 __device__ inline void copy_async(uint32_t target, const uint16_t* source, bool inside) {
   constexpr int kBytes = kElements * 2;
   ptx::cp_async_ca<kBytes>(target, source, inside ? kBytes : 0);
+}
+
+template <int kElements>
+__device__ inline void copy_async(uint32_t target, const uint16_t* source) {
+  ptx::cp_async_ca<kElements * 2>(target, source);
 }
 
 // A thread's copies that lie equally far apart.
@@ -112,21 +119,40 @@ struct CopyRun {
 
 struct TilePlace {
   int first_image, images;
-  int channels;
   int row, column;  // added to the source's
 };
+
+// Where row `plane_row` and `column` of a tile lie in an image's part of shared memory.
+__device__ inline uint32_t place_in_tile(const TileSource& source, int plane_row, int column) {
+  return (column / kOctet * source.octet_rows + source.row + plane_row) * kOctetBytes + column % kOctet * 2;
+}
+
+// Where tiles are whole planes of several images, what is copied lies at the same places in all of them. They
+// are worked out once: what to add to the address in shared memory, and to that of the first image.
+__device__ inline void list_places(const TileSource& source, int channels, int planes, uint32_t list) {
+  for (int index = static_cast<int>(threadIdx.x); index < source.places;
+       index += static_cast<int>(blockDim.x)) {
+    const int all_rows = source.units_of_row.divide(index);
+    const int unit = index - all_rows * source.units;
+    const int channel = source.rows.divide(all_rows);
+    const int row = all_rows - channel * source.rows.divisor();
+    const uint32_t target =
+        place_in_tile(source, channel * planes * source.plane_rows + row, source.column + unit * source.unit);
+    const int offset = (channel * source.height + source.source_row + row) * source.width +
+                       source.source_column + unit * source.unit;
+    // Nothing is copied for channels that do not exist.
+    ptx::store_shared(list + index * kPlaceBytes,
+                      make_uint2(target, static_cast<uint32_t>(channel < channels ? offset : -1)));
+  }
+}
 
 // Brings one image's part of a tile to shared memory; `memory` is that of the block's first channel.
 template <int kUnit>
 __device__ inline void load_units(const uint16_t* memory, const TileSource& source, const TilePlace& place,
-                                  int planes, int channels_of_block, uint32_t shared) {
+                                  int planes, uint32_t list, uint32_t shared) {
   const int thread = static_cast<int>(threadIdx.x);
   const uint16_t* tile = memory + place.first_image * source.image;
-  const auto target_of = [&](int plane_row, int column) {
-    return shared + (column / kOctet * source.octet_rows + source.row + plane_row) * kOctetBytes +
-           column % kOctet * 2;
-  };
-  if (planes * channels_of_block == 1) {
+  if (source.places == 0) {
     // A thread owns a column and steps from row to row.
     const int first_row = source.units_side_by_side.divide(thread);
     const int first_unit = thread - first_row * source.units_side_by_side.divisor();
@@ -139,46 +165,42 @@ __device__ inline void load_units(const uint16_t* memory, const TileSource& sour
                            source_row + first_row,
                            source.rows_of_pass,
                            column >= 0 && column < source.width ? source.height : 0,
-                           target_of(first_row, source.column + unit * kUnit),
+                           shared + place_in_tile(source, first_row, source.column + unit * kUnit),
                            tile + (source_row + first_row) * source.width + column,
                            static_cast<uint32_t>(source.rows_of_pass * kOctetBytes),
                            source.rows_of_pass * source.width};
       run.template copy<kUnit>();
     }
   } else {
-    // A thread owns a place in the planes, whole planes, and steps from image to image.
-    const int units = channels_of_block * source.rows.divisor() * source.units;
-    for (int index = thread; index < units; index += static_cast<int>(blockDim.x)) {
-      const int all_rows = source.units_of_row.divide(index);
-      const int unit = index - all_rows * source.units;
-      const int channel = source.rows.divide(all_rows);
-      const int row = all_rows - channel * source.rows.divisor();
-      const CopyRun run = {
-          planes,
-          false,
-          0,
-          1,
-          channel < place.channels ? place.images : 0,
-          target_of(channel * planes * source.plane_rows + row, source.column + unit * kUnit),
-          tile + (channel * source.height + source.source_row + row) * source.width + source.source_column +
-              unit * kUnit,
-          static_cast<uint32_t>(source.plane_rows * kOctetBytes),
-          source.image};
+    // A thread owns some places and steps from image to image.
+    for (int index = thread; index < source.places; index += static_cast<int>(blockDim.x)) {
+      const uint2 place_of = ptx::load_shared_pair(list + index * kPlaceBytes);
+      const uint32_t target = place_of.x;
+      const int offset = static_cast<int>(place_of.y);
+      const CopyRun run = {planes,
+                           false,
+                           0,
+                           1,
+                           offset >= 0 ? place.images : 0,
+                           shared + target,
+                           tile + offset,
+                           static_cast<uint32_t>(source.plane_rows * kOctetBytes),
+                           source.image};
       run.template copy<kUnit>();
     }
   }
 }
 
 __device__ inline void load_image(const uint16_t* memory, const TileSource& source, const TilePlace& place,
-                                  int planes, int channels_of_block, uint32_t shared) {
+                                  int planes, uint32_t list, uint32_t shared) {
   if (source.unit == 8) {
-    load_units<8>(memory, source, place, planes, channels_of_block, shared);
+    load_units<8>(memory, source, place, planes, list, shared);
   } else if (source.unit == 4) {
-    load_units<4>(memory, source, place, planes, channels_of_block, shared);
+    load_units<4>(memory, source, place, planes, list, shared);
   } else if (source.unit == 2) {
-    load_units<2>(memory, source, place, planes, channels_of_block, shared);
+    load_units<2>(memory, source, place, planes, list, shared);
   } else {
-    load_units<1>(memory, source, place, planes, channels_of_block, shared);
+    load_units<1>(memory, source, place, planes, list, shared);
   }
 }
 
@@ -235,6 +257,11 @@ __global__ void __launch_bounds__(kMostWarps * 32, kBlocksOfMultiprocessor)
   const uint32_t shared = shared_address(shared_sums);
   const uint32_t zeros = shared + kStages * (parameters.input.bytes + parameters.grad.bytes);
   clear_octets(shared, kStages * (parameters.input.bytes + parameters.grad.bytes) + kZeroBytes);
+  const uint32_t input_list = zeros + kZeroBytes;
+  const uint32_t grad_list = input_list + parameters.input.places * kPlaceBytes;
+  const int channels = min(channels_of_block, parameters.channels - first_channel);
+  list_places(parameters.input, channels, parameters.planes, input_list);
+  list_places(parameters.grad, channels, parameters.planes, grad_list);
   __syncthreads();
 
   const int64_t input_plane = static_cast<int64_t>(parameters.input.height) * parameters.input.width;
@@ -244,16 +271,15 @@ __global__ void __launch_bounds__(kMostWarps * 32, kBlocksOfMultiprocessor)
     TilePlace place;
     place.first_image = next.group * parameters.planes;
     place.images = min(parameters.planes, parameters.batch - place.first_image);
-    place.channels = min(channels_of_block, parameters.channels - first_channel);
     place.row = next.band * parameters.band_rows;
     place.column = next.strip * parameters.strip_columns + first_tap_column;
     const uint32_t target = shared + stage * (parameters.input.bytes + parameters.grad.bytes);
-    load_image(input + first_channel * input_plane, parameters.input, place, parameters.planes,
-               channels_of_block, target);
+    load_image(input + first_channel * input_plane, parameters.input, place, parameters.planes, input_list,
+               target);
     place.row -= first_tap_row;
     place.column -= first_tap_column;
-    load_image(output_grad + first_channel * grad_plane, parameters.grad, place, parameters.planes,
-               channels_of_block, target + parameters.input.bytes);
+    load_image(output_grad + first_channel * grad_plane, parameters.grad, place, parameters.planes, grad_list,
+               target + parameters.input.bytes);
     const int segments = place.images * parameters.segments.divisor();
     next.advance(parameters);
     return segments;
@@ -306,7 +332,6 @@ __global__ void __launch_bounds__(kMostWarps * 32, kBlocksOfMultiprocessor)
   const int columns = min(parameters.columns_of_block, parameters.kernel_width - first_tap_column);
   const int rows =
       min(parameters.row_groups.divisor() * Block::kTapRows, parameters.kernel_height - first_tap_row);
-  const int channels = min(channels_of_block, parameters.channels - first_channel);
   const int64_t taps = static_cast<int64_t>(parameters.kernel_height) * parameters.kernel_width;
   float* block_partial = partial + (static_cast<int64_t>(chunk) * parameters.channels + first_channel) * taps;
   for (int i = static_cast<int>(threadIdx.x); i < channels * rows * columns;
@@ -365,10 +390,12 @@ void share_rows(TileSource& source, int threads) {
 
 template <typename Block>
 PlanesPlan plan_planes(const Geometry& geometry, const void* output_grad, const void* input) {
-  const int kStageBytes = getenv("KS") ? atoi(getenv("KS")) : 18 * 1024;
+  constexpr int kStageBytes = 18 * 1024;
   constexpr int kLargestStageBytes = 30 * 1024;
   constexpr int kWarps = 4;  // where there is a choice
-  const int kBlocks = getenv("KB") ? atoi(getenv("KB")) : 2048;
+  // Of a large device at once; tiles of several channels do little each.
+  constexpr int kBlocks = 660;
+  constexpr int kBlocksOfChannels = 1320;
   const Extent& height = geometry.height;
   const Extent& width = geometry.width;
   PlanesPlan plan = {};
@@ -504,6 +531,10 @@ PlanesPlan plan_planes(const Geometry& geometry, const void* output_grad, const 
   from_input.image = geometry.channels * geometry.input_pixels();
   from_grad.image = geometry.channels * geometry.output_pixels();
 
+  if (slots > 1) {
+    from_input.places = channels_of_block * from_input.rows.divisor() * from_input.units;
+    from_grad.places = channels_of_block * from_grad.rows.divisor() * from_grad.units;
+  }
   plan.threads = 32 * channels_of_block * row_groups * parameters.splits.divisor();
   share_rows(from_input, plan.threads);
   share_rows(from_grad, plan.threads);
@@ -521,12 +552,14 @@ PlanesPlan plan_planes(const Geometry& geometry, const void* output_grad, const 
   const int64_t tiles = ceil_divide<int64_t>(geometry.batch, planes) * bands * strips;
   const int64_t blocks_of_chunk = int64_t{channel_blocks} * row_blocks * column_blocks;
   const int64_t most =
-      std::min(most_chunks(geometry, Layout::contiguous), std::max<int64_t>(kBlocks / blocks_of_chunk, 1));
+      std::min(most_chunks(geometry, Layout::contiguous),
+               std::max<int64_t>((channels_of_block > 1 ? kBlocksOfChannels : kBlocks) / blocks_of_chunk, 1));
   TORCHGRAFT_CHECK(tiles <= INT32_MAX,
                    "depthwise_conv2d_weight_grad: the tensors are too large for one launch");
   parameters.chunks = make_chunks(tiles, 1, most);
   plan.blocks = blocks_of_chunk * parameters.chunks.count;
-  const size_t stages = size_t{kStages} * (from_input.bytes + from_grad.bytes) + kZeroBytes;
+  const size_t stages = size_t{kStages} * (from_input.bytes + from_grad.bytes) + kZeroBytes +
+                        size_t{kPlaceBytes} * (from_input.places + from_grad.places);
   const size_t sums = size_t(plan.threads) / 32 * Block::kFloats * sizeof(float);
   plan.bytes = std::max(stages, sums);
   return plan;

@@ -17,6 +17,7 @@ _BOTH_LAYOUTS = (
     Case("5x5 as in EfficientNet", (2, 3, 12, 10), (5, 5), same(5)),
     Case("5x5 with stride 2", (2, 3, 12, 10), (5, 5), same(5, 2)),
     Case("7x7 as in ConvNeXt", (2, 4, 14, 13), (7, 7), same(7)),
+    Case("vector channels, narrow", (2, 4, 5, 3), (3, 3), same(3)),
     Case("vector channels", (1, 48, 6, 7), (3, 3), same(3)),
     Case("vector channels, 7x7", (1, 40, 8, 9), (7, 7), same(7)),
     Case("vector channels, stride 2", (1, 64, 7, 8), (5, 5), same(5, 2)),

@@ -10,30 +10,38 @@ template <typename T, int kBytes>
 TORCHGRAFT_INLINE void forward_rows(const CellForward<T>& pass, int64_t begin, int64_t end) {
   using M = Math<T, kBytes>;
   using V = typename M::V;
+  constexpr int kCount = M::kForward;
   const int64_t units = pass.units;
   for (int64_t row = begin; row < end; ++row) {
-    for (int64_t u = 0; u < units; u += M::kLanes) {
-      const int64_t count = units - u;
-      V gates[3], c, h;
+    for (int64_t first = 0; first < units; first += kCount * M::kLanes) {
+      V gates[3][kCount], c[kCount], h[kCount];
       TORCHGRAFT_UNROLL
-      for (int g = 0; g < 3; ++g) {
-        V more;
-        M::load_some(gates[g], pass.activations + (row * 3 + g) * units + u, count);
-        M::load_some(more, pass.of_hidden + (row * 3 + g) * units + u, count);
-        gates[g] += more;
-        if (pass.bias != nullptr) {
-          M::load_some(more, pass.bias + g * units + u, count);
-          gates[g] += more;
+      for (int n = 0; n < kCount; ++n) {
+        const int64_t u = first + n * M::kLanes;
+        TORCHGRAFT_UNROLL
+        for (int g = 0; g < 3; ++g) {
+          V more;
+          M::load_some(gates[g][n], pass.activations + (row * 3 + g) * units + u, units - u);
+          M::load_some(more, pass.of_hidden + (row * 3 + g) * units + u, units - u);
+          gates[g][n] += more;
+          if (pass.bias != nullptr) {
+            M::load_some(more, pass.bias + g * units + u, units - u);
+            gates[g][n] += more;
+          }
         }
+        M::load_some(c[n], pass.c + row * units + u, units - u);
       }
-      M::load_some(c, pass.c + row * units + u, count);
-      M::forward(gates[0], gates[1], gates[2], c, h);
+      M::forward(gates, c, h);
       TORCHGRAFT_UNROLL
-      for (int g = 0; g < 3; ++g) {
-        M::store_some(gates[g], pass.activations + (row * 3 + g) * units + u, count);
+      for (int n = 0; n < kCount; ++n) {
+        const int64_t u = first + n * M::kLanes;
+        TORCHGRAFT_UNROLL
+        for (int g = 0; g < 3; ++g) {
+          M::store_some(gates[g][n], pass.activations + (row * 3 + g) * units + u, units - u);
+        }
+        M::store_some(h[n], pass.h_after + row * units + u, units - u);
+        M::store_some(c[n], pass.c_after + row * units + u, units - u);
       }
-      M::store_some(h, pass.h_after + row * units + u, count);
-      M::store_some(c, pass.c_after + row * units + u, count);
     }
   }
 }
@@ -42,25 +50,33 @@ template <typename T, int kBytes>
 TORCHGRAFT_INLINE void backward_rows(const CellBackward<T>& pass, int64_t begin, int64_t end) {
   using M = Math<T, kBytes>;
   using V = typename M::V;
+  constexpr int kCount = M::kBackward;
   const int64_t units = pass.units;
   for (int64_t row = begin; row < end; ++row) {
-    for (int64_t u = 0; u < units; u += M::kLanes) {
-      const int64_t count = units - u;
-      V gates[3], c, h_grad = {}, c_grad = {};
+    for (int64_t first = 0; first < units; first += kCount * M::kLanes) {
+      V gates[3][kCount], c[kCount], h_grad[kCount] = {}, c_grad[kCount] = {};
       TORCHGRAFT_UNROLL
-      for (int g = 0; g < 3; ++g) {
-        M::load_some(gates[g], pass.activations + (row * 3 + g) * units + u, count);
+      for (int n = 0; n < kCount; ++n) {
+        const int64_t u = first + n * M::kLanes;
+        TORCHGRAFT_UNROLL
+        for (int g = 0; g < 3; ++g) {
+          M::load_some(gates[g][n], pass.activations + (row * 3 + g) * units + u, units - u);
+        }
+        M::load_some(c[n], pass.c + row * units + u, units - u);
+        if (pass.h_grad != nullptr) M::load_some(h_grad[n], pass.h_grad + row * units + u, units - u);
+        if (pass.c_grad != nullptr) M::load_some(c_grad[n], pass.c_grad + row * units + u, units - u);
+        c[n] += gates[2][n] * gates[0][n];
       }
-      M::load_some(c, pass.c + row * units + u, count);
-      if (pass.h_grad != nullptr) M::load_some(h_grad, pass.h_grad + row * units + u, count);
-      if (pass.c_grad != nullptr) M::load_some(c_grad, pass.c_grad + row * units + u, count);
-      const V c_after = c + gates[2] * gates[0];
-      M::backward(gates[0], gates[1], gates[2], c_after, h_grad, c_grad);
+      M::backward(gates, c, h_grad, c_grad);
       TORCHGRAFT_UNROLL
-      for (int g = 0; g < 3; ++g) {
-        M::store_some(gates[g], pass.gates_grad + (row * 3 + g) * units + u, count);
+      for (int n = 0; n < kCount; ++n) {
+        const int64_t u = first + n * M::kLanes;
+        TORCHGRAFT_UNROLL
+        for (int g = 0; g < 3; ++g) {
+          M::store_some(gates[g][n], pass.gates_grad + (row * 3 + g) * units + u, units - u);
+        }
+        M::store_some(c_grad[n], pass.c_before_grad + row * units + u, units - u);
       }
-      M::store_some(c_grad, pass.c_before_grad + row * units + u, count);
     }
   }
 }

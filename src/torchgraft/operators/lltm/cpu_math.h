@@ -3,6 +3,9 @@
 // All three functions stand on one reduction, x = n ln 2 + r with |r| <= ln 2 / 2, from which both exp(x) and
 // exp(x) - 1 follow without cancellation: exp(x) = 2^n (1 + p) with p = exp(r) - 1 as a polynomial. There are
 // no branches; NaN goes through, as every comparison with it chooses the side that holds it.
+//
+// Each step of such a chain waits for the one before, so several vectors go through it abreast: a unit alone
+// would take its latency, four times what its instructions take.
 #pragma once
 
 #include <torchgraft/cpu.h>
@@ -53,85 +56,117 @@ struct Math {
     return static_cast<T>(1 / factorial);
   }
 
-  // exp(x) = scale * (1 + fraction), for kLeast <= x <= 0.
-  static TORCHGRAFT_INLINE void reduce(const V& x, V& scale, V& fraction) {
-    const V shifted = x * C::kLog2E + C::kRounding;
-    const V whole = shifted - C::kRounding;
-    const V rest = x - whole * C::kLn2High - whole * C::kLn2Low;
-    // rest + rest**2 * (1/2! + rest/3! + ...): the first term is exact.
-    V sum = rest * inverse_factorial(C::kTerms) + inverse_factorial(C::kTerms - 1);
+  // exp(x) = scale * (1 + fraction), for x <= 0; x becomes at least kLeast.
+  template <int kCount>
+  static TORCHGRAFT_INLINE void reduce(V (&x)[kCount], V (&scale)[kCount], V (&fraction)[kCount]) {
+    V rest[kCount], sum[kCount];
     TORCHGRAFT_UNROLL
-    for (int k = C::kTerms - 2; k >= 2; --k) sum = sum * rest + inverse_factorial(k);
-    fraction = sum * (rest * rest) + rest;
-    scale = reinterpret_cast<V>((reinterpret_cast<Bits>(shifted) << C::kMantissaBits) +
-                                (C::kExponentBias << C::kMantissaBits));
+    for (int n = 0; n < kCount; ++n) {
+      x[n] = x[n] < C::kLeast ? V{} + C::kLeast : x[n];
+      scale[n] = x[n] * C::kLog2E + C::kRounding;
+    }
+    TORCHGRAFT_UNROLL
+    for (int n = 0; n < kCount; ++n) {
+      const V whole = scale[n] - C::kRounding;
+      rest[n] = x[n] - whole * C::kLn2High - whole * C::kLn2Low;
+      // rest + rest**2 * (1/2! + rest/3! + ...): the first term is exact.
+      sum[n] = rest[n] * inverse_factorial(C::kTerms) + inverse_factorial(C::kTerms - 1);
+    }
+    TORCHGRAFT_UNROLL
+    for (int k = C::kTerms - 2; k >= 2; --k) {
+      TORCHGRAFT_UNROLL
+      for (int n = 0; n < kCount; ++n) sum[n] = sum[n] * rest[n] + inverse_factorial(k);
+    }
+    TORCHGRAFT_UNROLL
+    for (int n = 0; n < kCount; ++n) {
+      fraction[n] = sum[n] * (rest[n] * rest[n]) + rest[n];
+      scale[n] = reinterpret_cast<V>((reinterpret_cast<Bits>(scale[n]) << C::kMantissaBits) +
+                                     (C::kExponentBias << C::kMantissaBits));
+    }
   }
 
-  static TORCHGRAFT_INLINE void clamp(V& x) { x = x < C::kLeast ? V{} + C::kLeast : x; }
-
-  static TORCHGRAFT_INLINE void sigmoid(V& x) {
-    const V below = x < T(0) ? x : -x;
-    V bounded = below;
-    clamp(bounded);
-    V scale, fraction;
-    reduce(bounded, scale, fraction);
+  // From the reduction of -|x|, of which `bounded` is left.
+  static TORCHGRAFT_INLINE void sigmoid(V& x, const V& bounded, const V& scale, const V& fraction) {
     V power = scale + scale * fraction;
-    power = below < C::kLeast ? V{} : power;
+    power = bounded <= C::kLeast ? V{} : power;
     const V share = T(1) / (T(1) + power);
     x = x < T(0) ? power * share : share;
   }
 
-  static TORCHGRAFT_INLINE void elu(V& x) {
-    V bounded = x > T(0) ? V{} : x;
-    clamp(bounded);
-    V scale, fraction;
-    reduce(bounded, scale, fraction);
+  // From the reduction of the negative part of x.
+  static TORCHGRAFT_INLINE void elu(V& x, const V& scale, const V& fraction) {
     x = x > T(0) ? x : scale * fraction + (scale - T(1));
   }
 
   // x becomes tanh(x), and slope what that is differentiated: 1 - tanh(x)**2, where it is small without
   // cancellation.
-  static TORCHGRAFT_INLINE void tanh(V& x, V& slope) {
-    const V twice = x < T(0) ? x + x : -(x + x);
-    V bounded = twice;
-    clamp(bounded);
-    V scale, fraction;
-    reduce(bounded, scale, fraction);
-    const V less = scale * fraction + (scale - T(1));
-    const V more = less + T(2);
-    const V size = -less / more;
-    const V tail = T(4) * (scale + scale * fraction) / (more * more);
-    slope = size < T(0.75) ? T(1) - size * size : tail;
-    slope = twice < C::kLeast ? V{} : slope;
-    x = x < T(0) ? -size : size;
+  template <int kCount>
+  static TORCHGRAFT_INLINE void tanh(V (&x)[kCount], V (&slope)[kCount]) {
+    V twice[kCount], scale[kCount], fraction[kCount];
+    TORCHGRAFT_UNROLL
+    for (int n = 0; n < kCount; ++n) twice[n] = x[n] < T(0) ? x[n] + x[n] : -(x[n] + x[n]);
+    reduce(twice, scale, fraction);
+    TORCHGRAFT_UNROLL
+    for (int n = 0; n < kCount; ++n) {
+      const V less = scale[n] * fraction[n] + (scale[n] - T(1));
+      const V more = less + T(2);
+      const V size = -less / more;
+      const V tail = T(4) * (scale[n] + scale[n] * fraction[n]) / (more * more);
+      slope[n] = size < T(0.75) ? T(1) - size * size : tail;
+      slope[n] = twice[n] <= C::kLeast ? V{} : slope[n];
+      x[n] = x[n] < T(0) ? -size : size;
+    }
   }
 
   // Gates become activations, and c becomes c'; h' comes out.
-  static TORCHGRAFT_INLINE void forward(V& i, V& o, V& z, V& c, V& h) {
-    sigmoid(i);
-    sigmoid(o);
-    elu(z);
-    c += z * i;
-    h = c;
-    V slope;
+  template <int kCount>
+  static TORCHGRAFT_INLINE void forward(V (&gates)[3][kCount], V (&c)[kCount], V (&h)[kCount]) {
+    V bounded[3 * kCount], scale[3 * kCount], fraction[3 * kCount], slope[kCount];
+    TORCHGRAFT_UNROLL
+    for (int n = 0; n < kCount; ++n) {
+      bounded[n] = gates[0][n] < T(0) ? gates[0][n] : -gates[0][n];
+      bounded[kCount + n] = gates[1][n] < T(0) ? gates[1][n] : -gates[1][n];
+      bounded[2 * kCount + n] = gates[2][n] > T(0) ? V{} : gates[2][n];
+    }
+    reduce(bounded, scale, fraction);
+    TORCHGRAFT_UNROLL
+    for (int n = 0; n < kCount; ++n) {
+      sigmoid(gates[0][n], bounded[n], scale[n], fraction[n]);
+      elu(gates[2][n], scale[2 * kCount + n], fraction[2 * kCount + n]);
+      c[n] += gates[2][n] * gates[0][n];
+      h[n] = c[n];
+    }
+    TORCHGRAFT_UNROLL
+    for (int n = 0; n < kCount; ++n) {
+      const int o = kCount + n;
+      sigmoid(gates[1][n], bounded[o], scale[o], fraction[o]);
+    }
     tanh(h, slope);
-    h *= o;
+    TORCHGRAFT_UNROLL
+    for (int n = 0; n < kCount; ++n) h[n] *= gates[1][n];
   }
 
   // Activations become the gradients of gates, and c_grad that of the c before.
-  static TORCHGRAFT_INLINE void backward(V& i, V& o, V& z, const V& c_after, const V& h_grad, V& c_grad) {
-    V squashed = c_after, slope;
+  template <int kCount>
+  static TORCHGRAFT_INLINE void backward(V (&gates)[3][kCount], const V (&c_after)[kCount],
+                                         const V (&h_grad)[kCount], V (&c_grad)[kCount]) {
+    V squashed[kCount], slope[kCount];
+    TORCHGRAFT_UNROLL
+    for (int n = 0; n < kCount; ++n) squashed[n] = c_after[n];
     tanh(squashed, slope);
-    c_grad += h_grad * o * slope;
-    const V of_i = c_grad * z * i * (T(1) - i);
-    const V of_o = h_grad * squashed * o * (T(1) - o);
-    const V rise = z > T(0) ? V{} + T(1) : z + T(1);
-    z = c_grad * i * rise;
-    i = of_i;
-    o = of_o;
+    TORCHGRAFT_UNROLL
+    for (int n = 0; n < kCount; ++n) {
+      const V i = gates[0][n], o = gates[1][n], z = gates[2][n];
+      c_grad[n] += h_grad[n] * o * slope[n];
+      const V rise = z > T(0) ? V{} + T(1) : z + T(1);
+      gates[0][n] = c_grad[n] * z * i * (T(1) - i);
+      gates[1][n] = h_grad[n] * squashed[n] * o * (T(1) - o);
+      gates[2][n] = c_grad[n] * i * rise;
+    }
   }
 
-  // The first `count` elements; the others are zero, and are not touched in memory.
+  // The first `count` elements, none where that is negative; the others are zero, and are not touched in
+  // memory.
   static TORCHGRAFT_INLINE void load_some(V& vector, const T* from, int64_t count) {
     if (count >= kLanes) {
       load(vector, from);
@@ -153,6 +188,9 @@ struct Math {
   }
 
   static constexpr int kLanes = kBytes / static_cast<int>(sizeof(T));
+  // Vectors of units that go abreast, forward, where each has three gates, and back.
+  static constexpr int kForward = kBytes == 64 ? 2 : 1;
+  static constexpr int kBackward = kBytes == 64 ? 4 : 2;
 };
 
 }  // namespace torchgraft::lltm::cpu

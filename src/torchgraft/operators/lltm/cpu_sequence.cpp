@@ -1,11 +1,12 @@
 // All steps of lltm on CPU, forward and back, one call a thread.
 //
 // A thread owns rows of the batch from the first step to the last, so threads never wait for each other. A
-// step is a product of the rows' states with weight_hh, in register tiles of kTile rows by three vectors. In
-// the forward pass the three are the gates of the same units: where a tile is summed up, the unit is computed
-// from registers, and gates are written as activations only. weight_hh is packed once into panels in the
-// order in which it is read, and each panel serves all rows of a thread before the next. With enough rows
-// arithmetic bounds it, with few the reading of weight_hh from the second-level cache.
+// step is a product of the rows' states with weight_hh, in register tiles of up to kTile rows by three
+// vectors. In the forward pass the three are the gates of the same units, so that a unit is computed where
+// its gates are summed up, and gates are written as activations only. weight_hh is packed once into panels in
+// the order in which it is read. Of a panel a part that fits the first-level cache serves all tiles of a
+// block of rows before the next part. With enough rows arithmetic bounds it, with few the reading of
+// weight_hh.
 
 #include <algorithm>
 
@@ -15,22 +16,27 @@
 namespace torchgraft::lltm::cpu {
 namespace {
 
-// Rows of a register tile: 24 of 32 registers, or 12 of 16.
+// Rows of a register tile at most: 27 of 32 registers hold sums, or 12 of 16.
 template <int kBytes>
-constexpr int kTile = kBytes == 64 ? 8 : 4;
+constexpr int kTile = kBytes == 64 ? 9 : 4;
+
+// Rows whose sums lie in the first-level cache, beside the part of a panel that is read.
+constexpr int64_t kBlock = 36;
 
 // So many products are added up in registers before they are added to the sum: errors grow with the length of
-// a chain, and two levels make each short.
+// a chain, and two levels make each short. As many rows of a panel are what the first-level cache holds.
 constexpr int64_t kChain = 128;
 
-// sums += rows[r][k] * panel[k][v], over all k.
+template <typename T, int kBytes>
+using Sums = typename Math<T, kBytes>::V[kBlock][3];
+
+// sums[r][v] += rows[r][k] * panel[k][v], over k from `first` to `end`; of the first k, they begin.
 template <typename T, int kBytes, int kRows>
-TORCHGRAFT_INLINE void multiply_tile(const T* rows, int64_t stride, const T* panel, int64_t depth,
-                                     typename Math<T, kBytes>::V (&sums)[kRows][3]) {
-  using M = Math<T, kBytes>;
-  using V = typename M::V;
-  for (int64_t first = 0; first < depth; first += kChain) {
-    const int64_t end = std::min(depth, first + kChain);
+struct Tile {
+  static TORCHGRAFT_INLINE void run(const T* rows, int64_t stride, const T* panel, int64_t first, int64_t end,
+                                    typename Math<T, kBytes>::V (*sums)[3]) {
+    using M = Math<T, kBytes>;
+    using V = typename M::V;
     V part[kRows][3] = {};
     for (int64_t k = first; k < end; ++k) {
       V weights[3];
@@ -46,80 +52,96 @@ TORCHGRAFT_INLINE void multiply_tile(const T* rows, int64_t stride, const T* pan
     TORCHGRAFT_UNROLL
     for (int r = 0; r < kRows; ++r) {
       TORCHGRAFT_UNROLL
-      for (int v = 0; v < 3; ++v) sums[r][v] += part[r][v];
+      for (int v = 0; v < 3; ++v) sums[r][v] = first == 0 ? part[r][v] : sums[r][v] + part[r][v];
     }
   }
-}
-
-// Calls `tile(row, Rows<n>)` for tiles that make up [begin, end).
-template <int kRows>
-struct Rows {
-  static constexpr int kCount = kRows;
 };
 
-template <int kLargest, typename Function>
-TORCHGRAFT_INLINE void over_tiles(int64_t begin, int64_t end, const Function& tile) {
-  int64_t row = begin;
-  for (; row + kLargest <= end; row += kLargest) tile(row, Rows<kLargest>{});
-  if constexpr (kLargest == 8) {
-    if (row + 4 <= end) {
-      tile(row, Rows<4>{});
-      row += 4;
-    }
+template <typename T, int kBytes, int kRows>
+TORCHGRAFT_INLINE void multiply_tile(int64_t count, const T* rows, int64_t stride, const T* panel,
+                                     int64_t first, int64_t end, typename Math<T, kBytes>::V (*sums)[3]) {
+  if (count == kRows) {
+    Compiled<kBytes>::template call<Tile<T, kBytes, kRows>>(rows, stride, panel, first, end, sums);
+  } else if constexpr (kRows > 1) {
+    multiply_tile<T, kBytes, kRows - 1>(count, rows, stride, panel, first, end, sums);
   }
-  if (row + 2 <= end) {
-    tile(row, Rows<2>{});
-    row += 2;
-  }
-  if (row < end) tile(row, Rows<1>{});
 }
 
+// sums = rows @ panel for at most kBlock rows, in tiles of nearly equally many, as small ones are slow.
+template <typename T, int kBytes>
+TORCHGRAFT_INLINE void multiply(const T* rows, int64_t count, int64_t stride, const T* panel, int64_t depth,
+                                Sums<T, kBytes>& sums) {
+  const int64_t tiles = (count + kTile<kBytes> - 1) / kTile<kBytes>;
+  const int64_t parts = (depth + kChain - 1) / kChain;
+  const int64_t length = (depth + parts - 1) / parts;
+  for (int64_t first = 0; first < depth; first += length) {
+    const int64_t end = std::min(depth, first + length);
+    int64_t row = 0;
+    for (int64_t tile = 0; tile < tiles; ++tile) {
+      const int64_t size = (count - row + tiles - tile - 1) / (tiles - tile);
+      multiply_tile<T, kBytes, kTile<kBytes>>(size, rows + row * stride, stride, panel, first, end,
+                                              sums + row);
+      row += size;
+    }
+  }
+}
+
+// The units of a vector in kRows rows, from what the hidden states give to their gates.
 template <typename T, int kBytes, int kRows>
-TORCHGRAFT_INLINE void forward_tile(const SequenceForward<T>& pass, const T* h, const T* c, int64_t t,
-                                    int64_t row, int64_t unit, const T* panel) {
+TORCHGRAFT_INLINE void forward_units(const SequenceForward<T>& pass, const T* c, int64_t t, int64_t first,
+                                     int64_t unit, const typename Math<T, kBytes>::V (*sums)[3]) {
   using M = Math<T, kBytes>;
   using V = typename M::V;
   const int64_t units = pass.units;
   const int64_t count = units - unit;
-  V sums[kRows][3] = {};
-  multiply_tile<T, kBytes, kRows>(h + row * units, units, panel, units, sums);
-  V bias[3] = {};
+  V bias[3] = {}, gates[3][kRows], state[kRows], output[kRows];
   if (pass.bias != nullptr) {
+    TORCHGRAFT_UNROLL
     for (int g = 0; g < 3; ++g) M::load_some(bias[g], pass.bias + g * units + unit, count);
   }
+  T* activations = pass.activations + (t * pass.batch + first) * 3 * units + unit;
   TORCHGRAFT_UNROLL
   for (int r = 0; r < kRows; ++r) {
-    const int64_t place = t * pass.batch + row + r;
-    T* activations = pass.activations + place * 3 * units + unit;
-    V state, output;
-    M::load_some(state, c + (row + r) * units + unit, count);
+    M::load_some(state[r], c + (first + r) * units + unit, count);
     TORCHGRAFT_UNROLL
     for (int g = 0; g < 3; ++g) {
-      V of_input;
-      M::load_some(of_input, activations + g * units, count);
-      sums[r][g] += of_input + bias[g];
+      M::load_some(gates[g][r], activations + (3 * r + g) * units, count);
+      gates[g][r] += sums[r][g] + bias[g];
     }
-    M::forward(sums[r][0], sums[r][1], sums[r][2], state, output);
+  }
+  M::forward(gates, state, output);
+  const int64_t place = (t * pass.batch + first) * units + unit;
+  TORCHGRAFT_UNROLL
+  for (int r = 0; r < kRows; ++r) {
     TORCHGRAFT_UNROLL
-    for (int g = 0; g < 3; ++g) M::store_some(sums[r][g], activations + g * units, count);
-    M::store_some(state, pass.cells + place * units + unit, count);
-    M::store_some(output, pass.output + place * units + unit, count);
+    for (int g = 0; g < 3; ++g) M::store_some(gates[g][r], activations + (3 * r + g) * units, count);
+    M::store_some(state[r], pass.cells + place + r * units, count);
+    M::store_some(output[r], pass.output + place + r * units, count);
   }
 }
 
 template <typename T, int kBytes>
 TORCHGRAFT_INLINE void forward_rows(const SequenceForward<T>& pass, int64_t begin, int64_t end) {
-  constexpr int kLanes = Math<T, kBytes>::kLanes;
-  const int64_t state = pass.batch * pass.units;
+  constexpr int64_t kLanes = Math<T, kBytes>::kLanes;
+  const int64_t units = pass.units;
+  const int64_t state = pass.batch * units;
   const T* h = pass.h0;
   const T* c = pass.c0;
   for (int64_t step = 0; step < pass.steps; ++step) {
     const int64_t t = pass.reverse ? pass.steps - 1 - step : step;
-    for (int64_t unit = 0; unit < pass.units; unit += kLanes) {
-      const T* panel = pass.packed + unit * 3 * pass.units;
-      over_tiles<kTile<kBytes>>(begin, end, [&](int64_t row, auto rows) __attribute__((always_inline)) {
-        forward_tile<T, kBytes, decltype(rows)::kCount>(pass, h, c, t, row, unit, panel);
-      });
+    for (int64_t unit = 0; unit < units; unit += kLanes) {
+      const T* panel = pass.packed + unit * 3 * units;
+      for (int64_t row = begin; row < end; row += kBlock) {
+        const int64_t count = std::min(kBlock, end - row);
+        Sums<T, kBytes> sums;
+        multiply<T, kBytes>(h + row * units, count, units, panel, units, sums);
+        constexpr int kRows = Math<T, kBytes>::kForward;
+        int64_t r = 0;
+        for (; r + kRows <= count; r += kRows) {
+          forward_units<T, kBytes, kRows>(pass, c, t, row + r, unit, sums + r);
+        }
+        for (; r < count; ++r) forward_units<T, kBytes, 1>(pass, c, t, row + r, unit, sums + r);
+      }
     }
     h = pass.output + t * state;
     c = pass.cells + t * state;
@@ -130,63 +152,64 @@ template <typename T, int kBytes>
 TORCHGRAFT_INLINE void step_back(const SequenceBackward<T>& pass, int64_t t, int64_t begin, int64_t end) {
   using M = Math<T, kBytes>;
   using V = typename M::V;
+  constexpr int kCount = M::kBackward;
   const int64_t units = pass.units;
   for (int64_t row = begin; row < end; ++row) {
     const int64_t place = t * pass.batch + row;
-    for (int64_t unit = 0; unit < units; unit += M::kLanes) {
-      const int64_t count = units - unit;
-      V gates[3], c_after, h_grad, c_grad;
+    for (int64_t first = 0; first < units; first += kCount * M::kLanes) {
+      V gates[3][kCount], c_after[kCount], h_grad[kCount], c_grad[kCount];
       TORCHGRAFT_UNROLL
-      for (int g = 0; g < 3; ++g) {
-        M::load_some(gates[g], pass.activations + (place * 3 + g) * units + unit, count);
+      for (int n = 0; n < kCount; ++n) {
+        const int64_t u = first + n * M::kLanes;
+        TORCHGRAFT_UNROLL
+        for (int g = 0; g < 3; ++g) {
+          M::load_some(gates[g][n], pass.activations + (place * 3 + g) * units + u, units - u);
+        }
+        M::load_some(c_after[n], pass.cells + place * units + u, units - u);
+        M::load_some(h_grad[n], pass.h_grad + row * units + u, units - u);
+        M::load_some(c_grad[n], pass.c_grad + row * units + u, units - u);
+        if (pass.output_grad != nullptr) {
+          V more;
+          M::load_some(more, pass.output_grad + place * units + u, units - u);
+          h_grad[n] += more;
+        }
       }
-      M::load_some(c_after, pass.cells + place * units + unit, count);
-      M::load_some(h_grad, pass.h_grad + row * units + unit, count);
-      M::load_some(c_grad, pass.c_grad + row * units + unit, count);
-      if (pass.output_grad != nullptr) {
-        V more;
-        M::load_some(more, pass.output_grad + place * units + unit, count);
-        h_grad += more;
-      }
-      M::backward(gates[0], gates[1], gates[2], c_after, h_grad, c_grad);
+      M::backward(gates, c_after, h_grad, c_grad);
       TORCHGRAFT_UNROLL
-      for (int g = 0; g < 3; ++g) {
-        M::store_some(gates[g], pass.gates_grad + (place * 3 + g) * units + unit, count);
+      for (int n = 0; n < kCount; ++n) {
+        const int64_t u = first + n * M::kLanes;
+        TORCHGRAFT_UNROLL
+        for (int g = 0; g < 3; ++g) {
+          M::store_some(gates[g][n], pass.gates_grad + (place * 3 + g) * units + u, units - u);
+        }
+        M::store_some(c_grad[n], pass.c_grad + row * units + u, units - u);
       }
-      M::store_some(c_grad, pass.c_grad + row * units + unit, count);
-    }
-  }
-}
-
-template <typename T, int kBytes, int kRows>
-TORCHGRAFT_INLINE void backward_tile(const SequenceBackward<T>& pass, int64_t t, int64_t row, int64_t column,
-                                     const T* panel) {
-  using M = Math<T, kBytes>;
-  const int64_t units = pass.units;
-  typename M::V sums[kRows][3] = {};
-  multiply_tile<T, kBytes, kRows>(pass.gates_grad + (t * pass.batch + row) * 3 * units, 3 * units, panel,
-                                  3 * units, sums);
-  TORCHGRAFT_UNROLL
-  for (int r = 0; r < kRows; ++r) {
-    TORCHGRAFT_UNROLL
-    for (int v = 0; v < 3; ++v) {
-      const int64_t first = column + v * M::kLanes;
-      if (first < units) M::store_some(sums[r][v], pass.h_grad + (row + r) * units + first, units - first);
     }
   }
 }
 
 template <typename T, int kBytes>
 TORCHGRAFT_INLINE void backward_rows(const SequenceBackward<T>& pass, int64_t begin, int64_t end) {
-  constexpr int64_t kWidth = 3 * Math<T, kBytes>::kLanes;
+  using M = Math<T, kBytes>;
+  constexpr int64_t kWidth = 3 * M::kLanes;
+  const int64_t units = pass.units;
   for (int64_t step = 0; step < pass.steps; ++step) {
     const int64_t t = pass.reverse ? step : pass.steps - 1 - step;
     step_back<T, kBytes>(pass, t, begin, end);
-    for (int64_t column = 0; column < pass.units; column += kWidth) {
-      const T* panel = pass.packed + column * 3 * pass.units;
-      over_tiles<kTile<kBytes>>(begin, end, [&](int64_t row, auto rows) __attribute__((always_inline)) {
-        backward_tile<T, kBytes, decltype(rows)::kCount>(pass, t, row, column, panel);
-      });
+    for (int64_t column = 0; column < units; column += kWidth) {
+      const T* panel = pass.packed + column * 3 * units;
+      for (int64_t row = begin; row < end; row += kBlock) {
+        const int64_t count = std::min(kBlock, end - row);
+        Sums<T, kBytes> sums;
+        multiply<T, kBytes>(pass.gates_grad + (t * pass.batch + row) * 3 * units, count, 3 * units, panel,
+                            3 * units, sums);
+        for (int64_t r = 0; r < count; ++r) {
+          for (int64_t first = column; first < std::min(units, column + kWidth); first += M::kLanes) {
+            M::store_some(sums[r][(first - column) / M::kLanes], pass.h_grad + (row + r) * units + first,
+                          units - first);
+          }
+        }
+      }
     }
   }
 }

@@ -285,10 +285,17 @@ bool launch(void (*kernel)(Pass), const Pass& pass, int units_of_block, int colu
       blocks > int64_t{resident} * device_attribute(cudaDevAttrMultiProcessorCount)) {
     return false;
   }
-  Pass copy = pass;
-  void* arguments[] = {&copy};
-  cudaLaunchCooperativeKernel(function, dim3(static_cast<unsigned>(blocks)), dim3(kBlock), arguments,
-                              static_cast<size_t>(shared), stream);
+  cudaLaunchAttribute attribute = {};
+  attribute.id = cudaLaunchAttributeCooperative;
+  attribute.val.cooperative = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(static_cast<unsigned>(blocks));
+  config.blockDim = dim3(kBlock);
+  config.dynamicSmemBytes = static_cast<size_t>(shared);
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  cudaLaunchKernelEx(&config, kernel, pass);
   check_launch("lltm");
   return true;
 }

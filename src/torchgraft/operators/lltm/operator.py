@@ -19,6 +19,7 @@ from torchgraft._differentiation import gradient_by_reference
 from torchgraft.operator import Operator
 from torchgraft.operators.lltm import reference
 from torchgraft.operators.lltm.packing import over_packed
+from torchgraft.precision import recurrent_products
 
 
 def lltm_cell(
@@ -53,7 +54,8 @@ def lltm_cell(
 
     Source: the LLTM of PyTorch's tutorial on C++ extensions.
     """
-    return cell.call(input, h, c, weight_ih, weight_hh, bias)
+    with recurrent_products(input):
+        return cell.call(input, h, c, weight_ih, weight_hh, bias)
 
 
 def lltm(
@@ -90,9 +92,13 @@ def lltm(
 
     Source: the LLTM of PyTorch's tutorial on C++ extensions.
     """
-    if batch_sizes is not None:
-        return over_packed(sequence.call, input, h0, c0, (weight_ih, weight_hh, bias), batch_sizes, reverse)
-    return sequence.call(input, h0, c0, weight_ih, weight_hh, bias, reverse)
+    with recurrent_products(input):
+        if batch_sizes is not None:
+            return over_packed(sequence.call, input, h0, c0, (weight_ih, weight_hh, bias), batch_sizes, reverse)
+        return sequence.call(input, h0, c0, weight_ih, weight_hh, bias, reverse)
+
+
+_Gradients = tuple[Tensor | None, ...]
 
 
 # How sums are kept: the dtype of hidden results, and of gradients until their last rounding.
@@ -160,6 +166,22 @@ def _exactly(function: Callable[..., tuple[Tensor, ...]]) -> Callable[..., tuple
     return exact
 
 
+def _in_recurrent_precision(gradient: Callable[..., _Gradients]) -> Callable[..., _Gradients]:
+    """A gradient whose products are as precise as those of PyTorch's recurrent layers."""
+
+    def precise(
+        needs_grad: Sequence[bool],
+        output_grads: Sequence[Tensor | None],
+        saved: Sequence[Tensor],
+        input: Tensor,
+        *others: Any,
+    ) -> _Gradients:
+        with recurrent_products(input):
+            return gradient(needs_grad, output_grads, saved, input, *others)
+
+    return precise
+
+
 def _of_products(
     needs_grad: Sequence[bool], gates_grad: Tensor, input: Tensor, h: Tensor, weight_ih: Tensor, dtype: torch.dtype
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None]:
@@ -184,7 +206,7 @@ def _cell_gradient(
     weight_ih: Tensor,
     weight_hh: Tensor,
     bias: Tensor | None,
-) -> tuple[Tensor | None, ...]:
+) -> _Gradients:
     dtype = input.dtype
     kept = _accumulated(dtype)
     if torch.is_grad_enabled():
@@ -214,7 +236,7 @@ def _sequence_gradient(
     weight_hh: Tensor,
     bias: Tensor | None,
     reverse: bool,
-) -> tuple[Tensor | None, ...]:
+) -> _Gradients:
     dtype = input.dtype
     kept = _accumulated(dtype)
     activations, cells = saved
@@ -349,7 +371,7 @@ cell = Operator(
     " -> (Tensor, Tensor, Tensor)",
     reference=reference.lltm_cell,
     output=_cell_output,
-    gradient=_cell_gradient,
+    gradient=_in_recurrent_precision(_cell_gradient),
     visible_outputs=2,
     autocast="lower",
     flops=_cell_flops,
@@ -371,7 +393,7 @@ sequence = Operator(
     " bool reverse) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
     reference=reference.lltm,
     output=_sequence_output,
-    gradient=_sequence_gradient,
+    gradient=_in_recurrent_precision(_sequence_gradient),
     visible_outputs=3,
     autocast="lower",
     flops=_sequence_flops,

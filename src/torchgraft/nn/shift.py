@@ -1,0 +1,105 @@
+"""A shift layer."""
+
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from torchgraft.operators.shift import shift
+
+# As published: offsets begin this close to no shift along x, and a stride's samples lie between its rows.
+_INITIAL_X_RANGE = 1e-8
+_STRIDE_OFFSET = 0.5
+# What the published rule makes of a gradient along y: a step of one size, and a small one where there is none.
+_STEP, _STEP_FROM_ZERO = 0.01, 0.0001
+
+
+class Shift(torch.nn.Module):
+    """Moves each channel by a fractional offset that is learnt; `torchgraft.shift` as a layer.
+
+    With stride 1 it samples at (t + ypos, v + xpos), with a larger one at (t * stride + ypos + 0.5, v + xpos).
+    Parameters have the names of Shift-GCN's published checkpoints.
+
+    Args:
+        channels: of the input, C.
+        stride: rows between results, 1 or more.
+        init_scale: ypos begins uniformly within this of zero; xpos within 1e-8.
+        offset_gradient: 'exact' for the true derivative. 'shift_gcn' for the published rule: xpos stays, and the
+            gradient of ypos is 0.01 with the sign of the true one, or 0.0001 where that is zero.
+        device: where the parameters are.
+        dtype: the parameters' dtype.
+
+    Attributes:
+        xpos: (C), by how many columns each channel moves.
+        ypos: (C), by how many rows.
+
+    Raises:
+        ValueError: channels or stride below 1, or another word for offset_gradient.
+
+    Source: Cheng et al., "Skeleton-Based Action Recognition with Shift Graph Convolutional Network", CVPR 2020.
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        stride: int = 1,
+        init_scale: float = 3.0,
+        offset_gradient: Literal["exact", "shift_gcn"] = "exact",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        for name, value in (("channels", channels), ("stride", stride)):
+            if value < 1:
+                raise ValueError(f"Shift: {name} must be at least 1, got {value}")
+        if offset_gradient not in ("exact", "shift_gcn"):
+            raise ValueError(f"Shift: offset_gradient must be 'exact' or 'shift_gcn', got {offset_gradient!r}")
+        self.channels = channels
+        self.stride = stride
+        self.init_scale = init_scale
+        self.offset_gradient = offset_gradient
+        self.xpos = torch.nn.Parameter(torch.empty(channels, device=device, dtype=dtype))
+        self.ypos = torch.nn.Parameter(torch.empty(channels, device=device, dtype=dtype))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draws the offsets anew."""
+        torch.nn.init.uniform_(self.xpos, -_INITIAL_X_RANGE, _INITIAL_X_RANGE)
+        torch.nn.init.uniform_(self.ypos, -self.init_scale, self.init_scale)
+
+    def extra_repr(self) -> str:
+        """The arguments that are not the default's."""
+        parts = [str(self.channels), f"stride={self.stride}"]
+        if self.offset_gradient != "exact":
+            parts.append(f"offset_gradient={self.offset_gradient!r}")
+        return ", ".join(parts)
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Input (N, C, T, V) to (N, C, T // stride, V)."""
+        x_offset: Tensor = self.xpos
+        y_offset: Tensor = self.ypos
+        if self.offset_gradient == "shift_gcn":
+            x_offset, y_offset = _PublishedRule.apply(x_offset, y_offset, input.shape[0])
+        if self.stride > 1:
+            y_offset = y_offset + _STRIDE_OFFSET
+        return shift(input, x_offset, y_offset, self.stride)
+
+
+class _PublishedRule(torch.autograd.Function):
+    """Offsets as they are; their gradients by the rule that Shift-GCN was trained with."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x_offset: Tensor, y_offset: Tensor, batch: int) -> tuple[Tensor, Tensor]:
+        return x_offset.clone(), y_offset.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        ctx.batch = inputs[2]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
+        x_grad, y_grad = grads
+        mean = y_grad / ctx.batch
+        return torch.zeros_like(x_grad), torch.where(mean == 0, _STEP_FROM_ZERO, mean.sign() * _STEP), None

@@ -1,0 +1,146 @@
+"""Inputs for shift and its gradients: the traps in which published kernels were caught, each by name."""
+
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import torch
+
+from torchgraft.operators.shift import benchmarks, reference
+from torchgraft.operators.shift.case import Case
+from torchgraft.sampling import Drawn, Large, ModuleSample, Sample, Samples
+
+# Larger than any image, and not than what float16 holds.
+_HUGE = (60000.0, -60000.0, 30000.5, -30000.5)
+
+_CASES = (
+    Case("as in Shift-GCN", (2, 5, 9, 7), x=(1e-8, -1e-8), y=(-2.7, 0.4, 2.1, -0.3, 1.6)),
+    Case("as in Shift-GCN, stride 2", (2, 4, 9, 5), 2, x=(1e-8, -1e-8), y=(-2.2, 0.9, 2.6, -0.1)),
+    Case("x and y", (2, 3, 8, 6), x=(0.3, -1.4, 2.6), y=(-0.6, 1.2, -2.3)),
+    Case("stride 2", (2, 3, 8, 6), 2, x=(0.3, -1.4, 2.6), y=(-0.6, 1.2, -2.3)),
+    Case("stride 3", (2, 3, 11, 5), 3, x=(0.3, -1.4, 2.6), y=(-0.6, 1.2, -2.3)),
+    Case("stride 4 and an odd rest", (1, 3, 15, 4), 4, x=(0.3, -1.4, 0.6), y=(-4.6, 1.2, 3.3)),
+    Case("one row of results", (2, 3, 5, 4), 5),
+    # Larger than what is exported, as PyTorch takes a program with an empty result for one of such sizes alone.
+    Case("no row of results", (2, 9, 9, 6), 11),
+    # Larger than what is differentiated numerically, as there is a kink.
+    Case("whole offsets", (2, 8, 7, 6), x=(0.0, 1.0, -1.0, 2.0), y=(0.0, -2.0, 3.0, 0.0, 1.0)),
+    Case("whole along x alone", (2, 8, 7, 6), 2, x=(0.0, 1.0, -1.0), y=(0.3, -2.6, 1.7)),
+    Case("whole along y alone", (2, 8, 7, 6), x=(0.3, -2.6, 1.7), y=(0.0, 1.0, -1.0)),
+    Case("a whole offset short of nothing", (2, 8, 7, 6), x=(-1e-9, 1e-9), y=(1e-9, -1e-9, -1e-30)),
+    Case("huge offsets", (1, 4, 5, 4), x=_HUGE, y=(0.2, -0.3, *_HUGE)),
+    Case("huge along y", (1, 4, 5, 4), x=(0.4,), y=_HUGE),
+    Case("half in at the right and below", (1, 4, 5, 4), x=(3.5, 0.5, 2.5), y=(0.5, 4.5, 3.5)),
+    Case("half in at the left and above", (1, 4, 5, 4), x=(-4.5, -0.5, -3.5), y=(-0.5, -5.5, -4.5)),
+    Case("just out on every side", (1, 4, 5, 4), x=(4.2, -5.3, 0.1, 0.2), y=(0.1, 0.3, 5.2, -6.4)),
+    Case("one pixel", (3, 4, 1, 1)),
+    Case("one row", (2, 3, 1, 9)),
+    Case("one column", (2, 3, 9, 1)),
+    Case("one column, stride 2", (2, 3, 9, 1), 2),
+    Case("one channel", (2, 1, 6, 7)),
+    Case("empty batch", (0, 3, 6, 7)),
+    Case("no rows", (2, 3, 0, 5)),
+    Case("no columns", (2, 3, 5, 0)),
+    Case("no channels", (2, 0, 5, 4)),
+    Case("vector channels", (1, 48, 6, 5)),
+    Case("vector channels, stride 2", (1, 64, 9, 3), 2),
+    Case("a channel more than a vector", (2, 33, 7, 5)),
+    Case("prime sizes", (3, 13, 17, 19), x=(0.3, -1.4, 2.6), y=(-3.6, 4.2, -6.3, 0.1)),
+    Case("prime sizes, stride 3", (3, 13, 17, 19), 3, x=(0.3, -1.4, 2.6), y=(-3.6, 4.2, -6.3, 0.1)),
+    Case("a skeleton's planes", (2, 3, 300, 25), x=(1.4, -0.3, 0.0), y=(-2.7, 12.4, 0.0)),
+    Case("a skeleton's planes, stride 2", (1, 3, 300, 25), 2, x=(1.4, -0.3, 0.0), y=(-2.7, 12.4, 0.0)),
+    Case("far along y", (1, 40, 120, 5), x=(0.7,), y=(-100.5, 90.2, 0.3)),
+    Case("far along y, stride 2", (1, 40, 120, 5), 2, x=(0.7,), y=(-100.5, 90.2, 0.3)),
+    Case("one more than a tile of float", (1, 2, 41, 50)),
+    Case("one less than a tile of float", (1, 2, 89, 23)),
+    Case("more than a tile of half", (2, 2, 83, 51), 2),
+    Case("a row longer than a tile", (1, 2, 3, 5003), x=(0.3, -4100.6), y=(0.4, -0.7)),
+    Case("a row longer than a tile, stride 2", (1, 2, 5, 5003), 2, x=(0.3, 2100.6), y=(0.4, -0.7)),
+    Case("planes that begin anywhere", (3, 3, 7, 9), x=(0.6, -1.7), y=(0.9, -0.2, 2.3)),
+)
+
+
+def _both_layouts() -> list[Case]:
+    return [each for case in _CASES for each in (case, replace(case, name=f"{case.name}, nhwc", channels_last=True))]
+
+
+def _draw_case(random: Random) -> Case:
+    batch, channels, height, width = (random.randint(0, 3), *(random.randint(1, most) for most in (5, 9, 9)))
+    reach = random.choice((1.0, 3.0, 12.0))
+    x, y = (tuple(random.uniform(-reach, reach) for _ in range(channels)) for _ in range(2))
+    channels_last = random.random() < 0.5
+    return Case("drawn", (batch, channels, height, width), random.randint(1, 4), x, y, channels_last)
+
+
+def _taps_summed(*arguments: Any) -> int:
+    return 4
+
+
+def _results_summed(output_grad: Any, *rest: Any) -> int:
+    return 4 * int(output_grad.shape[0] * output_grad.shape[2] * output_grad.shape[3])
+
+
+def _layer(*arguments: Any, **options: Any) -> torch.nn.Module:
+    # Layers are made of operators, not operators of layers: nothing here needs them to be imported.
+    from torchgraft.nn import Shift
+
+    return Shift(*arguments, **options)
+
+
+_MODULES = (
+    ModuleSample("stride 1", lambda: _layer(3), (Drawn((2, 3, 6, 7)),)),
+    ModuleSample(
+        "stride 2, by the published rule",
+        lambda: _layer(4, stride=2, init_scale=1.0, offset_gradient="shift_gcn"),
+        (Drawn((2, 4, 7, 5), channels_last=True),),
+    ),
+)
+
+# The last image lies beyond what 32 bits can index.
+_LARGE = tuple(
+    Case(f"more than 2**31 elements{name}", (130, 64, 512, 512), x=(0.3, -1.4), y=(-2.6, 1.2, 0.4), channels_last=last)
+    for name, last in (("", False), (", nhwc", True))
+)
+
+
+def _samples(make: Any, summed: Any, means: Any, rival: Any, **more: Any) -> Samples:
+    def draw(random: Random) -> Sample:
+        return make(_draw_case(random))
+
+    return Samples(
+        tuple(make(case) for case in _both_layouts()),
+        draw,
+        summed=summed,
+        benchmarks=tuple(benchmarks.of(make)),
+        # The first sets the bound of errors; where grid_sample looks depends on how its positions are rounded.
+        rivals={"reference": means, "grid_sample": rival},
+        **more,
+    )
+
+
+samples = {
+    "shift": _samples(
+        Case.forward,
+        _taps_summed,
+        reference.shift,
+        benchmarks.grid_sample,
+        large=tuple(Large(case.forward()) for case in _LARGE),
+        modules=_MODULES,
+    ),
+    "shift_input_grad": _samples(
+        Case.input_grad,
+        _taps_summed,
+        reference.shift_input_grad,
+        benchmarks.grid_sample_input_grad,
+        large=tuple(Large(case.input_grad()) for case in _LARGE),
+    ),
+    "shift_offset_grad": _samples(
+        Case.with_input,
+        _results_summed,
+        reference.shift_offset_grad,
+        benchmarks.grid_sample_offset_grad,
+        large=tuple(Large(case.with_input(), batched=(0, 1), combine="sum") for case in _LARGE),
+    ),
+    # Of many elements its results would be put together in two ways; the kernels are those of the other two.
+    "shift_grads": _samples(Case.with_input, _results_summed, reference.shift_grads, benchmarks.grid_sample_grads),
+}

@@ -1,0 +1,84 @@
+"""The CUDA kernels of all operators, run on the CPU by the emulator of tests/emulation, and the emulator itself."""
+
+import os
+import shutil
+import subprocess
+
+import pytest
+import torch
+
+from emulation import emulate
+
+pytestmark = pytest.mark.skipif(
+    shutil.which(os.environ.get("CXX", "c++").split()[0]) is None,
+    reason="there is no C++ compiler to build kernels with",
+)
+NUMBERS = torch.arange(128.0)
+
+
+@pytest.fixture(scope="module")
+def mistakes():
+    """Kernels with a mistake each, as functions of a tensor."""
+    library = emulate.build([emulate.HERE / "mistakes"], workers=2)
+    torch.ops.load_library(library / "torchgraft_cpu.so")
+    return torch.ops.emulated_mistakes
+
+
+@pytest.fixture(scope="module")
+def kernels():
+    """The directory of the library of all operators."""
+    return emulate.build(emulate.find_folders(), workers=2)
+
+
+@pytest.mark.parametrize("order", [0, 1])
+def test_kernels_of_every_operator_hold_in_any_order_of_threads(kernels, order):
+    options = ["--property", "value", "--property", "sizes", "--quick", "--workers", "2"]
+    done = subprocess.run(
+        emulate.check_command(emulate.find_folders(), options),
+        env={**os.environ, **emulate.environment(kernels, order=order)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_an_operator_without_kernels_is_refused():
+    with pytest.raises(LookupError, match="none in nothing"):
+        emulate.find_folders(["nothing"])
+
+
+@pytest.mark.parametrize("order", [0, 1, 2])
+def test_kernels_without_a_mistake_are_right(mistakes, monkeypatch, order):
+    monkeypatch.setenv("TORCHGRAFT_EMULATION_ORDER", str(order))
+    blocks = NUMBERS.view(2, 64)
+    assert torch.equal(mistakes.sum(NUMBERS), blocks.sum(1, keepdim=True).expand(2, 64).reshape(-1))
+    warps = NUMBERS.view(4, 32)
+    assert torch.equal(mistakes.shuffle(NUMBERS), warps.sum(1, keepdim=True).expand(4, 32).reshape(-1))
+    assert torch.equal(mistakes.copy(NUMBERS), NUMBERS.view(-1, 2).flip(1).reshape(-1))
+    lanes = torch.arange(32)
+    assert torch.equal(mistakes.matrix(NUMBERS)[:32], (lanes // 4 * 8 + lanes % 4 * 2).float())
+
+
+@pytest.mark.parametrize(
+    ("mistake", "says"),
+    [
+        ("barrier_in_branch", r"sum_kernel<kMistake> .*wait for each other in vain: 32 at __syncthreads, 32 have"),
+        ("early_return", "in vain: 63 at __syncthreads, 1 have returned"),
+        ("overrun", "a write beside shared memory, 0 bytes behind an array of 256"),
+        ("shuffle_of_half_a_warp", "16 at __shfl_xor_sync of lanes 0xffffffff"),
+        ("matrix_off_its_boundary", "an access of 16 bytes of shared memory off their boundary"),
+        ("matrix_outside", "an access beside shared memory: 16 bytes"),
+        ("too_much_shared_memory", "mistakes did not launch: invalid argument"),
+    ],
+)
+def test_a_mistake_is_an_error_that_names_it(mistakes, mistake, says):
+    with pytest.raises(RuntimeError, match=says):
+        getattr(mistakes, mistake)(NUMBERS)
+    # And the next launch is not affected.
+    assert mistakes.sum(NUMBERS)[0] == 2016
+
+
+@pytest.mark.parametrize("mistake", ["no_barrier", "unwritten", "copy_not_waited_for"])
+def test_memory_that_nobody_has_written_is_no_number(mistakes, mistake):
+    assert getattr(mistakes, mistake)(NUMBERS).isnan().any()
