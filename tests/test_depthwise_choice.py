@@ -60,7 +60,7 @@ HALF_PIXELS = replace(PIXELS, element_bytes=2, kernel=7)
 LARGE = replace(HALVES, kernel=31)
 DILATED = Call(images=(1, 256, 64, 64), dilation=2, padding=2)
 DILATED_PIXELS = replace(DILATED, layout="NHWC")
-ANY = replace(PIXELS, images=(1, 1, 64, 64), kernel=4)
+ANY = replace(PIXELS, images=(1, 1, 64, 64), kernel=6)
 COLUMNS, ONE = "gather_small<T, k, 4>", "gather_small<T, k, 1>"
 PRODUCTS, LARGE_PRODUCTS = "small_kernel_planes_tensor_core", "large_kernel_tensor_core"
 
@@ -142,7 +142,7 @@ BOUNDARIES = {
         ({"alignment": 2}, PRODUCTS),
         ({"multiplier": 2}, LARGE_PRODUCTS),
         ({"direction": "input_grad"}, PRODUCTS),
-        ({"direction": "input_grad", "multiplier": 2}, COLUMNS),
+        ({"direction": "input_grad", "multiplier": 2}, "gather_large"),
         ({"images": (1, 2**15, 2**16 - 1, 1)}, PRODUCTS),
         ({"images": (1, 2**15, 2**16, 1)}, "large_kernel_planes"),
     ),
@@ -264,8 +264,9 @@ BOUNDARIES = {
     "sliding": (
         (PIXELS, "slide_channels_last"),
         ({"kernel": 7}, "slide_channels_last"),
-        ({"kernel": 4}, "gather_large"),
-        ({"kernel": (3, 5)}, "gather_large"),
+        ({"kernel": 4}, "gather_small_channels_last"),
+        ({"kernel": (3, 5)}, "gather_small_channels_last"),
+        ({"kernel": (3, 6)}, "gather_large"),
         ({"stride": 2}, "slide_channels_last"),
         ({"stride": 3}, "gather_large"),
         ({"dilation": 2}, "gather_small_channels_last"),
@@ -299,18 +300,29 @@ BOUNDARIES = {
         (DILATED, COLUMNS),
         ({"images": (1, 255, 64, 64)}, ONE),
         ({"images": (1, 255, 64, 64), "kernel": 5, "padding": 4}, ONE),
+        ({"images": (1, 255, 64, 64), "kernel": 6}, "gather_large"),
         ({"images": (1, 255, 64, 64), "kernel": 7, "padding": 6}, "gather_large"),
+        ({"images": (2, 256, 64, 64), "kernel": (1, 5)}, COLUMNS),
+        ({"images": (2, 256, 64, 64), "kernel": (1, 6)}, "gather_large"),
         ({"kernel": 7, "padding": 6}, COLUMNS),
-        ({"kernel": 4}, "gather_large"),
+        ({"kernel": (7, 6), "padding": 6}, "gather_large"),
         ({"element_bytes": 8}, ONE),
         ({"stride": (2, 2), "images": (4, 256, 64, 64)}, COLUMNS),
         ({"stride": (3, 3), "images": (16, 256, 64, 64)}, ONE),
         ({"images": (64, 256, 12, 64)}, COLUMNS),
         ({"images": (64, 256, 11, 64)}, ONE),
-        ({"direction": "input_grad"}, COLUMNS),
-        ({"direction": "input_grad", "stride": 2}, "gather_large"),
-        ({"direction": "input_grad", "kernel": 7, "padding": 6, "multiplier": 250}, COLUMNS),
-        ({"direction": "input_grad", "kernel": 7, "padding": 6, "multiplier": 251}, "gather_large"),
+    ),
+    "gathering columns of the input gradient": (
+        (input_grad(DILATED), COLUMNS),
+        ({"stride": 2}, COLUMNS),
+        ({"stride": 2, "dilation": 1, "kernel": 10, "padding": 4}, COLUMNS),
+        ({"stride": 2, "dilation": 1, "kernel": 11, "padding": 4}, "gather_large"),
+        ({"stride": 3, "images": (16, 256, 24, 64)}, COLUMNS),
+        ({"stride": 3, "images": (16, 256, 17, 64)}, ONE),
+        ({"kernel": 7, "padding": 6}, COLUMNS),
+        ({"kernel": 7, "padding": 6, "multiplier": 2}, "gather_large"),
+        ({"kernel": 5, "padding": 4, "multiplier": 491}, COLUMNS),
+        ({"kernel": 5, "padding": 4, "multiplier": 492}, ONE),
     ),
     "gathering columns, NHWC": (
         (DILATED_PIXELS, "gather_small_channels_last"),
@@ -324,22 +336,22 @@ BOUNDARIES = {
         ({"kernel": (78, 79)}, "direct_kernel"),
         ({"direction": "input_grad", "kernel": 76}, "gather_large"),
         ({"direction": "input_grad", "kernel": 77}, "direct_kernel"),
-        ({"kernel": (2, 1), "stride": 1, "images": (1, 8, 40000, 1), "dilation": (32768, 1)}, "gather_large"),
+        ({"kernel": (2, 1), "stride": 1, "images": (1, 8, 40000, 1), "dilation": (32768, 1)}, ONE),
     ),
     "gathering: dilation of the input gradient": (
-        (input_grad(ANY, kernel=(2, 1), images=(1, 8, 40000, 1), dilation=(32767, 1)), "gather_large"),
+        (input_grad(ANY, kernel=(2, 1), images=(1, 8, 40000, 1), dilation=(32767, 1)), ONE),
         ({"dilation": (32768, 1)}, "direct_kernel"),
     ),
     "anything within 32 bits": (
         (ANY, "gather_large"),
-        ({"images": (1, 1, 2**27 - 13, 4), "padding": 0}, "gather_large"),
-        ({"images": (1, 1, 2**27 - 12, 4), "padding": 0}, "direct_kernel"),
-        ({"images": (2**29 - 1, 1, 4, 4)}, "gather_large"),
-        ({"images": (2**29, 1, 4, 4)}, "direct_kernel"),
-        ({"direction": "weight_grad", "images": (1, 1, 2**26 - 21, 12), "padding": 0}, "weight_grad_general"),
-        ({"direction": "weight_grad", "images": (1, 1, 2**26 - 20, 12), "padding": 0}, "weight_grad_direct"),
-        ({"direction": "weight_grad", "images": (2**28 - 1, 1, 7, 4), "padding": 0}, "weight_grad_general"),
-        ({"direction": "weight_grad", "images": (2**28, 1, 7, 4), "padding": 0}, "weight_grad_direct"),
+        ({"images": (1, 1, 2**26 - 15, 18), "padding": 0}, "gather_large"),
+        ({"images": (1, 1, 2**26 - 14, 18), "padding": 0}, "direct_kernel"),
+        ({"images": (2**29 - 1, 1, 6, 6)}, "gather_large"),
+        ({"images": (2**29, 1, 6, 6)}, "direct_kernel"),
+        ({"direction": "weight_grad", "images": (1, 1, 2**26 - 23, 10), "padding": 0}, "weight_grad_general"),
+        ({"direction": "weight_grad", "images": (1, 1, 2**26 - 22, 10), "padding": 0}, "weight_grad_direct"),
+        ({"direction": "weight_grad", "images": (2**28 - 1, 1, 9, 6), "padding": 0}, "weight_grad_general"),
+        ({"direction": "weight_grad", "images": (2**28, 1, 9, 6), "padding": 0}, "weight_grad_direct"),
     ),
     "layout": (
         (replace(PIXELS, direction="layout", kernel=7), "as given"),

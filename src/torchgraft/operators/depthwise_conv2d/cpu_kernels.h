@@ -1,6 +1,5 @@
 // The three passes on CPU, each in its own file. Images are dense in `layout`, weights contiguous, T one of
-// double, float, Half, BFloat16. A batch of zero is the caller's to handle for images; weight_grad then
-// writes zeros.
+// double, float, Half, BFloat16; batch > 0.
 #pragma once
 
 #include "geometry.h"

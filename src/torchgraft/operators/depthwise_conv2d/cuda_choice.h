@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <numeric>
 
 #include "sizes.h"
 
@@ -376,11 +377,22 @@ inline bool takes_gather(const Pass& pass) {
          gather_shared_taps(geometry, pass.transposed) * int64_t{sizeof(double)} <= kGatherSharedBytes;
 }
 
-// Whether all taps of a result are unrolled: the input gradient of other strides meets but some of them.
-inline bool gathers_small(const Pass& pass) {
-  const Geometry& geometry = pass.geometry;
-  const bool has_phases = pass.transposed && (geometry.height.stride > 1 || geometry.width.stride > 1);
-  return takes_gather(pass) && is_square_of_3_5_7(geometry) && !has_phases;
+// Taps that a result meets at most, along one direction: an input gradient meets only every
+// (stride / gcd(stride, dilation))-th one.
+inline int64_t gathered_taps(const Extent& extent, bool transposed) {
+  const int64_t period = transposed ? extent.stride / std::gcd(extent.stride, extent.dilation) : 1;
+  return (extent.kernel + period - 1) / period;
+}
+
+inline int64_t gathered_taps(const Geometry& geometry, bool transposed) {
+  return std::max(gathered_taps(geometry.height, transposed), gathered_taps(geometry.width, transposed));
+}
+
+// Whether the kernel is square and every result meets all of it, of one source channel.
+inline bool gathers_whole_square(const Geometry& geometry, bool transposed) {
+  return geometry.height.kernel == geometry.width.kernel &&
+         !(transposed &&
+           (geometry.height.stride > 1 || geometry.width.stride > 1 || geometry.multiplier > 1));
 }
 
 inline bool has_many_results(const Pass& pass) {
@@ -391,17 +403,28 @@ inline bool has_many_results(const Pass& pass) {
          kManyResults;
 }
 
-// Whether threads may own four results of a column, that share their sources. They lie a dilation apart: most
-// of them must lie in the image. The weights of all summed channels lie in shared memory at once.
+// Whether threads may own four results of a column that share their sources, for they meet the same taps of
+// neighbouring ones: most of those so far apart must lie in the image.
+inline bool shares_sources(const Pass& pass) {
+  const Extent& height = pass.geometry.height;
+  const bool has_phases = pass.transposed && height.stride > 1;
+  const int64_t scale = pass.transposed ? 1 : height.stride;
+  if (!has_phases && height.dilation % scale != 0) return false;
+  const int64_t spacing = has_phases
+                              ? height.dilation / std::gcd(height.stride, height.dilation) * height.stride
+                              : height.dilation / scale;
+  const int64_t rows = pass.result(height);
+  return row_groups(rows, spacing) * kResultsOfThread * 3 <= rows * 4;
+}
+
 inline bool gathers_columns(const Pass& pass) {
   const Geometry& geometry = pass.geometry;
-  const Extent& height = geometry.height;
-  const int64_t rows = pass.result(height);
+  const int64_t taps = gathered_taps(geometry, pass.transposed);
+  // In NHWC the weights of a block lie in shared memory, of all summed channels at once.
   const int64_t summed_taps = geometry.taps() * (pass.transposed ? geometry.multiplier : 1);
-  return pass.element_bytes < 8 && gathers_small(pass) && has_many_results(pass) &&
-         height.dilation % height.stride == 0 &&
-         row_groups(rows, height.dilation / height.stride) * kResultsOfThread * 3 <= rows * 4 &&
-         summed_taps * int64_t{sizeof(float)} <= kGatherSharedBytes;
+  return pass.element_bytes < 8 && takes_gather(pass) && has_many_results(pass) && shares_sources(pass) &&
+         summed_taps * int64_t{sizeof(float)} <= kGatherSharedBytes &&
+         (taps <= 5 || (taps == 7 && gathers_whole_square(geometry, pass.transposed)));
 }
 
 inline bool takes_gather_columns(const Pass& pass) { return !pass.channels_last && gathers_columns(pass); }
@@ -410,9 +433,9 @@ inline bool takes_gather_columns_channels_last(const Pass& pass) {
   return pass.channels_last && gathers_columns(pass);
 }
 
+// One result a thread; in NHWC many results want the weights in shared memory.
 inline bool takes_gather_small(const Pass& pass) {
-  constexpr int64_t kMostKernel = 5;
-  return gathers_small(pass) && pass.geometry.height.kernel <= kMostKernel &&
+  return takes_gather(pass) && gathered_taps(pass.geometry, pass.transposed) <= 5 &&
          !(pass.channels_last && has_many_results(pass));
 }
 
@@ -452,11 +475,11 @@ inline constexpr Rule kCorrelationRules[] = {
      "tiles in shared memory: two accesses feed 32 multiply-adds", takes_large_planes},
     {Kernel::slide, "slide_channels_last", "NHWC, k = 3, 5, 7, stride 1, 2",
      "every source is read once; lanes lie along channels", takes_slide},
-    {Kernel::gather_columns, "gather_small<T, k, 4>", "NCHW, k = 3, 5, 7, dilated, many results",
+    {Kernel::gather_columns, "gather_small<T, k, 4>", "NCHW, up to 5 x 5 taps a result, or k = 7, many results",
      "four results of a column share their sources", takes_gather_columns},
     {Kernel::gather_columns_channels_last, "gather_small_channels_last", "the same, NHWC",
      "the same; weights are turned in shared memory", takes_gather_columns_channels_last},
-    {Kernel::gather_small, "gather_small<T, k, 1>", "k = 3, 5, any stride forward",
+    {Kernel::gather_small, "gather_small<T, k, 1>", "up to 5 x 5 taps a result",
      "all loads of a result are in flight at once", takes_gather_small},
     {Kernel::gather_large, "gather_large", "any kernel that fits shared memory",
      "taps are walked a few at a time", takes_gather},
@@ -470,7 +493,7 @@ inline constexpr Rule kWeightGradRules[] = {
     {Kernel::weight_grad_tensor_core_planes, "tensor_core_weight_grad_planes", "halves, NCHW, k >= 6, stride 1",
      "taps are the diagonals of products of both images", takes_weight_grad_tensor_core_planes},
     {Kernel::weight_grad_tensor_core_channels_last, "tensor_core_weight_grad_channels_last",
-     "halves, NHWC, k = 5 to 10, stride 1", "the same; columns come by way of registers",
+     "halves, NHWC, k = 5 to 10, stride 1", "the same; ldmatrix turns channels into planes",
      takes_weight_grad_tensor_core_channels_last},
     {Kernel::weight_grad_strips, "weight_grad_strips", "NCHW, k = 3, 5, 7, stride 1, 2",
      "both images are read once; all taps are summed in registers", takes_weight_grad_strips},

@@ -6,13 +6,15 @@
 // other strides meets only every (stride / gcd(stride, dilation))-th tap, and which of them is told by the
 // phase of the position. Layouts differ in pitches and in what lanes lie along.
 //
-// gather_small: 3 x 3 and 5 x 5 taps, all unrolled, with the weights of a channel in registers; not for
-// phases. A thread owns one result, for what is bound by latency: every load of the thread is in flight at
-// once. Or four of a column, a dilation apart, so that they share sources: 4.5 loads a result for 3 x 3, and
-// 10 for 5 x 5. Lanes lie along the fastest dimension, whatever its size. In NHWC a block of threads with
-// four results owns some channels, and turns their weights to [tap][channel] in shared memory. Bound by
-// instructions, some 110 a result for one and 50 for four: (64,96,56x56,k3,dilation 2) predicted 0.05 ms
-// (floors 0.037 fp32, 0.019 bf16).
+// gather_small: up to 5 x 5 taps a result, or a kernel of 7 x 7, all unrolled, with the weights of a channel
+// in registers; where the kernel is square and every result meets all of it, no tap is tested. A thread owns
+// one result, for what is bound by latency: every load of the thread is in flight at once. Or four of a
+// column that meet the same taps of neighbouring sources, so that they share these: 4.5 loads a result for
+// 3 x 3, and 10 for 5 x 5. Lanes lie along the fastest dimension, whatever its size. In NHWC a block of
+// threads with four results owns some channels, and turns their weights to [tap][channel] in shared memory.
+// Bound by instructions and the latency that few warps hide: (64,96,56x56,k3,dilation 2) predicted 0.05 ms,
+// measured on an H200 0.06 fp32 and bf16, both layouts (floors 0.037 and 0.019); k5 0.12, k7 0.25;
+// (8,64,28x28,k3, dilation 2) 6.7 us, of which 4.6 an empty kernel takes.
 //
 // gather_large: any kernel whose weights of a block's channels fit shared memory. They lie there as
 // [phase of the row][row][phase of the column][column][channel]. A thread owns one result at a time, of one
@@ -44,26 +46,36 @@ struct GatherAxis {
   FastDivisor step_size;  // without its sign
 };
 
-// What is outside the images is not numbered: taps begin <= i < end.
+// Where the taps of a result begin: the source of number 0, and its phase; behind the kernel if there are
+// none.
+struct GatherOrigin {
+  int source, phase;
+};
+
+__device__ inline GatherOrigin gather_origin(const GatherAxis& axis, int result) {
+  if (axis.scale != 0) return {result * axis.scale + axis.origin, 0};
+  const int position = result + axis.origin;
+  const int quotient = axis.stride.divide(position);
+  const int remainder = position - quotient * axis.stride.divisor();
+  if (axis.dilation == 1) return {quotient, remainder};
+  int part = remainder;
+  const int product = split(part, axis.common) * axis.inverse;
+  if (part != 0) return {0, axis.kernel};
+  const int phase = product - axis.period.divide(product) * axis.period.divisor();
+  return {quotient - axis.stride.divide(phase * axis.dilation - remainder), phase};
+}
+
+// Those numbers, begin <= i < end, whose source is inside the image.
 struct GatherTaps {
-  int source;  // of tap number 0
-  int phase;
+  int source, phase;
   int begin, end;
 };
 
 __device__ inline GatherTaps gather_taps(const GatherAxis& axis, int result) {
-  GatherTaps taps = {result * axis.scale + axis.origin, 0, 0, axis.taps};
-  if (axis.scale == 0) {
-    const int position = result + axis.origin;
-    const int quotient = axis.stride.divide(position);
-    const int remainder = position - quotient * axis.stride.divisor();
-    int part = remainder;
-    const int product = split(part, axis.common) * axis.inverse;
-    if (part != 0) return {};
-    taps.phase = product - axis.period.divide(product) * axis.period.divisor();
-    taps.source = quotient - axis.stride.divide(taps.phase * axis.dilation - remainder);
-    if (taps.phase + (axis.taps - 1) * axis.period.divisor() >= axis.kernel) --taps.end;
-  }
+  const GatherOrigin origin = gather_origin(axis, result);
+  if (origin.phase >= axis.kernel) return {};
+  GatherTaps taps = {origin.source, origin.phase, 0, axis.taps};
+  if (taps.phase + (axis.taps - 1) * axis.period.divisor() >= axis.kernel) --taps.end;
   const int front = axis.step > 0 ? taps.source : axis.source - 1 - taps.source;
   const int back = axis.source - 1 - front;
   if (front < 0) taps.begin = axis.step_size.divide(axis.step_size.divisor() - 1 - front);
@@ -81,15 +93,16 @@ struct GatherParameters {
   GatherPitches source, result;
   FastDivisor channels, columns, rows;  // of the result; of gather_small, groups of rows
   FastDivisor results_of_source;        // the multiplier in the forward pass
-  int count;  // of gather_small, threads that own results; of gather_large, results of a channel
+  int count;   // of gather_small, threads that own results; of gather_large, results of a channel
+  int summed;  // source channels of a result: the multiplier in the input gradient
+  int taps, weights_of_result;  // of a channel of the weight; of all that a result sums
   // Of gather_small: elements between the sources of two taps; rows between the results of a thread, with the
   // sign of the step, and without.
   int row_step, column_step;
   int spacing;
   FastDivisor spacing_size;
   // Of gather_large.
-  int summed;                     // source channels of a result: the multiplier in the input gradient
-  int weight_taps, weight_pitch;  // of a row in shared memory, missing taps included
+  int weight_taps;  // of a row in shared memory, missing taps included
   FastDivisor kernel_taps, kernel_width;
   FastDivisor slices;
   int turns;  // results of a thread
@@ -115,34 +128,80 @@ __device__ int first_result_row(const GatherParameters& parameters, int group) {
   return parameters.spacing < 0 ? row + (kResults - 1) * spacing : row;
 }
 
-// Adds the kTaps x kTaps taps of one source channel to the results of one column.
-template <typename T, int kTaps, int kResults>
-__device__ void add_taps(const T* source, const accumulate_t<T> (&taps)[kTaps][kTaps], int y, int x,
-                         const GatherParameters& parameters, accumulate_t<T> (&sums)[kResults]) {
-  const GatherAxis& height = parameters.height;
-  const GatherAxis& width = parameters.width;
-  const int first_row = y * height.scale + height.origin;
-  const int first_column = x * width.scale + width.origin;
-  const int offset = first_row * parameters.source.row + first_column * parameters.source.pixel;
-#pragma unroll
-  for (int i = 0; i < kTaps + kResults - 1; ++i) {
-    const bool is_row = is_inside(first_row + i * height.step, height.source);
-    accumulate_t<T> values[kTaps];
-#pragma unroll
-    for (int j = 0; j < kTaps; ++j) {
-      const bool is_source = is_row && is_inside(first_column + j * width.step, width.source);
-      values[j] =
-          load_if(is_source, source + (offset + i * parameters.row_step + j * parameters.column_step));
-    }
-#pragma unroll
-    for (int k = 0; k < kResults; ++k) {
-      const int tap = i - k;
-      if (tap < 0 || tap >= kTaps) continue;
-#pragma unroll
-      for (int j = 0; j < kTaps; ++j) sums[k] += taps[tap][j] * values[j];
+// The taps of one column of results. kExact: the kernel is kTaps x kTaps and all results meet all taps;
+// otherwise they meet at most kTaps along either direction, of any phase.
+template <int kTaps, bool kExact>
+struct GatherWindow {
+  GatherOrigin row, column;
+
+  __device__ GatherWindow(const GatherParameters& parameters, int y, int x) {
+    const GatherAxis& height = parameters.height;
+    const GatherAxis& width = parameters.width;
+    if constexpr (kExact) {
+      row = {y * height.scale + height.origin, 0};
+      column = {x * width.scale + width.origin, 0};
+    } else {
+      row = gather_origin(height, y);
+      column = gather_origin(width, x);
     }
   }
-}
+
+  __device__ static bool has(const GatherAxis& axis, const GatherOrigin& origin, int number) {
+    return kExact || origin.phase + number * axis.period.divisor() < axis.kernel;
+  }
+
+  // `pitch` elements lie between the weights of two taps.
+  template <typename T>
+  __device__ void load_taps(const T* weight, int pitch, const GatherParameters& parameters,
+                            accumulate_t<T> (&taps)[kTaps][kTaps]) const {
+    const GatherAxis& height = parameters.height;
+    const GatherAxis& width = parameters.width;
+#pragma unroll
+    for (int i = 0; i < kTaps; ++i) {
+#pragma unroll
+      for (int j = 0; j < kTaps; ++j) {
+        if constexpr (kExact) {
+          taps[i][j] = static_cast<accumulate_t<T>>(weight[(i * kTaps + j) * pitch]);
+        } else {
+          const int tap = (row.phase + i * height.period.divisor()) * width.kernel + column.phase +
+                          j * width.period.divisor();
+          taps[i][j] = load_if(has(height, row, i) && has(width, column, j), weight + tap * pitch);
+        }
+      }
+    }
+  }
+
+  // Adds the taps of one source channel to the results.
+  template <typename T, int kResults>
+  __device__ void add(const T* source, const accumulate_t<T> (&taps)[kTaps][kTaps],
+                      const GatherParameters& parameters, accumulate_t<T> (&sums)[kResults]) const {
+    const GatherAxis& height = parameters.height;
+    const GatherAxis& width = parameters.width;
+    const int offset = row.source * parameters.source.row + column.source * parameters.source.pixel;
+#pragma unroll
+    for (int i = 0; i < kTaps + kResults - 1; ++i) {
+      const bool is_row =
+          is_inside(row.source + i * height.step, height.source) && (kResults > 1 || has(height, row, i));
+      accumulate_t<T> values[kTaps];
+#pragma unroll
+      for (int j = 0; j < kTaps; ++j) {
+        const bool is_source =
+            is_row && has(width, column, j) && is_inside(column.source + j * width.step, width.source);
+        values[j] =
+            load_if(is_source, source + (offset + i * parameters.row_step + j * parameters.column_step));
+      }
+#pragma unroll
+      for (int k = 0; k < kResults; ++k) {
+        const int tap = i - k;
+        if (tap < 0 || tap >= kTaps) continue;
+        // What is not finite must not meet the zeros behind the kernel.
+        if (kResults > 1 && !has(height, row, tap)) continue;
+#pragma unroll
+        for (int j = 0; j < kTaps; ++j) sums[k] += taps[tap][j] * values[j];
+      }
+    }
+  }
+};
 
 template <typename T, int kResults>
 __device__ void store_column(T* result, int y, int x, const GatherParameters& parameters,
@@ -158,7 +217,7 @@ __device__ void store_column(T* result, int y, int x, const GatherParameters& pa
 
 constexpr int small_gather_blocks(int taps, int results) { return taps * results > 16 ? 1 : 2; }
 
-template <typename T, int kTaps, int kResults, bool kSums, bool kChannelsLast>
+template <typename T, int kTaps, int kResults, bool kExact, bool kChannelsLast>
 __global__ void __launch_bounds__(kGatherThreads, small_gather_blocks(kTaps, kResults))
     gather_small(const T* __restrict__ source, const T* __restrict__ weight, const T* __restrict__ bias,
                  T* __restrict__ result, const __grid_constant__ GatherParameters parameters) {
@@ -192,25 +251,22 @@ __global__ void __launch_bounds__(kGatherThreads, small_gather_blocks(kTaps, kRe
   for (int k = 0; k < kResults; ++k) {
     sums[k] = bias == nullptr ? Accumulate(0) : static_cast<Accumulate>(bias[channel]);
   }
-  weight += static_cast<int64_t>(channel) * parameters.summed * (kTaps * kTaps);
-  const int summed_channels = kSums ? parameters.summed : 1;
+  const GatherWindow<kTaps, kExact> window(parameters, y, x);
+  weight += static_cast<int64_t>(channel) * parameters.weights_of_result;
+  const int summed_channels = kExact ? 1 : parameters.summed;
 #pragma unroll 1
   for (int summed = 0; summed < summed_channels; ++summed) {
     Accumulate taps[kTaps][kTaps];
-#pragma unroll
-    for (int i = 0; i < kTaps; ++i) {
-#pragma unroll
-      for (int j = 0; j < kTaps; ++j) taps[i][j] = static_cast<Accumulate>(weight[i * kTaps + j]);
-    }
-    add_taps(kept(source), taps, y, x, parameters, sums);
-    weight += kTaps * kTaps;
+    window.load_taps(weight, 1, parameters, taps);
+    window.add(kept(source), taps, parameters, sums);
+    weight += parameters.taps;
     source += parameters.source.channel;
   }
   store_column(kept(result), y, x, parameters, sums);
 }
 
 // NHWC, for many results: a block owns some channels, and turns their weights once.
-template <typename T, int kTaps, bool kSums>
+template <typename T, int kTaps, bool kExact>
 __global__ void __launch_bounds__(kGatherThreads, small_gather_blocks(kTaps, kResultsOfThread))
     gather_small_channels_last(const T* __restrict__ source, const T* __restrict__ weight,
                                const T* __restrict__ bias, T* __restrict__ result,
@@ -253,17 +309,13 @@ __global__ void __launch_bounds__(kGatherThreads, small_gather_blocks(kTaps, kRe
 #pragma unroll
     for (int k = 0; k < kResultsOfThread; ++k) sums[k] = start;
     const T* image_source = source + static_cast<int64_t>(image) * parameters.source.image;
+    const GatherWindow<kTaps, kExact> window(parameters, y, x);
+    const int summed_channels = kExact ? 1 : parameters.summed;
 #pragma unroll 1
-    for (int summed = 0; summed < (kSums ? parameters.summed : 1); ++summed) {
+    for (int summed = 0; summed < summed_channels; ++summed) {
       Accumulate taps[kTaps][kTaps];
-#pragma unroll
-      for (int i = 0; i < kTaps; ++i) {
-#pragma unroll
-        for (int j = 0; j < kTaps; ++j) {
-          taps[i][j] = shared_weight[((summed * kTaps + i) * kTaps + j) * lanes + lane];
-        }
-      }
-      add_taps(kept(image_source + summed), taps, y, x, parameters, sums);
+      window.load_taps(shared_weight + summed * parameters.taps * lanes + lane, lanes, parameters, taps);
+      window.add(kept(image_source + summed), taps, parameters, sums);
     }
     store_column(kept(result + static_cast<int64_t>(image) * parameters.result.image), y, x, parameters,
                  sums);
@@ -430,6 +482,8 @@ inline GatherParameters gather_parameters(const Geometry& geometry, Layout layou
   parameters.rows = FastDivisor(parameters.height.result);
   parameters.results_of_source = FastDivisor(transposed ? 1 : multiplier);
   parameters.summed = transposed ? multiplier : 1;
+  parameters.taps = static_cast<int>(geometry.taps());
+  parameters.weights_of_result = parameters.taps * parameters.summed;
   parameters.row_step = parameters.height.step * parameters.source.row;
   parameters.column_step = parameters.width.step * parameters.source.pixel;
   return parameters;
@@ -451,16 +505,20 @@ inline const char* gather_name(bool transposed) {
   return transposed ? "depthwise_conv2d_input_grad" : "depthwise_conv2d";
 }
 
-// Threads of the small kernels own kResultsOfThread results of a column.
-inline void own_columns(GatherParameters& parameters) {
-  const GatherAxis& height = parameters.height;
-  parameters.spacing = height.step / height.scale;
-  parameters.spacing_size = FastDivisor(std::abs(parameters.spacing));
-  parameters.rows =
-      FastDivisor(static_cast<int>(row_groups(height.result, parameters.spacing_size.divisor())));
+// Rows between the results of a thread, with the sign of the step.
+inline int64_t gather_spacing(const GatherAxis& height) {
+  return height.scale == 0 ? int64_t{height.step} * height.stride.divisor() : height.step / height.scale;
 }
 
-template <typename T, int kTaps, int kResults, bool kSums, bool kChannelsLast>
+// Threads of the small kernels own kResultsOfThread results of a column.
+inline void own_columns(GatherParameters& parameters) {
+  parameters.spacing = static_cast<int>(gather_spacing(parameters.height));
+  parameters.spacing_size = FastDivisor(std::abs(parameters.spacing));
+  parameters.rows =
+      FastDivisor(static_cast<int>(row_groups(parameters.height.result, parameters.spacing_size.divisor())));
+}
+
+template <typename T, int kTaps, int kResults, bool kExact, bool kChannelsLast>
 void launch_gather_small(const T* source, const T* weight, const T* bias, T* result, const Geometry& geometry,
                          bool transposed, cudaStream_t stream) {
   GatherParameters parameters =
@@ -472,8 +530,9 @@ void launch_gather_small(const T* source, const T* weight, const T* bias, T* res
                 [&](int64_t images, const T* part_source, T* part_result) {
                   parameters.count = static_cast<int>(images * threads_of_image);
                   const unsigned grid = static_cast<unsigned>(ceil_divide(parameters.count, kGatherThreads));
-                  gather_small<T, kTaps, kResults, kSums, kChannelsLast><<<grid, kGatherThreads, 0, stream>>>(
-                      part_source, weight, bias, part_result, parameters);
+                  gather_small<T, kTaps, kResults, kExact, kChannelsLast>
+                      <<<grid, kGatherThreads, 0, stream>>>(part_source, weight, bias, part_result,
+                                                            parameters);
                 });
   check_launch(gather_name(transposed));
 }
@@ -502,14 +561,13 @@ struct GatherBlock {
 
 constexpr int64_t kMostGatherChannels = 64;  // of a block
 
-template <typename T, int kTaps, bool kSums>
+template <typename T, int kTaps, bool kExact>
 void launch_gather_small_channels_last(const T* source, const T* weight, const T* bias, T* result,
                                        const Geometry& geometry, bool transposed, cudaStream_t stream) {
   GatherParameters parameters = gather_parameters(geometry, Layout::channels_last, transposed);
   own_columns(parameters);
-  const int taps = kTaps * kTaps * parameters.summed;
-  parameters.kernel_taps = FastDivisor(taps);
-  const int64_t lane_bytes = int64_t{sizeof(accumulate_t<T>)} * taps;
+  parameters.kernel_taps = FastDivisor(parameters.weights_of_result);
+  const int64_t lane_bytes = int64_t{sizeof(accumulate_t<T>)} * parameters.weights_of_result;
   const int64_t groups_of_image = int64_t{parameters.columns.divisor()} * parameters.rows.divisor();
   const char* name = gather_name(transposed);
   for_each_part(
@@ -521,7 +579,7 @@ void launch_gather_small_channels_last(const T* source, const T* weight, const T
         parameters.slices = FastDivisor(block.slices);
         parameters.turns = block.turns(groups);
         const int64_t grid = ceil_divide(groups, int64_t{block.rows} * parameters.turns) * block.slices;
-        gather_small_channels_last<T, kTaps, kSums>
+        gather_small_channels_last<T, kTaps, kExact>
             <<<grid_of(grid, name), dim3(block.lanes, block.rows),
                static_cast<size_t>(lane_bytes * block.lanes), stream>>>(part_source, weight, bias,
                                                                         part_result, parameters);
@@ -582,43 +640,43 @@ void launch_gather(Kernel kernel, const T* source, const T* weight, const T* bia
   const auto launch = [&](auto launcher) {
     launcher(source, weight, bias, result, geometry, transposed, stream);
   };
-  if (kernel != Kernel::gather_large) {
-    const auto with_sums = [&](auto taps, auto sums) {
-      constexpr int kTaps = taps;
-      constexpr bool kSums = sums;
-      if constexpr (!std::is_same_v<T, double>) {
-        if (kernel == Kernel::gather_columns) {
-          return launch(launch_gather_small<T, kTaps, kResultsOfThread, kSums, false>);
-        }
-        if (kernel == Kernel::gather_columns_channels_last) {
-          return launch(launch_gather_small_channels_last<T, kTaps, kSums>);
-        }
+  const int taps_of_row = static_cast<int>(gathered_taps(geometry.width, transposed));
+  const int taps = static_cast<int>(gathered_taps(geometry, transposed));
+  const auto launch_small = [&](auto most_taps, auto is_exact) {
+    constexpr int kTaps = most_taps;
+    constexpr bool kExact = is_exact;
+    if constexpr (!std::is_same_v<T, double>) {
+      if (kernel == Kernel::gather_columns) {
+        return launch(launch_gather_small<T, kTaps, kResultsOfThread, kExact, false>);
       }
-      if constexpr (kTaps <= 5) {
-        launch(channels_last ? launch_gather_small<T, kTaps, 1, kSums, true>
-                             : launch_gather_small<T, kTaps, 1, kSums, false>);
+      if (kernel == Kernel::gather_columns_channels_last) {
+        return launch(launch_gather_small_channels_last<T, kTaps, kExact>);
       }
-    };
-    const auto with_taps = [&](auto taps) {
-      return transposed && geometry.multiplier > 1 ? with_sums(taps, std::true_type{})
-                                                   : with_sums(taps, std::false_type{});
-    };
-    switch (geometry.height.kernel) {
-      case 3:
-        return with_taps(std::integral_constant<int, 3>{});
-      case 5:
-        return with_taps(std::integral_constant<int, 5>{});
-      default:
-        return with_taps(std::integral_constant<int, 7>{});
     }
+    if constexpr (kTaps <= 5) {
+      launch(channels_last ? launch_gather_small<T, kTaps, 1, kExact, true>
+                           : launch_gather_small<T, kTaps, 1, kExact, false>);
+    }
+  };
+  constexpr std::integral_constant<int, 2> kTwo;
+  constexpr std::integral_constant<int, 3> kThree;
+  constexpr std::integral_constant<int, 5> kFive;
+  constexpr std::integral_constant<int, 7> kSeven;
+  if (kernel != Kernel::gather_large) {
+    if (gathers_whole_square(geometry, transposed)) {
+      if (taps == 3) return launch_small(kThree, std::true_type{});
+      if (taps == 5) return launch_small(kFive, std::true_type{});
+      if (taps == 7) return launch_small(kSeven, std::true_type{});
+    }
+    if (taps <= 2) return launch_small(kTwo, std::false_type{});
+    return taps <= 3 ? launch_small(kThree, std::false_type{}) : launch_small(kFive, std::false_type{});
   }
   // Columns of taps at a time, so that few are missing.
   const auto launch_large = [&](auto count, auto is_channels_last) {
     constexpr int kCount = count;
     constexpr bool kChannelsLast = is_channels_last;
-    const int taps = gather_axis(geometry.width, transposed).taps;
-    if (taps <= 3) return launch(launch_gather_large<T, kCount, 3, kChannelsLast>);
-    const bool fives = ceil_divide(taps, 5) * 5 <= ceil_divide(taps, 4) * 4;
+    if (taps_of_row <= 3) return launch(launch_gather_large<T, kCount, 3, kChannelsLast>);
+    const bool fives = ceil_divide(taps_of_row, 5) * 5 <= ceil_divide(taps_of_row, 4) * 4;
     launch(fives ? launch_gather_large<T, kCount, 5, kChannelsLast>
                  : launch_gather_large<T, kCount, 4, kChannelsLast>);
   };

@@ -1,0 +1,110 @@
+// The three host functions, for any device: what they are given is checked, results are allocated, and
+// images are brought into the layout that kernels take. Device tells how that is done on one kind of device:
+//
+//   Device(tensor)                           makes the tensor's device current, for a scope
+//   Layout layout<T>(geometry, asked)        that kernels are given
+//   Tensor to_layout(tensor, layout)         the tensor itself where it lies so already
+//   Tensor relayout(tensor, layout)          from the other dense layout, in a new tensor
+//   void forward(input, weight, bias, output, geometry, layout)
+//   void input_grad(output_grad, weight, input_grad, geometry, layout)
+//   void weight_grad(output_grad, input, weight_grad, geometry, layout, like)
+#pragma once
+
+#include <torchgraft/dispatch.h>
+#include <torchgraft/layout.h>
+
+#include <optional>
+
+#include "geometry.h"
+
+namespace torchgraft::depthwise {
+
+template <typename T>
+const T* data_of(const Tensor& tensor) {
+  return static_cast<const T*>(tensor.const_data_ptr());
+}
+
+template <typename T>
+T* mutable_data_of(Tensor& tensor) {
+  return static_cast<T*>(tensor.mutable_data_ptr());
+}
+
+template <typename Device>
+Tensor forward_on(Tensor input, Tensor weight, std::optional<Tensor> bias, int64_t stride_height,
+                  int64_t stride_width, int64_t padding_top, int64_t padding_left, int64_t padding_bottom,
+                  int64_t padding_right, int64_t dilation_height, int64_t dilation_width) {
+  const Geometry geometry =
+      forward_geometry(input, weight, bias,
+                       {stride_height, stride_width, padding_top, padding_left, padding_bottom, padding_right,
+                        dilation_height, dilation_width});
+  return dispatch_floating(input.scalar_type(), "depthwise_conv2d", [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    const Device device(input);
+    const Layout asked = layout_of(input);
+    const Layout layout = device.template layout<T>(geometry, asked);
+    Tensor output = empty_images(geometry.batch, geometry.output_channels(), geometry.height.output,
+                                 geometry.width.output, layout, input);
+    if (geometry.batch > 0) {
+      input = device.to_layout(input, layout);
+      weight = to_contiguous(weight);
+      if (bias) bias = to_contiguous(*bias);
+      device.forward(data_of<T>(input), data_of<T>(weight), bias ? data_of<T>(*bias) : nullptr,
+                     mutable_data_of<T>(output), geometry, layout);
+    }
+    return layout == asked ? output : device.relayout(output, asked);
+  });
+}
+
+template <typename Device>
+Tensor input_grad_on(Tensor output_grad, Tensor weight, int64_t channels, int64_t height, int64_t width,
+                     bool channels_last, int64_t stride_height, int64_t stride_width, int64_t padding_top,
+                     int64_t padding_left, int64_t padding_bottom, int64_t padding_right,
+                     int64_t dilation_height, int64_t dilation_width) {
+  const Geometry geometry =
+      input_grad_geometry(output_grad, weight, channels, height, width,
+                          {stride_height, stride_width, padding_top, padding_left, padding_bottom,
+                           padding_right, dilation_height, dilation_width});
+  return dispatch_floating(output_grad.scalar_type(), "depthwise_conv2d_input_grad", [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    const Device device(output_grad);
+    const Layout asked = channels_last ? Layout::channels_last : Layout::contiguous;
+    const Layout layout = device.template layout<T>(geometry, asked);
+    Tensor result = empty_images(geometry.batch, channels, height, width, layout, output_grad);
+    if (geometry.batch > 0) {
+      output_grad = device.to_layout(output_grad, layout);
+      weight = to_contiguous(weight);
+      device.input_grad(data_of<T>(output_grad), data_of<T>(weight), mutable_data_of<T>(result), geometry,
+                        layout);
+    }
+    return layout == asked ? result : device.relayout(result, asked);
+  });
+}
+
+template <typename Device>
+Tensor weight_grad_on(Tensor output_grad, Tensor input, int64_t kernel_height, int64_t kernel_width,
+                      int64_t stride_height, int64_t stride_width, int64_t padding_top, int64_t padding_left,
+                      int64_t padding_bottom, int64_t padding_right, int64_t dilation_height,
+                      int64_t dilation_width) {
+  const Geometry geometry =
+      weight_grad_geometry(output_grad, input, kernel_height, kernel_width,
+                           {stride_height, stride_width, padding_top, padding_left, padding_bottom,
+                            padding_right, dilation_height, dilation_width});
+  return dispatch_floating(input.scalar_type(), "depthwise_conv2d_weight_grad", [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    const Device device(input);
+    const Layout layout = device.template layout<T>(geometry, layout_of(input));
+    Tensor result =
+        empty_images(geometry.output_channels(), 1, kernel_height, kernel_width, Layout::contiguous, input);
+    if (geometry.batch == 0) {
+      torch::stable::zero_(result);
+      return result;
+    }
+    input = device.to_layout(input, layout);
+    output_grad = device.to_layout(output_grad, layout);
+    device.weight_grad(data_of<T>(output_grad), data_of<T>(input), mutable_data_of<T>(result), geometry,
+                       layout, input);
+    return result;
+  });
+}
+
+}  // namespace torchgraft::depthwise
