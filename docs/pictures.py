@@ -47,7 +47,7 @@ def shift_picture() -> str:
     output = shift(input.contiguous(), x_offset, y_offset)
     width = 6 * SIDE
     images = [
-        ("each channel of the input", "the square: where channel 0 samples result (4, 3)", glyph),
+        ("each channel of the input", "channel 0's result at the square lies here", glyph),
         ("channel 0 of the output", f"x offset {x_offset[0]:g}, y offset {y_offset[0]:g}", output[0, 0]),
         ("channel 1 of the output", f"x offset {x_offset[1]:g}, y offset {y_offset[1]:g}", output[0, 1]),
     ]

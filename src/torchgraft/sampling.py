@@ -149,6 +149,7 @@ class Samples:
         modules: the layers made of the operator.
         benchmarks: what its speed is measured on.
         rivals: what else computes the same, by name; each takes the operator's arguments.
+        rival_roundings: how often a rival of that name may round on the way to a result, where most do less.
         moved: the bytes that a call must read and write at least, from its arguments; None: each tensor argument once
             and each result once.
     """
@@ -161,6 +162,7 @@ class Samples:
     modules: Sequence[ModuleSample] = ()
     benchmarks: Sequence[Benchmark] = ()
     rivals: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    rival_roundings: Mapping[str, int] = field(default_factory=dict)
     moved: Callable[..., int] | None = None
 
     @property
