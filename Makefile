@@ -18,7 +18,7 @@ help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
 
 .PHONY: demo
-demo: build $(VENV)/demo.done ## train a network through PyTorch's layers and through ours
+demo: build $(VENV)/demo.done ## train networks through PyTorch's layers and through ours
 	@$(BIN)/graft demo
 
 .PHONY: test

@@ -14,13 +14,12 @@ import time
 
 import torch
 import torch.nn.functional as F
+from char_lltm import draw
 from torch import Tensor
 
 from torchgraft.nn import Shift
 
 FRAMES, JOINTS, CLASSES = 48, 25, 4
-# How many characters the loss curve is high and wide.
-HEIGHT, WIDTH = 8, 60
 
 
 class Block(torch.nn.Module):
@@ -105,18 +104,6 @@ def accuracy(model: ShiftNetwork, count: int, generator: torch.Generator) -> flo
     device = next(model.parameters()).device
     skeletons, classes = (each.to(device) for each in make_skeletons(count, generator))
     return (model.eval()(skeletons).argmax(1) == classes).float().mean().item()
-
-
-def draw(losses: list[float]) -> str:
-    """A loss curve in characters."""
-    width = min(WIDTH, len(losses))
-    pieces = [losses[len(losses) * i // width : len(losses) * (i + 1) // width] for i in range(width)]
-    means = [sum(piece) / len(piece) for piece in pieces]
-    low, high = min(means), max(means)
-    levels = [round((mean - low) / (high - low or 1) * (HEIGHT - 1)) for mean in means]
-    rows = ["".join("*" if level == row else " " for level in levels) for row in reversed(range(HEIGHT))]
-    labels = [f"{high:5.2f}", *[" " * 5] * (HEIGHT - 2), f"{low:5.2f}"]
-    return "\n".join(f"{label} |{row}".rstrip() for label, row in zip(labels, rows, strict=True))
 
 
 def describe(layer: Shift, before: Tensor) -> str:

@@ -103,6 +103,12 @@ def test_measured_tables_are_current():
     assert done.returncode == 0, done.stdout
 
 
+def test_pictures_are_current():
+    command = [sys.executable, str(ROOT / "docs/pictures.py"), "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page):
     for target in re.findall(r"\]\((?!https?://|#)([^)#]+)", FENCED.sub("", page.read_text())):

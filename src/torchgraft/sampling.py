@@ -155,6 +155,7 @@ class Samples:
         yardsticks: what computes something else of the same sizes, by name, where nothing quick computes the same: it
             is timed and shown apart, and cannot be verified. Each takes the operator's arguments, and makes a call
             without arguments and the tensors that its gradients are asked of.
+        rival_roundings: how often a rival of that name may round on the way to a result, where most do less.
         moved: the bytes that a call must read and write at least, from its arguments; None: each tensor argument once
             and each result once.
     """
@@ -169,6 +170,7 @@ class Samples:
     benchmarks: Sequence[Benchmark] = ()
     rivals: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     yardsticks: Mapping[str, Callable[..., tuple[Callable[[], Any], Sequence[Tensor]]]] = field(default_factory=dict)
+    rival_roundings: Mapping[str, int] = field(default_factory=dict)
     moved: Callable[..., int] | None = None
 
     @property

@@ -92,7 +92,7 @@ def measure(candidate: Candidate, stopwatch: Stopwatch, roofs: Roofs) -> Row:
             name: problem
             for name in timings
             if name not in yardsticks
-            and (problem := _why_it_is_wrong(contenders[name], verify, 1 if name in _OURS else 3))
+            and (problem := _why_it_is_wrong(contenders[name], verify, _roundings(candidate, name)))
         }
         fell_back = [
             each.reason
@@ -208,9 +208,13 @@ def _verifier(candidate: Candidate, arguments: tuple[Any, ...]) -> Callable[[Any
     return lambda found, roundings: expect_close(found, expected, **options, roundings=roundings)
 
 
+def _roundings(candidate: Candidate, name: str) -> int:
+    # A rival may round what is between two steps of its own: a sum, and that sum with a bias.
+    return 1 if name in _OURS else candidate.samples.rival_roundings.get(name, 3)
+
+
 def _why_it_is_wrong(call: Callable[[], Any], verify: Callable[[Any, int], None], roundings: int) -> str:
     try:
-        # A rival may round what is between two steps of its own: a sum, and that sum with a bias.
         verify(call(), roundings)
     except Mismatch as mismatch:
         return str(mismatch)

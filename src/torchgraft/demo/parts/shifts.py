@@ -33,7 +33,7 @@ class Block(nn.Module):
         expansion: how many times wider the inside is.
     """
 
-    def __init__(self, channels: int, shift: type[Shift] | type[nn.Identity], expansion: int = 3) -> None:
+    def __init__(self, channels: int, shift: type[Shift] | type[nn.Identity], expansion: int = 2) -> None:
         super().__init__()
         self.norm = nn.GroupNorm(1, channels)
         self.expand = nn.Conv2d(channels, expansion * channels, 1)
@@ -51,7 +51,7 @@ class Block(nn.Module):
 
 
 class ShiftNetwork(nn.Sequential):
-    """Blocks on squares of 2 x 2 pixels, and a linear head. Every convolution in it is 1x1.
+    """Blocks on squares of 4 x 4 pixels, and a linear head. Every convolution in it is 1x1.
 
     Args:
         in_channels: channels of the images.
@@ -68,13 +68,14 @@ class ShiftNetwork(nn.Sequential):
         in_channels: int,
         classes: int,
         shift: type[Shift] | type[nn.Identity],
-        width: int = 32,
-        depth: int = 4,
+        width: int = 64,
+        depth: int = 3,
     ) -> None:
         super().__init__(
-            nn.PixelUnshuffle(2),
-            nn.Conv2d(4 * in_channels, width, 1),
+            nn.PixelUnshuffle(4),
+            nn.Conv2d(16 * in_channels, width, 1),
             *(Block(width, shift) for _ in range(depth)),
+            nn.GroupNorm(1, width),
             nn.AdaptiveAvgPool2d(1),
             nn.Flatten(),
             nn.Linear(width, classes),
@@ -94,11 +95,12 @@ SHIFTS = Experiment(
     rival=Network("grid_sample", lambda: ShiftNetwork(1, 10, SampledShift)),
     ours=Network("torchgraft", lambda: ShiftNetwork(1, 10, Shift)),
     load=digits,
-    epochs=10,
+    epochs=8,
     batch_size=32,
-    learning_rate=4e-3,
-    least_accuracy=0.93,
-    tolerance=None,
+    learning_rate=1e-2,
+    least_accuracy=0.95,
+    # grid_sample rounds positions and not fractions: differences of 1e-5 by the end. A wrong gradient gives 0.1.
+    tolerance=1e-2,
     timing_seconds=8.0,
     layouts=BOTH_LAYOUTS,
     without=lambda: ShiftNetwork(1, 10, nn.Identity),
