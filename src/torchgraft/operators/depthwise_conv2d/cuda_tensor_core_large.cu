@@ -82,6 +82,10 @@ __device__ __noinline__ float sum_of_window(const HalfBits* plane, const HalfBit
   return sum;
 }
 
+// Octets come four at a time, and columns in groups: so much is read behind the end of a row of the tile, and
+// of the last row too. What comes of it belongs to columns that are not there.
+constexpr int kElementsBehind = 9 * kOctetSize;
+
 template <typename T, int kOctets, int kColumnBlocks>
 __global__ void __launch_bounds__(kLargeWarps * 32, 2)
     large_kernel_tensor_core(const HalfBits* __restrict__ source, const HalfBits* __restrict__ weight,
@@ -89,6 +93,8 @@ __global__ void __launch_bounds__(kLargeWarps * 32, 2)
                              LargeProduct product) {
   using Math = HalfMath<T>;
   constexpr int kLoads = (kColumnBlocks + kOctets - 1 + 3) / 4;  // of four octets each
+  static_assert((4 * kLoads - kOctets) * kOctetSize <= kElementsBehind,
+                "the last row is read beyond its end");
   HalfBits* bands = shared_memory<HalfBits>();
   const int band_rows = product.kernel_height;
   HalfBits* zeros = bands + 2 * band_rows * product.band_pitch;
@@ -115,7 +121,7 @@ __global__ void __launch_bounds__(kLargeWarps * 32, 2)
     const bool inside = column >= 0 && column < product.kernel_width;
     bands[i] = inside ? channel_taps[product.flipped ? taps - 1 - tap : tap] : HalfBits(0);
   }
-  const int cleared = product.pitch + product.images_of_round * product.image_pitch + 4 * kOctetSize;
+  const int cleared = product.pitch + product.images_of_round * product.image_pitch + kElementsBehind;
   for (int i = static_cast<int>(threadIdx.x); i < cleared; i += blockDim.x) zeros[i] = 0;
 
   const int warp = static_cast<int>(threadIdx.x) / 32;
@@ -298,7 +304,7 @@ LargeProductPlan plan_of(const Geometry& geometry, bool transposed) {
   product.band_pitch = (plan.octets + 2) * kOctetSize;
   const auto bytes = [&](int64_t images) {
     const int64_t elements = int64_t{2} * product.kernel_height * product.band_pitch + product.pitch +
-                             images * product.image_pitch + 4 * kOctetSize;
+                             images * product.image_pitch + kElementsBehind;
     return elements * static_cast<int64_t>(sizeof(HalfBits));
   };
   // As many images as give every warp a group of units, if two blocks of them fit a multiprocessor.
