@@ -3,16 +3,20 @@
 import os
 import shutil
 import subprocess
+import sys
 
 import pytest
 import torch
 
 from emulation import emulate
 
-pytestmark = pytest.mark.skipif(
-    shutil.which(os.environ.get("CXX", "c++").split()[0]) is None,
-    reason="there is no C++ compiler to build kernels with",
-)
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="the emulator of CUDA is written for Linux"),
+    pytest.mark.skipif(
+        shutil.which(os.environ.get("CXX", "c++").split()[0]) is None,
+        reason="there is no C++ compiler to build kernels with: install g++",
+    ),
+]
 NUMBERS = torch.arange(128.0)
 
 

@@ -14,9 +14,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <numeric>
 #include <random>
-#include <set>
 #include <sstream>
 #include <stdexcept>
 #include <vector>

@@ -203,6 +203,10 @@ inline int64_t large_product_pitch(const Geometry& geometry, bool transposed) {
   return ((columns + kOctetSize - 1) / kOctetSize | 1) * kOctetSize;
 }
 
+// Octets come four at a time, and columns in groups: so much is read behind the end of a row of the tile, and
+// of the last row too. What comes of it belongs to columns that are not there.
+constexpr int kLargeElementsBehind = 9 * kOctetSize;
+
 // Shared memory for two copies of the bands and so many images.
 inline int64_t large_product_bytes(const Geometry& geometry, bool transposed, int64_t images) {
   constexpr int64_t kHalfBytes = 2;
@@ -210,7 +214,7 @@ inline int64_t large_product_bytes(const Geometry& geometry, bool transposed, in
   const int64_t band_pitch = (large_product_octets(geometry.width.kernel) + 2) * kOctetSize;
   const int64_t pitch = large_product_pitch(geometry, transposed);
   const int64_t rows = images * (transposed ? height.output : height.input);
-  return kHalfBytes * (2 * height.kernel * band_pitch + (1 + rows) * pitch + 4 * kOctetSize);
+  return kHalfBytes * (2 * height.kernel * band_pitch + (1 + rows) * pitch + kLargeElementsBehind);
 }
 
 inline bool takes_large_tensor_core(const Pass& pass) {

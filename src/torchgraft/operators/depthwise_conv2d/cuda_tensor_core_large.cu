@@ -88,6 +88,8 @@ __global__ void __launch_bounds__(kLargeWarps * 32, 2)
                              LargeProduct product) {
   using Math = HalfMath<T>;
   constexpr int kLoads = (kColumnBlocks + kOctets - 1 + 3) / 4;  // of four octets each
+  static_assert((4 * kLoads - kOctets) * kOctetSize <= kLargeElementsBehind,
+                "the last row is read beyond its end");
   HalfBits* bands = shared_memory<HalfBits>();
   const int band_rows = product.kernel_height;
   HalfBits* zeros = bands + 2 * band_rows * product.band_pitch;
@@ -114,7 +116,7 @@ __global__ void __launch_bounds__(kLargeWarps * 32, 2)
     const bool inside = column >= 0 && column < product.kernel_width;
     bands[i] = inside ? channel_taps[product.flipped ? taps - 1 - tap : tap] : HalfBits(0);
   }
-  const int cleared = product.pitch + product.images_of_round * product.image_pitch + 4 * kOctetSize;
+  const int cleared = product.pitch + product.images_of_round * product.image_pitch + kLargeElementsBehind;
   for (int i = static_cast<int>(threadIdx.x); i < cleared; i += blockDim.x) zeros[i] = 0;
 
   const int warp = static_cast<int>(threadIdx.x) / 32;
