@@ -1,0 +1,81 @@
+// The passes on CUDA and who serves them. T is one of double, float, Half, BFloat16; images are dense,
+// offsets contiguous.
+//
+// The gradient of the input gathers, as the forward pass does: four of the output's gradients are blended
+// where that blends four of the inputs. So every pass resamples a `source`; `Transposed` names the direction.
+// The gradients of the offsets come from the same four,
+//
+//     S[i][j] = sum over pixels of input[pixel] * (the output's gradient whose tap (i, j) lies at the pixel)
+//     x_grad = sum over i of row_weights[i] * (S[i][1] - S[i][0]),  y_grad likewise along rows,
+//
+// so that an input is read once and where it lies. What that sum is not is exact about NaN and infinity: the
+// second pass (cuda_direct.cu) sees that a sum is not finite and computes the channel by the definition.
+#pragma once
+
+#include <cuda_runtime.h>
+#include <torchgraft/dispatch.h>
+#include <torchgraft/layout.h>
+
+#include "geometry.h"
+
+namespace torchgraft::shift::cuda {
+
+enum class Pass { forward, input_grad, offset_grad, grads };
+
+constexpr bool is_transposed(Pass pass) { return pass != Pass::forward; }
+constexpr bool has_images(Pass pass) { return pass != Pass::offset_grad; }
+constexpr bool has_sums(Pass pass) { return pass == Pass::offset_grad || pass == Pass::grads; }
+
+template <typename T>
+struct Arguments {
+  const T* source;  // the input, or the output's gradient
+  const T* input;   // where offsets get gradients
+  const T* x_offset;
+  const T* y_offset;
+  T* result;  // the output, or the input's gradient; or null
+  Geometry geometry;
+  Layout layout;
+
+  int64_t source_rows(bool transposed) const { return transposed ? geometry.steps : geometry.height; }
+  int64_t result_rows(bool transposed) const { return transposed ? geometry.height : geometry.steps; }
+};
+
+// How a kernel cuts its work; opaque but for the number of partial sums of a channel, along x and along y.
+// `partial` lies [along x, along y][channel][part].
+struct Plan {
+  enum class Kernel { planes, channels_last, direct } kernel = Kernel::direct;
+  int64_t parts = 1;
+  int blocks = 0;
+  int threads = 0;
+  int tile_rows = 0;   // planes: rows of results of a tile; channels_last: rows of a step
+  int stage_rows = 0;  // planes: rows of sources of a tile; channels_last: rows of the ring
+  int step = 0;        // planes: words that a block takes at once
+  int lanes = 0;       // channels_last: along channels
+  int64_t shared_bytes = 0;
+};
+
+// Whether the kernel serves the pass, and then how. Nothing in it is empty.
+template <typename T>
+bool plan_planes(const Arguments<T>& arguments, Pass pass, Plan& plan);
+template <typename T>
+bool plan_channels_last(const Arguments<T>& arguments, Pass pass, Plan& plan);
+// Serves all.
+template <typename T>
+Plan plan_direct(const Arguments<T>& arguments);
+
+template <typename T>
+void launch_planes(const Arguments<T>& arguments, Pass pass, const Plan& plan, accumulate_t<T>* partial,
+                   cudaStream_t stream);
+template <typename T>
+void launch_channels_last(const Arguments<T>& arguments, Pass pass, const Plan& plan,
+                          accumulate_t<T>* partial, cudaStream_t stream);
+template <typename T>
+void launch_direct(const Arguments<T>& arguments, Pass pass, const Plan& plan, accumulate_t<T>* partial,
+                   cudaStream_t stream);
+
+// The second pass over `parts` partial sums of each channel.
+template <typename T>
+void launch_add_parts(const Arguments<T>& arguments, const accumulate_t<T>* partial, int64_t parts, T* x_grad,
+                      T* y_grad, cudaStream_t stream);
+
+}  // namespace torchgraft::shift::cuda
