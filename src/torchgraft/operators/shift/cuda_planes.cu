@@ -26,10 +26,14 @@ namespace torchgraft::shift::cuda {
 namespace {
 
 constexpr int kMostThreads = 256;
-constexpr int kBlocks = 4;                 // resident, of so many threads, by registers
 constexpr int64_t kStageBytes = 16 << 10;  // of sources; a block has two stages
 constexpr int kSectorBytes = 32;
-constexpr int kBatch = 4;  // words of input under way
+constexpr int kBatch = 4;   // words of input under way
+constexpr int kAhead = 16;  // tiles that are worked out at once
+
+// Blocks of so many threads that are resident at once, by registers.
+template <typename T>
+inline constexpr int kBlocks = sizeof(T) == 8 ? 3 : 4;
 
 // Elements of a thread's word.
 template <typename T>
@@ -44,107 +48,152 @@ struct PlanesParameters {
   int margin;  // elements in front of a stage: words reach there that are thrown away
   int stage_elements;
   int64_t source_elements;
+  int64_t parts;      // sums of a channel
   bool paired_input;  // words of the input begin where words of the result do
 };
 
-struct Tile {
-  int plane, channel, part;
-  int first_row, rows;  // of results
-
-  __device__ Tile(int index, const PlanesParameters& parameters) {
-    plane = parameters.tiles.divide(index);
-    part = index - plane * parameters.tiles.divisor();
-    channel = plane - parameters.channels.divide(plane) * parameters.channels.divisor();
-    first_row = part * parameters.tile_rows;
-    rows = min(parameters.tile_rows, parameters.result_rows - first_row);
-  }
+// All that is to be known of a tile. Threads of a block work these out side by side, kAhead tiles each, for
+// all to read.
+template <typename T>
+struct alignas(16) Tile {
+  using A = accumulate_t<T>;
+  A left, right, upper, lower;  // weights
+  int64_t first_source;         // element of the source: where the first piece begins
+  int64_t first_result;         // element of the result
+  int64_t part;                 // of the partial sums along x
+  int stage_place, pieces;      // where the first piece goes, and how many there are
+  int place, end;              // of the tile's rows of sources in the stage; they may reach outside the plane
+  int existing, existing_end;  // of those that exist; the pieces may bring elements of others
+  int results, head;           // elements; those since the last border of a sector
+  int column;                  // of the left source of column 0
+  int phase;  // in the strided transpose: rows of results since the one whose lower source is the first
+  int plane;
+  int first_share, end_share;  // rows of the output's gradient: the tile's share of those outside the image
+  int first_row, end_row, first_column, end_column;  // what is not outside
 };
 
-// The rows of sources of a tile, and where they lie in a stage: as in memory modulo sixteen bytes.
-template <typename T>
-struct SourceRows {
-  int begin, rows;  // may reach outside the plane
-  int place;        // of the first, in the stage
-  int end;          // behind the last
-  int existing;     // place of the first that exists
-  int count;        // elements that exist
-  int lead;         // elements of others in front of them in their piece
-  int pieces;
-  int64_t offset;  // of what exists, in the tensor
+template <typename T, Pass kPass, bool kStrided>
+__device__ Tile<T> make_tile(int index, const T* source, const T* words, const T* x_offset, const T* y_offset,
+                             const PlanesParameters& parameters) {
+  constexpr bool kTransposed = is_transposed(kPass);
+  constexpr int kPiece = kVectorElements<T>;
+  const int width = parameters.width.divisor();
+  Tile<T> tile;
+  tile.plane = parameters.tiles.divide(index);
+  const int part_of_plane = index - tile.plane * parameters.tiles.divisor();
+  const int image = parameters.channels.divide(tile.plane);
+  const int channel = tile.plane - image * parameters.channels.divisor();
+  const Taps<T, kTransposed, kStrided> taps(x_offset[channel], y_offset[channel], width, parameters.height);
+  tile.left = taps.left;
+  tile.right = taps.right;
+  tile.upper = taps.upper;
+  tile.lower = taps.lower;
+  tile.column = taps.column;
+  tile.part =
+      channel * parameters.parts + static_cast<int64_t>(image) * parameters.tiles.divisor() + part_of_plane;
 
-  template <typename Taps, bool kTransposed, bool kStrided>
-  __device__ static SourceRows make(const T* source, const Tile& tile, const Taps& taps,
-                                    const PlanesParameters& parameters,
-                                    std::integral_constant<bool, kTransposed>,
-                                    std::integral_constant<bool, kStrided>) {
-    SourceRows found;
-    if constexpr (kTransposed && kStrided) {
-      found.begin = divide_down(tile.first_row - taps.row, parameters.stride);
-      found.rows =
-          divide_down(tile.first_row + tile.rows - 1 - taps.row, parameters.stride) - found.begin + 1;
-    } else {
-      const int stride = kStrided ? parameters.stride.divisor() : 1;
-      found.begin = tile.first_row * stride + taps.row;
-      found.rows = (tile.rows - 1) * stride + 2;
-    }
-    constexpr int kPiece = kVectorElements<T>;
-    const int width = parameters.width.divisor();
-    const int first = min(max(found.begin, 0), parameters.source_rows);
-    const int last = min(max(found.begin + found.rows, 0), parameters.source_rows);
-    found.count = (last - first) * width;
-    found.offset = (static_cast<int64_t>(tile.plane) * parameters.source_rows + first) * width;
-    found.lead = static_cast<int>(reinterpret_cast<uintptr_t>(source + found.offset) % 16 / sizeof(T));
-    const int before = (first - found.begin) * width;
-    found.place = parameters.margin + ((found.lead - before) & (kPiece - 1));
-    found.end = found.place + found.rows * width;
-    found.existing = found.place + before;
-    found.pieces = found.count > 0 ? (found.lead + found.count + kPiece - 1) / kPiece : 0;
-    return found;
+  const int first_row = part_of_plane * parameters.tile_rows;
+  const int rows = min(parameters.tile_rows, parameters.result_rows - first_row);
+  tile.first_result = (static_cast<int64_t>(tile.plane) * parameters.result_rows + first_row) * width;
+  tile.results = rows * width;
+  tile.head =
+      static_cast<int>(reinterpret_cast<uintptr_t>(words + tile.first_result) % kSectorBytes / sizeof(T));
+
+  int begin = 0;
+  int source_rows = 0;
+  tile.phase = 0;
+  if constexpr (kTransposed && kStrided) {
+    begin = divide_down(first_row - taps.row, parameters.stride);
+    source_rows = divide_down(first_row + rows - 1 - taps.row, parameters.stride) - begin + 1;
+    tile.phase = first_row - taps.row - begin * parameters.stride.divisor();
+  } else {
+    const int stride = kStrided ? parameters.stride.divisor() : 1;
+    begin = first_row * stride + taps.row;
+    source_rows = (rows - 1) * stride + 2;
   }
+  const int first = min(max(begin, 0), parameters.source_rows);
+  const int last = min(max(begin + source_rows, 0), parameters.source_rows);
+  const int count = (last - first) * width;
+  const int64_t offset = (static_cast<int64_t>(tile.plane) * parameters.source_rows + first) * width;
+  // In the stage as in memory, modulo sixteen bytes.
+  const int lead = static_cast<int>(reinterpret_cast<uintptr_t>(source + offset) % 16 / sizeof(T));
+  const int before = count > 0 ? (first - begin) * width : source_rows * width;
+  tile.place = parameters.margin + ((lead - before) & (kPiece - 1));
+  tile.end = tile.place + source_rows * width;
+  tile.existing = tile.place + before;
+  tile.existing_end = tile.existing + count;
+  tile.pieces = count > 0 ? (lead + count + kPiece - 1) / kPiece : 0;
+  tile.stage_place = count > 0 ? tile.existing - lead : tile.end;
+  tile.first_source = offset - lead;
 
-  // Begins the copies. A piece at either end may bring elements of other rows.
-  __device__ void copy(const T* source, T* stage, const PlanesParameters& parameters) const {
-    constexpr int kPiece = kVectorElements<T>;
-    const int64_t first = offset - lead;
-    const T* const from = source + first;
-    const int begin_pieces = existing - lead;
-    for (int piece = threadIdx.x; piece < pieces; piece += blockDim.x) {
-      const int i = piece * kPiece;
-      T* const to = stage + begin_pieces + i;
-      if (first + i >= 0 && first + i + kPiece <= parameters.source_elements) {
-        copy_ahead<16>(to, from + i);
-      } else {
-        for (int k = 0; k < kPiece; ++k) {
-          const int64_t element = first + i + k;
-          to[k] = element >= 0 && element < parameters.source_elements ? source[element] : T(0);
-        }
+  if constexpr (has_sums(kPass)) {
+    const Outside outside(taps, parameters.height, width, parameters.steps, parameters.stride);
+    const int64_t tiles = parameters.tiles.divisor();
+    tile.first_share = static_cast<int>(parameters.steps * int64_t{part_of_plane} / tiles);
+    tile.end_share = static_cast<int>(parameters.steps * (int64_t{part_of_plane} + 1) / tiles);
+    tile.first_row = min(max(outside.first_row, tile.first_share), tile.end_share);
+    tile.end_row = max(min(outside.end_row, tile.end_share), tile.first_row);
+    tile.first_column = outside.first_column;
+    tile.end_column = outside.end_column;
+  }
+  return tile;
+}
+
+// Begins the copies of a tile's sources, and makes zeros of the rows that do not exist.
+template <typename T>
+__device__ void copy_sources(const T* source, const Tile<T>& tile, T* stage,
+                             const PlanesParameters& parameters) {
+  constexpr int kPiece = kVectorElements<T>;
+  const int threads = static_cast<int>(blockDim.x);
+  const int thread = static_cast<int>(threadIdx.x);
+  T* const to = stage + tile.stage_place;
+  const int elements = tile.pieces * kPiece;
+  if (tile.first_source >= 0 && tile.first_source + elements <= parameters.source_elements) {
+    const T* const from = source + tile.first_source;
+#pragma unroll 2
+    for (int i = thread * kPiece; i < elements; i += threads * kPiece) copy_ahead<16>(to + i, from + i);
+  } else {
+    // The first or the last piece of a tensor that does not begin and end where pieces do.
+#pragma unroll 1
+    for (int i = thread * kPiece; i < elements; i += threads * kPiece) {
+#pragma unroll 1
+      for (int k = i; k < i + kPiece; ++k) {
+        const int64_t element = tile.first_source + k;
+        to[k] = element >= 0 && element < parameters.source_elements ? source[element] : T(0);
       }
     }
-    const int before = pieces > 0 ? begin_pieces : end;
-    for (int i = place + threadIdx.x; i < before; i += blockDim.x) stage[i] = T(0);
-    for (int i = before + pieces * kPiece + threadIdx.x; i < end; i += blockDim.x) stage[i] = T(0);
   }
+#pragma unroll 1
+  for (int i = tile.place + thread; i < tile.stage_place; i += threads) stage[i] = T(0);
+#pragma unroll 1
+  for (int i = tile.stage_place + elements + thread; i < tile.end; i += threads) stage[i] = T(0);
+}
 
-  // Makes zeros of what copies brought of other rows, each thread in its own copies.
-  __device__ void clear(T* stage) const {
-    if (pieces == 0) return;
-    const int begin_pieces = existing - lead;
-    const int end_pieces = begin_pieces + pieces * kVectorElements<T>;
-    if (threadIdx.x == 0) {
-      for (int i = max(begin_pieces, place); i < existing; ++i) stage[i] = T(0);
-    }
-    if (threadIdx.x == static_cast<unsigned>(pieces - 1) % blockDim.x) {
-      for (int i = existing + count; i < min(end_pieces, end); ++i) stage[i] = T(0);
-    }
-  }
-};
-
-// What lies around one word of results.
+// Makes zeros of what copies brought of rows that do not belong to the plane: each thread in its own copies.
 template <typename T>
-struct Around {
-  using A = accumulate_t<T>;
-  A upper_left[kWord<T>], upper_right[kWord<T>], lower_left[kWord<T>], lower_right[kWord<T>];
-};
+__device__ void clear_others(const Tile<T>& tile, T* stage) {
+  if (threadIdx.x == 0) {
+#pragma unroll 1
+    for (int i = max(tile.stage_place, tile.place); i < tile.existing; ++i) stage[i] = T(0);
+  }
+  if (tile.existing_end < tile.end && tile.pieces > 0 &&
+      threadIdx.x == static_cast<unsigned>(tile.pieces - 1) % blockDim.x) {
+    const int end = min(tile.stage_place + tile.pieces * kVectorElements<T>, tile.end);
+#pragma unroll 1
+    for (int i = tile.existing_end; i < end; ++i) stage[i] = T(0);
+  }
+}
+
+// The sources of one word of results: upper left, upper right, lower left, lower right; or, where all come
+// from one row, left and right.
+template <typename T, int kTaps>
+using Sources = accumulate_t<T>[kTaps][kWord<T>];
+
+// A value that is read or not, without a branch and for all bits of it. A product with zero would not do.
+__device__ inline float take(float value, bool is_taken) {
+  return __uint_as_float(__float_as_uint(value) & (is_taken ? 0xffffffffU : 0U));
+}
+__device__ inline double take(double value, bool is_taken) { return is_taken ? value : 0.0; }
 
 // Where the elements of a thread's word lie: row of the tile, column.
 template <typename T>
@@ -165,87 +214,97 @@ struct WordPlace {
 };
 
 // A thread's sources, element by element. kReadAll: also what weighs nothing.
-template <typename T, bool kTransposed, bool kStrided, bool kReadAll>
+template <typename T, bool kStrided, bool kReadAll>
 class ElementSources {
  public:
   using A = accumulate_t<T>;
+  static constexpr int kTaps = 4;
 
-  template <typename Taps>
-  __device__ ElementSources(const T* stage, const SourceRows<T>& rows, const Tile& tile,
-                            const WordPlace<T>& word, const Taps& taps, const PlanesParameters& parameters)
-      : stage_(stage), width_(parameters.width.divisor()) {
-    reads_upper_ = kReadAll || taps.upper != 0;
-    reads_lower_ = kReadAll || taps.lower != 0;
-    const int rows_of_step = parameters.step * kWord<T> / width_;
-    const int stride = parameters.stride.divisor();
-    stride_ = stride;
+  __device__ ElementSources(const T* stage, const Tile<T>& tile, int, const WordPlace<T>& word,
+                            const PlanesParameters& parameters)
+      : width_(parameters.width.divisor()) {
+    const int stride = kStrided ? parameters.stride.divisor() : 1;
+    step_ = parameters.step * kWord<T> * stride;
+    const bool reads_upper = kReadAll || tile.upper != 0;
+    const bool reads_lower = kReadAll || tile.lower != 0;
 #pragma unroll
     for (int e = 0; e < kWord<T>; ++e) {
-      const int left = word.column[e] + taps.column;
-      reads_left_[e] = (kReadAll || taps.left != 0) && is_inside(left, width_);
-      reads_right_[e] = (kReadAll || taps.right != 0) && is_inside(left + 1, width_);
-      if constexpr (kFromOneRow) {
-        const int distance = tile.first_row + word.row[e] - taps.row;
-        const int source_row = divide_down(distance, parameters.stride);
-        phase_[e] = distance - source_row * stride;
-        index_[e] = rows.place + (source_row - rows.begin) * width_ + left;
-      } else {
-        index_[e] = rows.place + word.row[e] * (kStrided ? stride : 1) * width_ + left;
-      }
-    }
-    if constexpr (kFromOneRow) {
-      const int source_rows = parameters.stride.divide(rows_of_step);
-      phase_step_ = rows_of_step - source_rows * stride;
-      step_ = source_rows * width_;
-    } else {
-      step_ = rows_of_step * (kStrided ? stride : 1) * width_;
+      const int left = word.column[e] + tile.column;
+      const bool reads_left = (kReadAll || tile.left != 0) && is_inside(left, width_);
+      const bool reads_right = (kReadAll || tile.right != 0) && is_inside(left + 1, width_);
+      reads_[0][e] = reads_upper && reads_left;
+      reads_[1][e] = reads_upper && reads_right;
+      reads_[2][e] = reads_lower && reads_left;
+      reads_[3][e] = reads_lower && reads_right;
+      upper_[e] = stage + (tile.place + word.row[e] * stride * width_ + left);
     }
   }
 
-  __device__ void load(const bool (&inside)[kWord<T>], Around<T>& around) const {
-#pragma unroll
-    for (int e = 0; e < kWord<T>; ++e) {
-      const auto read = [&](bool reads, int index) {
-        return inside[e] && reads ? static_cast<A>(stage_[index]) : A(0);
-      };
-      if constexpr (kFromOneRow) {
-        const bool upper = phase_[e] == 1 && reads_upper_;
-        const bool lower = phase_[e] == 0 && reads_lower_;
-        const A left = read(reads_left_[e] && (upper || lower), index_[e]);
-        const A right = read(reads_right_[e] && (upper || lower), index_[e] + 1);
-        around.upper_left[e] = upper ? left : A(0);
-        around.upper_right[e] = upper ? right : A(0);
-        around.lower_left[e] = lower ? left : A(0);
-        around.lower_right[e] = lower ? right : A(0);
-      } else {
-        around.upper_left[e] = read(reads_left_[e] && reads_upper_, index_[e]);
-        around.upper_right[e] = read(reads_right_[e] && reads_upper_, index_[e] + 1);
-        around.lower_left[e] = read(reads_left_[e] && reads_lower_, index_[e] + width_);
-        around.lower_right[e] = read(reads_right_[e] && reads_lower_, index_[e] + width_ + 1);
-      }
-    }
+  __device__ void load(int e, Sources<T, kTaps>& sources) const {
+    const T* const lower = upper_[e] + width_;
+    sources[0][e] = take(static_cast<A>(upper_[e][0]), reads_[0][e]);
+    sources[1][e] = take(static_cast<A>(upper_[e][1]), reads_[1][e]);
+    sources[2][e] = take(static_cast<A>(lower[0]), reads_[2][e]);
+    sources[3][e] = take(static_cast<A>(lower[1]), reads_[3][e]);
   }
 
   __device__ void advance() {
 #pragma unroll
-    for (int e = 0; e < kWord<T>; ++e) {
-      index_[e] += step_;
-      if constexpr (kFromOneRow) {
-        phase_[e] += phase_step_;
-        if (phase_[e] >= stride_) {
-          phase_[e] -= stride_;
-          index_[e] += width_;
-        }
-      }
-    }
+    for (int e = 0; e < kWord<T>; ++e) upper_[e] += step_;
   }
 
  private:
-  static constexpr bool kFromOneRow = kTransposed && kStrided;
-  const T* stage_;
-  int width_, stride_, step_, phase_step_ = 0;
-  int index_[kWord<T>], phase_[kWord<T>];
-  bool reads_left_[kWord<T>], reads_right_[kWord<T>], reads_upper_, reads_lower_;
+  int width_, step_;
+  const T* upper_[kWord<T>];
+  bool reads_[kTaps][kWord<T>];
+};
+
+// The same in the transpose with a stride: a result has sources in one row or none. A step is so many rows
+// that it stays the upper or the lower one.
+template <typename T, bool kReadAll>
+class RowSources {
+ public:
+  using A = accumulate_t<T>;
+  static constexpr int kTaps = 2;
+
+  __device__ RowSources(const T* stage, const Tile<T>& tile, int, const WordPlace<T>& word,
+                        const PlanesParameters& parameters) {
+    const int width = parameters.width.divisor();
+    const int stride = parameters.stride.divisor();
+    step_ = parameters.stride.divide(parameters.step * kWord<T>);
+#pragma unroll
+    for (int e = 0; e < kWord<T>; ++e) {
+      const int left = word.column[e] + tile.column;
+      const int distance = tile.phase + word.row[e];
+      const int source_row = divide_down(distance, parameters.stride);
+      phase[e] = distance - source_row * stride;
+      const bool reads = phase[e] < 2 && (kReadAll || row_weight(tile, e) != 0);
+      reads_[0][e] = reads && (kReadAll || tile.left != 0) && is_inside(left, width);
+      reads_[1][e] = reads && (kReadAll || tile.right != 0) && is_inside(left + 1, width);
+      left_[e] = stage + (tile.place + source_row * width + left);
+    }
+  }
+
+  __device__ void load(int e, Sources<T, kTaps>& sources) const {
+    sources[0][e] = take(static_cast<A>(left_[e][0]), reads_[0][e]);
+    sources[1][e] = take(static_cast<A>(left_[e][1]), reads_[1][e]);
+  }
+
+  __device__ void advance() {
+#pragma unroll
+    for (int e = 0; e < kWord<T>; ++e) left_[e] += step_;
+  }
+
+  __device__ A row_weight(const Tile<T>& tile, int e) const {
+    return phase[e] == 1 ? tile.upper : tile.lower;
+  }
+
+  int phase[kWord<T>];  // 1: from the upper row; 0: from the lower one; else from none
+
+ private:
+  int step_;
+  const T* left_[kWord<T>];
+  bool reads_[kTaps][kWord<T>];
 };
 
 // Two halves side by side, in float.
@@ -266,11 +325,12 @@ __device__ void widen(uint32_t pair, float (&values)[2]) {
 template <typename T, bool kReadAll>
 class PairSources {
  public:
-  template <typename Taps>
-  __device__ PairSources(const T* stage, const SourceRows<T>& rows, int first, const WordPlace<T>& word,
-                         const Taps& taps, const PlanesParameters& parameters) {
+  static constexpr int kTaps = 4;
+
+  __device__ PairSources(const T* stage, const Tile<T>& tile, int first, const WordPlace<T>& word,
+                         const PlanesParameters& parameters) {
     const int width = parameters.width.divisor();
-    const int index = rows.place + first + taps.column;
+    const int index = tile.place + first + tile.column;
     const uint32_t* const words = reinterpret_cast<const uint32_t*>(stage);
     upper_ = words + index / 2;
     lower_ = words + (index + width) / 2;
@@ -281,28 +341,22 @@ class PairSources {
     uint32_t right = 0;
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
-      const int column = word.column[e] + taps.column;
+      const int column = word.column[e] + tile.column;
       const uint32_t bits = 0xffffU << (16 * e);
-      if ((kReadAll || taps.left != 0) && is_inside(column, width)) left |= bits;
-      if ((kReadAll || taps.right != 0) && is_inside(column + 1, width)) right |= bits;
+      if ((kReadAll || tile.left != 0) && is_inside(column, width)) left |= bits;
+      if ((kReadAll || tile.right != 0) && is_inside(column + 1, width)) right |= bits;
     }
-    const bool reads_upper = kReadAll || taps.upper != 0;
-    const bool reads_lower = kReadAll || taps.lower != 0;
+    const bool reads_upper = kReadAll || tile.upper != 0;
+    const bool reads_lower = kReadAll || tile.lower != 0;
     upper_left_ = reads_upper ? left : 0;
     upper_right_ = reads_upper ? right : 0;
     lower_left_ = reads_lower ? left : 0;
     lower_right_ = reads_lower ? right : 0;
   }
 
-  __device__ void load(const bool (&inside)[2], Around<T>& around) const {
-    load_row(upper_, upper_shift_, upper_left_, upper_right_, around.upper_left, around.upper_right);
-    load_row(lower_, lower_shift_, lower_left_, lower_right_, around.lower_left, around.lower_right);
-#pragma unroll
-    for (int e = 0; e < 2; ++e) {
-      if (inside[e]) continue;
-      around.upper_left[e] = around.upper_right[e] = 0;
-      around.lower_left[e] = around.lower_right[e] = 0;
-    }
+  __device__ void load(Sources<T, kTaps>& sources) const {
+    load_row(upper_, upper_shift_, upper_left_, upper_right_, sources[0], sources[1]);
+    load_row(lower_, lower_shift_, lower_left_, lower_right_, sources[2], sources[3]);
   }
 
   __device__ void advance() {
@@ -325,22 +379,8 @@ class PairSources {
   uint32_t upper_left_, upper_right_, lower_left_, lower_right_;
 };
 
-// A word of memory, zeros for elements that are not inside.
 template <typename T>
-__device__ void load_word(const T* word, const bool (&inside)[kWord<T>], bool paired,
-                          Vector<T, kWord<T>>& values) {
-  using Word = Vector<T, kWord<T>>;
-  if (kWord<T> == 1 ? inside[0] : inside[0] && inside[kWord<T> - 1] && paired) {
-    values = *reinterpret_cast<const Word*>(word);
-    return;
-  }
-#pragma unroll
-  for (int e = 0; e < kWord<T>; ++e) values[e] = inside[e] ? word[e] : T(0);
-}
-
-template <typename T>
-__device__ void store_word(const accumulate_t<T> (&values)[kWord<T>], const bool (&inside)[kWord<T>],
-                           T* word) {
+__device__ Vector<T, kWord<T>> round(const accumulate_t<T> (&values)[kWord<T>]) {
   Vector<T, kWord<T>> rounded;
   if constexpr (std::is_same_v<T, BFloat16>) {
     reinterpret_cast<__nv_bfloat162&>(rounded) = __floats2bfloat162_rn(values[0], values[1]);
@@ -349,160 +389,231 @@ __device__ void store_word(const accumulate_t<T> (&values)[kWord<T>], const bool
   } else {
     rounded[0] = values[0];
   }
-  if (kWord<T> == 1 ? inside[0] : inside[0] && inside[kWord<T> - 1]) {
-    *reinterpret_cast<Vector<T, kWord<T>>*>(word) = rounded;
-    return;
-  }
+  return rounded;
+}
+
+// One element of the result. kSelect: what was read for the sums alone must not be a result's NaN.
+template <bool kSelect, typename T, int kTaps>
+__device__ accumulate_t<T> blend(const accumulate_t<T> (&weights)[kTaps], const Sources<T, kTaps>& sources,
+                                 int e) {
+  using A = accumulate_t<T>;
+  A value = 0;
 #pragma unroll
-  for (int e = 0; e < kWord<T>; ++e) {
-    if (inside[e]) word[e] = rounded[e];
+  for (int tap = 0; tap < kTaps; ++tap) {
+    value += weights[tap] * (kSelect ? take(sources[tap][e], weights[tap] != 0) : sources[tap][e]);
   }
+  return value;
 }
 
 // Zero times each gradient of the tile's share of results that lie outside the image.
-template <typename T, typename Taps>
-__device__ accumulate_t<T> add_outside(const T* output_grad, const Tile& tile, const Taps& taps,
+template <typename T>
+__device__ accumulate_t<T> add_outside(const T* output_grad, const Tile<T>& tile,
                                        const PlanesParameters& parameters) {
   using A = accumulate_t<T>;
   const int width = parameters.width.divisor();
-  const int64_t tiles = parameters.tiles.divisor();
-  const int begin = static_cast<int>(parameters.steps * int64_t{tile.part} / tiles);
-  const int end = static_cast<int>(parameters.steps * (int64_t{tile.part} + 1) / tiles);
-  const Outside outside(taps, parameters.height, width, parameters.steps, parameters.stride);
-  const T* const plane = output_grad + static_cast<int64_t>(tile.plane) * parameters.steps * width;
   A sum = 0;
-  const auto add = [&](int first_row, int end_row, int first_column, int end_column) {
-    const int columns = end_column - first_column;
-    const int count = (end_row - first_row) * columns;
-    if (end_row <= first_row || columns <= 0) return;
+  if (tile.first_row == tile.first_share && tile.end_row == tile.end_share && tile.first_column == 0 &&
+      tile.end_column == width) {
+    return sum;
+  }
+  const T* const plane = output_grad + static_cast<int64_t>(tile.plane) * parameters.steps * width;
+  const int begins[] = {tile.first_share, tile.end_row, tile.first_row, tile.first_row};
+  const int ends[] = {tile.first_row, tile.end_share, tile.end_row, tile.end_row};
+  const int lefts[] = {0, 0, 0, tile.end_column};
+  const int rights[] = {width, width, tile.first_column, width};
+#pragma unroll
+  for (int part = 0; part < 4; ++part) {
+    const int columns = rights[part] - lefts[part];
+    const int count = (ends[part] - begins[part]) * columns;
+#pragma unroll 1
     for (int i = threadIdx.x; i < count; i += blockDim.x) {
       const int row = i / columns;
-      sum += A(0) * static_cast<A>(plane[(first_row + row) * width + first_column + i - row * columns]);
+      sum += A(0) * static_cast<A>(plane[(begins[part] + row) * width + lefts[part] + i - row * columns]);
     }
-  };
-  const int first_row = min(max(outside.first_row, begin), end);
-  const int end_row = max(min(outside.end_row, end), first_row);
-  add(begin, first_row, 0, width);
-  add(end_row, end, 0, width);
-  add(first_row, end_row, 0, outside.first_column);
-  add(first_row, end_row, outside.end_column, width);
+  }
   return sum;
 }
 
 template <typename T, Pass kPass, bool kStrided>
-__global__ void __launch_bounds__(kMostThreads, kBlocks)
+__global__ void __launch_bounds__(kMostThreads, kBlocks<T>)
     shift_planes(const T* __restrict__ source, const T* __restrict__ input, const T* __restrict__ x_offset,
                  const T* __restrict__ y_offset, T* __restrict__ result,
-                 accumulate_t<T>* __restrict__ partial, int64_t parts, PlanesParameters parameters) {
+                 accumulate_t<T>* __restrict__ partial, PlanesParameters parameters) {
   using A = accumulate_t<T>;
   constexpr bool kTransposed = is_transposed(kPass);
   constexpr bool kImages = has_images(kPass);
   constexpr bool kSums = has_sums(kPass);
   constexpr int kElements = kWord<T>;
-  using TapsOfT = Taps<T, kTransposed, kStrided>;
-  constexpr std::integral_constant<bool, kTransposed> transposed;
-  constexpr std::integral_constant<bool, kStrided> strided;
+  using Word = Vector<T, kElements>;
 
+  __shared__ Tile<T> tiles[2 * kAhead];
   __shared__ A warp_sums[2 * kMostThreads / 32];
   T* const stages = shared_memory<T>();
-  const int width = parameters.width.divisor();
   const int begin = static_cast<int>(int64_t{parameters.tile_count} * blockIdx.x / gridDim.x);
   const int end = static_cast<int>(int64_t{parameters.tile_count} * (blockIdx.x + 1) / gridDim.x);
-  const T* const aligned = kImages ? result : input;  // words are those of this image
+  const T* const words = kImages ? result : input;  // words are those of this image
 
-  const auto begin_copies = [&](int index, T x, T y) {
-    const Tile tile(index, parameters);
-    const TapsOfT taps(x, y, width, parameters.height);
-    const auto rows = SourceRows<T>::make(source, tile, taps, parameters, transposed, strided);
-    rows.copy(source, stages + index % 2 * parameters.stage_elements, parameters);
+  const auto make_tiles = [&](int first, int count) {
+    const int index = first + static_cast<int>(threadIdx.x);
+    if (static_cast<int>(threadIdx.x) < count && index < end) {
+      tiles[(index - begin) % (2 * kAhead)] =
+          make_tile<T, kPass, kStrided>(index, source, words, x_offset, y_offset, parameters);
+    }
   };
-  const auto offset_of = [&](const T* offsets, int index) {
-    return offsets[Tile(min(index, parameters.tile_count - 1), parameters).channel];
+  const auto begin_copies = [&](int index) {
+    if (index < end) {
+      copy_sources(source, tiles[(index - begin) % (2 * kAhead)],
+                   stages + (index - begin) % 2 * parameters.stage_elements, parameters);
+    }
+    end_copies();
   };
 
-  T x = offset_of(x_offset, begin);
-  T y = offset_of(y_offset, begin);
-  T next_x = offset_of(x_offset, begin + 1);
-  T next_y = offset_of(y_offset, begin + 1);
-  begin_copies(begin, x, y);
-  end_copies();
+  make_tiles(begin, 2 * kAhead);
+  __syncthreads();
+  begin_copies(begin);
 #pragma unroll 1
   for (int index = begin; index < end; ++index) {
-    if (index + 1 < end) begin_copies(index + 1, next_x, next_y);
-    end_copies();
-    const T later_x = offset_of(x_offset, index + 2);
-    const T later_y = offset_of(y_offset, index + 2);
-
-    const Tile tile(index, parameters);
-    const TapsOfT taps(x, y, width, parameters.height);
-    const auto rows = SourceRows<T>::make(source, tile, taps, parameters, transposed, strided);
-    T* const stage = stages + index % 2 * parameters.stage_elements;
+    begin_copies(index + 1);
+    const Tile<T>& tile = tiles[(index - begin) % (2 * kAhead)];
+    T* const stage = stages + (index - begin) % 2 * parameters.stage_elements;
     wait_for_copies<1>();
-    rows.clear(stage);
+    clear_others(tile, stage);
     __syncthreads();
 
-    const int64_t offset =
-        (static_cast<int64_t>(tile.plane) * parameters.result_rows + tile.first_row) * width;
-    const int head =
-        static_cast<int>(reinterpret_cast<uintptr_t>(aligned + offset) % kSectorBytes / sizeof(T));
-    const int results = tile.rows * width;
+    const int results = tile.results;
     const int step = parameters.step * kElements;
-    int first = static_cast<int>(threadIdx.x) * kElements - head;
+    int first = static_cast<int>(threadIdx.x) * kElements - tile.head;
     const WordPlace<T> word(first, parameters.width);
-    auto sources = [&] {
-      if constexpr (kElements == 2 && !kStrided) {
-        return PairSources<T, kSums>(stage, rows, first, word, taps, parameters);
+    using Reader = std::conditional_t<kTransposed && kStrided, RowSources<T, kSums>,
+                                      std::conditional_t<kElements == 2 && !kStrided, PairSources<T, kSums>,
+                                                         ElementSources<T, kStrided, kSums>>>;
+    constexpr int kTaps = Reader::kTaps;
+    constexpr bool kFromOneRow = kTaps == 2;
+    Reader reader(stage, tile, first, word, parameters);
+    const int64_t offset = tile.first_result + first;
+    const T* from = kSums ? input + offset : nullptr;
+    T* to = kImages ? result + offset : nullptr;
+    A weights[kFromOneRow ? kElements : 1][kTaps];
+    if constexpr (kFromOneRow) {
+#pragma unroll
+      for (int e = 0; e < kElements; ++e) {
+        weights[e][0] = reader.row_weight(tile, e) * tile.left;
+        weights[e][1] = reader.row_weight(tile, e) * tile.right;
+      }
+    } else {
+      weights[0][0] = tile.upper * tile.left;
+      weights[0][1] = tile.upper * tile.right;
+      weights[0][2] = tile.lower * tile.left;
+      weights[0][3] = tile.lower * tile.right;
+    }
+    A sums[kFromOneRow ? kElements : 1][kTaps] = {};
+    const auto add_input = [&](T value, const Sources<T, kTaps>& sources, int e) {
+#pragma unroll
+      for (int tap = 0; tap < kTaps; ++tap) {
+        sums[kFromOneRow ? e : 0][tap] += static_cast<A>(value) * sources[tap][e];
+      }
+    };
+    const auto advance = [&] {
+      reader.advance();
+      first += step;
+      if constexpr (kSums) from += step;
+      if constexpr (kImages) to += step;
+    };
+    const auto load_all = [&](Sources<T, kTaps>& sources) {
+      if constexpr (std::is_same_v<Reader, PairSources<T, kSums>>) {
+        reader.load(sources);
       } else {
-        return ElementSources<T, kTransposed, kStrided, kSums>(stage, rows, tile, word, taps, parameters);
+#pragma unroll
+        for (int e = 0; e < kElements; ++e) reader.load(e, sources);
       }
-    }();
-    if (static_cast<int>(threadIdx.x) >= parameters.step) first = results;
-
-    const A weights[4] = {taps.upper * taps.left, taps.upper * taps.right, taps.lower * taps.left,
-                          taps.lower * taps.right};
-    TapSums<A> sums;
-    while (first < results) {
-      bool inside[kBatch][kElements];
-      Vector<T, kElements> inputs[kBatch];
-#pragma unroll
-      for (int i = 0; i < kBatch; ++i) {
-#pragma unroll
-        for (int e = 0; e < kElements; ++e) inside[i][e] = is_inside(first + i * step + e, results);
+    };
+    // Whole words, a batch at a time.
+    const auto take_batches = [&](auto select) {
+#pragma unroll 1
+      while (first + (kBatch - 1) * step + kElements <= results) {
+        [[maybe_unused]] Word inputs[kBatch];
         if constexpr (kSums) {
-          load_word(input + offset + first + i * step, inside[i], parameters.paired_input, inputs[i]);
-        }
-      }
 #pragma unroll
-      for (int i = 0; i < kBatch; ++i) {
-        if (first + i * step < results) {
-          Around<T> around;
-          sources.load(inside[i], around);
+          for (int i = 0; i < kBatch; ++i) {
+            const T* const word_of_input = from + i * step;
+            if (kElements == 1 || parameters.paired_input) {
+              inputs[i] = *reinterpret_cast<const Word*>(word_of_input);
+            } else {
+#pragma unroll
+              for (int e = 0; e < kElements; ++e) inputs[i][e] = word_of_input[e];
+            }
+          }
+        }
+#pragma unroll
+        for (int i = 0; i < kBatch; ++i) {
+          Sources<T, kTaps> sources;
+          load_all(sources);
           A values[kElements];
 #pragma unroll
           for (int e = 0; e < kElements; ++e) {
-            const A taken[4] = {around.upper_left[e], around.upper_right[e], around.lower_left[e],
-                                around.lower_right[e]};
-            values[e] = 0;
-#pragma unroll
-            for (int tap = 0; tap < 4; ++tap) {
-              // What is read for the sums alone must not be a result's NaN.
-              if (!kSums || weights[tap] != 0) values[e] += weights[tap] * taken[tap];
-            }
-            if constexpr (kSums) {
-              sums.add(static_cast<A>(inputs[i][e]), taken[0], taken[1], taken[2], taken[3]);
-            }
+            values[e] = blend<select, T, kTaps>(weights[kFromOneRow ? e : 0], sources, e);
+            if constexpr (kSums) add_input(inputs[i][e], sources, e);
           }
-          if constexpr (kImages) store_word<T>(values, inside[i], result + offset + first + i * step);
+          if constexpr (kImages) *reinterpret_cast<Word*>(to) = round<T>(values);
+          advance();
         }
-        sources.advance();
       }
-      first += kBatch * step;
+    };
+    // What is left, and words that the tile's first and last result cut.
+    const auto take_one = [&] {
+      bool inside[kElements];
+#pragma unroll
+      for (int e = 0; e < kElements; ++e) inside[e] = is_inside(first + e, results);
+      Sources<T, kTaps> sources;
+      if constexpr (std::is_same_v<Reader, PairSources<T, kSums>>) reader.load(sources);
+      A values[kElements] = {};
+#pragma unroll
+      for (int e = 0; e < kElements; ++e) {
+        if (!inside[e]) continue;
+        if constexpr (!std::is_same_v<Reader, PairSources<T, kSums>>) reader.load(e, sources);
+        values[e] = blend < kSums && kImages, T, kTaps > (weights[kFromOneRow ? e : 0], sources, e);
+        if constexpr (kSums) add_input(from[e], sources, e);
+      }
+      if constexpr (kImages) {
+        const Word rounded = round<T>(values);
+#pragma unroll
+        for (int e = 0; e < kElements; ++e) {
+          if (inside[e]) to[e] = rounded[e];
+        }
+      }
+      advance();
+    };
+    if (static_cast<int>(threadIdx.x) < parameters.step) {
+#pragma unroll 1
+      while (first < 0) take_one();
+      if (kSums && kImages && (tile.upper == 0 || tile.lower == 0 || tile.left == 0 || tile.right == 0)) {
+        take_batches(std::true_type{});
+      } else {
+        take_batches(std::false_type{});
+      }
+#pragma unroll 1
+      while (first < results) take_one();
     }
 
     if constexpr (kSums) {
-      const A outside = add_outside(source, tile, taps, parameters);
-      const A along_x = sums.along_x(taps) + outside;
-      const A along_y = sums.along_y(taps) + outside;
+      const A outside = add_outside(source, tile, parameters);
+      TapSums<A> all;
+      if constexpr (kFromOneRow) {
+#pragma unroll
+        for (int e = 0; e < kElements; ++e) {
+          if (reader.phase[e] == 1) {
+            all.upper_left += sums[e][0];
+            all.upper_right += sums[e][1];
+          } else {
+            all.lower_left += sums[e][0];
+            all.lower_right += sums[e][1];
+          }
+        }
+      } else {
+        all = {sums[0][0], sums[0][1], sums[0][2], sums[0][3]};
+      }
+      const A along_x = all.along_x(tile) + outside;
+      const A along_y = all.along_y(tile) + outside;
       // The first half of a warp adds up along x, the second along y.
       const bool is_second = threadIdx.x % 32 >= 16;
       A sum = is_second ? along_y : along_x;
@@ -513,19 +624,16 @@ __global__ void __launch_bounds__(kMostThreads, kBlocks)
       }
       if (threadIdx.x % 16 == 0) warp_sums[threadIdx.x / 16] = sum;
     }
+    const int64_t part = tile.part;
     __syncthreads();
     if (kSums && threadIdx.x < 2) {
       A sum = 0;
       for (unsigned i = threadIdx.x; i < blockDim.x / 16; i += 2) sum += warp_sums[i];
-      const int64_t channels = parameters.channels.divisor();
-      const int64_t image = parameters.channels.divide(tile.plane);
-      partial[(threadIdx.x * channels + tile.channel) * parts + image * parameters.tiles.divisor() +
-              tile.part] = sum;
+      partial[threadIdx.x * parameters.channels.divisor() * parameters.parts + part] = sum;
     }
-    x = next_x;
-    y = next_y;
-    next_x = later_x;
-    next_y = later_y;
+    // Half of the tiles known is used up: in its place come those after the other half.
+    const int done = index + 1 - begin;
+    if (done % kAhead == 0) make_tiles(index + 1 + kAhead, kAhead);
   }
 }
 
@@ -568,13 +676,14 @@ void launch(const Arguments<T>& arguments, const Plan& plan, accumulate_t<T>* pa
   parameters.margin = static_cast<int>(margin_of<T>(geometry.width));
   parameters.stage_elements = static_cast<int>(plan.shared_bytes / 2 / static_cast<int64_t>(sizeof(T)));
   parameters.source_elements = geometry.planes() * parameters.source_rows * geometry.width;
+  parameters.parts = plan.parts;
   parameters.paired_input = !has_sums(kPass) || !has_images(kPass) ||
                             reinterpret_cast<uintptr_t>(arguments.input) % (kWord<T> * sizeof(T)) ==
                                 reinterpret_cast<uintptr_t>(arguments.result) % (kWord<T> * sizeof(T));
   shift_planes<T, kPass, kStrided><<<static_cast<unsigned>(plan.blocks), static_cast<unsigned>(plan.threads),
                                      static_cast<size_t>(plan.shared_bytes), stream>>>(
       arguments.source, arguments.input, arguments.x_offset, arguments.y_offset, arguments.result, partial,
-      plan.parts, parameters);
+      parameters);
   check_launch(kTransposed ? "shift_grads" : "shift");
 }
 
@@ -611,7 +720,10 @@ bool plan_planes(const Arguments<T>& arguments, Pass pass, Plan& plan) {
   constexpr int64_t kSectorElements = kSectorBytes / sizeof(T);
   const int64_t words = ceil_divide<int64_t>(tile_rows * width + kSectorElements, kWord<T>);
   double best = 0;
+  plan.step = 0;
   for (int64_t step = period; step <= kMostThreads; step += period) {
+    // A result's sources must stay of one kind from step to step.
+    if (transposed && step * kWord<T> / width % stride != 0) continue;
     const int64_t threads = ceil_divide<int64_t>(step, 32) * 32;
     const double sectors = step * kWord<T> % kSectorElements == 0 ? 1.0 : 0.9;
     const double score = sectors * static_cast<double>(step) / static_cast<double>(threads);
@@ -622,6 +734,7 @@ bool plan_planes(const Arguments<T>& arguments, Pass pass, Plan& plan) {
     }
     if (step >= words) break;
   }
+  if (plan.step == 0) return false;
 
   const int64_t margin = margin_of<T>(width);
   const int64_t piece = kVectorElements<T>;
@@ -630,7 +743,7 @@ bool plan_planes(const Arguments<T>& arguments, Pass pass, Plan& plan) {
   plan.kernel = Plan::Kernel::planes;
   plan.tile_rows = static_cast<int>(tile_rows);
   plan.shared_bytes = 2 * (stage + 2 * margin) * static_cast<int64_t>(sizeof(T));
-  const int resident = Device().resident_blocks(plan.threads, plan.shared_bytes, kMostThreads * kBlocks);
+  const int resident = Device().resident_blocks(plan.threads, plan.shared_bytes, kMostThreads * kBlocks<T>);
   plan.blocks = static_cast<int>(std::min<int64_t>(resident, tile_count));
   plan.parts = geometry.batch * ceil_divide(rows, tile_rows);
   return true;

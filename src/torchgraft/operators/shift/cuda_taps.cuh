@@ -50,12 +50,6 @@ template <typename A>
 struct TapSums {
   A upper_left = 0, upper_right = 0, lower_left = 0, lower_right = 0;
 
-  __device__ void add(A input, A ul, A ur, A ll, A lr) {
-    upper_left += input * ul;
-    upper_right += input * ur;
-    lower_left += input * ll;
-    lower_right += input * lr;
-  }
   // In the transpose the upper and the left tap are the later ones.
   template <typename Taps>
   __device__ A along_x(const Taps& taps) const {
