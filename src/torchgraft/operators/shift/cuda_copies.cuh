@@ -4,6 +4,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <torchgraft/cuda.cuh>
+#include <torchgraft/ptx.cuh>
 
 #include <algorithm>
 
@@ -15,10 +16,9 @@ __device__ __forceinline__ void copy_ahead(void* shared, const void* global) {
 #if __CUDA_ARCH__ >= 800
   const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
   if constexpr (kBytes == 16) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(global) : "memory");
+    ptx::cp_async_cg(address, global);
   } else {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(address), "l"(global), "n"(kBytes)
-                 : "memory");
+    ptx::cp_async_ca<kBytes>(address, global);
   }
 #else
   using Piece = Vector<uint32_t, kBytes / 4>;
@@ -29,7 +29,7 @@ __device__ __forceinline__ void copy_ahead(void* shared, const void* global) {
 // Ends a group of this thread's copies.
 __device__ __forceinline__ void end_copies() {
 #if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.commit_group;" ::: "memory");
+  ptx::cp_async_commit_group();
 #endif
 }
 
@@ -37,7 +37,7 @@ __device__ __forceinline__ void end_copies() {
 template <int kGroups>
 __device__ __forceinline__ void wait_for_copies() {
 #if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.wait_group %0;" ::"n"(kGroups) : "memory");
+  ptx::cp_async_wait_group<kGroups>();
 #endif
 }
 

@@ -227,7 +227,7 @@ void launch_images(const Arguments<T>& arguments, cudaStream_t stream) {
   const int64_t chunks = ceil_divide<int64_t>(length, kChunk);
   const int64_t blocks = planes * arguments.result_rows(kTransposed) * chunks;
   const DirectParameters parameters = {geometry, channels_last, length, chunks, blocks};
-  shift_direct<kTransposed><<<static_cast<unsigned>(std::min(blocks, kMostBlocks)), kThreads, 0, stream>>>(
+  shift_direct<kTransposed, T><<<static_cast<unsigned>(std::min(blocks, kMostBlocks)), kThreads, 0, stream>>>(
       arguments.source, arguments.x_offset, arguments.y_offset, arguments.result, parameters);
   check_launch(kTransposed ? "shift_input_grad" : "shift");
 }
@@ -255,7 +255,7 @@ void launch_direct(const Arguments<T>& arguments, Pass pass, const Plan& plan, a
   if (!has_sums(pass)) return;
   const int64_t rows_of_part = ceil_divide(geometry.batch * geometry.steps, plan.parts);
   const int64_t blocks = geometry.channels * plan.parts;
-  shift_direct_sums<<<static_cast<unsigned>(std::min(blocks, kMostBlocks)), kThreads, 0, stream>>>(
+  shift_direct_sums<T><<<static_cast<unsigned>(std::min(blocks, kMostBlocks)), kThreads, 0, stream>>>(
       arguments.source, arguments.input, arguments.x_offset, arguments.y_offset, partial, geometry,
       arguments.layout == Layout::channels_last, plan.parts, rows_of_part);
   check_launch("shift_offset_grad");
@@ -265,7 +265,7 @@ template <typename T>
 void launch_add_parts(const Arguments<T>& arguments, const accumulate_t<T>* partial, int64_t parts, T* x_grad,
                       T* y_grad, cudaStream_t stream) {
   const Geometry& geometry = arguments.geometry;
-  shift_add_parts<<<static_cast<unsigned>(std::min(geometry.channels, kMostBlocks)), kThreads, 0, stream>>>(
+  shift_add_parts<T><<<static_cast<unsigned>(std::min(geometry.channels, kMostBlocks)), kThreads, 0, stream>>>(
       partial, parts, arguments.source, arguments.input, arguments.x_offset, arguments.y_offset, x_grad,
       y_grad, geometry, arguments.layout == Layout::channels_last);
   check_launch("shift_offset_grad: sum");

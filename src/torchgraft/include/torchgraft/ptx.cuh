@@ -1,0 +1,173 @@
+// Instructions that CUDA C++ has no name for: one function an instruction, and all inline assembly is here.
+//
+// Names and operands are those of the PTX manual. Addresses of shared memory are what
+// __cvta_generic_to_shared gives. Every function says which compute capability it needs where that is not the
+// oldest that is supported; whoever calls it tests that.
+#pragma once
+
+#include <cstdint>
+
+namespace torchgraft::ptx {
+
+// cp.async.ca, from 8.0: begins to copy kBytes (4, 8 or 16) from device to shared memory, through both
+// caches.
+template <int kBytes>
+__device__ __forceinline__ void cp_async_ca(uint32_t shared, const void* global) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(shared), "l"(global), "n"(kBytes)
+               : "memory");
+}
+
+// The same of the first `source_bytes`; zeros take the place of the others, which are not read.
+template <int kBytes>
+__device__ __forceinline__ void cp_async_ca(uint32_t shared, const void* global, int source_bytes) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(shared), "l"(global), "n"(kBytes),
+               "r"(source_bytes)
+               : "memory");
+}
+
+// cp.async.cg, from 8.0: begins to copy sixteen bytes from device to shared memory, past the first-level
+// cache.
+__device__ __forceinline__ void cp_async_cg(uint32_t shared, const void* global) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(global) : "memory");
+}
+
+// cp.async.commit_group, from 8.0: ends a group of this thread's copies.
+__device__ __forceinline__ void cp_async_commit_group() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+// cp.async.wait_group, from 8.0: waits for this thread's groups of copies but the latest kPending.
+template <int kPending>
+__device__ __forceinline__ void cp_async_wait_group() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
+// cp.async.wait_all, from 8.0: waits for all of this thread's copies, in a group or not.
+__device__ __forceinline__ void cp_async_wait_all() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
+// ld.volatile.shared.b32: four bytes that are loaded where it says so, each time.
+__device__ __forceinline__ uint32_t load_shared_volatile(uint32_t address) {
+  uint32_t value;
+  asm volatile("ld.volatile.shared.b32 %0, [%1];" : "=r"(value) : "r"(address));
+  return value;
+}
+
+// st.shared: two, four and sixteen bytes.
+__device__ __forceinline__ void store_shared(uint32_t address, uint16_t value) {
+  asm volatile("st.shared.b16 [%0], %1;" ::"r"(address), "h"(value) : "memory");
+}
+__device__ __forceinline__ void store_shared(uint32_t address, uint32_t value) {
+  asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
+}
+__device__ __forceinline__ void store_shared(uint32_t address, uint4 value) {
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(value.x), "r"(value.y),
+               "r"(value.z), "r"(value.w)
+               : "memory");
+}
+
+// ldmatrix: four 8 x 8 matrices of halves; lane l gives the address of row l % 8 of matrix l / 8, and gets
+// elements 2 * (l % 4) and the next of row l / 4 of each.
+__device__ __forceinline__ void ldmatrix(uint32_t (&matrices)[4], uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(matrices[0]), "=r"(matrices[1]), "=r"(matrices[2]), "=r"(matrices[3])
+               : "r"(address));
+}
+
+// ldmatrix.trans: kCount matrices (1, 2 or 4), transposed: a lane gets two elements of a column.
+template <int kCount>
+__device__ __forceinline__ void ldmatrix_trans(uint32_t* matrices, uint32_t address) {
+  static_assert(kCount == 1 || kCount == 2 || kCount == 4, "what ldmatrix has");
+  if constexpr (kCount == 4) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(matrices[0]), "=r"(matrices[1]), "=r"(matrices[2]), "=r"(matrices[3])
+                 : "r"(address)
+                 : "memory");
+  } else if constexpr (kCount == 2) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
+                 : "=r"(matrices[0]), "=r"(matrices[1])
+                 : "r"(address)
+                 : "memory");
+  } else {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x1.trans.shared.b16 {%0}, [%1];"
+                 : "=r"(matrices[0])
+                 : "r"(address)
+                 : "memory");
+  }
+}
+
+// stmatrix.trans, from 9.0: the other way, 2 or 4 matrices of which a lane holds two elements of a column.
+template <int kCount>
+__device__ __forceinline__ void stmatrix_trans(uint32_t address, const uint32_t (&matrices)[4]) {
+  static_assert(kCount == 2 || kCount == 4, "what is in use of stmatrix");
+  if constexpr (kCount == 4) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
+                 "r"(matrices[0]), "r"(matrices[1]), "r"(matrices[2]), "r"(matrices[3])
+                 : "memory");
+  } else {
+    asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(address),
+                 "r"(matrices[0]), "r"(matrices[1])
+                 : "memory");
+  }
+}
+
+// movmatrix.trans: an 8 x 8 matrix of halves, transposed from lane to lane.
+__device__ __forceinline__ uint32_t movmatrix_trans(uint32_t matrix) {
+  uint32_t transposed;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(transposed) : "r"(matrix));
+  return transposed;
+}
+
+// mma.m16n8k16, from 8.0: d = a * b + c, of halves with sums in float. d may be c.
+__device__ __forceinline__ void mma_m16n8k16_f16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0,
+                                                 uint32_t b1, const float* c) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%10, %11, %12, %13};"
+      : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(c[0]), "f"(c[1]), "f"(c[2]),
+        "f"(c[3]));
+}
+__device__ __forceinline__ void mma_m16n8k16_bf16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0,
+                                                  uint32_t b1, const float* c) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%10, %11, %12, %13};"
+      : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(c[0]), "f"(c[1]), "f"(c[2]),
+        "f"(c[3]));
+}
+
+// mma.m16n8k8, for f16 from 7.5 and for bf16 from 8.0: d += a * b, of half the depth.
+__device__ __forceinline__ void mma_m16n8k8_f16(float (&d)[4], uint32_t a0, uint32_t a1, uint32_t b) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a0), "r"(a1), "r"(b));
+}
+__device__ __forceinline__ void mma_m16n8k8_bf16(float (&d)[4], uint32_t a0, uint32_t a1, uint32_t b) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a0), "r"(a1), "r"(b));
+}
+
+// max.NaN, from 8.0: the larger of each of two halves, NaN if either is.
+__device__ __forceinline__ uint32_t max_nan_f16x2(uint32_t a, uint32_t b) {
+  uint32_t result;
+  asm("max.NaN.f16x2 %0, %1, %2;" : "=r"(result) : "r"(a), "r"(b));
+  return result;
+}
+__device__ __forceinline__ uint32_t max_nan_bf16x2(uint32_t a, uint32_t b) {
+  uint32_t result;
+  asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(result) : "r"(a), "r"(b));
+  return result;
+}
+
+// No instruction: a pointer of which the compiler must not know how it was computed.
+template <typename T>
+__device__ __forceinline__ T* opaque(T* pointer) {
+  asm("" : "+l"(pointer));
+  return pointer;
+}
+
+}  // namespace torchgraft::ptx

@@ -1,0 +1,35 @@
+// What host functions use of PyTorch's CUDA, for a device that is the CPU.
+#pragma once
+
+#include <torch/csrc/inductor/aoti_torch/c/shim.h>
+
+#include <cstdint>
+#include <cstring>
+
+namespace emulation {
+
+struct DeviceGuard {
+  explicit DeviceGuard(int32_t) {}
+};
+
+inline int32_t get_current_stream(int32_t, void** stream) {
+  *stream = nullptr;
+  return 0;
+}
+
+// As PyTorch's, and filled with what is no number in any floating type: what no kernel writes shows.
+inline AOTITorchError empty_strided(int64_t dim, const int64_t* sizes, const int64_t* strides, int32_t dtype,
+                                    int32_t device_type, int32_t device, AtenTensorHandle* tensor) {
+  if (const AOTITorchError error =
+          aoti_torch_empty_strided(dim, sizes, strides, dtype, device_type, device, tensor)) {
+    return error;
+  }
+  void* memory = nullptr;
+  int64_t bytes = 0;
+  if (const AOTITorchError error = aoti_torch_get_data_ptr(*tensor, &memory)) return error;
+  if (const AOTITorchError error = aoti_torch_get_storage_size(*tensor, &bytes)) return error;
+  if (bytes > 0) std::memset(memory, 0xff, static_cast<size_t>(bytes));
+  return 0;
+}
+
+}  // namespace emulation

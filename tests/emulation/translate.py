@@ -1,0 +1,142 @@
+"""From CUDA C++ to C++ on the emulator: what a macro cannot do."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+SUFFIXES = (".cu", ".cuh", ".h")
+
+# What is replaced wherever it stands: PyTorch's CUDA, and names that macros must not have.
+_REPLACED = (
+    ("torch::stable::accelerator::DeviceGuard", "::emulation::DeviceGuard"),
+    ("aoti_torch_get_current_cuda_stream", "::emulation::get_current_stream"),
+    ("aoti_torch_device_type_cuda", "aoti_torch_device_type_cpu"),
+    ("&aoti_torch_empty_strided", "&::emulation::empty_strided"),
+    # libstdc++ writes __attribute__((__noinline__)).
+    ("__noinline__", "__attribute__((noinline))"),
+    # PyTorch's headers test it too.
+    ("__CUDA_ARCH__", "EMULATED_CUDA_ARCH"),
+)
+_OF_TORCH = re.compile(r"#include <torch/csrc/inductor/aoti_torch/c/shim\.h>")
+_REGISTRATION = re.compile(r"(TORCHGRAFT_KERNEL\(\s*\w+\s*,\s*)CUDA\b")
+_DYNAMIC_SHARED = re.compile(r"\bextern\s+__shared__\s+(?:__align__\(\d+\)\s+)?([\w:\s]+?)\s+(\w+)\s*\[\s*\]\s*;")
+_STATIC_SHARED = re.compile(
+    r"\b__shared__\s+((?:__align__\(\w+\)|alignas\(\w+\))\s+)?([\w:<>,\s]+?)\s+(\w+)\s*((?:\[[^;]*\])?)\s*;"
+)
+_COMMENT_OR_STRING = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.DOTALL)
+_EXTENDED_LAUNCH = re.compile(r"\bcudaLaunchKernelEx\s*\(")
+
+
+class TranslationError(Exception):
+    """A source that is written as the translation does not know it."""
+
+
+def translate(path: Path) -> str:
+    """A file's text in C++; its lines keep their numbers, and errors of the compiler their places."""
+    text = path.read_text()
+    for old, new in _REPLACED:
+        text = text.replace(old, new)
+    text = _OF_TORCH.sub("#include <emulated_torch.h>", text)
+    text = _REGISTRATION.sub(r"\1CPU", text)
+    text = _DYNAMIC_SHARED.sub(r"\1* const \2 = static_cast<\1*>(::emulation::dynamic_shared());", text)
+    text = _STATIC_SHARED.sub(_static_shared, text)
+    if "__shared__" in _without_comments(text):
+        raise TranslationError(f"{path}: a declaration of shared memory that is no single array")
+    text = _EXTENDED_LAUNCH.sub(lambda found: f'::emulation::launch_extended("{_place(path, text, found)}", ', text)
+    return f'#line 1 "{path}"\n' + _launches(path, text)
+
+
+def translate_tree(sources: Path, target: Path) -> list[Path]:
+    """Translates all of a folder; the `.cu` files' translations. What stays the same is not written again."""
+    translated = []
+    for path in sorted(sources.rglob("*")):
+        if path.suffix not in SUFFIXES:
+            continue
+        to = target / path.relative_to(sources)
+        if path.suffix == ".cu":
+            to = to.with_suffix(".cu.cpp")
+            translated.append(to)
+        text = translate(path)
+        if not to.is_file() or to.read_text() != text:
+            to.parent.mkdir(parents=True, exist_ok=True)
+            to.write_text(text)
+    return translated
+
+
+def _static_shared(found: re.Match[str]) -> str:
+    alignment, kind, name, extents = found.groups()
+    align = re.search(r"\((\w+)\)", alignment)[1] if alignment else f"alignof({kind})"  # type: ignore[index]
+    whole = f"std::type_identity_t<{kind}{extents}>"
+    # A static of a function is one an instantiation of it: so it tells variables from each other.
+    return (
+        f"static const char {name}_key = 0; {whole}& {name} = *static_cast<{whole}*>("
+        f"::emulation::static_shared(&{name}_key, sizeof({whole}), {align}));"
+    )
+
+
+def _without_comments(text: str) -> str:
+    return _COMMENT_OR_STRING.sub(lambda found: " " * len(found[0]), text)
+
+
+def _place(path: Path, text: str, found: re.Match[str]) -> str:
+    return f"{path.parent.name}/{path.name}:{text.count(chr(10), 0, found.start()) + 1}"
+
+
+def _launches(path: Path, text: str) -> str:
+    """With `kernel<<<a, b>>>(c)` as `launch("kernel", kernel, Configuration{a, b}, c)`."""
+    while (at := _without_comments(text).find("<<<")) >= 0:
+        plain = _without_comments(text)
+        begin = _begin_of_kernel(plain, at)
+        end = plain.find(">>>", at)
+        opened = re.compile(r"\s*\(").match(plain, end + 3)
+        if end < 0 or opened is None:
+            raise TranslationError(f"{path}: a launch without its arguments")
+        closed = _closing(plain, opened.end())
+        kernel, configuration = text[begin:at], text[at + 3 : end]
+        arguments = text[opened.end() : closed]
+        name = " ".join(kernel.split())
+        comma = "," if arguments.strip() else ""
+        function = "launch"
+        if _is_template(plain, name):
+            function, kernel = "launch_deduced", f"[](auto... arguments) {{ {kernel}(arguments...); }}"
+        new = (
+            f'::emulation::{function}("{name} at {path.parent.name}/{path.name}", {kernel}, '
+            f"::emulation::Configuration{{{configuration}}}{comma} {arguments})"
+        )
+        text = text[:begin] + new + text[closed + 1 :]
+    return text
+
+
+def _is_template(text: str, name: str) -> bool:
+    """Whether a name without template arguments is that of a template."""
+    return name.isidentifier() and bool(
+        re.search(rf"\btemplate\s*<[^;{{}}]*>\s*(?:static\s+)?__global__[^;{{}}]*\b{name}\s*\(", text)
+    )
+
+
+def _begin_of_kernel(text: str, end: int) -> int:
+    """Where the expression in front of `<<<` begins: a name, with its namespaces and template arguments."""
+    at = len(text[:end].rstrip())
+    while True:
+        if text[at - 1] == ">":
+            depth = 0
+            while True:
+                at -= 1
+                depth += {">": 1, "<": -1}.get(text[at], 0)
+                if depth == 0:
+                    break
+        while at > 0 and (text[at - 1].isalnum() or text[at - 1] == "_"):
+            at -= 1
+        if text[at - 2 : at] != "::":
+            return at
+        at -= 2
+
+
+def _closing(text: str, at: int) -> int:
+    """Where the parenthesis is closed that was opened in front of a place."""
+    depth = 1
+    while depth:
+        depth += {"(": 1, ")": -1}.get(text[at], 0)
+        at += 1
+    return at - 1
