@@ -1,13 +1,609 @@
+// Channels_last images: rows of up to 64 channels through a ring in shared memory.
+//
+// Each channel lies at an offset of its own, so neighbours in memory, which are channels, come from different
+// rows and columns; in device memory that is a sector for each. A block owns the channels of 128 bytes of a
+// pixel and slides down the images of its range; rows of sources come into a ring of them in sixteen-byte
+// pieces, three steps ahead, once. In it a pixel's channels fill all banks, so that lanes, one a word of
+// channels, never meet, wherever each of them reads. A thread owns five columns of its channels in a row of
+// results: six sources a row for them. To the left and right of a row, and in the place of rows that do not
+// exist, are zeros, so that nothing is tested but where a row lies.
+//
+// Channels whose rows lie further apart than the ring holds are taken in as many passes as it takes, those that
+// lie together in one. Learnt offsets begin within six rows.
+//
+// Bytes: as for planes; floors the same, and a row more for each range. Three blocks of 320 threads a
+// multiprocessor hold 57 KB under way. Instructions a result, estimated: fp32 forward 13, backward 22, of 58 and
+// 86 that are issued in the time of its bytes; halves 15 and 23 of 28 and 43.
+
+#include <algorithm>
+#include <climits>
+#include <cstdint>
+
+#include "cuda_copies.cuh"
 #include "cuda_kernels.h"
+#include "cuda_taps.cuh"
 
 namespace torchgraft::shift::cuda {
+namespace {
+
+constexpr int kColumns = 5;              // of a thread; odd, so that chunks of fewer lanes differ in banks
+constexpr int kMargin = kColumns + 1;    // pixels of zeros beside a row: all that a thread may read outside
+constexpr int kAhead = 3;                // steps
+constexpr int kMostThreads = 512;
+constexpr int kResidentThreads = 1024;  // by registers
+constexpr int kPixelBytes = 128;
+constexpr int64_t kLeastSpan = 6;  // rows, of offsets in one pass
+
+// Channels of a thread's word.
+template <typename T>
+inline constexpr int kWord = sizeof(T) == 2 ? 2 : 1;
+
+struct RowsParameters {
+  FastDivisor stride, ring;
+  FastDivisor pieces, last_pieces;  // of a pixel, in all groups of channels and in the last
+  FastDivisor image_steps;
+  int channels, width, height, steps, source_rows, result_rows;
+  int lanes, lane_bits, chunks;
+  int step_rows;  // of results
+  int groups, ranges;
+  int range_steps;  // of all images
+  int span;         // of offsets in one pass
+  int bias;         // a multiple of the ring's rows: with it no row is negative
+  int piece_bytes;
+  int ring_elements;
+  bool paired;  // words of channels are aligned
+};
+
+template <typename A>
+__device__ A least_of_warp(A value) {
+#pragma unroll
+  for (int distance = 16; distance > 0; distance /= 2) {
+    value = min(value, __shfl_xor_sync(0xffffffff, value, distance));
+  }
+  return value;
+}
 
 template <typename T>
-bool plan_channels_last(const Arguments<T>&, Pass, Plan&) {
+__device__ Vector<T, kWord<T>> load_word(const T* word, const bool (&exists)[kWord<T>], bool paired) {
+  using Word = Vector<T, kWord<T>>;
+  if (kWord<T> == 1 ? exists[0] : exists[0] && exists[kWord<T> - 1] && paired) {
+    return *reinterpret_cast<const Word*>(word);
+  }
+  Word values;
+#pragma unroll
+  for (int e = 0; e < kWord<T>; ++e) values[e] = exists[e] ? word[e] : T(0);
+  return values;
+}
+
+template <typename T>
+__device__ void store_word(const accumulate_t<T> (&values)[kWord<T>], const bool (&exists)[kWord<T>],
+                           bool paired, T* word) {
+  Vector<T, kWord<T>> rounded;
+  if constexpr (std::is_same_v<T, BFloat16>) {
+    reinterpret_cast<__nv_bfloat162&>(rounded) = __floats2bfloat162_rn(values[0], values[1]);
+  } else if constexpr (std::is_same_v<T, Half>) {
+    reinterpret_cast<__half2&>(rounded) = __floats2half2_rn(values[0], values[1]);
+  } else {
+    rounded[0] = values[0];
+  }
+  if (kWord<T> == 1 ? exists[0] : exists[0] && exists[kWord<T> - 1] && paired) {
+    *reinterpret_cast<Vector<T, kWord<T>>*>(word) = rounded;
+    return;
+  }
+#pragma unroll
+  for (int e = 0; e < kWord<T>; ++e) {
+    if (exists[e]) word[e] = rounded[e];
+  }
+}
+
+// One channel of a thread.
+template <typename T, bool kTransposed, bool kStrided, bool kSums>
+struct Channel {
+  using A = accumulate_t<T>;
+  static constexpr bool kFromOneRow = kTransposed && kStrided;
+  Taps<T, kTransposed, kStrided> taps;
+  int place;        // of the leftmost source in a row of the ring, of this thread's channel
+  bool is_outside;  // every source lies outside the image
+  A along_x, along_y;
+
+  Channel() = default;
+  __device__ Channel(T x, T y, int first_column, int element, const RowsParameters& parameters)
+      : taps(x, y, parameters.width, parameters.height), along_x(0), along_y(0) {
+    const int left = min(max(first_column + taps.column, -kMargin), parameters.width);
+    place = (kMargin + left) * parameters.lanes * kWord<T> + element;
+    is_outside = taps.y() >= parameters.height || taps.y() < -parameters.height;
+  }
+
+  // Six sources of a row; of the row of zeros where there is none.
+  __device__ void read(const T* ring, bool is_read, int row, const RowsParameters& parameters,
+                       A (&values)[kColumns + 1]) const {
+    const int pixel = parameters.lanes * kWord<T>;
+    const int slots = parameters.ring.divisor();
+    const int biased = row + parameters.bias;
+    const int slot = is_read && is_inside(row, parameters.source_rows)
+                         ? biased - parameters.ring.divide(biased) * slots
+                         : slots;
+    const T* from = ring + place + slot * (parameters.width + kMargin) * pixel;
+#pragma unroll
+    for (int i = 0; i <= kColumns; ++i) values[i] = static_cast<A>(from[i * pixel]);
+  }
+
+  // Results of one row, and what its inputs add to the sums.
+  __device__ void take_row(const T* ring, int row, const RowsParameters& parameters,
+                           const A (&inputs)[kColumns], A (&results)[kColumns]) {
+    A blended[kColumns + 1];
+    if constexpr (kFromOneRow) {
+      const int distance = row - taps.row;
+      const int source_row = divide_down(distance, parameters.stride);
+      const int phase = distance - source_row * parameters.stride.divisor();
+      const A weight = phase == 1 ? taps.upper : taps.lower;
+      A sources[kColumns + 1];
+      read(ring, phase < 2 && (kSums || weight != 0), source_row, parameters, sources);
+#pragma unroll
+      for (int i = 0; i <= kColumns; ++i) blended[i] = weight * (weight != 0 ? sources[i] : A(0));
+      if constexpr (kSums) {
+        A left = 0;
+        A right = 0;
+#pragma unroll
+        for (int i = 0; i < kColumns; ++i) {
+          left += inputs[i] * sources[i];
+          right += inputs[i] * sources[i + 1];
+        }
+        const A along_y_of_row = taps.left * left + taps.right * right;
+        along_x += weight * (left - right);
+        along_y += phase == 1 ? along_y_of_row : -along_y_of_row;
+      }
+    } else {
+      const int first = row * (kStrided ? parameters.stride.divisor() : 1) + taps.row;
+      A upper[kColumns + 1];
+      A lower[kColumns + 1];
+      read(ring, kSums || taps.upper != 0, first, parameters, upper);
+      read(ring, kSums || taps.lower != 0, first + 1, parameters, lower);
+#pragma unroll
+      for (int i = 0; i <= kColumns; ++i) {
+        // A row that weighs nothing was not read, but for the sums.
+        blended[i] = taps.upper * (!kSums || taps.upper != 0 ? upper[i] : A(0)) +
+                     taps.lower * (!kSums || taps.lower != 0 ? lower[i] : A(0));
+      }
+      if constexpr (kSums) {
+        TapSums<A> sums;
+#pragma unroll
+        for (int i = 0; i < kColumns; ++i) {
+          sums.upper_left += inputs[i] * upper[i];
+          sums.upper_right += inputs[i] * upper[i + 1];
+          sums.lower_left += inputs[i] * lower[i];
+          sums.lower_right += inputs[i] * lower[i + 1];
+        }
+        along_x += sums.along_x(taps);
+        along_y += sums.along_y(taps);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kColumns; ++i) {
+      results[i] = taps.left * (taps.left != 0 ? blended[i] : A(0)) +
+                   taps.right * (taps.right != 0 ? blended[i + 1] : A(0));
+    }
+  }
+};
+
+template <typename T, Pass kPass, bool kStrided>
+__global__ void __launch_bounds__(kMostThreads, kResidentThreads / kMostThreads)
+    shift_channels_last(const T* __restrict__ source, const T* __restrict__ input,
+                        const T* __restrict__ x_offset, const T* __restrict__ y_offset,
+                        T* __restrict__ result, accumulate_t<T>* __restrict__ partial,
+                        RowsParameters parameters) {
+  using A = accumulate_t<T>;
+  constexpr bool kTransposed = is_transposed(kPass);
+  constexpr bool kImages = has_images(kPass);
+  constexpr bool kSums = has_sums(kPass);
+  constexpr int kElements = kWord<T>;
+  using ChannelOfT = Channel<T, kTransposed, kStrided, kSums>;
+  using Word = Vector<T, kElements>;
+
+  T* const ring = shared_memory<T>();
+  const int thread = static_cast<int>(threadIdx.x);
+  const int threads = static_cast<int>(blockDim.x);
+  const int group = static_cast<int>(blockIdx.x) % parameters.groups;
+  const int range = static_cast<int>(blockIdx.x) / parameters.groups;
+  const int pixel = parameters.lanes * kElements;
+  const int width = parameters.width;
+  const int stride = kStrided ? parameters.stride.divisor() : 1;
+  const int lane = thread & (parameters.lanes - 1);
+  const int chunk_of_block = thread >> parameters.lane_bits;
+  const int row_of_step = chunk_of_block / parameters.chunks;
+  const int first_column = (chunk_of_block - row_of_step * parameters.chunks) * kColumns;
+  const int first_channel = group * pixel + lane * kElements;
+
+  for (int i = thread; i < parameters.ring_elements; i += threads) ring[i] = T(0);
+
+  ChannelOfT channels[kElements];
+  bool exists[kElements];
+  bool pending[kElements];
+  // The columns of this thread, a bit each, that lie outside in every row, and the rows that do not.
+  [[maybe_unused]] int first_row[kElements], end_row[kElements], outside_columns[kElements];
+#pragma unroll
+  for (int e = 0; e < kElements; ++e) {
+    const int channel = min(first_channel + e, parameters.channels - 1);
+    exists[e] = pending[e] = first_channel + e < parameters.channels;
+    channels[e] = ChannelOfT(x_offset[channel], y_offset[channel], first_column, lane * kElements + e,
+                             parameters);
+    if constexpr (kSums) {
+      const Outside outside(channels[e].taps, parameters.height, width, parameters.steps, parameters.stride);
+      first_row[e] = outside.first_row;
+      end_row[e] = outside.end_row;
+      outside_columns[e] = 0;
+      for (int i = 0; i < kColumns; ++i) {
+        const int column = first_column + i;
+        if (column < outside.first_column || column >= outside.end_column) outside_columns[e] |= 1 << i;
+      }
+    }
+  }
+
+  // Where this thread's first piece of a row of sources lies, in memory and in the ring.
+  const bool is_last_group = group == parameters.groups - 1;
+  const FastDivisor& pieces = is_last_group ? parameters.last_pieces : parameters.pieces;
+  const int row_pieces = width * pieces.divisor();
+  const int piece_elements = parameters.piece_bytes / static_cast<int>(sizeof(T));
+  const auto place_of_piece = [&](int piece, int& in_memory, int& in_ring) {
+    const int column = pieces.divide(piece);
+    const int element = (piece - column * pieces.divisor()) * piece_elements;
+    in_memory = column * parameters.channels + element;
+    in_ring = (kMargin + column) * pixel + element;
+  };
+  int first_in_memory = 0;
+  int first_in_ring = 0;
+  place_of_piece(thread, first_in_memory, first_in_ring);
+  const int row_pitch = (width + kMargin) * pixel;
+  const int64_t image_row = static_cast<int64_t>(width) * parameters.channels;
+
+  const auto copy_row = [&](int image, int row) {
+    const T* const from =
+        source + (static_cast<int64_t>(image) * parameters.source_rows + row) * image_row + group * pixel;
+    const int slot = row - parameters.ring.divide(row) * parameters.ring.divisor();
+    T* const to = ring + slot * row_pitch;
+    const auto copy_pieces = [&](auto bytes) {
+      if (thread < row_pieces) copy_ahead<bytes>(to + first_in_ring, from + first_in_memory);
+#pragma unroll 1
+      for (int piece = thread + threads; piece < row_pieces; piece += threads) {
+        int in_memory, in_ring;
+        place_of_piece(piece, in_memory, in_ring);
+        copy_ahead<bytes>(to + in_ring, from + in_memory);
+      }
+    };
+    if (parameters.piece_bytes == 16) {
+      copy_pieces(std::integral_constant<int, 16>{});
+    } else if (parameters.piece_bytes == 8) {
+      copy_pieces(std::integral_constant<int, 8>{});
+    } else if (parameters.piece_bytes == 4) {
+      copy_pieces(std::integral_constant<int, 4>{});
+    } else {
+#pragma unroll 1
+      for (int piece = thread; piece < row_pieces; piece += threads) {
+        int in_memory, in_ring;
+        place_of_piece(piece, in_memory, in_ring);
+        to[in_ring] = from[in_memory];
+      }
+    }
+  };
+
+  while (true) {
+    // The channels of this pass: from the one whose rows lie highest, as far as the ring reaches. All warps
+    // hold the same channels.
+    int low = INT_MAX;
+#pragma unroll
+    for (int e = 0; e < kElements; ++e) {
+      if (pending[e] && !channels[e].is_outside) low = min(low, channels[e].taps.row);
+    }
+    low = least_of_warp(low);
+    bool taken[kElements];
+    bool is_any_pending = false;
+    int minus_high = INT_MAX;
+#pragma unroll
+    for (int e = 0; e < kElements; ++e) {
+      is_any_pending = is_any_pending || pending[e];
+      const bool is_near = channels[e].is_outside || channels[e].taps.row <= low + parameters.span;
+      taken[e] = pending[e] && is_near;
+      pending[e] = pending[e] && !is_near;
+      if (taken[e] && !channels[e].is_outside) minus_high = min(minus_high, -channels[e].taps.row);
+    }
+    if (!__any_sync(0xffffffff, is_any_pending)) break;
+    const bool is_any_inside = low != INT_MAX;
+    const int high = -least_of_warp(minus_high);
+
+    const int range_begin =
+        static_cast<int>(int64_t{parameters.range_steps} * range / parameters.ranges);
+    const int range_end =
+        static_cast<int>(int64_t{parameters.range_steps} * (range + 1) / parameters.ranges);
+    int begin = range_begin;
+    while (begin < range_end) {
+      const int image = parameters.image_steps.divide(begin);
+      const int first_step = begin - image * parameters.image_steps.divisor();
+      const int end_step = min(parameters.image_steps.divisor(), first_step + range_end - begin);
+      begin += end_step - first_step;
+
+      // Rows of sources from `next_row` on are not yet copied.
+      const int step_rows = parameters.step_rows;
+      int next_row = 0;
+      if constexpr (kTransposed && kStrided) {
+        next_row = max(divide_down(first_step * step_rows - high, parameters.stride), 0);
+      } else {
+        next_row = max(first_step * step_rows * stride + low, 0);
+      }
+      const auto begin_copies = [&](int step) {
+        if (is_any_inside && step < end_step) {
+          const int last_result = min((step + 1) * step_rows, parameters.result_rows) - 1;
+          int last = 0;
+          if constexpr (kTransposed && kStrided) {
+            last = divide_down(last_result - low, parameters.stride);
+          } else {
+            last = last_result * stride + high + 1;
+          }
+          last = min(last, parameters.source_rows - 1);
+#pragma unroll 1
+          for (; next_row <= last; ++next_row) copy_row(image, next_row);
+        }
+        end_copies();
+      };
+      const int64_t first_pixel = static_cast<int64_t>(image) * parameters.result_rows * image_row +
+                                  static_cast<int64_t>(first_column) * parameters.channels + first_channel;
+      const auto load_inputs = [&](int row, Word(&inputs)[kColumns]) {
+        const bool is_row = row_of_step < step_rows && row < min(end_step * step_rows, parameters.result_rows);
+        const T* const from = input + first_pixel + row * image_row;
+#pragma unroll
+        for (int i = 0; i < kColumns; ++i) {
+          bool is_loaded[kElements];
+#pragma unroll
+          for (int e = 0; e < kElements; ++e) is_loaded[e] = is_row && exists[e] && first_column + i < width;
+          inputs[i] = load_word(from + i * parameters.channels, is_loaded, parameters.paired);
+        }
+      };
+
+      // Nobody reads the ring any more, and its zeros are there.
+      __syncthreads();
+#pragma unroll
+      for (int ahead = 0; ahead < kAhead; ++ahead) begin_copies(first_step + ahead);
+      [[maybe_unused]] Word next_inputs[kColumns];
+      if constexpr (kSums) load_inputs(first_step * step_rows + row_of_step, next_inputs);
+
+#pragma unroll 1
+      for (int step = first_step; step < end_step; ++step) {
+        wait_for_copies<kAhead - 1>();
+        __syncthreads();
+        begin_copies(step + kAhead);
+        const int row = step * step_rows + row_of_step;
+        [[maybe_unused]] Word inputs[kColumns];
+        if constexpr (kSums) {
+#pragma unroll
+          for (int i = 0; i < kColumns; ++i) inputs[i] = next_inputs[i];
+          load_inputs(row + step_rows, next_inputs);
+        }
+        if (row_of_step >= step_rows || row >= parameters.result_rows) continue;
+
+        A results[kElements][kColumns];
+#pragma unroll
+        for (int e = 0; e < kElements; ++e) {
+          A values[kColumns] = {};
+          if constexpr (kSums) {
+#pragma unroll
+            for (int i = 0; i < kColumns; ++i) values[i] = static_cast<A>(inputs[i][e]);
+          }
+          if (kElements == 1 || taken[e]) {
+            channels[e].take_row(ring, row, parameters, values, results[e]);
+          }
+        }
+        if constexpr (kImages) {
+          T* const to = result + first_pixel + row * image_row;
+#pragma unroll
+          for (int i = 0; i < kColumns; ++i) {
+            A values[kElements];
+            bool is_stored[kElements];
+#pragma unroll
+            for (int e = 0; e < kElements; ++e) {
+              values[e] = results[e][i];
+              is_stored[e] = taken[e] && first_column + i < width;
+            }
+            store_word<T>(values, is_stored, parameters.paired, to + i * parameters.channels);
+          }
+        }
+        if constexpr (kSums) {
+          // The results of the forward pass that this row answers for where they lie outside.
+          const int own_row = kStrided ? parameters.stride.divide(row) : row;
+          if ((kStrided && own_row * stride != row) || own_row >= parameters.steps) continue;
+#pragma unroll
+          for (int e = 0; e < kElements; ++e) {
+            const bool is_row_outside = own_row < first_row[e] || own_row >= end_row[e];
+            if (!taken[e] || (!is_row_outside && outside_columns[e] == 0)) continue;
+            const T* const grads = source +
+                                   (static_cast<int64_t>(image) * parameters.steps + own_row) * image_row +
+                                   static_cast<int64_t>(first_column) * parameters.channels + first_channel + e;
+            for (int i = 0; i < kColumns && first_column + i < width; ++i) {
+              if (!is_row_outside && (outside_columns[e] >> i & 1) == 0) continue;
+              const A nothing = A(0) * static_cast<A>(grads[i * parameters.channels]);
+              channels[e].along_x += nothing;
+              channels[e].along_y += nothing;
+            }
+          }
+        }
+      }
+    }
+
+    if constexpr (kSums) {
+      // Of the rows and columns of threads, in order. Places: [element][direction][thread].
+      A* const scratch = reinterpret_cast<A*>(ring + parameters.ring_elements);
+      __syncthreads();
+#pragma unroll
+      for (int e = 0; e < kElements; ++e) {
+        scratch[(2 * e) * threads + thread] = channels[e].along_x;
+        scratch[(2 * e + 1) * threads + thread] = channels[e].along_y;
+      }
+      __syncthreads();
+      const int used = parameters.lanes * parameters.chunks * parameters.step_rows;
+      if (thread < parameters.lanes) {
+#pragma unroll
+        for (int e = 0; e < kElements; ++e) {
+          if (!taken[e]) continue;
+          for (int direction = 0; direction < 2; ++direction) {
+            const A* const sums = scratch + (2 * e + direction) * threads;
+            A sum = 0;
+            for (int i = thread; i < used; i += parameters.lanes) sum += sums[i];
+            partial[(static_cast<int64_t>(direction) * parameters.channels + first_channel + e) *
+                        parameters.ranges +
+                    range] = sum;
+          }
+        }
+      }
+    }
+  }
+}
+
+template <typename T, Pass kPass, bool kStrided>
+void launch(const Arguments<T>& arguments, const Plan& plan, const RowsParameters& parameters,
+            accumulate_t<T>* partial, cudaStream_t stream) {
+  const void* function = reinterpret_cast<const void*>(shift_channels_last<T, kPass, kStrided>);
+  cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                       static_cast<int>(plan.shared_bytes));
+  shift_channels_last<T, kPass, kStrided>
+      <<<static_cast<unsigned>(plan.blocks), static_cast<unsigned>(plan.threads),
+         static_cast<size_t>(plan.shared_bytes), stream>>>(arguments.source, arguments.input,
+                                                           arguments.x_offset, arguments.y_offset,
+                                                           arguments.result, partial, parameters);
+  check_launch(is_transposed(kPass) ? "shift_grads" : "shift");
+}
+
+int stride_of(const Geometry& geometry) {
+  return static_cast<int>(std::min(geometry.stride, geometry.height + 1));
+}
+
+// The greatest number of bytes, at most sixteen, in which channels can be copied.
+template <typename T>
+int piece_of(const Arguments<T>& arguments) {
+  const uintptr_t bits = uintptr_t{16} | reinterpret_cast<uintptr_t>(arguments.source) |
+                         static_cast<uintptr_t>(arguments.geometry.channels) * sizeof(T);
+  return static_cast<int>(bits & (~bits + 1));
+}
+
+}  // namespace
+
+template <typename T>
+bool plan_channels_last(const Arguments<T>& arguments, Pass pass, Plan& plan) {
+  constexpr int64_t kLimit = int64_t{1} << 29;
+  const Geometry& geometry = arguments.geometry;
+  const bool transposed = is_transposed(pass);
+  const int64_t rows = arguments.result_rows(transposed);
+  const int64_t source_rows = arguments.source_rows(transposed);
+  const int64_t stride = stride_of(geometry);
+  const int64_t channel_words = ceil_divide<int64_t>(geometry.channels, kWord<T>);
+  const int64_t chunks = ceil_divide<int64_t>(geometry.width, kColumns);
+  if (geometry.height >= kLimit || geometry.channels * geometry.width >= kLimit ||
+      geometry.batch * rows >= kLimit) {
+    return false;
+  }
+  constexpr int kWordBytes = kWord<T> * static_cast<int>(sizeof(T));
+  constexpr int kLeastLanes = 16 / kWordBytes;
+  int lanes = kPixelBytes / kWordBytes;
+  while (lanes > kLeastLanes && (lanes / 2 >= channel_words || chunks * lanes > kMostThreads)) lanes /= 2;
+  if (chunks * lanes > kMostThreads) return false;
+
+  const Device device;
+  const int64_t row_bytes = (geometry.width + kMargin) * lanes * kWordBytes;
+  const int64_t margin_bytes = kMargin * lanes * kWordBytes;
+  for (const int blocks : {3, 2, 1}) {
+    for (const int step_rows : {2, 1}) {
+      const int64_t threads = ceil_divide<int64_t>(step_rows * chunks * lanes, 32) * 32;
+      if (threads > kMostThreads || (step_rows > 1 && (step_rows > rows || threads > 384))) continue;
+      const int64_t sums = has_sums(pass) ? 2 * kWord<T> * threads * sizeof(accumulate_t<T>) : 0;
+      const int64_t budget =
+          std::min<int64_t>(device.shared_of_processor / blocks - 1024, device.shared_of_block) -
+          margin_bytes - sums;
+      // One slot more is the row of zeros.
+      const int64_t ring = std::min(budget / row_bytes - 1, source_rows);
+      const int64_t reach = (kAhead + 1) * step_rows;
+      int64_t span = transposed && stride > 1 ? (ring - 2) * stride - reach : ring - 2 - (reach - 1) * stride;
+      if (ring >= source_rows) span = kLimit;
+      if (ring < 1 || span < (blocks > 1 ? kLeastSpan : 0)) continue;
+      plan.kernel = Plan::Kernel::channels_last;
+      plan.lanes = lanes;
+      plan.tile_rows = step_rows;
+      plan.stage_rows = static_cast<int>(ring);
+      plan.span = static_cast<int>(span);
+      plan.threads = static_cast<int>(threads);
+      plan.shared_bytes = margin_bytes + (ring + 1) * row_bytes + sums;
+      const int64_t groups = ceil_divide<int64_t>(channel_words, lanes);
+      const int64_t resident = device.resident_blocks(plan.threads, plan.shared_bytes, kResidentThreads);
+      const int64_t steps = geometry.batch * ceil_divide<int64_t>(rows, step_rows);
+      if (groups >= kLimit / 1024) return false;
+      plan.parts = std::clamp<int64_t>(resident / groups, 1, steps);
+      plan.blocks = static_cast<int>(groups * plan.parts);
+      return true;
+    }
+  }
   return false;
 }
+
 template <typename T>
-void launch_channels_last(const Arguments<T>&, Pass, const Plan&, accumulate_t<T>*, cudaStream_t) {}
+void launch_channels_last(const Arguments<T>& arguments, Pass pass, const Plan& plan,
+                          accumulate_t<T>* partial, cudaStream_t stream) {
+  const Geometry& geometry = arguments.geometry;
+  const bool transposed = is_transposed(pass);
+  const int width = static_cast<int>(geometry.width);
+  const int channels = static_cast<int>(geometry.channels);
+  const int group = plan.lanes * kWord<T>;
+  const int groups = ceil_divide(channels, group);
+  const int piece = std::max(piece_of(arguments), static_cast<int>(sizeof(T)));
+  // Of two bytes there are no copies ahead; they go one by one.
+  const int piece_elements = piece / static_cast<int>(sizeof(T));
+  const int image_steps =
+      static_cast<int>(ceil_divide<int64_t>(arguments.result_rows(transposed), plan.tile_rows));
+  RowsParameters parameters;
+  parameters.stride = FastDivisor(stride_of(geometry));
+  parameters.ring = FastDivisor(plan.stage_rows);
+  parameters.pieces = FastDivisor(std::min(group, channels) / piece_elements);
+  parameters.last_pieces = FastDivisor((channels - (groups - 1) * group) / piece_elements);
+  parameters.image_steps = FastDivisor(image_steps);
+  parameters.channels = channels;
+  parameters.width = width;
+  parameters.height = static_cast<int>(geometry.height);
+  parameters.steps = static_cast<int>(geometry.steps);
+  parameters.source_rows = static_cast<int>(arguments.source_rows(transposed));
+  parameters.result_rows = static_cast<int>(arguments.result_rows(transposed));
+  parameters.lanes = plan.lanes;
+  parameters.lane_bits = 0;
+  while (1 << parameters.lane_bits < plan.lanes) ++parameters.lane_bits;
+  parameters.chunks = ceil_divide(width, kColumns);
+  parameters.step_rows = plan.tile_rows;
+  parameters.groups = groups;
+  parameters.ranges = static_cast<int>(plan.parts);
+  parameters.range_steps = static_cast<int>(geometry.batch) * image_steps;
+  parameters.span = plan.span;
+  parameters.bias = ceil_divide(parameters.height + 4, plan.stage_rows) * plan.stage_rows;
+  parameters.piece_bytes = piece;
+  parameters.ring_elements = (kMargin + (plan.stage_rows + 1) * (width + kMargin)) * group;
+  const auto is_paired = [&](const T* images) {
+    return images == nullptr || is_aligned(images, kWord<T> * sizeof(T));
+  };
+  parameters.paired =
+      channels % kWord<T> == 0 && is_paired(arguments.input) && is_paired(arguments.result);
+
+  const bool strided = geometry.stride > 1;
+  const auto launch_pass = [&](auto tag) {
+    constexpr Pass kPass = tag;
+    if (strided) {
+      launch<T, kPass, true>(arguments, plan, parameters, partial, stream);
+    } else {
+      launch<T, kPass, false>(arguments, plan, parameters, partial, stream);
+    }
+  };
+  switch (pass) {
+    case Pass::forward:
+      return launch_pass(std::integral_constant<Pass, Pass::forward>{});
+    case Pass::input_grad:
+      return launch_pass(std::integral_constant<Pass, Pass::input_grad>{});
+    case Pass::offset_grad:
+      return launch_pass(std::integral_constant<Pass, Pass::offset_grad>{});
+    case Pass::grads:
+      return launch_pass(std::integral_constant<Pass, Pass::grads>{});
+  }
+}
 
 #define SHIFT_CHANNELS_LAST(T)                                        \
   template bool plan_channels_last(const Arguments<T>&, Pass, Plan&); \
@@ -16,5 +612,6 @@ SHIFT_CHANNELS_LAST(double)
 SHIFT_CHANNELS_LAST(float)
 SHIFT_CHANNELS_LAST(Half)
 SHIFT_CHANNELS_LAST(BFloat16)
+#undef SHIFT_CHANNELS_LAST
 
 }  // namespace torchgraft::shift::cuda

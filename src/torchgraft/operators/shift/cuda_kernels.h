@@ -50,7 +50,8 @@ struct Plan {
   int tile_rows = 0;   // planes: rows of results of a tile; channels_last: rows of a step
   int stage_rows = 0;  // planes: rows of sources of a tile; channels_last: rows of the ring
   int step = 0;        // planes: words that a block takes at once
-  int lanes = 0;       // channels_last: along channels
+  int lanes = 0;         // channels_last: along channels
+  int span = 0;          // channels_last: rows by which offsets differ in one pass
   int64_t shared_bytes = 0;
 };
 

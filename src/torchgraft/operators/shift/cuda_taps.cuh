@@ -27,6 +27,7 @@ struct Taps {
   int column, row;
   A left, right, upper, lower;
 
+  Taps() = default;
   __device__ Taps(T x_offset, T y_offset, int width, int height) {
     const Sampling<A> sampling(static_cast<A>(x_offset), static_cast<A>(y_offset), width, height);
     constexpr int kFirst = kTransposed ? 1 : 0;
@@ -66,6 +67,7 @@ struct TapSums {
 struct Outside {
   int first_row, end_row, first_column, end_column;  // of those that are not
 
+  Outside() = default;
   template <typename Taps>
   __device__ Outside(const Taps& taps, int height, int width, int steps, const FastDivisor& stride) {
     first_row = min(max(divide_down(-taps.y() - 2, stride) + 1, 0), steps);
