@@ -8,12 +8,12 @@
 // results: six sources a row for them. To the left and right of a row, and in the place of rows that do not
 // exist, are zeros, so that nothing is tested but where a row lies.
 //
-// Channels whose rows lie further apart than the ring holds are taken in as many passes as it takes, those that
-// lie together in one. Learnt offsets begin within six rows.
+// Channels whose rows lie further apart than the ring holds are taken in as many passes as it takes, those
+// that lie together in one. Learnt offsets begin within six rows.
 //
 // Bytes: as for planes; floors the same, and a row more for each range. Three blocks of 320 threads a
-// multiprocessor hold 57 KB under way. Instructions a result, estimated: fp32 forward 13, backward 22, of 58 and
-// 86 that are issued in the time of its bytes; halves 15 and 23 of 28 and 43.
+// multiprocessor hold 57 KB under way. Instructions a result, estimated: fp32 forward 13, backward 22, of 58
+// and 86 that are issued in the time of its bytes; halves 15 and 23 of 28 and 43.
 
 #include <algorithm>
 #include <climits>
@@ -26,13 +26,17 @@
 namespace torchgraft::shift::cuda {
 namespace {
 
-constexpr int kColumns = 5;              // of a thread; odd, so that chunks of fewer lanes differ in banks
-constexpr int kMargin = kColumns + 1;    // pixels of zeros beside a row: all that a thread may read outside
-constexpr int kAhead = 3;                // steps
+constexpr int kColumns = 5;            // of a thread; odd, so that chunks of fewer lanes differ in banks
+constexpr int kMargin = kColumns + 1;  // pixels of zeros beside a row: all that a thread may read outside
+constexpr int kAhead = 3;              // steps
 constexpr int kMostThreads = 512;
-constexpr int kResidentThreads = 1024;  // by registers
+// Of a pixel's channels in a block; few where a row is long, and yet a sector.
 constexpr int kPixelBytes = 128;
+constexpr int kNarrowPixelBytes = 32;
 constexpr int64_t kLeastSpan = 6;  // rows, of offsets in one pass
+
+// Threads that are resident at once on a multiprocessor, by registers: of 96 and of 64 a thread.
+constexpr int resident_threads(Pass pass) { return has_sums(pass) ? 640 : 1024; }
 
 // Channels of a thread's word.
 template <typename T>
@@ -43,14 +47,14 @@ struct RowsParameters {
   FastDivisor pieces, last_pieces;  // of a pixel, in all groups of channels and in the last
   FastDivisor image_steps;
   int channels, width, height, steps, source_rows, result_rows;
-  int lanes, lane_bits, chunks;
+  int chunks;
   int step_rows;  // of results
   int groups, ranges;
-  int range_steps;  // of all images
-  int span;         // of offsets in one pass
-  int bias;         // a multiple of the ring's rows: with it no row is negative
+  int range_steps;    // of all images
+  int span;           // of offsets in one pass
+  int slots_of_step;  // by which a step moves in the ring
   int piece_bytes;
-  int ring_elements;
+  int row_pitch, ring_elements;
   bool paired;  // words of channels are aligned
 };
 
@@ -64,20 +68,7 @@ __device__ A least_of_warp(A value) {
 }
 
 template <typename T>
-__device__ Vector<T, kWord<T>> load_word(const T* word, const bool (&exists)[kWord<T>], bool paired) {
-  using Word = Vector<T, kWord<T>>;
-  if (kWord<T> == 1 ? exists[0] : exists[0] && exists[kWord<T> - 1] && paired) {
-    return *reinterpret_cast<const Word*>(word);
-  }
-  Word values;
-#pragma unroll
-  for (int e = 0; e < kWord<T>; ++e) values[e] = exists[e] ? word[e] : T(0);
-  return values;
-}
-
-template <typename T>
-__device__ void store_word(const accumulate_t<T> (&values)[kWord<T>], const bool (&exists)[kWord<T>],
-                           bool paired, T* word) {
+__device__ Vector<T, kWord<T>> round(const accumulate_t<T> (&values)[kWord<T>]) {
   Vector<T, kWord<T>> rounded;
   if constexpr (std::is_same_v<T, BFloat16>) {
     reinterpret_cast<__nv_bfloat162&>(rounded) = __floats2bfloat162_rn(values[0], values[1]);
@@ -86,46 +77,58 @@ __device__ void store_word(const accumulate_t<T> (&values)[kWord<T>], const bool
   } else {
     rounded[0] = values[0];
   }
-  if (kWord<T> == 1 ? exists[0] : exists[0] && exists[kWord<T> - 1] && paired) {
-    *reinterpret_cast<Vector<T, kWord<T>>*>(word) = rounded;
-    return;
-  }
-#pragma unroll
-  for (int e = 0; e < kWord<T>; ++e) {
-    if (exists[e]) word[e] = rounded[e];
-  }
+  return rounded;
 }
 
 // One channel of a thread.
-template <typename T, bool kTransposed, bool kStrided, bool kSums>
+template <typename T, int kPixel, bool kTransposed, bool kStrided, bool kSums>
 struct Channel {
   using A = accumulate_t<T>;
   static constexpr bool kFromOneRow = kTransposed && kStrided;
   Taps<T, kTransposed, kStrided> taps;
   int place;        // of the leftmost source in a row of the ring, of this thread's channel
   bool is_outside;  // every source lies outside the image
+  int slot;         // of the row under the upper sources, whether or not there is one
   A along_x, along_y;
 
   Channel() = default;
   __device__ Channel(T x, T y, int first_column, int element, const RowsParameters& parameters)
       : taps(x, y, parameters.width, parameters.height), along_x(0), along_y(0) {
+    if (!kSums && taps.left == 0) {
+      // All comes from the right: as good as a whole displacement, and one source less to leave out.
+      ++taps.column;
+      taps.left = taps.right;
+      taps.right = 0;
+    }
     const int left = min(max(first_column + taps.column, -kMargin), parameters.width);
-    place = (kMargin + left) * parameters.lanes * kWord<T> + element;
+    place = (kMargin + left) * kPixel + element;
     is_outside = taps.y() >= parameters.height || taps.y() < -parameters.height;
   }
 
-  // Six sources of a row; of the row of zeros where there is none.
-  __device__ void read(const T* ring, bool is_read, int row, const RowsParameters& parameters,
-                       A (&values)[kColumns + 1]) const {
-    const int pixel = parameters.lanes * kWord<T>;
-    const int slots = parameters.ring.divisor();
-    const int biased = row + parameters.bias;
-    const int slot = is_read && is_inside(row, parameters.source_rows)
-                         ? biased - parameters.ring.divide(biased) * slots
-                         : slots;
-    const T* from = ring + place + slot * (parameters.width + kMargin) * pixel;
+  // At the row of results that comes first in an image.
+  __device__ void start(int row, const RowsParameters& parameters) {
+    if constexpr (!kFromOneRow) {
+      const int below = row * (kStrided ? parameters.stride.divisor() : 1) + taps.row + 1;
+      slot = below - divide_down(below, parameters.ring) * parameters.ring.divisor();
+    }
+  }
+
+  // A step further.
+  __device__ void advance(const RowsParameters& parameters) {
+    if constexpr (!kFromOneRow) {
+      slot += parameters.slots_of_step;
+      if (slot >= parameters.ring.divisor()) slot -= parameters.ring.divisor();
+    }
+  }
+
+  // Where the sources of a row begin; in the row of zeros where there is none.
+  __device__ const T* find(const T* ring, bool exists, int slot, const RowsParameters& parameters) const {
+    return ring + place + (exists ? slot : parameters.ring.divisor()) * parameters.row_pitch;
+  }
+
+  __device__ static void read(const T* from, A (&values)[kColumns + 1]) {
 #pragma unroll
-    for (int i = 0; i <= kColumns; ++i) values[i] = static_cast<A>(from[i * pixel]);
+    for (int i = 0; i <= kColumns; ++i) values[i] = static_cast<A>(from[i * kPixel]);
   }
 
   // Results of one row, and what its inputs add to the sums.
@@ -138,7 +141,11 @@ struct Channel {
       const int phase = distance - source_row * parameters.stride.divisor();
       const A weight = phase == 1 ? taps.upper : taps.lower;
       A sources[kColumns + 1];
-      read(ring, phase < 2 && (kSums || weight != 0), source_row, parameters, sources);
+      const int row_inside = min(max(source_row, 0), parameters.source_rows);
+      const int slot = row_inside - parameters.ring.divide(row_inside) * parameters.ring.divisor();
+      const bool is_read =
+          phase < 2 && (kSums || weight != 0) && is_inside(source_row, parameters.source_rows);
+      read(find(ring, is_read, slot, parameters), sources);
 #pragma unroll
       for (int i = 0; i <= kColumns; ++i) blended[i] = weight * (weight != 0 ? sources[i] : A(0));
       if constexpr (kSums) {
@@ -157,8 +164,11 @@ struct Channel {
       const int first = row * (kStrided ? parameters.stride.divisor() : 1) + taps.row;
       A upper[kColumns + 1];
       A lower[kColumns + 1];
-      read(ring, kSums || taps.upper != 0, first, parameters, upper);
-      read(ring, kSums || taps.lower != 0, first + 1, parameters, lower);
+      const int slot_above = slot == 0 ? parameters.ring.divisor() - 1 : slot - 1;
+      const bool reads_upper = (kSums || taps.upper != 0) && is_inside(first, parameters.source_rows);
+      const bool reads_lower = (kSums || taps.lower != 0) && is_inside(first + 1, parameters.source_rows);
+      read(find(ring, reads_upper, slot_above, parameters), upper);
+      read(find(ring, reads_lower, slot, parameters), lower);
 #pragma unroll
       for (int i = 0; i <= kColumns; ++i) {
         // A row that weighs nothing was not read, but for the sums.
@@ -180,14 +190,15 @@ struct Channel {
     }
 #pragma unroll
     for (int i = 0; i < kColumns; ++i) {
-      results[i] = taps.left * (taps.left != 0 ? blended[i] : A(0)) +
+      results[i] = taps.left * (!kSums || taps.left != 0 ? blended[i] : A(0)) +
                    taps.right * (taps.right != 0 ? blended[i + 1] : A(0));
     }
   }
 };
 
-template <typename T, Pass kPass, bool kStrided>
-__global__ void __launch_bounds__(kMostThreads, kResidentThreads / kMostThreads)
+template <typename T, Pass kPass, bool kStrided, int kBytes>
+__global__ void __launch_bounds__(resident_threads(kPass) / (has_sums(kPass) ? 1 : 2),
+                                  has_sums(kPass) ? 1 : 2)
     shift_channels_last(const T* __restrict__ source, const T* __restrict__ input,
                         const T* __restrict__ x_offset, const T* __restrict__ y_offset,
                         T* __restrict__ result, accumulate_t<T>* __restrict__ partial,
@@ -197,7 +208,10 @@ __global__ void __launch_bounds__(kMostThreads, kResidentThreads / kMostThreads)
   constexpr bool kImages = has_images(kPass);
   constexpr bool kSums = has_sums(kPass);
   constexpr int kElements = kWord<T>;
-  using ChannelOfT = Channel<T, kTransposed, kStrided, kSums>;
+  constexpr int kPixel = kBytes / static_cast<int>(sizeof(T));  // channels of a block
+  constexpr int kLanes = kPixel / kElements;
+  static_assert(32 % kLanes == 0, "all warps hold the same channels");
+  using ChannelOfT = Channel<T, kPixel, kTransposed, kStrided, kSums>;
   using Word = Vector<T, kElements>;
 
   T* const ring = shared_memory<T>();
@@ -205,14 +219,14 @@ __global__ void __launch_bounds__(kMostThreads, kResidentThreads / kMostThreads)
   const int threads = static_cast<int>(blockDim.x);
   const int group = static_cast<int>(blockIdx.x) % parameters.groups;
   const int range = static_cast<int>(blockIdx.x) / parameters.groups;
-  const int pixel = parameters.lanes * kElements;
   const int width = parameters.width;
   const int stride = kStrided ? parameters.stride.divisor() : 1;
-  const int lane = thread & (parameters.lanes - 1);
-  const int chunk_of_block = thread >> parameters.lane_bits;
+  const int lane = thread % kLanes;
+  const int chunk_of_block = thread / kLanes;
   const int row_of_step = chunk_of_block / parameters.chunks;
   const int first_column = (chunk_of_block - row_of_step * parameters.chunks) * kColumns;
-  const int first_channel = group * pixel + lane * kElements;
+  const int columns = width - first_column;  // of this thread, if less than kColumns
+  const int first_channel = group * kPixel + lane * kElements;
 
   for (int i = thread; i < parameters.ring_elements; i += threads) ring[i] = T(0);
 
@@ -225,8 +239,8 @@ __global__ void __launch_bounds__(kMostThreads, kResidentThreads / kMostThreads)
   for (int e = 0; e < kElements; ++e) {
     const int channel = min(first_channel + e, parameters.channels - 1);
     exists[e] = pending[e] = first_channel + e < parameters.channels;
-    channels[e] = ChannelOfT(x_offset[channel], y_offset[channel], first_column, lane * kElements + e,
-                             parameters);
+    channels[e] =
+        ChannelOfT(x_offset[channel], y_offset[channel], first_column, lane * kElements + e, parameters);
     if constexpr (kSums) {
       const Outside outside(channels[e].taps, parameters.height, width, parameters.steps, parameters.stride);
       first_row[e] = outside.first_row;
@@ -248,26 +262,26 @@ __global__ void __launch_bounds__(kMostThreads, kResidentThreads / kMostThreads)
     const int column = pieces.divide(piece);
     const int element = (piece - column * pieces.divisor()) * piece_elements;
     in_memory = column * parameters.channels + element;
-    in_ring = (kMargin + column) * pixel + element;
+    in_ring = (kMargin + column) * kPixel + element;
   };
   int first_in_memory = 0;
   int first_in_ring = 0;
   place_of_piece(thread, first_in_memory, first_in_ring);
-  const int row_pitch = (width + kMargin) * pixel;
   const int64_t image_row = static_cast<int64_t>(width) * parameters.channels;
 
-  const auto copy_row = [&](int image, int row) {
-    const T* const from =
-        source + (static_cast<int64_t>(image) * parameters.source_rows + row) * image_row + group * pixel;
-    const int slot = row - parameters.ring.divide(row) * parameters.ring.divisor();
-    T* const to = ring + slot * row_pitch;
+  // Copies this thread's pieces of a row, and steps on in memory and in the ring.
+  const T* next_source = nullptr;  // of this thread's first piece
+  int next_place = 0;
+  const int end_place = first_in_ring + parameters.ring.divisor() * parameters.row_pitch;
+  const auto copy_row = [&] {
     const auto copy_pieces = [&](auto bytes) {
-      if (thread < row_pieces) copy_ahead<bytes>(to + first_in_ring, from + first_in_memory);
+      if (thread < row_pieces) copy_ahead<bytes>(ring + next_place, next_source);
 #pragma unroll 1
       for (int piece = thread + threads; piece < row_pieces; piece += threads) {
         int in_memory, in_ring;
         place_of_piece(piece, in_memory, in_ring);
-        copy_ahead<bytes>(to + in_ring, from + in_memory);
+        copy_ahead<bytes>(ring + (next_place + in_ring - first_in_ring),
+                          next_source + (in_memory - first_in_memory));
       }
     };
     if (parameters.piece_bytes == 16) {
@@ -281,9 +295,12 @@ __global__ void __launch_bounds__(kMostThreads, kResidentThreads / kMostThreads)
       for (int piece = thread; piece < row_pieces; piece += threads) {
         int in_memory, in_ring;
         place_of_piece(piece, in_memory, in_ring);
-        to[in_ring] = from[in_memory];
+        ring[next_place + in_ring - first_in_ring] = next_source[in_memory - first_in_memory];
       }
     }
+    next_source += image_row;
+    next_place += parameters.row_pitch;
+    if (next_place == end_place) next_place = first_in_ring;
   };
 
   while (true) {
@@ -308,12 +325,18 @@ __global__ void __launch_bounds__(kMostThreads, kResidentThreads / kMostThreads)
     }
     if (!__any_sync(0xffffffff, is_any_pending)) break;
     const bool is_any_inside = low != INT_MAX;
+    // All channels of the word, and it can be accessed as one.
+    const bool can_be_whole = kElements == 1 || parameters.paired;
+    [[maybe_unused]] const bool is_whole = can_be_whole && exists[0] && exists[kElements - 1];
+    [[maybe_unused]] const bool is_whole_result = can_be_whole && taken[0] && taken[kElements - 1];
+    if constexpr (kSums) {
+#pragma unroll
+      for (int e = 0; e < kElements; ++e) channels[e].along_x = channels[e].along_y = 0;
+    }
     const int high = -least_of_warp(minus_high);
 
-    const int range_begin =
-        static_cast<int>(int64_t{parameters.range_steps} * range / parameters.ranges);
-    const int range_end =
-        static_cast<int>(int64_t{parameters.range_steps} * (range + 1) / parameters.ranges);
+    const int range_begin = static_cast<int>(int64_t{parameters.range_steps} * range / parameters.ranges);
+    const int range_end = static_cast<int>(int64_t{parameters.range_steps} * (range + 1) / parameters.ranges);
     int begin = range_begin;
     while (begin < range_end) {
       const int image = parameters.image_steps.divide(begin);
@@ -329,6 +352,14 @@ __global__ void __launch_bounds__(kMostThreads, kResidentThreads / kMostThreads)
       } else {
         next_row = max(first_step * step_rows * stride + low, 0);
       }
+      next_source = source + (static_cast<int64_t>(image) * parameters.source_rows + next_row) * image_row +
+                    group * kPixel + first_in_memory;
+      next_place = first_in_ring + (next_row - parameters.ring.divide(next_row) * parameters.ring.divisor()) *
+                                       parameters.row_pitch;
+#pragma unroll
+      for (int e = 0; e < kElements; ++e) {
+        channels[e].start(first_step * step_rows + row_of_step, parameters);
+      }
       const auto begin_copies = [&](int step) {
         if (is_any_inside && step < end_step) {
           const int last_result = min((step + 1) * step_rows, parameters.result_rows) - 1;
@@ -340,21 +371,33 @@ __global__ void __launch_bounds__(kMostThreads, kResidentThreads / kMostThreads)
           }
           last = min(last, parameters.source_rows - 1);
 #pragma unroll 1
-          for (; next_row <= last; ++next_row) copy_row(image, next_row);
+          for (; next_row <= last; ++next_row) copy_row();
         }
         end_copies();
       };
       const int64_t first_pixel = static_cast<int64_t>(image) * parameters.result_rows * image_row +
                                   static_cast<int64_t>(first_column) * parameters.channels + first_channel;
       const auto load_inputs = [&](int row, Word(&inputs)[kColumns]) {
-        const bool is_row = row_of_step < step_rows && row < min(end_step * step_rows, parameters.result_rows);
+        const bool is_row =
+            row_of_step < step_rows && row < min(end_step * step_rows, parameters.result_rows);
         const T* const from = input + first_pixel + row * image_row;
 #pragma unroll
-        for (int i = 0; i < kColumns; ++i) {
-          bool is_loaded[kElements];
+        for (int i = 0; i < kColumns; ++i) inputs[i] = {};
+        if (!is_row) return;
+        if (is_whole) {
 #pragma unroll
-          for (int e = 0; e < kElements; ++e) is_loaded[e] = is_row && exists[e] && first_column + i < width;
-          inputs[i] = load_word(from + i * parameters.channels, is_loaded, parameters.paired);
+          for (int i = 0; i < kColumns; ++i) {
+            if (i < columns) inputs[i] = *reinterpret_cast<const Word*>(from + i * parameters.channels);
+          }
+        } else {
+#pragma unroll
+          for (int e = 0; e < kElements; ++e) {
+            if (!exists[e]) continue;
+#pragma unroll
+            for (int i = 0; i < kColumns; ++i) {
+              if (i < columns) inputs[i][e] = from[i * parameters.channels + e];
+            }
+          }
         }
       };
 
@@ -387,22 +430,34 @@ __global__ void __launch_bounds__(kMostThreads, kResidentThreads / kMostThreads)
 #pragma unroll
             for (int i = 0; i < kColumns; ++i) values[i] = static_cast<A>(inputs[i][e]);
           }
-          if (kElements == 1 || taken[e]) {
-            channels[e].take_row(ring, row, parameters, values, results[e]);
-          }
+          // Also of a channel that is not taken: what comes of it is not used.
+          channels[e].take_row(ring, row, parameters, values, results[e]);
+          channels[e].advance(parameters);
         }
         if constexpr (kImages) {
           T* const to = result + first_pixel + row * image_row;
+          Word rounded[kColumns];
 #pragma unroll
           for (int i = 0; i < kColumns; ++i) {
             A values[kElements];
-            bool is_stored[kElements];
+#pragma unroll
+            for (int e = 0; e < kElements; ++e) values[e] = results[e][i];
+            rounded[i] = round<T>(values);
+          }
+          if (is_whole_result) {
+#pragma unroll
+            for (int i = 0; i < kColumns; ++i) {
+              if (i < columns) *reinterpret_cast<Word*>(to + i * parameters.channels) = rounded[i];
+            }
+          } else {
 #pragma unroll
             for (int e = 0; e < kElements; ++e) {
-              values[e] = results[e][i];
-              is_stored[e] = taken[e] && first_column + i < width;
+              if (!taken[e]) continue;
+#pragma unroll
+              for (int i = 0; i < kColumns; ++i) {
+                if (i < columns) to[i * parameters.channels + e] = rounded[i][e];
+              }
             }
-            store_word<T>(values, is_stored, parameters.paired, to + i * parameters.channels);
           }
         }
         if constexpr (kSums) {
@@ -413,9 +468,9 @@ __global__ void __launch_bounds__(kMostThreads, kResidentThreads / kMostThreads)
           for (int e = 0; e < kElements; ++e) {
             const bool is_row_outside = own_row < first_row[e] || own_row >= end_row[e];
             if (!taken[e] || (!is_row_outside && outside_columns[e] == 0)) continue;
-            const T* const grads = source +
-                                   (static_cast<int64_t>(image) * parameters.steps + own_row) * image_row +
-                                   static_cast<int64_t>(first_column) * parameters.channels + first_channel + e;
+            const T* const grads =
+                source + (static_cast<int64_t>(image) * parameters.steps + own_row) * image_row +
+                static_cast<int64_t>(first_column) * parameters.channels + first_channel + e;
             for (int i = 0; i < kColumns && first_column + i < width; ++i) {
               if (!is_row_outside && (outside_columns[e] >> i & 1) == 0) continue;
               const A nothing = A(0) * static_cast<A>(grads[i * parameters.channels]);
@@ -437,15 +492,15 @@ __global__ void __launch_bounds__(kMostThreads, kResidentThreads / kMostThreads)
         scratch[(2 * e + 1) * threads + thread] = channels[e].along_y;
       }
       __syncthreads();
-      const int used = parameters.lanes * parameters.chunks * parameters.step_rows;
-      if (thread < parameters.lanes) {
+      const int used = kLanes * parameters.chunks * parameters.step_rows;
+      if (thread < kLanes) {
 #pragma unroll
         for (int e = 0; e < kElements; ++e) {
           if (!taken[e]) continue;
           for (int direction = 0; direction < 2; ++direction) {
             const A* const sums = scratch + (2 * e + direction) * threads;
             A sum = 0;
-            for (int i = thread; i < used; i += parameters.lanes) sum += sums[i];
+            for (int i = thread; i < used; i += kLanes) sum += sums[i];
             partial[(static_cast<int64_t>(direction) * parameters.channels + first_channel + e) *
                         parameters.ranges +
                     range] = sum;
@@ -456,13 +511,13 @@ __global__ void __launch_bounds__(kMostThreads, kResidentThreads / kMostThreads)
   }
 }
 
-template <typename T, Pass kPass, bool kStrided>
+template <typename T, Pass kPass, bool kStrided, int kBytes>
 void launch(const Arguments<T>& arguments, const Plan& plan, const RowsParameters& parameters,
             accumulate_t<T>* partial, cudaStream_t stream) {
-  const void* function = reinterpret_cast<const void*>(shift_channels_last<T, kPass, kStrided>);
+  const void* function = reinterpret_cast<const void*>(shift_channels_last<T, kPass, kStrided, kBytes>);
   cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize,
                        static_cast<int>(plan.shared_bytes));
-  shift_channels_last<T, kPass, kStrided>
+  shift_channels_last<T, kPass, kStrided, kBytes>
       <<<static_cast<unsigned>(plan.blocks), static_cast<unsigned>(plan.threads),
          static_cast<size_t>(plan.shared_bytes), stream>>>(arguments.source, arguments.input,
                                                            arguments.x_offset, arguments.y_offset,
@@ -498,18 +553,20 @@ bool plan_channels_last(const Arguments<T>& arguments, Pass pass, Plan& plan) {
       geometry.batch * rows >= kLimit) {
     return false;
   }
-  constexpr int kWordBytes = kWord<T> * static_cast<int>(sizeof(T));
-  constexpr int kLeastLanes = 16 / kWordBytes;
-  int lanes = kPixelBytes / kWordBytes;
-  while (lanes > kLeastLanes && (lanes / 2 >= channel_words || chunks * lanes > kMostThreads)) lanes /= 2;
-  if (chunks * lanes > kMostThreads) return false;
+  constexpr int64_t kWordBytes = kWord<T> * static_cast<int64_t>(sizeof(T));
+  const auto threads_of_row = [&](int64_t pixel_bytes) { return chunks * pixel_bytes / kWordBytes; };
+  int64_t pixel_bytes = kPixelBytes;
+  if (channel_words * kWordBytes <= kNarrowPixelBytes || threads_of_row(pixel_bytes) > kMostThreads) {
+    pixel_bytes = kNarrowPixelBytes;
+  }
+  if (threads_of_row(pixel_bytes) > kMostThreads) return false;
 
   const Device device;
-  const int64_t row_bytes = (geometry.width + kMargin) * lanes * kWordBytes;
-  const int64_t margin_bytes = kMargin * lanes * kWordBytes;
+  const int64_t row_bytes = (geometry.width + kMargin) * pixel_bytes;
+  const int64_t margin_bytes = kMargin * pixel_bytes;
   for (const int blocks : {3, 2, 1}) {
     for (const int step_rows : {2, 1}) {
-      const int64_t threads = ceil_divide<int64_t>(step_rows * chunks * lanes, 32) * 32;
+      const int64_t threads = ceil_divide<int64_t>(step_rows * threads_of_row(pixel_bytes), 32) * 32;
       if (threads > kMostThreads || (step_rows > 1 && (step_rows > rows || threads > 384))) continue;
       const int64_t sums = has_sums(pass) ? 2 * kWord<T> * threads * sizeof(accumulate_t<T>) : 0;
       const int64_t budget =
@@ -522,14 +579,15 @@ bool plan_channels_last(const Arguments<T>& arguments, Pass pass, Plan& plan) {
       if (ring >= source_rows) span = kLimit;
       if (ring < 1 || span < (blocks > 1 ? kLeastSpan : 0)) continue;
       plan.kernel = Plan::Kernel::channels_last;
-      plan.lanes = lanes;
+      plan.pixel_bytes = static_cast<int>(pixel_bytes);
       plan.tile_rows = step_rows;
       plan.stage_rows = static_cast<int>(ring);
       plan.span = static_cast<int>(span);
       plan.threads = static_cast<int>(threads);
       plan.shared_bytes = margin_bytes + (ring + 1) * row_bytes + sums;
-      const int64_t groups = ceil_divide<int64_t>(channel_words, lanes);
-      const int64_t resident = device.resident_blocks(plan.threads, plan.shared_bytes, kResidentThreads);
+      const int64_t groups = ceil_divide<int64_t>(channel_words * kWordBytes, pixel_bytes);
+      const int64_t resident =
+          device.resident_blocks(plan.threads, plan.shared_bytes, resident_threads(pass));
       const int64_t steps = geometry.batch * ceil_divide<int64_t>(rows, step_rows);
       if (groups >= kLimit / 1024) return false;
       plan.parts = std::clamp<int64_t>(resident / groups, 1, steps);
@@ -547,7 +605,7 @@ void launch_channels_last(const Arguments<T>& arguments, Pass pass, const Plan& 
   const bool transposed = is_transposed(pass);
   const int width = static_cast<int>(geometry.width);
   const int channels = static_cast<int>(geometry.channels);
-  const int group = plan.lanes * kWord<T>;
+  const int group = plan.pixel_bytes / static_cast<int>(sizeof(T));
   const int groups = ceil_divide(channels, group);
   const int piece = std::max(piece_of(arguments), static_cast<int>(sizeof(T)));
   // Of two bytes there are no copies ahead; they go one by one.
@@ -566,32 +624,34 @@ void launch_channels_last(const Arguments<T>& arguments, Pass pass, const Plan& 
   parameters.steps = static_cast<int>(geometry.steps);
   parameters.source_rows = static_cast<int>(arguments.source_rows(transposed));
   parameters.result_rows = static_cast<int>(arguments.result_rows(transposed));
-  parameters.lanes = plan.lanes;
-  parameters.lane_bits = 0;
-  while (1 << parameters.lane_bits < plan.lanes) ++parameters.lane_bits;
   parameters.chunks = ceil_divide(width, kColumns);
   parameters.step_rows = plan.tile_rows;
   parameters.groups = groups;
   parameters.ranges = static_cast<int>(plan.parts);
   parameters.range_steps = static_cast<int>(geometry.batch) * image_steps;
   parameters.span = plan.span;
-  parameters.bias = ceil_divide(parameters.height + 4, plan.stage_rows) * plan.stage_rows;
+  // The strided transpose has no such step.
+  parameters.slots_of_step = plan.tile_rows * (transposed ? 1 : stride_of(geometry)) % plan.stage_rows;
   parameters.piece_bytes = piece;
-  parameters.ring_elements = (kMargin + (plan.stage_rows + 1) * (width + kMargin)) * group;
+  parameters.row_pitch = (width + kMargin) * group;
+  parameters.ring_elements = kMargin * group + (plan.stage_rows + 1) * parameters.row_pitch;
   const auto is_paired = [&](const T* images) {
     return images == nullptr || is_aligned(images, kWord<T> * sizeof(T));
   };
-  parameters.paired =
-      channels % kWord<T> == 0 && is_paired(arguments.input) && is_paired(arguments.result);
+  parameters.paired = channels % kWord<T> == 0 && is_paired(arguments.input) && is_paired(arguments.result);
 
   const bool strided = geometry.stride > 1;
   const auto launch_pass = [&](auto tag) {
     constexpr Pass kPass = tag;
-    if (strided) {
-      launch<T, kPass, true>(arguments, plan, parameters, partial, stream);
-    } else {
-      launch<T, kPass, false>(arguments, plan, parameters, partial, stream);
-    }
+    const auto launch_pixels = [&](auto bytes) {
+      if (strided) {
+        launch<T, kPass, true, bytes>(arguments, plan, parameters, partial, stream);
+      } else {
+        launch<T, kPass, false, bytes>(arguments, plan, parameters, partial, stream);
+      }
+    };
+    if (plan.pixel_bytes == kPixelBytes) return launch_pixels(std::integral_constant<int, kPixelBytes>{});
+    launch_pixels(std::integral_constant<int, kNarrowPixelBytes>{});
   };
   switch (pass) {
     case Pass::forward:

@@ -265,9 +265,10 @@ template <typename T>
 void launch_add_parts(const Arguments<T>& arguments, const accumulate_t<T>* partial, int64_t parts, T* x_grad,
                       T* y_grad, cudaStream_t stream) {
   const Geometry& geometry = arguments.geometry;
-  shift_add_parts<T><<<static_cast<unsigned>(std::min(geometry.channels, kMostBlocks)), kThreads, 0, stream>>>(
-      partial, parts, arguments.source, arguments.input, arguments.x_offset, arguments.y_offset, x_grad,
-      y_grad, geometry, arguments.layout == Layout::channels_last);
+  shift_add_parts<T>
+      <<<static_cast<unsigned>(std::min(geometry.channels, kMostBlocks)), kThreads, 0, stream>>>(
+          partial, parts, arguments.source, arguments.input, arguments.x_offset, arguments.y_offset, x_grad,
+          y_grad, geometry, arguments.layout == Layout::channels_last);
   check_launch("shift_offset_grad: sum");
 }
 
