@@ -28,31 +28,26 @@ namespace {
 
 constexpr int kColumns = 5;            // of a thread; odd, so that chunks of fewer lanes differ in banks
 constexpr int kMargin = kColumns + 1;  // pixels of zeros beside a row: all that a thread may read outside
-constexpr int kAhead = 3;              // steps
+constexpr int kAhead = 4;              // rows of results
 constexpr int kMostThreads = 512;
 // Of a pixel's channels in a block; few where a row is long, and yet a sector.
 constexpr int kPixelBytes = 128;
 constexpr int kNarrowPixelBytes = 32;
-constexpr int64_t kLeastSpan = 6;  // rows, of offsets in one pass
+constexpr int64_t kLeastSpan = 5;  // rows, of offsets in one pass
 
-// Threads that are resident at once on a multiprocessor, by registers: of 96 and of 64 a thread.
-constexpr int resident_threads(Pass pass) { return has_sums(pass) ? 640 : 1024; }
-
-// Channels of a thread's word.
-template <typename T>
-inline constexpr int kWord = sizeof(T) == 2 ? 2 : 1;
+// Threads that are resident at once on a multiprocessor, by registers: of 96 and of 80 a thread.
+constexpr int resident_threads(Pass pass) { return has_sums(pass) ? 640 : 768; }
 
 struct RowsParameters {
   FastDivisor stride, ring;
   FastDivisor pieces, last_pieces;  // of a pixel, in all groups of channels and in the last
-  FastDivisor image_steps;
-  int channels, width, height, steps, source_rows, result_rows;
+  FastDivisor rows;                 // of results
+  int channels, width, height, steps, source_rows;
   int chunks;
-  int step_rows;  // of results
   int groups, ranges;
-  int range_steps;    // of all images
-  int span;           // of offsets in one pass
-  int slots_of_step;  // by which a step moves in the ring
+  int all_rows;      // of results of all images
+  int span;          // of offsets in one pass
+  int slots_of_row;  // by which a row of results moves in the ring
   int piece_bytes;
   int row_pitch, ring_elements;
   bool paired;  // words of channels are aligned
@@ -67,138 +62,125 @@ __device__ A least_of_warp(A value) {
   return value;
 }
 
-template <typename T>
-__device__ Vector<T, kWord<T>> round(const accumulate_t<T> (&values)[kWord<T>]) {
-  Vector<T, kWord<T>> rounded;
-  if constexpr (std::is_same_v<T, BFloat16>) {
-    reinterpret_cast<__nv_bfloat162&>(rounded) = __floats2bfloat162_rn(values[0], values[1]);
-  } else if constexpr (std::is_same_v<T, Half>) {
-    reinterpret_cast<__half2&>(rounded) = __floats2half2_rn(values[0], values[1]);
-  } else {
-    rounded[0] = values[0];
-  }
-  return rounded;
-}
-
 // One channel of a thread.
 template <typename T, int kPixel, bool kTransposed, bool kStrided, bool kSums>
 struct Channel {
   using A = accumulate_t<T>;
   static constexpr bool kFromOneRow = kTransposed && kStrided;
+  static constexpr bool kKeepsRow = !kStrided;  // the lower sources of a row are the upper ones of the next
   Taps<T, kTransposed, kStrided> taps;
   int place;        // of the leftmost source in a row of the ring, of this thread's channel
   bool is_outside;  // every source lies outside the image
-  int slot;         // of the row under the upper sources, whether or not there is one
+  bool is_blend;    // no weight is zero
+  int row;          // of the lower sources, whether or not there is one
+  int slot;         // of the ring, where it lies
+  A upper[kColumns + 1];
   A along_x, along_y;
 
   Channel() = default;
   __device__ Channel(T x, T y, int first_column, int element, const RowsParameters& parameters)
       : taps(x, y, parameters.width, parameters.height), along_x(0), along_y(0) {
-    if (!kSums && taps.left == 0) {
-      // All comes from the right: as good as a whole displacement, and one source less to leave out.
-      ++taps.column;
-      taps.left = taps.right;
-      taps.right = 0;
-    }
     const int left = min(max(first_column + taps.column, -kMargin), parameters.width);
     place = (kMargin + left) * kPixel + element;
     is_outside = taps.y() >= parameters.height || taps.y() < -parameters.height;
+    is_blend = taps.left != 0 && taps.right != 0 && taps.upper != 0 && taps.lower != 0;
   }
 
-  // At the row of results that comes first in an image.
-  __device__ void start(int row, const RowsParameters& parameters) {
-    if constexpr (!kFromOneRow) {
-      const int below = row * (kStrided ? parameters.stride.divisor() : 1) + taps.row + 1;
-      slot = below - divide_down(below, parameters.ring) * parameters.ring.divisor();
-    }
-  }
-
-  // A step further.
-  __device__ void advance(const RowsParameters& parameters) {
-    if constexpr (!kFromOneRow) {
-      slot += parameters.slots_of_step;
-      if (slot >= parameters.ring.divisor()) slot -= parameters.ring.divisor();
-    }
-  }
-
-  // Where the sources of a row begin; in the row of zeros where there is none.
-  __device__ const T* find(const T* ring, bool exists, int slot, const RowsParameters& parameters) const {
-    return ring + place + (exists ? slot : parameters.ring.divisor()) * parameters.row_pitch;
-  }
-
-  __device__ static void read(const T* from, A (&values)[kColumns + 1]) {
+  // Six sources of a row; zeros where there is none.
+  __device__ void read(const T* ring, bool is_read, int slot_of_row, const RowsParameters& parameters,
+                       A (&values)[kColumns + 1]) const {
+    const T* const from =
+        ring + place + (is_read ? slot_of_row : parameters.ring.divisor()) * parameters.row_pitch;
 #pragma unroll
     for (int i = 0; i <= kColumns; ++i) values[i] = static_cast<A>(from[i * kPixel]);
   }
 
-  // Results of one row, and what its inputs add to the sums.
-  __device__ void take_row(const T* ring, int row, const RowsParameters& parameters,
+  __device__ bool exists(int source_row, const RowsParameters& parameters) const {
+    return is_inside(source_row, parameters.source_rows);
+  }
+
+  __device__ void read_upper(const T* ring, const RowsParameters& parameters) {
+    const int above = slot == 0 ? parameters.ring.divisor() - 1 : slot - 1;
+    read(ring, exists(row - 1, parameters), above, parameters, upper);
+  }
+
+  // At the first row of results of a stretch, whose rows of sources are not there yet.
+  __device__ void start(int result_row, const RowsParameters& parameters) {
+    if constexpr (!kFromOneRow) {
+      row = result_row * (kStrided ? parameters.stride.divisor() : 1) + taps.row + 1;
+      slot = row - divide_down(row, parameters.ring) * parameters.ring.divisor();
+    }
+  }
+
+  // One row of results, and what its inputs add to the sums. kSelect: a weight may be zero, and what it
+  // weighs be NaN.
+  template <bool kSelect>
+  __device__ void take_row(const T* ring, int result_row, const RowsParameters& parameters,
                            const A (&inputs)[kColumns], A (&results)[kColumns]) {
+    const auto product = [](A weight, A value) { return weight * (!kSelect || weight != 0 ? value : A(0)); };
+    A lower[kColumns + 1];
     A blended[kColumns + 1];
+    A left = 0;
+    A right = 0;
     if constexpr (kFromOneRow) {
-      const int distance = row - taps.row;
+      const int distance = result_row - taps.row;
       const int source_row = divide_down(distance, parameters.stride);
       const int phase = distance - source_row * parameters.stride.divisor();
-      const A weight = phase == 1 ? taps.upper : taps.lower;
-      A sources[kColumns + 1];
       const int row_inside = min(max(source_row, 0), parameters.source_rows);
-      const int slot = row_inside - parameters.ring.divide(row_inside) * parameters.ring.divisor();
-      const bool is_read =
-          phase < 2 && (kSums || weight != 0) && is_inside(source_row, parameters.source_rows);
-      read(find(ring, is_read, slot, parameters), sources);
+      const int slot_of_row = row_inside - parameters.ring.divide(row_inside) * parameters.ring.divisor();
+      read(ring, phase < 2 && exists(source_row, parameters), slot_of_row, parameters, lower);
+      const A weight = phase == 1 ? taps.upper : taps.lower;
 #pragma unroll
-      for (int i = 0; i <= kColumns; ++i) blended[i] = weight * (weight != 0 ? sources[i] : A(0));
+      for (int i = 0; i <= kColumns; ++i) blended[i] = product(weight, lower[i]);
       if constexpr (kSums) {
-        A left = 0;
-        A right = 0;
 #pragma unroll
         for (int i = 0; i < kColumns; ++i) {
-          left += inputs[i] * sources[i];
-          right += inputs[i] * sources[i + 1];
+          left += inputs[i] * lower[i];
+          right += inputs[i] * lower[i + 1];
         }
         const A along_y_of_row = taps.left * left + taps.right * right;
         along_x += weight * (left - right);
         along_y += phase == 1 ? along_y_of_row : -along_y_of_row;
       }
     } else {
-      const int first = row * (kStrided ? parameters.stride.divisor() : 1) + taps.row;
-      A upper[kColumns + 1];
-      A lower[kColumns + 1];
-      const int slot_above = slot == 0 ? parameters.ring.divisor() - 1 : slot - 1;
-      const bool reads_upper = (kSums || taps.upper != 0) && is_inside(first, parameters.source_rows);
-      const bool reads_lower = (kSums || taps.lower != 0) && is_inside(first + 1, parameters.source_rows);
-      read(find(ring, reads_upper, slot_above, parameters), upper);
-      read(find(ring, reads_lower, slot, parameters), lower);
+      if constexpr (!kKeepsRow) read_upper(ring, parameters);
+      read(ring, exists(row, parameters), slot, parameters, lower);
 #pragma unroll
       for (int i = 0; i <= kColumns; ++i) {
-        // A row that weighs nothing was not read, but for the sums.
-        blended[i] = taps.upper * (!kSums || taps.upper != 0 ? upper[i] : A(0)) +
-                     taps.lower * (!kSums || taps.lower != 0 ? lower[i] : A(0));
+        blended[i] = product(taps.upper, upper[i]) + product(taps.lower, lower[i]);
       }
       if constexpr (kSums) {
-        TapSums<A> sums;
+        A upper_left = 0;
+        A upper_right = 0;
 #pragma unroll
         for (int i = 0; i < kColumns; ++i) {
-          sums.upper_left += inputs[i] * upper[i];
-          sums.upper_right += inputs[i] * upper[i + 1];
-          sums.lower_left += inputs[i] * lower[i];
-          sums.lower_right += inputs[i] * lower[i + 1];
+          upper_left += inputs[i] * upper[i];
+          upper_right += inputs[i] * upper[i + 1];
+          left += inputs[i] * lower[i];
+          right += inputs[i] * lower[i + 1];
         }
+        const TapSums<A> sums = {upper_left, upper_right, left, right};
         along_x += sums.along_x(taps);
         along_y += sums.along_y(taps);
       }
+      if constexpr (kKeepsRow) {
+#pragma unroll
+        for (int i = 0; i <= kColumns; ++i) upper[i] = lower[i];
+      }
+      const int stride = kStrided ? parameters.stride.divisor() : 1;
+      row += stride;
+      slot += parameters.slots_of_row;
+      if (slot >= parameters.ring.divisor()) slot -= parameters.ring.divisor();
     }
 #pragma unroll
     for (int i = 0; i < kColumns; ++i) {
-      results[i] = taps.left * (!kSums || taps.left != 0 ? blended[i] : A(0)) +
-                   taps.right * (taps.right != 0 ? blended[i + 1] : A(0));
+      results[i] = product(taps.left, blended[i]) + product(taps.right, blended[i + 1]);
     }
   }
 };
 
 template <typename T, Pass kPass, bool kStrided, int kBytes>
-__global__ void __launch_bounds__(resident_threads(kPass) / (has_sums(kPass) ? 1 : 2),
-                                  has_sums(kPass) ? 1 : 2)
+__global__ void __launch_bounds__(resident_threads(kPass))
     shift_channels_last(const T* __restrict__ source, const T* __restrict__ input,
                         const T* __restrict__ x_offset, const T* __restrict__ y_offset,
                         T* __restrict__ result, accumulate_t<T>* __restrict__ partial,
@@ -212,7 +194,6 @@ __global__ void __launch_bounds__(resident_threads(kPass) / (has_sums(kPass) ? 1
   constexpr int kLanes = kPixel / kElements;
   static_assert(32 % kLanes == 0, "all warps hold the same channels");
   using ChannelOfT = Channel<T, kPixel, kTransposed, kStrided, kSums>;
-  using Word = Vector<T, kElements>;
 
   T* const ring = shared_memory<T>();
   const int thread = static_cast<int>(threadIdx.x);
@@ -222,9 +203,7 @@ __global__ void __launch_bounds__(resident_threads(kPass) / (has_sums(kPass) ? 1
   const int width = parameters.width;
   const int stride = kStrided ? parameters.stride.divisor() : 1;
   const int lane = thread % kLanes;
-  const int chunk_of_block = thread / kLanes;
-  const int row_of_step = chunk_of_block / parameters.chunks;
-  const int first_column = (chunk_of_block - row_of_step * parameters.chunks) * kColumns;
+  const int first_column = thread / kLanes * kColumns;
   const int columns = width - first_column;  // of this thread, if less than kColumns
   const int first_channel = group * kPixel + lane * kElements;
 
@@ -234,7 +213,7 @@ __global__ void __launch_bounds__(resident_threads(kPass) / (has_sums(kPass) ? 1
   bool exists[kElements];
   bool pending[kElements];
   // The columns of this thread, a bit each, that lie outside in every row, and the rows that do not.
-  [[maybe_unused]] int first_row[kElements], end_row[kElements], outside_columns[kElements];
+  [[maybe_unused]] int inside_begin[kElements], inside_end[kElements], outside_columns[kElements];
 #pragma unroll
   for (int e = 0; e < kElements; ++e) {
     const int channel = min(first_channel + e, parameters.channels - 1);
@@ -243,8 +222,8 @@ __global__ void __launch_bounds__(resident_threads(kPass) / (has_sums(kPass) ? 1
         ChannelOfT(x_offset[channel], y_offset[channel], first_column, lane * kElements + e, parameters);
     if constexpr (kSums) {
       const Outside outside(channels[e].taps, parameters.height, width, parameters.steps, parameters.stride);
-      first_row[e] = outside.first_row;
-      end_row[e] = outside.end_row;
+      inside_begin[e] = outside.first_row;
+      inside_end[e] = outside.end_row;
       outside_columns[e] = 0;
       for (int i = 0; i < kColumns; ++i) {
         const int column = first_column + i;
@@ -335,39 +314,37 @@ __global__ void __launch_bounds__(resident_threads(kPass) / (has_sums(kPass) ? 1
     }
     const int high = -least_of_warp(minus_high);
 
-    const int range_begin = static_cast<int>(int64_t{parameters.range_steps} * range / parameters.ranges);
-    const int range_end = static_cast<int>(int64_t{parameters.range_steps} * (range + 1) / parameters.ranges);
-    int begin = range_begin;
-    while (begin < range_end) {
-      const int image = parameters.image_steps.divide(begin);
-      const int first_step = begin - image * parameters.image_steps.divisor();
-      const int end_step = min(parameters.image_steps.divisor(), first_step + range_end - begin);
-      begin += end_step - first_step;
+    bool is_blend = true;
+#pragma unroll
+    for (int e = 0; e < kElements; ++e) is_blend = is_blend && channels[e].is_blend;
+    const bool is_blend_of_warp = __all_sync(0xffffffff, is_blend);
+
+    int begin = static_cast<int>(int64_t{parameters.all_rows} * range / parameters.ranges);
+    const int end = static_cast<int>(int64_t{parameters.all_rows} * (range + 1) / parameters.ranges);
+    while (begin < end) {
+      const int image = parameters.rows.divide(begin);
+      const int first_row = begin - image * parameters.rows.divisor();
+      const int end_row = min(parameters.rows.divisor(), first_row + end - begin);
+      begin += end_row - first_row;
 
       // Rows of sources from `next_row` on are not yet copied.
-      const int step_rows = parameters.step_rows;
       int next_row = 0;
       if constexpr (kTransposed && kStrided) {
-        next_row = max(divide_down(first_step * step_rows - high, parameters.stride), 0);
+        next_row = max(divide_down(first_row - high, parameters.stride), 0);
       } else {
-        next_row = max(first_step * step_rows * stride + low, 0);
+        next_row = max(first_row * stride + low, 0);
       }
       next_source = source + (static_cast<int64_t>(image) * parameters.source_rows + next_row) * image_row +
                     group * kPixel + first_in_memory;
       next_place = first_in_ring + (next_row - parameters.ring.divide(next_row) * parameters.ring.divisor()) *
                                        parameters.row_pitch;
-#pragma unroll
-      for (int e = 0; e < kElements; ++e) {
-        channels[e].start(first_step * step_rows + row_of_step, parameters);
-      }
-      const auto begin_copies = [&](int step) {
-        if (is_any_inside && step < end_step) {
-          const int last_result = min((step + 1) * step_rows, parameters.result_rows) - 1;
+      const auto begin_copies = [&](int row) {
+        if (is_any_inside && row < end_row) {
           int last = 0;
           if constexpr (kTransposed && kStrided) {
-            last = divide_down(last_result - low, parameters.stride);
+            last = divide_down(row - low, parameters.stride);
           } else {
-            last = last_result * stride + high + 1;
+            last = row * stride + high + 1;
           }
           last = min(last, parameters.source_rows - 1);
 #pragma unroll 1
@@ -375,19 +352,18 @@ __global__ void __launch_bounds__(resident_threads(kPass) / (has_sums(kPass) ? 1
         }
         end_copies();
       };
-      const int64_t first_pixel = static_cast<int64_t>(image) * parameters.result_rows * image_row +
-                                  static_cast<int64_t>(first_column) * parameters.channels + first_channel;
-      const auto load_inputs = [&](int row, Word(&inputs)[kColumns]) {
-        const bool is_row =
-            row_of_step < step_rows && row < min(end_step * step_rows, parameters.result_rows);
-        const T* const from = input + first_pixel + row * image_row;
-#pragma unroll
-        for (int i = 0; i < kColumns; ++i) inputs[i] = {};
-        if (!is_row) return;
+      const int64_t first_pixel =
+          (static_cast<int64_t>(image) * parameters.rows.divisor() + first_row) * image_row +
+          static_cast<int64_t>(first_column) * parameters.channels + first_channel;
+      [[maybe_unused]] const T* next_input = input + first_pixel;
+      [[maybe_unused]] T* to = result + first_pixel;
+      const auto load_inputs = [&](Word<T>(&inputs)[kColumns]) {
         if (is_whole) {
 #pragma unroll
           for (int i = 0; i < kColumns; ++i) {
-            if (i < columns) inputs[i] = *reinterpret_cast<const Word*>(from + i * parameters.channels);
+            if (i < columns) {
+              inputs[i] = *reinterpret_cast<const Word<T>*>(next_input + i * parameters.channels);
+            }
           }
         } else {
 #pragma unroll
@@ -395,48 +371,61 @@ __global__ void __launch_bounds__(resident_threads(kPass) / (has_sums(kPass) ? 1
             if (!exists[e]) continue;
 #pragma unroll
             for (int i = 0; i < kColumns; ++i) {
-              if (i < columns) inputs[i][e] = from[i * parameters.channels + e];
+              if (i < columns) inputs[i][e] = next_input[i * parameters.channels + e];
             }
           }
         }
+        next_input += image_row;
       };
 
       // Nobody reads the ring any more, and its zeros are there.
       __syncthreads();
+#pragma unroll 1
+      for (int ahead = 0; ahead < kAhead; ++ahead) begin_copies(first_row + ahead);
 #pragma unroll
-      for (int ahead = 0; ahead < kAhead; ++ahead) begin_copies(first_step + ahead);
-      [[maybe_unused]] Word next_inputs[kColumns];
-      if constexpr (kSums) load_inputs(first_step * step_rows + row_of_step, next_inputs);
+      for (int e = 0; e < kElements; ++e) channels[e].start(first_row, parameters);
+      // What lies outside stays zero.
+      [[maybe_unused]] Word<T> next_inputs[kColumns] = {};
+      if constexpr (kSums) load_inputs(next_inputs);
 
 #pragma unroll 1
-      for (int step = first_step; step < end_step; ++step) {
+      for (int row = first_row; row < end_row; ++row) {
         wait_for_copies<kAhead - 1>();
         __syncthreads();
-        begin_copies(step + kAhead);
-        const int row = step * step_rows + row_of_step;
-        [[maybe_unused]] Word inputs[kColumns];
+        begin_copies(row + kAhead);
+        if constexpr (ChannelOfT::kKeepsRow) {
+          if (row == first_row) {
+#pragma unroll
+            for (int e = 0; e < kElements; ++e) channels[e].read_upper(ring, parameters);
+          }
+        }
+        A inputs[kElements][kColumns] = {};
         if constexpr (kSums) {
 #pragma unroll
-          for (int i = 0; i < kColumns; ++i) inputs[i] = next_inputs[i];
-          load_inputs(row + step_rows, next_inputs);
-        }
-        if (row_of_step >= step_rows || row >= parameters.result_rows) continue;
-
-        A results[kElements][kColumns];
+          for (int i = 0; i < kColumns; ++i) {
+            A values[kElements];
+            widen<T>(next_inputs[i], values);
 #pragma unroll
-        for (int e = 0; e < kElements; ++e) {
-          A values[kColumns] = {};
-          if constexpr (kSums) {
-#pragma unroll
-            for (int i = 0; i < kColumns; ++i) values[i] = static_cast<A>(inputs[i][e]);
+            for (int e = 0; e < kElements; ++e) inputs[e][i] = values[e];
           }
-          // Also of a channel that is not taken: what comes of it is not used.
-          channels[e].take_row(ring, row, parameters, values, results[e]);
-          channels[e].advance(parameters);
+          if (row + 1 < end_row) load_inputs(next_inputs);
+        }
+
+        // Also of channels that are not taken: what comes of them is not used.
+        A results[kElements][kColumns];
+        if (is_blend_of_warp) {
+#pragma unroll
+          for (int e = 0; e < kElements; ++e) {
+            channels[e].template take_row<false>(ring, row, parameters, inputs[e], results[e]);
+          }
+        } else {
+#pragma unroll
+          for (int e = 0; e < kElements; ++e) {
+            channels[e].template take_row<true>(ring, row, parameters, inputs[e], results[e]);
+          }
         }
         if constexpr (kImages) {
-          T* const to = result + first_pixel + row * image_row;
-          Word rounded[kColumns];
+          Word<T> rounded[kColumns];
 #pragma unroll
           for (int i = 0; i < kColumns; ++i) {
             A values[kElements];
@@ -447,7 +436,7 @@ __global__ void __launch_bounds__(resident_threads(kPass) / (has_sums(kPass) ? 1
           if (is_whole_result) {
 #pragma unroll
             for (int i = 0; i < kColumns; ++i) {
-              if (i < columns) *reinterpret_cast<Word*>(to + i * parameters.channels) = rounded[i];
+              if (i < columns) *reinterpret_cast<Word<T>*>(to + i * parameters.channels) = rounded[i];
             }
           } else {
 #pragma unroll
@@ -459,6 +448,7 @@ __global__ void __launch_bounds__(resident_threads(kPass) / (has_sums(kPass) ? 1
               }
             }
           }
+          to += image_row;
         }
         if constexpr (kSums) {
           // The results of the forward pass that this row answers for where they lie outside.
@@ -466,12 +456,13 @@ __global__ void __launch_bounds__(resident_threads(kPass) / (has_sums(kPass) ? 1
           if ((kStrided && own_row * stride != row) || own_row >= parameters.steps) continue;
 #pragma unroll
           for (int e = 0; e < kElements; ++e) {
-            const bool is_row_outside = own_row < first_row[e] || own_row >= end_row[e];
+            const bool is_row_outside = own_row < inside_begin[e] || own_row >= inside_end[e];
             if (!taken[e] || (!is_row_outside && outside_columns[e] == 0)) continue;
             const T* const grads =
                 source + (static_cast<int64_t>(image) * parameters.steps + own_row) * image_row +
                 static_cast<int64_t>(first_column) * parameters.channels + first_channel + e;
-            for (int i = 0; i < kColumns && first_column + i < width; ++i) {
+#pragma unroll 1
+            for (int i = 0; i < kColumns && i < columns; ++i) {
               if (!is_row_outside && (outside_columns[e] >> i & 1) == 0) continue;
               const A nothing = A(0) * static_cast<A>(grads[i * parameters.channels]);
               channels[e].along_x += nothing;
@@ -492,7 +483,7 @@ __global__ void __launch_bounds__(resident_threads(kPass) / (has_sums(kPass) ? 1
         scratch[(2 * e + 1) * threads + thread] = channels[e].along_y;
       }
       __syncthreads();
-      const int used = kLanes * parameters.chunks * parameters.step_rows;
+      const int used = kLanes * parameters.chunks;
       if (thread < kLanes) {
 #pragma unroll
         for (int e = 0; e < kElements; ++e) {
@@ -564,36 +555,29 @@ bool plan_channels_last(const Arguments<T>& arguments, Pass pass, Plan& plan) {
   const Device device;
   const int64_t row_bytes = (geometry.width + kMargin) * pixel_bytes;
   const int64_t margin_bytes = kMargin * pixel_bytes;
-  for (const int blocks : {3, 2, 1}) {
-    for (const int step_rows : {2, 1}) {
-      const int64_t threads = ceil_divide<int64_t>(step_rows * threads_of_row(pixel_bytes), 32) * 32;
-      if (threads > kMostThreads || (step_rows > 1 && (step_rows > rows || threads > 384))) continue;
-      const int64_t sums = has_sums(pass) ? 2 * kWord<T> * threads * sizeof(accumulate_t<T>) : 0;
-      const int64_t budget =
-          std::min<int64_t>(device.shared_of_processor / blocks - 1024, device.shared_of_block) -
-          margin_bytes - sums;
-      // One slot more is the row of zeros.
-      const int64_t ring = std::min(budget / row_bytes - 1, source_rows);
-      const int64_t reach = (kAhead + 1) * step_rows;
-      int64_t span = transposed && stride > 1 ? (ring - 2) * stride - reach : ring - 2 - (reach - 1) * stride;
-      if (ring >= source_rows) span = kLimit;
-      if (ring < 1 || span < (blocks > 1 ? kLeastSpan : 0)) continue;
-      plan.kernel = Plan::Kernel::channels_last;
-      plan.pixel_bytes = static_cast<int>(pixel_bytes);
-      plan.tile_rows = step_rows;
-      plan.stage_rows = static_cast<int>(ring);
-      plan.span = static_cast<int>(span);
-      plan.threads = static_cast<int>(threads);
-      plan.shared_bytes = margin_bytes + (ring + 1) * row_bytes + sums;
-      const int64_t groups = ceil_divide<int64_t>(channel_words * kWordBytes, pixel_bytes);
-      const int64_t resident =
-          device.resident_blocks(plan.threads, plan.shared_bytes, resident_threads(pass));
-      const int64_t steps = geometry.batch * ceil_divide<int64_t>(rows, step_rows);
-      if (groups >= kLimit / 1024) return false;
-      plan.parts = std::clamp<int64_t>(resident / groups, 1, steps);
-      plan.blocks = static_cast<int>(groups * plan.parts);
-      return true;
-    }
+  const int64_t threads = ceil_divide<int64_t>(threads_of_row(pixel_bytes), 32) * 32;
+  const int64_t sums = has_sums(pass) ? 2 * kWord<T> * threads * sizeof(accumulate_t<T>) : 0;
+  for (const int blocks : {4, 3, 2, 1}) {
+    const int64_t budget =
+        std::min<int64_t>(device.shared_of_processor / blocks - 1024, device.shared_of_block) - margin_bytes -
+        sums;
+    // One slot more is the row of zeros.
+    const int64_t ring = std::min(budget / row_bytes - 1, source_rows);
+    int64_t span = transposed && stride > 1 ? (ring - 2) * stride - kAhead - 1 : ring - 2 - kAhead * stride;
+    if (ring >= source_rows) span = kLimit;
+    if (ring < 1 || span < (blocks > 1 ? kLeastSpan : 0)) continue;
+    plan.kernel = Plan::Kernel::channels_last;
+    plan.pixel_bytes = static_cast<int>(pixel_bytes);
+    plan.stage_rows = static_cast<int>(ring);
+    plan.span = static_cast<int>(span);
+    plan.threads = static_cast<int>(threads);
+    plan.shared_bytes = margin_bytes + (ring + 1) * row_bytes + sums;
+    const int64_t groups = ceil_divide<int64_t>(channel_words * kWordBytes, pixel_bytes);
+    const int64_t resident = device.resident_blocks(plan.threads, plan.shared_bytes, resident_threads(pass));
+    if (groups >= kLimit / 1024) return false;
+    plan.parts = std::clamp<int64_t>(resident / groups, 1, geometry.batch * rows);
+    plan.blocks = static_cast<int>(groups * plan.parts);
+    return true;
   }
   return false;
 }
@@ -610,28 +594,23 @@ void launch_channels_last(const Arguments<T>& arguments, Pass pass, const Plan& 
   const int piece = std::max(piece_of(arguments), static_cast<int>(sizeof(T)));
   // Of two bytes there are no copies ahead; they go one by one.
   const int piece_elements = piece / static_cast<int>(sizeof(T));
-  const int image_steps =
-      static_cast<int>(ceil_divide<int64_t>(arguments.result_rows(transposed), plan.tile_rows));
   RowsParameters parameters;
   parameters.stride = FastDivisor(stride_of(geometry));
   parameters.ring = FastDivisor(plan.stage_rows);
   parameters.pieces = FastDivisor(std::min(group, channels) / piece_elements);
   parameters.last_pieces = FastDivisor((channels - (groups - 1) * group) / piece_elements);
-  parameters.image_steps = FastDivisor(image_steps);
+  parameters.rows = FastDivisor(static_cast<int>(arguments.result_rows(transposed)));
   parameters.channels = channels;
   parameters.width = width;
   parameters.height = static_cast<int>(geometry.height);
   parameters.steps = static_cast<int>(geometry.steps);
   parameters.source_rows = static_cast<int>(arguments.source_rows(transposed));
-  parameters.result_rows = static_cast<int>(arguments.result_rows(transposed));
   parameters.chunks = ceil_divide(width, kColumns);
-  parameters.step_rows = plan.tile_rows;
   parameters.groups = groups;
   parameters.ranges = static_cast<int>(plan.parts);
-  parameters.range_steps = static_cast<int>(geometry.batch) * image_steps;
+  parameters.all_rows = static_cast<int>(geometry.batch) * parameters.rows.divisor();
   parameters.span = plan.span;
-  // The strided transpose has no such step.
-  parameters.slots_of_step = plan.tile_rows * (transposed ? 1 : stride_of(geometry)) % plan.stage_rows;
+  parameters.slots_of_row = stride_of(geometry) % plan.stage_rows;
   parameters.piece_bytes = piece;
   parameters.row_pitch = (width + kMargin) * group;
   parameters.ring_elements = kMargin * group + (plan.stage_rows + 1) * parameters.row_pitch;

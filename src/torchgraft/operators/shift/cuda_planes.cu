@@ -35,10 +35,6 @@ constexpr int kAhead = 16;  // tiles that are worked out at once
 template <typename T>
 inline constexpr int kBlocks = sizeof(T) == 8 ? 3 : 4;
 
-// Elements of a thread's word.
-template <typename T>
-inline constexpr int kWord = sizeof(T) == 2 ? 2 : 1;
-
 struct PlanesParameters {
   FastDivisor tiles;  // of a plane
   FastDivisor channels, width, stride;
@@ -307,19 +303,6 @@ class RowSources {
   bool reads_[kTaps][kWord<T>];
 };
 
-// Two halves side by side, in float.
-template <typename T>
-__device__ void widen(uint32_t pair, float (&values)[2]) {
-  if constexpr (std::is_same_v<T, BFloat16>) {
-    values[0] = __uint_as_float(pair << 16);
-    values[1] = __uint_as_float(pair & 0xffff0000U);
-  } else {
-    const float2 both = __half22float2(reinterpret_cast<const __half2&>(pair));
-    values[0] = both.x;
-    values[1] = both.y;
-  }
-}
-
 // The sources of two halves: also where one row follows the other, they are three neighbours, in two words of
 // the stage. What is not to be read becomes zero by its bits.
 template <typename T, bool kReadAll>
@@ -369,8 +352,10 @@ class PairSources {
                                   float (&left)[2], float (&right)[2]) {
     const uint32_t first = words[0];
     const uint32_t second = words[1];
-    widen<T>(__funnelshift_r(first, second, shift) & left_mask, left);
-    widen<T>(__funnelshift_rc(first, second, shift + 16) & right_mask, right);
+    const uint32_t lefts = __funnelshift_r(first, second, shift) & left_mask;
+    const uint32_t rights = __funnelshift_rc(first, second, shift + 16) & right_mask;
+    widen<T>(reinterpret_cast<const Word<T>&>(lefts), left);
+    widen<T>(reinterpret_cast<const Word<T>&>(rights), right);
   }
 
   const uint32_t* upper_;
@@ -378,19 +363,6 @@ class PairSources {
   int upper_shift_, lower_shift_, step_;
   uint32_t upper_left_, upper_right_, lower_left_, lower_right_;
 };
-
-template <typename T>
-__device__ Vector<T, kWord<T>> round(const accumulate_t<T> (&values)[kWord<T>]) {
-  Vector<T, kWord<T>> rounded;
-  if constexpr (std::is_same_v<T, BFloat16>) {
-    reinterpret_cast<__nv_bfloat162&>(rounded) = __floats2bfloat162_rn(values[0], values[1]);
-  } else if constexpr (std::is_same_v<T, Half>) {
-    reinterpret_cast<__half2&>(rounded) = __floats2half2_rn(values[0], values[1]);
-  } else {
-    rounded[0] = values[0];
-  }
-  return rounded;
-}
 
 // One element of the result. kSelect: what was read for the sums alone must not be a result's NaN.
 template <bool kSelect, typename T, int kTaps>
@@ -444,7 +416,6 @@ __global__ void __launch_bounds__(kMostThreads, kBlocks<T>)
   constexpr bool kImages = has_images(kPass);
   constexpr bool kSums = has_sums(kPass);
   constexpr int kElements = kWord<T>;
-  using Word = Vector<T, kElements>;
 
   __shared__ Tile<T> tiles[2 * kAhead];
   __shared__ A warp_sums[2 * kMostThreads / 32];
@@ -531,13 +502,13 @@ __global__ void __launch_bounds__(kMostThreads, kBlocks<T>)
     const auto take_batches = [&](auto select) {
 #pragma unroll 1
       while (first + (kBatch - 1) * step + kElements <= results) {
-        [[maybe_unused]] Word inputs[kBatch];
+        [[maybe_unused]] Word<T> inputs[kBatch];
         if constexpr (kSums) {
 #pragma unroll
           for (int i = 0; i < kBatch; ++i) {
             const T* const word_of_input = from + i * step;
             if (kElements == 1 || parameters.paired_input) {
-              inputs[i] = *reinterpret_cast<const Word*>(word_of_input);
+              inputs[i] = *reinterpret_cast<const Word<T>*>(word_of_input);
             } else {
 #pragma unroll
               for (int e = 0; e < kElements; ++e) inputs[i][e] = word_of_input[e];
@@ -554,7 +525,7 @@ __global__ void __launch_bounds__(kMostThreads, kBlocks<T>)
             values[e] = blend<select, T, kTaps>(weights[kFromOneRow ? e : 0], sources, e);
             if constexpr (kSums) add_input(inputs[i][e], sources, e);
           }
-          if constexpr (kImages) *reinterpret_cast<Word*>(to) = round<T>(values);
+          if constexpr (kImages) *reinterpret_cast<Word<T>*>(to) = round<T>(values);
           advance();
         }
       }
@@ -575,7 +546,7 @@ __global__ void __launch_bounds__(kMostThreads, kBlocks<T>)
         if constexpr (kSums) add_input(from[e], sources, e);
       }
       if constexpr (kImages) {
-        const Word rounded = round<T>(values);
+        const Word<T> rounded = round<T>(values);
 #pragma unroll
         for (int e = 0; e < kElements; ++e) {
           if (inside[e]) to[e] = rounded[e];

@@ -1,6 +1,8 @@
 // Between which sources a result lies, in the terms of kernels that gather: the same for both directions.
 #pragma once
 
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
 #include <torchgraft/dispatch.h>
 #include <torchgraft/cuda.cuh>
 
@@ -45,6 +47,40 @@ struct Taps {
   __device__ int x() const { return kTransposed ? -column - 1 : column; }
   __device__ int y() const { return kTransposed && !kStrided ? -row - 1 : row; }
 };
+
+// What a thread moves at once: four bytes; of double one.
+template <typename T>
+inline constexpr int kWord = sizeof(T) == 2 ? 2 : 1;
+template <typename T>
+using Word = Vector<T, kWord<T>>;
+
+template <typename T>
+__device__ void widen(const Word<T>& word, accumulate_t<T> (&values)[kWord<T>]) {
+  if constexpr (std::is_same_v<T, BFloat16>) {
+    const uint32_t pair = reinterpret_cast<const uint32_t&>(word);
+    values[0] = __uint_as_float(pair << 16);
+    values[1] = __uint_as_float(pair & 0xffff0000U);
+  } else if constexpr (std::is_same_v<T, Half>) {
+    const float2 both = __half22float2(reinterpret_cast<const __half2&>(word));
+    values[0] = both.x;
+    values[1] = both.y;
+  } else {
+    values[0] = word[0];
+  }
+}
+
+template <typename T>
+__device__ Word<T> round(const accumulate_t<T> (&values)[kWord<T>]) {
+  Word<T> rounded;
+  if constexpr (std::is_same_v<T, BFloat16>) {
+    reinterpret_cast<__nv_bfloat162&>(rounded) = __floats2bfloat162_rn(values[0], values[1]);
+  } else if constexpr (std::is_same_v<T, Half>) {
+    reinterpret_cast<__half2&>(rounded) = __floats2half2_rn(values[0], values[1]);
+  } else {
+    rounded[0] = values[0];
+  }
+  return rounded;
+}
 
 // Sums of an input times each of its four sources, and the gradients made of them.
 template <typename A>
