@@ -2,18 +2,21 @@
 //
 // Each channel lies at an offset of its own, so neighbours in memory, which are channels, come from different
 // rows and columns; in device memory that is a sector for each. A block owns the channels of 128 bytes of a
-// pixel and slides down the images of its range; rows of sources come into a ring of them in sixteen-byte
-// pieces, three steps ahead, once. In it a pixel's channels fill all banks, so that lanes, one a word of
-// channels, never meet, wherever each of them reads. A thread owns five columns of its channels in a row of
-// results: six sources a row for them. To the left and right of a row, and in the place of rows that do not
-// exist, are zeros, so that nothing is tested but where a row lies.
+// pixel (of 32 where rows are long or channels few) and slides down the images of its range; rows of sources
+// come into a ring of them in sixteen-byte pieces, four rows of results ahead, once. In it a pixel's channels
+// fill all banks, so that lanes, one a word of channels, never meet, wherever each of them reads. A thread
+// owns five columns of its channels, down all rows: it reads six sources of a row, and with a stride of one
+// keeps them for the next. To the left and right of a row, and in the place of rows that do not exist, are
+// zeros, so that nothing is tested but where a row lies.
 //
 // Channels whose rows lie further apart than the ring holds are taken in as many passes as it takes, those
 // that lie together in one. Learnt offsets begin within six rows.
 //
-// Bytes: as for planes; floors the same, and a row more for each range. Three blocks of 320 threads a
-// multiprocessor hold 57 KB under way. Instructions a result, estimated: fp32 forward 13, backward 22, of 58
-// and 86 that are issued in the time of its bytes; halves 15 and 23 of 28 and 43.
+// Bytes and floors as for planes, and a few rows more for each range. Four blocks of 160 threads a
+// multiprocessor have 51 KB under way. Instructions a result, by the machine code, estimated where it
+// branches: fp32 forward 22, backward 38, of 58 and 86 that are issued in the time its bytes take; halves 17
+// and 32 of 28 and 43. Predicted for (128,64,300,25), fp32 and halves: forward 130 and 75 us, backward 205
+// and 125; stride 2 on (128,128,300,25) forward 200 and 120, backward 340 and 200. Not yet measured.
 
 #include <algorithm>
 #include <climits>

@@ -58,6 +58,12 @@ __device__ accumulate_t<T> resample(const T* source, const Sampling<accumulate_t
   return value;
 }
 
+// Half of the instructions where 32 bits do.
+__device__ int64_t divide(int64_t numerator, int64_t divisor) {
+  if (numerator > INT32_MAX || divisor > INT32_MAX) return numerator / divisor;
+  return static_cast<uint32_t>(numerator) / static_cast<uint32_t>(divisor);
+}
+
 struct DirectParameters {
   Geometry geometry;
   bool channels_last;
@@ -81,7 +87,7 @@ __global__ void __launch_bounds__(kThreads)
     const int64_t row = row_of_all - plane * result_rows;
     const int64_t end = min(first + kChunk, parameters.length);
     for (int64_t i = first + threadIdx.x; i < end; i += kThreads) {
-      const int64_t column = parameters.channels_last ? i / pitch : i;
+      const int64_t column = parameters.channels_last ? divide(i, pitch) : i;
       const int64_t inner = parameters.channels_last ? i - column * pitch : 0;
       const int64_t channel = parameters.channels_last ? inner : plane % geometry.channels;
       const auto sampling = sampling_of(x_offset, y_offset, channel, geometry);

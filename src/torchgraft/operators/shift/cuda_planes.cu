@@ -1,19 +1,22 @@
-// Contiguous images whose rows have up to 256 columns (of halves 512): tiles of rows through shared memory.
+// Contiguous images whose rows have up to 512 columns (of halves 1024): tiles of rows through shared memory.
 //
 // A plane of a skeleton, 300 x 25, is one piece of memory. A block takes tiles of it in turn: the rows of
 // sources of a tile come into shared memory as one run, in pieces of sixteen bytes whatever a row's length,
 // the next tile's while this one is computed; rows outside the plane are zeros there. A thread owns four
 // bytes of results (one float, two halves; one double) every `step` words, a step being whole rows: so its
 // columns, and which of its taps lie outside a row, stay what they are; and stores of a warp are whole
-// sectors. In the backward passes it also reads the input at its results, once, four ahead.
+// sectors. In the backward passes it also reads the input at its results, once, four words ahead.
 //
 // Bytes: each source once, but for one row a tile, and each result once: (128,64,300,25) fp32 491 MB forward,
-// 737 backward: floors 115 and 172 us at 4283 GB/s, half of that in halves. Six blocks of 224 threads a
-// multiprocessor hold 90 KB of sources under way, where 40 fill the memory's latency.
+// 737 backward: floors 115 and 172 us at 4283 GB/s, half of that in halves. Under way are a tile of 15 KB a
+// block and six blocks of 224 threads a multiprocessor, four in the backward passes: 90 and 60 KB, where 40
+// fill the memory's latency.
 //
-// Instructions a result: fp32 forward 16, backward 27, of 58 and 86 that are issued in the time its bytes
-// take; halves 18 and 25 of 28 and 43. Shared memory: 5 and 7 cycles for 32 results in fp32, of 14 and 21; in
-// halves 3 and 4 of 7 and 10. So memory bounds all of them, backward in halves least.
+// Instructions a result, by the machine code: fp32 forward 17, backward 25, of 58 and 86 that are issued in
+// the time its bytes take; halves 17 and 24 of 28 and 43; and 3 to 7 for what a tile takes once. Shared
+// memory in cycles for 32 results: 5 and 7 of 14 and 21; halves 3 and 4 of 7 and 10. So memory bounds all of
+// them, the forward pass of halves least. Predicted, fp32 and halves: forward 125 and 68 us, backward 195 and
+// 105; stride 2 on (128,128,300,25) forward 190 and 105, backward 320 and 170. Not yet measured.
 
 #include <algorithm>
 #include <numeric>
@@ -25,15 +28,15 @@
 namespace torchgraft::shift::cuda {
 namespace {
 
-constexpr int kMostThreads = 256;
-constexpr int64_t kStageBytes = 16 << 10;  // of sources; a block has two stages
+constexpr int kMostThreads = 512;           // of a block; where rows are short 256 are better
+constexpr int64_t kStageBytes = 16 << 10;   // of sources; a block has two stages
+constexpr int64_t kSharedBytes = 40 << 10;  // of two stages with their margins: granted without being asked
 constexpr int kSectorBytes = 32;
 constexpr int kBatch = 4;   // words of input under way
 constexpr int kAhead = 16;  // tiles that are worked out at once
 
-// Blocks of so many threads that are resident at once, by registers.
-template <typename T>
-inline constexpr int kBlocks = sizeof(T) == 8 ? 3 : 4;
+// Threads that are resident at once on a multiprocessor, by registers: of up to 64 and of up to 48 a thread.
+constexpr int resident_threads(Pass pass) { return has_sums(pass) ? 1024 : 1344; }
 
 struct PlanesParameters {
   FastDivisor tiles;  // of a plane
@@ -407,7 +410,7 @@ __device__ accumulate_t<T> add_outside(const T* output_grad, const Tile<T>& tile
 }
 
 template <typename T, Pass kPass, bool kStrided>
-__global__ void __launch_bounds__(kMostThreads, kBlocks<T>)
+__global__ void __launch_bounds__(1024)
     shift_planes(const T* __restrict__ source, const T* __restrict__ input, const T* __restrict__ x_offset,
                  const T* __restrict__ y_offset, T* __restrict__ result,
                  accumulate_t<T>* __restrict__ partial, PlanesParameters parameters) {
@@ -678,9 +681,12 @@ bool plan_planes(const Arguments<T>& arguments, Pass pass, Plan& plan) {
   const int64_t stride = stride_of(geometry);
   if (period > kMostThreads || geometry.height >= kLimit / (2 * width + 2)) return false;
 
-  const int64_t stage_rows = kStageBytes / (width * static_cast<int64_t>(sizeof(T)));
+  constexpr int64_t kPiece = kVectorElements<T>;
+  const int64_t margin = margin_of<T>(width);
+  const int64_t room = kSharedBytes / 2 - (2 * margin + 2 * kPiece) * static_cast<int64_t>(sizeof(T));
+  const int64_t stage_rows = std::min(kStageBytes, room) / (width * static_cast<int64_t>(sizeof(T)));
   const int64_t most_rows =
-      transposed && stride > 1 ? (stage_rows - 2) * stride : (stage_rows - 2) / stride + 1;
+      transposed && stride > 1 ? (stage_rows - 1) * stride : (stage_rows - 2) / stride + 1;
   if (stage_rows < 2 || most_rows < 1) return false;
   const int64_t tiles = ceil_divide(rows, std::min(most_rows, rows));
   const int64_t tile_rows = ceil_divide(rows, tiles);
@@ -691,30 +697,32 @@ bool plan_planes(const Arguments<T>& arguments, Pass pass, Plan& plan) {
   constexpr int64_t kSectorElements = kSectorBytes / sizeof(T);
   const int64_t words = ceil_divide<int64_t>(tile_rows * width + kSectorElements, kWord<T>);
   double best = 0;
-  plan.step = 0;
-  for (int64_t step = period; step <= kMostThreads; step += period) {
+  const auto try_step = [&](int64_t step) {
     // A result's sources must stay of one kind from step to step.
-    if (transposed && step * kWord<T> / width % stride != 0) continue;
+    if (transposed && step * kWord<T> / width % stride != 0) return;
     const int64_t threads = ceil_divide<int64_t>(step, 32) * 32;
     const double sectors = step * kWord<T> % kSectorElements == 0 ? 1.0 : 0.9;
     const double score = sectors * static_cast<double>(step) / static_cast<double>(threads);
-    if (score >= best) {
-      best = score;
-      plan.step = static_cast<int>(step);
-      plan.threads = static_cast<int>(threads);
+    if (score < best) return;
+    best = score;
+    plan.step = static_cast<int>(step);
+    plan.threads = static_cast<int>(threads);
+  };
+  for (const int64_t most : {kMostThreads / 2, kMostThreads}) {
+    if (best > 0) break;
+    for (int64_t step = period; step <= most; step += period) {
+      try_step(step);
+      if (step >= words) break;
     }
-    if (step >= words) break;
   }
-  if (plan.step == 0) return false;
+  if (best == 0) return false;
 
-  const int64_t margin = margin_of<T>(width);
-  const int64_t piece = kVectorElements<T>;
   const int64_t stage =
-      ceil_divide(source_rows_of(tile_rows, stride, transposed) * width + 2 * piece, piece) * piece;
+      ceil_divide(source_rows_of(tile_rows, stride, transposed) * width, kPiece) * kPiece + kPiece;
   plan.kernel = Plan::Kernel::planes;
   plan.tile_rows = static_cast<int>(tile_rows);
   plan.shared_bytes = 2 * (stage + 2 * margin) * static_cast<int64_t>(sizeof(T));
-  const int resident = Device().resident_blocks(plan.threads, plan.shared_bytes, kMostThreads * kBlocks<T>);
+  const int resident = Device().resident_blocks(plan.threads, plan.shared_bytes, resident_threads(pass));
   plan.blocks = static_cast<int>(std::min<int64_t>(resident, tile_count));
   plan.parts = geometry.batch * ceil_divide(rows, tile_rows);
   return true;
