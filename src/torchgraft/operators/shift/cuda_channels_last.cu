@@ -307,6 +307,9 @@ __global__ void __launch_bounds__(resident_threads(kPass))
     }
     if (!__any_sync(0xffffffff, is_any_pending)) break;
     const bool is_any_inside = low != kNoRow;
+    const int least = least_of_warp(minus_high);
+    const int high = is_any_inside ? -least : 0;
+    if (!is_any_inside) low = 0;
     // All channels of the word, and it can be accessed as one.
     const bool can_be_whole = kElements == 1 || parameters.paired;
     [[maybe_unused]] const bool is_whole = can_be_whole && exists[0] && exists[kElements - 1];
@@ -315,7 +318,6 @@ __global__ void __launch_bounds__(resident_threads(kPass))
 #pragma unroll
       for (int e = 0; e < kElements; ++e) channels[e].along_x = channels[e].along_y = 0;
     }
-    const int high = -least_of_warp(minus_high);
 
     bool is_blend = true;
 #pragma unroll
