@@ -19,7 +19,6 @@
 // and 125; stride 2 on (128,128,300,25) forward 200 and 120, backward 340 and 200. Not yet measured.
 
 #include <algorithm>
-#include <climits>
 #include <cstdint>
 
 #include "cuda_copies.cuh"
@@ -37,6 +36,7 @@ constexpr int kMostThreads = 512;
 constexpr int kPixelBytes = 128;
 constexpr int kNarrowPixelBytes = 32;
 constexpr int64_t kLeastSpan = 5;  // rows, of offsets in one pass
+constexpr int kNoRow = 1 << 30;    // and a span less than overflows
 
 // Threads that are resident at once on a multiprocessor, by registers: of 96 and of 80 a thread.
 constexpr int resident_threads(Pass pass) { return has_sums(pass) ? 640 : 768; }
@@ -288,7 +288,7 @@ __global__ void __launch_bounds__(resident_threads(kPass))
   while (true) {
     // The channels of this pass: from the one whose rows lie highest, as far as the ring reaches. All warps
     // hold the same channels.
-    int low = INT_MAX;
+    int low = kNoRow;
 #pragma unroll
     for (int e = 0; e < kElements; ++e) {
       if (pending[e] && !channels[e].is_outside) low = min(low, channels[e].taps.row);
@@ -296,7 +296,7 @@ __global__ void __launch_bounds__(resident_threads(kPass))
     low = least_of_warp(low);
     bool taken[kElements];
     bool is_any_pending = false;
-    int minus_high = INT_MAX;
+    int minus_high = kNoRow;
 #pragma unroll
     for (int e = 0; e < kElements; ++e) {
       is_any_pending = is_any_pending || pending[e];
@@ -306,7 +306,10 @@ __global__ void __launch_bounds__(resident_threads(kPass))
       if (taken[e] && !channels[e].is_outside) minus_high = min(minus_high, -channels[e].taps.row);
     }
     if (!__any_sync(0xffffffff, is_any_pending)) break;
-    const bool is_any_inside = low != INT_MAX;
+    const bool is_any_inside = low != kNoRow;
+    const int least = least_of_warp(minus_high);
+    const int high = is_any_inside ? -least : 0;
+    if (!is_any_inside) low = 0;
     // All channels of the word, and it can be accessed as one.
     const bool can_be_whole = kElements == 1 || parameters.paired;
     [[maybe_unused]] const bool is_whole = can_be_whole && exists[0] && exists[kElements - 1];
@@ -315,7 +318,6 @@ __global__ void __launch_bounds__(resident_threads(kPass))
 #pragma unroll
       for (int e = 0; e < kElements; ++e) channels[e].along_x = channels[e].along_y = 0;
     }
-    const int high = -least_of_warp(minus_high);
 
     bool is_blend = true;
 #pragma unroll
@@ -358,8 +360,8 @@ __global__ void __launch_bounds__(resident_threads(kPass))
       const int64_t first_pixel =
           (static_cast<int64_t>(image) * parameters.rows.divisor() + first_row) * image_row +
           static_cast<int64_t>(first_column) * parameters.channels + first_channel;
-      [[maybe_unused]] const T* next_input = input + first_pixel;
-      [[maybe_unused]] T* to = result + first_pixel;
+      [[maybe_unused]] const T* next_input = kSums ? input + first_pixel : nullptr;
+      [[maybe_unused]] T* to = kImages ? result + first_pixel : nullptr;
       const auto load_inputs = [&](Word<T>(&inputs)[kColumns]) {
         if (is_whole) {
 #pragma unroll
