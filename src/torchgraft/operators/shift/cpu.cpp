@@ -100,9 +100,11 @@ std::tuple<Tensor, Tensor, Tensor> backward_cpu(Tensor output_grad, Tensor input
     output_grad = to_layout(output_grad, layout);
     x_offset = to_contiguous(x_offset);
     y_offset = to_contiguous(y_offset);
-    run_backward<T>({data<T>(output_grad), data<T>(input), data<T>(x_offset), data<T>(y_offset),
-                     with_input_grad ? mutable_data<T>(input_grad) : nullptr, partial_sums.data(), geometry},
-                    layout);
+    if (geometry.planes() * geometry.input_pixels() > 0)
+      run_backward<T>(
+          {data<T>(output_grad), data<T>(input), data<T>(x_offset), data<T>(y_offset),
+           with_input_grad ? mutable_data<T>(input_grad) : nullptr, partial_sums.data(), geometry},
+          layout);
     return std::make_tuple(input_grad, sum_images<T>(partial_sums.data(), geometry, x_offset),
                            sum_images<T>(partial_sums.data() + geometry.channels, geometry, x_offset));
   });
