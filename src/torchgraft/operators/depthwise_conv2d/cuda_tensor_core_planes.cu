@@ -1,4 +1,3 @@
-#include <cstdlib>
 // Forward and input gradient of NCHW halves on tensor cores, stride 1, kernels of up to 7 x 8 taps: results
 // of a channel are a band matrix of its taps times sources (cuda_tensor_core_band.cuh).
 //

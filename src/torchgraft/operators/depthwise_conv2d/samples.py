@@ -56,6 +56,10 @@ _BOTH_LAYOUTS = (
     Case("5x51 as in SLaK", (1, 2, 19, 20), (5, 51), Window(1, 1, 2, 25, 2, 25)),
     Case("31x31 as in RepLKNet", (1, 2, 18, 17), (31, 31), same(31)),
     Case("51x51", (1, 1, 26, 25), (51, 51), same(51)),
+    # Large enough for the kernels that pay only then.
+    Case("many planes of 7x7", (24, 768, 7, 7), (3, 3), same(3)),
+    Case("7x7 over a million pixels", (16, 64, 32, 33), (7, 7), same(7)),
+    Case("13x13 over a million pixels", (16, 64, 32, 33), (13, 13), same(13)),
 )
 
 
