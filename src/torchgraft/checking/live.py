@@ -30,6 +30,7 @@ _WIDTH = 12
 _REFRESHES_PER_SECOND = 4
 # Of a condensed table: what runs is cut where it would say more.
 _DOING = 3
+_FEW_LINES = 2
 
 Place = tuple[str, str]
 
@@ -77,13 +78,21 @@ class Board:
         heading = max(len(self._heading(place)) for place in self._columns)
         return len(tables) * (len(self._rows) + heading + 1)
 
-    def condensed(self) -> Table:
-        """A line an operator and device: the counts, and what runs."""
+    def condensed(self, most: int) -> Table:
+        """A line an operator and device: the counts, and what runs.
+
+        Args:
+            most: lines; of more operators those are shown of which something runs.
+        """
         table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), show_header=False)
         table.add_column(no_wrap=True)
         table.add_column(no_wrap=True)
         table.add_column(no_wrap=True, overflow="ellipsis")
-        for name, device in self._columns:
+        places = self._columns
+        if len(places) > most:
+            running = {place for (_, place), cell in self._cells.items() if cell["running"]}
+            places = [place for place in places if place in running][:most]
+        for name, device in places:
             cells = {row: cell for (row, place), cell in self._cells.items() if place == (name, device)}
             doing = [row for row, cell in cells.items() if cell["running"]]
             more = ", …" if len(doing) > _DOING else ""
@@ -196,8 +205,9 @@ class LiveCheck:
         bar = self._progress.get_renderable()
         if self.board.height(width) + 2 <= height:
             return Group(*self.board.tables(width), bar)
-        condensed = self.board.condensed()
-        return Group(condensed, bar) if condensed.row_count + 2 <= height else bar
+        # Of a terminal of few lines nothing but the bar.
+        lines = height - 2
+        return Group(self.board.condensed(lines), bar) if lines > _FEW_LINES else bar
 
 
 def print_report(console: Console, board: Board, report: CheckReport, seconds: float) -> None:
