@@ -146,6 +146,8 @@ class Samples:
             one element, and a size on either side of every border that a kernel has.
         draw: any valid sample, from a source of randomness; small enough for a numerical gradient.
         stress: any valid sample of any size that is worth thousands of calls; None: as `draw`.
+        gpu_table: more named samples, as large as it takes to reach kernels that pay only then: a GPU is asked all of
+            them, and a CPU, which would take minutes, the one that is named.
         summed: how many products one element of the result is a sum of, from the arguments: errors grow with it.
         large: samples of more than 2**31 elements.
         non_finite: whether on a sample the definition says what becomes of NaN and infinity.
@@ -163,6 +165,7 @@ class Samples:
     table: Sequence[Sample]
     draw: Callable[[Random], Sample] | None = None
     stress: Callable[[Random], Sample] | None = None
+    gpu_table: Sequence[Sample] = ()
     summed: Callable[..., int] = _one_product
     large: Sequence[Large] = ()
     non_finite: Callable[[Sample], bool] = _everywhere
@@ -172,6 +175,11 @@ class Samples:
     yardsticks: Mapping[str, Callable[..., tuple[Callable[[], Any], Sequence[Tensor]]]] = field(default_factory=dict)
     rival_roundings: Mapping[str, int] = field(default_factory=dict)
     moved: Callable[..., int] | None = None
+
+    @property
+    def named(self) -> tuple[Sample, ...]:
+        """All samples that have names."""
+        return (*self.table, *self.gpu_table)
 
     @property
     def smallest(self) -> Sample:

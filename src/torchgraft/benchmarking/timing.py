@@ -181,8 +181,9 @@ class Stopwatch:
         return statistics.median(taken)
 
     def _keep_ahead(self, calls: int, host: float) -> None:
-        # Long enough for the host to queue everything that is timed: else its launches would be timed.
-        _torch_private.wait_on_gpu(calls * (2 * host + 60e-6))
+        # Long enough for the host to queue everything that is timed: else its launches would be timed. A call that is
+        # long for the host, a loop of many launches, is so each time alike.
+        _torch_private.wait_on_gpu(calls * (1.25 * host + 100e-6))
 
     def _cold(self, call: Callable[[], Any], calls: int, host: float) -> list[float]:
         assert self.flush is not None

@@ -146,9 +146,10 @@ class Case:
             below: only those with fewer elements.
         """
         limit = SMALL_ELEMENTS + 1 if small else below
+        on_gpu = self.device.type == "cuda"
         chosen = [
             sample
-            for sample in self.samples.table
+            for sample in (self.samples.named if on_gpu or self.only else self.samples.table)
             if (empty or not sample.is_empty) and (limit is None or sample.elements < limit)
         ]
         if self.only is not None:

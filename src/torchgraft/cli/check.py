@@ -147,7 +147,7 @@ def _make_jobs(
     from torchgraft.checking.subject import find_subjects
 
     subjects = find_subjects(targets)
-    named = [each.name for subject in subjects for each in subject.samples.table]
+    named = [each.name for subject in subjects for each in subject.samples.named]
     if sample is not None and sample not in named:
         shown = ", ".join(repr(name) for name in dict.fromkeys(named))
         raise LookupError(f"there is no sample {sample!r}; there are {shown}")

@@ -1,5 +1,6 @@
 """Inputs for depthwise_conv2d and its gradients: the traps in which published kernels were caught, each by name."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -56,16 +57,19 @@ _BOTH_LAYOUTS = (
     Case("5x51 as in SLaK", (1, 2, 19, 20), (5, 51), Window(1, 1, 2, 25, 2, 25)),
     Case("31x31 as in RepLKNet", (1, 2, 18, 17), (31, 31), same(31)),
     Case("51x51", (1, 1, 26, 25), (51, 51), same(51)),
-    # Large enough for the kernels that pay only then.
+)
+
+# Large enough for the kernels that pay only then.
+_LARGE_ENOUGH = (
     Case("many planes of 7x7", (24, 768, 7, 7), (3, 3), same(3)),
     Case("7x7 over a million pixels", (16, 64, 32, 33), (7, 7), same(7)),
     Case("13x13 over a million pixels", (16, 64, 32, 33), (13, 13), same(13)),
 )
 
 
-def _tables() -> dict[str, tuple[Sample, ...]]:
+def _tables(kinds: Sequence[Case]) -> dict[str, tuple[Sample, ...]]:
     cases = []
-    for case in _BOTH_LAYOUTS:
+    for case in kinds:
         cases.append(case)
         cases.append(replace(case, name=f"{case.name}, channels_last", channels_last=True))
     return {
@@ -134,7 +138,8 @@ _MODULES = (
     ),
 )
 
-_table = _tables()
+_table = _tables(_BOTH_LAYOUTS)
+_gpu_table = _tables(_LARGE_ENOUGH)
 
 
 def _weight_grad_in_parts(sample: Sample) -> Large:
@@ -151,6 +156,7 @@ samples = {
     "depthwise_conv2d": Samples(
         _table["depthwise_conv2d"],
         lambda random: _draw_case(random).forward(),
+        gpu_table=_gpu_table["depthwise_conv2d"],
         summed=_taps_summed,
         large=tuple(Large(case.forward()) for case in _LARGE),
         non_finite=_is_defined,
@@ -161,6 +167,7 @@ samples = {
     "depthwise_conv2d_input_grad": Samples(
         _table["depthwise_conv2d_input_grad"],
         lambda random: _draw_case(random).input_grad(),
+        gpu_table=_gpu_table["depthwise_conv2d_input_grad"],
         summed=_input_grad_summed,
         large=tuple(Large(case.input_grad()) for case in _LARGE),
         non_finite=_is_never_defined,
@@ -170,6 +177,7 @@ samples = {
     "depthwise_conv2d_weight_grad": Samples(
         _table["depthwise_conv2d_weight_grad"],
         lambda random: _draw_case(random).weight_grad(),
+        gpu_table=_gpu_table["depthwise_conv2d_weight_grad"],
         summed=_outputs_summed,
         large=tuple(_weight_grad_in_parts(case.weight_grad()) for case in _LARGE),
         non_finite=_is_never_defined,
