@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "cpu_kernels.h"
+#include "cpu_rounds.h"
 #include "host.h"
 
 namespace torchgraft::lltm {
@@ -75,10 +76,44 @@ std::tuple<Tensor, Tensor> cell_gates_grad_cpu(Tensor activations, Tensor c, std
   });
 }
 
-// Rows of the batch that are worth a thread.
-int64_t rows_grain(const Sizes& sizes) {
-  const int64_t products = 3 * sizes.steps * sizes.units * sizes.units;
-  return std::max<int64_t>(1, kProductsGrain / products);
+// How many shares of the units the threads have, where that is better than rows of the batch: 1 where it is not.
+//
+// Threads that share out units meet each step, and each reads its share of weight_hh from its own cache; threads
+// that share out rows never meet, and each reads all of weight_hh each step. That is slow where weight_hh does not
+// fit a cache, and where rows are so few that reading is what takes time.
+template <typename T>
+int64_t unit_shares(const Sizes& sizes, int64_t panels) {
+  constexpr int64_t kCacheBytes = 1 << 20;
+  constexpr int64_t kFewRows = 8;        // a thread
+  constexpr int64_t kProducts = 1 << 17;  // of a share and a step: some microseconds, against some hundred nanoseconds
+  const int64_t threads = torch::stable::get_num_threads();
+  const int64_t weights = 3 * sizes.units * sizes.units;
+  const bool rows_are_few = sizes.batch < kFewRows * threads;
+  const bool weights_are_many = weights * static_cast<int64_t>(sizeof(T)) > kCacheBytes;
+  if (!rows_are_few && !weights_are_many) return 1;
+  return std::min({threads, panels, weights * sizes.batch / kProducts});
+}
+
+// `run(share, begin, end)` of shares that together are all rows and units, and of rounds that together are all.
+template <typename T, typename Run>
+void run_rounds(const Sizes& sizes, int64_t panel, int64_t rounds, const Run& run) {
+  const int64_t panels = (sizes.units + panel - 1) / panel;
+  const int64_t shares = unit_shares<T>(sizes, panels);
+  if (shares <= 1) {
+    const int64_t products = 3 * sizes.steps * sizes.units * sizes.units;
+    parallel_for(0, sizes.batch, std::max<int64_t>(1, kProductsGrain / std::max<int64_t>(1, products)),
+                 [&](int64_t begin, int64_t end) { run(cpu::Share{begin, end, 0, sizes.units}, 0, rounds); });
+    return;
+  }
+  const auto first_unit = [&](int64_t share) {
+    return std::min(sizes.units, panels * share / shares * panel);
+  };
+  cpu::Rounds together(shares, rounds);
+  parallel_for(0, shares, 1, [&](int64_t begin, int64_t end) {
+    together.take_part(begin, end, [&](int64_t share, int64_t round) {
+      run(cpu::Share{0, sizes.batch, first_unit(share), first_unit(share + 1)}, round, round + 1);
+    });
+  });
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> sequence_cpu(Tensor input, Tensor h0, Tensor c0,
@@ -116,8 +151,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> sequence_cpu(Tensor input, Te
                                           sizes.batch,
                                           sizes.units,
                                           reverse};
-    parallel_for(0, sizes.batch, rows_grain(sizes),
-                 [&](int64_t begin, int64_t end) { cpu::sequence_forward(pass, begin, end); });
+    run_rounds<T>(sizes, cpu::kForwardPanel<T>, sizes.steps, [&](const cpu::Share& share, int64_t begin, int64_t end) {
+      cpu::sequence_forward(pass, share, begin, end);
+    });
 
     const int64_t last = reverse ? 0 : sizes.steps - 1;
     Tensor h_n = empty_of({sizes.batch, sizes.units}, dtype, input);
@@ -158,8 +194,9 @@ std::tuple<Tensor, Tensor, Tensor> gates_grad_cpu(Tensor activations, Tensor cel
                                            sizes.batch,
                                            sizes.units,
                                            reverse};
-    parallel_for(0, sizes.batch, rows_grain(sizes),
-                 [&](int64_t begin, int64_t end) { cpu::sequence_backward(pass, begin, end); });
+    run_rounds<T>(sizes, cpu::kBackwardPanel<T>, sizes.steps + 1, [&](const cpu::Share& share, int64_t begin, int64_t end) {
+      cpu::sequence_backward(pass, share, begin, end);
+    });
     return std::make_tuple(converted(gates_grad, dtype), converted(h_grad, dtype), converted(c_grad, dtype));
   });
 }

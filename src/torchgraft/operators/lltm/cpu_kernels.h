@@ -36,7 +36,18 @@ void cell_forward(const CellForward<double>& pass, int64_t begin, int64_t end);
 void cell_backward(const CellBackward<float>& pass, int64_t begin, int64_t end);
 void cell_backward(const CellBackward<double>& pass, int64_t begin, int64_t end);
 
-// All steps for some rows of the batch.
+// Rows of the batch, and units, whole panels of the pass.
+struct Share {
+  int64_t first_row, end_row;
+  int64_t first_unit, end_unit;
+};
+
+// Units of the widest panel: a vector of each gate forward, and three vectors back.
+template <typename T>
+inline constexpr int64_t kForwardPanel = kLongestVector / static_cast<int64_t>(sizeof(T));
+template <typename T>
+inline constexpr int64_t kBackwardPanel = 3 * kForwardPanel<T>;
+
 template <typename T>
 struct SequenceForward {
   const T* packed;  // weight_hh, packed by pack_forward
@@ -67,10 +78,12 @@ struct SequenceBackward {
   bool reverse;
 };
 
-void sequence_forward(const SequenceForward<float>& pass, int64_t begin, int64_t end);
-void sequence_forward(const SequenceForward<double>& pass, int64_t begin, int64_t end);
-void sequence_backward(const SequenceBackward<float>& pass, int64_t begin, int64_t end);
-void sequence_backward(const SequenceBackward<double>& pass, int64_t begin, int64_t end);
+// Rounds from `begin` to `end` of one share. A round needs what the one before gave to all units of the share's
+// rows. Forward a round is a step; back there is one round more than steps.
+void sequence_forward(const SequenceForward<float>& pass, const Share& share, int64_t begin, int64_t end);
+void sequence_forward(const SequenceForward<double>& pass, const Share& share, int64_t begin, int64_t end);
+void sequence_backward(const SequenceBackward<float>& pass, const Share& share, int64_t begin, int64_t end);
+void sequence_backward(const SequenceBackward<double>& pass, const Share& share, int64_t begin, int64_t end);
 
 // weight_hh (3 units, units) in the order in which a pass reads it: panels as wide as three vectors.
 void pack_forward(const float* weight, float* packed, int64_t units);
@@ -81,8 +94,7 @@ void pack_backward(const double* weight, double* packed, int64_t units);
 // Elements of packed weights.
 template <typename T>
 int64_t packed_count(int64_t units) {
-  const int64_t panel = 3 * kLongestVector / static_cast<int64_t>(sizeof(T));
-  return (units + panel) * 3 * units;
+  return (units + kBackwardPanel<T>) * 3 * units;
 }
 
 }  // namespace torchgraft::lltm::cpu

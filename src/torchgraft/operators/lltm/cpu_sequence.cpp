@@ -1,12 +1,11 @@
-// All steps of lltm on CPU, forward and back, one call a thread.
+// Rounds of lltm on CPU, forward and back, of some rows of the batch and some units.
 //
-// A thread owns rows of the batch from the first step to the last, so threads never wait for each other. A
-// step is a product of the rows' states with weight_hh, in register tiles of up to kTile rows by three
+// A step is a product of the rows' states with weight_hh, in register tiles of up to kTile rows by three
 // vectors. In the forward pass the three are the gates of the same units, so that a unit is computed where
 // its gates are summed up, and gates are written as activations only. weight_hh is packed once into panels in
 // the order in which it is read. Of a panel a part that fits the first-level cache serves all tiles of a
 // block of rows before the next part. With enough rows arithmetic bounds it, with few the reading of
-// weight_hh.
+// weight_hh, which therefore is shared out among the threads' own caches (cpu_rounds.h).
 
 #include <algorithm>
 
@@ -121,18 +120,20 @@ TORCHGRAFT_INLINE void forward_units(const SequenceForward<T>& pass, const T* c,
 }
 
 template <typename T, int kBytes>
-TORCHGRAFT_INLINE void forward_rows(const SequenceForward<T>& pass, int64_t begin, int64_t end) {
+TORCHGRAFT_INLINE void forward_rounds(const SequenceForward<T>& pass, const Share& share, int64_t begin,
+                                      int64_t end) {
   constexpr int64_t kLanes = Math<T, kBytes>::kLanes;
   const int64_t units = pass.units;
   const int64_t state = pass.batch * units;
-  const T* h = pass.h0;
-  const T* c = pass.c0;
-  for (int64_t step = 0; step < pass.steps; ++step) {
+  for (int64_t step = begin; step < end; ++step) {
     const int64_t t = pass.reverse ? pass.steps - 1 - step : step;
-    for (int64_t unit = 0; unit < units; unit += kLanes) {
+    const int64_t before = pass.reverse ? t + 1 : t - 1;
+    const T* h = step == 0 ? pass.h0 : pass.output + before * state;
+    const T* c = step == 0 ? pass.c0 : pass.cells + before * state;
+    for (int64_t unit = share.first_unit; unit < share.end_unit; unit += kLanes) {
       const T* panel = pass.packed + unit * 3 * units;
-      for (int64_t row = begin; row < end; row += kBlock) {
-        const int64_t count = std::min(kBlock, end - row);
+      for (int64_t row = share.first_row; row < share.end_row; row += kBlock) {
+        const int64_t count = std::min(kBlock, share.end_row - row);
         Sums<T, kBytes> sums;
         multiply<T, kBytes>(h + row * units, count, units, panel, units, sums);
         constexpr int kRows = Math<T, kBytes>::kForward;
@@ -143,34 +144,33 @@ TORCHGRAFT_INLINE void forward_rows(const SequenceForward<T>& pass, int64_t begi
         for (; r < count; ++r) forward_units<T, kBytes, 1>(pass, c, t, row + r, unit, sums + r);
       }
     }
-    h = pass.output + t * state;
-    c = pass.cells + t * state;
   }
 }
 
 template <typename T, int kBytes>
-TORCHGRAFT_INLINE void step_back(const SequenceBackward<T>& pass, int64_t t, int64_t begin, int64_t end) {
+TORCHGRAFT_INLINE void step_back(const SequenceBackward<T>& pass, const Share& share, int64_t t) {
   using M = Math<T, kBytes>;
   using V = typename M::V;
   constexpr int kCount = M::kBackward;
   const int64_t units = pass.units;
-  for (int64_t row = begin; row < end; ++row) {
+  const int64_t end = share.end_unit;
+  for (int64_t row = share.first_row; row < share.end_row; ++row) {
     const int64_t place = t * pass.batch + row;
-    for (int64_t first = 0; first < units; first += kCount * M::kLanes) {
+    for (int64_t first = share.first_unit; first < end; first += kCount * M::kLanes) {
       V gates[3][kCount], c_after[kCount], h_grad[kCount], c_grad[kCount];
       TORCHGRAFT_UNROLL
       for (int n = 0; n < kCount; ++n) {
         const int64_t u = first + n * M::kLanes;
         TORCHGRAFT_UNROLL
         for (int g = 0; g < 3; ++g) {
-          M::load_some(gates[g][n], pass.activations + (place * 3 + g) * units + u, units - u);
+          M::load_some(gates[g][n], pass.activations + (place * 3 + g) * units + u, end - u);
         }
-        M::load_some(c_after[n], pass.cells + place * units + u, units - u);
-        M::load_some(h_grad[n], pass.h_grad + row * units + u, units - u);
-        M::load_some(c_grad[n], pass.c_grad + row * units + u, units - u);
+        M::load_some(c_after[n], pass.cells + place * units + u, end - u);
+        M::load_some(h_grad[n], pass.h_grad + row * units + u, end - u);
+        M::load_some(c_grad[n], pass.c_grad + row * units + u, end - u);
         if (pass.output_grad != nullptr) {
           V more;
-          M::load_some(more, pass.output_grad + place * units + u, units - u);
+          M::load_some(more, pass.output_grad + place * units + u, end - u);
           h_grad[n] += more;
         }
       }
@@ -180,37 +180,45 @@ TORCHGRAFT_INLINE void step_back(const SequenceBackward<T>& pass, int64_t t, int
         const int64_t u = first + n * M::kLanes;
         TORCHGRAFT_UNROLL
         for (int g = 0; g < 3; ++g) {
-          M::store_some(gates[g][n], pass.gates_grad + (place * 3 + g) * units + u, units - u);
+          M::store_some(gates[g][n], pass.gates_grad + (place * 3 + g) * units + u, end - u);
         }
-        M::store_some(c_grad[n], pass.c_grad + row * units + u, units - u);
+        M::store_some(c_grad[n], pass.c_grad + row * units + u, end - u);
       }
     }
   }
 }
 
 template <typename T, int kBytes>
-TORCHGRAFT_INLINE void backward_rows(const SequenceBackward<T>& pass, int64_t begin, int64_t end) {
+TORCHGRAFT_INLINE void multiply_back(const SequenceBackward<T>& pass, const Share& share, int64_t t) {
   using M = Math<T, kBytes>;
   constexpr int64_t kWidth = 3 * M::kLanes;
   const int64_t units = pass.units;
-  for (int64_t step = 0; step < pass.steps; ++step) {
-    const int64_t t = pass.reverse ? step : pass.steps - 1 - step;
-    step_back<T, kBytes>(pass, t, begin, end);
-    for (int64_t column = 0; column < units; column += kWidth) {
-      const T* panel = pass.packed + column * 3 * units;
-      for (int64_t row = begin; row < end; row += kBlock) {
-        const int64_t count = std::min(kBlock, end - row);
-        Sums<T, kBytes> sums;
-        multiply<T, kBytes>(pass.gates_grad + (t * pass.batch + row) * 3 * units, count, 3 * units, panel,
-                            3 * units, sums);
-        for (int64_t r = 0; r < count; ++r) {
-          for (int64_t first = column; first < std::min(units, column + kWidth); first += M::kLanes) {
-            M::store_some(sums[r][(first - column) / M::kLanes], pass.h_grad + (row + r) * units + first,
-                          units - first);
-          }
+  for (int64_t column = share.first_unit; column < share.end_unit; column += kWidth) {
+    const T* panel = pass.packed + column * 3 * units;
+    for (int64_t row = share.first_row; row < share.end_row; row += kBlock) {
+      const int64_t count = std::min(kBlock, share.end_row - row);
+      Sums<T, kBytes> sums;
+      multiply<T, kBytes>(pass.gates_grad + (t * pass.batch + row) * 3 * units, count, 3 * units, panel,
+                          3 * units, sums);
+      for (int64_t r = 0; r < count; ++r) {
+        for (int64_t first = column; first < std::min(units, column + kWidth); first += M::kLanes) {
+          M::store_some(sums[r][(first - column) / M::kLanes], pass.h_grad + (row + r) * units + first,
+                        units - first);
         }
       }
     }
+  }
+}
+
+// Round r multiplies the gates of step r - 1, which needs those of all units, and goes back through step r,
+// which needs only the units themselves.
+template <typename T, int kBytes>
+TORCHGRAFT_INLINE void backward_rounds(const SequenceBackward<T>& pass, const Share& share, int64_t begin,
+                                       int64_t end) {
+  for (int64_t round = begin; round < end; ++round) {
+    const auto time = [&](int64_t step) { return pass.reverse ? step : pass.steps - 1 - step; };
+    if (round > 0) multiply_back<T, kBytes>(pass, share, time(round - 1));
+    if (round < pass.steps) step_back<T, kBytes>(pass, share, time(round));
   }
 }
 
@@ -244,15 +252,18 @@ TORCHGRAFT_INLINE void pack_backward_panels(const T* weight, T* packed, int64_t 
   }
 }
 
-TORCHGRAFT_VECTOR_CLONES(void forward_float(const SequenceForward<float>& pass, int64_t begin, int64_t end),
-                         forward_rows<float, kVectorBytes>(pass, begin, end);)
-TORCHGRAFT_VECTOR_CLONES(void forward_double(const SequenceForward<double>& pass, int64_t begin, int64_t end),
-                         forward_rows<double, kVectorBytes>(pass, begin, end);)
-TORCHGRAFT_VECTOR_CLONES(void backward_float(const SequenceBackward<float>& pass, int64_t begin, int64_t end),
-                         backward_rows<float, kVectorBytes>(pass, begin, end);)
-TORCHGRAFT_VECTOR_CLONES(void backward_double(const SequenceBackward<double>& pass, int64_t begin,
-                                              int64_t end),
-                         backward_rows<double, kVectorBytes>(pass, begin, end);)
+TORCHGRAFT_VECTOR_CLONES(void forward_float(const SequenceForward<float>& pass, const Share& share, int64_t begin,
+                         int64_t end),
+                         forward_rounds<float, kVectorBytes>(pass, share, begin, end);)
+TORCHGRAFT_VECTOR_CLONES(void forward_double(const SequenceForward<double>& pass, const Share& share, int64_t begin,
+                         int64_t end),
+                         forward_rounds<double, kVectorBytes>(pass, share, begin, end);)
+TORCHGRAFT_VECTOR_CLONES(void backward_float(const SequenceBackward<float>& pass, const Share& share, int64_t begin,
+                         int64_t end),
+                         backward_rounds<float, kVectorBytes>(pass, share, begin, end);)
+TORCHGRAFT_VECTOR_CLONES(void backward_double(const SequenceBackward<double>& pass, const Share& share, int64_t begin,
+                         int64_t end),
+                         backward_rounds<double, kVectorBytes>(pass, share, begin, end);)
 TORCHGRAFT_VECTOR_CLONES(void pack_forward_float(const float* weight, float* packed, int64_t units),
                          pack_forward_panels<float, kVectorBytes>(weight, packed, units);)
 TORCHGRAFT_VECTOR_CLONES(void pack_forward_double(const double* weight, double* packed, int64_t units),
@@ -264,17 +275,17 @@ TORCHGRAFT_VECTOR_CLONES(void pack_backward_double(const double* weight, double*
 
 }  // namespace
 
-void sequence_forward(const SequenceForward<float>& pass, int64_t begin, int64_t end) {
-  forward_float(pass, begin, end);
+void sequence_forward(const SequenceForward<float>& pass, const Share& share, int64_t begin, int64_t end) {
+  forward_float(pass, share, begin, end);
 }
-void sequence_forward(const SequenceForward<double>& pass, int64_t begin, int64_t end) {
-  forward_double(pass, begin, end);
+void sequence_forward(const SequenceForward<double>& pass, const Share& share, int64_t begin, int64_t end) {
+  forward_double(pass, share, begin, end);
 }
-void sequence_backward(const SequenceBackward<float>& pass, int64_t begin, int64_t end) {
-  backward_float(pass, begin, end);
+void sequence_backward(const SequenceBackward<float>& pass, const Share& share, int64_t begin, int64_t end) {
+  backward_float(pass, share, begin, end);
 }
-void sequence_backward(const SequenceBackward<double>& pass, int64_t begin, int64_t end) {
-  backward_double(pass, begin, end);
+void sequence_backward(const SequenceBackward<double>& pass, const Share& share, int64_t begin, int64_t end) {
+  backward_double(pass, share, begin, end);
 }
 void pack_forward(const float* weight, float* packed, int64_t units) {
   pack_forward_float(weight, packed, units);

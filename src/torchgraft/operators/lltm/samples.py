@@ -100,6 +100,8 @@ _SEQUENCES = (
     _sequence("many rows, back", 3, 67, 4, 6, reverse=True),
     _sequence("many steps", 60, 3, 4, 24),
     _sequence("wide", 4, 17, 30, 200),
+    _sequence("units shared out", 4, 8, 5, 110),
+    _sequence("units shared out, back", 3, 9, 5, 110, reverse=True),
 )
 
 _GATES_GRADS = (
@@ -114,6 +116,8 @@ _GATES_GRADS = (
     _gates_grad("one row more than a block", 3, 37, 48),
     _gates_grad("many rows, back", 3, 67, 6, reverse=True),
     _gates_grad("wide", 4, 17, 200),
+    _gates_grad("units shared out", 4, 8, 110),
+    _gates_grad("units shared out, back", 3, 9, 110, reverse=True),
 )
 
 
