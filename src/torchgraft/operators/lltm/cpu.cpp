@@ -76,16 +76,18 @@ std::tuple<Tensor, Tensor> cell_gates_grad_cpu(Tensor activations, Tensor c, std
   });
 }
 
-// How many shares of the units the threads have, where that is better than rows of the batch: 1 where it is not.
+// How many shares of the units the threads have, where that is better than rows of the batch: 1 where it is
+// not.
 //
-// Threads that share out units meet each step, and each reads its share of weight_hh from its own cache; threads
-// that share out rows never meet, and each reads all of weight_hh each step. That is slow where weight_hh does not
-// fit a cache, and where rows are so few that reading is what takes time.
+// Threads that share out units meet each step, and each reads its share of weight_hh from its own cache;
+// threads that share out rows never meet, and each reads all of weight_hh each step. That is slow where
+// weight_hh does not fit a cache, and where rows are so few that reading is what takes time.
 template <typename T>
 int64_t unit_shares(const Sizes& sizes, int64_t panels) {
   constexpr int64_t kCacheBytes = 1 << 20;
-  constexpr int64_t kFewRows = 8;        // a thread
-  constexpr int64_t kProducts = 1 << 17;  // of a share and a step: some microseconds, against some hundred nanoseconds
+  constexpr int64_t kFewRows = 8;  // a thread
+  constexpr int64_t kProducts =
+      1 << 17;  // of a share and a step: some microseconds, against some hundred nanoseconds
   const int64_t threads = torch::stable::get_num_threads();
   const int64_t weights = 3 * sizes.units * sizes.units;
   const bool rows_are_few = sizes.batch < kFewRows * threads;
@@ -94,7 +96,8 @@ int64_t unit_shares(const Sizes& sizes, int64_t panels) {
   return std::min({threads, panels, weights * sizes.batch / kProducts});
 }
 
-// `run(share, begin, end)` of shares that together are all rows and units, and of rounds that together are all.
+// `run(share, begin, end)` of shares that together are all rows and units, and of rounds that together are
+// all.
 template <typename T, typename Run>
 void run_rounds(const Sizes& sizes, int64_t panel, int64_t rounds, const Run& run) {
   const int64_t panels = (sizes.units + panel - 1) / panel;
@@ -151,9 +154,10 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> sequence_cpu(Tensor input, Te
                                           sizes.batch,
                                           sizes.units,
                                           reverse};
-    run_rounds<T>(sizes, cpu::kForwardPanel<T>, sizes.steps, [&](const cpu::Share& share, int64_t begin, int64_t end) {
-      cpu::sequence_forward(pass, share, begin, end);
-    });
+    run_rounds<T>(sizes, cpu::kForwardPanel<T>, sizes.steps,
+                  [&](const cpu::Share& share, int64_t begin, int64_t end) {
+                    cpu::sequence_forward(pass, share, begin, end);
+                  });
 
     const int64_t last = reverse ? 0 : sizes.steps - 1;
     Tensor h_n = empty_of({sizes.batch, sizes.units}, dtype, input);
@@ -194,9 +198,10 @@ std::tuple<Tensor, Tensor, Tensor> gates_grad_cpu(Tensor activations, Tensor cel
                                            sizes.batch,
                                            sizes.units,
                                            reverse};
-    run_rounds<T>(sizes, cpu::kBackwardPanel<T>, sizes.steps + 1, [&](const cpu::Share& share, int64_t begin, int64_t end) {
-      cpu::sequence_backward(pass, share, begin, end);
-    });
+    run_rounds<T>(sizes, cpu::kBackwardPanel<T>, sizes.steps + 1,
+                  [&](const cpu::Share& share, int64_t begin, int64_t end) {
+                    cpu::sequence_backward(pass, share, begin, end);
+                  });
     return std::make_tuple(converted(gates_grad, dtype), converted(h_grad, dtype), converted(c_grad, dtype));
   });
 }

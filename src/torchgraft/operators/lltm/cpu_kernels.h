@@ -78,8 +78,8 @@ struct SequenceBackward {
   bool reverse;
 };
 
-// Rounds from `begin` to `end` of one share. A round needs what the one before gave to all units of the share's
-// rows. Forward a round is a step; back there is one round more than steps.
+// Rounds from `begin` to `end` of one share. A round needs what the one before gave to all units of the
+// share's rows. Forward a round is a step; back there is one round more than steps.
 void sequence_forward(const SequenceForward<float>& pass, const Share& share, int64_t begin, int64_t end);
 void sequence_forward(const SequenceForward<double>& pass, const Share& share, int64_t begin, int64_t end);
 void sequence_backward(const SequenceBackward<float>& pass, const Share& share, int64_t begin, int64_t end);
@@ -94,7 +94,7 @@ void pack_backward(const double* weight, double* packed, int64_t units);
 // Elements of packed weights.
 template <typename T>
 int64_t packed_count(int64_t units) {
-  return (units + kBackwardPanel<T>) * 3 * units;
+  return (units + kBackwardPanel<T>)*3 * units;
 }
 
 }  // namespace torchgraft::lltm::cpu

@@ -1,8 +1,8 @@
 // Rounds of work in shares, on threads that stay from the first round to the last.
 //
 // Each thread has shares of its own, which keeps what they read in its own cache. Nothing depends on it: a
-// thread that waits too long for a share that nobody has begun does it itself, so that rounds end however many
-// threads come, and whenever.
+// thread that waits too long for a share that nobody has begun does it itself, so that rounds end however
+// many threads come, and whenever.
 #pragma once
 
 #include <torchgraft/cpu.h>

@@ -252,17 +252,17 @@ TORCHGRAFT_INLINE void pack_backward_panels(const T* weight, T* packed, int64_t 
   }
 }
 
-TORCHGRAFT_VECTOR_CLONES(void forward_float(const SequenceForward<float>& pass, const Share& share, int64_t begin,
-                         int64_t end),
+TORCHGRAFT_VECTOR_CLONES(void forward_float(const SequenceForward<float>& pass, const Share& share,
+                                            int64_t begin, int64_t end),
                          forward_rounds<float, kVectorBytes>(pass, share, begin, end);)
-TORCHGRAFT_VECTOR_CLONES(void forward_double(const SequenceForward<double>& pass, const Share& share, int64_t begin,
-                         int64_t end),
+TORCHGRAFT_VECTOR_CLONES(void forward_double(const SequenceForward<double>& pass, const Share& share,
+                                             int64_t begin, int64_t end),
                          forward_rounds<double, kVectorBytes>(pass, share, begin, end);)
-TORCHGRAFT_VECTOR_CLONES(void backward_float(const SequenceBackward<float>& pass, const Share& share, int64_t begin,
-                         int64_t end),
+TORCHGRAFT_VECTOR_CLONES(void backward_float(const SequenceBackward<float>& pass, const Share& share,
+                                             int64_t begin, int64_t end),
                          backward_rounds<float, kVectorBytes>(pass, share, begin, end);)
-TORCHGRAFT_VECTOR_CLONES(void backward_double(const SequenceBackward<double>& pass, const Share& share, int64_t begin,
-                         int64_t end),
+TORCHGRAFT_VECTOR_CLONES(void backward_double(const SequenceBackward<double>& pass, const Share& share,
+                                              int64_t begin, int64_t end),
                          backward_rounds<double, kVectorBytes>(pass, share, begin, end);)
 TORCHGRAFT_VECTOR_CLONES(void pack_forward_float(const float* weight, float* packed, int64_t units),
                          pack_forward_panels<float, kVectorBytes>(weight, packed, units);)
