@@ -78,6 +78,15 @@ def candidate(operator, against=(), rivals=None, direction="forward", large=None
     return Candidate(operator, samples, benchmark, torch.float32, CPU, direction, tuple(against))
 
 
+def test_a_cuda_graph_is_a_rival_of_a_forward_pass_on_a_gpu(twice):
+    here = measure(candidate(twice, ("cuda_graph",)), STOPWATCH, ROOFS)
+    assert "is for a GPU" in here.rivals["cuda_graph"].problem
+    if torch.cuda.is_available():
+        device = torch.device("cuda")
+        there = measure(replace(candidate(twice, ("cuda_graph",)), device=device), Stopwatch(device), ROOFS)
+        assert there.rivals["cuda_graph"].ratio.median > 0
+
+
 def remembering(function):
     results = []
 
@@ -517,7 +526,10 @@ class TestCommand:
         [
             (["--suite", "none"], "there is no suite 'none'; there are 'sizes'"),
             (["--sample", "none"], "there is no sample 'none'; there are 'few', 'many'"),
-            (["--against", "nobody"], "there is no rival 'nobody'; there are 'pytorch', 'reference', 'compile'"),
+            (
+                ["--against", "nobody"],
+                "there is no rival 'nobody'; there are 'pytorch', 'reference', 'compile', 'cuda_graph'",
+            ),
             (["--layout", "upside_down"], "there is no layout 'upside_down'"),
             (["--pass", "sideways"], "there is no pass 'sideways'; there are 'forward', 'backward'"),
             (["--quick"], "nothing is left to measure"),

@@ -118,7 +118,34 @@ def _functions(candidate: Candidate) -> dict[str, Callable[..., Any]]:
     known: dict[str, Callable[..., Any]] = {**candidate.samples.rivals, "reference": reference}
     if "compile" in candidate.against:
         known["compile"] = torch.compile(reference, dynamic=False)
+    if "cuda_graph" in candidate.against:
+        known["cuda_graph"] = _captured(reference)
     return dict.fromkeys(_OURS, operator) | {name: known[name] for name in candidate.against if name in known}
+
+
+def _captured(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function as a CUDA graph, captured at the first call and then replayed on the same tensors."""
+    captured: list[tuple[torch.cuda.CUDAGraph, Any]] = []
+
+    def replay(*arguments: Any) -> Any:
+        if any(isinstance(value, Tensor) and (value.requires_grad or not value.is_cuda) for value in arguments):
+            raise ValueError("a CUDA graph of a forward pass is for a GPU, and has no backward pass")
+        if not captured:
+            graph = torch.cuda.CUDAGraph()
+            # What libraries allocate at first must not be captured.
+            beside = torch.cuda.Stream()
+            beside.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(beside):
+                function(*arguments)
+            torch.cuda.current_stream().wait_stream(beside)
+            with torch.cuda.graph(graph):
+                result = function(*arguments)
+            captured.append((graph, result))
+        graph, result = captured[0]
+        graph.replay()
+        return result
+
+    return replay
 
 
 def _bind(candidate: Candidate, function: Callable[..., Any], arguments: Sequence[Any]) -> Callable[[], Any]:

@@ -23,7 +23,7 @@ from torchgraft.precision import equal_precision
 LAYOUTS = ("contiguous", "channels_last")
 DIRECTIONS = ("forward", "backward")
 # Rivals that every operator has.
-_ALWAYS = ("reference", "compile")
+_ALWAYS = ("reference", "compile", "cuda_graph")
 
 # What is usually asked on each kind of device.
 _DTYPES = {"cpu": (torch.float32,), "cuda": (torch.float32, torch.bfloat16)}
@@ -42,8 +42,8 @@ class Wanted:
         dtypes: None: float32, and bfloat16 on a GPU.
         layouts: of the tensors of four dimensions.
         directions: 'forward', or 'backward'.
-        against: names of rivals and yardsticks, 'reference' or 'compile'; None: all that an operator names, its
-            reference where it names no rival.
+        against: names of rivals and yardsticks, 'reference', 'compile' or 'cuda_graph'; None: all that an operator
+            names, its reference where it names no rival.
         suites: None: all.
         sample: None: all, or in a quick run those that stand for the others.
         quick: whether to measure little, and that briefly.

@@ -43,8 +43,8 @@ def bench(
         str | None,
         typer.Option(
             metavar="NAME,...",
-            help="Rivals: those that an operator names, as pytorch; its reference; compile, that under torch.compile. "
-            "None: all that it names, or else its reference.",
+            help="Rivals: those that an operator names, as pytorch; its reference; compile, that under torch.compile; "
+            "cuda_graph, that as a CUDA graph. None: all that it names, or else its reference.",
         ),
     ] = None,
     device: Annotated[Device, typer.Option(help="Where to measure; auto takes a GPU where there is one.")] = (
