@@ -158,6 +158,8 @@ class Samples:
             is timed and shown apart, and cannot be verified. Each takes the operator's arguments, and makes a call
             without arguments and the tensors that its gradients are asked of.
         rival_roundings: how often a rival of that name may round on the way to a result, where most do less.
+        backward_work: how many times the operations of the forward pass the gradients of all tensors take; None: once
+            for each tensor of two dimensions and more, as where each pair of them is multiplied.
         moved: the bytes that a call must read and write at least, from its arguments; None: each tensor argument once
             and each result once.
     """
@@ -174,6 +176,7 @@ class Samples:
     rivals: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     yardsticks: Mapping[str, Callable[..., tuple[Callable[[], Any], Sequence[Tensor]]]] = field(default_factory=dict)
     rival_roundings: Mapping[str, int] = field(default_factory=dict)
+    backward_work: int | None = None
     moved: Callable[..., int] | None = None
 
     @property

@@ -311,7 +311,8 @@ def _work(candidate: Candidate, arguments: Sequence[Any]) -> tuple[int, int]:
     if candidate.direction == "backward":
         # The incoming gradient, and every argument once more as its gradient; each gradient is as much work.
         moved += sum(each.numel() * each.element_size() for each in tensors)
-        operations *= sum(each.dim() > 1 for each in tensors)
+        work = candidate.samples.backward_work
+        operations *= sum(each.dim() > 1 for each in tensors) if work is None else work
     return moved, operations
 
 

@@ -1,14 +1,15 @@
 // Host functions of lltm on CUDA.
 //
-// A cell is two products of PyTorch's and one elementwise kernel. A sequence is one product for the inputs of
-// all steps and then one kernel for all of the recurrence; or, in double and where the device cannot hold
-// weight_hh on chip, one product and one elementwise kernel a step. Nothing waits for the host, so a CUDA
-// graph can hold either.
+// A small cell is one kernel, a larger one two products of PyTorch's and one elementwise kernel. A sequence
+// is one product for the inputs of all steps and then one kernel for all of the recurrence; or, in double and
+// where the device cannot hold weight_hh on chip, one product and one elementwise kernel a step. Nothing
+// waits for the host, so a CUDA graph can hold either.
 
 #include <torchgraft/registration.h>
 
 #include <tuple>
 
+#include "cuda_cell.h"
 #include "cuda_recurrence.h"
 #include "cuda_unit.cuh"
 #include "host.h"
@@ -39,16 +40,29 @@ std::tuple<Tensor, Tensor, Tensor> cell_cuda(Tensor input, Tensor h, Tensor c, T
     const WithoutRecording unrecorded;
     const ScalarType kept = kept_dtype(dtype);
     Tensor activations = empty_of({sizes.batch, 3 * sizes.units}, kept, input);
-    Tensor of_hidden = empty_of({sizes.batch, 3 * sizes.units}, kept, input);
     Tensor h_after = empty_of({sizes.batch, sizes.units}, dtype, input);
     Tensor c_after = empty_of({sizes.batch, sizes.units}, dtype, input);
-    if (sizes.batch > 0) {
-      multiply_kept(to_contiguous(input), transposed(to_contiguous(weight_ih)), activations);
-      multiply_kept(to_contiguous(h), transposed(to_contiguous(weight_hh)), of_hidden);
+    input = to_contiguous(input);
+    h = to_contiguous(h);
+    c = to_contiguous(c);
+    weight_ih = to_contiguous(weight_ih);
+    weight_hh = to_contiguous(weight_hh);
+    bias = converted(bias, dtype);
+    if constexpr (!std::is_same_v<T, double>) {
+      if (sizes.batch > 0 && cuda::takes_cell<T>(sizes.batch, sizes.features, sizes.units)) {
+        cuda::launch_cell<T>({data<T>(input), data<T>(h), data<T>(c), data<T>(weight_ih), data<T>(weight_hh),
+                              data<T>(bias), mutable_data<float>(activations), mutable_data<T>(h_after),
+                              mutable_data<T>(c_after), sizes.batch, sizes.features, sizes.units},
+                             scope.stream());
+        return std::make_tuple(h_after, c_after, activations);
+      }
     }
 
-    c = to_contiguous(c);
-    bias = converted(bias, dtype);
+    Tensor of_hidden = empty_of({sizes.batch, 3 * sizes.units}, kept, input);
+    if (sizes.batch > 0) {
+      multiply_kept(input, transposed(weight_ih), activations);
+      multiply_kept(h, transposed(weight_hh), of_hidden);
+    }
     cuda::launch(cuda::ForwardStep<T>{data<Kept>(of_hidden), data<T>(bias), data<T>(c),
                                       mutable_data<Kept>(activations), mutable_data<T>(h_after),
                                       mutable_data<T>(c_after), sizes.batch * sizes.units, sizes.units},

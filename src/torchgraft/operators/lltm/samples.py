@@ -15,8 +15,13 @@ from torchgraft.operators.lltm import reference
 from torchgraft.sampling import Benchmark, Drawn, ModuleSample, Sample, Samples
 
 
+def _scale(size: int) -> float:
+    """The standard deviation of weights as the layers draw them: uniformly, up to 1 / sqrt(size)."""
+    return 1 / math.sqrt(3 * size)
+
+
 def _weights(features: int, size: int, *, bias: bool) -> tuple[Drawn, Drawn, Drawn | None]:
-    scale = 1 / math.sqrt(size)
+    scale = _scale(size)
     return (
         Drawn((3 * size, features), scale=scale),
         Drawn((3 * size, size), scale=scale),
@@ -54,7 +59,7 @@ def _gates_grad(
         (
             Drawn((steps, batch, 3 * size), scale=0.5),
             cells,
-            Drawn((3 * size, size), scale=1 / math.sqrt(size)),
+            Drawn((3 * size, size), scale=_scale(size)),
             output_grad,
             h_n_grad,
             c_n_grad,
@@ -264,12 +269,16 @@ def _summed_in_gates_grad(activations: Tensor, cells: Tensor, *others: Tensor | 
     return int(activations.shape[0] * activations.shape[2])
 
 
+# A loop of PyTorch's operators rounds its states each step, to no end where they grow.
+_LOOP_ROUNDINGS = dict.fromkeys(("pytorch", "reference", "compile", "cuda_graph"), 100)
+
 samples = {
     "lltm_cell": Samples(
         _CELLS,
         _draw_cell,
         stress=_stress_cell,
         summed=_summed_in_cell,
+        backward_work=2,
         modules=(
             ModuleSample("with a bias", lambda: _layer("LLTMCell", 5, 3), (Drawn((4, 5)),)),
             ModuleSample("without", lambda: _layer("LLTMCell", 5, 3, bias=False), (Drawn((5,)),)),
@@ -295,6 +304,7 @@ samples = {
         _draw_sequence,
         stress=_stress_sequence,
         summed=_summed_in_sequence,
+        backward_work=2,
         modules=(
             ModuleSample("one layer", lambda: _layer("LLTM", 5, 3), (Drawn((4, 2, 5)),)),
             ModuleSample(
@@ -306,6 +316,7 @@ samples = {
         ),
         benchmarks=_sequence_rows(),
         rivals={"pytorch": _visible(reference.lltm, 3)},
+        rival_roundings=_LOOP_ROUNDINGS,
         yardsticks={"nn.LSTM": _lstm},
     ),
     "lltm_gates_grad": Samples(
@@ -315,5 +326,6 @@ samples = {
         summed=_summed_in_gates_grad,
         benchmarks=_gates_grad_rows(),
         rivals={"pytorch": reference.lltm_gates_grad},
+        rival_roundings=_LOOP_ROUNDINGS,
     ),
 }
