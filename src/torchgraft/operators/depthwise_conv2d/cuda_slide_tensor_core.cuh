@@ -77,6 +77,20 @@ struct SlideProductParameters {
 constexpr int kQuad = 4;   // channels
 constexpr int kOctet = 8;  // channels of a piece of results
 
+// What a block owns.
+struct SlideProductBlock {
+  int first_channel, tile, range;
+
+  __device__ explicit SlideProductBlock(const SlideProductParameters& parameters) {
+    const unsigned slices = parameters.slices;
+    const unsigned tiles = parameters.tiles;
+    const unsigned place = blockIdx.x / slices;
+    first_channel = static_cast<int>(blockIdx.x - place * slices) * parameters.octets * kOctet;
+    range = static_cast<int>(place / tiles);
+    tile = static_cast<int>(place - range * tiles);
+  }
+};
+
 // Where a block is in its sequence of rows: in a share of it, some result rows of a group of images, and the
 // source rows under them.
 struct SlideProductRows {
@@ -116,26 +130,27 @@ struct SlideProductPlace {
   int image, column, channel;
   int slot;  // of the pixel in shared memory
 
-  __device__ SlideProductPlace(const SlideProductParameters& parameters, int first_channel, int tile) {
+  __device__ SlideProductPlace(const SlideProductParameters& parameters, const SlideProductBlock& block) {
     slot = static_cast<int>(threadIdx.x) / parameters.octets;
-    channel = first_channel + (static_cast<int>(threadIdx.x) - slot * parameters.octets) * kOctet;
+    channel = block.first_channel + (static_cast<int>(threadIdx.x) - slot * parameters.octets) * kOctet;
     image = slot / 2 / parameters.pairs;
-    column = 2 * (tile * parameters.pairs - image * parameters.pairs) + slot;
+    column = 2 * (block.tile - image) * parameters.pairs + slot;
   }
   __device__ bool is_inside(const SlideProductParameters& parameters) const {
     return image < parameters.images && column < parameters.result_width && channel < parameters.channels;
   }
 };
 
-// Computes those results of a thread's pixels in a range again that are NaN: only what lies in their windows.
+// Computes those results that a thread has stored again that are NaN: only what lies in their windows.
 template <typename T, int kStride>
 __device__ __noinline__ void repair_range(const HalfBits* source, const HalfBits* weight,
                                           const HalfBits* bias, HalfBits* result,
-                                          const SlideProductParameters& parameters,
-                                          const SlideProductPlace& place, int range) {
+                                          const SlideProductParameters& parameters) {
   using Math = HalfMath<T>;
   const int taps = parameters.kernel_height * parameters.kernel_width;
-  SlideProductRows rows(parameters, range);
+  const SlideProductBlock block(parameters);
+  const SlideProductPlace place(parameters, block);
+  SlideProductRows rows(parameters, block.range);
   while (rows.enter<kStride>(parameters)) {
     if (place.image >= rows.images(parameters)) continue;
     const int64_t image = static_cast<int64_t>(rows.group) * parameters.images + place.image;
@@ -183,12 +198,8 @@ __global__ void __launch_bounds__(Shape::kMostThreads, Shape::kBlocks)
   constexpr int kLanes = 32;
   constexpr int kHalfBytes = sizeof(HalfBits);
 
-  unsigned rest = blockIdx.x;
-  const int slice = static_cast<int>(rest % parameters.slices);
-  rest /= parameters.slices;
-  const int tile = static_cast<int>(rest % parameters.tiles);
-  const int range = static_cast<int>(rest / parameters.tiles);
-  const int first_channel = slice * parameters.octets * kOctet;
+  const SlideProductBlock block(parameters);
+  const int first_channel = block.first_channel;
   const int quads = parameters.octets * 2;
   const int thread = static_cast<int>(threadIdx.x);
   const int lane = thread % kLanes;
@@ -229,14 +240,14 @@ __global__ void __launch_bounds__(Shape::kMostThreads, Shape::kBlocks)
   const int row_bytes = quads * parameters.quad_bytes;
   HalfBits* shared = shared_memory<HalfBits>();
   const uint32_t ring = shared_address(shared);
-  int copy_from[kTurns];
+  unsigned copy_from[kTurns];  // the largest number: nothing
   uint32_t copy_to[kTurns];
   const int source_row_elements = parameters.source_width * parameters.channels;
   const int source_image_elements = parameters.source_height * source_row_elements;
   {
     const int copied_quad = thread % quads;
     const int channel = first_channel + copied_quad * kQuad;
-    const int first_column = tile * parameters.pairs * 2 * kStride - parameters.padding_x;
+    const int first_column = block.tile * parameters.pairs * 2 * kStride - parameters.padding_x;
     const int first_copied = max(0, first_column);
     const int copied = min(parameters.source_width, first_column + parameters.columns) - first_copied;
 #pragma unroll
@@ -246,7 +257,7 @@ __global__ void __launch_bounds__(Shape::kMostThreads, Shape::kBlocks)
       const int column = pixel - image * copied + first_copied;
       const bool valid = copied > 0 && image < parameters.images && channel < parameters.channels;
       copy_from[turn] =
-          valid ? image * source_image_elements + column * parameters.channels + channel : -1;
+          valid ? image * source_image_elements + column * parameters.channels + channel : UINT32_MAX;
       copy_to[turn] = ring + copied_quad * parameters.quad_bytes +
                       (image * parameters.columns + column - first_column) * (kQuad * kHalfBytes);
     }
@@ -256,7 +267,7 @@ __global__ void __launch_bounds__(Shape::kMostThreads, Shape::kBlocks)
   clear_half_tile(shared, kStages * row_bytes / kHalfBytes);
   __syncthreads();
 
-  SlideProductRows copied_rows(parameters, range);
+  SlideProductRows copied_rows(parameters, block.range);
   int rows_to_copy = 0;
   const HalfBits* next_row = nullptr;
   unsigned copied_elements = 0;  // of the group's images
@@ -273,7 +284,7 @@ __global__ void __launch_bounds__(Shape::kMostThreads, Shape::kBlocks)
     if (rows_to_copy > 0) {
 #pragma unroll
       for (int turn = 0; turn < kTurns; ++turn) {
-        if (static_cast<unsigned>(copy_from[turn]) < copied_elements) {
+        if (copy_from[turn] < copied_elements) {
 #if __CUDA_ARCH__ >= 800
           ptx::cp_async_ca<kQuad * kHalfBytes>(copy_to[turn] + copied_stage, next_row + copy_from[turn]);
 #endif
@@ -307,32 +318,34 @@ __global__ void __launch_bounds__(Shape::kMostThreads, Shape::kBlocks)
   const uint32_t sums_to = ring + kStages * row_bytes +
                            ((column_warp * kTiles * 16 + g) * 2 + q / 2) * slot_bytes +
                            (quad * kQuad + q % 2 * 2) * kHalfBytes;
-  const SlideProductPlace place(parameters, first_channel, tile);
+  const SlideProductPlace place(parameters, block);
   const int result_row_elements = parameters.result_width * parameters.channels;
   const int result_image_elements = parameters.result_height * result_row_elements;
-  const int store_to = place.is_inside(parameters) ? place.image * result_image_elements +
-                                                         place.column * parameters.channels + place.channel
-                                                   : -1;
+  const unsigned store_to = place.is_inside(parameters)
+                                ? place.image * result_image_elements +
+                                      place.column * parameters.channels + place.channel
+                                : UINT32_MAX;
   const unsigned char* store_from = reinterpret_cast<const unsigned char*>(shared) + kStages * row_bytes +
                                     place.slot * slot_bytes +
                                     (place.channel - first_channel) * kHalfBytes;
   uint32_t largest = 0;
   HalfBits* finished_row = nullptr;
-  unsigned finished_elements = 0;  // of the group's images; none: no row waits to be stored
+  unsigned finished_elements = 0;  // of the group's images
+  bool finished_waits = false;     // to be stored
   int buffer = 0;                  // where the next one goes
   const int buffer_bytes = slots * slot_bytes;
   // All threads have met since the row was finished.
   const auto store_finished = [&] {
-    if (static_cast<unsigned>(store_to) < finished_elements) {
+    if (finished_waits && store_to < finished_elements) {
       const uint4 piece = *reinterpret_cast<const uint4*>(store_from + (buffer_bytes - buffer));
       largest = Math::max_nan(largest, Math::max_nan(Math::max_nan(piece.x, piece.y),
                                                      Math::max_nan(piece.z, piece.w)));
       *reinterpret_cast<uint4*>(finished_row + store_to) = piece;
     }
-    finished_elements = 0;
+    finished_waits = false;
   };
 
-  SlideProductRows rows(parameters, range);
+  SlideProductRows rows(parameters, block.range);
   bool ended = !rows.enter<kStride>(parameters);
   int step = 0;
   int stage = 0;
@@ -399,7 +412,7 @@ __global__ void __launch_bounds__(Shape::kMostThreads, Shape::kBlocks)
     }
 
     if (step >= kWarm) {
-      if (finished_elements > 0) {
+      if (finished_waits) {
         __syncthreads();
         store_finished();
       }
@@ -410,10 +423,14 @@ __global__ void __launch_bounds__(Shape::kMostThreads, Shape::kBlocks)
         ptx::store_shared(to, Math::pack(unit[0], unit[1]));
         ptx::store_shared(to + 16 * slot_bytes, Math::pack(unit[2], unit[3]));
       }
-      const int64_t image = static_cast<int64_t>(rows.group) * parameters.images;
-      const int y = rows.first + step - kWarm;
-      finished_row = result + (image * parameters.result_height + y) * result_row_elements;
-      finished_elements = rows.images(parameters) * result_image_elements;
+      if (step == kWarm) {
+        const int64_t image = static_cast<int64_t>(rows.group) * parameters.images;
+        finished_row = result + (image * parameters.result_height + rows.first) * result_row_elements;
+        finished_elements = rows.images(parameters) * result_image_elements;
+      } else {
+        finished_row += result_row_elements;
+      }
+      finished_waits = true;
       buffer = buffer_bytes - buffer;
     }
     if (++step == rows.count + kWarm) {
@@ -427,7 +444,7 @@ __global__ void __launch_bounds__(Shape::kMostThreads, Shape::kBlocks)
   store_finished();
 
   if (Math::is_nan(largest & 0xffff) || Math::is_nan(largest >> 16)) {
-    repair_range<T, kStride>(source, weight, bias, result, parameters, place, range);
+    repair_range<T, kStride>(source, weight, bias, result, parameters);
   }
 }
 
@@ -492,8 +509,7 @@ SlideProductPlan plan_slide_product(const Geometry& geometry, bool flipped) {
 
       // What is moved: columns of other tiles again, sectors of 32 bytes in part, and pixels in small parts;
       // threads that have nothing to do; and room for blocks that is left over.
-      double cost = 0.5 + 0.5 * std::min(1.0 * tiles * p.columns, 2.0 * base.source_width) /
-                              std::max(1.0 * std::min(tiles * p.columns, base.source_width), 1.0);
+      double cost = tiles == 1 ? 1.0 : 0.5 + 0.5 * tiles * copied / base.source_width;
       if (slices > 1 && slice_octets % 2 != 0) cost *= 1 + 0.5 / slice_octets;
       if (slices > 1 && slice_octets < 4) cost *= 1 + (4 - slice_octets) / 16.0;
       const double used = (1.0 * octets / (slices * slice_octets)) *
@@ -517,6 +533,27 @@ SlideProductPlan plan_slide_product(const Geometry& geometry, bool flipped) {
   p.ranges = static_cast<int>(std::clamp<int64_t>(resident / blocks_of_range, 1, rows));
   p.granules = rows;
   p.granule_rows = 1;
+  // Ranges of whole images read no row twice, and may leave some room for blocks empty.
+  const int processors = resident_blocks(Shape::kMostThreads, 0, Shape::kMostThreads);
+  const auto rows_of_processor = [&](int ranges, int granule_rows) {
+    const int64_t blocks = blocks_of_range * ranges;
+    const int longest = ceil_divide(rows / granule_rows, ranges) * granule_rows;
+    const double twice = granule_rows == 1 ? 0.5 * (Shape::kKernel - Shape::kStride) : 0.0;
+    const double idle = 1.0 - static_cast<double>(std::min<int64_t>(blocks, resident)) / resident;
+    return static_cast<double>(ceil_divide<int64_t>(blocks, processors)) * (longest + twice) *
+           (1.0 + 0.3 * idle);
+  };
+  double fewest_rows = rows_of_processor(p.ranges, 1);
+  constexpr int kMostGroups = 4;  // of a range
+  const int most_ranges = p.ranges;
+  for (int groups_of_range = 1; groups_of_range <= kMostGroups; ++groups_of_range) {
+    const int ranges = ceil_divide(groups, groups_of_range);
+    if (ranges > most_ranges || rows_of_processor(ranges, p.result_height) >= fewest_rows) continue;
+    fewest_rows = rows_of_processor(ranges, p.result_height);
+    p.ranges = ranges;
+    p.granules = groups;
+    p.granule_rows = p.result_height;
+  }
   best.blocks = blocks_of_range * p.ranges;
   return best;
 }
