@@ -29,6 +29,7 @@ struct Pass {
 enum class Kernel {
   small_planes,
   tensor_core_planes,
+  slide_tensor_core,
   tensor_core_channels_last,
   large_tensor_core,
   strips,
@@ -178,6 +179,27 @@ inline bool takes_tensor_core_planes(const Pass& pass) {
 inline bool takes_tensor_core_channels_last(const Pass& pass) {
   return pass.channels_last && takes_tensor_core(pass) && pass.geometry.channels % 8 == 0 &&
          pass.alignment == 16;
+}
+
+// Taps of which a product of slide_tensor_core is made; fewer than the least leave less to multiply than it
+// takes to bring pixels to tensor cores.
+constexpr int kLeastSlideTaps = 3;
+constexpr int kMostSlideTaps = 7;
+
+// Pixels come and go eight channels at a time. An input gradient of stride two is no forward pass.
+inline bool takes_slide_tensor_core(const Pass& pass) {
+  constexpr int64_t kMost = int64_t{1} << 30;
+  const Geometry& geometry = pass.geometry;
+  const Extent& height = geometry.height;
+  const Extent& width = geometry.width;
+  const int64_t longest = std::max(height.kernel, width.kernel);
+  return pass.channels_last && pass.element_bytes == 2 && pass.tensor_cores && geometry.multiplier == 1 &&
+         height.stride == width.stride && height.stride <= (pass.transposed ? 1 : 2) &&
+         height.dilation == 1 && width.dilation == 1 && longest >= kLeastSlideTaps &&
+         longest <= kMostSlideTaps && geometry.channels % 8 == 0 && pass.alignment == 16 &&
+         positions_fit_32(geometry) &&
+         std::max(geometry.input_pixels(), geometry.output_pixels()) <= INT32_MAX / geometry.channels &&
+         geometry.batch * std::max(height.input, height.output) < kMost;
 }
 
 // Columns of a band matrix of large_tensor_core are made of octets, of which a window spans so many.
@@ -469,8 +491,10 @@ inline constexpr Rule kCorrelationRules[] = {
      "planes are moved whole, sixteen bytes at a time", takes_small_planes},
     {Kernel::tensor_core_planes, "small_kernel_planes_tensor_core", "halves, NCHW, k = 6, 7, stride 1",
      "products of band matrices: 49 multiply-adds take longer than memory", takes_tensor_core_planes},
-    {Kernel::tensor_core_channels_last, "small_kernel_tensor_core", "halves, NHWC, k = 5 to 7, stride 1",
-     "the same; channels are turned in shared memory", takes_tensor_core_channels_last},
+    {Kernel::slide_tensor_core, "slide_tensor_core", "halves, NHWC, k = 3 to 7, stride 1, forward 2",
+     "products of four channels: nothing is converted, nothing turned", takes_slide_tensor_core},
+    {Kernel::tensor_core_channels_last, "small_kernel_tensor_core", "halves, NHWC, k = 8 x 5 to 8 x 7, stride 1",
+     "products of band matrices; channels are turned in shared memory", takes_tensor_core_channels_last},
     {Kernel::large_tensor_core, "large_kernel_tensor_core", "halves, NCHW, k = 8 to 57, stride 1",
      "band matrices as wide as the kernel", takes_large_tensor_core},
     {Kernel::strips, "strips", "NCHW, k = 3, 5, 7, stride 1, 2", "every source is read once, and slides by in registers",

@@ -10,6 +10,7 @@
 #include "cuda_planes.h"
 #include "cuda_slide_channels_last.h"
 #include "cuda_slide_stream.cuh"
+#include "cuda_slide_tensor_core.h"
 #include "cuda_small_planes.h"
 #include "cuda_strips.h"
 #include "cuda_tensor_core.cuh"
@@ -32,6 +33,8 @@ void correlate(const T* source, const T* weight, const T* bias, T* result, const
     switch (kernel) {
       case Kernel::tensor_core_planes:
         return launch_tensor_core_planes(source, weight, bias, result, geometry, kTransposed, stream);
+      case Kernel::slide_tensor_core:
+        return launch_slide_tensor_core(source, weight, bias, result, geometry, kTransposed, stream);
       case Kernel::tensor_core_channels_last:
         return launch_tensor_core_channels_last(source, weight, bias, result, geometry, kTransposed, stream);
       case Kernel::large_tensor_core:

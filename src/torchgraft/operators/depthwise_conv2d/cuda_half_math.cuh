@@ -42,6 +42,12 @@ struct HalfMath<Half> {
     ptx::mma_m16n8k16_f16(sums, a, b0, b1, start);
 #endif
   }
+  // sums += a * b, of half the depth
+  static __device__ void multiply_add(float (&sums)[4], const uint32_t (&a)[2], uint32_t b) {
+#if __CUDA_ARCH__ >= 800
+    ptx::mma_m16n8k8_f16(sums, a[0], a[1], b);
+#endif
+  }
 };
 
 template <>
@@ -67,6 +73,12 @@ struct HalfMath<BFloat16> {
                                       const float* start) {
 #if __CUDA_ARCH__ >= 800
     ptx::mma_m16n8k16_bf16(sums, a, b0, b1, start);
+#endif
+  }
+  // sums += a * b, of half the depth
+  static __device__ void multiply_add(float (&sums)[4], const uint32_t (&a)[2], uint32_t b) {
+#if __CUDA_ARCH__ >= 800
+    ptx::mma_m16n8k8_bf16(sums, a[0], a[1], b);
 #endif
   }
 };

@@ -177,6 +177,11 @@ EMULATED_INSTRUCTION void ldmatrix(uint32_t (&matrices)[4], uint32_t address) {
       emulated::together("ldmatrix", emulated::Matrices{{}, address}, emulated::load<4, false>);
   std::memcpy(matrices, loaded.pairs, sizeof(matrices));
 }
+EMULATED_INSTRUCTION void ldmatrix(uint32_t (&matrices)[2], uint32_t address) {
+  const auto loaded =
+      emulated::together("ldmatrix", emulated::Matrices{{}, address}, emulated::load<2, false>);
+  std::memcpy(matrices, loaded.pairs, sizeof(matrices));
+}
 template <int kCount>
 EMULATED_INSTRUCTION void ldmatrix_trans(uint32_t* matrices, uint32_t address) {
   const auto loaded =
