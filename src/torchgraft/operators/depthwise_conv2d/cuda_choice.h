@@ -41,6 +41,7 @@ enum class Kernel {
   direct,
   weight_grad_small_planes,
   weight_grad_tensor_core_planes,
+  weight_grad_tensor_core_slide,
   weight_grad_tensor_core_channels_last,
   weight_grad_strips,
   weight_grad_large_planes,
@@ -246,6 +247,19 @@ inline bool takes_weight_grad_tensor_core(const Pass& pass) {
 
 inline bool takes_weight_grad_tensor_core_planes(const Pass& pass) {
   return !pass.channels_last && takes_weight_grad_tensor_core(pass);
+}
+
+// Eight channels of a pixel are moved at a time. Rows of all images, those of zeros between them included, are
+// counted in 32 bits.
+inline bool takes_weight_grad_tensor_core_slide(const Pass& pass) {
+  constexpr int64_t kMost = int64_t{1} << 30;
+  const Geometry& geometry = pass.geometry;
+  const Extent& height = geometry.height;
+  return pass.channels_last && pass.element_bytes == 2 && pass.tensor_cores && has_small_kernel(geometry) &&
+         positions_fit_32(geometry) && is_padded_within_kernel(geometry) && geometry.multiplier == 1 &&
+         geometry.channels % 8 == 0 && pass.alignment == 16 &&
+         geometry.channels * std::max(geometry.width.input, geometry.width.output) < kMost &&
+         geometry.batch * (std::max(height.input, height.output * height.stride) + 2 * height.kernel) < kMost;
 }
 
 // Taps that the warps of a block own side by side.
@@ -496,6 +510,9 @@ inline constexpr Rule kWeightGradRules[] = {
      takes_weight_grad_small_planes},
     {Kernel::weight_grad_tensor_core_planes, "tensor_core_weight_grad_planes", "halves, NCHW, k >= 6, stride 1",
      "taps are the diagonals of products of both images", takes_weight_grad_tensor_core_planes},
+    {Kernel::weight_grad_tensor_core_slide, "tensor_core_weight_grad_slide",
+     "halves, NHWC, k = 3, 5, 7, stride 1, 2, channels in eights",
+     "taps are the diagonals of products of channels; nothing is turned", takes_weight_grad_tensor_core_slide},
     {Kernel::weight_grad_tensor_core_channels_last, "tensor_core_weight_grad_channels_last",
      "halves, NHWC, k = 5 to 10, stride 1", "the same; ldmatrix turns channels into planes",
      takes_weight_grad_tensor_core_channels_last},

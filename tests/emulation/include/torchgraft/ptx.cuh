@@ -145,6 +145,9 @@ EMULATED_INSTRUCTION void cp_async_ca(uint32_t shared, const void* global, int s
 EMULATED_INSTRUCTION void cp_async_cg(uint32_t shared, const void* global) {
   ::emulation::copy_later(shared, global, 16, 16);
 }
+EMULATED_INSTRUCTION void cp_async_cg(uint32_t shared, const void* global, int source_bytes) {
+  ::emulation::copy_later(shared, global, 16, source_bytes);
+}
 EMULATED_INSTRUCTION void cp_async_commit_group() { ::emulation::end_copy_group(); }
 template <int kPending>
 EMULATED_INSTRUCTION void cp_async_wait_group() {
