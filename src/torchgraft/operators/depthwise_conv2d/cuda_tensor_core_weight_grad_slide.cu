@@ -29,6 +29,7 @@
 #include <torchgraft/ptx.cuh>
 
 #include "cuda_choice.h"
+#include "cuda_index.cuh"
 #include "cuda_slide_stream.cuh"
 #include "cuda_tensor_core_weight_grad.cuh"
 
@@ -64,7 +65,9 @@ struct DiagonalShape {
 struct DiagonalImage {
   int height, width, period, first;
   int64_t row_elements;
-  int from_step, to_step;  // elements, and bytes of shared memory, between the columns that a thread copies
+  int stream_threads;      // that copy a stream
+  int column_step;         // between the columns that a thread copies
+  int from_step, to_step;  // the same in elements, and in bytes of shared memory
 };
 
 struct DiagonalParameters {
@@ -72,8 +75,8 @@ struct DiagonalParameters {
   int batch, channels, padding;  // padding: columns before the image
   FastDivisor slabs, tiles;      // of the channels, of the columns; blockIdx.x counts slabs fastest
   FastDivisor groups;            // of a block
-  int streams, stream_threads;   // of a block, of a stream
-  int column_step;               // between the columns that a thread copies
+  int streams;                   // of a block
+  int input_threads;             // that copy the input; the others, the output gradient
   FastDivisor octets;            // of a stream
   int slots;                     // octets of a block, rounded up to what its warps own
   int stream_pixels;             // of an input row of a stream in shared memory
@@ -96,45 +99,41 @@ struct DiagonalLayout {
   }
 };
 
-// A thread's part in copying rows: a piece of one group in every `step`-th column of one stream.
-template <int kPhases>
+// A thread's part in copying the rows of one image: a piece of one group in some columns of one stream.
 class DiagonalCopies {
  public:
-  // The pieces of `columns` columns, the first of which is column `first_column` of the image, go to
-  // shared memory from byte `target` on, phase by phase, `phase_pixels` each.
+  // Of `columns` columns, the first of which is column `first_column` of the image, these are `column` and
+  // every one that is image.column_step further. Pieces go to shared memory from byte `target` on, phase by
+  // phase of the stride, `phase_pixels` each. Rows of the sequence are `position` to `end`; behind are zeros.
   __device__ DiagonalCopies(const DiagonalImage& image, const uint16_t* memory, int channels, int channel,
-                            int column, int step, int columns, int first_column, int target, int phase_pixels) {
+                            int column, int columns, int first_column, int target, int phases,
+                            int phase_pixels, int position, int end) {
     const int left = max(0, -first_column);
     const int right = min(columns, image.width - first_column);
-    const int before = left > column ? ceil_divide(left - column, step) : 0;
-    column += before * step;
-    turns_ = right > column ? ceil_divide(right - column, step) : 0;
-    to_ = target + (column % kPhases * phase_pixels + column / kPhases) * kPieceBytes;
-    from_ = memory + static_cast<int64_t>(first_column + column) * channels + channel;
-  }
-
-  // Begins with the row at `position` of the sequence; rows from `end` on are zeros.
-  __device__ void enter(const DiagonalImage& image, int position, int end) {
+    const int before = left > column ? ceil_divide(left - column, image.column_step) : 0;
+    if (column >= image.column_step || channel >= channels) return;
+    column += before * image.column_step;
+    turns_ = right > column ? ceil_divide(right - column, image.column_step) : 0;
+    to_ = target + (column % phases * phase_pixels + column / phases) * kPieceBytes;
     const auto rows_before = [&](int row) {
       const int images = row / image.period;
       return images * image.height + min(max(row - images * image.period - image.first, 0), image.height);
     };
     const int row = rows_before(position);
     rows_left_ = rows_before(end) - row;
-    from_ += row * image.row_elements;
+    from_ = memory + row * image.row_elements + static_cast<int64_t>(first_column + column) * channels +
+            channel;
     position_ = position % image.period - image.first;
   }
 
-  __device__ void exclude() { turns_ = 0; }
-
   __device__ __forceinline__ void copy_row(const DiagonalImage& image, uint32_t line) {
-    const bool exists =
-        static_cast<unsigned>(position_) < static_cast<unsigned>(image.height) && rows_left_ > 0;
-    const uint16_t* from = from_;
+    const bool exists = is_inside(position_, image.height) && rows_left_ > 0;
+    const int bytes = exists ? kPieceBytes : 0;
     uint32_t to = line + to_;
+    const uint16_t* from = from_;
 #pragma unroll 1
     for (int turn = turns_; turn > 0; --turn) {
-      ptx::cp_async_cg(to, from, exists ? kPieceBytes : 0);
+      ptx::cp_async_cg(to, from, bytes);
       from += image.from_step;
       to += image.to_step;
     }
@@ -146,8 +145,8 @@ class DiagonalCopies {
   }
 
  private:
-  int turns_, to_;
-  const uint16_t* from_;
+  int turns_ = 0, to_ = 0;
+  const uint16_t* from_ = nullptr;
   int position_ = 0, rows_left_ = 0;
 };
 
@@ -197,32 +196,31 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   clear_octets(shared, kStages * stage_bytes);
   __syncthreads();
 
-  // Threads are dealt to streams, then to the groups of a pixel, then to columns.
-  const int stream = min(thread / parameters.stream_threads, parameters.streams - 1);
-  const int stream_thread = thread - stream * parameters.stream_threads;
-  const int column = parameters.groups.divide(stream_thread);
-  const int group = stream_thread - column * groups;
-  const int step = parameters.column_step;
-  const int channel = (first_group + group) * kGroup;
-  const int columns = kOctet * octets;
-  DiagonalCopies<kStride> input_copies(
-      parameters.input, input, parameters.channels, channel, column, step,
-      (columns - 1) * kStride + kKernel, first_octet * kOctet * kStride - parameters.padding,
-      group * group_bytes + stream * parameters.stream_pixels * kPieceBytes, Layout::phase_pixels(octets));
-  DiagonalCopies<1> grad_copies(parameters.grad, output_grad, parameters.channels, channel, column, step,
-                                columns, first_octet * kOctet,
-                                group * group_bytes + grads_begin + stream * columns * kPieceBytes, 0);
-  if (column >= step || channel >= parameters.channels) {
-    input_copies.exclude();
-    grad_copies.exclude();
-  }
-  {
-    const int end = parameters.batch * parameters.grad.period;
+  // Threads are dealt to the images, then to streams, to the groups of a pixel, and to columns.
+  const bool copies_input = thread < parameters.input_threads;
+  const auto make_copies = [&](const DiagonalImage& image, const uint16_t* memory, int image_thread,
+                               int columns, int stream_pixels, int first_column, int target, int stride,
+                               int phase_pixels, bool past_end) {
+    const int stream = min(image_thread / image.stream_threads, parameters.streams - 1);
+    const int stream_thread = image_thread - stream * image.stream_threads;
+    const int column = parameters.groups.divide(stream_thread);
+    const int group = stream_thread - column * groups;
+    const int all_rows = parameters.batch * parameters.grad.period;
     const int begin = static_cast<int>(
-        min(static_cast<int64_t>(range * parameters.streams + stream) * parameters.rows, int64_t{end}));
-    input_copies.enter(parameters.input, begin * kStride, end * kStride);
-    grad_copies.enter(parameters.grad, begin, min(end - begin, parameters.rows) + begin);
-  }
+        min(static_cast<int64_t>(range * parameters.streams + stream) * parameters.rows, int64_t{all_rows}));
+    const int end = past_end ? all_rows : min(all_rows - begin, parameters.rows) + begin;
+    return DiagonalCopies(image, memory, parameters.channels, (first_group + group) * kGroup, column, columns,
+                          first_column, target + group * group_bytes + stream * stream_pixels * kPieceBytes,
+                          stride, phase_pixels, begin * stride, end * stride);
+  };
+  const int columns = kOctet * octets;
+  DiagonalCopies copies =
+      copies_input
+          ? make_copies(parameters.input, input, thread, (columns - 1) * kStride + kKernel,
+                        parameters.stream_pixels, first_octet * kOctet * kStride - parameters.padding, 0,
+                        kStride, Layout::phase_pixels(octets), true)
+          : make_copies(parameters.grad, output_grad, thread - parameters.input_threads, columns, columns,
+                        first_octet * kOctet, grads_begin, 1, 0, false);
   int steps_to_copy = parameters.steps;
   uint32_t copied_stage = shared;
   const auto copy_step = [&] {
@@ -231,11 +229,12 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
 #pragma unroll
       for (int row = 0; row < kRows; ++row) {
         const uint32_t line = copied_stage + row * line_bytes;
+        if (copies_input) {
 #pragma unroll
-        for (int i = 0; i < kStride; ++i) {
-          input_copies.copy_row(parameters.input, line + i * input_row_bytes);
+          for (int i = 0; i < kStride; ++i) copies.copy_row(parameters.input, line + i * input_row_bytes);
+        } else {
+          copies.copy_row(parameters.grad, line);
         }
-        grad_copies.copy_row(parameters.grad, line);
       }
       copied_stage += stage_bytes;
       if (copied_stage == shared + kStages * stage_bytes) copied_stage = shared;
@@ -414,35 +413,53 @@ inline DiagonalDevice diagonal_device() {
   return {processors, shared, block_shared};
 }
 
-// The cut that should take the fewest clocks. `rows` of the sequence, of `all_octets` each; `all_groups` of
-// channels; no more than `most_chunks`.
+// Rows of the output gradient in the sequence of all images, from one to the next: all rows of both lie
+// within, and the last one meets no row of the next image.
+inline int64_t diagonal_period(const Extent& height) {
+  return std::max(ceil_divide(height.input + height.padding, height.stride),
+                  height.output - 1 + ceil_divide(height.kernel - height.padding, height.stride));
+}
+
+// The cut that should take the fewest clocks; `clocks_of_best`, if asked for, tells how many.
 template <typename Shape>
-DiagonalTile choose_diagonal_tile(int all_groups, int all_octets, int64_t rows, int64_t most_chunks,
-                                  const DiagonalDevice& device) {
-  using Layout = DiagonalLayout<Shape>;
+DiagonalTile choose_diagonal_tile(const Geometry& geometry, const DiagonalDevice& device,
+                                  double* clocks_of_best = nullptr) {
   constexpr int kReservedBytes = 1024;         // of shared memory, a block
   constexpr double kProductClocks = 1.6;       // a multiprocessor
   constexpr double kStepClocks = 250;          // of a barrier, copies and loads that a block's warps wait for
   constexpr double kBytesOfClock = 17.75;      // that memory brings a multiprocessor
   constexpr double kMostBytesOfClock = 32;     // that one can take
+  constexpr double kShortestRun = 2, kShortRun = 1.15;  // times as long as others, of one and two groups
+  constexpr double kNotHidden = 0.25;          // of the shorter of products and memory
   constexpr int kMostTiles = 3;                // beyond the fewest
   constexpr int kMostWarps = Shape::kThreads / 32;
+  static_assert(kMostWarps * Shape::kOctetsOfWarp * kOctet >= kDiagonalColumns);
+  const int all_groups = static_cast<int>(geometry.channels) / kGroup;
+  const int all_octets = static_cast<int>(ceil_divide<int64_t>(geometry.width.output, kOctet));
+  const int64_t period = diagonal_period(geometry.height);
+  const int64_t rows = geometry.batch * period;
+  const int64_t chunks = most_chunks(geometry, Layout::channels_last);
+  // Pieces that are read, for a row of the output gradient.
+  const double input_pieces = static_cast<double>(geometry.input_pixels()) / static_cast<double>(period);
+  const double grad_pieces = static_cast<double>(geometry.output_pixels()) / static_cast<double>(period);
   DiagonalTile best = {};
   double best_clocks = 0;
   for (int groups = 1; groups <= std::min(kMostGroups, all_groups); ++groups) {
-    // Sectors of memory are 32 bytes; shorter runs than 64 bytes take longer.
+    // Sectors of memory are 32 bytes; runs of 16 and 32 bytes take longer.
     if (groups > 1 && groups % 2 == 1 && groups != all_groups) continue;
     const int slabs = ceil_divide(all_groups, groups);
-    const double run = groups == 1 && all_groups > 1 ? 2 : groups == 2 && all_groups > 2 ? 1.15 : 1;
+    const double run = groups == all_groups ? 1 : groups == 1 ? kShortestRun : groups == 2 ? kShortRun : 1;
     const int most_octets = kMostWarps / groups * Shape::kOctetsOfWarp;
     const int fewest = ceil_divide(all_octets, most_octets);
-    for (int wanted = fewest; wanted <= std::min(all_octets, fewest + kMostTiles); ++wanted) {
+    const int most_tiles = static_cast<int>(std::min<int64_t>(all_octets, chunks));
+    for (int wanted = fewest; wanted <= most_tiles; ++wanted) {
+      if (wanted > fewest + kMostTiles && best.threads > 0) break;
       const int octets = ceil_divide(all_octets, wanted);
       const int tiles = ceil_divide(all_octets, octets);
       for (int streams = 1; streams <= kMostStreams && streams * octets <= most_octets; ++streams) {
         const int slots = ceil_divide(streams * octets, Shape::kOctetsOfWarp) * Shape::kOctetsOfWarp;
         const int warps = groups * slots / Shape::kOctetsOfWarp;
-        const int stream_pixels = Layout::stream_pixels(octets);
+        const int stream_pixels = DiagonalLayout<Shape>::stream_pixels(octets);
         int group_pixels = Shape::kStride * streams * stream_pixels + slots * kOctet;
         // Groups of a pixel lie in different banks.
         const int bank = groups == 1 ? 0 : groups == 2 ? 4 : groups <= 4 ? 2 : 1;
@@ -455,18 +472,16 @@ DiagonalTile choose_diagonal_tile(int all_groups, int all_octets, int64_t rows, 
                                                    device.shared_bytes / (shared_bytes + kReservedBytes));
         if (resident == 0) continue;
         const int64_t cuts = int64_t{slabs} * tiles;
-        const int64_t most_ranges =
-            std::clamp<int64_t>(most_chunks / tiles, 1, ceil_divide<int64_t>(rows, streams));
-        if (tiles > most_chunks) continue;
-        const int64_t ranges =
-            std::clamp<int64_t>(resident * device.processors / cuts, 1, most_ranges);
+        const int64_t most_ranges = std::min(chunks / tiles, ceil_divide<int64_t>(rows, streams));
+        const int64_t ranges = std::clamp<int64_t>(resident * device.processors / cuts, 1, most_ranges);
         const int64_t stream_rows = ceil_divide(rows, ranges * streams);
         const int64_t blocks = cuts * ranges;
         const int64_t waves = ceil_divide(blocks, resident * device.processors);
         const double together =
             static_cast<double>(ceil_divide(ceil_divide(blocks, waves), int64_t{device.processors}));
-        const double step_bytes = run * kPieceBytes * groups * streams *
-                                  (Shape::kStride * stream_pixels + octets * kOctet);
+        const double halo = tiles == 1 ? 0 : (Shape::kKernel - Shape::kStride) * Shape::kStride;
+        const double step_bytes =
+            run * kPieceBytes * groups * streams * ((input_pieces + grad_pieces) / tiles + halo);
         const double products =
             together * warps * Shape::kPairs * Shape::kProducts * kProductClocks +
             kStepClocks / Shape::kRows / together;
@@ -475,7 +490,7 @@ DiagonalTile choose_diagonal_tile(int all_groups, int all_octets, int64_t rows, 
                      static_cast<double>(blocks) / waves / device.processors * step_bytes / kBytesOfClock);
         const double clocks =
             static_cast<double>(waves * (stream_rows + Shape::kWarm + Shape::kRows * Shape::kStages)) *
-            std::max(products, memory);
+            (std::max(products, memory) + kNotHidden * std::min(products, memory));
         if (best.threads == 0 || clocks < best_clocks) {
           best_clocks = clocks;
           best = {groups, octets, streams, slabs, tiles, static_cast<int>(ranges),
@@ -484,6 +499,7 @@ DiagonalTile choose_diagonal_tile(int all_groups, int all_octets, int64_t rows, 
       }
     }
   }
+  if (clocks_of_best != nullptr) *clocks_of_best = best_clocks;
   return best;
 }
 
@@ -493,35 +509,31 @@ void launch_diagonal_slide(const T* output_grad, const T* input, T* weight_grad,
   const char* name = "depthwise_conv2d_weight_grad";
   const Extent& height = geometry.height;
   const Extent& width = geometry.width;
-  // Rows of the output gradient from image to image: all of both images lie within, and the last row meets
-  // no row of the next image.
-  const int64_t period =
-      std::max(ceil_divide(height.input + height.padding, height.stride),
-               height.output - 1 + ceil_divide(height.kernel - height.padding, height.stride));
-  const int octets = static_cast<int>(ceil_divide<int64_t>(width.output, kOctet));
-  const int groups = static_cast<int>(geometry.channels) / kGroup;
-  const int64_t most = most_chunks(geometry, Layout::channels_last);
-  const DiagonalTile tile =
-      choose_diagonal_tile<Shape>(groups, octets, geometry.batch * period, most, diagonal_device());
+  const int64_t period = diagonal_period(height);
+  const DiagonalTile tile = choose_diagonal_tile<Shape>(geometry, diagonal_device());
   TORCHGRAFT_CHECK(tile.threads > 0, name, ": no block fits this device");
 
   DiagonalParameters parameters = {};
-  parameters.stream_threads = tile.threads / tile.streams;
-  // A multiple of the stride, so that a thread's columns are of one phase.
-  parameters.column_step = parameters.stream_threads / tile.groups / Shape::kStride * Shape::kStride;
-  const auto image = [&](int64_t rows, int64_t columns, int64_t stride, int64_t first) {
+  // Of a stride of two four times as many pieces are the input's.
+  parameters.input_threads = tile.threads / 4 * (Shape::kStride == 1 ? 2 : 3);
+  const auto image = [&](int64_t rows, int64_t columns, int stride, int64_t first, int threads) {
+    DiagonalImage made = {};
+    made.height = static_cast<int>(rows);
+    made.width = static_cast<int>(columns);
+    made.period = static_cast<int>(period) * stride;
+    made.first = static_cast<int>(first);
+    made.row_elements = columns * geometry.channels;
+    made.stream_threads = threads / tile.streams;
+    // A multiple of the stride, so that a thread's columns are of one phase.
+    made.column_step = made.stream_threads / tile.groups / stride * stride;
     // Where a thread copies several columns, these are of one row, so that 32 bits hold the step.
-    const int64_t from_step = std::min(parameters.column_step * geometry.channels, int64_t{INT32_MAX});
-    return DiagonalImage{static_cast<int>(rows),
-                         static_cast<int>(columns),
-                         static_cast<int>(period * stride),
-                         static_cast<int>(first),
-                         columns * geometry.channels,
-                         static_cast<int>(from_step),
-                         static_cast<int>(parameters.column_step / stride * kPieceBytes)};
+    made.from_step =
+        static_cast<int>(std::min(made.column_step * geometry.channels, int64_t{INT32_MAX}));
+    made.to_step = made.column_step / stride * kPieceBytes;
+    return made;
   };
-  parameters.input = image(height.input, width.input, height.stride, height.padding);
-  parameters.grad = image(height.output, width.output, 1, 0);
+  parameters.input = image(height.input, width.input, Shape::kStride, height.padding, parameters.input_threads);
+  parameters.grad = image(height.output, width.output, 1, 0, tile.threads - parameters.input_threads);
   parameters.batch = static_cast<int>(geometry.batch);
   parameters.channels = static_cast<int>(geometry.channels);
   parameters.padding = static_cast<int>(width.padding);
