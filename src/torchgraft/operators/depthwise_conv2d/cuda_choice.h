@@ -127,9 +127,9 @@ inline int64_t most_chunks(const Geometry& geometry, bool channels_last) {
       channels_last ? 2 * ((geometry.output_channels() + 63) / 64) : geometry.output_channels();
   const int64_t elements = geometry.batch * (geometry.channels * geometry.input_pixels() +
                                              geometry.output_channels() * geometry.output_pixels());
-  return std::max<int64_t>(
-      1, std::min({kMost, (kBlocks + blocks_of_chunk - 1) / blocks_of_chunk,
-                   elements / (kElementsOfPartialSum * weights), kPartialSums / weights}));
+  return std::max<int64_t>(1,
+                           std::min({kMost, (kBlocks + blocks_of_chunk - 1) / blocks_of_chunk,
+                                     elements / (kElementsOfPartialSum * weights), kPartialSums / weights}));
 }
 
 // ---------------------------------------------------------------- planes moved whole
@@ -270,12 +270,12 @@ inline bool takes_weight_grad_tensor_core_planes(const Pass& pass) {
   return !pass.channels_last && takes_weight_grad_tensor_core(pass);
 }
 
-// Columns for which a block of eight channels has warps and shared memory on any device; those of wider images
-// are shared by several, each with a chunk of its own.
+// Columns for which a block of eight channels has warps and shared memory on any device; those of wider
+// images are shared by several, each with a chunk of its own.
 constexpr int64_t kDiagonalColumns = 64;
 
-// Eight channels of a pixel are moved at a time. Rows of all images, those of zeros between them included, are
-// counted in 32 bits.
+// Eight channels of a pixel are moved at a time. Rows of all images, those of zeros between them included,
+// are counted in 32 bits.
 inline bool takes_weight_grad_tensor_core_slide(const Pass& pass) {
   constexpr int64_t kMost = int64_t{1} << 30;
   const Geometry& geometry = pass.geometry;
@@ -285,7 +285,8 @@ inline bool takes_weight_grad_tensor_core_slide(const Pass& pass) {
          positions_fit_32(geometry) && is_padded_within_kernel(geometry) && geometry.multiplier == 1 &&
          geometry.channels % 8 == 0 && pass.alignment == 16 &&
          geometry.channels * std::max(width.input, width.output) < kMost &&
-         geometry.batch * (std::max(height.input, height.output * height.stride) + 2 * height.kernel) < kMost &&
+         geometry.batch * (std::max(height.input, height.output * height.stride) + 2 * height.kernel) <
+             kMost &&
          (width.output + kDiagonalColumns - 1) / kDiagonalColumns <= most_chunks(geometry, true);
 }
 

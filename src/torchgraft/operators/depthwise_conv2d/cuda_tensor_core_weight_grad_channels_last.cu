@@ -126,10 +126,9 @@ class ColumnLoader {
         const uint4& value = pixels.values[i];
         return channel < 2 ? value.x : channel < 4 ? value.y : channel < 6 ? value.z : value.w;
       };
-      ptx::store_shared(
-          target + channel * channel_bytes_,
-          make_uint4(__byte_perm(word(0), word(1), half), __byte_perm(word(2), word(3), half),
-                     __byte_perm(word(4), word(5), half), __byte_perm(word(6), word(7), half)));
+      ptx::store_shared(target + channel * channel_bytes_,
+                        make_uint4(__byte_perm(word(0), word(1), half), __byte_perm(word(2), word(3), half),
+                                   __byte_perm(word(4), word(5), half), __byte_perm(word(6), word(7), half)));
     }
   }
 

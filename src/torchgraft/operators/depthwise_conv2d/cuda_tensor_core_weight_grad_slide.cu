@@ -19,10 +19,11 @@
 // the end the warps of a group are added up, as one chunk of partial sums for the second pass or, if there is
 // but one chunk, the gradient itself.
 //
-// For sixteen pixels of eight channels a multiprocessor of an H200 has 29 clocks until memory brings the next.
-// k = 3, 5, 7 take 5, 13, 25 products, 8, 21, 40 clocks at the rate of mma.sync, and 10, 14, 20 clocks of
-// shared memory, copies included. Predicted: (128,32,112x112,k3) 60 us, (128,240,28x28,k5) 32,
-// (128,96,56x56,k7) 65.
+// For sixteen pixels of eight channels a multiprocessor of an H200 has 29 clocks until memory brings the
+// next. k = 3, 5, 7 take 5, 13, 25 products, 8, 21, 40 clocks at the rate of mma.sync, and 10, 14, 20 clocks
+// of shared memory, copies included; a warp issues 65, 115, 150 instructions, a quarter of these clocks.
+// Predicted, with the second pass: (128,32,112x112,k3) 64 us, (128,144,56x56,k3) 70, (128,240,28x28,k5) 38,
+// (128,96,56x56,k7) 80.
 //
 // A NaN or an infinity in a channel may make any gradient of that channel NaN, but none of another channel.
 
@@ -36,7 +37,7 @@
 namespace torchgraft::depthwise::cuda {
 namespace {
 
-constexpr int kGroup = 8;       // channels, of one piece of sixteen bytes
+constexpr int kGroup = 8;  // channels, of one piece of sixteen bytes
 constexpr int kPieceBytes = 16;
 constexpr int kMostGroups = 8;  // of a block
 constexpr int kMostStreams = 8;
@@ -47,8 +48,8 @@ struct DiagonalShape {
   static constexpr int kStride = kStrideSize;
   // What may be tuned. Threads of a multiprocessor, and so of a block at most: 80, 96, 128 registers each.
   static constexpr int kThreads = kKernel == 3 ? 768 : kKernel == 5 ? 640 : 512;
-  static constexpr int kPairs = kKernel == 3 ? 2 : 1;  // of octets that a warp owns
-  static constexpr int kRows = 1;                      // of the output gradient between two barriers
+  static constexpr int kPairs = kKernel == 3 ? 2 : 1;   // of octets that a warp owns
+  static constexpr int kRows = 1;                       // of the output gradient between two barriers
   static constexpr int kStages = kKernel == 3 ? 5 : 6;  // of so many rows, in shared memory
 
   static constexpr int kWarm = (kKernel - 1) / kStride;
@@ -121,8 +122,8 @@ class DiagonalCopies {
     };
     const int row = rows_before(position);
     rows_left_ = rows_before(end) - row;
-    from_ = memory + row * image.row_elements + static_cast<int64_t>(first_column + column) * channels +
-            channel;
+    from_ =
+        memory + row * image.row_elements + static_cast<int64_t>(first_column + column) * channels + channel;
     position_ = position % image.period - image.first;
   }
 
@@ -150,8 +151,8 @@ class DiagonalCopies {
   int position_ = 0, rows_left_ = 0;
 };
 
-// D of a warp: [tap row][pair of columns], and of the last column pairs of rows. These are 2j - 1 and 2j for a
-// stride of one, where each two neighbouring rows of input make a pair, else 2j and 2j + 1; one is no tap.
+// D of a warp: [tap row][pair of columns], and of the last column pairs of rows. These are 2j - 1 and 2j for
+// a stride of one, where each two neighbouring rows of input make a pair, else 2j and 2j + 1; one is no tap.
 template <typename Shape>
 struct DiagonalSlideSums {
   float columns[Shape::kKernel][Shape::kColumnPairs][4];
@@ -177,8 +178,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
 
   int rest = parameters.slabs.divide(static_cast<int>(blockIdx.x));
   const int groups = parameters.groups.divisor();
-  const int first_group =
-      (static_cast<int>(blockIdx.x) - rest * parameters.slabs.divisor()) * groups;
+  const int first_group = (static_cast<int>(blockIdx.x) - rest * parameters.slabs.divisor()) * groups;
   const int chunk = rest;
   const int range = parameters.tiles.divide(rest);
   const int octets = parameters.octets.divisor();
@@ -298,9 +298,9 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
 #pragma unroll
           for (int taps = 0; taps < Shape::kColumnPairs; ++taps) {
             uint32_t pixels[4];
-            load_slices<4>(line + column_offsets[pair] + i * input_row_bytes +
-                               taps * kColumnPairStep * kPieceBytes,
-                           pixels);
+            load_slices<4>(
+                line + column_offsets[pair] + i * input_row_bytes + taps * kColumnPairStep * kPieceBytes,
+                pixels);
 #pragma unroll
             for (int ahead = 0; ahead < kHeld; ++ahead) {
               const int tap_row = i + kStride * ahead;
@@ -375,9 +375,9 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   for (int i = thread; i < channels * kTaps; i += threads) {
     const int block_channel = i / kTaps;
     const int tap = i - block_channel * kTaps;
-    const float sum = sum_in_order(
-        shared_sums + (block_channel / kGroup * kTaps + tap) * kGroup + block_channel % kGroup,
-        warps_of_group, groups * kTaps * kGroup);
+    const float sum =
+        sum_in_order(shared_sums + (block_channel / kGroup * kTaps + tap) * kGroup + block_channel % kGroup,
+                     warps_of_group, groups * kTaps * kGroup);
     const int64_t index = static_cast<int64_t>(first_group) * kGroup * kTaps + i;
     if (weight_grad != nullptr) {
       weight_grad[index] = static_cast<T>(sum);
@@ -424,14 +424,14 @@ inline int64_t diagonal_period(const Extent& height) {
 template <typename Shape>
 DiagonalTile choose_diagonal_tile(const Geometry& geometry, const DiagonalDevice& device,
                                   double* clocks_of_best = nullptr) {
-  constexpr int kReservedBytes = 1024;         // of shared memory, a block
-  constexpr double kProductClocks = 1.6;       // a multiprocessor
-  constexpr double kStepClocks = 250;          // of a barrier, copies and loads that a block's warps wait for
-  constexpr double kBytesOfClock = 17.75;      // that memory brings a multiprocessor
-  constexpr double kMostBytesOfClock = 32;     // that one can take
+  constexpr int kReservedBytes = 1024;      // of shared memory, a block
+  constexpr double kProductClocks = 1.6;    // a multiprocessor
+  constexpr double kStepClocks = 250;       // of a barrier, copies and loads that a block's warps wait for
+  constexpr double kBytesOfClock = 17.75;   // that memory brings a multiprocessor
+  constexpr double kMostBytesOfClock = 32;  // that one can take
   constexpr double kShortestRun = 2, kShortRun = 1.15;  // times as long as others, of one and two groups
-  constexpr double kNotHidden = 0.25;          // of the shorter of products and memory
-  constexpr int kMostTiles = 3;                // beyond the fewest
+  constexpr double kNotHidden = 0.25;                   // of the shorter of products and memory
+  constexpr int kMostTiles = 3;                         // beyond the fewest
   constexpr int kMostWarps = Shape::kThreads / 32;
   static_assert(kMostWarps * Shape::kOctetsOfWarp * kOctet >= kDiagonalColumns);
   const int all_groups = static_cast<int>(geometry.channels) / kGroup;
@@ -468,8 +468,8 @@ DiagonalTile choose_diagonal_tile(const Geometry& geometry, const DiagonalDevice
             std::max(int64_t{Shape::kStages} * Shape::kRows * groups * group_pixels * kPieceBytes,
                      int64_t{warps} * Shape::kTaps * kGroup * int64_t{sizeof(float)});
         if (shared_bytes > device.block_shared_bytes) continue;
-        const int64_t resident = std::min<int64_t>(kMostWarps / warps,
-                                                   device.shared_bytes / (shared_bytes + kReservedBytes));
+        const int64_t resident =
+            std::min<int64_t>(kMostWarps / warps, device.shared_bytes / (shared_bytes + kReservedBytes));
         if (resident == 0) continue;
         const int64_t cuts = int64_t{slabs} * tiles;
         const int64_t most_ranges = std::min(chunks / tiles, ceil_divide<int64_t>(rows, streams));
@@ -482,9 +482,8 @@ DiagonalTile choose_diagonal_tile(const Geometry& geometry, const DiagonalDevice
         const double halo = tiles == 1 ? 0 : (Shape::kKernel - Shape::kStride) * Shape::kStride;
         const double step_bytes =
             run * kPieceBytes * groups * streams * ((input_pieces + grad_pieces) / tiles + halo);
-        const double products =
-            together * warps * Shape::kPairs * Shape::kProducts * kProductClocks +
-            kStepClocks / Shape::kRows / together;
+        const double products = together * warps * Shape::kPairs * Shape::kProducts * kProductClocks +
+                                kStepClocks / Shape::kRows / together;
         const double memory =
             std::max(together * step_bytes / kMostBytesOfClock,
                      static_cast<double>(blocks) / waves / device.processors * step_bytes / kBytesOfClock);
@@ -493,8 +492,16 @@ DiagonalTile choose_diagonal_tile(const Geometry& geometry, const DiagonalDevice
             (std::max(products, memory) + kNotHidden * std::min(products, memory));
         if (best.threads == 0 || clocks < best_clocks) {
           best_clocks = clocks;
-          best = {groups, octets, streams, slabs, tiles, static_cast<int>(ranges),
-                  static_cast<int>(stream_rows), warps * 32, group_pixels, shared_bytes};
+          best = {groups,
+                  octets,
+                  streams,
+                  slabs,
+                  tiles,
+                  static_cast<int>(ranges),
+                  static_cast<int>(stream_rows),
+                  warps * 32,
+                  group_pixels,
+                  shared_bytes};
         }
       }
     }
@@ -527,12 +534,12 @@ void launch_diagonal_slide(const T* output_grad, const T* input, T* weight_grad,
     // A multiple of the stride, so that a thread's columns are of one phase.
     made.column_step = made.stream_threads / tile.groups / stride * stride;
     // Where a thread copies several columns, these are of one row, so that 32 bits hold the step.
-    made.from_step =
-        static_cast<int>(std::min(made.column_step * geometry.channels, int64_t{INT32_MAX}));
+    made.from_step = static_cast<int>(std::min(made.column_step * geometry.channels, int64_t{INT32_MAX}));
     made.to_step = made.column_step / stride * kPieceBytes;
     return made;
   };
-  parameters.input = image(height.input, width.input, Shape::kStride, height.padding, parameters.input_threads);
+  parameters.input =
+      image(height.input, width.input, Shape::kStride, height.padding, parameters.input_threads);
   parameters.grad = image(height.output, width.output, 1, 0, tile.threads - parameters.input_threads);
   parameters.batch = static_cast<int>(geometry.batch);
   parameters.channels = static_cast<int>(geometry.channels);
