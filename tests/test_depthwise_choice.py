@@ -62,6 +62,7 @@ DILATED = Call(images=(1, 256, 64, 64), dilation=2, padding=2)
 DILATED_PIXELS = replace(DILATED, layout="NHWC")
 ANY = replace(PIXELS, images=(1, 1, 64, 64), kernel=6)
 COLUMNS, ONE = "gather_small<T, k, 4>", "gather_small<T, k, 1>"
+CHANNELS = "tensor_core_weight_grad_slide"
 PRODUCTS, LARGE_PRODUCTS = "small_kernel_planes_tensor_core", "large_kernel_tensor_core"
 
 
@@ -202,17 +203,45 @@ BOUNDARIES = {
         ({"images": (2**31 - 2, 1, 7, 7)}, "tensor_core_weight_grad_planes"),
         ({"images": (2**31 - 1, 1, 7, 7)}, "weight_grad_direct"),
     ),
+    "diagonals of channels": (
+        (weight_grad(HALF_PIXELS), CHANNELS),
+        ({"kernel": 3}, CHANNELS),
+        ({"kernel": 5}, CHANNELS),
+        ({"kernel": 6}, "tensor_core_weight_grad_channels_last"),
+        ({"kernel": 9}, "tensor_core_weight_grad_channels_last"),
+        ({"kernel": (5, 7)}, "tensor_core_weight_grad_channels_last"),
+        ({"stride": 2}, CHANNELS),
+        ({"stride": 3}, "weight_grad_general"),
+        ({"stride": (1, 2)}, "weight_grad_general"),
+        ({"dilation": 2}, "weight_grad_general"),
+        ({"padding": 6}, CHANNELS),
+        ({"padding": 7}, "tensor_core_weight_grad_channels_last"),
+        ({"padding": 7, "stride": 2}, "slide_weight_grad"),
+        ({"images": (128, 100, 56, 56)}, "tensor_core_weight_grad_channels_last"),
+        ({"images": (128, 100, 56, 56), "kernel": 3}, "slide_weight_grad"),
+        ({"alignment": 8}, "tensor_core_weight_grad_channels_last"),
+        ({"alignment": 8, "kernel": 3}, "slide_weight_grad"),
+        ({"tensor_cores": False}, "slide_weight_grad"),
+        ({"element_bytes": 4}, "slide_weight_grad"),
+        ({"multiplier": 2}, "weight_grad_general"),
+        ({"images": (1, 8, 1, 64), "kernel": 3}, CHANNELS),
+        ({"images": (1, 8, 1, 65), "kernel": 3}, "slide_weight_grad"),
+        ({"images": (1, 2**24 - 8, 1, 64), "kernel": 3}, CHANNELS),
+        ({"images": (1, 2**24, 1, 64), "kernel": 3}, "weight_grad_direct"),
+        ({"images": (2**20, 8, 1017, 1), "kernel": 3}, CHANNELS),
+        ({"images": (2**20, 8, 1018, 1), "kernel": 3}, "slide_weight_grad"),
+    ),
     "diagonals, NHWC": (
-        (weight_grad(HALF_PIXELS), "tensor_core_weight_grad_channels_last"),
+        (weight_grad(HALF_PIXELS, images=(128, 97, 56, 56)), "tensor_core_weight_grad_channels_last"),
         ({"kernel": 5}, "tensor_core_weight_grad_channels_last"),
         ({"kernel": 4}, "weight_grad_general"),
-        ({"kernel": 3}, "slide_weight_grad"),
+        ({"kernel": (3, 4)}, "weight_grad_general"),
         ({"kernel": (10, 9)}, "tensor_core_weight_grad_channels_last"),
         ({"kernel": (11, 9)}, "weight_grad_general"),
         ({"kernel": (10, 10)}, "weight_grad_general"),
         ({"images": (1, 97, 7, 7), "alignment": 2}, "tensor_core_weight_grad_channels_last"),
-        ({"tensor_cores": False}, "slide_weight_grad"),
-        ({"stride": 2}, "slide_weight_grad"),
+        ({"images": (128, 98, 56, 56), "tensor_cores": False}, "slide_weight_grad"),
+        ({"images": (128, 98, 56, 56), "stride": 2}, "slide_weight_grad"),
         ({"multiplier": 2}, "weight_grad_general"),
     ),
     "strips": (

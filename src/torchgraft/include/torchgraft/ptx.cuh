@@ -31,6 +31,12 @@ __device__ __forceinline__ void cp_async_cg(uint32_t shared, const void* global)
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(global) : "memory");
 }
 
+// The same of the first `source_bytes`; zeros take the place of the others, which are not read.
+__device__ __forceinline__ void cp_async_cg(uint32_t shared, const void* global, int source_bytes) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global), "r"(source_bytes)
+               : "memory");
+}
+
 // cp.async.commit_group, from 8.0: ends a group of this thread's copies.
 __device__ __forceinline__ void cp_async_commit_group() {
   asm volatile("cp.async.commit_group;" ::: "memory");
@@ -52,10 +58,7 @@ __device__ __forceinline__ uint32_t load_shared_volatile(uint32_t address) {
   return value;
 }
 
-// st.shared: two, four and sixteen bytes.
-__device__ __forceinline__ void store_shared(uint32_t address, uint16_t value) {
-  asm volatile("st.shared.b16 [%0], %1;" ::"r"(address), "h"(value) : "memory");
-}
+// st.shared: four and sixteen bytes.
 __device__ __forceinline__ void store_shared(uint32_t address, uint32_t value) {
   asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
 }

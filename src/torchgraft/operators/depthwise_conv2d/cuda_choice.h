@@ -42,6 +42,7 @@ enum class Kernel {
   direct,
   weight_grad_small_planes,
   weight_grad_tensor_core_planes,
+  weight_grad_tensor_core_slide,
   weight_grad_tensor_core_channels_last,
   weight_grad_strips,
   weight_grad_large_planes,
@@ -109,6 +110,27 @@ inline bool offsets_fit_32(const Geometry& geometry, int64_t more_taps) {
 inline bool planes_pay(const Geometry& geometry, int element_bytes) {
   constexpr int64_t kFewTaps = 7 * 7;
   return element_bytes < 8 && geometry.taps() > kFewTaps && is_unit_step(geometry);
+}
+
+// ---------------------------------------------------------------- chunks of the weight gradient
+
+// Chunks that a first pass may use. Enough that blocks fill a large device several times over, but few enough
+// that partial sums stay a small part of the traffic: at most one for sixteen elements read, and 32 MB of
+// float in all, unless one chunk alone is larger.
+inline int64_t most_chunks(const Geometry& geometry, bool channels_last) {
+  constexpr int64_t kBlocks = 4096;
+  constexpr int64_t kMost = 512;
+  constexpr int64_t kElementsOfPartialSum = 16;
+  constexpr int64_t kPartialSums = int64_t{8} << 20;
+  const int64_t weights = geometry.output_channels() * geometry.taps();
+  // A block of the NHWC kernels owns up to 64 channels and takes half as long to start.
+  const int64_t blocks_of_chunk =
+      channels_last ? 2 * ((geometry.output_channels() + 63) / 64) : geometry.output_channels();
+  const int64_t elements = geometry.batch * (geometry.channels * geometry.input_pixels() +
+                                             geometry.output_channels() * geometry.output_pixels());
+  return std::max<int64_t>(1,
+                           std::min({kMost, (kBlocks + blocks_of_chunk - 1) / blocks_of_chunk,
+                                     elements / (kElementsOfPartialSum * weights), kPartialSums / weights}));
 }
 
 // ---------------------------------------------------------------- planes moved whole
@@ -268,6 +290,26 @@ inline bool takes_weight_grad_tensor_core(const Pass& pass) {
 
 inline bool takes_weight_grad_tensor_core_planes(const Pass& pass) {
   return !pass.channels_last && takes_weight_grad_tensor_core(pass);
+}
+
+// Columns for which a block of eight channels has warps and shared memory on any device; those of wider
+// images are shared by several, each with a chunk of its own.
+constexpr int64_t kDiagonalColumns = 64;
+
+// Eight channels of a pixel are moved at a time. Rows of all images, those of zeros between them included,
+// are counted in 32 bits.
+inline bool takes_weight_grad_tensor_core_slide(const Pass& pass) {
+  constexpr int64_t kMost = int64_t{1} << 30;
+  const Geometry& geometry = pass.geometry;
+  const Extent& height = geometry.height;
+  const Extent& width = geometry.width;
+  return pass.channels_last && pass.element_bytes == 2 && pass.tensor_cores && has_small_kernel(geometry) &&
+         positions_fit_32(geometry) && is_padded_within_kernel(geometry) && geometry.multiplier == 1 &&
+         geometry.channels % 8 == 0 && pass.alignment == 16 &&
+         geometry.channels * std::max(width.input, width.output) < kMost &&
+         geometry.batch * (std::max(height.input, height.output * height.stride) + 2 * height.kernel) <
+             kMost &&
+         (width.output + kDiagonalColumns - 1) / kDiagonalColumns <= most_chunks(geometry, true);
 }
 
 // Taps that the warps of a block own side by side.
@@ -520,8 +562,11 @@ inline constexpr Rule kWeightGradRules[] = {
      takes_weight_grad_small_planes},
     {Kernel::weight_grad_tensor_core_planes, "tensor_core_weight_grad_planes", "halves, NCHW, k >= 6, stride 1",
      "taps are the diagonals of products of both images", takes_weight_grad_tensor_core_planes},
+    {Kernel::weight_grad_tensor_core_slide, "tensor_core_weight_grad_slide",
+     "halves, NHWC, k = 3, 5, 7, stride 1, 2, channels in eights",
+     "taps are the diagonals of products of channels, as they lie in memory", takes_weight_grad_tensor_core_slide},
     {Kernel::weight_grad_tensor_core_channels_last, "tensor_core_weight_grad_channels_last",
-     "halves, NHWC, k = 5 to 10, stride 1", "the same; ldmatrix turns channels into planes",
+     "halves, NHWC, k = 5 to 10, stride 1", "the same; channels are turned into planes in registers",
      takes_weight_grad_tensor_core_channels_last},
     {Kernel::weight_grad_strips, "weight_grad_strips", "NCHW, k = 3, 5, 7, stride 1, 2",
      "both images are read once; all taps are summed in registers", takes_weight_grad_strips},

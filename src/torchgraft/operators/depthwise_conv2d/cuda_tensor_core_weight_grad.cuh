@@ -33,6 +33,11 @@ template <typename T>
 int launch_tensor_core_weight_grad_channels_last(const T* output_grad, const T* input, float* partial,
                                                  const Geometry& geometry, cudaStream_t stream);
 
+// Both passes, where takes_weight_grad_tensor_core_slide. `workspace`: weight_grad_workspace elements.
+template <typename T>
+void launch_tensor_core_weight_grad_slide(const T* output_grad, const T* input, T* weight_grad,
+                                          float* workspace, const Geometry& geometry, cudaStream_t stream);
+
 // Whether the current device has mma.sync of these types and cp.async.
 inline bool has_half_tensor_cores() {
   int device = 0;

@@ -1,11 +1,11 @@
 // Weight gradient on tensor cores (cuda_tensor_core_weight_grad.cuh): NHWC images.
 //
 // A block owns sixteen neighbouring channels and a chunk of the tiles of the images: eight segments of rows,
-// whole planes of several images or bands of large ones. It walks through a tile by octet columns, each once.
-// cp.async brings columns as they are, eight channels of a pixel at a time, two columns ahead; ldmatrix turns
-// them around, so that each channel's octets are written as they will be read. The windows of an octet column
-// of the output gradient lie in two of input, the newest and the one before. A warp owns two channels and
-// some rows of the kernel.
+// whole planes of several images or bands of large ones. It walks through a tile by octet columns, each once:
+// a thread loads eight pixels of eight channels of one row, sixteen bytes each, while the column before is
+// worked on, turns them around in registers, and writes each channel's octet to shared memory. The windows of
+// an octet column of the output gradient lie in two of input, the newest and the one before. A warp owns two
+// channels and some rows of the kernel.
 
 #include "cuda_choice.h"
 #include "cuda_tensor_core_weight_grad.cuh"
@@ -19,9 +19,8 @@ constexpr int kWarpsOfRowGroup = kChannelsOfBlock / kChannelsOfWarp;
 constexpr int kChannelsOfThread = 8;
 constexpr int kLoadRows = 64;  // of an image, in one octet column
 constexpr int kLoadThreads = kLoadRows * kChannelsOfBlock / kChannelsOfThread;
-constexpr int kColumnsAhead = 2;
-constexpr int kInputStages = 2;
-constexpr int kRowBytes = kOctet * kOctetBytes;  // of eight channels, as loaded
+constexpr int kInputStages = 3;
+constexpr int kGradStages = 2;
 static_assert(2 * kLoadThreads == kWarpsOfRowGroup * 32, "half of the threads load one image each");
 
 struct ColumnSource {
@@ -31,8 +30,7 @@ struct ColumnSource {
   int source_column;  // of the first octet, for strip 0
   int row;            // where it lies in shared memory
   int plane_rows;     // from plane to plane
-  int channel_rows;   // from channel to channel; odd, so that these lie in different banks
-  int loaded_rows;    // of all planes, rounded up to what is turned around at once
+  int channel_rows;   // from channel to channel
 };
 
 struct ChannelsLastParameters {
@@ -48,15 +46,10 @@ struct ChannelsLastParameters {
   int kernel_height, kernel_width;
 };
 
-// Where a pixel's eight channels lie in an octet column of `loaded_rows` rows, as loaded: pixels of
-// neighbouring rows, and the two halves of the channels, lie in different banks.
-__device__ inline int loaded_turn(int half, int row) { return row % 8 ^ half * 4; }
-
-__device__ inline int loaded_place(int loaded_rows, int half, int row, int pixel) {
-  return (half * loaded_rows + row) * kRowBytes + (pixel ^ loaded_turn(half, row)) * kOctetBytes;
-}
-
-__device__ __host__ constexpr int loaded_bytes(int loaded_rows) { return 2 * loaded_rows * kRowBytes; }
+// Eight pixels of a thread's channels.
+struct Pixels {
+  uint4 values[kOctet];
+};
 
 __device__ inline uint4 load_scalars(const uint16_t* source, int count) {
   uint32_t words[4];
@@ -69,136 +62,104 @@ __device__ inline uint4 load_scalars(const uint16_t* source, int count) {
   return {words[0], words[1], words[2], words[3]};
 }
 
-// What one thread loads, step after step: eight pixels of eight channels of one row. A step is an octet
-// column.
+// What one thread loads, step after step; a step is one octet column.
 class ColumnLoader {
  public:
   __device__ ColumnLoader(const ChannelsLastParameters& parameters, const uint16_t* output_grad,
                           const uint16_t* input, int first_channel, int begin, int end)
-      : is_input_(threadIdx.x < kLoadThreads),
+      : parameters_(parameters),
+        is_input_(threadIdx.x < kLoadThreads),
         memory_(is_input_ ? input : output_grad),
-        pixel_step_(parameters.channels),
-        vectors_(parameters.vectors),
         tile_(begin),
         end_(end) {
-    const ColumnSource& from_input = parameters.input;
-    const ColumnSource& from_grad = parameters.grad;
+    const ColumnSource& source = is_input_ ? parameters.input : parameters.grad;
     const int thread = static_cast<int>(threadIdx.x) % kLoadThreads;
-    const int half = thread % 2;
-    const int row = thread / 2;
-    plane_ = is_input_ ? from_input.rows.divide(row) : from_grad.rows.divide(row);
-    const int plane_row = row - plane_ * (is_input_ ? from_input.rows.divisor() : from_grad.rows.divisor());
+    // Lanes of a quarter warp lie in neighbouring rows, and so in different banks when they store.
+    const int group = thread / 8 % 2;
+    const int row = thread / 16 * 8 + thread % 8;
+    plane_ = source.rows.divide(row);
+    plane_row_ = row - plane_ * source.rows.divisor();
+    channel_ = first_channel + group * kChannelsOfThread;
     loads_ = threadIdx.x < 2 * kLoadThreads && plane_ < parameters.planes;
-    channel_ = first_channel + half * kChannelsOfThread;
-    const int loaded_rows = is_input_ ? from_input.loaded_rows : from_grad.loaded_rows;
-    target_ =
-        (is_input_ ? 0 : loaded_bytes(from_input.loaded_rows)) + loaded_place(loaded_rows, half, row, 0);
-    turn_ = loaded_turn(half, row);
-    target_ -= turn_ * kOctetBytes;
-    height_ = is_input_ ? from_input.height : from_grad.height;
-    width_ = is_input_ ? from_input.width : from_grad.width;
-    source_row_ = plane_row + (is_input_ ? from_input.source_row : from_grad.source_row);
-    source_column_ = is_input_ ? from_input.source_column : from_grad.source_column - kOctet;
-    if (tile_ < end_) enter_tile(parameters);
+    target_ = (group * kChannelsOfThread * source.channel_rows + source.row + plane_ * source.plane_rows +
+               plane_row_) *
+              kOctetBytes;
+    height_ = source.height;
+    width_ = source.width;
+    source_row_ = source.source_row + plane_row_;
+    source_column_ = source.source_column;
+    channel_bytes_ = source.channel_rows * kOctetBytes;
+    if (tile_ < end_) enter_tile();
   }
 
-  // Sends the octet column of the next step on its way.
-  __device__ void load(const ChannelsLastParameters& parameters, uint32_t stage) {
-    if (tile_ < end_) {
-      if (loads_) load_pixels(stage + target_);
-      column_ += kOctet;
-      if (++step_ > parameters.strip_octets) {
-        step_ = 0;
-        if (++tile_ < end_) enter_tile(parameters);
+  // Loads the octet column of the next step.
+  __device__ void load(Pixels& pixels) {
+    if (tile_ == end_) return;
+    const int octet = is_input_ ? step_ : step_ - 1;
+    const int first = column_ + octet * kOctet;
+    const uint16_t* source = row_ + static_cast<int64_t>(first) * parameters_.channels;
+    const bool exists = row_exists_ && octet >= 0;
+#pragma unroll
+    for (int i = 0; i < kOctet; ++i) {
+      uint4 value = {};
+      if (exists && first + i >= 0 && first + i < width_) {
+        const uint16_t* pixel = source + static_cast<int64_t>(i) * parameters_.channels;
+        value = parameters_.vectors ? __ldg(reinterpret_cast<const uint4*>(pixel))
+                                    : load_scalars(pixel, parameters_.channels - channel_);
       }
+      pixels.values[i] = value;
     }
-    ptx::cp_async_commit_group();
+    if (++step_ > parameters_.strip_octets) {
+      step_ = 0;
+      if (++tile_ < end_) enter_tile();
+    }
+  }
+
+  // Writes them to shared memory, each channel's eight pixels in one access.
+  __device__ void store(const Pixels& pixels, uint32_t input_stage, uint32_t grad_stage) const {
+    if (!loads_) return;
+    const uint32_t target = (is_input_ ? input_stage : grad_stage) + target_;
+#pragma unroll
+    for (int channel = 0; channel < kChannelsOfThread; ++channel) {
+      const uint32_t half = channel % 2 == 0 ? 0x5410 : 0x7632;
+      const auto word = [&](int i) {
+        const uint4& value = pixels.values[i];
+        return channel < 2 ? value.x : channel < 4 ? value.y : channel < 6 ? value.z : value.w;
+      };
+      ptx::store_shared(target + channel * channel_bytes_,
+                        make_uint4(__byte_perm(word(0), word(1), half), __byte_perm(word(2), word(3), half),
+                                   __byte_perm(word(4), word(5), half), __byte_perm(word(6), word(7), half)));
+    }
   }
 
  private:
-  __device__ void load_pixels(uint32_t target) const {
-    const uint16_t* source = row_ + static_cast<int64_t>(column_) * pixel_step_;
-    // The column of the output gradient before the first is of no use.
-    const bool exists = row_exists_ && (is_input_ || step_ > 0);
-    const unsigned width = exists ? width_ : 0;
-    if (vectors_) {
-#pragma unroll
-      for (int i = 0; i < kOctet; ++i, source += pixel_step_) {
-        // Through the first-level cache, so that the 32 bytes of both halves are fetched once.
-        ptx::cp_async_ca<16>(target + (i ^ turn_) * kOctetBytes, source,
-                             static_cast<unsigned>(column_ + i) < width ? 16 : 0);
-      }
-    } else {
-      for (int i = 0; i < kOctet; ++i, source += pixel_step_) {
-        const bool inside = static_cast<unsigned>(column_ + i) < width;
-        const uint4 value = inside ? load_scalars(source, pixel_step_ - channel_) : uint4{};
-        ptx::store_shared(target + (i ^ turn_) * kOctetBytes, value);
-      }
-    }
+  __device__ void enter_tile() {
+    const int rest = parameters_.strips.divide(tile_);
+    const int strip = tile_ - rest * parameters_.strips.divisor();
+    const int group = parameters_.bands.divide(rest);
+    const int band = rest - group * parameters_.bands.divisor();
+    const int image = group * parameters_.planes + plane_;
+    const int row = source_row_ + band * parameters_.band_rows;
+    row_exists_ =
+        loads_ && image < parameters_.batch && channel_ < parameters_.channels && row >= 0 && row < height_;
+    column_ = source_column_ + strip * parameters_.strip_octets * kOctet;
+    row_ = memory_ + (static_cast<int64_t>(image) * height_ + row) * width_ * parameters_.channels + channel_;
   }
 
-  __device__ void enter_tile(const ChannelsLastParameters& parameters) {
-    const int rest = parameters.strips.divide(tile_);
-    const int strip = tile_ - rest * parameters.strips.divisor();
-    const int group = parameters.bands.divide(rest);
-    const int band = rest - group * parameters.bands.divisor();
-    const int image = group * parameters.planes + plane_;
-    const int row = source_row_ + band * parameters.band_rows;
-    row_exists_ = image < parameters.batch && channel_ < pixel_step_ && row >= 0 && row < height_;
-    column_ = source_column_ + strip * parameters.strip_octets * kOctet;
-    row_ = memory_ + (static_cast<int64_t>(image) * height_ + row) * width_ * pixel_step_ + channel_;
-  }
-
+  const ChannelsLastParameters& parameters_;
   const bool is_input_;
   const uint16_t* const memory_;
-  const int pixel_step_;
-  const bool vectors_;
   int tile_;
   const int end_;
   int step_ = 0;
-  int plane_, channel_;
+  int plane_, plane_row_, channel_;
   int height_, width_, source_row_, source_column_;
-  uint32_t target_;
-  int turn_;
+  uint32_t target_, channel_bytes_;
   bool loads_;
   bool row_exists_ = false;
   int column_ = 0;
   const uint16_t* row_ = nullptr;
 };
-
-// Turns a warp's share of a loaded column around: from [half][row][pixel][channel] to [channel][row][pixel].
-// `places` says where each loaded row lies below the others.
-__device__ inline void turn_around(uint32_t loaded, int loaded_rows, uint32_t target, int channel_rows,
-                                   uint32_t places, int half, int first_quad, int quad_step) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const uint32_t lane_target =
-      target + (half * kChannelsOfThread + lane / 4) * channel_rows * kOctetBytes + lane % 4 * 4;
-  // Some at a time, so that loads do not wait for stores.
-  constexpr int kTogether = 2;
-#pragma unroll 1
-  for (int first = first_quad * 4; first < loaded_rows; first += kTogether * quad_step * 4) {
-    uint32_t pixels[kTogether][4];
-    uint32_t two_places[kTogether][2];
-#pragma unroll
-    for (int i = 0; i < kTogether; ++i) {
-      const int row = first + i * quad_step * 4;
-      if (row >= loaded_rows) break;
-      load_slices<4>(loaded + loaded_place(loaded_rows, half, row + lane / 8, lane % 8), pixels[i]);
-      const uint2 pair = ptx::load_shared_pair(places + row * 2);
-      two_places[i][0] = pair.x;
-      two_places[i][1] = pair.y;
-    }
-#pragma unroll
-    for (int i = 0; i < kTogether; ++i) {
-      if (first + i * quad_step * 4 >= loaded_rows) break;
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const uint32_t place = j % 2 == 0 ? two_places[i][j / 2] & 0xffff : two_places[i][j / 2] >> 16;
-        ptx::store_shared(lane_target + place, pixels[i][j]);
-      }
-    }
-  }
-}
 
 template <typename T, typename Block, int kRowGroups>
 __global__ void __launch_bounds__(kRowGroups * kWarpsOfRowGroup * 32, kRowGroups == 1 ? 2 : 1)
@@ -218,23 +179,9 @@ __global__ void __launch_bounds__(kRowGroups * kWarpsOfRowGroup * 32, kRowGroups
   const uint32_t shared = shared_address(shared_sums);
   const uint32_t input_bytes = kChannelsOfBlock * parameters.input.channel_rows * kOctetBytes;
   const uint32_t grad_bytes = kChannelsOfBlock * parameters.grad.channel_rows * kOctetBytes;
-  const uint32_t grads = shared + kInputStages * input_bytes;
-  const uint32_t zeros = grads + grad_bytes;
-  const uint32_t loaded = zeros + kZeroBytes;
-  const uint32_t input_loaded_bytes = loaded_bytes(parameters.input.loaded_rows);
-  const uint32_t loaded_stage = input_loaded_bytes + loaded_bytes(parameters.grad.loaded_rows);
-  const uint32_t places = loaded + kColumnsAhead * loaded_stage;
-  clear_octets(shared, kInputStages * input_bytes + grad_bytes + kZeroBytes);
-  for (int i = static_cast<int>(threadIdx.x); i < 2 * kLoadRows; i += static_cast<int>(blockDim.x)) {
-    const ColumnSource& source = i < kLoadRows ? parameters.input : parameters.grad;
-    const int row = i % kLoadRows;
-    const int plane = source.rows.divide(row);
-    // What is loaded beyond the last plane goes where nothing is read.
-    const int place = plane < parameters.planes
-                          ? source.row + plane * source.plane_rows + row - plane * source.rows.divisor()
-                          : source.channel_rows - 1;
-    ptx::store_shared(places + i * 2, static_cast<uint16_t>(place * kOctetBytes));
-  }
+  const uint32_t grad_stages = shared + kInputStages * input_bytes;
+  const uint32_t zeros = grad_stages + kGradStages * grad_bytes;
+  clear_octets(shared, kInputStages * input_bytes + kGradStages * grad_bytes + kZeroBytes);
 
   // Where this lane reads, without stage and channel.
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -256,36 +203,37 @@ __global__ void __launch_bounds__(kRowGroups * kWarpsOfRowGroup * 32, kRowGroups
 
   DiagonalSums<Block> sums[kChannelsOfWarp] = {};
   ColumnLoader loader(parameters, output_grad, input, first_channel, begin, end);
+  Pixels pixels;
   const int steps = (end - begin) * (parameters.strip_octets + 1);
-  loader.load(parameters, loaded);
-  loader.load(parameters, loaded + loaded_stage);
+  loader.load(pixels);
+  __syncthreads();
+  loader.store(pixels, shared, grad_stages);
+  loader.load(pixels);
+  __syncthreads();
   int step_of_tile = 0;
+  uint32_t before = shared;
+  uint32_t newest = shared;
+  uint32_t grad_stage = grad_stages;
 #pragma unroll 1
   for (int step = 0; step < steps; ++step) {
-    const uint32_t loaded_now = loaded + (step % kColumnsAhead) * loaded_stage;
-    const uint32_t newest = shared + (step % kInputStages) * input_bytes;
-    const uint32_t before = shared + ((step + 1) % kInputStages) * input_bytes;
-    ptx::cp_async_wait_group<kColumnsAhead - 1>();
-    __syncthreads();
-    if (warp < 4) {
-      turn_around(loaded_now, parameters.input.loaded_rows, newest, parameters.input.channel_rows, places,
-                  warp % 2, warp / 2, 2);
-    } else if (warp < 8) {
-      turn_around(loaded_now + input_loaded_bytes, parameters.grad.loaded_rows, grads,
-                  parameters.grad.channel_rows, places + kLoadRows * 2, warp % 2, warp / 2 - 2, 2);
-    }
-    __syncthreads();
-    loader.load(parameters, loaded_now);
     if (step_of_tile > 0) {
-      const uint32_t stage = second_octet ? newest : before;
 #pragma unroll
       for (int i = 0; i < kChannelsOfWarp; ++i) {
         const uint32_t channel_offset = i * parameters.input.channel_rows * kOctetBytes;
+        const uint32_t stage = second_octet ? newest : before;
         add_products<T>(sums[i], exists ? stage + input_offset + channel_offset : zeros, 0, 0,
-                        grads + grad_offset + i * parameters.grad.channel_rows * kOctetBytes);
+                        grad_stage + grad_offset + i * parameters.grad.channel_rows * kOctetBytes);
       }
     }
     if (++step_of_tile > parameters.strip_octets) step_of_tile = 0;
+    if (step + 1 == steps) break;
+    before = newest;
+    newest += input_bytes;
+    if (newest == grad_stages) newest = shared;
+    grad_stage = grad_stage == grad_stages ? grad_stages + grad_bytes : grad_stages;
+    loader.store(pixels, newest, grad_stage);
+    loader.load(pixels);
+    __syncthreads();
   }
 
   __syncthreads();
@@ -353,19 +301,14 @@ int launch_channels_last(const T* output_grad, const T* input, float* partial, c
   from_input.width = static_cast<int>(width.input);
   from_input.source_column = -static_cast<int>(width.padding);
   from_input.plane_rows = rows.input_rows;
-  // One row more than is needed, for what is loaded beyond the last plane.
-  from_input.channel_rows = (planes * rows.input_rows + 1) | 1;
-  from_input.loaded_rows = ceil_divide(planes * from_input.rows.divisor(), 4) * 4;
+  from_input.channel_rows = planes * rows.input_rows;
   from_grad.height = static_cast<int>(height.output);
   from_grad.width = static_cast<int>(width.output);
   from_grad.source_row = rows.grad_source;
   from_grad.row = rows.grad_row;
   from_grad.plane_rows = rows.grad_rows;
   from_grad.channel_rows =
-      (std::max(planes * rows.grad_rows, (planes - 1) * rows.grad_rows + rows.input_rows + kTapRows - 1) +
-       1) |
-      1;
-  from_grad.loaded_rows = ceil_divide(planes * from_grad.rows.divisor(), 4) * 4;
+      std::max(planes * rows.grad_rows, (planes - 1) * rows.grad_rows + rows.input_rows + kTapRows - 1);
 
   // Strips where blocks would be few.
   const int octets = static_cast<int>(ceil_divide<int64_t>(width.output, kOctet));
@@ -381,13 +324,10 @@ int launch_channels_last(const T* output_grad, const T* input, float* partial, c
   TORCHGRAFT_CHECK(tiles <= INT32_MAX / (octets + 1), name, ": the tensors are too large for one launch");
   parameters.chunks = make_chunks(tiles, 1, most_of_chunks);
 
-  const size_t turned = size_t(kInputStages * from_input.channel_rows + from_grad.channel_rows) *
-                            kChannelsOfBlock * kOctetBytes +
-                        kZeroBytes;
   const size_t stages =
-      turned +
-      kColumnsAhead * size_t(loaded_bytes(from_input.loaded_rows) + loaded_bytes(from_grad.loaded_rows)) +
-      2 * kLoadRows * sizeof(uint16_t);
+      (size_t{kInputStages} * from_input.channel_rows + size_t{kGradStages} * from_grad.channel_rows) *
+          kChannelsOfBlock * kOctetBytes +
+      kZeroBytes;
   const size_t sums = size_t{kRowGroups} * kChannelsOfBlock * Block::kFloats * sizeof(float);
   const size_t bytes = std::max(stages, sums);
   const auto kernel = tensor_core_weight_grad_channels_last<T, Block, kRowGroups>;

@@ -34,6 +34,9 @@ void weight_grad(const T* output_grad, const T* input, T* weight_grad, accumulat
     switch (kernel) {
       case Kernel::weight_grad_tensor_core_planes:
         return sum(launch_tensor_core_weight_grad_planes(output_grad, input, workspace, geometry, stream));
+      case Kernel::weight_grad_tensor_core_slide:
+        return launch_tensor_core_weight_grad_slide(output_grad, input, weight_grad, workspace, geometry,
+                                                    stream);
       case Kernel::weight_grad_tensor_core_channels_last:
         return sum(
             launch_tensor_core_weight_grad_channels_last(output_grad, input, workspace, geometry, stream));

@@ -8,28 +8,14 @@
 
 #include <algorithm>
 
+#include "cuda_choice.h"
 #include "cuda_stencil.cuh"
 
 namespace torchgraft::depthwise::cuda {
 
-// Chunks that a first pass may use; the workspace has room for these. Enough that blocks fill a large device
-// several times over, but few enough that partial sums stay a small part of the traffic: at most one for
-// sixteen elements read, and 32 MB of float in all, unless one chunk alone is larger.
+// Chunks that a first pass may use; the workspace has room for these.
 inline int64_t most_chunks(const Geometry& geometry, Layout layout) {
-  constexpr int64_t kBlocks = 4096;
-  constexpr int64_t kMost = 512;
-  constexpr int64_t kElementsOfPartialSum = 16;
-  constexpr int64_t kPartialSums = int64_t{8} << 20;
-  const int64_t weights = geometry.output_channels() * geometry.taps();
-  // A block of the NHWC kernels owns up to 64 channels and takes half as long to start.
-  const int64_t blocks_of_chunk = layout == Layout::contiguous
-                                      ? geometry.output_channels()
-                                      : 2 * ceil_divide<int64_t>(geometry.output_channels(), 64);
-  const int64_t elements = geometry.batch * (geometry.channels * geometry.input_pixels() +
-                                             geometry.output_channels() * geometry.output_pixels());
-  return std::max<int64_t>(
-      1, std::min({kMost, ceil_divide(kBlocks, blocks_of_chunk), elements / (kElementsOfPartialSum * weights),
-                   kPartialSums / weights}));
+  return most_chunks(geometry, layout == Layout::channels_last);
 }
 
 // Units of work, whatever a kernel counts in, cut into chunks of equal size, none of them empty.
@@ -46,7 +32,7 @@ inline Chunks make_chunks(int64_t units, int64_t least_units_of_chunk, int64_t m
 }
 
 constexpr int kSumWeights = 32;  // of a block, one a lane
-constexpr int kSumSlices = 16;   // of the chunks, one a warp
+constexpr int kSumSlices = 32;   // of the chunks, one a warp: weights may be few, chunks hundreds
 
 template <typename T>
 __global__ void __launch_bounds__(kSumWeights* kSumSlices)
@@ -58,7 +44,7 @@ __global__ void __launch_bounds__(kSumWeights* kSumSlices)
   const int64_t weight = static_cast<int64_t>(blockIdx.x) * kSumWeights + lane;
   double sum = 0;
   if (weight < weights) {
-#pragma unroll 4
+#pragma unroll 8
     for (int chunk = slice; chunk < chunks; chunk += kSumSlices) sum += partial[chunk * weights + weight];
   }
   slice_sums[threadIdx.x] = sum;

@@ -22,6 +22,8 @@ _BOTH_LAYOUTS = (
     Case("vector channels", (1, 48, 6, 7), (3, 3), same(3)),
     Case("vector channels, 7x7", (1, 40, 8, 9), (7, 7), same(7)),
     Case("vector channels, stride 2", (1, 64, 7, 8), (5, 5), same(5, 2)),
+    Case("eights of channels, wide", (2, 24, 9, 150), (3, 3), Window(padding_top=2, padding_right=1)),
+    Case("eights of channels, many images", (9, 24, 5, 6), (7, 7), same(7, 2)),
     Case("prime sizes", (3, 13, 17, 19), (3, 3), same(3)),
     Case("wider than a tile", (1, 2, 3, 131), (3, 3), same(3)),
     Case("taller than a tile", (1, 2, 131, 3), (3, 3), same(3)),
