@@ -83,6 +83,13 @@ __device__ __forceinline__ void ldmatrix(uint32_t (&matrices)[4], uint32_t addre
                : "r"(address));
 }
 
+// ldmatrix: two of them; the addresses of lanes from 16 on are not read.
+__device__ __forceinline__ void ldmatrix(uint32_t (&matrices)[2], uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
+               : "=r"(matrices[0]), "=r"(matrices[1])
+               : "r"(address));
+}
+
 // ldmatrix.trans: kCount matrices (1, 2 or 4), transposed: a lane gets two elements of a column.
 template <int kCount>
 __device__ __forceinline__ void ldmatrix_trans(uint32_t* matrices, uint32_t address) {
