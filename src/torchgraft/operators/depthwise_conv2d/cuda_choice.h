@@ -17,9 +17,9 @@ struct Pass {
   Geometry geometry;
   bool transposed;  // the input gradient, and not the forward pass
   bool channels_last;
-  int element_bytes;  // eight: float64, which is for checking gradients, not for speed
-  int alignment;      // of both images' pointers: the greatest power of two, at most 16
-  bool tensor_cores;  // whether the device has them, for halves
+  int element_bytes;                // eight: float64, which is for checking gradients, not for speed
+  int alignment;                    // of both images' pointers: the greatest power of two, at most 16
+  bool tensor_cores;                // whether the device has them, for halves
   int64_t shared_bytes = 48 << 10;  // of shared memory that a block of the device can have
 
   constexpr int64_t result_channels() const {
@@ -187,6 +187,9 @@ inline bool takes_tensor_core_channels_last(const Pass& pass) {
 // Columns of a band matrix are made of octets.
 constexpr int kOctetSize = 8;
 
+constexpr int kBatchImages = 16;  // of a product of batch_tensor_core
+constexpr int kBatchWarps = 8;    // of a block
+
 // The sizes that batch_tensor_core is compiled for; the first that takes a problem is the one.
 struct BatchShape {
   int octets;  // of a row of sources, or of results
@@ -199,10 +202,13 @@ struct BatchShape {
   // so many that the two copies of it lie in different banks.
   constexpr int band_center() const { return (reach + 1) * kOctetSize; }
   constexpr int band_pitch() const { return 2 * band_center() + (reach == 3 ? 2 * kOctetSize : 0); }
+  // Results of a warp are gathered in shared memory, where it has room: elements from image to image, an odd
+  // number of octets, and of all warps.
+  constexpr int stage_pitch() const { return (rows * octets | 1) * kOctetSize; }
+  constexpr int stage() const { return octets <= 4 ? kBatchWarps * kBatchImages * stage_pitch() : 0; }
 };
 constexpr BatchShape kBatchShapes[] = {{1, 0, 7, 4}, {2, 1, 7, 2}, {3, 2, 4, 2},
                                        {4, 2, 4, 2}, {4, 3, 2, 2}, {7, 2, 2, 2}};
-constexpr int kBatchImages = 16;  // of a product
 
 // The index of the shape, or that behind the last.
 inline int batch_shape(const Geometry& geometry, bool transposed) {
@@ -239,13 +245,14 @@ inline int64_t batch_image_pitch(const Geometry& geometry, bool transposed, cons
   return (rows * shape.octets | 1) * kOctetSize;
 }
 
-// Shared memory for so many channels of so many images and their taps, which lie there twice.
+// Shared memory for so many channels of so many images, their taps, which lie there twice, and results.
 inline int64_t batch_bytes(const Geometry& geometry, bool transposed, const BatchShape& shape,
                            int64_t channels, int64_t images) {
   constexpr int64_t kHalfBytes = 2;
   const int64_t band_rows = batch_tap_rows(geometry, transposed).count + 1;
-  return kHalfBytes * channels *
-         (2 * band_rows * shape.band_pitch() + images * batch_image_pitch(geometry, transposed, shape));
+  return kHalfBytes * (channels * (2 * band_rows * shape.band_pitch() +
+                                   images * batch_image_pitch(geometry, transposed, shape)) +
+                       shape.stage());
 }
 
 inline bool takes_batch_tensor_core(const Pass& pass) {

@@ -1,5 +1,5 @@
-// One result of halves, tap by tap: what a product of matrices makes NaN, because it multiplies zeros with what
-// lies outside a window, is computed again so. Stride and dilation 1.
+// One result of halves, tap by tap: what a product of matrices makes NaN, because it multiplies zeros with
+// what lies outside a window, is computed again so. Stride and dilation 1.
 #pragma once
 
 #include "cuda_half_math.cuh"

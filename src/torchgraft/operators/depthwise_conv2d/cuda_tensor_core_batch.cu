@@ -1,27 +1,29 @@
 // Forward and input gradient of large kernels of halves, narrow NCHW planes of many images, stride 1: band
 // matrices on tensor cores, whose other side are images.
 //
-// For one channel, a row of results and a row of sources below each other meet one row of taps, and an octet of
-// either's columns a band matrix that depends on the distance between the two octets alone:
+// For one channel, a row of results and a row of sources below each other meet one row of taps, and an octet
+// of either's columns a band matrix that depends on the distance between the two octets alone:
 //   A[image][column] = source row   B[column][x] = tap[column - x + padding]   D[image][x] = result row
 // Products are m16n8k16, of sixteen images with two octets, or m16n8k8 where the kernel reaches one of those
 // only. Windows end where the image does: padding is neither stored nor multiplied.
 //
-// A block owns one channel (eight where planes are smaller than 8 x 8) of 16 images or more, whose planes lie in
-// shared memory, [channel][image][row][column] with rows of whole octets, and their taps twice, set off by one
-// element, so that every pair of neighbours is one aligned word. A warp owns BatchShape::rows rows of results of
-// sixteen images and walks down the sources. Octets of images come by ldmatrix, and bands are words of taps, 2 *
-// reach + 1 a row of taps: as sources move on by one row, a row of results needs the bands that the row above it
-// needed before, so that they stay in registers, in a ring, and a step loads one row of taps.
+// A block owns one channel (eight where planes are smaller than 8 x 8) of 16 images or more, whose planes lie
+// in shared memory, [channel][image][row][column] with rows of whole octets, and their taps twice, set off by
+// one element, so that every pair of neighbours is one aligned word. A warp owns BatchShape::rows rows of
+// results of sixteen images and walks down the sources. Octets of images come by ldmatrix, and bands are
+// words of taps, 2 * reach + 1 a row of taps: as sources move on by one row, a row of results needs the bands
+// that the row above it needed before, so that they stay in registers, in a ring, and a step loads one row of
+// taps. Results leave through shared memory where there is room, for a lane holds two columns only of an
+// image.
 //
-// Predicted on an H200, at 600 TFLOP/s of mma.sync: (64,256,28x28,k29) 36 us of products (7 of k = 16 a pair of
-// rows and sixteen images, 20 pairs a row of results), one multiprocessor reading 15 clocks of shared memory for
-// 44 of products; with loading, which two blocks overlap in part, 55 us. (64,128,56x56,k31) 78 us of products,
-// 105 in all. (64,512,14x14,k27) 6 us of products and 6 of memory, one after the other: 15 us.
+// Predicted on an H200, at 600 TFLOP/s of mma.sync: (64,256,28x28,k29) 36 us of products (7 of k = 16 a pair
+// of rows and sixteen images, 20 pairs a row of results), one multiprocessor reading 15 clocks of shared
+// memory for 44 of products; with loading, which two blocks overlap in part, 55 us. (64,128,56x56,k31) 78 us
+// of products, 105 in all. (64,512,14x14,k27) 6 us of products and 6 of memory, one after the other: 15 us.
 // (64,1024,7x7,k13) is memory, 7 us, and how it is cut: 12 us.
 //
-// Sums are kept in fp32. A product multiplies the zeros of a band with what lies outside a result's window: where
-// that is not finite the result comes out NaN, and every NaN is computed again tap by tap.
+// Sums are kept in fp32. A product multiplies the zeros of a band with what lies outside a result's window:
+// where that is not finite the result comes out NaN, and every NaN is computed again tap by tap.
 
 #include "cuda_tensor_core_batch.h"
 
@@ -33,7 +35,6 @@
 namespace torchgraft::depthwise::cuda {
 namespace {
 
-constexpr int kBatchWarps = 8;
 // Of shared memory, of which each block takes one KB more than it asks for.
 constexpr int64_t kBytesOfMultiprocessor = 228 << 10;
 // Small planes are loaded and multiplied several channels at a time.
@@ -48,8 +49,8 @@ struct BatchProduct : HalfWindow {
   FastDivisor band_rows;        // and one of zeros
   int row_groups;
   int image_pitch;  // elements of an image in shared memory
-  // Sources come in pieces of so many elements, which divide rows. Where rows are odd, they are split up, from
-  // vectors of so many elements of the run that a block's channels are.
+  // Sources come in pieces of so many elements, which divide rows. Where rows are odd, they are split up,
+  // from vectors of so many elements of the run that a block's channels are.
   int piece, vector;
   FastDivisor row_pieces;   // pieces of a row; elements, where rows are odd
   FastDivisor source_rows;  // source_height
@@ -57,14 +58,15 @@ struct BatchProduct : HalfWindow {
   bool has_row_end, stores_pairs;
 };
 
-// Row of results where group `rank` begins: those in the middle of the plane, which meet the most taps, first.
+// Row of results where group `rank` begins: those in the middle of the plane, which meet the most taps,
+// first.
 __device__ inline int row_group(int rank, int groups) {
   return groups / 2 + ((rank & 1) != 0 ? -((rank + 1) / 2) : rank / 2);
 }
 
 template <int kElements>
-__device__ void load_batch_pieces(const HalfBits* run, int pieces, HalfBits* tile, int channel_pitch, int pitch,
-                                  const BatchProduct& product) {
+__device__ void load_batch_pieces(const HalfBits* run, int pieces, HalfBits* tile, int channel_pitch,
+                                  int pitch, const BatchProduct& product) {
   for (int i = static_cast<int>(threadIdx.x) % 32; i < pieces; i += 32) {
     const int row = product.row_pieces.divide(i);
     const int channel = product.source_rows.divide(row);
@@ -112,6 +114,8 @@ __global__ void __launch_bounds__(kBatchWarps * 32, kBatchShapes[kShape].blocks)
   constexpr int kBandPitch = kBatchShapes[kShape].band_pitch();
   constexpr int kBandCenter = kBatchShapes[kShape].band_center();
   constexpr int kBands = 2 * kReach + 1;
+  constexpr bool kStaged = kBatchShapes[kShape].stage() > 0;
+  constexpr int kStagePitch = kBatchShapes[kShape].stage_pitch();
   const int band_rows = product.band_rows.divisor();
   HalfBits* const bands = shared_memory<HalfBits>();
   HalfBits* const tile = bands + product.channels_of_block * band_rows * 2 * kBandPitch;
@@ -127,6 +131,7 @@ __global__ void __launch_bounds__(kBatchWarps * 32, kBatchShapes[kShape].blocks)
   const int channels = min(product.channels_of_block, product.channels - first_channel);
   const int source_plane = product.source_height * product.source_width;
   const int result_plane = product.result_height * product.result_width;
+  const int64_t result_image = static_cast<int64_t>(product.channels) * result_plane;
   const int64_t first_plane = static_cast<int64_t>(first_image) * product.channels + first_channel;
   const HalfBits* const block_source = source + first_plane * source_plane;
 
@@ -158,7 +163,8 @@ __global__ void __launch_bounds__(kBatchWarps * 32, kBatchShapes[kShape].blocks)
     }
   }
 
-  // Copy `odd` of a row of taps has the tap for distance d, from a result to a source, at d + odd + kBandCenter.
+  // Copy `odd` of a row of taps has the tap for distance d, from a result to a source, at d + odd +
+  // kBandCenter.
   const int taps = product.kernel_height * product.kernel_width;
   const HalfBits* const block_taps = weight + static_cast<int64_t>(first_channel) * taps;
 #pragma unroll 4
@@ -169,8 +175,7 @@ __global__ void __launch_bounds__(kBatchWarps * 32, kBatchShapes[kShape].blocks)
     const int channel = product.band_rows.divide(row_copy >> 1);
     const int band_row = (row_copy >> 1) - channel * band_rows;
     const int tap = (band_row + product.first_tap_row) * product.kernel_width + tap_column;
-    const bool inside =
-        band_row < product.tap_rows && tap_column >= 0 && tap_column < product.kernel_width;
+    const bool inside = band_row < product.tap_rows && tap_column >= 0 && tap_column < product.kernel_width;
     bands[i] = inside ? block_taps[channel * taps + (product.flipped ? taps - 1 - tap : tap)] : HalfBits(0);
   }
   wait_for_copies<0>();
@@ -184,6 +189,8 @@ __global__ void __launch_bounds__(kBatchWarps * 32, kBatchShapes[kShape].blocks)
       shared_address(tile) + (lane % 16 * product.image_pitch + lane / 16 * kOctetSize) * sizeof(HalfBits);
   const HalfBits* const lane_bands = bands + (g & 1) * (kBandPitch + 1) + kBandCenter + 2 * q - g;
 
+  HalfBits* const stage =
+      tile + product.channels_of_block * channel_pitch + warp * kBatchImages * kStagePitch;
   const int image_tiles = (images + kBatchImages - 1) / kBatchImages;
   const int group_items = channels * image_tiles;
   const int items = product.row_groups * group_items;
@@ -201,6 +208,9 @@ __global__ void __launch_bounds__(kBatchWarps * 32, kBatchShapes[kShape].blocks)
     const uint32_t item_tile =
         lane_tile + (channel * channel_pitch + image_tile * kBatchImages * product.image_pitch) *
                         static_cast<int>(sizeof(HalfBits));
+    const int64_t item_plane =
+        first_plane + static_cast<int64_t>(image_tile) * kBatchImages * product.channels + channel;
+    HalfBits* const item_result = result + item_plane * result_plane + first_row * product.result_width;
     const HalfBits* const item_bands = lane_bands + channel * band_rows * 2 * kBandPitch;
     const float start = bias == nullptr ? 0.F : Math::to_float(bias[first_channel + channel]);
 
@@ -243,7 +253,7 @@ __global__ void __launch_bounds__(kBatchWarps * 32, kBatchShapes[kShape].blocks)
               ptx::ldmatrix(octet, address + first * kOctetSize * static_cast<int>(sizeof(HalfBits)));
 #pragma unroll
               for (int row = 0; row < kRows; ++row) {
-                const uint32_t(&row_bands)[kBands] = ring[(step - row + kRows) % kRows];
+                const uint32_t (&row_bands)[kBands] = ring[(step - row + kRows) % kRows];
 #pragma unroll
                 for (int to = 0; to < kOctets; ++to) {
                   if (first - to > kReach) continue;
@@ -257,7 +267,7 @@ __global__ void __launch_bounds__(kBatchWarps * 32, kBatchShapes[kShape].blocks)
           ptx::ldmatrix(octets, address + first * kOctetSize * static_cast<int>(sizeof(HalfBits)));
 #pragma unroll
           for (int row = 0; row < kRows; ++row) {
-            const uint32_t(&row_bands)[kBands] = ring[(step - row + kRows) % kRows];
+            const uint32_t (&row_bands)[kBands] = ring[(step - row + kRows) % kRows];
 #pragma unroll
             for (int to = 0; to < kOctets; ++to) {
               const int band = first - to + kReach;
@@ -275,13 +285,18 @@ __global__ void __launch_bounds__(kBatchWarps * 32, kBatchShapes[kShape].blocks)
       }
     }
 
+    // Where this lane's images have their rows of results: on the way to device memory, or there.
+    HalfBits* own[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int image = half * kOctetSize + g;
+      own[half] = kStaged ? stage + image * kStagePitch : item_result + image * result_image;
+    }
+    const int item_images = min(images - image_tile * kBatchImages, kBatchImages);
     bool has_nan = false;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int image = image_tile * kBatchImages + half * kOctetSize + g;
-      if (image >= images) continue;
-      const int64_t plane = first_plane + static_cast<int64_t>(image) * product.channels + channel;
-      HalfBits* const to = result + plane * result_plane + first_row * product.result_width;
+      if (half * kOctetSize + g >= item_images) continue;
 #pragma unroll
       for (int row = 0; row < kRows; ++row) {
         if (first_row + row > last_row) break;
@@ -293,7 +308,7 @@ __global__ void __launch_bounds__(kBatchWarps * 32, kBatchShapes[kShape].blocks)
           const float high = sums[row][octet][2 * half + 1];
           has_nan |= low != low || high != high;
           const uint32_t pair = Math::pack(low, high);
-          HalfBits* const at = to + row * product.result_width + x;
+          HalfBits* const at = own[half] + row * product.result_width + x;
           if (product.stores_pairs) {
             *reinterpret_cast<uint32_t*>(at) = pair;
           } else {
@@ -303,18 +318,35 @@ __global__ void __launch_bounds__(kBatchWarps * 32, kBatchShapes[kShape].blocks)
         }
       }
     }
-    if (!has_nan) continue;
-    // Once more over what this lane has stored.
-    for (int i = 0; i < 4 * kOctets * kRows; ++i) {
-      const int image = image_tile * kBatchImages + (i & 1) * kOctetSize + g;
-      const int x = i / 4 % kOctets * kOctetSize + 2 * q + (i >> 1 & 1);
-      const int y = first_row + i / (4 * kOctets);
-      if (image >= images || x >= product.result_width || y > last_row) continue;
-      const int64_t plane = first_plane + static_cast<int64_t>(image) * product.channels + channel;
-      HalfBits* const at = result + plane * result_plane + y * product.result_width + x;
-      if (!Math::is_nan(*at)) continue;
-      *at = Math::from_float(sum_of_window<T>(source + plane * source_plane, block_taps + channel * taps,
-                                              start, y, x, product));
+    if (has_nan) {
+      for (int i = 0; i < 4 * kOctets * kRows; ++i) {
+        const int image = (i & 1) * kOctetSize + g;
+        const int x = i / 4 % kOctets * kOctetSize + 2 * q + (i >> 1 & 1);
+        const int row = i / (4 * kOctets);
+        if (image >= item_images || x >= product.result_width || first_row + row > last_row) continue;
+        HalfBits* const at = own[i & 1] + row * product.result_width + x;
+        if (!Math::is_nan(*at)) continue;
+        const HalfBits* const plane =
+            source + (item_plane + static_cast<int64_t>(image) * product.channels) * source_plane;
+        *at = Math::from_float(
+            sum_of_window<T>(plane, block_taps + channel * taps, start, first_row + row, x, product));
+      }
+    }
+    if constexpr (kStaged) {
+      __syncwarp();
+      const int run = (last_row + 1 - first_row) * product.result_width;
+      for (int image = 0; image < item_images; ++image) {
+        const HalfBits* const from = stage + image * kStagePitch;
+        HalfBits* const to = item_result + image * result_image;
+        if (product.stores_pairs) {
+          for (int i = 2 * lane; i < run; i += 64) {
+            *reinterpret_cast<uint32_t*>(to + i) = *reinterpret_cast<const uint32_t*>(from + i);
+          }
+        } else {
+          for (int i = lane; i < run; i += 32) to[i] = from[i];
+        }
+      }
+      __syncwarp();
     }
   }
 }
@@ -378,8 +410,8 @@ BatchPlan plan_of(const Geometry& geometry, bool transposed, const BatchShape& s
   plan.bytes = bytes(channels, tiles_of_block);
 
   product.piece = 8;
-  while (product.piece > 1 && (product.source_width % product.piece != 0 ||
-                               source_alignment % (2 * product.piece) != 0)) {
+  while (product.piece > 1 &&
+         (product.source_width % product.piece != 0 || source_alignment % (2 * product.piece) != 0)) {
     product.piece /= 2;
   }
   const int64_t plane = int64_t{product.source_height} * product.source_width;
@@ -397,7 +429,10 @@ BatchPlan plan_of(const Geometry& geometry, bool transposed, const BatchShape& s
 template <typename T, int kShape>
 void launch(const T* source, const T* weight, const T* bias, T* result, const Geometry& geometry,
             bool transposed, cudaStream_t stream) {
-  const int alignment = is_aligned(source, 16) ? 16 : is_aligned(source, 8) ? 8 : is_aligned(source, 4) ? 4 : 2;
+  const int alignment = is_aligned(source, 16)  ? 16
+                        : is_aligned(source, 8) ? 8
+                        : is_aligned(source, 4) ? 4
+                                                : 2;
   const BatchPlan plan =
       plan_of(geometry, transposed, kBatchShapes[kShape], alignment, is_aligned(result, 4));
   const char* name = transposed ? "depthwise_conv2d_input_grad" : "depthwise_conv2d";

@@ -1,12 +1,12 @@
-// Forward and input gradient, float32, NCHW planes of 7 x 7 and 14 x 14 under kernels so large that every result
-// meets every source: plane * plane multiply-adds, and none with padding.
+// Forward and input gradient, float32, NCHW planes of 7 x 7 and 14 x 14 under kernels so large that every
+// result meets every source: plane * plane multiply-adds, and none with padding.
 //
 // A block owns 32 images of some neighbouring channels: their planes, of which each image's are one run of
-// memory, lie in shared memory, and so do the taps that join any two pixels. A warp owns some rows of results of
-// one channel, and a lane those of one image; images are an odd number of words apart, so that lanes read from 32
-// different banks, and taps are the same for all lanes. A lane reads a row of sources and for each of its rows of
-// results a row of taps, four at a time: 21 and 28 accesses to shared memory feed 49 * 7 and 196 * 2
-// multiply-adds. Results take the place of the sources when all warps have read.
+// memory, lie in shared memory, and so do the taps that join any two pixels. A warp owns some rows of results
+// of one channel, and a lane those of one image; images are an odd number of words apart, so that lanes read
+// from 32 different banks, and taps are the same for all lanes. A lane reads a row of sources and for each of
+// its rows of results a row of taps, four at a time: 21 and 28 accesses to shared memory feed 49 * 7 and 196
+// * 2 multiply-adds. Results take the place of the sources when all warps have read.
 //
 // Predicted on an H200, bound by multiply-adds: (64,1024,7x7,k13) 5 us of them and 6 of memory, one after the
 // other: 18 us. (64,512,14x14,k27) 42 us of them, 60 in all.
@@ -34,8 +34,7 @@ struct WholePlanes {
   static constexpr int kDistances = 2 * kSide - 1;
   static constexpr int kTapPitch = ceil_divide(kDistances, 4) * 4;
   static constexpr int kTaps = kDistances * kTapPitch;  // of a channel
-  static constexpr int kBytes =
-      (kChannels * kTaps + kImages * kImagePitch) * static_cast<int>(sizeof(float));
+  static constexpr int kBytes = (kChannels * kTaps + kImages * kImagePitch) * static_cast<int>(sizeof(float));
   static_assert(kBytes <= 48 * 1024);
 };
 
@@ -80,10 +79,10 @@ __global__ void __launch_bounds__(Shape::kWarps * 32, Shape::kBlocks)
     const int row = (i - channel * Shape::kTaps) / Shape::kTapPitch;
     const int column = i % Shape::kTapPitch;
     const int tap = parameters.first_tap + row * parameters.kernel_width + column;
-    taps[i] = column < Shape::kDistances
-                  ? block_weight[channel * parameters.taps +
-                                 (parameters.flipped ? parameters.taps - 1 - tap : tap)]
-                  : 0.F;
+    taps[i] =
+        column < Shape::kDistances
+            ? block_weight[channel * parameters.taps + (parameters.flipped ? parameters.taps - 1 - tap : tap)]
+            : 0.F;
   }
   wait_for_copies<0>();
   __syncthreads();

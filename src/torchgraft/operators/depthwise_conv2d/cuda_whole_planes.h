@@ -1,5 +1,5 @@
-// Forward and input gradient of kernels so large that every result meets every source, float32, NCHW planes of
-// 7 x 7 and 14 x 14: cuda_whole_planes.cu.
+// Forward and input gradient of kernels so large that every result meets every source, float32, NCHW planes
+// of 7 x 7 and 14 x 14: cuda_whole_planes.cu.
 #pragma once
 
 #include <cuda_runtime.h>
