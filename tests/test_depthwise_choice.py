@@ -31,6 +31,7 @@ class Call:
     multiplier: int = 1
     alignment: int = 16
     tensor_cores: bool = True
+    shared_bytes: int = 227 * 1024
 
     def __str__(self):
         changed = [field for field in fields(self) if getattr(self, field.name) != field.default]
@@ -44,7 +45,7 @@ class Call:
         window = Window(*stride, *padding, *padding, *dilation)
         outputs = window.output_size(*sizes, *kernel)
         rows, columns = zip(sizes, outputs, kernel, stride, padding, dilation, strict=True)
-        layout = self.layout == "NHWC", self.element_bytes, self.alignment, self.tensor_cores
+        layout = self.layout == "NHWC", self.element_bytes, self.alignment, self.tensor_cores, self.shared_bytes
         numbers = (*layout, batch, channels, self.multiplier, *rows, *columns)
         return " ".join([self.direction, *(str(int(number)) for number in numbers)])
 
@@ -57,13 +58,16 @@ PLANES = Call(images=(128, 768, 7, 7))
 HALVES = Call(element_bytes=2, kernel=7)
 PIXELS = Call(layout="NHWC")
 HALF_PIXELS = replace(PIXELS, element_bytes=2, kernel=7)
-LARGE = replace(HALVES, kernel=31)
+BATCH = replace(HALVES, kernel=31)
+LARGE = replace(BATCH, images=(128, 96, 64, 64))
+WHOLE = Call(images=(64, 1024, 7, 7), kernel=13)
 DILATED = Call(images=(1, 256, 64, 64), dilation=2, padding=2)
 DILATED_PIXELS = replace(DILATED, layout="NHWC")
 ANY = replace(PIXELS, images=(1, 1, 64, 64), kernel=6)
 COLUMNS, ONE = "gather_small<T, k, 4>", "gather_small<T, k, 1>"
 CHANNELS = "tensor_core_weight_grad_slide"
 PRODUCTS, LARGE_PRODUCTS = "small_kernel_planes_tensor_core", "large_kernel_tensor_core"
+BATCH_PRODUCTS = "large_kernel_batch_tensor_core"
 
 
 def weight_grad(call, **changes):
@@ -130,8 +134,8 @@ BOUNDARIES = {
         ({"kernel": 6}, PRODUCTS),
         ({"kernel": (1, 6)}, PRODUCTS),
         ({"kernel": (7, 8)}, PRODUCTS),
-        ({"kernel": (7, 9)}, LARGE_PRODUCTS),
-        ({"kernel": (8, 7)}, LARGE_PRODUCTS),
+        ({"kernel": (7, 9)}, BATCH_PRODUCTS),
+        ({"kernel": (8, 7)}, BATCH_PRODUCTS),
         ({"images": (1, 256, 64, 64)}, PRODUCTS),
         ({"images": (1, 255, 64, 64)}, "strips"),
         ({"tensor_cores": False}, "strips"),
@@ -161,10 +165,48 @@ BOUNDARIES = {
         ({"stride": 2}, "slide_channels_last"),
         ({"multiplier": 2}, "gather_small_channels_last"),
     ),
+    "band matrices of many images": (
+        (BATCH, BATCH_PRODUCTS),
+        ({"images": (8, 96, 56, 56)}, BATCH_PRODUCTS),
+        ({"images": (7, 96, 56, 56)}, LARGE_PRODUCTS),
+        ({"images": (1024, 1024, 7, 7), "kernel": 13}, BATCH_PRODUCTS),
+        ({"images": (1024, 1024, 8, 8)}, BATCH_PRODUCTS),
+        ({"images": (64, 41, 28, 28), "kernel": 29}, BATCH_PRODUCTS),
+        ({"images": (4, 335, 28, 28), "kernel": 29}, LARGE_PRODUCTS),
+        ({"images": (64, 20, 28, 28), "kernel": 29}, "large_kernel_planes"),
+        # The columns that a kernel reaches.
+        ({"images": (128, 96, 56, 57)}, LARGE_PRODUCTS),
+        ({"kernel": 33}, BATCH_PRODUCTS),
+        ({"kernel": 34}, LARGE_PRODUCTS),
+        ({"images": (128, 96, 54, 54), "padding": 16}, BATCH_PRODUCTS),
+        ({"images": (128, 96, 52, 52), "padding": 17}, LARGE_PRODUCTS),
+        ({"padding": 13}, LARGE_PRODUCTS),
+        ({"padding": 14}, BATCH_PRODUCTS),
+        ({"images": (128, 96, 32, 32), "kernel": 55}, BATCH_PRODUCTS),
+        ({"images": (128, 96, 32, 33), "kernel": 55}, LARGE_PRODUCTS),
+        ({"images": (128, 96, 56, 30), "kernel": (3, 101), "padding": (1, 50)}, BATCH_PRODUCTS),
+        ({"padding": 31}, "large_kernel_planes"),
+        ({"tensor_cores": False}, "large_kernel_planes"),
+        ({"element_bytes": 4}, "large_kernel_planes"),
+        ({"stride": 2}, "gather_large"),
+        ({"layout": "NHWC"}, "gather_large"),
+        ({"multiplier": 2}, LARGE_PRODUCTS),
+        ({"alignment": 2}, BATCH_PRODUCTS),
+        ({"direction": "input_grad"}, BATCH_PRODUCTS),
+        ({"direction": "input_grad", "multiplier": 2}, "gather_large"),
+        ({"direction": "input_grad", "padding": 14}, BATCH_PRODUCTS),
+        ({"direction": "input_grad", "padding": 13}, LARGE_PRODUCTS),
+        # Sixteen images and the taps of a channel in shared memory.
+        ({"images": (128, 96, 126, 56)}, BATCH_PRODUCTS),
+        ({"images": (128, 96, 127, 56)}, LARGE_PRODUCTS),
+        ({"shared_bytes": 99 * 1024}, LARGE_PRODUCTS),
+        ({"shared_bytes": 99 * 1024, "images": (128, 96, 28, 28), "kernel": 29}, BATCH_PRODUCTS),
+    ),
     "band matrices of large kernels": (
         (LARGE, LARGE_PRODUCTS),
-        ({"images": (1024, 1024, 8, 9)}, LARGE_PRODUCTS),
-        ({"images": (1024, 1024, 8, 8)}, "large_kernel_planes"),
+        ({"images": (7, 1024, 14, 14)}, LARGE_PRODUCTS),
+        ({"images": (4, 4096, 8, 8), "kernel": 13}, "large_kernel_planes"),
+        ({"images": (4, 4096, 8, 9), "kernel": 13}, LARGE_PRODUCTS),
         ({"kernel": 57}, LARGE_PRODUCTS),
         ({"kernel": (57, 58)}, "large_kernel_planes"),
         ({"kernel": (256, 3)}, LARGE_PRODUCTS),
@@ -182,6 +224,25 @@ BOUNDARIES = {
         ({"images": (128, 96, 518, 56)}, "large_kernel_planes"),
         ({"images": (300, 1, 1, 4096), "kernel": (256, 3), "padding": (255, 1)}, LARGE_PRODUCTS),
         ({"images": (300, 1, 1, 4097), "kernel": (256, 3), "padding": (255, 1)}, "large_kernel_planes"),
+    ),
+    "whole planes": (
+        (WHOLE, "whole_planes"),
+        ({"images": (64, 512, 14, 14), "kernel": 27}, "whole_planes"),
+        ({"images": (64, 512, 14, 14), "kernel": 25}, "large_kernel_planes"),
+        ({"images": (64, 1024, 6, 6)}, "large_kernel_planes"),
+        ({"images": (64, 1024, 7, 14), "kernel": 27}, "large_kernel_planes"),
+        ({"images": (16, 1, 7, 7)}, "whole_planes"),
+        ({"images": (15, 1024, 7, 7)}, "large_kernel_planes"),
+        ({"kernel": 15}, "whole_planes"),
+        ({"kernel": 12, "padding": 6}, "large_kernel_planes"),
+        ({"kernel": (13, 15)}, "whole_planes"),
+        ({"kernel": 15, "padding": 6}, "large_kernel_planes"),
+        ({"element_bytes": 2, "tensor_cores": False}, "large_kernel_planes"),
+        ({"element_bytes": 8}, "gather_large"),
+        ({"alignment": 4}, "whole_planes"),
+        ({"multiplier": 2}, "large_kernel_planes"),
+        ({"layout": "NHWC"}, "gather_large"),
+        ({"direction": "input_grad"}, "whole_planes"),
     ),
     "diagonals, NCHW": (
         (weight_grad(HALVES), "tensor_core_weight_grad_planes"),

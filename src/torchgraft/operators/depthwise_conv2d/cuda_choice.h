@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <numeric>
 
 #include "sizes.h"
@@ -16,9 +17,10 @@ struct Pass {
   Geometry geometry;
   bool transposed;  // the input gradient, and not the forward pass
   bool channels_last;
-  int element_bytes;  // eight: float64, which is for checking gradients, not for speed
-  int alignment;      // of both images' pointers: the greatest power of two, at most 16
-  bool tensor_cores;  // whether the device has them, for halves
+  int element_bytes;                // eight: float64, which is for checking gradients, not for speed
+  int alignment;                    // of both images' pointers: the greatest power of two, at most 16
+  bool tensor_cores;                // whether the device has them, for halves
+  int64_t shared_bytes = 48 << 10;  // of shared memory that a block of the device can have
 
   constexpr int64_t result_channels() const {
     return transposed ? geometry.channels : geometry.output_channels();
@@ -31,8 +33,10 @@ enum class Kernel {
   tensor_core_planes,
   slide_tensor_core,
   tensor_core_channels_last,
+  batch_tensor_core,
   large_tensor_core,
   strips,
+  whole_planes,
   large_planes,
   slide,
   gather_columns,
@@ -224,8 +228,95 @@ inline bool takes_slide_tensor_core(const Pass& pass) {
          geometry.batch * std::max(height.input, height.output) < kMost;
 }
 
-// Columns of a band matrix of large_tensor_core are made of octets, of which a window spans so many.
+// Columns of a band matrix are made of octets.
 constexpr int kOctetSize = 8;
+
+constexpr int kBatchImages = 16;  // of a product of batch_tensor_core
+constexpr int kBatchWarps = 8;    // of a block
+
+// The sizes that batch_tensor_core is compiled for; the first that takes a problem is the one.
+struct BatchShape {
+  int octets;  // of a row of sources, or of results
+  int reach;   // octets to either side of its own that a result may meet
+  int rows;    // of results of a warp, as many as the registers hold
+  int blocks;  // of eight warps a multiprocessor, which leave a thread its registers: 128 of two, 64 of four
+
+  constexpr int pitch() const { return octets * kOctetSize; }  // elements of a row in shared memory
+  // Of a row of taps, by distance between source and result, where distance 0 lies; and elements of the row,
+  // so many that the two copies of it lie in different banks.
+  constexpr int band_center() const { return (reach + 1) * kOctetSize; }
+  constexpr int band_pitch() const { return 2 * band_center() + (reach == 3 ? 2 * kOctetSize : 0); }
+  // Results of a warp are gathered in shared memory, where it has room: elements from image to image, an odd
+  // number of octets, and of all warps.
+  constexpr int stage_pitch() const { return (rows * octets | 1) * kOctetSize; }
+  constexpr int stage() const { return octets <= 4 ? kBatchWarps * kBatchImages * stage_pitch() : 0; }
+};
+constexpr BatchShape kBatchShapes[] = {{1, 0, 7, 4}, {2, 1, 7, 2}, {3, 2, 4, 2},
+                                       {4, 2, 4, 2}, {4, 3, 2, 2}, {7, 2, 2, 2}};
+
+// The index of the shape, or that behind the last.
+inline int batch_shape(const Geometry& geometry, bool transposed) {
+  const Extent& width = geometry.width;
+  const int64_t padding = transposed ? width.kernel - 1 - width.padding : width.padding;
+  const int64_t reach = std::max(padding, width.kernel - 1 - padding);
+  int index = 0;
+  for (const BatchShape& shape : kBatchShapes) {
+    if (std::max(width.input, width.output) <= shape.pitch() &&
+        (shape.reach == shape.octets - 1 || reach <= shape.reach * kOctetSize)) {
+      break;
+    }
+    ++index;
+  }
+  return index;
+}
+
+// Rows of taps that join a row of sources with one of results, from the first such one.
+struct BatchTapRows {
+  int64_t first, count;
+};
+inline BatchTapRows batch_tap_rows(const Geometry& geometry, bool transposed) {
+  const Extent& height = geometry.height;
+  const int64_t source = transposed ? height.output : height.input;
+  const int64_t result = transposed ? height.input : height.output;
+  const int64_t padding = transposed ? height.kernel - 1 - height.padding : height.padding;
+  const int64_t first = std::max<int64_t>(0, padding - (result - 1));
+  return {first, std::max<int64_t>(0, std::min(height.kernel, source + padding) - first)};
+}
+
+// Elements of an image in shared memory: an odd number of octets, so that images lie in different banks.
+inline int64_t batch_image_pitch(const Geometry& geometry, bool transposed, const BatchShape& shape) {
+  const int64_t rows = transposed ? geometry.height.output : geometry.height.input;
+  return (rows * shape.octets | 1) * kOctetSize;
+}
+
+// Shared memory for so many channels of so many images, their taps, which lie there twice, and results.
+inline int64_t batch_bytes(const Geometry& geometry, bool transposed, const BatchShape& shape,
+                           int64_t channels, int64_t images) {
+  constexpr int64_t kHalfBytes = 2;
+  const int64_t band_rows = batch_tap_rows(geometry, transposed).count + 1;
+  return kHalfBytes * (channels * (2 * band_rows * shape.band_pitch() +
+                                   images * batch_image_pitch(geometry, transposed, shape)) +
+                       shape.stage());
+}
+
+inline bool takes_batch_tensor_core(const Pass& pass) {
+  const Geometry& geometry = pass.geometry;
+  // With fewer images too much of each product is of none.
+  constexpr int64_t kFewestImages = 8;
+  constexpr int64_t kMostPixels = int64_t{1} << 20;
+  constexpr int64_t kMostTaps = int64_t{1} << 27;
+  if (!products_pay(pass) || pass.channels_last || geometry.multiplier != 1 || !is_unit_step(geometry) ||
+      !positions_fit_32(geometry) || !is_padded_within_kernel(geometry) || geometry.taps() > kMostTaps ||
+      geometry.batch < kFewestImages ||
+      std::max(geometry.input_pixels(), geometry.output_pixels()) > kMostPixels) {
+    return false;
+  }
+  const size_t shape = batch_shape(geometry, pass.transposed);
+  return shape < std::size(kBatchShapes) &&
+         batch_bytes(geometry, pass.transposed, kBatchShapes[shape], 1, kBatchImages) <= pass.shared_bytes;
+}
+
+// Of large_tensor_core a window spans so many octets.
 constexpr int kMostOctets = 8;
 constexpr int64_t kMostLargeBytes = 96 << 10;  // of shared memory
 
@@ -354,6 +445,21 @@ constexpr int kStrip = 8;                                            // results 
 constexpr int kTapGroup = 4;                                         // taps it takes at a time
 constexpr int kTapsOfThread = 8;                                     // of one kernel row, in the gradient
 constexpr int kPixelsAtATime = 4;
+
+// Whether every result meets every source, in planes that a warp's registers hold.
+inline bool takes_whole_planes(const Pass& pass) {
+  const Geometry& geometry = pass.geometry;
+  constexpr int64_t kFewestImages = 16;  // of 32, a lane each
+  constexpr int64_t kMostTaps = int64_t{1} << 27;
+  const auto meets_all = [](const Extent& extent) {
+    return (extent.input == 7 || extent.input == 14) && extent.output == extent.input &&
+           std::min(extent.padding, extent.kernel - 1 - extent.padding) >= extent.input - 1;
+  };
+  return !pass.channels_last && pass.element_bytes == 4 && geometry.multiplier == 1 &&
+         is_unit_step(geometry) && positions_fit_32(geometry) && geometry.batch >= kFewestImages &&
+         geometry.taps() <= kMostTaps && meets_all(geometry.height) && meets_all(geometry.width) &&
+         geometry.height.input == geometry.width.input;
+}
 
 // Whether all taps and the smallest tile under them, one strip of results, fit shared memory.
 inline bool takes_large_planes(const Pass& pass) {
@@ -537,10 +643,15 @@ inline constexpr Rule kCorrelationRules[] = {
      "products of four channels: nothing is converted, nothing turned", takes_slide_tensor_core},
     {Kernel::tensor_core_channels_last, "small_kernel_tensor_core", "halves, NHWC, k = 8 x 5 to 8 x 7, stride 1",
      "products of band matrices; channels are turned in shared memory", takes_tensor_core_channels_last},
+    {Kernel::batch_tensor_core, "large_kernel_batch_tensor_core",
+     "halves, NCHW, 8 images or more up to 56 columns wide, k >= 8, stride 1",
+     "the same bands for sixteen images, which need no padding", takes_batch_tensor_core},
     {Kernel::large_tensor_core, "large_kernel_tensor_core", "halves, NCHW, k = 8 to 57, stride 1",
      "band matrices as wide as the kernel", takes_large_tensor_core},
     {Kernel::strips, "strips", "NCHW, k = 3, 5, 7, stride 1, 2", "every source is read once, and slides by in registers",
      takes_strips},
+    {Kernel::whole_planes, "whole_planes", "float32, NCHW, 7 x 7 and 14 x 14, 16 images or more, k >= 13 and 27, stride 1",
+     "every result meets every source, and no padding", takes_whole_planes},
     {Kernel::large_planes, "large_kernel_planes", "NCHW, other kernels, stride 1",
      "tiles in shared memory: two accesses feed 32 multiply-adds", takes_large_planes},
     {Kernel::slide, "slide_channels_last", "NHWC, k = 3, 5, 7, stride 1, 2",

@@ -14,8 +14,10 @@
 #include "cuda_small_planes.h"
 #include "cuda_strips.h"
 #include "cuda_tensor_core.cuh"
+#include "cuda_tensor_core_batch.h"
 #include "cuda_tensor_core_large.h"
 #include "cuda_tensor_core_weight_grad.cuh"
+#include "cuda_whole_planes.h"
 
 namespace torchgraft::depthwise::cuda {
 
@@ -27,7 +29,8 @@ void correlate(const T* source, const T* weight, const T* bias, T* result, const
                      layout == Layout::channels_last,
                      static_cast<int>(sizeof(T)),
                      common_alignment(source, result),
-                     sizeof(T) == 2 && has_half_tensor_cores()};
+                     sizeof(T) == 2 && has_half_tensor_cores(),
+                     sizeof(T) == 2 ? most_shared_bytes() : 0};
   const Kernel kernel = choose(pass).kernel;
   if constexpr (sizeof(T) == 2) {
     switch (kernel) {
@@ -37,10 +40,17 @@ void correlate(const T* source, const T* weight, const T* bias, T* result, const
         return launch_slide_tensor_core(source, weight, bias, result, geometry, kTransposed, stream);
       case Kernel::tensor_core_channels_last:
         return launch_tensor_core_channels_last(source, weight, bias, result, geometry, kTransposed, stream);
+      case Kernel::batch_tensor_core:
+        return launch_tensor_core_batch(source, weight, bias, result, geometry, kTransposed, stream);
       case Kernel::large_tensor_core:
         return launch_tensor_core_large(source, weight, bias, result, geometry, kTransposed, stream);
       default:
         break;
+    }
+  }
+  if constexpr (std::is_same_v<T, float>) {
+    if (kernel == Kernel::whole_planes) {
+      return launch_whole_planes(source, weight, bias, result, geometry, kTransposed, stream);
     }
   }
   if constexpr (!std::is_same_v<T, double>) {

@@ -83,6 +83,18 @@ struct HalfMath<BFloat16> {
   }
 };
 
+// sums += a * b, of half the depth.
+template <typename T>
+__device__ void multiply_add_narrow(float (&sums)[4], uint32_t a0, uint32_t a1, uint32_t b) {
+#if __CUDA_ARCH__ >= 800
+  if constexpr (std::is_same_v<T, Half>) {
+    ptx::mma_m16n8k8_f16(sums, a0, a1, b);
+  } else {
+    ptx::mma_m16n8k8_bf16(sums, a0, a1, b);
+  }
+#endif
+}
+
 __device__ inline uint32_t shared_address(const HalfBits* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }

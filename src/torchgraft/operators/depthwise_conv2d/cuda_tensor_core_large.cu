@@ -23,7 +23,7 @@
 #include "cuda_tensor_core_large.h"
 
 #include "cuda_choice.h"
-#include "cuda_half_math.cuh"
+#include "cuda_half_window.cuh"
 #include "cuda_stencil.cuh"
 
 namespace torchgraft::depthwise::cuda {
@@ -34,12 +34,8 @@ constexpr int kUnitsOfProduct = 8;
 // Of shared memory a block; what more than 48 KB takes must be asked for.
 constexpr int64_t kLargeBytesForTwoBlocks = 48 << 10;
 
-struct LargeProduct {
+struct LargeProduct : HalfWindow {
   int channels, multiplier;  // of the results; result channel c reads source channel c / multiplier
-  int source_height, source_width, result_height, result_width;
-  int padding_y, padding_x;
-  int kernel_height, kernel_width;
-  bool flipped;
   int images, images_of_round, rounds_of_block, chunks;
   FastDivisor pairs;       // of rows of results of an image
   FastDivisor source_row;  // source_width
@@ -48,38 +44,6 @@ struct LargeProduct {
   int image_pitch;
   int band_pitch;  // elements of one copy of a kernel row
 };
-
-template <typename T>
-__device__ void multiply_add_narrow(float (&sums)[4], uint32_t a0, uint32_t a1, uint32_t b) {
-#if __CUDA_ARCH__ >= 800
-  if constexpr (std::is_same_v<T, Half>) {
-    ptx::mma_m16n8k8_f16(sums, a0, a1, b);
-  } else {
-    ptx::mma_m16n8k8_bf16(sums, a0, a1, b);
-  }
-#endif
-}
-
-// One result, tap by tap; `plane` is of the sources and `taps` of the result's channel.
-template <typename T>
-__device__ __noinline__ float sum_of_window(const HalfBits* plane, const HalfBits* taps, float start, int y,
-                                            int x, const LargeProduct& product) {
-  using Math = HalfMath<T>;
-  float sum = start;
-  for (int row = 0; row < product.kernel_height; ++row) {
-    const int source_y = y - product.padding_y + row;
-    if (source_y < 0 || source_y >= product.source_height) continue;
-    for (int column = 0; column < product.kernel_width; ++column) {
-      const int source_x = x - product.padding_x + column;
-      if (source_x < 0 || source_x >= product.source_width) continue;
-      const int tap = row * product.kernel_width + column;
-      const int last = product.kernel_height * product.kernel_width - 1;
-      sum += Math::to_float(taps[product.flipped ? last - tap : tap]) *
-             Math::to_float(plane[source_y * product.source_width + source_x]);
-    }
-  }
-  return sum;
-}
 
 template <typename T, int kOctets, int kColumnBlocks>
 __global__ void __launch_bounds__(kLargeWarps * 32, 2)

@@ -47,6 +47,17 @@ inline bool has_half_tensor_cores() {
          major >= 8;
 }
 
+// That a block of the current device can have when it asks for it.
+inline int64_t most_shared_bytes() {
+  int device = 0;
+  int bytes = 0;
+  return cudaGetDevice(&device) == cudaSuccess &&
+                 cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) ==
+                     cudaSuccess
+             ? bytes
+             : 0;
+}
+
 // More than 48 KB of shared memory a block must be asked for.
 template <typename Kernel>
 void allow_shared_memory(Kernel kernel, size_t bytes, const char* name) {

@@ -66,6 +66,10 @@ _LARGE_ENOUGH = (
     Case("many planes of 7x7", (24, 768, 7, 7), (3, 3), same(3)),
     Case("7x7 over a million pixels", (16, 64, 32, 33), (7, 7), same(7)),
     Case("13x13 over a million pixels", (16, 64, 32, 33), (13, 13), same(13)),
+    Case("13x13 over a million pixels, few images", (4, 128, 64, 33), (13, 13), same(13)),
+    Case("9x9 over a million pixels in planes of 7x7", (23, 931, 7, 7), (9, 9), same(9)),
+    Case("13x13 over whole planes of 7x7", (17, 5, 7, 7), (13, 13), same(13)),
+    Case("27x29 over whole planes of 14x14", (17, 2, 14, 14), (27, 29), Window(1, 1, 13, 15, 13, 13)),
 )
 
 

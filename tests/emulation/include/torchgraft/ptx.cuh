@@ -172,9 +172,11 @@ EMULATED_INSTRUCTION uint2 load_shared_pair(uint32_t address) {
   return *static_cast<const uint2*>(::emulation::shared_pointer(address, 8, 8));
 }
 
-EMULATED_INSTRUCTION void ldmatrix(uint32_t (&matrices)[4], uint32_t address) {
+template <int kCount>
+EMULATED_INSTRUCTION void ldmatrix(uint32_t (&matrices)[kCount], uint32_t address) {
+  static_assert(kCount == 2 || kCount == 4, "what is in use of ldmatrix");
   const auto loaded =
-      emulated::together("ldmatrix", emulated::Matrices{{}, address}, emulated::load<4, false>);
+      emulated::together("ldmatrix", emulated::Matrices{{}, address}, emulated::load<kCount, false>);
   std::memcpy(matrices, loaded.pairs, sizeof(matrices));
 }
 EMULATED_INSTRUCTION void ldmatrix(uint32_t (&matrices)[2], uint32_t address) {
