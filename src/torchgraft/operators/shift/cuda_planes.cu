@@ -1,22 +1,26 @@
-// Contiguous images whose rows have up to 512 columns (of halves 1024): tiles of rows through shared memory.
+// Contiguous images whose rows are not long: tiles of rows through shared memory.
 //
 // A plane of a skeleton, 300 x 25, is one piece of memory. A block takes tiles of it in turn: the rows of
-// sources of a tile come into shared memory as one run, in pieces of sixteen bytes whatever a row's length,
-// the next tile's while this one is computed; rows outside the plane are zeros there. A thread owns four
-// bytes of results (one float, two halves; one double) every `step` words, a step being whole rows: so its
-// columns, and which of its taps lie outside a row, stay what they are; and stores of a warp are whole
-// sectors. In the backward passes it also reads the input at its results, once, four words ahead.
+// sources of a tile come into shared memory as one run, in pieces of sixteen bytes whatever a row's length
+// and wherever it begins, the next tile's while this one is computed; rows outside the plane are zeros there.
+// A thread owns five columns of some rows and slides down: a row of sources is read and widened once, and
+// serves two rows of results. They go to shared memory, and from there in pieces of sixteen bytes to their
+// run in the plane, of whose pieces only the two at its ends are shared. In the backward passes the input at
+// the results comes in beside the sources. Blocks are one to four warps, as large as a tile gives a dozen
+// rows a thread: what a thread does once for a tile is as much as for three rows.
 //
 // Bytes: each source once, but for one row a tile, and each result once: (128,64,300,25) fp32 491 MB forward,
-// 737 backward: floors 115 and 172 us at 4283 GB/s, half of that in halves. Under way are a tile of 15 KB a
-// block and six blocks of 224 threads a multiprocessor, four in the backward passes: 90 and 60 KB, where 40
-// fill the memory's latency.
+// 737 backward: floors 115 and 172 us at 4283 GB/s, half of that in halves. Under way are 15 KB a block and
+// four blocks of 128 threads a multiprocessor, and twice that while a block waits; backward 15 KB too, of
+// five blocks. The latency of memory is filled by 15 to 40.
 //
-// Instructions a result, by the machine code: fp32 forward 17, backward 25, of 58 and 86 that are issued in
-// the time its bytes take; halves 17 and 24 of 28 and 43; and 3 to 7 for what a tile takes once. Shared
-// memory in cycles for 32 results: 5 and 7 of 14 and 21; halves 3 and 4 of 7 and 10. So memory bounds all of
-// them, the forward pass of halves least. Predicted, fp32 and halves: forward 125 and 68 us, backward 195 and
-// 105; stride 2 on (128,128,300,25) forward 190 and 105, backward 320 and 170. Not yet measured.
+// Instructions a result of (300,25), by the machine code: fp32 forward 10, and 6 for what a tile takes once,
+// of 58 that are issued in the time its bytes take; halves 13 and 4 of 28; backward 16 and 27 of 86; halves
+// 20 and 13 of 43. Shared memory in cycles for 32 results, where two lanes meet in a bank, which
+// rows_of_thread() sees to: fp32 forward 7 of 14, halves 4 of 7; backward 9 of 21, halves 6 of 10. Predicted,
+// fp32 and halves: forward 128 and 69 us, backward 200 and 110; stride 2 on (128,128,300,25) forward 195 and
+// 105; (128,256,75,25) as (128,64,300,25). Not yet measured; a thread a word, with neither sliding nor a way
+// back through shared memory, took 155 and 92 us, and on (128,256,75,25) 157 and 143.
 
 #include <algorithm>
 #include <limits>
@@ -28,28 +32,34 @@
 namespace torchgraft::shift::cuda {
 namespace {
 
-// What may be tuned.
-constexpr int kColumns = 5;                // of a thread
-constexpr int64_t kTileBytes = 8 << 10;    // of a tile's sources, and of its results
-constexpr int kUsualThreads = 160;         // of a block at most, but where a row takes more
-constexpr int stages_of(Pass pass) { return has_sums(pass) ? 2 : 3; }
+// What may be tuned: columns of a thread, bytes of a tile's sources (and as many of its results) that keep a
+// thread busy, and tiles in shared memory.
+constexpr int kColumns = 5;
+constexpr int64_t bytes_of_thread(Pass pass) { return has_sums(pass) ? 64 : 128; }
+constexpr int stages_of(Pass) { return 2; }
+// Whether blocks take tiles in turn, so that what is under way lies together in device memory; else each
+// takes a run of neighbours.
+constexpr bool kInTurn = true;
 
-constexpr int kMostThreads = 512;
-constexpr int64_t kSharedBytes = 44 << 10;  // granted without being asked, next to what is declared
-constexpr int kAhead = 8;                   // tiles that are worked out at once
-
+constexpr int kMostThreads = 128;  // of a block
+template <typename T, bool kStrided>
+constexpr bool kNarrowBlocks = sizeof(T) != 8 && !kStrided;  // of 32 and 64 threads, where tiles are small
+constexpr int kAhead = 16;                                   // tiles that are worked out at once
 // Threads that are resident at once on a multiprocessor, by registers.
-constexpr int resident_threads(Pass pass) { return has_sums(pass) ? 1024 : 1024; }
+template <typename T>
+constexpr int resident_threads(Pass pass) {
+  return sizeof(T) == 8 ? 512 : (pass == Pass::grads ? 768 : 1024);
+}
 
 struct PlanesParameters {
   FastDivisor tiles;  // of a plane
   FastDivisor channels, stride;
+  FastDivisor chunks;  // threads of a row
   int width, height, steps, source_rows, result_rows;
   int tile_rows, tile_count;
-  int chunks;        // threads of a row
-  int rows;          // of a thread
-  int margin;        // elements in front of a stage and behind it, which are read and thrown away
-  int input_place;   // in a stage, behind the sources
+  int rows;         // of a thread
+  int margin;       // elements in front of a stage and behind it, which are read and thrown away
+  int input_place;  // in a stage, behind the sources
   int stage_elements;
   int64_t source_elements, result_elements;
   int64_t parts;  // sums of a channel
@@ -68,8 +78,8 @@ struct alignas(16) Tile {
   int place, end;              // of the tile's rows of sources in the stage; they may reach outside the plane
   int existing, existing_end;  // of those that exist; the pieces may bring elements of others
   int rows;                    // of results
-  int lead, input_lead;        // elements of the results, of the input, since the last border of sixteen bytes
-  int column;                  // of the left source of column 0
+  int lead, input_lead;  // elements of the results, of the input, since the last border of sixteen bytes
+  int column;            // of the left source of column 0
   int phase;  // in the strided transpose: rows of results since the one whose lower source is the first
   int plane;
   int first_share, end_share;  // rows of the output's gradient: the tile's share of those outside the image
@@ -151,19 +161,29 @@ __device__ Tile<T> make_tile(int index, const T* source, const T* input, const T
 
 // Begins the copies of so many pieces, from `first` of a tensor's elements on. It may lie in front of the
 // tensor, or the last piece reach beyond it: tensors need not begin and end where pieces do.
-template <typename T>
+template <int kThreads, typename T>
 __device__ void copy_pieces(const T* tensor, int64_t elements, int64_t first, int pieces, T* to) {
   constexpr int kPiece = kVectorElements<T>;
-  const int threads = static_cast<int>(blockDim.x);
+  constexpr int kAtOnce = 4;
   const int thread = static_cast<int>(threadIdx.x);
   const int count = pieces * kPiece;
   if (first >= 0 && first + count <= elements) {
-    const T* const from = tensor + first;
-#pragma unroll 4
-    for (int i = thread * kPiece; i < count; i += threads * kPiece) copy_ahead<16>(to + i, from + i);
-  } else {
+    const T* from = tensor + first + thread * kPiece;
+    to += thread * kPiece;
 #pragma unroll 1
-    for (int i = thread * kPiece; i < count; i += threads * kPiece) {
+    for (int left = count - thread * kPiece; left > 0; left -= kAtOnce * kThreads * kPiece) {
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        if (left > i * kThreads * kPiece)
+          copy_ahead<16>(to + i * kThreads * kPiece, from + i * kThreads * kPiece);
+      }
+      from += kAtOnce * kThreads * kPiece;
+      to += kAtOnce * kThreads * kPiece;
+    }
+  } else {
+    // Threads bring the same pieces as above.
+#pragma unroll 1
+    for (int i = thread * kPiece; i < count; i += kThreads * kPiece) {
 #pragma unroll 1
       for (int k = i; k < i + kPiece; ++k) {
         const int64_t element = first + k;
@@ -174,44 +194,49 @@ __device__ void copy_pieces(const T* tensor, int64_t elements, int64_t first, in
 }
 
 // Begins the copies of what a tile reads, and makes zeros of the rows of sources that do not exist.
-template <bool kInput, typename T>
+template <bool kInput, int kThreads, typename T>
 __device__ void copy_tile(const T* source, const T* input, const Tile<T>& tile, T* stage,
                           const PlanesParameters& parameters) {
   constexpr int kPiece = kVectorElements<T>;
-  const int threads = static_cast<int>(blockDim.x);
   const int thread = static_cast<int>(threadIdx.x);
-  copy_pieces(source, parameters.source_elements, tile.first_source, tile.pieces, stage + tile.stage_place);
+  copy_pieces<kThreads>(source, parameters.source_elements, tile.first_source, tile.pieces,
+                        stage + tile.stage_place);
   if constexpr (kInput) {
     const int pieces = ceil_divide(tile.input_lead + tile.rows * parameters.width, kPiece);
-    copy_pieces(input, parameters.result_elements, tile.first_result - tile.input_lead, pieces,
-                stage + parameters.input_place);
+    copy_pieces<kThreads>(input, parameters.result_elements, tile.first_result - tile.input_lead, pieces,
+                          stage + parameters.input_place);
   }
 #pragma unroll 1
-  for (int i = tile.place + thread; i < tile.stage_place; i += threads) stage[i] = T(0);
+  for (int i = tile.place + thread; i < tile.stage_place; i += kThreads) stage[i] = T(0);
 #pragma unroll 1
-  for (int i = tile.stage_place + tile.pieces * kPiece + thread; i < tile.end; i += threads) stage[i] = T(0);
+  for (int i = tile.stage_place + tile.pieces * kPiece + thread; i < tile.end; i += kThreads) stage[i] = T(0);
 }
 
 // Makes zeros of what copies brought of rows that do not belong to the plane: each thread in its own copies.
-template <typename T>
+template <int kThreads, typename T>
 __device__ void clear_others(const Tile<T>& tile, T* stage) {
   if (threadIdx.x == 0) {
 #pragma unroll 1
     for (int i = max(tile.stage_place, tile.place); i < tile.existing; ++i) stage[i] = T(0);
   }
   if (tile.existing_end < tile.end && tile.pieces > 0 &&
-      threadIdx.x == static_cast<unsigned>(tile.pieces - 1) % blockDim.x) {
+      threadIdx.x == static_cast<unsigned>(tile.pieces - 1) % kThreads) {
     const int end = min(tile.stage_place + tile.pieces * kVectorElements<T>, tile.end);
 #pragma unroll 1
     for (int i = tile.existing_end; i < end; ++i) stage[i] = T(0);
   }
 }
 
-// A value that is read or not, without a branch and for all bits of it. A product with zero would not do.
-__device__ inline float take(float value, bool is_taken) {
-  return __uint_as_float(__float_as_uint(value) & (is_taken ? 0xffffffffU : 0U));
+// Values that are read or not, without a branch and for all bits of them: a product with zero would not do.
+__device__ inline uint32_t mask_of(bool is_read) {
+  uint32_t mask = is_read ? 0xffffffffU : 0U;
+  ptx::keep(mask);
+  return mask;
 }
-__device__ inline double take(double value, bool is_taken) { return is_taken ? value : 0.0; }
+__device__ inline float take(float value, uint32_t mask) {
+  return __uint_as_float(__float_as_uint(value) & mask);
+}
+__device__ inline double take(double value, uint32_t mask) { return mask != 0 ? value : 0.0; }
 
 // Reads kCount neighbours in a row of a stage; what lies beside the row is zero.
 template <typename T, int kCount>
@@ -222,19 +247,19 @@ class ElementReader {
   // `index` in the stage is the first one's, and it lies in column `column`.
   __device__ ElementReader(const T* stage, int index, int column, int width) : from_(stage + index) {
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) is_inside_[i] = is_inside(column + i, width);
+    for (int i = 0; i < kCount; ++i) masks_[i] = mask_of(is_inside(column + i, width));
   }
 
   __device__ void read(A (&values)[kCount]) const {
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) values[i] = take(static_cast<A>(from_[i]), is_inside_[i]);
+    for (int i = 0; i < kCount; ++i) values[i] = take(static_cast<A>(from_[i]), masks_[i]);
   }
 
   __device__ void advance(int elements) { from_ += elements; }
 
  private:
   const T* from_;
-  bool is_inside_[kCount];
+  uint32_t masks_[kCount];
 };
 
 // Of halves: two a word, whichever half of a word the first one is.
@@ -286,14 +311,19 @@ __device__ void write_row(T* stage, int index, const accumulate_t<T> (&values)[k
     if (columns >= kColumns) {
       // Two whole words, and before or behind them a half.
       static_assert(kColumns == 5);
+      uint32_t pairs[3];
+#pragma unroll
+      for (int i = 0; i < 3; ++i) {
+        const float both[2] = {values[2 * i], i < 2 ? values[2 * i + 1] : 0.0F};
+        reinterpret_cast<Word<T>&>(pairs[i]) = round<T>(both);
+      }
       const bool is_odd = index % 2 != 0;
-      const float first[2] = {is_odd ? values[1] : values[0], is_odd ? values[2] : values[1]};
-      const float second[2] = {is_odd ? values[3] : values[2], is_odd ? values[4] : values[3]};
-      const float single[2] = {is_odd ? values[0] : values[4], 0};
-      Word<T>* const words = reinterpret_cast<Word<T>*>(stage + index + (is_odd ? 1 : 0));
-      words[0] = round<T>(first);
-      words[1] = round<T>(second);
-      stage[index + (is_odd ? 0 : 4)] = round<T>(single)[0];
+      const unsigned shift = is_odd ? 16 : 0;
+      uint32_t* const words = reinterpret_cast<uint32_t*>(stage + index + (is_odd ? 1 : 0));
+      words[0] = __funnelshift_r(pairs[0], pairs[1], shift);
+      words[1] = __funnelshift_r(pairs[1], pairs[2], shift);
+      const uint32_t single = is_odd ? pairs[0] : pairs[2];
+      stage[index + (is_odd ? 0 : 4)] = reinterpret_cast<const Word<T>&>(single)[0];
       return;
     }
   }
@@ -304,29 +334,44 @@ __device__ void write_row(T* stage, int index, const accumulate_t<T> (&values)[k
 }
 
 // Stores a run of results from shared memory, where it lies as in device memory modulo sixteen bytes.
-template <typename T>
+template <int kThreads, typename T>
 __device__ void store_results(T* result, const T* stage, int lead, int results) {
   constexpr int kPiece = kVectorElements<T>;
-  const int threads = static_cast<int>(blockDim.x);
+  constexpr int kAtOnce = 4;
   const int thread = static_cast<int>(threadIdx.x);
-  T* const to = result - lead;
+  result -= lead;
   const int end = lead + results;
   const int first_whole = lead > 0 ? kPiece : 0;
   const int end_whole = end & -kPiece;
-#pragma unroll 4
-  for (int i = first_whole + thread * kPiece; i < end_whole; i += threads * kPiece) {
-    *reinterpret_cast<Vector<T>*>(to + i) = *reinterpret_cast<const Vector<T>*>(stage + i);
+  const int first = first_whole + thread * kPiece;
+  const T* from = stage + first;
+  T* to = result + first;
+#pragma unroll 1
+  for (int left = end_whole - first; left > 0; left -= kAtOnce * kThreads * kPiece) {
+    Vector<T> pieces[kAtOnce];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int distance = i * kThreads * kPiece;
+      if (left > distance) pieces[i] = *reinterpret_cast<const Vector<T>*>(from + distance);
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int distance = i * kThreads * kPiece;
+      if (left > distance) *reinterpret_cast<Vector<T>*>(to + distance) = pieces[i];
+    }
+    from += kAtOnce * kThreads * kPiece;
+    to += kAtOnce * kThreads * kPiece;
   }
   // The pieces at both ends, of which others own a part.
   if (thread < kPiece) {
-    if (thread >= lead && thread < min(first_whole, end)) to[thread] = stage[thread];
+    if (thread >= lead && thread < min(first_whole, end)) result[thread] = stage[thread];
     const int last = max(end_whole, first_whole) + thread;
-    if (last < end) to[last] = stage[last];
+    if (last < end) result[last] = stage[last];
   }
 }
 
 // Zero times each gradient of the tile's share of results that lie outside the image.
-template <typename T>
+template <int kThreads, typename T>
 __device__ accumulate_t<T> add_outside(const T* output_grad, const Tile<T>& tile,
                                        const PlanesParameters& parameters) {
   using A = accumulate_t<T>;
@@ -346,7 +391,7 @@ __device__ accumulate_t<T> add_outside(const T* output_grad, const Tile<T>& tile
     const int columns = rights[part] - lefts[part];
     const int count = (ends[part] - begins[part]) * columns;
 #pragma unroll 1
-    for (int i = threadIdx.x; i < count; i += blockDim.x) {
+    for (int i = threadIdx.x; i < count; i += kThreads) {
       const int row = i / columns;
       sum += A(0) * static_cast<A>(plane[(begins[part] + row) * width + lefts[part] + i - row * columns]);
     }
@@ -354,8 +399,8 @@ __device__ accumulate_t<T> add_outside(const T* output_grad, const Tile<T>& tile
   return sum;
 }
 
-template <typename T, Pass kPass, bool kStrided>
-__global__ void __launch_bounds__(kMostThreads, sizeof(T) == 8 ? 1 : 2)
+template <typename T, Pass kPass, bool kStrided, int kThreads>
+__global__ void __launch_bounds__(kThreads, resident_threads<T>(kPass) / kThreads)
     shift_planes(const T* __restrict__ source, const T* __restrict__ input, const T* __restrict__ x_offset,
                  const T* __restrict__ y_offset, T* __restrict__ result,
                  accumulate_t<T>* __restrict__ partial, PlanesParameters parameters) {
@@ -367,58 +412,58 @@ __global__ void __launch_bounds__(kMostThreads, sizeof(T) == 8 ? 1 : 2)
   constexpr int kStages = stages_of(kPass);
 
   __shared__ Tile<T> tiles[2 * kAhead];
-  __shared__ A warp_sums[2 * kMostThreads / 32];
+  __shared__ A warp_sums[2 * kThreads / 32];
   T* const stages = shared_memory<T>();
   T* const results = stages + kStages * parameters.stage_elements;
-  const int begin = static_cast<int>(int64_t{parameters.tile_count} * blockIdx.x / gridDim.x);
-  const int end = static_cast<int>(int64_t{parameters.tile_count} * (blockIdx.x + 1) / gridDim.x);
+  // This block's tiles: `count` of them from `first` on, `pitch` apart.
+  const int block = static_cast<int>(blockIdx.x);
+  const int blocks = static_cast<int>(gridDim.x);
+  const int first = kInTurn ? block : static_cast<int>(int64_t{parameters.tile_count} * block / blocks);
+  const int pitch = kInTurn ? blocks : 1;
+  const int count = kInTurn ? ceil_divide(parameters.tile_count - block, blocks)
+                            : static_cast<int>(int64_t{parameters.tile_count} * (block + 1) / blocks) - first;
 
-  const auto make_tiles = [&](int first, int count) {
-    const int index = first + static_cast<int>(threadIdx.x);
-    if (static_cast<int>(threadIdx.x) < count && index < end) {
-      tiles[(index - begin) % (2 * kAhead)] =
-          make_tile<T, kPass, kStrided>(index, source, input, result, x_offset, y_offset, parameters);
+  const auto make_tiles = [&](int from, int of) {
+    const int index = from + static_cast<int>(threadIdx.x);
+    if (static_cast<int>(threadIdx.x) < of && index < count) {
+      tiles[index % (2 * kAhead)] = make_tile<T, kPass, kStrided>(first + index * pitch, source, input,
+                                                                  result, x_offset, y_offset, parameters);
     }
   };
   const auto begin_copies = [&](int index, int slot) {
-    if (index < end) {
-      copy_tile<kSums>(source, input, tiles[(index - begin) % (2 * kAhead)],
-                       stages + slot * parameters.stage_elements, parameters);
+    if (index < count) {
+      copy_tile<kSums, kThreads>(source, input, tiles[index % (2 * kAhead)],
+                                 stages + slot * parameters.stage_elements, parameters);
     }
     end_copies();
   };
 
-  // What this thread owns of each tile.
   const int width = parameters.width;
   const int stride = kStrided ? parameters.stride.divisor() : 1;
-  const int group = static_cast<int>(threadIdx.x) / parameters.chunks;
-  const int first_column = (static_cast<int>(threadIdx.x) - group * parameters.chunks) * kColumns;
-  const int columns = width - first_column;
-  const int first_row = group * parameters.rows;
-  const int first_of_tile = first_row * width + first_column;
-
   static_assert(kStages < kAhead);
   static_assert(2 * kAhead <= 32, "a warp works out tiles");
-  make_tiles(begin, 2 * kAhead);
+  make_tiles(0, 2 * kAhead);
   __syncthreads();
 #pragma unroll 1
-  for (int slot = 0; slot < kStages; ++slot) begin_copies(begin + slot, slot);
+  for (int slot = 0; slot < kStages; ++slot) begin_copies(slot, slot);
   int slot = 0;
 #pragma unroll 1
-  for (int index = begin; index < end; ++index) {
-    const Tile<T>& tile = tiles[(index - begin) % (2 * kAhead)];
+  for (int index = 0; index < count; ++index) {
+    const Tile<T>& tile = tiles[index % (2 * kAhead)];
     T* const stage = stages + slot * parameters.stage_elements;
     wait_for_copies<kStages - 1>();
-    clear_others(tile, stage);
+    clear_others<kThreads>(tile, stage);
     __syncthreads();
     // Half of the tiles known is used up: in its place come those after the other half.
-    const int done = index - begin;
-    if (done > 0 && done % kAhead == 0) make_tiles(index + kAhead, kAhead);
+    if (index > 0 && index % kAhead == 0) make_tiles(index + kAhead, kAhead);
 
-    const int rows = min(parameters.rows, tile.rows - first_row);
     TapSums<A> sums;
-    const auto take_rows = [&](auto select) {
+    // Rows of five columns, downwards. kSelect: a weight may be zero, and what it weighs be NaN.
+    const auto take_rows = [&](auto select, int first_row, int first_column) {
       constexpr bool kSelect = select;
+      const int rows = min(parameters.rows, tile.rows - first_row);
+      [[maybe_unused]] const int columns = width - first_column;
+      [[maybe_unused]] const int first_of_tile = first_row * width + first_column;
       const int column = first_column + tile.column;
       int source_row = first_row * stride;
       [[maybe_unused]] int phase = 0;
@@ -435,9 +480,15 @@ __global__ void __launch_bounds__(kMostThreads, sizeof(T) == 8 ? 1 : 2)
       [[maybe_unused]] const A right = tile.right;
       [[maybe_unused]] const A upper = tile.upper;
       [[maybe_unused]] const A lower = tile.lower;
-      // kSelect: a weight may be zero, and what it weighs be NaN.
-      const auto product = [](A weight, A value, bool is_read) {
-        return weight * (kSelect ? take(value, is_read) : value);
+      [[maybe_unused]] uint32_t is_read[4] = {};
+      if constexpr (kSelect && !kFromOneRow) {
+        is_read[0] = mask_of(upper != 0 && left != 0);
+        is_read[1] = mask_of(upper != 0 && right != 0);
+        is_read[2] = mask_of(lower != 0 && left != 0);
+        is_read[3] = mask_of(lower != 0 && right != 0);
+      }
+      const auto product = [](A weight, A value, uint32_t mask) {
+        return weight * (kSelect ? take(value, mask) : value);
       };
       [[maybe_unused]] const auto put = [&](const A(&values)[kColumns]) {
         write_row(results, place, values, columns);
@@ -455,12 +506,14 @@ __global__ void __launch_bounds__(kMostThreads, sizeof(T) == 8 ? 1 : 2)
           sources.read(neighbours);
           if constexpr (kImages) {
             const A weight = phase == 1 ? upper : lower;
-            const bool is_read = phase < 2 && (!kSelect || weight != 0);
+            const bool is_row_read = phase < 2 && (!kSelect || weight != 0);
+            const uint32_t left_mask = mask_of(is_row_read && (!kSelect || left != 0));
+            const uint32_t right_mask = mask_of(is_row_read && (!kSelect || right != 0));
             A values[kColumns];
 #pragma unroll
             for (int i = 0; i < kColumns; ++i) {
-              const A blended = product(left, take(neighbours[i], is_read), left != 0) +
-                                product(right, take(neighbours[i + 1], is_read), right != 0);
+              const A blended =
+                  left * take(neighbours[i], left_mask) + right * take(neighbours[i + 1], right_mask);
               values[i] = weight * blended;
             }
             put(values);
@@ -505,10 +558,9 @@ __global__ void __launch_bounds__(kMostThreads, sizeof(T) == 8 ? 1 : 2)
             A values[kColumns];
 #pragma unroll
             for (int i = 0; i < kColumns; ++i) {
-              values[i] = product(upper_left, above[i], upper != 0 && left != 0) +
-                          product(upper_right, above[i + 1], upper != 0 && right != 0) +
-                          product(lower_left, below[i], lower != 0 && left != 0) +
-                          product(lower_right, below[i + 1], lower != 0 && right != 0);
+              values[i] =
+                  product(upper_left, above[i], is_read[0]) + product(upper_right, above[i + 1], is_read[1]) +
+                  product(lower_left, below[i], is_read[2]) + product(lower_right, below[i + 1], is_read[3]);
             }
             put(values);
           }
@@ -532,16 +584,23 @@ __global__ void __launch_bounds__(kMostThreads, sizeof(T) == 8 ? 1 : 2)
         }
       }
     };
-    if (rows > 0) {
-      if (kImages && (tile.upper == 0 || tile.lower == 0 || tile.left == 0 || tile.right == 0)) {
-        take_rows(std::true_type{});
-      } else {
-        take_rows(std::false_type{});
+    const bool is_blend =
+        !kImages || (tile.upper != 0 && tile.lower != 0 && tile.left != 0 && tile.right != 0);
+#pragma unroll 1
+    for (int item = threadIdx.x;; item += kThreads) {
+      const int group = parameters.chunks.divide(item);
+      const int first_row = group * parameters.rows;
+      if (first_row >= tile.rows) break;
+      const int first_column = (item - group * parameters.chunks.divisor()) * kColumns;
+      if (is_blend) {
+        take_rows(std::false_type{}, first_row, first_column);
+      } else if constexpr (kImages) {
+        take_rows(std::true_type{}, first_row, first_column);
       }
     }
 
     if constexpr (kSums) {
-      const A outside = add_outside(source, tile, parameters);
+      const A outside = add_outside<kThreads>(source, tile, parameters);
       const A along_x = sums.along_x(tile) + outside;
       const A along_y = sums.along_y(tile) + outside;
       // The first half of a warp adds up along x, the second along y.
@@ -559,11 +618,11 @@ __global__ void __launch_bounds__(kMostThreads, sizeof(T) == 8 ? 1 : 2)
     begin_copies(index + kStages, slot);
     slot = slot + 1 < kStages ? slot + 1 : 0;
     if constexpr (kImages) {
-      store_results(result + tile.first_result, results, tile.lead, tile.rows * width);
+      store_results<kThreads>(result + tile.first_result, results, tile.lead, tile.rows * width);
     }
     if (kSums && threadIdx.x < 2) {
       A sum = 0;
-      for (unsigned i = threadIdx.x; i < blockDim.x / 16; i += 2) sum += warp_sums[i];
+      for (unsigned i = threadIdx.x; i < kThreads / 16; i += 2) sum += warp_sums[i];
       partial[threadIdx.x * parameters.channels.divisor() * parameters.parts + tile.part] = sum;
     }
   }
@@ -572,6 +631,12 @@ __global__ void __launch_bounds__(kMostThreads, sizeof(T) == 8 ? 1 : 2)
 // Rows of sources that so many rows of results need.
 int64_t source_rows_of(int64_t rows, int64_t stride, bool transposed) {
   return transposed && stride > 1 ? (rows - 1) / stride + 2 : (rows - 1) * stride + 2;
+}
+
+// Of shared memory, next to a launch's.
+template <typename T>
+constexpr int64_t declared_bytes() {
+  return 2 * kAhead * sizeof(Tile<T>) + 2 * kMostThreads / 32 * sizeof(accumulate_t<T>);
 }
 
 template <typename T>
@@ -599,16 +664,29 @@ struct Room {
   }
 };
 
-// Lanes of a warp that meet in one bank of shared memory, at most, where groups of `chunks` lanes lie so many
-// elements apart.
-int conflicts_of(int64_t chunks, int64_t distance, int64_t element_bytes) {
-  int lanes_of_bank[32] = {};
-  int most = 0;
-  for (int lane = 0; lane < 32; ++lane) {
-    const int64_t element = lane / chunks * distance + lane % chunks * kColumns;
-    most = std::max(most, ++lanes_of_bank[element * element_bytes / 4 % 32]);
+// Rows of results of a thread: as few as give all threads work; or a few more, where lanes would often meet
+// in a bank of shared memory.
+template <typename T>
+int rows_of_thread(int64_t tile_rows, int64_t width, int64_t chunks, int threads) {
+  const int64_t groups = std::max<int64_t>(threads / chunks, 1);
+  const int64_t fewest = ceil_divide(tile_rows, groups);
+  int64_t best = fewest;
+  int64_t least_cost = std::numeric_limits<int64_t>::max();
+  for (int64_t rows = fewest; rows <= fewest + fewest / 4 + 1; ++rows) {
+    int lanes_of_bank[32] = {};
+    int conflicts = 0;
+    for (int64_t lane = 0; lane < 32; ++lane) {
+      const int64_t element = lane / chunks * rows * width + lane % chunks * kColumns;
+      const int64_t bank = element * static_cast<int64_t>(sizeof(T)) / 4 % 32;
+      conflicts = std::max(conflicts, ++lanes_of_bank[bank]);
+    }
+    // What is done but once takes as long as three rows.
+    const int64_t cost = (rows + 3) * (2 + conflicts);
+    if (cost >= least_cost) continue;
+    least_cost = cost;
+    best = rows;
   }
-  return most;
+  return static_cast<int>(best);
 }
 
 // Strides beyond the image are all alike; this one still divides fast.
@@ -616,7 +694,7 @@ int stride_of(const Geometry& geometry) {
   return static_cast<int>(std::min(geometry.stride, geometry.height + 1));
 }
 
-template <typename T, Pass kPass, bool kStrided>
+template <typename T, Pass kPass, bool kStrided, int kThreads>
 void launch(const Arguments<T>& arguments, const Plan& plan, accumulate_t<T>* partial, cudaStream_t stream) {
   constexpr bool kTransposed = is_transposed(kPass);
   const Geometry& geometry = arguments.geometry;
@@ -627,6 +705,7 @@ void launch(const Arguments<T>& arguments, const Plan& plan, accumulate_t<T>* pa
   parameters.tiles = FastDivisor(tiles);
   parameters.channels = FastDivisor(static_cast<int>(geometry.channels));
   parameters.stride = FastDivisor(stride_of(geometry));
+  parameters.chunks = FastDivisor(static_cast<int>(ceil_divide<int64_t>(geometry.width, kColumns)));
   parameters.width = static_cast<int>(geometry.width);
   parameters.height = static_cast<int>(geometry.height);
   parameters.steps = static_cast<int>(geometry.steps);
@@ -634,7 +713,6 @@ void launch(const Arguments<T>& arguments, const Plan& plan, accumulate_t<T>* pa
   parameters.result_rows = static_cast<int>(result_rows);
   parameters.tile_rows = plan.tile_rows;
   parameters.tile_count = static_cast<int>(geometry.planes()) * tiles;
-  parameters.chunks = static_cast<int>(ceil_divide<int64_t>(geometry.width, kColumns));
   parameters.rows = plan.step;
   parameters.margin = static_cast<int>(room.margin);
   parameters.input_place = static_cast<int>(room.input_place);
@@ -642,11 +720,22 @@ void launch(const Arguments<T>& arguments, const Plan& plan, accumulate_t<T>* pa
   parameters.source_elements = geometry.planes() * parameters.source_rows * geometry.width;
   parameters.result_elements = geometry.planes() * result_rows * geometry.width;
   parameters.parts = plan.parts;
-  shift_planes<T, kPass, kStrided><<<static_cast<unsigned>(plan.blocks), static_cast<unsigned>(plan.threads),
-                                     static_cast<size_t>(plan.shared_bytes), stream>>>(
-      arguments.source, arguments.input, arguments.x_offset, arguments.y_offset, arguments.result, partial,
-      parameters);
+  cudaFuncSetAttribute(reinterpret_cast<const void*>(shift_planes<T, kPass, kStrided, kThreads>),
+                       cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(plan.shared_bytes));
+  shift_planes<T, kPass, kStrided, kThreads>
+      <<<static_cast<unsigned>(plan.blocks), kThreads, static_cast<size_t>(plan.shared_bytes), stream>>>(
+          arguments.source, arguments.input, arguments.x_offset, arguments.y_offset, arguments.result,
+          partial, parameters);
   check_launch(kTransposed ? "shift_grads" : "shift");
+}
+
+template <typename T, Pass kPass, bool kStrided>
+void launch(const Arguments<T>& arguments, const Plan& plan, accumulate_t<T>* partial, cudaStream_t stream) {
+  if constexpr (kNarrowBlocks<T, kStrided>) {
+    if (plan.threads == 32) return launch<T, kPass, kStrided, 32>(arguments, plan, partial, stream);
+    if (plan.threads == 64) return launch<T, kPass, kStrided, 64>(arguments, plan, partial, stream);
+  }
+  launch<T, kPass, kStrided, kMostThreads>(arguments, plan, partial, stream);
 }
 
 template <typename T, Pass kPass>
@@ -660,47 +749,39 @@ void launch(const Arguments<T>& arguments, const Plan& plan, accumulate_t<T>* pa
 template <typename T>
 bool plan_planes(const Arguments<T>& arguments, Pass pass, Plan& plan) {
   constexpr int64_t kLimit = int64_t{1} << 30;
-  constexpr int64_t kMostRows = 8;  // of a thread, where there are threads for it
   const Geometry& geometry = arguments.geometry;
   const bool transposed = is_transposed(pass);
   const int64_t width = geometry.width;
   const int64_t rows = arguments.result_rows(transposed);
   const int64_t stride = stride_of(geometry);
   const int64_t chunks = ceil_divide<int64_t>(width, kColumns);
-  if (chunks > kMostThreads || geometry.height >= kLimit / (2 * width + 2)) return false;
+  if (geometry.height >= kLimit / (2 * width + 2)) return false;
 
-  const int64_t stage_rows = kTileBytes / (width * static_cast<int64_t>(sizeof(T)));
+  const int64_t stage_rows = kMostThreads * bytes_of_thread(pass) / (width * static_cast<int64_t>(sizeof(T)));
   const int64_t most_rows = transposed && stride > 1 ? stage_rows : (stage_rows - 2) / stride + 1;
   if (stage_rows < 2 || most_rows < 1) return false;
   const int64_t tiles = ceil_divide(rows, std::min(most_rows, rows));
   const int64_t tile_rows = ceil_divide(rows, tiles);
   const int64_t tile_count = geometry.planes() * ceil_divide(rows, tile_rows);
   if (tile_count >= kLimit) return false;
+
   const int64_t source_rows = source_rows_of(tile_rows, stride, transposed);
-  const int64_t shared_bytes = Room<T>(tile_rows, source_rows, width, pass).bytes(pass);
-  if (shared_bytes > kSharedBytes) return false;
-
-  // Warps times rows of a thread, of which one more is read, times what a row costs: as much for what is
-  // computed as for shared memory, if no lanes meet there.
-  int64_t best = std::numeric_limits<int64_t>::max();
-  const int64_t fewest = ceil_divide<int64_t>(chunks, 32) * 32;
-  const int64_t most = std::max<int64_t>(fewest, kUsualThreads);
-  for (int64_t threads = fewest; threads <= most; threads += 32) {
-    const int64_t thread_rows = ceil_divide(tile_rows, threads / chunks);
-    if (thread_rows > kMostRows && threads < most) continue;
-    const int64_t conflicts = conflicts_of(chunks, thread_rows * width, sizeof(T));
-    const int64_t cost = threads * (thread_rows + 1) * (1 + conflicts);
-    if (cost >= best) continue;
-    best = cost;
-    plan.threads = static_cast<int>(threads);
-    plan.step = static_cast<int>(thread_rows);
-  }
-
   plan.kernel = Plan::Kernel::planes;
   plan.tile_rows = static_cast<int>(tile_rows);
   plan.stage_rows = static_cast<int>(source_rows);
-  plan.shared_bytes = shared_bytes;
-  const int resident = Device().resident_blocks(plan.threads, plan.shared_bytes, resident_threads(pass));
+  plan.shared_bytes = Room<T>(tile_rows, source_rows, width, pass).bytes(pass);
+  const Device device;
+  if (plan.shared_bytes > device.shared_of_block - declared_bytes<T>()) return false;
+  plan.threads = kMostThreads;
+  const bool can_be_narrow = stride == 1 ? kNarrowBlocks<T, false> : kNarrowBlocks<T, true>;
+  while (can_be_narrow && plan.threads > 32 &&
+         std::max(tile_rows, source_rows) * width * static_cast<int64_t>(sizeof(T)) <=
+             plan.threads / 2 * bytes_of_thread(pass)) {
+    plan.threads /= 2;
+  }
+  plan.step = rows_of_thread<T>(tile_rows, width, chunks, plan.threads);
+  const int resident = device.resident_blocks(plan.threads, plan.shared_bytes + declared_bytes<T>(),
+                                              resident_threads<T>(pass));
   plan.blocks = static_cast<int>(std::min<int64_t>(resident, tile_count));
   plan.parts = geometry.batch * ceil_divide(rows, tile_rows);
   return true;
