@@ -186,6 +186,7 @@ __device__ __forceinline__ uint32_t max_nan_bf16x2(uint32_t a, uint32_t b) {
 // No instruction: a value that the compiler must have in a register here, as it would otherwise compute or
 // convert it again at each use.
 __device__ __forceinline__ void keep(float& value) { asm volatile("" : "+f"(value)); }
+__device__ __forceinline__ void keep(uint32_t& value) { asm volatile("" : "+r"(value)); }
 
 // No instruction: a pointer of which the compiler must not know how it was computed.
 template <typename T>

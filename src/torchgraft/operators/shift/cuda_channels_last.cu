@@ -30,7 +30,9 @@ namespace {
 
 constexpr int kColumns = 5;            // of a thread; odd, so that chunks of fewer lanes differ in banks
 constexpr int kMargin = kColumns + 1;  // pixels of zeros beside a row: all that a thread may read outside
-constexpr int kAhead = 4;              // rows of results
+// What may be tuned: rows of results that are taken between two barriers, and those that copies are ahead.
+constexpr int rows_between_barriers(Pass pass) { return has_sums(pass) ? 1 : 2; }
+constexpr int kAhead = 4;
 constexpr int kMostThreads = 512;
 // Of a pixel's channels in a block; few where a row is long, and yet a sector.
 constexpr int kPixelBytes = 128;
@@ -38,8 +40,8 @@ constexpr int kNarrowPixelBytes = 32;
 constexpr int64_t kLeastSpan = 5;  // rows, of offsets in one pass
 constexpr int kNoRow = 1 << 30;    // and a span less than overflows
 
-// Threads that are resident at once on a multiprocessor, by registers: of 96 and of 80 a thread.
-constexpr int resident_threads(Pass pass) { return has_sums(pass) ? 640 : 768; }
+// Threads that are resident at once on a multiprocessor, by registers: of 96 a thread.
+constexpr int kResidentThreads = 640;
 
 struct RowsParameters {
   FastDivisor stride, ring;
@@ -75,6 +77,7 @@ struct Channel {
   int place;        // of the leftmost source in a row of the ring, of this thread's channel
   bool is_outside;  // every source lies outside the image
   bool is_blend;    // no weight is zero
+  bool reads;
   int row;          // of the lower sources, whether or not there is one
   int slot;         // of the ring, where it lies
   A upper[kColumns + 1];
@@ -99,7 +102,7 @@ struct Channel {
   }
 
   __device__ bool exists(int source_row, const RowsParameters& parameters) const {
-    return is_inside(source_row, parameters.source_rows);
+    return reads && is_inside(source_row, parameters.source_rows);
   }
 
   __device__ void read_upper(const T* ring, const RowsParameters& parameters) {
@@ -107,8 +110,10 @@ struct Channel {
     read(ring, exists(row - 1, parameters), above, parameters, upper);
   }
 
-  // At the first row of results of a stretch, whose rows of sources are not there yet.
-  __device__ void start(int result_row, const RowsParameters& parameters) {
+  // At the first row of results of a stretch, whose rows of sources are not there yet. Of a channel that is
+  // not taken nothing is read: where its rows would lie, others arrive.
+  __device__ void start(int result_row, bool is_taken, const RowsParameters& parameters) {
+    reads = is_taken;
     if constexpr (!kFromOneRow) {
       row = result_row * (kStrided ? parameters.stride.divisor() : 1) + taps.row + 1;
       slot = row - divide_down(row, parameters.ring) * parameters.ring.divisor();
@@ -183,7 +188,7 @@ struct Channel {
 };
 
 template <typename T, Pass kPass, bool kStrided, int kBytes>
-__global__ void __launch_bounds__(resident_threads(kPass))
+__global__ void __launch_bounds__(kResidentThreads)
     shift_channels_last(const T* __restrict__ source, const T* __restrict__ input,
                         const T* __restrict__ x_offset, const T* __restrict__ y_offset,
                         T* __restrict__ result, accumulate_t<T>* __restrict__ partial,
@@ -192,6 +197,8 @@ __global__ void __launch_bounds__(resident_threads(kPass))
   constexpr bool kTransposed = is_transposed(kPass);
   constexpr bool kImages = has_images(kPass);
   constexpr bool kSums = has_sums(kPass);
+  constexpr int kRows = rows_between_barriers(kPass);
+  static_assert(kAhead % kRows == 0);
   constexpr int kElements = kWord<T>;
   constexpr int kPixel = kBytes / static_cast<int>(sizeof(T));  // channels of a block
   constexpr int kLanes = kPixel / kElements;
@@ -210,7 +217,9 @@ __global__ void __launch_bounds__(resident_threads(kPass))
   const int columns = width - first_column;  // of this thread, if less than kColumns
   const int first_channel = group * kPixel + lane * kElements;
 
-  for (int i = thread; i < parameters.ring_elements; i += threads) ring[i] = T(0);
+  for (int i = thread * kVectorElements<T>; i < parameters.ring_elements; i += threads * kVectorElements<T>) {
+    *reinterpret_cast<Vector<T>*>(ring + i) = {};
+  }
 
   ChannelOfT channels[kElements];
   bool exists[kElements];
@@ -345,11 +354,12 @@ __global__ void __launch_bounds__(resident_threads(kPass))
                                        parameters.row_pitch;
       const auto begin_copies = [&](int row) {
         if (is_any_inside && row < end_row) {
+          const int last_row = min(row + kRows, end_row) - 1;
           int last = 0;
           if constexpr (kTransposed && kStrided) {
-            last = divide_down(row - low, parameters.stride);
+            last = divide_down(last_row - low, parameters.stride);
           } else {
-            last = row * stride + high + 1;
+            last = last_row * stride + high + 1;
           }
           last = min(last, parameters.source_rows - 1);
 #pragma unroll 1
@@ -386,24 +396,14 @@ __global__ void __launch_bounds__(resident_threads(kPass))
       // Nobody reads the ring any more, and its zeros are there.
       __syncthreads();
 #pragma unroll 1
-      for (int ahead = 0; ahead < kAhead; ++ahead) begin_copies(first_row + ahead);
+      for (int ahead = 0; ahead < kAhead; ahead += kRows) begin_copies(first_row + ahead);
 #pragma unroll
-      for (int e = 0; e < kElements; ++e) channels[e].start(first_row, parameters);
+      for (int e = 0; e < kElements; ++e) channels[e].start(first_row, taken[e], parameters);
       // What lies outside stays zero.
       [[maybe_unused]] Word<T> next_inputs[kColumns] = {};
       if constexpr (kSums) load_inputs(next_inputs);
 
-#pragma unroll 1
-      for (int row = first_row; row < end_row; ++row) {
-        wait_for_copies<kAhead - 1>();
-        __syncthreads();
-        begin_copies(row + kAhead);
-        if constexpr (ChannelOfT::kKeepsRow) {
-          if (row == first_row) {
-#pragma unroll
-            for (int e = 0; e < kElements; ++e) channels[e].read_upper(ring, parameters);
-          }
-        }
+      const auto take_row = [&](int row) {
         A inputs[kElements][kColumns] = {};
         if constexpr (kSums) {
 #pragma unroll
@@ -458,7 +458,7 @@ __global__ void __launch_bounds__(resident_threads(kPass))
         if constexpr (kSums) {
           // The results of the forward pass that this row answers for where they lie outside.
           const int own_row = kStrided ? parameters.stride.divide(row) : row;
-          if ((kStrided && own_row * stride != row) || own_row >= parameters.steps) continue;
+          if ((kStrided && own_row * stride != row) || own_row >= parameters.steps) return;
 #pragma unroll
           for (int e = 0; e < kElements; ++e) {
             const bool is_row_outside = own_row < inside_begin[e] || own_row >= inside_end[e];
@@ -474,6 +474,23 @@ __global__ void __launch_bounds__(resident_threads(kPass))
               channels[e].along_y += nothing;
             }
           }
+        }
+      };
+
+#pragma unroll 1
+      for (int row = first_row; row < end_row; row += kRows) {
+        wait_for_copies<kAhead / kRows - 1>();
+        __syncthreads();
+        begin_copies(row + kAhead);
+        if constexpr (ChannelOfT::kKeepsRow) {
+          if (row == first_row) {
+#pragma unroll
+            for (int e = 0; e < kElements; ++e) channels[e].read_upper(ring, parameters);
+          }
+        }
+#pragma unroll
+        for (int i = 0; i < kRows; ++i) {
+          if (row + i < end_row) take_row(row + i);
         }
       }
     }
@@ -568,7 +585,9 @@ bool plan_channels_last(const Arguments<T>& arguments, Pass pass, Plan& plan) {
         sums;
     // One slot more is the row of zeros.
     const int64_t ring = std::min(budget / row_bytes - 1, source_rows);
-    int64_t span = transposed && stride > 1 ? (ring - 2) * stride - kAhead - 1 : ring - 2 - kAhead * stride;
+    // Copies overtake the last of the rows that are taken, by kAhead, while the first one is read.
+    const int64_t between = kAhead + rows_between_barriers(pass) - 1;
+    int64_t span = transposed && stride > 1 ? (ring - 2) * stride - between - 1 : ring - 2 - between * stride;
     if (ring >= source_rows) span = kLimit;
     if (ring < 1 || span < (blocks > 1 ? kLeastSpan : 0)) continue;
     plan.kernel = Plan::Kernel::channels_last;
@@ -578,7 +597,7 @@ bool plan_channels_last(const Arguments<T>& arguments, Pass pass, Plan& plan) {
     plan.threads = static_cast<int>(threads);
     plan.shared_bytes = margin_bytes + (ring + 1) * row_bytes + sums;
     const int64_t groups = ceil_divide<int64_t>(channel_words * kWordBytes, pixel_bytes);
-    const int64_t resident = device.resident_blocks(plan.threads, plan.shared_bytes, resident_threads(pass));
+    const int64_t resident = device.resident_blocks(plan.threads, plan.shared_bytes, kResidentThreads);
     if (groups >= kLimit / 1024) return false;
     plan.parts = std::clamp<int64_t>(resident / groups, 1, geometry.batch * rows);
     plan.blocks = static_cast<int>(groups * plan.parts);

@@ -58,7 +58,7 @@ struct Device {
   // Blocks that are resident at once, of kernels whose registers let so many threads be.
   int resident_blocks(int threads, int64_t shared_bytes, int most_threads) const {
     constexpr int kReservedBytes = 1024;
-    constexpr int kMostBlocks = 16;
+    constexpr int kMostBlocks = 32;
     const int64_t blocks = std::min({int64_t{kMostBlocks}, int64_t{most_threads / threads},
                                      shared_of_processor / (shared_bytes + kReservedBytes)});
     return processors * static_cast<int>(std::max<int64_t>(blocks, 1));

@@ -49,7 +49,7 @@ struct Plan {
   int threads = 0;
   int tile_rows = 0;    // planes: rows of results of a tile; channels_last: rows of a step
   int stage_rows = 0;   // planes: rows of sources of a tile; channels_last: rows of the ring
-  int step = 0;         // planes: words that a block takes at once
+  int step = 0;         // planes: rows of results of a thread
   int pixel_bytes = 0;  // channels_last: of a block's channels
   int span = 0;         // channels_last: rows by which offsets differ in one pass
   int64_t shared_bytes = 0;

@@ -1,25 +1,29 @@
-// Contiguous images whose rows have up to 512 columns (of halves 1024): tiles of rows through shared memory.
+// Contiguous images whose rows are not long: tiles of rows through shared memory.
 //
 // A plane of a skeleton, 300 x 25, is one piece of memory. A block takes tiles of it in turn: the rows of
-// sources of a tile come into shared memory as one run, in pieces of sixteen bytes whatever a row's length,
-// the next tile's while this one is computed; rows outside the plane are zeros there. A thread owns four
-// bytes of results (one float, two halves; one double) every `step` words, a step being whole rows: so its
-// columns, and which of its taps lie outside a row, stay what they are; and stores of a warp are whole
-// sectors. In the backward passes it also reads the input at its results, once, four words ahead.
+// sources of a tile come into shared memory as one run, in pieces of sixteen bytes whatever a row's length
+// and wherever it begins, the next tile's while this one is computed; rows outside the plane are zeros there.
+// A thread owns five columns of some rows and slides down: a row of sources is read and widened once, and
+// serves two rows of results. They go to shared memory, and from there in pieces of sixteen bytes to their
+// run in the plane, of whose pieces only the two at its ends are shared. In the backward passes the input at
+// the results comes in beside the sources. Blocks are one to four warps, as large as a tile gives a dozen
+// rows a thread: what a thread does once for a tile is as much as for three rows.
 //
 // Bytes: each source once, but for one row a tile, and each result once: (128,64,300,25) fp32 491 MB forward,
-// 737 backward: floors 115 and 172 us at 4283 GB/s, half of that in halves. Under way are a tile of 15 KB a
-// block and six blocks of 224 threads a multiprocessor, four in the backward passes: 90 and 60 KB, where 40
-// fill the memory's latency.
+// 737 backward: floors 115 and 172 us at 4283 GB/s, half of that in halves. Under way are 15 KB a block and
+// four blocks of 128 threads a multiprocessor, and twice that while a block waits; backward 15 KB too, of
+// five blocks. The latency of memory is filled by 15 to 40.
 //
-// Instructions a result, by the machine code: fp32 forward 17, backward 25, of 58 and 86 that are issued in
-// the time its bytes take; halves 17 and 24 of 28 and 43; and 3 to 7 for what a tile takes once. Shared
-// memory in cycles for 32 results: 5 and 7 of 14 and 21; halves 3 and 4 of 7 and 10. So memory bounds all of
-// them, the forward pass of halves least. Predicted, fp32 and halves: forward 125 and 68 us, backward 195 and
-// 105; stride 2 on (128,128,300,25) forward 190 and 105, backward 320 and 170. Not yet measured.
+// Instructions a result of (300,25), by the machine code: fp32 forward 10, and 6 for what a tile takes once,
+// of 58 that are issued in the time its bytes take; halves 13 and 4 of 28; backward 16 and 27 of 86; halves
+// 20 and 13 of 43. Shared memory in cycles for 32 results, where two lanes meet in a bank, which
+// rows_of_thread() sees to: fp32 forward 7 of 14, halves 4 of 7; backward 9 of 21, halves 6 of 10. Predicted,
+// fp32 and halves: forward 128 and 69 us, backward 200 and 110; stride 2 on (128,128,300,25) forward 195 and
+// 105; (128,256,75,25) as (128,64,300,25). Not yet measured; a thread a word, with neither sliding nor a way
+// back through shared memory, took 155 and 92 us, and on (128,256,75,25) 157 and 143.
 
 #include <algorithm>
-#include <numeric>
+#include <limits>
 
 #include "cuda_copies.cuh"
 #include "cuda_kernels.h"
@@ -28,27 +32,37 @@
 namespace torchgraft::shift::cuda {
 namespace {
 
-constexpr int kMostThreads = 512;           // of a block; where rows are short 256 are better
-constexpr int64_t kStageBytes = 16 << 10;   // of sources; a block has two stages
-constexpr int64_t kSharedBytes = 40 << 10;  // of two stages with their margins: granted without being asked
-constexpr int kSectorBytes = 32;
-constexpr int kBatch = 4;   // words of input under way
-constexpr int kAhead = 16;  // tiles that are worked out at once
+// What may be tuned: columns of a thread, bytes of a tile's sources (and as many of its results) that keep a
+// thread busy, and tiles in shared memory.
+constexpr int kColumns = 5;
+constexpr int64_t bytes_of_thread(Pass pass) { return has_sums(pass) ? 64 : 128; }
+constexpr int stages_of(Pass) { return 2; }
+// Whether blocks take tiles in turn, so that what is under way lies together in device memory; else each
+// takes a run of neighbours.
+constexpr bool kInTurn = true;
 
-// Threads that are resident at once on a multiprocessor, by registers: of up to 64 and of up to 48 a thread.
-constexpr int resident_threads(Pass pass) { return has_sums(pass) ? 1024 : 1344; }
+constexpr int kMostThreads = 128;  // of a block
+template <typename T, bool kStrided>
+constexpr bool kNarrowBlocks = sizeof(T) != 8 && !kStrided;  // of 32 and 64 threads, where tiles are small
+constexpr int kAhead = 16;                                   // tiles that are worked out at once
+// Threads that are resident at once on a multiprocessor, by registers.
+template <typename T>
+constexpr int resident_threads(Pass pass) {
+  return sizeof(T) == 8 ? 512 : (pass == Pass::grads ? 768 : 1024);
+}
 
 struct PlanesParameters {
   FastDivisor tiles;  // of a plane
-  FastDivisor channels, width, stride;
-  int height, steps, source_rows, result_rows;
+  FastDivisor channels, stride;
+  FastDivisor chunks;  // threads of a row
+  int width, height, steps, source_rows, result_rows;
   int tile_rows, tile_count;
-  int step;    // words
-  int margin;  // elements in front of a stage: words reach there that are thrown away
+  int rows;         // of a thread
+  int margin;       // elements in front of a stage and behind it, which are read and thrown away
+  int input_place;  // in a stage, behind the sources
   int stage_elements;
-  int64_t source_elements;
-  int64_t parts;      // sums of a channel
-  bool paired_input;  // words of the input begin where words of the result do
+  int64_t source_elements, result_elements;
+  int64_t parts;  // sums of a channel
 };
 
 // All that is to be known of a tile. Threads of a block work these out side by side, kAhead tiles each, for
@@ -63,20 +77,27 @@ struct alignas(16) Tile {
   int stage_place, pieces;      // where the first piece goes, and how many there are
   int place, end;              // of the tile's rows of sources in the stage; they may reach outside the plane
   int existing, existing_end;  // of those that exist; the pieces may bring elements of others
-  int results, head;           // elements; those since the last border of a sector
-  int column;                  // of the left source of column 0
+  int rows;                    // of results
+  int lead, input_lead;  // elements of the results, of the input, since the last border of sixteen bytes
+  int column;            // of the left source of column 0
   int phase;  // in the strided transpose: rows of results since the one whose lower source is the first
   int plane;
   int first_share, end_share;  // rows of the output's gradient: the tile's share of those outside the image
   int first_row, end_row, first_column, end_column;  // what is not outside
 };
 
+// Elements since the last border of sixteen bytes.
+template <typename T>
+__device__ int lead_of(const T* element) {
+  return static_cast<int>(reinterpret_cast<uintptr_t>(element) % 16 / sizeof(T));
+}
+
 template <typename T, Pass kPass, bool kStrided>
-__device__ Tile<T> make_tile(int index, const T* source, const T* words, const T* x_offset, const T* y_offset,
-                             const PlanesParameters& parameters) {
+__device__ Tile<T> make_tile(int index, const T* source, const T* input, const T* result, const T* x_offset,
+                             const T* y_offset, const PlanesParameters& parameters) {
   constexpr bool kTransposed = is_transposed(kPass);
   constexpr int kPiece = kVectorElements<T>;
-  const int width = parameters.width.divisor();
+  const int width = parameters.width;
   Tile<T> tile;
   tile.plane = parameters.tiles.divide(index);
   const int part_of_plane = index - tile.plane * parameters.tiles.divisor();
@@ -94,9 +115,9 @@ __device__ Tile<T> make_tile(int index, const T* source, const T* words, const T
   const int first_row = part_of_plane * parameters.tile_rows;
   const int rows = min(parameters.tile_rows, parameters.result_rows - first_row);
   tile.first_result = (static_cast<int64_t>(tile.plane) * parameters.result_rows + first_row) * width;
-  tile.results = rows * width;
-  tile.head =
-      static_cast<int>(reinterpret_cast<uintptr_t>(words + tile.first_result) % kSectorBytes / sizeof(T));
+  tile.rows = rows;
+  tile.lead = has_images(kPass) ? lead_of(result + tile.first_result) : 0;
+  tile.input_lead = has_sums(kPass) ? lead_of(input + tile.first_result) : 0;
 
   int begin = 0;
   int source_rows = 0;
@@ -115,7 +136,7 @@ __device__ Tile<T> make_tile(int index, const T* source, const T* words, const T
   const int count = (last - first) * width;
   const int64_t offset = (static_cast<int64_t>(tile.plane) * parameters.source_rows + first) * width;
   // In the stage as in memory, modulo sixteen bytes.
-  const int lead = static_cast<int>(reinterpret_cast<uintptr_t>(source + offset) % 16 / sizeof(T));
+  const int lead = lead_of(source + offset);
   const int before = count > 0 ? (first - begin) * width : source_rows * width;
   tile.place = parameters.margin + ((lead - before) & (kPiece - 1));
   tile.end = tile.place + source_rows * width;
@@ -138,254 +159,223 @@ __device__ Tile<T> make_tile(int index, const T* source, const T* words, const T
   return tile;
 }
 
-// Begins the copies of a tile's sources, and makes zeros of the rows that do not exist.
-template <typename T>
-__device__ void copy_sources(const T* source, const Tile<T>& tile, T* stage,
-                             const PlanesParameters& parameters) {
+// Begins the copies of so many pieces, from `first` of a tensor's elements on. It may lie in front of the
+// tensor, or the last piece reach beyond it: tensors need not begin and end where pieces do.
+template <int kThreads, typename T>
+__device__ void copy_pieces(const T* tensor, int64_t elements, int64_t first, int pieces, T* to) {
   constexpr int kPiece = kVectorElements<T>;
-  const int threads = static_cast<int>(blockDim.x);
+  constexpr int kAtOnce = 4;
   const int thread = static_cast<int>(threadIdx.x);
-  T* const to = stage + tile.stage_place;
-  const int elements = tile.pieces * kPiece;
-  if (tile.first_source >= 0 && tile.first_source + elements <= parameters.source_elements) {
-    const T* const from = source + tile.first_source;
-#pragma unroll 2
-    for (int i = thread * kPiece; i < elements; i += threads * kPiece) copy_ahead<16>(to + i, from + i);
-  } else {
-    // The first or the last piece of a tensor that does not begin and end where pieces do.
+  const int count = pieces * kPiece;
+  if (first >= 0 && first + count <= elements) {
+    const T* from = tensor + first + thread * kPiece;
+    to += thread * kPiece;
 #pragma unroll 1
-    for (int i = thread * kPiece; i < elements; i += threads * kPiece) {
+    for (int left = count - thread * kPiece; left > 0; left -= kAtOnce * kThreads * kPiece) {
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        if (left > i * kThreads * kPiece)
+          copy_ahead<16>(to + i * kThreads * kPiece, from + i * kThreads * kPiece);
+      }
+      from += kAtOnce * kThreads * kPiece;
+      to += kAtOnce * kThreads * kPiece;
+    }
+  } else {
+    // Threads bring the same pieces as above.
+#pragma unroll 1
+    for (int i = thread * kPiece; i < count; i += kThreads * kPiece) {
 #pragma unroll 1
       for (int k = i; k < i + kPiece; ++k) {
-        const int64_t element = tile.first_source + k;
-        to[k] = element >= 0 && element < parameters.source_elements ? source[element] : T(0);
+        const int64_t element = first + k;
+        to[k] = element >= 0 && element < elements ? tensor[element] : T(0);
       }
     }
   }
+}
+
+// Begins the copies of what a tile reads, and makes zeros of the rows of sources that do not exist.
+template <bool kInput, int kThreads, typename T>
+__device__ void copy_tile(const T* source, const T* input, const Tile<T>& tile, T* stage,
+                          const PlanesParameters& parameters) {
+  constexpr int kPiece = kVectorElements<T>;
+  const int thread = static_cast<int>(threadIdx.x);
+  copy_pieces<kThreads>(source, parameters.source_elements, tile.first_source, tile.pieces,
+                        stage + tile.stage_place);
+  if constexpr (kInput) {
+    const int pieces = ceil_divide(tile.input_lead + tile.rows * parameters.width, kPiece);
+    copy_pieces<kThreads>(input, parameters.result_elements, tile.first_result - tile.input_lead, pieces,
+                          stage + parameters.input_place);
+  }
 #pragma unroll 1
-  for (int i = tile.place + thread; i < tile.stage_place; i += threads) stage[i] = T(0);
+  for (int i = tile.place + thread; i < tile.stage_place; i += kThreads) stage[i] = T(0);
 #pragma unroll 1
-  for (int i = tile.stage_place + elements + thread; i < tile.end; i += threads) stage[i] = T(0);
+  for (int i = tile.stage_place + tile.pieces * kPiece + thread; i < tile.end; i += kThreads) stage[i] = T(0);
 }
 
 // Makes zeros of what copies brought of rows that do not belong to the plane: each thread in its own copies.
-template <typename T>
+template <int kThreads, typename T>
 __device__ void clear_others(const Tile<T>& tile, T* stage) {
   if (threadIdx.x == 0) {
 #pragma unroll 1
     for (int i = max(tile.stage_place, tile.place); i < tile.existing; ++i) stage[i] = T(0);
   }
   if (tile.existing_end < tile.end && tile.pieces > 0 &&
-      threadIdx.x == static_cast<unsigned>(tile.pieces - 1) % blockDim.x) {
+      threadIdx.x == static_cast<unsigned>(tile.pieces - 1) % kThreads) {
     const int end = min(tile.stage_place + tile.pieces * kVectorElements<T>, tile.end);
 #pragma unroll 1
     for (int i = tile.existing_end; i < end; ++i) stage[i] = T(0);
   }
 }
 
-// The sources of one word of results: upper left, upper right, lower left, lower right; or, where all come
-// from one row, left and right.
-template <typename T, int kTaps>
-using Sources = accumulate_t<T>[kTaps][kWord<T>];
-
-// A value that is read or not, without a branch and for all bits of it. A product with zero would not do.
-__device__ inline float take(float value, bool is_taken) {
-  return __uint_as_float(__float_as_uint(value) & (is_taken ? 0xffffffffU : 0U));
+// Values that are read or not, without a branch and for all bits of them: a product with zero would not do.
+__device__ inline uint32_t mask_of(bool is_read) {
+  uint32_t mask = is_read ? 0xffffffffU : 0U;
+  ptx::keep(mask);
+  return mask;
 }
-__device__ inline double take(double value, bool is_taken) { return is_taken ? value : 0.0; }
+__device__ inline float take(float value, uint32_t mask) {
+  return __uint_as_float(__float_as_uint(value) & mask);
+}
+__device__ inline double take(double value, uint32_t mask) { return mask != 0 ? value : 0.0; }
 
-// Where the elements of a thread's word lie: row of the tile, column.
+// Reads kCount neighbours in a row of a stage; what lies beside the row is zero.
+template <typename T, int kCount>
+class ElementReader {
+ public:
+  using A = accumulate_t<T>;
+
+  // `index` in the stage is the first one's, and it lies in column `column`.
+  __device__ ElementReader(const T* stage, int index, int column, int width) : from_(stage + index) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) masks_[i] = mask_of(is_inside(column + i, width));
+  }
+
+  __device__ void read(A (&values)[kCount]) const {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) values[i] = take(static_cast<A>(from_[i]), masks_[i]);
+  }
+
+  __device__ void advance(int elements) { from_ += elements; }
+
+ private:
+  const T* from_;
+  uint32_t masks_[kCount];
+};
+
+// Of halves: two a word, whichever half of a word the first one is.
+template <typename T, int kCount>
+class PairReader {
+ public:
+  __device__ PairReader(const T* stage, int index, int column, int width)
+      : stage_(reinterpret_cast<const char*>(stage)), bytes_(index * 2) {
+#pragma unroll
+    for (int i = 0; i < kPairs; ++i) {
+      masks_[i] = (is_inside(column + 2 * i, width) ? 0x0000ffffU : 0U) |
+                  (2 * i + 1 < kCount && is_inside(column + 2 * i + 1, width) ? 0xffff0000U : 0U);
+    }
+  }
+
+  __device__ void read(float (&values)[kCount]) const {
+    constexpr int kWords = kCount / 2 + 1;
+    const uint32_t* const from = reinterpret_cast<const uint32_t*>(stage_ + (bytes_ & ~3));
+    const unsigned shift = (bytes_ & 2) * 8;
+    uint32_t words[kWords];
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) words[i] = from[i];
+#pragma unroll
+    for (int i = 0; i < kPairs; ++i) {
+      const uint32_t pair = __funnelshift_r(words[i], words[min(i + 1, kWords - 1)], shift) & masks_[i];
+      float both[2];
+      widen<T>(reinterpret_cast<const Word<T>&>(pair), both);
+      values[2 * i] = both[0];
+      if (2 * i + 1 < kCount) values[2 * i + 1] = both[1];
+    }
+  }
+
+  __device__ void advance(int elements) { bytes_ += elements * 2; }
+
+ private:
+  static constexpr int kPairs = (kCount + 1) / 2;
+  const char* stage_;
+  int bytes_;  // from the stage's beginning
+  uint32_t masks_[kPairs];
+};
+
+template <typename T, int kCount>
+using RowReader = std::conditional_t<sizeof(T) == 2, PairReader<T, kCount>, ElementReader<T, kCount>>;
+
+// Writes the first `columns` of kColumns neighbours.
 template <typename T>
-struct WordPlace {
-  int row[kWord<T>], column[kWord<T>];
-
-  // `first` counts results from the tile's first, and may be less than a sector in front.
-  __device__ WordPlace(int first, const FastDivisor& width) {
-    constexpr int kRowsInFront = kSectorBytes / 2;
-    row[0] = width.divide(first + kRowsInFront * width.divisor()) - kRowsInFront;
-    column[0] = first - row[0] * width.divisor();
-    if constexpr (kWord<T> == 2) {
-      const bool wraps = column[0] + 1 == width.divisor();
-      row[1] = row[0] + (wraps ? 1 : 0);
-      column[1] = wraps ? 0 : column[0] + 1;
+__device__ void write_row(T* stage, int index, const accumulate_t<T> (&values)[kColumns], int columns) {
+  if constexpr (sizeof(T) == 2) {
+    if (columns >= kColumns) {
+      // Two whole words, and before or behind them a half.
+      static_assert(kColumns == 5);
+      uint32_t pairs[3];
+#pragma unroll
+      for (int i = 0; i < 3; ++i) {
+        const float both[2] = {values[2 * i], i < 2 ? values[2 * i + 1] : 0.0F};
+        reinterpret_cast<Word<T>&>(pairs[i]) = round<T>(both);
+      }
+      const bool is_odd = index % 2 != 0;
+      const unsigned shift = is_odd ? 16 : 0;
+      uint32_t* const words = reinterpret_cast<uint32_t*>(stage + index + (is_odd ? 1 : 0));
+      words[0] = __funnelshift_r(pairs[0], pairs[1], shift);
+      words[1] = __funnelshift_r(pairs[1], pairs[2], shift);
+      const uint32_t single = is_odd ? pairs[0] : pairs[2];
+      stage[index + (is_odd ? 0 : 4)] = reinterpret_cast<const Word<T>&>(single)[0];
+      return;
     }
   }
-};
-
-// A thread's sources, element by element. kReadAll: also what weighs nothing.
-template <typename T, bool kStrided, bool kReadAll>
-class ElementSources {
- public:
-  using A = accumulate_t<T>;
-  static constexpr int kTaps = 4;
-
-  __device__ ElementSources(const T* stage, const Tile<T>& tile, int, const WordPlace<T>& word,
-                            const PlanesParameters& parameters)
-      : width_(parameters.width.divisor()) {
-    const int stride = kStrided ? parameters.stride.divisor() : 1;
-    step_ = parameters.step * kWord<T> * stride;
-    const bool reads_upper = kReadAll || tile.upper != 0;
-    const bool reads_lower = kReadAll || tile.lower != 0;
 #pragma unroll
-    for (int e = 0; e < kWord<T>; ++e) {
-      const int left = word.column[e] + tile.column;
-      const bool reads_left = (kReadAll || tile.left != 0) && is_inside(left, width_);
-      const bool reads_right = (kReadAll || tile.right != 0) && is_inside(left + 1, width_);
-      reads_[0][e] = reads_upper && reads_left;
-      reads_[1][e] = reads_upper && reads_right;
-      reads_[2][e] = reads_lower && reads_left;
-      reads_[3][e] = reads_lower && reads_right;
-      upper_[e] = stage + (tile.place + word.row[e] * stride * width_ + left);
+  for (int i = 0; i < kColumns; ++i) {
+    if (i < columns) stage[index + i] = static_cast<T>(values[i]);
+  }
+}
+
+// Stores a run of results from shared memory, where it lies as in device memory modulo sixteen bytes.
+template <int kThreads, typename T>
+__device__ void store_results(T* result, const T* stage, int lead, int results) {
+  constexpr int kPiece = kVectorElements<T>;
+  constexpr int kAtOnce = 4;
+  const int thread = static_cast<int>(threadIdx.x);
+  result -= lead;
+  const int end = lead + results;
+  const int first_whole = lead > 0 ? kPiece : 0;
+  const int end_whole = end & -kPiece;
+  const int first = first_whole + thread * kPiece;
+  const T* from = stage + first;
+  T* to = result + first;
+#pragma unroll 1
+  for (int left = end_whole - first; left > 0; left -= kAtOnce * kThreads * kPiece) {
+    Vector<T> pieces[kAtOnce];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int distance = i * kThreads * kPiece;
+      if (left > distance) pieces[i] = *reinterpret_cast<const Vector<T>*>(from + distance);
     }
-  }
-
-  __device__ void load(int e, Sources<T, kTaps>& sources) const {
-    const T* const lower = upper_[e] + width_;
-    sources[0][e] = take(static_cast<A>(upper_[e][0]), reads_[0][e]);
-    sources[1][e] = take(static_cast<A>(upper_[e][1]), reads_[1][e]);
-    sources[2][e] = take(static_cast<A>(lower[0]), reads_[2][e]);
-    sources[3][e] = take(static_cast<A>(lower[1]), reads_[3][e]);
-  }
-
-  __device__ void advance() {
 #pragma unroll
-    for (int e = 0; e < kWord<T>; ++e) upper_[e] += step_;
-  }
-
- private:
-  int width_, step_;
-  const T* upper_[kWord<T>];
-  bool reads_[kTaps][kWord<T>];
-};
-
-// The same in the transpose with a stride: a result has sources in one row or none. A step is so many rows
-// that it stays the upper or the lower one.
-template <typename T, bool kReadAll>
-class RowSources {
- public:
-  using A = accumulate_t<T>;
-  static constexpr int kTaps = 2;
-
-  __device__ RowSources(const T* stage, const Tile<T>& tile, int, const WordPlace<T>& word,
-                        const PlanesParameters& parameters) {
-    const int width = parameters.width.divisor();
-    const int stride = parameters.stride.divisor();
-    step_ = parameters.stride.divide(parameters.step * kWord<T>);
-#pragma unroll
-    for (int e = 0; e < kWord<T>; ++e) {
-      const int left = word.column[e] + tile.column;
-      const int distance = tile.phase + word.row[e];
-      const int source_row = divide_down(distance, parameters.stride);
-      phase[e] = distance - source_row * stride;
-      const bool reads = phase[e] < 2 && (kReadAll || row_weight(tile, e) != 0);
-      reads_[0][e] = reads && (kReadAll || tile.left != 0) && is_inside(left, width);
-      reads_[1][e] = reads && (kReadAll || tile.right != 0) && is_inside(left + 1, width);
-      left_[e] = stage + (tile.place + source_row * width + left);
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int distance = i * kThreads * kPiece;
+      if (left > distance) *reinterpret_cast<Vector<T>*>(to + distance) = pieces[i];
     }
+    from += kAtOnce * kThreads * kPiece;
+    to += kAtOnce * kThreads * kPiece;
   }
-
-  __device__ void load(int e, Sources<T, kTaps>& sources) const {
-    sources[0][e] = take(static_cast<A>(left_[e][0]), reads_[0][e]);
-    sources[1][e] = take(static_cast<A>(left_[e][1]), reads_[1][e]);
+  // The pieces at both ends, of which others own a part.
+  if (thread < kPiece) {
+    if (thread >= lead && thread < min(first_whole, end)) result[thread] = stage[thread];
+    const int last = max(end_whole, first_whole) + thread;
+    if (last < end) result[last] = stage[last];
   }
-
-  __device__ void advance() {
-#pragma unroll
-    for (int e = 0; e < kWord<T>; ++e) left_[e] += step_;
-  }
-
-  __device__ A row_weight(const Tile<T>& tile, int e) const {
-    return phase[e] == 1 ? tile.upper : tile.lower;
-  }
-
-  int phase[kWord<T>];  // 1: from the upper row; 0: from the lower one; else from none
-
- private:
-  int step_;
-  const T* left_[kWord<T>];
-  bool reads_[kTaps][kWord<T>];
-};
-
-// The sources of two halves: also where one row follows the other, they are three neighbours, in two words of
-// the stage. What is not to be read becomes zero by its bits.
-template <typename T, bool kReadAll>
-class PairSources {
- public:
-  static constexpr int kTaps = 4;
-
-  __device__ PairSources(const T* stage, const Tile<T>& tile, int first, const WordPlace<T>& word,
-                         const PlanesParameters& parameters) {
-    const int width = parameters.width.divisor();
-    const int index = tile.place + first + tile.column;
-    const uint32_t* const words = reinterpret_cast<const uint32_t*>(stage);
-    upper_ = words + index / 2;
-    lower_ = words + (index + width) / 2;
-    upper_shift_ = index % 2 * 16;
-    lower_shift_ = (index + width) % 2 * 16;
-    step_ = parameters.step;
-    uint32_t left = 0;
-    uint32_t right = 0;
-#pragma unroll
-    for (int e = 0; e < 2; ++e) {
-      const int column = word.column[e] + tile.column;
-      const uint32_t bits = 0xffffU << (16 * e);
-      if ((kReadAll || tile.left != 0) && is_inside(column, width)) left |= bits;
-      if ((kReadAll || tile.right != 0) && is_inside(column + 1, width)) right |= bits;
-    }
-    const bool reads_upper = kReadAll || tile.upper != 0;
-    const bool reads_lower = kReadAll || tile.lower != 0;
-    upper_left_ = reads_upper ? left : 0;
-    upper_right_ = reads_upper ? right : 0;
-    lower_left_ = reads_lower ? left : 0;
-    lower_right_ = reads_lower ? right : 0;
-  }
-
-  __device__ void load(Sources<T, kTaps>& sources) const {
-    load_row(upper_, upper_shift_, upper_left_, upper_right_, sources[0], sources[1]);
-    load_row(lower_, lower_shift_, lower_left_, lower_right_, sources[2], sources[3]);
-  }
-
-  __device__ void advance() {
-    upper_ += step_;
-    lower_ += step_;
-  }
-
- private:
-  __device__ static void load_row(const uint32_t* words, int shift, uint32_t left_mask, uint32_t right_mask,
-                                  float (&left)[2], float (&right)[2]) {
-    const uint32_t first = words[0];
-    const uint32_t second = words[1];
-    const uint32_t lefts = __funnelshift_r(first, second, shift) & left_mask;
-    const uint32_t rights = __funnelshift_rc(first, second, shift + 16) & right_mask;
-    widen<T>(reinterpret_cast<const Word<T>&>(lefts), left);
-    widen<T>(reinterpret_cast<const Word<T>&>(rights), right);
-  }
-
-  const uint32_t* upper_;
-  const uint32_t* lower_;
-  int upper_shift_, lower_shift_, step_;
-  uint32_t upper_left_, upper_right_, lower_left_, lower_right_;
-};
-
-// One element of the result. kSelect: what was read for the sums alone must not be a result's NaN.
-template <bool kSelect, typename T, int kTaps>
-__device__ accumulate_t<T> blend(const accumulate_t<T> (&weights)[kTaps], const Sources<T, kTaps>& sources,
-                                 int e) {
-  using A = accumulate_t<T>;
-  A value = 0;
-#pragma unroll
-  for (int tap = 0; tap < kTaps; ++tap) {
-    value += weights[tap] * (kSelect ? take(sources[tap][e], weights[tap] != 0) : sources[tap][e]);
-  }
-  return value;
 }
 
 // Zero times each gradient of the tile's share of results that lie outside the image.
-template <typename T>
+template <int kThreads, typename T>
 __device__ accumulate_t<T> add_outside(const T* output_grad, const Tile<T>& tile,
                                        const PlanesParameters& parameters) {
   using A = accumulate_t<T>;
-  const int width = parameters.width.divisor();
+  const int width = parameters.width;
   A sum = 0;
   if (tile.first_row == tile.first_share && tile.end_row == tile.end_share && tile.first_column == 0 &&
       tile.end_column == width) {
@@ -401,7 +391,7 @@ __device__ accumulate_t<T> add_outside(const T* output_grad, const Tile<T>& tile
     const int columns = rights[part] - lefts[part];
     const int count = (ends[part] - begins[part]) * columns;
 #pragma unroll 1
-    for (int i = threadIdx.x; i < count; i += blockDim.x) {
+    for (int i = threadIdx.x; i < count; i += kThreads) {
       const int row = i / columns;
       sum += A(0) * static_cast<A>(plane[(begins[part] + row) * width + lefts[part] + i - row * columns]);
     }
@@ -409,8 +399,8 @@ __device__ accumulate_t<T> add_outside(const T* output_grad, const Tile<T>& tile
   return sum;
 }
 
-template <typename T, Pass kPass, bool kStrided>
-__global__ void __launch_bounds__(1024)
+template <typename T, Pass kPass, bool kStrided, int kThreads>
+__global__ void __launch_bounds__(kThreads, resident_threads<T>(kPass) / kThreads)
     shift_planes(const T* __restrict__ source, const T* __restrict__ input, const T* __restrict__ x_offset,
                  const T* __restrict__ y_offset, T* __restrict__ result,
                  accumulate_t<T>* __restrict__ partial, PlanesParameters parameters) {
@@ -418,176 +408,201 @@ __global__ void __launch_bounds__(1024)
   constexpr bool kTransposed = is_transposed(kPass);
   constexpr bool kImages = has_images(kPass);
   constexpr bool kSums = has_sums(kPass);
-  constexpr int kElements = kWord<T>;
+  constexpr bool kFromOneRow = kTransposed && kStrided;
+  constexpr int kStages = stages_of(kPass);
 
   __shared__ Tile<T> tiles[2 * kAhead];
-  __shared__ A warp_sums[2 * kMostThreads / 32];
+  __shared__ A warp_sums[2 * kThreads / 32];
   T* const stages = shared_memory<T>();
-  const int begin = static_cast<int>(int64_t{parameters.tile_count} * blockIdx.x / gridDim.x);
-  const int end = static_cast<int>(int64_t{parameters.tile_count} * (blockIdx.x + 1) / gridDim.x);
-  const T* const words = kImages ? result : input;  // words are those of this image
+  T* const results = stages + kStages * parameters.stage_elements;
+  // This block's tiles: `count` of them from `first` on, `pitch` apart.
+  const int block = static_cast<int>(blockIdx.x);
+  const int blocks = static_cast<int>(gridDim.x);
+  const int first = kInTurn ? block : static_cast<int>(int64_t{parameters.tile_count} * block / blocks);
+  const int pitch = kInTurn ? blocks : 1;
+  const int count = kInTurn ? ceil_divide(parameters.tile_count - block, blocks)
+                            : static_cast<int>(int64_t{parameters.tile_count} * (block + 1) / blocks) - first;
 
-  const auto make_tiles = [&](int first, int count) {
-    const int index = first + static_cast<int>(threadIdx.x);
-    if (static_cast<int>(threadIdx.x) < count && index < end) {
-      tiles[(index - begin) % (2 * kAhead)] =
-          make_tile<T, kPass, kStrided>(index, source, words, x_offset, y_offset, parameters);
+  const auto make_tiles = [&](int from, int of) {
+    const int index = from + static_cast<int>(threadIdx.x);
+    if (static_cast<int>(threadIdx.x) < of && index < count) {
+      tiles[index % (2 * kAhead)] = make_tile<T, kPass, kStrided>(first + index * pitch, source, input,
+                                                                  result, x_offset, y_offset, parameters);
     }
   };
-  const auto begin_copies = [&](int index) {
-    if (index < end) {
-      copy_sources(source, tiles[(index - begin) % (2 * kAhead)],
-                   stages + (index - begin) % 2 * parameters.stage_elements, parameters);
+  const auto begin_copies = [&](int index, int slot) {
+    if (index < count) {
+      copy_tile<kSums, kThreads>(source, input, tiles[index % (2 * kAhead)],
+                                 stages + slot * parameters.stage_elements, parameters);
     }
     end_copies();
   };
 
-  make_tiles(begin, 2 * kAhead);
+  const int width = parameters.width;
+  const int stride = kStrided ? parameters.stride.divisor() : 1;
+  static_assert(kStages < kAhead);
+  static_assert(2 * kAhead <= 32, "a warp works out tiles");
+  make_tiles(0, 2 * kAhead);
   __syncthreads();
-  begin_copies(begin);
 #pragma unroll 1
-  for (int index = begin; index < end; ++index) {
-    begin_copies(index + 1);
-    const Tile<T>& tile = tiles[(index - begin) % (2 * kAhead)];
-    T* const stage = stages + (index - begin) % 2 * parameters.stage_elements;
-    wait_for_copies<1>();
-    clear_others(tile, stage);
+  for (int slot = 0; slot < kStages; ++slot) begin_copies(slot, slot);
+  int slot = 0;
+#pragma unroll 1
+  for (int index = 0; index < count; ++index) {
+    const Tile<T>& tile = tiles[index % (2 * kAhead)];
+    T* const stage = stages + slot * parameters.stage_elements;
+    wait_for_copies<kStages - 1>();
+    clear_others<kThreads>(tile, stage);
     __syncthreads();
+    // Half of the tiles known is used up: in its place come those after the other half.
+    if (index > 0 && index % kAhead == 0) make_tiles(index + kAhead, kAhead);
 
-    const int results = tile.results;
-    const int step = parameters.step * kElements;
-    int first = static_cast<int>(threadIdx.x) * kElements - tile.head;
-    const WordPlace<T> word(first, parameters.width);
-    using Reader = std::conditional_t<kTransposed && kStrided, RowSources<T, kSums>,
-                                      std::conditional_t<kElements == 2 && !kStrided, PairSources<T, kSums>,
-                                                         ElementSources<T, kStrided, kSums>>>;
-    constexpr int kTaps = Reader::kTaps;
-    constexpr bool kFromOneRow = kTaps == 2;
-    Reader reader(stage, tile, first, word, parameters);
-    const int64_t offset = tile.first_result + first;
-    const T* from = kSums ? input + offset : nullptr;
-    T* to = kImages ? result + offset : nullptr;
-    A weights[kFromOneRow ? kElements : 1][kTaps];
-    if constexpr (kFromOneRow) {
-#pragma unroll
-      for (int e = 0; e < kElements; ++e) {
-        weights[e][0] = reader.row_weight(tile, e) * tile.left;
-        weights[e][1] = reader.row_weight(tile, e) * tile.right;
+    TapSums<A> sums;
+    // Rows of five columns, downwards. kSelect: a weight may be zero, and what it weighs be NaN.
+    const auto take_rows = [&](auto select, int first_row, int first_column) {
+      constexpr bool kSelect = select;
+      const int rows = min(parameters.rows, tile.rows - first_row);
+      [[maybe_unused]] const int columns = width - first_column;
+      [[maybe_unused]] const int first_of_tile = first_row * width + first_column;
+      const int column = first_column + tile.column;
+      int source_row = first_row * stride;
+      [[maybe_unused]] int phase = 0;
+      if constexpr (kFromOneRow) {
+        const int distance = tile.phase + first_row;
+        source_row = parameters.stride.divide(distance);
+        phase = distance - source_row * stride;
       }
-    } else {
-      weights[0][0] = tile.upper * tile.left;
-      weights[0][1] = tile.upper * tile.right;
-      weights[0][2] = tile.lower * tile.left;
-      weights[0][3] = tile.lower * tile.right;
-    }
-    A sums[kFromOneRow ? kElements : 1][kTaps] = {};
-    const auto add_input = [&](T value, const Sources<T, kTaps>& sources, int e) {
-#pragma unroll
-      for (int tap = 0; tap < kTaps; ++tap) {
-        sums[kFromOneRow ? e : 0][tap] += static_cast<A>(value) * sources[tap][e];
+      RowReader<T, kColumns + 1> sources(stage, tile.place + source_row * width + column, column, width);
+      [[maybe_unused]] RowReader<T, kColumns> inputs(
+          stage, parameters.input_place + tile.input_lead + first_of_tile, first_column, width);
+      [[maybe_unused]] int place = tile.lead + first_of_tile;
+      [[maybe_unused]] const A left = tile.left;
+      [[maybe_unused]] const A right = tile.right;
+      [[maybe_unused]] const A upper = tile.upper;
+      [[maybe_unused]] const A lower = tile.lower;
+      [[maybe_unused]] uint32_t is_read[4] = {};
+      if constexpr (kSelect && !kFromOneRow) {
+        is_read[0] = mask_of(upper != 0 && left != 0);
+        is_read[1] = mask_of(upper != 0 && right != 0);
+        is_read[2] = mask_of(lower != 0 && left != 0);
+        is_read[3] = mask_of(lower != 0 && right != 0);
       }
-    };
-    const auto advance = [&] {
-      reader.advance();
-      first += step;
-      if constexpr (kSums) from += step;
-      if constexpr (kImages) to += step;
-    };
-    const auto load_all = [&](Sources<T, kTaps>& sources) {
-      if constexpr (std::is_same_v<Reader, PairSources<T, kSums>>) {
-        reader.load(sources);
-      } else {
-#pragma unroll
-        for (int e = 0; e < kElements; ++e) reader.load(e, sources);
-      }
-    };
-    // Whole words, a batch at a time.
-    const auto take_batches = [&](auto select) {
+      const auto product = [](A weight, A value, uint32_t mask) {
+        return weight * (kSelect ? take(value, mask) : value);
+      };
+      [[maybe_unused]] const auto put = [&](const A(&values)[kColumns]) {
+        write_row(results, place, values, columns);
+        place += width;
+      };
+      [[maybe_unused]] const auto read_input = [&](A(&pixels)[kColumns]) {
+        inputs.read(pixels);
+        inputs.advance(width);
+      };
+
+      if constexpr (kFromOneRow) {
 #pragma unroll 1
-      while (first + (kBatch - 1) * step + kElements <= results) {
-        [[maybe_unused]] Word<T> inputs[kBatch];
-        if constexpr (kSums) {
+        for (int row = 0; row < rows; ++row) {
+          A neighbours[kColumns + 1];
+          sources.read(neighbours);
+          if constexpr (kImages) {
+            const A weight = phase == 1 ? upper : lower;
+            const bool is_row_read = phase < 2 && (!kSelect || weight != 0);
+            const uint32_t left_mask = mask_of(is_row_read && (!kSelect || left != 0));
+            const uint32_t right_mask = mask_of(is_row_read && (!kSelect || right != 0));
+            A values[kColumns];
 #pragma unroll
-          for (int i = 0; i < kBatch; ++i) {
-            const T* const word_of_input = from + i * step;
-            if (kElements == 1 || parameters.paired_input) {
-              inputs[i] = *reinterpret_cast<const Word<T>*>(word_of_input);
-            } else {
+            for (int i = 0; i < kColumns; ++i) {
+              const A blended =
+                  left * take(neighbours[i], left_mask) + right * take(neighbours[i + 1], right_mask);
+              values[i] = weight * blended;
+            }
+            put(values);
+          }
+          if constexpr (kSums) {
+            A pixels[kColumns];
+            read_input(pixels);
+            A on_left = 0;
+            A on_right = 0;
 #pragma unroll
-              for (int e = 0; e < kElements; ++e) inputs[i][e] = word_of_input[e];
+            for (int i = 0; i < kColumns; ++i) {
+              on_left += pixels[i] * neighbours[i];
+              on_right += pixels[i] * neighbours[i + 1];
+            }
+            if (phase == 0) {
+              sums.lower_left += on_left;
+              sums.lower_right += on_right;
+            } else if (phase == 1) {
+              sums.upper_left += on_left;
+              sums.upper_right += on_right;
             }
           }
-        }
-#pragma unroll
-        for (int i = 0; i < kBatch; ++i) {
-          Sources<T, kTaps> sources;
-          load_all(sources);
-          A values[kElements];
-#pragma unroll
-          for (int e = 0; e < kElements; ++e) {
-            values[e] = blend<select, T, kTaps>(weights[kFromOneRow ? e : 0], sources, e);
-            if constexpr (kSums) add_input(inputs[i][e], sources, e);
+          if (++phase == stride) {
+            phase = 0;
+            sources.advance(width);
           }
-          if constexpr (kImages) *reinterpret_cast<Word<T>*>(to) = round<T>(values);
-          advance();
         }
-      }
-    };
-    // What is left, and words that the tile's first and last result cut.
-    const auto take_one = [&] {
-      bool inside[kElements];
-#pragma unroll
-      for (int e = 0; e < kElements; ++e) inside[e] = is_inside(first + e, results);
-      Sources<T, kTaps> sources;
-      if constexpr (std::is_same_v<Reader, PairSources<T, kSums>>) reader.load(sources);
-      A values[kElements] = {};
-#pragma unroll
-      for (int e = 0; e < kElements; ++e) {
-        if (!inside[e]) continue;
-        if constexpr (!std::is_same_v<Reader, PairSources<T, kSums>>) reader.load(e, sources);
-        values[e] = blend < kSums && kImages, T, kTaps > (weights[kFromOneRow ? e : 0], sources, e);
-        if constexpr (kSums) add_input(from[e], sources, e);
-      }
-      if constexpr (kImages) {
-        const Word<T> rounded = round<T>(values);
-#pragma unroll
-        for (int e = 0; e < kElements; ++e) {
-          if (inside[e]) to[e] = rounded[e];
-        }
-      }
-      advance();
-    };
-    if (static_cast<int>(threadIdx.x) < parameters.step) {
-#pragma unroll 1
-      while (first < 0) take_one();
-      if (kSums && kImages && (tile.upper == 0 || tile.lower == 0 || tile.left == 0 || tile.right == 0)) {
-        take_batches(std::true_type{});
       } else {
-        take_batches(std::false_type{});
+        [[maybe_unused]] const A upper_left = upper * left;
+        [[maybe_unused]] const A upper_right = upper * right;
+        [[maybe_unused]] const A lower_left = lower * left;
+        [[maybe_unused]] const A lower_right = lower * right;
+        A above[kColumns + 1];
+        if constexpr (!kStrided) sources.read(above);
+#pragma unroll 2
+        for (int row = 0; row < rows; ++row) {
+          if constexpr (kStrided) sources.read(above);
+          sources.advance(width);
+          A below[kColumns + 1];
+          sources.read(below);
+          if constexpr (kImages) {
+            A values[kColumns];
+#pragma unroll
+            for (int i = 0; i < kColumns; ++i) {
+              values[i] =
+                  product(upper_left, above[i], is_read[0]) + product(upper_right, above[i + 1], is_read[1]) +
+                  product(lower_left, below[i], is_read[2]) + product(lower_right, below[i + 1], is_read[3]);
+            }
+            put(values);
+          }
+          if constexpr (kSums) {
+            A pixels[kColumns];
+            read_input(pixels);
+#pragma unroll
+            for (int i = 0; i < kColumns; ++i) {
+              sums.upper_left += pixels[i] * above[i];
+              sums.upper_right += pixels[i] * above[i + 1];
+              sums.lower_left += pixels[i] * below[i];
+              sums.lower_right += pixels[i] * below[i + 1];
+            }
+          }
+          if constexpr (kStrided) {
+            sources.advance((stride - 1) * width);
+          } else {
+#pragma unroll
+            for (int i = 0; i <= kColumns; ++i) above[i] = below[i];
+          }
+        }
       }
+    };
+    const bool is_blend =
+        !kImages || (tile.upper != 0 && tile.lower != 0 && tile.left != 0 && tile.right != 0);
 #pragma unroll 1
-      while (first < results) take_one();
+    for (int item = threadIdx.x;; item += kThreads) {
+      const int group = parameters.chunks.divide(item);
+      const int first_row = group * parameters.rows;
+      if (first_row >= tile.rows) break;
+      const int first_column = (item - group * parameters.chunks.divisor()) * kColumns;
+      if (is_blend) {
+        take_rows(std::false_type{}, first_row, first_column);
+      } else if constexpr (kImages) {
+        take_rows(std::true_type{}, first_row, first_column);
+      }
     }
 
     if constexpr (kSums) {
-      const A outside = add_outside(source, tile, parameters);
-      TapSums<A> all;
-      if constexpr (kFromOneRow) {
-#pragma unroll
-        for (int e = 0; e < kElements; ++e) {
-          if (reader.phase[e] == 1) {
-            all.upper_left += sums[e][0];
-            all.upper_right += sums[e][1];
-          } else {
-            all.lower_left += sums[e][0];
-            all.lower_right += sums[e][1];
-          }
-        }
-      } else {
-        all = {sums[0][0], sums[0][1], sums[0][2], sums[0][3]};
-      }
-      const A along_x = all.along_x(tile) + outside;
-      const A along_y = all.along_y(tile) + outside;
+      const A outside = add_outside<kThreads>(source, tile, parameters);
+      const A along_x = sums.along_x(tile) + outside;
+      const A along_y = sums.along_y(tile) + outside;
       // The first half of a warp adds up along x, the second along y.
       const bool is_second = threadIdx.x % 32 >= 16;
       A sum = is_second ? along_y : along_x;
@@ -598,16 +613,18 @@ __global__ void __launch_bounds__(1024)
       }
       if (threadIdx.x % 16 == 0) warp_sums[threadIdx.x / 16] = sum;
     }
-    const int64_t part = tile.part;
     __syncthreads();
+    // Nobody reads this stage any more, and the results are complete.
+    begin_copies(index + kStages, slot);
+    slot = slot + 1 < kStages ? slot + 1 : 0;
+    if constexpr (kImages) {
+      store_results<kThreads>(result + tile.first_result, results, tile.lead, tile.rows * width);
+    }
     if (kSums && threadIdx.x < 2) {
       A sum = 0;
-      for (unsigned i = threadIdx.x; i < blockDim.x / 16; i += 2) sum += warp_sums[i];
-      partial[threadIdx.x * parameters.channels.divisor() * parameters.parts + part] = sum;
+      for (unsigned i = threadIdx.x; i < kThreads / 16; i += 2) sum += warp_sums[i];
+      partial[threadIdx.x * parameters.channels.divisor() * parameters.parts + tile.part] = sum;
     }
-    // Half of the tiles known is used up: in its place come those after the other half.
-    const int done = index + 1 - begin;
-    if (done % kAhead == 0) make_tiles(index + 1 + kAhead, kAhead);
   }
 }
 
@@ -616,12 +633,60 @@ int64_t source_rows_of(int64_t rows, int64_t stride, bool transposed) {
   return transposed && stride > 1 ? (rows - 1) / stride + 2 : (rows - 1) * stride + 2;
 }
 
-// Elements in front of a stage and behind it: a word that is thrown away lies less than a sector from its
-// tile, and its sources a row further.
+// Of shared memory, next to a launch's.
 template <typename T>
-int64_t margin_of(int64_t width) {
-  constexpr int64_t kPiece = kVectorElements<T>;
-  return ceil_divide<int64_t>(width + kSectorBytes / sizeof(T) + kWord<T>, kPiece) * kPiece;
+constexpr int64_t declared_bytes() {
+  return 2 * kAhead * sizeof(Tile<T>) + 2 * kMostThreads / 32 * sizeof(accumulate_t<T>);
+}
+
+template <typename T>
+int64_t whole_pieces(int64_t elements) {
+  return ceil_divide<int64_t>(elements, kVectorElements<T>) * kVectorElements<T>;
+}
+
+// What a block's shared memory holds, in elements.
+template <typename T>
+struct Room {
+  int64_t margin, input_place, stage, results;
+
+  Room(int64_t tile_rows, int64_t source_rows, int64_t width, Pass pass) {
+    // An offset leads up to a row and two elements beyond; what is read there is thrown away.
+    constexpr int64_t kBeyond = kColumns + 4;
+    constexpr int64_t kPiece = kVectorElements<T>;
+    margin = whole_pieces<T>(width + kBeyond);
+    input_place = 2 * margin + whole_pieces<T>(source_rows * width) + 2 * kPiece;
+    stage = input_place + (has_sums(pass) ? whole_pieces<T>(tile_rows * width + kPiece + kBeyond) : 0);
+    results = has_images(pass) ? whole_pieces<T>(tile_rows * width + kPiece) : 0;
+  }
+
+  int64_t bytes(Pass pass) const {
+    return (stages_of(pass) * stage + results) * static_cast<int64_t>(sizeof(T));
+  }
+};
+
+// Rows of results of a thread: as few as give all threads work; or a few more, where lanes would often meet
+// in a bank of shared memory.
+template <typename T>
+int rows_of_thread(int64_t tile_rows, int64_t width, int64_t chunks, int threads) {
+  const int64_t groups = std::max<int64_t>(threads / chunks, 1);
+  const int64_t fewest = ceil_divide(tile_rows, groups);
+  int64_t best = fewest;
+  int64_t least_cost = std::numeric_limits<int64_t>::max();
+  for (int64_t rows = fewest; rows <= fewest + fewest / 4 + 1; ++rows) {
+    int lanes_of_bank[32] = {};
+    int conflicts = 0;
+    for (int64_t lane = 0; lane < 32; ++lane) {
+      const int64_t element = lane / chunks * rows * width + lane % chunks * kColumns;
+      const int64_t bank = element * static_cast<int64_t>(sizeof(T)) / 4 % 32;
+      conflicts = std::max(conflicts, ++lanes_of_bank[bank]);
+    }
+    // What is done but once takes as long as three rows.
+    const int64_t cost = (rows + 3) * (2 + conflicts);
+    if (cost >= least_cost) continue;
+    least_cost = cost;
+    best = rows;
+  }
+  return static_cast<int>(best);
 }
 
 // Strides beyond the image are all alike; this one still divides fast.
@@ -629,36 +694,48 @@ int stride_of(const Geometry& geometry) {
   return static_cast<int>(std::min(geometry.stride, geometry.height + 1));
 }
 
-template <typename T, Pass kPass, bool kStrided>
+template <typename T, Pass kPass, bool kStrided, int kThreads>
 void launch(const Arguments<T>& arguments, const Plan& plan, accumulate_t<T>* partial, cudaStream_t stream) {
   constexpr bool kTransposed = is_transposed(kPass);
   const Geometry& geometry = arguments.geometry;
   const int64_t result_rows = arguments.result_rows(kTransposed);
   const int tiles = static_cast<int>(ceil_divide<int64_t>(result_rows, plan.tile_rows));
+  const Room<T> room(plan.tile_rows, plan.stage_rows, geometry.width, kPass);
   PlanesParameters parameters;
   parameters.tiles = FastDivisor(tiles);
   parameters.channels = FastDivisor(static_cast<int>(geometry.channels));
-  parameters.width = FastDivisor(static_cast<int>(geometry.width));
   parameters.stride = FastDivisor(stride_of(geometry));
+  parameters.chunks = FastDivisor(static_cast<int>(ceil_divide<int64_t>(geometry.width, kColumns)));
+  parameters.width = static_cast<int>(geometry.width);
   parameters.height = static_cast<int>(geometry.height);
   parameters.steps = static_cast<int>(geometry.steps);
   parameters.source_rows = static_cast<int>(arguments.source_rows(kTransposed));
   parameters.result_rows = static_cast<int>(result_rows);
   parameters.tile_rows = plan.tile_rows;
   parameters.tile_count = static_cast<int>(geometry.planes()) * tiles;
-  parameters.step = plan.step;
-  parameters.margin = static_cast<int>(margin_of<T>(geometry.width));
-  parameters.stage_elements = static_cast<int>(plan.shared_bytes / 2 / static_cast<int64_t>(sizeof(T)));
+  parameters.rows = plan.step;
+  parameters.margin = static_cast<int>(room.margin);
+  parameters.input_place = static_cast<int>(room.input_place);
+  parameters.stage_elements = static_cast<int>(room.stage);
   parameters.source_elements = geometry.planes() * parameters.source_rows * geometry.width;
+  parameters.result_elements = geometry.planes() * result_rows * geometry.width;
   parameters.parts = plan.parts;
-  parameters.paired_input = !has_sums(kPass) || !has_images(kPass) ||
-                            reinterpret_cast<uintptr_t>(arguments.input) % (kWord<T> * sizeof(T)) ==
-                                reinterpret_cast<uintptr_t>(arguments.result) % (kWord<T> * sizeof(T));
-  shift_planes<T, kPass, kStrided><<<static_cast<unsigned>(plan.blocks), static_cast<unsigned>(plan.threads),
-                                     static_cast<size_t>(plan.shared_bytes), stream>>>(
-      arguments.source, arguments.input, arguments.x_offset, arguments.y_offset, arguments.result, partial,
-      parameters);
+  cudaFuncSetAttribute(reinterpret_cast<const void*>(shift_planes<T, kPass, kStrided, kThreads>),
+                       cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(plan.shared_bytes));
+  shift_planes<T, kPass, kStrided, kThreads>
+      <<<static_cast<unsigned>(plan.blocks), kThreads, static_cast<size_t>(plan.shared_bytes), stream>>>(
+          arguments.source, arguments.input, arguments.x_offset, arguments.y_offset, arguments.result,
+          partial, parameters);
   check_launch(kTransposed ? "shift_grads" : "shift");
+}
+
+template <typename T, Pass kPass, bool kStrided>
+void launch(const Arguments<T>& arguments, const Plan& plan, accumulate_t<T>* partial, cudaStream_t stream) {
+  if constexpr (kNarrowBlocks<T, kStrided>) {
+    if (plan.threads == 32) return launch<T, kPass, kStrided, 32>(arguments, plan, partial, stream);
+    if (plan.threads == 64) return launch<T, kPass, kStrided, 64>(arguments, plan, partial, stream);
+  }
+  launch<T, kPass, kStrided, kMostThreads>(arguments, plan, partial, stream);
 }
 
 template <typename T, Pass kPass>
@@ -675,54 +752,36 @@ bool plan_planes(const Arguments<T>& arguments, Pass pass, Plan& plan) {
   const Geometry& geometry = arguments.geometry;
   const bool transposed = is_transposed(pass);
   const int64_t width = geometry.width;
-  // Words after which columns repeat.
-  const int64_t period = width / std::gcd(width, int64_t{kWord<T>});
   const int64_t rows = arguments.result_rows(transposed);
   const int64_t stride = stride_of(geometry);
-  if (period > kMostThreads || geometry.height >= kLimit / (2 * width + 2)) return false;
+  const int64_t chunks = ceil_divide<int64_t>(width, kColumns);
+  if (geometry.height >= kLimit / (2 * width + 2)) return false;
 
-  constexpr int64_t kPiece = kVectorElements<T>;
-  const int64_t margin = margin_of<T>(width);
-  const int64_t room = kSharedBytes / 2 - (2 * margin + 2 * kPiece) * static_cast<int64_t>(sizeof(T));
-  const int64_t stage_rows = std::min(kStageBytes, room) / (width * static_cast<int64_t>(sizeof(T)));
-  const int64_t most_rows =
-      transposed && stride > 1 ? (stage_rows - 1) * stride : (stage_rows - 2) / stride + 1;
+  const int64_t stage_rows = kMostThreads * bytes_of_thread(pass) / (width * static_cast<int64_t>(sizeof(T)));
+  const int64_t most_rows = transposed && stride > 1 ? stage_rows : (stage_rows - 2) / stride + 1;
   if (stage_rows < 2 || most_rows < 1) return false;
   const int64_t tiles = ceil_divide(rows, std::min(most_rows, rows));
   const int64_t tile_rows = ceil_divide(rows, tiles);
   const int64_t tile_count = geometry.planes() * ceil_divide(rows, tile_rows);
   if (tile_count >= kLimit) return false;
 
-  // As many whole periods as leave few threads without a word, and of whole sectors if possible.
-  constexpr int64_t kSectorElements = kSectorBytes / sizeof(T);
-  const int64_t words = ceil_divide<int64_t>(tile_rows * width + kSectorElements, kWord<T>);
-  double best = 0;
-  const auto try_step = [&](int64_t step) {
-    // A result's sources must stay of one kind from step to step.
-    if (transposed && step * kWord<T> / width % stride != 0) return;
-    const int64_t threads = ceil_divide<int64_t>(step, 32) * 32;
-    const double sectors = step * kWord<T> % kSectorElements == 0 ? 1.0 : 0.9;
-    const double score = sectors * static_cast<double>(step) / static_cast<double>(threads);
-    if (score < best) return;
-    best = score;
-    plan.step = static_cast<int>(step);
-    plan.threads = static_cast<int>(threads);
-  };
-  for (const int64_t most : {kMostThreads / 2, kMostThreads}) {
-    if (best > 0) break;
-    for (int64_t step = period; step <= most; step += period) {
-      try_step(step);
-      if (step >= words) break;
-    }
-  }
-  if (best == 0) return false;
-
-  const int64_t stage =
-      ceil_divide(source_rows_of(tile_rows, stride, transposed) * width, kPiece) * kPiece + kPiece;
+  const int64_t source_rows = source_rows_of(tile_rows, stride, transposed);
   plan.kernel = Plan::Kernel::planes;
   plan.tile_rows = static_cast<int>(tile_rows);
-  plan.shared_bytes = 2 * (stage + 2 * margin) * static_cast<int64_t>(sizeof(T));
-  const int resident = Device().resident_blocks(plan.threads, plan.shared_bytes, resident_threads(pass));
+  plan.stage_rows = static_cast<int>(source_rows);
+  plan.shared_bytes = Room<T>(tile_rows, source_rows, width, pass).bytes(pass);
+  const Device device;
+  if (plan.shared_bytes > device.shared_of_block - declared_bytes<T>()) return false;
+  plan.threads = kMostThreads;
+  const bool can_be_narrow = stride == 1 ? kNarrowBlocks<T, false> : kNarrowBlocks<T, true>;
+  while (can_be_narrow && plan.threads > 32 &&
+         std::max(tile_rows, source_rows) * width * static_cast<int64_t>(sizeof(T)) <=
+             plan.threads / 2 * bytes_of_thread(pass)) {
+    plan.threads /= 2;
+  }
+  plan.step = rows_of_thread<T>(tile_rows, width, chunks, plan.threads);
+  const int resident = device.resident_blocks(plan.threads, plan.shared_bytes + declared_bytes<T>(),
+                                              resident_threads<T>(pass));
   plan.blocks = static_cast<int>(std::min<int64_t>(resident, tile_count));
   plan.parts = geometry.batch * ceil_divide(rows, tile_rows);
   return true;

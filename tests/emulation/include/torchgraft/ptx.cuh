@@ -242,6 +242,7 @@ EMULATED_INSTRUCTION uint32_t max_nan_bf16x2(uint32_t a, uint32_t b) {
 }
 
 EMULATED_INSTRUCTION void keep(float&) {}
+EMULATED_INSTRUCTION void keep(uint32_t&) {}
 
 template <typename T>
 EMULATED_INSTRUCTION T* opaque(T* pointer) {
