@@ -66,6 +66,7 @@ DILATED_PIXELS = replace(DILATED, layout="NHWC")
 ANY = replace(PIXELS, images=(1, 1, 64, 64), kernel=6)
 COLUMNS, ONE = "gather_small<T, k, 4>", "gather_small<T, k, 1>"
 CHANNELS = "tensor_core_weight_grad_slide"
+SLIDING_PRODUCTS = "slide_tensor_core"
 PRODUCTS, LARGE_PRODUCTS = "small_kernel_planes_tensor_core", "large_kernel_tensor_core"
 BATCH_PRODUCTS = "large_kernel_batch_tensor_core"
 
@@ -151,19 +152,46 @@ BOUNDARIES = {
         ({"images": (1, 2**15, 2**16 - 1, 1)}, PRODUCTS),
         ({"images": (1, 2**15, 2**16, 1)}, "large_kernel_planes"),
     ),
-    "band matrices, NHWC": (
-        (HALF_PIXELS, "small_kernel_tensor_core"),
-        ({"kernel": 5}, "small_kernel_tensor_core"),
-        ({"kernel": 3}, "slide_channels_last"),
-        ({"kernel": (7, 9)}, "gather_large"),
-        ({"images": (1, 96, 7, 7)}, "small_kernel_tensor_core"),
+    "products of four channels": (
+        (HALF_PIXELS, SLIDING_PRODUCTS),
+        ({"kernel": 5}, SLIDING_PRODUCTS),
+        ({"kernel": 3}, SLIDING_PRODUCTS),
+        ({"kernel": 2}, "gather_small_channels_last"),
+        ({"kernel": (1, 3)}, SLIDING_PRODUCTS),
+        ({"kernel": (7, 6)}, SLIDING_PRODUCTS),
+        ({"kernel": (5, 8)}, "small_kernel_tensor_core"),
+        ({"images": (1, 96, 7, 7)}, SLIDING_PRODUCTS),
+        ({"images": (128, 104, 56, 56)}, SLIDING_PRODUCTS),
         ({"images": (128, 100, 56, 56)}, "slide_channels_last"),
         ({"alignment": 8}, "slide_channels_last"),
         ({"tensor_cores": False}, "slide_channels_last"),
         ({"element_bytes": 4}, "slide_channels_last"),
-        ({"padding": 7}, "slide_channels_last"),
-        ({"stride": 2}, "slide_channels_last"),
+        ({"padding": 7}, SLIDING_PRODUCTS),
+        ({"stride": 2}, SLIDING_PRODUCTS),
+        ({"stride": 3}, "gather_large"),
+        ({"stride": (1, 2)}, "gather_small_channels_last"),
+        ({"dilation": (1, 2)}, "gather_small_channels_last"),
+        ({"direction": "input_grad"}, SLIDING_PRODUCTS),
+        ({"direction": "input_grad", "stride": 2}, "slide_channels_last"),
         ({"multiplier": 2}, "gather_small_channels_last"),
+        ({"images": (1, 8, 2**14, 2**14 - 1)}, SLIDING_PRODUCTS),
+        ({"images": (1, 8, 2**14, 2**14)}, "slide_channels_last"),
+        ({"images": (2**20, 8, 1023, 1), "kernel": 3}, SLIDING_PRODUCTS),
+        ({"images": (2**20, 8, 1024, 1), "kernel": 3}, "gather_small_channels_last"),
+    ),
+    "band matrices, NHWC": (
+        (replace(HALF_PIXELS, kernel=(5, 8)), "small_kernel_tensor_core"),
+        ({"kernel": (5, 9)}, "gather_large"),
+        ({"kernel": (1, 8)}, "small_kernel_tensor_core"),
+        ({"images": (1, 96, 7, 7)}, "small_kernel_tensor_core"),
+        ({"images": (128, 100, 56, 56)}, "gather_large"),
+        ({"alignment": 8}, "gather_large"),
+        ({"tensor_cores": False}, "gather_large"),
+        ({"element_bytes": 4}, "gather_large"),
+        ({"padding": (4, 7)}, "small_kernel_tensor_core"),
+        ({"padding": (5, 7)}, "gather_large"),
+        ({"stride": 2}, "gather_large"),
+        ({"multiplier": 2}, "gather_large"),
     ),
     "band matrices of many images": (
         (BATCH, BATCH_PRODUCTS),

@@ -19,11 +19,12 @@
 // stay in registers. Finished rows go through shared memory, and leave in sixteen bytes a thread.
 //
 // Budget, H200, microseconds: for the memory, and products at 600 TFLOP/s with those that are in vain.
-//   128,32,112x112,k3     51    13      128,144,56x56,k3    57    14
-//   128,96,112x112,k3,s2  91    13      128,240,28x28,k5    24    12
-//   128,96,56x56,k7       38    33      128,768,7x7,k7       5     6
+//   128,32,112x112,k3     51     9      128,144,56x56,k3    57    11
+//   128,96,112x112,k3,s2  91    12      128,240,28x28,k5    24    12
+//   128,96,56x56,k7       38    33      128,768,7x7,k7       5     4
 // Shared memory: for k = 3, 5, 7 a result takes 2 bytes as it comes, 4, 6 or 8 by ldmatrix and 6 as it
-// leaves, of the 28 that there is time for. Instructions: 20 to 45 a warp and 128 results, of 114.
+// leaves, of the 28 that there is time for. Instructions: 50 to 75 of a warp for 128 results, of 114. Not
+// timed yet.
 //
 // A product with zero is NaN where the source is infinite: results that are NaN are computed again at the
 // end, tap by tap.
@@ -37,16 +38,16 @@
 
 namespace torchgraft::depthwise::cuda {
 
-// Taps of kernels that are smaller are zero.
+// Everything that is tuned stands here. Taps that a smaller kernel lacks are zero.
 template <int kKernelSize, int kStrideSize>
 struct SlideProduct {
   static constexpr int kKernel = kKernelSize;
   static constexpr int kStride = kStrideSize;
-  static constexpr int kTiles = 2;                           // of a warp, 16 pairs each
+  static constexpr int kTiles = 2;                               // of a warp, 16 pairs each
   static constexpr int kMostThreads = kKernel == 3 ? 384 : 256;  // of a block
-  static constexpr int kBlocks = 2;                          // resident, of so many threads
-  static constexpr int kStages = kStride == 1 ? 8 : 5;       // rows of the ring
-  static constexpr int64_t kMostBytes = 96 << 10;            // of a block's shared memory
+  static constexpr int kBlocks = 2;                              // resident, of so many threads
+  static constexpr int kStages = kStride == 1 ? 8 : 5;           // rows of the ring
+  static constexpr int64_t kMostBytes = 96 << 10;                // of a block's shared memory
 
   static constexpr int kSlices = ceil_divide(kKernel + kStride, 2);
   static constexpr int kWarm = (kKernel - 1) / kStride;  // steps before the first row of results ends
@@ -63,13 +64,13 @@ struct SlideProductParameters {
   int kernel_height, kernel_width;
   bool flipped;
   int padding_y, padding_x;
-  int slices, tiles, ranges;  // blockIdx.x counts slices of channels fastest, and ranges slowest
-  int octets;                 // of a slice's channels
-  int images;                 // side by side
-  int pairs;                  // of results in a row of an image, or of its tile
-  int columns;                // of the sources under them
-  int quad_bytes;             // of a row in shared memory, of four channels
-  FastDivisor rows;           // result_height
+  int slices, tiles, ranges;   // blockIdx.x counts slices of channels fastest, and ranges slowest
+  int octets;                  // of a slice's channels
+  int images;                  // side by side
+  int pairs;                   // of results in a row of an image, or of its tile
+  int columns;                 // of the sources under them
+  int quad_bytes;              // of a row in shared memory, of four channels
+  FastDivisor rows;            // result_height
   int granules, granule_rows;  // ranges begin at multiples of granule_rows
 };
 
@@ -299,8 +300,8 @@ __global__ void __launch_bounds__(Shape::kMostThreads, Shape::kBlocks)
 #pragma unroll 1
   for (int i = 0; i < kStages - 1; ++i) copy_row();
 
-  // Where the rows of a lane's matrices lie: matrix lane / 8 is eight pairs, or the other eight, of this slice
-  // of the window or the next.
+  // Where the rows of a lane's matrices lie: matrix lane / 8 is eight pairs, or the other eight, of this
+  // slice of the window or the next.
   uint32_t pixels[kTiles];
 #pragma unroll
   for (int i = 0; i < kTiles; ++i) {
@@ -321,13 +322,12 @@ __global__ void __launch_bounds__(Shape::kMostThreads, Shape::kBlocks)
   const SlideProductPlace place(parameters, block);
   const int result_row_elements = parameters.result_width * parameters.channels;
   const int result_image_elements = parameters.result_height * result_row_elements;
-  const unsigned store_to = place.is_inside(parameters)
-                                ? place.image * result_image_elements +
-                                      place.column * parameters.channels + place.channel
-                                : UINT32_MAX;
+  const unsigned store_to =
+      place.is_inside(parameters)
+          ? place.image * result_image_elements + place.column * parameters.channels + place.channel
+          : UINT32_MAX;
   const unsigned char* store_from = reinterpret_cast<const unsigned char*>(shared) + kStages * row_bytes +
-                                    place.slot * slot_bytes +
-                                    (place.channel - first_channel) * kHalfBytes;
+                                    place.slot * slot_bytes + (place.channel - first_channel) * kHalfBytes;
   uint32_t largest = 0;
   HalfBits* finished_row = nullptr;
   unsigned finished_elements = 0;  // of the group's images
@@ -338,8 +338,8 @@ __global__ void __launch_bounds__(Shape::kMostThreads, Shape::kBlocks)
   const auto store_finished = [&] {
     if (finished_waits && store_to < finished_elements) {
       const uint4 piece = *reinterpret_cast<const uint4*>(store_from + (buffer_bytes - buffer));
-      largest = Math::max_nan(largest, Math::max_nan(Math::max_nan(piece.x, piece.y),
-                                                     Math::max_nan(piece.z, piece.w)));
+      largest = Math::max_nan(
+          largest, Math::max_nan(Math::max_nan(piece.x, piece.y), Math::max_nan(piece.z, piece.w)));
       *reinterpret_cast<uint4*>(finished_row + store_to) = piece;
     }
     finished_waits = false;
@@ -393,7 +393,7 @@ __global__ void __launch_bounds__(Shape::kMostThreads, Shape::kBlocks)
             if (!all && !holds(ahead)) continue;
 #pragma unroll
             for (int t = 0; t < kTiles; ++t) {
-              float(&unit)[4] = sums[(phase + ahead) % (kWarm + 1)][t];
+              float (&unit)[4] = sums[(phase + ahead) % (kWarm + 1)][t];
               if (first + 1 < kSlices) {
                 Math::multiply_add(unit, wide[t], band[row][first], band[row][first + 1], unit);
               } else {
@@ -481,13 +481,15 @@ SlideProductPlan plan_slide_product(const Geometry& geometry, bool flipped) {
   const int64_t most_images = std::min<int64_t>(geometry.batch, INT32_MAX / largest_image);
   SlideProductPlan best = {};
   double best_cost = 0;
-  for (int slices = 1; slices <= octets; ++slices) {
-    const int slice_octets = ceil_divide(octets, slices);
-    if (slice_octets * 2 * 32 > Shape::kMostThreads || ceil_divide(octets, slice_octets) < slices) continue;
-    for (int warps = 1; warps * slice_octets * 2 * 32 <= Shape::kMostThreads; ++warps) {
+  constexpr int kOctetThreads = 2 * 32;
+  for (int slice_octets = std::min(octets, Shape::kMostThreads / kOctetThreads); slice_octets > 0;
+       --slice_octets) {
+    const int slices = ceil_divide(octets, slice_octets);
+    if (ceil_divide(octets, slices) < slice_octets) continue;
+    for (int warps = 1; warps * slice_octets * kOctetThreads <= Shape::kMostThreads; ++warps) {
       const int room = warps * Shape::kWarpPairs;
       const int tiles = ceil_divide(all_pairs, room);
-      SlideProductPlan plan = {base, warps * slice_octets * 2 * 32, 0, 0};
+      SlideProductPlan plan = {base, warps * slice_octets * kOctetThreads, 0, 0};
       SlideProductParameters& p = plan.parameters;
       p.slices = slices;
       p.octets = slice_octets;
@@ -512,8 +514,8 @@ SlideProductPlan plan_slide_product(const Geometry& geometry, bool flipped) {
       double cost = tiles == 1 ? 1.0 : 0.5 + 0.5 * tiles * copied / base.source_width;
       if (slices > 1 && slice_octets % 2 != 0) cost *= 1 + 0.5 / slice_octets;
       if (slices > 1 && slice_octets < 4) cost *= 1 + (4 - slice_octets) / 16.0;
-      const double used = (1.0 * octets / (slices * slice_octets)) *
-                          (1.0 * all_pairs * p.images / (1.0 * tiles * room));
+      const double used =
+          (1.0 * octets / (slices * slice_octets)) * (1.0 * all_pairs * p.images / (1.0 * tiles * room));
       cost *= 0.75 + 0.25 / used;
       const int most_threads = Shape::kMostThreads * Shape::kBlocks;
       cost *= 1.2 - 0.2 * (most_threads / plan.threads * plan.threads) / most_threads;
@@ -526,8 +528,7 @@ SlideProductPlan plan_slide_product(const Geometry& geometry, bool flipped) {
 
   SlideProductParameters& p = best.parameters;
   const int64_t blocks_of_range = int64_t{p.slices} * p.tiles;
-  const int resident =
-      resident_blocks(best.threads, best.shared_bytes, Shape::kMostThreads * Shape::kBlocks);
+  const int resident = resident_blocks(best.threads, best.shared_bytes, Shape::kMostThreads * Shape::kBlocks);
   const int groups = ceil_divide(p.batch, p.images);
   const int rows = groups * p.result_height;
   p.ranges = static_cast<int>(std::clamp<int64_t>(resident / blocks_of_range, 1, rows));

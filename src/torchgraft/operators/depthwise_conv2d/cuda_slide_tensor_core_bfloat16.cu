@@ -4,7 +4,7 @@
 
 namespace torchgraft::depthwise::cuda {
 
-template void launch_slide_tensor_core(const BFloat16*, const BFloat16*, const BFloat16*, BFloat16*, const Geometry&, bool,
-                                       cudaStream_t);
+template void launch_slide_tensor_core(const BFloat16*, const BFloat16*, const BFloat16*, BFloat16*,
+                                       const Geometry&, bool, cudaStream_t);
 
 }  // namespace torchgraft::depthwise::cuda
