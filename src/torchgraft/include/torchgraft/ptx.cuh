@@ -58,7 +58,10 @@ __device__ __forceinline__ uint32_t load_shared_volatile(uint32_t address) {
   return value;
 }
 
-// st.shared: four and sixteen bytes.
+// st.shared: two, four and sixteen bytes.
+__device__ __forceinline__ void store_shared(uint32_t address, uint16_t value) {
+  asm volatile("st.shared.b16 [%0], %1;" ::"r"(address), "h"(value) : "memory");
+}
 __device__ __forceinline__ void store_shared(uint32_t address, uint32_t value) {
   asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
 }

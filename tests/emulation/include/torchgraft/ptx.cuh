@@ -158,6 +158,9 @@ EMULATED_INSTRUCTION void cp_async_wait_all() { ::emulation::wait_for_all_copies
 EMULATED_INSTRUCTION uint32_t load_shared_volatile(uint32_t address) {
   return *static_cast<volatile uint32_t*>(::emulation::shared_pointer(address, 4, 4));
 }
+EMULATED_INSTRUCTION void store_shared(uint32_t address, uint16_t value) {
+  *static_cast<uint16_t*>(::emulation::shared_pointer(address, 2, 2)) = value;
+}
 EMULATED_INSTRUCTION void store_shared(uint32_t address, uint32_t value) {
   *static_cast<uint32_t*>(::emulation::shared_pointer(address, 4, 4)) = value;
 }
