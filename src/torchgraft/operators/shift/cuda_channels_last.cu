@@ -13,10 +13,12 @@
 // that lie together in one. Learnt offsets begin within six rows.
 //
 // Bytes and floors as for planes, and a few rows more for each range. Four blocks of 160 threads a
-// multiprocessor have 51 KB under way. Instructions a result, by the machine code, estimated where it
-// branches: fp32 forward 22, backward 38, of 58 and 86 that are issued in the time its bytes take; halves 17
-// and 32 of 28 and 43. Predicted for (128,64,300,25), fp32 and halves: forward 130 and 75 us, backward 205
-// and 125; stride 2 on (128,128,300,25) forward 200 and 120, backward 340 and 200. Not yet measured.
+// multiprocessor have 51 KB under way. Instructions a result, by the machine code and without what does not
+// run: fp32 forward 30, backward 38, of 58 and 86 that are issued in the time its bytes take; halves 26 and 32
+// of 28 and 43, so that halves are bound by them: what remains beside the products are addresses, of each
+// channel's rows and of each column's results. On an H200 (128,64,300,25) took 149 and 84 us forward, fp32 and
+// halves, and stride 2 on (128,128,300,25) 204 and 116, with a barrier for each row of results; with one for
+// two, as here, predicted 140 and 77, not yet measured.
 
 #include <algorithm>
 #include <cstdint>
@@ -40,8 +42,8 @@ constexpr int kNarrowPixelBytes = 32;
 constexpr int64_t kLeastSpan = 5;  // rows, of offsets in one pass
 constexpr int kNoRow = 1 << 30;    // and a span less than overflows
 
-// Threads that are resident at once on a multiprocessor, by registers: of 96 a thread.
-constexpr int kResidentThreads = 640;
+// Threads that are resident at once on a multiprocessor, by registers: of 96 and of 80 a thread.
+constexpr int resident_threads(Pass pass) { return has_sums(pass) ? 640 : 768; }
 
 struct RowsParameters {
   FastDivisor stride, ring;
@@ -78,8 +80,8 @@ struct Channel {
   bool is_outside;  // every source lies outside the image
   bool is_blend;    // no weight is zero
   bool reads;
-  int row;          // of the lower sources, whether or not there is one
-  int slot;         // of the ring, where it lies
+  int row;   // of the lower sources, whether or not there is one
+  int slot;  // of the ring, where it lies
   A upper[kColumns + 1];
   A along_x, along_y;
 
@@ -188,7 +190,7 @@ struct Channel {
 };
 
 template <typename T, Pass kPass, bool kStrided, int kBytes>
-__global__ void __launch_bounds__(kResidentThreads)
+__global__ void __launch_bounds__(resident_threads(kPass))
     shift_channels_last(const T* __restrict__ source, const T* __restrict__ input,
                         const T* __restrict__ x_offset, const T* __restrict__ y_offset,
                         T* __restrict__ result, accumulate_t<T>* __restrict__ partial,
@@ -597,7 +599,7 @@ bool plan_channels_last(const Arguments<T>& arguments, Pass pass, Plan& plan) {
     plan.threads = static_cast<int>(threads);
     plan.shared_bytes = margin_bytes + (ring + 1) * row_bytes + sums;
     const int64_t groups = ceil_divide<int64_t>(channel_words * kWordBytes, pixel_bytes);
-    const int64_t resident = device.resident_blocks(plan.threads, plan.shared_bytes, kResidentThreads);
+    const int64_t resident = device.resident_blocks(plan.threads, plan.shared_bytes, resident_threads(pass));
     if (groups >= kLimit / 1024) return false;
     plan.parts = std::clamp<int64_t>(resident / groups, 1, geometry.batch * rows);
     plan.blocks = static_cast<int>(groups * plan.parts);

@@ -782,7 +782,8 @@ bool plan_planes(const Arguments<T>& arguments, Pass pass, Plan& plan) {
   plan.step = rows_of_thread<T>(tile_rows, width, chunks, plan.threads);
   const int resident = device.resident_blocks(plan.threads, plan.shared_bytes + declared_bytes<T>(),
                                               resident_threads<T>(pass));
-  plan.blocks = static_cast<int>(std::min<int64_t>(resident, tile_count));
+  // All blocks take as many tiles: no few of them run on alone.
+  plan.blocks = static_cast<int>(ceil_divide(tile_count, ceil_divide<int64_t>(tile_count, resident)));
   plan.parts = geometry.batch * ceil_divide(rows, tile_rows);
   return true;
 }
