@@ -53,7 +53,6 @@ struct DiagonalShape {
   static constexpr int kStages = kKernel == 3 ? 5 : 6;  // of so many rows, in shared memory
 
   static constexpr int kWarm = (kKernel - 1) / kStride;
-  static constexpr int kHeld = kWarm + 1;  // rows of the output gradient that one of the input meets
   static constexpr int kColumnPairs = kKernel / 2;
   static constexpr int kRowPairs = (kKernel + 1) / 2;
   static constexpr int kTaps = kKernel * kKernel;
@@ -101,12 +100,13 @@ struct DiagonalLayout {
 };
 
 // A thread's part in copying the rows of one image: a piece of one group in some columns of one stream.
+template <typename Element>
 class DiagonalCopies {
  public:
   // Of `columns` columns, the first of which is column `first_column` of the image, these are `column` and
   // every one that is image.column_step further. Pieces go to shared memory from byte `target` on, phase by
   // phase of the stride, `phase_pixels` each. Rows of the sequence are `position` to `end`; behind are zeros.
-  __device__ DiagonalCopies(const DiagonalImage& image, const uint16_t* memory, int channels, int channel,
+  __device__ DiagonalCopies(const DiagonalImage& image, const Element* memory, int channels, int channel,
                             int column, int columns, int first_column, int target, int phases,
                             int phase_pixels, int position, int end) {
     const int left = max(0, -first_column);
@@ -131,7 +131,7 @@ class DiagonalCopies {
     const bool exists = is_inside(position_, image.height) && rows_left_ > 0;
     const int bytes = exists ? kPieceBytes : 0;
     uint32_t to = line + to_;
-    const uint16_t* from = from_;
+    const Element* from = from_;
 #pragma unroll 1
     for (int turn = turns_; turn > 0; --turn) {
       ptx::cp_async_cg(to, from, bytes);
@@ -147,7 +147,7 @@ class DiagonalCopies {
 
  private:
   int turns_ = 0, to_ = 0;
-  const uint16_t* from_ = nullptr;
+  const Element* from_ = nullptr;
   int position_ = 0, rows_left_ = 0;
 };
 
@@ -171,7 +171,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   constexpr int kKernel = Shape::kKernel;
   constexpr int kStride = Shape::kStride;
   constexpr int kPairs = Shape::kPairs;
-  constexpr int kHeld = Shape::kHeld;
+  constexpr int kHeld = Shape::kWarm + 1;  // rows of the output gradient that one of the input meets
   constexpr int kStages = Shape::kStages;
   constexpr int kRows = Shape::kRows;
   constexpr int kTaps = Shape::kTaps;
@@ -209,12 +209,13 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
     const int begin = static_cast<int>(
         min(static_cast<int64_t>(range * parameters.streams + stream) * parameters.rows, int64_t{all_rows}));
     const int end = past_end ? all_rows : min(all_rows - begin, parameters.rows) + begin;
-    return DiagonalCopies(image, memory, parameters.channels, (first_group + group) * kGroup, column, columns,
-                          first_column, target + group * group_bytes + stream * stream_pixels * kPieceBytes,
-                          stride, phase_pixels, begin * stride, end * stride);
+    return DiagonalCopies<uint16_t>(image, memory, parameters.channels, (first_group + group) * kGroup,
+                                    column, columns, first_column,
+                                    target + group * group_bytes + stream * stream_pixels * kPieceBytes,
+                                    stride, phase_pixels, begin * stride, end * stride);
   };
   const int columns = kOctet * octets;
-  DiagonalCopies copies =
+  DiagonalCopies<uint16_t> copies =
       copies_input
           ? make_copies(parameters.input, input, thread, (columns - 1) * kStride + kKernel,
                         parameters.stream_pixels, first_octet * kOctet * kStride - parameters.padding, 0,
