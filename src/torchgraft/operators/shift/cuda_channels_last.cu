@@ -13,12 +13,12 @@
 // that lie together in one. Learnt offsets begin within six rows.
 //
 // Bytes and floors as for planes, and a few rows more for each range. Four blocks of 160 threads a
-// multiprocessor have 51 KB under way. Instructions a result, by the machine code and without what does not
-// run: fp32 forward 30, backward 38, of 58 and 86 that are issued in the time its bytes take; halves 26 and 32
-// of 28 and 43, so that halves are bound by them: what remains beside the products are addresses, of each
-// channel's rows and of each column's results. On an H200 (128,64,300,25) took 149 and 84 us forward, fp32 and
-// halves, and stride 2 on (128,128,300,25) 204 and 116, with a barrier for each row of results; with one for
-// two, as here, predicted 140 and 77, not yet measured.
+// multiprocessor have 51 KB under way. Instructions a result, estimated from the machine code, which
+// branches: fp32 forward 30 of 58 that are issued in the time its bytes take, halves 26 of 28, so that halves
+// seem bound by them: what remains beside the products are addresses, of each
+// channel's rows and of each column's results. On an H200 (128,64,300,25) took 149 and 84 us forward, fp32
+// and halves, and stride 2 on (128,128,300,25) 204 and 116, with a barrier for each row of results; with one
+// for two, as here, predicted 140 and 77, not yet measured.
 
 #include <algorithm>
 #include <cstdint>

@@ -14,13 +14,14 @@
 // four blocks of 128 threads a multiprocessor, and twice that while a block waits; backward 15 KB too, of
 // five blocks. The latency of memory is filled by 15 to 40.
 //
-// Instructions a result of (300,25), by the machine code: fp32 forward 10, and 6 for what a tile takes once,
-// of 58 that are issued in the time its bytes take; halves 13 and 4 of 28; backward 16 and 27 of 86; halves
-// 20 and 13 of 43. Shared memory in cycles for 32 results, where two lanes meet in a bank, which
-// rows_of_thread() sees to: fp32 forward 7 of 14, halves 4 of 7; backward 9 of 21, halves 6 of 10. Predicted,
-// fp32 and halves: forward 128 and 69 us, backward 200 and 110; stride 2 on (128,128,300,25) forward 195 and
-// 105; (128,256,75,25) as (128,64,300,25). Not yet measured; a thread a word, with neither sliding nor a way
-// back through shared memory, took 155 and 92 us, and on (128,256,75,25) 157 and 143.
+// Instructions a result of (300,25): in the loops, by the machine code, fp32 forward 10, halves 13, backward
+// 16 and 20; for what a tile takes once, estimated, 6, 4, 27 and 13; where 58, 28, 86 and 43 are issued in
+// the time its bytes take. Shared memory in cycles for 32 results, estimated for two lanes that meet in a
+// bank, which rows_of_thread() sees to: fp32 forward 7 of 14, halves 4 of 7; backward 9 of 21, halves 6
+// of 10. Predicted, fp32 and halves: forward 128 and 69 us, backward 200 and 110; stride 2 on
+// (128,128,300,25) forward 195 and 105; (128,256,75,25) as (128,64,300,25). Not yet measured; a thread a
+// word, with neither sliding nor a way back through shared memory, took 155 and 92 us, and on (128,256,75,25)
+// 157 and 143.
 
 #include <algorithm>
 #include <limits>
