@@ -168,6 +168,8 @@ BOUNDARIES = {
         ({"element_bytes": 4}, "slide_channels_last"),
         ({"padding": 7}, SLIDING_PRODUCTS),
         ({"stride": 2}, SLIDING_PRODUCTS),
+        ({"kernel": 4, "stride": 2}, SLIDING_PRODUCTS),
+        ({"kernel": 3, "stride": 2}, "slide_channels_last"),
         ({"stride": 3}, "gather_large"),
         ({"stride": (1, 2)}, "gather_small_channels_last"),
         ({"dilation": (1, 2)}, "gather_small_channels_last"),

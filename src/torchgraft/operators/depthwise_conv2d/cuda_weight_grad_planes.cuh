@@ -58,7 +58,7 @@ struct WeightGradTile {
 
 // Pixels of a chain of additions, at least: longer ones lose digits, and shorter ones take a noticeable part
 // of the time.
-constexpr int kPixelsOfChain = 128;
+constexpr int kPixelsOfChain = 32;
 
 struct TapGroups {
   int kernel_height, kernel_width;

@@ -32,7 +32,7 @@ inline Chunks make_chunks(int64_t units, int64_t least_units_of_chunk, int64_t m
 }
 
 constexpr int kSumWeights = 32;  // of a block, one a lane
-constexpr int kSumSlices = 32;   // of the chunks, one a warp: weights may be few, chunks hundreds
+constexpr int kSumSlices = 16;   // of the chunks, one a warp
 
 template <typename T>
 __global__ void __launch_bounds__(kSumWeights* kSumSlices)
@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(kSumWeights* kSumSlices)
   const int64_t weight = static_cast<int64_t>(blockIdx.x) * kSumWeights + lane;
   double sum = 0;
   if (weight < weights) {
-#pragma unroll 8
+#pragma unroll 4
     for (int chunk = slice; chunk < chunks; chunk += kSumSlices) sum += partial[chunk * weights + weight];
   }
   slice_sums[threadIdx.x] = sum;
