@@ -79,7 +79,36 @@ std::tuple<Tensor, Tensor> cell_gates_grad_cuda(Tensor activations, Tensor c, st
   });
 }
 
-// The recurrence over all steps, in one kernel; whether there is one for it.
+// The recurrence over all steps on tensor cores, in one kernel; whether there is one for it.
+bool forward_of_halves(const Tensor& weight_hh, const std::optional<Tensor>& bias, const Tensor& h0,
+                       const Tensor& c0, Tensor& activations, Tensor& output, Tensor& cells,
+                       const Sizes& sizes, bool reverse, cudaStream_t stream) {
+  const auto launched = [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    const Tensor weight = to_contiguous(weight_hh);
+    const std::optional<Tensor> biases = converted(bias, output.scalar_type());
+    const Tensor h = to_contiguous(h0);
+    const Tensor c = to_contiguous(c0);
+    const cuda::HalvesForward<T> pass = {data<T>(weight),
+                                         data<T>(biases),
+                                         data<T>(h),
+                                         data<T>(c),
+                                         mutable_data<float>(activations),
+                                         mutable_data<T>(output),
+                                         mutable_data<float>(cells),
+                                         sizes.steps,
+                                         sizes.batch,
+                                         sizes.units,
+                                         reverse,
+                                         false};
+    return cuda::launch_tensor_cores(pass, activations, stream);
+  };
+  if (output.scalar_type() == ScalarType::Half) return launched(Tag<Half>{});
+  if (output.scalar_type() == ScalarType::BFloat16) return launched(Tag<BFloat16>{});
+  return false;
+}
+
+// Likewise in float.
 template <typename T>
 bool forward_at_once(const Tensor& weight_hh, const std::optional<Tensor>& bias, const Tensor& h0,
                      const Tensor& c0, Tensor& activations, Tensor& output, Tensor& cells, const Sizes& sizes,
@@ -172,13 +201,18 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> sequence_cuda(Tensor input, T
     const WithoutRecording unrecorded;
     const ScalarType kept = kept_dtype(dtype);
     Tensor activations = empty_of({sizes.steps, sizes.batch, 3 * sizes.units}, kept, input);
-    Tensor output = empty_of({sizes.steps, sizes.batch, sizes.units}, kept, input);
+    Tensor output = empty_of({sizes.steps, sizes.batch, sizes.units}, dtype, input);
     Tensor cells = empty_of({sizes.steps, sizes.batch, sizes.units}, kept, input);
-    if (sizes.batch > 0) {
+    bool is_done = sizes.batch == 0;
+    if (!is_done) {
       Tensor gates = torch::stable::view(activations, {sizes.rows(), 3 * sizes.units});
       const Tensor rows = torch::stable::view(to_contiguous(input), {sizes.rows(), sizes.features});
       multiply_kept(rows, transposed(to_contiguous(weight_ih)), gates);
-
+      is_done = forward_of_halves(weight_hh, bias, h0, c0, activations, output, cells, sizes, reverse,
+                                  scope.stream());
+    }
+    if (!is_done) {
+      if (kept != dtype) output = empty_of({sizes.steps, sizes.batch, sizes.units}, kept, input);
       weight_hh = converted(weight_hh, kept);
       bias = converted(bias, kept);
       h0 = converted(h0, kept);
