@@ -152,6 +152,32 @@ void forward_by_steps(const Tensor& weight_hh, const std::optional<Tensor>& bias
   }
 }
 
+// Back over all steps on tensor cores, where weight_hh has two bytes, in one kernel; whether there is one for it.
+bool backward_of_halves(const Tensor& weight_hh, const Tensor& activations, const Tensor& cells,
+                        const std::optional<Tensor>& output_grad, Tensor& gates_grad, Tensor& h_grad,
+                        Tensor& c_grad, const Sizes& sizes, bool reverse, cudaStream_t stream) {
+  const auto launched = [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    const Tensor weight = to_contiguous(weight_hh);
+    const cuda::HalvesBackward<T> pass = {data<T>(weight),
+                                          data<float>(activations),
+                                          data<float>(cells),
+                                          data<float>(output_grad),
+                                          mutable_data<float>(gates_grad),
+                                          mutable_data<float>(h_grad),
+                                          mutable_data<float>(c_grad),
+                                          sizes.steps,
+                                          sizes.batch,
+                                          sizes.units,
+                                          reverse};
+    return cuda::launch_tensor_cores(pass, activations, stream);
+  };
+  if (weight_hh.scalar_type() == ScalarType::Half) return launched(Tag<Half>{});
+  if (weight_hh.scalar_type() == ScalarType::BFloat16) return launched(Tag<BFloat16>{});
+  return false;
+}
+
+// Likewise in float.
 template <typename T>
 bool backward_at_once(const Tensor& weight_hh, const Tensor& activations, const Tensor& cells,
                       const std::optional<Tensor>& output_grad, Tensor& gates_grad, Tensor& h_grad,
@@ -250,9 +276,12 @@ std::tuple<Tensor, Tensor, Tensor> gates_grad_cuda(Tensor activations, Tensor ce
     activations = converted(activations, kept);
     cells = converted(cells, kept);
     output_grad = converted(output_grad, kept);
-    weight_hh = converted(weight_hh, kept);
-    if (sizes.batch > 0 && !backward_at_once<T>(weight_hh, activations, cells, output_grad, gates_grad,
-                                                h_grad, c_grad, sizes, reverse, scope.stream())) {
+    const bool is_done = sizes.batch == 0 ||
+                         backward_of_halves(weight_hh, activations, cells, output_grad, gates_grad, h_grad,
+                                            c_grad, sizes, reverse, scope.stream());
+    if (!is_done) weight_hh = converted(weight_hh, kept);
+    if (!is_done && !backward_at_once<T>(weight_hh, activations, cells, output_grad, gates_grad, h_grad,
+                                         c_grad, sizes, reverse, scope.stream())) {
       backward_by_steps<T>(weight_hh, activations, cells, output_grad, gates_grad, h_grad, c_grad, sizes,
                            reverse, scope.stream());
     }

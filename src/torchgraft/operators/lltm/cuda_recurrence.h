@@ -55,6 +55,21 @@ struct HalvesForward {
   bool is_paired;  // whether two weights are one aligned number of four bytes; the launch finds out
 };
 
+template <typename T>
+struct HalvesBackward {
+  const T* weight;           // weight_hh, (3 units, units)
+  const float* activations;  // (steps, batch, 3 units)
+  const float* cells;        // (steps, batch, units)
+  const float* output_grad;  // (steps, batch, units), or null
+  float* gates_grad;         // (steps, batch, 3 units)
+  float* h_grad;             // (batch, units): of the last h, becomes that of the first
+  float* c_grad;             // (batch, units), likewise
+  int64_t steps;
+  int64_t batch;
+  int64_t units;
+  bool reverse;
+};
+
 inline int device_attribute(cudaDeviceAttr attribute) {
   int device = 0;
   int value = 0;
@@ -75,5 +90,7 @@ bool launch_grid(const BackwardPass& pass, cudaStream_t stream);
 // launch, nothing was written.
 bool launch_tensor_cores(const HalvesForward<Half>& pass, const Tensor& like, cudaStream_t stream);
 bool launch_tensor_cores(const HalvesForward<BFloat16>& pass, const Tensor& like, cudaStream_t stream);
+bool launch_tensor_cores(const HalvesBackward<Half>& pass, const Tensor& like, cudaStream_t stream);
+bool launch_tensor_cores(const HalvesBackward<BFloat16>& pass, const Tensor& like, cudaStream_t stream);
 
 }  // namespace torchgraft::lltm::cuda

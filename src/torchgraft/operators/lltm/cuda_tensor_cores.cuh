@@ -20,7 +20,8 @@ namespace torchgraft::lltm::cuda {
 template <typename T>
 struct Split {
   __device__ explicit Split(float value) : high(static_cast<T>(value)) {
-    low = static_cast<T>(value - static_cast<float>(high));
+    const float rounded = static_cast<float>(high);
+    low = static_cast<T>(isinf(rounded) ? 0.0f : value - rounded);
   }
 
   T high;
@@ -99,10 +100,10 @@ bool launch_groups(void (*kernel)(Pass, int, int, Exchanged*), const Pass& pass,
   const int64_t least = ceil_divide(pass.batch, most_groups);
   // Multiprocessors come in groups of the hardware, and those of one that are too few for a cluster stay idle,
   // so a few rows more than `least` may be needed.
-  for (int64_t rows = least; rows <= 2 * least + 2 && S::shared_bytes(rows) <= most_bytes; ++rows) {
+  for (int64_t rows = least; rows <= 2 * least + 2 && S::shared_bytes(rows, blocks) <= most_bytes; ++rows) {
     const Groups groups = {blocks, static_cast<int>(rows), ceil_divide(pass.batch, rows)};
     config.gridDim = dim3(static_cast<unsigned>(groups.count * blocks));
-    config.dynamicSmemBytes = static_cast<size_t>(S::shared_bytes(rows));
+    config.dynamicSmemBytes = static_cast<size_t>(S::shared_bytes(rows, blocks));
     int resident = 0;
     bool fits = cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                      static_cast<int>(config.dynamicSmemBytes)) == cudaSuccess;

@@ -52,7 +52,7 @@ struct Shape {
   static_assert(kTiles % 2 == 0 && kKept % 2 == 0, "two tiles a load of a matrix");
   static_assert(kBlock <= 512 && 12 * kKept <= 96, "what registers hold");
 
-  static int64_t shared_bytes(int64_t rows) {
+  static int64_t shared_bytes(int64_t rows, int64_t) {
     const int64_t padded = ceil_divide<int64_t>(rows, kTileRows) * kTileRows;
     const int64_t of_row = int64_t{kBuffers} * 2 * kPitch * 2 + int64_t{kDepthWarps} * kSumsPitch * 4;
     return kWeightBytes + padded * of_row;
