@@ -60,6 +60,7 @@ struct Shape {
 template <typename T>
 __device__ __noinline__ float multiply_again(const T* high, const T* weight, int units, int count) {
   float sum = 0;
+#pragma unroll 1
   for (int k = 0; k < kDepth; ++k) {
     if (k % kUnits >= count) continue;
     const float value = static_cast<float>(high[k]) + static_cast<float>(high[kPitch + k]);
@@ -191,6 +192,8 @@ class Recurrence {
               make_uint4(fragment[0], fragment[1], fragment[2], fragment[3]);
         }
       }
+      // A tile at a time: all loads at once would need more registers than there are.
+      __syncwarp();
     }
   }
 

@@ -64,6 +64,7 @@ struct Shape {
 template <typename T>
 __device__ __noinline__ float multiply_again(const T* high, const T* low, const T* weight, int units) {
   float sum = 0;
+#pragma unroll 1
   for (int k = 0; k < units; ++k) {
     sum += (static_cast<float>(high[k]) + static_cast<float>(low[k])) * static_cast<float>(weight[k]);
   }
@@ -191,6 +192,8 @@ class Recurrence {
               make_uint4(fragment[0], fragment[1], fragment[2], fragment[3]);
         }
       }
+      // A tile at a time: all loads at once would need more registers than there are.
+      __syncwarp();
     }
   }
 
