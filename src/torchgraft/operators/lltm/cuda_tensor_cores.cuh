@@ -2,8 +2,8 @@
 // thread keeps.
 //
 // A number of float that goes into a product is the sum of two of T, `high` and `low`: 22 bits of it in float16
-// and 16 in bfloat16. Side by side as two columns of one product, both are multiplied with what T has of
-// weight_hh, exactly, and summed in float; a lane holds the two sums next to each other and adds them.
+// and 16 in bfloat16. Side by side as two columns of one product, both are multiplied with weight_hh in T, exactly,
+// and summed in float; a lane holds the two sums next to each other and adds them.
 #pragma once
 
 #include <torchgraft/dispatch.h>
