@@ -152,7 +152,8 @@ void forward_by_steps(const Tensor& weight_hh, const std::optional<Tensor>& bias
   }
 }
 
-// Back over all steps on tensor cores, where weight_hh has two bytes, in one kernel; whether there is one for it.
+// Back over all steps on tensor cores, where weight_hh has two bytes, in one kernel; whether there is one for
+// it.
 bool backward_of_halves(const Tensor& weight_hh, const Tensor& activations, const Tensor& cells,
                         const std::optional<Tensor>& output_grad, Tensor& gates_grad, Tensor& h_grad,
                         Tensor& c_grad, const Sizes& sizes, bool reverse, cudaStream_t stream) {
@@ -276,9 +277,9 @@ std::tuple<Tensor, Tensor, Tensor> gates_grad_cuda(Tensor activations, Tensor ce
     activations = converted(activations, kept);
     cells = converted(cells, kept);
     output_grad = converted(output_grad, kept);
-    const bool is_done = sizes.batch == 0 ||
-                         backward_of_halves(weight_hh, activations, cells, output_grad, gates_grad, h_grad,
-                                            c_grad, sizes, reverse, scope.stream());
+    const bool is_done =
+        sizes.batch == 0 || backward_of_halves(weight_hh, activations, cells, output_grad, gates_grad, h_grad,
+                                               c_grad, sizes, reverse, scope.stream());
     if (!is_done) weight_hh = converted(weight_hh, kept);
     if (!is_done && !backward_at_once<T>(weight_hh, activations, cells, output_grad, gates_grad, h_grad,
                                          c_grad, sizes, reverse, scope.stream())) {

@@ -37,8 +37,8 @@ struct BackwardPass {
   bool reverse;
 };
 
-// The same for float16 and bfloat16, on tensor cores: what is given and what is asked for in T, what is kept in
-// float.
+// The same for float16 and bfloat16, on tensor cores: what is given and what is asked for in T, what is kept
+// in float.
 template <typename T>
 struct HalvesForward {
   const T* weight;     // weight_hh, (3 units, units)

@@ -1,9 +1,9 @@
 // What the recurrences on tensor cores share: numbers in two halves, and the fragments of weight_hh that a
 // thread keeps.
 //
-// A number of float that goes into a product is the sum of two of T, `high` and `low`: 22 bits of it in float16
-// and 16 in bfloat16. Side by side as two columns of one product, both are multiplied with weight_hh in T, exactly,
-// and summed in float; a lane holds the two sums next to each other and adds them.
+// A number of float that goes into a product is the sum of two of T, `high` and `low`: 22 bits of it in
+// float16 and 16 in bfloat16. Side by side as two columns of one product, both are multiplied with weight_hh
+// in T, exactly, and summed in float; a lane holds the two sums next to each other and adds them.
 #pragma once
 
 #include <torchgraft/dispatch.h>
@@ -98,8 +98,8 @@ bool launch_groups(void (*kernel)(Pass, int, int, Exchanged*), const Pass& pass,
   config.numAttrs = 1;
   const int64_t most_bytes = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
   const int64_t least = ceil_divide(pass.batch, most_groups);
-  // Multiprocessors come in groups of the hardware, and those of one that are too few for a cluster stay idle,
-  // so a few rows more than `least` may be needed.
+  // Multiprocessors come in groups of the hardware, and those of one that are too few for a cluster stay
+  // idle, so a few rows more than `least` may be needed.
   for (int64_t rows = least; rows <= 2 * least + 2 && S::shared_bytes(rows, blocks) <= most_bytes; ++rows) {
     const Groups groups = {blocks, static_cast<int>(rows), ceil_divide(pass.batch, rows)};
     config.gridDim = dim3(static_cast<unsigned>(groups.count * blocks));

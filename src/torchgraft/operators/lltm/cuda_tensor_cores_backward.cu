@@ -4,7 +4,8 @@
 // keeps the same of weight_hh: the rows of its own 96 gates. A step is
 //
 //     own gradients of gates -> what they give to the gradients of h of all units
-//     -> to each block what is for its units -> they meet -> own gradients of h, a sum over the group's blocks
+//     -> to each block what is for its units -> they meet -> own gradients of h, a sum over the group's
+//     blocks
 //
 // so that what crosses blocks is 4 bytes a unit and row, as going forward, where all gradients of gates would
 // be three times as much. The sum is in the order of the blocks. A warp owns kTiles times 16 units of the
@@ -37,7 +38,8 @@ template <int kTilesOfWarp, int kWarpsOfBlock, int kTilesInRegisters, bool kInCl
 struct Shape {
   static constexpr int kTiles = kTilesOfWarp;  // of 16 units, a warp
   static constexpr int kWarps = kWarpsOfBlock;
-  static constexpr int kKept = kTilesInRegisters;  // of the six tiles of the depth; the others lie in shared memory
+  static constexpr int kKept =
+      kTilesInRegisters;  // of the six tiles of the depth; the others lie in shared memory
   static constexpr bool kCluster = kInCluster;
   static constexpr int kBlock = 32 * kWarps;
   static constexpr int kUnitsOfWarp = 16 * kTiles;
@@ -86,7 +88,8 @@ class Recurrence {
         warp_(static_cast<int>(threadIdx.x) / 32),
         unit_(rank_ * kUnits + lane_) {
     weights_ = shared_memory<uint4>();
-    results_ = reinterpret_cast<float*>(weights_ + S::kWeightBytes / 16) + warp_ * kTileRows * S::kResultsPitch;
+    results_ =
+        reinterpret_cast<float*>(weights_ + S::kWeightBytes / 16) + warp_ * kTileRows * S::kResultsPitch;
     received_ = reinterpret_cast<float*>(weights_ + (S::kWeightBytes + S::kResultBytes) / 16);
     gates_grad_ = reinterpret_cast<T*>(received_ + (S::kCluster ? 2 * received_size() : 0));
     scales_ = reinterpret_cast<float*>(gates_grad_ + 2 * padded_rows_ * kPitch);
@@ -261,13 +264,13 @@ class Recurrence {
     }
   }
 
-  // What this block's gates give to the gradient of h of all units after a step, to the blocks of those units.
+  // What this block's gates give to the gradient of h of all units after a step, to the blocks of those
+  // units.
   __device__ __forceinline__ void multiply(int64_t step) {
     const int tiles = (rows_ + kTileRows - 1) / kTileRows;
     for (int tile = 0; tile < tiles; ++tile) {
       float sums[S::kTiles][4] = {};
-      const uint32_t address =
-          shared_address(gates_grad_ + (tile * 8 + lane_ % 8) * kPitch + lane_ / 8 * 8);
+      const uint32_t address = shared_address(gates_grad_ + (tile * 8 + lane_ % 8) * kPitch + lane_ / 8 * 8);
 #pragma unroll
       for (int k = 0; k < kDepthTiles; k += 2) {
         uint32_t columns[4];
@@ -281,8 +284,8 @@ class Recurrence {
 #pragma unroll
               for (int e = 0; e < 4; ++e) fragment[e] = kept_[k + i < S::kKept ? k + i : 0][t][e];
             } else {
-              const uint4 four = weights_[((k + i - S::kKept) * S::kTiles + t) * S::kBlock +
-                                          static_cast<int>(threadIdx.x)];
+              const uint4 four =
+                  weights_[((k + i - S::kKept) * S::kTiles + t) * S::kBlock + static_cast<int>(threadIdx.x)];
               fragment[0] = four.x;
               fragment[1] = four.y;
               fragment[2] = four.z;
@@ -324,7 +327,8 @@ class Recurrence {
       const int block = unit / kUnits;
       const int row = i / kChunks;
       if (block >= group_blocks_) continue;
-      const float4 four = *reinterpret_cast<const float4*>(results_ + row * S::kResultsPitch + i % kChunks * 4);
+      const float4 four =
+          *reinterpret_cast<const float4*>(results_ + row * S::kResultsPitch + i % kChunks * 4);
       const int64_t place = (rank_ * padded_rows_ + tile * kTileRows + row) * kUnits + unit % kUnits;
       if constexpr (S::kCluster) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900

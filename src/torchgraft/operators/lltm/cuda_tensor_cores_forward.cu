@@ -11,9 +11,10 @@
 // Within h the rows of the batch are columns of the product, two each: the higher and the lower half of h
 // (cuda_tensor_cores.cuh), so a tile of eight columns serves four rows. c, the sums and the activations are
 // float; of h only the result is rounded. A cell that does not forget multiplies errors: over 512 steps with
-// h rounded to bfloat16 a fifth of the results were wrong in simulation, with two halves of bfloat16 still some.
-// So products are of float16, 22 bits of h: bfloat16 has fewer digits, and its larger range is given back by a
-// power of two for each row of weight_hh. What that leaves out of it is below 2**-39 of the largest in its row.
+// h rounded to bfloat16 a fifth of the results were wrong in simulation, with two halves of bfloat16 still
+// some. So products are of float16, 22 bits of h: bfloat16 has fewer digits, and its larger range is given
+// back by a power of two for each row of weight_hh. What that leaves out of it is below 2**-39 of the largest
+// in its row.
 //
 // Up to 512 units a group is a cluster. A block writes its h, 128 bytes a row, into the shared memory of all
 // of them, of which each has two buffers, so that one barrier a step is enough. Budget of a step on an H200,
@@ -62,8 +63,8 @@ struct Shape {
   }
 };
 
-// The sum of a gate that came out as NaN: an infinite weight times the halves of a number may be infinities of
-// both signs, where there is only one.
+// The sum of a gate that came out as NaN: an infinite weight times the halves of a number may be infinities
+// of both signs, where there is only one.
 template <typename T>
 __device__ __noinline__ float multiply_again(const Half* high, const Half* low, const T* weight, int units) {
   float sum = 0;
@@ -74,8 +75,8 @@ __device__ __noinline__ float multiply_again(const Half* high, const Half* low, 
   return sum;
 }
 
-// The power of two that brings the largest finite number of a row, of which the lanes of a warp have seen a part
-// each, to 2**14 and above.
+// The power of two that brings the largest finite number of a row, of which the lanes of a warp have seen a
+// part each, to 2**14 and above.
 __device__ __forceinline__ float factor_for(float largest) {
 #pragma unroll
   for (int offset = 16; offset > 0; offset /= 2) {
@@ -179,7 +180,9 @@ class Recurrence {
   __device__ __forceinline__ int64_t first_of(int64_t step) const {
     return (pass_.reverse ? pass_.steps - 1 - step : step) * pass_.batch;
   }
-  __device__ __forceinline__ int64_t state_of(int row) const { return int64_t{first_row_ + row} * units_ + unit_; }
+  __device__ __forceinline__ int64_t state_of(int row) const {
+    return int64_t{first_row_ + row} * units_ + unit_;
+  }
 
   __device__ __forceinline__ static void arrive() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
@@ -211,8 +214,8 @@ class Recurrence {
     }
   }
 
-  // Factors of the rows of weight_hh for the time of loading, in the place of sums, and of h0; none are needed in
-  // float16.
+  // Factors of the rows of weight_hh for the time of loading, in the place of sums, and of h0; none are
+  // needed in float16.
   __device__ __forceinline__ void find_scales() {
 #pragma unroll
     for (int g = 0; g < 3; ++g) weight_scales_[g] = 1.0f;
@@ -327,7 +330,7 @@ class Recurrence {
 #pragma unroll
           for (int c = 0; c < kColumns; ++c) {
             multiply_add<Half>(sums[kColumns == 2 ? c : i][gate], fragment, columns[c][2 * i],
-                            columns[c][2 * i + 1]);
+                               columns[c][2 * i + 1]);
           }
         }
       }
@@ -378,8 +381,8 @@ class Recurrence {
           sum *= weight_scales_[g];
         } else {
           const Half* high = h + 2 * row * S::kPitch;
-          sum = multiply_again(high, high + S::kPitch,
-                               pass_.weight + (int64_t{g} * units_ + unit_) * units_, units_);
+          sum = multiply_again(high, high + S::kPitch, pass_.weight + (int64_t{g} * units_ + unit_) * units_,
+                               units_);
         }
         if (std::is_same_v<T, BFloat16> && step == 0) sum *= row_scales_[row];
         gates[g] += sum;
@@ -409,13 +412,14 @@ class Recurrence {
       }
 #endif
     } else if (lane_ < 8) {
-      Half* to = exchanged_of(step) + (2 * row + half) * group_blocks_ * kUnits + rank_ * kUnits + lane_ % 4 * 8;
+      Half* to =
+          exchanged_of(step) + (2 * row + half) * group_blocks_ * kUnits + rank_ * kUnits + lane_ % 4 * 8;
       __stcg(reinterpret_cast<uint4*>(to), chunk);
     }
   }
 
-  // Of this group's rows on the grid, both halves: what the blocks exchange after a step. There are two, as some
-  // blocks write the next while others read.
+  // Of this group's rows on the grid, both halves: what the blocks exchange after a step. There are two, as
+  // some blocks write the next while others read.
   __device__ __forceinline__ Half* exchanged_of(int64_t step) const {
     return exchanged_ + (step % 2 * pass_.batch + first_row_) * 2 * group_blocks_ * kUnits;
   }
