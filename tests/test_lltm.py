@@ -1,6 +1,7 @@
 """lltm: its surface, its errors and its layers; what every operator must be is asked in test_operators.py."""
 
 import copy
+import math
 import pickle
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pack_sequence, pad_packed_s
 
 import torchgraft
 from torchgraft.nn import LLTM, LLTMCell
-from torchgraft.operators.lltm.operator import cell_gates_grad, gates_grad_of_sequence, sequence
+from torchgraft.operators.lltm.operator import _Halves, cell_gates_grad, gates_grad_of_sequence, sequence
 
 D = torch.float64
 
@@ -347,3 +348,41 @@ def test_the_example_runs(layer):
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"{layer} on cpu: 3 steps")
     assert "The " in done.stdout
+
+
+class TestHalves:
+    @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+    @pytest.mark.parametrize("scale", [1e-8, 1.0, 1e7])
+    def test_products_of_halves_are_as_good_as_their_parts(
+        self, monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, scale: float
+    ) -> None:
+        in_float = torch.mm
+
+        def of_halves(left: torch.Tensor, right: torch.Tensor, out_dtype: torch.dtype) -> torch.Tensor:
+            return in_float(left.to(out_dtype), right.to(out_dtype))
+
+        # What a CPU lacks: products of halves with results of float32.
+        monkeypatch.setattr(torch, "mm", of_halves)
+        matrix, other = torch.randn(9, 48) * scale, torch.randn(48, 7)
+        for right, exact in ((other, other), (other.to(dtype), other.to(dtype))):
+            found = _Halves(matrix, dtype) @ _Halves(right, dtype)
+            expected = matrix.double() @ exact.double()
+            bits = 20 if dtype == torch.float16 else 14
+            assert (found.double() - expected).norm() <= 2**-bits * expected.norm()
+            transposed = _Halves(matrix.t(), dtype).t() @ _Halves(right, dtype)
+            assert torch.equal(transposed, found)
+
+    def test_nothing_is_lost_of_zeros_and_infinities(self) -> None:
+        assert not _Halves(torch.zeros(2, 2), torch.float16).parts[0].any()
+        assert _Halves(torch.tensor([[math.inf, 1.0]]), torch.float16).parts[0].tolist() == [[math.inf, 1.0]]
+
+    @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+    def test_gradients_take_weights_of_two_bytes(self, dtype: torch.dtype) -> None:
+        activations, cells, weight = torch.rand(3, 2, 12), torch.rand(3, 2, 4), torch.rand(12, 4).to(dtype)
+        rest = (torch.rand(3, 2, 4), None, None, False)
+        for one, other in zip(
+            gates_grad_of_sequence.call(activations, cells, weight, *rest),
+            gates_grad_of_sequence.call(activations, cells, weight.float(), *rest),
+            strict=True,
+        ):
+            torch.testing.assert_close(one, other)

@@ -93,7 +93,36 @@ std::tuple<Tensor, Tensor> cell_gates_grad_cuda(Tensor activations, Tensor c, st
   });
 }
 
-// The recurrence over all steps, in one kernel; whether there is one for it.
+// The recurrence over all steps on tensor cores, in one kernel; whether there is one for it.
+bool forward_of_halves(const Tensor& weight_hh, const std::optional<Tensor>& bias, const Tensor& h0,
+                       const Tensor& c0, Tensor& activations, Tensor& output, Tensor& cells,
+                       const Sizes& sizes, bool reverse, cudaStream_t stream) {
+  const auto launched = [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    const Tensor weight = to_contiguous(weight_hh);
+    const std::optional<Tensor> biases = converted(bias, output.scalar_type());
+    const Tensor h = to_contiguous(h0);
+    const Tensor c = to_contiguous(c0);
+    const cuda::HalvesForward<T> pass = {data<T>(weight),
+                                         data<T>(biases),
+                                         data<T>(h),
+                                         data<T>(c),
+                                         mutable_data<float>(activations),
+                                         mutable_data<T>(output),
+                                         mutable_data<float>(cells),
+                                         sizes.steps,
+                                         sizes.batch,
+                                         sizes.units,
+                                         reverse,
+                                         false};
+    return cuda::launch_tensor_cores(pass, activations, stream);
+  };
+  if (output.scalar_type() == ScalarType::Half) return launched(Tag<Half>{});
+  if (output.scalar_type() == ScalarType::BFloat16) return launched(Tag<BFloat16>{});
+  return false;
+}
+
+// Likewise in float.
 template <typename T>
 bool forward_at_once(const Tensor& weight_hh, const std::optional<Tensor>& bias, const Tensor& h0,
                      const Tensor& c0, Tensor& activations, Tensor& output, Tensor& cells, const Sizes& sizes,
@@ -137,6 +166,33 @@ void forward_by_steps(const Tensor& weight_hh, const std::optional<Tensor>& bias
   }
 }
 
+// Back over all steps on tensor cores, where weight_hh has two bytes, in one kernel; whether there is one for
+// it.
+bool backward_of_halves(const Tensor& weight_hh, const Tensor& activations, const Tensor& cells,
+                        const std::optional<Tensor>& output_grad, Tensor& gates_grad, Tensor& h_grad,
+                        Tensor& c_grad, const Sizes& sizes, bool reverse, cudaStream_t stream) {
+  const auto launched = [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    const Tensor weight = to_contiguous(weight_hh);
+    const cuda::HalvesBackward<T> pass = {data<T>(weight),
+                                          data<float>(activations),
+                                          data<float>(cells),
+                                          data<float>(output_grad),
+                                          mutable_data<float>(gates_grad),
+                                          mutable_data<float>(h_grad),
+                                          mutable_data<float>(c_grad),
+                                          sizes.steps,
+                                          sizes.batch,
+                                          sizes.units,
+                                          reverse};
+    return cuda::launch_tensor_cores(pass, activations, stream);
+  };
+  if (weight_hh.scalar_type() == ScalarType::Half) return launched(Tag<Half>{});
+  if (weight_hh.scalar_type() == ScalarType::BFloat16) return launched(Tag<BFloat16>{});
+  return false;
+}
+
+// Likewise in float.
 template <typename T>
 bool backward_at_once(const Tensor& weight_hh, const Tensor& activations, const Tensor& cells,
                       const std::optional<Tensor>& output_grad, Tensor& gates_grad, Tensor& h_grad,
@@ -186,13 +242,18 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> sequence_cuda(Tensor input, T
     const WithoutRecording unrecorded;
     const ScalarType kept = kept_dtype(dtype);
     Tensor activations = empty_of({sizes.steps, sizes.batch, 3 * sizes.units}, kept, input);
-    Tensor output = empty_of({sizes.steps, sizes.batch, sizes.units}, kept, input);
+    Tensor output = empty_of({sizes.steps, sizes.batch, sizes.units}, dtype, input);
     Tensor cells = empty_of({sizes.steps, sizes.batch, sizes.units}, kept, input);
-    if (sizes.batch > 0) {
+    bool is_done = sizes.batch == 0;
+    if (!is_done) {
       Tensor gates = torch::stable::view(activations, {sizes.rows(), 3 * sizes.units});
       const Tensor rows = torch::stable::view(to_contiguous(input), {sizes.rows(), sizes.features});
       multiply_kept(rows, transposed(to_contiguous(weight_ih)), gates);
-
+      is_done = forward_of_halves(weight_hh, bias, h0, c0, activations, output, cells, sizes, reverse,
+                                  scope.stream());
+    }
+    if (!is_done) {
+      if (kept != dtype) output = empty_of({sizes.steps, sizes.batch, sizes.units}, kept, input);
       weight_hh = converted(weight_hh, kept);
       bias = converted(bias, kept);
       h0 = converted(h0, kept);
@@ -230,9 +291,12 @@ std::tuple<Tensor, Tensor, Tensor> gates_grad_cuda(Tensor activations, Tensor ce
     activations = converted(activations, kept);
     cells = converted(cells, kept);
     output_grad = converted(output_grad, kept);
-    weight_hh = converted(weight_hh, kept);
-    if (sizes.batch > 0 && !backward_at_once<T>(weight_hh, activations, cells, output_grad, gates_grad,
-                                                h_grad, c_grad, sizes, reverse, scope.stream())) {
+    const bool is_done =
+        sizes.batch == 0 || backward_of_halves(weight_hh, activations, cells, output_grad, gates_grad, h_grad,
+                                               c_grad, sizes, reverse, scope.stream());
+    if (!is_done) weight_hh = converted(weight_hh, kept);
+    if (!is_done && !backward_at_once<T>(weight_hh, activations, cells, output_grad, gates_grad, h_grad,
+                                         c_grad, sizes, reverse, scope.stream())) {
       backward_by_steps<T>(weight_hh, activations, cells, output_grad, gates_grad, h_grad, c_grad, sizes,
                            reverse, scope.stream());
     }

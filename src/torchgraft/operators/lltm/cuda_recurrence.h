@@ -3,6 +3,7 @@
 
 #include <cuda_runtime.h>
 #include <torchgraft/checks.h>
+#include <torchgraft/dispatch.h>
 
 #include <cstdint>
 
@@ -36,6 +37,39 @@ struct BackwardPass {
   bool reverse;
 };
 
+// The same for float16 and bfloat16, on tensor cores: what is given and what is asked for in T, what is kept
+// in float.
+template <typename T>
+struct HalvesForward {
+  const T* weight;     // weight_hh, (3 units, units)
+  const T* bias;       // (3 units), or null
+  const T* h0;         // (batch, units)
+  const T* c0;         // (batch, units)
+  float* activations;  // (steps, batch, 3 units), in which the gates of the inputs come
+  T* output;           // (steps, batch, units)
+  float* cells;        // (steps, batch, units)
+  int64_t steps;
+  int64_t batch;
+  int64_t units;
+  bool reverse;
+  bool is_paired;  // whether two weights are one aligned number of four bytes; the launch finds out
+};
+
+template <typename T>
+struct HalvesBackward {
+  const T* weight;           // weight_hh, (3 units, units)
+  const float* activations;  // (steps, batch, 3 units)
+  const float* cells;        // (steps, batch, units)
+  const float* output_grad;  // (steps, batch, units), or null
+  float* gates_grad;         // (steps, batch, 3 units)
+  float* h_grad;             // (batch, units): of the last h, becomes that of the first
+  float* c_grad;             // (batch, units), likewise
+  int64_t steps;
+  int64_t batch;
+  int64_t units;
+  bool reverse;
+};
+
 inline int device_attribute(cudaDeviceAttr attribute) {
   int device = 0;
   int value = 0;
@@ -51,5 +85,12 @@ bool launch_clusters(const ForwardPass& pass, cudaStream_t stream);
 bool launch_clusters(const BackwardPass& pass, cudaStream_t stream);
 bool launch_grid(const ForwardPass& pass, cudaStream_t stream);
 bool launch_grid(const BackwardPass& pass, cudaStream_t stream);
+
+// Likewise; `like` is a tensor on the device, for what blocks exchange through its memory. Where it does not
+// launch, nothing was written.
+bool launch_tensor_cores(const HalvesForward<Half>& pass, const Tensor& like, cudaStream_t stream);
+bool launch_tensor_cores(const HalvesForward<BFloat16>& pass, const Tensor& like, cudaStream_t stream);
+bool launch_tensor_cores(const HalvesBackward<Half>& pass, const Tensor& like, cudaStream_t stream);
+bool launch_tensor_cores(const HalvesBackward<BFloat16>& pass, const Tensor& like, cudaStream_t stream);
 
 }  // namespace torchgraft::lltm::cuda

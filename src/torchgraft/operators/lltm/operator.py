@@ -8,6 +8,7 @@ last rounding. A second derivative computes the activations again, so that they 
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -182,12 +183,74 @@ def _in_recurrent_precision(gradient: Callable[..., _Gradients]) -> Callable[...
     return precise
 
 
+# So many multiply-adds, and several products of halves on tensor cores take less time than one in float32.
+_MANY_PRODUCTS = 2**31
+
+
+class _Halves:
+    """A matrix of float32 as one or two in a dtype of two bytes, which tensor cores multiply with sums in float32.
+
+    The second is what rounding to the first leaves over. In float16 both are of the matrix divided by a power of two
+    near its largest number, as what is above 65504 would be infinite, and what is very small zero.
+    """
+
+    def __init__(self, matrix: Tensor, dtype: torch.dtype) -> None:
+        self.scale: Tensor | None = None
+        if matrix.dtype == dtype:
+            self.parts = [matrix]
+            return
+        if dtype == torch.float16:
+            exponent = torch.linalg.vector_norm(matrix, math.inf).log2().ceil().clamp(-100, 100)
+            # Of what is not finite there is no near power.
+            self.scale = torch.exp2(torch.where((exponent > -100) & (exponent < 100), exponent, 0))
+            matrix = matrix / self.scale
+        high = matrix.to(dtype)
+        self.parts = [high, (matrix - high).to(dtype)]
+
+    def __matmul__(self, other: _Halves) -> Tensor:
+        high, *low = self.parts
+        other_high, *other_low = other.parts
+        product = torch.mm(high, other_high, out_dtype=torch.float32)
+        for left, right in [(each, other_high) for each in low] + [(high, each) for each in other_low]:
+            product += torch.mm(left, right, out_dtype=torch.float32)
+        for scale in (self.scale, other.scale):
+            if scale is not None:
+                product *= scale
+        return product
+
+    def t(self) -> _Halves:
+        transposed = copy.copy(self)
+        transposed.parts = [each.t() for each in self.parts]
+        return transposed
+
+
+def _pays_in_halves(gates_grad: Tensor, input: Tensor) -> bool:
+    """Whether products with the gradients of gates are to be made of halves. A compiler makes its own."""
+    return (
+        input.is_cuda
+        and input.dtype in (torch.float16, torch.bfloat16)
+        and not torch.is_grad_enabled()
+        and not torch.compiler.is_compiling()
+        and gates_grad.numel() * min(input.shape[-1], gates_grad.shape[-1] // 3) >= _MANY_PRODUCTS
+    )
+
+
 def _of_products(
     needs_grad: Sequence[bool], gates_grad: Tensor, input: Tensor, h: Tensor, weight_ih: Tensor, dtype: torch.dtype
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None]:
     """The gradients of input, weight_ih, weight_hh and bias, from those of the gates of all steps."""
     kept = gates_grad.dtype
     rows = gates_grad.flatten(0, -2)
+    if _pays_in_halves(gates_grad, input):
+        halves, inputs, states, weight = (
+            _Halves(each, dtype) for each in (rows, input.flatten(0, -2), h.flatten(0, -2), weight_ih)
+        )
+        return (
+            (halves @ weight).to(dtype).view(input.shape) if needs_grad[0] else None,
+            (halves.t() @ inputs).to(dtype) if needs_grad[3] else None,
+            (halves.t() @ states).to(dtype) if needs_grad[4] else None,
+            rows.sum(0).to(dtype) if needs_grad[5] else None,
+        )
     return (
         (gates_grad @ weight_ih.to(kept)).to(dtype) if needs_grad[0] else None,
         (rows.t() @ input.flatten(0, -2).to(kept)).to(dtype) if needs_grad[3] else None,
@@ -244,8 +307,10 @@ def _sequence_gradient(
         exact = [_to(each, kept) for each in (input, h0, c0, weight_ih, weight_hh, bias)]
         *_, activations, cells = reference.lltm(*exact, reverse)  # type: ignore
     output_grad, h_n_grad, c_n_grad = (_to(each, kept) for each in output_grads)
+    # On CUDA weights of two bytes are multiplied as they are.
+    weight = weight_hh if input.is_cuda else weight_hh.to(kept)
     gates_grad, h0_grad, c0_grad = gates_grad_of_sequence.call(
-        activations, cells, weight_hh.to(kept), output_grad, h_n_grad, c_n_grad, reverse
+        activations, cells, weight, output_grad, h_n_grad, c_n_grad, reverse
     )
     # h before each step: what came out of the one before.
     size = cells.shape[-1]

@@ -125,6 +125,20 @@ _GATES_GRADS = (
     _gates_grad("units shared out, back", 3, 9, 110, reverse=True),
 )
 
+# More units than clusters hold; gradients of so many that their products are made of halves.
+_GPU_SEQUENCES = (
+    _sequence("whole grid", 5, 19, 6, 530),
+    _sequence("whole grid, back, one row", 4, 1, 6, 1001, reverse=True),
+    _sequence("clusters of sixteen blocks", 6, 37, 5, 511),
+    _sequence("products worth halves", 12, 128, 700, 700),
+)
+
+_GPU_GATES_GRADS = (
+    _gates_grad("whole grid", 5, 19, 530),
+    _gates_grad("whole grid, back, one row", 4, 1, 1001, reverse=True),
+    _gates_grad("clusters of sixteen blocks", 6, 37, 511),
+)
+
 
 def _draw_cell(random: Random) -> Sample:
     sizes = random.randint(0, 5), random.randint(1, 5), random.randint(1, 7)
@@ -302,6 +316,7 @@ samples = {
     "lltm": Samples(
         _SEQUENCES,
         _draw_sequence,
+        gpu_table=_GPU_SEQUENCES,
         stress=_stress_sequence,
         summed=_summed_in_sequence,
         backward_work=2,
@@ -322,6 +337,7 @@ samples = {
     "lltm_gates_grad": Samples(
         _GATES_GRADS,
         _draw_gates_grad,
+        gpu_table=_GPU_GATES_GRADS,
         stress=_stress_gates_grad,
         summed=_summed_in_gates_grad,
         benchmarks=_gates_grad_rows(),

@@ -1,0 +1,133 @@
+// What the recurrences on tensor cores share: numbers in two halves, and the fragments of weight_hh that a
+// thread keeps.
+//
+// A number of float that goes into a product is the sum of two of T, `high` and `low`: 22 bits of it in
+// float16 and 16 in bfloat16. Side by side as two columns of one product, both are multiplied with weight_hh
+// in T, exactly, and summed in float; a lane holds the two sums next to each other and adds them.
+#pragma once
+
+#include <torchgraft/dispatch.h>
+#include <torchgraft/cuda.cuh>
+#include <torchgraft/ptx.cuh>
+
+#include <optional>
+#include <type_traits>
+
+#include "cuda_recurrence.h"
+
+namespace torchgraft::lltm::cuda {
+
+template <typename T>
+struct Split {
+  __device__ explicit Split(float value) : high(static_cast<T>(value)) {
+    const float rounded = static_cast<float>(high);
+    low = static_cast<T>(isinf(rounded) ? 0.0f : value - rounded);
+  }
+
+  T high;
+  T low;
+};
+
+// sums += a * b, 16 x 16 with 16 x 8.
+template <typename T>
+__device__ __forceinline__ void multiply_add(float (&sums)[4], const uint32_t (&a)[4], uint32_t b0,
+                                             uint32_t b1) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  if constexpr (std::is_same_v<T, Half>) {
+    ptx::mma_m16n8k16_f16(sums, a, b0, b1, sums);
+  } else {
+    ptx::mma_m16n8k16_bf16(sums, a, b0, b1, sums);
+  }
+#endif
+}
+
+// Two numbers of T as a register of a fragment.
+template <typename T>
+__device__ __forceinline__ uint32_t pair_of(T first, T second) {
+  return uint32_t{second.x} << 16 | first.x;
+}
+
+__device__ inline uint32_t shared_address(const void* pointer) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
+}
+
+// How the blocks of a launch share out units and rows: a group has all units of its rows.
+struct Groups {
+  int blocks;  // of a group, 32 units each
+  int rows;    // of a group
+  int64_t count;
+};
+
+inline bool may_be_grouped(int64_t batch, int64_t units) {
+  return batch > 0 && batch < 65536 && units <= 1024 &&
+         device_attribute(cudaDevAttrComputeCapabilityMajor) >= 8;
+}
+
+// Launches `kernel` with as few rows a group as there is room for all groups at once; whether any number of
+// rows fits. S says how many threads a block has, whether groups are clusters, and the shared memory for so
+// many rows. All blocks are resident at once: a cluster is launched as one and waits for no other, a grid is
+// launched cooperatively.
+template <typename S, typename Pass, typename Exchanged, typename Bytes>
+bool launch_groups(void (*kernel)(Pass, int, int, Exchanged*), const Pass& pass, const Tensor& like,
+                   cudaStream_t stream, const Bytes& exchanged_bytes) {
+  const auto required = S::kCluster ? cudaDevAttrClusterLaunch : cudaDevAttrCooperativeLaunch;
+  const int blocks = static_cast<int>(ceil_divide<int64_t>(pass.units, 32));
+  const int64_t most_groups = device_attribute(cudaDevAttrMultiProcessorCount) / blocks;
+  if (most_groups == 0 || device_attribute(required) == 0) return false;
+  const void* function = reinterpret_cast<const void*>(kernel);
+  if (S::kCluster && blocks > 8 &&
+      cudaFuncSetAttribute(function, cudaFuncAttributeNonPortableClusterSizeAllowed, 1) != cudaSuccess) {
+    cudaGetLastError();
+    return false;
+  }
+
+  cudaLaunchAttribute attribute = {};
+  if (S::kCluster) {
+    attribute.id = cudaLaunchAttributeClusterDimension;
+    attribute.val.clusterDim.x = static_cast<unsigned>(blocks);
+    attribute.val.clusterDim.y = 1;
+    attribute.val.clusterDim.z = 1;
+  } else {
+    attribute.id = cudaLaunchAttributeCooperative;
+    attribute.val.cooperative = 1;
+  }
+  cudaLaunchConfig_t config = {};
+  config.blockDim = dim3(S::kBlock);
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  const int64_t most_bytes = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
+  const int64_t least = ceil_divide(pass.batch, most_groups);
+  // Multiprocessors come in groups of the hardware, and those of one that are too few for a cluster stay
+  // idle, so a few rows more than `least` may be needed.
+  for (int64_t rows = least; rows <= 2 * least + 2 && S::shared_bytes(rows, blocks) <= most_bytes; ++rows) {
+    const Groups groups = {blocks, static_cast<int>(rows), ceil_divide(pass.batch, rows)};
+    config.gridDim = dim3(static_cast<unsigned>(groups.count * blocks));
+    config.dynamicSmemBytes = static_cast<size_t>(S::shared_bytes(rows, blocks));
+    int resident = 0;
+    bool fits = cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                     static_cast<int>(config.dynamicSmemBytes)) == cudaSuccess;
+    if (S::kCluster) {
+      fits = fits && cudaOccupancyMaxActiveClusters(&resident, kernel, &config) == cudaSuccess;
+    } else {
+      fits = fits && cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, function, S::kBlock,
+                                                                   config.dynamicSmemBytes) == cudaSuccess;
+      resident *= static_cast<int>(most_groups);
+    }
+    if (!fits) {
+      cudaGetLastError();
+      return false;
+    }
+    if (resident < groups.count) continue;
+    const int64_t bytes = exchanged_bytes(groups);
+    std::optional<Tensor> exchanged;
+    if (bytes > 0) exchanged = empty_workspace<float>(ceil_divide<int64_t>(bytes, sizeof(float)), like);
+    void* memory = exchanged.has_value() ? exchanged->mutable_data_ptr() : nullptr;
+    cudaLaunchKernelEx(&config, kernel, pass, blocks, groups.rows, static_cast<Exchanged*>(memory));
+    check_launch("lltm");
+    return true;
+  }
+  return false;
+}
+
+}  // namespace torchgraft::lltm::cuda
