@@ -78,6 +78,19 @@ def candidate(operator, against=(), rivals=None, direction="forward", large=None
     return Candidate(operator, samples, benchmark, torch.float32, CPU, direction, tuple(against))
 
 
+def test_a_run_that_is_stopped_reports_the_rows_that_it_came_to():
+    def stop(*arguments):
+        raise KeyboardInterrupt
+
+    first = plan(find_subjects(["mul_constant"]), Wanted(CPU))[0]
+    second = replace(first, measure=stop)
+    report = suite.run([first, second, first], Wanted(CPU, quick=True))
+    assert len(report.rows) == 1
+    assert report.unmeasured == 2
+    assert report_from_dict(json.loads(json.dumps(report.as_dict()))) == report
+    assert "2 rows were not measured: the run was stopped" in as_markdown(report)
+
+
 def test_a_cuda_graph_is_a_rival_of_a_forward_pass_on_a_gpu(twice):
     here = measure(candidate(twice, ("cuda_graph",)), STOPWATCH, ROOFS)
     assert "is for a GPU" in here.rivals["cuda_graph"].problem

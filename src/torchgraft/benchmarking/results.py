@@ -96,7 +96,11 @@ class Card:
 
 @dataclass(frozen=True)
 class BenchReport:
-    """All rows of a run, and where they were measured."""
+    """All rows of a run, and where they were measured.
+
+    Attributes:
+        unmeasured: how many rows more were planned when the run was stopped.
+    """
 
     environment: Environment
     card: Card
@@ -104,6 +108,7 @@ class BenchReport:
     rows: tuple[Row, ...]
     quick: bool
     seconds: float
+    unmeasured: int = 0
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON; `report_from_dict` reads it."""
@@ -113,6 +118,7 @@ class BenchReport:
             "roofs": asdict(self.roofs) | {"bandwidth": {str(k): v for k, v in self.roofs.bandwidth.items()}},
             "quick": self.quick,
             "seconds": self.seconds,
+            "unmeasured": self.unmeasured,
             "unit": "seconds",
             "rows": [asdict(row) for row in self.rows],
         }
@@ -137,6 +143,7 @@ def report_from_dict(figures: Mapping[str, Any]) -> BenchReport:
         tuple(_row_from_dict(row) for row in figures["rows"]),
         figures["quick"],
         figures["seconds"],
+        figures.get("unmeasured", 0),
     )
 
 
@@ -217,6 +224,7 @@ def join(reports: Sequence[BenchReport]) -> BenchReport:
         rows=tuple(rows.values()),
         quick=any(report.quick for report in reports),
         seconds=sum(report.seconds for report in reports),
+        unmeasured=0,
     )
 
 

@@ -196,7 +196,7 @@ def run(
     on_start: Callable[[str], None] = lambda title: None,
     on_row: Callable[[Planned, Row], None] = lambda planned, row: None,
 ) -> BenchReport:
-    """Measures the roofs of a device, and under them every row.
+    """Measures the roofs of a device, and under them every row; of a run that is interrupted, those that it came to.
 
     Args:
         planned: the rows.
@@ -216,20 +216,35 @@ def run(
         readings.take()
         stopwatch = Stopwatch(device, _QUICK_SECONDS if wanted.quick else _SECONDS)
         for each in planned:
-            on_start(each.title)
-            # Else what is compiled for one row counts against the number of variants that the next may have.
-            torch.compiler.reset()
             try:
-                row = each.measure(stopwatch, roofs)
-            except torch.OutOfMemoryError as error:
-                row = each.refuse(f"it does not fit into memory: {str(error).splitlines()[0]}", roofs)
-            if device.type == "cuda":
-                readings.take()
-                # Models and what was compiled of them hold each other in circles, and memory with them.
-                gc.collect()
-                torch.cuda.empty_cache()
+                on_start(each.title)
+                # Else what is compiled for one row counts against the number of variants that the next may have.
+                torch.compiler.reset()
+                try:
+                    row = each.measure(stopwatch, roofs)
+                except torch.OutOfMemoryError as error:
+                    row = each.refuse(f"it does not fit into memory: {str(error).splitlines()[0]}", roofs)
+                if device.type == "cuda":
+                    readings.take()
+                    _free_memory(device)
+            except KeyboardInterrupt:
+                break
             rows.append(row)
             on_row(each, row)
     return BenchReport(
-        environment, readings.card(environment.chip), roofs, tuple(rows), wanted.quick, time.monotonic() - started
+        environment,
+        readings.card(environment.chip),
+        roofs,
+        tuple(rows),
+        wanted.quick,
+        time.monotonic() - started,
+        unmeasured=len(planned) - len(rows),
     )
+
+
+def _free_memory(device: torch.device) -> None:
+    """Gives back what the next row may need, where it is much: to look for it takes as long as a row."""
+    if torch.cuda.memory_reserved(device) > torch.cuda.get_device_properties(device).total_memory / 8:
+        # Models and what was compiled of them hold each other in circles, and memory with them.
+        gc.collect()
+        torch.cuda.empty_cache()

@@ -197,6 +197,9 @@ def refusals(rows: Iterable[Row]) -> list[str]:
 def doubts(report: BenchReport) -> list[str]:
     """Why figures may not be trusted."""
     lines = []
+    if report.unmeasured:
+        which = "1 row was" if report.unmeasured == 1 else f"{report.unmeasured} rows were"
+        lines.append(f"{which} not measured: the run was stopped. Run it again, or ask for fewer.")
     if noisy := [row for row in report.rows if row.time and row.time.spread > _NOISY]:
         which = "1 row is" if len(noisy) == 1 else f"{len(noisy)} rows are"
         lines.append(

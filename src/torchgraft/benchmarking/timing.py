@@ -135,7 +135,9 @@ class Stopwatch:
         return self.time_by_clock(contenders)
 
     def _rounds(self, slowest: float, calls: int) -> int:
-        return max(LEAST_ROUNDS, min(_MOST_ROUNDS[self.device.type], math.ceil(self.seconds / max(slowest * calls, 1e-9))))
+        return max(
+            LEAST_ROUNDS, min(_MOST_ROUNDS[self.device.type], math.ceil(self.seconds / max(slowest * calls, 1e-9)))
+        )
 
     def time_by_clock(self, contenders: Mapping[str, Callable[[], Any]]) -> dict[str, Timing]:
         """The same by the host's clock: what a person waits for, on a GPU from an idle device to an idle one."""

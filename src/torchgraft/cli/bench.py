@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -164,6 +165,8 @@ def bench(
         explained=explained,
     )
     planned = _make_plan(targets or [], wanted, models=models)
+    # A run that is told to end, by `timeout` too, shows and writes what it has.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with LiveBench(console, planned) as live:
         report = run(planned, wanted, on_start=live.start, on_row=live.finish)
     _finish_bench(console, report, json_file, html_file, markdown_file, output)
@@ -192,7 +195,7 @@ def _finish_bench(
 
         write(render_page(report), html_file)
         console.print(f"Report: {html_file}", soft_wrap=True, markup=False)
-    if any(row.problem for row in report.rows):
+    if report.unmeasured or any(row.problem for row in report.rows):
         raise typer.Exit(1)
 
 
