@@ -609,6 +609,16 @@ class TestCompareCommand:
         other = write("other.json", environment=replace(ENVIRONMENT, chip="Another"))
         assert run("--from", one, "--from", other).exit_code == 2
 
+    def test_of_what_was_measured_some_rows_are_shown(self, tmp_path):
+        file = tmp_path / "all.json"
+        rows = [make_row(dtype=dtype) for dtype in ("float32", "bfloat16")]
+        file.write_text(json.dumps(make_report(rows).as_dict()))
+        assert run("--from", file, "--dtype", "bfloat16", "--json", tmp_path / "some.json").exit_code == 0
+        assert [row["dtype"] for row in json.loads((tmp_path / "some.json").read_text())["rows"]] == ["bfloat16"]
+        nothing = run("--from", file, "--suite", "none")
+        assert nothing.exit_code == 2
+        assert "no such row" in nothing.output
+
     def test_another_chip(self, write):
         other = write("new.json", environment=replace(ENVIRONMENT, chip="Another"))
         result = run("--compare", write("old.json"), other)

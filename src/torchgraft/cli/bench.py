@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -105,7 +106,8 @@ def bench(
         typer.Option(
             "--from",
             metavar="FILE.json",
-            help="Measure nothing: show what was measured before; given again, several runs on one machine as one.",
+            help="Measure nothing: show what was measured before, or of it the operators, --dtype, --suite and "
+            "--sample that are named; given again, several runs on one machine as one.",
             show_default=False,
         ),
     ] = None,
@@ -148,7 +150,7 @@ def bench(
 
     console = make_console(json_file, markdown_file)
     if measured:
-        report = _join(measured)
+        report = _narrow(_join(measured), targets or [], _find_dtypes(dtypes), _split(suites or ""), sample)
         for rows in report.suites.values():
             print_suite(console, rows)
         _finish_bench(console, report, json_file, html_file, markdown_file, output)
@@ -249,6 +251,31 @@ def _join(files: list[Path]) -> BenchReport:
             typer.echo(problem, err=True)
             raise typer.Exit(2)
     return join(reports)
+
+
+def _narrow(
+    report: BenchReport,
+    operators: list[str],
+    dtypes: tuple[torch.dtype, ...] | None,
+    suites: tuple[str, ...],
+    sample: str | None,
+) -> BenchReport:
+    """The rows that are asked for; ends with one line where there are none."""
+    names = {str(dtype).removeprefix("torch.") for dtype in dtypes or ()}
+    rows = tuple(
+        row
+        for row in report.rows
+        if (not operators or row.operator in operators)
+        and (not names or row.dtype in names)
+        and (not suites or row.suite in suites)
+        and sample in (None, row.sample)
+    )
+    if not rows:
+        typer.echo(
+            "what was measured has no such row; without operators, --dtype, --suite and --sample it shows all", err=True
+        )
+        raise typer.Exit(2)
+    return replace(report, rows=rows)
 
 
 def _read_report(path: Path) -> BenchReport:
