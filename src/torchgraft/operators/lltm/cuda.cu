@@ -1,9 +1,9 @@
 // Host functions of lltm on CUDA.
 //
-// A small cell is one kernel, a larger one two products of PyTorch's and one elementwise kernel. A sequence
-// is one product for the inputs of all steps and then one kernel for all of the recurrence; or, in double and
-// where the device cannot hold weight_hh on chip, one product and one elementwise kernel a step. Nothing
-// waits for the host, so a CUDA graph can hold either.
+// A small cell in float is one kernel, any other two products of PyTorch's and one elementwise kernel. A
+// sequence is one product for the inputs of all steps and then one kernel for all of the recurrence; or, in
+// double and where the device cannot hold weight_hh on chip, one product and one elementwise kernel a step.
+// Nothing waits for the host, so a CUDA graph can hold either.
 
 #include <torchgraft/registration.h>
 
@@ -48,12 +48,12 @@ std::tuple<Tensor, Tensor, Tensor> cell_cuda(Tensor input, Tensor h, Tensor c, T
     weight_ih = to_contiguous(weight_ih);
     weight_hh = to_contiguous(weight_hh);
     bias = converted(bias, dtype);
-    if constexpr (!std::is_same_v<T, double>) {
-      if (sizes.batch > 0 && cuda::takes_cell<T>(sizes.batch, sizes.features, sizes.units)) {
-        cuda::launch_cell<T>({data<T>(input), data<T>(h), data<T>(c), data<T>(weight_ih), data<T>(weight_hh),
-                              data<T>(bias), mutable_data<float>(activations), mutable_data<T>(h_after),
-                              mutable_data<T>(c_after), sizes.batch, sizes.features, sizes.units},
-                             scope.stream());
+    if constexpr (std::is_same_v<T, float>) {
+      if (sizes.batch > 0 && cuda::takes_cell(sizes.batch, sizes.features, sizes.units)) {
+        cuda::launch_cell({data<T>(input), data<T>(h), data<T>(c), data<T>(weight_ih), data<T>(weight_hh),
+                           data<T>(bias), mutable_data<float>(activations), mutable_data<T>(h_after),
+                           mutable_data<T>(c_after), sizes.batch, sizes.features, sizes.units},
+                          scope.stream());
         return std::make_tuple(h_after, c_after, activations);
       }
     }

@@ -30,8 +30,8 @@ static_assert(kUnits * kRows <= kCellThreads, "a thread makes one result");
 
 // Rows `first` to `first + kCount` of a matrix, columns `column` to `column + kDepth`; zeros where there are
 // none.
-template <int kCount, typename T, typename Row>
-__device__ __forceinline__ void bring(float* shared, const T* matrix, int64_t columns, int64_t column,
+template <int kCount, typename Row>
+__device__ __forceinline__ void bring(float* shared, const float* matrix, int64_t columns, int64_t column,
                                       const Row& row_of) {
   constexpr int kStep = kCellThreads / kDepth;
   static_assert(kStep * kDepth == kCellThreads && kCount % kStep == 0, "a thread brings one column");
@@ -40,7 +40,7 @@ __device__ __forceinline__ void bring(float* shared, const T* matrix, int64_t co
 #pragma unroll
   for (int i = 0; i < kCount / kStep; ++i) {
     const int64_t row = row_of(i * kStep + static_cast<int>(threadIdx.x) / kDepth);
-    values[i] = row >= 0 && at < columns ? static_cast<float>(matrix[row * columns + at]) : 0.f;
+    values[i] = row >= 0 && at < columns ? matrix[row * columns + at] : 0.f;
   }
 #pragma unroll
   for (int i = 0; i < kCount / kStep; ++i) {
@@ -48,8 +48,7 @@ __device__ __forceinline__ void bring(float* shared, const T* matrix, int64_t co
   }
 }
 
-template <typename T>
-__global__ void __launch_bounds__(kCellThreads) cell_kernel(CellPass<T> pass) {
+__global__ void __launch_bounds__(kCellThreads) cell_kernel(CellPass pass) {
   __shared__ __align__(16) float weights[3 * kUnits * kPitch];
   __shared__ __align__(16) float rows[kRows * kPitch];
   const int64_t first_unit = static_cast<int64_t>(blockIdx.x) * kUnits;
@@ -60,7 +59,7 @@ __global__ void __launch_bounds__(kCellThreads) cell_kernel(CellPass<T> pass) {
   const int group = lane / kUnits;
 
   float sums[kRowsOfLane][3] = {};
-  const auto multiply = [&](const T* vectors, const T* matrix, int64_t depth) {
+  const auto multiply = [&](const float* vectors, const float* matrix, int64_t depth) {
     for (int64_t column = 0; column < depth; column += kDepth) {
       __syncthreads();
       bring<3 * kUnits>(weights, matrix, depth, column, [&](int index) {
@@ -121,33 +120,28 @@ __global__ void __launch_bounds__(kCellThreads) cell_kernel(CellPass<T> pass) {
   float gates[3];
 #pragma unroll
   for (int g = 0; g < 3; ++g) {
-    gates[g] = pass.bias != nullptr ? static_cast<float>(pass.bias[g * pass.units + own_unit]) : 0.f;
+    gates[g] = pass.bias != nullptr ? pass.bias[g * pass.units + own_unit] : 0.f;
 #pragma unroll
     for (int w = 0; w < kWarps; ++w) {
       gates[g] += parts[((w * kRows + index / kUnits) * 3 + g) * kUnits + index % kUnits];
     }
   }
   const int64_t place = row * pass.units + own_unit;
-  float c = static_cast<float>(pass.c[place]);
+  float c = pass.c[place];
   const float h = step_forward(gates[0], gates[1], gates[2], c);
 #pragma unroll
   for (int g = 0; g < 3; ++g) pass.activations[(row * 3 + g) * pass.units + own_unit] = gates[g];
-  pass.h_after[place] = static_cast<T>(h);
-  pass.c_after[place] = static_cast<T>(c);
+  pass.h_after[place] = h;
+  pass.c_after[place] = c;
 }
 
 }  // namespace
 
-template <typename T>
-void launch_cell(const CellPass<T>& pass, cudaStream_t stream) {
+void launch_cell(const CellPass& pass, cudaStream_t stream) {
   const dim3 grid(grid_of(ceil_divide<int64_t>(pass.units, kUnits), "lltm_cell"),
                   static_cast<unsigned>(ceil_divide<int64_t>(pass.batch, kRows)));
-  cell_kernel<T><<<grid, kCellThreads, 0, stream>>>(pass);
+  cell_kernel<<<grid, kCellThreads, 0, stream>>>(pass);
   check_launch("lltm_cell");
 }
-
-template void launch_cell(const CellPass<float>&, cudaStream_t);
-template void launch_cell(const CellPass<Half>&, cudaStream_t);
-template void launch_cell(const CellPass<BFloat16>&, cudaStream_t);
 
 }  // namespace torchgraft::lltm::cuda
