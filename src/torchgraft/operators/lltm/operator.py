@@ -307,10 +307,8 @@ def _sequence_gradient(
         exact = [_to(each, kept) for each in (input, h0, c0, weight_ih, weight_hh, bias)]
         *_, activations, cells = reference.lltm(*exact, reverse)  # type: ignore
     output_grad, h_n_grad, c_n_grad = (_to(each, kept) for each in output_grads)
-    # On CUDA weights of two bytes are multiplied as they are.
-    weight = weight_hh if input.is_cuda else weight_hh.to(kept)
     gates_grad, h0_grad, c0_grad = gates_grad_of_sequence.call(
-        activations, cells, weight, output_grad, h_n_grad, c_n_grad, reverse
+        activations, cells, weight_hh.to(kept), output_grad, h_n_grad, c_n_grad, reverse
     )
     # h before each step: what came out of the one before.
     size = cells.shape[-1]
