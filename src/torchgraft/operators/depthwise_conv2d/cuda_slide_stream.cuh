@@ -27,7 +27,7 @@
 namespace torchgraft::depthwise::cuda {
 
 constexpr int64_t kSlideSharedBytes = 48 << 10;  // what every device grants without being asked
-constexpr double kSlideWarps = 132 * 12;          // that a large device should have
+constexpr double kSlideWarps = 132 * 12;         // that a large device should have
 
 // Buffers for steps; in half precision more, that as many bytes be under way.
 template <typename T>

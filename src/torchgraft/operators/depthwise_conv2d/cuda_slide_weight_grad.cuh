@@ -181,7 +181,8 @@ void launch_slide_weight_grad_shape(const T* output_grad, const T* input, T* wei
   const SlideTile tile = choose_slide_tile(
       static_cast<int>(geometry.channels) / Shape::kCount, piece,
       ceil_divide(grad_image.width, Columns::kPatch), Shape::kThreads, group_bytes,
-      Columns::kWindow - Columns::kStep, Columns::kStep, [&](int strips) {
+      Columns::kWindow - Columns::kStep, Columns::kStep,
+      [&](int strips) {
         const int pixels = Rows::kStep * ((strips - 1) * Columns::kStep + Columns::kWindow);
         const int64_t stages = kSlideStages<T> * int64_t{pixels + strips * Columns::kPatch} * group_bytes;
         const int64_t row_sums = int64_t{Rows::kKernel} * strips * Shape::kCount * sizeof(float);
