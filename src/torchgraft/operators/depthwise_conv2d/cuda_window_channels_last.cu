@@ -70,7 +70,7 @@ __global__ void __launch_bounds__(kWindowThreads, 2)
 
   const int weights = min(lanes * kCount, parameters.channels - block_channel) * kTaps;
   const T* block_weight = weight + static_cast<int64_t>(block_channel) * kTaps + thread;
-  float staged[Shape::kTurns];
+  float staged[Shape::kTurns];  // weights on their way
 #pragma unroll
   for (int turn = 0; turn < Shape::kTurns; ++turn) {
     staged[turn] = load_if(thread + turn * threads < weights, block_weight + turn * threads);
@@ -230,7 +230,7 @@ void launch_window_shape(const T* source, const T* weight, const T* bias, T* res
   check_launch(name);
 }
 
-// Patches of problems that fill a device anyhow, and of those that do not.
+// Fewer results are too few threads for a large device in patches of 2 x 4.
 constexpr int64_t kSmallPatchResults = int64_t{1} << 18;
 
 }  // namespace
