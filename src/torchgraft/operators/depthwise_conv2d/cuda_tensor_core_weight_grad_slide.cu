@@ -23,9 +23,9 @@
 // next. k = 3, 5, 7 take 5, 13, 25 products, 8, 21, 40 clocks at the rate of mma.sync, and 10, 14, 20 clocks
 // of shared memory, copies included; a warp issues 65, 115, 150 instructions, a quarter of these clocks.
 // Predicted, with the second pass: (128,32,112x112,k3) 64 us, (128,144,56x56,k3) 70, (128,240,28x28,k5) 38,
-// (128,96,56x56,k7) 80. Measured on an H200: 69, 83, 56, 119; (128,96,112x112,k3,s2) 114. Copies alone take 67,
-// 79, 43 and 71 of it, products alone 41, 45, 42 and 91: products reach half of their rate, for warps are few
-// and each waits for its own; where the two balance they add up in part.
+// (128,96,56x56,k7) 80. Measured on an H200: 69, 83, 56, 119; (128,96,112x112,k3,s2) 114. Copies alone take
+// 67, 79, 43 and 71 of it, products alone 41, 45, 42 and 91: products reach half of their rate, for warps are
+// few and each waits for its own; where the two balance they add up in part.
 //
 // A NaN or an infinity in a channel may make any gradient of that channel NaN, but none of another channel.
 
