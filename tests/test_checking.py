@@ -52,11 +52,12 @@ def _die_on_three(input):
 correct = _operator("correct", lambda input: input * 2)
 wrong_above_eight = _operator("wrong_above_eight", _wrong_above_eight)
 dies_on_three = _operator("dies_on_three", _die_on_three)
+resizes = _operator("resizes", lambda input: torch.where(input.isfinite(), input, 0) * 2)
 
 _TABLE = tuple(Sample(f"{size} elements", (Drawn((size,)),)) for size in (100, 0, 1, 3, 9, 40))
 samples = {
     name: Samples(_TABLE, lambda random: Sample("drawn", (Drawn((random.randint(0, 30),)),)))
-    for name in ("correct", "wrong_above_eight", "dies_on_three")
+    for name in ("correct", "wrong_above_eight", "dies_on_three", "resizes")
 }
 
 EAGER = ["value", "sizes", "empty", "dtypes", "layouts", "gradient", "second_gradient", "determinism"]
@@ -67,6 +68,12 @@ def test_a_correct_operator_passes():
     assert isinstance(report, CheckReport)
     assert report.passed, str(report)
     assert report.count("pass") == len(report.results) > len(EAGER)
+
+
+def test_memory_that_pytorch_itself_makes_larger_is_not_taken_for_overrun():
+    # PyTorch makes the result of where() with no elements, and then resizes it.
+    report = check(resizes, properties=["memory_bounds"], device="cpu")
+    assert report.passed, str(report)
 
 
 def test_a_failure_tells_the_smallest_input_the_values_and_how_to_see_it_again():
