@@ -24,6 +24,8 @@ LEAST_ROUNDS = 6
 # A GPU's times hardly vary.
 _MOST_ROUNDS = {"cpu": 25, "cuda": 12}
 _CALLS_A_ROUND = 6
+# In a call as long as this, what it takes to fill a GPU's cache, or to launch, is lost.
+_LONG_SECONDS = 0.005
 # Of a block of calls on the CPU: long against the clock and against an interruption of the scheduler.
 _BLOCK_SECONDS = 0.002
 
@@ -170,17 +172,20 @@ class Stopwatch:
         for number in range(self._rounds(slowest, 2 * calls)):
             for name in _in_turn(list(contenders), number):
                 cold[name].append(statistics.median(self._cold(contenders[name], calls, hosts[name])))
-                warm[name].append(self._warm(contenders[name], calls, hosts[name]))
+                is_long = cold[name][0] > _LONG_SECONDS
+                warm[name].append(cold[name][-1] if is_long else self._warm(contenders[name], calls, hosts[name]))
         return {name: Timing(cold[name], warm[name], hosts[name]) for name in contenders}
 
     def _host_seconds(self, call: Callable[[], Any]) -> float:
         taken = []
+        torch.cuda.synchronize(self.device)
         for _ in range(5):
-            torch.cuda.synchronize(self.device)
             started = time.perf_counter()
             call()
             taken.append(time.perf_counter() - started)
-        torch.cuda.synchronize(self.device)
+            torch.cuda.synchronize(self.device)
+            if time.perf_counter() - started > _LONG_SECONDS:
+                break
         return statistics.median(taken)
 
     def _keep_ahead(self, calls: int, host: float) -> None:
