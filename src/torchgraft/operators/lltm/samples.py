@@ -4,7 +4,7 @@ Weights are drawn as small as a layer's, so that a sequence forgets its rounding
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
@@ -243,10 +243,10 @@ _GPU_SEQUENCE_SIZES = (
 )
 
 
-def _of_sequences(make: Callable[..., Benchmark]) -> tuple[Benchmark, ...]:
+def _of_sequences(make: Callable[..., Benchmark], on_gpu: Sequence[tuple[int, ...]]) -> tuple[Benchmark, ...]:
     """A row a size, made of steps, batch, features and units, of the devices, and of whether it is a quick one."""
     rows = [make(*each, devices=("cpu", "cuda"), quick=each == _SEQUENCE_SIZES[0]) for each in _SEQUENCE_SIZES]
-    rows += [make(*each, devices=("cuda",), quick=False) for each in _GPU_SEQUENCE_SIZES]
+    rows += [make(*each, devices=("cuda",), quick=False) for each in on_gpu]
     return tuple(rows)
 
 
@@ -328,7 +328,7 @@ samples = {
             ),
             ModuleSample("without a bias", lambda: _layer("LLTM", 5, 3, bias=False), (Drawn((4, 5)),)),
         ),
-        benchmarks=_of_sequences(_sequence_row),
+        benchmarks=_of_sequences(_sequence_row, _GPU_SEQUENCE_SIZES),
         rivals={"pytorch": _visible(reference.lltm, 3)},
         rival_roundings=_LOOP_ROUNDINGS,
         yardsticks={"nn.LSTM": _lstm},
@@ -339,7 +339,7 @@ samples = {
         gpu_table=_GPU_GATES_GRADS,
         stress=_stress_gates_grad,
         summed=_summed_in_gates_grad,
-        benchmarks=_of_sequences(_gates_grad_row),
+        benchmarks=_of_sequences(_gates_grad_row, _GPU_SEQUENCE_SIZES[:2]),
         rivals={"pytorch": reference.lltm_gates_grad},
         rival_roundings=_LOOP_ROUNDINGS,
     ),
