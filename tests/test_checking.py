@@ -12,6 +12,7 @@ from torchgraft.checking import PROPERTIES, CheckReport, check, make_test
 from torchgraft.checking.comparing import Mismatch, expect_close, expect_equal, rounding
 from torchgraft.checking.report import describe
 from torchgraft.checking.running import Job, make_jobs, run_jobs
+from torchgraft.checking.serial import filled_products
 from torchgraft.checking.strides import in_awkward_strides
 from torchgraft.checking.subject import find_subjects, subject_of
 from torchgraft.sampling import Drawn, Sample, Samples
@@ -77,6 +78,19 @@ def test_a_correct_operator_passes():
     assert isinstance(report, CheckReport)
     assert report.passed, str(report)
     assert report.count("pass") == len(report.results) > len(EAGER)
+
+
+def test_products_fill_what_they_write_to_where_a_tool_does_not_see_them_write(monkeypatch):
+    filled = []
+    zero = torch.Tensor.zero_
+    monkeypatch.setattr(torch.Tensor, "zero_", lambda tensor: filled.append(tensor.data_ptr()) or zero(tensor))
+    one, other, result = torch.randn(3, 4), torch.randn(4, 5), torch.empty(3, 5)
+    with filled_products("CPU"):
+        torch.mm(one, other, out=result)
+    assert filled == [result.data_ptr()]
+    assert torch.allclose(result, one @ other)
+    torch.mm(one, other, out=result)
+    assert len(filled) == 1
 
 
 def test_memory_that_pytorch_itself_makes_larger_is_not_taken_for_overrun():

@@ -352,6 +352,8 @@ def _run_on_cuda(jobs: Sequence[Job], tool: _CudaTool, on_start: OnStart, on_res
         file.write(serial.encode(jobs))
         file.flush()
         command += [sys.executable, "-m", serial.__name__, file.name]
+        if not tool.filtered:
+            command.append(serial.FILL_PRODUCTS)
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment) as process:
             assert process.stdout is not None
             try:
