@@ -128,6 +128,101 @@ def _diagonals() -> _Picture:
     return picture
 
 
+def _window() -> _Picture:
+    picture = _Picture("A thread loads the whole window of its results at once", 640, 165)
+    picture.grid(10, 30, "aaaaaa aaaaaa aaaaaa", "sources (k = 3), of one channel")
+    picture.arrow(105, 50, 135, 50)
+    picture.grid(150, 44, "cccc", "")
+    picture.text(10, 106, "18 loads on their way at once")
+    picture.text(10, 124, "give a thread four results;")
+    picture.text(10, 142, "lanes lie along channels")
+    picture.grid(270, 30, "bbb bbb bbb", "taps of the block's channels")
+    picture.text(270, 106, "loaded as they lie, turned on their way to")
+    picture.text(270, 124, "shared memory: the sources have been asked")
+    picture.text(270, 142, "for before a thread waits for any of them")
+    return picture
+
+
+def _channel_products() -> _Picture:
+    picture = _Picture("Pairs of results of four channels are a product of pixels as they lie", 760, 265)
+    picture.grid(10, 30, "aabbccdd ____aabbccdd ________aabbccdd", "windows of pairs (k = 3)")
+    picture.text(10, 96, "four pixels of four channels each,")
+    picture.text(10, 114, "two pixels further from pair to pair")
+    picture.text(10, 150, "a row of a matrix is two pixels,")
+    picture.text(10, 168, "sixteen bytes, wherever they lie")
+    picture.text(252, 130, "x")
+    taps = ["........"] * 16
+    for pixel in range(4):
+        for result in range(2):
+            if 0 <= pixel - result < 3:
+                for channel in range(4):
+                    row = list(taps[4 * pixel + channel])
+                    row[4 * result + channel] = "abc"[pixel - result]
+                    taps[4 * pixel + channel] = "".join(row)
+    picture.grid(275, 30, " ".join(taps), "taps, by channel")
+    picture.text(400, 130, "=")
+    picture.grid(425, 30, " ".join(["ddddcccc"] * 16), "pairs of results")
+    picture.text(560, 60, "sixteen pairs of a row,")
+    picture.text(560, 78, "four channels of each;")
+    picture.text(560, 96, "their sums stay in registers")
+    picture.text(560, 114, "for all k rows of sources")
+    return picture
+
+
+def _image_bands() -> _Picture:
+    picture = _Picture("Sixteen images share the bands of a row of taps", 690, 265)
+    picture.grid(10, 30, " ".join(["bbbbbbbb"] * 16), "sources: an octet")
+    picture.text(134, 130, "x")
+    rows = ["".join("a" if 0 <= column - x + 3 < 7 else "." for x in range(8)) for column in range(8)]
+    picture.grid(155, 80, " ".join(rows), "band of taps")
+    picture.text(280, 130, "=")
+    picture.grid(300, 30, " ".join(["cccccccc"] * 16), "results: an octet")
+    picture.text(430, 50, "rows are sixteen images: the same octet")
+    picture.text(430, 68, "of the same row of each")
+    picture.text(430, 104, "a band depends on how far apart the two")
+    picture.text(430, 122, "octets are: down the image, the row of")
+    picture.text(430, 140, "results below takes over the bands, which")
+    picture.text(430, 158, "stay in registers")
+    picture.text(430, 194, "where the image ends products end:")
+    picture.text(430, 212, "nothing is padded")
+    return picture
+
+
+def _whole_planes() -> _Picture:
+    picture = _Picture("Every result of a plane meets every source", 740, 225)
+    picture.grid(10, 30, "....... ....... bbbbbbb ....... ....... ....... .......", "sources of an image")
+    picture.grid(150, 30, "ccccccc" + " ......." * 6, "results of it")
+    picture.grid(
+        290, 30, " ".join(["............."] * 8 + ["aaaaaaaaaaaaa"] + ["............."] * 4), "taps, by distance"
+    )
+    picture.text(10, 160, "a lane's row of sources")
+    picture.text(10, 178, "times a row of taps, which is the")
+    picture.text(10, 196, "same for all lanes, in registers")
+    picture.text(490, 60, "32 lanes own the same rows of")
+    picture.text(490, 78, "results of 32 images, whose planes lie")
+    picture.text(490, 96, "in shared memory, an odd number of")
+    picture.text(490, 114, "words apart: each in its own bank")
+    picture.text(490, 150, "a result meets 49 sources, and none")
+    picture.text(490, 168, "of the padding around them")
+    return picture
+
+
+def _pixel_diagonals() -> _Picture:
+    picture = _Picture("Taps are the diagonals of products of channels", 740, 280)
+    picture.grid(10, 30, " ".join(["bbbbbbbb"] * 16), "input: 16 pixels x 8 channels")
+    picture.text(10, 272, "and again, shifted by a tap")
+    picture.grid(200, 30, " ".join(["cccccccc"] * 16), "output gradient: the same")
+    picture.arrow(325, 120, 355, 120)
+    diagonal = ["." * i + "a" + "." * (7 - i) for i in range(8)]
+    picture.grid(375, 30, " ".join(diagonal + [row.replace("a", "d") for row in diagonal]), "products: two taps")
+    picture.text(515, 60, "the diagonals are the sums of two")
+    picture.text(515, 78, "taps of eight channels; the rest is")
+    picture.text(515, 96, "of no use, and costs no memory")
+    picture.text(515, 132, "both operands are read as they lie,")
+    picture.text(515, 150, "turned by ldmatrix on its way")
+    return picture
+
+
 def _tiles() -> _Picture:
     picture = _Picture("A tile of a plane with its border in shared memory", 640, 200)
     rows = ["." * 20] * 2 + ["..aaaaaaaabbbbbbbb.."] * 6 + ["." * 20] * 2
@@ -162,5 +257,10 @@ def pictures() -> dict[str, str]:
         "band": str(_band()),
         "diagonals": str(_diagonals()),
         "tiles": str(_tiles()),
+        "window": str(_window()),
+        "channel-products": str(_channel_products()),
+        "image-bands": str(_image_bands()),
+        "whole-planes": str(_whole_planes()),
+        "pixel-diagonals": str(_pixel_diagonals()),
         "gather": str(_gather()),
     }

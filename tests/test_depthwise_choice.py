@@ -32,6 +32,7 @@ class Call:
     alignment: int = 16
     tensor_cores: bool = True
     shared_bytes: int = 227 * 1024
+    multiprocessors: int = 132
 
     def __str__(self):
         changed = [field for field in fields(self) if getattr(self, field.name) != field.default]
@@ -45,8 +46,9 @@ class Call:
         window = Window(*stride, *padding, *padding, *dilation)
         outputs = window.output_size(*sizes, *kernel)
         rows, columns = zip(sizes, outputs, kernel, stride, padding, dilation, strict=True)
-        layout = self.layout == "NHWC", self.element_bytes, self.alignment, self.tensor_cores, self.shared_bytes
-        numbers = (*layout, batch, channels, self.multiplier, *rows, *columns)
+        layout = self.layout == "NHWC", self.element_bytes, self.alignment
+        device = self.tensor_cores, self.shared_bytes, self.multiprocessors
+        numbers = (*layout, *device, batch, channels, self.multiplier, *rows, *columns)
         return " ".join([self.direction, *(str(int(number)) for number in numbers)])
 
 
@@ -66,6 +68,8 @@ DILATED_PIXELS = replace(DILATED, layout="NHWC")
 ANY = replace(PIXELS, images=(1, 1, 64, 64), kernel=6)
 COLUMNS, ONE = "gather_small<T, k, 4>", "gather_small<T, k, 1>"
 CHANNELS = "tensor_core_weight_grad_slide"
+PLANES_OF_CHANNELS = "tensor_core_weight_grad_channels_last"
+WINDOWS, SLIDING = "window_channels_last", "slide_channels_last"
 SLIDING_PRODUCTS = "slide_tensor_core"
 PRODUCTS, LARGE_PRODUCTS = "small_kernel_planes_tensor_core", "large_kernel_tensor_core"
 BATCH_PRODUCTS = "large_kernel_batch_tensor_core"
@@ -148,7 +152,7 @@ BOUNDARIES = {
         ({"alignment": 2}, PRODUCTS),
         ({"multiplier": 2}, LARGE_PRODUCTS),
         ({"direction": "input_grad"}, PRODUCTS),
-        ({"direction": "input_grad", "multiplier": 2}, "gather_large"),
+        ({"direction": "input_grad", "multiplier": 2}, "large_kernel_planes"),
         ({"images": (1, 2**15, 2**16 - 1, 1)}, PRODUCTS),
         ({"images": (1, 2**15, 2**16, 1)}, "large_kernel_planes"),
     ),
@@ -160,7 +164,6 @@ BOUNDARIES = {
         ({"kernel": (1, 3)}, SLIDING_PRODUCTS),
         ({"kernel": (7, 6)}, SLIDING_PRODUCTS),
         ({"kernel": (5, 8)}, "small_kernel_tensor_core"),
-        ({"images": (1, 96, 7, 7)}, SLIDING_PRODUCTS),
         ({"images": (128, 104, 56, 56)}, SLIDING_PRODUCTS),
         ({"images": (128, 100, 56, 56)}, "slide_channels_last"),
         ({"alignment": 8}, "slide_channels_last"),
@@ -179,7 +182,7 @@ BOUNDARIES = {
         ({"images": (1, 8, 2**14, 2**14 - 1)}, SLIDING_PRODUCTS),
         ({"images": (1, 8, 2**14, 2**14)}, "slide_channels_last"),
         ({"images": (2**20, 8, 1023, 1), "kernel": 3}, SLIDING_PRODUCTS),
-        ({"images": (2**20, 8, 1024, 1), "kernel": 3}, "gather_small_channels_last"),
+        ({"images": (2**20, 8, 1024, 1), "kernel": 3}, "window_channels_last"),
     ),
     "band matrices, NHWC": (
         (replace(HALF_PIXELS, kernel=(5, 8)), "small_kernel_tensor_core"),
@@ -223,7 +226,7 @@ BOUNDARIES = {
         ({"multiplier": 2}, LARGE_PRODUCTS),
         ({"alignment": 2}, BATCH_PRODUCTS),
         ({"direction": "input_grad"}, BATCH_PRODUCTS),
-        ({"direction": "input_grad", "multiplier": 2}, "gather_large"),
+        ({"direction": "input_grad", "multiplier": 2}, "large_kernel_planes"),
         ({"direction": "input_grad", "padding": 14}, BATCH_PRODUCTS),
         ({"direction": "input_grad", "padding": 13}, LARGE_PRODUCTS),
         # Sixteen images and the taps of a channel in shared memory.
@@ -248,7 +251,7 @@ BOUNDARIES = {
         ({"layout": "NHWC"}, "gather_large"),
         ({"multiplier": 2}, LARGE_PRODUCTS),
         ({"direction": "input_grad"}, LARGE_PRODUCTS),
-        ({"direction": "input_grad", "multiplier": 2}, "gather_large"),
+        ({"direction": "input_grad", "multiplier": 2}, "large_kernel_planes"),
         # An image in shared memory.
         ({"images": (128, 96, 517, 56)}, LARGE_PRODUCTS),
         ({"images": (128, 96, 518, 56)}, "large_kernel_planes"),
@@ -295,22 +298,25 @@ BOUNDARIES = {
         ({"images": (2**31 - 1, 1, 7, 7)}, "weight_grad_direct"),
     ),
     "diagonals of channels": (
-        (weight_grad(HALF_PIXELS), CHANNELS),
+        (weight_grad(HALF_PIXELS, kernel=5), CHANNELS),
         ({"kernel": 3}, CHANNELS),
-        ({"kernel": 5}, CHANNELS),
-        ({"kernel": 6}, "tensor_core_weight_grad_channels_last"),
-        ({"kernel": 9}, "tensor_core_weight_grad_channels_last"),
-        ({"kernel": (5, 7)}, "tensor_core_weight_grad_channels_last"),
+        ({"kernel": 7}, PLANES_OF_CHANNELS),
+        ({"kernel": 7, "images": (128, 96, 56, 8)}, CHANNELS),
+        ({"kernel": 7, "images": (128, 96, 56, 9)}, PLANES_OF_CHANNELS),
+        ({"kernel": 7, "stride": 2}, CHANNELS),
+        ({"kernel": 6}, PLANES_OF_CHANNELS),
+        ({"kernel": 9}, PLANES_OF_CHANNELS),
+        ({"kernel": (5, 7)}, PLANES_OF_CHANNELS),
         ({"stride": 2}, CHANNELS),
         ({"stride": 3}, "weight_grad_general"),
         ({"stride": (1, 2)}, "weight_grad_general"),
         ({"dilation": 2}, "weight_grad_general"),
-        ({"padding": 6}, CHANNELS),
-        ({"padding": 7}, "tensor_core_weight_grad_channels_last"),
-        ({"padding": 7, "stride": 2}, "slide_weight_grad"),
-        ({"images": (128, 100, 56, 56)}, "tensor_core_weight_grad_channels_last"),
+        ({"padding": 4}, CHANNELS),
+        ({"padding": 5}, PLANES_OF_CHANNELS),
+        ({"padding": 5, "stride": 2}, "slide_weight_grad"),
+        ({"images": (128, 100, 56, 56)}, PLANES_OF_CHANNELS),
         ({"images": (128, 100, 56, 56), "kernel": 3}, "slide_weight_grad"),
-        ({"alignment": 8}, "tensor_core_weight_grad_channels_last"),
+        ({"alignment": 8}, PLANES_OF_CHANNELS),
         ({"alignment": 8, "kernel": 3}, "slide_weight_grad"),
         ({"tensor_cores": False}, "slide_weight_grad"),
         ({"element_bytes": 4}, "slide_weight_grad"),
@@ -375,7 +381,7 @@ BOUNDARIES = {
         ({"element_bytes": 8}, "gather_large"),
         ({"multiplier": 2}, "large_kernel_planes"),
         ({"direction": "input_grad"}, "large_kernel_planes"),
-        ({"direction": "input_grad", "multiplier": 2}, "gather_large"),
+        ({"direction": "input_grad", "multiplier": 2}, "large_kernel_planes"),
         ({"direction": "weight_grad", "kernel": 105}, "large_weight_grad_planes"),
         ({"direction": "weight_grad", "kernel": 106}, "weight_grad_general"),
         ({"direction": "weight_grad", "stride": 2}, "weight_grad_general"),
@@ -387,21 +393,80 @@ BOUNDARIES = {
         ({"kernel": 4}, "gather_small_channels_last"),
         ({"kernel": (3, 5)}, "gather_small_channels_last"),
         ({"kernel": (3, 6)}, "gather_large"),
-        ({"stride": 2}, "slide_channels_last"),
+        ({"stride": 2}, WINDOWS),
+        ({"stride": 2, "kernel": 5}, SLIDING),
+        ({"stride": 2, "element_bytes": 2}, SLIDING),
         ({"stride": 3}, "gather_large"),
         ({"dilation": 2}, "gather_small_channels_last"),
         ({"multiplier": 2}, "gather_small_channels_last"),
         ({"element_bytes": 8}, "gather_large"),
-        ({"images": (128, 98, 56, 56)}, "gather_small_channels_last"),
+        ({"images": (128, 98, 56, 56)}, "window_channels_last"),
         ({"images": (128, 98, 56, 56), "kernel": 5}, "slide_channels_last"),
-        ({"images": (128, 97, 56, 56), "kernel": 5}, "gather_small_channels_last"),
+        ({"images": (128, 97, 56, 56), "kernel": 5}, "window_channels_last"),
         ({"alignment": 4}, "slide_channels_last"),
-        ({"alignment": 2, "element_bytes": 2}, "gather_small_channels_last"),
+        ({"alignment": 2, "element_bytes": 2}, "window_channels_last"),
         ({"images": (1, 1020, 1, 2**20)}, "slide_channels_last"),
         ({"images": (1, 1024, 1, 2**20)}, "direct_kernel"),
         ({"images": (2**20, 4, 1023, 1)}, "slide_channels_last"),
-        ({"images": (2**20, 4, 1024, 1)}, "gather_small_channels_last"),
-        ({"direction": "input_grad", "stride": 2}, "slide_channels_last"),
+        ({"images": (2**20, 4, 1024, 1)}, WINDOWS),
+        ({"direction": "input_grad", "stride": 2}, WINDOWS),
+        ({"direction": "input_grad", "stride": 2, "kernel": 5}, SLIDING),
+    ),
+    "windows": (
+        (replace(PIXELS, images=(1, 4, 1100, 1500)), WINDOWS),
+        ({"images": (1, 4, 1100, 1501)}, SLIDING),
+        ({"images": (1, 4, 1100, 750), "multiprocessors": 66}, WINDOWS),
+        ({"images": (1, 4, 1100, 751), "multiprocessors": 66}, SLIDING),
+        ({"direction": "input_grad"}, WINDOWS),
+        ({"direction": "input_grad", "images": (1, 4, 1100, 1501)}, SLIDING),
+        ({"images": (1, 4, 1100, 780), "kernel": 5}, WINDOWS),
+        ({"images": (1, 4, 1100, 781), "kernel": 5}, SLIDING),
+        ({"images": (1, 4, 700, 660), "kernel": 7}, WINDOWS),
+        ({"images": (1, 4, 700, 661), "kernel": 7}, SLIDING),
+        ({"images": (1, 4, 1100, 1500), "kernel": 4}, "gather_small_channels_last"),
+        ({"images": (1, 4, 1100, 1500), "kernel": (3, 5)}, "gather_small_channels_last"),
+        ({"images": (1, 4, 1100, 1500), "stride": (1, 2)}, "gather_small_channels_last"),
+        ({"images": (1, 4, 1100, 1500), "multiplier": 2}, "gather_small_channels_last"),
+        ({"images": (1, 4, 11, 15), "element_bytes": 8}, ONE),
+        ({"images": (1, 97, 1100, 1500), "kernel": 7}, WINDOWS),
+        ({"images": (1, 97, 1100, 1500), "kernel": 7, "element_bytes": 2}, WINDOWS),
+    ),
+    "windows: products of halves": (
+        (replace(HALF_PIXELS, images=(1, 8, 750, 1100), kernel=3), WINDOWS),
+        ({"images": (1, 8, 750, 1101)}, SLIDING_PRODUCTS),
+        ({"images": (1, 8, 480, 550), "kernel": 5}, WINDOWS),
+        ({"images": (1, 8, 480, 551), "kernel": 5}, SLIDING_PRODUCTS),
+        ({"images": (1, 8, 480, 551), "kernel": 5, "tensor_cores": False}, WINDOWS),
+        ({"images": (1, 8, 250, 330), "kernel": 7}, WINDOWS),
+        ({"images": (1, 8, 250, 331), "kernel": 7}, SLIDING_PRODUCTS),
+    ),
+    "windows: stride 2": (
+        (replace(PIXELS, images=(1, 8, 1430, 1200), kernel=3, stride=2, element_bytes=2), WINDOWS),
+        ({"images": (1, 8, 1430, 1201)}, SLIDING),
+        ({"images": (1, 8, 1430, 1201), "element_bytes": 4}, WINDOWS),
+        ({"direction": "input_grad"}, WINDOWS),
+        ({"direction": "input_grad", "images": (1, 8, 1430, 1201)}, SLIDING),
+        ({"images": (1, 8, 600, 913), "kernel": 5}, SLIDING_PRODUCTS),
+        ({"images": (1, 8, 600, 912), "kernel": 5}, WINDOWS),
+        ({"images": (1, 8, 600, 330), "kernel": 7}, WINDOWS),
+        ({"images": (1, 8, 600, 331), "kernel": 7}, SLIDING_PRODUCTS),
+        ({"images": (1, 8, 600, 331), "kernel": 7, "direction": "input_grad"}, SLIDING),
+    ),
+    "windows: what 32 bits count": (
+        (replace(PIXELS, images=(2**28, 1, 2, 3)), WINDOWS),
+        ({"images": (2**28, 1, 2, 4)}, "gather_large"),
+        ({"images": (1, 1, 2**15, 2**16 - 40)}, WINDOWS),
+        ({"images": (1, 1, 2**15, 2**16)}, "direct_kernel"),
+    ),
+    "few taps of several source planes": (
+        (input_grad(Call(images=(8, 64, 32, 32), kernel=(5, 3), multiplier=2)), "large_kernel_planes"),
+        ({"images": (8, 64, 16, 31)}, COLUMNS),
+        ({"images": (8, 64, 32, 32), "kernel": 3}, ONE),
+        ({"images": (8, 64, 64, 64), "kernel": 3}, COLUMNS),
+        ({"images": (8, 64, 32, 32), "kernel": (1, 6)}, "large_kernel_planes"),
+        ({"images": (1, 1, 8, 8), "kernel": (1, 6)}, "large_kernel_planes"),
+        ({"images": (8, 64, 16, 31), "multiplier": 1}, "large_kernel_planes"),
+        ({"images": (8, 64, 16, 31), "direction": "forward"}, "large_kernel_planes"),
     ),
     "sliding: weight gradient": (
         (weight_grad(PIXELS), "slide_weight_grad"),
@@ -419,7 +484,9 @@ BOUNDARIES = {
     "gathering columns": (
         (DILATED, COLUMNS),
         ({"images": (1, 255, 64, 64)}, ONE),
-        ({"images": (1, 255, 64, 64), "kernel": 5, "padding": 4}, ONE),
+        ({"images": (1, 32, 64, 64), "kernel": 5, "padding": 4}, COLUMNS),
+        ({"images": (1, 31, 64, 64), "kernel": 5, "padding": 4}, ONE),
+        ({"images": (1, 32, 64, 64), "kernel": 4, "padding": 3}, COLUMNS),
         ({"images": (1, 255, 64, 64), "kernel": 6}, "gather_large"),
         ({"images": (1, 255, 64, 64), "kernel": 7, "padding": 6}, "gather_large"),
         ({"images": (2, 256, 64, 64), "kernel": (1, 5)}, COLUMNS),
@@ -447,6 +514,8 @@ BOUNDARIES = {
     "gathering columns, NHWC": (
         (DILATED_PIXELS, "gather_small_channels_last"),
         ({"images": (1, 255, 64, 64)}, ONE),
+        ({"images": (1, 32, 64, 64), "kernel": 5, "padding": 4}, "gather_small_channels_last"),
+        ({"images": (1, 31, 64, 64), "kernel": 5, "padding": 4}, ONE),
         ({"images": (64, 256, 12, 64)}, "gather_small_channels_last"),
         ({"images": (64, 256, 11, 64)}, "gather_large"),
         ({"element_bytes": 8}, "gather_large"),

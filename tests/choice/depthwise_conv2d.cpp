@@ -34,8 +34,8 @@ int main(int count, char**) {
   cuda::Pass pass = {};
   Geometry& sizes = pass.geometry;
   while (std::cin >> direction >> pass.channels_last >> pass.element_bytes >> pass.alignment >>
-         pass.tensor_cores >> pass.shared_bytes >> sizes.batch >> sizes.channels >> sizes.multiplier >>
-         sizes.height >> sizes.width) {
+         pass.tensor_cores >> pass.shared_bytes >> pass.multiprocessors >> sizes.batch >> sizes.channels >>
+         sizes.multiplier >> sizes.height >> sizes.width) {
     pass.transposed = direction == "input_grad";
     if (direction == "layout") {
       std::cout << (cuda::planes_pay(sizes, pass.element_bytes) ? "NCHW" : "as given") << '\n';

@@ -21,16 +21,21 @@ struct Pass {
   int alignment;                    // of both images' pointers: the greatest power of two, at most 16
   bool tensor_cores;                // whether the device has them, for halves
   int64_t shared_bytes = 48 << 10;  // of shared memory that a block of the device can have
+  int multiprocessors = 132;
 
   constexpr int64_t result_channels() const {
     return transposed ? geometry.channels : geometry.output_channels();
   }
   constexpr int64_t result(const Extent& extent) const { return transposed ? extent.input : extent.output; }
+  constexpr int64_t results() const {
+    return geometry.batch * result_channels() * result(geometry.height) * result(geometry.width);
+  }
 };
 
 enum class Kernel {
   small_planes,
   tensor_core_planes,
+  window_channels_last,
   slide_tensor_core,
   tensor_core_channels_last,
   batch_tensor_core,
@@ -387,6 +392,16 @@ inline bool takes_weight_grad_tensor_core_planes(const Pass& pass) {
   return !pass.channels_last && takes_weight_grad_tensor_core(pass);
 }
 
+// Taps that the warps of a block own side by side.
+constexpr int kMostChannelsLastTapRows = 10;
+constexpr int kMostChannelsLastTapColumns = 9;
+
+inline bool takes_weight_grad_tensor_core_channels_last(const Pass& pass) {
+  return pass.channels_last && takes_weight_grad_tensor_core(pass) &&
+         pass.geometry.height.kernel <= kMostChannelsLastTapRows &&
+         pass.geometry.width.kernel <= kMostChannelsLastTapColumns;
+}
+
 // Columns for which a block of eight channels has warps and shared memory on any device; those of wider
 // images are shared by several, each with a chunk of its own.
 constexpr int64_t kDiagonalColumns = 64;
@@ -398,6 +413,11 @@ inline bool takes_weight_grad_tensor_core_slide(const Pass& pass) {
   const Geometry& geometry = pass.geometry;
   const Extent& height = geometry.height;
   const Extent& width = geometry.width;
+  // Of 49 taps on wide images pixels make more products than planes do: (128,96,56x56) takes 113 us on an
+  // H200, and by planes 94; (128,768,7x7), whose planes leave products half empty, 31 and 34.
+  if (height.kernel == 7 && width.output > kOctetSize && takes_weight_grad_tensor_core_channels_last(pass)) {
+    return false;
+  }
   return pass.channels_last && pass.element_bytes == 2 && pass.tensor_cores && has_small_kernel(geometry) &&
          positions_fit_32(geometry) && is_padded_within_kernel(geometry) && geometry.multiplier == 1 &&
          geometry.channels % 8 == 0 && pass.alignment == 16 &&
@@ -405,16 +425,6 @@ inline bool takes_weight_grad_tensor_core_slide(const Pass& pass) {
          geometry.batch * (std::max(height.input, height.output * height.stride) + 2 * height.kernel) <
              kMost &&
          (width.output + kDiagonalColumns - 1) / kDiagonalColumns <= most_chunks(geometry, true);
-}
-
-// Taps that the warps of a block own side by side.
-constexpr int kMostChannelsLastTapRows = 10;
-constexpr int kMostChannelsLastTapColumns = 9;
-
-inline bool takes_weight_grad_tensor_core_channels_last(const Pass& pass) {
-  return pass.channels_last && takes_weight_grad_tensor_core(pass) &&
-         pass.geometry.height.kernel <= kMostChannelsLastTapRows &&
-         pass.geometry.width.kernel <= kMostChannelsLastTapColumns;
 }
 
 // ---------------------------------------------------------------- NCHW
@@ -465,12 +475,24 @@ inline bool takes_whole_planes(const Pass& pass) {
          geometry.height.input == geometry.width.input;
 }
 
+// Whether a tile for each of the source planes of a result takes longer than to gather their few taps:
+// (8,64,28x28,k5x3, multiplier 2) takes 11 us on an H200 by tiles and 12 by columns, a quarter of it 10 and
+// 6, (4,96,56x56,k3, multiplier 2) 18 and 15.
+inline bool gathers_few(const Pass& pass) {
+  constexpr int64_t kMostTaps = 5;  // along a direction, of the small gathering kernels
+  constexpr int64_t kFewTaps = 3 * 3;
+  constexpr int64_t kFewResults = int64_t{1} << 18;
+  const Geometry& geometry = pass.geometry;
+  return pass.transposed && geometry.multiplier > 1 &&
+         std::max(geometry.height.kernel, geometry.width.kernel) <= kMostTaps &&
+         (geometry.taps() <= kFewTaps || pass.results() < kFewResults);
+}
+
 // Whether all taps and the smallest tile under them, one strip of results, fit shared memory.
 inline bool takes_large_planes(const Pass& pass) {
   const Geometry& geometry = pass.geometry;
   if (pass.channels_last || pass.element_bytes == 8 || !is_unit_step(geometry) ||
-      !positions_fit_32(geometry) || geometry.taps() > kLargeKernelElements ||
-      (pass.transposed && geometry.multiplier > 1)) {
+      !positions_fit_32(geometry) || geometry.taps() > kLargeKernelElements || gathers_few(pass)) {
     return false;
   }
   const int64_t row_taps = (geometry.width.kernel + kTapGroup - 1) / kTapGroup * kTapGroup;
@@ -517,6 +539,35 @@ constexpr int slide_weight_grad_channels(int64_t kernel) { return kernel == 3 ? 
 
 inline bool takes_slide(const Pass& pass) {
   return slides(pass, slide_channels(pass.geometry.height.kernel));
+}
+
+// Outputs of a multiprocessor up to which windows take less time than slides, as measured on an H200: the
+// more there are the longer is a slide, and the less it matters that each of its rows is waited for.
+// `products`: those of slide_tensor_core.
+constexpr int64_t window_outputs(int64_t kernel, int64_t stride, bool products) {
+  if (stride == 2) return kernel == 3 ? 26000 : kernel == 5 ? 8300 : 3000;
+  if (products) return kernel == 3 ? 50000 : kernel == 5 ? 16000 : 5000;
+  return kernel == 3 ? 50000 : kernel == 5 ? 26000 : 14000;
+}
+
+// Patches of all images are counted in 32 bits. Three taps with stride two hardly share sources: in fp32,
+// where they come in sectors, windows of any number are as fast as memory, (128,96,112x112) 189 and 197 us on
+// an H200, and slides 197 and 250.
+inline bool takes_window_channels_last(const Pass& pass) {
+  constexpr int64_t kMoreTaps = 8;
+  const Geometry& geometry = pass.geometry;
+  const int64_t kernel = geometry.height.kernel;
+  const int64_t stride = geometry.height.stride;
+  if (!pass.channels_last || pass.element_bytes == 8 || !has_small_kernel(geometry) ||
+      geometry.multiplier != 1 || !offsets_fit_32(geometry, kMoreTaps) ||
+      geometry.batch * pass.result(geometry.height) * pass.result(geometry.width) > INT32_MAX) {
+    return false;
+  }
+  const bool products = takes_slide_tensor_core(pass);
+  if (!products && !takes_slide(pass)) return true;
+  return (kernel == 3 && stride == 2 && pass.element_bytes == 4) ||
+         geometry.batch * geometry.channels * geometry.output_pixels() <=
+             pass.multiprocessors * window_outputs(kernel, stride, products);
 }
 
 inline bool takes_weight_grad_slide(const Pass& pass) {
@@ -573,12 +624,14 @@ inline bool gathers_whole_square(const Geometry& geometry, bool transposed) {
            (geometry.height.stride > 1 || geometry.width.stride > 1 || geometry.multiplier > 1));
 }
 
+constexpr int64_t kManyResults = int64_t{1} << 20;
+
+// Whether threads that own four results are enough for a large device. Of 5 x 5 taps four share so many that
+// fewer do.
 inline bool has_many_results(const Pass& pass) {
-  constexpr int64_t kManyResults = int64_t{1} << 20;
-  const Geometry& geometry = pass.geometry;
-  return geometry.batch * pass.result_channels() * pass.result(geometry.height) *
-             pass.result(geometry.width) >=
-         kManyResults;
+  constexpr int64_t kManyOfFiveTaps = int64_t{1} << 17;
+  const int64_t taps = gathered_taps(pass.geometry, pass.transposed);
+  return pass.results() >= (taps == 4 || taps == 5 ? kManyOfFiveTaps : kManyResults);
 }
 
 // Whether threads may own four results of a column that share their sources, for they meet the same taps of
@@ -614,7 +667,7 @@ inline bool takes_gather_columns_channels_last(const Pass& pass) {
 // One result a thread; in NHWC many results want the weights in shared memory.
 inline bool takes_gather_small(const Pass& pass) {
   return takes_gather(pass) && gathered_taps(pass.geometry, pass.transposed) <= 5 &&
-         !(pass.channels_last && has_many_results(pass));
+         !(pass.channels_last && pass.results() >= kManyResults);
 }
 
 inline bool takes_weight_grad_general(const Pass& pass) {
@@ -643,6 +696,8 @@ inline constexpr Rule kCorrelationRules[] = {
      "planes are moved whole, sixteen bytes at a time", takes_small_planes},
     {Kernel::tensor_core_planes, "small_kernel_planes_tensor_core", "halves, NCHW, k = 6, 7, stride 1",
      "products of band matrices: 49 multiply-adds take longer than memory", takes_tensor_core_planes},
+    {Kernel::window_channels_last, "window_channels_last", "NHWC, k = 3, 5, 7, stride 1, 2: small problems, odd channels",
+     "all loads of a thread are in flight at once", takes_window_channels_last},
     {Kernel::slide_tensor_core, "slide_tensor_core", "halves, NHWC, k = 3 to 7, stride 1; k = 4 to 7 forward: 2",
      "pairs of results of four channels: nothing is converted or turned", takes_slide_tensor_core},
     {Kernel::tensor_core_channels_last, "small_kernel_tensor_core", "halves, NHWC, 1 x 8 to 7 x 8 taps, stride 1",
@@ -678,7 +733,7 @@ inline constexpr Rule kWeightGradRules[] = {
     {Kernel::weight_grad_tensor_core_planes, "tensor_core_weight_grad_planes", "halves, NCHW, k >= 6, stride 1",
      "taps are the diagonals of products of both images", takes_weight_grad_tensor_core_planes},
     {Kernel::weight_grad_tensor_core_slide, "tensor_core_weight_grad_slide",
-     "halves, NHWC, k = 3, 5, 7, stride 1, 2, channels in eights",
+     "halves, NHWC, k = 3, 5, narrow or strided 7, stride 1, 2, channels in eights",
      "taps are the diagonals of products of channels, as they lie in memory", takes_weight_grad_tensor_core_slide},
     {Kernel::weight_grad_tensor_core_channels_last, "tensor_core_weight_grad_channels_last",
      "halves, NHWC, k = 5 to 10, stride 1", "the same; channels are turned into planes in registers",

@@ -18,6 +18,7 @@
 #include "cuda_tensor_core_large.h"
 #include "cuda_tensor_core_weight_grad.cuh"
 #include "cuda_whole_planes.h"
+#include "cuda_window_channels_last.h"
 
 namespace torchgraft::depthwise::cuda {
 
@@ -30,7 +31,8 @@ void correlate(const T* source, const T* weight, const T* bias, T* result, const
                      static_cast<int>(sizeof(T)),
                      common_alignment(source, result),
                      sizeof(T) == 2 && has_half_tensor_cores(),
-                     sizeof(T) == 2 ? most_shared_bytes() : 0};
+                     sizeof(T) == 2 ? most_shared_bytes() : 0,
+                     multiprocessor_count()};
   const Kernel kernel = choose(pass).kernel;
   if constexpr (sizeof(T) == 2) {
     switch (kernel) {
@@ -61,6 +63,8 @@ void correlate(const T* source, const T* weight, const T* bias, T* result, const
         return launch_strips(source, weight, bias, result, geometry, kTransposed, stream);
       case Kernel::large_planes:
         return launch_large_planes(source, weight, bias, result, geometry, kTransposed, stream);
+      case Kernel::window_channels_last:
+        return launch_window_channels_last<T, kTransposed>(source, weight, bias, result, geometry, stream);
       case Kernel::slide:
         return launch_slide_channels_last<T, kTransposed>(source, weight, bias, result, geometry, stream);
       default:

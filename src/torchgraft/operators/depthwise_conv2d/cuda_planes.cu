@@ -12,7 +12,9 @@ void launch_large_planes(const T* source, const T* weight, const T* bias, T* res
   const LargeKernelPlan plan = plan_large_kernel(geometry, transposed);
   const PlanesParameters parameters = planes_parameters(plan.tiling, geometry, transposed);
   const char* name = transposed ? "depthwise_conv2d_input_grad" : "depthwise_conv2d";
-  const auto kernel = transposed ? large_kernel_planes<T, true> : large_kernel_planes<T, false>;
+  const auto kernel = !transposed                ? large_kernel_planes<T, false, false>
+                      : geometry.multiplier == 1 ? large_kernel_planes<T, true, false>
+                                                 : large_kernel_planes<T, true, true>;
   kernel<<<grid_of(planes_blocks(parameters), name), round_to_warps(plan.tiling.patches()),
            plan.elements * sizeof(float), stream>>>(source, weight, bias, result, parameters, plan.kernel);
   check_launch(name);

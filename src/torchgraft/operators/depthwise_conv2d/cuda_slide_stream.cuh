@@ -27,6 +27,7 @@
 namespace torchgraft::depthwise::cuda {
 
 constexpr int64_t kSlideSharedBytes = 48 << 10;  // what every device grants without being asked
+constexpr double kSlideWarps = 132 * 12;         // that a large device should have
 
 // Buffers for steps; in half precision more, that as many bytes be under way.
 template <typename T>
@@ -278,10 +279,11 @@ struct SlideTile {
 };
 
 // How `groups` of channels, whole pieces of copies, and `strips` of columns are cut into blocks of at most
-// `most_threads`. `bytes(strips)` is the shared memory that a lane of so many strips takes.
+// `most_threads`. `bytes(strips)` is the shared memory that a lane of so many strips takes. No more than
+// `most_blocks` may share the channels of a block.
 template <typename Bytes>
 SlideTile choose_slide_tile(int groups, int piece_bytes, int strips, int most_threads, int group_bytes,
-                            int halo, int strip_columns, Bytes&& bytes) {
+                            int halo, int strip_columns, Bytes&& bytes, int64_t most_blocks = INT32_MAX) {
   const int granule = std::max(1, piece_bytes / group_bytes);
   // A pixel has no more pieces than a block has threads; there may be strips beyond the image.
   const int least_strips = ceil_divide(group_bytes, piece_bytes);
@@ -301,10 +303,13 @@ SlideTile choose_slide_tile(int groups, int piece_bytes, int strips, int most_th
     lanes = ceil_divide(ceil_divide(groups, slices), granule) * granule;
     const int all_tiles = ceil_divide(strips, strips_of_block);
     // Threads in all, lanes that lie idle included; columns read twice; and sectors of memory in part.
-    double cost = static_cast<double>(slices) * all_tiles * ceil_divide(lanes * strips_of_block, 32);
+    const int warps = ceil_divide(lanes * strips_of_block, 32);
+    double cost = static_cast<double>(slices) * all_tiles * warps;
     cost *= 1 + 0.5 * halo / (strips_of_block * strip_columns);
     const int bytes_of_pixel = lanes * group_bytes;
     if (lanes < groups && bytes_of_pixel < 128) cost *= 1.0 + (128 - bytes_of_pixel) / 256.0;
+    // Blocks that may be too few for a large device.
+    cost *= std::max(1.0, kSlideWarps / (static_cast<double>(most_blocks) * slices * warps));
     if (best.lanes == 0 || cost < best_cost) {
       best = {lanes, strips_of_block, slices, all_tiles, lanes * lane_bytes};
       best_cost = cost;
@@ -313,18 +318,25 @@ SlideTile choose_slide_tile(int groups, int piece_bytes, int strips, int most_th
   return best;
 }
 
-// As many blocks as are resident at once on the current device.
-inline int resident_blocks(int threads, int64_t shared_bytes, int most_threads_resident) {
-  int device = 0, processors = 0, shared = 0;
+// Of the current device.
+inline int multiprocessor_count() {
+  int device = 0, processors = 0;
   cudaGetDevice(&device);
   cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
+  return processors;
+}
+
+// As many blocks as are resident at once on the current device.
+inline int resident_blocks(int threads, int64_t shared_bytes, int most_threads_resident) {
+  int device = 0, shared = 0;
+  cudaGetDevice(&device);
   cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device);
   constexpr int kReservedBytes = 1024;
   constexpr int kMostBlocks = 16;
   const int64_t blocks =
       std::min({int64_t{kMostBlocks}, int64_t{most_threads_resident / (ceil_divide(threads, 32) * 32)},
                 shared / (shared_bytes + kReservedBytes)});
-  return processors * static_cast<int>(std::max<int64_t>(blocks, 1));
+  return multiprocessor_count() * static_cast<int>(std::max<int64_t>(blocks, 1));
 }
 
 // The greatest power of two, at most 16, that every pointer is a multiple of.

@@ -23,7 +23,9 @@
 // next. k = 3, 5, 7 take 5, 13, 25 products, 8, 21, 40 clocks at the rate of mma.sync, and 10, 14, 20 clocks
 // of shared memory, copies included; a warp issues 65, 115, 150 instructions, a quarter of these clocks.
 // Predicted, with the second pass: (128,32,112x112,k3) 64 us, (128,144,56x56,k3) 70, (128,240,28x28,k5) 38,
-// (128,96,56x56,k7) 80.
+// (128,96,56x56,k7) 80. Measured on an H200: 69, 83, 56, 119; (128,96,112x112,k3,s2) 114. Copies alone take 67,
+// 79, 43 and 71 of it, products alone 41, 45, 42 and 91: products reach half of their rate, for warps are few
+// and each waits for its own; where the two balance they add up in part.
 //
 // A NaN or an infinity in a channel may make any gradient of that channel NaN, but none of another channel.
 
@@ -46,11 +48,13 @@ template <int kKernelSize, int kStrideSize>
 struct DiagonalShape {
   static constexpr int kKernel = kKernelSize;
   static constexpr int kStride = kStrideSize;
-  // What may be tuned. Threads of a multiprocessor, and so of a block at most: 80, 96, 128 registers each.
-  static constexpr int kThreads = kKernel == 3 ? 768 : kKernel == 5 ? 640 : 512;
-  static constexpr int kPairs = kKernel == 3 ? 2 : 1;   // of octets that a warp owns
-  static constexpr int kRows = 1;                       // of the output gradient between two barriers
-  static constexpr int kStages = kKernel == 3 ? 5 : 6;  // of so many rows, in shared memory
+  // What may be tuned. Threads of a multiprocessor, and so of a block at most: 80, 128, 168 registers each.
+  static constexpr int kThreads = kKernel == 3 ? 768 : kKernel == 5 ? 512 : 384;
+  // Octets that a warp owns, by pairs: as many as registers hold, for each of them takes a loop's overhead.
+  static constexpr int kPairs = kKernel == 3 || (kKernel == 5 && kStride == 1) ? 2 : 1;
+  static constexpr int kRows =
+      kKernel == 5 && kStride == 1 ? 1 : 2;  // of the output gradient between two barriers
+  static constexpr int kStages = kRows == 1 ? 6 : kKernel == 3 ? 3 : 4;  // of so many rows, in shared memory
 
   static constexpr int kWarm = (kKernel - 1) / kStride;
   static constexpr int kColumnPairs = kKernel / 2;
@@ -134,7 +138,10 @@ class DiagonalCopies {
     const Element* from = from_;
 #pragma unroll 1
     for (int turn = turns_; turn > 0; --turn) {
-      ptx::cp_async_cg(to, from, bytes);
+      // Through the first-level cache, where pieces of a sector, or of a line, whose groups lie apart in
+      // shared memory meet: past it, each is a request of its own to the second level, which has not the
+      // time.
+      ptx::cp_async_ca<kPieceBytes>(to, from, bytes);
       from += image.from_step;
       to += image.to_step;
     }

@@ -61,8 +61,23 @@ _BOTH_LAYOUTS = (
     Case("51x51", (1, 1, 26, 25), (51, 51), same(51)),
 )
 
+# Slides on NHWC images that are long enough to pay on a device of a few multiprocessors, as the emulated one.
+_LONG_SLIDES = (
+    Case("3x3, long slides", (2, 40, 56, 57), (3, 3), same(3), channels_last=True),
+    Case("3x3 with stride 2, long slides", (2, 40, 75, 77), (3, 3), same(3, 2), channels_last=True),
+    Case("5x5, long slides", (1, 40, 52, 53), (5, 5), same(5), channels_last=True),
+    Case("5x5 with stride 2, long slides", (1, 40, 57, 59), (5, 5), same(5, 2), channels_last=True),
+    Case("7x7, long slides", (1, 40, 44, 45), (7, 7), same(7), channels_last=True),
+    Case("7x7 with stride 2, long slides", (1, 40, 37, 39), (7, 7), same(7, 2), channels_last=True),
+)
+
 # Large enough for the kernels that pay only then.
 _LARGE_ENOUGH = (
+    Case("3x3 over eight million pixels", (43, 64, 57, 53), (3, 3), same(3)),
+    Case("5x5 over three million pixels", (19, 64, 53, 55), (5, 5), same(5)),
+    Case("5x5 with stride 2 over four million pixels", (27, 64, 53, 51), (5, 5), same(5, 2)),
+    Case("7x7 over two million pixels", (15, 64, 53, 51), (7, 7), same(7)),
+    Case("7x7 with stride 2 over two million pixels", (13, 64, 53, 51), (7, 7), same(7, 2)),
     Case("many planes of 7x7", (24, 768, 7, 7), (3, 3), same(3)),
     Case("7x7 over a million pixels", (16, 64, 32, 33), (7, 7), same(7)),
     Case("13x13 over a million pixels", (16, 64, 32, 33), (13, 13), same(13)),
@@ -73,11 +88,13 @@ _LARGE_ENOUGH = (
 )
 
 
-def _tables(kinds: Sequence[Case]) -> dict[str, tuple[Sample, ...]]:
+def _tables(kinds: Sequence[Case], more: Sequence[Case] = ()) -> dict[str, tuple[Sample, ...]]:
+    """Samples of each operator: of some kinds in both layouts, of more as they are."""
     cases = []
     for case in kinds:
         cases.append(case)
         cases.append(replace(case, name=f"{case.name}, channels_last", channels_last=True))
+    cases.extend(more)
     return {
         "depthwise_conv2d": tuple(case.forward() for case in cases),
         "depthwise_conv2d_input_grad": tuple(case.input_grad() for case in cases),
@@ -144,7 +161,7 @@ _MODULES = (
     ),
 )
 
-_table = _tables(_BOTH_LAYOUTS)
+_table = _tables(_BOTH_LAYOUTS, _LONG_SLIDES)
 _gpu_table = _tables(_LARGE_ENOUGH)
 
 
