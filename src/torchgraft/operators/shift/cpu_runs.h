@@ -1,4 +1,4 @@
-// What the layouts share on CPU: results of one channel that are neighbours in memory, from rows of its
+// Contiguous images on CPU: results of one channel, which are neighbours in memory, from rows of its
 // source that lie in scratch one behind the other, in what sums are kept in.
 //
 // Rows one behind the other are one run: where rows of results are `stride` = 1 apart, a channel's results
