@@ -26,6 +26,7 @@
 // order.
 
 #include <torchgraft/cpu_convert.h>
+#include <torchgraft/cpu_stream.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -49,8 +50,6 @@ template <int kBytes>
 constexpr int kRowsAtOnce = kBytes == 64 ? 4 : 2;
 // Rows of results of a unit, at least: each brings the rows around it anew.
 constexpr int64_t kLeastRows = 32;
-// Results that no cache keeps are not read before they are written.
-constexpr int64_t kStreamedBytes = 4 << 20;
 // Columns of results whose products are summed in `accumulate_t<T>`, and those sums in double.
 constexpr int64_t kColumnsOfSum = 16;
 constexpr int64_t kAlignment = 64;
@@ -76,25 +75,9 @@ TORCHGRAFT_INLINE void mask(V& values, const M& bits) {
   reinterpret(values, M(all & bits));
 }
 
-// Past the caches. What follows may overtake it, until end_streams().
-template <typename V, typename T>
-TORCHGRAFT_INLINE void stream(const V& vector, T* to) {
-#if defined(__x86_64__)
-  asm("vmovntps %1, %0" : "=m"(*reinterpret_cast<V*>(to)) : "v"(vector));
-#else
-  store(vector, to);
-#endif
-}
-
 // Where a vector of results is a cache line.
 template <int kBytes, typename T>
 constexpr bool kStreams = kBytes == kAlignment && std::is_same_v<T, accumulate_t<T>>;
-
-inline void end_streams() {
-#if defined(__x86_64__)
-  asm volatile("sfence" ::: "memory");
-#endif
-}
 
 // Elements that begin with a cache line.
 template <typename A>
@@ -480,7 +463,7 @@ struct ResampleInSteps {
           V sum;
           of_rows.template blend<kWhole>(sum, upper, lower);
           if constexpr (kStreamed) {
-            stream(sum, to + r * width * step);
+            stream_converted<A>(sum, to + r * width * step);
           } else {
             store_converted<A>(sum, to + r * width * step);
           }
@@ -534,7 +517,7 @@ struct ResampleApart {
           next(right);
           of_columns.template blend<true>(sum, left, right);
           if (kStreams<kBytes, T> && streams) {
-            stream(sum, to);
+            stream_converted<A>(sum, to);
           } else {
             store_converted<A>(sum, to);
           }
