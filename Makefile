@@ -66,6 +66,7 @@ docs: build $(VENV)/test.done ## measure on this machine and write the tables an
 	@$(BIN)/graft bench --overhead --json benchmarks/results/$(CHIP)/overhead.json --markdown benchmarks/results/$(CHIP)/overhead.md
 	@$(BIN)/graft bench lltm --memory --json benchmarks/results/$(CHIP)/lltm-memory.json --markdown benchmarks/results/$(CHIP)/lltm-memory.md
 	@$(BIN)/python docs/properties.py
+	@$(BIN)/python docs/goals.py
 	@$(BIN)/python docs/depthwise.py
 	@$(BIN)/python docs/diagrams.py
 	@$(BIN)/python docs/include.py

@@ -8,14 +8,13 @@ import json
 import math
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 
 import depthwise_pictures
+import goals
+from goals import FRAGMENTS, LAYOUTS, ROOT, Choose, Figures, Goal, Row, floors, geometric_mean, ratios, table
 
-ROOT = Path(__file__).parent.parent
-FRAGMENTS = ROOT / "docs/fragments"
 PICTURES = ROOT / "docs/performance"
 CHOICE = ROOT / "src/torchgraft/operators/depthwise_conv2d/cuda_choice.h"
 RULE = re.compile(r'\{Kernel::\w+,\s*"([^"]+)",\s*"([^"]+)",\s*"([^"]+)",\s*\w+\}')
@@ -24,7 +23,6 @@ PASSES = {
     "depthwise_conv2d_input_grad": "input gradient",
     "depthwise_conv2d_weight_grad": "weight gradient",
 }
-LAYOUTS = {"contiguous": "NCHW", "channels_last": "NHWC"}
 MEGABYTE = 1e6
 # Kernels that were given up: what they did, its case and pass, and their microseconds on an H200 in float32 and
 # bfloat16, as their headers told them at commit 6b11f61.
@@ -48,128 +46,31 @@ TRIED = (
 )
 
 
-@dataclass(frozen=True)
-class Row:
-    """A measured pass.
-
-    Attributes:
-        floors: how many times the floor it takes.
-        ratio: how many times as long PyTorch takes, in the same layout and dtype; nan where it does not run.
-    """
-
-    operator: str
-    suite: str
-    sample: str
-    dtype: str
-    layout: str
-    seconds: float
-    moved: int
-    floors: float
-    ratio: float
-
-    @property
-    def kernel(self) -> int:
-        """Its longer side."""
-        found = re.search(r"k(\d+)(?:x(\d+))?", self.sample)
-        return max(int(side) for side in found.groups() if side) if found else 0
-
-    @property
-    def size(self) -> int:
-        """Of the images: their height."""
-        found = re.search(r"(\d+)x\d+,k", self.sample)
-        return int(found[1]) if found else 0
-
-    @property
-    def rival(self) -> float:
-        """PyTorch's seconds."""
-        return self.seconds * self.ratio
-
-    @property
-    def name(self) -> str:
-        """The row, in words."""
-        return f"{self.sample}, {self.dtype} {LAYOUTS[self.layout]}, {PASSES[self.operator]}"
-
-
 def read(device: str) -> list[Row]:
     """The rows of depthwise_conv2d and its gradients that have a time."""
-    rows = []
-    for row in json.loads((ROOT / f"benchmarks/results/{device}/bench.json").read_text())["rows"]:
-        if row["operator"] in PASSES and row["time"]:
-            ratio = (row["rivals"].get("pytorch") or {}).get("ratio")
-            seconds = row["time"]["median"]
-            rows.append(
-                Row(
-                    row["operator"],
-                    row["suite"],
-                    row["sample"],
-                    row["dtype"],
-                    row["layout"],
-                    seconds,
-                    row["moved"],
-                    seconds / row["floor"],
-                    ratio["median"] if ratio else math.nan,
-                )
-            )
-    return rows
+    return goals.read(device, PASSES)
 
 
-@dataclass(frozen=True)
-class Goal:
-    """What should be reached.
-
-    Attributes:
-        what: in words.
-        limit: what a figure should be at most, or at least.
-        at_most: which of them.
-        figures: of measured rows, by name.
-    """
-
-    what: str
-    limit: float
-    at_most: bool
-    figures: Callable[[list[Row]], Iterable[tuple[str, float]]]
-
-    def misses(self, figure: float) -> bool:
-        """Whether a figure does not reach it."""
-        return self.distance(figure) > 1
-
-    def distance(self, figure: float) -> float:
-        """How many times the goal a figure is off; 1 at the goal."""
-        return figure / self.limit if self.at_most else self.limit / figure
+def _pytorch(row: Row) -> float:
+    return row.ratios.get("pytorch", math.nan)
 
 
-def _floors(choose: Callable[[Row], bool]) -> Callable[[list[Row]], Iterator[tuple[str, float]]]:
-    return lambda rows: ((row.name, row.floors) for row in rows if choose(row))
-
-
-def _is_half(row: Row) -> bool:
-    return row.dtype != "float32"
-
-
-def _all_passes(choose: Callable[[Row], bool]) -> Callable[[list[Row]], Iterator[tuple[str, float]]]:
+def _all_passes(choose: Choose) -> Figures:
     """PyTorch's forward pass and both gradients, in the better of its layouts, over ours in each."""
 
     def figures(rows: list[Row]) -> Iterator[tuple[str, float]]:
         chosen = [row for row in rows if row.kernel >= 13 and choose(row)]
         for sample, dtype in dict.fromkeys((row.sample, row.dtype) for row in chosen):
             same = [row for row in chosen if (row.sample, row.dtype) == (sample, dtype)]
-            best = min(sum(row.rival for row in same if row.layout == layout) for layout in LAYOUTS)
+            best = min(sum(row.seconds * _pytorch(row) for row in same if row.layout == layout) for layout in LAYOUTS)
             for layout, name in LAYOUTS.items():
                 yield f"{sample}, {dtype} {name}", best / sum(row.seconds for row in same if row.layout == layout)
 
     return figures
 
 
-def _mean(layout: str) -> Callable[[list[Row]], Iterator[tuple[str, float]]]:
-    def figures(rows: list[Row]) -> Iterator[tuple[str, float]]:
-        ratios = [row.ratio for row in rows if layout in ("", row.layout) and row.suite == "networks" and row.ratio > 0]
-        yield "the mean", math.exp(sum(map(math.log, ratios)) / len(ratios))
-
-    return figures
-
-
-def _ratios(rows: list[Row]) -> Iterator[tuple[str, float]]:
-    return ((row.name, row.ratio) for row in rows if not math.isnan(row.ratio))
+def _mean(layout: str = "") -> Figures:
+    return geometric_mean(ratios("pytorch", lambda row: row.suite == "networks" and layout in ("", row.layout)))
 
 
 GOALS = {
@@ -178,63 +79,42 @@ GOALS = {
             "k <= 5, 64 MB and more: times the floor",
             1.25,
             True,
-            _floors(lambda row: row.kernel <= 5 and row.moved >= 64 * MEGABYTE),
+            floors(lambda row: row.kernel <= 5 and row.moved >= 64 * MEGABYTE),
         ),
         Goal(
             "k = 7 in networks, float32: times the floor",
             1.5,
             True,
-            _floors(lambda row: row.kernel == 7 and row.suite == "networks" and not _is_half(row)),
+            floors(lambda row: row.kernel == 7 and row.suite == "networks" and not row.is_half),
         ),
         Goal(
             "k = 7 in networks, halves: times the floor",
             1.6,
             True,
-            _floors(lambda row: row.kernel == 7 and row.suite == "networks" and _is_half(row)),
+            floors(lambda row: row.kernel == 7 and row.suite == "networks" and row.is_half),
         ),
         Goal(
             "k >= 13, halves, 28 x 28 and larger, all passes: times as fast as PyTorch in its better layout",
             40,
             False,
-            _all_passes(lambda row: _is_half(row) and row.size >= 28),
+            _all_passes(lambda row: row.is_half and row.size >= 28),
         ),
         Goal(
             "k >= 13, halves, smaller images, all passes: times as fast",
             10,
             False,
-            _all_passes(lambda row: _is_half(row) and row.size < 28),
+            _all_passes(lambda row: row.is_half and row.size < 28),
         ),
-        Goal("k >= 13, float32, all passes: times as fast", 8, False, _all_passes(lambda row: not _is_half(row))),
+        Goal("k >= 13, float32, all passes: times as fast", 8, False, _all_passes(lambda row: not row.is_half)),
         Goal("networks, NCHW, geometric mean: times as fast as PyTorch", 6, False, _mean("contiguous")),
         Goal("networks, NHWC, geometric mean: times as fast", 3, False, _mean("channels_last")),
-        Goal("no row slower than PyTorch: times as fast", 1, False, _ratios),
+        Goal("no row slower than PyTorch: times as fast", 1, False, ratios("pytorch")),
     ),
     "cpu": (
-        Goal("networks, geometric mean: times as fast as PyTorch", 2.5, False, _mean("")),
-        Goal("no row slower than PyTorch: times as fast", 1, False, _ratios),
+        Goal("networks, geometric mean: times as fast as PyTorch", 2.5, False, _mean()),
+        Goal("no row slower than PyTorch: times as fast", 1, False, ratios("pytorch")),
     ),
 }
-
-
-def goals(device: str) -> str:
-    """A row a goal, then the rows that miss one, the farthest first."""
-    rows = read(device)
-    table = ["| goal | | reached by | worst |", "| --- | ---: | ---: | ---: |"]
-    missed: list[tuple[float, str, float, str]] = []
-    for goal in GOALS[device]:
-        figures = list(goal.figures(rows))
-        sign = "<=" if goal.at_most else ">="
-        worst = (max if goal.at_most else min)(figure for _, figure in figures)
-        misses = [(name, figure) for name, figure in figures if goal.misses(figure)]
-        reached = f"{len(figures) - len(misses)} of {len(figures)}"
-        table.append(f"| {goal.what} | {sign} {goal.limit:g} | {reached} | {worst:.2f}{' ✗' if misses else ''} |")
-        missed += [(goal.distance(figure), name, figure, f"{sign} {goal.limit:g}") for name, figure in misses]
-    text = ["", "| row that misses a goal | figure | goal | times off |", "| --- | ---: | ---: | ---: |"]
-    text += [
-        f"| {name} | {figure:.2f} | {limit} | {off:.2f} |"
-        for off, name, figure, limit in sorted(missed, key=lambda each: -each[0])
-    ]
-    return "\n".join(table + (text if missed else [])) + "\n"
 
 
 def results(device: str) -> str:
@@ -264,7 +144,7 @@ def results(device: str) -> str:
 
 
 def _cell(row: Row, misses: bool) -> str:
-    ratio = "" if math.isnan(row.ratio) else f", {row.ratio:.2f} x"
+    ratio = f", {row.ratios['pytorch']:.2f} x" if "pytorch" in row.ratios else ""
     return f"{row.seconds * 1e6:,.0f} ({row.floors:.2f}{ratio}){' ✗' if misses else ''}"
 
 
@@ -301,7 +181,7 @@ def files() -> dict[Path, str]:
     return {
         FRAGMENTS / "depthwise-choice.md": choice(),
         FRAGMENTS / "depthwise-tried.md": tried(),
-        **{FRAGMENTS / f"depthwise-goals-{device}.md": goals(device) for device in GOALS},
+        **{FRAGMENTS / f"depthwise-goals-{device}.md": table(read(device), GOALS[device]) for device in GOALS},
         **{FRAGMENTS / f"depthwise-results-{device}.md": results(device) for device in GOALS},
         **{PICTURES / f"{name}.svg": picture for name, picture in depthwise_pictures.pictures().items()},
     }

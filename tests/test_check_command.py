@@ -2,11 +2,13 @@
 
 import io
 import json
+import os
 import re
 import shlex
 import stat
 import subprocess
 import sys
+import time
 from dataclasses import replace
 
 import pytest
@@ -66,12 +68,17 @@ crashing = _declare("crashing", _crash)
 sometimes = _declare("sometimes", _wrong_sometimes)
 """
 SAMPLES = """
+import os
+from pathlib import Path
+
 from torchgraft.sampling import Drawn, Sample, Samples
 
 _TABLE = [Sample("one", (Drawn((1,)),)), Sample("three", (Drawn((3,)),)), Sample("two by four", (Drawn((2, 4)),))]
 
 
 def _stress(random):
+    if "BEGUN" in os.environ:
+        Path(os.environ["BEGUN"]).touch()
     shape = (random.randint(2, 3), random.randint(2, 9))
     return Sample(f"drawn {shape}", (Drawn(shape),))
 
@@ -131,6 +138,23 @@ def test_what_fails_is_told_and_can_be_seen_again_and_a_crash_is_no_end(folder, 
     again = in_process([*arguments, "--workers", "0"], folder.parent)
     assert again.returncode == 1, again.stderr
     assert failure["message"] in again.stdout
+
+
+def test_a_check_that_is_stopped_tells_what_it_came_to(folder, tmp_path):
+    report = tmp_path / "report.json"
+    options = ["--stress", "100000000", "--device", "cpu", "--dtype", "float32", "--json", str(report)]
+    command = [sys.executable, "-m", "torchgraft", "check", f"{folder.name}.operator:good", *options]
+    environment = {**os.environ, "BEGUN": str(tmp_path / "begun")}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=folder.parent, env=environment) as process:
+        while not (tmp_path / "begun").exists() and process.poll() is None:
+            time.sleep(0.1)
+        process.terminate()
+        said, _ = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "the check was stopped: 0 passed, 0 failed" in said
+    written = json.loads(report.read_text())
+    assert not written["passed"]
+    assert written["unfinished"] > 0
 
 
 def test_stress_finds_what_goes_wrong_seldom_and_says_how_to_see_that_call_again(folder, tmp_path):

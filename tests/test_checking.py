@@ -12,6 +12,7 @@ from torchgraft.checking import PROPERTIES, CheckReport, check, make_test
 from torchgraft.checking.comparing import Mismatch, expect_close, expect_equal, rounding
 from torchgraft.checking.report import describe
 from torchgraft.checking.running import Job, make_jobs, run_jobs
+from torchgraft.checking.serial import filled_products
 from torchgraft.checking.strides import in_awkward_strides
 from torchgraft.checking.subject import find_subjects, subject_of
 from torchgraft.sampling import Drawn, Sample, Samples
@@ -32,7 +33,8 @@ def _operator(name: str, kernel) -> Operator:
         return kernel(input)
 
     for registered in (name, f"_{name}"):
-        operator._library.impl(registered, host, "CPU")
+        for key in ("CPU", "CUDA"):
+            operator._library.impl(registered, host, key)
     return operator
 
 
@@ -49,14 +51,23 @@ def _die_on_three(input):
     return input * 2
 
 
+def _fault_on_three(input):
+    if input.numel() == 3:
+        # What the device asserts ends every process's use of it.
+        torch.zeros(1, device=input.device)[torch.full((1,), 9, device=input.device)]
+    return input * 2
+
+
 correct = _operator("correct", lambda input: input * 2)
 wrong_above_eight = _operator("wrong_above_eight", _wrong_above_eight)
 dies_on_three = _operator("dies_on_three", _die_on_three)
+faults_on_three = _operator("faults_on_three", _fault_on_three)
+resizes = _operator("resizes", lambda input: torch.where(input.isfinite(), input, 0) * 2)
 
 _TABLE = tuple(Sample(f"{size} elements", (Drawn((size,)),)) for size in (100, 0, 1, 3, 9, 40))
 samples = {
     name: Samples(_TABLE, lambda random: Sample("drawn", (Drawn((random.randint(0, 30),)),)))
-    for name in ("correct", "wrong_above_eight", "dies_on_three")
+    for name in ("correct", "wrong_above_eight", "dies_on_three", "faults_on_three", "resizes")
 }
 
 EAGER = ["value", "sizes", "empty", "dtypes", "layouts", "gradient", "second_gradient", "determinism"]
@@ -67,6 +78,25 @@ def test_a_correct_operator_passes():
     assert isinstance(report, CheckReport)
     assert report.passed, str(report)
     assert report.count("pass") == len(report.results) > len(EAGER)
+
+
+def test_products_fill_what_they_write_to_where_a_tool_does_not_see_them_write(monkeypatch):
+    filled = []
+    zero = torch.Tensor.zero_
+    monkeypatch.setattr(torch.Tensor, "zero_", lambda tensor: filled.append(tensor.data_ptr()) or zero(tensor))
+    one, other, result = torch.randn(3, 4), torch.randn(4, 5), torch.empty(3, 5)
+    with filled_products("CPU"):
+        torch.mm(one, other, out=result)
+    assert filled == [result.data_ptr()]
+    assert torch.allclose(result, one @ other)
+    torch.mm(one, other, out=result)
+    assert len(filled) == 1
+
+
+def test_memory_that_pytorch_itself_makes_larger_is_not_taken_for_overrun():
+    # PyTorch makes the result of where() with no elements, and then resizes it.
+    report = check(resizes, properties=["memory_bounds"], device="cpu")
+    assert report.passed, str(report)
 
 
 def test_a_failure_tells_the_smallest_input_the_values_and_how_to_see_it_again():
@@ -110,6 +140,13 @@ def test_a_process_that_dies_is_a_failure_and_the_rest_goes_on():
     assert all(result.status == "fail" and "SIGABRT" in result.failure.message for result in died)
     assert {result.failure.sample for result in died} == {"3 elements"}
     assert all(result.status == "pass" for result in results if "correct" in result.operator)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="a process loses its GPU: there must be one")
+def test_what_breaks_the_gpu_for_its_process_is_a_failure_and_the_rest_goes_on():
+    subjects = [subject_of(operator) for operator in (correct, faults_on_three, wrong_above_eight, resizes)]
+    jobs = make_jobs(subjects, devices=["cuda"], properties=["value"], dtypes=[torch.float32])
+    assert [result.status for result in run_jobs(jobs)] == ["pass", "fail", "fail", "pass"]
 
 
 def test_samples_may_be_given():

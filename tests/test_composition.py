@@ -375,6 +375,26 @@ def test_autocast_promotes_to_the_widest():
         assert wide(left, left).dtype == torch.bfloat16
 
 
+def test_a_mixture_of_dtypes_is_refused_unless_it_is_declared():
+    def reference(input, weight, bias):
+        return input * weight.to(input.dtype) + bias
+
+    mixing = Operator(
+        "composition::mixing(Tensor input, Tensor weight, Tensor bias) -> Tensor",
+        reference=reference,
+        output=lambda input, weight, bias: torch.empty_like(input),
+        mixed=("weight",),
+    )
+    _kernel(mixing, reference)
+    input, half = torch.randn(3), torch.randn(3, dtype=torch.float16)
+    assert mixing(input, half, input).dtype == torch.float32
+    mixing.explain(input, half, input)
+    with pytest.raises(TypeError, match=r"bias has dtype torch.float16 and input has torch.float32"):
+        mixing.explain(input, input, half)
+    with pytest.raises(TypeError, match=r"weight has dtype torch.int64, expected one of float64"):
+        mixing.explain(input, torch.ones(3, dtype=torch.int64), input)
+
+
 @pytest.mark.parametrize(
     ("schema", "problem"),
     [

@@ -84,7 +84,7 @@ def _without_figures(text: str) -> str:
     return re.sub(r" +$", "", text, flags=re.MULTILINE)
 
 
-@pytest.mark.parametrize("script", ["properties", "depthwise"])
+@pytest.mark.parametrize("script", ["properties", "goals", "depthwise"])
 def test_what_a_script_writes_is_current(script):
     command = [sys.executable, str(ROOT / f"docs/{script}.py"), "--check"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -69,6 +69,7 @@ def check_kernels_without_a_mistake(kernels):
     assert torch.equal(kernels.reverse(NUMBERS), NUMBERS.view(4, 32).flip(1).reshape(-1))
     assert torch.equal(kernels.write(NUMBERS), NUMBERS)
     assert torch.equal(kernels.copy(NUMBERS), NUMBERS.view(-1, 2).flip(1).reshape(-1))
+    assert torch.equal(kernels.send(NUMBERS), NUMBERS.view(2, 64).flip(0).reshape(-1))
     lanes = torch.arange(32)
     assert torch.equal(kernels.matrix(NUMBERS)[:32], (lanes // 4 * 8 + lanes % 4 * 2).float())
 
@@ -88,6 +89,7 @@ def test_kernels_without_a_mistake_are_right(mistakes, watched_mistakes, monkeyp
         ("overrun", "a write beside shared memory, 0 bytes behind an array of 256"),
         ("shuffle_of_half_a_warp", "32 at __shfl_xor_sync of lanes 0xffffffff, 32 at __syncwarp"),
         ("matrix_off_its_boundary", "an access of 16 bytes of shared memory off their boundary"),
+        ("more_bytes_expected", "in vain: 128 at a barrier that counts bytes"),
         ("matrix_outside", "an access beside shared memory: 16 bytes"),
         ("too_much_shared_memory", "mistakes did not launch: invalid argument"),
     ],

@@ -375,3 +375,14 @@ class TestHalves:
     def test_nothing_is_lost_of_zeros_and_infinities(self) -> None:
         assert not _Halves(torch.zeros(2, 2), torch.float16).parts[0].any()
         assert _Halves(torch.tensor([[math.inf, 1.0]]), torch.float16).parts[0].tolist() == [[math.inf, 1.0]]
+
+    @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+    def test_gradients_take_weights_of_two_bytes(self, dtype: torch.dtype) -> None:
+        activations, cells, weight = torch.rand(3, 2, 12), torch.rand(3, 2, 4), torch.rand(12, 4).to(dtype)
+        rest = (torch.rand(3, 2, 4), None, None, False)
+        for one, other in zip(
+            gates_grad_of_sequence.call(activations, cells, weight, *rest),
+            gates_grad_of_sequence.call(activations, cells, weight.float(), *rest),
+            strict=True,
+        ):
+            torch.testing.assert_close(one, other)

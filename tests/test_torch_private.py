@@ -73,3 +73,10 @@ def test_wait_on_gpu():
     assert not after.query()
     after.synchronize()
     assert before.query()
+
+
+def test_kernel_of():
+    kernel = _torch_private.kernel_of("aten::mm", "CPU")
+    keys = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
+    assert torch.equal(kernel.call_boxed(keys, torch.eye(2), torch.ones(2, 2)), torch.ones(2, 2))
+    assert _torch_private.kernel_of("aten::mm.dtype", "CPU") is None

@@ -8,7 +8,11 @@ from torch import Tensor
 
 
 def explain_kinds(
-    name: str, arguments: Sequence[Any], values: Sequence[Any], dtypes: Sequence[torch.dtype] | None
+    name: str,
+    arguments: Sequence[Any],
+    values: Sequence[Any],
+    dtypes: Sequence[torch.dtype] | None,
+    mixed: Sequence[str] = (),
 ) -> None:
     """Raises where the types, dtypes or devices of the arguments make no sense; returns where they do.
 
@@ -17,6 +21,7 @@ def explain_kinds(
         arguments: the arguments of its schema.
         values: what was passed for them.
         dtypes: what every tensor must be, and all of them the same; None where anything goes.
+        mixed: arguments that may be of another of `dtypes` than the first.
 
     Raises:
         TypeError: a value of another type, or a tensor of another dtype.
@@ -35,7 +40,7 @@ def explain_kinds(
             tensors[argument.name] = value
         else:
             _explain_number(name, argument.name, kind, value)
-    _explain_dtypes(name, tensors, dtypes)
+    _explain_dtypes(name, tensors, dtypes, mixed)
     explain_devices(name, arguments, values)
 
 
@@ -63,15 +68,18 @@ def _explain_number(name: str, argument: str, kind: str, value: object) -> None:
             ) from None
 
 
-def _explain_dtypes(name: str, tensors: Mapping[str, Tensor], dtypes: Sequence[torch.dtype] | None) -> None:
+def _explain_dtypes(
+    name: str, tensors: Mapping[str, Tensor], dtypes: Sequence[torch.dtype] | None, mixed: Sequence[str]
+) -> None:
     if dtypes is None or not tensors:
         return
     first, *others = tensors.items()
-    if first[1].dtype not in dtypes:
-        expected = ", ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
-        raise TypeError(f"{name}: {first[0]} has dtype {first[1].dtype}, expected one of {expected}")
+    for argument, tensor in [first, *(other for other in others if other[0] in mixed)]:
+        if tensor.dtype not in dtypes:
+            expected = ", ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
+            raise TypeError(f"{name}: {argument} has dtype {tensor.dtype}, expected one of {expected}")
     for other, tensor in others:
-        if tensor.dtype != first[1].dtype:
+        if tensor.dtype != first[1].dtype and other not in mixed:
             raise TypeError(
                 f"{name}: {other} has dtype {tensor.dtype} and {first[0]} has {first[1].dtype}; they must be the same"
             )

@@ -49,3 +49,10 @@ def wait_on_gpu(seconds: float) -> None:
 def scoped_library(namespace: str, kind: str) -> AbstractContextManager[torch.library.Library]:
     """A torch.library.Library whose registrations are undone at the end of the scope."""
     return torch.library._scoped_library(namespace, kind)
+
+
+def kernel_of(name: str, key: str) -> Any:
+    """The kernel of an operator, named as 'aten::mm.out', under a key of the dispatcher; None where there is none."""
+    if not torch._C._dispatch_has_kernel_for_dispatch_key(name, key):
+        return None
+    return torch.library.get_kernel(name, key)

@@ -52,6 +52,7 @@ class Operator:
             best kernel and no warning is due. None: `dtypes` on cpu and cuda.
         compile: 'reference' where torch.compile makes more of the reference than of an opaque kernel.
         dtypes: what every tensor argument must be, and all of them the same; None leaves that to the reference.
+        mixed: names of tensor arguments, not the first, that may be of another of `dtypes` than the others are.
         explain: raises ValueError or TypeError where the arguments make no sense; otherwise returns.
 
     Raises:
@@ -74,6 +75,7 @@ class Operator:
         kernels: Mapping[str, Sequence[torch.dtype]] | Literal["reference"] | None = None,
         compile: Literal["kernel", "reference"] = "kernel",
         dtypes: Sequence[torch.dtype] | None = FLOATING,
+        mixed: Sequence[str] = (),
         explain: Callable[..., None] | None = None,
     ) -> None:
         # Where it is declared: another process finds it by importing that.
@@ -107,6 +109,7 @@ class Operator:
         self.flops = flops
         self.dtypes = None if dtypes is None else tuple(dtypes)
         self.kernels = dict.fromkeys(("cpu", "cuda"), self.dtypes or FLOATING) if kernels is None else kernels
+        self.mixed = tuple(mixed)
         self.compile = compile
         self._explain = explain
 
@@ -133,7 +136,7 @@ class Operator:
 
     def explain(self, *arguments: Any) -> None:
         """Raises the ValueError or TypeError that says what is wrong with arguments; returns where nothing is."""
-        explain_kinds(self.name, self.arguments, arguments, self.dtypes)
+        explain_kinds(self.name, self.arguments, arguments, self.dtypes, self.mixed)
         if self._explain is not None:
             self._explain(*arguments)
 
@@ -215,14 +218,14 @@ def _make_call(operator: Operator) -> Callable[..., Any]:
                 arguments = tuple(cast(operator.autocast, arguments))
             compiling = is_compiling()
             if compiling and operator.compile == "reference":
-                explain_kinds(operator.name, operator.arguments, arguments, operator.dtypes)
+                explain_kinds(operator.name, operator.arguments, arguments, operator.dtypes, operator.mixed)
                 return visible(reference(*arguments))
             if by_pytorch:
                 # PyTorch may take dtypes that the operator does not, and meta beside anything; all else it refuses.
                 device = arguments[0].device
                 for tensor in arguments[:tensor_count]:
                     if tensor is not None and (tensor.dtype not in dtypes or tensor.device != device):
-                        explain_kinds(operator.name, operator.arguments, arguments, operator.dtypes)
+                        explain_kinds(operator.name, operator.arguments, arguments, operator.dtypes, operator.mixed)
                 return visible(reference(*arguments))
             if partial:
                 first = arguments[0]

@@ -45,6 +45,7 @@ constexpr unsigned char kPoison = 0xff;
 // Beside every array of shared memory; what is written there is seen.
 constexpr size_t kGuardBytes = 256;
 constexpr const char* kAtCluster = "a barrier of the cluster";
+constexpr const char* kAtCounting = "a barrier that counts bytes";
 constexpr const char* kAtGrid = "a barrier of the grid";
 constexpr size_t kMostShared = 227 * 1024;
 constexpr size_t kMostSharedUnasked = 48 * 1024;
@@ -664,16 +665,22 @@ void* shared_pointer(uint32_t address, size_t bytes, size_t alignment) {
   fail(message.str());
 }
 
-void* in_block_of_cluster(void* pointer, unsigned rank) {
+namespace {
+
+Block& block_of_rank(unsigned rank) {
   const Block& block = *running().block;
-  const unsigned blocks = blocks_of_cluster();
-  if (rank >= blocks) fail("there is no such block in the cluster");
+  if (rank >= blocks_of_cluster()) fail("there is no such block in the cluster");
   const size_t number =
       static_cast<size_t>(std::find_if(machine().blocks.begin(), machine().blocks.end(),
                                        [&](const auto& each) { return each.get() == &block; }) -
                           machine().blocks.begin());
-  const Block& other = *machine().blocks[number - block.rank_of_cluster + rank];
-  return other.arena + (static_cast<unsigned char*>(pointer) - block.arena);
+  return *machine().blocks[number - block.rank_of_cluster + rank];
+}
+
+}  // namespace
+
+void* in_block_of_cluster(void* pointer, unsigned rank) {
+  return block_of_rank(rank).arena + (static_cast<unsigned char*>(pointer) - running().block->arena);
 }
 
 void block_barrier(int name, int threads) {
@@ -817,6 +824,74 @@ void part(Meeting& meeting) {
   Fibre& fibre = running();
   meeting.leaving &= ~(1u << fibre.lane);
   if (meeting.leaving == 0) fibre.warp->unused.push_back(&meeting);
+}
+
+// Barriers that count arrivals and bytes.
+
+namespace {
+
+struct Counting {
+  int32_t bytes;  // that are expected and have not come; fewer than none where they came first
+  uint16_t missing;
+  uint8_t count;
+  uint8_t phase;
+};
+static_assert(sizeof(Counting) == 8, "what a barrier takes of shared memory");
+
+// Above an address in the cluster's shared memory: the block's rank and one, so that no block's own looks so.
+constexpr int kRankShift = 24;
+
+void* pointer_in_cluster(uint32_t address, size_t bytes) {
+  if (address >> kRankShift == 0) fail("an address that is not of the cluster's shared memory");
+  const uint32_t own = address & ((1u << kRankShift) - 1);
+  return in_block_of_cluster(shared_pointer(own, bytes, std::min<size_t>(bytes, 16)),
+                             (address >> kRankShift) - 1);
+}
+
+void end_phase_if_all_came(Counting& counting, Block& block) {
+  if (counting.missing != 0 || counting.bytes != 0) return;
+  counting.missing = counting.count;
+  counting.phase ^= 1;
+  block.epoch = ++machine().epochs;
+  for (Fibre* fibre : block.fibres) {
+    if (fibre->state == State::waiting && fibre->waits_for == kAtCounting) wake(*fibre);
+  }
+}
+
+Counting& counting_at(uint32_t barrier) { return *static_cast<Counting*>(shared_pointer(barrier, 8, 8)); }
+
+}  // namespace
+
+uint32_t shared_of_cluster(uint32_t shared, uint32_t rank) {
+  if (rank >= blocks_of_cluster()) fail("there is no such block in the cluster");
+  return (rank + 1) << kRankShift | shared;
+}
+
+void begin_counting(uint32_t barrier, uint32_t count) {
+  counting_at(barrier) = {0, static_cast<uint16_t>(count), static_cast<uint8_t>(count), 0};
+}
+
+void count_arrival(uint32_t barrier, uint32_t bytes) {
+  Counting& counting = counting_at(barrier);
+  if (counting.missing == 0) fail("more arrivals at a barrier than it counts");
+  --counting.missing;
+  counting.bytes += static_cast<int32_t>(bytes);
+  end_phase_if_all_came(counting, *running().block);
+}
+
+void wait_for_phase(uint32_t barrier, uint32_t parity) {
+  const Counting& counting = counting_at(barrier);
+  while (counting.phase == parity) wait(kAtCounting);
+}
+
+void store_and_count(uint32_t address, const void* value, size_t bytes, uint32_t barrier) {
+  if (address >> kRankShift != barrier >> kRankShift) fail("a write and its barrier in different blocks");
+  void* to = pointer_in_cluster(address, bytes);
+  // Not watched: it is no race with who waits for its barrier.
+  std::memcpy(to, value, bytes);
+  auto& counting = *static_cast<Counting*>(pointer_in_cluster(barrier, 8));
+  counting.bytes -= static_cast<int32_t>(bytes);
+  end_phase_if_all_came(counting, block_of_rank((barrier >> kRankShift) - 1));
 }
 
 // Asynchronous copies.

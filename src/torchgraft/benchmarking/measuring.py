@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -76,7 +76,9 @@ def measure(candidate: Candidate, stopwatch: Stopwatch, roofs: Roofs) -> Row:
     for name, make in yardsticks.items():
         contenders[name] = _bind_yardstick(candidate, make, arguments)
     refused: dict[str, str] = {}
-    with warnings.catch_warnings():
+    # cuDNN times every way to compute what it is asked for first. Of a very large call that alone takes half a minute.
+    search = _cudnn(benchmark=False) if candidate.benchmark.large else nullcontext()
+    with search, warnings.catch_warnings():
         # What falls back is told by the row.
         warnings.simplefilter("ignore", PerformanceWarning)
         before = {each[:4]: each.calls for each in fallbacks()}
@@ -84,7 +86,7 @@ def measure(candidate: Candidate, stopwatch: Stopwatch, roofs: Roofs) -> Row:
             if problem := _why_it_fails(call):
                 refused[name] = problem
                 del contenders[name]
-        timings = stopwatch.time(contenders) if "ours" in contenders else {}
+        timings = stopwatch.time(contenders, warm=("ours",)) if "ours" in contenders else {}
         served = {}
         if candidate.explained:
             served = {name: explain(call, candidate.device) for name, call in contenders.items() if name != "again"}
@@ -232,21 +234,24 @@ def _verifier(candidate: Candidate, arguments: tuple[Any, ...]) -> Callable[[Any
         return lambda found, roundings: expect_parts_close(
             operator, samples, large, arguments, found, **options, roundings=roundings
         )
-    # Of what is needed once, cuDNN would time every way to compute it.
-    with _without_cudnn():
+    # Of what is needed once, too.
+    with _cudnn(enabled=False):
         expected = operator.visible(operator.reference(*in_float64(arguments)))
     return lambda found, roundings: expect_close(found, expected, **options, roundings=roundings)
 
 
 @contextmanager
-def _without_cudnn() -> Iterator[None]:
+def _cudnn(**settings: bool) -> Iterator[None]:
+    """A scope in which switches of `torch.backends.cudnn` are set."""
     cudnn: Any = torch.backends.cudnn
-    before = cudnn.enabled
-    cudnn.enabled = False
+    before = {name: getattr(cudnn, name) for name in settings}
     try:
+        for name, value in settings.items():
+            setattr(cudnn, name, value)
         yield
     finally:
-        cudnn.enabled = before
+        for name, value in before.items():
+            setattr(cudnn, name, value)
 
 
 def _roundings(candidate: Candidate, name: str) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +24,8 @@ LEAST_ROUNDS = 6
 # A GPU's times hardly vary.
 _MOST_ROUNDS = {"cpu": 25, "cuda": 12}
 _CALLS_A_ROUND = 6
+# In a call as long as this, what it takes to fill a GPU's cache, or to launch, is lost.
+_LONG_SECONDS = 0.005
 # Of a block of calls on the CPU: long against the clock and against an interruption of the scheduler.
 _BLOCK_SECONDS = 0.002
 
@@ -62,7 +64,7 @@ class Timing:
 
     Attributes:
         rounds: seconds a call, a value a round.
-        warm: the same with what it reads still in the cache of a GPU; empty on the CPU.
+        warm: the same with what it reads still in the cache of a GPU; empty on the CPU, or where nobody asked.
         host: seconds until a call returns to Python, its work on a GPU still to come; nan on the CPU.
     """
 
@@ -124,14 +126,17 @@ class Stopwatch:
             cache = torch.cuda.get_device_properties(self.device).L2_cache_size
             self.flush = torch.empty(max(4 * cache, 2**26), dtype=torch.uint8, device=self.device)
 
-    def time(self, contenders: Mapping[str, Callable[[], Any]]) -> dict[str, Timing]:
+    def time(
+        self, contenders: Mapping[str, Callable[[], Any]], *, warm: Collection[str] | None = None
+    ) -> dict[str, Timing]:
         """Seconds a call of each contender, all in turn.
 
         Args:
             contenders: functions by name, each called once before for what it does only at first.
+            warm: of which the time with a warm cache is wanted too, on a GPU; None: of all.
         """
         if self.device.type == "cuda":
-            return self._time_on_gpu(contenders)
+            return self._time_on_gpu(contenders, contenders if warm is None else warm)
         return self.time_by_clock(contenders)
 
     def _rounds(self, slowest: float, calls: int) -> int:
@@ -157,7 +162,7 @@ class Stopwatch:
                 taken[name].append(timers[name].timeit(counts[name]).median)
         return {name: Timing(rounds) for name, rounds in taken.items()}
 
-    def _time_on_gpu(self, contenders: Mapping[str, Callable[[], Any]]) -> dict[str, Timing]:
+    def _time_on_gpu(self, contenders: Mapping[str, Callable[[], Any]], warmed: Collection[str]) -> dict[str, Timing]:
         assert self.flush is not None
         for call in contenders.values():
             call()
@@ -170,17 +175,21 @@ class Stopwatch:
         for number in range(self._rounds(slowest, 2 * calls)):
             for name in _in_turn(list(contenders), number):
                 cold[name].append(statistics.median(self._cold(contenders[name], calls, hosts[name])))
-                warm[name].append(self._warm(contenders[name], calls, hosts[name]))
+                if name in warmed:
+                    is_long = cold[name][0] > _LONG_SECONDS
+                    warm[name].append(cold[name][-1] if is_long else self._warm(contenders[name], calls, hosts[name]))
         return {name: Timing(cold[name], warm[name], hosts[name]) for name in contenders}
 
     def _host_seconds(self, call: Callable[[], Any]) -> float:
         taken = []
+        torch.cuda.synchronize(self.device)
         for _ in range(5):
-            torch.cuda.synchronize(self.device)
             started = time.perf_counter()
             call()
             taken.append(time.perf_counter() - started)
-        torch.cuda.synchronize(self.device)
+            torch.cuda.synchronize(self.device)
+            if time.perf_counter() - started > _LONG_SECONDS:
+                break
         return statistics.median(taken)
 
     def _keep_ahead(self, calls: int, host: float) -> None:

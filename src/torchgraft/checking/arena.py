@@ -115,6 +115,10 @@ class Arena:
             size: Sequence[int], stride: Sequence[int], *, dtype: torch.dtype | None = None, **where: Any
         ) -> Tensor:
             dtype = dtype or torch.get_default_dtype()
+            if 0 in size:
+                # Of no bytes, until PyTorch resizes it, as it does with results of reductions: not within the arena.
+                storage = torch.UntypedStorage(0, device=self.device)
+                return self._memory.view(dtype).data.set_(storage, 0, size, stride)
             return self._cut(size, stride, dtype, _describe_memory(size, dtype), asked=True)
 
         def empty(

@@ -285,7 +285,11 @@ def _print_verdict(console: Console, report: CheckReport, seconds: float) -> Non
         verdict = Text("every property holds", "bold green")
     else:
         verdict = Text("no property was applicable", "bold yellow")
+    if report.unfinished and not failed:
+        verdict = Text("the check was stopped", "bold yellow")
     counts = f"{passed} passed, {failed} failed, {left_out} not applicable, in {_duration(seconds)}"
+    if report.unfinished:
+        counts += f"; {report.unfinished} not run to the end, as the check was stopped"
     console.print()
     console.print(Text.assemble(verdict, f": {counts}"))
 

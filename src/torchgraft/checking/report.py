@@ -18,17 +18,19 @@ class CheckReport:
         environments: the machine and its software, by device.
         seed: of all inputs; the same seed gives the same inputs.
         quick: whether the slow properties were left out.
+        unfinished: how many properties were still to be run when the check was stopped.
     """
 
     results: tuple[Result, ...]
     environments: dict[str, Environment]
     seed: int
     quick: bool
+    unfinished: int = 0
 
     @property
     def passed(self) -> bool:
-        """Whether nothing failed."""
-        return not self.failures
+        """Whether all was run, and nothing failed."""
+        return not self.failures and not self.unfinished
 
     @property
     def failures(self) -> tuple[Result, ...]:
@@ -45,6 +47,7 @@ class CheckReport:
             "passed": self.passed,
             "seed": self.seed,
             "quick": self.quick,
+            "unfinished": self.unfinished,
             "environments": {device: asdict(each) for device, each in self.environments.items()},
             "results": [asdict(result) for result in self.results],
         }

@@ -234,7 +234,17 @@ def _work(connection: Connection, modules: Sequence[str], output: str) -> None:
         importlib.import_module(module)
     while (job := connection.recv()) is not None:
         result = _run_here(job, PROPERTIES[job.property_name], lambda doing: connection.send(("doing", doing)))
-        connection.send(("result", result))
+        is_last = result.status == "fail" and _is_broken(torch.device(job.device))
+        connection.send(("last result" if is_last else "result", result))
+
+
+def _is_broken(device: torch.device) -> bool:
+    """Whether this process can no longer use a device: after a kernel's fault every call to a GPU fails."""
+    try:
+        torch.get_device_module(device).synchronize()
+    except RuntimeError:
+        return True
+    return False
 
 
 @contextmanager
@@ -255,7 +265,11 @@ def _environment(more: Mapping[str, str]) -> Iterator[None]:
 
 
 class _Worker:
-    """A process that runs one job at a time, and may die of it."""
+    """A process that runs one job at a time, and may die of it.
+
+    Attributes:
+        is_usable: whether it can be given another job.
+    """
 
     def __init__(self, modules: Sequence[str], environment: Mapping[str, str]) -> None:
         context = multiprocessing.get_context("spawn")
@@ -269,6 +283,7 @@ class _Worker:
         self.job: Job | None = None
         self.started = 0.0
         self.doing = ""
+        self.is_usable = True
 
     def give(self, job: Job) -> None:
         self.job, self.started, self.doing = job, time.monotonic(), ""
@@ -282,10 +297,12 @@ class _Worker:
             kind, value = self.connection.recv()
         except EOFError:
             self.process.join()
+            self.is_usable = False
             return self._died(f"{DIED}: {_name_of_exit(self.process.exitcode)}")
         if kind == "doing":
             self.doing = value
             return None
+        self.is_usable = kind == "result"
         result: Result = value
         return result
 
@@ -295,6 +312,7 @@ class _Worker:
             return None
         self.process.kill()
         self.process.join()
+        self.is_usable = False
         return self._died(f"it did not end within {_SECONDS_TO_END:.0f} seconds")
 
     def _died(self, how: str) -> Result:
@@ -380,7 +398,7 @@ def run_jobs(
                 number = running.pop(worker)
                 results[number] = result
                 on_result(jobs[number], result)
-                if worker.process.is_alive():
+                if worker.is_usable:
                     idle.append(worker)
                 else:
                     worker.end()

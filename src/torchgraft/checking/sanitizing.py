@@ -352,10 +352,16 @@ def _run_on_cuda(jobs: Sequence[Job], tool: _CudaTool, on_start: OnStart, on_res
         file.write(serial.encode(jobs))
         file.flush()
         command += [sys.executable, "-m", serial.__name__, file.name]
+        if not tool.filtered:
+            command.append(serial.FILL_PRODUCTS)
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment) as process:
             assert process.stdout is not None
-            for line in process.stdout:
-                watched.read(line.decode(errors="replace").rstrip("\n"))
+            try:
+                for line in process.stdout:
+                    watched.read(line.decode(errors="replace").rstrip("\n"))
+            except KeyboardInterrupt:
+                process.kill()
+                raise
     return watched.end(process.returncode)
 
 

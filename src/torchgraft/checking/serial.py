@@ -1,7 +1,8 @@
 """Runs jobs one after the other in one process, for a tool that watches a process from outside.
 
 `python -m torchgraft.checking.serial FILE` reads the jobs from a file and says on standard output when each begins and
-what came of it, in lines of its own: what the tool says stands between them.
+what came of it, in lines of its own: what the tool says stands between them. With `--fill-products` behind the file,
+matrix products of PyTorch fill what they are given to write to.
 """
 
 from __future__ import annotations
@@ -10,16 +11,22 @@ import base64
 import importlib
 import pickle
 import sys
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from torchgraft import _torch_private
 from torchgraft.checking.property import Result
 from torchgraft.checking.running import Job, run_job
 
+FILL_PRODUCTS = "--fill-products"
 _MARK = "@graft "
+# PyTorch's products that write to memory which they are given.
+_PRODUCTS = ("mm.out", "mm.dtype_out", "addmm.out", "bmm.out", "baddbmm.out")
 
 
 def encode(jobs: Sequence[Job]) -> bytes:
@@ -44,17 +51,44 @@ def _say(number: int, result: Any = None) -> None:
     print(f"{_MARK}{number} {shown}", flush=True)
 
 
+@contextmanager
+def filled_products(key: str) -> Iterator[None]:
+    """A scope in which products fill what they are given to write to, before they do.
+
+    initcheck does not see what some kernels of NVIDIA's libraries write, and takes it for memory that nobody wrote to.
+
+    Args:
+        key: of PyTorch's dispatcher, 'CUDA' or 'CPU'.
+    """
+
+    def filled(kernel: Any) -> Any:
+        def product(keys: Any, *arguments: Any, out: torch.Tensor, **options: Any) -> Any:
+            out.zero_()
+            return kernel.call_boxed(keys, *arguments, out=out, **options)
+
+        return product
+
+    with _torch_private.scoped_library("aten", "IMPL") as library, warnings.catch_warnings():
+        # That a kernel is replaced is the point.
+        warnings.simplefilter("ignore")
+        for name in _PRODUCTS:
+            if (kernel := _torch_private.kernel_of(f"aten::{name}", key)) is not None:
+                library.impl(name, filled(kernel), key, with_keyset=True)
+        yield
+
+
 def main() -> None:
     """Runs the jobs of a file."""
     path, modules, encoded = pickle.loads(Path(sys.argv[1]).read_bytes())
     sys.path[:] = path
     for module in modules:
         importlib.import_module(module)
-    for number, job in enumerate(pickle.loads(encoded)):
-        # Where the tool does not work on this machine, it fails here: before the first job, and not as one.
-        torch.zeros(1, device=job.device)
-        _say(number)
-        _say(number, run_job(job))
+    with filled_products("CUDA") if FILL_PRODUCTS in sys.argv else nullcontext():
+        for number, job in enumerate(pickle.loads(encoded)):
+            # Where the tool does not work on this machine, it fails here: before the first job, and not as one.
+            torch.zeros(1, device=job.device)
+            _say(number)
+            _say(number, run_job(job))
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 import traceback
 from enum import Enum
@@ -16,6 +17,7 @@ from rich.table import Table as RichTable
 from torchgraft.cli.shared import JsonOption, explain_missing, make_console, write_json
 
 if TYPE_CHECKING:
+    from torchgraft.checking.property import Result
     from torchgraft.checking.running import Job
 
 
@@ -123,10 +125,22 @@ def check(
 
     count = os.cpu_count() or 1 if workers is None else workers
     started = time.monotonic()
+    finished: list[Result] = []
+    # A check that is told to end, by `timeout` too, shows and writes what it has.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with LiveCheck(console, [*jobs, *again]) as live:
-        results = run_everywhere(jobs, workers=count, on_start=live.start, on_result=live.finish)
-        results += run_sanitized(again, workers=count, on_start=live.start, on_result=live.finish, on_step=live.say)
-    report = CheckReport(tuple(results), {each: describe_environment(each) for each in devices}, seed, quick)
+
+        def finish(job: Job, result: Result) -> None:
+            finished.append(result)
+            live.finish(job, result)
+
+        try:
+            results = run_everywhere(jobs, workers=count, on_start=live.start, on_result=finish)
+            results += run_sanitized(again, workers=count, on_start=live.start, on_result=finish, on_step=live.say)
+        except KeyboardInterrupt:
+            results = finished
+    environments = {each: describe_environment(each) for each in devices}
+    report = CheckReport(tuple(results), environments, seed, quick, len(jobs) + len(again) - len(results))
     print_report(console, live.board, report, time.monotonic() - started)
     write_json(report.as_dict(), json_file)
     if not report.passed:

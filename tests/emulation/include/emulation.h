@@ -151,6 +151,13 @@ inline __attribute__((always_inline)) Operand together(const char* instruction, 
   return result;
 }
 
+// Barriers that count arrivals and bytes, in shared memory, and writes into another block's that are counted.
+uint32_t shared_of_cluster(uint32_t shared, uint32_t rank);
+void begin_counting(uint32_t barrier, uint32_t count);
+void count_arrival(uint32_t barrier, uint32_t bytes);
+void wait_for_phase(uint32_t barrier, uint32_t parity);
+void store_and_count(uint32_t address, const void* value, size_t bytes, uint32_t barrier);
+
 // Asynchronous copies of the fibre that runs.
 void copy_later(uint32_t shared, const void* global, int bytes, int source_bytes);
 void end_copy_group();

@@ -2,6 +2,7 @@
 //
 // Each gets n numbers of float and writes as many. `sum` kernels give every number the sum of its block's 64.
 
+#include <cooperative_groups.h>
 #include <torchgraft/dispatch.h>
 #include <torchgraft/layout.h>
 #include <torchgraft/registration.h>
@@ -101,6 +102,32 @@ __global__ void matrix_kernel(float* to, int offset) {
   to[static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x] = static_cast<float>(matrices[0] & 0xffff);
 }
 
+// Two blocks of a cluster give each other their numbers, sixteen bytes a thread.
+template <bool kMistake>
+__global__ void send_kernel(const float* from, float* to) {
+  float* values = shared_memory<float>();
+  const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(values));
+  const uint32_t barrier = address + kThreads * sizeof(float);
+  const int thread = static_cast<int>(threadIdx.x);
+  if (thread == 0) {
+    ptx::mbarrier_init(barrier, 1);
+    // The mistake: more is expected than comes.
+    ptx::mbarrier_arrive_expect_tx(barrier, kThreads * sizeof(float) + (kMistake ? 16 : 0));
+    ptx::fence_mbarrier_init();
+  }
+  const auto cluster = cooperative_groups::this_cluster();
+  cluster.sync();
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * kThreads;
+  if (thread < kThreads / 4) {
+    const uint32_t other = cluster.block_rank() ^ 1;
+    const auto four = *reinterpret_cast<const uint4*>(from + first + 4 * thread);
+    ptx::st_async(ptx::mapa(address + 16 * static_cast<uint32_t>(thread), other), four,
+                  ptx::mapa(barrier, other));
+  }
+  ptx::mbarrier_wait(barrier, 0);
+  to[first + thread] = values[thread];
+}
+
 template <typename Launch_>
 Tensor on(const Tensor& input, Launch_&& launch) {
   const Launch scope(input);
@@ -154,6 +181,25 @@ Tensor matrix(Tensor input) {
   });
 }
 
+template <bool kMistake>
+Tensor send(Tensor input) {
+  return on(input, [](const float* from, float* to, unsigned blocks, cudaStream_t stream) {
+    cudaLaunchAttribute attribute = {};
+    attribute.id = cudaLaunchAttributeClusterDimension;
+    attribute.val.clusterDim.x = 2;
+    attribute.val.clusterDim.y = 1;
+    attribute.val.clusterDim.z = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3(blocks);
+    config.blockDim = dim3(kThreads);
+    config.dynamicSmemBytes = kThreads * sizeof(float) + 8;
+    config.stream = stream;
+    config.attrs = &attribute;
+    config.numAttrs = 1;
+    cudaLaunchKernelEx(&config, send_kernel<kMistake>, from, to);
+  });
+}
+
 }  // namespace
 
 // One operator a kernel: with a mistake, or the same without it.
@@ -175,6 +221,8 @@ Tensor matrix(Tensor input) {
   EACH(matrix, (matrix<0>))                                  \
   EACH(matrix_off_its_boundary, (matrix<1>))                 \
   EACH(matrix_outside, (matrix<512>))                        \
+  EACH(send, (send<false>))                                  \
+  EACH(more_bytes_expected, (send<true>))                    \
   EACH(too_much_shared_memory, (matrix<0, 64 * 1024>))
 
 #define DEFINE(NAME, FUNCTION) library.def(#NAME "(Tensor input) -> Tensor");

@@ -74,7 +74,10 @@ def _mistakes(call: Call) -> Iterator[_Wrong]:
     yield _Wrong("an argument too many", (*arguments, 1), always=True)
     for place, value in enumerate(arguments):
         argument = call.operator.arguments[place]
-        wrongs = _wrong_tensors(call, value) if isinstance(value, Tensor) else _wrong_numbers(str(argument.type), value)
+        if isinstance(value, Tensor):
+            wrongs = _wrong_tensors(call, value, may_differ=argument.name in call.operator.mixed)
+        else:
+            wrongs = _wrong_numbers(str(argument.type), value)
         for wrong in (*_wrong_types(call, str(argument.type)), *wrongs):
             changed = (*arguments[:place], *wrong.arguments, *arguments[place + 1 :])
             names = argument.name if wrong.names else ""
@@ -97,10 +100,12 @@ def _wrong_types(call: Call, kind: str) -> Iterator[_Wrong]:
         yield _Wrong(f"made {shown}", (value,), always=True, names="this")
 
 
-def _wrong_tensors(call: Call, tensor: Tensor) -> Iterator[_Wrong]:
+def _wrong_tensors(call: Call, tensor: Tensor, *, may_differ: bool) -> Iterator[_Wrong]:
     several = len(tensors_of(call.arguments)) > 1
     declared = call.operator.dtypes
     for dtype in (torch.int64, torch.bool, torch.complex64, *FLOATING):
+        if may_differ and dtype in (declared or ()):
+            continue
         if dtype != tensor.dtype and (several or dtype not in FLOATING):
             changed = tensor.to(dtype)
             yield _Wrong(

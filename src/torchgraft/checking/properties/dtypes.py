@@ -1,7 +1,8 @@
 """Every dtype that is declared is served, and no other.
 
 Proves: in each declared dtype the results have the dtype that the reference gives them; a tensor of another dtype is
-refused with a TypeError that names it, and so is a mixture of dtypes.
+refused with a TypeError that names it, and so is a mixture of dtypes, except where one is declared: that gives what the
+reference gives.
 
 Cannot prove: that the values are right in each; `value` does that.
 """
@@ -41,13 +42,27 @@ def _check_others(call: Call) -> None:
             _expect_refused(call, tuple(_to(value, dtype) for value in arguments), f"{dtype}")
     for place, value in enumerate(arguments):
         if isinstance(value, torch.Tensor) and tensors > 1:
-            other = next((dtype for dtype in operator.dtypes or () if dtype != call.dtype), torch.int64)
-            mixed = (*arguments[:place], value.to(other), *arguments[place + 1 :])
-            _expect_refused(call, mixed, f"{operator.arguments[place].name} in {other} among {call.dtype}")
+            name = operator.arguments[place].name
+            others = [dtype for dtype in operator.dtypes or () if dtype != call.dtype] or [torch.int64]
+            for other in others if name in operator.mixed else others[:1]:
+                mixed = (*arguments[:place], value.to(other), *arguments[place + 1 :])
+                what = f"{name} in {other} among {call.dtype}"
+                if name in operator.mixed:
+                    _expect_right(call, mixed, what)
+                else:
+                    _expect_refused(call, mixed, what)
 
 
 def _to(value: object, dtype: torch.dtype) -> object:
     return value.to(dtype) if isinstance(value, torch.Tensor) else value
+
+
+def _expect_right(call: Call, arguments: tuple[object, ...], what: str) -> None:
+    found = call.operator(*arguments)
+    unmixed = [result.dtype for result in tree_leaves(call.operator(*call.arguments))]
+    dtypes = [result.dtype for result in tree_leaves(found)]
+    expect(dtypes == unmixed, f"results for {what} have the wrong dtype", expected=unmixed, found=dtypes)
+    call.expect_close(found, call.expected(arguments), what=what)
 
 
 def _expect_refused(call: Call, arguments: tuple[object, ...], what: str) -> None:

@@ -131,11 +131,11 @@ TORCHGRAFT_INLINE void advance(T*& at, int64_t step) {
   asm("" : "+r"(at));
 }
 
-// Has a vector loaded once, into a register: the compiler would load it once for each use.
+// Has a vector loaded once, into a register if there are such: the compiler would load it once for each use.
 template <typename V>
 TORCHGRAFT_INLINE void keep(V& vector) {
 #if defined(__x86_64__)
-  if constexpr (sizeof(V) <= 64) asm("" : "+v"(vector));
+  if constexpr (sizeof(V) >= 16 && sizeof(V) <= 64) asm("" : "+v"(vector));
 #elif defined(__aarch64__)
   if constexpr (sizeof(V) == 16) asm("" : "+w"(vector));
 #else

@@ -81,6 +81,69 @@ __device__ __forceinline__ uint2 load_shared_pair(uint32_t address) {
   return value;
 }
 
+// mapa, from 9.0: where in the cluster's shared memory the same place of block `rank` is.
+__device__ __forceinline__ uint32_t mapa(uint32_t shared, uint32_t rank) {
+  uint32_t address;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared), "r"(rank));
+  return address;
+}
+
+// mbarrier.init, from 8.0: a barrier of eight bytes, each of whose phases is over after so many arrivals and
+// when all bytes have come that are expected.
+__device__ __forceinline__ void mbarrier_init(uint32_t barrier, uint32_t count) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
+}
+
+// fence.mbarrier_init, from 9.0: before other blocks of the cluster use it.
+__device__ __forceinline__ void fence_mbarrier_init() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+// mbarrier.arrive.expect_tx, from 9.0: arrives, and expects so many bytes more in this phase.
+__device__ __forceinline__ void mbarrier_arrive_expect_tx(uint32_t barrier, uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+               : "memory");
+}
+
+// mbarrier.try_wait, from 9.0: waits until the phase of this parity is over.
+__device__ __forceinline__ void mbarrier_wait(uint32_t barrier, uint32_t parity) {
+  asm volatile(
+      "{\n"
+      ".reg .pred is_over;\n"
+      "again:\n"
+      "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 is_over, [%0], %1;\n"
+      "@!is_over bra again;\n"
+      "}" ::"r"(barrier),
+      "r"(parity)
+      : "memory");
+}
+
+// st.async, from 9.0: begins to write sixteen bytes to where mapa says, and then tells a barrier of the same
+// block.
+__device__ __forceinline__ void st_async(uint32_t address, uint4 value, uint32_t barrier) {
+  asm volatile(
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(
+          address),
+      "r"(value.x), "r"(value.y), "r"(value.z), "r"(value.w), "r"(barrier)
+      : "memory");
+}
+
+// ld.relaxed and st.relaxed, from 7.0: four and sixteen bytes of device memory that other blocks write and
+// read meanwhile.
+__device__ __forceinline__ uint32_t load_relaxed(const uint32_t* global) {
+  uint32_t value;
+  asm volatile("ld.relaxed.gpu.global.b32 %0, [%1];" : "=r"(value) : "l"(global) : "memory");
+  return value;
+}
+__device__ __forceinline__ void store_relaxed(void* global, uint4 value) {
+  asm volatile("st.relaxed.gpu.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(global), "r"(value.x),
+               "r"(value.y), "r"(value.z), "r"(value.w)
+               : "memory");
+}
+
+// fence.acq_rel.gpu, from 7.0: what this thread did in front of it is seen before what it writes behind it.
+__device__ __forceinline__ void fence_gpu() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
+
 // ldmatrix: four 8 x 8 matrices of halves; lane l gives the address of row l % 8 of matrix l / 8, and gets
 // elements 2 * (l % 4) and the next of row l / 4 of each.
 __device__ __forceinline__ void ldmatrix(uint32_t (&matrices)[4], uint32_t address) {

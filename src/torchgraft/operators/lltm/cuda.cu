@@ -292,8 +292,9 @@ std::tuple<Tensor, Tensor, Tensor> gates_grad_cuda(Tensor activations, Tensor ce
     cells = converted(cells, kept);
     output_grad = converted(output_grad, kept);
     const bool is_done =
-        sizes.batch == 0 || backward_of_halves(weight_hh, activations, cells, output_grad, gates_grad, h_grad,
-                                               c_grad, sizes, reverse, scope.stream());
+        sizes.batch == 0 || (kept == ScalarType::Float &&
+                             backward_of_halves(weight_hh, activations, cells, output_grad, gates_grad,
+                                                h_grad, c_grad, sizes, reverse, scope.stream()));
     if (!is_done) weight_hh = converted(weight_hh, kept);
     if (!is_done && !backward_at_once<T>(weight_hh, activations, cells, output_grad, gates_grad, h_grad,
                                          c_grad, sizes, reverse, scope.stream())) {

@@ -10,6 +10,7 @@
 #include <torchgraft/cuda.cuh>
 #include <torchgraft/ptx.cuh>
 
+#include <algorithm>
 #include <optional>
 #include <type_traits>
 
@@ -51,12 +52,34 @@ __device__ inline uint32_t shared_address(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
+// What a group of blocks is, and how its blocks meet: one block that meets nobody; a cluster, through shared
+// memory; some blocks of a cooperative grid, through device memory.
+enum class Way { block, cluster, grid };
+
+// A barrier of the blocks of a group on the grid, in which `arrived`, zero at first, counts arrivals.
+__device__ __forceinline__ void meet_on_grid(uint32_t* arrived, uint32_t expected) {
+  __syncthreads();
+  if (threadIdx.x == 0) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 700
+    ptx::fence_gpu();
+    atomicAdd(arrived, 1u);
+    while (static_cast<int32_t>(ptx::load_relaxed(arrived) - expected) < 0) {
+    }
+    ptx::fence_gpu();
+#endif
+  }
+  __syncthreads();
+}
+
 // How the blocks of a launch share out units and rows: a group has all units of its rows.
 struct Groups {
-  int blocks;  // of a group, 32 units each
+  int blocks;  // of a group, S::kUnits units each
   int rows;    // of a group
   int64_t count;
 };
+
+// Of device memory for a group's arrivals: a line of its own.
+constexpr int64_t kArrivedBytes = 128;
 
 inline bool may_be_grouped(int64_t batch, int64_t units) {
   return batch > 0 && batch < 65536 && units <= 1024 &&
@@ -64,30 +87,35 @@ inline bool may_be_grouped(int64_t batch, int64_t units) {
 }
 
 // Launches `kernel` with as few rows a group as there is room for all groups at once; whether any number of
-// rows fits. S says how many threads a block has, whether groups are clusters, and the shared memory for so
-// many rows. All blocks are resident at once: a cluster is launched as one and waits for no other, a grid is
-// launched cooperatively.
+// rows fits, up to `most_rows`. S says how many units and threads a block has, what a group is, and the
+// shared memory for so many rows. All blocks that meet are resident at once: a cluster is launched as one and
+// waits for no other, a grid is launched cooperatively.
 template <typename S, typename Pass, typename Exchanged, typename Bytes>
-bool launch_groups(void (*kernel)(Pass, int, int, Exchanged*), const Pass& pass, const Tensor& like,
-                   cudaStream_t stream, const Bytes& exchanged_bytes) {
-  const auto required = S::kCluster ? cudaDevAttrClusterLaunch : cudaDevAttrCooperativeLaunch;
-  const int blocks = static_cast<int>(ceil_divide<int64_t>(pass.units, 32));
+bool launch_groups(void (*kernel)(Pass, int, int, uint32_t*, Exchanged*), const Pass& pass,
+                   const Tensor& like, cudaStream_t stream, const Bytes& exchanged_bytes,
+                   int64_t most_rows = INT64_MAX) {
+  constexpr bool kCluster = S::kWay == Way::cluster;
+  constexpr bool kGrid = S::kWay == Way::grid;
+  const int blocks = static_cast<int>(ceil_divide<int64_t>(pass.units, S::kUnits));
   const int64_t most_groups = device_attribute(cudaDevAttrMultiProcessorCount) / blocks;
-  if (most_groups == 0 || device_attribute(required) == 0) return false;
+  if (most_groups == 0 || (kCluster && device_attribute(cudaDevAttrClusterLaunch) == 0) ||
+      (kGrid && device_attribute(cudaDevAttrCooperativeLaunch) == 0)) {
+    return false;
+  }
   const void* function = reinterpret_cast<const void*>(kernel);
-  if (S::kCluster && blocks > 8 &&
+  if (kCluster && blocks > 8 &&
       cudaFuncSetAttribute(function, cudaFuncAttributeNonPortableClusterSizeAllowed, 1) != cudaSuccess) {
     cudaGetLastError();
     return false;
   }
 
   cudaLaunchAttribute attribute = {};
-  if (S::kCluster) {
+  if (kCluster) {
     attribute.id = cudaLaunchAttributeClusterDimension;
     attribute.val.clusterDim.x = static_cast<unsigned>(blocks);
     attribute.val.clusterDim.y = 1;
     attribute.val.clusterDim.z = 1;
-  } else {
+  } else if (kGrid) {
     attribute.id = cudaLaunchAttributeCooperative;
     attribute.val.cooperative = 1;
   }
@@ -95,19 +123,23 @@ bool launch_groups(void (*kernel)(Pass, int, int, Exchanged*), const Pass& pass,
   config.blockDim = dim3(S::kBlock);
   config.stream = stream;
   config.attrs = &attribute;
-  config.numAttrs = 1;
+  config.numAttrs = kCluster || kGrid ? 1 : 0;
   const int64_t most_bytes = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
-  const int64_t least = ceil_divide(pass.batch, most_groups);
+  // A block that meets no other may wait until there is room for it.
+  constexpr int64_t kMostRowsOfBlock = 32;
+  const int64_t even = ceil_divide(pass.batch, most_groups);
+  const int64_t least = kCluster || kGrid ? even : std::min(even, kMostRowsOfBlock);
   // Multiprocessors come in groups of the hardware, and those of one that are too few for a cluster stay
   // idle, so a few rows more than `least` may be needed.
-  for (int64_t rows = least; rows <= 2 * least + 2 && S::shared_bytes(rows, blocks) <= most_bytes; ++rows) {
+  const int64_t most = std::min(2 * least + 2, most_rows);
+  for (int64_t rows = least; rows <= most && S::shared_bytes(rows, blocks) <= most_bytes; ++rows) {
     const Groups groups = {blocks, static_cast<int>(rows), ceil_divide(pass.batch, rows)};
     config.gridDim = dim3(static_cast<unsigned>(groups.count * blocks));
     config.dynamicSmemBytes = static_cast<size_t>(S::shared_bytes(rows, blocks));
     int resident = 0;
     bool fits = cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                      static_cast<int>(config.dynamicSmemBytes)) == cudaSuccess;
-    if (S::kCluster) {
+    if (kCluster) {
       fits = fits && cudaOccupancyMaxActiveClusters(&resident, kernel, &config) == cudaSuccess;
     } else {
       fits = fits && cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, function, S::kBlock,
@@ -118,12 +150,20 @@ bool launch_groups(void (*kernel)(Pass, int, int, Exchanged*), const Pass& pass,
       cudaGetLastError();
       return false;
     }
-    if (resident < groups.count) continue;
-    const int64_t bytes = exchanged_bytes(groups);
-    std::optional<Tensor> exchanged;
-    if (bytes > 0) exchanged = empty_workspace<float>(ceil_divide<int64_t>(bytes, sizeof(float)), like);
-    void* memory = exchanged.has_value() ? exchanged->mutable_data_ptr() : nullptr;
-    cudaLaunchKernelEx(&config, kernel, pass, blocks, groups.rows, static_cast<Exchanged*>(memory));
+    if (resident < (kCluster || kGrid ? groups.count : 1)) continue;
+    uint32_t* arrived = nullptr;
+    Exchanged* memory = nullptr;
+    std::optional<Tensor> workspace;
+    if (kGrid) {
+      const int64_t bytes = kArrivedBytes * groups.count + exchanged_bytes(groups);
+      workspace = empty_workspace<float>(ceil_divide<int64_t>(bytes, sizeof(float)), like);
+      arrived = static_cast<uint32_t*>(workspace->mutable_data_ptr());
+      memory = reinterpret_cast<Exchanged*>(arrived + kArrivedBytes / 4 * groups.count);
+      const auto cleared = static_cast<size_t>(kArrivedBytes * groups.count);
+      TORCHGRAFT_CHECK(cudaMemsetAsync(arrived, 0, cleared, stream) == cudaSuccess,
+                       "lltm: memory could not be cleared");
+    }
+    cudaLaunchKernelEx(&config, kernel, pass, blocks, groups.rows, arrived, memory);
     check_launch("lltm");
     return true;
   }

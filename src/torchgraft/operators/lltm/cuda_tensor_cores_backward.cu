@@ -34,17 +34,21 @@ constexpr int kTileRows = 4;
 // Of the gradients of gates: eight rows of a matrix begin in different banks.
 constexpr int kPitch = kDepth + 8;
 
-template <int kTilesOfWarp, int kWarpsOfBlock, int kTilesInRegisters, bool kInCluster>
+template <int kTilesOfWarp, int kWarpsOfBlock, int kTilesInRegisters, Way kWayOfGroup>
 struct Shape {
   static constexpr int kTiles = kTilesOfWarp;  // of 16 units, a warp
   static constexpr int kWarps = kWarpsOfBlock;
   static constexpr int kKept =
       kTilesInRegisters;  // of the six tiles of the depth; the others lie in shared memory
-  static constexpr bool kCluster = kInCluster;
+  static constexpr Way kWay = kWayOfGroup;
+  static constexpr int kUnits = 32;
   static constexpr int kBlock = 32 * kWarps;
   static constexpr int kUnitsOfWarp = 16 * kTiles;
   // Of a warp's results: four rows begin in different banks.
   static constexpr int kResultsPitch = kUnitsOfWarp + (kTiles == 1 ? 24 : 8);
+  static constexpr int64_t kBarrierBytes = kWay == Way::cluster ? 16 : 0;  // of two barriers
+  // Steps that activations come ahead: a step on the grid is as long as they take.
+  static constexpr int kAhead = kWay == Way::cluster ? 2 : 1;
   static constexpr int64_t kWeightBytes = int64_t{kTiles} * (kDepthTiles - kKept) * kBlock * 16;
   static constexpr int64_t kResultBytes = int64_t{kWarps} * kTileRows * kResultsPitch * 4;
 
@@ -52,8 +56,8 @@ struct Shape {
 
   static int64_t shared_bytes(int64_t rows, int64_t blocks) {
     const int64_t padded = ceil_divide<int64_t>(rows, kTileRows) * kTileRows;
-    const int64_t received = kCluster ? 2 * blocks * padded * kUnits * 4 : 0;
-    return kWeightBytes + kResultBytes + received + padded * (2 * kPitch * 2 + 4);
+    const int64_t received = kWay == Way::cluster ? 2 * blocks * padded * kUnits * 4 : 0;
+    return kBarrierBytes + kWeightBytes + kResultBytes + received + 2 * padded * (2 * kPitch * 2 + 4);
   }
 };
 
@@ -75,8 +79,9 @@ template <typename T, typename S>
 class Recurrence {
  public:
   __device__ __forceinline__ Recurrence(const HalvesBackward<T>& pass, int group_blocks, int group_rows,
-                                        float* exchanged)
+                                        uint32_t* arrived, float* exchanged)
       : pass_(pass),
+        arrived_(arrived),
         exchanged_(exchanged),
         units_(static_cast<int>(pass.units)),
         group_blocks_(group_blocks),
@@ -87,34 +92,34 @@ class Recurrence {
         lane_(static_cast<int>(threadIdx.x) % 32),
         warp_(static_cast<int>(threadIdx.x) / 32),
         unit_(rank_ * kUnits + lane_) {
-    weights_ = shared_memory<uint4>();
+    barriers_ = shared_address(shared_memory<uint4>());
+    weights_ = shared_memory<uint4>() + S::kBarrierBytes / 16;
     results_ =
         reinterpret_cast<float*>(weights_ + S::kWeightBytes / 16) + warp_ * kTileRows * S::kResultsPitch;
     received_ = reinterpret_cast<float*>(weights_ + (S::kWeightBytes + S::kResultBytes) / 16);
-    gates_grad_ = reinterpret_cast<T*>(received_ + (S::kCluster ? 2 * received_size() : 0));
-    scales_ = reinterpret_cast<float*>(gates_grad_ + 2 * padded_rows_ * kPitch);
+    gates_grad_ = reinterpret_cast<T*>(received_ + (S::kWay == Way::cluster ? 2 * received_size() : 0));
+    arrived_ += kArrivedBytes / 4 * (static_cast<int>(blockIdx.x) / group_blocks);
+    scales_ = reinterpret_cast<float*>(gates_grad_ + 4 * padded_rows_ * kPitch);
   }
 
   __device__ __forceinline__ void run() {
     load_weights();
-    for (int i = static_cast<int>(threadIdx.x); i < 2 * padded_rows_ * kPitch; i += S::kBlock) {
+    for (int i = static_cast<int>(threadIdx.x); i < 4 * padded_rows_ * kPitch; i += S::kBlock) {
       gates_grad_[i] = T(0.0f);
     }
-    for (int i = static_cast<int>(threadIdx.x); i < padded_rows_; i += S::kBlock) scales_[i] = 1.0f;
-    // No block may write into another's memory before that runs.
-    __syncthreads();
-    if constexpr (S::kCluster) {
-      arrive();
-      wait();
-    }
+    for (int i = static_cast<int>(threadIdx.x); i < 2 * padded_rows_; i += S::kBlock) scales_[i] = 1.0f;
+    meet_first();
 
     const bool has_element = unit_ < units_ && warp_ < rows_;
     float values[6] = {};
+    float coming[5] = {};
     if (has_element) {
       fetch(0, warp_, values);
       values[5] = pass_.c_grad[state_of(warp_)];
+      if (S::kAhead == 2 && pass_.steps > 1) fetch(1, warp_, coming);
     }
     for (int64_t step = 0; step < pass_.steps; ++step) {
+      if (S::kWay == Way::cluster && step > 0) receive(step);
       for (int row = warp_ + S::kWarps; row < rows_; row += S::kWarps) {
         float others[6] = {};
         if (unit_ < units_) {
@@ -130,19 +135,24 @@ class Recurrence {
       if (warp_ < rows_) go_back(step, warp_, values);
       __syncthreads();
       multiply(step);
-      // While the group meets, the results of the warp's first row leave, and what it needs next comes.
-      if constexpr (S::kCluster) arrive();
+      if constexpr (S::kWay == Way::grid) {
+        meet_on_grid(arrived_, static_cast<uint32_t>((step + 1) * group_blocks_));
+      }
+      // While sums are under way, the results of the warp's first row leave, and what it needs after the next
+      // step begins to come.
       if (has_element) {
         keep(step, warp_, values);
-        if (step + 1 < pass_.steps) fetch(step + 1, warp_, values);
-      }
-      if constexpr (S::kCluster) {
-        wait();
-      } else {
-        cooperative_groups::this_grid().sync();
+        if constexpr (S::kAhead == 2) {
+#pragma unroll
+          for (int i = 0; i < 5; ++i) values[i] = coming[i];
+          if (step + 2 < pass_.steps) fetch(step + 2, warp_, coming);
+        } else if (step + 1 < pass_.steps) {
+          fetch(step + 1, warp_, values);
+        }
       }
     }
     if (has_element) pass_.c_grad[state_of(warp_)] = values[5];
+    if constexpr (S::kWay == Way::cluster) receive(pass_.steps);
     for (int row = warp_; row < rows_; row += S::kWarps) {
       if (unit_ < units_) pass_.h_grad[state_of(row)] = sum_of_blocks(pass_.steps, row);
     }
@@ -157,14 +167,37 @@ class Recurrence {
     return int64_t{first_row_ + row} * units_ + unit_;
   }
 
-  __device__ __forceinline__ static void arrive() {
+  // No block may write into another's memory before that runs.
+  __device__ __forceinline__ void meet_first() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    cooperative_groups::this_cluster().barrier_arrive();
+    if constexpr (S::kWay == Way::cluster) {
+      if (threadIdx.x == 0) {
+        for (uint32_t i = 0; i < 2; ++i) {
+          ptx::mbarrier_init(barriers_ + 8 * i, 1);
+          ptx::mbarrier_arrive_expect_tx(barriers_ + 8 * i, bytes_of_step());
+        }
+        ptx::fence_mbarrier_init();
+      }
+      cooperative_groups::this_cluster().sync();
+      return;
+    }
 #endif
+    __syncthreads();
   }
-  __device__ __forceinline__ static void wait() {
+
+  // What the blocks of a cluster, this one among them, write into this one's memory.
+  __device__ __forceinline__ uint32_t bytes_of_step() const {
+    return static_cast<uint32_t>(group_blocks_ * ((rows_ + kTileRows - 1) / kTileRows * kTileRows) * kUnits *
+                                 4);
+  }
+
+  // Waits for what the blocks gave in the step before. The barrier then waits for the step after this one:
+  // nothing of that comes before this block has given what belongs to this step.
+  __device__ __forceinline__ void receive(int64_t step) const {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    cooperative_groups::this_cluster().barrier_wait();
+    const uint32_t barrier = barriers_ + 8 * static_cast<uint32_t>(step % 2);
+    ptx::mbarrier_wait(barrier, static_cast<uint32_t>((step - 1) / 2 % 2));
+    if (threadIdx.x == 0) ptx::mbarrier_arrive_expect_tx(barrier, bytes_of_step());
 #endif
   }
 
@@ -201,7 +234,7 @@ class Recurrence {
   }
 
   // Activations, c, and the gradient of the output; that of c stays what it is.
-  __device__ __forceinline__ void fetch(int64_t step, int row, float (&values)[6]) const {
+  __device__ __forceinline__ void fetch(int64_t step, int row, float* values) const {
     const int64_t place = first_of(step) + first_row_ + row;
 #pragma unroll
     for (int g = 0; g < 3; ++g) values[g] = pass_.activations[(place * 3 + g) * units_ + unit_];
@@ -215,24 +248,37 @@ class Recurrence {
     for (int g = 0; g < 3; ++g) pass_.gates_grad[(place * 3 + g) * units_ + unit_] = values[g];
   }
 
-  // What the blocks gave to the gradient of h before a step. There are two of what they give, as some blocks
-  // write the next while others read.
+  // What the blocks gave to the gradient of h before a step.
   __device__ __forceinline__ float sum_of_blocks(int64_t step, int row) const {
-    const float* from = (S::kCluster ? received_ : exchanged_to(rank_)) +
-                        (step % 2 * (S::kCluster ? 1 : gridDim.x) * received_size() + row * kUnits + lane_);
+    const int place = row * kUnits + lane_;
+    const int size = padded_rows_ * kUnits;
     float sum = 0;
-    // As many loads at a time as registers are left for: from L2 each takes a third of a microsecond.
+    if constexpr (S::kWay == Way::cluster) {
+      const float* from = received_ + step % 2 * received_size() + place;
+#pragma unroll 8
+      for (int block = 0; block < group_blocks_; ++block) sum += from[block * size];
+    } else {
+      const float* from = exchanged_to(rank_, step) + place;
+      // As many loads at a time as registers are left for: from L2 each takes a third of a microsecond.
 #pragma unroll 16
-    for (int block = 0; block < group_blocks_; ++block) {
-      const float* part = from + block * padded_rows_ * kUnits;
-      sum += S::kCluster ? *part : __ldcg(part);
+      for (int block = 0; block < group_blocks_; ++block) sum += __ldcg(from + block * size);
     }
     return sum;
   }
 
   // On the grid: what the blocks of this group give to one of them.
-  __device__ __forceinline__ float* exchanged_to(int block) const {
-    return exchanged_ + (static_cast<int64_t>(blockIdx.x) - rank_ + block) * received_size();
+  // There are two of that, as some blocks write the next while others read.
+  __device__ __forceinline__ float* exchanged_to(int block, int64_t step) const {
+    return exchanged_ +
+           (step % 2 * gridDim.x + static_cast<int64_t>(blockIdx.x) - rank_ + block) * received_size();
+  }
+
+  // Of two steps: a warp may be a step ahead of one that still multiplies.
+  __device__ __forceinline__ T* gates_grad_of(int64_t step) const {
+    return gates_grad_ + step % 2 * 2 * padded_rows_ * kPitch;
+  }
+  __device__ __forceinline__ float* scales_of(int64_t step) const {
+    return scales_ + step % 2 * padded_rows_;
   }
 
   // By a whole warp: the gradients of its row's gates, also into the product's memory.
@@ -246,16 +292,18 @@ class Recurrence {
     float factor = 1.0f;
     if constexpr (std::is_same_v<T, Half>) {
       float largest = fmaxf(fmaxf(fabsf(values[0]), fabsf(values[1])), fabsf(values[2]));
-#pragma unroll
-      for (int offset = 16; offset > 0; offset /= 2) {
-        largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, offset));
-      }
+      // Their bits are in the same order; what is NaN counts for nothing.
+      const uint32_t bits = isnan(largest) ? 0u : __float_as_uint(largest);
+      uint32_t most = bits;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+      most = __reduce_max_sync(0xffffffffu, bits);
+#endif
       // 2**e where largest is 2**e to 2**(e + 1); an infinite one stays so.
-      const uint32_t exponent = min(max(__float_as_uint(largest) >> 23, 1u), 253u);
+      const uint32_t exponent = min(max(most >> 23, 1u), 253u);
       factor = __uint_as_float((254u - exponent) << 23);
-      if (lane_ == 0) scales_[row] = __uint_as_float(exponent << 23);
+      if (lane_ == 0) scales_of(step)[row] = __uint_as_float(exponent << 23);
     }
-    T* high = gates_grad_ + 2 * row * kPitch + lane_;
+    T* high = gates_grad_of(step) + 2 * row * kPitch + lane_;
 #pragma unroll
     for (int g = 0; g < 3; ++g) {
       const Split<T> split(values[g] * factor);
@@ -269,8 +317,11 @@ class Recurrence {
   __device__ __forceinline__ void multiply(int64_t step) {
     const int tiles = (rows_ + kTileRows - 1) / kTileRows;
     for (int tile = 0; tile < tiles; ++tile) {
-      float sums[S::kTiles][4] = {};
-      const uint32_t address = shared_address(gates_grad_ + (tile * 8 + lane_ % 8) * kPitch + lane_ / 8 * 8);
+      // Where tiles are few two chains of sums each, so that a product seldom waits for the last.
+      constexpr int kChains = S::kTiles <= 2 ? 2 : 1;
+      float sums[kChains][S::kTiles][4] = {};
+      const uint32_t address =
+          shared_address(gates_grad_of(step) + (tile * 8 + lane_ % 8) * kPitch + lane_ / 8 * 8);
 #pragma unroll
       for (int k = 0; k < kDepthTiles; k += 2) {
         uint32_t columns[4];
@@ -291,30 +342,41 @@ class Recurrence {
               fragment[2] = four.z;
               fragment[3] = four.w;
             }
-            multiply_add<T>(sums[t], fragment, columns[2 * i], columns[2 * i + 1]);
+            multiply_add<T>(sums[kChains == 2 ? i : 0][t], fragment, columns[2 * i], columns[2 * i + 1]);
           }
         }
       }
       const int row = tile * kTileRows + lane_ % 4;
-      const float scale = std::is_same_v<T, Half> ? scales_[row] : 1.0f;
+      const float scale = std::is_same_v<T, Half> ? scales_of(step)[row] : 1.0f;
+      float all = 0;
 #pragma unroll
       for (int t = 0; t < S::kTiles; ++t) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-          float sum = sums[t][2 * half] + sums[t][2 * half + 1];
-          const int at = t * 16 + half * 8 + lane_ / 4;
-          const int unit = warp_ * S::kUnitsOfWarp + at;
-          if (isnan(sum) && unit < units_) {
-            sum = multiply_again(gates_grad_ + 2 * row * kPitch,
-                                 pass_.weight + int64_t{rank_} * kUnits * units_ + unit, units_,
-                                 units_ - rank_ * kUnits);
-          }
-          results_[lane_ % 4 * S::kResultsPitch + at] = sum * scale;
+          float sum = sums[0][t][2 * half] + sums[0][t][2 * half + 1];
+          if constexpr (kChains == 2) sum += sums[1][t][2 * half] + sums[1][t][2 * half + 1];
+          all += sum;
+          results_[lane_ % 4 * S::kResultsPitch + t * 16 + half * 8 + lane_ / 4] = sum * scale;
         }
       }
+      if (isnan(all)) repair(step, row, scale);
       __syncwarp();
       give(step + 1, tile);
       __syncwarp();
+    }
+  }
+
+  // Of this lane's results those that are NaN, again.
+  __device__ __forceinline__ void repair(int64_t step, int row, float scale) const {
+#pragma unroll 1
+    for (int at = lane_ / 4; at < S::kUnitsOfWarp; at += 8) {
+      float& result = results_[lane_ % 4 * S::kResultsPitch + at];
+      const int unit = warp_ * S::kUnitsOfWarp + at;
+      if (isnan(result) && unit < units_) {
+        result = scale * multiply_again(gates_grad_of(step) + 2 * row * kPitch,
+                                        pass_.weight + int64_t{rank_} * kUnits * units_ + unit, units_,
+                                        units_ - rank_ * kUnits);
+      }
     }
   }
 
@@ -327,22 +389,23 @@ class Recurrence {
       const int block = unit / kUnits;
       const int row = i / kChunks;
       if (block >= group_blocks_) continue;
-      const float4 four =
-          *reinterpret_cast<const float4*>(results_ + row * S::kResultsPitch + i % kChunks * 4);
+      const uint4 four = *reinterpret_cast<const uint4*>(results_ + row * S::kResultsPitch + i % kChunks * 4);
       const int64_t place = (rank_ * padded_rows_ + tile * kTileRows + row) * kUnits + unit % kUnits;
-      if constexpr (S::kCluster) {
+      if constexpr (S::kWay == Way::cluster) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-        float* to = received_ + step % 2 * received_size() + place;
-        *reinterpret_cast<float4*>(cooperative_groups::this_cluster().map_shared_rank(to, block)) = four;
+        const float* to = received_ + step % 2 * received_size() + place;
+        const auto rank = static_cast<uint32_t>(block);
+        const uint32_t barrier = barriers_ + 8 * static_cast<uint32_t>(step % 2);
+        ptx::st_async(ptx::mapa(shared_address(to), rank), four, ptx::mapa(barrier, rank));
 #endif
       } else {
-        float* to = exchanged_to(block) + step % 2 * gridDim.x * received_size() + place;
-        __stcg(reinterpret_cast<float4*>(to), four);
+        ptx::store_relaxed(exchanged_to(block, step) + place, four);
       }
     }
   }
 
   HalvesBackward<T> pass_;
+  uint32_t* arrived_;
   float* exchanged_;
   int units_;
   int group_blocks_;
@@ -353,6 +416,7 @@ class Recurrence {
   int lane_;
   int warp_;
   int unit_;
+  uint32_t barriers_;
   uint4* weights_;
   float* results_;   // of this warp
   float* received_;  // in a cluster: what its blocks gave to this one, twice
@@ -363,15 +427,16 @@ class Recurrence {
 
 template <typename T, typename S>
 __global__ void __launch_bounds__(S::kBlock, 1)
-    tensor_core_backward(HalvesBackward<T> pass, int group_blocks, int group_rows, float* exchanged) {
-  Recurrence<T, S>(pass, group_blocks, group_rows, exchanged).run();
+    tensor_core_backward(HalvesBackward<T> pass, int group_blocks, int group_rows, uint32_t* arrived,
+                         float* exchanged) {
+  Recurrence<T, S>(pass, group_blocks, group_rows, arrived, exchanged).run();
 }
 
 template <typename T, typename S>
 bool launch_of(const HalvesBackward<T>& pass, const Tensor& like, cudaStream_t stream) {
   const auto exchanged_bytes = [&](const Groups& groups) {
     const int64_t rows = ceil_divide(groups.rows, kTileRows) * kTileRows;
-    return S::kCluster ? 0 : 2 * groups.count * groups.blocks * groups.blocks * rows * kUnits * 4;
+    return int64_t{2} * groups.count * groups.blocks * groups.blocks * rows * kUnits * 4;
   };
   return launch_groups<S>(tensor_core_backward<T, S>, pass, like, stream, exchanged_bytes);
 }
@@ -380,13 +445,13 @@ bool launch_of(const HalvesBackward<T>& pass, const Tensor& like, cudaStream_t s
 template <typename T>
 bool launch_any(const HalvesBackward<T>& pass, const Tensor& like, cudaStream_t stream) {
   if (!may_be_grouped(pass.batch, pass.units)) return false;
-  if (pass.units <= 128 && launch_of<T, Shape<1, 8, 6, true>>(pass, like, stream)) return true;
-  if (pass.units <= 256 && launch_of<T, Shape<2, 8, 6, true>>(pass, like, stream)) return true;
+  if (pass.units <= 128 && launch_of<T, Shape<1, 8, 6, Way::cluster>>(pass, like, stream)) return true;
+  if (pass.units <= 256 && launch_of<T, Shape<2, 8, 6, Way::cluster>>(pass, like, stream)) return true;
   if (pass.units <= 512) {
-    return launch_of<T, Shape<4, 8, 6, true>>(pass, like, stream) ||
-           launch_of<T, Shape<4, 8, 6, false>>(pass, like, stream);
+    return launch_of<T, Shape<4, 8, 6, Way::cluster>>(pass, like, stream) ||
+           launch_of<T, Shape<4, 8, 6, Way::grid>>(pass, like, stream);
   }
-  return launch_of<T, Shape<4, 16, 4, false>>(pass, like, stream);
+  return launch_of<T, Shape<4, 16, 4, Way::grid>>(pass, like, stream);
 }
 
 }  // namespace

@@ -34,43 +34,65 @@
 namespace torchgraft::lltm::cuda {
 namespace {
 
-constexpr int kUnits = 32;
-constexpr int kGates = 3 * kUnits;
-// So that the four rows of a tile lie in different banks.
-constexpr int kSumsPitch = kGates + 8;
 constexpr int kTileRows = 4;
+// So many units of a row are a warp's, one a lane.
+constexpr int kWarpUnits = 32;
 
-template <int kTilesOfWarp, int kDepthWarpsOfBlock, int kTilesInRegisters, bool kInCluster>
+template <int kTilesOfWarp, int kDepthWarpsOfBlock, int kTilesInRegisters, Way kWayOfGroup,
+          int kUnitWarpsOfBlock = 2>
 struct Shape {
   static constexpr int kTiles = kTilesOfWarp;  // of 16 of the depth, a warp
   static constexpr int kDepthWarps = kDepthWarpsOfBlock;
-  static constexpr int kKept = kTilesInRegisters;  // the others lie in shared memory
-  static constexpr bool kCluster = kInCluster;
-  static constexpr int kWarps = 2 * kDepthWarps;
+  static constexpr int kUnitWarps = kUnitWarpsOfBlock;  // 16 units each
+  static constexpr int kKept = kTilesInRegisters;       // the others lie in shared memory
+  static constexpr Way kWay = kWayOfGroup;
+  static constexpr int kUnits = 16 * kUnitWarps;
+  static constexpr int kGates = 3 * kUnits;
+  // So that the four rows of a tile lie in different banks.
+  static constexpr int kSumsPitch = kGates + 8;
+  static constexpr int kWarps = kUnitWarps * kDepthWarps;
   static constexpr int kBlock = 32 * kWarps;
   static constexpr int kDepth = 16 * kTiles * kDepthWarps;
-  static constexpr int kPitch = kDepth + 8;  // of T: eight rows of a matrix begin in different banks
-  static constexpr int kBuffers = kCluster ? 2 : 1;
+  // Blocks of a cluster that eight lanes write to.
+  static constexpr int kPeers = kWay == Way::cluster ? (kDepth / kUnits + 3) / 4 : 1;
+  // Of one row, and of how many rows the warps have a first one.
+  static constexpr int kWarpsOfRow = kUnits / kWarpUnits;
+  static constexpr int kFirstRows = kWarps / kWarpsOfRow;
+  // Steps that the gates of inputs come ahead: a step on the grid is as long as they take.
+  static constexpr int kAhead = kWay == Way::grid ? 1 : 2;
+  static constexpr int kBuffers = kWay == Way::grid ? 1 : 2;
+  static constexpr int64_t kBarrierBytes = 128;  // of the two of a cluster, and so that lines are whole
   static constexpr int64_t kWeightBytes = int64_t{3} * (kTiles - kKept) * kBlock * 16;
 
   static_assert(kTiles % 2 == 0 && kKept % 2 == 0, "two tiles a load of a matrix");
-  static_assert(kBlock <= 512 && 12 * kKept <= 96, "what registers hold");
+  static_assert(kBlock <= 512 && 12 * kKept * kBlock <= 49152, "what registers hold");
+  static_assert(kWarps % kWarpsOfRow == 0, "a warp's rows are of the same units");
+  static_assert(kWay != Way::block || kDepth <= kUnits, "one block has all units");
 
   static int64_t shared_bytes(int64_t rows, int64_t) {
     const int64_t padded = ceil_divide<int64_t>(rows, kTileRows) * kTileRows;
-    const int64_t of_row = int64_t{kBuffers} * 2 * kPitch * 2 + int64_t{kDepthWarps} * kSumsPitch * 4;
-    return kWeightBytes + padded * (of_row + 4);
+    const int64_t of_row = int64_t{kBuffers} * 2 * kDepth * 2 + int64_t{kDepthWarps} * kSumsPitch * 4;
+    return kBarrierBytes + kWeightBytes + padded * (of_row + 4);
   }
 };
+
+// Of a row of the batch 32 higher halves and 32 lower ones lie together in shared memory, what a warp writes
+// to a block at once; beside them those of the next row. Chunks of eight change places within such a line, so
+// that the rows of a matrix lie in different banks.
+constexpr int kLine = 2 * kWarpUnits;
+__device__ __forceinline__ int placed(int chunk, int row) { return chunk ^ row % kTileRows; }
 
 // The sum of a gate that came out as NaN: an infinite weight times the halves of a number may be infinities
 // of both signs, where there is only one.
 template <typename T>
-__device__ __noinline__ float multiply_again(const Half* high, const Half* low, const T* weight, int units) {
+__device__ __noinline__ float multiply_again(const Half* h, int line_size, int row, const T* weight,
+                                             int units) {
   float sum = 0;
 #pragma unroll 1
   for (int k = 0; k < units; ++k) {
-    sum += (static_cast<float>(high[k]) + static_cast<float>(low[k])) * static_cast<float>(weight[k]);
+    const Half* high = h + k / kWarpUnits * line_size + placed(k % kWarpUnits / 8, row) * 8 + k % 8;
+    const float both = static_cast<float>(high[0]) + static_cast<float>(high[kWarpUnits]);
+    sum += both * static_cast<float>(weight[k]);
   }
   return sum;
 }
@@ -96,12 +118,39 @@ __device__ __forceinline__ float largest_finite(const T* row, int count, int lan
   return largest;
 }
 
+// As step_forward in float, without branches, so that gates are computed side by side: within three units of
+// the last place.
+__device__ __forceinline__ float step_forward_quick(float& i, float& o, float& z, float& c) {
+  i = __fdividef(1.0f, 1.0f + expf(-i));
+  o = __fdividef(1.0f, 1.0f + expf(-o));
+  // expm1, of little by its series.
+  float series = fmaf(z, 1.0f / 5040, 1.0f / 720);
+  series = fmaf(series, z, 1.0f / 120);
+  series = fmaf(series, z, 1.0f / 24);
+  series = fmaf(series, z, 1.0f / 6);
+  series = fmaf(series, z, 0.5f);
+  series = fmaf(series * z, z, z);
+  const float below = z > -0.35f ? series : expf(z) - 1.0f;
+  z = z > 0.0f ? z : below;
+  c = fmaf(z, i, c);
+  // tanh, of little by a polynomial.
+  const float size = fabsf(c);
+  const float square = c * c;
+  float small = fmaf(square, 1.57394409e-2f, -5.23025580e-2f);
+  small = fmaf(small, square, 1.33152470e-1f);
+  small = fmaf(small, square, -3.33327681e-1f);
+  small = fmaf(small * square, size, size);
+  const float large = 1.0f - __fdividef(2.0f, 1.0f + expf(2.0f * size));
+  return copysignf(size < 0.55f ? small : large, c) * o;
+}
+
 template <typename T, typename S>
 class Recurrence {
  public:
   __device__ __forceinline__ Recurrence(const HalvesForward<T>& pass, int group_blocks, int group_rows,
-                                        Half* exchanged)
+                                        uint32_t* arrived, Half* exchanged)
       : pass_(pass),
+        arrived_(arrived),
         exchanged_(exchanged),
         units_(static_cast<int>(pass.units)),
         group_blocks_(group_blocks),
@@ -111,11 +160,15 @@ class Recurrence {
         padded_rows_((group_rows + kTileRows - 1) / kTileRows * kTileRows),
         lane_(static_cast<int>(threadIdx.x) % 32),
         warp_(static_cast<int>(threadIdx.x) / 32),
-        unit_(rank_ * kUnits + lane_) {
-    weights_ = shared_memory<uint4>();
+        own_row_(warp_ / S::kWarpsOfRow),
+        column_(warp_ % S::kWarpsOfRow * kWarpUnits),
+        unit_(rank_ * S::kUnits + column_ + lane_) {
+    barriers_ = shared_address(shared_memory<uint4>());
+    weights_ = shared_memory<uint4>() + S::kBarrierBytes / 16;
     buffers_ = reinterpret_cast<Half*>(weights_ + S::kWeightBytes / 16);
     sums_ = reinterpret_cast<float*>(buffers_ + S::kBuffers * buffer_size());
-    row_scales_ = sums_ + S::kDepthWarps * padded_rows_ * kSumsPitch;
+    row_scales_ = sums_ + S::kDepthWarps * padded_rows_ * S::kSumsPitch;
+    arrived_ += kArrivedBytes / 4 * (static_cast<int>(blockIdx.x) / group_blocks);
   }
 
   __device__ __forceinline__ void run() {
@@ -124,75 +177,80 @@ class Recurrence {
     load_first();
     meet_first();
 
-    const bool has_element = unit_ < units_ && warp_ < rows_;
+    const bool has_unit = unit_ < units_;
+    const bool has_element = has_unit && own_row_ < rows_;
 #pragma unroll
     for (int g = 0; g < 3; ++g) {
-      const bool has_bias = pass_.bias != nullptr && unit_ < units_;
+      const bool has_bias = pass_.bias != nullptr && has_unit;
       bias_[g] = has_bias ? static_cast<float>(pass_.bias[g * units_ + unit_]) : 0.0f;
     }
-    float c = has_element ? static_cast<float>(pass_.c0[state_of(warp_)]) : 0.0f;
+    float c = has_element ? static_cast<float>(pass_.c0[state_of(own_row_)]) : 0.0f;
     float gates[3] = {};
-    if (has_element) fetch(first_of(0), warp_, gates);
+    float coming[3] = {};
+    // Of the first row's unit among those of all steps, and how far it is to the next step's.
+    int64_t place = place_of(0, own_row_);
+    const int64_t stride = (pass_.reverse ? -1 : 1) * pass_.batch * units_;
+    if (has_element) {
+      fetch(place, gates);
+      if (S::kAhead == 2 && pass_.steps > 1) fetch(place + stride, coming);
+    }
     for (int64_t step = 0; step < pass_.steps; ++step) {
       const bool is_last = step + 1 == pass_.steps;
-      const int64_t first = first_of(step);
-      const Half* h = buffers_ + (S::kCluster ? step % 2 : 0) * buffer_size();
-      Half* next = buffers_ + (S::kCluster ? (step + 1) % 2 : 0) * buffer_size();
+      const Half* h = buffers_ + (S::kBuffers == 2 ? step % 2 : 0) * buffer_size();
+      Half* next = buffers_ + (S::kBuffers == 2 ? (step + 1) % 2 : 0) * buffer_size();
+      // Of a second row while h is under way; further ones come when they are needed.
+      float others[3] = {};
+      float of_others = 0;
+      int other_row = own_row_ + S::kFirstRows;
+      if (S::kAhead == 2 && has_unit && other_row < rows_) fetch_with_c(step, other_row, others, of_others);
+      if (step > 0) receive(step);
       multiply(h);
       __syncthreads();
-      for (int row = warp_ + S::kWarps; row < rows_; row += S::kWarps) {
-        float others[3] = {};
-        float of_others = 0;
-        if (unit_ < units_) {
-          fetch(first, row, others);
-          of_others = step == 0 ? static_cast<float>(pass_.c0[state_of(row)])
-                                : pass_.cells[first_of(step - 1) * units_ + state_of(row)];
+      for (; other_row < rows_; other_row += S::kFirstRows) {
+        if (has_unit && (S::kAhead == 1 || other_row >= own_row_ + 2 * S::kFirstRows)) {
+          fetch_with_c(step, other_row, others, of_others);
         }
-        advance(step, row, h, others, of_others, next);
-        if (unit_ < units_) keep(first, row, others, of_others);
+        const float h_after = advance(step, other_row, h, others, of_others);
+        if (!is_last) publish(step, other_row, h_after, next);
+        if (has_unit) keep(place_of(step, other_row), others, of_others, h_after);
       }
-      if (warp_ < rows_) advance(step, warp_, h, gates, c, next);
-      // While the group meets, the results of the warp's first row leave, and what it needs next comes.
-      if (is_last) {
-        if (has_element) keep(first, warp_, gates, c);
-        break;
+      float h_after = 0;
+      if (own_row_ < rows_) {
+        h_after = advance(step, own_row_, h, gates, c);
+        if (!is_last) publish(step, own_row_, h_after, next);
       }
-      if constexpr (S::kCluster) {
-        arrive();
-      } else {
-        cooperative_groups::this_grid().sync();
-        begin_staging(step, next);
+      if constexpr (S::kWay == Way::grid) {
+        if (!is_last) {
+          meet_on_grid(arrived_, static_cast<uint32_t>((step + 1) * group_blocks_));
+          begin_staging(step, next);
+        }
       }
+      // While h is under way, the results of the warp's first row leave, and what it needs after the next
+      // step begins to come.
       if (has_element) {
-        keep(first, warp_, gates, c);
-        fetch(first_of(step + 1), warp_, gates);
+        keep(place, gates, c, h_after);
+        if constexpr (S::kAhead == 2) {
+#pragma unroll
+          for (int g = 0; g < 3; ++g) gates[g] = coming[g];
+          if (step + 2 < pass_.steps) fetch(place + 2 * stride, coming);
+        } else if (!is_last) {
+          fetch(place + stride, gates);
+        }
       }
-      if constexpr (S::kCluster) {
-        wait();
-      } else {
-        finish_staging();
-      }
+      place += stride;
     }
   }
 
  private:
-  __device__ __forceinline__ int buffer_size() const { return 2 * padded_rows_ * S::kPitch; }
-  __device__ __forceinline__ int64_t first_of(int64_t step) const {
-    return (pass_.reverse ? pass_.steps - 1 - step : step) * pass_.batch;
+  __device__ __forceinline__ int buffer_size() const { return S::kDepth / kWarpUnits * line_size(); }
+  // From 32 units of a row to the next 32.
+  __device__ __forceinline__ int line_size() const { return padded_rows_ * kLine; }
+  // Of this thread's unit of a row among those of all steps.
+  __device__ __forceinline__ int64_t place_of(int64_t step, int row) const {
+    return (pass_.reverse ? pass_.steps - 1 - step : step) * pass_.batch * units_ + state_of(row);
   }
   __device__ __forceinline__ int64_t state_of(int row) const {
     return int64_t{first_row_ + row} * units_ + unit_;
-  }
-
-  __device__ __forceinline__ static void arrive() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    cooperative_groups::this_cluster().barrier_arrive();
-#endif
-  }
-  __device__ __forceinline__ static void wait() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    cooperative_groups::this_cluster().barrier_wait();
-#endif
   }
 
   __device__ __forceinline__ uint32_t weights_at(int gate, int unit, int k) const {
@@ -208,7 +266,7 @@ class Recurrence {
       } else {
         both = pair_of(from[0], k + 1 < units_ ? from[1] : T(0.0f));
       }
-      const float factor = sums_[gate * kUnits + unit % kUnits];
+      const float factor = sums_[gate * S::kUnits + unit % S::kUnits];
       return pair_of(Half(__uint_as_float(both << 16) * factor),
                      Half(__uint_as_float(both & 0xffff0000u) * factor));
     }
@@ -220,11 +278,11 @@ class Recurrence {
 #pragma unroll
     for (int g = 0; g < 3; ++g) weight_scales_[g] = 1.0f;
     if constexpr (std::is_same_v<T, BFloat16>) {
-      for (int row = warp_; row < kGates; row += S::kWarps) {
-        const int unit = rank_ * kUnits + row % kUnits;
+      for (int row = warp_; row < S::kGates; row += S::kWarps) {
+        const int unit = rank_ * S::kUnits + row % S::kUnits;
         float largest = 0.0f;
         if (unit < units_) {
-          const T* from = pass_.weight + (int64_t{row / kUnits} * units_ + unit) * units_;
+          const T* from = pass_.weight + (int64_t{row / S::kUnits} * units_ + unit) * units_;
           largest = largest_finite(from, units_, lane_);
         }
         const float factor = factor_for(largest);
@@ -238,7 +296,7 @@ class Recurrence {
       }
       __syncthreads();
 #pragma unroll
-      for (int g = 0; g < 3; ++g) weight_scales_[g] = 1.0f / sums_[g * kUnits + lane_];
+      for (int g = 0; g < 3; ++g) weight_scales_[g] = 1.0f / sums_[g * S::kUnits + column_ + lane_];
     }
   }
 
@@ -247,7 +305,7 @@ class Recurrence {
   }
 
   __device__ __forceinline__ void load_weights() {
-    const int unit = rank_ * kUnits + warp_ / S::kDepthWarps * 16 + lane_ / 4;
+    const int unit = rank_ * S::kUnits + warp_ / S::kDepthWarps * 16 + lane_ / 4;
     const int begin = warp_ % S::kDepthWarps * S::kTiles * 16 + lane_ % 4 * 2;
 #pragma unroll
     for (int k = 0; k < S::kTiles; ++k) {
@@ -274,9 +332,10 @@ class Recurrence {
   // h0 of all units, in both of its halves; zeros where there is none, in all buffers.
   __device__ __forceinline__ void load_first() {
     for (int i = static_cast<int>(threadIdx.x); i < S::kBuffers * buffer_size(); i += S::kBlock) {
-      const int row = i / S::kPitch / 2;
-      const int k = i % S::kPitch;
-      const bool is_there = i / S::kPitch % 2 == 0 && row < rows_ && k < units_;
+      const int row = i % line_size() / kLine;
+      const int place = placed(i % kLine / 8, row) * 8 + i % 8;
+      const int k = i % buffer_size() / line_size() * kWarpUnits + place % kWarpUnits;
+      const bool is_there = place < kWarpUnits && i < buffer_size() && row < rows_ && k < units_;
       if constexpr (std::is_same_v<T, Half>) {
         buffers_[i] = is_there ? first_h(row)[k] : Half(0.0f);
       } else {
@@ -287,10 +346,45 @@ class Recurrence {
 
   // No block may write into another's memory before that has been initialised.
   __device__ __forceinline__ void meet_first() {
-    if constexpr (S::kCluster) {
-      arrive();
-      wait();
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    if constexpr (S::kWay == Way::cluster) {
+      if (threadIdx.x == 0) {
+        for (uint32_t i = 0; i < 2; ++i) {
+          ptx::mbarrier_init(barriers_ + 8 * i, 1);
+          ptx::mbarrier_arrive_expect_tx(barriers_ + 8 * i, bytes_of_step());
+        }
+        ptx::fence_mbarrier_init();
+      }
+#pragma unroll
+      for (int i = 0; i < S::kPeers; ++i) {
+        const int block = min(lane_ / 8 + 4 * i, group_blocks_ - 1);
+        peers_[i] = ptx::mapa(barriers_, static_cast<uint32_t>(block)) - barriers_;
+      }
+      cooperative_groups::this_cluster().sync();
+      return;
+    }
+#endif
+    __syncthreads();
+  }
+
+  // What the blocks of a cluster, this one among them, write into this one's memory.
+  __device__ __forceinline__ uint32_t bytes_of_step() const {
+    return static_cast<uint32_t>(rows_ * group_blocks_ * 2 * S::kUnits * 2);
+  }
+
+  // Waits for what the blocks published in the step before. The barrier of a cluster then waits for the step
+  // after this one: nothing of that comes before this block has published this step's.
+  __device__ __forceinline__ void receive(int64_t step) const {
+    if constexpr (S::kWay == Way::cluster) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+      const uint32_t barrier = barriers_ + 8 * static_cast<uint32_t>(step % 2);
+      ptx::mbarrier_wait(barrier, static_cast<uint32_t>((step - 1) / 2 % 2));
+      if (threadIdx.x == 0) ptx::mbarrier_arrive_expect_tx(barrier, bytes_of_step());
+#endif
     } else {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+      if constexpr (S::kWay == Way::grid) ptx::cp_async_wait_all();
+#endif
       __syncthreads();
     }
   }
@@ -299,17 +393,19 @@ class Recurrence {
   // of the depth.
   template <int kColumns>
   __device__ __forceinline__ void multiply_tiles(const Half* h, int tile) {
-    // Two chains of sums a gate, so that a product seldom waits for the last.
-    float sums[2][3][4] = {};
+    // Two chains of sums a gate at the least, so that a product seldom waits for the last.
+    float sums[kColumns == 1 ? 2 : kColumns][3][4] = {};
     const int part = warp_ % S::kDepthWarps;
     const uint32_t address =
-        shared_address(h + (tile * 8 + lane_ % 8) * S::kPitch + part * S::kTiles * 16 + lane_ / 8 * 8);
+        shared_address(h + part * (S::kTiles / 2) * line_size() + (tile * kTileRows + lane_ % 8 / 2) * kLine +
+                       placed(lane_ % 2 * 4 + lane_ / 8, lane_ % 8 / 2) * 8);
 #pragma unroll
     for (int k = 0; k < S::kTiles; k += 2) {
       uint32_t columns[kColumns][4];
 #pragma unroll
       for (int c = 0; c < kColumns; ++c) {
-        ptx::ldmatrix(columns[c], address + static_cast<uint32_t>(2 * (c * 8 * S::kPitch + k * 16)));
+        ptx::ldmatrix(columns[c],
+                      address + static_cast<uint32_t>(2 * (c * kTileRows * kLine + k / 2 * line_size())));
       }
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
@@ -329,7 +425,7 @@ class Recurrence {
           }
 #pragma unroll
           for (int c = 0; c < kColumns; ++c) {
-            multiply_add<Half>(sums[kColumns == 2 ? c : i][gate], fragment, columns[c][2 * i],
+            multiply_add<Half>(sums[kColumns == 1 ? i : c][gate], fragment, columns[c][2 * i],
                                columns[c][2 * i + 1]);
           }
         }
@@ -338,14 +434,15 @@ class Recurrence {
 #pragma unroll
     for (int c = 0; c < kColumns; ++c) {
       const int row = (tile + c) * kTileRows + lane_ % 4;
-      float* to = sums_ + (part * padded_rows_ + row) * kSumsPitch + warp_ / S::kDepthWarps * 16 + lane_ / 4;
+      float* to =
+          sums_ + (part * padded_rows_ + row) * S::kSumsPitch + warp_ / S::kDepthWarps * 16 + lane_ / 4;
 #pragma unroll
       for (int gate = 0; gate < 3; ++gate) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           float sum = sums[c][gate][2 * half] + sums[c][gate][2 * half + 1];
           if constexpr (kColumns == 1) sum += sums[1][gate][2 * half] + sums[1][gate][2 * half + 1];
-          to[gate * kUnits + half * 8] = sum;
+          to[gate * S::kUnits + half * 8] = sum;
         }
       }
     }
@@ -358,100 +455,116 @@ class Recurrence {
     if (tile < tiles) multiply_tiles<1>(h, tile);
   }
 
-  __device__ __forceinline__ void fetch(int64_t first, int row, float (&gates)[3]) const {
+  __device__ __forceinline__ void fetch(int64_t place, float (&gates)[3]) const {
+    const float* from = pass_.activations + 3 * place - 2 * unit_;
+#pragma unroll
+    for (int g = 0; g < 3; ++g) gates[g] = from[g * units_];
+  }
+
+  // The same of a row whose c no register keeps.
+  __device__ __forceinline__ void fetch_with_c(int64_t step, int row, float (&gates)[3], float& c) const {
+    fetch(place_of(step, row), gates);
+    c = step == 0 ? static_cast<float>(pass_.c0[state_of(row)]) : pass_.cells[place_of(step - 1, row)];
+  }
+
+  // By a whole warp: its units of a row in this step; h after it.
+  __device__ __forceinline__ float advance(int64_t step, int row, const Half* h, float (&gates)[3],
+                                           float& c) {
+    if (unit_ >= units_) return 0.0f;
+    float sums[3] = {};
 #pragma unroll
     for (int g = 0; g < 3; ++g) {
-      gates[g] = pass_.activations[((first + first_row_ + row) * 3 + g) * units_ + unit_] + bias_[g];
+#pragma unroll
+      for (int part = 0; part < S::kDepthWarps; ++part) {
+        sums[g] += sums_[(part * padded_rows_ + row) * S::kSumsPitch + g * S::kUnits + column_ + lane_];
+      }
+      if constexpr (std::is_same_v<T, BFloat16>) sums[g] *= weight_scales_[g];
     }
-  }
-
-  // By a whole warp: its row's units of this step, and their h to all blocks of the group.
-  __device__ __forceinline__ void advance(int64_t step, int row, const Half* h, float (&gates)[3], float& c,
-                                          Half* next) {
-    float h_after = 0;
-    if (unit_ < units_) {
+    if (isnan(sums[0] + sums[1] + sums[2])) {
 #pragma unroll
       for (int g = 0; g < 3; ++g) {
-        float sum = 0;
-#pragma unroll
-        for (int part = 0; part < S::kDepthWarps; ++part) {
-          sum += sums_[(part * padded_rows_ + row) * kSumsPitch + g * kUnits + lane_];
-        }
-        if (!isnan(sum)) {
-          sum *= weight_scales_[g];
-        } else {
-          const Half* high = h + 2 * row * S::kPitch;
-          sum = multiply_again(high, high + S::kPitch, pass_.weight + (int64_t{g} * units_ + unit_) * units_,
-                               units_);
-        }
-        if (std::is_same_v<T, BFloat16> && step == 0) sum *= row_scales_[row];
-        gates[g] += sum;
+        if (!isnan(sums[g])) continue;
+        const T* weight = pass_.weight + (int64_t{g} * units_ + unit_) * units_;
+        sums[g] = multiply_again(h + row * kLine, line_size(), row, weight, units_);
       }
-      h_after = step_forward(gates[0], gates[1], gates[2], c);
-      pass_.output[first_of(step) * units_ + state_of(row)] = static_cast<T>(h_after);
     }
-    if (step + 1 < pass_.steps) publish(step, row, h_after, next);
+    const float scale = std::is_same_v<T, BFloat16> && step == 0 ? row_scales_[row] : 1.0f;
+#pragma unroll
+    for (int g = 0; g < 3; ++g) gates[g] += fmaf(sums[g], scale, bias_[g]);
+    return step_forward_quick(gates[0], gates[1], gates[2], c);
   }
 
-  __device__ __forceinline__ void publish(int64_t step, int row, float h, Half* next) {
+  // By a whole warp: its h to all blocks of the group. A lane has a quarter of one of the halves.
+  __device__ __forceinline__ void publish(int64_t step, int row, float h, Half* next) const {
     const Split<Half> split(h);
-    // On the grid `next` is what others of this warp may still multiply again with.
-    __syncwarp();
-    Half* high = next + 2 * row * S::kPitch + rank_ * kUnits;
-    high[lane_] = split.high;
-    high[S::kPitch + lane_] = split.low;
-    __syncwarp();
+    const int first = rank_ * S::kUnits + column_;
+    Half* line = next + first / kWarpUnits * line_size() + row * kLine;
+    if constexpr (S::kWay == Way::block) {
+      Half* to = line + placed(lane_ / 8, row) * 8 + lane_ % 8;
+      to[0] = split.high;
+      to[kWarpUnits] = split.low;
+      return;
+    }
+    const uint32_t both = pair_of(split.high, split.low);
+    const uint32_t other = __shfl_xor_sync(0xffffffffu, both, 1);
+    // Of two neighbours the first has the higher halves of both, the second the lower ones.
+    const uint32_t pair =
+        lane_ % 2 == 0 ? __byte_perm(both, other, 0x5410) : __byte_perm(both, other, 0x3276);
     const int half = lane_ % 8 / 4;
-    Half* from = high + half * S::kPitch + lane_ % 4 * 8;
-    const uint4 chunk = *reinterpret_cast<const uint4*>(from);
-    if constexpr (S::kCluster) {
+    const int begin = lane_ % 4 * 8;
+    uint4 chunk;
+    chunk.x = __shfl_sync(0xffffffffu, pair, begin + half);
+    chunk.y = __shfl_sync(0xffffffffu, pair, begin + half + 2);
+    chunk.z = __shfl_sync(0xffffffffu, pair, begin + half + 4);
+    chunk.w = __shfl_sync(0xffffffffu, pair, begin + half + 6);
+    if constexpr (S::kWay == Way::cluster) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-      const auto cluster = cooperative_groups::this_cluster();
-      for (int block = lane_ / 8; block < group_blocks_; block += 4) {
-        if (block != rank_) *reinterpret_cast<uint4*>(cluster.map_shared_rank(from, block)) = chunk;
+      const uint32_t to = shared_address(line + placed(lane_ % 8, row) * 8);
+      const uint32_t barrier = barriers_ + 8 * static_cast<uint32_t>((step + 1) % 2);
+#pragma unroll
+      for (int i = 0; i < S::kPeers; ++i) {
+        if (lane_ / 8 + 4 * i < group_blocks_) ptx::st_async(to + peers_[i], chunk, barrier + peers_[i]);
       }
 #endif
     } else if (lane_ < 8) {
-      Half* to =
-          exchanged_of(step) + (2 * row + half) * group_blocks_ * kUnits + rank_ * kUnits + lane_ % 4 * 8;
-      __stcg(reinterpret_cast<uint4*>(to), chunk);
+      const int to = 2 * (row * group_blocks_ * S::kUnits + first) + lane_ * 8;
+      ptx::store_relaxed(exchanged_of(step) + to, chunk);
     }
   }
 
   // Of this group's rows on the grid, both halves: what the blocks exchange after a step. There are two, as
   // some blocks write the next while others read.
   __device__ __forceinline__ Half* exchanged_of(int64_t step) const {
-    return exchanged_ + (step % 2 * pass_.batch + first_row_) * 2 * group_blocks_ * kUnits;
+    return exchanged_ + (step % 2 * pass_.batch + first_row_) * 2 * group_blocks_ * S::kUnits;
   }
 
+  // On the grid: begins to copy what the blocks of the group published.
   __device__ __forceinline__ void begin_staging(int64_t step, Half* h) const {
     const Half* from = exchanged_of(step);
-    const int chunks = group_blocks_ * (kUnits / 8);
-    for (int i = static_cast<int>(threadIdx.x); i < 2 * rows_ * chunks; i += S::kBlock) {
-      const int row = i / chunks;
-      Half* to = h + row * S::kPitch + i % chunks * 8;
+    const int chunks = group_blocks_ * (S::kUnits / 4);  // of a row
+    for (int row = warp_; row < rows_; row += S::kWarps) {
+      const uint32_t to =
+          shared_address(h + lane_ / 8 * line_size() + row * kLine + placed(lane_ % 8, row) * 8);
+      // Four lines at a time.
+      for (int chunk = lane_; chunk < chunks; chunk += 32) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-      ptx::cp_async_cg(shared_address(to), from + int64_t{i} * 8);
+        ptx::cp_async_cg(to + static_cast<uint32_t>(2 * (chunk - lane_) / 8 * line_size()),
+                         from + (int64_t{row} * chunks + chunk) * 8);
 #endif
+      }
     }
   }
 
-  __device__ __forceinline__ static void finish_staging() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-    ptx::cp_async_wait_all();
-#endif
-    __syncthreads();
-  }
-
-  __device__ __forceinline__ void keep(int64_t first, int row, const float (&gates)[3], float c) const {
+  __device__ __forceinline__ void keep(int64_t place, const float (&gates)[3], float c, float h) const {
+    pass_.output[place] = static_cast<T>(h);
+    float* to = pass_.activations + 3 * place - 2 * unit_;
 #pragma unroll
-    for (int g = 0; g < 3; ++g) {
-      pass_.activations[((first + first_row_ + row) * 3 + g) * units_ + unit_] = gates[g];
-    }
-    pass_.cells[first * units_ + state_of(row)] = c;
+    for (int g = 0; g < 3; ++g) to[g * units_] = gates[g];
+    pass_.cells[place] = c;
   }
 
   HalvesForward<T> pass_;
+  uint32_t* arrived_;
   Half* exchanged_;
   int units_;
   int group_blocks_;
@@ -461,7 +574,12 @@ class Recurrence {
   int padded_rows_;
   int lane_;
   int warp_;
+  int own_row_;
+  int column_;  // of this thread's unit among the block's, less the lane
   int unit_;
+  uint32_t barriers_;
+  // From an address in this block's shared memory to the same place in those that this lane writes to.
+  uint32_t peers_[S::kPeers];
   uint4* weights_;
   Half* buffers_;
   float* sums_;
@@ -473,16 +591,18 @@ class Recurrence {
 
 template <typename T, typename S>
 __global__ void __launch_bounds__(S::kBlock, 1)
-    tensor_core_forward(HalvesForward<T> pass, int group_blocks, int group_rows, Half* exchanged) {
-  Recurrence<T, S>(pass, group_blocks, group_rows, exchanged).run();
+    tensor_core_forward(HalvesForward<T> pass, int group_blocks, int group_rows, uint32_t* arrived,
+                        Half* exchanged) {
+  Recurrence<T, S>(pass, group_blocks, group_rows, arrived, exchanged).run();
 }
 
 template <typename T, typename S>
-bool launch_of(const HalvesForward<T>& pass, const Tensor& like, cudaStream_t stream) {
+bool launch_of(const HalvesForward<T>& pass, const Tensor& like, cudaStream_t stream,
+               int64_t most_rows = INT64_MAX) {
   const auto exchanged_bytes = [&](const Groups& groups) {
-    return S::kCluster ? 0 : int64_t{2} * 2 * 2 * pass.batch * groups.blocks * kUnits;
+    return int64_t{2} * 2 * 2 * pass.batch * groups.blocks * S::kUnits;
   };
-  return launch_groups<S>(tensor_core_forward<T, S>, pass, like, stream, exchanged_bytes);
+  return launch_groups<S>(tensor_core_forward<T, S>, pass, like, stream, exchanged_bytes, most_rows);
 }
 
 // In clusters where there are such, as they meet in a fifth of the time.
@@ -490,13 +610,19 @@ template <typename T>
 bool launch_any(HalvesForward<T> pass, const Tensor& like, cudaStream_t stream) {
   if (!may_be_grouped(pass.batch, pass.units)) return false;
   pass.is_paired = pass.units % 2 == 0 && is_aligned(pass.weight, 4);
-  if (pass.units <= 128 && launch_of<T, Shape<2, 4, 2, true>>(pass, like, stream)) return true;
-  if (pass.units <= 256 && launch_of<T, Shape<4, 4, 4, true>>(pass, like, stream)) return true;
-  if (pass.units <= 512) {
-    return launch_of<T, Shape<8, 4, 8, true>>(pass, like, stream) ||
-           launch_of<T, Shape<8, 4, 8, false>>(pass, like, stream);
+  if (pass.units <= 128) return launch_of<T, Shape<8, 1, 8, Way::block, 8>>(pass, like, stream);
+  if (pass.units <= 256) {
+    // Twice as many warps where they would not have a row each.
+    using Eight = Shape<8, 2, 8, Way::cluster, 4>;
+    using Sixteen = Shape<4, 4, 4, Way::cluster, 4>;
+    if (launch_of<T, Eight>(pass, like, stream, Eight::kFirstRows)) return true;
+    if (launch_of<T, Sixteen>(pass, like, stream)) return true;
   }
-  return launch_of<T, Shape<8, 8, 6, false>>(pass, like, stream);
+  if (pass.units <= 512) {
+    return launch_of<T, Shape<8, 4, 8, Way::cluster>>(pass, like, stream) ||
+           launch_of<T, Shape<8, 4, 8, Way::grid>>(pass, like, stream);
+  }
+  return launch_of<T, Shape<8, 8, 6, Way::grid>>(pass, like, stream);
 }
 
 }  // namespace

@@ -191,7 +191,13 @@ inline Sizes check_gates_grad(const Tensor& activations, const Tensor& cells, co
   check_recurrent(weight_hh, sizes.units);
   check_shape(activations, "activations", {sizes.steps, sizes.batch, 3 * sizes.units});
   check_same_kind(activations, "activations", cells, "cells");
-  check_same_kind(activations, "activations", weight_hh, "weight_hh");
+  // Gradients in float may be of a layer with weights of two bytes.
+  const ScalarType weights = weight_hh.scalar_type();
+  TORCHGRAFT_CHECK(weights == ScalarType::Double || weights == ScalarType::Float ||
+                       weights == ScalarType::Half || weights == ScalarType::BFloat16,
+                   "lltm_gates_grad: weight_hh must be float64, float32, float16 or bfloat16");
+  TORCHGRAFT_CHECK(same_device(activations, weight_hh),
+                   "activations and weight_hh must be on the same device");
   check_gradient(activations, output_grad, "output_grad", {sizes.steps, sizes.batch, sizes.units});
   check_gradient(activations, h_n_grad, "h_n_grad", {sizes.batch, sizes.units});
   check_gradient(activations, c_n_grad, "c_n_grad", {sizes.batch, sizes.units});

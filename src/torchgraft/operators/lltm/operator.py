@@ -307,8 +307,10 @@ def _sequence_gradient(
         exact = [_to(each, kept) for each in (input, h0, c0, weight_ih, weight_hh, bias)]
         *_, activations, cells = reference.lltm(*exact, reverse)  # type: ignore
     output_grad, h_n_grad, c_n_grad = (_to(each, kept) for each in output_grads)
+    # On CUDA weights of two bytes are multiplied as they are.
+    weight = weight_hh if input.is_cuda else weight_hh.to(kept)
     gates_grad, h0_grad, c0_grad = gates_grad_of_sequence.call(
-        activations, cells, weight_hh.to(kept), output_grad, h_n_grad, c_n_grad, reverse
+        activations, cells, weight, output_grad, h_n_grad, c_n_grad, reverse
     )
     # h before each step: what came out of the one before.
     size = cells.shape[-1]
@@ -470,5 +472,7 @@ gates_grad_of_sequence = Operator(
     output=_gates_grad_output,
     gradient=gradient_by_reference(_exactly(reference.lltm_gates_grad), 6),
     flops=_gates_grad_flops,
+    # Gradients in float32 may be of a layer with weights of two bytes.
+    mixed=("weight_hh",),
     explain=_explain_gates_grad,
 )

@@ -65,6 +65,7 @@ def lltm_gates_grad(
     reverse: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of the gates of all steps, before their activation, and of the first h and c."""
+    weight_hh = weight_hh.to(activations.dtype)
     steps = range(cells.shape[0])
     h_grad = torch.zeros_like(cells[0]) if h_n_grad is None else h_n_grad
     c_grad = torch.zeros_like(cells[0]) if c_n_grad is None else c_n_grad

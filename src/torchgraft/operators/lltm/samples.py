@@ -4,7 +4,7 @@ Weights are drawn as small as a layer's, so that a sequence forgets its rounding
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
@@ -226,40 +226,39 @@ def _cell_rows() -> tuple[Benchmark, ...]:
     return tuple(Benchmark(_cell(_of_size("BIS", *each), *each), "cell", quick=each == sizes[0]) for each in sizes)
 
 
-# The last is for a GPU only, where a CPU would take too long.
 _SEQUENCE_SIZES = (
     (128, 16, 32, 128),
     (256, 1, 512, 512),
     (64, 17, 96, 200),
     (256, 32, 512, 512),
+)
+# On a CPU these take too long; and sizes between and beyond those that kernels hold on a GPU's chip.
+_GPU_SEQUENCE_SIZES = (
     (512, 128, 256, 256),
     (256, 64, 1024, 1024),
+    (64, 256, 96, 96),
+    (64, 3, 768, 768),
+    (32, 17, 1536, 1536),
+    (32, 64, 2048, 2048),
 )
 
 
-def _devices(steps: int, batch: int, features: int, size: int) -> tuple[str, ...]:
-    return ("cuda",) if steps * batch * (features + size) * size > 2**34 / 4 else ("cpu", "cuda")
+def _of_sequences(make: Callable[..., Benchmark], on_gpu: Sequence[tuple[int, ...]]) -> tuple[Benchmark, ...]:
+    """A row a size, made of steps, batch, features and units, of the devices, and of whether it is a quick one."""
+    rows = [make(*each, devices=("cpu", "cuda"), quick=each == _SEQUENCE_SIZES[0]) for each in _SEQUENCE_SIZES]
+    rows += [make(*each, devices=("cuda",), quick=False) for each in on_gpu]
+    return tuple(rows)
 
 
-def _sequence_rows() -> tuple[Benchmark, ...]:
-    return tuple(
-        Benchmark(
-            _sequence(_of_size("TBIS", *each), *each), "sequence", _devices(*each), quick=each == _SEQUENCE_SIZES[0]
-        )
-        for each in _SEQUENCE_SIZES
-    )
+def _sequence_row(*sizes: int, devices: tuple[str, ...], quick: bool) -> Benchmark:
+    return Benchmark(_sequence(_of_size("TBIS", *sizes), *sizes), "sequence", devices, quick=quick)
 
 
-def _gates_grad_rows() -> tuple[Benchmark, ...]:
-    return tuple(
-        Benchmark(
-            _gates_grad(_of_size("TBS", steps, batch, size), steps, batch, size),
-            "sequence",
-            _devices(steps, batch, features, size),
-            quick=steps == _SEQUENCE_SIZES[0][0],
-        )
-        for steps, batch, features, size in _SEQUENCE_SIZES
-    )
+def _gates_grad_row(
+    steps: int, batch: int, features: int, size: int, *, devices: tuple[str, ...], quick: bool
+) -> Benchmark:
+    name = _of_size("TBS", steps, batch, size)
+    return Benchmark(_gates_grad(name, steps, batch, size), "sequence", devices, quick=quick)
 
 
 def _layer(name: str, *arguments: Any, **options: Any) -> torch.nn.Module:
@@ -283,8 +282,8 @@ def _summed_in_gates_grad(activations: Tensor, cells: Tensor, *others: Tensor | 
     return int(activations.shape[0] * activations.shape[2])
 
 
-# A loop of PyTorch's operators rounds its states each step, to no end where they grow.
-_LOOP_ROUNDINGS = dict.fromkeys(("pytorch", "reference", "compile", "cuda_graph"), 100)
+# A loop of PyTorch's operators rounds its states each step, and they grow: in halves few of its digits are left.
+_LOOP_ROUNDINGS = dict.fromkeys(("pytorch", "reference", "compile", "cuda_graph"), 1000)
 
 samples = {
     "lltm_cell": Samples(
@@ -329,7 +328,7 @@ samples = {
             ),
             ModuleSample("without a bias", lambda: _layer("LLTM", 5, 3, bias=False), (Drawn((4, 5)),)),
         ),
-        benchmarks=_sequence_rows(),
+        benchmarks=_of_sequences(_sequence_row, _GPU_SEQUENCE_SIZES),
         rivals={"pytorch": _visible(reference.lltm, 3)},
         rival_roundings=_LOOP_ROUNDINGS,
         yardsticks={"nn.LSTM": _lstm},
@@ -340,7 +339,7 @@ samples = {
         gpu_table=_GPU_GATES_GRADS,
         stress=_stress_gates_grad,
         summed=_summed_in_gates_grad,
-        benchmarks=_gates_grad_rows(),
+        benchmarks=_of_sequences(_gates_grad_row, _GPU_SEQUENCE_SIZES[:2]),
         rivals={"pytorch": reference.lltm_gates_grad},
         rival_roundings=_LOOP_ROUNDINGS,
     ),

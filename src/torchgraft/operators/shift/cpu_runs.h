@@ -1,4 +1,4 @@
-// What the layouts share on CPU: results of one channel that are neighbours in memory, from rows of its
+// Contiguous images on CPU: results of one channel, which are neighbours in memory, from rows of its
 // source that lie in scratch one behind the other, in what sums are kept in.
 //
 // Rows one behind the other are one run: where rows of results are `stride` = 1 apart, a channel's results
@@ -6,6 +6,8 @@
 // must not take it, since there the next row begins: masks say which, and repeat after each row. So short
 // rows, as of skeletons, cost no more than long ones.
 #pragma once
+
+#include <torchgraft/cpu_stream.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -76,12 +78,14 @@ TORCHGRAFT_INLINE void cover(int64_t count, const Body& body) {
 
 // As many results as `count`, of which the first has its upper left tap at `upper` and its lower left one at
 // `lower`. Where a row weighs nothing, `upper` and `lower` are the other.
-template <int kBytes, bool kBoth, typename A, typename T>
+template <int kBytes, bool kBoth, bool kStreamed, typename A, typename T>
 TORCHGRAFT_INLINE void blend_rows(const A* upper, const A* lower, const Taps<A>& taps,
                                   const Columns<A>& columns, int64_t count, T* to) {
   constexpr int64_t kLanes = kBytes / sizeof(A);
   if constexpr (kLanes > 1) {
-    if (count < kLanes) return blend_rows<kBytes / 2, kBoth>(upper, lower, taps, columns, count, to);
+    if (count < kLanes) {
+      return blend_rows<kBytes / 2, kBoth, kStreamed>(upper, lower, taps, columns, count, to);
+    }
   }
   using V = Vector<A, kBytes>;
   const A row_weights[2] = {taps.row_weights[0], taps.row_weights[1]};
@@ -91,13 +95,7 @@ TORCHGRAFT_INLINE void blend_rows(const A* upper, const A* lower, const Taps<A>&
   const Bits<A>* right = columns.right();
   const int64_t period = columns.period();
   const int64_t step = columns.place(kLanes);
-  int64_t place = 0;
-  for (int64_t f = 0; f < count; f += kLanes) {
-    int64_t begin = f;
-    if (begin + kLanes > count) [[unlikely]] {
-      begin = count - kLanes;
-      place = columns.place(begin);
-    }
+  const auto take = [&](int64_t begin, int64_t place, auto streamed) __attribute__((always_inline)) {
     V near, far;
     if constexpr (kBoth) {
       V low;
@@ -115,20 +113,36 @@ TORCHGRAFT_INLINE void blend_rows(const A* upper, const A* lower, const Taps<A>&
     }
     mask<V, A>(near, left + place);
     mask<V, A>(far, right + place);
-    store_converted<A>(V(near * column_weights[0] + far * column_weights[1]), to + begin);
+    const V result = near * column_weights[0] + far * column_weights[1];
+    if constexpr (decltype(streamed)::value) {
+      stream_converted<A>(result, to + begin);
+    } else {
+      store_converted<A>(result, to + begin);
+    }
+  };
+  int64_t begin = 0, place = 0;
+  if constexpr (kStreamed) {
+    // Results up to where a vector is aligned.
+    begin = static_cast<int64_t>(-reinterpret_cast<uintptr_t>(to) / sizeof(T) % kLanes);
+    place = columns.place(begin);
+    if (begin > 0) take(0, 0, std::false_type());
+  }
+  for (; begin + kLanes <= count; begin += kLanes) {
+    take(begin, place, std::bool_constant<kStreamed>());
     place += step;
     if (place >= period) place -= period;
   }
+  if (begin < count) take(count - kLanes, columns.place(count - kLanes), std::false_type());
 }
 
-template <int kBytes, typename A, typename T>
+template <int kBytes, bool kStreamed, typename A, typename T>
 TORCHGRAFT_INLINE void blend_run(const A* upper, const A* lower, const Taps<A>& taps,
                                  const Columns<A>& columns, int64_t count, T* to) {
   if (taps.row_weights[0] != 0 && taps.row_weights[1] != 0) {
-    blend_rows<kBytes, true>(upper, lower, taps, columns, count, to);
+    blend_rows<kBytes, true, kStreamed>(upper, lower, taps, columns, count, to);
   } else {
     const A* one = taps.row_weights[0] != 0 ? upper : lower;
-    blend_rows<kBytes, false>(one, one, taps, columns, count, to);
+    blend_rows<kBytes, false, kStreamed>(one, one, taps, columns, count, to);
   }
 }
 

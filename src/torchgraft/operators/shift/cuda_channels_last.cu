@@ -12,13 +12,20 @@
 // Channels whose rows lie further apart than the ring holds are taken in as many passes as it takes, those
 // that lie together in one. Learnt offsets begin within six rows.
 //
+// The results of the forward pass that lie outside the image count for the gradients of the offsets, zero
+// times each. They are asked for after the rows of a range: between two barriers the whole block would wait
+// for one of its threads, and did, for 37 us of the 146 that the gradients of the offsets of (128,64,300,25)
+// took in fp16.
+//
 // Bytes and floors as for planes, and a few rows more for each range. Four blocks of 160 threads a
-// multiprocessor have 51 KB under way. Instructions a result, estimated from the machine code, which
-// branches: fp32 forward 30 of 58 that are issued in the time its bytes take, halves 26 of 28, so that halves
-// seem bound by them: what remains beside the products are addresses, of each
-// channel's rows and of each column's results. On an H200 (128,64,300,25) took 149 and 84 us forward, fp32
-// and halves, and stride 2 on (128,128,300,25) 204 and 116, with a barrier for each row of results; with one
-// for two, as here, predicted 140 and 77; 148 and 78 were measured.
+// multiprocessor have 51 KB under way, of the 30 to 40 that fill the latency of memory. Instructions a
+// result, counted by the profiler in bfloat16 while products were still selected: forward 22, backward 43,
+// where 28 and 43 are issued in the time their bytes take; docs/shift.md says what warps wait for. On an H200
+// (128,64,300,25) took, fp32, fp16 and bf16, 148, 78 and 78 us forward, and 243, 178 and 150 backward (257,
+// 185 and 209 before the above); stride 2 on (128,128,300,25) 202, 109 and 109, and 411, 214 and 229 (488,
+// 253 and 281). Tried and slower: copies two rows ahead and not four, so that five blocks are resident and
+// yet nothing is under way while one waits, up to four times; backward with five blocks of 80 registers, up
+// to 1.7 times; backward with two rows between barriers, up to 2.2 times.
 
 #include <algorithm>
 #include <cstdint>
@@ -35,6 +42,7 @@ constexpr int kMargin = kColumns + 1;  // pixels of zeros beside a row: all that
 // What may be tuned: rows of results that are taken between two barriers, and those that copies are ahead.
 constexpr int rows_between_barriers(Pass pass) { return has_sums(pass) ? 1 : 2; }
 constexpr int kAhead = 4;
+constexpr int kRowsOfSum = 8;  // whose products a thread adds up before it takes differences of the sums
 constexpr int kMostThreads = 512;
 // Of a pixel's channels in a block; few where a row is long, and yet a sector.
 constexpr int kPixelBytes = 128;
@@ -83,7 +91,15 @@ struct Channel {
   int row;   // of the lower sources, whether or not there is one
   int slot;  // of the ring, where it lies
   A upper[kColumns + 1];
+  TapSums<A> sums;
   A along_x, along_y;
+
+  // Of some rows. Differences of few sums are exact enough.
+  __device__ void fold() {
+    along_x += sums.along_x(taps);
+    along_y += sums.along_y(taps);
+    sums = {};
+  }
 
   Channel() = default;
   __device__ Channel(T x, T y, int first_column, int element, const RowsParameters& parameters)
@@ -122,12 +138,55 @@ struct Channel {
     }
   }
 
-  // One row of results, and what its inputs add to the sums. kSelect: a weight may be zero, and what it
-  // weighs be NaN.
-  template <bool kSelect>
-  __device__ void take_row(const T* ring, int result_row, const RowsParameters& parameters,
+  // Zero times each gradient of results of the forward pass that lie outside the image: of those that rows
+  // [first_row, end_row) of results answer for. Of rows that lie outside a thread takes its columns, of the
+  // other rows' columns those of rows in turn: loads that do not wait for each other.
+  __device__ void add_outside(const T* output_grad, int image, int first_row, int end_row, int channel,
+                              int chunk, const RowsParameters& parameters) {
+    const int width = parameters.width;
+    if (chunk >= parameters.chunks) return;
+    const Outside outside(taps, parameters.height, width, parameters.steps, parameters.stride);
+    const int stride = parameters.stride.divisor();
+    const int first_own = min(parameters.stride.divide(first_row + stride - 1), parameters.steps);
+    const int end_own = min(parameters.stride.divide(end_row + stride - 1), parameters.steps);
+    const int first_inside = min(max(outside.first_row, first_own), end_own);
+    const int end_inside = max(min(outside.end_row, end_own), first_inside);
+    const int64_t pitch = static_cast<int64_t>(width) * parameters.channels;
+    const T* const grads = output_grad + image * parameters.steps * pitch + channel;
+    const int first_column = chunk * kColumns;
+    A nothing = 0;
+    const int rows_outside = end_own - first_own - (end_inside - first_inside);
+#pragma unroll 2
+    for (int i = 0; i < rows_outside; ++i) {
+      const int row =
+          first_own + i < first_inside ? first_own + i : end_inside + i - (first_inside - first_own);
+      const T* const from = grads + row * pitch + first_column * parameters.channels;
+#pragma unroll
+      for (int k = 0; k < kColumns; ++k) {
+        if (first_column + k < width) nothing += A(0) * static_cast<A>(from[k * parameters.channels]);
+      }
+    }
+    const int columns_outside = width - (outside.end_column - outside.first_column);
+#pragma unroll 1
+    for (int i = 0; i < columns_outside; ++i) {
+      const int column = i < outside.first_column ? i : outside.end_column + i - outside.first_column;
+      const T* const from = grads + column * parameters.channels;
+#pragma unroll 8
+      for (int row = first_inside + chunk; row < end_inside; row += parameters.chunks) {
+        nothing += A(0) * static_cast<A>(from[row * pitch]);
+      }
+    }
+    along_x += nothing;
+    along_y += nothing;
+  }
+
+  // One row of results, and what its inputs add to the sums. `checks`: a weight may be zero, and what it
+  // weighs be NaN or infinite. Then so are results, which are computed once more, without what weighs
+  // nothing: to select every source instead takes four instructions a result, where this takes one.
+  __device__ void take_row(const T* ring, int result_row, bool checks, const RowsParameters& parameters,
                            const A (&inputs)[kColumns], A (&results)[kColumns]) {
-    const auto product = [](A weight, A value) { return weight * (!kSelect || weight != 0 ? value : A(0)); };
+    const auto product = [](A weight, A value) { return weight * value; };
+    const auto selected = [](A weight, A value) { return weight * (weight != 0 ? value : A(0)); };
     A lower[kColumns + 1];
     A blended[kColumns + 1];
     A left = 0;
@@ -142,6 +201,12 @@ struct Channel {
       const A weight = phase == 1 ? taps.upper : taps.lower;
 #pragma unroll
       for (int i = 0; i <= kColumns; ++i) blended[i] = product(weight, lower[i]);
+      blend_columns(blended, product, results);
+      if (checks && !are_finite(results)) {
+#pragma unroll
+        for (int i = 0; i <= kColumns; ++i) blended[i] = selected(weight, lower[i]);
+        blend_columns(blended, selected, results);
+      }
       if constexpr (kSums) {
 #pragma unroll
         for (int i = 0; i < kColumns; ++i) {
@@ -159,19 +224,22 @@ struct Channel {
       for (int i = 0; i <= kColumns; ++i) {
         blended[i] = product(taps.upper, upper[i]) + product(taps.lower, lower[i]);
       }
+      blend_columns(blended, product, results);
+      if (checks && !are_finite(results)) {
+#pragma unroll
+        for (int i = 0; i <= kColumns; ++i) {
+          blended[i] = selected(taps.upper, upper[i]) + selected(taps.lower, lower[i]);
+        }
+        blend_columns(blended, selected, results);
+      }
       if constexpr (kSums) {
-        A upper_left = 0;
-        A upper_right = 0;
 #pragma unroll
         for (int i = 0; i < kColumns; ++i) {
-          upper_left += inputs[i] * upper[i];
-          upper_right += inputs[i] * upper[i + 1];
-          left += inputs[i] * lower[i];
-          right += inputs[i] * lower[i + 1];
+          sums.upper_left += inputs[i] * upper[i];
+          sums.upper_right += inputs[i] * upper[i + 1];
+          sums.lower_left += inputs[i] * lower[i];
+          sums.lower_right += inputs[i] * lower[i + 1];
         }
-        const TapSums<A> sums = {upper_left, upper_right, left, right};
-        along_x += sums.along_x(taps);
-        along_y += sums.along_y(taps);
       }
       if constexpr (kKeepsRow) {
 #pragma unroll
@@ -182,6 +250,18 @@ struct Channel {
       slot += parameters.slots_of_row;
       if (slot >= parameters.ring.divisor()) slot -= parameters.ring.divisor();
     }
+  }
+
+  __device__ static bool are_finite(const A (&results)[kColumns]) {
+    A sum = results[0];
+#pragma unroll
+    for (int i = 1; i < kColumns; ++i) sum += results[i];
+    return sum - sum == 0;
+  }
+
+  template <typename Product>
+  __device__ void blend_columns(const A (&blended)[kColumns + 1], const Product& product,
+                                A (&results)[kColumns]) const {
 #pragma unroll
     for (int i = 0; i < kColumns; ++i) {
       results[i] = product(taps.left, blended[i]) + product(taps.right, blended[i + 1]);
@@ -215,7 +295,8 @@ __global__ void __launch_bounds__(resident_threads(kPass))
   const int width = parameters.width;
   const int stride = kStrided ? parameters.stride.divisor() : 1;
   const int lane = thread % kLanes;
-  const int first_column = thread / kLanes * kColumns;
+  const int chunk = thread / kLanes;
+  const int first_column = chunk * kColumns;
   const int columns = width - first_column;  // of this thread, if less than kColumns
   const int first_channel = group * kPixel + lane * kElements;
 
@@ -226,24 +307,12 @@ __global__ void __launch_bounds__(resident_threads(kPass))
   ChannelOfT channels[kElements];
   bool exists[kElements];
   bool pending[kElements];
-  // The columns of this thread, a bit each, that lie outside in every row, and the rows that do not.
-  [[maybe_unused]] int inside_begin[kElements], inside_end[kElements], outside_columns[kElements];
 #pragma unroll
   for (int e = 0; e < kElements; ++e) {
     const int channel = min(first_channel + e, parameters.channels - 1);
     exists[e] = pending[e] = first_channel + e < parameters.channels;
     channels[e] =
         ChannelOfT(x_offset[channel], y_offset[channel], first_column, lane * kElements + e, parameters);
-    if constexpr (kSums) {
-      const Outside outside(channels[e].taps, parameters.height, width, parameters.steps, parameters.stride);
-      inside_begin[e] = outside.first_row;
-      inside_end[e] = outside.end_row;
-      outside_columns[e] = 0;
-      for (int i = 0; i < kColumns; ++i) {
-        const int column = first_column + i;
-        if (column < outside.first_column || column >= outside.end_column) outside_columns[e] |= 1 << i;
-      }
-    }
   }
 
   // Where this thread's first piece of a row of sources lies, in memory and in the ring.
@@ -375,7 +444,12 @@ __global__ void __launch_bounds__(resident_threads(kPass))
       [[maybe_unused]] const T* next_input = kSums ? input + first_pixel : nullptr;
       [[maybe_unused]] T* to = kImages ? result + first_pixel : nullptr;
       const auto load_inputs = [&](Word<T>(&inputs)[kColumns]) {
-        if (is_whole) {
+        if (is_whole && columns >= kColumns) {
+#pragma unroll
+          for (int i = 0; i < kColumns; ++i) {
+            inputs[i] = *reinterpret_cast<const Word<T>*>(next_input + i * parameters.channels);
+          }
+        } else if (is_whole) {
 #pragma unroll
           for (int i = 0; i < kColumns; ++i) {
             if (i < columns) {
@@ -420,16 +494,9 @@ __global__ void __launch_bounds__(resident_threads(kPass))
 
         // Also of channels that are not taken: what comes of them is not used.
         A results[kElements][kColumns];
-        if (is_blend_of_warp) {
 #pragma unroll
-          for (int e = 0; e < kElements; ++e) {
-            channels[e].template take_row<false>(ring, row, parameters, inputs[e], results[e]);
-          }
-        } else {
-#pragma unroll
-          for (int e = 0; e < kElements; ++e) {
-            channels[e].template take_row<true>(ring, row, parameters, inputs[e], results[e]);
-          }
+        for (int e = 0; e < kElements; ++e) {
+          channels[e].take_row(ring, row, kImages && !is_blend_of_warp, parameters, inputs[e], results[e]);
         }
         if constexpr (kImages) {
           Word<T> rounded[kColumns];
@@ -440,7 +507,11 @@ __global__ void __launch_bounds__(resident_threads(kPass))
             for (int e = 0; e < kElements; ++e) values[e] = results[e][i];
             rounded[i] = round<T>(values);
           }
-          if (is_whole_result) {
+          if (is_whole_result && columns >= kColumns) {
+#pragma unroll
+            for (int i = 0; i < kColumns; ++i)
+              *reinterpret_cast<Word<T>*>(to + i * parameters.channels) = rounded[i];
+          } else if (is_whole_result) {
 #pragma unroll
             for (int i = 0; i < kColumns; ++i) {
               if (i < columns) *reinterpret_cast<Word<T>*>(to + i * parameters.channels) = rounded[i];
@@ -456,26 +527,6 @@ __global__ void __launch_bounds__(resident_threads(kPass))
             }
           }
           to += image_row;
-        }
-        if constexpr (kSums) {
-          // The results of the forward pass that this row answers for where they lie outside.
-          const int own_row = kStrided ? parameters.stride.divide(row) : row;
-          if ((kStrided && own_row * stride != row) || own_row >= parameters.steps) return;
-#pragma unroll
-          for (int e = 0; e < kElements; ++e) {
-            const bool is_row_outside = own_row < inside_begin[e] || own_row >= inside_end[e];
-            if (!taken[e] || (!is_row_outside && outside_columns[e] == 0)) continue;
-            const T* const grads =
-                source + (static_cast<int64_t>(image) * parameters.steps + own_row) * image_row +
-                static_cast<int64_t>(first_column) * parameters.channels + first_channel + e;
-#pragma unroll 1
-            for (int i = 0; i < kColumns && i < columns; ++i) {
-              if (!is_row_outside && (outside_columns[e] >> i & 1) == 0) continue;
-              const A nothing = A(0) * static_cast<A>(grads[i * parameters.channels]);
-              channels[e].along_x += nothing;
-              channels[e].along_y += nothing;
-            }
-          }
         }
       };
 
@@ -493,6 +544,20 @@ __global__ void __launch_bounds__(resident_threads(kPass))
 #pragma unroll
         for (int i = 0; i < kRows; ++i) {
           if (row + i < end_row) take_row(row + i);
+        }
+        if constexpr (kSums && !ChannelOfT::kFromOneRow) {
+          if ((row - first_row) % kRowsOfSum == kRowsOfSum - kRows) {
+#pragma unroll
+            for (int e = 0; e < kElements; ++e) channels[e].fold();
+          }
+        }
+      }
+      if constexpr (kSums) {
+#pragma unroll
+        for (int e = 0; e < kElements; ++e) {
+          if constexpr (!ChannelOfT::kFromOneRow) channels[e].fold();
+          if (taken[e])
+            channels[e].add_outside(source, image, first_row, end_row, first_channel + e, chunk, parameters);
         }
       }
     }

@@ -175,6 +175,33 @@ EMULATED_INSTRUCTION uint2 load_shared_pair(uint32_t address) {
   return *static_cast<const uint2*>(::emulation::shared_pointer(address, 8, 8));
 }
 
+// Not watched: they are no races. Whoever reads may be waiting for who writes.
+inline __attribute__((noinline, no_sanitize("thread"))) uint32_t load_relaxed(const uint32_t* global) {
+  ::emulation::pause();
+  return *global;
+}
+inline __attribute__((noinline, no_sanitize("thread"))) void store_relaxed(void* global, uint4 value) {
+  *static_cast<uint4*>(global) = value;
+}
+EMULATED_INSTRUCTION void fence_gpu() {}
+
+EMULATED_INSTRUCTION uint32_t mapa(uint32_t shared, uint32_t rank) {
+  return ::emulation::shared_of_cluster(shared, rank);
+}
+EMULATED_INSTRUCTION void mbarrier_init(uint32_t barrier, uint32_t count) {
+  ::emulation::begin_counting(barrier, count);
+}
+EMULATED_INSTRUCTION void fence_mbarrier_init() {}
+EMULATED_INSTRUCTION void mbarrier_arrive_expect_tx(uint32_t barrier, uint32_t bytes) {
+  ::emulation::count_arrival(barrier, bytes);
+}
+EMULATED_INSTRUCTION void mbarrier_wait(uint32_t barrier, uint32_t parity) {
+  ::emulation::wait_for_phase(barrier, parity);
+}
+EMULATED_INSTRUCTION void st_async(uint32_t address, uint4 value, uint32_t barrier) {
+  ::emulation::store_and_count(address, &value, sizeof(value), barrier);
+}
+
 template <int kCount>
 EMULATED_INSTRUCTION void ldmatrix(uint32_t (&matrices)[kCount], uint32_t address) {
   static_assert(kCount == 2 || kCount == 4, "what is in use of ldmatrix");

@@ -1,0 +1,40 @@
+// CPU kernels: results that no cache keeps until they are read, and that are not read before they are
+// written.
+#pragma once
+
+#include "cpu_convert.h"
+
+namespace torchgraft {
+
+// So many bytes of results or more go past the caches: more than a second-level cache has.
+inline constexpr int64_t kStreamedBytes = 4 << 20;
+
+// Past the caches, to where a vector of T begins that is aligned. What follows may overtake it until
+// end_streams(). Worth it where neighbours fill whole cache lines one after the other.
+template <typename A, typename V, typename T>
+TORCHGRAFT_INLINE void stream_converted(const V& vector, T* to) {
+#if defined(__x86_64__)
+  constexpr int kBytes = sizeof(V) / sizeof(A) * sizeof(T);
+  if constexpr (kBytes >= 16) {
+    T elements[sizeof(V) / sizeof(A)];
+    store_converted<A>(vector, elements);
+    Vector<uint32_t, kBytes> converted;
+    load(converted, elements);
+    if constexpr (sizeof(V) > 16) {
+      asm("vmovntps %1, %0" : "=m"(*reinterpret_cast<Vector<uint32_t, kBytes>*>(to)) : "v"(converted));
+    } else {
+      asm("movntps %1, %0" : "=m"(*reinterpret_cast<Vector<uint32_t, kBytes>*>(to)) : "x"(converted));
+    }
+    return;
+  }
+#endif
+  store_converted<A>(vector, to);
+}
+
+inline void end_streams() {
+#if defined(__x86_64__)
+  asm volatile("sfence" ::: "memory");
+#endif
+}
+
+}  // namespace torchgraft
