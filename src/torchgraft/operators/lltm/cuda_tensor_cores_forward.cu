@@ -1,9 +1,9 @@
 // The recurrence of a whole sequence forward, in float16 and bfloat16, on tensor cores.
 //
-// A group of blocks owns some rows of the batch for all steps. A block of it owns 32 units, and its warps
-// share them out: two halves of 16 units, their three gates each, times kDepthWarps parts of the depth. A
-// thread keeps its part of weight_hh as fragments, 96 registers at the most (of a block 96 KB of weight_hh
-// for 512 units, 192 KB for 1024), from the first step to the last. A step is
+// A group of blocks owns some rows of the batch for all steps. A block of it owns kUnits units, and its warps
+// share them out: 16 units each, their three gates, times kDepthWarps parts of the depth. A thread keeps its
+// part of weight_hh as fragments, 96 registers at the most (of a block 96 KB of weight_hh up to 512 units,
+// 192 KB up to 1024), from the first step to the last. A step is
 //
 //     h of all units in shared memory -> sums of a part of the depth each -> own h, c, activations
 //     -> own h to all blocks of the group -> they meet
@@ -16,14 +16,37 @@
 // back by a power of two for each row of weight_hh. What that leaves out of it is below 2**-39 of the largest
 // in its row.
 //
-// Up to 512 units a group is a cluster. A block writes its h, 128 bytes a row, into the shared memory of all
-// of them, of which each has two buffers, so that one barrier a step is enough. Budget of a step on an H200,
-// 512 units and 5 to 8 rows: 384 products a block, 0.33 us; 16 KB each way between multiprocessors and a
-// barrier, about 1 us; a quarter of a microsecond for sums and units.
+// Up to 128 units a group is one block, which has all of weight_hh in its registers and meets nobody. Up to
+// 512 it is a cluster of at most four blocks of 64 units, or sixteen of 32. A block writes its h, 128 bytes a
+// row, into the shared memory of all of them, of which each has two buffers, and a barrier in each counts the
+// bytes that came. Nothing waits for writes to device memory, as the barrier of a cluster does: with that a
+// step of 1 row of 512 units took 2842 cycles, now 1889.
 //
-// Up to 1024 units a group is blocks of one cooperative grid, which meet with all others: they exchange h
-// through L2, where a block reads 4 * units bytes a row. For 64 rows of 1024 units, 4 groups of 32 blocks:
-// 1536 products a block, 1.3 us; 64 KB a block from L2, 1.6 us; the barrier, 1 us.
+// Up to 1024 units a group is blocks of one cooperative grid: they exchange h through L2, where a block reads
+// 4 * units bytes a row, and a counter in device memory says who is there.
+//
+// Cycles of a step on an H200, as the first warp of a block counts them, and microseconds without counting:
+//
+//     rows, units          16, 128   1, 512   32, 512   128, 256   64, 1024
+//     a group's rows             1        1         5          5         16
+//     waits for h              275      500      1077        404        388
+//     products                 403      304       721        818       4234
+//     barrier of the block      48       23        51        161        819
+//     sums and units           470      510       544        788       1582
+//     h to the others           97      281       312        220        317
+//     meets the others                                                 4591
+//     results, next gates      297      271       348       1132       1639
+//     all                     1590     1889      3053       3523      13570
+//     microseconds            1.08     1.10       2.0        1.9        6.0
+//
+// Predicted for 32 rows of 512 units were 1.6 us. What it did not see: of clusters of sixteen blocks seven
+// fit, not eight, so that 5 rows a cluster are two tiles, 48 products a warp at 6 cycles each (mma.sync does
+// no better than 60 % of the tensor cores' rate); and exchange is bound by messages, 640 of sixteen bytes
+// from a block and as many to it, at about two cycles each. Sending what a block has for another as one bulk
+// copy took 4 % longer (45 % with one row), half as many blocks of 64 units with a quarter of weight_hh in
+// shared memory 30 %. For 1024 units 3.9 us were predicted: a quarter of weight_hh is in shared memory and
+// read twice a step, with h and the sums 270 KB a block, so that products are as slow as shared memory is;
+// and the 64 KB that a block reads from L2 come behind a meeting of 2 us.
 
 #include <cooperative_groups.h>
 
