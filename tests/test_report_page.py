@@ -39,7 +39,10 @@ def test_the_picture_is_a_drawing_of_every_ratio():
     assert sum("loses" in each.get("class", "") for each in dots) == 1
 
 
-@pytest.mark.parametrize("rows", [[make_row(ratio=None)], [make_row(rivals={}, operations=0)]])
+@pytest.mark.parametrize(
+    "rows",
+    [[make_row(ratio=None)], [make_row(rivals={}, operations=0)], [make_row(), make_row(dtype="float16", rivals={})]],
+)
 def test_a_page_of_what_was_refused_or_has_no_rival(rows):
     assert "All rows" in render_page(make_report(rows))
     ElementTree.fromstring(render_picture(make_report(rows)))
