@@ -94,7 +94,7 @@ GOALS = {
             floors(lambda row: row.kernel == 7 and row.suite == "networks" and row.is_half),
         ),
         Goal(
-            "k >= 13 in networks, halves, 28 x 28 and larger, all passes: times as fast as PyTorch in its better layout",
+            "k >= 13 in networks, halves, 28 x 28 and larger, all passes: times PyTorch in its better layout",
             40,
             False,
             _all_passes(lambda row: row.is_half and row.size >= 28),
