@@ -8,11 +8,12 @@
 // each is read once a patch. A patch of 2 x 4 results reads 3, 6, 10 sources a result for k = 3, 5, 7, from
 // L1 for the most part; one of 2 x 2, for problems that would be few threads, 4, 9, 16.
 //
-// Predicted on an H200, of which an empty kernel takes 3.1 us, float32: (1,64,56x56,k3) 5.2 us, (1,768,7x7,k7)
-// 6, (1,97,56x56,k7) 9, (2,61,113x113,k5) 12. Measured: 4.8, 6.5, 8.4 and 14.5, where sliding took 8.7 and 15.7
-// and gathering 22.7 and 19.9. The last is bound by instructions, of which a source takes four: address, test,
-// zero and load. So are large problems, (32,97,56x56,k7) 100 us, where gathering took 140, but for k = 3 with
-// stride 2, whose windows hardly overlap: (128,96,112x112) 189 us, and the input gradient 197.
+// Predicted on an H200, of which an empty kernel takes 3.1 us, float32: (1,64,56x56,k3) 5.2 us,
+// (1,768,7x7,k7) 6, (1,97,56x56,k7) 9, (2,61,113x113,k5) 12. Measured: 4.8, 6.5, 8.4 and 14.5, where sliding
+// took 8.7 and 15.7 and gathering 22.7 and 19.9. The last is bound by instructions, of which a source takes
+// four: address, test, zero and load. So are large problems, (32,97,56x56,k7) 100 us, where gathering took
+// 140, but for k = 3 with stride 2, whose windows hardly overlap: (128,96,112x112) 189 us, and the input
+// gradient 197.
 
 #include "cuda_window_channels_last.h"
 

@@ -144,13 +144,12 @@ class Source {
   Columns<A> columns_;
 };
 
-// Whether results are better written past the caches: all of a plane's are one long run, as half of a cache line
-// at its ends is slow.
+// Whether results are better written past the caches: all of a plane's are one long run, as half of a cache
+// line at its ends is slow.
 template <typename T>
 bool streams_to(const Geometry& geometry, int64_t results) {
   return std::is_same_v<T, accumulate_t<T>> && geometry.stride == 1 && geometry.width <= kColumns &&
-         geometry.input_pixels() >= kElements &&
-         results * static_cast<int64_t>(sizeof(T)) >= kStreamedBytes;
+         geometry.input_pixels() >= kElements && results * static_cast<int64_t>(sizeof(T)) >= kStreamedBytes;
 }
 
 // All results of a plane.
