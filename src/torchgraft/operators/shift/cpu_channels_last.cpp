@@ -348,7 +348,8 @@ class Reader {
         rows - static_cast<Number>(ring.source_first() - ring.first_slot() + slots);
     const typename L::Numbers slot = (beyond + (slots & (beyond >> kSign))) & ~is_none;
     const typename L::Numbers places = slot * pitch + column_ * L::kCount + lanes;
-    column_ = (column_ & ~is_none) | (std::numeric_limits<Number>::min() & is_none);
+    // So far outside that no number of steps leads into the image, nor a difference out of the numbers.
+    column_ = (column_ & ~is_none) | (std::numeric_limits<Number>::min() / 2 & is_none);
     from_ = ring.line(line);
     width_ = static_cast<Number>(ring.width());
     if constexpr (kGathers) {
