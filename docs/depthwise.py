@@ -13,7 +13,8 @@ from pathlib import Path
 
 import depthwise_pictures
 import goals
-from goals import FRAGMENTS, LAYOUTS, ROOT, Choose, Figures, Goal, Row, floors, geometric_mean, ratios, table
+from generated import ROOT, write_or_check
+from goals import FRAGMENTS, LAYOUTS, Choose, Figures, Goal, Row, floors, geometric_mean, ratios, table
 
 PICTURES = ROOT / "docs/performance"
 CHOICE = ROOT / "src/torchgraft/operators/depthwise_conv2d/cuda_choice.h"
@@ -194,14 +195,7 @@ def files() -> dict[Path, str]:
 
 def main() -> int:
     """Writes, or checks, every file."""
-    check = "--check" in sys.argv[1:]
-    stale = [path for path, text in files().items() if not path.is_file() or path.read_text() != text]
-    for path in stale:
-        if check:
-            print(f"{path.relative_to(ROOT)}: not current; run `python docs/depthwise.py` and `python docs/include.py`")
-        else:
-            path.write_text(files()[path])
-    return 1 if check and stale else 0
+    return write_or_check("depthwise", files())
 
 
 if __name__ == "__main__":

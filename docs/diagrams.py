@@ -11,6 +11,8 @@ import json
 import sys
 from pathlib import Path
 
+from generated import write_or_check
+
 DOCS = Path(__file__).parent
 RESULTS = DOCS.parent / "benchmarks/results/h200/bench.json"
 
@@ -151,15 +153,7 @@ def budget() -> str:
 
 def main() -> int:
     """Writes, or checks, both."""
-    made = {DOCS / "lltm.svg": diagram(), DOCS / "fragments/lltm-budget.md": budget()}
-    stale = [path for path, text in made.items() if not path.is_file() or path.read_text() != text]
-    if "--check" in sys.argv[1:]:
-        for path in stale:
-            print(f"{path.name}: not current; run `python docs/diagrams.py` and `python docs/include.py`")
-        return 1 if stale else 0
-    for path in stale:
-        path.write_text(made[path])
-    return 0
+    return write_or_check("diagrams", {DOCS / "lltm.svg": diagram(), DOCS / "fragments/lltm-budget.md": budget()})
 
 
 if __name__ == "__main__":

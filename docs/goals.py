@@ -13,7 +13,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent
+from generated import ROOT, write_or_check
+
 FRAGMENTS = ROOT / "docs/fragments"
 LAYOUTS = {"contiguous": "NCHW", "channels_last": "NHWC"}
 
@@ -191,19 +192,18 @@ def _of_shift(operator: str) -> Choose:
 _LLTM = {"lltm": "sequence", "lltm_cell": "cell"}
 _LONG = ("T256,B32,I512,S512", "T512,B128,I256,S256")
 _SMALL_CELL = "B16,I32,S128"
-_LARGE_SEQUENCES: Choose = lambda row: row.operator == "lltm" and row.direction == "forward" and row.sample in _LONG  # noqa: E731
 
 
-def _is_cell(direction: str) -> Choose:
-    return lambda row: (
-        (row.operator, row.sample, row.direction, row.dtype)
-        == (
-            "lltm_cell",
-            _SMALL_CELL,
-            direction,
-            "float32",
-        )
-    )
+def _is_forward(*samples: str, dtypes: Collection[str] = ("float32", "float16", "bfloat16")) -> Choose:
+    def choose(row: Row) -> bool:
+        return row.direction == "forward" and row.sample in samples and row.dtype in dtypes
+
+    return choose
+
+
+def _is_small_cell(direction: str) -> Choose:
+    small = ("lltm_cell", _SMALL_CELL, direction, "float32")
+    return lambda row: (row.operator, row.sample, row.direction, row.dtype) == small
 
 
 _SHIFT_GOALS = {
@@ -227,15 +227,15 @@ _LLTM_GOALS = {
             "32 x 512 and 128 x 256 units, float16: times as fast as `nn.LSTM`",
             2,
             False,
-            ratios("nn.LSTM", lambda row: _LARGE_SEQUENCES(row) and row.dtype == "float16"),
+            ratios("nn.LSTM", _is_forward(*_LONG, dtypes=["float16"])),
         ),
         Goal(
             "32 x 512 and 128 x 256 units, bfloat16: times as fast",
             8,
             False,
-            ratios("nn.LSTM", lambda row: _LARGE_SEQUENCES(row) and row.dtype == "bfloat16"),
+            ratios("nn.LSTM", _is_forward(*_LONG, dtypes=["bfloat16"])),
         ),
-        Goal("the same: times as fast as the loop in Python", 50, False, ratios("pytorch", _LARGE_SEQUENCES)),
+        Goal("the same: times as fast as the loop in Python", 50, False, ratios("pytorch", _is_forward(*_LONG))),
         Goal(
             "batch 1: times as fast as `nn.LSTM`",
             10,
@@ -246,17 +246,10 @@ _LLTM_GOALS = {
             "32 x 512 units and more, float32: times the floor of its multiply-adds",
             1.5,
             True,
-            floors(
-                lambda row: (
-                    row.operator == "lltm"
-                    and row.dtype == "float32"
-                    and row.direction == "forward"
-                    and row.sample in (*_LONG, "T256,B64,I1024,S1024")
-                )
-            ),
+            floors(_is_forward(*_LONG, "T256,B64,I1024,S1024", dtypes=["float32"])),
         ),
-        Goal(f"cell, {_SMALL_CELL}: microseconds", 30, True, microseconds(_is_cell("forward"))),
-        Goal(f"cell, {_SMALL_CELL}, gradients: microseconds", 60, True, microseconds(_is_cell("backward"))),
+        Goal(f"cell, {_SMALL_CELL}: microseconds", 30, True, microseconds(_is_small_cell("forward"))),
+        Goal(f"cell, {_SMALL_CELL}, gradients: microseconds", 60, True, microseconds(_is_small_cell("backward"))),
     ),
     "cpu": (
         Goal(
@@ -286,14 +279,7 @@ def files() -> dict[Path, str]:
 
 def main() -> int:
     """Writes, or checks, every file."""
-    check = "--check" in sys.argv[1:]
-    stale = [path for path, text in files().items() if not path.is_file() or path.read_text() != text]
-    for path in stale:
-        if check:
-            print(f"{path.relative_to(ROOT)}: not current; run `python docs/goals.py` and `python docs/include.py`")
-        else:
-            path.write_text(files()[path])
-    return 1 if check and stale else 0
+    return write_or_check("goals", files())
 
 
 if __name__ == "__main__":

@@ -9,6 +9,8 @@ import re
 import sys
 from pathlib import Path
 
+from generated import write_or_check
+
 from torchgraft.checking import PROPERTIES, Property
 
 FRAGMENT = Path(__file__).parent / "fragments/properties.md"
@@ -42,14 +44,7 @@ def fragment() -> str:
 
 def main() -> int:
     """Writes, or checks, the table."""
-    current = FRAGMENT.is_file() and FRAGMENT.read_text() == fragment()
-    if "--check" in sys.argv[1:]:
-        if not current:
-            print(f"{FRAGMENT.name}: not current; run `python docs/properties.py` and `python docs/include.py`")
-        return 0 if current else 1
-    FRAGMENT.parent.mkdir(exist_ok=True)
-    FRAGMENT.write_text(fragment())
-    return 0
+    return write_or_check("properties", {FRAGMENT: fragment()})
 
 
 if __name__ == "__main__":

@@ -72,13 +72,22 @@ def true_precision() -> Iterator[None]:
 @contextmanager
 def equal_precision() -> Iterator[None]:
     """A scope in which PyTorch is as fast as it can be at the precision of the dtype: best algorithm, no tf32."""
-    before = torch.backends.cudnn.benchmark
-    torch.backends.cudnn.benchmark = True
+    with cudnn_switches(benchmark=True), true_precision():
+        yield
+
+
+@contextmanager
+def cudnn_switches(**values: bool) -> Iterator[None]:
+    """A scope in which switches of `torch.backends.cudnn` have values; all others stay as they are."""
+    cudnn: Any = torch.backends.cudnn
+    before = {name: getattr(cudnn, name) for name in values}
     try:
-        with true_precision():
-            yield
+        for name, value in values.items():
+            setattr(cudnn, name, value)
+        yield
     finally:
-        torch.backends.cudnn.benchmark = before
+        for name, value in before.items():
+            setattr(cudnn, name, value)
 
 
 def recurrent_precision() -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,6 +21,7 @@ from torchgraft.checking.comparing import Mismatch, expect_close
 from torchgraft.checking.parts import expect_parts_close, prepare
 from torchgraft.fallback import PerformanceWarning, fallbacks
 from torchgraft.operator import Operator
+from torchgraft.precision import cudnn_switches
 from torchgraft.sampling import Benchmark, Samples
 
 # A time this much below the floor is a mistake of the measurement: roofs are measured too, and not exact.
@@ -77,7 +78,7 @@ def measure(candidate: Candidate, stopwatch: Stopwatch, roofs: Roofs) -> Row:
         contenders[name] = _bind_yardstick(candidate, make, arguments)
     refused: dict[str, str] = {}
     # cuDNN times every way to compute what it is asked for first. Of a very large call that alone takes half a minute.
-    search = _cudnn(benchmark=False) if candidate.benchmark.large else nullcontext()
+    search = cudnn_switches(benchmark=False) if candidate.benchmark.large else nullcontext()
     with search, warnings.catch_warnings():
         # What falls back is told by the row.
         warnings.simplefilter("ignore", PerformanceWarning)
@@ -235,23 +236,9 @@ def _verifier(candidate: Candidate, arguments: tuple[Any, ...]) -> Callable[[Any
             operator, samples, large, arguments, found, **options, roundings=roundings
         )
     # Of what is needed once, too.
-    with _cudnn(enabled=False):
+    with cudnn_switches(enabled=False):
         expected = operator.visible(operator.reference(*in_float64(arguments)))
     return lambda found, roundings: expect_close(found, expected, **options, roundings=roundings)
-
-
-@contextmanager
-def _cudnn(**settings: bool) -> Iterator[None]:
-    """A scope in which switches of `torch.backends.cudnn` are set."""
-    cudnn: Any = torch.backends.cudnn
-    before = {name: getattr(cudnn, name) for name in settings}
-    try:
-        for name, value in settings.items():
-            setattr(cudnn, name, value)
-        yield
-    finally:
-        for name, value in before.items():
-            setattr(cudnn, name, value)
 
 
 def _roundings(candidate: Candidate, name: str) -> int:

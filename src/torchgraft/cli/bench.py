@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -20,6 +19,7 @@ from torchgraft.cli.shared import (
     MarkdownOption,
     explain_missing,
     find_device,
+    interrupt_when_told_to_end,
     make_console,
     print_table,
     write,
@@ -167,8 +167,7 @@ def bench(
         explained=explained,
     )
     planned = _make_plan(targets or [], wanted, models=models)
-    # A run that is told to end, by `timeout` too, shows and writes what it has.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    interrupt_when_told_to_end()
     with LiveBench(console, planned) as live:
         report = run(planned, wanted, on_start=live.start, on_row=live.finish)
     _finish_bench(console, report, json_file, html_file, markdown_file, output)

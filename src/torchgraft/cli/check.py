@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import time
 import traceback
 from enum import Enum
@@ -14,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from torchgraft.cli.shared import JsonOption, explain_missing, make_console, write_json
+from torchgraft.cli.shared import JsonOption, explain_missing, interrupt_when_told_to_end, make_console, write_json
 
 if TYPE_CHECKING:
     from torchgraft.checking.property import Result
@@ -126,8 +125,7 @@ def check(
     count = os.cpu_count() or 1 if workers is None else workers
     started = time.monotonic()
     finished: list[Result] = []
-    # A check that is told to end, by `timeout` too, shows and writes what it has.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    interrupt_when_told_to_end()
     with LiveCheck(console, [*jobs, *again]) as live:
 
         def finish(job: Job, result: Result) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import signal
 import sys
 from enum import Enum
 from pathlib import Path
@@ -62,6 +63,11 @@ def make_console(*files: Path | None) -> Console:
     if not console.is_terminal:
         console.width = _PIPED_WIDTH
     return console
+
+
+def interrupt_when_told_to_end() -> None:
+    """Has what ends the process, `timeout` too, raise a KeyboardInterrupt: a long command shows what it has."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 def print_table(console: Console, table: Table) -> None:
