@@ -39,6 +39,33 @@ struct SlideImage {
   int first_row, first_column;  // of unit 0 and strip 0
 };
 
+// Where patches of results begin in both images of a pass.
+struct SlideImages {
+  bool flipped;  // the kernel is turned around
+  int padding_y, padding_x;
+  SlideImage source, result;
+};
+
+// Rows and Columns: how a patch of results meets the taps along a direction.
+template <typename Rows, typename Columns>
+SlideImages slide_images(const Geometry& geometry, bool transposed) {
+  const Extent& height = geometry.height;
+  const Extent& width = geometry.width;
+  // The input gradient of stride 1 is the forward pass with the kernel turned around.
+  const bool flipped = transposed && !Rows::kTransposed;
+  const int padding_y = static_cast<int>(flipped ? height.kernel - 1 - height.padding : height.padding);
+  const int padding_x = static_cast<int>(flipped ? width.kernel - 1 - width.padding : width.padding);
+  const SlideImage input = {static_cast<int>(height.input), static_cast<int>(width.input), 0, 0};
+  const SlideImage output = {static_cast<int>(height.output), static_cast<int>(width.output), 0, 0};
+  SlideImages images = {flipped, padding_y, padding_x, transposed ? output : input,
+                        transposed ? input : output};
+  images.source.first_row = Rows::first_source(padding_y);
+  images.source.first_column = Columns::first_source(padding_x);
+  images.result.first_row = Rows::first_result(padding_y);
+  images.result.first_column = Columns::first_result(padding_x);
+  return images;
+}
+
 struct SlideParameters {
   SlideImage source, result;
   int channels;

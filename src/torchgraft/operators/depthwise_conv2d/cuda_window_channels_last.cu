@@ -189,20 +189,8 @@ void launch_window_shape(const T* source, const T* weight, const T* bias, T* res
                          bool transposed, cudaStream_t stream) {
   using Rows = typename Shape::Rows;
   using Columns = typename Shape::Columns;
-  const Extent& height = geometry.height;
-  const Extent& width = geometry.width;
-  // The input gradient of stride 1 is the forward pass with the kernel turned around.
-  const bool flipped = transposed && !Rows::kTransposed;
-  const int padding_y = static_cast<int>(flipped ? height.kernel - 1 - height.padding : height.padding);
-  const int padding_x = static_cast<int>(flipped ? width.kernel - 1 - width.padding : width.padding);
-  const SlideImage input = {static_cast<int>(height.input), static_cast<int>(width.input), 0, 0};
-  const SlideImage output = {static_cast<int>(height.output), static_cast<int>(width.output), 0, 0};
-  SlideImage source_image = transposed ? output : input;
-  SlideImage result_image = transposed ? input : output;
-  source_image.first_row = Rows::first_source(padding_y);
-  source_image.first_column = Columns::first_source(padding_x);
-  result_image.first_row = Rows::first_result(padding_y);
-  result_image.first_column = Columns::first_result(padding_x);
+  const auto [flipped, padding_y, padding_x, source_image, result_image] =
+      slide_images<Rows, Columns>(geometry, transposed);
 
   const int groups = static_cast<int>(geometry.channels / Shape::kCount);
   // As near to kWindowChannels as makes slices alike.

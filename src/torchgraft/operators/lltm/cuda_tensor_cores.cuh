@@ -56,6 +56,33 @@ __device__ inline uint32_t shared_address(const void* pointer) {
 // memory; some blocks of a cooperative grid, through device memory.
 enum class Way { block, cluster, grid };
 
+// The two barriers of a block in a cluster, which count the bytes that all of its blocks write into its
+// memory: those that a step waits for, in turn. A step's barrier is `step % 2`.
+struct StepBarriers {
+  uint32_t address;  // in shared memory
+
+  // By one thread, before the blocks of the cluster meet for the first time.
+  __device__ __forceinline__ void start([[maybe_unused]] uint32_t bytes) const {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    for (uint32_t i = 0; i < 2; ++i) {
+      ptx::mbarrier_init(address + 8 * i, 1);
+      ptx::mbarrier_arrive_expect_tx(address + 8 * i, bytes);
+    }
+    ptx::fence_mbarrier_init();
+#endif
+  }
+
+  // Waits for what was written in the step before. The barrier then waits for the step after this one:
+  // nothing of that comes before this block has written what belongs to this step.
+  __device__ __forceinline__ void wait([[maybe_unused]] int64_t step, [[maybe_unused]] uint32_t bytes) const {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    const uint32_t barrier = address + 8 * static_cast<uint32_t>(step % 2);
+    ptx::mbarrier_wait(barrier, static_cast<uint32_t>((step - 1) / 2 % 2));
+    if (threadIdx.x == 0) ptx::mbarrier_arrive_expect_tx(barrier, bytes);
+#endif
+  }
+};
+
 // A barrier of the blocks of a group on the grid, in which `arrived`, zero at first, counts arrivals.
 __device__ __forceinline__ void meet_on_grid(uint32_t* arrived, uint32_t expected) {
   __syncthreads();

@@ -181,13 +181,7 @@ class Recurrence {
   __device__ __forceinline__ void meet_first() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     if constexpr (S::kWay == Way::cluster) {
-      if (threadIdx.x == 0) {
-        for (uint32_t i = 0; i < 2; ++i) {
-          ptx::mbarrier_init(barriers_ + 8 * i, 1);
-          ptx::mbarrier_arrive_expect_tx(barriers_ + 8 * i, bytes_of_step());
-        }
-        ptx::fence_mbarrier_init();
-      }
+      if (threadIdx.x == 0) StepBarriers{barriers_}.start(bytes_of_step());
       cooperative_groups::this_cluster().sync();
       return;
     }
@@ -201,14 +195,9 @@ class Recurrence {
                                  4);
   }
 
-  // Waits for what the blocks gave in the step before. The barrier then waits for the step after this one:
-  // nothing of that comes before this block has given what belongs to this step.
+  // Waits for what the blocks gave in the step before.
   __device__ __forceinline__ void receive(int64_t step) const {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    const uint32_t barrier = barriers_ + 8 * static_cast<uint32_t>(step % 2);
-    ptx::mbarrier_wait(barrier, static_cast<uint32_t>((step - 1) / 2 % 2));
-    if (threadIdx.x == 0) ptx::mbarrier_arrive_expect_tx(barrier, bytes_of_step());
-#endif
+    StepBarriers{barriers_}.wait(step, bytes_of_step());
   }
 
   // Of the k-th of this block's gates, to a unit.

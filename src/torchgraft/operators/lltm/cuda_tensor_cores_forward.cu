@@ -371,13 +371,7 @@ class Recurrence {
   __device__ __forceinline__ void meet_first() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     if constexpr (S::kWay == Way::cluster) {
-      if (threadIdx.x == 0) {
-        for (uint32_t i = 0; i < 2; ++i) {
-          ptx::mbarrier_init(barriers_ + 8 * i, 1);
-          ptx::mbarrier_arrive_expect_tx(barriers_ + 8 * i, bytes_of_step());
-        }
-        ptx::fence_mbarrier_init();
-      }
+      if (threadIdx.x == 0) StepBarriers{barriers_}.start(bytes_of_step());
 #pragma unroll
       for (int i = 0; i < S::kPeers; ++i) {
         const int block = min(lane_ / 8 + 4 * i, group_blocks_ - 1);
@@ -395,15 +389,10 @@ class Recurrence {
     return static_cast<uint32_t>(rows_ * group_blocks_ * 2 * S::kUnits * 2);
   }
 
-  // Waits for what the blocks published in the step before. The barrier of a cluster then waits for the step
-  // after this one: nothing of that comes before this block has published this step's.
+  // Waits for what the blocks published in the step before.
   __device__ __forceinline__ void receive(int64_t step) const {
     if constexpr (S::kWay == Way::cluster) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-      const uint32_t barrier = barriers_ + 8 * static_cast<uint32_t>(step % 2);
-      ptx::mbarrier_wait(barrier, static_cast<uint32_t>((step - 1) / 2 % 2));
-      if (threadIdx.x == 0) ptx::mbarrier_arrive_expect_tx(barrier, bytes_of_step());
-#endif
+      StepBarriers{barriers_}.wait(step, bytes_of_step());
     } else {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
       if constexpr (S::kWay == Way::grid) ptx::cp_async_wait_all();
