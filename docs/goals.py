@@ -194,7 +194,7 @@ _LONG = ("T256,B32,I512,S512", "T512,B128,I256,S256")
 _SMALL_CELL = "B16,I32,S128"
 
 
-def _is_forward(*samples: str, dtypes: Collection[str] = ("float32", "float16", "bfloat16")) -> Choose:
+def _is_forward(*samples: str, dtypes: Collection[str] = ("float32", "tf32", "float16", "bfloat16")) -> Choose:
     def choose(row: Row) -> bool:
         return row.direction == "forward" and row.sample in samples and row.dtype in dtypes
 
@@ -234,6 +234,12 @@ _LLTM_GOALS = {
             8,
             False,
             ratios("nn.LSTM", _is_forward(*_LONG, dtypes=["bfloat16"])),
+        ),
+        Goal(
+            "32 x 512 and 128 x 256 units, tf32: times as fast",
+            5,
+            False,
+            ratios("nn.LSTM", _is_forward(*_LONG, dtypes=["tf32"])),
         ),
         Goal("the same: times as fast as the loop in Python", 50, False, ratios("pytorch", _is_forward(*_LONG))),
         Goal(

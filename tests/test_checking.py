@@ -252,6 +252,16 @@ class TestComparing:
             with pytest.raises(Mismatch):
                 expect_equal(one, other)
 
+    def test_what_is_beyond_the_numbers_of_a_dtype_is_infinite(self):
+        expected = torch.tensor([7e4, -7e4, 6e4, 65500.0], dtype=torch.float64)
+        rounded = torch.tensor([float("inf"), float("-inf"), 6e4, float("inf")], dtype=torch.float16)
+        expect_close(rounded, expected, dtype=torch.float16)
+        for place, wrong in ((0, float("-inf")), (1, 6e4), (2, float("inf"))):
+            found = rounded.clone()
+            found[place] = wrong
+            with pytest.raises(Mismatch):
+                expect_close(found, expected, dtype=torch.float16)
+
     def test_a_shape_that_would_broadcast_is_wrong(self):
         with pytest.raises(Mismatch, match="shape"):
             expect_close(torch.zeros(1), torch.zeros(3), dtype=torch.float32)

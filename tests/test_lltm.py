@@ -126,8 +126,8 @@ class TestFunctions:
 def test_cells_that_have_grown_give_no_denormal_gradients(c):
     # With those a processor computes a hundred times as slowly, and no gate ever brings such a cell back.
     x, h, _, *weights = (each.float() for each in _arguments(16, 8, 4, 32))
-    *_, activations, cells = sequence.raw(x, h, torch.full((8, 32), c), *weights, False)
-    gates_grad, *_ = gates_grad_of_sequence.raw(activations, cells, weights[1], 1e-4 * cells, None, None, False)
+    *_, activations, cells = sequence.raw(x, h, torch.full((8, 32), c), *weights, False, False)
+    gates_grad, *_ = gates_grad_of_sequence.raw(activations, cells, weights[1], 1e-4 * cells, None, None, False, False)
     of_a_step, _ = cell_gates_grad.raw(activations[0], torch.full((8, 32), c), 1e-4 * cells[0], None)
     for gradient in (gates_grad, of_a_step):
         assert not ((gradient != 0) & (gradient.abs() < torch.finfo(torch.float32).tiny)).any()
@@ -379,7 +379,7 @@ class TestHalves:
     @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
     def test_gradients_take_weights_of_two_bytes(self, dtype: torch.dtype) -> None:
         activations, cells, weight = torch.rand(3, 2, 12), torch.rand(3, 2, 4), torch.rand(12, 4).to(dtype)
-        rest = (torch.rand(3, 2, 4), None, None, False)
+        rest = (torch.rand(3, 2, 4), None, None, False, False)
         for one, other in zip(
             gates_grad_of_sequence.call(activations, cells, weight, *rest),
             gates_grad_of_sequence.call(activations, cells, weight.float(), *rest),

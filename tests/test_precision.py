@@ -54,6 +54,12 @@ def ask(said, expected):
         assert precision.recurrent_precision() == "ieee", said
         assert torch.backends.cudnn.conv.fp32_precision != "tf32", said
         assert torch.backends.cuda.matmul.fp32_precision != "tf32", said
+        with precision.tf32_permitted():
+            assert precision.recurrent_precision() == "tf32", said
+            assert torch.backends.cudnn.conv.fp32_precision == "tf32", said
+            assert torch.backends.cuda.matmul.fp32_precision == "tf32", said
+        assert precision.recurrent_precision() == "ieee", said
+        assert torch.backends.cuda.matmul.fp32_precision != "tf32", said
     # What could not be read before may be read now.
     pairs = zip(before, state())
     assert all(old in (new, "it raises") for old, new in pairs), (said, before, state())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -37,6 +37,9 @@ class _Switch:
         if self._newer.fp32_precision == "tf32":
             self._newer.fp32_precision = "ieee"
 
+    def turn_on_newer(self) -> None:
+        self._newer.fp32_precision = "tf32"
+
     def restore(self, newer: str, older: bool | None) -> None:
         if older is not None:
             self._older.allow_tf32 = older
@@ -64,9 +67,13 @@ def true_precision() -> Iterator[None]:
     try:
         yield
     finally:
-        # Twice, for the same reason.
-        for switch, values in 2 * list(zip(switches, before, strict=True)):
-            switch.restore(*values)
+        _restore(switches, before)
+
+
+def _restore(switches: Sequence[_Switch], before: Sequence[tuple[str, bool | None]]) -> None:
+    # Twice, as two of them share a name.
+    for switch, values in 2 * list(zip(switches, before, strict=True)):
+        switch.restore(*values)
 
 
 @contextmanager
@@ -94,6 +101,30 @@ def recurrent_precision() -> str:
     """'tf32' where PyTorch's recurrent layers may compute products of float32 in it on CUDA, or else 'ieee'."""
     recurrent: Any = torch.backends.cudnn.rnn
     return "tf32" if recurrent.fp32_precision == "tf32" else "ieee"
+
+
+# A compiler takes what it says when it traces.
+@torch.compiler.assume_constant_result
+def _recurrent_layers_use_tf32() -> bool:
+    return recurrent_precision() == "tf32"
+
+
+def recurrent_tf32(input: Tensor) -> bool:
+    """Whether PyTorch's recurrent layers may compute in tf32 what they are given here."""
+    return input.is_cuda and input.dtype == torch.float32 and _recurrent_layers_use_tf32()
+
+
+@contextmanager
+def tf32_permitted() -> Iterator[None]:
+    """A scope in which float32 may be computed in tf32 by all that has a switch for it."""
+    switches = _switches()
+    before = [switch.read() for switch in switches]
+    for switch in switches:
+        switch.turn_on_newer()
+    try:
+        yield
+    finally:
+        _restore(switches, before)
 
 
 class _RecurrentProducts:

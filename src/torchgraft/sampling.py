@@ -18,12 +18,14 @@ class Drawn:
         channels_last: whether a tensor of four dimensions is laid out so.
         scale: the standard deviation. What is fed back into itself grows, error and all, unless its weights are small.
         values: what it holds instead, taken in turn, where only certain values are of interest.
+        rounded: a dtype that the values are rounded to first, whatever the dtype of the tensor.
     """
 
     shape: tuple[int, ...]
     channels_last: bool = False
     scale: float = 1.0
     values: tuple[float, ...] | None = None
+    rounded: torch.dtype | None = None
 
     def make(self, device: torch.device | str, dtype: torch.dtype, generator: torch.Generator) -> Tensor:
         """The tensor, its values drawn where the generator is and rounded to the dtype; on `meta` it has none."""
@@ -37,10 +39,13 @@ class Drawn:
             return turns[:elements].reshape(self.shape).to(device, dtype).contiguous(memory_format=layout)
         if generator.device.type == device.type != "cpu":
             # A dtype of its own would take several times the memory of what may be most of a card.
-            return torch.empty(self.shape, dtype=dtype, device=device, memory_format=layout).normal_(
+            drawn = torch.empty(self.shape, dtype=dtype, device=device, memory_format=layout).normal_(
                 std=self.scale, generator=generator
             )
+            return drawn if self.rounded is None else drawn.to(self.rounded).to(dtype)
         values = self.scale * torch.randn(self.shape, generator=generator, dtype=torch.float64)
+        if self.rounded is not None:
+            values = values.to(self.rounded)
         return values.to(device, dtype).contiguous(memory_format=layout)
 
 
@@ -119,6 +124,7 @@ class Benchmark:
         quick: whether it is one of the few rows of a quick run.
         large: how its result is verified in parts, where all of it in float64 would not fit.
         operations: the arithmetic that it takes at least, where that is less than the operator's `flops` count.
+        tf32: whether it is measured where products of float32 may be computed in tf32, and in no other dtype.
     """
 
     sample: Sample
@@ -127,6 +133,7 @@ class Benchmark:
     quick: bool = False
     large: Large | None = None
     operations: int | None = None
+    tf32: bool = False
 
 
 def _one_product(*arguments: Any) -> int:

@@ -21,12 +21,13 @@ from torchgraft.checking.comparing import Mismatch, expect_close
 from torchgraft.checking.parts import expect_parts_close, prepare
 from torchgraft.fallback import PerformanceWarning, fallbacks
 from torchgraft.operator import Operator
-from torchgraft.precision import cudnn_switches
+from torchgraft.precision import cudnn_switches, tf32_permitted
 from torchgraft.sampling import Benchmark, Samples
 
 # A time this much below the floor is a mistake of the measurement: roofs are measured too, and not exact.
 _BELOW_FLOOR = 0.9
 _OURS = ("ours", "again")
+_TF32_ROUNDINGS = 30
 
 
 @dataclass(frozen=True)
@@ -55,8 +56,8 @@ class Candidate:
 
     @property
     def dtype_name(self) -> str:
-        """The dtype without PyTorch's prefix."""
-        return str(self.dtype).removeprefix("torch.")
+        """The dtype without PyTorch's prefix; 'tf32' where that is what float32 may be computed in."""
+        return "tf32" if self.benchmark.tf32 else str(self.dtype).removeprefix("torch.")
 
     @property
     def layout(self) -> str:
@@ -79,7 +80,8 @@ def measure(candidate: Candidate, stopwatch: Stopwatch, roofs: Roofs) -> Row:
     refused: dict[str, str] = {}
     # cuDNN times every way to compute what it is asked for first. Of a very large call that alone takes half a minute.
     search = cudnn_switches(benchmark=False) if candidate.benchmark.large else nullcontext()
-    with search, warnings.catch_warnings():
+    precision = tf32_permitted() if candidate.benchmark.tf32 else nullcontext()
+    with search, precision, warnings.catch_warnings():
         # What falls back is told by the row.
         warnings.simplefilter("ignore", PerformanceWarning)
         before = {each[:4]: each.calls for each in fallbacks()}
@@ -214,7 +216,9 @@ def _verifier(candidate: Candidate, arguments: tuple[Any, ...]) -> Callable[[Any
     """
     operator, samples, sample = candidate.operator, candidate.samples, candidate.benchmark.sample
     summed = samples.summed(*sample.make("meta", candidate.dtype))
-    options: dict[str, Any] = {"dtype": candidate.dtype, "summed": summed, "scale": 4.0}
+    # tf32 has the digits of float16.
+    dtype = torch.float16 if candidate.benchmark.tf32 else candidate.dtype
+    options: dict[str, Any] = {"dtype": dtype, "summed": summed, "scale": 4.0}
     if candidate.direction == "backward":
         exact = tuple(
             value.detach().double().requires_grad_() if isinstance(value, Tensor) else value for value in arguments
@@ -242,6 +246,9 @@ def _verifier(candidate: Candidate, arguments: tuple[Any, ...]) -> Callable[[Any
 
 
 def _roundings(candidate: Candidate, name: str) -> int:
+    if candidate.benchmark.tf32:
+        # Each factor of each product is rounded.
+        return _TF32_ROUNDINGS
     # A rival may round what is between two steps of its own: a sum, and that sum with a bias.
     return 1 if name in _OURS else candidate.samples.rival_roundings.get(name, 3)
 

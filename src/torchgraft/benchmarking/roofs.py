@@ -12,6 +12,7 @@ import torch
 
 from torchgraft import native
 from torchgraft.benchmarking.timing import Stopwatch
+from torchgraft.precision import tf32_permitted
 
 # Chains of multiply-adds in registers; the kernels are in multiply_adds.cpp and multiply_adds.cu.
 _LIBRARY = torch.library.Library("torchgraft", "FRAGMENT")
@@ -34,7 +35,7 @@ class Roofs:
     Attributes:
         bandwidth: bytes a second that a copy moves, read and written, by the bytes that it moves.
         multiply_add: floating-point operations a second of multiply-adds in registers, by dtype.
-        matrix: floating-point operations a second of a large matrix product, by dtype.
+        matrix: floating-point operations a second of a large matrix product, by dtype, on a GPU of tf32 too.
         launch: seconds that the least of all kernels takes.
     """
 
@@ -80,10 +81,13 @@ def measure_roofs(device: torch.device, dtypes: tuple[torch.dtype, ...] = _DTYPE
     for dtype in dtypes:
         name = str(dtype).removeprefix("torch.")
         left, right = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
-        # Without tf32, as kernels in float32 must do without it.
+        # Without tf32, as kernels in float32 do without it unless they are told to.
         matrix[name] = 2 * size**3 / _best(stopwatch, partial(torch.matmul, left, right))
         if dtype in (torch.float64, torch.float32) and native.has_kernels("torchgraft", device.type):
             multiply_add[name] = _multiply_add_peak(stopwatch, dtype)
+        if dtype == torch.float32 and device.type == "cuda":
+            with tf32_permitted():
+                matrix["tf32"] = 2 * size**3 / _best(stopwatch, partial(torch.matmul, left, right))
     one = torch.zeros(1, device=device)
     launch = _best(stopwatch, one.zero_)
     return Roofs(bandwidth, multiply_add, matrix, launch)

@@ -76,9 +76,10 @@ def render_picture(report: BenchReport) -> str:
 
 
 def _rank(part: tuple[str, str]) -> tuple[int, int]:
-    """Wider dtypes first, contiguous before channels_last."""
+    """Wider dtypes first, tf32 behind float32, contiguous before channels_last."""
     dtype, layout = part
-    return -torch.finfo(getattr(torch, dtype)).bits, LAYOUTS.index(layout)
+    bits = 19 if dtype == "tf32" else torch.finfo(getattr(torch, dtype)).bits
+    return -bits, LAYOUTS.index(layout)
 
 
 def _environment() -> Environment:

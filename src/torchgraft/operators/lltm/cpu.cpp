@@ -121,7 +121,8 @@ void run_rounds(const Sizes& sizes, int64_t panel, int64_t rounds, const Run& ru
 
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> sequence_cpu(Tensor input, Tensor h0, Tensor c0,
                                                                 Tensor weight_ih, Tensor weight_hh,
-                                                                std::optional<Tensor> bias, bool reverse) {
+                                                                std::optional<Tensor> bias, bool reverse,
+                                                                [[maybe_unused]] bool allow_tf32) {
   const Sizes sizes = check_arguments(input, h0, c0, weight_ih, weight_hh, bias, true);
   const ScalarType dtype = input.scalar_type();
   return dispatch_kept(dtype, "lltm", [&](auto tag) {
@@ -171,7 +172,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> sequence_cpu(Tensor input, Te
 std::tuple<Tensor, Tensor, Tensor> gates_grad_cpu(Tensor activations, Tensor cells, Tensor weight_hh,
                                                   std::optional<Tensor> output_grad,
                                                   std::optional<Tensor> h_n_grad,
-                                                  std::optional<Tensor> c_n_grad, bool reverse) {
+                                                  std::optional<Tensor> c_n_grad, bool reverse,
+                                                  [[maybe_unused]] bool allow_tf32) {
   const Sizes sizes = check_gates_grad(activations, cells, weight_hh, output_grad, h_n_grad, c_n_grad);
   const ScalarType dtype = activations.scalar_type();
   return dispatch_kept(dtype, "lltm_gates_grad", [&](auto tag) {

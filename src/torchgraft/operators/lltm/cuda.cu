@@ -93,32 +93,34 @@ std::tuple<Tensor, Tensor> cell_gates_grad_cuda(Tensor activations, Tensor c, st
   });
 }
 
-// The recurrence over all steps on tensor cores, in one kernel; whether there is one for it.
-bool forward_of_halves(const Tensor& weight_hh, const std::optional<Tensor>& bias, const Tensor& h0,
-                       const Tensor& c0, Tensor& activations, Tensor& output, Tensor& cells,
-                       const Sizes& sizes, bool reverse, cudaStream_t stream) {
+// The recurrence over all steps on tensor cores, in one kernel; whether there is one for it. In float where
+// tf32 is permitted.
+bool forward_on_tensor_cores(const Tensor& weight_hh, const std::optional<Tensor>& bias, const Tensor& h0,
+                             const Tensor& c0, Tensor& activations, Tensor& output, Tensor& cells,
+                             const Sizes& sizes, bool reverse, bool allow_tf32, cudaStream_t stream) {
   const auto launched = [&](auto tag) {
     using T = typename decltype(tag)::type;
     const Tensor weight = to_contiguous(weight_hh);
     const std::optional<Tensor> biases = converted(bias, output.scalar_type());
     const Tensor h = to_contiguous(h0);
     const Tensor c = to_contiguous(c0);
-    const cuda::HalvesForward<T> pass = {data<T>(weight),
-                                         data<T>(biases),
-                                         data<T>(h),
-                                         data<T>(c),
-                                         mutable_data<float>(activations),
-                                         mutable_data<T>(output),
-                                         mutable_data<float>(cells),
-                                         sizes.steps,
-                                         sizes.batch,
-                                         sizes.units,
-                                         reverse,
-                                         false};
+    const cuda::TensorCoreForward<T> pass = {data<T>(weight),
+                                             data<T>(biases),
+                                             data<T>(h),
+                                             data<T>(c),
+                                             mutable_data<float>(activations),
+                                             mutable_data<T>(output),
+                                             mutable_data<float>(cells),
+                                             sizes.steps,
+                                             sizes.batch,
+                                             sizes.units,
+                                             reverse,
+                                             false};
     return cuda::launch_tensor_cores(pass, activations, stream);
   };
   if (output.scalar_type() == ScalarType::Half) return launched(Tag<Half>{});
   if (output.scalar_type() == ScalarType::BFloat16) return launched(Tag<BFloat16>{});
+  if (output.scalar_type() == ScalarType::Float && allow_tf32) return launched(Tag<float>{});
   return false;
 }
 
@@ -166,29 +168,31 @@ void forward_by_steps(const Tensor& weight_hh, const std::optional<Tensor>& bias
   }
 }
 
-// Back over all steps on tensor cores, where weight_hh has two bytes, in one kernel; whether there is one for
-// it.
-bool backward_of_halves(const Tensor& weight_hh, const Tensor& activations, const Tensor& cells,
-                        const std::optional<Tensor>& output_grad, Tensor& gates_grad, Tensor& h_grad,
-                        Tensor& c_grad, const Sizes& sizes, bool reverse, cudaStream_t stream) {
+// Back over all steps on tensor cores, where weight_hh has two bytes or tf32 is permitted, in one kernel;
+// whether there is one for it.
+bool backward_on_tensor_cores(const Tensor& weight_hh, const Tensor& activations, const Tensor& cells,
+                              const std::optional<Tensor>& output_grad, Tensor& gates_grad, Tensor& h_grad,
+                              Tensor& c_grad, const Sizes& sizes, bool reverse, bool allow_tf32,
+                              cudaStream_t stream) {
   const auto launched = [&](auto tag) {
     using T = typename decltype(tag)::type;
     const Tensor weight = to_contiguous(weight_hh);
-    const cuda::HalvesBackward<T> pass = {data<T>(weight),
-                                          data<float>(activations),
-                                          data<float>(cells),
-                                          data<float>(output_grad),
-                                          mutable_data<float>(gates_grad),
-                                          mutable_data<float>(h_grad),
-                                          mutable_data<float>(c_grad),
-                                          sizes.steps,
-                                          sizes.batch,
-                                          sizes.units,
-                                          reverse};
+    const cuda::TensorCoreBackward<T> pass = {data<T>(weight),
+                                              data<float>(activations),
+                                              data<float>(cells),
+                                              data<float>(output_grad),
+                                              mutable_data<float>(gates_grad),
+                                              mutable_data<float>(h_grad),
+                                              mutable_data<float>(c_grad),
+                                              sizes.steps,
+                                              sizes.batch,
+                                              sizes.units,
+                                              reverse};
     return cuda::launch_tensor_cores(pass, activations, stream);
   };
   if (weight_hh.scalar_type() == ScalarType::Half) return launched(Tag<Half>{});
   if (weight_hh.scalar_type() == ScalarType::BFloat16) return launched(Tag<BFloat16>{});
+  if (weight_hh.scalar_type() == ScalarType::Float && allow_tf32) return launched(Tag<float>{});
   return false;
 }
 
@@ -233,7 +237,8 @@ void backward_by_steps(const Tensor& weight_hh, const Tensor& activations, const
 
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> sequence_cuda(Tensor input, Tensor h0, Tensor c0,
                                                                  Tensor weight_ih, Tensor weight_hh,
-                                                                 std::optional<Tensor> bias, bool reverse) {
+                                                                 std::optional<Tensor> bias, bool reverse,
+                                                                 bool allow_tf32) {
   const Sizes sizes = check_arguments(input, h0, c0, weight_ih, weight_hh, bias, true);
   const ScalarType dtype = input.scalar_type();
   return dispatch_kept(dtype, "lltm", [&](auto tag) {
@@ -249,8 +254,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> sequence_cuda(Tensor input, T
       Tensor gates = torch::stable::view(activations, {sizes.rows(), 3 * sizes.units});
       const Tensor rows = torch::stable::view(to_contiguous(input), {sizes.rows(), sizes.features});
       multiply_kept(rows, transposed(to_contiguous(weight_ih)), gates);
-      is_done = forward_of_halves(weight_hh, bias, h0, c0, activations, output, cells, sizes, reverse,
-                                  scope.stream());
+      is_done = forward_on_tensor_cores(weight_hh, bias, h0, c0, activations, output, cells, sizes, reverse,
+                                        allow_tf32, scope.stream());
     }
     if (!is_done) {
       if (kept != dtype) output = empty_of({sizes.steps, sizes.batch, sizes.units}, kept, input);
@@ -277,7 +282,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> sequence_cuda(Tensor input, T
 std::tuple<Tensor, Tensor, Tensor> gates_grad_cuda(Tensor activations, Tensor cells, Tensor weight_hh,
                                                    std::optional<Tensor> output_grad,
                                                    std::optional<Tensor> h_n_grad,
-                                                   std::optional<Tensor> c_n_grad, bool reverse) {
+                                                   std::optional<Tensor> c_n_grad, bool reverse,
+                                                   bool allow_tf32) {
   const Sizes sizes = check_gates_grad(activations, cells, weight_hh, output_grad, h_n_grad, c_n_grad);
   const ScalarType dtype = activations.scalar_type();
   return dispatch_kept(dtype, "lltm_gates_grad", [&](auto tag) {
@@ -292,9 +298,10 @@ std::tuple<Tensor, Tensor, Tensor> gates_grad_cuda(Tensor activations, Tensor ce
     cells = converted(cells, kept);
     output_grad = converted(output_grad, kept);
     const bool is_done =
-        sizes.batch == 0 || (kept == ScalarType::Float &&
-                             backward_of_halves(weight_hh, activations, cells, output_grad, gates_grad,
-                                                h_grad, c_grad, sizes, reverse, scope.stream()));
+        sizes.batch == 0 ||
+        (kept == ScalarType::Float &&
+         backward_on_tensor_cores(weight_hh, activations, cells, output_grad, gates_grad, h_grad, c_grad,
+                                  sizes, reverse, allow_tf32, scope.stream()));
     if (!is_done) weight_hh = converted(weight_hh, kept);
     if (!is_done && !backward_at_once<T>(weight_hh, activations, cells, output_grad, gates_grad, h_grad,
                                          c_grad, sizes, reverse, scope.stream())) {

@@ -37,10 +37,10 @@ struct BackwardPass {
   bool reverse;
 };
 
-// The same for float16 and bfloat16, on tensor cores: what is given and what is asked for in T, what is kept
-// in float.
+// The same on tensor cores, for float16, bfloat16 and, where tf32 is permitted, float: what is given and what
+// is asked for in T, what is kept in float.
 template <typename T>
-struct HalvesForward {
+struct TensorCoreForward {
   const T* weight;     // weight_hh, (3 units, units)
   const T* bias;       // (3 units), or null
   const T* h0;         // (batch, units)
@@ -52,11 +52,11 @@ struct HalvesForward {
   int64_t batch;
   int64_t units;
   bool reverse;
-  bool is_paired;  // whether two weights are one aligned number of four bytes; the launch finds out
+  bool is_paired;  // whether two weights are one aligned number; the launch finds out
 };
 
 template <typename T>
-struct HalvesBackward {
+struct TensorCoreBackward {
   const T* weight;           // weight_hh, (3 units, units)
   const float* activations;  // (steps, batch, 3 units)
   const float* cells;        // (steps, batch, units)
@@ -88,9 +88,9 @@ bool launch_grid(const BackwardPass& pass, cudaStream_t stream);
 
 // Likewise; `like` is a tensor on the device, for what blocks exchange through its memory. Where it does not
 // launch, nothing was written.
-bool launch_tensor_cores(const HalvesForward<Half>& pass, const Tensor& like, cudaStream_t stream);
-bool launch_tensor_cores(const HalvesForward<BFloat16>& pass, const Tensor& like, cudaStream_t stream);
-bool launch_tensor_cores(const HalvesBackward<Half>& pass, const Tensor& like, cudaStream_t stream);
-bool launch_tensor_cores(const HalvesBackward<BFloat16>& pass, const Tensor& like, cudaStream_t stream);
+template <typename T>
+bool launch_tensor_cores(TensorCoreForward<T> pass, const Tensor& like, cudaStream_t stream);
+template <typename T>
+bool launch_tensor_cores(const TensorCoreBackward<T>& pass, const Tensor& like, cudaStream_t stream);
 
 }  // namespace torchgraft::lltm::cuda

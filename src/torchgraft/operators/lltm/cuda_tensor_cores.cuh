@@ -29,6 +29,12 @@ struct Split {
   T low;
 };
 
+// The power of two that brings a number, not a negative one, to 2**14 and above, as far as there is such a
+// power: the products of what is scaled so lie in the middle of what float16 holds.
+__device__ __forceinline__ float power_to_fill_half(float number) {
+  return __uint_as_float((268u - max(__float_as_uint(number) >> 23, 15u)) << 23);
+}
+
 // sums += a * b, 16 x 16 with 16 x 8.
 template <typename T>
 __device__ __forceinline__ void multiply_add(float (&sums)[4], const uint32_t (&a)[4], uint32_t b0,

@@ -12,7 +12,9 @@
 // product and all of its depth, 96: no sums of parts.
 //
 // Gradients of gates enter the product as two halves (cuda_tensor_cores.cuh), which in float16 hold them
-// divided by a power of two near the largest of the block's row: gradients may be of any size.
+// divided by a power of two near the largest of the block's row: gradients may be of any size. weight_hh of
+// float, where tf32 is permitted, becomes float16, eleven bits as tf32 has; there each column of a block's
+// rows of it is multiplied by a power of two, which its sums are divided by.
 //
 // Cycles of a step on an H200, as the first warp of a block counts them, and microseconds without counting:
 //
@@ -58,7 +60,7 @@ struct Shape {
   static constexpr int kResultsPitch = kUnitsOfWarp + (kTiles == 1 ? 24 : 8);
   static constexpr int64_t kBarrierBytes = kWay == Way::cluster ? 16 : 0;  // of two barriers
   // Steps that activations come ahead: a step on the grid is as long as they take.
-  static constexpr int kAhead = kWay == Way::cluster ? 2 : 1;
+  static constexpr int kAhead = kWay == Way::grid ? 1 : 2;
   static constexpr int64_t kWeightBytes = int64_t{kTiles} * (kDepthTiles - kKept) * kBlock * 16;
   static constexpr int64_t kResultBytes = int64_t{kWarps} * kTileRows * kResultsPitch * 4;
 
@@ -66,15 +68,15 @@ struct Shape {
 
   static int64_t shared_bytes(int64_t rows, int64_t blocks) {
     const int64_t padded = ceil_divide<int64_t>(rows, kTileRows) * kTileRows;
-    const int64_t received = kWay == Way::cluster ? 2 * blocks * padded * kUnits * 4 : 0;
+    const int64_t received = kWay != Way::grid ? 2 * blocks * padded * kUnits * 4 : 0;
     return kBarrierBytes + kWeightBytes + kResultBytes + received + 2 * padded * (2 * kPitch * 2 + 4);
   }
 };
 
 // What a gradient of h came out as NaN: an infinite weight times the halves of a number may be infinities of
 // both signs, where there is only one.
-template <typename T>
-__device__ __noinline__ float multiply_again(const T* high, const T* weight, int units, int count) {
+template <typename Factor, typename T>
+__device__ __noinline__ float multiply_again(const Factor* high, const T* weight, int units, int count) {
   float sum = 0;
 #pragma unroll 1
   for (int k = 0; k < kDepth; ++k) {
@@ -87,8 +89,13 @@ __device__ __noinline__ float multiply_again(const T* high, const T* weight, int
 
 template <typename T, typename S>
 class Recurrence {
+  // What is multiplied.
+  using Factor = std::conditional_t<std::is_same_v<T, BFloat16>, BFloat16, Half>;
+  static constexpr bool kScaledRows = std::is_same_v<Factor, Half>;
+  static constexpr bool kScaledWeights = std::is_same_v<T, float>;
+
  public:
-  __device__ __forceinline__ Recurrence(const HalvesBackward<T>& pass, int group_blocks, int group_rows,
+  __device__ __forceinline__ Recurrence(const TensorCoreBackward<T>& pass, int group_blocks, int group_rows,
                                         uint32_t* arrived, float* exchanged)
       : pass_(pass),
         arrived_(arrived),
@@ -107,7 +114,7 @@ class Recurrence {
     results_ =
         reinterpret_cast<float*>(weights_ + S::kWeightBytes / 16) + warp_ * kTileRows * S::kResultsPitch;
     received_ = reinterpret_cast<float*>(weights_ + (S::kWeightBytes + S::kResultBytes) / 16);
-    gates_grad_ = reinterpret_cast<T*>(received_ + (S::kWay == Way::cluster ? 2 * received_size() : 0));
+    gates_grad_ = reinterpret_cast<Factor*>(received_ + (S::kWay != Way::grid ? 2 * received_size() : 0));
     arrived_ += kArrivedBytes / 4 * (static_cast<int>(blockIdx.x) / group_blocks);
     scales_ = reinterpret_cast<float*>(gates_grad_ + 4 * padded_rows_ * kPitch);
   }
@@ -115,7 +122,7 @@ class Recurrence {
   __device__ __forceinline__ void run() {
     load_weights();
     for (int i = static_cast<int>(threadIdx.x); i < 4 * padded_rows_ * kPitch; i += S::kBlock) {
-      gates_grad_[i] = T(0.0f);
+      gates_grad_[i] = Factor(0.0f);
     }
     for (int i = static_cast<int>(threadIdx.x); i < 2 * padded_rows_; i += S::kBlock) scales_[i] = 1.0f;
     meet_first();
@@ -129,7 +136,7 @@ class Recurrence {
       if (S::kAhead == 2 && pass_.steps > 1) fetch(1, warp_, coming);
     }
     for (int64_t step = 0; step < pass_.steps; ++step) {
-      if (S::kWay == Way::cluster && step > 0) receive(step);
+      if (S::kWay != Way::grid && step > 0) receive(step);
       for (int row = warp_ + S::kWarps; row < rows_; row += S::kWarps) {
         float others[6] = {};
         if (unit_ < units_) {
@@ -162,7 +169,7 @@ class Recurrence {
       }
     }
     if (has_element) pass_.c_grad[state_of(warp_)] = values[5];
-    if constexpr (S::kWay == Way::cluster) receive(pass_.steps);
+    if constexpr (S::kWay != Way::grid) receive(pass_.steps);
     for (int row = warp_; row < rows_; row += S::kWarps) {
       if (unit_ < units_) pass_.h_grad[state_of(row)] = sum_of_blocks(pass_.steps, row);
     }
@@ -197,7 +204,11 @@ class Recurrence {
 
   // Waits for what the blocks gave in the step before.
   __device__ __forceinline__ void receive(int64_t step) const {
-    StepBarriers{barriers_}.wait(step, bytes_of_step());
+    if constexpr (S::kWay == Way::cluster) {
+      StepBarriers{barriers_}.wait(step, bytes_of_step());
+    } else {
+      __syncthreads();
+    }
   }
 
   // Of the k-th of this block's gates, to a unit.
@@ -207,7 +218,31 @@ class Recurrence {
     return pass_.weight[(int64_t{k / kUnits} * units_ + from) * units_ + unit];
   }
 
+  // Of the columns that this thread has in each tile: what brings the largest finite number of each, of which
+  // the lanes that have the same have seen a part each, to 2**14 and above.
+  __device__ __forceinline__ void find_factors(float (&factors)[S::kTiles][2]) {
+#pragma unroll
+    for (int tile = 0; tile < S::kTiles; ++tile) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int unit = warp_ * S::kUnitsOfWarp + tile * 16 + lane_ / 4 + half * 8;
+        float largest = 0.0f;
+#pragma unroll 4
+        for (int k = lane_ % 4; k < kDepth; k += 4) {
+          const float size = fabsf(static_cast<float>(weight_at(k, unit)));
+          if (size <= 3.4e38f) largest = fmaxf(largest, size);
+        }
+        largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 1));
+        largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 2));
+        factors[tile][half] = power_to_fill_half(largest);
+        weight_scales_[tile][half] = 1.0f / factors[tile][half];
+      }
+    }
+  }
+
   __device__ __forceinline__ void load_weights() {
+    [[maybe_unused]] float factors[S::kTiles][2];
+    if constexpr (kScaledWeights) find_factors(factors);
 #pragma unroll
     for (int k = 0; k < kDepthTiles; ++k) {
 #pragma unroll
@@ -217,7 +252,13 @@ class Recurrence {
         for (int e = 0; e < 4; ++e) {
           const int unit = warp_ * S::kUnitsOfWarp + tile * 16 + lane_ / 4 + e % 2 * 8;
           const int depth = k * 16 + lane_ % 4 * 2 + e / 2 * 8;
-          fragment[e] = pair_of(weight_at(depth, unit), weight_at(depth + 1, unit));
+          if constexpr (kScaledWeights) {
+            const float factor = factors[tile][e % 2];
+            fragment[e] =
+                pair_of(Half(weight_at(depth, unit) * factor), Half(weight_at(depth + 1, unit) * factor));
+          } else {
+            fragment[e] = pair_of(weight_at(depth, unit), weight_at(depth + 1, unit));
+          }
         }
         if (k < S::kKept) {
 #pragma unroll
@@ -252,7 +293,7 @@ class Recurrence {
     const int place = row * kUnits + lane_;
     const int size = padded_rows_ * kUnits;
     float sum = 0;
-    if constexpr (S::kWay == Way::cluster) {
+    if constexpr (S::kWay != Way::grid) {
       const float* from = received_ + step % 2 * received_size() + place;
 #pragma unroll 8
       for (int block = 0; block < group_blocks_; ++block) sum += from[block * size];
@@ -273,7 +314,7 @@ class Recurrence {
   }
 
   // Of two steps: a warp may be a step ahead of one that still multiplies.
-  __device__ __forceinline__ T* gates_grad_of(int64_t step) const {
+  __device__ __forceinline__ Factor* gates_grad_of(int64_t step) const {
     return gates_grad_ + step % 2 * 2 * padded_rows_ * kPitch;
   }
   __device__ __forceinline__ float* scales_of(int64_t step) const {
@@ -289,7 +330,7 @@ class Recurrence {
       values[0] = values[1] = values[2] = 0.0f;
     }
     float factor = 1.0f;
-    if constexpr (std::is_same_v<T, Half>) {
+    if constexpr (kScaledRows) {
       float largest = fmaxf(fmaxf(fabsf(values[0]), fabsf(values[1])), fabsf(values[2]));
       // Their bits are in the same order; what is NaN counts for nothing.
       const uint32_t bits = isnan(largest) ? 0u : __float_as_uint(largest);
@@ -302,10 +343,10 @@ class Recurrence {
       factor = __uint_as_float((254u - exponent) << 23);
       if (lane_ == 0) scales_of(step)[row] = __uint_as_float(exponent << 23);
     }
-    T* high = gates_grad_of(step) + 2 * row * kPitch + lane_;
+    Factor* high = gates_grad_of(step) + 2 * row * kPitch + lane_;
 #pragma unroll
     for (int g = 0; g < 3; ++g) {
-      const Split<T> split(values[g] * factor);
+      const Split<Factor> split(values[g] * factor);
       high[g * kUnits] = split.high;
       high[kPitch + g * kUnits] = split.low;
     }
@@ -341,12 +382,12 @@ class Recurrence {
               fragment[2] = four.z;
               fragment[3] = four.w;
             }
-            multiply_add<T>(sums[kChains == 2 ? i : 0][t], fragment, columns[2 * i], columns[2 * i + 1]);
+            multiply_add<Factor>(sums[kChains == 2 ? i : 0][t], fragment, columns[2 * i], columns[2 * i + 1]);
           }
         }
       }
       const int row = tile * kTileRows + lane_ % 4;
-      const float scale = std::is_same_v<T, Half> ? scales_of(step)[row] : 1.0f;
+      const float scale = kScaledRows ? scales_of(step)[row] : 1.0f;
       float all = 0;
 #pragma unroll
       for (int t = 0; t < S::kTiles; ++t) {
@@ -354,6 +395,7 @@ class Recurrence {
         for (int half = 0; half < 2; ++half) {
           float sum = sums[0][t][2 * half] + sums[0][t][2 * half + 1];
           if constexpr (kChains == 2) sum += sums[1][t][2 * half] + sums[1][t][2 * half + 1];
+          if constexpr (kScaledWeights) sum *= weight_scales_[t][half];
           all += sum;
           results_[lane_ % 4 * S::kResultsPitch + t * 16 + half * 8 + lane_ / 4] = sum * scale;
         }
@@ -390,7 +432,9 @@ class Recurrence {
       if (block >= group_blocks_) continue;
       const uint4 four = *reinterpret_cast<const uint4*>(results_ + row * S::kResultsPitch + i % kChunks * 4);
       const int64_t place = (rank_ * padded_rows_ + tile * kTileRows + row) * kUnits + unit % kUnits;
-      if constexpr (S::kWay == Way::cluster) {
+      if constexpr (S::kWay == Way::block) {
+        *reinterpret_cast<uint4*>(received_ + step % 2 * received_size() + place) = four;
+      } else if constexpr (S::kWay == Way::cluster) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
         const float* to = received_ + step % 2 * received_size() + place;
         const auto rank = static_cast<uint32_t>(block);
@@ -403,7 +447,7 @@ class Recurrence {
     }
   }
 
-  HalvesBackward<T> pass_;
+  TensorCoreBackward<T> pass_;
   uint32_t* arrived_;
   float* exchanged_;
   int units_;
@@ -418,21 +462,22 @@ class Recurrence {
   uint32_t barriers_;
   uint4* weights_;
   float* results_;   // of this warp
-  float* received_;  // in a cluster: what its blocks gave to this one, twice
-  T* gates_grad_;
-  float* scales_;  // of the rows
+  float* received_;  // but on the grid: what the blocks of the group gave to this one, twice
+  Factor* gates_grad_;
+  float* scales_;                      // of the rows
+  float weight_scales_[S::kTiles][2];  // of this thread's columns, where they are scaled
   uint32_t kept_[S::kKept][S::kTiles][4];
 };
 
 template <typename T, typename S>
 __global__ void __launch_bounds__(S::kBlock, 1)
-    tensor_core_backward(HalvesBackward<T> pass, int group_blocks, int group_rows, uint32_t* arrived,
+    tensor_core_backward(TensorCoreBackward<T> pass, int group_blocks, int group_rows, uint32_t* arrived,
                          float* exchanged) {
   Recurrence<T, S>(pass, group_blocks, group_rows, arrived, exchanged).run();
 }
 
 template <typename T, typename S>
-bool launch_of(const HalvesBackward<T>& pass, const Tensor& like, cudaStream_t stream) {
+bool launch_of(const TensorCoreBackward<T>& pass, const Tensor& like, cudaStream_t stream) {
   const auto exchanged_bytes = [&](const Groups& groups) {
     const int64_t rows = ceil_divide(groups.rows, kTileRows) * kTileRows;
     return int64_t{2} * groups.count * groups.blocks * groups.blocks * rows * kUnits * 4;
@@ -440,10 +485,13 @@ bool launch_of(const HalvesBackward<T>& pass, const Tensor& like, cudaStream_t s
   return launch_groups<S>(tensor_core_backward<T, S>, pass, like, stream, exchanged_bytes);
 }
 
+}  // namespace
+
 // In clusters where there are such, as they meet in a fifth of the time.
 template <typename T>
-bool launch_any(const HalvesBackward<T>& pass, const Tensor& like, cudaStream_t stream) {
+bool launch_tensor_cores(const TensorCoreBackward<T>& pass, const Tensor& like, cudaStream_t stream) {
   if (!may_be_grouped(pass.batch, pass.units)) return false;
+  if (pass.units <= kUnits) return launch_of<T, Shape<1, 8, 6, Way::block>>(pass, like, stream);
   if (pass.units <= 128 && launch_of<T, Shape<1, 8, 6, Way::cluster>>(pass, like, stream)) return true;
   if (pass.units <= 256 && launch_of<T, Shape<2, 8, 6, Way::cluster>>(pass, like, stream)) return true;
   if (pass.units <= 512) {
@@ -453,14 +501,8 @@ bool launch_any(const HalvesBackward<T>& pass, const Tensor& like, cudaStream_t 
   return launch_of<T, Shape<4, 16, 4, Way::grid>>(pass, like, stream);
 }
 
-}  // namespace
-
-bool launch_tensor_cores(const HalvesBackward<Half>& pass, const Tensor& like, cudaStream_t stream) {
-  return launch_any(pass, like, stream);
-}
-
-bool launch_tensor_cores(const HalvesBackward<BFloat16>& pass, const Tensor& like, cudaStream_t stream) {
-  return launch_any(pass, like, stream);
-}
+template bool launch_tensor_cores(const TensorCoreBackward<Half>&, const Tensor&, cudaStream_t);
+template bool launch_tensor_cores(const TensorCoreBackward<BFloat16>&, const Tensor&, cudaStream_t);
+template bool launch_tensor_cores(const TensorCoreBackward<float>&, const Tensor&, cudaStream_t);
 
 }  // namespace torchgraft::lltm::cuda

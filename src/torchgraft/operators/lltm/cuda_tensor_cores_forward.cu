@@ -14,7 +14,8 @@
 // h rounded to bfloat16 a fifth of the results were wrong in simulation, with two halves of bfloat16 still
 // some. So products are of float16, 22 bits of h: bfloat16 has fewer digits, and its larger range is given
 // back by a power of two for each row of weight_hh. What that leaves out of it is below 2**-39 of the largest
-// in its row.
+// in its row. weight_hh of float, where tf32 is permitted, is rounded in the same way, to the eleven bits
+// that tf32 has too; h, in two halves, is more precise than that.
 //
 // Up to 128 units a group is one block, which has all of weight_hh in its registers and meets nobody. Up to
 // 512 it is a cluster of at most four blocks of 64 units, or sixteen of 32. A block writes its h, 128 bytes a
@@ -50,6 +51,8 @@
 
 #include <cooperative_groups.h>
 
+#include <cstring>
+
 #include "cuda_recurrence.h"
 #include "cuda_tensor_cores.cuh"
 #include "cuda_unit.cuh"
@@ -84,6 +87,9 @@ struct Shape {
   // Steps that the gates of inputs come ahead: a step on the grid is as long as they take.
   static constexpr int kAhead = kWay == Way::grid ? 1 : 2;
   static constexpr int kBuffers = kWay == Way::grid ? 1 : 2;
+  // Of sums: where blocks meet by counted bytes alone, a warp may write those of the next step while another
+  // reads.
+  static constexpr int kSumBuffers = kWay == Way::cluster ? 2 : 1;
   static constexpr int64_t kBarrierBytes = 128;  // of the two of a cluster, and so that lines are whole
   static constexpr int64_t kWeightBytes = int64_t{3} * (kTiles - kKept) * kBlock * 16;
 
@@ -94,7 +100,8 @@ struct Shape {
 
   static int64_t shared_bytes(int64_t rows, int64_t) {
     const int64_t padded = ceil_divide<int64_t>(rows, kTileRows) * kTileRows;
-    const int64_t of_row = int64_t{kBuffers} * 2 * kDepth * 2 + int64_t{kDepthWarps} * kSumsPitch * 4;
+    const int64_t of_row =
+        int64_t{kBuffers} * 2 * kDepth * 2 + int64_t{kSumBuffers} * kDepthWarps * kSumsPitch * 4;
     return kBarrierBytes + kWeightBytes + padded * (of_row + 4);
   }
 };
@@ -127,7 +134,7 @@ __device__ __forceinline__ float factor_for(float largest) {
   for (int offset = 16; offset > 0; offset /= 2) {
     largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, offset));
   }
-  return __uint_as_float((268u - max(__float_as_uint(largest) >> 23, 15u)) << 23);
+  return power_to_fill_half(largest);
 }
 
 template <typename T>
@@ -169,8 +176,10 @@ __device__ __forceinline__ float step_forward_quick(float& i, float& o, float& z
 
 template <typename T, typename S>
 class Recurrence {
+  using Pair = std::conditional_t<sizeof(T) == 4, uint64_t, uint32_t>;
+
  public:
-  __device__ __forceinline__ Recurrence(const HalvesForward<T>& pass, int group_blocks, int group_rows,
+  __device__ __forceinline__ Recurrence(const TensorCoreForward<T>& pass, int group_blocks, int group_rows,
                                         uint32_t* arrived, Half* exchanged)
       : pass_(pass),
         arrived_(arrived),
@@ -190,7 +199,7 @@ class Recurrence {
     weights_ = shared_memory<uint4>() + S::kBarrierBytes / 16;
     buffers_ = reinterpret_cast<Half*>(weights_ + S::kWeightBytes / 16);
     sums_ = reinterpret_cast<float*>(buffers_ + S::kBuffers * buffer_size());
-    row_scales_ = sums_ + S::kDepthWarps * padded_rows_ * S::kSumsPitch;
+    row_scales_ = sums_ + S::kSumBuffers * sums_size();
     arrived_ += kArrivedBytes / 4 * (static_cast<int>(blockIdx.x) / group_blocks);
   }
 
@@ -227,7 +236,7 @@ class Recurrence {
       int other_row = own_row_ + S::kFirstRows;
       if (S::kAhead == 2 && has_unit && other_row < rows_) fetch_with_c(step, other_row, others, of_others);
       if (step > 0) receive(step);
-      multiply(h);
+      multiply(step, h);
       __syncthreads();
       for (; other_row < rows_; other_row += S::kFirstRows) {
         if (has_unit && (S::kAhead == 1 || other_row >= own_row_ + 2 * S::kFirstRows)) {
@@ -266,6 +275,10 @@ class Recurrence {
 
  private:
   __device__ __forceinline__ int buffer_size() const { return S::kDepth / kWarpUnits * line_size(); }
+  __device__ __forceinline__ int sums_size() const { return S::kDepthWarps * padded_rows_ * S::kSumsPitch; }
+  __device__ __forceinline__ float* sums_of(int64_t step) const {
+    return sums_ + (S::kSumBuffers == 2 ? step % 2 * sums_size() : 0);
+  }
   // From 32 units of a row to the next 32.
   __device__ __forceinline__ int line_size() const { return padded_rows_ * kLine; }
   // Of this thread's unit of a row among those of all steps.
@@ -276,22 +289,24 @@ class Recurrence {
     return int64_t{first_row_ + row} * units_ + unit_;
   }
 
+  // Two of weight_hh as numbers of the product.
   __device__ __forceinline__ uint32_t weights_at(int gate, int unit, int k) const {
     if (unit >= units_ || k >= units_) return 0;
     const T* from = pass_.weight + (int64_t{gate} * units_ + unit) * units_ + k;
-    if constexpr (std::is_same_v<T, Half>) {
-      if (pass_.is_paired) return *reinterpret_cast<const uint32_t*>(from);
-      return pair_of(from[0], k + 1 < units_ ? from[1] : T(0.0f));
+    T first, second;
+    if (pass_.is_paired) {
+      const auto both = *reinterpret_cast<const Pair*>(from);
+      memcpy(&first, &both, sizeof(T));
+      memcpy(&second, reinterpret_cast<const char*>(&both) + sizeof(T), sizeof(T));
     } else {
-      uint32_t both = 0;
-      if (pass_.is_paired) {
-        both = *reinterpret_cast<const uint32_t*>(from);
-      } else {
-        both = pair_of(from[0], k + 1 < units_ ? from[1] : T(0.0f));
-      }
+      first = from[0];
+      second = k + 1 < units_ ? from[1] : T(0.0f);
+    }
+    if constexpr (std::is_same_v<T, Half>) {
+      return pair_of(first, second);
+    } else {
       const float factor = sums_[gate * S::kUnits + unit % S::kUnits];
-      return pair_of(Half(__uint_as_float(both << 16) * factor),
-                     Half(__uint_as_float(both & 0xffff0000u) * factor));
+      return pair_of(Half(static_cast<float>(first) * factor), Half(static_cast<float>(second) * factor));
     }
   }
 
@@ -300,7 +315,7 @@ class Recurrence {
   __device__ __forceinline__ void find_scales() {
 #pragma unroll
     for (int g = 0; g < 3; ++g) weight_scales_[g] = 1.0f;
-    if constexpr (std::is_same_v<T, BFloat16>) {
+    if constexpr (!std::is_same_v<T, Half>) {
       for (int row = warp_; row < S::kGates; row += S::kWarps) {
         const int unit = rank_ * S::kUnits + row % S::kUnits;
         float largest = 0.0f;
@@ -358,12 +373,15 @@ class Recurrence {
       const int row = i % line_size() / kLine;
       const int place = placed(i % kLine / 8, row) * 8 + i % 8;
       const int k = i % buffer_size() / line_size() * kWarpUnits + place % kWarpUnits;
-      const bool is_there = place < kWarpUnits && i < buffer_size() && row < rows_ && k < units_;
+      const bool is_there = i < buffer_size() && row < rows_ && k < units_;
+      Half value(0.0f);
       if constexpr (std::is_same_v<T, Half>) {
-        buffers_[i] = is_there ? first_h(row)[k] : Half(0.0f);
-      } else {
-        buffers_[i] = Half(is_there ? static_cast<float>(first_h(row)[k]) / row_scales_[row] : 0.0f);
+        if (is_there && place < kWarpUnits) value = first_h(row)[k];
+      } else if (is_there) {
+        const Split<Half> split(static_cast<float>(first_h(row)[k]) / row_scales_[row]);
+        value = place < kWarpUnits ? split.high : split.low;
       }
+      buffers_[i] = value;
     }
   }
 
@@ -404,7 +422,7 @@ class Recurrence {
   // The fragments of both halves of four rows a tile, kColumns tiles from `tile` on; sums of this warp's part
   // of the depth.
   template <int kColumns>
-  __device__ __forceinline__ void multiply_tiles(const Half* h, int tile) {
+  __device__ __forceinline__ void multiply_tiles(const Half* h, int tile, float* sums_of_step) {
     // Two chains of sums a gate at the least, so that a product seldom waits for the last.
     float sums[kColumns == 1 ? 2 : kColumns][3][4] = {};
     const int part = warp_ % S::kDepthWarps;
@@ -446,8 +464,8 @@ class Recurrence {
 #pragma unroll
     for (int c = 0; c < kColumns; ++c) {
       const int row = (tile + c) * kTileRows + lane_ % 4;
-      float* to =
-          sums_ + (part * padded_rows_ + row) * S::kSumsPitch + warp_ / S::kDepthWarps * 16 + lane_ / 4;
+      float* to = sums_of_step + (part * padded_rows_ + row) * S::kSumsPitch + warp_ / S::kDepthWarps * 16 +
+                  lane_ / 4;
 #pragma unroll
       for (int gate = 0; gate < 3; ++gate) {
 #pragma unroll
@@ -460,11 +478,11 @@ class Recurrence {
     }
   }
 
-  __device__ __forceinline__ void multiply(const Half* h) {
+  __device__ __forceinline__ void multiply(int64_t step, const Half* h) {
     const int tiles = (rows_ + kTileRows - 1) / kTileRows;
     int tile = 0;
-    for (; tile + 1 < tiles; tile += 2) multiply_tiles<2>(h, tile);
-    if (tile < tiles) multiply_tiles<1>(h, tile);
+    for (; tile + 1 < tiles; tile += 2) multiply_tiles<2>(h, tile, sums_of(step));
+    if (tile < tiles) multiply_tiles<1>(h, tile, sums_of(step));
   }
 
   __device__ __forceinline__ void fetch(int64_t place, float (&gates)[3]) const {
@@ -483,14 +501,16 @@ class Recurrence {
   __device__ __forceinline__ float advance(int64_t step, int row, const Half* h, float (&gates)[3],
                                            float& c) {
     if (unit_ >= units_) return 0.0f;
+    const float* sums_of_step = sums_of(step);
     float sums[3] = {};
 #pragma unroll
     for (int g = 0; g < 3; ++g) {
 #pragma unroll
       for (int part = 0; part < S::kDepthWarps; ++part) {
-        sums[g] += sums_[(part * padded_rows_ + row) * S::kSumsPitch + g * S::kUnits + column_ + lane_];
+        sums[g] +=
+            sums_of_step[(part * padded_rows_ + row) * S::kSumsPitch + g * S::kUnits + column_ + lane_];
       }
-      if constexpr (std::is_same_v<T, BFloat16>) sums[g] *= weight_scales_[g];
+      if constexpr (!std::is_same_v<T, Half>) sums[g] *= weight_scales_[g];
     }
     if (isnan(sums[0] + sums[1] + sums[2])) {
 #pragma unroll
@@ -500,7 +520,7 @@ class Recurrence {
         sums[g] = multiply_again(h + row * kLine, line_size(), row, weight, units_);
       }
     }
-    const float scale = std::is_same_v<T, BFloat16> && step == 0 ? row_scales_[row] : 1.0f;
+    const float scale = !std::is_same_v<T, Half> && step == 0 ? row_scales_[row] : 1.0f;
 #pragma unroll
     for (int g = 0; g < 3; ++g) gates[g] += fmaf(sums[g], scale, bias_[g]);
     return step_forward_quick(gates[0], gates[1], gates[2], c);
@@ -575,7 +595,7 @@ class Recurrence {
     pass_.cells[place] = c;
   }
 
-  HalvesForward<T> pass_;
+  TensorCoreForward<T> pass_;
   uint32_t* arrived_;
   Half* exchanged_;
   int units_;
@@ -603,13 +623,13 @@ class Recurrence {
 
 template <typename T, typename S>
 __global__ void __launch_bounds__(S::kBlock, 1)
-    tensor_core_forward(HalvesForward<T> pass, int group_blocks, int group_rows, uint32_t* arrived,
+    tensor_core_forward(TensorCoreForward<T> pass, int group_blocks, int group_rows, uint32_t* arrived,
                         Half* exchanged) {
   Recurrence<T, S>(pass, group_blocks, group_rows, arrived, exchanged).run();
 }
 
 template <typename T, typename S>
-bool launch_of(const HalvesForward<T>& pass, const Tensor& like, cudaStream_t stream,
+bool launch_of(const TensorCoreForward<T>& pass, const Tensor& like, cudaStream_t stream,
                int64_t most_rows = INT64_MAX) {
   const auto exchanged_bytes = [&](const Groups& groups) {
     return int64_t{2} * 2 * 2 * pass.batch * groups.blocks * S::kUnits;
@@ -617,11 +637,13 @@ bool launch_of(const HalvesForward<T>& pass, const Tensor& like, cudaStream_t st
   return launch_groups<S>(tensor_core_forward<T, S>, pass, like, stream, exchanged_bytes, most_rows);
 }
 
+}  // namespace
+
 // In clusters where there are such, as they meet in a fifth of the time.
 template <typename T>
-bool launch_any(HalvesForward<T> pass, const Tensor& like, cudaStream_t stream) {
+bool launch_tensor_cores(TensorCoreForward<T> pass, const Tensor& like, cudaStream_t stream) {
   if (!may_be_grouped(pass.batch, pass.units)) return false;
-  pass.is_paired = pass.units % 2 == 0 && is_aligned(pass.weight, 4);
+  pass.is_paired = pass.units % 2 == 0 && is_aligned(pass.weight, 2 * sizeof(T));
   if (pass.units <= 128) return launch_of<T, Shape<8, 1, 8, Way::block, 8>>(pass, like, stream);
   if (pass.units <= 256) {
     // Twice as many warps where they would not have a row each.
@@ -637,14 +659,8 @@ bool launch_any(HalvesForward<T> pass, const Tensor& like, cudaStream_t stream) 
   return launch_of<T, Shape<8, 8, 6, Way::grid>>(pass, like, stream);
 }
 
-}  // namespace
-
-bool launch_tensor_cores(const HalvesForward<Half>& pass, const Tensor& like, cudaStream_t stream) {
-  return launch_any(pass, like, stream);
-}
-
-bool launch_tensor_cores(const HalvesForward<BFloat16>& pass, const Tensor& like, cudaStream_t stream) {
-  return launch_any(pass, like, stream);
-}
+template bool launch_tensor_cores(TensorCoreForward<Half>, const Tensor&, cudaStream_t);
+template bool launch_tensor_cores(TensorCoreForward<BFloat16>, const Tensor&, cudaStream_t);
+template bool launch_tensor_cores(TensorCoreForward<float>, const Tensor&, cudaStream_t);
 
 }  // namespace torchgraft::lltm::cuda

@@ -20,7 +20,7 @@ from torchgraft._differentiation import gradient_by_reference
 from torchgraft.operator import Operator
 from torchgraft.operators.lltm import reference
 from torchgraft.operators.lltm.packing import over_packed
-from torchgraft.precision import recurrent_products
+from torchgraft.precision import recurrent_products, recurrent_tf32
 
 
 def lltm_cell(
@@ -94,9 +94,11 @@ def lltm(
     Source: the LLTM of PyTorch's tutorial on C++ extensions.
     """
     with recurrent_products(input):
+        allow_tf32 = recurrent_tf32(input)
         if batch_sizes is not None:
-            return over_packed(sequence.call, input, h0, c0, (weight_ih, weight_hh, bias), batch_sizes, reverse)
-        return sequence.call(input, h0, c0, weight_ih, weight_hh, bias, reverse)
+            weights = weight_ih, weight_hh, bias
+            return over_packed(sequence.call, input, h0, c0, weights, batch_sizes, reverse, allow_tf32)
+        return sequence.call(input, h0, c0, weight_ih, weight_hh, bias, reverse, allow_tf32)
 
 
 _Gradients = tuple[Tensor | None, ...]
@@ -129,7 +131,14 @@ def _cell_gates_grad_output(
 
 
 def _sequence_output(
-    input: Tensor, h0: Tensor, c0: Tensor, weight_ih: Tensor, weight_hh: Tensor, bias: Tensor | None, reverse: bool
+    input: Tensor,
+    h0: Tensor,
+    c0: Tensor,
+    weight_ih: Tensor,
+    weight_hh: Tensor,
+    bias: Tensor | None,
+    reverse: bool,
+    allow_tf32: bool,
 ) -> tuple[Tensor, ...]:
     torch._check(input.dim() == 3, lambda: f"lltm: input must be (T, B, I), got {tuple(input.shape)}")
     steps, batch, _ = input.shape
@@ -299,18 +308,19 @@ def _sequence_gradient(
     weight_hh: Tensor,
     bias: Tensor | None,
     reverse: bool,
+    allow_tf32: bool,
 ) -> _Gradients:
     dtype = input.dtype
     kept = _accumulated(dtype)
     activations, cells = saved
     if torch.is_grad_enabled():
         exact = [_to(each, kept) for each in (input, h0, c0, weight_ih, weight_hh, bias)]
-        *_, activations, cells = reference.lltm(*exact, reverse)  # type: ignore
+        *_, activations, cells = reference.lltm(*exact, reverse, allow_tf32)  # type: ignore
     output_grad, h_n_grad, c_n_grad = (_to(each, kept) for each in output_grads)
     # On CUDA weights of two bytes are multiplied as they are.
     weight = weight_hh if input.is_cuda else weight_hh.to(kept)
     gates_grad, h0_grad, c0_grad = gates_grad_of_sequence.call(
-        activations, cells, weight, output_grad, h_n_grad, c_n_grad, reverse
+        activations, cells, weight, output_grad, h_n_grad, c_n_grad, reverse, allow_tf32
     )
     # h before each step: what came out of the one before.
     size = cells.shape[-1]
@@ -401,7 +411,14 @@ def _explain_cell_gates_grad(activations: Tensor, c: Tensor, h_grad: Tensor | No
 
 
 def _explain_sequence(
-    input: Tensor, h0: Tensor, c0: Tensor, weight_ih: Tensor, weight_hh: Tensor, bias: Tensor | None, reverse: bool
+    input: Tensor,
+    h0: Tensor,
+    c0: Tensor,
+    weight_ih: Tensor,
+    weight_hh: Tensor,
+    bias: Tensor | None,
+    reverse: bool,
+    allow_tf32: bool,
 ) -> None:
     name = "lltm"
     _require_dim(name, "input", input, 3, "(T, B, I)")
@@ -418,6 +435,7 @@ def _explain_gates_grad(
     h_n_grad: Tensor | None,
     c_n_grad: Tensor | None,
     reverse: bool,
+    allow_tf32: bool,
 ) -> None:
     name = "lltm_gates_grad"
     _require_dim(name, "cells", cells, 3, "(T, B, S)")
@@ -455,7 +473,7 @@ cell_gates_grad = Operator(
 
 sequence = Operator(
     "torchgraft::lltm(Tensor input, Tensor h0, Tensor c0, Tensor weight_ih, Tensor weight_hh, Tensor? bias,"
-    " bool reverse) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+    " bool reverse, bool allow_tf32) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
     reference=reference.lltm,
     output=_sequence_output,
     gradient=_in_recurrent_precision(_sequence_gradient),
@@ -467,7 +485,7 @@ sequence = Operator(
 
 gates_grad_of_sequence = Operator(
     "torchgraft::lltm_gates_grad(Tensor activations, Tensor cells, Tensor weight_hh, Tensor? output_grad,"
-    " Tensor? h_n_grad, Tensor? c_n_grad, bool reverse) -> (Tensor, Tensor, Tensor)",
+    " Tensor? h_n_grad, Tensor? c_n_grad, bool reverse, bool allow_tf32) -> (Tensor, Tensor, Tensor)",
     reference=reference.lltm_gates_grad,
     output=_gates_grad_output,
     gradient=gradient_by_reference(_exactly(reference.lltm_gates_grad), 6),

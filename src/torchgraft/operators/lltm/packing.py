@@ -18,17 +18,19 @@ def over_packed(
     weights: tuple[Tensor, Tensor, Tensor | None],
     batch_sizes: Tensor,
     reverse: bool,
+    allow_tf32: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Runs a recurrence over a packed sequence; see `lltm`.
 
     Args:
-        run: the recurrence over a whole sequence: `run(input, h, c, *weights, reverse)`.
+        run: the recurrence over a whole sequence: `run(input, h, c, *weights, reverse, allow_tf32)`.
         input: (sum of batch_sizes, I).
         h0: (B, S), B the first of batch_sizes.
         c0: (B, S).
         weights: passed on.
         batch_sizes: how many sequences take part in each step; they never become more.
         reverse: from the last step to the first.
+        allow_tf32: passed on.
 
     Returns:
         (output, h_n, c_n).
@@ -48,7 +50,7 @@ def over_packed(
             if batch < h.shape[0]:
                 ended.append((h[batch:], c[batch:]))
                 h, c = h[:batch], c[:batch]
-            output, h, c = run(piece.unflatten(0, (steps, batch)), h, c, *weights, reverse)
+            output, h, c = run(piece.unflatten(0, (steps, batch)), h, c, *weights, reverse, allow_tf32)
             outputs.append(output.flatten(0, 1))
         ended.append((h, c))
         h_n, c_n = (torch.cat(states) for states in zip(*reversed(ended), strict=True))
@@ -58,7 +60,7 @@ def over_packed(
     for (batch, steps), piece in zip(reversed(runs), reversed(pieces), strict=True):
         begun = h.shape[0]
         h, c = torch.cat((h, h0[begun:batch])), torch.cat((c, c0[begun:batch]))
-        output, h, c = run(piece.unflatten(0, (steps, batch)), h, c, *weights, reverse)
+        output, h, c = run(piece.unflatten(0, (steps, batch)), h, c, *weights, reverse, allow_tf32)
         outputs.append(output.flatten(0, 1))
     return torch.cat(outputs[::-1]), h, c
 

@@ -42,8 +42,12 @@ def lltm(
     weight_hh: Tensor,
     bias: Tensor | None,
     reverse: bool,
+    allow_tf32: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """The cell over all steps: every h, the last h and c, every activation and every c."""
+    """The cell over all steps: every h, the last h and c, every activation and every c.
+
+    What products in float32 may be computed in is PyTorch's matter here.
+    """
     gates = F.linear(input, weight_ih, bias)
     steps = range(input.shape[0])
     outputs, cells, activations = ([torch.empty(0)] * len(steps) for _ in range(3))
@@ -63,6 +67,7 @@ def lltm_gates_grad(
     h_n_grad: Tensor | None,
     c_n_grad: Tensor | None,
     reverse: bool,
+    allow_tf32: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of the gates of all steps, before their activation, and of the first h and c."""
     weight_hh = weight_hh.to(activations.dtype)

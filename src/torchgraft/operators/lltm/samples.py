@@ -20,11 +20,16 @@ def _scale(size: int) -> float:
     return 1 / math.sqrt(3 * size)
 
 
-def _weights(features: int, size: int, *, bias: bool) -> tuple[Drawn, Drawn, Drawn | None]:
+def _recurrent_weight(size: int, *, tf32: bool) -> Drawn:
+    # Where tf32 is permitted it is rounded to the digits of that and of float16: of these the result is exact.
+    return Drawn((3 * size, size), scale=_scale(size), rounded=torch.float16 if tf32 else None)
+
+
+def _weights(features: int, size: int, *, bias: bool, tf32: bool = False) -> tuple[Drawn, Drawn, Drawn | None]:
     scale = _scale(size)
     return (
         Drawn((3 * size, features), scale=scale),
-        Drawn((3 * size, size), scale=scale),
+        _recurrent_weight(size, tf32=tf32),
         Drawn((3 * size,), scale=scale) if bias else None,
     )
 
@@ -40,11 +45,19 @@ def _cell_gates_grad(name: str, batch: int, size: int, *, of_h: bool = True, of_
 
 
 def _sequence(
-    name: str, steps: int, batch: int, features: int, size: int, *, bias: bool = True, reverse: bool = False
+    name: str,
+    steps: int,
+    batch: int,
+    features: int,
+    size: int,
+    *,
+    bias: bool = True,
+    reverse: bool = False,
+    tf32: bool = False,
 ) -> Sample:
     states = Drawn((batch, size)), Drawn((batch, size))
-    weights = _weights(features, size, bias=bias)
-    return Sample(name, (Drawn((steps, batch, features)), *states, *weights, reverse))
+    weights = _weights(features, size, bias=bias, tf32=tf32)
+    return Sample(name, (Drawn((steps, batch, features)), *states, *weights, reverse, tf32))
 
 
 def _gates_grad(
@@ -59,11 +72,12 @@ def _gates_grad(
         (
             Drawn((steps, batch, 3 * size), scale=0.5),
             cells,
-            Drawn((3 * size, size), scale=_scale(size)),
+            _recurrent_weight(size, tf32=options.get("tf32", False)),
             output_grad,
             h_n_grad,
             c_n_grad,
             options.get("reverse", False),
+            options.get("tf32", False),
         ),
     )
 
@@ -131,12 +145,20 @@ _GPU_SEQUENCES = (
     _sequence("whole grid, back, one row", 4, 1, 6, 1001, reverse=True),
     _sequence("clusters of sixteen blocks", 6, 37, 5, 511),
     _sequence("products worth halves", 12, 128, 700, 700),
+    _sequence("tf32, one block", 6, 5, 3, 100, tf32=True),
+    _sequence("tf32, clusters of four blocks", 5, 37, 4, 201, tf32=True, reverse=True),
+    _sequence("tf32, clusters of sixteen blocks", 6, 37, 5, 511, tf32=True),
+    _sequence("tf32, whole grid", 4, 19, 6, 530, tf32=True, bias=False),
 )
 
 _GPU_GATES_GRADS = (
     _gates_grad("whole grid", 5, 19, 530),
     _gates_grad("whole grid, back, one row", 4, 1, 1001, reverse=True),
     _gates_grad("clusters of sixteen blocks", 6, 37, 511),
+    _gates_grad("tf32, one block", 6, 5, 31, tf32=True),
+    _gates_grad("tf32, clusters of seven blocks", 5, 37, 201, tf32=True, reverse=True),
+    _gates_grad("tf32, clusters of sixteen blocks", 6, 37, 511, tf32=True),
+    _gates_grad("tf32, whole grid", 4, 19, 530, tf32=True),
 )
 
 
@@ -188,13 +210,15 @@ def _stress_cell_gates_grad(random: Random) -> Sample:
 
 def _stress_sequence(random: Random) -> Sample:
     sizes = _any_sizes(random)
-    return _sequence(f"drawn {sizes}", *sizes, bias=random.random() < 0.7, reverse=random.random() < 0.5)
+    bias, reverse, tf32 = random.random() < 0.7, random.random() < 0.5, random.random() < 0.3
+    return _sequence(f"drawn {sizes}", *sizes, bias=bias, reverse=reverse, tf32=tf32)
 
 
 def _stress_gates_grad(random: Random) -> Sample:
     steps, batch, _, size = _any_sizes(random)
     of = (random.random() < 0.7, random.random() < 0.7, True)
-    return _gates_grad(f"drawn {(steps, batch, size)}", steps, batch, size, of=of, reverse=random.random() < 0.5)
+    reverse, tf32 = random.random() < 0.5, random.random() < 0.3
+    return _gates_grad(f"drawn {(steps, batch, size)}", steps, batch, size, of=of, reverse=reverse, tf32=tf32)
 
 
 def _visible(function: Callable[..., Any], count: int) -> Callable[..., Any]:
@@ -247,18 +271,22 @@ def _of_sequences(make: Callable[..., Benchmark], on_gpu: Sequence[tuple[int, ..
     """A row a size, made of steps, batch, features and units, of the devices, and of whether it is a quick one."""
     rows = [make(*each, devices=("cpu", "cuda"), quick=each == _SEQUENCE_SIZES[0]) for each in _SEQUENCE_SIZES]
     rows += [make(*each, devices=("cuda",), quick=False) for each in on_gpu]
+    # The same sizes where PyTorch's layers may use tf32, as they do unless they are told not to.
+    sizes = *_SEQUENCE_SIZES, *on_gpu
+    rows += [make(*each, devices=("cuda",), quick=False, tf32=True) for each in sizes]
     return tuple(rows)
 
 
-def _sequence_row(*sizes: int, devices: tuple[str, ...], quick: bool) -> Benchmark:
-    return Benchmark(_sequence(_of_size("TBIS", *sizes), *sizes), "sequence", devices, quick=quick)
+def _sequence_row(*sizes: int, devices: tuple[str, ...], quick: bool, tf32: bool = False) -> Benchmark:
+    sample = _sequence(_of_size("TBIS", *sizes), *sizes, tf32=tf32)
+    return Benchmark(sample, "sequence", devices, quick=quick, tf32=tf32)
 
 
 def _gates_grad_row(
-    steps: int, batch: int, features: int, size: int, *, devices: tuple[str, ...], quick: bool
+    steps: int, batch: int, features: int, size: int, *, devices: tuple[str, ...], quick: bool, tf32: bool = False
 ) -> Benchmark:
-    name = _of_size("TBS", steps, batch, size)
-    return Benchmark(_gates_grad(name, steps, batch, size), "sequence", devices, quick=quick)
+    sample = _gates_grad(_of_size("TBS", steps, batch, size), steps, batch, size, tf32=tf32)
+    return Benchmark(sample, "sequence", devices, quick=quick, tf32=tf32)
 
 
 def _layer(name: str, *arguments: Any, **options: Any) -> torch.nn.Module:
