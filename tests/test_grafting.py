@@ -1,10 +1,12 @@
 """graft(model) on real architectures, built from their configurations with random weights."""
 
 import copy
+import re
 
 import pytest
 import torch
 from torch import nn
+from torch._inductor.utils import run_and_get_code
 
 import torchgraft
 from torchgraft import graft, graft_report, ungraft
@@ -141,6 +143,35 @@ def test_what_is_left_alone_and_why():
         if name != "depthwise":
             assert type(module) is before[name]
     assert str(report).startswith("convolutions grafted: 1, left: 7\n")
+
+
+def test_a_compiler_keeps_the_layout_that_suits_other_convolutions():
+    def separable(channels):
+        return [
+            nn.Conv2d(channels, channels, 1, bias=False),
+            nn.ReLU(),
+            nn.Conv2d(channels, channels, 3, padding=1, groups=channels, bias=False),
+            nn.ReLU(),
+        ]
+
+    torch.manual_seed(0)
+    model = graft(nn.Sequential(*separable(128), *separable(128), nn.Conv2d(128, 8, 1)))
+    images = torch.randn(2, 128, 7, 6)
+
+    def step():
+        loss = torch.compile(model)(images).square().mean()
+        return torch.autograd.grad(loss, tuple(model.parameters()))
+
+    found, codes = run_and_get_code(step)
+    # On a CPU, and on a GPU where it pays, the compiler has convolutions of contiguous images in channels_last.
+    strides = [
+        line.split("), (")[1].split(",")[1].strip()
+        for line in "".join(codes).splitlines()
+        if re.search(r"assert_size_stride\(.*_depthwise_conv2d(_input_grad)?\.default", line)
+    ]
+    assert strides == ["1"] * 4
+    for one, other in zip(found, torch.autograd.grad(model(images).square().mean(), list(model.parameters()))):
+        torch.testing.assert_close(one, other)
 
 
 def test_a_grafted_model_compiles_and_trains_under_autocast():

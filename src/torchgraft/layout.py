@@ -23,3 +23,13 @@ def is_channels_last(images: Tensor) -> bool:
             return False
         least = strides[d] * sizes[d]
     return True
+
+
+def layout_beside(given: Tensor, like: Tensor) -> bool | None:
+    """What an operator is told to lay a result out as `like` is, when it computes it from `given`.
+
+    None where the two are laid out alike: the result is to be as `given`, whichever layout a compiler chooses for that
+    later. Otherwise whether it is channels_last.
+    """
+    channels_last = is_channels_last(like)
+    return None if channels_last == is_channels_last(given) else channels_last

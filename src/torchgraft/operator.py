@@ -25,6 +25,11 @@ from torchgraft.fallback import note_fallback
 FLOATING: tuple[torch.dtype, ...] = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
+# Kernels take any layout, so a compiler may keep that in which it has something: models of contiguous images run in
+# channels_last where that suits their other convolutions.
+_TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.flexible_layout)
+
+
 class Operator:
     """An operator: a schema, what it means, and what PyTorch must know about it.
 
@@ -90,7 +95,7 @@ class Operator:
         self._library = torch.library.Library(self.namespace, "FRAGMENT")
         signature = schema[schema.index("(") :]
         for name in (self.name, f"_{self.name}"):
-            self._library.define(name + signature, tags=(torch.Tag.pt2_compliant_tag,))
+            self._library.define(name + signature, tags=_TAGS)
         namespace = getattr(torch.ops, self.namespace)
         self.public = getattr(namespace, self.name).default
         self.raw = getattr(namespace, f"_{self.name}").default

@@ -104,7 +104,13 @@ def conv2d(input: Tensor, weight: Tensor, bias: Tensor | None, *window: int) -> 
 
 
 def conv2d_input_grad(
-    output_grad: Tensor, weight: Tensor, channels: int, height: int, width: int, channels_last: bool, *window: int
+    output_grad: Tensor,
+    weight: Tensor,
+    channels: int,
+    height: int,
+    width: int,
+    channels_last: bool | None,
+    *window: int,
 ) -> Tensor:
     """What autograd calls for the input of F.conv2d."""
     layout = torch.channels_last if channels_last else torch.contiguous_format

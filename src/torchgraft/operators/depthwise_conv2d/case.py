@@ -19,6 +19,7 @@ class Case:
     multiplier: int = 1
     bias: bool = True
     channels_last: bool = False
+    is_told: bool = True
 
     @property
     def output_channels(self) -> int:
@@ -61,7 +62,8 @@ class Case:
 
     def input_grad(self) -> Sample:
         """For depthwise_conv2d_input_grad."""
-        return Sample(self.name, (self.output, self.weight, *self.input[1:], self.channels_last, *self.window))
+        layout = self.channels_last if self.is_told else None
+        return Sample(self.name, (self.output, self.weight, *self.input[1:], layout, *self.window))
 
     def weight_grad(self) -> Sample:
         """For depthwise_conv2d_weight_grad."""

@@ -57,8 +57,8 @@ Tensor forward_on(Tensor input, Tensor weight, std::optional<Tensor> bias, int64
 
 template <typename Device>
 Tensor input_grad_on(Tensor output_grad, Tensor weight, int64_t channels, int64_t height, int64_t width,
-                     bool channels_last, int64_t stride_height, int64_t stride_width, int64_t padding_top,
-                     int64_t padding_left, int64_t padding_bottom, int64_t padding_right,
+                     std::optional<bool> channels_last, int64_t stride_height, int64_t stride_width,
+                     int64_t padding_top, int64_t padding_left, int64_t padding_bottom, int64_t padding_right,
                      int64_t dilation_height, int64_t dilation_width) {
   const Geometry geometry =
       input_grad_geometry(output_grad, weight, channels, height, width,
@@ -67,7 +67,8 @@ Tensor input_grad_on(Tensor output_grad, Tensor weight, int64_t channels, int64_
   return dispatch_floating(output_grad.scalar_type(), "depthwise_conv2d_input_grad", [&](auto tag) {
     using T = typename decltype(tag)::type;
     const Device device(output_grad);
-    const Layout asked = channels_last ? Layout::channels_last : Layout::contiguous;
+    Layout asked = layout_of(output_grad);
+    if (channels_last) asked = *channels_last ? Layout::channels_last : Layout::contiguous;
     const Layout layout = device.template layout<T>(geometry, asked);
     Tensor result = empty_images(geometry.batch, channels, height, width, layout, output_grad);
     if (geometry.batch > 0) {

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchgraft.layout import is_channels_last
+from torchgraft.layout import is_channels_last, layout_beside
 from torchgraft.operator import Operator
 from torchgraft.operators.depthwise_conv2d import reference
 from torchgraft.operators.depthwise_conv2d.window import IntOrPair, Window, make_window
@@ -152,8 +152,16 @@ def _output(input: Tensor, weight: Tensor, bias: Tensor | None, *window: int) ->
 
 
 def _input_grad_output(
-    output_grad: Tensor, weight: Tensor, channels: int, height: int, width: int, channels_last: bool, *window: int
+    output_grad: Tensor,
+    weight: Tensor,
+    channels: int,
+    height: int,
+    width: int,
+    channels_last: bool | None,
+    *window: int,
 ) -> Tensor:
+    if channels_last is None:
+        channels_last = is_channels_last(output_grad)
     return _empty_images(output_grad, (output_grad.shape[0], channels, height, width), channels_last)
 
 
@@ -174,7 +182,7 @@ def _gradient(
 ) -> tuple[Tensor | None, ...]:
     (output_grad,) = output_grads
     return (
-        input_grad.call(output_grad, weight, *input.shape[1:], is_channels_last(input), *window)
+        input_grad.call(output_grad, weight, *input.shape[1:], layout_beside(output_grad, input), *window)
         if needs_grad[0]
         else None,
         weight_grad.call(output_grad, input, *weight.shape[2:], *window) if needs_grad[1] else None,
@@ -191,7 +199,7 @@ def _input_grad_gradient(
     channels: int,
     height: int,
     width: int,
-    channels_last: bool,
+    channels_last: bool | None,
     *window: int,
 ) -> tuple[Tensor | None, ...]:
     # The gradient of an input gradient is as large as an input, and plays its part.
@@ -216,7 +224,9 @@ def _weight_grad_gradient(
     (weight,) = output_grads
     return (
         convolution(input, weight, None, *window) if needs_grad[0] else None,
-        input_grad(output_grad, weight, *input.shape[1:], is_channels_last(input), *window) if needs_grad[1] else None,
+        input_grad(output_grad, weight, *input.shape[1:], layout_beside(output_grad, input), *window)
+        if needs_grad[1]
+        else None,
     )
 
 
@@ -379,7 +389,13 @@ def _explain(input: Tensor, weight: Tensor, bias: Tensor | None, *numbers: int) 
 
 
 def _explain_input_grad(
-    output_grad: Tensor, weight: Tensor, channels: int, height: int, width: int, channels_last: bool, *numbers: int
+    output_grad: Tensor,
+    weight: Tensor,
+    channels: int,
+    height: int,
+    width: int,
+    channels_last: bool | None,
+    *numbers: int,
 ) -> None:
     name = "depthwise_conv2d_input_grad"
     _explain_dim(name, "output_grad", output_grad, 4, "(N, C * m, OH, OW)")
@@ -420,7 +436,7 @@ convolution = Operator(
 
 input_grad = Operator(
     "torchgraft::depthwise_conv2d_input_grad(Tensor output_grad, Tensor weight, SymInt channels, SymInt height, "
-    f"SymInt width, bool channels_last, {_WINDOW_SCHEMA}) -> Tensor",
+    f"SymInt width, bool? channels_last, {_WINDOW_SCHEMA}) -> Tensor",
     reference=reference.depthwise_conv2d_input_grad,
     output=_input_grad_output,
     gradient=_input_grad_gradient,

@@ -14,7 +14,13 @@ def depthwise_conv2d(input: Tensor, weight: Tensor, bias: Tensor | None, *window
 
 
 def depthwise_conv2d_input_grad(
-    output_grad: Tensor, weight: Tensor, channels: int, height: int, width: int, channels_last: bool, *window: int
+    output_grad: Tensor,
+    weight: Tensor,
+    channels: int,
+    height: int,
+    width: int,
+    channels_last: bool | None,
+    *window: int,
 ) -> Tensor:
     """The transpose of depthwise_conv2d as a map of its input."""
     view = Window(*window)

@@ -93,7 +93,10 @@ def _tables(kinds: Sequence[Case], more: Sequence[Case] = ()) -> dict[str, tuple
     cases = []
     for case in kinds:
         cases.append(case)
-        cases.append(replace(case, name=f"{case.name}, channels_last", channels_last=True))
+        # A gradient that is not told otherwise is laid out as what it is made of: here.
+        cases.append(
+            replace(case, name=f"{case.name}, channels_last", channels_last=True, is_told=len(cases) % 4 == 1)
+        )
     cases.extend(more)
     return {
         "depthwise_conv2d": tuple(case.forward() for case in cases),
@@ -119,6 +122,7 @@ def _draw_case(random: Random) -> Case:
         multiplier=random.randint(1, 3),
         bias=random.random() < 0.5,
         channels_last=random.random() < 0.5,
+        is_told=random.random() < 0.5,
     )
 
 
