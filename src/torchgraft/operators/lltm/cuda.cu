@@ -2,8 +2,9 @@
 //
 // A small cell in float is one kernel, any other two products of PyTorch's and one elementwise kernel. A
 // sequence is one product for the inputs of all steps and then one kernel for all of the recurrence; or, in
-// double and where the device cannot hold weight_hh on chip, one product and one elementwise kernel a step.
-// Nothing waits for the host, so a CUDA graph can hold either.
+// double and where the device cannot hold weight_hh on chip, one product and one elementwise kernel a step:
+// in float16, bfloat16 and tf32 a product of halves (cuda_steps.cu). Nothing waits for the host, so a CUDA
+// graph can hold either.
 
 #include <torchgraft/registration.h>
 
@@ -11,23 +12,12 @@
 
 #include "cuda_cell.h"
 #include "cuda_recurrence.h"
+#include "cuda_steps.h"
 #include "cuda_unit.cuh"
 #include "host.h"
 
 namespace torchgraft::lltm {
 namespace {
-
-// result = left @ right, with a result of float for factors of two bytes.
-void multiply_kept(const Tensor& left, const Tensor& right, Tensor& result) {
-  if (left.scalar_type() == result.scalar_type()) {
-    multiply(left, right, result);
-    return;
-  }
-  using torch::stable::detail::from;
-  std::array<StableIValue, 4> stack = {from(left), from(right), from(result.scalar_type()), from(result)};
-  TORCH_ERROR_CODE_CHECK(torch_call_dispatcher("aten::mm", "dtype_out", stack.data(), TORCH_ABI_VERSION));
-  torch::stable::detail::to<Tensor>(stack[0]);
-}
 
 std::tuple<Tensor, Tensor, Tensor> cell_cuda(Tensor input, Tensor h, Tensor c, Tensor weight_ih,
                                              Tensor weight_hh, std::optional<Tensor> bias) {
@@ -63,10 +53,11 @@ std::tuple<Tensor, Tensor, Tensor> cell_cuda(Tensor input, Tensor h, Tensor c, T
       multiply_kept(input, transposed(weight_ih), activations);
       multiply_kept(h, transposed(weight_hh), of_hidden);
     }
-    cuda::launch(cuda::ForwardStep<T>{data<Kept>(of_hidden), data<T>(bias), data<T>(c),
-                                      mutable_data<Kept>(activations), mutable_data<T>(h_after),
-                                      mutable_data<T>(c_after), sizes.batch * sizes.units, sizes.units},
-                 scope.stream());
+    cuda::launch(
+        cuda::ForwardStep<T>{data<Kept>(of_hidden), data<T>(bias), data<T>(c),
+                             mutable_data<Kept>(activations), mutable_data<T>(h_after),
+                             mutable_data<T>(c_after), nullptr, sizes.batch * sizes.units, sizes.units},
+        scope.stream());
     return std::make_tuple(h_after, c_after, activations);
   });
 }
@@ -85,16 +76,16 @@ std::tuple<Tensor, Tensor> cell_gates_grad_cuda(Tensor activations, Tensor c, st
     c = to_contiguous(c);
     h_grad = converted(h_grad, dtype);
     c_grad = converted(c_grad, dtype);
-    cuda::launch<T, false>(
-        {data<T>(activations), data<T>(c), data<T>(h_grad), nullptr, data<T>(c_grad),
-         mutable_data<T>(gates_grad), mutable_data<T>(c_before_grad), sizes.batch * sizes.units, sizes.units},
-        scope.stream());
+    cuda::launch<T, false>({data<T>(activations), data<T>(c), data<T>(h_grad), nullptr, data<T>(c_grad),
+                            mutable_data<T>(gates_grad), mutable_data<T>(c_before_grad), nullptr,
+                            sizes.batch * sizes.units, sizes.units},
+                           scope.stream());
     return std::make_tuple(gates_grad, c_before_grad);
   });
 }
 
-// The recurrence over all steps on tensor cores, in one kernel; whether there is one for it. In float where
-// tf32 is permitted.
+// The recurrence over all steps on tensor cores, in one kernel where there is room for it, else by steps;
+// whether there is a way for it. In float where tf32 is permitted.
 bool forward_on_tensor_cores(const Tensor& weight_hh, const std::optional<Tensor>& bias, const Tensor& h0,
                              const Tensor& c0, Tensor& activations, Tensor& output, Tensor& cells,
                              const Sizes& sizes, bool reverse, bool allow_tf32, cudaStream_t stream) {
@@ -116,7 +107,7 @@ bool forward_on_tensor_cores(const Tensor& weight_hh, const std::optional<Tensor
                                              sizes.units,
                                              reverse,
                                              false};
-    return cuda::launch_tensor_cores(pass, activations, stream);
+    return cuda::launch_tensor_cores(pass, activations, stream) || cuda::launch_steps(pass, weight, stream);
   };
   if (output.scalar_type() == ScalarType::Half) return launched(Tag<Half>{});
   if (output.scalar_type() == ScalarType::BFloat16) return launched(Tag<BFloat16>{});
@@ -146,6 +137,8 @@ bool forward_at_once(const Tensor& weight_hh, const std::optional<Tensor>& bias,
   return false;
 }
 
+// A product a step, of the same tensors in all of them: a view of each step's would cost the host as much as
+// a launch.
 template <typename T>
 void forward_by_steps(const Tensor& weight_hh, const std::optional<Tensor>& bias, const Tensor& h0,
                       const Tensor& c0, Tensor& activations, Tensor& output, Tensor& cells,
@@ -153,7 +146,8 @@ void forward_by_steps(const Tensor& weight_hh, const std::optional<Tensor>& bias
   const int64_t state = sizes.batch * sizes.units;
   const Tensor weight = transposed(weight_hh);
   Tensor of_hidden = empty_of({sizes.batch, 3 * sizes.units}, weight_hh.scalar_type(), weight_hh);
-  Tensor h = h0;
+  Tensor h = empty_of({sizes.batch, sizes.units}, weight_hh.scalar_type(), weight_hh);
+  torch::stable::copy_(h, h0);
   const T* c = data<T>(c0);
   for (int64_t step = 0; step < sizes.steps; ++step) {
     const int64_t t = reverse ? sizes.steps - 1 - step : step;
@@ -161,15 +155,13 @@ void forward_by_steps(const Tensor& weight_hh, const std::optional<Tensor>& bias
     cuda::launch(cuda::ForwardStep<T>{data<T>(of_hidden), data<T>(bias), c,
                                       mutable_data<T>(activations) + t * 3 * state,
                                       mutable_data<T>(output) + t * state, mutable_data<T>(cells) + t * state,
-                                      state, sizes.units},
+                                      mutable_data<T>(h), state, sizes.units},
                  stream);
-    h = torch::stable::select(output, 0, t);
     c = data<T>(cells) + t * state;
   }
 }
 
-// Back over all steps on tensor cores, where weight_hh has two bytes or tf32 is permitted, in one kernel;
-// whether there is one for it.
+// Back over all steps on tensor cores, where weight_hh has two bytes or tf32 is permitted, likewise.
 bool backward_on_tensor_cores(const Tensor& weight_hh, const Tensor& activations, const Tensor& cells,
                               const std::optional<Tensor>& output_grad, Tensor& gates_grad, Tensor& h_grad,
                               Tensor& c_grad, const Sizes& sizes, bool reverse, bool allow_tf32,
@@ -188,7 +180,7 @@ bool backward_on_tensor_cores(const Tensor& weight_hh, const Tensor& activations
                                               sizes.batch,
                                               sizes.units,
                                               reverse};
-    return cuda::launch_tensor_cores(pass, activations, stream);
+    return cuda::launch_tensor_cores(pass, activations, stream) || cuda::launch_steps(pass, weight, stream);
   };
   if (weight_hh.scalar_type() == ScalarType::Half) return launched(Tag<Half>{});
   if (weight_hh.scalar_type() == ScalarType::BFloat16) return launched(Tag<BFloat16>{});
@@ -224,14 +216,15 @@ void backward_by_steps(const Tensor& weight_hh, const Tensor& activations, const
                        Tensor& c_grad, const Sizes& sizes, bool reverse, cudaStream_t stream) {
   const int64_t state = sizes.batch * sizes.units;
   const T* of_output = data<T>(output_grad);
+  Tensor factor = empty_of({sizes.batch, 3 * sizes.units}, weight_hh.scalar_type(), weight_hh);
   for (int64_t step = 0; step < sizes.steps; ++step) {
     const int64_t t = reverse ? step : sizes.steps - 1 - step;
-    cuda::launch<T, true>(
-        {data<T>(activations) + t * 3 * state, data<T>(cells) + t * state, data<T>(h_grad),
-         of_output == nullptr ? nullptr : of_output + t * state, data<T>(c_grad),
-         mutable_data<T>(gates_grad) + t * 3 * state, mutable_data<T>(c_grad), state, sizes.units},
-        stream);
-    multiply(torch::stable::select(gates_grad, 0, t), weight_hh, h_grad);
+    cuda::launch<T, true>({data<T>(activations) + t * 3 * state, data<T>(cells) + t * state, data<T>(h_grad),
+                           of_output == nullptr ? nullptr : of_output + t * state, data<T>(c_grad),
+                           mutable_data<T>(gates_grad) + t * 3 * state, mutable_data<T>(c_grad),
+                           mutable_data<T>(factor), state, sizes.units},
+                          stream);
+    multiply(factor, weight_hh, h_grad);
   }
 }
 

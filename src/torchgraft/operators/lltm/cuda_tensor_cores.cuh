@@ -29,6 +29,30 @@ struct Split {
   T low;
 };
 
+// How large a number is; zero of one that is not finite.
+__device__ __forceinline__ float finite_size(float value) {
+  const float size = fabsf(value);
+  return size <= 3.4e38f ? size : 0.0f;
+}
+
+// The largest finite number of those of a row that a thread sees: `first` and each `stride` on.
+template <typename T>
+__device__ __forceinline__ float largest_finite(const T* row, int64_t count, int first, int stride) {
+  float largest = 0.0f;
+  for (int64_t k = first; k < count; k += stride) {
+    largest = fmaxf(largest, finite_size(static_cast<float>(row[k])));
+  }
+  return largest;
+}
+
+__device__ __forceinline__ float largest_of_warp(float value) {
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2) {
+    value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, offset));
+  }
+  return value;
+}
+
 // The power of two that brings a number, not a negative one, to 2**14 and above, as far as there is such a
 // power: the products of what is scaled so lie in the middle of what float16 holds.
 __device__ __forceinline__ float power_to_fill_half(float number) {

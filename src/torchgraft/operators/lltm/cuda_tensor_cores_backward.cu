@@ -229,8 +229,7 @@ class Recurrence {
         float largest = 0.0f;
 #pragma unroll 4
         for (int k = lane_ % 4; k < kDepth; k += 4) {
-          const float size = fabsf(static_cast<float>(weight_at(k, unit)));
-          if (size <= 3.4e38f) largest = fmaxf(largest, size);
+          largest = fmaxf(largest, finite_size(static_cast<float>(weight_at(k, unit))));
         }
         largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 1));
         largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 2));

@@ -127,27 +127,6 @@ __device__ __noinline__ float multiply_again(const Half* h, int line_size, int r
   return sum;
 }
 
-// The power of two that brings the largest finite number of a row, of which the lanes of a warp have seen a
-// part each, to 2**14 and above.
-__device__ __forceinline__ float factor_for(float largest) {
-#pragma unroll
-  for (int offset = 16; offset > 0; offset /= 2) {
-    largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, offset));
-  }
-  return power_to_fill_half(largest);
-}
-
-template <typename T>
-__device__ __forceinline__ float largest_finite(const T* row, int count, int lane) {
-  float largest = 0.0f;
-  for (int k = lane; k < count; k += 32) {
-    const float size = fabsf(static_cast<float>(row[k]));
-    // Not of NaN, either.
-    if (size <= 3.4e38f) largest = fmaxf(largest, size);
-  }
-  return largest;
-}
-
 // As step_forward in float, without branches, so that gates are computed side by side: within three units of
 // the last place.
 __device__ __forceinline__ float step_forward_quick(float& i, float& o, float& z, float& c) {
@@ -321,15 +300,15 @@ class Recurrence {
         float largest = 0.0f;
         if (unit < units_) {
           const T* from = pass_.weight + (int64_t{row / S::kUnits} * units_ + unit) * units_;
-          largest = largest_finite(from, units_, lane_);
+          largest = largest_finite(from, units_, lane_, 32);
         }
-        const float factor = factor_for(largest);
+        const float factor = power_to_fill_half(largest_of_warp(largest));
         if (lane_ == 0) sums_[row] = factor;
       }
       for (int row = warp_; row < padded_rows_; row += S::kWarps) {
         float largest = 0.0f;
-        if (row < rows_) largest = largest_finite(first_h(row), units_, lane_);
-        const float factor = factor_for(largest);
+        if (row < rows_) largest = largest_finite(first_h(row), units_, lane_, 32);
+        const float factor = power_to_fill_half(largest_of_warp(largest));
         if (lane_ == 0) row_scales_[row] = 1.0f / factor;
       }
       __syncthreads();

@@ -43,6 +43,7 @@ struct ForwardStep {
   Kept* activations;      // (batch, 3 units), in which the gates of the input come
   T* h_after;             // (batch, units)
   T* c_after;             // (batch, units)
+  T* h_again;             // (batch, units), or null: h_after where the next product reads it
   int64_t count;          // batch * units
   int64_t units;
 };
@@ -66,6 +67,7 @@ __global__ void __launch_bounds__(kThreads) forward_step_kernel(ForwardStep<T> s
 #pragma unroll
   for (int g = 0; g < 3; ++g) step.activations[first + g * step.units] = gates[g];
   step.h_after[index] = static_cast<T>(h);
+  if (step.h_again != nullptr) step.h_again[index] = static_cast<T>(h);
   step.c_after[index] = static_cast<T>(c);
 }
 
@@ -78,6 +80,7 @@ struct BackwardStep {
   const T* c_grad;       // (batch, units), or null
   T* gates_grad;         // (batch, 3 units)
   T* c_before_grad;      // (batch, units)
+  T* gates_grad_again;   // (batch, 3 units), or null: gates_grad where the next product reads it
   int64_t count;
   int64_t units;
 };
@@ -99,7 +102,12 @@ __global__ void __launch_bounds__(kThreads) backward_step_kernel(BackwardStep<T>
   Kept c_grad = step.c_grad != nullptr ? static_cast<Kept>(step.c_grad[index]) : Kept(0);
   step_back(gates[0], gates[1], gates[2], c_after, h_grad, c_grad);
 #pragma unroll
-  for (int g = 0; g < 3; ++g) step.gates_grad[first + g * step.units] = static_cast<T>(gates[g]);
+  for (int g = 0; g < 3; ++g) {
+    step.gates_grad[first + g * step.units] = static_cast<T>(gates[g]);
+    if (step.gates_grad_again != nullptr) {
+      step.gates_grad_again[first + g * step.units] = static_cast<T>(gates[g]);
+    }
+  }
   step.c_before_grad[index] = static_cast<T>(c_grad);
 }
 

@@ -103,6 +103,18 @@ inline void multiply(const Tensor& left, const Tensor& right, Tensor& result) {
   torch::stable::detail::to<Tensor>(stack[0]);
 }
 
+// result = left @ right, with a result of float for factors of two bytes.
+inline void multiply_kept(const Tensor& left, const Tensor& right, Tensor& result) {
+  if (left.scalar_type() == result.scalar_type()) {
+    multiply(left, right, result);
+    return;
+  }
+  using torch::stable::detail::from;
+  std::array<StableIValue, 4> stack = {from(left), from(right), from(result.scalar_type()), from(result)};
+  TORCH_ERROR_CODE_CHECK(torch_call_dispatcher("aten::mm", "dtype_out", stack.data(), TORCH_ABI_VERSION));
+  torch::stable::detail::to<Tensor>(stack[0]);
+}
+
 inline Tensor transposed(const Tensor& matrix) { return torch::stable::transpose(matrix, 0, 1); }
 
 inline void check_shape(const Tensor& tensor, const char* name, std::initializer_list<int64_t> expected) {

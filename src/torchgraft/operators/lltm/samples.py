@@ -139,7 +139,7 @@ _GATES_GRADS = (
     _gates_grad("units shared out, back", 3, 9, 110, reverse=True),
 )
 
-# More units than clusters hold; gradients of so many that their products are made of halves.
+# More units than clusters hold, and than fit on chip; gradients of so many that their products are made of halves.
 _GPU_SEQUENCES = (
     _sequence("whole grid", 5, 19, 6, 530),
     _sequence("whole grid, back, one row", 4, 1, 6, 1001, reverse=True),
@@ -149,6 +149,9 @@ _GPU_SEQUENCES = (
     _sequence("tf32, clusters of four blocks", 5, 37, 4, 201, tf32=True, reverse=True),
     _sequence("tf32, clusters of sixteen blocks", 6, 37, 5, 511, tf32=True),
     _sequence("tf32, whole grid", 4, 19, 6, 530, tf32=True, bias=False),
+    _sequence("step by step, 1040 units", 4, 5, 6, 1040),
+    _sequence("step by step, rows not of whole vectors, back", 3, 2, 6, 1029, reverse=True),
+    _sequence("tf32, step by step", 3, 3, 6, 1030, tf32=True),
 )
 
 _GPU_GATES_GRADS = (
@@ -159,6 +162,9 @@ _GPU_GATES_GRADS = (
     _gates_grad("tf32, clusters of seven blocks", 5, 37, 201, tf32=True, reverse=True),
     _gates_grad("tf32, clusters of sixteen blocks", 6, 37, 511, tf32=True),
     _gates_grad("tf32, whole grid", 4, 19, 530, tf32=True),
+    _gates_grad("step by step, 1040 units, back", 4, 5, 1040, reverse=True),
+    _gates_grad("step by step, rows not of whole vectors", 3, 2, 1029),
+    _gates_grad("tf32, step by step", 3, 3, 1030, tf32=True),
 )
 
 
