@@ -57,16 +57,17 @@ __device__ __forceinline__ float4 load_four(const float* from, int count, bool i
   return four;
 }
 
-// Four numbers into the shared memory of a block of the group: of a cluster's, to which `peer` leads from the
-// same place in this one's, so that its barrier counts them; or of this one.
+// Four numbers into the shared memory of a block of the group, at the place that is `to` in this one's: in a
+// cluster so that the block's barrier counts them.
 template <Way kWay>
-__device__ __forceinline__ void give(float* to, const float4& four, [[maybe_unused]] uint32_t peer,
+__device__ __forceinline__ void give(float* to, const float4& four, [[maybe_unused]] int block,
                                      [[maybe_unused]] uint32_t barrier) {
   if constexpr (kWay == Way::cluster) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     const uint4 bits = make_uint4(__float_as_uint(four.x), __float_as_uint(four.y), __float_as_uint(four.z),
                                   __float_as_uint(four.w));
-    ptx::st_async(shared_address(to) + peer, bits, barrier + peer);
+    const auto rank = static_cast<uint32_t>(block);
+    ptx::st_async(ptx::mapa(shared_address(to), rank), bits, ptx::mapa(barrier, rank));
 #endif
   } else {
     *reinterpret_cast<float4*>(to) = four;
@@ -134,16 +135,6 @@ class Member {
     return barriers_of(tile).address + 8 * static_cast<uint32_t>(step % 2);
   }
 
-  // From an address in this block's shared memory to the same place in another's.
-  __device__ __forceinline__ uint32_t peer_of([[maybe_unused]] int block) const {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    if constexpr (S::kWay == Way::cluster) {
-      return ptx::mapa(barriers_, static_cast<uint32_t>(block)) - barriers_;
-    }
-#endif
-    return 0;
-  }
-
   // No block may write into another's memory before that has been initialised.
   __device__ __forceinline__ void meet_first() const {
     wait_for_all_fetches();
@@ -188,8 +179,6 @@ struct ForwardShape {
   static constexpr int kDepth = kPart * kDepthWarps;
   static constexpr int kWarps = kUnitWarps * kDepthWarps;
   static constexpr int kBlock = 32 * kWarps;
-  // Blocks of a cluster that eight lanes write to.
-  static constexpr int kPeers = kWay == Way::cluster ? (kDepth / kUnits + 3) / 4 : 1;
   static constexpr int kSums = kTileRows * kDepthWarps * 3 * kUnits;  // of a tile
 
   static_assert(kPart % 4 == 0 && 3 * kPart * kBlock <= 49152, "what registers hold");
@@ -211,8 +200,6 @@ class Forward : Member<S> {
     gates_ = sums_ + 2 * S::kSums;
     c_ = gates_ + kSlots * 3 * group_rows * S::kUnits;
     bias_ = c_ + group_rows * S::kUnits;
-#pragma unroll
-    for (int i = 0; i < S::kPeers; ++i) peers_[i] = peer_of(min(lane_ / 8 + 4 * i, group_blocks_ - 1));
   }
 
   __device__ __forceinline__ void run(bool is_aligned) {
@@ -238,7 +225,7 @@ class Forward : Member<S> {
 
  private:
   using Base = Member<S>;
-  using Base::bytes_of, Base::barriers_of, Base::barrier_of, Base::peer_of, Base::meet_first, Base::memory,
+  using Base::bytes_of, Base::barriers_of, Base::barrier_of, Base::meet_first, Base::memory,
       Base::row_in, Base::has_unit, Base::place_of, Base::state_of, Base::gate_of, Base::kRowsAtOnce,
       Base::steps_, Base::units_, Base::group_blocks_, Base::group_rows_, Base::rank_, Base::first_row_,
       Base::rows_, Base::tiles_, Base::lane_, Base::warp_, Base::own_row_, Base::column_, Base::unit_;
@@ -393,9 +380,11 @@ class Forward : Member<S> {
       four.z = __shfl_sync(0xffffffffu, h, chunk + 2);
       four.w = __shfl_sync(0xffffffffu, h, chunk + 3);
       const uint32_t barrier = barrier_of(row / kTileRows, step);
+      constexpr int kMostBlocks = S::kDepth / S::kUnits;
 #pragma unroll
-      for (int i = 0; i < S::kPeers; ++i) {
-        if (lane_ / 8 + 4 * i < group_blocks_) give<S::kWay>(to + chunk, four, peers_[i], barrier);
+      for (int first = 0; first < kMostBlocks; first += 4) {
+        const int block = first + lane_ / 8;
+        if (block < group_blocks_) give<S::kWay>(to + chunk, four, block, barrier);
       }
     }
   }
@@ -406,7 +395,6 @@ class Forward : Member<S> {
   float* gates_;  // of the inputs
   float* c_;
   float* bias_;
-  uint32_t peers_[S::kPeers];
   float weights_[3][S::kPart];
 };
 
@@ -427,7 +415,6 @@ struct BackwardShape {
   static constexpr int kDepth = 4 * kParts * kChunks;
 
   static_assert(16 * kChunks * kBlock <= 49152, "what registers hold");
-  static_assert(kUnits % kUnitsOfWarp == 0, "a warp gives to one block");
   static_assert(kWay != Way::block || kMostUnits == kUnits, "one block has all units");
 
   static int64_t shared_bytes(int64_t rows, int64_t blocks) {
@@ -445,7 +432,6 @@ class Backward : Member<S> {
     gates_grad_ = received_ + 2 * group_blocks * group_rows * S::kUnits;
     values_ = gates_grad_ + 2 * kTileRows * S::kDepth;
     c_grad_ = values_ + kSlots * 5 * group_rows * S::kUnits;
-    peer_ = peer_of(min(first_unit() / S::kUnits, group_blocks_ - 1));
   }
 
   __device__ __forceinline__ void run(bool is_aligned) {
@@ -488,7 +474,7 @@ class Backward : Member<S> {
 
  private:
   using Base = Member<S>;
-  using Base::bytes_of, Base::barriers_of, Base::barrier_of, Base::peer_of, Base::meet_first, Base::memory,
+  using Base::bytes_of, Base::barriers_of, Base::barrier_of, Base::meet_first, Base::memory,
       Base::row_in, Base::has_unit, Base::place_of, Base::state_of, Base::gate_of, Base::kRowsAtOnce,
       Base::steps_, Base::units_, Base::group_blocks_, Base::group_rows_, Base::rank_, Base::first_row_,
       Base::rows_, Base::tiles_, Base::lane_, Base::warp_, Base::own_row_, Base::column_, Base::unit_;
@@ -639,9 +625,10 @@ class Backward : Member<S> {
 #pragma unroll
       for (int u = 0; u < 4; ++u) all[u] += __shfl_xor_sync(0xffffffffu, all[u], offset);
     }
-    if (lane_ % 16 < S::kQuads && lane_ / 16 < kRows) {
+    const int block = first_unit() / S::kUnits;
+    if (lane_ % 16 < S::kQuads && lane_ / 16 < kRows && block < group_blocks_) {
       float* to = received_of(step + 1, rank_, row + lane_ / 16) + first_unit() % S::kUnits;
-      give<S::kWay>(to, make_float4(all[0], all[1], all[2], all[3]), peer_,
+      give<S::kWay>(to, make_float4(all[0], all[1], all[2], all[3]), block,
                     barrier_of(row / kTileRows, step + 1));
     }
   }
@@ -661,7 +648,6 @@ class Backward : Member<S> {
   float* gates_grad_;  // of a tile, twice: the next one's are written while one is multiplied
   float* values_;
   float* c_grad_;
-  uint32_t peer_;
   float weights_[S::kChunks][4][4];
 };
 
@@ -715,18 +701,18 @@ bool launch_clusters(const ForwardPass& pass, cudaStream_t stream) {
   if (!can_be_tried(pass)) return false;
   if (pass.units <= 64) return launch_of<ForwardShape<2, 4, 16, Way::block>>(pass, stream);
   if (pass.units <= 96) return launch_of<ForwardShape<3, 4, 24, Way::block>>(pass, stream);
-  if (pass.units <= 128) return launch_of<ForwardShape<4, 4, 32, Way::block>>(pass, stream);
-  if (pass.units <= 256) return launch_of<ForwardShape<2, 8, 32, Way::cluster>>(pass, stream);
-  return launch_of<ForwardShape<1, 16, 32, Way::cluster>>(pass, stream);
+  if (pass.units <= 128) return launch_of<ForwardShape<4, 2, 64, Way::block>>(pass, stream);
+  if (pass.units <= 256) return launch_of<ForwardShape<2, 4, 64, Way::cluster>>(pass, stream);
+  return launch_of<ForwardShape<1, 8, 64, Way::cluster>>(pass, stream);
 }
 
 bool launch_clusters(const BackwardPass& pass, cudaStream_t stream) {
   if (!can_be_tried(pass)) return false;
   if (pass.units <= 64) return launch_of<BackwardShape<8, 2, 16, Way::block>>(pass, stream);
   if (pass.units <= 96) return launch_of<BackwardShape<12, 3, 16, Way::block>>(pass, stream);
-  if (pass.units <= 128) return launch_of<BackwardShape<16, 4, 16, Way::block>>(pass, stream);
-  if (pass.units <= 256) return launch_of<BackwardShape<16, 2, 8, Way::cluster>>(pass, stream);
-  return launch_of<BackwardShape<16, 1, 4, Way::cluster>>(pass, stream);
+  if (pass.units <= 128) return launch_of<BackwardShape<8, 4, 8, Way::block>>(pass, stream);
+  if (pass.units <= 256) return launch_of<BackwardShape<8, 2, 4, Way::cluster>>(pass, stream);
+  return launch_of<BackwardShape<8, 1, 2, Way::cluster>>(pass, stream);
 }
 
 }  // namespace torchgraft::lltm::cuda
