@@ -10,11 +10,23 @@
 namespace torchgraft::lltm::cuda {
 namespace {
 
-// Rows that are multiplied at once. While one tile's units are computed, and their results are on their way,
-// the block's other warps multiply the next tile.
-constexpr int kTileRows = 2;
+// A tile is rows that are multiplied at once. While one's units are computed, and their results are on their
+// way, other warps multiply the next.
+constexpr int kMostTileRows = 3;
 // Of a step for which numbers of device memory come ahead: two.
 constexpr int kSlots = 2;
+
+// Of the rows of a group so many, for `tiles` of them if the group has that many rows.
+__host__ __device__ constexpr int tile_rows_of(int group_rows, int tiles) {
+  const int rows = (group_rows + tiles - 1) / tiles;
+  return rows < kMostTileRows ? rows : kMostTileRows;
+}
+
+// Of the counted barriers of a group's tiles, `barriers` pairs each.
+__host__ __device__ constexpr int barrier_bytes_of(int group_rows, int tiles, int barriers) {
+  const int rows = tile_rows_of(group_rows, tiles);
+  return 16 * barriers * ((group_rows + rows - 1) / rows);
+}
 
 __device__ __forceinline__ void fetch_four_bytes([[maybe_unused]] float* to,
                                                  [[maybe_unused]] const float* from) {
@@ -75,27 +87,27 @@ __device__ __forceinline__ void give(float* to, const float4& four, [[maybe_unus
 }
 
 // What a thread is to its block and to its group of blocks, forward and back. A warp computes 32 units of a
-// row at a time, a lane one of them; of a tile at most one row, always the same.
+// row at a time, a lane one of them, always of the same rows.
 template <typename S>
 class Member {
  protected:
   static constexpr int kRowsAtOnce = S::kWarps / S::kUnitWarps;
-  static_assert(S::kWarps % S::kUnitWarps == 0 && (kRowsAtOnce & (kRowsAtOnce - 1)) == 0 &&
-                    kRowsAtOnce >= kTileRows,
-                "a warp's rows are of the same units, and of different tiles");
+  static_assert(S::kWarps % S::kUnitWarps == 0 && (kRowsAtOnce & (kRowsAtOnce - 1)) == 0,
+                "a warp's rows are of the same units");
 
   __device__ __forceinline__ Member(int64_t steps, int64_t batch, int64_t units, bool forward,
                                     int group_blocks, int group_rows)
       : steps_(static_cast<int>(steps)),
-        batch_(batch),
         units_(static_cast<int>(units)),
-        is_forward_(forward),
+        first_(forward ? 0 : (steps - 1) * batch * units),
+        stride_((forward ? 1 : -1) * batch * units),
         group_blocks_(group_blocks),
         group_rows_(group_rows),
         rank_(static_cast<int>(blockIdx.x) % group_blocks),
         first_row_(static_cast<int>(blockIdx.x) / group_blocks * group_rows),
         rows_(min(group_rows, static_cast<int>(batch) - first_row_)),
-        tiles_((rows_ + kTileRows - 1) / kTileRows),
+        tile_rows_(tile_rows_of(group_rows, S::kTiles)),
+        tiles_((rows_ + tile_rows_ - 1) / tile_rows_),
         lane_(static_cast<int>(threadIdx.x) % 32),
         warp_(static_cast<int>(threadIdx.x) / 32),
         own_row_(warp_ / S::kUnitWarps),
@@ -105,34 +117,33 @@ class Member {
 
   // Of shared memory behind the barriers.
   __device__ __forceinline__ float* memory() const {
-    return shared_memory<float>() + (group_rows_ + kTileRows - 1) / kTileRows * 4;
+    return shared_memory<float>() + barrier_bytes_of(group_rows_, S::kTiles, S::kBarriers) / 4;
   }
 
-  // The row of a tile whose units this warp computes, or one past the end.
-  __device__ __forceinline__ int row_in(int tile) const {
-    const int offset = (own_row_ - tile * kTileRows) & (kRowsAtOnce - 1);
-    return offset < kTileRows ? tile * kTileRows + offset : rows_;
+  __device__ __forceinline__ int end_of(int tile) const { return min((tile + 1) * tile_rows_, rows_); }
+  // The first row of a tile whose units this warp computes, or one past the tile's end.
+  __device__ __forceinline__ int own_row_of(int tile) const {
+    const int first = tile * tile_rows_;
+    return first + ((own_row_ - first) & (kRowsAtOnce - 1));
   }
   __device__ __forceinline__ bool has_unit() const { return unit_ < units_; }
-  // Of this thread's unit of a row among those of all steps, and of one.
-  __device__ __forceinline__ int64_t place_of(int step, int row) const {
-    return (is_forward_ ? step : steps_ - 1 - step) * batch_ * units_ + state_of(row);
-  }
-  __device__ __forceinline__ int64_t state_of(int row) const {
-    return int64_t{first_row_ + row} * units_ + unit_;
-  }
-  // Of the first gate in place of a unit's number.
-  __device__ __forceinline__ int64_t gate_of(int64_t place) const { return 3 * place - 2 * unit_; }
+  // Of this thread's unit of a row among those of a step.
+  __device__ __forceinline__ int state_of(int row) const { return (first_row_ + row) * units_ + unit_; }
+  // Of the first gate of it among those of a step.
+  __device__ __forceinline__ int gate_of(int row) const { return 3 * state_of(row) - 2 * unit_; }
 
-  // What the blocks of a cluster, this one among them, write into this one's memory of a tile.
-  __device__ __forceinline__ uint32_t bytes_of(int tile) const {
-    return static_cast<uint32_t>(min(kTileRows, rows_ - tile * kTileRows) * group_blocks_ * S::kUnits * 4);
+  __device__ __forceinline__ StepBarriers barriers_of(int tile, int part) const {
+    return {barriers_ + 16 * static_cast<uint32_t>(tile * S::kBarriers + part)};
   }
-  __device__ __forceinline__ StepBarriers barriers_of(int tile) const {
-    return {barriers_ + 16 * static_cast<uint32_t>(tile)};
+  __device__ __forceinline__ uint32_t barrier_of(int tile, int part, int step) const {
+    return barriers_of(tile, part).address + 8 * static_cast<uint32_t>(step % 2);
   }
-  __device__ __forceinline__ uint32_t barrier_of(int tile, int step) const {
-    return barriers_of(tile).address + 8 * static_cast<uint32_t>(step % 2);
+  // What the blocks of a cluster, this one among them, write into this one's memory for a barrier: of a part
+  // of the group's units, or where there are no parts what all blocks have for this one's.
+  __device__ __forceinline__ uint32_t bytes_of(int tile, int part) const {
+    int numbers = group_blocks_ * S::kUnits;
+    if constexpr (S::kBarriers > 1) numbers = min(numbers - part * S::kPart, S::kPart);
+    return static_cast<uint32_t>((end_of(tile) - tile * tile_rows_) * numbers * 4);
   }
 
   // No block may write into another's memory before that has been initialised.
@@ -140,8 +151,10 @@ class Member {
     wait_for_all_fetches();
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     if constexpr (S::kWay == Way::cluster) {
-      if (threadIdx.x == 0) {
-        for (int tile = 0; tile < tiles_; ++tile) barriers_of(tile).start(bytes_of(tile));
+      for (int i = static_cast<int>(threadIdx.x); i < tiles_ * S::kBarriers; i += S::kBlock) {
+        const int tile = i / S::kBarriers;
+        const int part = i % S::kBarriers;
+        barriers_of(tile, part).start(bytes_of(tile, part));
       }
       cooperative_groups::this_cluster().sync();
       return;
@@ -151,14 +164,15 @@ class Member {
   }
 
   int steps_;
-  int64_t batch_;
   int units_;
-  bool is_forward_;  // in time
+  int64_t first_;   // of the first step among the numbers of all, one a unit
+  int64_t stride_;  // from a step's to those of the next
   int group_blocks_;
   int group_rows_;
   int rank_;
   int first_row_;
   int rows_;
+  int tile_rows_;
   int tiles_;
   int lane_;
   int warp_;
@@ -179,14 +193,18 @@ struct ForwardShape {
   static constexpr int kDepth = kPart * kDepthWarps;
   static constexpr int kWarps = kUnitWarps * kDepthWarps;
   static constexpr int kBlock = 32 * kWarps;
-  static constexpr int kSums = kTileRows * kDepthWarps * 3 * kUnits;  // of a tile
+  static constexpr int kSums = kMostTileRows * kDepthWarps * 3 * kUnits;  // of a tile
+  static constexpr int kTiles = 2;
+  // A warp waits for its part of the depth only.
+  static constexpr int kBarriers = kDepthWarps;
 
   static_assert(kPart % 4 == 0 && 3 * kPart * kBlock <= 49152, "what registers hold");
   static_assert(kWay != Way::block || kDepth == kUnits, "one block has all units");
 
   static int64_t shared_bytes(int64_t rows, int64_t) {
     const int64_t of_row = 2 * kDepth + (3 * kSlots + 1) * kUnits;
-    return 16 * ceil_divide<int64_t>(rows, kTileRows) + 4 * (rows * of_row + 2 * kSums + 3 * kUnits);
+    return barrier_bytes_of(static_cast<int>(rows), kTiles, kBarriers) +
+           4 * (rows * of_row + 2 * kSums + 3 * kUnits);
   }
 };
 
@@ -209,26 +227,29 @@ class Forward : Member<S> {
 
     float* sums = sums_;
     float* next_sums = sums_ + S::kSums;
+    int64_t first = first_;
     for (int step = 0; step < steps_; ++step) {
       for (int tile = 0; tile < tiles_; ++tile) {
-        receive(step, tile);
         multiply(step, tile, sums);
         __syncthreads();
-        const int row = row_in(tile);
-        if (row < rows_) advance(step, row, sums);
+        for (int row = own_row_of(tile); row < end_of(tile); row += kRowsAtOnce) {
+          advance(step, first, tile, row, sums);
+        }
         float* const other = sums;
         sums = next_sums;
         next_sums = other;
       }
+      first += stride_;
     }
   }
 
  private:
   using Base = Member<S>;
-  using Base::bytes_of, Base::barriers_of, Base::barrier_of, Base::meet_first, Base::memory,
-      Base::row_in, Base::has_unit, Base::place_of, Base::state_of, Base::gate_of, Base::kRowsAtOnce,
-      Base::steps_, Base::units_, Base::group_blocks_, Base::group_rows_, Base::rank_, Base::first_row_,
-      Base::rows_, Base::tiles_, Base::lane_, Base::warp_, Base::own_row_, Base::column_, Base::unit_;
+  using Base::kRowsAtOnce, Base::end_of, Base::own_row_of, Base::has_unit, Base::state_of, Base::gate_of,
+      Base::barriers_of, Base::barrier_of, Base::bytes_of, Base::meet_first, Base::memory, Base::steps_,
+      Base::units_, Base::first_, Base::stride_, Base::group_blocks_, Base::group_rows_, Base::rank_,
+      Base::first_row_, Base::rows_, Base::tile_rows_, Base::tiles_, Base::lane_, Base::warp_, Base::own_row_,
+      Base::column_, Base::unit_;
 
   // Of a row: what the others write for one step while this block may still read that of the step before.
   __device__ __forceinline__ float* h_of(int step, int row) const {
@@ -240,20 +261,24 @@ class Forward : Member<S> {
   __device__ __forceinline__ float* c_of(int row) const { return c_ + row * S::kUnits + column_; }
 
   // Where a thread's unit is not there nothing comes.
-  __device__ __forceinline__ void fetch(int step, int row) const {
+  __device__ __forceinline__ void fetch(int step, int64_t first, int row) const {
     if (step >= steps_ || !has_unit()) return;
-    const float* from = pass_.activations + gate_of(place_of(step, row));
+    const float* from = pass_.activations + 3 * first + gate_of(row);
     float* to = gates_of(step, row);
 #pragma unroll
     for (int g = 0; g < 3; ++g) fetch_four_bytes(to + g * S::kUnits, from + g * units_);
   }
 
-  // Zeros where there is no h, and for parts of the depth that are not multiplied.
+  // Zeros where there is no h, and for parts of the depth that are not multiplied. A unit that is not there
+  // has gates of zero, and so has h.
   __device__ __forceinline__ void load_first() const {
     for (int row = own_row_; row < rows_; row += kRowsAtOnce) {
-      fetch(0, row);
-      fetch(1, row);
-      if (has_unit()) *c_of(row) = pass_.c0[state_of(row)];
+      fetch(0, first_, row);
+      fetch(1, first_ + stride_, row);
+      *c_of(row) = has_unit() ? pass_.c0[state_of(row)] : 0.0f;
+      if (has_unit()) continue;
+#pragma unroll
+      for (int i = 0; i < 3 * kSlots; ++i) gates_of(i / 3, row)[i % 3 * S::kUnits] = 0.0f;
     }
     for (int i = static_cast<int>(threadIdx.x); i < 2 * group_rows_ * S::kDepth; i += S::kBlock) {
       const int row = i / S::kDepth;
@@ -284,12 +309,12 @@ class Forward : Member<S> {
     }
   }
 
-  // Waits for h of a tile, which the blocks published in the step before. Of one block this one's barrier
-  // does where another tile has been multiplied since.
+  // Waits for this warp's part of h of a tile, which the blocks published in the step before. Of one block its
+  // barrier does where another tile has been multiplied since.
   __device__ __forceinline__ void receive(int step, int tile) const {
     if (step == 0) return;
     if constexpr (S::kWay == Way::cluster) {
-      barriers_of(tile).wait(step, bytes_of(tile));
+      barriers_of(tile, part()).wait(step, bytes_of(tile, part()), column_ == 0);
     } else if (tiles_ == 1) {
       __syncthreads();
     }
@@ -323,53 +348,53 @@ class Forward : Member<S> {
   }
 
   __device__ __forceinline__ void multiply(int step, int tile, float* sums) const {
-    if (part() * S::kPart >= units_) return;
-    const float* h = h_of(step, tile * kTileRows) + part() * S::kPart;
+    if (S::kWay == Way::cluster && part() * S::kPart >= units_) return;
+    receive(step, tile);
+    const int row = tile * tile_rows_;
+    const float* h = h_of(step, row) + part() * S::kPart;
     float* to = sums + part() * 3 * S::kUnits + column_;
-    if (tile * kTileRows + 1 < rows_) {
-      multiply_rows<2>(h, to);
-    } else {
-      multiply_rows<1>(h, to);
+    switch (end_of(tile) - row) {
+      case 3: return multiply_rows<3>(h, to);
+      case 2: return multiply_rows<2>(h, to);
+      default: return multiply_rows<1>(h, to);
     }
   }
 
   // By a whole warp: its units of a row in this step.
-  __device__ __forceinline__ void advance(int step, int row, const float* sums) const {
+  __device__ __forceinline__ void advance(int step, int64_t first, int tile, int row,
+                                          const float* sums) const {
     wait_for_fetch();
-    float gates[3] = {};
-    float c = 0;
-    float h = 0;
-    if (has_unit()) {
-      const float* from = sums + row % kTileRows * S::kDepthWarps * 3 * S::kUnits + column_;
+    const float* of_input = gates_of(step, row);
+    const float* from = sums + (row - tile * tile_rows_) * S::kDepthWarps * 3 * S::kUnits + column_;
+    float gates[3];
 #pragma unroll
-      for (int p = 0; p < S::kDepthWarps; ++p) {
+    for (int g = 0; g < 3; ++g) {
+      float sum = 0;
 #pragma unroll
-        for (int g = 0; g < 3; ++g) gates[g] += from[(p * 3 + g) * S::kUnits];
-      }
-      const float* of_input = gates_of(step, row);
-#pragma unroll
-      for (int g = 0; g < 3; ++g) gates[g] += of_input[g * S::kUnits] + bias_[g * S::kUnits + column_];
-      c = *c_of(row);
-      h = step_forward_quick(gates[0], gates[1], gates[2], c);
+      for (int p = 0; p < S::kDepthWarps; ++p) sum += from[(p * 3 + g) * S::kUnits];
+      gates[g] = sum + (of_input[g * S::kUnits] + bias_[g * S::kUnits + column_]);
     }
-    if (step + 1 < steps_) publish(step + 1, row, h);
+    float c = *c_of(row);
+    const float h = step_forward_quick(gates[0], gates[1], gates[2], c);
+    *c_of(row) = c;
+    if (step + 1 < steps_) publish(step + 1, tile, row, h);
     // While h is under way.
     if (has_unit()) {
-      *c_of(row) = c;
-      const int64_t place = place_of(step, row);
-      pass_.output[place] = h;
-      pass_.cells[place] = c;
-      float* to = pass_.activations + gate_of(place);
+      const int state = state_of(row);
+      (pass_.output + first)[state] = h;
+      (pass_.cells + first)[state] = c;
+      float* to = pass_.activations + 3 * first + gate_of(row);
 #pragma unroll
       for (int g = 0; g < 3; ++g) to[g * units_] = gates[g];
     }
-    fetch(step + kSlots, row);
+    fetch(step + kSlots, first + kSlots * stride_, row);
     end_fetch();
   }
 
   // By a whole warp: its h for a step to all blocks of the group. Eight lanes have four units each.
-  __device__ __forceinline__ void publish(int step, int row, float h) const {
-    float* to = h_of(step, row) + unit_ - lane_;
+  __device__ __forceinline__ void publish(int step, int tile, int row, float h) const {
+    const int begin = unit_ - lane_;
+    float* to = h_of(step, row) + begin;
     if constexpr (S::kWay == Way::block) {
       to[lane_] = h;
     } else {
@@ -379,11 +404,11 @@ class Forward : Member<S> {
       four.y = __shfl_sync(0xffffffffu, h, chunk + 1);
       four.z = __shfl_sync(0xffffffffu, h, chunk + 2);
       four.w = __shfl_sync(0xffffffffu, h, chunk + 3);
-      const uint32_t barrier = barrier_of(row / kTileRows, step);
+      const uint32_t barrier = barrier_of(tile, begin / S::kPart, step);
       constexpr int kMostBlocks = S::kDepth / S::kUnits;
 #pragma unroll
-      for (int first = 0; first < kMostBlocks; first += 4) {
-        const int block = first + lane_ / 8;
+      for (int i = 0; i < kMostBlocks; i += 4) {
+        const int block = i + lane_ / 8;
         if (block < group_blocks_) give<S::kWay>(to + chunk, four, block, barrier);
       }
     }
@@ -413,13 +438,17 @@ struct BackwardShape {
   static constexpr int kMostUnits = kWarps * kUnitsOfWarp;
   static constexpr int kChunks = (3 * kUnits + 4 * kParts - 1) / (4 * kParts);
   static constexpr int kDepth = 4 * kParts * kChunks;
+  // A tile more than forward, where what crosses blocks is waited for before the next tile is multiplied.
+  static constexpr int kTiles = kWay == Way::block ? 2 : 3;
+  static constexpr int kBarriers = 1;
 
   static_assert(16 * kChunks * kBlock <= 49152, "what registers hold");
   static_assert(kWay != Way::block || kMostUnits == kUnits, "one block has all units");
 
   static int64_t shared_bytes(int64_t rows, int64_t blocks) {
     const int64_t of_row = 2 * blocks * kUnits + (5 * kSlots + 1) * kUnits;
-    return 16 * ceil_divide<int64_t>(rows, kTileRows) + 4 * (rows * of_row + 2 * kTileRows * kDepth);
+    return barrier_bytes_of(static_cast<int>(rows), kTiles, kBarriers) +
+           4 * (rows * of_row + 2 * kMostTileRows * kDepth);
   }
 };
 
@@ -430,7 +459,7 @@ class Backward : Member<S> {
       : Member<S>(pass.steps, pass.batch, pass.units, pass.reverse, group_blocks, group_rows), pass_(pass) {
     received_ = memory();
     gates_grad_ = received_ + 2 * group_blocks * group_rows * S::kUnits;
-    values_ = gates_grad_ + 2 * kTileRows * S::kDepth;
+    values_ = gates_grad_ + 2 * kMostTileRows * S::kDepth;
     c_grad_ = values_ + kSlots * 5 * group_rows * S::kUnits;
   }
 
@@ -441,21 +470,23 @@ class Backward : Member<S> {
 
     // A tile's units are computed before the tile in front of it is multiplied, so that other warps multiply
     // meanwhile; but after it where what they need would not have come by then.
-    const bool is_early = tiles_ >= (S::kWay == Way::block ? 2 : 3);
+    const bool is_early = tiles_ >= S::kTiles;
     float* gates = gates_grad_;
-    float* next_gates = gates_grad_ + kTileRows * S::kDepth;
-    go_back(0, 0, gates);
+    float* next_gates = gates_grad_ + kMostTileRows * S::kDepth;
+    int64_t first = first_;
+    go_back(0, first, 0, gates);
     for (int step = 0; step < steps_; ++step) {
       for (int tile = 0; tile < tiles_; ++tile) {
         const bool is_last = tile + 1 == tiles_;
         const int next_tile = is_last ? 0 : tile + 1;
         const int next_step = is_last ? step + 1 : step;
+        if (is_last) first += stride_;
         __syncthreads();
-        if (is_early) go_back(next_step, next_tile, next_gates);
+        if (is_early) go_back(next_step, first, next_tile, next_gates);
         multiply(step, tile, gates);
         if (!is_early) {
           if (S::kWay == Way::block) __syncthreads();
-          go_back(next_step, next_tile, next_gates);
+          go_back(next_step, first, next_tile, next_gates);
         }
         float* const other = gates;
         gates = next_gates;
@@ -465,7 +496,7 @@ class Backward : Member<S> {
 
     if constexpr (S::kWay == Way::block) __syncthreads();
     for (int row = own_row_; row < rows_; row += kRowsAtOnce) {
-      receive(steps_, row);
+      receive(steps_, row / tile_rows_, row);
       if (!has_unit()) continue;
       pass_.h_grad[state_of(row)] = sum_of_blocks(steps_, row);
       pass_.c_grad[state_of(row)] = *c_grad_of(row);
@@ -474,10 +505,11 @@ class Backward : Member<S> {
 
  private:
   using Base = Member<S>;
-  using Base::bytes_of, Base::barriers_of, Base::barrier_of, Base::meet_first, Base::memory,
-      Base::row_in, Base::has_unit, Base::place_of, Base::state_of, Base::gate_of, Base::kRowsAtOnce,
-      Base::steps_, Base::units_, Base::group_blocks_, Base::group_rows_, Base::rank_, Base::first_row_,
-      Base::rows_, Base::tiles_, Base::lane_, Base::warp_, Base::own_row_, Base::column_, Base::unit_;
+  using Base::kRowsAtOnce, Base::end_of, Base::own_row_of, Base::has_unit, Base::state_of, Base::gate_of,
+      Base::barriers_of, Base::barrier_of, Base::bytes_of, Base::meet_first, Base::memory, Base::steps_,
+      Base::units_, Base::first_, Base::stride_, Base::group_blocks_, Base::group_rows_, Base::rank_,
+      Base::first_row_, Base::rows_, Base::tile_rows_, Base::tiles_, Base::lane_, Base::warp_, Base::own_row_,
+      Base::column_, Base::unit_;
 
   // Of the four that this lane gives sums to, and which part of the depth it has.
   __device__ __forceinline__ int first_unit() const {
@@ -496,22 +528,22 @@ class Backward : Member<S> {
   __device__ __forceinline__ float* c_grad_of(int row) const { return c_grad_ + row * S::kUnits + column_; }
 
   // Activations, c, and the gradient of the output. Where a thread's unit is not there nothing comes.
-  __device__ __forceinline__ void fetch(int step, int row) const {
+  __device__ __forceinline__ void fetch(int step, int64_t first, int row) const {
     if (step >= steps_ || !has_unit()) return;
-    const int64_t place = place_of(step, row);
+    const int state = state_of(row);
     float* to = values_of(step, row);
-    const float* from = pass_.activations + gate_of(place);
+    const float* from = pass_.activations + 3 * first + gate_of(row);
 #pragma unroll
     for (int g = 0; g < 3; ++g) fetch_four_bytes(to + g * S::kUnits, from + g * units_);
-    fetch_four_bytes(to + 3 * S::kUnits, pass_.cells + place);
-    if (pass_.output_grad != nullptr) fetch_four_bytes(to + 4 * S::kUnits, pass_.output_grad + place);
+    fetch_four_bytes(to + 3 * S::kUnits, pass_.cells + first + state);
+    if (pass_.output_grad != nullptr) fetch_four_bytes(to + 4 * S::kUnits, pass_.output_grad + first + state);
   }
 
   // The gradient of the last h is as if the first block had given it.
   __device__ __forceinline__ void load_first() const {
     for (int row = own_row_; row < rows_; row += kRowsAtOnce) {
-      fetch(0, row);
-      fetch(1, row);
+      fetch(0, first_, row);
+      fetch(1, first_ + stride_, row);
       if (!has_unit()) continue;
       *c_grad_of(row) = pass_.c_grad[state_of(row)];
       if (pass_.output_grad == nullptr) {
@@ -523,7 +555,7 @@ class Backward : Member<S> {
       }
     }
     // Those of units that are not there stay so.
-    for (int i = static_cast<int>(threadIdx.x); i < 2 * kTileRows * S::kDepth; i += S::kBlock) {
+    for (int i = static_cast<int>(threadIdx.x); i < 2 * kMostTileRows * S::kDepth; i += S::kBlock) {
       gates_grad_[i] = 0.0f;
     }
     if constexpr (S::kWay == Way::block) __syncthreads();
@@ -546,12 +578,11 @@ class Backward : Member<S> {
     }
   }
 
-  // Waits for what the blocks gave to the tile of a row that this warp owns.
-  __device__ __forceinline__ void receive(int step, int row) const {
+  // Waits for what the blocks gave to a tile, of which this warp owns a row.
+  __device__ __forceinline__ void receive(int step, int tile, int row) const {
     if constexpr (S::kWay == Way::cluster) {
-      const int tile = row / kTileRows;
-      const bool is_first = row % kTileRows == 0 && column_ == 0;
-      if (step > 0) barriers_of(tile).wait(step, bytes_of(tile), is_first);
+      const bool is_first = row == tile * tile_rows_ && column_ == 0;
+      if (step > 0) barriers_of(tile, 0).wait(step, bytes_of(tile, 0), is_first);
     }
   }
 
@@ -563,35 +594,34 @@ class Backward : Member<S> {
     return sum;
   }
 
-  // The gradients of a tile's gates, where a row of it is this warp's, also for the product.
-  __device__ __forceinline__ void go_back(int step, int tile, float* gates) const {
-    const int row = row_in(tile);
-    if (step == steps_ || row >= rows_) return;
-    receive(step, row);
-    wait_for_fetch();
-    if (has_unit()) {
-      float values[5];
-      const float* from = values_of(step, row);
+  // The gradients of the gates of this warp's rows of a tile, also for the product.
+  __device__ __forceinline__ void go_back(int step, int64_t first, int tile, float* gates) const {
+    if (step == steps_) return;
+    for (int row = own_row_of(tile); row < end_of(tile); row += kRowsAtOnce) {
+      receive(step, tile, row);
+      wait_for_fetch();
+      if (has_unit()) {
+        float values[5];
+        const float* from = values_of(step, row);
 #pragma unroll
-      for (int i = 0; i < 5; ++i) values[i] = from[i * S::kUnits];
-      float c_grad = *c_grad_of(row);
-      values[4] += sum_of_blocks(step, row);
-      step_back(values[0], values[1], values[2], values[3], values[4], c_grad);
-      float* of_row = gates + row % kTileRows * S::kDepth + column_;
+        for (int i = 0; i < 5; ++i) values[i] = from[i * S::kUnits];
+        float c_grad = *c_grad_of(row);
+        values[4] += sum_of_blocks(step, row);
+        step_back(values[0], values[1], values[2], values[3], values[4], c_grad);
+        float* of_row = gates + (row - tile * tile_rows_) * S::kDepth + column_;
+        float* to = pass_.gates_grad + 3 * first + gate_of(row);
 #pragma unroll
-      for (int g = 0; g < 3; ++g) of_row[g * S::kUnits] = values[g];
-      *c_grad_of(row) = c_grad;
-      float* to = pass_.gates_grad + gate_of(place_of(step, row));
-#pragma unroll
-      for (int g = 0; g < 3; ++g) to[g * units_] = values[g];
+        for (int g = 0; g < 3; ++g) of_row[g * S::kUnits] = to[g * units_] = values[g];
+        *c_grad_of(row) = c_grad;
+      }
+      fetch(step + kSlots, first + kSlots * stride_, row);
+      end_fetch();
     }
-    fetch(step + kSlots, row);
-    end_fetch();
   }
 
-  // Of the first kRows rows from `row` on: what this block's gates give to this warp's units.
+  // What this block's gates give to this warp's units, of kRows rows of a tile from `row` on.
   template <int kRows>
-  __device__ __forceinline__ void multiply_rows(int step, int row, const float* gates) const {
+  __device__ __forceinline__ void multiply_rows(int step, int tile, int row, const float* gates) const {
     float sums[kRows][4] = {};
 #pragma unroll
     for (int chunk = 0; chunk < S::kChunks; ++chunk) {
@@ -611,13 +641,23 @@ class Backward : Member<S> {
         }
       }
     }
-    // Of two rows either half of the warp gets one.
+#pragma unroll
+    for (int r = 0; r < kRows; r += 2) {
+      const bool is_pair = r + 1 < kRows;
+      add_up(step + 1, tile, row + r, is_pair, sums[r], sums[is_pair ? r + 1 : r]);
+    }
+  }
+
+  // The sums over all parts of the depth, to the blocks of the units. Of two rows either half of the warp
+  // gets one.
+  __device__ __forceinline__ void add_up(int step, int tile, int row, bool is_pair, const float (&sums)[4],
+                                         const float (&second)[4]) const {
     const bool is_upper = lane_ >= 16;
     float all[4];
 #pragma unroll
     for (int u = 0; u < 4; ++u) {
-      const float given = is_upper ? sums[0][u] : sums[kRows - 1][u];
-      const float kept = is_upper ? sums[kRows - 1][u] : sums[0][u];
+      const float given = is_upper ? sums[u] : second[u];
+      const float kept = is_upper ? second[u] : sums[u];
       all[u] = kept + __shfl_xor_sync(0xffffffffu, given, 16);
     }
 #pragma unroll
@@ -626,20 +666,19 @@ class Backward : Member<S> {
       for (int u = 0; u < 4; ++u) all[u] += __shfl_xor_sync(0xffffffffu, all[u], offset);
     }
     const int block = first_unit() / S::kUnits;
-    if (lane_ % 16 < S::kQuads && lane_ / 16 < kRows && block < group_blocks_) {
-      float* to = received_of(step + 1, rank_, row + lane_ / 16) + first_unit() % S::kUnits;
-      give<S::kWay>(to, make_float4(all[0], all[1], all[2], all[3]), block,
-                    barrier_of(row / kTileRows, step + 1));
+    if (lane_ % 16 < S::kQuads && (is_pair || !is_upper) && block < group_blocks_) {
+      float* to = received_of(step, rank_, row + lane_ / 16) + first_unit() % S::kUnits;
+      give<S::kWay>(to, make_float4(all[0], all[1], all[2], all[3]), block, barrier_of(tile, 0, step));
     }
   }
 
   __device__ __forceinline__ void multiply(int step, int tile, const float* gates) const {
     if (warp_ * S::kUnitsOfWarp >= group_blocks_ * S::kUnits) return;
-    const int row = tile * kTileRows;
-    if (row + 1 < rows_) {
-      multiply_rows<2>(step, row, gates);
-    } else {
-      multiply_rows<1>(step, row, gates);
+    const int row = tile * tile_rows_;
+    switch (end_of(tile) - row) {
+      case 3: return multiply_rows<3>(step, tile, row, gates);
+      case 2: return multiply_rows<2>(step, tile, row, gates);
+      default: return multiply_rows<1>(step, tile, row, gates);
     }
   }
 
@@ -691,7 +730,7 @@ bool launch_of(const BackwardPass& pass, cudaStream_t stream) {
 
 template <typename Pass>
 bool can_be_tried(const Pass& pass) {
-  return pass.steps > 0 && pass.steps < INT_MAX && pass.units <= 512 &&
+  return pass.steps > 0 && pass.steps < INT_MAX - kSlots && pass.units <= 512 &&
          may_be_grouped(pass.batch, pass.units);
 }
 
