@@ -1,4 +1,42 @@
-// HEADER
+// The recurrence of a whole sequence in float, up to 512 units: groups of blocks keep weight_hh in registers.
+//
+// A group of blocks owns some rows of the batch for all steps, and never waits for another. Up to 128 units
+// it is one block, which has all of weight_hh in its registers and meets nobody; up to 256 units a cluster of
+// at most four blocks of 64 units, or where it has one or two rows of at most eight blocks of 32; up to 512
+// units a cluster of at most sixteen blocks of 32. A thread holds its part of weight_hh, up to 192 numbers,
+// from the first step to the last. A step is
+//
+//     forward   h of all units in shared memory -> sums, each warp's of a part of the depth -> own c, h
+//               -> own h to all blocks of the group
+//     back      own gradients of h -> own gradients of gates -> what they give to the gradients of h of all
+//               units -> to each block what is for its units; a block adds up what all gave it, in order
+//
+// so that in both directions 4 bytes a unit and row go to a block: all gradients of gates would be three
+// times as much. They are written into its shared memory sixteen bytes a message, where barriers count them;
+// nothing waits for writes to device memory, as the barrier of a cluster does. What a step needs of device
+// memory comes two steps ahead, into shared memory, as registers are full.
+//
+// Rows are multiplied a tile at a time, and tiles follow each other: while units of one are computed by as
+// many warps as it has rows, and their results are on their way, the others multiply the next. So where a
+// group has several tiles arithmetic bounds a step, 3 * units**2 / blocks multiply-adds a row at 128 a clock,
+// of which loads of h, barriers and the units' arithmetic, some 300 instructions for 32 units, leave two
+// thirds. Where it has one row the way of h bounds it: a message takes about two cycles of both blocks, and
+// 500 until it is there (cuda_tensor_cores_forward.cu).
+//
+// Not measured yet. Predicted for an H200, where of clusters of sixteen blocks seven fit and of four 31:
+//
+//     rows, units             16, 128   256, 96   1, 512   32, 512   128, 256
+//     a group's rows                1         2        1         5          5
+//     its tiles, forward            1     1 + 1        1     3 + 2      3 + 2
+//     multiply-adds, cycles       384       432      384      1920       1920
+//     forward, cycles            1150      1250     1750      2900       3200
+//     forward, microseconds       0.6       0.6      0.9       1.5        1.6
+//     back, cycles               1100      1500     1800      3200       3300
+//     back, microseconds          0.6       0.8      0.9       1.6        1.7
+//
+// By the barrier of a cluster, with h read from L2, forward took 1.6, 3.6, 1.8, 4.9 and 5.7 microseconds,
+// products of the inputs included.
+
 #include <cooperative_groups.h>
 
 #include <climits>
@@ -309,8 +347,8 @@ class Forward : Member<S> {
     }
   }
 
-  // Waits for this warp's part of h of a tile, which the blocks published in the step before. Of one block its
-  // barrier does where another tile has been multiplied since.
+  // Waits for this warp's part of h of a tile, which the blocks published in the step before. Of one block
+  // its barrier does where another tile has been multiplied since.
   __device__ __forceinline__ void receive(int step, int tile) const {
     if (step == 0) return;
     if constexpr (S::kWay == Way::cluster) {
@@ -354,9 +392,12 @@ class Forward : Member<S> {
     const float* h = h_of(step, row) + part() * S::kPart;
     float* to = sums + part() * 3 * S::kUnits + column_;
     switch (end_of(tile) - row) {
-      case 3: return multiply_rows<3>(h, to);
-      case 2: return multiply_rows<2>(h, to);
-      default: return multiply_rows<1>(h, to);
+      case 3:
+        return multiply_rows<3>(h, to);
+      case 2:
+        return multiply_rows<2>(h, to);
+      default:
+        return multiply_rows<1>(h, to);
     }
   }
 
@@ -391,7 +432,8 @@ class Forward : Member<S> {
     end_fetch();
   }
 
-  // By a whole warp: its h for a step to all blocks of the group. Eight lanes have four units each.
+  // By a whole warp: its h for a step to all blocks of the group. Eight lanes have four units each. Every
+  // block begins with another one, as messages to the same block wait for each other.
   __device__ __forceinline__ void publish(int step, int tile, int row, float h) const {
     const int begin = unit_ - lane_;
     float* to = h_of(step, row) + begin;
@@ -408,8 +450,9 @@ class Forward : Member<S> {
       constexpr int kMostBlocks = S::kDepth / S::kUnits;
 #pragma unroll
       for (int i = 0; i < kMostBlocks; i += 4) {
-        const int block = i + lane_ / 8;
-        if (block < group_blocks_) give<S::kWay>(to + chunk, four, block, barrier);
+        const int nth = i + lane_ / 8;
+        const int block = rank_ + nth < group_blocks_ ? rank_ + nth : rank_ + nth - group_blocks_;
+        if (nth < group_blocks_) give<S::kWay>(to + chunk, four, block, barrier);
       }
     }
   }
@@ -461,6 +504,7 @@ class Backward : Member<S> {
     gates_grad_ = received_ + 2 * group_blocks * group_rows * S::kUnits;
     values_ = gates_grad_ + 2 * kMostTileRows * S::kDepth;
     c_grad_ = values_ + kSlots * 5 * group_rows * S::kUnits;
+    first_of_warp_ = (warp_ + rank_) % S::kWarps * S::kUnitsOfWarp;
   }
 
   __device__ __forceinline__ void run(bool is_aligned) {
@@ -512,9 +556,7 @@ class Backward : Member<S> {
       Base::column_, Base::unit_;
 
   // Of the four that this lane gives sums to, and which part of the depth it has.
-  __device__ __forceinline__ int first_unit() const {
-    return warp_ * S::kUnitsOfWarp + lane_ % S::kQuads * 4;
-  }
+  __device__ __forceinline__ int first_unit() const { return first_of_warp_ + lane_ % S::kQuads * 4; }
   __device__ __forceinline__ int part() const { return lane_ / S::kQuads; }
 
   // Of a row's units in this block: what a block of the group gives, twice, as some give the next while
@@ -569,8 +611,7 @@ class Backward : Member<S> {
         const int k = (chunk * S::kParts + part()) * 4 + e;
         const int unit = rank_ * S::kUnits + k % S::kUnits;
         const bool is_there = k < 3 * S::kUnits && unit < units_;
-        const float* from =
-            pass_.weight + (int64_t{k / S::kUnits} * units_ + unit) * units_ + first_unit();
+        const float* from = pass_.weight + (int64_t{k / S::kUnits} * units_ + unit) * units_ + first_unit();
         const float4 four = load_four(from, is_there ? units_ - first_unit() : 0, is_aligned);
 #pragma unroll
         for (int u = 0; u < 4; ++u) weights_[chunk][e][u] = element_of(four, u);
@@ -673,12 +714,15 @@ class Backward : Member<S> {
   }
 
   __device__ __forceinline__ void multiply(int step, int tile, const float* gates) const {
-    if (warp_ * S::kUnitsOfWarp >= group_blocks_ * S::kUnits) return;
+    if (first_of_warp_ >= group_blocks_ * S::kUnits) return;
     const int row = tile * tile_rows_;
     switch (end_of(tile) - row) {
-      case 3: return multiply_rows<3>(step, tile, row, gates);
-      case 2: return multiply_rows<2>(step, tile, row, gates);
-      default: return multiply_rows<1>(step, tile, row, gates);
+      case 3:
+        return multiply_rows<3>(step, tile, row, gates);
+      case 2:
+        return multiply_rows<2>(step, tile, row, gates);
+      default:
+        return multiply_rows<1>(step, tile, row, gates);
     }
   }
 
@@ -687,46 +731,48 @@ class Backward : Member<S> {
   float* gates_grad_;  // of a tile, twice: the next one's are written while one is multiplied
   float* values_;
   float* c_grad_;
+  // Of the units that this warp gives sums to: in every block another, as messages to the same block wait for
+  // each other.
+  int first_of_warp_;
   float weights_[S::kChunks][4][4];
 };
 
 template <typename S>
 __global__ void __launch_bounds__(S::kBlock, 1)
-    cluster_forward([[maybe_unused]] ForwardPass pass, [[maybe_unused]] int group_blocks,
-                    [[maybe_unused]] int group_rows, [[maybe_unused]] bool is_aligned) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    cluster_forward(ForwardPass pass, int group_blocks, int group_rows, bool is_aligned) {
   Forward<S>(pass, group_blocks, group_rows).run(is_aligned);
-#endif
 }
 
 template <typename S>
 __global__ void __launch_bounds__(S::kBlock, 1)
-    cluster_backward([[maybe_unused]] BackwardPass pass, [[maybe_unused]] int group_blocks,
-                     [[maybe_unused]] int group_rows, [[maybe_unused]] bool is_aligned) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    cluster_backward(BackwardPass pass, int group_blocks, int group_rows, bool is_aligned) {
   Backward<S>(pass, group_blocks, group_rows).run(is_aligned);
-#endif
 }
 
 template <typename S, typename Pass>
-bool launch_of(void (*kernel)(Pass, int, int, bool), const Pass& pass, cudaStream_t stream) {
+bool launch_of(void (*kernel)(Pass, int, int, bool), const Pass& pass, cudaStream_t stream,
+               int64_t most_rows) {
   const bool aligned = pass.units % 4 == 0 && is_aligned(pass.weight, 16);
   const auto launch = [&](const cudaLaunchConfig_t& config, const Groups& groups) {
     cudaLaunchKernelEx(&config, kernel, pass, groups.blocks, groups.rows, aligned);
   };
   return launch_fitting_groups<S>(reinterpret_cast<const void*>(kernel), pass.batch, pass.units, stream,
-                                  launch);
+                                  launch, most_rows);
 }
 
 template <typename S>
-bool launch_of(const ForwardPass& pass, cudaStream_t stream) {
-  return launch_of<S>(cluster_forward<S>, pass, stream);
+bool launch_of(const ForwardPass& pass, cudaStream_t stream, int64_t most_rows = INT64_MAX) {
+  return launch_of<S>(cluster_forward<S>, pass, stream, most_rows);
 }
 
 template <typename S>
-bool launch_of(const BackwardPass& pass, cudaStream_t stream) {
-  return launch_of<S>(cluster_backward<S>, pass, stream);
+bool launch_of(const BackwardPass& pass, cudaStream_t stream, int64_t most_rows = INT64_MAX) {
+  return launch_of<S>(cluster_backward<S>, pass, stream, most_rows);
 }
+
+// Of a cluster of eight blocks rather than four: more rows would leave it fewer multiprocessors than they
+// need.
+constexpr int64_t kFewRows = 2;
 
 template <typename Pass>
 bool can_be_tried(const Pass& pass) {
@@ -741,7 +787,10 @@ bool launch_clusters(const ForwardPass& pass, cudaStream_t stream) {
   if (pass.units <= 64) return launch_of<ForwardShape<2, 4, 16, Way::block>>(pass, stream);
   if (pass.units <= 96) return launch_of<ForwardShape<3, 4, 24, Way::block>>(pass, stream);
   if (pass.units <= 128) return launch_of<ForwardShape<4, 2, 64, Way::block>>(pass, stream);
-  if (pass.units <= 256) return launch_of<ForwardShape<2, 4, 64, Way::cluster>>(pass, stream);
+  if (pass.units <= 256) {
+    return launch_of<ForwardShape<1, 8, 32, Way::cluster>>(pass, stream, kFewRows) ||
+           launch_of<ForwardShape<2, 4, 64, Way::cluster>>(pass, stream);
+  }
   return launch_of<ForwardShape<1, 8, 64, Way::cluster>>(pass, stream);
 }
 
@@ -750,7 +799,10 @@ bool launch_clusters(const BackwardPass& pass, cudaStream_t stream) {
   if (pass.units <= 64) return launch_of<BackwardShape<8, 2, 16, Way::block>>(pass, stream);
   if (pass.units <= 96) return launch_of<BackwardShape<12, 3, 16, Way::block>>(pass, stream);
   if (pass.units <= 128) return launch_of<BackwardShape<8, 4, 8, Way::block>>(pass, stream);
-  if (pass.units <= 256) return launch_of<BackwardShape<8, 2, 4, Way::cluster>>(pass, stream);
+  if (pass.units <= 256) {
+    return launch_of<BackwardShape<8, 1, 4, Way::cluster>>(pass, stream, kFewRows) ||
+           launch_of<BackwardShape<8, 2, 4, Way::cluster>>(pass, stream);
+  }
   return launch_of<BackwardShape<8, 1, 2, Way::cluster>>(pass, stream);
 }
 

@@ -63,9 +63,9 @@ inline bool may_be_grouped(int64_t batch, int64_t units) {
 }
 
 // Launches the kernel `function`, as `launch` does, with as few rows a group as there is room for all groups
-// at once; whether any number of rows fits, up to `most_rows`. S says how many units and threads a block has, what a group is, and the
-// shared memory for so many rows. All blocks that meet are resident at once: a cluster is launched as one and
-// waits for no other, a grid is launched cooperatively.
+// at once; whether any number of rows fits, up to `most_rows`. S says how many units and threads a block has,
+// what a group is, and the shared memory for so many rows. All blocks that meet are resident at once: a
+// cluster is launched as one and waits for no other, a grid is launched cooperatively.
 template <typename S, typename Launch>
 bool launch_fitting_groups(const void* function, int64_t batch, int64_t units, cudaStream_t stream,
                            const Launch& launch, int64_t most_rows = INT64_MAX) {
