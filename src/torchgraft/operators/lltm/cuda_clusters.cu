@@ -1,345 +1,809 @@
-// The recurrence of a whole sequence in clusters of blocks that keep weight_hh in registers, in float.
+// The recurrence of a whole sequence in float, up to 512 units: groups of blocks keep weight_hh in registers.
 //
-// A cluster owns some rows of the batch for all steps, and never waits for another. A block of it owns 32
-// units, a lane one of them, and a warp an eighth of the depth of a step's products: a thread holds what
-// weight_hh has for that, up to 192 numbers, from the first step to the last. A step is
+// A group of blocks owns some rows of the batch for all steps, and never waits for another. Up to 128 units
+// it is one block, which has all of weight_hh in its registers and meets nobody; up to 256 units a cluster of
+// at most four blocks of 64 units, or where it has one or two rows of at most eight blocks of 32; up to 512
+// units a cluster of at most sixteen blocks of 32. A thread holds its part of weight_hh, up to 192 numbers,
+// from the first step to the last. A step is
 //
-//     forward   h of all units, L2 to shared memory -> sums of an eighth each -> own h, c, activations
-//     back      own gradients of gates -> those of all units, L2 to shared memory -> own gradients of h
+//     forward   h of all units in shared memory -> sums, each warp's of a part of the depth -> own c, h
+//               -> own h to all blocks of the group
+//     back      own gradients of h -> own gradients of gates -> what they give to the gradients of h of all
+//               units -> to each block what is for its units; a block adds up what all gave it, in order
 //
-// with a barrier of the cluster, 0.2 us, where the others' results are needed. Numbers of a row are read from
-// shared memory four at a time, by all lanes the same, so one access serves 12 multiply-adds a lane (back:
-// 4), and arithmetic bounds the product: 3 * rows * units * 32 multiply-adds a block, 0.22 us a row for 512
-// units. The rest of a step is the way of h through L2, about 1 us.
+// so that in both directions 4 bytes a unit and row go to a block: all gradients of gates would be three
+// times as much. They are written into its shared memory sixteen bytes a message, where barriers count them;
+// nothing waits for writes to device memory, as the barrier of a cluster does. What a step needs of device
+// memory comes two steps ahead, into shared memory, as registers are full.
 //
-// Up to 512 units, in 16 blocks.
+// Rows are multiplied a tile at a time, and tiles follow each other: while units of one are computed by as
+// many warps as it has rows, and their results are on their way, the others multiply the next. So where a
+// group has several tiles arithmetic bounds a step, 3 * units**2 / blocks multiply-adds a row at 128 a clock,
+// of which loads of h, barriers and the units' arithmetic, some 300 instructions for 32 units, leave two
+// thirds. Where it has one row the way of h bounds it: a message takes about two cycles of both blocks, and
+// 500 until it is there (cuda_tensor_cores_forward.cu).
+//
+// Not measured yet. Predicted for an H200, where of clusters of sixteen blocks seven fit and of four 31:
+//
+//     rows, units             16, 128   256, 96   1, 512   32, 512   128, 256
+//     a group's rows                1         2        1         5          5
+//     its tiles, forward            1     1 + 1        1     3 + 2      3 + 2
+//     multiply-adds, cycles       384       432      384      1920       1920
+//     forward, cycles            1150      1250     1750      2900       3200
+//     forward, microseconds       0.6       0.6      0.9       1.5        1.6
+//     back, cycles               1100      1500     1800      3200       3300
+//     back, microseconds          0.6       0.8      0.9       1.6        1.7
+//
+// By the barrier of a cluster, with h read from L2, forward took 1.6, 3.6, 1.8, 4.9 and 5.7 microseconds,
+// products of the inputs included.
 
 #include <cooperative_groups.h>
 
-#include <type_traits>
+#include <climits>
 
+#include "cuda_exchange.cuh"
 #include "cuda_recurrence.h"
 #include "cuda_unit.cuh"
 
 namespace torchgraft::lltm::cuda {
 namespace {
 
-constexpr int kWarps = 8;
-constexpr int kBlock = 32 * kWarps;
-constexpr int kUnits = 32;
-constexpr int kMostUnits = 512;
+// A tile is rows that are multiplied at once. While one's units are computed, and their results are on their
+// way, other warps multiply the next.
+constexpr int kMostTileRows = 3;
+// Of a step for which numbers of device memory come ahead: two.
+constexpr int kSlots = 2;
 
-// What is written before arrive() is seen by all of the cluster after wait().
-__device__ void arrive() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  cooperative_groups::this_cluster().barrier_arrive();
+// Of the rows of a group so many, for `tiles` of them if the group has that many rows.
+__host__ __device__ constexpr int tile_rows_of(int group_rows, int tiles) {
+  const int rows = (group_rows + tiles - 1) / tiles;
+  return rows < kMostTileRows ? rows : kMostTileRows;
+}
+
+// Of the counted barriers of a group's tiles, `barriers` pairs each.
+__host__ __device__ constexpr int barrier_bytes_of(int group_rows, int tiles, int barriers) {
+  const int rows = tile_rows_of(group_rows, tiles);
+  return 16 * barriers * ((group_rows + rows - 1) / rows);
+}
+
+__device__ __forceinline__ void fetch_four_bytes([[maybe_unused]] float* to,
+                                                 [[maybe_unused]] const float* from) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  ptx::cp_async_ca<4>(shared_address(to), from);
 #endif
 }
 
-__device__ void wait() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  cooperative_groups::this_cluster().barrier_wait();
+__device__ __forceinline__ void end_fetch() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  ptx::cp_async_commit_group();
 #endif
 }
 
-// What a thread has to do.
-struct Share {
-  __device__ Share(int cluster, int cluster_rows, int64_t batch, int64_t units)
-      : lane(static_cast<int>(threadIdx.x) % 32),
-        warp(static_cast<int>(threadIdx.x) / 32),
-        unit(static_cast<int>(blockIdx.x) % cluster * kUnits + lane),
-        first_row(static_cast<int>(blockIdx.x) / cluster * cluster_rows),
-        rows(min(cluster_rows, static_cast<int>(batch) - first_row)),
-        has_unit(unit < units) {}
+// All of this thread's fetches but the latest have come.
+__device__ __forceinline__ void wait_for_fetch() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  ptx::cp_async_wait_group<1>();
+#endif
+}
 
-  int lane;
-  int warp;
-  int unit;       // of its elements, one in each row that the warp owns
-  int first_row;  // of the cluster
-  int rows;       // of the cluster; a warp owns every eighth
-  bool has_unit;
+__device__ __forceinline__ void wait_for_all_fetches() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  ptx::cp_async_wait_all();
+#endif
+}
+
+__device__ __forceinline__ float element_of(const float4& four, int i) {
+  return i == 0 ? four.x : i == 1 ? four.y : i == 2 ? four.z : four.w;
+}
+
+// What four numbers from `from` on are, of which the first `count` are there.
+__device__ __forceinline__ float4 load_four(const float* from, int count, bool is_aligned) {
+  if (is_aligned && count >= 4) return *reinterpret_cast<const float4*>(from);
+  float4 four = {};
+  if (count > 0) four.x = from[0];
+  if (count > 1) four.y = from[1];
+  if (count > 2) four.z = from[2];
+  if (count > 3) four.w = from[3];
+  return four;
+}
+
+// Four numbers into the shared memory of a block of the group, at the place that is `to` in this one's: in a
+// cluster so that the block's barrier counts them.
+template <Way kWay>
+__device__ __forceinline__ void give(float* to, const float4& four, [[maybe_unused]] int block,
+                                     [[maybe_unused]] uint32_t barrier) {
+  if constexpr (kWay == Way::cluster) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    const uint4 bits = make_uint4(__float_as_uint(four.x), __float_as_uint(four.y), __float_as_uint(four.z),
+                                  __float_as_uint(four.w));
+    const auto rank = static_cast<uint32_t>(block);
+    ptx::st_async(ptx::mapa(shared_address(to), rank), bits, ptx::mapa(barrier, rank));
+#endif
+  } else {
+    *reinterpret_cast<float4*>(to) = four;
+  }
+}
+
+// What a thread is to its block and to its group of blocks, forward and back. A warp computes 32 units of a
+// row at a time, a lane one of them, always of the same rows.
+template <typename S>
+class Member {
+ protected:
+  static constexpr int kRowsAtOnce = S::kWarps / S::kUnitWarps;
+  static_assert(S::kWarps % S::kUnitWarps == 0 && (kRowsAtOnce & (kRowsAtOnce - 1)) == 0,
+                "a warp's rows are of the same units");
+
+  __device__ __forceinline__ Member(int64_t steps, int64_t batch, int64_t units, bool forward,
+                                    int group_blocks, int group_rows)
+      : steps_(static_cast<int>(steps)),
+        units_(static_cast<int>(units)),
+        first_(forward ? 0 : (steps - 1) * batch * units),
+        stride_((forward ? 1 : -1) * batch * units),
+        group_blocks_(group_blocks),
+        group_rows_(group_rows),
+        rank_(static_cast<int>(blockIdx.x) % group_blocks),
+        first_row_(static_cast<int>(blockIdx.x) / group_blocks * group_rows),
+        rows_(min(group_rows, static_cast<int>(batch) - first_row_)),
+        tile_rows_(tile_rows_of(group_rows, S::kTiles)),
+        tiles_((rows_ + tile_rows_ - 1) / tile_rows_),
+        lane_(static_cast<int>(threadIdx.x) % 32),
+        warp_(static_cast<int>(threadIdx.x) / 32),
+        own_row_(warp_ / S::kUnitWarps),
+        column_(warp_ % S::kUnitWarps * 32 + lane_),
+        unit_(rank_ * S::kUnits + column_),
+        barriers_(shared_address(shared_memory<float>())) {}
+
+  // Of shared memory behind the barriers.
+  __device__ __forceinline__ float* memory() const {
+    return shared_memory<float>() + barrier_bytes_of(group_rows_, S::kTiles, S::kBarriers) / 4;
+  }
+
+  __device__ __forceinline__ int end_of(int tile) const { return min((tile + 1) * tile_rows_, rows_); }
+  // The first row of a tile whose units this warp computes, or one past the tile's end.
+  __device__ __forceinline__ int own_row_of(int tile) const {
+    const int first = tile * tile_rows_;
+    return first + ((own_row_ - first) & (kRowsAtOnce - 1));
+  }
+  __device__ __forceinline__ bool has_unit() const { return unit_ < units_; }
+  // Of this thread's unit of a row among those of a step.
+  __device__ __forceinline__ int state_of(int row) const { return (first_row_ + row) * units_ + unit_; }
+  // Of the first gate of it among those of a step.
+  __device__ __forceinline__ int gate_of(int row) const { return 3 * state_of(row) - 2 * unit_; }
+
+  __device__ __forceinline__ StepBarriers barriers_of(int tile, int part) const {
+    return {barriers_ + 16 * static_cast<uint32_t>(tile * S::kBarriers + part)};
+  }
+  __device__ __forceinline__ uint32_t barrier_of(int tile, int part, int step) const {
+    return barriers_of(tile, part).address + 8 * static_cast<uint32_t>(step % 2);
+  }
+  // What the blocks of a cluster, this one among them, write into this one's memory for a barrier: of a part
+  // of the group's units, or where there are no parts what all blocks have for this one's.
+  __device__ __forceinline__ uint32_t bytes_of(int tile, int part) const {
+    int numbers = group_blocks_ * S::kUnits;
+    if constexpr (S::kBarriers > 1) numbers = min(numbers - part * S::kPart, S::kPart);
+    return static_cast<uint32_t>((end_of(tile) - tile * tile_rows_) * numbers * 4);
+  }
+
+  // No block may write into another's memory before that has been initialised.
+  __device__ __forceinline__ void meet_first() const {
+    wait_for_all_fetches();
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    if constexpr (S::kWay == Way::cluster) {
+      for (int i = static_cast<int>(threadIdx.x); i < tiles_ * S::kBarriers; i += S::kBlock) {
+        const int tile = i / S::kBarriers;
+        const int part = i % S::kBarriers;
+        barriers_of(tile, part).start(bytes_of(tile, part));
+      }
+      cooperative_groups::this_cluster().sync();
+      return;
+    }
+#endif
+    __syncthreads();
+  }
+
+  int steps_;
+  int units_;
+  int64_t first_;   // of the first step among the numbers of all, one a unit
+  int64_t stride_;  // from a step's to those of the next
+  int group_blocks_;
+  int group_rows_;
+  int rank_;
+  int first_row_;
+  int rows_;
+  int tile_rows_;
+  int tiles_;
+  int lane_;
+  int warp_;
+  int own_row_;  // the first of those whose units this warp computes
+  int column_;   // of this thread's unit among the block's
+  int unit_;
+  uint32_t barriers_;
 };
 
-// Brings `count` rows to shared memory, each padded with zeros. From L2, as other blocks write them while
-// this kernel runs.
-__device__ __forceinline__ void stage_rows(const float* rows, float* staged, int count, int depth, int pitch,
-                                           bool is_aligned) {
-  for (int i = static_cast<int>(threadIdx.x) * 4; i < count * pitch; i += kBlock * 4) {
-    const int row = i / pitch;
-    const int k = i % pitch;
-    const float* from = rows + static_cast<int64_t>(row) * depth + k;
-    float4 four = {};
-    if (is_aligned) {
-      if (k < depth) four = __ldcg(reinterpret_cast<const float4*>(from));
+// A block's units are kUnitWarps times 32, and its depth kDepthWarps times kPart.
+template <int kUnitWarpsOfBlock, int kDepthWarpsOfBlock, int kDepthOfWarp, Way kWayOfGroup>
+struct ForwardShape {
+  static constexpr int kUnitWarps = kUnitWarpsOfBlock;
+  static constexpr int kDepthWarps = kDepthWarpsOfBlock;
+  static constexpr int kPart = kDepthOfWarp;
+  static constexpr Way kWay = kWayOfGroup;
+  static constexpr int kUnits = 32 * kUnitWarps;
+  static constexpr int kDepth = kPart * kDepthWarps;
+  static constexpr int kWarps = kUnitWarps * kDepthWarps;
+  static constexpr int kBlock = 32 * kWarps;
+  static constexpr int kSums = kMostTileRows * kDepthWarps * 3 * kUnits;  // of a tile
+  static constexpr int kTiles = 2;
+  // A warp waits for its part of the depth only.
+  static constexpr int kBarriers = kDepthWarps;
+
+  static_assert(kPart % 4 == 0 && 3 * kPart * kBlock <= 49152, "what registers hold");
+  static_assert(kWay != Way::block || kDepth == kUnits, "one block has all units");
+
+  static int64_t shared_bytes(int64_t rows, int64_t) {
+    const int64_t of_row = 2 * kDepth + (3 * kSlots + 1) * kUnits;
+    return barrier_bytes_of(static_cast<int>(rows), kTiles, kBarriers) +
+           4 * (rows * of_row + 2 * kSums + 3 * kUnits);
+  }
+};
+
+template <typename S>
+class Forward : Member<S> {
+ public:
+  __device__ __forceinline__ Forward(const ForwardPass& pass, int group_blocks, int group_rows)
+      : Member<S>(pass.steps, pass.batch, pass.units, !pass.reverse, group_blocks, group_rows), pass_(pass) {
+    buffers_ = memory();
+    sums_ = buffers_ + 2 * group_rows * S::kDepth;
+    gates_ = sums_ + 2 * S::kSums;
+    c_ = gates_ + kSlots * 3 * group_rows * S::kUnits;
+    bias_ = c_ + group_rows * S::kUnits;
+  }
+
+  __device__ __forceinline__ void run(bool is_aligned) {
+    load_first();
+    load_weights(is_aligned);
+    meet_first();
+
+    float* sums = sums_;
+    float* next_sums = sums_ + S::kSums;
+    int64_t first = first_;
+    for (int step = 0; step < steps_; ++step) {
+      for (int tile = 0; tile < tiles_; ++tile) {
+        multiply(step, tile, sums);
+        __syncthreads();
+        for (int row = own_row_of(tile); row < end_of(tile); row += kRowsAtOnce) {
+          advance(step, first, tile, row, sums);
+        }
+        float* const other = sums;
+        sums = next_sums;
+        next_sums = other;
+      }
+      first += stride_;
+    }
+  }
+
+ private:
+  using Base = Member<S>;
+  using Base::kRowsAtOnce, Base::end_of, Base::own_row_of, Base::has_unit, Base::state_of, Base::gate_of,
+      Base::barriers_of, Base::barrier_of, Base::bytes_of, Base::meet_first, Base::memory, Base::steps_,
+      Base::units_, Base::first_, Base::stride_, Base::group_blocks_, Base::group_rows_, Base::rank_,
+      Base::first_row_, Base::rows_, Base::tile_rows_, Base::tiles_, Base::lane_, Base::warp_, Base::own_row_,
+      Base::column_, Base::unit_;
+
+  // Of a row: what the others write for one step while this block may still read that of the step before.
+  __device__ __forceinline__ float* h_of(int step, int row) const {
+    return buffers_ + (step % 2 * group_rows_ + row) * S::kDepth;
+  }
+  __device__ __forceinline__ float* gates_of(int step, int row) const {
+    return gates_ + (step % kSlots * group_rows_ + row) * 3 * S::kUnits + column_;
+  }
+  __device__ __forceinline__ float* c_of(int row) const { return c_ + row * S::kUnits + column_; }
+
+  // Where a thread's unit is not there nothing comes.
+  __device__ __forceinline__ void fetch(int step, int64_t first, int row) const {
+    if (step >= steps_ || !has_unit()) return;
+    const float* from = pass_.activations + 3 * first + gate_of(row);
+    float* to = gates_of(step, row);
+#pragma unroll
+    for (int g = 0; g < 3; ++g) fetch_four_bytes(to + g * S::kUnits, from + g * units_);
+  }
+
+  // Zeros where there is no h, and for parts of the depth that are not multiplied. A unit that is not there
+  // has gates of zero, and so has h.
+  __device__ __forceinline__ void load_first() const {
+    for (int row = own_row_; row < rows_; row += kRowsAtOnce) {
+      fetch(0, first_, row);
+      fetch(1, first_ + stride_, row);
+      *c_of(row) = has_unit() ? pass_.c0[state_of(row)] : 0.0f;
+      if (has_unit()) continue;
+#pragma unroll
+      for (int i = 0; i < 3 * kSlots; ++i) gates_of(i / 3, row)[i % 3 * S::kUnits] = 0.0f;
+    }
+    for (int i = static_cast<int>(threadIdx.x); i < 2 * group_rows_ * S::kDepth; i += S::kBlock) {
+      const int row = i / S::kDepth;
+      const int k = i % S::kDepth;
+      buffers_[i] = row < rows_ && k < units_ ? pass_.h0[int64_t{first_row_ + row} * units_ + k] : 0.0f;
+    }
+    for (int i = static_cast<int>(threadIdx.x); i < 2 * S::kSums; i += S::kBlock) sums_[i] = 0.0f;
+    for (int i = static_cast<int>(threadIdx.x); i < 3 * S::kUnits; i += S::kBlock) {
+      const int unit = rank_ * S::kUnits + i % S::kUnits;
+      const bool has_bias = pass_.bias != nullptr && unit < units_;
+      bias_[i] = has_bias ? pass_.bias[i / S::kUnits * units_ + unit] : 0.0f;
+    }
+  }
+
+  __device__ __forceinline__ int part() const { return warp_ / S::kUnitWarps; }
+
+  __device__ __forceinline__ void load_weights(bool is_aligned) {
+#pragma unroll
+    for (int g = 0; g < 3; ++g) {
+#pragma unroll
+      for (int d = 0; d < S::kPart; d += 4) {
+        const int k = part() * S::kPart + d;
+        const float* from = pass_.weight + (int64_t{g} * units_ + unit_) * units_ + k;
+        const float4 four = load_four(from, has_unit() ? units_ - k : 0, is_aligned);
+#pragma unroll
+        for (int e = 0; e < 4; ++e) weights_[g][d + e] = element_of(four, e);
+      }
+    }
+  }
+
+  // Waits for this warp's part of h of a tile, which the blocks published in the step before. Of one block
+  // its barrier does where another tile has been multiplied since.
+  __device__ __forceinline__ void receive(int step, int tile) const {
+    if (step == 0) return;
+    if constexpr (S::kWay == Way::cluster) {
+      barriers_of(tile, part()).wait(step, bytes_of(tile, part()), column_ == 0);
+    } else if (tiles_ == 1) {
+      __syncthreads();
+    }
+  }
+
+  // sums[row][part][gate][unit] of this warp's part of the depth.
+  template <int kRows>
+  __device__ __forceinline__ void multiply_rows(const float* h, float* sums) const {
+    float sum[kRows][3] = {};
+#pragma unroll
+    for (int d = 0; d < S::kPart; d += 4) {
+      float4 four[kRows];
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) four[r] = *reinterpret_cast<const float4*>(h + r * S::kDepth + d);
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+#pragma unroll
+        for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+          for (int g = 0; g < 3; ++g) {
+            sum[r][g] = fmaf(element_of(four[r], e), weights_[g][d + e], sum[r][g]);
+          }
+        }
+      }
+    }
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+      for (int g = 0; g < 3; ++g) sums[(r * S::kDepthWarps * 3 + g) * S::kUnits] = sum[r][g];
+    }
+  }
+
+  __device__ __forceinline__ void multiply(int step, int tile, float* sums) const {
+    if (S::kWay == Way::cluster && part() * S::kPart >= units_) return;
+    receive(step, tile);
+    const int row = tile * tile_rows_;
+    const float* h = h_of(step, row) + part() * S::kPart;
+    float* to = sums + part() * 3 * S::kUnits + column_;
+    switch (end_of(tile) - row) {
+      case 3:
+        return multiply_rows<3>(h, to);
+      case 2:
+        return multiply_rows<2>(h, to);
+      default:
+        return multiply_rows<1>(h, to);
+    }
+  }
+
+  // By a whole warp: its units of a row in this step.
+  __device__ __forceinline__ void advance(int step, int64_t first, int tile, int row,
+                                          const float* sums) const {
+    wait_for_fetch();
+    const float* of_input = gates_of(step, row);
+    const float* from = sums + (row - tile * tile_rows_) * S::kDepthWarps * 3 * S::kUnits + column_;
+    float gates[3];
+#pragma unroll
+    for (int g = 0; g < 3; ++g) {
+      float sum = 0;
+#pragma unroll
+      for (int p = 0; p < S::kDepthWarps; ++p) sum += from[(p * 3 + g) * S::kUnits];
+      gates[g] = sum + (of_input[g * S::kUnits] + bias_[g * S::kUnits + column_]);
+    }
+    float c = *c_of(row);
+    const float h = step_forward_quick(gates[0], gates[1], gates[2], c);
+    *c_of(row) = c;
+    if (step + 1 < steps_) publish(step + 1, tile, row, h);
+    // While h is under way.
+    if (has_unit()) {
+      const int state = state_of(row);
+      (pass_.output + first)[state] = h;
+      (pass_.cells + first)[state] = c;
+      float* to = pass_.activations + 3 * first + gate_of(row);
+#pragma unroll
+      for (int g = 0; g < 3; ++g) to[g * units_] = gates[g];
+    }
+    fetch(step + kSlots, first + kSlots * stride_, row);
+    end_fetch();
+  }
+
+  // By a whole warp: its h for a step to all blocks of the group. Eight lanes have four units each. Every
+  // block begins with another one, as messages to the same block wait for each other.
+  __device__ __forceinline__ void publish(int step, int tile, int row, float h) const {
+    const int begin = unit_ - lane_;
+    float* to = h_of(step, row) + begin;
+    if constexpr (S::kWay == Way::block) {
+      to[lane_] = h;
     } else {
-      if (k < depth) four.x = __ldcg(from);
-      if (k + 1 < depth) four.y = __ldcg(from + 1);
-      if (k + 2 < depth) four.z = __ldcg(from + 2);
-      if (k + 3 < depth) four.w = __ldcg(from + 3);
+      const int chunk = lane_ % 8 * 4;
+      float4 four;
+      four.x = __shfl_sync(0xffffffffu, h, chunk);
+      four.y = __shfl_sync(0xffffffffu, h, chunk + 1);
+      four.z = __shfl_sync(0xffffffffu, h, chunk + 2);
+      four.w = __shfl_sync(0xffffffffu, h, chunk + 3);
+      const uint32_t barrier = barrier_of(tile, begin / S::kPart, step);
+      constexpr int kMostBlocks = S::kDepth / S::kUnits;
+#pragma unroll
+      for (int i = 0; i < kMostBlocks; i += 4) {
+        const int nth = i + lane_ / 8;
+        const int block = rank_ + nth < group_blocks_ ? rank_ + nth : rank_ + nth - group_blocks_;
+        if (nth < group_blocks_) give<S::kWay>(to + chunk, four, block, barrier);
+      }
     }
-    *reinterpret_cast<float4*>(staged + i) = four;
   }
-}
 
-// sums[warp][row][column][lane] of the warp's part of each row.
-template <int kColumns, int kDepth>
-__device__ __forceinline__ void multiply_rows(const float (&weights)[kColumns][kDepth], const float* staged,
-                                              float* sums, const Share& share) {
-  constexpr int kPitch = kDepth * kWarps;
-  // With one column two sums, so that one multiply-add need not wait for the last.
-  constexpr int kChains = kColumns == 1 ? 2 : 1;
-#pragma unroll 2
-  for (int row = 0; row < share.rows; ++row) {
-    const float* from = staged + row * kPitch + share.warp * kDepth;
-    float sum[kColumns][kChains] = {};
+  ForwardPass pass_;
+  float* buffers_;
+  float* sums_;
+  float* gates_;  // of the inputs
+  float* c_;
+  float* bias_;
+  float weights_[3][S::kPart];
+};
+
+// A block's own units are kUnitWarps times 32. A warp gives sums to the units of its lanes, four each, and
+// kParts lanes share the depth, the own units' gates, in turn four at a time.
+template <int kWarpsOfBlock, int kUnitWarpsOfBlock, int kPartsOfDepth, Way kWayOfGroup>
+struct BackwardShape {
+  static constexpr int kWarps = kWarpsOfBlock;
+  static constexpr int kUnitWarps = kUnitWarpsOfBlock;
+  static constexpr int kParts = kPartsOfDepth;
+  static constexpr Way kWay = kWayOfGroup;
+  static constexpr int kUnits = 32 * kUnitWarps;
+  static constexpr int kBlock = 32 * kWarps;
+  static constexpr int kQuads = 32 / kParts;
+  static constexpr int kUnitsOfWarp = 4 * kQuads;
+  static constexpr int kMostUnits = kWarps * kUnitsOfWarp;
+  static constexpr int kChunks = (3 * kUnits + 4 * kParts - 1) / (4 * kParts);
+  static constexpr int kDepth = 4 * kParts * kChunks;
+  // A tile more than forward, where what crosses blocks is waited for before the next tile is multiplied.
+  static constexpr int kTiles = kWay == Way::block ? 2 : 3;
+  static constexpr int kBarriers = 1;
+
+  static_assert(16 * kChunks * kBlock <= 49152, "what registers hold");
+  static_assert(kWay != Way::block || kMostUnits == kUnits, "one block has all units");
+
+  static int64_t shared_bytes(int64_t rows, int64_t blocks) {
+    const int64_t of_row = 2 * blocks * kUnits + (5 * kSlots + 1) * kUnits;
+    return barrier_bytes_of(static_cast<int>(rows), kTiles, kBarriers) +
+           4 * (rows * of_row + 2 * kMostTileRows * kDepth);
+  }
+};
+
+template <typename S>
+class Backward : Member<S> {
+ public:
+  __device__ __forceinline__ Backward(const BackwardPass& pass, int group_blocks, int group_rows)
+      : Member<S>(pass.steps, pass.batch, pass.units, pass.reverse, group_blocks, group_rows), pass_(pass) {
+    received_ = memory();
+    gates_grad_ = received_ + 2 * group_blocks * group_rows * S::kUnits;
+    values_ = gates_grad_ + 2 * kMostTileRows * S::kDepth;
+    c_grad_ = values_ + kSlots * 5 * group_rows * S::kUnits;
+    first_of_warp_ = (warp_ + rank_) % S::kWarps * S::kUnitsOfWarp;
+  }
+
+  __device__ __forceinline__ void run(bool is_aligned) {
+    load_first();
+    load_weights(is_aligned);
+    meet_first();
+
+    // A tile's units are computed before the tile in front of it is multiplied, so that other warps multiply
+    // meanwhile; but after it where what they need would not have come by then.
+    const bool is_early = tiles_ >= S::kTiles;
+    float* gates = gates_grad_;
+    float* next_gates = gates_grad_ + kMostTileRows * S::kDepth;
+    int64_t first = first_;
+    go_back(0, first, 0, gates);
+    for (int step = 0; step < steps_; ++step) {
+      for (int tile = 0; tile < tiles_; ++tile) {
+        const bool is_last = tile + 1 == tiles_;
+        const int next_tile = is_last ? 0 : tile + 1;
+        const int next_step = is_last ? step + 1 : step;
+        if (is_last) first += stride_;
+        __syncthreads();
+        if (is_early) go_back(next_step, first, next_tile, next_gates);
+        multiply(step, tile, gates);
+        if (!is_early) {
+          if (S::kWay == Way::block) __syncthreads();
+          go_back(next_step, first, next_tile, next_gates);
+        }
+        float* const other = gates;
+        gates = next_gates;
+        next_gates = other;
+      }
+    }
+
+    if constexpr (S::kWay == Way::block) __syncthreads();
+    for (int row = own_row_; row < rows_; row += kRowsAtOnce) {
+      receive(steps_, row / tile_rows_, row);
+      if (!has_unit()) continue;
+      pass_.h_grad[state_of(row)] = sum_of_blocks(steps_, row);
+      pass_.c_grad[state_of(row)] = *c_grad_of(row);
+    }
+  }
+
+ private:
+  using Base = Member<S>;
+  using Base::kRowsAtOnce, Base::end_of, Base::own_row_of, Base::has_unit, Base::state_of, Base::gate_of,
+      Base::barriers_of, Base::barrier_of, Base::bytes_of, Base::meet_first, Base::memory, Base::steps_,
+      Base::units_, Base::first_, Base::stride_, Base::group_blocks_, Base::group_rows_, Base::rank_,
+      Base::first_row_, Base::rows_, Base::tile_rows_, Base::tiles_, Base::lane_, Base::warp_, Base::own_row_,
+      Base::column_, Base::unit_;
+
+  // Of the four that this lane gives sums to, and which part of the depth it has.
+  __device__ __forceinline__ int first_unit() const { return first_of_warp_ + lane_ % S::kQuads * 4; }
+  __device__ __forceinline__ int part() const { return lane_ / S::kQuads; }
+
+  // Of a row's units in this block: what a block of the group gives, twice, as some give the next while
+  // this one reads.
+  __device__ __forceinline__ float* received_of(int step, int block, int row) const {
+    return received_ + ((step % 2 * group_blocks_ + block) * group_rows_ + row) * S::kUnits;
+  }
+  __device__ __forceinline__ float* values_of(int step, int row) const {
+    return values_ + (step % kSlots * group_rows_ + row) * 5 * S::kUnits + column_;
+  }
+  __device__ __forceinline__ float* c_grad_of(int row) const { return c_grad_ + row * S::kUnits + column_; }
+
+  // Activations, c, and the gradient of the output. Where a thread's unit is not there nothing comes.
+  __device__ __forceinline__ void fetch(int step, int64_t first, int row) const {
+    if (step >= steps_ || !has_unit()) return;
+    const int state = state_of(row);
+    float* to = values_of(step, row);
+    const float* from = pass_.activations + 3 * first + gate_of(row);
 #pragma unroll
-    for (int k = 0; k < kDepth; k += 4) {
-      const float4 four = *reinterpret_cast<const float4*>(from + k);
+    for (int g = 0; g < 3; ++g) fetch_four_bytes(to + g * S::kUnits, from + g * units_);
+    fetch_four_bytes(to + 3 * S::kUnits, pass_.cells + first + state);
+    if (pass_.output_grad != nullptr) fetch_four_bytes(to + 4 * S::kUnits, pass_.output_grad + first + state);
+  }
+
+  // The gradient of the last h is as if the first block had given it.
+  __device__ __forceinline__ void load_first() const {
+    for (int row = own_row_; row < rows_; row += kRowsAtOnce) {
+      fetch(0, first_, row);
+      fetch(1, first_ + stride_, row);
+      if (!has_unit()) continue;
+      *c_grad_of(row) = pass_.c_grad[state_of(row)];
+      if (pass_.output_grad == nullptr) {
 #pragma unroll
-      for (int c = 0; c < kColumns; ++c) {
-        float& chain = sum[c][k / 4 % kChains];
-        chain += four.x * weights[c][k];
-        chain += four.y * weights[c][k + 1];
-        chain += four.z * weights[c][k + 2];
-        chain += four.w * weights[c][k + 3];
+        for (int slot = 0; slot < kSlots; ++slot) values_of(slot, row)[4 * S::kUnits] = 0.0f;
+      }
+      for (int block = 0; block < group_blocks_; ++block) {
+        received_of(0, block, row)[column_] = block == 0 ? pass_.h_grad[state_of(row)] : 0.0f;
+      }
+    }
+    // Those of units that are not there stay so.
+    for (int i = static_cast<int>(threadIdx.x); i < 2 * kMostTileRows * S::kDepth; i += S::kBlock) {
+      gates_grad_[i] = 0.0f;
+    }
+    if constexpr (S::kWay == Way::block) __syncthreads();
+  }
+
+  __device__ __forceinline__ void load_weights(bool is_aligned) {
+#pragma unroll
+    for (int chunk = 0; chunk < S::kChunks; ++chunk) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const int k = (chunk * S::kParts + part()) * 4 + e;
+        const int unit = rank_ * S::kUnits + k % S::kUnits;
+        const bool is_there = k < 3 * S::kUnits && unit < units_;
+        const float* from = pass_.weight + (int64_t{k / S::kUnits} * units_ + unit) * units_ + first_unit();
+        const float4 four = load_four(from, is_there ? units_ - first_unit() : 0, is_aligned);
+#pragma unroll
+        for (int u = 0; u < 4; ++u) weights_[chunk][e][u] = element_of(four, u);
+      }
+    }
+  }
+
+  // Waits for what the blocks gave to a tile, of which this warp owns a row.
+  __device__ __forceinline__ void receive(int step, int tile, int row) const {
+    if constexpr (S::kWay == Way::cluster) {
+      const bool is_first = row == tile * tile_rows_ && column_ == 0;
+      if (step > 0) barriers_of(tile, 0).wait(step, bytes_of(tile, 0), is_first);
+    }
+  }
+
+  __device__ __forceinline__ float sum_of_blocks(int step, int row) const {
+    float sum = 0;
+    const float* from = received_of(step, 0, row) + column_;
+#pragma unroll 8
+    for (int block = 0; block < group_blocks_; ++block) sum += from[block * group_rows_ * S::kUnits];
+    return sum;
+  }
+
+  // The gradients of the gates of this warp's rows of a tile, also for the product.
+  __device__ __forceinline__ void go_back(int step, int64_t first, int tile, float* gates) const {
+    if (step == steps_) return;
+    for (int row = own_row_of(tile); row < end_of(tile); row += kRowsAtOnce) {
+      receive(step, tile, row);
+      wait_for_fetch();
+      if (has_unit()) {
+        float values[5];
+        const float* from = values_of(step, row);
+#pragma unroll
+        for (int i = 0; i < 5; ++i) values[i] = from[i * S::kUnits];
+        float c_grad = *c_grad_of(row);
+        values[4] += sum_of_blocks(step, row);
+        step_back(values[0], values[1], values[2], values[3], values[4], c_grad);
+        float* of_row = gates + (row - tile * tile_rows_) * S::kDepth + column_;
+        float* to = pass_.gates_grad + 3 * first + gate_of(row);
+#pragma unroll
+        for (int g = 0; g < 3; ++g) of_row[g * S::kUnits] = to[g * units_] = values[g];
+        *c_grad_of(row) = c_grad;
+      }
+      fetch(step + kSlots, first + kSlots * stride_, row);
+      end_fetch();
+    }
+  }
+
+  // What this block's gates give to this warp's units, of kRows rows of a tile from `row` on.
+  template <int kRows>
+  __device__ __forceinline__ void multiply_rows(int step, int tile, int row, const float* gates) const {
+    float sums[kRows][4] = {};
+#pragma unroll
+    for (int chunk = 0; chunk < S::kChunks; ++chunk) {
+      float4 four[kRows];
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) {
+        four[r] = *reinterpret_cast<const float4*>(gates + r * S::kDepth + (chunk * S::kParts + part()) * 4);
+      }
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+#pragma unroll
+        for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+          for (int u = 0; u < 4; ++u) {
+            sums[r][u] = fmaf(element_of(four[r], e), weights_[chunk][e][u], sums[r][u]);
+          }
+        }
       }
     }
 #pragma unroll
-    for (int c = 0; c < kColumns; ++c) {
-      float total = sum[c][0];
-      if constexpr (kChains == 2) total += sum[c][1];
-      sums[((share.warp * share.rows + row) * kColumns + c) * 32 + share.lane] = total;
-    }
-  }
-}
-
-template <int kColumns>
-__device__ __forceinline__ float sum_of_warps(const float* sums, const Share& share, int row, int column) {
-  float sum = 0;
-#pragma unroll
-  for (int warp = 0; warp < kWarps; ++warp) {
-    sum += sums[((warp * share.rows + row) * kColumns + column) * 32 + share.lane];
-  }
-  return sum;
-}
-
-template <int kDepth>
-__global__ void __launch_bounds__(kBlock, 1)
-    cluster_forward(ForwardPass pass, int cluster, int cluster_rows, bool is_aligned) {
-  constexpr int kPitch = kDepth * kWarps;
-  const int units = static_cast<int>(pass.units);
-  const Share share(cluster, cluster_rows, pass.batch, units);
-  float* staged = shared_memory<float>();
-  float* sums = staged + cluster_rows * kPitch;
-
-  float weights[3][kDepth];
-#pragma unroll
-  for (int g = 0; g < 3; ++g) {
-#pragma unroll
-    for (int d = 0; d < kDepth; ++d) {
-      const int k = share.warp * kDepth + d;
-      const bool is_there = share.has_unit && k < units;
-      weights[g][d] =
-          is_there ? pass.weight[(static_cast<int64_t>(g) * units + share.unit) * units + k] : 0.0f;
+    for (int r = 0; r < kRows; r += 2) {
+      const bool is_pair = r + 1 < kRows;
+      add_up(step + 1, tile, row + r, is_pair, sums[r], sums[is_pair ? r + 1 : r]);
     }
   }
 
-  const float* h = pass.h0;
-  const float* c = pass.c0;
-  for (int64_t step = 0; step < pass.steps; ++step) {
-    const int64_t t = pass.reverse ? pass.steps - 1 - step : step;
-    const int64_t first = t * pass.batch;
-    const auto fetch = [&](int row, float (&values)[4]) {
-      const int64_t place = share.first_row + row;
+  // The sums over all parts of the depth, to the blocks of the units. Of two rows either half of the warp
+  // gets one.
+  __device__ __forceinline__ void add_up(int step, int tile, int row, bool is_pair, const float (&sums)[4],
+                                         const float (&second)[4]) const {
+    const bool is_upper = lane_ >= 16;
+    float all[4];
 #pragma unroll
-      for (int g = 0; g < 3; ++g) {
-        values[g] = pass.activations[((first + place) * 3 + g) * units + share.unit];
-        if (pass.bias != nullptr) values[g] += pass.bias[g * units + share.unit];
-      }
-      values[3] = c[place * units + share.unit];
-    };
-    const auto advance = [&](int row, float (&values)[4]) {
-#pragma unroll
-      for (int g = 0; g < 3; ++g) values[g] += sum_of_warps<3>(sums, share, row, g);
-      pass.output[(first + share.first_row + row) * units + share.unit] =
-          step_forward(values[0], values[1], values[2], values[3]);
-    };
-    const auto keep = [&](int row, const float (&values)[4]) {
-      const int64_t place = first + share.first_row + row;
-#pragma unroll
-      for (int g = 0; g < 3; ++g) pass.activations[(place * 3 + g) * units + share.unit] = values[g];
-      pass.cells[place * units + share.unit] = values[3];
-    };
-
-    // What the warp's first row needs is on its way during the product, and its last results leave while the
-    // cluster meets.
-    const bool has_element = share.has_unit && share.warp < share.rows;
-    float values[4] = {};
-    if (has_element) fetch(share.warp, values);
-    stage_rows(h + static_cast<int64_t>(share.first_row) * units, staged, share.rows, units, kPitch,
-               is_aligned);
-    __syncthreads();
-    multiply_rows(weights, staged, sums, share);
-    __syncthreads();
-    if (has_element) {
-      for (int row = share.warp + kWarps; row < share.rows; row += kWarps) {
-        float others[4];
-        fetch(row, others);
-        advance(row, others);
-        keep(row, others);
-      }
-      advance(share.warp, values);
+    for (int u = 0; u < 4; ++u) {
+      const float given = is_upper ? sums[u] : second[u];
+      const float kept = is_upper ? second[u] : sums[u];
+      all[u] = kept + __shfl_xor_sync(0xffffffffu, given, 16);
     }
-    arrive();
-    if (has_element) keep(share.warp, values);
-    wait();
-    h = pass.output + first * units;
-    c = pass.cells + first * units;
+#pragma unroll
+    for (int offset = 8; offset >= S::kQuads; offset /= 2) {
+#pragma unroll
+      for (int u = 0; u < 4; ++u) all[u] += __shfl_xor_sync(0xffffffffu, all[u], offset);
+    }
+    const int block = first_unit() / S::kUnits;
+    if (lane_ % 16 < S::kQuads && (is_pair || !is_upper) && block < group_blocks_) {
+      float* to = received_of(step, rank_, row + lane_ / 16) + first_unit() % S::kUnits;
+      give<S::kWay>(to, make_float4(all[0], all[1], all[2], all[3]), block, barrier_of(tile, 0, step));
+    }
   }
+
+  __device__ __forceinline__ void multiply(int step, int tile, const float* gates) const {
+    if (first_of_warp_ >= group_blocks_ * S::kUnits) return;
+    const int row = tile * tile_rows_;
+    switch (end_of(tile) - row) {
+      case 3:
+        return multiply_rows<3>(step, tile, row, gates);
+      case 2:
+        return multiply_rows<2>(step, tile, row, gates);
+      default:
+        return multiply_rows<1>(step, tile, row, gates);
+    }
+  }
+
+  BackwardPass pass_;
+  float* received_;
+  float* gates_grad_;  // of a tile, twice: the next one's are written while one is multiplied
+  float* values_;
+  float* c_grad_;
+  // Of the units that this warp gives sums to: in every block another, as messages to the same block wait for
+  // each other.
+  int first_of_warp_;
+  float weights_[S::kChunks][4][4];
+};
+
+template <typename S>
+__global__ void __launch_bounds__(S::kBlock, 1)
+    cluster_forward(ForwardPass pass, int group_blocks, int group_rows, bool is_aligned) {
+  Forward<S>(pass, group_blocks, group_rows).run(is_aligned);
 }
 
-// A thread holds kDepth numbers of weight_hh: an eighth of 3 * units.
-template <int kDepth>
-__global__ void __launch_bounds__(kBlock, 1)
-    cluster_backward(BackwardPass pass, int cluster, int cluster_rows, bool is_aligned) {
-  constexpr int kPitch = kDepth * kWarps;
-  const int units = static_cast<int>(pass.units);
-  const int depth = 3 * units;
-  const Share share(cluster, cluster_rows, pass.batch, units);
-  float* staged = shared_memory<float>();
-  float* sums = staged + cluster_rows * kPitch;
+template <typename S>
+__global__ void __launch_bounds__(S::kBlock, 1)
+    cluster_backward(BackwardPass pass, int group_blocks, int group_rows, bool is_aligned) {
+  Backward<S>(pass, group_blocks, group_rows).run(is_aligned);
+}
 
-  float weights[1][kDepth];
-#pragma unroll
-  for (int d = 0; d < kDepth; ++d) {
-    const int k = share.warp * kDepth + d;
-    const bool is_there = share.has_unit && k < depth;
-    weights[0][d] = is_there ? pass.weight[static_cast<int64_t>(k) * units + share.unit] : 0.0f;
-  }
-
-  const bool has_element = share.has_unit && share.warp < share.rows;
-  // Activations, c, and the gradients of the output and of c.
-  const auto fetch = [&](int64_t step, int row, float (&values)[6]) {
-    const int64_t t = pass.reverse ? step : pass.steps - 1 - step;
-    const int64_t place = t * pass.batch + share.first_row + row;
-#pragma unroll
-    for (int g = 0; g < 3; ++g) values[g] = pass.activations[(place * 3 + g) * units + share.unit];
-    values[3] = pass.cells[place * units + share.unit];
-    values[4] = pass.output_grad == nullptr ? 0.0f : pass.output_grad[place * units + share.unit];
-    values[5] = pass.c_grad[static_cast<int64_t>(share.first_row + row) * units + share.unit];
+template <typename S, typename Pass>
+bool launch_of(void (*kernel)(Pass, int, int, bool), const Pass& pass, cudaStream_t stream,
+               int64_t most_rows) {
+  const bool aligned = pass.units % 4 == 0 && is_aligned(pass.weight, 16);
+  const auto launch = [&](const cudaLaunchConfig_t& config, const Groups& groups) {
+    cudaLaunchKernelEx(&config, kernel, pass, groups.blocks, groups.rows, aligned);
   };
-  float values[6] = {};
-  if (has_element) fetch(0, share.warp, values);
-  for (int64_t step = 0; step < pass.steps; ++step) {
-    const int64_t t = pass.reverse ? step : pass.steps - 1 - step;
-    const auto go_back = [&](int row, float (&of)[6]) {
-      const int64_t state = static_cast<int64_t>(share.first_row + row) * units + share.unit;
-      of[4] += step == 0 ? pass.h_grad[state] : sum_of_warps<1>(sums, share, row, 0);
-      step_back(of[0], of[1], of[2], of[3], of[4], of[5]);
-      const int64_t place = t * pass.batch + share.first_row + row;
-#pragma unroll
-      for (int g = 0; g < 3; ++g) pass.gates_grad[(place * 3 + g) * units + share.unit] = of[g];
-      pass.c_grad[state] = of[5];
-    };
-    if (has_element) {
-      for (int row = share.warp + kWarps; row < share.rows; row += kWarps) {
-        float others[6];
-        fetch(step, row, others);
-        go_back(row, others);
-      }
-      go_back(share.warp, values);
-    }
-    arrive();
-    if (has_element && step + 1 < pass.steps) fetch(step + 1, share.warp, values);
-    wait();
-    stage_rows(pass.gates_grad + (t * pass.batch + share.first_row) * depth, staged, share.rows, depth,
-               kPitch, is_aligned);
-    __syncthreads();
-    multiply_rows(weights, staged, sums, share);
-    __syncthreads();
-  }
-  if (has_element) {
-    for (int row = share.warp; row < share.rows; row += kWarps) {
-      pass.h_grad[static_cast<int64_t>(share.first_row + row) * units + share.unit] =
-          sum_of_warps<1>(sums, share, row, 0);
-    }
-  }
+  return launch_fitting_groups<S>(reinterpret_cast<const void*>(kernel), pass.batch, pass.units, stream,
+                                  launch, most_rows);
 }
 
-template <typename Pass>
-using Kernel = void (*)(Pass, int, int, bool);
-
-// Launches as few rows a cluster as there is room for all clusters at once; whether any number of rows fits.
-template <typename Pass>
-bool launch(Kernel<Pass> kernel, const Pass& pass, int columns, int pitch, bool is_aligned,
-            cudaStream_t stream) {
-  const void* function = reinterpret_cast<const void*>(kernel);
-  const int cluster = static_cast<int>(ceil_divide<int64_t>(pass.units, kUnits));
-  const int64_t row_bytes = static_cast<int64_t>(sizeof(float)) * (pitch + kWarps * columns * 32);
-  const int64_t most_bytes = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
-  const int64_t most_clusters = device_attribute(cudaDevAttrMultiProcessorCount) / cluster;
-  if (most_clusters == 0) return false;
-  if (cluster > 8 &&
-      cudaFuncSetAttribute(function, cudaFuncAttributeNonPortableClusterSizeAllowed, 1) != cudaSuccess) {
-    cudaGetLastError();
-    return false;
-  }
-
-  cudaLaunchAttribute attribute = {};
-  attribute.id = cudaLaunchAttributeClusterDimension;
-  attribute.val.clusterDim.x = static_cast<unsigned>(cluster);
-  attribute.val.clusterDim.y = 1;
-  attribute.val.clusterDim.z = 1;
-  cudaLaunchConfig_t config = {};
-  config.blockDim = dim3(kBlock);
-  config.stream = stream;
-  config.attrs = &attribute;
-  config.numAttrs = 1;
-  const int64_t least = ceil_divide(pass.batch, most_clusters);
-  // Multiprocessors come in groups, and those of a group that are too few for a cluster stay idle, so a few
-  // rows more than `least` may be needed.
-  for (int64_t rows = least; rows <= 2 * least + 2 && rows * row_bytes <= most_bytes; ++rows) {
-    const int64_t clusters = ceil_divide(pass.batch, rows);
-    config.gridDim = dim3(static_cast<unsigned>(clusters * cluster));
-    config.dynamicSmemBytes = static_cast<size_t>(rows * row_bytes);
-    int resident = 0;
-    const bool fits = cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                           static_cast<int>(rows * row_bytes)) == cudaSuccess &&
-                      cudaOccupancyMaxActiveClusters(&resident, kernel, &config) == cudaSuccess;
-    if (!fits) {
-      cudaGetLastError();
-      return false;
-    }
-    if (resident < clusters) continue;
-    cudaLaunchKernelEx(&config, kernel, pass, cluster, static_cast<int>(rows), is_aligned);
-    check_launch("lltm");
-    return true;
-  }
-  return false;
+template <typename S>
+bool launch_of(const ForwardPass& pass, cudaStream_t stream, int64_t most_rows = INT64_MAX) {
+  return launch_of<S>(cluster_forward<S>, pass, stream, most_rows);
 }
+
+template <typename S>
+bool launch_of(const BackwardPass& pass, cudaStream_t stream, int64_t most_rows = INT64_MAX) {
+  return launch_of<S>(cluster_backward<S>, pass, stream, most_rows);
+}
+
+// Of a cluster of eight blocks rather than four: more rows would leave it fewer multiprocessors than they
+// need.
+constexpr int64_t kFewRows = 2;
 
 template <typename Pass>
 bool can_be_tried(const Pass& pass) {
-  return pass.units <= kMostUnits && pass.batch > 0 && pass.batch < 65536 &&
-         device_attribute(cudaDevAttrClusterLaunch) != 0;
+  return pass.steps > 0 && pass.steps < INT_MAX - kSlots && pass.units <= 512 &&
+         may_be_grouped(pass.batch, pass.units);
 }
 
 }  // namespace
 
 bool launch_clusters(const ForwardPass& pass, cudaStream_t stream) {
   if (!can_be_tried(pass)) return false;
-  const bool aligned = pass.units % 4 == 0 && is_aligned(pass.h0, 16) && is_aligned(pass.output, 16);
-  if (pass.units <= 128) return launch(cluster_forward<16>, pass, 3, 16 * kWarps, aligned, stream);
-  if (pass.units <= 256) return launch(cluster_forward<32>, pass, 3, 32 * kWarps, aligned, stream);
-  return launch(cluster_forward<64>, pass, 3, 64 * kWarps, aligned, stream);
+  if (pass.units <= 64) return launch_of<ForwardShape<2, 4, 16, Way::block>>(pass, stream);
+  if (pass.units <= 96) return launch_of<ForwardShape<3, 4, 24, Way::block>>(pass, stream);
+  if (pass.units <= 128) return launch_of<ForwardShape<4, 2, 64, Way::block>>(pass, stream);
+  if (pass.units <= 256) {
+    return launch_of<ForwardShape<1, 8, 32, Way::cluster>>(pass, stream, kFewRows) ||
+           launch_of<ForwardShape<2, 4, 64, Way::cluster>>(pass, stream);
+  }
+  return launch_of<ForwardShape<1, 8, 64, Way::cluster>>(pass, stream);
 }
 
 bool launch_clusters(const BackwardPass& pass, cudaStream_t stream) {
   if (!can_be_tried(pass)) return false;
-  const bool aligned = pass.units % 4 == 0 && is_aligned(pass.gates_grad, 16);
-  if (pass.units <= 128) return launch(cluster_backward<48>, pass, 1, 48 * kWarps, aligned, stream);
-  if (pass.units <= 256) return launch(cluster_backward<96>, pass, 1, 96 * kWarps, aligned, stream);
-  return launch(cluster_backward<192>, pass, 1, 192 * kWarps, aligned, stream);
+  if (pass.units <= 64) return launch_of<BackwardShape<8, 2, 16, Way::block>>(pass, stream);
+  if (pass.units <= 96) return launch_of<BackwardShape<12, 3, 16, Way::block>>(pass, stream);
+  if (pass.units <= 128) return launch_of<BackwardShape<8, 4, 8, Way::block>>(pass, stream);
+  if (pass.units <= 256) {
+    return launch_of<BackwardShape<8, 1, 4, Way::cluster>>(pass, stream, kFewRows) ||
+           launch_of<BackwardShape<8, 2, 4, Way::cluster>>(pass, stream);
+  }
+  return launch_of<BackwardShape<8, 1, 2, Way::cluster>>(pass, stream);
 }
 
 }  // namespace torchgraft::lltm::cuda

@@ -127,32 +127,6 @@ __device__ __noinline__ float multiply_again(const Half* h, int line_size, int r
   return sum;
 }
 
-// As step_forward in float, without branches, so that gates are computed side by side: within three units of
-// the last place.
-__device__ __forceinline__ float step_forward_quick(float& i, float& o, float& z, float& c) {
-  i = __fdividef(1.0f, 1.0f + expf(-i));
-  o = __fdividef(1.0f, 1.0f + expf(-o));
-  // expm1, of little by its series.
-  float series = fmaf(z, 1.0f / 5040, 1.0f / 720);
-  series = fmaf(series, z, 1.0f / 120);
-  series = fmaf(series, z, 1.0f / 24);
-  series = fmaf(series, z, 1.0f / 6);
-  series = fmaf(series, z, 0.5f);
-  series = fmaf(series * z, z, z);
-  const float below = z > -0.35f ? series : expf(z) - 1.0f;
-  z = z > 0.0f ? z : below;
-  c = fmaf(z, i, c);
-  // tanh, of little by a polynomial.
-  const float size = fabsf(c);
-  const float square = c * c;
-  float small = fmaf(square, 1.57394409e-2f, -5.23025580e-2f);
-  small = fmaf(small, square, 1.33152470e-1f);
-  small = fmaf(small, square, -3.33327681e-1f);
-  small = fmaf(small * square, size, size);
-  const float large = 1.0f - __fdividef(2.0f, 1.0f + expf(2.0f * size));
-  return copysignf(size < 0.55f ? small : large, c) * o;
-}
-
 template <typename T, typename S>
 class Recurrence {
   using Pair = std::conditional_t<sizeof(T) == 4, uint64_t, uint32_t>;
