@@ -2,8 +2,9 @@
 
 A step is differentiated at its gates: `lltm_cell_gates_grad` and `lltm_gates_grad` find the gradients of what goes into
 the activations of the gates, from the activations that the forward pass kept; the gradients of inputs and weights are
-matrix products with those, one for all steps. float16 and bfloat16 keep activations and gradients in float32 until the
-last rounding. A second derivative computes the activations again, so that they depend on what they are made of.
+matrix products with those, one for all steps. `lltm_cell_grads` does both for a cell, at once. float16 and bfloat16
+keep activations and gradients in float32 until the last rounding. A second derivative computes the activations again,
+so that they depend on what they are made of.
 """
 
 from __future__ import annotations
@@ -126,6 +127,28 @@ def _cell_gates_grad_output(
     activations: Tensor, c: Tensor, h_grad: Tensor | None, c_grad: Tensor | None
 ) -> tuple[Tensor, ...]:
     return _empty(activations, *activations.shape), _empty(activations, *c.shape)
+
+
+def _cell_grads_output(
+    input: Tensor,
+    h: Tensor,
+    c: Tensor,
+    weight_ih: Tensor,
+    weight_hh: Tensor,
+    activations: Tensor,
+    h_grad: Tensor | None,
+    c_grad: Tensor | None,
+    *wanted: bool,
+) -> tuple[Tensor, ...]:
+    of_input, of_h, of_weight_ih, of_weight_hh, of_bias = wanted
+    return (
+        _empty(input, *(input.shape if of_input else (0,))),
+        _empty(input, *(h.shape if of_h else (0,))),
+        _empty(input, *c.shape),
+        _empty(input, *(weight_ih.shape if of_weight_ih else (0,))),
+        _empty(input, *(weight_hh.shape if of_weight_hh else (0,))),
+        _empty(input, *(weight_hh.shape[:1] if of_bias else (0,))),
+    )
 
 
 def _sequence_output(
@@ -277,6 +300,10 @@ def _cell_gradient(
         activations = reference.lltm_cell(*exact)[2]  # type: ignore[arg-type]
     else:
         (activations,) = saved
+        if not _pays_in_halves(activations, input):
+            wanted = (*needs_grad[:2], *needs_grad[3:6])
+            results = cell_grads.call(input, h, c, weight_ih, weight_hh, activations, *output_grads, *wanted)
+            return tuple(each if needed else None for each, needed in zip(results, needs_grad, strict=False))
     h_grad, c_grad = (_to(each, kept) for each in output_grads)
     gates_grad, c_grad = cell_gates_grad.call(activations, c.to(kept), h_grad, c_grad)
     input_grad, *weight_grads = _of_products(needs_grad, gates_grad, input, h, weight_ih, dtype)
@@ -335,6 +362,21 @@ def _cell_flops(
     bias_shape: Sequence[int] | None,
 ) -> int:
     return 2 * input_shape[0] * (math.prod(weight_ih_shape) + math.prod(weight_hh_shape))
+
+
+def _cell_grads_flops(
+    input_shape: Sequence[int],
+    h_shape: Sequence[int],
+    c_shape: Sequence[int],
+    weight_ih_shape: Sequence[int],
+    weight_hh_shape: Sequence[int],
+    *others: Sequence[int] | bool | None,
+) -> int:
+    of_input, of_h, of_weight_ih, of_weight_hh, _ = (bool(each) for each in others[3:])
+    products = (of_input + of_weight_ih) * math.prod(weight_ih_shape) + (of_h + of_weight_hh) * math.prod(
+        weight_hh_shape
+    )
+    return 2 * input_shape[0] * products
 
 
 def _sequence_flops(input_shape: Sequence[int], *others: Sequence[int]) -> int:
@@ -400,6 +442,25 @@ def _explain_cell_gates_grad(activations: Tensor, c: Tensor, h_grad: Tensor | No
     _require_shape(name, "c_grad", c_grad, c.shape, "as c")
 
 
+def _explain_cell_grads(
+    input: Tensor,
+    h: Tensor,
+    c: Tensor,
+    weight_ih: Tensor,
+    weight_hh: Tensor,
+    activations: Tensor,
+    h_grad: Tensor | None,
+    c_grad: Tensor | None,
+    *wanted: bool,
+) -> None:
+    name = "lltm_cell_grads"
+    _require_dim(name, "input", input, 2, "(B, I)")
+    _explain_states(name, input.shape, (("h", h), ("c", c)), weight_ih, weight_hh, None)
+    _require_shape(name, "activations", activations, (c.shape[0], 3 * c.shape[1]), "as c")
+    _require_shape(name, "h_grad", h_grad, c.shape, "as c")
+    _require_shape(name, "c_grad", c_grad, c.shape, "as c")
+
+
 def _explain_sequence(
     input: Tensor, h0: Tensor, c0: Tensor, weight_ih: Tensor, weight_hh: Tensor, bias: Tensor | None, reverse: bool
 ) -> None:
@@ -451,6 +512,19 @@ cell_gates_grad = Operator(
     # A derivative of the second order: PyTorch's own composition, as there is nothing to be kept on chip.
     gradient=gradient_by_reference(_exactly(reference.lltm_cell_gates_grad), 4),
     explain=_explain_cell_gates_grad,
+)
+
+cell_grads = Operator(
+    "torchgraft::lltm_cell_grads(Tensor input, Tensor h, Tensor c, Tensor weight_ih, Tensor weight_hh,"
+    " Tensor activations, Tensor? h_grad, Tensor? c_grad, bool of_input, bool of_h, bool of_weight_ih,"
+    " bool of_weight_hh, bool of_bias) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+    reference=reference.lltm_cell_grads,
+    output=_cell_grads_output,
+    gradient=gradient_by_reference(_exactly(reference.lltm_cell_grads), 8),
+    flops=_cell_grads_flops,
+    # Those of a cell of two bytes are in float32.
+    mixed=("activations",),
+    explain=_explain_cell_grads,
 )
 
 sequence = Operator(
