@@ -49,6 +49,11 @@ def test_schema_of():
     assert len(schema.returns) == 1
 
 
+def test_callee_of():
+    add = _torch_private.callee_of(torch.ops.aten.add.Tensor)
+    assert add(torch.ones(2), 1).tolist() == [2, 2]
+
+
 def test_without_autocast():
     with torch.autocast("cpu", dtype=torch.bfloat16), _torch_private.without_autocast():
         assert torch.mm(torch.ones(2, 2), torch.ones(2, 2)).dtype == torch.float32

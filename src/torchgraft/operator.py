@@ -197,6 +197,7 @@ def _count_tensors(qualified_name: str, arguments: Sequence[Any]) -> int:
 def _make_call(operator: Operator) -> Callable[..., Any]:
     """The choice made at each call: which of an operator's two names to call, and through what."""
     public, raw, reference = operator.public, operator.raw, operator.reference
+    kernel = _torch_private.callee_of(raw)
     visible, all_visible = operator.visible, operator.visible_outputs == operator.output_count
     eager, functional = operator.autograd.eager, operator.autograd.functional
     tensor_count = operator.tensor_count
@@ -250,14 +251,15 @@ def _make_call(operator: Operator) -> Callable[..., Any]:
 
             needs_grad = False
             tensors = arguments[:tensor_count]
-            for tensor in tensors:
-                if tensor is not None and tensor.requires_grad:
-                    needs_grad = is_grad_enabled()
-                    break
+            if is_grad_enabled():
+                for tensor in tensors:
+                    if tensor is not None and tensor.requires_grad:
+                        needs_grad = True
+                        break
             if compiling and (is_exporting() or (needs_grad and not has_gradient)):
                 return visible(public(*arguments))
             if not needs_grad:
-                results = raw(*arguments)
+                results = raw(*arguments) if compiling else kernel(*arguments)
                 return results if all_visible else visible(results)
             if compiling:
                 return visible(functional(*arguments))

@@ -155,6 +155,7 @@ class _RecurrentProducts:
 
 
 _recurrent_products = _RecurrentProducts()
+_unchanged = nullcontext()
 
 
 def recurrent_products(input: Tensor) -> AbstractContextManager[None]:
@@ -163,5 +164,5 @@ def recurrent_products(input: Tensor) -> AbstractContextManager[None]:
     A compiler chooses how to compute what it traces; there it changes nothing.
     """
     if torch.compiler.is_compiling() or not input.is_cuda or input.dtype == torch.float64:
-        return nullcontext()
+        return _unchanged
     return _recurrent_products

@@ -76,6 +76,18 @@ std::tuple<Tensor, Tensor> cell_gates_grad_cpu(Tensor activations, Tensor c, std
   });
 }
 
+CellGrads cell_grads_cpu(Tensor input, Tensor h, Tensor c, Tensor weight_ih, Tensor weight_hh,
+                         Tensor activations, std::optional<Tensor> h_grad, std::optional<Tensor> c_grad,
+                         bool of_input, bool of_h, bool of_weight_ih, bool of_weight_hh, bool of_bias) {
+  check_cell_grads(input, h, c, weight_ih, weight_hh, activations, h_grad, c_grad);
+  const WithoutRecording scope;
+  const ScalarType kept = kept_dtype(input.scalar_type());
+  const auto [gates_grad, c_before_grad] = cell_gates_grad_cpu(
+      converted(activations, kept), converted(c, kept), converted(h_grad, kept), converted(c_grad, kept));
+  return multiply_grads(input, h, weight_ih, weight_hh, gates_grad, c_before_grad,
+                        {of_input, of_h, of_weight_ih, of_weight_hh, of_bias});
+}
+
 // How many shares of the units the threads have, where that is better than rows of the batch: 1 where it is
 // not.
 //
@@ -212,6 +224,7 @@ std::tuple<Tensor, Tensor, Tensor> gates_grad_cpu(Tensor activations, Tensor cel
 
 TORCHGRAFT_KERNEL(torchgraft, CPU, lltm_cell, cell_cpu)
 TORCHGRAFT_KERNEL(torchgraft, CPU, lltm_cell_gates_grad, cell_gates_grad_cpu)
+TORCHGRAFT_KERNEL(torchgraft, CPU, lltm_cell_grads, cell_grads_cpu)
 TORCHGRAFT_KERNEL(torchgraft, CPU, lltm, sequence_cpu)
 TORCHGRAFT_KERNEL(torchgraft, CPU, lltm_gates_grad, gates_grad_cpu)
 

@@ -1,6 +1,7 @@
 // Host functions of lltm on CUDA.
 //
-// A small cell in float is one kernel, any other two products of PyTorch's and one elementwise kernel. A
+// A small cell in float is one kernel, any other two products of PyTorch's and one elementwise kernel. Back,
+// a small cell is an elementwise kernel and one for all products, any other as many products as are wanted. A
 // sequence is one product for the inputs of all steps and then one kernel for all of the recurrence; or, in
 // double and where the device cannot hold weight_hh on chip, one product and one elementwise kernel a step:
 // in float16, bfloat16 and tf32 a product of halves (cuda_steps.cu). Nothing waits for the host, so a CUDA
@@ -81,6 +82,67 @@ std::tuple<Tensor, Tensor> cell_gates_grad_cuda(Tensor activations, Tensor c, st
                             sizes.batch * sizes.units, sizes.units},
                            scope.stream());
     return std::make_tuple(gates_grad, c_before_grad);
+  });
+}
+
+// `multiply_grads` as one kernel.
+template <typename T>
+CellGrads multiply_at_once(const Tensor& input, const Tensor& h, const Tensor& weight_ih,
+                           const Tensor& weight_hh, const Tensor& gates_grad, const Tensor& c_grad,
+                           const Wanted& wanted, const Sizes& sizes, cudaStream_t stream) {
+  const float* gates = data<float>(gates_grad);
+  const int64_t width = 3 * sizes.units;
+  cuda::CellProducts<T> products = {};
+  const auto add = [&](bool is_wanted, std::initializer_list<int64_t> shape, const T* right, bool of_rows) {
+    if (!is_wanted) return empty_of({0}, input.scalar_type(), input);
+    Tensor result = empty_of(shape, input.scalar_type(), input);
+    const int64_t rows = *shape.begin();
+    const int64_t columns = shape.size() == 2 ? *(shape.begin() + 1) : 1;
+    products.each[products.count++] = {gates,   of_rows ? width : 1,           of_rows ? 1 : width,
+                                       right,   mutable_data<T>(result),       rows,
+                                       columns, of_rows ? width : sizes.batch, 0};
+    return result;
+  };
+  CellGrads grads = {add(wanted.input, {sizes.batch, sizes.features}, data<T>(weight_ih), true),
+                     add(wanted.h, {sizes.batch, sizes.units}, data<T>(weight_hh), true),
+                     c_grad,
+                     add(wanted.weight_ih, {width, sizes.features}, data<T>(input), false),
+                     add(wanted.weight_hh, {width, sizes.units}, data<T>(h), false),
+                     add(wanted.bias, {width}, nullptr, false)};
+  cuda::launch_products(products, stream);
+  return grads;
+}
+
+CellGrads cell_grads_cuda(Tensor input, Tensor h, Tensor c, Tensor weight_ih, Tensor weight_hh,
+                          Tensor activations, std::optional<Tensor> h_grad, std::optional<Tensor> c_grad,
+                          bool of_input, bool of_h, bool of_weight_ih, bool of_weight_hh, bool of_bias) {
+  const Sizes sizes = check_cell_grads(input, h, c, weight_ih, weight_hh, activations, h_grad, c_grad);
+  const ScalarType dtype = input.scalar_type();
+  const Wanted wanted = {of_input, of_h, of_weight_ih, of_weight_hh, of_bias};
+  return dispatch_floating(dtype, "lltm_cell_grads", [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    using Kept = accumulate_t<T>;
+    const Launch scope(input);
+    const WithoutRecording unrecorded;
+    Tensor gates_grad = empty_of({sizes.batch, 3 * sizes.units}, kept_dtype(dtype), input);
+    Tensor c_before_grad = empty_of({sizes.batch, sizes.units}, dtype, input);
+    activations = converted(activations, kept_dtype(dtype));
+    c = to_contiguous(c);
+    h_grad = converted(h_grad, dtype);
+    c_grad = converted(c_grad, dtype);
+    cuda::launch<Kept, false, T>(
+        {data<Kept>(activations), data<T>(c), data<T>(h_grad), nullptr, data<T>(c_grad),
+         mutable_data<Kept>(gates_grad), mutable_data<T>(c_before_grad), nullptr, sizes.batch * sizes.units,
+         sizes.units},
+        scope.stream());
+    if constexpr (!std::is_same_v<T, double>) {
+      if (cuda::takes_cell(sizes.batch, sizes.features, sizes.units)) {
+        return multiply_at_once<T>(to_contiguous(input), to_contiguous(h), to_contiguous(weight_ih),
+                                   to_contiguous(weight_hh), gates_grad, c_before_grad, wanted, sizes,
+                                   scope.stream());
+      }
+    }
+    return multiply_grads(input, h, weight_ih, weight_hh, gates_grad, c_before_grad, wanted);
   });
 }
 
@@ -309,6 +371,7 @@ std::tuple<Tensor, Tensor, Tensor> gates_grad_cuda(Tensor activations, Tensor ce
 
 TORCHGRAFT_KERNEL(torchgraft, CUDA, lltm_cell, cell_cuda)
 TORCHGRAFT_KERNEL(torchgraft, CUDA, lltm_cell_gates_grad, cell_gates_grad_cuda)
+TORCHGRAFT_KERNEL(torchgraft, CUDA, lltm_cell_grads, cell_grads_cuda)
 TORCHGRAFT_KERNEL(torchgraft, CUDA, lltm, sequence_cuda)
 TORCHGRAFT_KERNEL(torchgraft, CUDA, lltm_gates_grad, gates_grad_cuda)
 

@@ -97,22 +97,22 @@ __global__ void __launch_bounds__(kThreads) forward_step_kernel(ForwardStep<T> s
   step.c_after[index] = static_cast<T>(c);
 }
 
-template <typename T>
+template <typename T, typename State = T>
 struct BackwardStep {
-  const T* activations;  // (batch, 3 units)
-  const T* c;            // (batch, units), before the step, or after it where kAfter
-  const T* h_grad;       // (batch, units), or null
-  const T* output_grad;  // (batch, units), more of it, or null
-  const T* c_grad;       // (batch, units), or null
-  T* gates_grad;         // (batch, 3 units)
-  T* c_before_grad;      // (batch, units)
-  T* gates_grad_again;   // (batch, 3 units), or null: gates_grad where the next product reads it
+  const T* activations;      // (batch, 3 units)
+  const State* c;            // (batch, units), before the step, or after it where kAfter
+  const State* h_grad;       // (batch, units), or null
+  const State* output_grad;  // (batch, units), more of it, or null
+  const State* c_grad;       // (batch, units), or null
+  T* gates_grad;             // (batch, 3 units)
+  State* c_before_grad;      // (batch, units)
+  T* gates_grad_again;       // (batch, 3 units), or null: gates_grad where the next product reads it
   int64_t count;
   int64_t units;
 };
 
-template <typename T, bool kAfter>
-__global__ void __launch_bounds__(kThreads) backward_step_kernel(BackwardStep<T> step) {
+template <typename T, bool kAfter, typename State>
+__global__ void __launch_bounds__(kThreads) backward_step_kernel(BackwardStep<T, State> step) {
   using Kept = accumulate_t<T>;
   const int64_t index = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (index >= step.count) return;
@@ -134,7 +134,7 @@ __global__ void __launch_bounds__(kThreads) backward_step_kernel(BackwardStep<T>
       step.gates_grad_again[first + g * step.units] = static_cast<T>(gates[g]);
     }
   }
-  step.c_before_grad[index] = static_cast<T>(c_grad);
+  step.c_before_grad[index] = static_cast<State>(c_grad);
 }
 
 template <typename T>
@@ -145,10 +145,10 @@ void launch(const ForwardStep<T>& step, cudaStream_t stream) {
   check_launch("lltm");
 }
 
-template <typename T, bool kAfter>
-void launch(const BackwardStep<T>& step, cudaStream_t stream) {
+template <typename T, bool kAfter, typename State = T>
+void launch(const BackwardStep<T, State>& step, cudaStream_t stream) {
   if (step.count == 0) return;
-  backward_step_kernel<T, kAfter>
+  backward_step_kernel<T, kAfter, State>
       <<<grid_of(ceil_divide<int64_t>(step.count, kThreads), "lltm"), kThreads, 0, stream>>>(step);
   check_launch("lltm");
 }

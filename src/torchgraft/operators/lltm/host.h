@@ -12,6 +12,7 @@
 #include <array>
 #include <initializer_list>
 #include <optional>
+#include <tuple>
 
 namespace torchgraft::lltm {
 
@@ -124,6 +125,13 @@ inline void check_shape(const Tensor& tensor, const char* name, std::initializer
   TORCHGRAFT_CHECK(same, "lltm: ", name, " has sizes that do not fit the others");
 }
 
+inline void check_floating(const Tensor& tensor, const char* name) {
+  const ScalarType dtype = tensor.scalar_type();
+  TORCHGRAFT_CHECK(dtype == ScalarType::Double || dtype == ScalarType::Float || dtype == ScalarType::Half ||
+                       dtype == ScalarType::BFloat16,
+                   "lltm: ", name, " must be float64, float32, float16 or bfloat16");
+}
+
 // The sizes of a call: `steps` is one for the cell.
 struct Sizes {
   int64_t steps;
@@ -204,16 +212,66 @@ inline Sizes check_gates_grad(const Tensor& activations, const Tensor& cells, co
   check_shape(activations, "activations", {sizes.steps, sizes.batch, 3 * sizes.units});
   check_same_kind(activations, "activations", cells, "cells");
   // Gradients in float may be of a layer with weights of two bytes.
-  const ScalarType weights = weight_hh.scalar_type();
-  TORCHGRAFT_CHECK(weights == ScalarType::Double || weights == ScalarType::Float ||
-                       weights == ScalarType::Half || weights == ScalarType::BFloat16,
-                   "lltm_gates_grad: weight_hh must be float64, float32, float16 or bfloat16");
+  check_floating(weight_hh, "weight_hh");
   TORCHGRAFT_CHECK(same_device(activations, weight_hh),
                    "activations and weight_hh must be on the same device");
   check_gradient(activations, output_grad, "output_grad", {sizes.steps, sizes.batch, sizes.units});
   check_gradient(activations, h_n_grad, "h_n_grad", {sizes.batch, sizes.units});
   check_gradient(activations, c_n_grad, "c_n_grad", {sizes.batch, sizes.units});
   return sizes;
+}
+
+inline Sizes check_cell_grads(const Tensor& input, const Tensor& h, const Tensor& c, const Tensor& weight_ih,
+                              const Tensor& weight_hh, const Tensor& activations,
+                              const std::optional<Tensor>& h_grad, const std::optional<Tensor>& c_grad) {
+  const Sizes sizes = check_arguments(input, h, c, weight_ih, weight_hh, std::nullopt, false);
+  check_shape(activations, "activations", {sizes.batch, 3 * sizes.units});
+  // Those of a cell of two bytes are in float.
+  check_floating(activations, "activations");
+  TORCHGRAFT_CHECK(same_device(input, activations), "input and activations must be on the same device");
+  check_gradient(input, h_grad, "h_grad", {sizes.batch, sizes.units});
+  check_gradient(input, c_grad, "c_grad", {sizes.batch, sizes.units});
+  return sizes;
+}
+
+// Of which arguments of a cell the gradients are wanted.
+struct Wanted {
+  bool input;
+  bool h;
+  bool weight_ih;
+  bool weight_hh;
+  bool bias;
+};
+
+// The gradients of input, h, c, weight_ih, weight_hh and bias. What is not wanted has no elements.
+using CellGrads = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
+
+// From those of gates, in the dtype of computation, by as many products of PyTorch's as are wanted.
+inline CellGrads multiply_grads(const Tensor& input, const Tensor& h, const Tensor& weight_ih,
+                                const Tensor& weight_hh, const Tensor& gates_grad, const Tensor& c_grad,
+                                const Wanted& wanted) {
+  const ScalarType dtype = input.scalar_type();
+  const ScalarType kept = gates_grad.scalar_type();
+  const Tensor columns = wanted.weight_ih || wanted.weight_hh ? transposed(gates_grad) : gates_grad;
+  const auto product = [&](bool is_wanted, const Tensor& left, const Tensor& right) {
+    if (!is_wanted) return empty_of({0}, dtype, input);
+    Tensor result = empty_of({left.size(0), right.size(1)}, kept, input);
+    multiply(left, converted(right, kept), result);
+    return converted(result, dtype);
+  };
+  const auto sum = [&] {
+    if (!wanted.bias) return empty_of({0}, dtype, input);
+    Tensor result = empty_of({gates_grad.size(1)}, kept, input);
+    const int64_t rows = 0;
+    torch::stable::sum_out(result, gates_grad, torch::headeronly::IntHeaderOnlyArrayRef(&rows, 1));
+    return converted(result, dtype);
+  };
+  return {product(wanted.input, gates_grad, weight_ih),
+          product(wanted.h, gates_grad, weight_hh),
+          converted(c_grad, dtype),
+          product(wanted.weight_ih, columns, input),
+          product(wanted.weight_hh, columns, h),
+          sum()};
 }
 
 }  // namespace torchgraft::lltm

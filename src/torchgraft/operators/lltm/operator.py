@@ -2,8 +2,9 @@
 
 A step is differentiated at its gates: `lltm_cell_gates_grad` and `lltm_gates_grad` find the gradients of what goes into
 the activations of the gates, from the activations that the forward pass kept; the gradients of inputs and weights are
-matrix products with those, one for all steps. float16 and bfloat16 keep activations and gradients in float32 until the
-last rounding. A second derivative computes the activations again, so that they depend on what they are made of.
+matrix products with those, one for all steps. `lltm_cell_grads` does both for a cell, at once. float16 and bfloat16
+keep activations and gradients in float32 until the last rounding. A second derivative computes the activations again,
+so that they depend on what they are made of.
 """
 
 from __future__ import annotations
@@ -130,6 +131,28 @@ def _cell_gates_grad_output(
     return _empty(activations, *activations.shape), _empty(activations, *c.shape)
 
 
+def _cell_grads_output(
+    input: Tensor,
+    h: Tensor,
+    c: Tensor,
+    weight_ih: Tensor,
+    weight_hh: Tensor,
+    activations: Tensor,
+    h_grad: Tensor | None,
+    c_grad: Tensor | None,
+    *wanted: bool,
+) -> tuple[Tensor, ...]:
+    of_input, of_h, of_weight_ih, of_weight_hh, of_bias = wanted
+    return (
+        _empty(input, *(input.shape if of_input else (0,))),
+        _empty(input, *(h.shape if of_h else (0,))),
+        _empty(input, *c.shape),
+        _empty(input, *(weight_ih.shape if of_weight_ih else (0,))),
+        _empty(input, *(weight_hh.shape if of_weight_hh else (0,))),
+        _empty(input, *(weight_hh.shape[:1] if of_bias else (0,))),
+    )
+
+
 def _sequence_output(
     input: Tensor,
     h0: Tensor,
@@ -160,8 +183,9 @@ def _gates_grad_output(activations: Tensor, cells: Tensor, *others: Tensor | boo
     )
 
 
-def _to(tensor: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-    return None if tensor is None else tensor.to(dtype)
+def _to(tensor: Tensor | None, dtype: torch.dtype) -> Any:
+    # A call that has nothing to do takes half a microsecond.
+    return tensor if tensor is None or tensor.dtype == dtype else tensor.to(dtype)
 
 
 def _exactly(function: Callable[..., tuple[Tensor, ...]]) -> Callable[..., tuple[Tensor, ...]]:
@@ -261,10 +285,10 @@ def _of_products(
             rows.sum(0).to(dtype) if needs_grad[5] else None,
         )
     return (
-        (gates_grad @ weight_ih.to(kept)).to(dtype) if needs_grad[0] else None,
-        (rows.t() @ input.flatten(0, -2).to(kept)).to(dtype) if needs_grad[3] else None,
-        (rows.t() @ h.flatten(0, -2).to(kept)).to(dtype) if needs_grad[4] else None,
-        rows.sum(0).to(dtype) if needs_grad[5] else None,
+        _to(gates_grad @ _to(weight_ih, kept), dtype) if needs_grad[0] else None,
+        _to(rows.t() @ _to(input.flatten(0, -2), kept), dtype) if needs_grad[3] else None,
+        _to(rows.t() @ _to(h.flatten(0, -2), kept), dtype) if needs_grad[4] else None,
+        _to(rows.sum(0), dtype) if needs_grad[5] else None,
     )
 
 
@@ -283,9 +307,15 @@ def _cell_gradient(
     kept = _accumulated(dtype)
     if torch.is_grad_enabled():
         exact = [_to(each, kept) for each in (input, h, c, weight_ih, weight_hh, bias)]
-        activations = reference.lltm_cell(*exact)[2]  # type: ignore[arg-type]
+        activations = reference.lltm_cell(*exact)[2]
     else:
         (activations,) = saved
+        if not _pays_in_halves(activations, input):
+            wanted = (*needs_grad[:2], *needs_grad[3:6])
+            results = cell_grads.call(input, h, c, weight_ih, weight_hh, activations, *output_grads, *wanted)
+            if False not in needs_grad[:6]:
+                return results
+            return tuple(each if needed else None for each, needed in zip(results, needs_grad, strict=False))
     h_grad, c_grad = (_to(each, kept) for each in output_grads)
     gates_grad, c_grad = cell_gates_grad.call(activations, c.to(kept), h_grad, c_grad)
     input_grad, *weight_grads = _of_products(needs_grad, gates_grad, input, h, weight_ih, dtype)
@@ -318,20 +348,20 @@ def _sequence_gradient(
         *_, activations, cells = reference.lltm(*exact, reverse, allow_tf32)  # type: ignore
     output_grad, h_n_grad, c_n_grad = (_to(each, kept) for each in output_grads)
     # On CUDA weights of two bytes are multiplied as they are.
-    weight = weight_hh if input.is_cuda else weight_hh.to(kept)
+    weight = weight_hh if input.is_cuda else _to(weight_hh, kept)
     gates_grad, h0_grad, c0_grad = gates_grad_of_sequence.call(
         activations, cells, weight, output_grad, h_n_grad, c_n_grad, reverse, allow_tf32
     )
     # h before each step: what came out of the one before.
     size = cells.shape[-1]
     before = torch.tanh(cells) * activations[..., size : 2 * size] if needs_grad[4] else cells
-    first = h0.to(kept).unsqueeze(0)
+    first = _to(h0, kept).unsqueeze(0)
     before = torch.cat((before[1:], first) if reverse else (first, before[:-1]))
     input_grad, *weight_grads = _of_products(needs_grad, gates_grad, input, before, weight_ih, dtype)
     return (
         input_grad,
-        h0_grad.to(dtype) if needs_grad[1] else None,
-        c0_grad.to(dtype) if needs_grad[2] else None,
+        _to(h0_grad, dtype) if needs_grad[1] else None,
+        _to(c0_grad, dtype) if needs_grad[2] else None,
         *weight_grads,
     )
 
@@ -345,6 +375,21 @@ def _cell_flops(
     bias_shape: Sequence[int] | None,
 ) -> int:
     return 2 * input_shape[0] * (math.prod(weight_ih_shape) + math.prod(weight_hh_shape))
+
+
+def _cell_grads_flops(
+    input_shape: Sequence[int],
+    h_shape: Sequence[int],
+    c_shape: Sequence[int],
+    weight_ih_shape: Sequence[int],
+    weight_hh_shape: Sequence[int],
+    *others: Sequence[int] | bool | None,
+) -> int:
+    of_input, of_h, of_weight_ih, of_weight_hh, _ = (bool(each) for each in others[3:])
+    products = (of_input + of_weight_ih) * math.prod(weight_ih_shape) + (of_h + of_weight_hh) * math.prod(
+        weight_hh_shape
+    )
+    return 2 * input_shape[0] * products
 
 
 def _sequence_flops(input_shape: Sequence[int], *others: Sequence[int]) -> int:
@@ -410,6 +455,25 @@ def _explain_cell_gates_grad(activations: Tensor, c: Tensor, h_grad: Tensor | No
     _require_shape(name, "c_grad", c_grad, c.shape, "as c")
 
 
+def _explain_cell_grads(
+    input: Tensor,
+    h: Tensor,
+    c: Tensor,
+    weight_ih: Tensor,
+    weight_hh: Tensor,
+    activations: Tensor,
+    h_grad: Tensor | None,
+    c_grad: Tensor | None,
+    *wanted: bool,
+) -> None:
+    name = "lltm_cell_grads"
+    _require_dim(name, "input", input, 2, "(B, I)")
+    _explain_states(name, input.shape, (("h", h), ("c", c)), weight_ih, weight_hh, None)
+    _require_shape(name, "activations", activations, (c.shape[0], 3 * c.shape[1]), "as c")
+    _require_shape(name, "h_grad", h_grad, c.shape, "as c")
+    _require_shape(name, "c_grad", c_grad, c.shape, "as c")
+
+
 def _explain_sequence(
     input: Tensor,
     h0: Tensor,
@@ -469,6 +533,19 @@ cell_gates_grad = Operator(
     # A derivative of the second order: PyTorch's own composition, as there is nothing to be kept on chip.
     gradient=gradient_by_reference(_exactly(reference.lltm_cell_gates_grad), 4),
     explain=_explain_cell_gates_grad,
+)
+
+cell_grads = Operator(
+    "torchgraft::lltm_cell_grads(Tensor input, Tensor h, Tensor c, Tensor weight_ih, Tensor weight_hh,"
+    " Tensor activations, Tensor? h_grad, Tensor? c_grad, bool of_input, bool of_h, bool of_weight_ih,"
+    " bool of_weight_hh, bool of_bias) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+    reference=reference.lltm_cell_grads,
+    output=_cell_grads_output,
+    gradient=gradient_by_reference(_exactly(reference.lltm_cell_grads), 8),
+    flops=_cell_grads_flops,
+    # Those of a cell of two bytes are in float32.
+    mixed=("activations",),
+    explain=_explain_cell_grads,
 )
 
 sequence = Operator(

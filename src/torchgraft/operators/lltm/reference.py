@@ -34,6 +34,33 @@ def lltm_cell_gates_grad(
     return _step_back(activations, c + z * i, h_grad, c_grad)
 
 
+def lltm_cell_grads(
+    input: Tensor,
+    h: Tensor,
+    c: Tensor,
+    weight_ih: Tensor,
+    weight_hh: Tensor,
+    activations: Tensor,
+    h_grad: Tensor | None,
+    c_grad: Tensor | None,
+    *wanted: bool,
+) -> tuple[Tensor, ...]:
+    """The gradients of input, h, c, weight_ih, weight_hh and bias; without elements where not wanted."""
+    of_input, of_h, of_weight_ih, of_weight_hh, of_bias = wanted
+    dtype = input.dtype
+    gates_grad, c_grad = lltm_cell_gates_grad(activations.to(dtype), c, h_grad, c_grad)
+    # Made of an argument, so that it is differentiable too.
+    nothing = input.flatten()[:0]
+    return (
+        gates_grad @ weight_ih if of_input else nothing.clone(),
+        gates_grad @ weight_hh if of_h else nothing.clone(),
+        c_grad,
+        gates_grad.t() @ input if of_weight_ih else nothing.clone(),
+        gates_grad.t() @ h if of_weight_hh else nothing.clone(),
+        gates_grad.sum(0) if of_bias else nothing.clone(),
+    )
+
+
 def lltm(
     input: Tensor,
     h: Tensor,

@@ -44,6 +44,25 @@ def _cell_gates_grad(name: str, batch: int, size: int, *, of_h: bool = True, of_
     return Sample(name, (Drawn((batch, 3 * size)), state, state if of_h else None, state if of_c else None))
 
 
+_ALL = (True,) * 5
+
+
+def _cell_grads(
+    name: str,
+    batch: int,
+    features: int,
+    size: int,
+    *,
+    of_h: bool = True,
+    of_c: bool = True,
+    wanted: Sequence[bool] = _ALL,
+) -> Sample:
+    state, scale = Drawn((batch, size)), _scale(size)
+    weights = Drawn((3 * size, features), scale=scale), Drawn((3 * size, size), scale=scale)
+    kept = Drawn((batch, 3 * size)), state if of_h else None, state if of_c else None
+    return Sample(name, (Drawn((batch, features)), state, state, *weights, *kept, *wanted))
+
+
 def _sequence(
     name: str,
     steps: int,
@@ -105,6 +124,17 @@ _CELL_GATES_GRADS = (
     _cell_gates_grad("more than a thread's share", 70, 250),
 )
 
+_CELL_GRADS = (
+    _cell_grads("one of everything", 1, 1, 1),
+    _cell_grads("empty batch", 0, 3, 2),
+    _cell_grads("of h alone, to data", 3, 5, 4, of_c=False, wanted=(True, True, False, False, False)),
+    _cell_grads("of c alone, to weights", 3, 5, 4, of_h=False, wanted=(False, False, True, True, True)),
+    _cell_grads("to c alone", 5, 2, 3, wanted=(False,) * 5),
+    _cell_grads("one more than a tile", 33, 65, 11),
+    _cell_grads("the tutorial's", 16, 32, 128),
+    _cell_grads("many rows", 129, 3, 5),
+)
+
 _SEQUENCES = (
     _sequence("one of everything", 1, 1, 1, 1),
     _sequence("one step", 1, 3, 2, 4),
@@ -154,6 +184,9 @@ _GPU_SEQUENCES = (
     _sequence("tf32, step by step", 3, 3, 6, 1030, tf32=True),
 )
 
+# More than one kernel multiplies.
+_GPU_CELL_GRADS = (_cell_grads("products of PyTorch's", 200, 300, 500),)
+
 _GPU_GATES_GRADS = (
     _gates_grad("whole grid", 5, 19, 530),
     _gates_grad("whole grid, back, one row", 4, 1, 1001, reverse=True),
@@ -177,6 +210,13 @@ def _draw_cell_gates_grad(random: Random) -> Sample:
     sizes = random.randint(0, 5), random.randint(1, 9)
     of_h = random.random() < 0.7
     return _cell_gates_grad(f"drawn {sizes}", *sizes, of_h=of_h, of_c=not of_h or random.random() < 0.7)
+
+
+def _draw_cell_grads(random: Random) -> Sample:
+    sizes = random.randint(0, 5), random.randint(1, 5), random.randint(1, 7)
+    of_h = random.random() < 0.7
+    wanted = [random.random() < 0.7 for _ in _ALL]
+    return _cell_grads(f"drawn {sizes}", *sizes, of_h=of_h, of_c=not of_h or random.random() < 0.7, wanted=wanted)
 
 
 def _draw_sequence(random: Random) -> Sample:
@@ -212,6 +252,11 @@ def _stress_cell_gates_grad(random: Random) -> Sample:
     _, batch, _, size = _any_sizes(random)
     of_h = random.random() < 0.7
     return _cell_gates_grad(f"drawn {(batch, size)}", batch, size, of_h=of_h, of_c=not of_h or random.random() < 0.7)
+
+
+def _stress_cell_grads(random: Random) -> Sample:
+    _, *sizes = _any_sizes(random)
+    return _cell_grads(f"drawn {sizes}", *sizes, wanted=[random.random() < 0.7 for _ in _ALL])
 
 
 def _stress_sequence(random: Random) -> Sample:
@@ -251,9 +296,9 @@ def _of_size(what: str, *sizes: int) -> str:
     return ",".join(f"{letter}{size}" for letter, size in zip(what, sizes, strict=True))
 
 
-def _cell_rows() -> tuple[Benchmark, ...]:
+def _cell_rows(make: Callable[..., Sample]) -> tuple[Benchmark, ...]:
     sizes = ((16, 32, 128), (1, 256, 256), (64, 512, 512), (256, 1024, 1024))
-    return tuple(Benchmark(_cell(_of_size("BIS", *each), *each), "cell", quick=each == sizes[0]) for each in sizes)
+    return tuple(Benchmark(make(_of_size("BIS", *each), *each), "cell", quick=each == sizes[0]) for each in sizes)
 
 
 _SEQUENCE_SIZES = (
@@ -307,6 +352,12 @@ def _summed_in_cell(input: Tensor, h: Tensor, *others: Tensor | None) -> int:
     return int(input.shape[1] + h.shape[1])
 
 
+def _summed_in_cell_grads(
+    input: Tensor, h: Tensor, c: Tensor, weight_ih: Tensor, weight_hh: Tensor, *others: Tensor | bool | None
+) -> int:
+    return int(max(input.shape[0], weight_hh.shape[0]))
+
+
 def _summed_in_sequence(input: Tensor, h0: Tensor, *others: Tensor | bool | None) -> int:
     # What a step's sums err by goes on to the next.
     return int(input.shape[0] * (input.shape[2] + h0.shape[1]))
@@ -330,7 +381,7 @@ samples = {
             ModuleSample("with a bias", lambda: _layer("LLTMCell", 5, 3), (Drawn((4, 5)),)),
             ModuleSample("without", lambda: _layer("LLTMCell", 5, 3, bias=False), (Drawn((5,)),)),
         ),
-        benchmarks=_cell_rows(),
+        benchmarks=_cell_rows(_cell),
         rivals={"pytorch": _visible(reference.lltm_cell, 2)},
         yardsticks={"nn.LSTMCell": _lstm_cell},
     ),
@@ -345,6 +396,15 @@ samples = {
             Benchmark(_cell_gates_grad("B256,S1024", 256, 1024), "cell"),
         ),
         rivals={"pytorch": reference.lltm_cell_gates_grad},
+    ),
+    "lltm_cell_grads": Samples(
+        _CELL_GRADS,
+        _draw_cell_grads,
+        gpu_table=_GPU_CELL_GRADS,
+        stress=_stress_cell_grads,
+        summed=_summed_in_cell_grads,
+        benchmarks=_cell_rows(_cell_grads),
+        rivals={"pytorch": reference.lltm_cell_grads},
     ),
     "lltm": Samples(
         _SEQUENCES,

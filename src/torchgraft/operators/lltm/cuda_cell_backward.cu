@@ -1,0 +1,135 @@
+// The products of a small cell's gradients, all of them as one kernel.
+//
+// A block owns 32 x 32 results of one of the products, whose factors come through shared memory, kDepth at a
+// time, while the next are on their way. The eight warps share out the depth; in a warp a lane owns 8 x 4
+// sums, which three accesses of sixteen bytes feed with 32 products. In the end the warps' sums are added, in
+// their order. Factors of two bytes are converted as they come, and results rounded once as they go.
+
+#include <torchgraft/dispatch.h>
+#include <torchgraft/cuda.cuh>
+
+#include "cuda_cell.h"
+
+namespace torchgraft::lltm::cuda {
+namespace {
+
+constexpr int kTile = 32;
+constexpr int kDepth = 64;
+constexpr int kWarps = 8;
+constexpr int kThreadsOfTile = kWarps * 32;
+constexpr int kRowsOfLane = 8;
+constexpr int kColumnsOfLane = 4;
+constexpr int kColumnGroups = kTile / kColumnsOfLane;
+// Rows begin four banks apart: eight by four elements, whichever way they come, lie in as many banks.
+constexpr int kPitch = kTile + 4;
+constexpr int kBrought = kDepth / kWarps;  // by a thread, of either factor
+static_assert(kRowsOfLane * kColumnsOfLane * 32 == kTile * kTile, "a warp has all sums of a tile");
+
+template <typename T>
+__global__ void __launch_bounds__(kThreadsOfTile) products_kernel(CellProducts<T> products) {
+  // Of factors [depth][row] and [depth][column]; then of the warps' sums [warp][row][column].
+  __shared__ __align__(16) float shared[kWarps * kTile * kTile];
+  static_assert(2 * kDepth * kPitch <= kWarps * kTile * kTile, "the factors fit");
+  float* lefts = shared;
+  float* rights = shared + kDepth * kPitch;
+  int which = products.count - 1;
+  while (blockIdx.x < products.each[which].first_tile) --which;
+  const CellProduct<T>& product = products.each[which];
+  const int64_t tile = blockIdx.x - product.first_tile;
+  const int64_t across = ceil_divide<int64_t>(product.columns, kTile);
+  const int64_t first_row = tile / across * kTile;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int64_t column = tile % across * kTile + lane;
+
+  // The left factor is read along its rows or along the depth, as it lies.
+  const bool along_depth = product.depth_stride == 1;
+  const int left_row = along_depth ? warp * 4 + lane / 8 : lane;
+  const int left_depth = along_depth ? lane % 8 : warp;
+  static_assert(kWarps == 8, "a thread brings every eighth of the depth, of either factor");
+  const float* left_from = product.left + (first_row + left_row) * product.row_stride;
+  float left[kBrought];
+  float right[kBrought];
+  const auto bring = [&](int64_t depth) {
+#pragma unroll
+    for (int i = 0; i < kBrought; ++i) {
+      const int64_t of_left = depth + i * kWarps + left_depth;
+      const int64_t of_right = depth + i * kWarps + warp;
+      const bool has_left = first_row + left_row < product.rows && of_left < product.depth;
+      const bool has_right = column < product.columns && of_right < product.depth;
+      left[i] = has_left ? left_from[of_left * product.depth_stride] : 0.f;
+      right[i] = !has_right ? 0.f
+                 : product.right == nullptr
+                     ? 1.f
+                     : static_cast<float>(product.right[of_right * product.columns + column]);
+    }
+  };
+
+  const int row_of_lane = lane / kColumnGroups * kRowsOfLane;
+  const int column_of_lane = lane % kColumnGroups * kColumnsOfLane;
+  float sums[kRowsOfLane][kColumnsOfLane] = {};
+  bring(0);
+  for (int64_t depth = 0; depth < product.depth; depth += kDepth) {
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < kBrought; ++i) {
+      lefts[(i * kWarps + left_depth) * kPitch + left_row] = left[i];
+      rights[(i * kWarps + warp) * kPitch + lane] = right[i];
+    }
+    __syncthreads();
+    bring(depth + kDepth);
+#pragma unroll
+    for (int i = 0; i < kBrought; ++i) {
+      const int place = (i * kWarps + warp) * kPitch;
+      const float4 top = *reinterpret_cast<const float4*>(lefts + place + row_of_lane);
+      const float4 bottom = *reinterpret_cast<const float4*>(lefts + place + row_of_lane + 4);
+      const float4 across_lane = *reinterpret_cast<const float4*>(rights + place + column_of_lane);
+      const float rows[kRowsOfLane] = {top.x, top.y, top.z, top.w, bottom.x, bottom.y, bottom.z, bottom.w};
+      const float columns[kColumnsOfLane] = {across_lane.x, across_lane.y, across_lane.z, across_lane.w};
+#pragma unroll
+      for (int r = 0; r < kRowsOfLane; ++r) {
+#pragma unroll
+        for (int c = 0; c < kColumnsOfLane; ++c) sums[r][c] = fmaf(rows[r], columns[c], sums[r][c]);
+      }
+    }
+  }
+
+  __syncthreads();
+#pragma unroll
+  for (int r = 0; r < kRowsOfLane; ++r) {
+    float* place = shared + (warp * kTile + row_of_lane + r) * kTile + column_of_lane;
+    *reinterpret_cast<float4*>(place) = make_float4(sums[r][0], sums[r][1], sums[r][2], sums[r][3]);
+  }
+  __syncthreads();
+#pragma unroll
+  for (int first = 0; first < kTile; first += kWarps) {
+    const int row = first + warp;
+    float sum = 0.f;
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) sum += shared[(w * kTile + row) * kTile + lane];
+    if (first_row + row < product.rows && column < product.columns) {
+      product.result[(first_row + row) * product.columns + column] = static_cast<T>(sum);
+    }
+  }
+}
+
+}  // namespace
+
+template <typename T>
+void launch_products(CellProducts<T> products, cudaStream_t stream) {
+  int64_t tiles = 0;
+  for (int i = 0; i < products.count; ++i) {
+    CellProduct<T>& product = products.each[i];
+    product.first_tile = tiles;
+    tiles += ceil_divide<int64_t>(product.rows, kTile) * ceil_divide<int64_t>(product.columns, kTile);
+  }
+  if (tiles == 0) return;
+  products_kernel<T><<<grid_of(tiles, "lltm_cell_grads"), kThreadsOfTile, 0, stream>>>(products);
+  check_launch("lltm_cell_grads");
+}
+
+template void launch_products(CellProducts<float> products, cudaStream_t stream);
+template void launch_products(CellProducts<Half> products, cudaStream_t stream);
+template void launch_products(CellProducts<BFloat16> products, cudaStream_t stream);
+
+}  // namespace torchgraft::lltm::cuda
