@@ -170,7 +170,9 @@ def test_a_compiler_keeps_the_layout_that_suits_other_convolutions():
         if re.search(r"assert_size_stride\(.*_depthwise_conv2d(_input_grad)?\.default", line)
     ]
     assert strides == ["1"] * 4
-    for one, other in zip(found, torch.autograd.grad(model(images).square().mean(), list(model.parameters()))):
+    for one, other in zip(
+        found, torch.autograd.grad(model(images).square().mean(), list(model.parameters())), strict=True
+    ):
         torch.testing.assert_close(one, other)
 
 

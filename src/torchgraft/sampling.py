@@ -124,7 +124,8 @@ class Benchmark:
         quick: whether it is one of the few rows of a quick run.
         large: how its result is verified in parts, where all of it in float64 would not fit.
         operations: the arithmetic that it takes at least, where that is less than the operator's `flops` count.
-        tf32: whether it is measured where products of float32 may be computed in tf32, and in no other dtype.
+        tf32: whether it is measured where products of float32 may be computed in tf32, and in no other dtype. It is
+            verified without, so what the operator itself computes in tf32 must hold its factors.
     """
 
     sample: Sample

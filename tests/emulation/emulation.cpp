@@ -874,6 +874,7 @@ void begin_counting(uint32_t barrier, uint32_t count) {
 void count_arrival(uint32_t barrier, uint32_t bytes) {
   Counting& counting = counting_at(barrier);
   if (counting.missing == 0) fail("more arrivals at a barrier than it counts");
+  if (bytes >= 1u << 20) fail("more bytes for a barrier to count than it can");
   --counting.missing;
   counting.bytes += static_cast<int32_t>(bytes);
   end_phase_if_all_came(counting, *running().block);

@@ -27,7 +27,6 @@ from torchgraft.sampling import Benchmark, Samples
 # A time this much below the floor is a mistake of the measurement: roofs are measured too, and not exact.
 _BELOW_FLOOR = 0.9
 _OURS = ("ours", "again")
-_TF32_ROUNDINGS = 30
 
 
 @dataclass(frozen=True)
@@ -73,26 +72,33 @@ def measure(candidate: Candidate, stopwatch: Stopwatch, roofs: Roofs) -> Row:
     the reference's, or where it was faster than the device can be.
     """
     arguments = candidate.benchmark.sample.make(candidate.device, candidate.dtype, on_device=True)
-    contenders = {name: _bind(candidate, function, arguments) for name, function in _functions(candidate).items()}
+    functions = _functions(candidate)
+    contenders = {name: _bind(candidate, function, arguments) for name, function in functions.items()}
     yardsticks = {name: make for name, make in candidate.samples.yardsticks.items() if name in candidate.against}
     for name, make in yardsticks.items():
         contenders[name] = _bind_yardstick(candidate, make, arguments)
     refused: dict[str, str] = {}
     # cuDNN times every way to compute what it is asked for first. Of a very large call that alone takes half a minute.
     search = cudnn_switches(benchmark=False) if candidate.benchmark.large else nullcontext()
-    precision = tf32_permitted() if candidate.benchmark.tf32 else nullcontext()
-    with search, precision, warnings.catch_warnings():
+    with search, warnings.catch_warnings():
         # What falls back is told by the row.
         warnings.simplefilter("ignore", PerformanceWarning)
         before = {each[:4]: each.calls for each in fallbacks()}
-        for name, call in list(contenders.items()):
-            if problem := _why_it_fails(call):
-                refused[name] = problem
-                del contenders[name]
-        timings = stopwatch.time(contenders, warm=("ours",)) if "ours" in contenders else {}
         served = {}
-        if candidate.explained:
-            served = {name: explain(call, candidate.device) for name, call in contenders.items() if name != "again"}
+        with tf32_permitted() if candidate.benchmark.tf32 else nullcontext():
+            for name, call in list(contenders.items()):
+                if problem := _why_it_fails(call):
+                    refused[name] = problem
+                    del contenders[name]
+            timings = stopwatch.time(contenders, warm=("ours",)) if "ours" in contenders else {}
+            if candidate.explained:
+                served = {name: explain(call, candidate.device) for name, call in contenders.items() if name != "again"}
+        if candidate.benchmark.tf32:
+            # In tf32 no result of a long sequence has a digit that is sure. Of weights that tf32 holds an operator's
+            # own kernels are exact, and what is PyTorch's is computed in float32 now.
+            contenders |= {
+                name: _bind(candidate, functions[name], arguments) for name in contenders if name in functions
+            }
         verify = _verifier(candidate, arguments)
         refused |= {
             name: problem
@@ -216,9 +222,7 @@ def _verifier(candidate: Candidate, arguments: tuple[Any, ...]) -> Callable[[Any
     """
     operator, samples, sample = candidate.operator, candidate.samples, candidate.benchmark.sample
     summed = samples.summed(*sample.make("meta", candidate.dtype))
-    # tf32 has the digits of float16.
-    dtype = torch.float16 if candidate.benchmark.tf32 else candidate.dtype
-    options: dict[str, Any] = {"dtype": dtype, "summed": summed, "scale": 4.0}
+    options: dict[str, Any] = {"dtype": candidate.dtype, "summed": summed, "scale": 4.0}
     if candidate.direction == "backward":
         exact = tuple(
             value.detach().double().requires_grad_() if isinstance(value, Tensor) else value for value in arguments
@@ -246,9 +250,6 @@ def _verifier(candidate: Candidate, arguments: tuple[Any, ...]) -> Callable[[Any
 
 
 def _roundings(candidate: Candidate, name: str) -> int:
-    if candidate.benchmark.tf32:
-        # Each factor of each product is rounded.
-        return _TF32_ROUNDINGS
     # A rival may round what is between two steps of its own: a sum, and that sum with a bias.
     return 1 if name in _OURS else candidate.samples.rival_roundings.get(name, 3)
 

@@ -94,9 +94,7 @@ def _tables(kinds: Sequence[Case], more: Sequence[Case] = ()) -> dict[str, tuple
     for case in kinds:
         cases.append(case)
         # A gradient that is not told otherwise is laid out as what it is made of: here.
-        cases.append(
-            replace(case, name=f"{case.name}, channels_last", channels_last=True, is_told=len(cases) % 4 == 1)
-        )
+        cases.append(replace(case, name=f"{case.name}, channels_last", channels_last=True, is_told=len(cases) % 4 == 1))
     cases.extend(more)
     return {
         "depthwise_conv2d": tuple(case.forward() for case in cases),

@@ -180,7 +180,7 @@ class Member {
   // of the group's units, or where there are no parts what all blocks have for this one's.
   __device__ __forceinline__ uint32_t bytes_of(int tile, int part) const {
     int numbers = group_blocks_ * S::kUnits;
-    if constexpr (S::kBarriers > 1) numbers = min(numbers - part * S::kPart, S::kPart);
+    if constexpr (S::kBarriers > 1) numbers = max(min(numbers - part * S::kPart, S::kPart), 0);
     return static_cast<uint32_t>((end_of(tile) - tile * tile_rows_) * numbers * 4);
   }
 
