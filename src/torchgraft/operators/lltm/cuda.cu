@@ -135,6 +135,7 @@ CellGrads cell_grads_cuda(Tensor input, Tensor h, Tensor c, Tensor weight_ih, Te
          mutable_data<Kept>(gates_grad), mutable_data<T>(c_before_grad), nullptr, sizes.batch * sizes.units,
          sizes.units},
         scope.stream());
+    // Of two bytes too, as PyTorch's products would want them converted, a launch each.
     if constexpr (!std::is_same_v<T, double>) {
       if (cuda::takes_cell(sizes.batch, sizes.features, sizes.units)) {
         return multiply_at_once<T>(to_contiguous(input), to_contiguous(h), to_contiguous(weight_ih),

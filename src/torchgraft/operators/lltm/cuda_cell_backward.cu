@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(kThreadsOfTile) products_kernel(CellProducts<T
   static_assert(kWarps == 8, "a thread brings every eighth of the depth, of either factor");
   const float* left_from = product.left + (first_row + left_row) * product.row_stride;
   float left[kBrought];
-  float right[kBrought];
+  T right[kBrought];
   const auto bring = [&](int64_t depth) {
 #pragma unroll
     for (int i = 0; i < kBrought; ++i) {
@@ -58,10 +58,10 @@ __global__ void __launch_bounds__(kThreadsOfTile) products_kernel(CellProducts<T
       const bool has_left = first_row + left_row < product.rows && of_left < product.depth;
       const bool has_right = column < product.columns && of_right < product.depth;
       left[i] = has_left ? left_from[of_left * product.depth_stride] : 0.f;
-      right[i] = !has_right ? 0.f
-                 : product.right == nullptr
-                     ? 1.f
-                     : static_cast<float>(product.right[of_right * product.columns + column]);
+      right[i] = T(0.f);
+      if (has_right) {
+        right[i] = product.right == nullptr ? T(1.f) : product.right[of_right * product.columns + column];
+      }
     }
   };
 
@@ -74,7 +74,8 @@ __global__ void __launch_bounds__(kThreadsOfTile) products_kernel(CellProducts<T
 #pragma unroll
     for (int i = 0; i < kBrought; ++i) {
       lefts[(i * kWarps + left_depth) * kPitch + left_row] = left[i];
-      rights[(i * kWarps + warp) * kPitch + lane] = right[i];
+      // Converted here: where it comes a conversion would wait for it, and all that come after it too.
+      rights[(i * kWarps + warp) * kPitch + lane] = static_cast<float>(right[i]);
     }
     __syncthreads();
     bring(depth + kDepth);
