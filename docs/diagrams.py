@@ -17,7 +17,9 @@ DOCS = Path(__file__).parent
 RESULTS = DOCS.parent / "benchmarks/results/h200/bench.json"
 
 # Of an H200, from its data sheet.
-MULTIPROCESSORS, MULTIPLY_ADDS_A_CLOCK, CLOCK = 132, 128, 1.98e9
+MULTIPLY_ADDS_A_CLOCK, CLOCK = 128, 1.98e9
+# Of clusters of sixteen blocks seven find room on it, and share 32 rows.
+CLUSTER_ROWS = 5
 
 STYLE = """
   .box { fill: #f2f5f9; stroke: #5b6b7d; } .chip { fill: #dbe9fb; stroke: #2f6bb3; }
@@ -35,12 +37,12 @@ STYLE = """
 # A way to run: its title, where h comes from, what is on the chip, what a step does, how it ends, and who takes part.
 WAYS = (
     (
-        "In clusters: up to 512 units",
-        "L2: h of the cluster's rows",
+        "In groups of blocks: up to 512 units",
+        "own shared memory: h of the group's rows",
         "registers: a part of weight_hh",
-        ("product, an eighth of the depth a warp", "sums of eight warps", "a unit a thread: gates, c, h"),
-        "barrier of the cluster",
-        "up to 16 blocks of 32 units; a cluster has rows of its own, and meets no other",
+        ("product, a part of the depth a warp", "sums of the warps", "a unit a lane: gates, c, h"),
+        "h to all blocks: counted bytes",
+        "one block up to 128 units, else a cluster of up to 16; a group has rows of its own, and meets no other",
     ),
     (
         "On the grid: up to about 1000 units",
@@ -74,7 +76,7 @@ def _arrow(x: int, top: int, bottom: int) -> str:
 
 
 def diagram() -> str:
-    """The three ways of a sequence on CUDA, forward, a column each."""
+    """The three ways of a sequence in float32 on CUDA, forward, a column each."""
     width, gap, parts = 330, 20, []
     for number, (title, source, kept, doing, end, who) in enumerate(WAYS):
         x = gap + number * (width + gap)
@@ -104,7 +106,7 @@ def diagram() -> str:
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {total} 385" role="img">',
-            "<title>A step of lltm on CUDA, forward, in clusters, on the whole grid, and step by step</title>",
+            "<title>A step of lltm on CUDA, forward, in groups of blocks, on the grid, and step by step</title>",
             f"<style>{STYLE}</style><defs>{arrow}</defs>",
             *parts,
             "</svg>",
@@ -121,31 +123,29 @@ def budget() -> str:
     """What a step does in each way, for a size that takes it."""
     launch = json.loads(RESULTS.read_text())["roofs"]["launch"]
     rows = []
-    batch, units = 32, 512
-    blocks = units // 32
-    clusters = MULTIPROCESSORS // blocks
-    own = -(-batch // clusters)
-    work = 3 * own * units * units / blocks
-    where = f"clusters, {batch} rows of {units} units: {clusters} clusters of {blocks} blocks, {own} rows each"
-    rows.append((where, work, own * units * 4, "one of the cluster"))
+    for batch, units, own, blocks in ((16, 128, 1, 1), (32, 512, CLUSTER_ROWS, 16)):
+        work = 3 * own * units * units / blocks
+        group = "one block" if blocks == 1 else f"a cluster of {blocks} blocks"
+        where = f"{batch} rows of {units} units: {group} has {own} row{'s' if own > 1 else ''}"
+        rows.append((where, work, 0, "none" if blocks == 1 else "counted bytes"))
     batch, units = 64, 1024
     blocks = units // 8
     work = 3 * batch * units * units / blocks
     rows.append(
-        (f"grid, {batch} rows of {units} units: {blocks} blocks of 8 units", work, batch * units * 4, "one of the grid")
+        (f"{batch} rows of {units} units: a grid of {blocks} blocks has them", work, batch * units * 4, "of the grid")
     )
     lines = [
-        "| a step, forward | multiply-adds a block | at the least | read from L2 a block | meetings |",
+        "| a step, forward, float32 | multiply-adds a block | at the least | read from L2 a block | meetings |",
         "| --- | ---: | ---: | ---: | --- |",
         *(
-            f"| {name} | {work:,.0f} | {_microseconds(work)} | {read / 1024:.0f} KiB | {meets} |"
+            f"| {name} | {work:,.0f} | {_microseconds(work)} | {f'{read / 1024:.0f} KiB' if read else ''} | {meets} |"
             for name, work, read, meets in rows
         ),
         f"| step by step | as PyTorch's product | | | two launches, {2 * launch * 1e6:.1f} us at the least |",
         "",
         f"Multiply-adds at {MULTIPLY_ADDS_A_CLOCK} a clock and multiprocessor, {CLOCK / 1e9:.2f} GHz; the launch as "
-        "`graft bench` measured it on an H200. Going back a step reads three times as much, the gradients of three "
-        "gates.",
+        "`graft bench` measured it on an H200. Going back on the grid a step reads three times as much, the gradients "
+        "of three gates.",
         "",
     ]
     return "\n".join(lines)

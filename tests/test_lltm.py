@@ -356,20 +356,26 @@ class TestHalves:
     def test_products_of_halves_are_as_good_as_their_parts(
         self, monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, scale: float
     ) -> None:
-        in_float = torch.mm
+        in_float, added_in_float = torch.mm, torch.addmm
 
         def of_halves(left: torch.Tensor, right: torch.Tensor, out_dtype: torch.dtype) -> torch.Tensor:
             return in_float(left.to(out_dtype), right.to(out_dtype))
 
+        def added(
+            sums: torch.Tensor, left: torch.Tensor, right: torch.Tensor, out_dtype: torch.dtype, out: torch.Tensor
+        ) -> torch.Tensor:
+            return added_in_float(sums, left.to(out_dtype), right.to(out_dtype), out=out)
+
         # What a CPU lacks: products of halves with results of float32.
         monkeypatch.setattr(torch, "mm", of_halves)
+        monkeypatch.setattr(torch, "addmm", added)
         matrix, other = torch.randn(9, 48) * scale, torch.randn(48, 7)
         for right, exact in ((other, other), (other.to(dtype), other.to(dtype))):
-            found = _Halves(matrix, dtype) @ _Halves(right, dtype)
+            found = _Halves(matrix, dtype).multiply(_Halves(right, dtype), torch.float32)
             expected = matrix.double() @ exact.double()
             bits = 20 if dtype == torch.float16 else 14
             assert (found.double() - expected).norm() <= 2**-bits * expected.norm()
-            transposed = _Halves(matrix.t(), dtype).t() @ _Halves(right, dtype)
+            transposed = _Halves(matrix.t(), dtype).t().multiply(_Halves(right, dtype), torch.float32)
             assert torch.equal(transposed, found)
 
     def test_nothing_is_lost_of_zeros_and_infinities(self) -> None:

@@ -104,7 +104,7 @@ def recurrent_precision() -> str:
 
 
 # A compiler takes what it says when it traces.
-@torch.compiler.assume_constant_result
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _recurrent_layers_use_tf32() -> bool:
     return recurrent_precision() == "tf32"
 

@@ -51,10 +51,18 @@ class Drawn:
 
 @dataclass(frozen=True)
 class Sample:
-    """One call of an operator: a name for a person, and the arguments, in which `Drawn` stands for a tensor."""
+    """One call of an operator.
+
+    Attributes:
+        name: for a person.
+        arguments: of the call; `Drawn` stands for a tensor.
+        tf32: whether it permits products of float32 to be computed in tf32. Its values must be such as tf32 holds, as
+            the result is compared with the exact one. It is measured in float32 alone, where all may use tf32.
+    """
 
     name: str
     arguments: tuple[Any, ...]
+    tf32: bool = False
 
     def make(
         self, device: torch.device | str, dtype: torch.dtype, seed: int = 0, *, on_device: bool = False
@@ -124,8 +132,6 @@ class Benchmark:
         quick: whether it is one of the few rows of a quick run.
         large: how its result is verified in parts, where all of it in float64 would not fit.
         operations: the arithmetic that it takes at least, where that is less than the operator's `flops` count.
-        tf32: whether it is measured where products of float32 may be computed in tf32, and in no other dtype. It is
-            verified without, so what the operator itself computes in tf32 must hold its factors.
     """
 
     sample: Sample
@@ -134,7 +140,6 @@ class Benchmark:
     quick: bool = False
     large: Large | None = None
     operations: int | None = None
-    tf32: bool = False
 
 
 def _one_product(*arguments: Any) -> int:

@@ -56,7 +56,7 @@ class Candidate:
     @property
     def dtype_name(self) -> str:
         """The dtype without PyTorch's prefix; 'tf32' where that is what float32 may be computed in."""
-        return "tf32" if self.benchmark.tf32 else str(self.dtype).removeprefix("torch.")
+        return "tf32" if self.benchmark.sample.tf32 else str(self.dtype).removeprefix("torch.")
 
     @property
     def layout(self) -> str:
@@ -85,7 +85,7 @@ def measure(candidate: Candidate, stopwatch: Stopwatch, roofs: Roofs) -> Row:
         warnings.simplefilter("ignore", PerformanceWarning)
         before = {each[:4]: each.calls for each in fallbacks()}
         served = {}
-        with tf32_permitted() if candidate.benchmark.tf32 else nullcontext():
+        with tf32_permitted() if candidate.benchmark.sample.tf32 else nullcontext():
             for name, call in list(contenders.items()):
                 if problem := _why_it_fails(call):
                     refused[name] = problem
@@ -93,7 +93,7 @@ def measure(candidate: Candidate, stopwatch: Stopwatch, roofs: Roofs) -> Row:
             timings = stopwatch.time(contenders, warm=("ours",)) if "ours" in contenders else {}
             if candidate.explained:
                 served = {name: explain(call, candidate.device) for name, call in contenders.items() if name != "again"}
-        if candidate.benchmark.tf32:
+        if candidate.benchmark.sample.tf32:
             # In tf32 no result of a long sequence has a digit that is sure. Of weights that tf32 holds an operator's
             # own kernels are exact, and what is PyTorch's is computed in float32 now.
             contenders |= {

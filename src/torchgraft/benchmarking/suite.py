@@ -148,7 +148,7 @@ def _candidates(subject: Subject, wanted: Wanted) -> Iterator[Candidate]:
             continue
         for direction in wanted.directions:
             for dtype in wanted.asked_dtypes:
-                if dtype not in (operator.dtypes or FLOATING) or (benchmark.tf32 and dtype != torch.float32):
+                if dtype not in (operator.dtypes or FLOATING) or (benchmark.sample.tf32 and dtype != torch.float32):
                     continue
                 candidate = Candidate(
                     operator, samples, benchmark, dtype, wanted.device, direction, against, wanted.explained

@@ -2,7 +2,7 @@
 
 Proves: over the samples that the first of the rivals takes, in each dtype of 32 or 16 bits, the distance of the result
 from the reference in float64 is at most 1.1 times that of the rival's result in the same dtype, tf32 off. Both are
-reported.
+reported. Samples that permit tf32 are left out.
 
 Cannot prove: that no single element is worse: an error is a root mean square, relative to that of the result, over all
 elements of all samples.
@@ -41,8 +41,10 @@ def check(case: Case) -> None:
         theirs.append(_relative_error(found, expected))
         ours.append(_relative_error(call.operator(*call.arguments), expected))
 
+    # In tf32 less is asked for.
+    samples = [sample for sample in case.table(empty=False) if not sample.tf32]
     with equal_precision():
-        case.each(compare, case.table(empty=False))
+        case.each(compare, samples)
     expect(bool(ours), f"{rival} takes none of the samples, but a rival takes the arguments of the operator")
     error, least = _root_mean_square(ours), _root_mean_square(theirs)
     case.facts["relative error"] = error

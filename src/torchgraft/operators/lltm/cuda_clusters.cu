@@ -189,10 +189,11 @@ class Member {
     wait_for_all_fetches();
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     if constexpr (S::kWay == Way::cluster) {
-      for (int i = static_cast<int>(threadIdx.x); i < tiles_ * S::kBarriers; i += S::kBlock) {
-        const int tile = i / S::kBarriers;
-        const int part = i % S::kBarriers;
-        barriers_of(tile, part).start(bytes_of(tile, part));
+      if (threadIdx.x == 0) {
+        for (int tile = 0; tile < tiles_; ++tile) {
+#pragma unroll 1
+          for (int part = 0; part < S::kBarriers; ++part) barriers_of(tile, part).start(bytes_of(tile, part));
+        }
       }
       cooperative_groups::this_cluster().sync();
       return;

@@ -238,18 +238,20 @@ class _Halves:
             self.scale = torch.exp2(torch.where((exponent > -100) & (exponent < 100), exponent, 0))
             matrix = matrix / self.scale
         high = matrix.to(dtype)
-        self.parts = [high, (matrix - high).to(dtype)]
+        self.parts = [high, torch.sub(matrix, high, out=torch.empty_like(high))]
 
-    def __matmul__(self, other: _Halves) -> Tensor:
+    def multiply(self, other: _Halves, dtype: torch.dtype) -> Tensor:
+        """The product, rounded once to a dtype."""
         high, *low = self.parts
         other_high, *other_low = other.parts
         product = torch.mm(high, other_high, out_dtype=torch.float32)
         for left, right in [(each, other_high) for each in low] + [(high, each) for each in other_low]:
-            product += torch.mm(left, right, out_dtype=torch.float32)
-        for scale in (self.scale, other.scale):
-            if scale is not None:
-                product *= scale
-        return product
+            # Added up where it is computed: a sum of its own would read and write as much again as the product.
+            torch.addmm(product, left, right, out_dtype=torch.float32, out=product)
+        scales = [each for each in (self.scale, other.scale) if each is not None]
+        if not scales:
+            return product.to(dtype)
+        return torch.mul(product, math.prod(scales, start=1), out=product.new_empty(product.shape, dtype=dtype))
 
     def t(self) -> _Halves:
         transposed = copy.copy(self)
@@ -279,9 +281,9 @@ def _of_products(
             _Halves(each, dtype) for each in (rows, input.flatten(0, -2), h.flatten(0, -2), weight_ih)
         )
         return (
-            (halves @ weight).to(dtype).view(input.shape) if needs_grad[0] else None,
-            (halves.t() @ inputs).to(dtype) if needs_grad[3] else None,
-            (halves.t() @ states).to(dtype) if needs_grad[4] else None,
+            halves.multiply(weight, dtype).view(input.shape) if needs_grad[0] else None,
+            halves.t().multiply(inputs, dtype) if needs_grad[3] else None,
+            halves.t().multiply(states, dtype) if needs_grad[4] else None,
             rows.sum(0).to(dtype) if needs_grad[5] else None,
         )
     return (

@@ -76,7 +76,7 @@ def _sequence(
 ) -> Sample:
     states = Drawn((batch, size)), Drawn((batch, size))
     weights = _weights(features, size, bias=bias, tf32=tf32)
-    return Sample(name, (Drawn((steps, batch, features)), *states, *weights, reverse, tf32))
+    return Sample(name, (Drawn((steps, batch, features)), *states, *weights, reverse, tf32), tf32)
 
 
 def _gates_grad(
@@ -98,6 +98,7 @@ def _gates_grad(
             options.get("reverse", False),
             options.get("tf32", False),
         ),
+        options.get("tf32", False),
     )
 
 
@@ -330,14 +331,14 @@ def _of_sequences(make: Callable[..., Benchmark], on_gpu: Sequence[tuple[int, ..
 
 def _sequence_row(*sizes: int, devices: tuple[str, ...], quick: bool, tf32: bool = False) -> Benchmark:
     sample = _sequence(_of_size("TBIS", *sizes), *sizes, tf32=tf32)
-    return Benchmark(sample, "sequence", devices, quick=quick, tf32=tf32)
+    return Benchmark(sample, "sequence", devices, quick=quick)
 
 
 def _gates_grad_row(
     steps: int, batch: int, features: int, size: int, *, devices: tuple[str, ...], quick: bool, tf32: bool = False
 ) -> Benchmark:
     sample = _gates_grad(_of_size("TBS", steps, batch, size), steps, batch, size, tf32=tf32)
-    return Benchmark(sample, "sequence", devices, quick=quick, tf32=tf32)
+    return Benchmark(sample, "sequence", devices, quick=quick)
 
 
 def _layer(name: str, *arguments: Any, **options: Any) -> torch.nn.Module:
