@@ -12,7 +12,7 @@ from torchgraft.checking import PROPERTIES, CheckReport, check, make_test
 from torchgraft.checking.comparing import Mismatch, expect_close, expect_equal, rounding
 from torchgraft.checking.report import describe
 from torchgraft.checking.running import Job, make_jobs, run_jobs
-from torchgraft.checking.serial import filled_products
+from torchgraft.checking.serial import filled_products, products_in_float32
 from torchgraft.checking.strides import in_awkward_strides
 from torchgraft.checking.subject import find_subjects, subject_of
 from torchgraft.sampling import Drawn, Sample, Samples
@@ -91,6 +91,13 @@ def test_products_fill_what_they_write_to_where_a_tool_does_not_see_them_write(m
     assert torch.allclose(result, one @ other)
     torch.mm(one, other, out=result)
     assert len(filled) == 1
+
+
+def test_products_of_halves_are_computed_in_float32_where_a_tool_breaks_them():
+    one, other, result = torch.randn(3, 4).half(), torch.randn(4, 5).half(), torch.empty(3, 5)
+    with products_in_float32("CPU"):
+        torch.mm(one, other, out_dtype=torch.float32, out=result)
+    assert torch.equal(result, one.float() @ other.float())
 
 
 def test_memory_that_pytorch_itself_makes_larger_is_not_taken_for_overrun():

@@ -72,8 +72,7 @@ def measure(candidate: Candidate, stopwatch: Stopwatch, roofs: Roofs) -> Row:
     the reference's, or where it was faster than the device can be.
     """
     arguments = candidate.benchmark.sample.make(candidate.device, candidate.dtype, on_device=True)
-    functions = _functions(candidate)
-    contenders = {name: _bind(candidate, function, arguments) for name, function in functions.items()}
+    contenders = {name: _bind(candidate, function, arguments) for name, function in _functions(candidate).items()}
     yardsticks = {name: make for name, make in candidate.samples.yardsticks.items() if name in candidate.against}
     for name, make in yardsticks.items():
         contenders[name] = _bind_yardstick(candidate, make, arguments)
@@ -96,9 +95,9 @@ def measure(candidate: Candidate, stopwatch: Stopwatch, roofs: Roofs) -> Row:
         if candidate.benchmark.sample.tf32:
             # In tf32 no result of a long sequence has a digit that is sure. Of weights that tf32 holds an operator's
             # own kernels are exact, and what is PyTorch's is computed in float32 now.
-            contenders |= {
-                name: _bind(candidate, functions[name], arguments) for name in contenders if name in functions
-            }
+            # Bound anew: what was captured or kept for a backward pass was computed in tf32.
+            again = _functions(candidate)
+            contenders |= {name: _bind(candidate, again[name], arguments) for name in contenders if name in again}
         verify = _verifier(candidate, arguments)
         refused |= {
             name: problem

@@ -71,10 +71,12 @@ class _CudaTool:
     Attributes:
         filtered: whether it watches our kernels only: under racecheck PyTorch's own would take hours. But initcheck
             must see every kernel, as one that it does not see leaves memory as if nobody had written it.
+        products: of `serial.PRODUCTS`, what makes PyTorch's matrix products such as the tool takes; empty: nothing.
     """
 
     name: str
     filtered: bool = True
+    products: str = ""
 
 
 _CPU_TOOLS = {
@@ -100,8 +102,8 @@ _CUDA_TOOLS = {
     tool.name: tool
     for tool in (
         _CudaTool("memcheck"),
-        _CudaTool("racecheck"),
-        _CudaTool("initcheck", filtered=False),
+        _CudaTool("racecheck", products="--products-in-float32"),
+        _CudaTool("initcheck", filtered=False, products="--products-filled"),
         _CudaTool("synccheck"),
     )
 }
@@ -352,8 +354,8 @@ def _run_on_cuda(jobs: Sequence[Job], tool: _CudaTool, on_start: OnStart, on_res
         file.write(serial.encode(jobs))
         file.flush()
         command += [sys.executable, "-m", serial.__name__, file.name]
-        if not tool.filtered:
-            command.append(serial.FILL_PRODUCTS)
+        if tool.products:
+            command.append(tool.products)
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment) as process:
             assert process.stdout is not None
             try:

@@ -1,8 +1,8 @@
 """Runs jobs one after the other in one process, for a tool that watches a process from outside.
 
 `python -m torchgraft.checking.serial FILE` reads the jobs from a file and says on standard output when each begins and
-what came of it, in lines of its own: what the tool says stands between them. With `--fill-products` behind the file,
-matrix products of PyTorch fill what they are given to write to.
+what came of it, in lines of its own: what the tool says stands between them. Behind the file may stand one of PRODUCTS:
+how matrix products of PyTorch are computed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from torchgraft import _torch_private
 from torchgraft.checking.property import Result
 from torchgraft.checking.running import Job, run_job
 
-FILL_PRODUCTS = "--fill-products"
 _MARK = "@graft "
 # PyTorch's products that write to memory which they are given.
 _PRODUCTS = ("mm.out", "mm.dtype_out", "addmm.out", "bmm.out", "baddbmm.out")
@@ -77,13 +76,36 @@ def filled_products(key: str) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def products_in_float32(key: str) -> Iterator[None]:
+    """A scope in which products of halves whose result is of float32 are computed in float32 altogether.
+
+    racecheck breaks kernels of NVIDIA's libraries that compute them, which it was not asked to watch.
+
+    Args:
+        key: of PyTorch's dispatcher, 'CUDA' or 'CPU'.
+    """
+
+    def into(left: torch.Tensor, right: torch.Tensor, out_dtype: torch.dtype, *, out: torch.Tensor) -> torch.Tensor:
+        return torch.mm(left.to(out_dtype), right.to(out_dtype), out=out)
+
+    with _torch_private.scoped_library("aten", "IMPL") as library, warnings.catch_warnings():
+        # That a kernel is replaced is the point.
+        warnings.simplefilter("ignore")
+        library.impl("mm.dtype_out", into, key)
+        yield
+
+
+PRODUCTS = {"--products-filled": filled_products, "--products-in-float32": products_in_float32}
+
+
 def main() -> None:
     """Runs the jobs of a file."""
     path, modules, encoded = pickle.loads(Path(sys.argv[1]).read_bytes())
     sys.path[:] = path
     for module in modules:
         importlib.import_module(module)
-    with filled_products("CUDA") if FILL_PRODUCTS in sys.argv else nullcontext():
+    with PRODUCTS[sys.argv[2]]("CUDA") if len(sys.argv) > 2 else nullcontext():
         for number, job in enumerate(pickle.loads(encoded)):
             # Where the tool does not work on this machine, it fails here: before the first job, and not as one.
             torch.zeros(1, device=job.device)

@@ -147,11 +147,28 @@ CellGrads cell_grads_cuda(Tensor input, Tensor h, Tensor c, Tensor weight_ih, Te
   });
 }
 
-// The recurrence over all steps on tensor cores, in one kernel where there is room for it, else by steps;
-// whether there is a way for it. In float where tf32 is permitted.
+// Whether a recurrence takes less time in float, on the cores for that, than on tensor cores: where a group
+// of blocks has a row or two, a step is as long as h is on its way, and a product in float is done by then.
+// (On an H200 16 rows of 128 units took 0.8 us a step and 1.1, one of 512 units 1.0 and 1.1; 17 rows of 200
+// units 1.8 and 1.2.) Weights of two bytes are converted first.
+bool is_quicker_in_float(const Sizes& sizes, ScalarType dtype, bool forward) {
+  const bool one_block = sizes.units <= 128;
+  if (sizes.units > 512 || cuda::device_attribute(cudaDevAttrComputeCapabilityMajor) < (one_block ? 8 : 9)) {
+    return false;
+  }
+  const int64_t multiprocessors = cuda::device_attribute(cudaDevAttrMultiProcessorCount);
+  const int64_t groups =
+      one_block ? multiprocessors : multiprocessors / ceil_divide<int64_t>(sizes.units, 32);
+  if (forward && dtype != ScalarType::Float) return (one_block || sizes.units > 256) && sizes.batch <= groups;
+  return sizes.batch <= (one_block ? 2 : 1) * groups;
+}
+
+// The recurrence over all steps on tensor cores where that is quicker, in one kernel where there is room for
+// it, else by steps; whether there is a way for it. In float where tf32 is permitted.
 bool forward_on_tensor_cores(const Tensor& weight_hh, const std::optional<Tensor>& bias, const Tensor& h0,
                              const Tensor& c0, Tensor& activations, Tensor& output, Tensor& cells,
                              const Sizes& sizes, bool reverse, bool allow_tf32, cudaStream_t stream) {
+  if (is_quicker_in_float(sizes, output.scalar_type(), true)) return false;
   const auto launched = [&](auto tag) {
     using T = typename decltype(tag)::type;
     const Tensor weight = to_contiguous(weight_hh);
@@ -229,6 +246,7 @@ bool backward_on_tensor_cores(const Tensor& weight_hh, const Tensor& activations
                               const std::optional<Tensor>& output_grad, Tensor& gates_grad, Tensor& h_grad,
                               Tensor& c_grad, const Sizes& sizes, bool reverse, bool allow_tf32,
                               cudaStream_t stream) {
+  if (is_quicker_in_float(sizes, weight_hh.scalar_type(), false)) return false;
   const auto launched = [&](auto tag) {
     using T = typename decltype(tag)::type;
     const Tensor weight = to_contiguous(weight_hh);

@@ -23,19 +23,24 @@
 // thirds. Where it has one row the way of h bounds it: a message takes about two cycles of both blocks, and
 // 500 until it is there (cuda_tensor_cores_forward.cu).
 //
-// Not measured yet. Predicted for an H200, where of clusters of sixteen blocks seven fit and of four 31:
+// Microseconds of a step on an H200, where of clusters of sixteen blocks seven fit:
 //
 //     rows, units             16, 128   256, 96   1, 512   32, 512   128, 256
 //     a group's rows                1         2        1         5          5
 //     its tiles, forward            1     1 + 1        1     3 + 2      3 + 2
 //     multiply-adds, cycles       384       432      384      1920       1920
-//     forward, cycles            1150      1250     1750      2900       3200
-//     forward, microseconds       0.6       0.6      0.9       1.5        1.6
-//     back, cycles               1100      1500     1800      3200       3300
-//     back, microseconds          0.6       0.8      0.9       1.6        1.7
+//     forward, predicted          0.6       0.6      0.9       1.5        1.6
+//     forward                     0.8       1.5      1.0       2.6        2.6
+//     back, predicted             0.6       0.8      0.9       1.6        1.7
+//     back                        1.0       1.8      1.1       3.4        3.4
+//     by a cluster's barrier      1.6       3.6      1.8       3.9        4.7   forward
 //
-// By the barrier of a cluster, with h read from L2, forward took 1.6, 3.6, 1.8, 4.9 and 5.7 microseconds,
-// products of the inputs included.
+// One row of 512 units takes what was predicted: the way of h. Where arithmetic should bound a step, counters
+// show the multiply-adds' pipe busy 39 % of the time, and issue slots 55 %, on the busiest multiprocessor
+// 74 %: half of the instructions are others, and two warps a scheduler do not hide the barriers of the block
+// (a fifth of all waiting) and the latency of one instruction after the other (a sixth); no bank is met
+// twice. Sixteen warps of half as many weights each spilled, and left no registers to load h ahead. Three
+// tiles of two rows at the most took 17 % longer, barriers that acquire within the block only the same.
 
 #include <cooperative_groups.h>
 

@@ -227,7 +227,7 @@ class Recurrence {
       for (int half = 0; half < 2; ++half) {
         const int unit = warp_ * S::kUnitsOfWarp + tile * 16 + lane_ / 4 + half * 8;
         float largest = 0.0f;
-#pragma unroll 4
+#pragma unroll 12
         for (int k = lane_ % 4; k < kDepth; k += 4) {
           largest = fmaxf(largest, finite_size(static_cast<float>(weight_at(k, unit))));
         }

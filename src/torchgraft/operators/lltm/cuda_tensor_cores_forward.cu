@@ -242,24 +242,26 @@ class Recurrence {
     return int64_t{first_row_ + row} * units_ + unit_;
   }
 
-  // Two of weight_hh as numbers of the product.
-  __device__ __forceinline__ uint32_t weights_at(int gate, int unit, int k) const {
+  // Two of weight_hh, as they lie in memory.
+  __device__ __forceinline__ Pair weights_at(int gate, int unit, int k) const {
     if (unit >= units_ || k >= units_) return 0;
     const T* from = pass_.weight + (int64_t{gate} * units_ + unit) * units_ + k;
-    T first, second;
-    if (pass_.is_paired) {
-      const auto both = *reinterpret_cast<const Pair*>(from);
-      memcpy(&first, &both, sizeof(T));
-      memcpy(&second, reinterpret_cast<const char*>(&both) + sizeof(T), sizeof(T));
-    } else {
-      first = from[0];
-      second = k + 1 < units_ ? from[1] : T(0.0f);
-    }
+    if (pass_.is_paired) return *reinterpret_cast<const Pair*>(from);
+    const T two[2] = {from[0], k + 1 < units_ ? from[1] : T(0.0f)};
+    Pair both;
+    memcpy(&both, two, sizeof(both));
+    return both;
+  }
+
+  // The same as numbers of the product.
+  __device__ __forceinline__ uint32_t factors_of(const Pair& both, int gate, int unit) const {
     if constexpr (std::is_same_v<T, Half>) {
-      return pair_of(first, second);
+      return both;
     } else {
+      T two[2];
+      memcpy(two, &both, sizeof(both));
       const float factor = sums_[gate * S::kUnits + unit % S::kUnits];
-      return pair_of(Half(static_cast<float>(first) * factor), Half(static_cast<float>(second) * factor));
+      return pair_of(Half(static_cast<float>(two[0]) * factor), Half(static_cast<float>(two[1]) * factor));
     }
   }
 
@@ -269,15 +271,27 @@ class Recurrence {
 #pragma unroll
     for (int g = 0; g < 3; ++g) weight_scales_[g] = 1.0f;
     if constexpr (!std::is_same_v<T, Half>) {
-      for (int row = warp_; row < S::kGates; row += S::kWarps) {
-        const int unit = rank_ * S::kUnits + row % S::kUnits;
-        float largest = 0.0f;
-        if (unit < units_) {
-          const T* from = pass_.weight + (int64_t{row / S::kUnits} * units_ + unit) * units_;
-          largest = largest_finite(from, units_, lane_, 32);
+      // Several rows at a time, as each takes as long as its numbers are on their way.
+      constexpr int kAtOnce = 4;
+      for (int first = warp_; first < S::kGates; first += kAtOnce * S::kWarps) {
+        float largest[kAtOnce] = {};
+        for (int k = lane_; k < units_; k += 32) {
+#pragma unroll
+          for (int i = 0; i < kAtOnce; ++i) {
+            const int row = first + i * S::kWarps;
+            const int unit = rank_ * S::kUnits + row % S::kUnits;
+            const bool is_there = row < S::kGates && unit < units_;
+            const int64_t from = (int64_t{row / S::kUnits} * units_ + unit) * units_ + k;
+            largest[i] =
+                fmaxf(largest[i], is_there ? finite_size(static_cast<float>(pass_.weight[from])) : 0.0f);
+          }
         }
-        const float factor = power_to_fill_half(largest_of_warp(largest));
-        if (lane_ == 0) sums_[row] = factor;
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i) {
+          const int row = first + i * S::kWarps;
+          const float factor = power_to_fill_half(largest_of_warp(largest[i]));
+          if (lane_ == 0 && row < S::kGates) sums_[row] = factor;
+        }
       }
       for (int row = warp_; row < padded_rows_; row += S::kWarps) {
         float largest = 0.0f;
@@ -300,13 +314,20 @@ class Recurrence {
     const int begin = warp_ % S::kDepthWarps * S::kTiles * 16 + lane_ % 4 * 2;
 #pragma unroll
     for (int k = 0; k < S::kTiles; ++k) {
+      // All of them first: a number that is waited for where it comes keeps the next from coming.
+      Pair pairs[3][4];
+#pragma unroll
+      for (int gate = 0; gate < 3; ++gate) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          pairs[gate][e] = weights_at(gate, unit + e % 2 * 8, begin + k * 16 + e / 2 * 8);
+        }
+      }
 #pragma unroll
       for (int gate = 0; gate < 3; ++gate) {
         uint32_t fragment[4];
 #pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          fragment[e] = weights_at(gate, unit + e % 2 * 8, begin + k * 16 + e / 2 * 8);
-        }
+        for (int e = 0; e < 4; ++e) fragment[e] = factors_of(pairs[gate][e], gate, unit + e % 2 * 8);
         if (k < S::kKept) {
 #pragma unroll
           for (int e = 0; e < 4; ++e) kept_[k][gate][e] = fragment[e];

@@ -176,7 +176,9 @@ _GPU_SEQUENCES = (
     _sequence("whole grid, back, one row", 4, 1, 6, 1001, reverse=True),
     _sequence("clusters of sixteen blocks", 6, 37, 5, 511),
     _sequence("products worth halves", 12, 128, 700, 700),
-    _sequence("tf32, one block", 6, 5, 3, 100, tf32=True),
+    # More rows than there are multiprocessors, twice.
+    _sequence("tf32, one block", 4, 290, 3, 100, tf32=True),
+    _sequence("one block", 4, 290, 3, 100, reverse=True),
     _sequence("tf32, clusters of four blocks", 5, 37, 4, 201, tf32=True, reverse=True),
     _sequence("tf32, clusters of sixteen blocks", 6, 37, 5, 511, tf32=True),
     _sequence("tf32, whole grid", 4, 19, 6, 530, tf32=True, bias=False),
@@ -192,7 +194,8 @@ _GPU_GATES_GRADS = (
     _gates_grad("whole grid", 5, 19, 530),
     _gates_grad("whole grid, back, one row", 4, 1, 1001, reverse=True),
     _gates_grad("clusters of sixteen blocks", 6, 37, 511),
-    _gates_grad("tf32, one block", 6, 5, 31, tf32=True),
+    _gates_grad("tf32, one block", 5, 290, 31, tf32=True),
+    _gates_grad("clusters of four blocks", 4, 290, 100),
     _gates_grad("tf32, clusters of seven blocks", 5, 37, 201, tf32=True, reverse=True),
     _gates_grad("tf32, clusters of sixteen blocks", 6, 37, 511, tf32=True),
     _gates_grad("tf32, whole grid", 4, 19, 530, tf32=True),
@@ -239,7 +242,7 @@ def _any_size(random: Random, most: int) -> int:
 def _any_sizes(random: Random) -> tuple[int, int, int, int]:
     """Steps, batch, features and units, around which kernels are chosen, and not so many that the reference is slow."""
     while True:
-        steps, batch, features, size = (_any_size(random, most) for most in (40, 80, 96, 700))
+        steps, batch, features, size = (_any_size(random, most) for most in (40, 400, 96, 700))
         if steps * batch * (features + size) * size < 2**21:
             return steps, random.choice([0, batch, batch, batch, batch]), features, size
 
