@@ -274,13 +274,32 @@ _LLTM_GOALS = {
 }
 
 
+_COLUMNS = ("float32", "tf32", "float16", "bfloat16")
+
+
+def times(rows: list[Row]) -> str:
+    """Of every sequence, forward and for its gradients: microseconds, and how many times as long nn.LSTM takes."""
+    found = {(row.sample, row.direction, row.dtype): row for row in rows if row.operator == "lltm"}
+    text = ["| sequence | | " + " | ".join(_COLUMNS) + " |", "| --- | --- |" + " ---: |" * len(_COLUMNS)]
+    for sample in dict.fromkeys(sample for sample, _, _ in found):
+        for direction, what in (("forward", "forward"), ("backward", "gradients")):
+            cells = []
+            for dtype in _COLUMNS:
+                row = found.get((sample, direction, dtype))
+                ratio = f", {row.ratios['nn.LSTM']:.2f}x" if row and "nn.LSTM" in row.ratios else ""
+                cells.append(f"{row.seconds * 1e6:,.0f}{ratio}" if row else "")
+            text.append(f"| {sample if direction == 'forward' else ''} | {what} | " + " | ".join(cells) + " |")
+    return "\n".join(text) + "\n"
+
+
 def files() -> dict[Path, str]:
     """Everything that is written."""
-    return {
+    goals = {
         FRAGMENTS / f"{name}-goals-{device}.md": table(read(device, operators), goals)
         for name, operators, of_devices in (("shift", _SHIFT, _SHIFT_GOALS), ("lltm", _LLTM, _LLTM_GOALS))
         for device, goals in of_devices.items()
     }
+    return {**goals, FRAGMENTS / "lltm-times-h200.md": times(read("h200", _LLTM))}
 
 
 def main() -> int:
