@@ -97,7 +97,10 @@ def test_products_of_halves_are_computed_in_float32_where_a_tool_breaks_them():
     one, other, result = torch.randn(3, 4).half(), torch.randn(4, 5).half(), torch.empty(3, 5)
     with products_in_float32("CPU"):
         torch.mm(one, other, out_dtype=torch.float32, out=result)
+        assert torch.equal(torch.mm(one, other, out_dtype=torch.float32), result)
+        twice = torch.addmm(result, one, other, out_dtype=torch.float32, out=torch.empty_like(result))
     assert torch.equal(result, one.float() @ other.float())
+    assert torch.allclose(twice, 2 * result)
 
 
 def test_memory_that_pytorch_itself_makes_larger_is_not_taken_for_overrun():
@@ -268,6 +271,13 @@ class TestComparing:
             found[place] = wrong
             with pytest.raises(Mismatch):
                 expect_close(found, expected, dtype=torch.float16)
+
+    def test_what_is_infinite_is_that_and_nothing_else(self):
+        infinite = torch.tensor([float("inf")], dtype=torch.float64)
+        expect_close(infinite, infinite, dtype=torch.float64)
+        for found in (torch.ones_like(infinite), -infinite):
+            with pytest.raises(Mismatch):
+                expect_close(found, infinite, dtype=torch.float64)
 
     def test_a_shape_that_would_broadcast_is_wrong(self):
         with pytest.raises(Mismatch, match="shape"):

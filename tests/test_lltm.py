@@ -14,9 +14,11 @@ from torch.nn.utils.rnn import pack_padded_sequence, pack_sequence, pad_packed_s
 
 import torchgraft
 from torchgraft.nn import LLTM, LLTMCell
+from torchgraft.operators.lltm import operator, reference
 from torchgraft.operators.lltm.operator import _Halves, cell_gates_grad, gates_grad_of_sequence, sequence
 
 D = torch.float64
+DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 
 
 def _randn(*shape, seed=0):
@@ -64,6 +66,32 @@ class TestFunctions:
     def test_a_sequence_is_a_loop(self, reverse, bias):
         arguments = _arguments(6, 3, 4, 5, bias)
         _assert_close(torchgraft.lltm(*arguments, reverse=reverse), _loop(*arguments, reverse=reverse))
+
+    @pytest.mark.parametrize("permitted", [False, True])
+    def test_tf32_is_permitted_where_recurrent_layers_may_use_it(self, monkeypatch, permitted):
+        told = []
+        monkeypatch.setattr(operator, "recurrent_tf32", lambda input: permitted)
+        monkeypatch.setattr(
+            sequence, "call", lambda *arguments: told.append(arguments[-1]) or sequence.raw(*arguments)[:3]
+        )
+        x, *others = _arguments(4, 2, 3, 5)
+        torchgraft.lltm(x, *others)
+        torchgraft.lltm(x.flatten(0, 1), *others, torch.tensor([2, 2, 2, 2]))
+        assert told == [permitted, permitted]
+
+    @pytest.mark.parametrize("device", DEVICES)
+    @pytest.mark.parametrize(("batch", "size"), [(1, 5), (2, 101), (290, 33), (9, 201), (40, 300), (3, 1030)])
+    def test_an_infinite_state_is_of_its_row_and_of_its_step(self, device, batch, size):
+        x, c = torch.zeros(3, batch, 2), torch.zeros(batch, size)
+        weights = torch.rand(3 * size, 2), torch.rand(3 * size, size) / size
+        h = torch.zeros(batch, size)
+        h[0, 0] = math.inf
+        for dtype in (torch.float32, torch.float16):
+            arguments = [each.to(device, dtype) for each in (x, h, c, *weights)]
+            found = sequence.raw(*arguments, None, False, False)
+            expected = reference.lltm(*(each.double() for each in arguments), None, False, False)
+            for one, other in zip(found, expected, strict=True):
+                torch.testing.assert_close(one.double(), other, rtol=2e-3, atol=2e-3)
 
     def test_the_state_of_float16_is_float32_between_steps(self):
         exact = _arguments(40, 2, 3, 16)

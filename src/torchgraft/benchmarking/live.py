@@ -202,7 +202,8 @@ def print_report(console: Console, report: BenchReport) -> None:
         f"2.4x: we are 2.4 times as fast; ~ within noise, {slower} slower. floor: share of the least possible time."
     )
     if report.environment.device == "cuda":
-        legend += " The second-level cache is cold, for warm it is not; cudnn.benchmark is on and tf32 off."
+        legend += " The second-level cache is cold, for warm it is not; cudnn.benchmark is on, and tf32 off but "
+        legend += "in rows called so."
     console.print(Text(legend, "dim"))
     if yardsticks_of(report.rows):
         console.print(Text(UNVERIFIED, "dim"))

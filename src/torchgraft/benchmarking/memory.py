@@ -93,7 +93,8 @@ def measure_memory(
     peaks = []
     for subject in subjects:
         for number, benchmark in enumerate(subject.samples.benchmarks):
-            if device.type not in benchmark.devices:
+            # Those that permit tf32 differ from others in that alone.
+            if device.type not in benchmark.devices or benchmark.sample.tf32:
                 continue
             for contender in (OURS, *subject.samples.rivals, *subject.samples.yardsticks):
                 on_start(f"{subject.name}, {benchmark.sample.name}: {contender}")

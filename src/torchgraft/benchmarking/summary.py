@@ -236,7 +236,8 @@ def how_measured(report: BenchReport) -> list[str]:
             "Times on the GPU are the device's, between events on the stream, of work that was queued behind a wait so "
             "that launches do not count; before each call the second-level cache is written over, and the warm time is "
             "the one without that. The host time is until a call returns to Python.",
-            "torch.backends.cudnn.benchmark is on and tf32 is off: PyTorch's best at the same precision.",
+            "torch.backends.cudnn.benchmark is on and tf32 is off, but in rows called tf32: PyTorch's best at the same "
+            "precision.",
         ]
     else:
         lines.append("On a CPU the caches are as the calls before left them.")

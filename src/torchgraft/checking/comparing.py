@@ -114,7 +114,7 @@ def expect_equal(found: Any, expected: Any, *, what: str = "the result", why: st
 def _expect_each_close(found: Tensor, expected: Tensor, relative: float, absolute: float, name: str) -> None:
     one, other = found.double(), expected.double()
     allowed = absolute + relative * other.abs()
-    close = (one - other).abs() <= allowed
+    close = other.isfinite() & ((one - other).abs() <= allowed)
     # What is beyond the numbers of a dtype is rounded to infinity.
     if found.is_floating_point():
         beyond = other.abs() + allowed > torch.finfo(found.dtype).max

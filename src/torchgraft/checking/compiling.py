@@ -134,6 +134,9 @@ def expect_forward_and_backward(call: Call, function: Callable[..., Any], places
         expect(
             one.dtype == other.dtype, f"the result of {what} has another dtype", expected=other.dtype, found=one.dtype
         )
+        if call.operator.kernels == call.operator.compile == "reference":
+            # What PyTorch makes of its own operators is its to lay out: it may pad a product's rows.
+            continue
         # The stride of a dimension of one element means nothing.
         dims = [dim for dim, size in enumerate(other.shape) if size != 1]
         strides = [[tensor.stride(dim) for dim in dims] for tensor in (one, other)]

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from torchgraft import _torch_private
 from torchgraft.checking.property import Result
@@ -86,13 +87,22 @@ def products_in_float32(key: str) -> Iterator[None]:
         key: of PyTorch's dispatcher, 'CUDA' or 'CPU'.
     """
 
-    def into(left: torch.Tensor, right: torch.Tensor, out_dtype: torch.dtype, *, out: torch.Tensor) -> torch.Tensor:
+    def product(left: Tensor, right: Tensor, out_dtype: torch.dtype) -> Tensor:
+        return torch.mm(left.to(out_dtype), right.to(out_dtype))
+
+    def into(left: Tensor, right: Tensor, out_dtype: torch.dtype, *, out: Tensor) -> Tensor:
         return torch.mm(left.to(out_dtype), right.to(out_dtype), out=out)
+
+    def added(
+        sums: Tensor, left: Tensor, right: Tensor, out_dtype: torch.dtype, *, out: Tensor, **options: Any
+    ) -> Tensor:
+        return torch.addmm(sums, left.to(out_dtype), right.to(out_dtype), out=out, **options)
 
     with _torch_private.scoped_library("aten", "IMPL") as library, warnings.catch_warnings():
         # That a kernel is replaced is the point.
         warnings.simplefilter("ignore")
-        library.impl("mm.dtype_out", into, key)
+        for name, function in (("mm.dtype", product), ("mm.dtype_out", into), ("addmm.dtype_out", added)):
+            library.impl(name, function, key)
         yield
 
 

@@ -261,6 +261,9 @@ def _narrow(
 ) -> BenchReport:
     """The rows that are asked for; ends with one line where there are none."""
     names = {str(dtype).removeprefix("torch.") for dtype in dtypes or ()}
+    if "float32" in names:
+        # As where they are measured.
+        names.add("tf32")
     rows = tuple(
         row
         for row in report.rows

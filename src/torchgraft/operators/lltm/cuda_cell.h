@@ -49,7 +49,6 @@ struct CellProduct {
   int64_t first_tile;  // set by the launch
 };
 
-// The longest first, as they take the most time.
 template <typename T>
 struct CellProducts {
   CellProduct<T> each[5];

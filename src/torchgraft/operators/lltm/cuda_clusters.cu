@@ -313,8 +313,7 @@ class Forward : Member<S> {
     for (int g = 0; g < 3; ++g) fetch_four_bytes(to + g * S::kUnits, from + g * units_);
   }
 
-  // Zeros where there is no h, and for parts of the depth that are not multiplied. A unit that is not there
-  // has gates of zero, and so has h.
+  // Zeros where there is no h, where there is no unit, and for parts of the depth that are not multiplied.
   __device__ __forceinline__ void load_first() const {
     for (int row = own_row_; row < rows_; row += kRowsAtOnce) {
       fetch(0, first_, row);
@@ -424,7 +423,8 @@ class Forward : Member<S> {
     float c = *c_of(row);
     const float h = step_forward_quick(gates[0], gates[1], gates[2], c);
     *c_of(row) = c;
-    if (step + 1 < steps_) publish(step + 1, tile, row, h);
+    // Where there is no unit an infinite h0 times weights of zero is NaN.
+    if (step + 1 < steps_) publish(step + 1, tile, row, has_unit() ? h : 0.0f);
     // While h is under way.
     if (has_unit()) {
       const int state = state_of(row);

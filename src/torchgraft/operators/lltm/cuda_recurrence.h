@@ -79,8 +79,8 @@ inline int device_attribute(cudaDeviceAttr attribute) {
   return value;
 }
 
-// Each launches the pass where the current device can hold all of it at once, and says whether it did. In
-// clusters it is faster where both can.
+// Each launches the pass where the current device can hold all blocks at once that wait for each other, and
+// says whether it did. In clusters it is faster where both can.
 bool launch_clusters(const ForwardPass& pass, cudaStream_t stream);
 bool launch_clusters(const BackwardPass& pass, cudaStream_t stream);
 bool launch_grid(const ForwardPass& pass, cudaStream_t stream);

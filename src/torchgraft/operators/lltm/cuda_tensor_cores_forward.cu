@@ -1,4 +1,5 @@
-// The recurrence of a whole sequence forward, in float16 and bfloat16, on tensor cores.
+// The recurrence of a whole sequence forward, in float16, bfloat16 and, where tf32 is permitted, float, on
+// tensor cores.
 //
 // A group of blocks owns some rows of the batch for all steps. A block of it owns kUnits units, and its warps
 // share them out: 16 units each, their three gates, times kDepthWarps parts of the depth. A thread keeps its

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from torchgraft._differentiation import gradient_by_reference
+from torchgraft._torch_private import transform_active
 from torchgraft.operator import Operator
 from torchgraft.operators.lltm import reference
 from torchgraft.operators.lltm.packing import over_packed
@@ -266,6 +267,8 @@ def _pays_in_halves(gates_grad: Tensor, input: Tensor) -> bool:
         and input.dtype in (torch.float16, torch.bfloat16)
         and not torch.is_grad_enabled()
         and not torch.compiler.is_compiling()
+        # vmap has no rule for products that write into a result.
+        and not transform_active()
         and gates_grad.numel() * min(input.shape[-1], gates_grad.shape[-1] // 3) >= _MANY_PRODUCTS
     )
 

@@ -179,6 +179,8 @@ _GPU_SEQUENCES = (
     # More rows than there are multiprocessors, twice.
     _sequence("tf32, one block", 4, 290, 3, 100, tf32=True),
     _sequence("one block", 4, 290, 3, 100, reverse=True),
+    _sequence("one block, odd units", 3, 290, 3, 33, bias=False),
+    _sequence("one block, one unit", 3, 290, 1, 1),
     _sequence("tf32, clusters of four blocks", 5, 37, 4, 201, tf32=True, reverse=True),
     _sequence("tf32, clusters of sixteen blocks", 6, 37, 5, 511, tf32=True),
     _sequence("tf32, whole grid", 4, 19, 6, 530, tf32=True, bias=False),
@@ -196,6 +198,8 @@ _GPU_GATES_GRADS = (
     _gates_grad("clusters of sixteen blocks", 6, 37, 511),
     _gates_grad("tf32, one block", 5, 290, 31, tf32=True),
     _gates_grad("clusters of four blocks", 4, 290, 100),
+    _gates_grad("one block, one unit", 3, 290, 1),
+    _gates_grad("clusters of two blocks, odd units", 3, 290, 33, reverse=True),
     _gates_grad("tf32, clusters of seven blocks", 5, 37, 201, tf32=True, reverse=True),
     _gates_grad("tf32, clusters of sixteen blocks", 6, 37, 511, tf32=True),
     _gates_grad("tf32, whole grid", 4, 19, 530, tf32=True),
