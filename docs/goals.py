@@ -294,12 +294,12 @@ def times(rows: list[Row]) -> str:
 
 def files() -> dict[Path, str]:
     """Everything that is written."""
-    goals = {
+    tables = {
         FRAGMENTS / f"{name}-goals-{device}.md": table(read(device, operators), goals)
         for name, operators, of_devices in (("shift", _SHIFT, _SHIFT_GOALS), ("lltm", _LLTM, _LLTM_GOALS))
         for device, goals in of_devices.items()
     }
-    return {**goals, FRAGMENTS / "lltm-times-h200.md": times(read("h200", _LLTM))}
+    return {**tables, FRAGMENTS / "lltm-times-h200.md": times(read("h200", _LLTM))}
 
 
 def main() -> int:

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch.nn.utils.rnn import pack_padded_sequence, pack_sequence, pad_packed_sequence
 
 import torchgraft
+from torchgraft.checking.serial import products_in_float32
 from torchgraft.nn import LLTM, LLTMCell
 from torchgraft.operators.lltm import operator, reference
 from torchgraft.operators.lltm.operator import _Halves, cell_gates_grad, gates_grad_of_sequence, sequence
@@ -381,29 +382,16 @@ def test_the_example_runs(layer):
 class TestHalves:
     @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
     @pytest.mark.parametrize("scale", [1e-8, 1.0, 1e7])
-    def test_products_of_halves_are_as_good_as_their_parts(
-        self, monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, scale: float
-    ) -> None:
-        in_float, added_in_float = torch.mm, torch.addmm
-
-        def of_halves(left: torch.Tensor, right: torch.Tensor, out_dtype: torch.dtype) -> torch.Tensor:
-            return in_float(left.to(out_dtype), right.to(out_dtype))
-
-        def added(
-            sums: torch.Tensor, left: torch.Tensor, right: torch.Tensor, out_dtype: torch.dtype, out: torch.Tensor
-        ) -> torch.Tensor:
-            return added_in_float(sums, left.to(out_dtype), right.to(out_dtype), out=out)
-
-        # What a CPU lacks: products of halves with results of float32.
-        monkeypatch.setattr(torch, "mm", of_halves)
-        monkeypatch.setattr(torch, "addmm", added)
+    def test_products_of_halves_are_as_good_as_their_parts(self, dtype: torch.dtype, scale: float) -> None:
         matrix, other = torch.randn(9, 48) * scale, torch.randn(48, 7)
         for right, exact in ((other, other), (other.to(dtype), other.to(dtype))):
-            found = _Halves(matrix, dtype).multiply(_Halves(right, dtype), torch.float32)
+            # A CPU lacks products of halves with results of float32.
+            with products_in_float32("CPU"):
+                found = _Halves(matrix, dtype).multiply(_Halves(right, dtype), torch.float32)
+                transposed = _Halves(matrix.t(), dtype).t().multiply(_Halves(right, dtype), torch.float32)
             expected = matrix.double() @ exact.double()
             bits = 20 if dtype == torch.float16 else 14
             assert (found.double() - expected).norm() <= 2**-bits * expected.norm()
-            transposed = _Halves(matrix.t(), dtype).t().multiply(_Halves(right, dtype), torch.float32)
             assert torch.equal(transposed, found)
 
     def test_nothing_is_lost_of_zeros_and_infinities(self) -> None:

@@ -12,8 +12,8 @@ import importlib
 import pickle
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +52,17 @@ def _say(number: int, result: Any = None) -> None:
 
 
 @contextmanager
-def filled_products(key: str) -> Iterator[None]:
+def _replaced(kernels: Mapping[str, Any], key: str, **options: bool) -> Iterator[None]:
+    """A scope in which PyTorch's operators of these names have other kernels."""
+    with _torch_private.scoped_library("aten", "IMPL") as library, warnings.catch_warnings():
+        # That a kernel is replaced is the point.
+        warnings.simplefilter("ignore")
+        for name, kernel in kernels.items():
+            library.impl(name, kernel, key, **options)
+        yield
+
+
+def filled_products(key: str) -> AbstractContextManager[None]:
     """A scope in which products fill what they are given to write to, before they do.
 
     initcheck does not see what some kernels of NVIDIA's libraries write, and takes it for memory that nobody wrote to.
@@ -68,17 +78,12 @@ def filled_products(key: str) -> Iterator[None]:
 
         return product
 
-    with _torch_private.scoped_library("aten", "IMPL") as library, warnings.catch_warnings():
-        # That a kernel is replaced is the point.
-        warnings.simplefilter("ignore")
-        for name in _PRODUCTS:
-            if (kernel := _torch_private.kernel_of(f"aten::{name}", key)) is not None:
-                library.impl(name, filled(kernel), key, with_keyset=True)
-        yield
+    found = {name: _torch_private.kernel_of(f"aten::{name}", key) for name in _PRODUCTS}
+    kernels = {name: filled(kernel) for name, kernel in found.items() if kernel is not None}
+    return _replaced(kernels, key, with_keyset=True)
 
 
-@contextmanager
-def products_in_float32(key: str) -> Iterator[None]:
+def products_in_float32(key: str) -> AbstractContextManager[None]:
     """A scope in which products of halves whose result is of float32 are computed in float32 altogether.
 
     racecheck breaks kernels of NVIDIA's libraries that compute them, which it was not asked to watch.
@@ -98,12 +103,7 @@ def products_in_float32(key: str) -> Iterator[None]:
     ) -> Tensor:
         return torch.addmm(sums, left.to(out_dtype), right.to(out_dtype), out=out, **options)
 
-    with _torch_private.scoped_library("aten", "IMPL") as library, warnings.catch_warnings():
-        # That a kernel is replaced is the point.
-        warnings.simplefilter("ignore")
-        for name, function in (("mm.dtype", product), ("mm.dtype_out", into), ("addmm.dtype_out", added)):
-            library.impl(name, function, key)
-        yield
+    return _replaced({"mm.dtype": product, "mm.dtype_out": into, "addmm.dtype_out": added}, key)
 
 
 PRODUCTS = {"--products-filled": filled_products, "--products-in-float32": products_in_float32}

@@ -163,36 +163,66 @@ bool is_quicker_in_float(const Sizes& sizes, ScalarType dtype, bool forward) {
   return sizes.batch <= (one_block ? 2 : 1) * groups;
 }
 
+// Calls `function(Tag<T>{})` for what tensor cores compute: two bytes, and float where tf32 is permitted;
+// false for the rest.
+template <typename Function>
+bool on_tensor_cores(ScalarType dtype, bool allow_tf32, const Function& function) {
+  if (dtype == ScalarType::Half) return function(Tag<Half>{});
+  if (dtype == ScalarType::BFloat16) return function(Tag<BFloat16>{});
+  return dtype == ScalarType::Float && allow_tf32 && function(Tag<float>{});
+}
+
+// Of contiguous tensors.
+template <typename T>
+cuda::ForwardPass<T> forward_pass(const Tensor& weight_hh, const std::optional<Tensor>& bias,
+                                  const Tensor& h0, const Tensor& c0, Tensor& activations, Tensor& output,
+                                  Tensor& cells, const Sizes& sizes, bool reverse) {
+  return {data<T>(weight_hh),
+          data<T>(bias),
+          data<T>(h0),
+          data<T>(c0),
+          mutable_data<float>(activations),
+          mutable_data<T>(output),
+          mutable_data<float>(cells),
+          sizes.steps,
+          sizes.batch,
+          sizes.units,
+          reverse};
+}
+
+template <typename T>
+cuda::BackwardPass<T> backward_pass(const Tensor& weight_hh, const Tensor& activations, const Tensor& cells,
+                                    const std::optional<Tensor>& output_grad, Tensor& gates_grad,
+                                    Tensor& h_grad, Tensor& c_grad, const Sizes& sizes, bool reverse) {
+  return {data<T>(weight_hh),
+          data<float>(activations),
+          data<float>(cells),
+          data<float>(output_grad),
+          mutable_data<float>(gates_grad),
+          mutable_data<float>(h_grad),
+          mutable_data<float>(c_grad),
+          sizes.steps,
+          sizes.batch,
+          sizes.units,
+          reverse};
+}
+
 // The recurrence over all steps on tensor cores where that is quicker, in one kernel where there is room for
-// it, else by steps; whether there is a way for it. In float where tf32 is permitted.
+// it, else by steps; whether there is a way for it.
 bool forward_on_tensor_cores(const Tensor& weight_hh, const std::optional<Tensor>& bias, const Tensor& h0,
                              const Tensor& c0, Tensor& activations, Tensor& output, Tensor& cells,
                              const Sizes& sizes, bool reverse, bool allow_tf32, cudaStream_t stream) {
-  if (is_quicker_in_float(sizes, output.scalar_type(), true)) return false;
-  const auto launched = [&](auto tag) {
+  const ScalarType dtype = output.scalar_type();
+  if (is_quicker_in_float(sizes, dtype, true)) return false;
+  return on_tensor_cores(dtype, allow_tf32, [&](auto tag) {
     using T = typename decltype(tag)::type;
     const Tensor weight = to_contiguous(weight_hh);
-    const std::optional<Tensor> biases = converted(bias, output.scalar_type());
+    const std::optional<Tensor> biases = converted(bias, dtype);
     const Tensor h = to_contiguous(h0);
     const Tensor c = to_contiguous(c0);
-    const cuda::TensorCoreForward<T> pass = {data<T>(weight),
-                                             data<T>(biases),
-                                             data<T>(h),
-                                             data<T>(c),
-                                             mutable_data<float>(activations),
-                                             mutable_data<T>(output),
-                                             mutable_data<float>(cells),
-                                             sizes.steps,
-                                             sizes.batch,
-                                             sizes.units,
-                                             reverse,
-                                             false};
+    const auto pass = forward_pass<T>(weight, biases, h, c, activations, output, cells, sizes, reverse);
     return cuda::launch_tensor_cores(pass, activations, stream) || cuda::launch_steps(pass, weight, stream);
-  };
-  if (output.scalar_type() == ScalarType::Half) return launched(Tag<Half>{});
-  if (output.scalar_type() == ScalarType::BFloat16) return launched(Tag<BFloat16>{});
-  if (output.scalar_type() == ScalarType::Float && allow_tf32) return launched(Tag<float>{});
-  return false;
+  });
 }
 
 // Likewise in float.
@@ -201,17 +231,8 @@ bool forward_at_once(const Tensor& weight_hh, const std::optional<Tensor>& bias,
                      const Tensor& c0, Tensor& activations, Tensor& output, Tensor& cells, const Sizes& sizes,
                      bool reverse, cudaStream_t stream) {
   if constexpr (std::is_same_v<T, float>) {
-    const cuda::ForwardPass pass = {data<float>(weight_hh),
-                                    data<float>(bias),
-                                    data<float>(h0),
-                                    data<float>(c0),
-                                    mutable_data<float>(activations),
-                                    mutable_data<float>(output),
-                                    mutable_data<float>(cells),
-                                    sizes.steps,
-                                    sizes.batch,
-                                    sizes.units,
-                                    reverse};
+    const auto pass =
+        forward_pass<float>(weight_hh, bias, h0, c0, activations, output, cells, sizes, reverse);
     return cuda::launch_clusters(pass, stream) || cuda::launch_grid(pass, stream);
   }
   return false;
@@ -241,32 +262,20 @@ void forward_by_steps(const Tensor& weight_hh, const std::optional<Tensor>& bias
   }
 }
 
-// Back over all steps on tensor cores, where weight_hh has two bytes or tf32 is permitted, likewise.
+// Back over all steps on tensor cores, likewise.
 bool backward_on_tensor_cores(const Tensor& weight_hh, const Tensor& activations, const Tensor& cells,
                               const std::optional<Tensor>& output_grad, Tensor& gates_grad, Tensor& h_grad,
                               Tensor& c_grad, const Sizes& sizes, bool reverse, bool allow_tf32,
                               cudaStream_t stream) {
-  if (is_quicker_in_float(sizes, weight_hh.scalar_type(), false)) return false;
-  const auto launched = [&](auto tag) {
+  const ScalarType dtype = weight_hh.scalar_type();
+  if (is_quicker_in_float(sizes, dtype, false)) return false;
+  return on_tensor_cores(dtype, allow_tf32, [&](auto tag) {
     using T = typename decltype(tag)::type;
     const Tensor weight = to_contiguous(weight_hh);
-    const cuda::TensorCoreBackward<T> pass = {data<T>(weight),
-                                              data<float>(activations),
-                                              data<float>(cells),
-                                              data<float>(output_grad),
-                                              mutable_data<float>(gates_grad),
-                                              mutable_data<float>(h_grad),
-                                              mutable_data<float>(c_grad),
-                                              sizes.steps,
-                                              sizes.batch,
-                                              sizes.units,
-                                              reverse};
+    const auto pass =
+        backward_pass<T>(weight, activations, cells, output_grad, gates_grad, h_grad, c_grad, sizes, reverse);
     return cuda::launch_tensor_cores(pass, activations, stream) || cuda::launch_steps(pass, weight, stream);
-  };
-  if (weight_hh.scalar_type() == ScalarType::Half) return launched(Tag<Half>{});
-  if (weight_hh.scalar_type() == ScalarType::BFloat16) return launched(Tag<BFloat16>{});
-  if (weight_hh.scalar_type() == ScalarType::Float && allow_tf32) return launched(Tag<float>{});
-  return false;
+  });
 }
 
 // Likewise in float.
@@ -275,17 +284,8 @@ bool backward_at_once(const Tensor& weight_hh, const Tensor& activations, const 
                       const std::optional<Tensor>& output_grad, Tensor& gates_grad, Tensor& h_grad,
                       Tensor& c_grad, const Sizes& sizes, bool reverse, cudaStream_t stream) {
   if constexpr (std::is_same_v<T, float>) {
-    const cuda::BackwardPass pass = {data<float>(weight_hh),
-                                     data<float>(activations),
-                                     data<float>(cells),
-                                     data<float>(output_grad),
-                                     mutable_data<float>(gates_grad),
-                                     mutable_data<float>(h_grad),
-                                     mutable_data<float>(c_grad),
-                                     sizes.steps,
-                                     sizes.batch,
-                                     sizes.units,
-                                     reverse};
+    const auto pass = backward_pass<float>(weight_hh, activations, cells, output_grad, gates_grad, h_grad,
+                                           c_grad, sizes, reverse);
     return cuda::launch_clusters(pass, stream) || cuda::launch_grid(pass, stream);
   }
   return false;

@@ -255,7 +255,7 @@ struct ForwardShape {
 template <typename S>
 class Forward : Member<S> {
  public:
-  __device__ __forceinline__ Forward(const ForwardPass& pass, int group_blocks, int group_rows)
+  __device__ __forceinline__ Forward(const ForwardPass<float>& pass, int group_blocks, int group_rows)
       : Member<S>(pass.steps, pass.batch, pass.units, !pass.reverse, group_blocks, group_rows), pass_(pass) {
     buffers_ = memory();
     sums_ = buffers_ + 2 * group_rows * S::kDepth;
@@ -463,7 +463,7 @@ class Forward : Member<S> {
     }
   }
 
-  ForwardPass pass_;
+  ForwardPass<float> pass_;
   float* buffers_;
   float* sums_;
   float* gates_;  // of the inputs
@@ -504,7 +504,7 @@ struct BackwardShape {
 template <typename S>
 class Backward : Member<S> {
  public:
-  __device__ __forceinline__ Backward(const BackwardPass& pass, int group_blocks, int group_rows)
+  __device__ __forceinline__ Backward(const BackwardPass<float>& pass, int group_blocks, int group_rows)
       : Member<S>(pass.steps, pass.batch, pass.units, pass.reverse, group_blocks, group_rows), pass_(pass) {
     received_ = memory();
     gates_grad_ = received_ + 2 * group_blocks * group_rows * S::kUnits;
@@ -732,7 +732,7 @@ class Backward : Member<S> {
     }
   }
 
-  BackwardPass pass_;
+  BackwardPass<float> pass_;
   float* received_;
   float* gates_grad_;  // of a tile, twice: the next one's are written while one is multiplied
   float* values_;
@@ -745,13 +745,13 @@ class Backward : Member<S> {
 
 template <typename S>
 __global__ void __launch_bounds__(S::kBlock, 1)
-    cluster_forward(ForwardPass pass, int group_blocks, int group_rows, bool is_aligned) {
+    cluster_forward(ForwardPass<float> pass, int group_blocks, int group_rows, bool is_aligned) {
   Forward<S>(pass, group_blocks, group_rows).run(is_aligned);
 }
 
 template <typename S>
 __global__ void __launch_bounds__(S::kBlock, 1)
-    cluster_backward(BackwardPass pass, int group_blocks, int group_rows, bool is_aligned) {
+    cluster_backward(BackwardPass<float> pass, int group_blocks, int group_rows, bool is_aligned) {
   Backward<S>(pass, group_blocks, group_rows).run(is_aligned);
 }
 
@@ -767,12 +767,12 @@ bool launch_of(void (*kernel)(Pass, int, int, bool), const Pass& pass, cudaStrea
 }
 
 template <typename S>
-bool launch_of(const ForwardPass& pass, cudaStream_t stream, int64_t most_rows = INT64_MAX) {
+bool launch_of(const ForwardPass<float>& pass, cudaStream_t stream, int64_t most_rows = INT64_MAX) {
   return launch_of<S>(cluster_forward<S>, pass, stream, most_rows);
 }
 
 template <typename S>
-bool launch_of(const BackwardPass& pass, cudaStream_t stream, int64_t most_rows = INT64_MAX) {
+bool launch_of(const BackwardPass<float>& pass, cudaStream_t stream, int64_t most_rows = INT64_MAX) {
   return launch_of<S>(cluster_backward<S>, pass, stream, most_rows);
 }
 
@@ -788,7 +788,7 @@ bool can_be_tried(const Pass& pass) {
 
 }  // namespace
 
-bool launch_clusters(const ForwardPass& pass, cudaStream_t stream) {
+bool launch_clusters(const ForwardPass<float>& pass, cudaStream_t stream) {
   if (!can_be_tried(pass)) return false;
   if (pass.units <= 64) return launch_of<ForwardShape<2, 4, 16, Way::block>>(pass, stream);
   if (pass.units <= 96) return launch_of<ForwardShape<3, 4, 24, Way::block>>(pass, stream);
@@ -800,7 +800,7 @@ bool launch_clusters(const ForwardPass& pass, cudaStream_t stream) {
   return launch_of<ForwardShape<1, 8, 64, Way::cluster>>(pass, stream);
 }
 
-bool launch_clusters(const BackwardPass& pass, cudaStream_t stream) {
+bool launch_clusters(const BackwardPass<float>& pass, cudaStream_t stream) {
   if (!can_be_tried(pass)) return false;
   if (pass.units <= 64) return launch_of<BackwardShape<8, 2, 16, Way::block>>(pass, stream);
   if (pass.units <= 96) return launch_of<BackwardShape<12, 3, 16, Way::block>>(pass, stream);

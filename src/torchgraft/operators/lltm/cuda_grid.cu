@@ -165,7 +165,7 @@ __device__ __forceinline__ float sum_of_parts(const float* sums, int batch, int 
 }
 
 template <int kUnits, bool kWhole>
-__global__ void __launch_bounds__(kBlock, 1) grid_forward(ForwardPass pass) {
+__global__ void __launch_bounds__(kBlock, 1) grid_forward(ForwardPass<float> pass) {
   constexpr int kColumns = 3 * kUnits;
   const int units = static_cast<int>(pass.units);
   const int batch = static_cast<int>(pass.batch);
@@ -217,7 +217,7 @@ __global__ void __launch_bounds__(kBlock, 1) grid_forward(ForwardPass pass) {
 }
 
 template <int kUnits, bool kWhole>
-__global__ void __launch_bounds__(kBlock, 1) grid_backward(BackwardPass pass) {
+__global__ void __launch_bounds__(kBlock, 1) grid_backward(BackwardPass<float> pass) {
   const int units = static_cast<int>(pass.units);
   const int batch = static_cast<int>(pass.batch);
   const int depth = 3 * units;
@@ -301,13 +301,13 @@ bool launch(void (*kernel)(Pass), const Pass& pass, int units_of_block, int colu
 }
 
 template <bool kWhole, int kUnits>
-bool launch_of(const ForwardPass& pass, cudaStream_t stream) {
+bool launch_of(const ForwardPass<float>& pass, cudaStream_t stream) {
   return launch(grid_forward<kUnits, kWhole>, pass, kUnits, 3 * kUnits, static_cast<int>(pass.units),
                 kRowsFor<3 * kUnits>, stream);
 }
 
 template <bool kWhole, int kUnits>
-bool launch_of(const BackwardPass& pass, cudaStream_t stream) {
+bool launch_of(const BackwardPass<float>& pass, cudaStream_t stream) {
   return launch(grid_backward<kUnits, kWhole>, pass, kUnits, kUnits, static_cast<int>(3 * pass.units),
                 kRowsFor<kUnits>, stream);
 }
@@ -324,10 +324,10 @@ bool launch_in_blocks(const Pass& pass, cudaStream_t stream) {
 }
 
 // Whether the rows of both tensors that are read four numbers at a time begin where those can.
-bool begins_aligned(const ForwardPass& pass) {
+bool begins_aligned(const ForwardPass<float>& pass) {
   return is_aligned(pass.h0, 16) && is_aligned(pass.output, 16);
 }
-bool begins_aligned(const BackwardPass& pass) { return is_aligned(pass.gates_grad, 16); }
+bool begins_aligned(const BackwardPass<float>& pass) { return is_aligned(pass.gates_grad, 16); }
 
 template <typename Pass>
 bool launch_where_it_pays(const Pass& pass, cudaStream_t stream) {
@@ -340,8 +340,12 @@ bool launch_where_it_pays(const Pass& pass, cudaStream_t stream) {
 
 }  // namespace
 
-bool launch_grid(const ForwardPass& pass, cudaStream_t stream) { return launch_where_it_pays(pass, stream); }
+bool launch_grid(const ForwardPass<float>& pass, cudaStream_t stream) {
+  return launch_where_it_pays(pass, stream);
+}
 
-bool launch_grid(const BackwardPass& pass, cudaStream_t stream) { return launch_where_it_pays(pass, stream); }
+bool launch_grid(const BackwardPass<float>& pass, cudaStream_t stream) {
+  return launch_where_it_pays(pass, stream);
+}
 
 }  // namespace torchgraft::lltm::cuda

@@ -9,38 +9,10 @@
 
 namespace torchgraft::lltm::cuda {
 
-struct ForwardPass {
-  const float* weight;  // weight_hh, (3 units, units)
-  const float* bias;    // (3 units), or null
-  const float* h0;      // (batch, units)
-  const float* c0;      // (batch, units)
-  float* activations;   // (steps, batch, 3 units), in which the gates of the inputs come
-  float* output;        // (steps, batch, units)
-  float* cells;         // (steps, batch, units)
-  int64_t steps;
-  int64_t batch;
-  int64_t units;
-  bool reverse;
-};
-
-struct BackwardPass {
-  const float* weight;       // weight_hh, (3 units, units)
-  const float* activations;  // (steps, batch, 3 units)
-  const float* cells;        // (steps, batch, units)
-  const float* output_grad;  // (steps, batch, units), or null
-  float* gates_grad;         // (steps, batch, 3 units)
-  float* h_grad;             // (batch, units): of the last h, becomes that of the first
-  float* c_grad;             // (batch, units), likewise
-  int64_t steps;
-  int64_t batch;
-  int64_t units;
-  bool reverse;
-};
-
-// The same on tensor cores, for float16, bfloat16 and, where tf32 is permitted, float: what is given and what
-// is asked for in T, what is kept in float.
+// What is given and what is asked for in T, what is kept in float. Kernels of T that is not float, and of
+// float where tf32 is permitted, compute on tensor cores.
 template <typename T>
-struct TensorCoreForward {
+struct ForwardPass {
   const T* weight;     // weight_hh, (3 units, units)
   const T* bias;       // (3 units), or null
   const T* h0;         // (batch, units)
@@ -52,11 +24,10 @@ struct TensorCoreForward {
   int64_t batch;
   int64_t units;
   bool reverse;
-  bool is_paired;  // whether two weights are one aligned number; the launch finds out
 };
 
 template <typename T>
-struct TensorCoreBackward {
+struct BackwardPass {
   const T* weight;           // weight_hh, (3 units, units)
   const float* activations;  // (steps, batch, 3 units)
   const float* cells;        // (steps, batch, units)
@@ -81,16 +52,16 @@ inline int device_attribute(cudaDeviceAttr attribute) {
 
 // Each launches the pass where the current device can hold all blocks at once that wait for each other, and
 // says whether it did. In clusters it is faster where both can.
-bool launch_clusters(const ForwardPass& pass, cudaStream_t stream);
-bool launch_clusters(const BackwardPass& pass, cudaStream_t stream);
-bool launch_grid(const ForwardPass& pass, cudaStream_t stream);
-bool launch_grid(const BackwardPass& pass, cudaStream_t stream);
+bool launch_clusters(const ForwardPass<float>& pass, cudaStream_t stream);
+bool launch_clusters(const BackwardPass<float>& pass, cudaStream_t stream);
+bool launch_grid(const ForwardPass<float>& pass, cudaStream_t stream);
+bool launch_grid(const BackwardPass<float>& pass, cudaStream_t stream);
 
 // Likewise; `like` is a tensor on the device, for what blocks exchange through its memory. Where it does not
 // launch, nothing was written.
 template <typename T>
-bool launch_tensor_cores(TensorCoreForward<T> pass, const Tensor& like, cudaStream_t stream);
+bool launch_tensor_cores(const ForwardPass<T>& pass, const Tensor& like, cudaStream_t stream);
 template <typename T>
-bool launch_tensor_cores(const TensorCoreBackward<T>& pass, const Tensor& like, cudaStream_t stream);
+bool launch_tensor_cores(const BackwardPass<T>& pass, const Tensor& like, cudaStream_t stream);
 
 }  // namespace torchgraft::lltm::cuda

@@ -64,9 +64,9 @@ struct Steps {
 };
 
 template <typename T>
-using StepsForward = Steps<TensorCoreForward<T>, Half>;
+using StepsForward = Steps<ForwardPass<T>, Half>;
 template <typename T>
-using StepsBackward = Steps<TensorCoreBackward<T>, FactorBack<T>>;
+using StepsBackward = Steps<BackwardPass<T>, FactorBack<T>>;
 
 __device__ __forceinline__ float largest_of_block(float value) {
   __shared__ float of_warps[kMostThreads / 32];
@@ -142,7 +142,7 @@ __device__ __noinline__ float multiply_again(const T* h0, const float* cells, co
 // A thread a unit.
 template <typename T>
 __global__ void __launch_bounds__(kThreads) forward_kernel(StepsForward<T> steps, int64_t step) {
-  const TensorCoreForward<T>& pass = steps.pass;
+  const ForwardPass<T>& pass = steps.pass;
   const int64_t units = pass.units;
   const int64_t row = blockIdx.x;
   const int64_t unit = int64_t{blockIdx.y} * blockDim.x + threadIdx.x;
@@ -196,7 +196,7 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(StepsForward<T> steps
 }
 
 template <typename T>
-__device__ __forceinline__ int64_t place_back(const TensorCoreBackward<T>& pass, int64_t step, int64_t row) {
+__device__ __forceinline__ int64_t place_back(const BackwardPass<T>& pass, int64_t step, int64_t row) {
   return (pass.reverse ? step : pass.steps - 1 - step) * pass.batch + row;
 }
 
@@ -222,7 +222,7 @@ __device__ __noinline__ float multiply_again(const float* gates_grad, const T* w
 }
 
 template <typename T>
-__device__ __forceinline__ float repaired(float h_grad, const TensorCoreBackward<T>& pass, int64_t step,
+__device__ __forceinline__ float repaired(float h_grad, const BackwardPass<T>& pass, int64_t step,
                                           int64_t row, int64_t unit) {
   if (step == 0 || !isnan(h_grad)) return h_grad;
   const float* const gates_grad = pass.gates_grad + place_back(pass, step - 1, row) * 3 * pass.units;
@@ -232,7 +232,7 @@ __device__ __forceinline__ float repaired(float h_grad, const TensorCoreBackward
 // A block a row.
 template <typename T>
 __global__ void __launch_bounds__(kMostThreads) backward_kernel(StepsBackward<T> steps, int64_t step) {
-  const TensorCoreBackward<T>& pass = steps.pass;
+  const BackwardPass<T>& pass = steps.pass;
   const int64_t units = pass.units;
   const int64_t row = blockIdx.x;
   const int64_t place = place_back(pass, step, row);
@@ -312,7 +312,7 @@ __global__ void __launch_bounds__(kMostThreads) backward_kernel(StepsBackward<T>
 // A thread a unit: the gradient of the first h.
 template <typename T>
 __global__ void __launch_bounds__(kThreads) end_kernel(StepsBackward<T> steps) {
-  const TensorCoreBackward<T>& pass = steps.pass;
+  const BackwardPass<T>& pass = steps.pass;
   const int64_t row = blockIdx.x;
   const int64_t unit = int64_t{blockIdx.y} * blockDim.x + threadIdx.x;
   if (unit >= pass.units) return;
@@ -360,7 +360,7 @@ bool pays_by_steps(int64_t units, bool has_older) {
 }  // namespace
 
 template <typename T>
-bool launch_steps(const TensorCoreForward<T>& pass, const Tensor& weight, cudaStream_t stream) {
+bool launch_steps(const ForwardPass<T>& pass, const Tensor& weight, cudaStream_t stream) {
   if (!pays_by_steps(pass.units, !std::is_same_v<T, float>)) return false;
   const int64_t padded = padded_to_whole(pass.units);
   Tensor halves = empty_of({2 * pass.batch, padded}, ScalarType::Half, weight);
@@ -384,7 +384,7 @@ bool launch_steps(const TensorCoreForward<T>& pass, const Tensor& weight, cudaSt
 }
 
 template <typename T>
-bool launch_steps(const TensorCoreBackward<T>& pass, const Tensor& weight, cudaStream_t stream) {
+bool launch_steps(const BackwardPass<T>& pass, const Tensor& weight, cudaStream_t stream) {
   if (!pays_by_steps(pass.units, std::is_same_v<T, Half>)) return false;
   using Factor = FactorBack<T>;
   const int64_t padded = padded_to_whole(pass.units);
@@ -417,11 +417,11 @@ bool launch_steps(const TensorCoreBackward<T>& pass, const Tensor& weight, cudaS
   return true;
 }
 
-template bool launch_steps(const TensorCoreForward<Half>&, const Tensor&, cudaStream_t);
-template bool launch_steps(const TensorCoreForward<BFloat16>&, const Tensor&, cudaStream_t);
-template bool launch_steps(const TensorCoreForward<float>&, const Tensor&, cudaStream_t);
-template bool launch_steps(const TensorCoreBackward<Half>&, const Tensor&, cudaStream_t);
-template bool launch_steps(const TensorCoreBackward<BFloat16>&, const Tensor&, cudaStream_t);
-template bool launch_steps(const TensorCoreBackward<float>&, const Tensor&, cudaStream_t);
+template bool launch_steps(const ForwardPass<Half>&, const Tensor&, cudaStream_t);
+template bool launch_steps(const ForwardPass<BFloat16>&, const Tensor&, cudaStream_t);
+template bool launch_steps(const ForwardPass<float>&, const Tensor&, cudaStream_t);
+template bool launch_steps(const BackwardPass<Half>&, const Tensor&, cudaStream_t);
+template bool launch_steps(const BackwardPass<BFloat16>&, const Tensor&, cudaStream_t);
+template bool launch_steps(const BackwardPass<float>&, const Tensor&, cudaStream_t);
 
 }  // namespace torchgraft::lltm::cuda

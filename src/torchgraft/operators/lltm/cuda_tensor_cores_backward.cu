@@ -96,7 +96,7 @@ class Recurrence {
   static constexpr bool kScaledWeights = std::is_same_v<T, float>;
 
  public:
-  __device__ __forceinline__ Recurrence(const TensorCoreBackward<T>& pass, int group_blocks, int group_rows,
+  __device__ __forceinline__ Recurrence(const BackwardPass<T>& pass, int group_blocks, int group_rows,
                                         uint32_t* arrived, float* exchanged)
       : pass_(pass),
         arrived_(arrived),
@@ -447,7 +447,7 @@ class Recurrence {
     }
   }
 
-  TensorCoreBackward<T> pass_;
+  BackwardPass<T> pass_;
   uint32_t* arrived_;
   float* exchanged_;
   int units_;
@@ -471,13 +471,13 @@ class Recurrence {
 
 template <typename T, typename S>
 __global__ void __launch_bounds__(S::kBlock, 1)
-    tensor_core_backward(TensorCoreBackward<T> pass, int group_blocks, int group_rows, uint32_t* arrived,
+    tensor_core_backward(BackwardPass<T> pass, int group_blocks, int group_rows, uint32_t* arrived,
                          float* exchanged) {
   Recurrence<T, S>(pass, group_blocks, group_rows, arrived, exchanged).run();
 }
 
 template <typename T, typename S>
-bool launch_of(const TensorCoreBackward<T>& pass, const Tensor& like, cudaStream_t stream) {
+bool launch_of(const BackwardPass<T>& pass, const Tensor& like, cudaStream_t stream) {
   const auto exchanged_bytes = [&](const Groups& groups) {
     const int64_t rows = ceil_divide(groups.rows, kTileRows) * kTileRows;
     return int64_t{2} * groups.count * groups.blocks * groups.blocks * rows * kUnits * 4;
@@ -489,7 +489,7 @@ bool launch_of(const TensorCoreBackward<T>& pass, const Tensor& like, cudaStream
 
 // In clusters where there are such, as they meet in a fifth of the time.
 template <typename T>
-bool launch_tensor_cores(const TensorCoreBackward<T>& pass, const Tensor& like, cudaStream_t stream) {
+bool launch_tensor_cores(const BackwardPass<T>& pass, const Tensor& like, cudaStream_t stream) {
   if (!may_be_grouped(pass.batch, pass.units)) return false;
   if (pass.units <= kUnits) return launch_of<T, Shape<1, 8, 6, Way::block>>(pass, like, stream);
   if (pass.units <= 128 && launch_of<T, Shape<1, 8, 6, Way::cluster>>(pass, like, stream)) return true;
@@ -501,8 +501,8 @@ bool launch_tensor_cores(const TensorCoreBackward<T>& pass, const Tensor& like, 
   return launch_of<T, Shape<4, 16, 4, Way::grid>>(pass, like, stream);
 }
 
-template bool launch_tensor_cores(const TensorCoreBackward<Half>&, const Tensor&, cudaStream_t);
-template bool launch_tensor_cores(const TensorCoreBackward<BFloat16>&, const Tensor&, cudaStream_t);
-template bool launch_tensor_cores(const TensorCoreBackward<float>&, const Tensor&, cudaStream_t);
+template bool launch_tensor_cores(const BackwardPass<Half>&, const Tensor&, cudaStream_t);
+template bool launch_tensor_cores(const BackwardPass<BFloat16>&, const Tensor&, cudaStream_t);
+template bool launch_tensor_cores(const BackwardPass<float>&, const Tensor&, cudaStream_t);
 
 }  // namespace torchgraft::lltm::cuda

@@ -133,7 +133,7 @@ class Recurrence {
   using Pair = std::conditional_t<sizeof(T) == 4, uint64_t, uint32_t>;
 
  public:
-  __device__ __forceinline__ Recurrence(const TensorCoreForward<T>& pass, int group_blocks, int group_rows,
+  __device__ __forceinline__ Recurrence(const ForwardPass<T>& pass, int group_blocks, int group_rows,
                                         uint32_t* arrived, Half* exchanged)
       : pass_(pass),
         arrived_(arrived),
@@ -247,7 +247,8 @@ class Recurrence {
   __device__ __forceinline__ Pair weights_at(int gate, int unit, int k) const {
     if (unit >= units_ || k >= units_) return 0;
     const T* from = pass_.weight + (int64_t{gate} * units_ + unit) * units_ + k;
-    if (pass_.is_paired) return *reinterpret_cast<const Pair*>(from);
+    const bool is_paired = units_ % 2 == 0 && reinterpret_cast<uintptr_t>(pass_.weight) % sizeof(Pair) == 0;
+    if (is_paired) return *reinterpret_cast<const Pair*>(from);
     const T two[2] = {from[0], k + 1 < units_ ? from[1] : T(0.0f)};
     Pair both;
     memcpy(&both, two, sizeof(both));
@@ -570,7 +571,7 @@ class Recurrence {
     pass_.cells[place] = c;
   }
 
-  TensorCoreForward<T> pass_;
+  ForwardPass<T> pass_;
   uint32_t* arrived_;
   Half* exchanged_;
   int units_;
@@ -598,13 +599,13 @@ class Recurrence {
 
 template <typename T, typename S>
 __global__ void __launch_bounds__(S::kBlock, 1)
-    tensor_core_forward(TensorCoreForward<T> pass, int group_blocks, int group_rows, uint32_t* arrived,
+    tensor_core_forward(ForwardPass<T> pass, int group_blocks, int group_rows, uint32_t* arrived,
                         Half* exchanged) {
   Recurrence<T, S>(pass, group_blocks, group_rows, arrived, exchanged).run();
 }
 
 template <typename T, typename S>
-bool launch_of(const TensorCoreForward<T>& pass, const Tensor& like, cudaStream_t stream,
+bool launch_of(const ForwardPass<T>& pass, const Tensor& like, cudaStream_t stream,
                int64_t most_rows = INT64_MAX) {
   const auto exchanged_bytes = [&](const Groups& groups) {
     return int64_t{2} * 2 * 2 * pass.batch * groups.blocks * S::kUnits;
@@ -616,9 +617,8 @@ bool launch_of(const TensorCoreForward<T>& pass, const Tensor& like, cudaStream_
 
 // In clusters where there are such, as they meet in a fifth of the time.
 template <typename T>
-bool launch_tensor_cores(TensorCoreForward<T> pass, const Tensor& like, cudaStream_t stream) {
+bool launch_tensor_cores(const ForwardPass<T>& pass, const Tensor& like, cudaStream_t stream) {
   if (!may_be_grouped(pass.batch, pass.units)) return false;
-  pass.is_paired = pass.units % 2 == 0 && is_aligned(pass.weight, 2 * sizeof(T));
   if (pass.units <= 128) return launch_of<T, Shape<8, 1, 8, Way::block, 8>>(pass, like, stream);
   if (pass.units <= 256) {
     // Twice as many warps where they would not have a row each.
@@ -634,8 +634,8 @@ bool launch_tensor_cores(TensorCoreForward<T> pass, const Tensor& like, cudaStre
   return launch_of<T, Shape<8, 8, 6, Way::grid>>(pass, like, stream);
 }
 
-template bool launch_tensor_cores(TensorCoreForward<Half>, const Tensor&, cudaStream_t);
-template bool launch_tensor_cores(TensorCoreForward<BFloat16>, const Tensor&, cudaStream_t);
-template bool launch_tensor_cores(TensorCoreForward<float>, const Tensor&, cudaStream_t);
+template bool launch_tensor_cores(const ForwardPass<Half>&, const Tensor&, cudaStream_t);
+template bool launch_tensor_cores(const ForwardPass<BFloat16>&, const Tensor&, cudaStream_t);
+template bool launch_tensor_cores(const ForwardPass<float>&, const Tensor&, cudaStream_t);
 
 }  // namespace torchgraft::lltm::cuda

@@ -80,7 +80,14 @@ def _sequence(
 
 
 def _gates_grad(
-    name: str, steps: int, batch: int, size: int, *, of: tuple[bool, bool, bool] = (True, True, True), **options: bool
+    name: str,
+    steps: int,
+    batch: int,
+    size: int,
+    *,
+    of: tuple[bool, bool, bool] = (True, True, True),
+    reverse: bool = False,
+    tf32: bool = False,
 ) -> Sample:
     cells, state = Drawn((steps, batch, size)), Drawn((batch, size))
     output_grad, h_n_grad, c_n_grad = (
@@ -91,14 +98,14 @@ def _gates_grad(
         (
             Drawn((steps, batch, 3 * size), scale=0.5),
             cells,
-            _recurrent_weight(size, tf32=options.get("tf32", False)),
+            _recurrent_weight(size, tf32=tf32),
             output_grad,
             h_n_grad,
             c_n_grad,
-            options.get("reverse", False),
-            options.get("tf32", False),
+            reverse,
+            tf32,
         ),
-        options.get("tf32", False),
+        tf32,
     )
 
 
