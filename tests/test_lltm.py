@@ -13,10 +13,9 @@ import torch.nn.functional as F
 from torch.nn.utils.rnn import pack_padded_sequence, pack_sequence, pad_packed_sequence
 
 import torchgraft
-from torchgraft.checking.serial import products_in_float32
 from torchgraft.nn import LLTM, LLTMCell
 from torchgraft.operators.lltm import operator, reference
-from torchgraft.operators.lltm.operator import _Halves, cell_gates_grad, gates_grad_of_sequence, sequence
+from torchgraft.operators.lltm.operator import cell_grads, sequence, sequence_grads
 
 D = torch.float64
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
@@ -156,9 +155,15 @@ def test_cells_that_have_grown_give_no_denormal_gradients(c):
     # With those a processor computes a hundred times as slowly, and no gate ever brings such a cell back.
     x, h, _, *weights = (each.float() for each in _arguments(16, 8, 4, 32))
     *_, activations, cells = sequence.raw(x, h, torch.full((8, 32), c), *weights, False, False)
-    gates_grad, *_ = gates_grad_of_sequence.raw(activations, cells, weights[1], 1e-4 * cells, None, None, False, False)
-    of_a_step, _ = cell_gates_grad.raw(activations[0], torch.full((8, 32), c), 1e-4 * cells[0], None)
-    for gradient in (gates_grad, of_a_step):
+    weight_ih, weight_hh, _ = weights
+    every = (True,) * 5
+    of_all = sequence_grads.raw(
+        x, h, weight_ih, weight_hh, activations, cells, 1e-4 * cells, None, None, False, False, *every
+    )
+    of_a_step = cell_grads.raw(
+        x[0], h, torch.full((8, 32), c), weight_ih, weight_hh, activations[0], 1e-4 * cells[0], None, *every
+    )
+    for gradient in (*of_all, *of_a_step):
         assert not ((gradient != 0) & (gradient.abs() < torch.finfo(torch.float32).tiny)).any()
 
 
@@ -377,34 +382,3 @@ def test_the_example_runs(layer):
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"{layer} on cpu: 3 steps")
     assert "The " in done.stdout
-
-
-class TestHalves:
-    @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-    @pytest.mark.parametrize("scale", [1e-8, 1.0, 1e7])
-    def test_products_of_halves_are_as_good_as_their_parts(self, dtype: torch.dtype, scale: float) -> None:
-        matrix, other = torch.randn(9, 48) * scale, torch.randn(48, 7)
-        for right, exact in ((other, other), (other.to(dtype), other.to(dtype))):
-            # A CPU lacks products of halves with results of float32.
-            with products_in_float32("CPU"):
-                found = _Halves(matrix, dtype).multiply(_Halves(right, dtype), torch.float32)
-                transposed = _Halves(matrix.t(), dtype).t().multiply(_Halves(right, dtype), torch.float32)
-            expected = matrix.double() @ exact.double()
-            bits = 20 if dtype == torch.float16 else 14
-            assert (found.double() - expected).norm() <= 2**-bits * expected.norm()
-            assert torch.equal(transposed, found)
-
-    def test_nothing_is_lost_of_zeros_and_infinities(self) -> None:
-        assert not _Halves(torch.zeros(2, 2), torch.float16).parts[0].any()
-        assert _Halves(torch.tensor([[math.inf, 1.0]]), torch.float16).parts[0].tolist() == [[math.inf, 1.0]]
-
-    @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-    def test_gradients_take_weights_of_two_bytes(self, dtype: torch.dtype) -> None:
-        activations, cells, weight = torch.rand(3, 2, 12), torch.rand(3, 2, 4), torch.rand(12, 4).to(dtype)
-        rest = (torch.rand(3, 2, 4), None, None, False, False)
-        for one, other in zip(
-            gates_grad_of_sequence.call(activations, cells, weight, *rest),
-            gates_grad_of_sequence.call(activations, cells, weight.float(), *rest),
-            strict=True,
-        ):
-            torch.testing.assert_close(one, other)

@@ -49,11 +49,13 @@ std::tuple<Tensor, Tensor, Tensor> cell_cpu(Tensor input, Tensor h, Tensor c, Te
   });
 }
 
-std::tuple<Tensor, Tensor> cell_gates_grad_cpu(Tensor activations, Tensor c, std::optional<Tensor> h_grad,
-                                               std::optional<Tensor> c_grad) {
-  const Sizes sizes = check_cell_gates_grad(activations, c, h_grad, c_grad);
-  const ScalarType dtype = activations.scalar_type();
-  return dispatch_kept(dtype, "lltm_cell_gates_grad", [&](auto tag) {
+Grads cell_grads_cpu(Tensor input, Tensor h, Tensor c, Tensor weight_ih, Tensor weight_hh, Tensor activations,
+                     std::optional<Tensor> h_grad, std::optional<Tensor> c_grad, bool of_input, bool of_h,
+                     bool of_weight_ih, bool of_weight_hh, bool of_bias) {
+  const Sizes sizes = check_cell_grads(input, h, c, weight_ih, weight_hh, activations, h_grad, c_grad);
+  const ScalarType dtype = input.scalar_type();
+  const Wanted wanted = {of_input, of_h, of_weight_ih, of_weight_hh, of_bias};
+  return dispatch_kept(dtype, "lltm_cell_grads", [&](auto tag) {
     using T = typename decltype(tag)::type;
     const WithoutRecording scope;
     const ScalarType kept = kept_dtype(dtype);
@@ -70,22 +72,11 @@ std::tuple<Tensor, Tensor> cell_gates_grad_cpu(Tensor activations, Tensor c, std
                                        mutable_data<T>(gates_grad),
                                        mutable_data<T>(c_before_grad),
                                        sizes.units};
-    parallel_for(0, sizes.batch, std::max<int64_t>(1, kUnitsGrain / std::max<int64_t>(1, sizes.units)),
+    parallel_for(0, sizes.batch, std::max<int64_t>(1, kUnitsGrain / sizes.units),
                  [&](int64_t begin, int64_t end) { cpu::cell_backward(pass, begin, end); });
-    return std::make_tuple(converted(gates_grad, dtype), converted(c_before_grad, dtype));
+    return multiply_grads(input, h, weight_ih, gates_grad, product(wanted.h, gates_grad, weight_hh, dtype),
+                          c_before_grad, wanted);
   });
-}
-
-CellGrads cell_grads_cpu(Tensor input, Tensor h, Tensor c, Tensor weight_ih, Tensor weight_hh,
-                         Tensor activations, std::optional<Tensor> h_grad, std::optional<Tensor> c_grad,
-                         bool of_input, bool of_h, bool of_weight_ih, bool of_weight_hh, bool of_bias) {
-  check_cell_grads(input, h, c, weight_ih, weight_hh, activations, h_grad, c_grad);
-  const WithoutRecording scope;
-  const ScalarType kept = kept_dtype(input.scalar_type());
-  const auto [gates_grad, c_before_grad] = cell_gates_grad_cpu(
-      converted(activations, kept), converted(c, kept), converted(h_grad, kept), converted(c_grad, kept));
-  return multiply_grads(input, h, weight_ih, weight_hh, gates_grad, c_before_grad,
-                        {of_input, of_h, of_weight_ih, of_weight_hh, of_bias});
 }
 
 // How many shares of the units the threads have, where that is better than rows of the batch: 1 where it is
@@ -181,21 +172,27 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> sequence_cpu(Tensor input, Te
   });
 }
 
-std::tuple<Tensor, Tensor, Tensor> gates_grad_cpu(Tensor activations, Tensor cells, Tensor weight_hh,
-                                                  std::optional<Tensor> output_grad,
-                                                  std::optional<Tensor> h_n_grad,
-                                                  std::optional<Tensor> c_n_grad, bool reverse,
-                                                  [[maybe_unused]] bool allow_tf32) {
-  const Sizes sizes = check_gates_grad(activations, cells, weight_hh, output_grad, h_n_grad, c_n_grad);
-  const ScalarType dtype = activations.scalar_type();
-  return dispatch_kept(dtype, "lltm_gates_grad", [&](auto tag) {
+Grads sequence_grads_cpu(Tensor input, Tensor h0, Tensor weight_ih, Tensor weight_hh, Tensor activations,
+                         Tensor cells, std::optional<Tensor> output_grad, std::optional<Tensor> h_n_grad,
+                         std::optional<Tensor> c_n_grad, bool reverse, [[maybe_unused]] bool allow_tf32,
+                         bool of_input, bool of_h0, bool of_weight_ih, bool of_weight_hh, bool of_bias) {
+  const Sizes sizes =
+      check_grads(input, h0, weight_ih, weight_hh, activations, cells, output_grad, h_n_grad, c_n_grad);
+  const ScalarType dtype = input.scalar_type();
+  const Wanted wanted = {of_input, of_h0, of_weight_ih, of_weight_hh, of_bias};
+  return dispatch_kept(dtype, "lltm_grads", [&](auto tag) {
     using T = typename decltype(tag)::type;
     const WithoutRecording scope;
     const ScalarType kept = kept_dtype(dtype);
-    Tensor gates_grad = empty_of({sizes.steps, sizes.batch, 3 * sizes.units}, kept, cells);
+    Tensor gates_grad = empty_of({sizes.rows(), 3 * sizes.units}, kept, cells);
+    Tensor h_before = empty_of({wanted.weight_hh ? sizes.steps : 0, sizes.batch, sizes.units}, kept, cells);
     Tensor h_grad = state_or_zeros(h_n_grad, sizes, kept, cells);
     Tensor c_grad = state_or_zeros(c_n_grad, sizes, kept, cells);
     Tensor packed = empty_of({cpu::packed_count<T>(sizes.units)}, kept, cells);
+    if (wanted.weight_hh) {
+      Tensor first = torch::stable::select(h_before, 0, reverse ? sizes.steps - 1 : 0);
+      torch::stable::copy_(first, h0);
+    }
     activations = converted(activations, kept);
     cells = converted(cells, kept);
     output_grad = converted(output_grad, kept);
@@ -206,6 +203,7 @@ std::tuple<Tensor, Tensor, Tensor> gates_grad_cpu(Tensor activations, Tensor cel
                                            data<T>(cells),
                                            data<T>(output_grad),
                                            mutable_data<T>(gates_grad),
+                                           wanted.weight_hh ? mutable_data<T>(h_before) : nullptr,
                                            mutable_data<T>(h_grad),
                                            mutable_data<T>(c_grad),
                                            sizes.steps,
@@ -216,16 +214,17 @@ std::tuple<Tensor, Tensor, Tensor> gates_grad_cpu(Tensor activations, Tensor cel
                   [&](const cpu::Share& share, int64_t begin, int64_t end) {
                     cpu::sequence_backward(pass, share, begin, end);
                   });
-    return std::make_tuple(converted(gates_grad, dtype), converted(h_grad, dtype), converted(c_grad, dtype));
+    return of_sequence(multiply_grads(rows_of(to_contiguous(input)), rows_of(h_before), weight_ih, gates_grad,
+                                      h_grad, c_grad, wanted),
+                       wanted, sizes);
   });
 }
 
 }  // namespace
 
 TORCHGRAFT_KERNEL(torchgraft, CPU, lltm_cell, cell_cpu)
-TORCHGRAFT_KERNEL(torchgraft, CPU, lltm_cell_gates_grad, cell_gates_grad_cpu)
 TORCHGRAFT_KERNEL(torchgraft, CPU, lltm_cell_grads, cell_grads_cpu)
 TORCHGRAFT_KERNEL(torchgraft, CPU, lltm, sequence_cpu)
-TORCHGRAFT_KERNEL(torchgraft, CPU, lltm_gates_grad, gates_grad_cpu)
+TORCHGRAFT_KERNEL(torchgraft, CPU, lltm_grads, sequence_grads_cpu)
 
 }  // namespace torchgraft::lltm

@@ -70,6 +70,7 @@ struct SequenceBackward {
   const T* cells;        // (steps, batch, units)
   const T* output_grad;  // (steps, batch, units), or null
   T* gates_grad;         // (steps, batch, 3 units)
+  T* h_before;           // (steps, batch, units): h before each step but the first, or null
   T* h_grad;             // (batch, units): of the last h, or zeros; becomes that of the first
   T* c_grad;             // (batch, units), likewise
   int64_t steps;

@@ -150,22 +150,21 @@ struct Math {
     for (int n = 0; n < kCount; ++n) h[n] *= gates[1][n];
   }
 
-  // Activations become the gradients of gates, and c_grad that of the c before.
+  // Activations become the gradients of gates, c_grad that of the c before, and c' becomes h'.
   template <int kCount>
-  static TORCHGRAFT_INLINE void backward(V (&gates)[3][kCount], const V (&c_after)[kCount],
-                                         const V (&h_grad)[kCount], V (&c_grad)[kCount]) {
-    V squashed[kCount], slope[kCount];
-    TORCHGRAFT_UNROLL
-    for (int n = 0; n < kCount; ++n) squashed[n] = c_after[n];
-    tanh(squashed, slope);
+  static TORCHGRAFT_INLINE void backward(V (&gates)[3][kCount], V (&after)[kCount], const V (&h_grad)[kCount],
+                                         V (&c_grad)[kCount]) {
+    V slope[kCount];
+    tanh(after, slope);
     TORCHGRAFT_UNROLL
     for (int n = 0; n < kCount; ++n) {
       const V i = gates[0][n], o = gates[1][n], z = gates[2][n];
       c_grad[n] += h_grad[n] * o * slope[n];
       const V rise = z > T(0) ? V{} + T(1) : z + T(1);
       gates[0][n] = c_grad[n] * z * i * (T(1) - i);
-      gates[1][n] = h_grad[n] * squashed[n] * o * (T(1) - o);
+      gates[1][n] = h_grad[n] * after[n] * o * (T(1) - o);
       gates[2][n] = c_grad[n] * i * rise;
+      after[n] *= o;
     }
   }
 

@@ -154,10 +154,14 @@ TORCHGRAFT_INLINE void step_back(const SequenceBackward<T>& pass, const Share& s
   constexpr int kCount = M::kBackward;
   const int64_t units = pass.units;
   const int64_t end = share.end_unit;
+  const int64_t next = pass.reverse ? t - 1 : t + 1;
+  T* h_after = pass.h_before == nullptr || next < 0 || next == pass.steps
+                   ? nullptr
+                   : pass.h_before + next * pass.batch * units;
   for (int64_t row = share.first_row; row < share.end_row; ++row) {
     const int64_t place = t * pass.batch + row;
     for (int64_t first = share.first_unit; first < end; first += kCount * M::kLanes) {
-      V gates[3][kCount], c_after[kCount], h_grad[kCount], c_grad[kCount];
+      V gates[3][kCount], after[kCount], h_grad[kCount], c_grad[kCount];
       TORCHGRAFT_UNROLL
       for (int n = 0; n < kCount; ++n) {
         const int64_t u = first + n * M::kLanes;
@@ -165,7 +169,7 @@ TORCHGRAFT_INLINE void step_back(const SequenceBackward<T>& pass, const Share& s
         for (int g = 0; g < 3; ++g) {
           M::load_some(gates[g][n], pass.activations + (place * 3 + g) * units + u, end - u);
         }
-        M::load_some(c_after[n], pass.cells + place * units + u, end - u);
+        M::load_some(after[n], pass.cells + place * units + u, end - u);
         M::load_some(h_grad[n], pass.h_grad + row * units + u, end - u);
         M::load_some(c_grad[n], pass.c_grad + row * units + u, end - u);
         if (pass.output_grad != nullptr) {
@@ -174,7 +178,7 @@ TORCHGRAFT_INLINE void step_back(const SequenceBackward<T>& pass, const Share& s
           h_grad[n] += more;
         }
       }
-      M::backward(gates, c_after, h_grad, c_grad);
+      M::backward(gates, after, h_grad, c_grad);
       TORCHGRAFT_UNROLL
       for (int n = 0; n < kCount; ++n) {
         const int64_t u = first + n * M::kLanes;
@@ -183,6 +187,7 @@ TORCHGRAFT_INLINE void step_back(const SequenceBackward<T>& pass, const Share& s
           M::store_some(gates[g][n], pass.gates_grad + (place * 3 + g) * units + u, end - u);
         }
         M::store_some(c_grad[n], pass.c_grad + row * units + u, end - u);
+        if (h_after != nullptr) M::store_some(after[n], h_after + row * units + u, end - u);
       }
     }
   }

@@ -4,14 +4,16 @@
 // a small cell is an elementwise kernel and one for all products, any other as many products as are wanted. A
 // sequence is one product for the inputs of all steps and then one kernel for all of the recurrence; or, in
 // double and where the device cannot hold weight_hh on chip, one product and one elementwise kernel a step:
-// in float16, bfloat16 and tf32 a product of halves (cuda_steps.cu). Nothing waits for the host, so a CUDA
-// graph can hold either.
+// in float16, bfloat16 and tf32 a product of halves (cuda_steps.cu). Back, the same recurrence leaves the
+// gradients of gates, and products with those of all steps give the others: in float16 and bfloat16, where
+// they are large, of halves (cuda_products.cu). Nothing waits for the host, so a CUDA graph can hold either.
 
 #include <torchgraft/registration.h>
 
 #include <tuple>
 
 #include "cuda_cell.h"
+#include "cuda_products.h"
 #include "cuda_recurrence.h"
 #include "cuda_steps.h"
 #include "cuda_unit.cuh"
@@ -63,33 +65,11 @@ std::tuple<Tensor, Tensor, Tensor> cell_cuda(Tensor input, Tensor h, Tensor c, T
   });
 }
 
-std::tuple<Tensor, Tensor> cell_gates_grad_cuda(Tensor activations, Tensor c, std::optional<Tensor> h_grad,
-                                                std::optional<Tensor> c_grad) {
-  const Sizes sizes = check_cell_gates_grad(activations, c, h_grad, c_grad);
-  const ScalarType dtype = activations.scalar_type();
-  return dispatch_floating(dtype, "lltm_cell_gates_grad", [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    const Launch scope(activations);
-    const WithoutRecording unrecorded;
-    Tensor gates_grad = empty_of({sizes.batch, 3 * sizes.units}, dtype, c);
-    Tensor c_before_grad = empty_of({sizes.batch, sizes.units}, dtype, c);
-    activations = to_contiguous(activations);
-    c = to_contiguous(c);
-    h_grad = converted(h_grad, dtype);
-    c_grad = converted(c_grad, dtype);
-    cuda::launch<T, false>({data<T>(activations), data<T>(c), data<T>(h_grad), nullptr, data<T>(c_grad),
-                            mutable_data<T>(gates_grad), mutable_data<T>(c_before_grad), nullptr,
-                            sizes.batch * sizes.units, sizes.units},
-                           scope.stream());
-    return std::make_tuple(gates_grad, c_before_grad);
-  });
-}
-
 // `multiply_grads` as one kernel.
 template <typename T>
-CellGrads multiply_at_once(const Tensor& input, const Tensor& h, const Tensor& weight_ih,
-                           const Tensor& weight_hh, const Tensor& gates_grad, const Tensor& c_grad,
-                           const Wanted& wanted, const Sizes& sizes, cudaStream_t stream) {
+Grads multiply_at_once(const Tensor& input, const Tensor& h, const Tensor& weight_ih, const Tensor& weight_hh,
+                       const Tensor& gates_grad, const Tensor& c_grad, const Wanted& wanted,
+                       const Sizes& sizes, cudaStream_t stream) {
   const float* gates = data<float>(gates_grad);
   const int64_t width = 3 * sizes.units;
   cuda::CellProducts<T> products = {};
@@ -103,19 +83,19 @@ CellGrads multiply_at_once(const Tensor& input, const Tensor& h, const Tensor& w
                                        columns, of_rows ? width : sizes.batch, 0};
     return result;
   };
-  CellGrads grads = {add(wanted.input, {sizes.batch, sizes.features}, data<T>(weight_ih), true),
-                     add(wanted.h, {sizes.batch, sizes.units}, data<T>(weight_hh), true),
-                     c_grad,
-                     add(wanted.weight_ih, {width, sizes.features}, data<T>(input), false),
-                     add(wanted.weight_hh, {width, sizes.units}, data<T>(h), false),
-                     add(wanted.bias, {width}, nullptr, false)};
+  Grads grads = {add(wanted.input, {sizes.batch, sizes.features}, data<T>(weight_ih), true),
+                 add(wanted.h, {sizes.batch, sizes.units}, data<T>(weight_hh), true),
+                 c_grad,
+                 add(wanted.weight_ih, {width, sizes.features}, data<T>(input), false),
+                 add(wanted.weight_hh, {width, sizes.units}, data<T>(h), false),
+                 add(wanted.bias, {width}, nullptr, false)};
   cuda::launch_products(products, stream);
   return grads;
 }
 
-CellGrads cell_grads_cuda(Tensor input, Tensor h, Tensor c, Tensor weight_ih, Tensor weight_hh,
-                          Tensor activations, std::optional<Tensor> h_grad, std::optional<Tensor> c_grad,
-                          bool of_input, bool of_h, bool of_weight_ih, bool of_weight_hh, bool of_bias) {
+Grads cell_grads_cuda(Tensor input, Tensor h, Tensor c, Tensor weight_ih, Tensor weight_hh,
+                      Tensor activations, std::optional<Tensor> h_grad, std::optional<Tensor> c_grad,
+                      bool of_input, bool of_h, bool of_weight_ih, bool of_weight_hh, bool of_bias) {
   const Sizes sizes = check_cell_grads(input, h, c, weight_ih, weight_hh, activations, h_grad, c_grad);
   const ScalarType dtype = input.scalar_type();
   const Wanted wanted = {of_input, of_h, of_weight_ih, of_weight_hh, of_bias};
@@ -143,7 +123,17 @@ CellGrads cell_grads_cuda(Tensor input, Tensor h, Tensor c, Tensor weight_ih, Te
                                    scope.stream());
       }
     }
-    return multiply_grads(input, h, weight_ih, weight_hh, gates_grad, c_before_grad, wanted);
+    if constexpr (sizeof(T) == 2) {
+      if (cuda::pays_in_halves(sizes)) {
+        const cuda::GateHalves<T> gates(gates_grad, dtype, scope.stream());
+        return Grads(gates.times(wanted.input, weight_ih), gates.times(wanted.h, weight_hh), c_before_grad,
+                     gates.transposed_times(wanted.weight_ih, {input, std::nullopt}),
+                     gates.transposed_times(wanted.weight_hh, {h, std::nullopt}),
+                     column_sums(wanted.bias, gates_grad, dtype));
+      }
+    }
+    return multiply_grads(input, h, weight_ih, gates_grad, product(wanted.h, gates_grad, weight_hh, dtype),
+                          c_before_grad, wanted);
   });
 }
 
@@ -197,7 +187,7 @@ cuda::BackwardPass<T> backward_pass(const Tensor& weight_hh, const Tensor& activ
   return {data<T>(weight_hh),
           data<float>(activations),
           data<float>(cells),
-          data<float>(output_grad),
+          data<T>(output_grad),
           mutable_data<float>(gates_grad),
           mutable_data<float>(h_grad),
           mutable_data<float>(c_grad),
@@ -272,8 +262,9 @@ bool backward_on_tensor_cores(const Tensor& weight_hh, const Tensor& activations
   return on_tensor_cores(dtype, allow_tf32, [&](auto tag) {
     using T = typename decltype(tag)::type;
     const Tensor weight = to_contiguous(weight_hh);
+    const std::optional<Tensor> of_output = converted(output_grad, dtype);
     const auto pass =
-        backward_pass<T>(weight, activations, cells, output_grad, gates_grad, h_grad, c_grad, sizes, reverse);
+        backward_pass<T>(weight, activations, cells, of_output, gates_grad, h_grad, c_grad, sizes, reverse);
     return cuda::launch_tensor_cores(pass, activations, stream) || cuda::launch_steps(pass, weight, stream);
   });
 }
@@ -353,45 +344,78 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> sequence_cuda(Tensor input, T
   });
 }
 
-std::tuple<Tensor, Tensor, Tensor> gates_grad_cuda(Tensor activations, Tensor cells, Tensor weight_hh,
-                                                   std::optional<Tensor> output_grad,
-                                                   std::optional<Tensor> h_n_grad,
-                                                   std::optional<Tensor> c_n_grad, bool reverse,
-                                                   bool allow_tf32) {
-  const Sizes sizes = check_gates_grad(activations, cells, weight_hh, output_grad, h_n_grad, c_n_grad);
-  const ScalarType dtype = activations.scalar_type();
-  return dispatch_kept(dtype, "lltm_gates_grad", [&](auto tag) {
+// The products of a sequence's gradients, from those of its gates.
+template <typename T, typename Kept>
+Grads multiply_sequence(const Tensor& input, const cuda::HiddenStates<Kept, T>& states,
+                        const Tensor& weight_ih, const Tensor& gates_grad, const Tensor& h_grad,
+                        const Tensor& c_grad, const Wanted& wanted, const Sizes& sizes, cudaStream_t stream) {
+  const ScalarType dtype = input.scalar_type();
+  const Tensor rows = rows_of(to_contiguous(input));
+  if constexpr (sizeof(T) == 2) {
+    if (cuda::pays_in_halves(sizes)) {
+      const cuda::GateHalves<T> gates(gates_grad, dtype, stream);
+      const cuda::Factor h = wanted.weight_hh ? cuda::hidden_halves_before(states, input, stream)
+                                              : cuda::Factor{rows, std::nullopt};
+      return Grads(gates.times(wanted.input, weight_ih),
+                   wanted.h ? converted(h_grad, dtype) : empty_of({0}, dtype, input),
+                   converted(c_grad, dtype), gates.transposed_times(wanted.weight_ih, {rows, std::nullopt}),
+                   gates.transposed_times(wanted.weight_hh, h), column_sums(wanted.bias, gates_grad, dtype));
+    }
+  }
+  const Tensor h = wanted.weight_hh ? cuda::hidden_before(states, input, stream) : h_grad;
+  return multiply_grads(rows, h, weight_ih, gates_grad, h_grad, c_grad, wanted);
+}
+
+Grads sequence_grads_cuda(Tensor input, Tensor h0, Tensor weight_ih, Tensor weight_hh, Tensor activations,
+                          Tensor cells, std::optional<Tensor> output_grad, std::optional<Tensor> h_n_grad,
+                          std::optional<Tensor> c_n_grad, bool reverse, bool allow_tf32, bool of_input,
+                          bool of_h0, bool of_weight_ih, bool of_weight_hh, bool of_bias) {
+  const Sizes sizes =
+      check_grads(input, h0, weight_ih, weight_hh, activations, cells, output_grad, h_n_grad, c_n_grad);
+  const ScalarType dtype = input.scalar_type();
+  const Wanted wanted = {of_input, of_h0, of_weight_ih, of_weight_hh, of_bias};
+  return dispatch_floating(dtype, "lltm_grads", [&](auto tag) {
     using T = typename decltype(tag)::type;
-    const Launch scope(activations);
+    using Kept = accumulate_t<T>;
+    const Launch scope(input);
     const WithoutRecording unrecorded;
     const ScalarType kept = kept_dtype(dtype);
-    Tensor gates_grad = empty_of({sizes.steps, sizes.batch, 3 * sizes.units}, kept, cells);
-    Tensor h_grad = state_or_zeros(h_n_grad, sizes, kept, cells);
-    Tensor c_grad = state_or_zeros(c_n_grad, sizes, kept, cells);
+    Tensor gates_grad = empty_of({sizes.rows(), 3 * sizes.units}, kept, input);
+    Tensor h_grad = state_or_zeros(h_n_grad, sizes, kept, input);
+    Tensor c_grad = state_or_zeros(c_n_grad, sizes, kept, input);
     activations = converted(activations, kept);
     cells = converted(cells, kept);
-    output_grad = converted(output_grad, kept);
-    const bool is_done =
-        sizes.batch == 0 ||
-        (kept == ScalarType::Float &&
-         backward_on_tensor_cores(weight_hh, activations, cells, output_grad, gates_grad, h_grad, c_grad,
-                                  sizes, reverse, allow_tf32, scope.stream()));
-    if (!is_done) weight_hh = converted(weight_hh, kept);
-    if (!is_done && !backward_at_once<T>(weight_hh, activations, cells, output_grad, gates_grad, h_grad,
-                                         c_grad, sizes, reverse, scope.stream())) {
-      backward_by_steps<T>(weight_hh, activations, cells, output_grad, gates_grad, h_grad, c_grad, sizes,
-                           reverse, scope.stream());
+    h0 = to_contiguous(h0);
+    const bool is_done = sizes.batch == 0 ||
+                         backward_on_tensor_cores(weight_hh, activations, cells, output_grad, gates_grad,
+                                                  h_grad, c_grad, sizes, reverse, allow_tf32, scope.stream());
+    if (!is_done) {
+      output_grad = converted(output_grad, kept);
+      weight_hh = converted(weight_hh, kept);
+      if (!backward_at_once<Kept>(weight_hh, activations, cells, output_grad, gates_grad, h_grad, c_grad,
+                                  sizes, reverse, scope.stream())) {
+        backward_by_steps<Kept>(weight_hh, activations, cells, output_grad, gates_grad, h_grad, c_grad, sizes,
+                                reverse, scope.stream());
+      }
     }
-    return std::make_tuple(converted(gates_grad, dtype), converted(h_grad, dtype), converted(c_grad, dtype));
+    const cuda::HiddenStates<Kept, T> states = {data<Kept>(activations),
+                                                data<Kept>(cells),
+                                                data<T>(h0),
+                                                sizes.steps,
+                                                sizes.batch,
+                                                sizes.units,
+                                                reverse};
+    return of_sequence(multiply_sequence(input, states, weight_ih, gates_grad, h_grad, c_grad, wanted, sizes,
+                                         scope.stream()),
+                       wanted, sizes);
   });
 }
 
 }  // namespace
 
 TORCHGRAFT_KERNEL(torchgraft, CUDA, lltm_cell, cell_cuda)
-TORCHGRAFT_KERNEL(torchgraft, CUDA, lltm_cell_gates_grad, cell_gates_grad_cuda)
 TORCHGRAFT_KERNEL(torchgraft, CUDA, lltm_cell_grads, cell_grads_cuda)
 TORCHGRAFT_KERNEL(torchgraft, CUDA, lltm, sequence_cuda)
-TORCHGRAFT_KERNEL(torchgraft, CUDA, lltm_gates_grad, gates_grad_cuda)
+TORCHGRAFT_KERNEL(torchgraft, CUDA, lltm_grads, sequence_grads_cuda)
 
 }  // namespace torchgraft::lltm

@@ -31,7 +31,7 @@ struct BackwardPass {
   const T* weight;           // weight_hh, (3 units, units)
   const float* activations;  // (steps, batch, 3 units)
   const float* cells;        // (steps, batch, units)
-  const float* output_grad;  // (steps, batch, units), or null
+  const T* output_grad;      // (steps, batch, units), or null
   float* gates_grad;         // (steps, batch, 3 units)
   float* h_grad;             // (batch, units): of the last h, becomes that of the first
   float* c_grad;             // (batch, units), likewise

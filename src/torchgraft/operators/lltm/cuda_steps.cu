@@ -238,7 +238,7 @@ __global__ void __launch_bounds__(kMostThreads) backward_kernel(StepsBackward<T>
   const int64_t place = place_back(pass, step, row);
   const float* const activations = pass.activations + place * 3 * units;
   const float* const cells = pass.cells + place * units;
-  const float* const output_grad = pass.output_grad == nullptr ? nullptr : pass.output_grad + place * units;
+  const T* const output_grad = pass.output_grad == nullptr ? nullptr : pass.output_grad + place * units;
   float* const gates_grad = pass.gates_grad + place * 3 * units;
   float* const c_grad = pass.c_grad + row * units;
   FactorBack<T>* const high = steps.halves + row * 3 * steps.padded;
@@ -266,7 +266,7 @@ __global__ void __launch_bounds__(kMostThreads) backward_kernel(StepsBackward<T>
       for (int g = 0; g < 3; ++g) values[i][g] = activations[g * units + unit];
       cs[i] = cells[unit];
       h_grads[i] = summed_h_grad(steps, step, row, unit);
-      output_grads[i] = output_grad == nullptr ? 0.0f : output_grad[unit];
+      output_grads[i] = output_grad == nullptr ? 0.0f : static_cast<float>(output_grad[unit]);
       c_grads[i] = c_grad[unit];
     }
 #pragma unroll

@@ -279,7 +279,8 @@ class Recurrence {
 #pragma unroll
     for (int g = 0; g < 3; ++g) values[g] = pass_.activations[(place * 3 + g) * units_ + unit_];
     values[3] = pass_.cells[place * units_ + unit_];
-    values[4] = pass_.output_grad == nullptr ? 0.0f : pass_.output_grad[place * units_ + unit_];
+    values[4] =
+        pass_.output_grad == nullptr ? 0.0f : static_cast<float>(pass_.output_grad[place * units_ + unit_]);
   }
 
   __device__ __forceinline__ void keep(int64_t step, int row, const float (&values)[6]) const {

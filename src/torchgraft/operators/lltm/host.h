@@ -184,57 +184,45 @@ inline Sizes check_arguments(const Tensor& input, const Tensor& h, const Tensor&
   return sizes;
 }
 
-inline void check_gradient(const Tensor& activations, const std::optional<Tensor>& gradient, const char* name,
+inline void check_gradient(const Tensor& input, const std::optional<Tensor>& gradient, const char* name,
                            std::initializer_list<int64_t> expected) {
   if (!gradient.has_value()) return;
   check_shape(*gradient, name, expected);
-  check_same_kind(activations, "activations", *gradient, name);
+  check_same_kind(input, "input", *gradient, name);
 }
 
-inline Sizes check_cell_gates_grad(const Tensor& activations, const Tensor& c,
-                                   const std::optional<Tensor>& h_grad, const std::optional<Tensor>& c_grad) {
-  check_dim(c, 2, "lltm_cell_gates_grad: c");
-  const Sizes sizes = {1, c.size(0), 0, c.size(1)};
-  check_shape(activations, "activations", {sizes.batch, 3 * sizes.units});
-  check_same_kind(activations, "activations", c, "c");
-  check_gradient(activations, h_grad, "h_grad", {sizes.batch, sizes.units});
-  check_gradient(activations, c_grad, "c_grad", {sizes.batch, sizes.units});
-  return sizes;
-}
-
-inline Sizes check_gates_grad(const Tensor& activations, const Tensor& cells, const Tensor& weight_hh,
-                              const std::optional<Tensor>& output_grad, const std::optional<Tensor>& h_n_grad,
-                              const std::optional<Tensor>& c_n_grad) {
-  check_dim(cells, 3, "lltm_gates_grad: cells");
-  const Sizes sizes = {cells.size(0), cells.size(1), 0, cells.size(2)};
-  TORCHGRAFT_CHECK(sizes.steps > 0, "lltm_gates_grad: cells must have at least one step");
-  check_recurrent(weight_hh, sizes.units);
-  check_shape(activations, "activations", {sizes.steps, sizes.batch, 3 * sizes.units});
-  check_same_kind(activations, "activations", cells, "cells");
-  // Gradients in float may be of a layer with weights of two bytes.
-  check_floating(weight_hh, "weight_hh");
-  TORCHGRAFT_CHECK(same_device(activations, weight_hh),
-                   "activations and weight_hh must be on the same device");
-  check_gradient(activations, output_grad, "output_grad", {sizes.steps, sizes.batch, sizes.units});
-  check_gradient(activations, h_n_grad, "h_n_grad", {sizes.batch, sizes.units});
-  check_gradient(activations, c_n_grad, "c_n_grad", {sizes.batch, sizes.units});
-  return sizes;
+// What a forward pass kept: of an input of two bytes it is in float.
+inline void check_kept(const Tensor& input, const Tensor& kept, const char* name,
+                       std::initializer_list<int64_t> expected) {
+  check_shape(kept, name, expected);
+  check_floating(kept, name);
+  TORCHGRAFT_CHECK(same_device(input, kept), "input and ", name, " must be on the same device");
 }
 
 inline Sizes check_cell_grads(const Tensor& input, const Tensor& h, const Tensor& c, const Tensor& weight_ih,
                               const Tensor& weight_hh, const Tensor& activations,
                               const std::optional<Tensor>& h_grad, const std::optional<Tensor>& c_grad) {
   const Sizes sizes = check_arguments(input, h, c, weight_ih, weight_hh, std::nullopt, false);
-  check_shape(activations, "activations", {sizes.batch, 3 * sizes.units});
-  // Those of a cell of two bytes are in float.
-  check_floating(activations, "activations");
-  TORCHGRAFT_CHECK(same_device(input, activations), "input and activations must be on the same device");
+  check_kept(input, activations, "activations", {sizes.batch, 3 * sizes.units});
   check_gradient(input, h_grad, "h_grad", {sizes.batch, sizes.units});
   check_gradient(input, c_grad, "c_grad", {sizes.batch, sizes.units});
   return sizes;
 }
 
-// Of which arguments of a cell the gradients are wanted.
+inline Sizes check_grads(const Tensor& input, const Tensor& h0, const Tensor& weight_ih,
+                         const Tensor& weight_hh, const Tensor& activations, const Tensor& cells,
+                         const std::optional<Tensor>& output_grad, const std::optional<Tensor>& h_n_grad,
+                         const std::optional<Tensor>& c_n_grad) {
+  const Sizes sizes = check_arguments(input, h0, h0, weight_ih, weight_hh, std::nullopt, true);
+  check_kept(input, activations, "activations", {sizes.steps, sizes.batch, 3 * sizes.units});
+  check_kept(input, cells, "cells", {sizes.steps, sizes.batch, sizes.units});
+  check_gradient(input, output_grad, "output_grad", {sizes.steps, sizes.batch, sizes.units});
+  check_gradient(input, h_n_grad, "h_n_grad", {sizes.batch, sizes.units});
+  check_gradient(input, c_n_grad, "c_n_grad", {sizes.batch, sizes.units});
+  return sizes;
+}
+
+// Of which arguments the gradients are wanted.
 struct Wanted {
   bool input;
   bool h;
@@ -243,35 +231,52 @@ struct Wanted {
   bool bias;
 };
 
-// The gradients of input, h, c, weight_ih, weight_hh and bias. What is not wanted has no elements.
-using CellGrads = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
+// The gradients of input, of the h and c that it began with, of weight_ih, weight_hh and bias. What is not
+// wanted has no elements.
+using Grads = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
 
-// From those of gates, in the dtype of computation, by as many products of PyTorch's as are wanted.
-inline CellGrads multiply_grads(const Tensor& input, const Tensor& h, const Tensor& weight_ih,
-                                const Tensor& weight_hh, const Tensor& gates_grad, const Tensor& c_grad,
-                                const Wanted& wanted) {
-  const ScalarType dtype = input.scalar_type();
-  const ScalarType kept = gates_grad.scalar_type();
-  const Tensor columns = wanted.weight_ih || wanted.weight_hh ? transposed(gates_grad) : gates_grad;
-  const auto product = [&](bool is_wanted, const Tensor& left, const Tensor& right) {
-    if (!is_wanted) return empty_of({0}, dtype, input);
-    Tensor result = empty_of({left.size(0), right.size(1)}, kept, input);
-    multiply(left, converted(right, kept), result);
-    return converted(result, dtype);
-  };
-  const auto sum = [&] {
-    if (!wanted.bias) return empty_of({0}, dtype, input);
-    Tensor result = empty_of({gates_grad.size(1)}, kept, input);
-    const int64_t rows = 0;
-    torch::stable::sum_out(result, gates_grad, torch::headeronly::IntHeaderOnlyArrayRef(&rows, 1));
-    return converted(result, dtype);
-  };
-  return {product(wanted.input, gates_grad, weight_ih),
-          product(wanted.h, gates_grad, weight_hh),
+// left @ right, computed in the dtype of `left` and rounded once; no elements where it is not wanted.
+inline Tensor product(bool is_wanted, const Tensor& left, const Tensor& right, ScalarType dtype) {
+  if (!is_wanted) return empty_of({0}, dtype, left);
+  Tensor result = empty_of({left.size(0), right.size(1)}, left.scalar_type(), left);
+  multiply(left, converted(right, left.scalar_type()), result);
+  return converted(result, dtype);
+}
+
+// The sums of a matrix's columns, likewise.
+inline Tensor column_sums(bool is_wanted, const Tensor& matrix, ScalarType dtype) {
+  if (!is_wanted) return empty_of({0}, dtype, matrix);
+  Tensor result = empty_of({matrix.size(1)}, matrix.scalar_type(), matrix);
+  const int64_t rows = 0;
+  torch::stable::sum_out(result, matrix, torch::headeronly::IntHeaderOnlyArrayRef(&rows, 1));
+  return converted(result, dtype);
+}
+
+// All gradients, from those of gates (rows, 3 units) in the dtype of computation and from those of h and c,
+// by as many products of PyTorch's as are wanted. `h` is what weight_hh was multiplied with.
+inline Grads multiply_grads(const Tensor& input, const Tensor& h, const Tensor& weight_ih,
+                            const Tensor& gates_grad, const Tensor& h_grad, const Tensor& c_grad,
+                            const Wanted& wanted) {
+  const ScalarType dtype = weight_ih.scalar_type();
+  const Tensor columns = transposed(gates_grad);
+  return {product(wanted.input, gates_grad, weight_ih, dtype),
+          wanted.h ? converted(h_grad, dtype) : empty_of({0}, dtype, h_grad),
           converted(c_grad, dtype),
-          product(wanted.weight_ih, columns, input),
-          product(wanted.weight_hh, columns, h),
-          sum()};
+          product(wanted.weight_ih, columns, input, dtype),
+          product(wanted.weight_hh, columns, h, dtype),
+          column_sums(wanted.bias, gates_grad, dtype)};
+}
+
+// The rows of all steps of a sequence as one matrix.
+inline Tensor rows_of(const Tensor& sequence) {
+  return torch::stable::view(sequence, {sequence.size(0) * sequence.size(1), sequence.size(2)});
+}
+
+// Gradients of which that of input, where it is wanted, is of a sequence.
+inline Grads of_sequence(Grads grads, const Wanted& wanted, const Sizes& sizes) {
+  Tensor& input = std::get<0>(grads);
+  if (wanted.input) input = torch::stable::view(input, {sizes.steps, sizes.batch, sizes.features});
+  return grads;
 }
 
 }  // namespace torchgraft::lltm

@@ -1,5 +1,7 @@
 """What lltm and lltm_cell mean, and how their gates are differentiated."""
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -26,14 +28,6 @@ def lltm_cell(
     return *advance(activations, c), activations
 
 
-def lltm_cell_gates_grad(
-    activations: Tensor, c: Tensor, h_grad: Tensor | None, c_grad: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """The gradients of the gates, before their activation, and of c, from those of h' and c'."""
-    i, _, z = activations.chunk(3, -1)
-    return _step_back(activations, c + z * i, h_grad, c_grad)
-
-
 def lltm_cell_grads(
     input: Tensor,
     h: Tensor,
@@ -46,19 +40,10 @@ def lltm_cell_grads(
     *wanted: bool,
 ) -> tuple[Tensor, ...]:
     """The gradients of input, h, c, weight_ih, weight_hh and bias; without elements where not wanted."""
-    of_input, of_h, of_weight_ih, of_weight_hh, of_bias = wanted
-    dtype = input.dtype
-    gates_grad, c_grad = lltm_cell_gates_grad(activations.to(dtype), c, h_grad, c_grad)
-    # Made of an argument, so that it is differentiable too.
-    nothing = input.flatten()[:0]
-    return (
-        gates_grad @ weight_ih if of_input else nothing.clone(),
-        gates_grad @ weight_hh if of_h else nothing.clone(),
-        c_grad,
-        gates_grad.t() @ input if of_weight_ih else nothing.clone(),
-        gates_grad.t() @ h if of_weight_hh else nothing.clone(),
-        gates_grad.sum(0) if of_bias else nothing.clone(),
-    )
+    activations = activations.to(input.dtype)
+    i, _, z = activations.chunk(3, -1)
+    gates_grad, c_grad = _step_back(activations, c + z * i, h_grad, c_grad)
+    return _of_gates(gates_grad, input, h, weight_ih, gates_grad @ weight_hh, c_grad, wanted)
 
 
 def lltm(
@@ -86,28 +71,58 @@ def lltm(
     return torch.stack(outputs), h.clone(), c.clone(), torch.stack(activations), torch.stack(cells)
 
 
-def lltm_gates_grad(
+def lltm_grads(
+    input: Tensor,
+    h0: Tensor,
+    weight_ih: Tensor,
+    weight_hh: Tensor,
     activations: Tensor,
     cells: Tensor,
-    weight_hh: Tensor,
     output_grad: Tensor | None,
     h_n_grad: Tensor | None,
     c_n_grad: Tensor | None,
     reverse: bool,
     allow_tf32: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of the gates of all steps, before their activation, and of the first h and c."""
-    weight_hh = weight_hh.to(activations.dtype)
+    *wanted: bool,
+) -> tuple[Tensor, ...]:
+    """The gradients of input, h0, c0, weight_ih, weight_hh and bias; without elements where not wanted."""
+    activations, cells = activations.to(input.dtype), cells.to(input.dtype)
     steps = range(cells.shape[0])
-    h_grad = torch.zeros_like(cells[0]) if h_n_grad is None else h_n_grad
-    c_grad = torch.zeros_like(cells[0]) if c_n_grad is None else c_n_grad
+    h_grad = torch.zeros_like(h0) if h_n_grad is None else h_n_grad
+    c_grad = torch.zeros_like(h0) if c_n_grad is None else c_n_grad
     gates_grads = [torch.empty(0)] * len(steps)
     for t in steps if reverse else reversed(steps):
         if output_grad is not None:
             h_grad = h_grad + output_grad[t]
         gates_grads[t], c_grad = _step_back(activations[t], cells[t], h_grad, c_grad)
         h_grad = gates_grads[t] @ weight_hh
-    return torch.stack(gates_grads), h_grad, c_grad
+    output = torch.tanh(cells) * activations.chunk(3, -1)[1]
+    before = (*output[1:], h0) if reverse else (h0, *output[:-1])
+    return _of_gates(torch.stack(gates_grads), input, torch.stack(before), weight_ih, h_grad, c_grad, wanted)
+
+
+def _of_gates(
+    gates_grad: Tensor,
+    input: Tensor,
+    h: Tensor,
+    weight_ih: Tensor,
+    h_grad: Tensor,
+    c_grad: Tensor,
+    wanted: Sequence[bool],
+) -> tuple[Tensor, ...]:
+    """All gradients from those of the gates of all steps, of which h went into each."""
+    of_input, of_h, of_weight_ih, of_weight_hh, of_bias = wanted
+    rows = gates_grad.flatten(0, -2)
+    # Made of an argument, so that it is differentiable too.
+    nothing = input.flatten()[:0]
+    return (
+        gates_grad @ weight_ih if of_input else nothing.clone(),
+        h_grad if of_h else nothing.clone(),
+        c_grad,
+        rows.t() @ input.flatten(0, -2) if of_weight_ih else nothing.clone(),
+        rows.t() @ h.flatten(0, -2) if of_weight_hh else nothing.clone(),
+        rows.sum(0) if of_bias else nothing.clone(),
+    )
 
 
 def _step_back(

@@ -39,11 +39,6 @@ def _cell(name: str, batch: int, features: int, size: int, *, bias: bool = True)
     return Sample(name, (Drawn((batch, features)), *states, *_weights(features, size, bias=bias)))
 
 
-def _cell_gates_grad(name: str, batch: int, size: int, *, of_h: bool = True, of_c: bool = True) -> Sample:
-    state = Drawn((batch, size))
-    return Sample(name, (Drawn((batch, 3 * size)), state, state if of_h else None, state if of_c else None))
-
-
 _ALL = (True,) * 5
 
 
@@ -79,31 +74,33 @@ def _sequence(
     return Sample(name, (Drawn((steps, batch, features)), *states, *weights, reverse, tf32), tf32)
 
 
-def _gates_grad(
+def _grads(
     name: str,
     steps: int,
     batch: int,
+    features: int,
     size: int,
     *,
     of: tuple[bool, bool, bool] = (True, True, True),
+    wanted: Sequence[bool] = _ALL,
     reverse: bool = False,
     tf32: bool = False,
 ) -> Sample:
     cells, state = Drawn((steps, batch, size)), Drawn((batch, size))
-    output_grad, h_n_grad, c_n_grad = (
-        each if wanted else None for each, wanted in zip((cells, state, state), of, strict=True)
-    )
+    of_results = (each if given else None for each, given in zip((cells, state, state), of, strict=True))
     return Sample(
         name,
         (
+            Drawn((steps, batch, features)),
+            state,
+            Drawn((3 * size, features), scale=_scale(size)),
+            _recurrent_weight(size, tf32=tf32),
             Drawn((steps, batch, 3 * size), scale=0.5),
             cells,
-            _recurrent_weight(size, tf32=tf32),
-            output_grad,
-            h_n_grad,
-            c_n_grad,
+            *of_results,
             reverse,
             tf32,
+            *wanted,
         ),
         tf32,
     )
@@ -120,16 +117,6 @@ _CELLS = (
     _cell("many rows", 129, 3, 5),
     _cell("the tutorial's", 16, 32, 128),
     _cell("more than a thread's share", 70, 20, 250),
-)
-
-_CELL_GATES_GRADS = (
-    _cell_gates_grad("one of everything", 1, 1),
-    _cell_gates_grad("empty batch", 0, 2),
-    _cell_gates_grad("of h alone", 3, 5, of_c=False),
-    _cell_gates_grad("of c alone", 3, 5, of_h=False),
-    _cell_gates_grad("one more than a vector", 2, 9),
-    _cell_gates_grad("many rows", 129, 5),
-    _cell_gates_grad("more than a thread's share", 70, 250),
 )
 
 _CELL_GRADS = (
@@ -161,23 +148,35 @@ _SEQUENCES = (
     _sequence("units shared out, back", 3, 9, 5, 110, reverse=True),
 )
 
-_GATES_GRADS = (
-    _gates_grad("one of everything", 1, 1, 1),
-    _gates_grad("one step back", 1, 3, 4, reverse=True),
-    _gates_grad("empty batch", 3, 0, 4),
-    _gates_grad("of the output alone", 3, 2, 5, of=(True, False, False)),
-    _gates_grad("of the last h alone", 3, 2, 5, of=(False, True, False), reverse=True),
-    _gates_grad("of the last c alone", 3, 2, 5, of=(False, False, True)),
-    _gates_grad("one more than a vector", 4, 3, 17),
-    _gates_grad("one row more than a tile", 5, 10, 8),
-    _gates_grad("one row more than a block", 3, 37, 48),
-    _gates_grad("many rows, back", 3, 67, 6, reverse=True),
-    _gates_grad("wide", 4, 17, 200),
-    _gates_grad("units shared out", 4, 8, 110),
-    _gates_grad("units shared out, back", 3, 9, 110, reverse=True),
+_GRADS = (
+    _grads("one of everything", 1, 1, 1, 1),
+    _grads("one step back", 1, 3, 2, 4, reverse=True),
+    _grads("empty batch", 3, 0, 2, 4),
+    _grads(
+        "of the output alone, to data", 3, 2, 4, 5, of=(True, False, False), wanted=(True, True, False, False, False)
+    ),
+    _grads(
+        "of the last h alone, to weights",
+        3,
+        2,
+        4,
+        5,
+        of=(False, True, False),
+        wanted=(False, False, True, True, True),
+        reverse=True,
+    ),
+    _grads("of the last c alone", 3, 2, 4, 5, of=(False, False, True)),
+    _grads("to c0 alone", 3, 2, 4, 5, wanted=(False,) * 5),
+    _grads("one more than a vector", 4, 3, 5, 17),
+    _grads("one row more than a tile", 5, 10, 3, 8),
+    _grads("one row more than a block", 3, 37, 3, 48),
+    _grads("many rows, back", 3, 67, 4, 6, reverse=True),
+    _grads("wide", 4, 17, 30, 200),
+    _grads("units shared out", 4, 8, 5, 110),
+    _grads("units shared out, back", 3, 9, 5, 110, reverse=True),
 )
 
-# More units than clusters hold, and than fit on chip; gradients of so many that their products are made of halves.
+# More units than clusters hold, and than fit on chip; so many that products of gradients are made of halves.
 _GPU_SEQUENCES = (
     _sequence("whole grid", 5, 19, 6, 530),
     _sequence("whole grid, back, one row", 4, 1, 6, 1001, reverse=True),
@@ -197,34 +196,34 @@ _GPU_SEQUENCES = (
 )
 
 # More than one kernel multiplies.
-_GPU_CELL_GRADS = (_cell_grads("products of PyTorch's", 200, 300, 500),)
+_GPU_CELL_GRADS = (
+    _cell_grads("products of PyTorch's", 200, 300, 500),
+    _cell_grads("products worth halves", 300, 703, 999),
+)
 
-_GPU_GATES_GRADS = (
-    _gates_grad("whole grid", 5, 19, 530),
-    _gates_grad("whole grid, back, one row", 4, 1, 1001, reverse=True),
-    _gates_grad("clusters of sixteen blocks", 6, 37, 511),
-    _gates_grad("tf32, one block", 5, 290, 31, tf32=True),
-    _gates_grad("clusters of four blocks", 4, 290, 100),
-    _gates_grad("one block, one unit", 3, 290, 1),
-    _gates_grad("clusters of two blocks, odd units", 3, 290, 33, reverse=True),
-    _gates_grad("tf32, clusters of seven blocks", 5, 37, 201, tf32=True, reverse=True),
-    _gates_grad("tf32, clusters of sixteen blocks", 6, 37, 511, tf32=True),
-    _gates_grad("tf32, whole grid", 4, 19, 530, tf32=True),
-    _gates_grad("step by step, 1040 units, back", 4, 5, 1040, reverse=True),
-    _gates_grad("step by step, rows not of whole vectors", 3, 2, 1029),
-    _gates_grad("tf32, step by step", 3, 3, 1030, tf32=True),
+_GPU_GRADS = (
+    _grads("whole grid", 5, 19, 6, 530),
+    _grads("whole grid, back, one row", 4, 1, 6, 1001, reverse=True),
+    _grads("clusters of sixteen blocks", 6, 37, 5, 511),
+    _grads("products worth halves", 12, 128, 700, 700),
+    _grads("products worth halves, odd, back", 5, 301, 699, 701, reverse=True),
+    _grads("products worth halves, to weights", 6, 256, 700, 700, wanted=(False, False, True, True, False)),
+    _grads("tf32, one block", 5, 290, 3, 31, tf32=True),
+    _grads("clusters of four blocks", 4, 290, 3, 100),
+    _grads("one block, one unit", 3, 290, 1, 1),
+    _grads("clusters of two blocks, odd units", 3, 290, 3, 33, reverse=True),
+    _grads("tf32, clusters of seven blocks", 5, 37, 4, 201, tf32=True, reverse=True),
+    _grads("tf32, clusters of sixteen blocks", 6, 37, 5, 511, tf32=True),
+    _grads("tf32, whole grid", 4, 19, 6, 530, tf32=True),
+    _grads("step by step, 1040 units, back", 4, 5, 6, 1040, reverse=True),
+    _grads("step by step, rows not of whole vectors", 3, 2, 6, 1029),
+    _grads("tf32, step by step", 3, 3, 6, 1030, tf32=True),
 )
 
 
 def _draw_cell(random: Random) -> Sample:
     sizes = random.randint(0, 5), random.randint(1, 5), random.randint(1, 7)
     return _cell(f"drawn {sizes}", *sizes, bias=random.random() < 0.7)
-
-
-def _draw_cell_gates_grad(random: Random) -> Sample:
-    sizes = random.randint(0, 5), random.randint(1, 9)
-    of_h = random.random() < 0.7
-    return _cell_gates_grad(f"drawn {sizes}", *sizes, of_h=of_h, of_c=not of_h or random.random() < 0.7)
 
 
 def _draw_cell_grads(random: Random) -> Sample:
@@ -239,10 +238,11 @@ def _draw_sequence(random: Random) -> Sample:
     return _sequence(f"drawn {sizes}", *sizes, bias=random.random() < 0.7, reverse=random.random() < 0.5)
 
 
-def _draw_gates_grad(random: Random) -> Sample:
-    sizes = random.randint(1, 5), random.randint(0, 4), random.randint(1, 6)
+def _draw_grads(random: Random) -> Sample:
+    sizes = random.randint(1, 5), random.randint(0, 4), random.randint(1, 4), random.randint(1, 6)
     of = (True, random.random() < 0.7, random.random() < 0.7)
-    return _gates_grad(f"drawn {sizes}", *sizes, of=of, reverse=random.random() < 0.5)
+    wanted = [random.random() < 0.7 for _ in _ALL]
+    return _grads(f"drawn {sizes}", *sizes, of=of, wanted=wanted, reverse=random.random() < 0.5)
 
 
 def _any_size(random: Random, most: int) -> int:
@@ -263,12 +263,6 @@ def _stress_cell(random: Random) -> Sample:
     return _cell(f"drawn {sizes}", *sizes, bias=random.random() < 0.7)
 
 
-def _stress_cell_gates_grad(random: Random) -> Sample:
-    _, batch, _, size = _any_sizes(random)
-    of_h = random.random() < 0.7
-    return _cell_gates_grad(f"drawn {(batch, size)}", batch, size, of_h=of_h, of_c=not of_h or random.random() < 0.7)
-
-
 def _stress_cell_grads(random: Random) -> Sample:
     _, *sizes = _any_sizes(random)
     return _cell_grads(f"drawn {sizes}", *sizes, wanted=[random.random() < 0.7 for _ in _ALL])
@@ -280,11 +274,12 @@ def _stress_sequence(random: Random) -> Sample:
     return _sequence(f"drawn {sizes}", *sizes, bias=bias, reverse=reverse, tf32=tf32)
 
 
-def _stress_gates_grad(random: Random) -> Sample:
-    steps, batch, _, size = _any_sizes(random)
+def _stress_grads(random: Random) -> Sample:
+    sizes = _any_sizes(random)
     of = (random.random() < 0.7, random.random() < 0.7, True)
+    wanted = [random.random() < 0.7 for _ in _ALL]
     reverse, tf32 = random.random() < 0.5, random.random() < 0.3
-    return _gates_grad(f"drawn {(steps, batch, size)}", steps, batch, size, of=of, reverse=reverse, tf32=tf32)
+    return _grads(f"drawn {sizes}", *sizes, of=of, wanted=wanted, reverse=reverse, tf32=tf32)
 
 
 def _visible(function: Callable[..., Any], count: int) -> Callable[..., Any]:
@@ -348,10 +343,8 @@ def _sequence_row(*sizes: int, devices: tuple[str, ...], quick: bool, tf32: bool
     return Benchmark(sample, "sequence", devices, quick=quick)
 
 
-def _gates_grad_row(
-    steps: int, batch: int, features: int, size: int, *, devices: tuple[str, ...], quick: bool, tf32: bool = False
-) -> Benchmark:
-    sample = _gates_grad(_of_size("TBS", steps, batch, size), steps, batch, size, tf32=tf32)
+def _grads_row(*sizes: int, devices: tuple[str, ...], quick: bool, tf32: bool = False) -> Benchmark:
+    sample = _grads(_of_size("TBIS", *sizes), *sizes, tf32=tf32)
     return Benchmark(sample, "sequence", devices, quick=quick)
 
 
@@ -378,8 +371,9 @@ def _summed_in_sequence(input: Tensor, h0: Tensor, *others: Tensor | bool | None
     return int(input.shape[0] * (input.shape[2] + h0.shape[1]))
 
 
-def _summed_in_gates_grad(activations: Tensor, cells: Tensor, *others: Tensor | bool | None) -> int:
-    return int(activations.shape[0] * activations.shape[2])
+def _summed_in_grads(input: Tensor, h0: Tensor, *others: Tensor | bool | None) -> int:
+    # Those of gates are sums of all gates of all steps after, and those of weights of all rows.
+    return int(input.shape[0] * (3 * h0.shape[1] + input.shape[1]))
 
 
 # A loop of PyTorch's operators rounds its states each step, and they grow: in halves few of its digits are left.
@@ -399,18 +393,6 @@ samples = {
         benchmarks=_cell_rows(_cell),
         rivals={"pytorch": _visible(reference.lltm_cell, 2)},
         yardsticks={"nn.LSTMCell": _lstm_cell},
-    ),
-    "lltm_cell_gates_grad": Samples(
-        _CELL_GATES_GRADS,
-        _draw_cell_gates_grad,
-        stress=_stress_cell_gates_grad,
-        summed=lambda *arguments: 8,
-        benchmarks=(
-            Benchmark(_cell_gates_grad("B16,S128", 16, 128), "cell", quick=True),
-            Benchmark(_cell_gates_grad("B64,S512", 64, 512), "cell"),
-            Benchmark(_cell_gates_grad("B256,S1024", 256, 1024), "cell"),
-        ),
-        rivals={"pytorch": reference.lltm_cell_gates_grad},
     ),
     "lltm_cell_grads": Samples(
         _CELL_GRADS,
@@ -442,14 +424,14 @@ samples = {
         rival_roundings=_LOOP_ROUNDINGS,
         yardsticks={"nn.LSTM": _lstm},
     ),
-    "lltm_gates_grad": Samples(
-        _GATES_GRADS,
-        _draw_gates_grad,
-        gpu_table=_GPU_GATES_GRADS,
-        stress=_stress_gates_grad,
-        summed=_summed_in_gates_grad,
-        benchmarks=_of_sequences(_gates_grad_row, _GPU_SEQUENCE_SIZES[:2]),
-        rivals={"pytorch": reference.lltm_gates_grad},
+    "lltm_grads": Samples(
+        _GRADS,
+        _draw_grads,
+        gpu_table=_GPU_GRADS,
+        stress=_stress_grads,
+        summed=_summed_in_grads,
+        benchmarks=_of_sequences(_grads_row, _GPU_SEQUENCE_SIZES[:2]),
+        rivals={"pytorch": reference.lltm_grads},
         rival_roundings=_LOOP_ROUNDINGS,
     ),
 }

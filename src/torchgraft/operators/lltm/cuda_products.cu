@@ -1,0 +1,270 @@
+// The gradients of gates as halves that tensor cores multiply, and h before each step, which they are
+// multiplied with.
+//
+// A gradient in float is the sum of two numbers of T, `high` and `low`: 22 bits of it in float16 and 16 in
+// bfloat16, as in the recurrence (cuda_tensor_cores.cuh). Numbers of float16 are of the matrix multiplied by
+// a power of two for its largest number. A row's halves lie side by side, so that
+//
+//     gates_grad @ weight     is one product of twice the depth, with the weight below itself;
+//     gates_grad.T @ factor   are two or three into sums of their own, each of a weight's size,
+//
+// and one kernel adds the sums up and rounds them.
+//
+// For each number of gates_grad, 4 bytes: 4 are read for the largest number of float16, 4 are read and 4
+// written for the halves, and those are read again by each product. Of 65,536 rows and 768 columns that is
+// 200 MB a pass, 50 us at 4 TB/s, and 26 billion operations a product of halves, 40 us at 650 TFLOP/s, of
+// which there are seven for a sequence and six for a cell.
+
+#include "cuda_products.h"
+
+#include <torchgraft/cuda.cuh>
+
+#include "cuda_tensor_cores.cuh"
+
+namespace torchgraft::lltm::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kLanes = 32;
+constexpr int kRowsOfBlock = kThreads / kLanes;
+constexpr int kAbreast = 8;  // numbers that a thread has under way at once
+// Elements to a multiple of which halves are padded: PyTorch's products are slow where rows do not begin at
+// sixteen bytes.
+constexpr int64_t kWhole = 8;
+
+template <typename Kept, typename T>
+struct HiddenSource {
+  HiddenStates<Kept, T> states;
+
+  struct Row {
+    const Kept* activations;
+    const Kept* cells;
+    const T* h0;
+
+    __device__ Kept operator[](int64_t unit) const {
+      if (h0 != nullptr) return static_cast<Kept>(h0[unit]);
+      return tanh(cells[unit]) * activations[unit];
+    }
+  };
+
+  __device__ Row operator()(int64_t row) const {
+    const int64_t t = row / states.batch;
+    if (t == (states.reverse ? states.steps - 1 : 0)) {
+      return {nullptr, nullptr, states.h0 + (row - t * states.batch) * states.units};
+    }
+    const int64_t before = states.reverse ? row + states.batch : row - states.batch;
+    return {states.activations + (3 * before + 1) * states.units, states.cells + before * states.units,
+            nullptr};
+  }
+};
+
+// A matrix of float; with `largest` it is multiplied by the power of two that brings that number near the
+// largest of float16.
+struct MatrixSource {
+  const float* matrix;
+  int64_t columns;
+  const float* largest;
+
+  struct Row {
+    const float* row;
+    float power;
+
+    __device__ float operator[](int64_t column) const { return row[column] * power; }
+  };
+
+  __device__ Row operator()(int64_t row) const {
+    return {matrix + row * columns, largest == nullptr ? 1.0f : power_to_fill_half(*largest)};
+  }
+};
+
+template <typename Kept>
+struct PlainSink {
+  Kept* matrix;
+  int64_t pitch;
+
+  __device__ void put(int64_t row, int64_t column, Kept value) const { matrix[row * pitch + column] = value; }
+};
+
+template <typename T>
+struct HalvesSink {
+  T* matrix;
+  int64_t pitch;
+
+  __device__ void put(int64_t row, int64_t column, float value) const {
+    const Split<T> split(value);
+    matrix[2 * row * pitch + column] = split.high;
+    matrix[(2 * row + 1) * pitch + column] = split.low;
+  }
+};
+
+// Every number of `source`, (rows, columns), into `sink`, and zeros after them up to its pitch.
+template <typename Source, typename Sink>
+__global__ void __launch_bounds__(kThreads)
+    rows_kernel(Source source, Sink sink, int64_t rows, int64_t columns) {
+  const int64_t row = static_cast<int64_t>(blockIdx.x) * kRowsOfBlock + threadIdx.y;
+  if (row >= rows) return;
+  const int64_t first = static_cast<int64_t>(blockIdx.y) * kLanes * kAbreast + threadIdx.x;
+  const auto from = source(row);
+  decltype(from[0]) values[kAbreast];
+#pragma unroll
+  for (int i = 0; i < kAbreast; ++i) {
+    const int64_t column = first + i * kLanes;
+    values[i] = column < columns ? from[column] : 0;
+  }
+#pragma unroll
+  for (int i = 0; i < kAbreast; ++i) {
+    const int64_t column = first + i * kLanes;
+    if (column < sink.pitch) sink.put(row, column, values[i]);
+  }
+}
+
+template <typename Source, typename Sink>
+void launch_rows(const Source& source, const Sink& sink, int64_t rows, int64_t columns, cudaStream_t stream) {
+  if (rows == 0 || columns == 0) return;
+  const dim3 grid(grid_of(ceil_divide<int64_t>(rows, kRowsOfBlock), "lltm_grads"),
+                  grid_of(ceil_divide<int64_t>(sink.pitch, kLanes * kAbreast), "lltm_grads"));
+  rows_kernel<<<grid, dim3(kLanes, kRowsOfBlock), 0, stream>>>(source, sink, rows, columns);
+  check_launch("lltm_grads");
+}
+
+// The largest finite number, as bits, which are ordered as the numbers are where none is negative.
+__global__ void __launch_bounds__(kThreads)
+    largest_kernel(const float* numbers, int64_t count, unsigned* largest) {
+  float own = 0.0f;
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * kThreads * kAbreast + threadIdx.x;
+#pragma unroll
+  for (int i = 0; i < kAbreast; ++i) {
+    const int64_t index = first + i * kThreads;
+    if (index < count) own = fmaxf(own, finite_size(numbers[index]));
+  }
+  own = largest_of_warp(own);
+  if (threadIdx.x % kLanes == 0 && own > 0.0f) atomicMax(largest, __float_as_uint(own));
+}
+
+// What `count` sums add up to, element by element, without the power of two that they were multiplied by.
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    rounded_kernel(const float* sums, int count, const float* largest, T* results, int64_t size) {
+  const float power = largest == nullptr ? 1.0f : 1.0f / power_to_fill_half(*largest);
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * kThreads * kAbreast + threadIdx.x;
+  float values[kAbreast] = {};
+  for (int part = 0; part < count; ++part) {
+#pragma unroll
+    for (int i = 0; i < kAbreast; ++i) {
+      const int64_t index = first + i * kThreads;
+      if (index < size) values[i] += sums[part * size + index];
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kAbreast; ++i) {
+    const int64_t index = first + i * kThreads;
+    if (index < size) results[index] = static_cast<T>(values[i] * power);
+  }
+}
+
+unsigned flat_grid(int64_t count) {
+  return grid_of(ceil_divide<int64_t>(count, kThreads * kAbreast), "lltm_grads");
+}
+
+int64_t padded(int64_t columns) { return ceil_divide(columns, kWhole) * kWhole; }
+
+// The higher or the lower halves of (rows, 2 pitch).
+Tensor half_of(const Tensor& halves, int64_t columns, bool is_low) {
+  return torch::stable::narrow(const_cast<Tensor&>(halves), 1, is_low ? halves.size(1) / 2 : 0, columns);
+}
+
+}  // namespace
+
+template <typename Kept, typename T>
+Tensor hidden_before(const HiddenStates<Kept, T>& states, const Tensor& like, cudaStream_t stream) {
+  const int64_t rows = states.steps * states.batch;
+  const ScalarType dtype = std::is_same_v<Kept, double> ? ScalarType::Double : ScalarType::Float;
+  Tensor result = empty_of({rows, states.units}, dtype, like);
+  launch_rows(HiddenSource<Kept, T>{states}, PlainSink<Kept>{mutable_data<Kept>(result), states.units}, rows,
+              states.units, stream);
+  return result;
+}
+
+template <typename T>
+Factor hidden_halves_before(const HiddenStates<float, T>& states, const Tensor& like, cudaStream_t stream) {
+  const int64_t rows = states.steps * states.batch;
+  const int64_t pitch = padded(states.units);
+  Tensor halves = empty_of({rows, 2 * pitch}, like.scalar_type(), like);
+  launch_rows(HiddenSource<float, T>{states}, HalvesSink<T>{mutable_data<T>(halves), pitch}, rows,
+              states.units, stream);
+  return {half_of(halves, states.units, false), half_of(halves, states.units, true)};
+}
+
+template <typename T>
+GateHalves<T>::GateHalves(const Tensor& gates_grad, ScalarType dtype, cudaStream_t stream)
+    : dtype_(dtype),
+      stream_(stream),
+      width_(gates_grad.size(1)),
+      pitch_(padded(width_)),
+      halves_(empty_of({gates_grad.size(0), 2 * pitch_}, dtype, gates_grad)) {
+  const int64_t rows = gates_grad.size(0);
+  const auto* const gates = data<float>(gates_grad);
+  if constexpr (std::is_same_v<T, Half>) {
+    largest_ = empty_workspace<float>(1, gates_grad);
+    TORCHGRAFT_CHECK(cudaMemsetAsync(mutable_data<float>(*largest_), 0, sizeof(float), stream) == cudaSuccess,
+                     "lltm_grads: memory could not be cleared");
+    largest_kernel<<<flat_grid(rows * width_), kThreads, 0, stream>>>(
+        gates, rows * width_, static_cast<unsigned*>(largest_->mutable_data_ptr()));
+    check_launch("lltm_grads");
+  }
+  launch_rows(MatrixSource{gates, width_, data<float>(largest_)},
+              HalvesSink<T>{mutable_data<T>(halves_), pitch_}, rows, width_, stream);
+}
+
+template <typename T>
+Tensor GateHalves<T>::times(bool is_wanted, const Tensor& weight) const {
+  if (!is_wanted) return empty_of({0}, dtype_, halves_);
+  Tensor twice = empty_of({2 * pitch_, weight.size(1)}, dtype_, weight);
+  if (pitch_ != width_) torch::stable::zero_(twice);
+  for (const int64_t first : {int64_t{0}, pitch_}) {
+    Tensor place = torch::stable::narrow(twice, 0, first, width_);
+    torch::stable::copy_(place, weight);
+  }
+  Tensor sums = empty_of({halves_.size(0), weight.size(1)}, ScalarType::Float, halves_);
+  multiply_kept(halves_, twice, sums);
+  return rounded(sums, {sums.size(0), sums.size(1)}, 1);
+}
+
+template <typename T>
+Tensor GateHalves<T>::transposed_times(bool is_wanted, const Factor& factor) const {
+  if (!is_wanted) return empty_of({0}, dtype_, halves_);
+  const Tensor high = transposed(half_of(halves_, width_, false));
+  const Tensor low = transposed(half_of(halves_, width_, true));
+  const int64_t count = factor.low.has_value() ? 3 : 2;
+  Tensor sums = empty_of({count, width_, factor.high.size(1)}, ScalarType::Float, halves_);
+  const auto multiply_into = [&](int64_t part, const Tensor& left, const Tensor& right) {
+    Tensor result = torch::stable::select(sums, 0, part);
+    multiply_kept(left, right, result);
+  };
+  multiply_into(0, high, factor.high);
+  multiply_into(1, low, factor.high);
+  if (factor.low.has_value()) multiply_into(2, high, *factor.low);
+  return rounded(sums, {width_, factor.high.size(1)}, count);
+}
+
+template <typename T>
+Tensor GateHalves<T>::rounded(const Tensor& sums, std::initializer_list<int64_t> shape, int64_t count) const {
+  Tensor result = empty_of(shape, dtype_, sums);
+  const int64_t size = result.numel();
+  if (size == 0) return result;
+  rounded_kernel<T><<<flat_grid(size), kThreads, 0, stream_>>>(
+      data<float>(sums), static_cast<int>(count), data<float>(largest_), mutable_data<T>(result), size);
+  check_launch("lltm_grads");
+  return result;
+}
+
+template Tensor hidden_before(const HiddenStates<double, double>&, const Tensor&, cudaStream_t);
+template Tensor hidden_before(const HiddenStates<float, float>&, const Tensor&, cudaStream_t);
+template Tensor hidden_before(const HiddenStates<float, Half>&, const Tensor&, cudaStream_t);
+template Tensor hidden_before(const HiddenStates<float, BFloat16>&, const Tensor&, cudaStream_t);
+template Factor hidden_halves_before(const HiddenStates<float, Half>&, const Tensor&, cudaStream_t);
+template Factor hidden_halves_before(const HiddenStates<float, BFloat16>&, const Tensor&, cudaStream_t);
+template class GateHalves<Half>;
+template class GateHalves<BFloat16>;
+
+}  // namespace torchgraft::lltm::cuda

@@ -1,0 +1,65 @@
+// What the gradients of a sequence, or of a large cell, are multiplied from.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "host.h"
+
+namespace torchgraft::lltm::cuda {
+
+// What a forward pass kept, and what it began with, from which h before each step follows.
+template <typename Kept, typename T>
+struct HiddenStates {
+  const Kept* activations;  // (steps, batch, 3 units)
+  const Kept* cells;        // (steps, batch, units)
+  const T* h0;              // (batch, units)
+  int64_t steps;
+  int64_t batch;
+  int64_t units;
+  bool reverse;
+};
+
+// h before each step, (steps * batch, units).
+template <typename Kept, typename T>
+Tensor hidden_before(const HiddenStates<Kept, T>& states, const Tensor& like, cudaStream_t stream);
+
+// A matrix in two bytes, or one in float as the sum of two in two bytes.
+struct Factor {
+  Tensor high;
+  std::optional<Tensor> low;
+};
+
+// The same of two bytes.
+template <typename T>
+Factor hidden_halves_before(const HiddenStates<float, T>& states, const Tensor& like, cudaStream_t stream);
+
+// Whether several products of halves, on tensor cores, take less time than one in float.
+inline bool pays_in_halves(const Sizes& sizes) {
+  constexpr int64_t kProducts = int64_t{1} << 29;
+  return sizes.rows() * 3 * sizes.units >= kProducts / std::min(sizes.features, sizes.units);
+}
+
+// The gradients of gates in float, (rows, 3 units), as halves of T, which tensor cores multiply with sums in
+// float. Results are rounded once, and have no elements where they are not wanted.
+template <typename T>
+class GateHalves {
+ public:
+  GateHalves(const Tensor& gates_grad, ScalarType dtype, cudaStream_t stream);
+
+  // gates_grad @ weight
+  Tensor times(bool is_wanted, const Tensor& weight) const;
+  // gates_grad.T @ factor
+  Tensor transposed_times(bool is_wanted, const Factor& factor) const;
+
+ private:
+  Tensor rounded(const Tensor& sums, std::initializer_list<int64_t> shape, int64_t count) const;
+
+  ScalarType dtype_;
+  cudaStream_t stream_;
+  int64_t width_;
+  int64_t pitch_;
+  Tensor halves_;                  // (rows, 2 pitch): of each row the higher halves, then the lower ones
+  std::optional<Tensor> largest_;  // the largest number, whose power of two float16 is multiplied by
+};
+
+}  // namespace torchgraft::lltm::cuda
