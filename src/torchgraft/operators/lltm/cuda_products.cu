@@ -5,7 +5,8 @@
 // bfloat16, as in the recurrence (cuda_tensor_cores.cuh). Numbers of float16 are of the matrix multiplied by
 // a power of two for its largest number. A row's halves lie side by side, so that
 //
-//     gates_grad @ weight     is one product of twice the depth, with the weight below itself;
+//     gates_grad @ weight     is one product of twice the depth, with the weight below itself, or, of few
+//                             rows, two into sums of their own;
 //     gates_grad.T @ factor   are two or three into sums of their own, each of a weight's size,
 //
 // and one kernel adds the sums up and rounds them.
@@ -28,6 +29,8 @@ constexpr int kThreads = 256;
 constexpr int kLanes = 32;
 constexpr int kRowsOfBlock = kThreads / kLanes;
 constexpr int kAbreast = 8;  // numbers that a thread has under way at once
+// Blocks that find the largest number, eight a multiprocessor of an H200.
+constexpr unsigned kBlocksOfLargest = 1056;
 // Elements to a multiple of which halves are padded: PyTorch's products are slow where rows do not begin at
 // sixteen bytes.
 constexpr int64_t kWhole = 8;
@@ -127,15 +130,21 @@ void launch_rows(const Source& source, const Sink& sink, int64_t rows, int64_t c
   check_launch("lltm_grads");
 }
 
-// The largest finite number, as bits, which are ordered as the numbers are where none is negative.
+// The largest finite number, as bits, which are ordered as the numbers are where none is negative. Blocks are
+// few, as all of them tell one address.
 __global__ void __launch_bounds__(kThreads)
     largest_kernel(const float* numbers, int64_t count, unsigned* largest) {
   float own = 0.0f;
-  const int64_t first = static_cast<int64_t>(blockIdx.x) * kThreads * kAbreast + threadIdx.x;
+  constexpr int64_t kOfBlock = kThreads * kAbreast;
+  for (int64_t first = blockIdx.x * kOfBlock; first < count; first += gridDim.x * kOfBlock) {
+    float values[kAbreast];
 #pragma unroll
-  for (int i = 0; i < kAbreast; ++i) {
-    const int64_t index = first + i * kThreads;
-    if (index < count) own = fmaxf(own, finite_size(numbers[index]));
+    for (int i = 0; i < kAbreast; ++i) {
+      const int64_t index = first + i * kThreads + threadIdx.x;
+      values[i] = index < count ? numbers[index] : 0.0f;
+    }
+#pragma unroll
+    for (int i = 0; i < kAbreast; ++i) own = fmaxf(own, finite_size(values[i]));
   }
   own = largest_of_warp(own);
   if (threadIdx.x % kLanes == 0 && own > 0.0f) atomicMax(largest, __float_as_uint(own));
@@ -173,6 +182,12 @@ Tensor half_of(const Tensor& halves, int64_t columns, bool is_low) {
   return torch::stable::narrow(const_cast<Tensor&>(halves), 1, is_low ? halves.size(1) / 2 : 0, columns);
 }
 
+// sums[part] = left @ right
+void multiply_into(const Tensor& sums, int64_t part, const Tensor& left, const Tensor& right) {
+  Tensor result = torch::stable::select(sums, 0, part);
+  multiply_kept(left, right, result);
+}
+
 }  // namespace
 
 template <typename Kept, typename T>
@@ -208,8 +223,9 @@ GateHalves<T>::GateHalves(const Tensor& gates_grad, ScalarType dtype, cudaStream
     largest_ = empty_workspace<float>(1, gates_grad);
     TORCHGRAFT_CHECK(cudaMemsetAsync(mutable_data<float>(*largest_), 0, sizeof(float), stream) == cudaSuccess,
                      "lltm_grads: memory could not be cleared");
-    largest_kernel<<<flat_grid(rows * width_), kThreads, 0, stream>>>(
-        gates, rows * width_, static_cast<unsigned*>(largest_->mutable_data_ptr()));
+    const unsigned blocks = std::min(flat_grid(rows * width_), kBlocksOfLargest);
+    largest_kernel<<<blocks, kThreads, 0, stream>>>(gates, rows * width_,
+                                                    static_cast<unsigned*>(largest_->mutable_data_ptr()));
     check_launch("lltm_grads");
   }
   launch_rows(MatrixSource{gates, width_, data<float>(largest_)},
@@ -219,15 +235,24 @@ GateHalves<T>::GateHalves(const Tensor& gates_grad, ScalarType dtype, cudaStream
 template <typename T>
 Tensor GateHalves<T>::times(bool is_wanted, const Tensor& weight) const {
   if (!is_wanted) return empty_of({0}, dtype_, halves_);
-  Tensor twice = empty_of({2 * pitch_, weight.size(1)}, dtype_, weight);
+  const int64_t rows = halves_.size(0);
+  const int64_t columns = weight.size(1);
+  if (rows < width_) {
+    // Two sums are less than a copy of the weight.
+    Tensor sums = empty_of({2, rows, columns}, ScalarType::Float, halves_);
+    multiply_into(sums, 0, half_of(halves_, width_, false), weight);
+    multiply_into(sums, 1, half_of(halves_, width_, true), weight);
+    return rounded(sums);
+  }
+  Tensor twice = empty_of({2 * pitch_, columns}, dtype_, weight);
   if (pitch_ != width_) torch::stable::zero_(twice);
   for (const int64_t first : {int64_t{0}, pitch_}) {
     Tensor place = torch::stable::narrow(twice, 0, first, width_);
     torch::stable::copy_(place, weight);
   }
-  Tensor sums = empty_of({halves_.size(0), weight.size(1)}, ScalarType::Float, halves_);
-  multiply_kept(halves_, twice, sums);
-  return rounded(sums, {sums.size(0), sums.size(1)}, 1);
+  Tensor sums = empty_of({1, rows, columns}, ScalarType::Float, halves_);
+  multiply_into(sums, 0, halves_, twice);
+  return rounded(sums);
 }
 
 template <typename T>
@@ -237,23 +262,20 @@ Tensor GateHalves<T>::transposed_times(bool is_wanted, const Factor& factor) con
   const Tensor low = transposed(half_of(halves_, width_, true));
   const int64_t count = factor.low.has_value() ? 3 : 2;
   Tensor sums = empty_of({count, width_, factor.high.size(1)}, ScalarType::Float, halves_);
-  const auto multiply_into = [&](int64_t part, const Tensor& left, const Tensor& right) {
-    Tensor result = torch::stable::select(sums, 0, part);
-    multiply_kept(left, right, result);
-  };
-  multiply_into(0, high, factor.high);
-  multiply_into(1, low, factor.high);
-  if (factor.low.has_value()) multiply_into(2, high, *factor.low);
-  return rounded(sums, {width_, factor.high.size(1)}, count);
+  multiply_into(sums, 0, high, factor.high);
+  multiply_into(sums, 1, low, factor.high);
+  if (factor.low.has_value()) multiply_into(sums, 2, high, *factor.low);
+  return rounded(sums);
 }
 
 template <typename T>
-Tensor GateHalves<T>::rounded(const Tensor& sums, std::initializer_list<int64_t> shape, int64_t count) const {
-  Tensor result = empty_of(shape, dtype_, sums);
+Tensor GateHalves<T>::rounded(const Tensor& sums) const {
+  Tensor result = empty_of({sums.size(1), sums.size(2)}, dtype_, sums);
   const int64_t size = result.numel();
   if (size == 0) return result;
-  rounded_kernel<T><<<flat_grid(size), kThreads, 0, stream_>>>(
-      data<float>(sums), static_cast<int>(count), data<float>(largest_), mutable_data<T>(result), size);
+  rounded_kernel<T>
+      <<<flat_grid(size), kThreads, 0, stream_>>>(data<float>(sums), static_cast<int>(sums.size(0)),
+                                                  data<float>(largest_), mutable_data<T>(result), size);
   check_launch("lltm_grads");
   return result;
 }

@@ -33,9 +33,11 @@ struct Factor {
 template <typename T>
 Factor hidden_halves_before(const HiddenStates<float, T>& states, const Tensor& like, cudaStream_t stream);
 
-// Whether several products of halves, on tensor cores, take less time than one in float.
+// Whether several products of halves, on tensor cores, and what comes before and after them take less time
+// than one in float. (On an H200 in float16, 96 rows of 512 units and features, 2**26.2 products, took 75 us
+// and 81; 17 rows, 64 steps, 96 features and 200 units, 2**25.9, took 216 and 210.)
 inline bool pays_in_halves(const Sizes& sizes) {
-  constexpr int64_t kProducts = int64_t{1} << 29;
+  constexpr int64_t kProducts = int64_t{1} << 26;
   return sizes.rows() * 3 * sizes.units >= kProducts / std::min(sizes.features, sizes.units);
 }
 
@@ -52,7 +54,8 @@ class GateHalves {
   Tensor transposed_times(bool is_wanted, const Factor& factor) const;
 
  private:
-  Tensor rounded(const Tensor& sums, std::initializer_list<int64_t> shape, int64_t count) const;
+  // What sums (count, rows, columns) add up to.
+  Tensor rounded(const Tensor& sums) const;
 
   ScalarType dtype_;
   cudaStream_t stream_;

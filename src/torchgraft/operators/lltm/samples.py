@@ -181,7 +181,7 @@ _GPU_SEQUENCES = (
     _sequence("whole grid", 5, 19, 6, 530),
     _sequence("whole grid, back, one row", 4, 1, 6, 1001, reverse=True),
     _sequence("clusters of sixteen blocks", 6, 37, 5, 511),
-    _sequence("products worth halves", 12, 128, 700, 700),
+    _sequence("products worth halves", 6, 128, 300, 300),
     # More rows than there are multiprocessors, twice.
     _sequence("tf32, one block", 4, 290, 3, 100, tf32=True),
     _sequence("one block", 4, 290, 3, 100, reverse=True),
@@ -198,16 +198,16 @@ _GPU_SEQUENCES = (
 # More than one kernel multiplies.
 _GPU_CELL_GRADS = (
     _cell_grads("products of PyTorch's", 200, 300, 500),
-    _cell_grads("products worth halves", 300, 703, 999),
+    _cell_grads("products worth halves", 200, 303, 501),
 )
 
 _GPU_GRADS = (
     _grads("whole grid", 5, 19, 6, 530),
     _grads("whole grid, back, one row", 4, 1, 6, 1001, reverse=True),
     _grads("clusters of sixteen blocks", 6, 37, 5, 511),
-    _grads("products worth halves", 12, 128, 700, 700),
-    _grads("products worth halves, odd, back", 5, 301, 699, 701, reverse=True),
-    _grads("products worth halves, to weights", 6, 256, 700, 700, wanted=(False, False, True, True, False)),
+    _grads("products worth halves", 6, 128, 300, 300),
+    _grads("products worth halves, more rows than gates, odd, back", 20, 101, 131, 129, reverse=True),
+    _grads("products worth halves, to weights", 6, 128, 300, 300, wanted=(False, False, True, True, False)),
     _grads("tf32, one block", 5, 290, 3, 31, tf32=True),
     _grads("clusters of four blocks", 4, 290, 3, 100),
     _grads("one block, one unit", 3, 290, 1, 1),
