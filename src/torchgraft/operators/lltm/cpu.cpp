@@ -49,6 +49,15 @@ std::tuple<Tensor, Tensor, Tensor> cell_cpu(Tensor input, Tensor h, Tensor c, Te
   });
 }
 
+// The sums of a matrix's columns, rounded once; no elements where they are not wanted.
+Tensor column_sums(bool is_wanted, const Tensor& matrix, ScalarType dtype) {
+  if (!is_wanted) return empty_of({0}, dtype, matrix);
+  Tensor result = empty_of({matrix.size(1)}, matrix.scalar_type(), matrix);
+  const int64_t rows = 0;
+  torch::stable::sum_out(result, matrix, torch::headeronly::IntHeaderOnlyArrayRef(&rows, 1));
+  return converted(result, dtype);
+}
+
 Grads cell_grads_cpu(Tensor input, Tensor h, Tensor c, Tensor weight_ih, Tensor weight_hh, Tensor activations,
                      std::optional<Tensor> h_grad, std::optional<Tensor> c_grad, bool of_input, bool of_h,
                      bool of_weight_ih, bool of_weight_hh, bool of_bias) {
@@ -75,7 +84,7 @@ Grads cell_grads_cpu(Tensor input, Tensor h, Tensor c, Tensor weight_ih, Tensor 
     parallel_for(0, sizes.batch, std::max<int64_t>(1, kUnitsGrain / sizes.units),
                  [&](int64_t begin, int64_t end) { cpu::cell_backward(pass, begin, end); });
     return multiply_grads(input, h, weight_ih, gates_grad, product(wanted.h, gates_grad, weight_hh, dtype),
-                          c_before_grad, wanted);
+                          c_before_grad, column_sums(wanted.bias, gates_grad, dtype), wanted);
   });
 }
 
@@ -215,7 +224,7 @@ Grads sequence_grads_cpu(Tensor input, Tensor h0, Tensor weight_ih, Tensor weigh
                     cpu::sequence_backward(pass, share, begin, end);
                   });
     return of_sequence(multiply_grads(rows_of(to_contiguous(input)), rows_of(h_before), weight_ih, gates_grad,
-                                      h_grad, c_grad, wanted),
+                                      h_grad, c_grad, column_sums(wanted.bias, gates_grad, dtype), wanted),
                        wanted, sizes);
   });
 }

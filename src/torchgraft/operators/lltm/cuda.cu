@@ -65,6 +65,12 @@ std::tuple<Tensor, Tensor, Tensor> cell_cuda(Tensor input, Tensor h, Tensor c, T
   });
 }
 
+template <typename Kept, typename T>
+Tensor bias_grad(const Tensor& gates_grad, const Wanted& wanted, cudaStream_t stream) {
+  if (!wanted.bias) return empty_of({0}, dtype_of<T>(), gates_grad);
+  return cuda::column_sums<Kept, T>(gates_grad, nullptr, stream);
+}
+
 // `multiply_grads` as one kernel.
 template <typename T>
 Grads multiply_at_once(const Tensor& input, const Tensor& h, const Tensor& weight_ih, const Tensor& weight_hh,
@@ -125,15 +131,14 @@ Grads cell_grads_cuda(Tensor input, Tensor h, Tensor c, Tensor weight_ih, Tensor
     }
     if constexpr (sizeof(T) == 2) {
       if (cuda::pays_in_halves(sizes)) {
-        const cuda::GateHalves<T> gates(gates_grad, dtype, scope.stream());
+        const cuda::GateHalves<T> gates(gates_grad, wanted.bias, scope.stream());
         return Grads(gates.times(wanted.input, weight_ih), gates.times(wanted.h, weight_hh), c_before_grad,
                      gates.transposed_times(wanted.weight_ih, {input, std::nullopt}),
-                     gates.transposed_times(wanted.weight_hh, {h, std::nullopt}),
-                     column_sums(wanted.bias, gates_grad, dtype));
+                     gates.transposed_times(wanted.weight_hh, {h, std::nullopt}), gates.bias());
       }
     }
     return multiply_grads(input, h, weight_ih, gates_grad, product(wanted.h, gates_grad, weight_hh, dtype),
-                          c_before_grad, wanted);
+                          c_before_grad, bias_grad<Kept, T>(gates_grad, wanted, scope.stream()), wanted);
   });
 }
 
@@ -353,17 +358,18 @@ Grads multiply_sequence(const Tensor& input, const cuda::HiddenStates<Kept, T>& 
   const Tensor rows = rows_of(to_contiguous(input));
   if constexpr (sizeof(T) == 2) {
     if (cuda::pays_in_halves(sizes)) {
-      const cuda::GateHalves<T> gates(gates_grad, dtype, stream);
+      const cuda::GateHalves<T> gates(gates_grad, wanted.bias, stream);
       const cuda::Factor h = wanted.weight_hh ? cuda::hidden_halves_before(states, input, stream)
                                               : cuda::Factor{rows, std::nullopt};
       return Grads(gates.times(wanted.input, weight_ih),
                    wanted.h ? converted(h_grad, dtype) : empty_of({0}, dtype, input),
                    converted(c_grad, dtype), gates.transposed_times(wanted.weight_ih, {rows, std::nullopt}),
-                   gates.transposed_times(wanted.weight_hh, h), column_sums(wanted.bias, gates_grad, dtype));
+                   gates.transposed_times(wanted.weight_hh, h), gates.bias());
     }
   }
   const Tensor h = wanted.weight_hh ? cuda::hidden_before(states, input, stream) : h_grad;
-  return multiply_grads(rows, h, weight_ih, gates_grad, h_grad, c_grad, wanted);
+  return multiply_grads(rows, h, weight_ih, gates_grad, h_grad, c_grad,
+                        bias_grad<Kept, T>(gates_grad, wanted, stream), wanted);
 }
 
 Grads sequence_grads_cuda(Tensor input, Tensor h0, Tensor weight_ih, Tensor weight_hh, Tensor activations,

@@ -1,5 +1,5 @@
-// The gradients of gates as halves that tensor cores multiply, and h before each step, which they are
-// multiplied with.
+// The gradients of gates as halves that tensor cores multiply, and their sums over all rows; and h before
+// each step, which they are multiplied with.
 //
 // A gradient in float is the sum of two numbers of T, `high` and `low`: 22 bits of it in float16 and 16 in
 // bfloat16, as in the recurrence (cuda_tensor_cores.cuh). Numbers of float16 are of the matrix multiplied by
@@ -11,10 +11,10 @@
 //
 // and one kernel adds the sums up and rounds them.
 //
-// For each number of gates_grad, 4 bytes: 4 are read for the largest number of float16, 4 are read and 4
-// written for the halves, and those are read again by each product. Of 65,536 rows and 768 columns that is
-// 200 MB a pass, 50 us at 4 TB/s, and 26 billion operations a product of halves, 40 us at 650 TFLOP/s, of
-// which there are seven for a sequence and six for a cell.
+// Of each number of gates_grad 4 bytes are read for the sums, that of the bias, and the largest number of
+// float16; 4 are read and 4 written for the halves, and those are read again by each product. Of 65,536 rows
+// and 768 columns that is 200 MB, 50 us at 4 TB/s, and twice that; and 26 billion operations a product of
+// halves, 40 us at 650 TFLOP/s, of which there are seven for a sequence and eight for a cell.
 
 #include "cuda_products.h"
 
@@ -29,8 +29,10 @@ constexpr int kThreads = 256;
 constexpr int kLanes = 32;
 constexpr int kRowsOfBlock = kThreads / kLanes;
 constexpr int kAbreast = 8;  // numbers that a thread has under way at once
-// Blocks that find the largest number, eight a multiprocessor of an H200.
-constexpr unsigned kBlocksOfLargest = 1056;
+// Blocks that sum columns, eight a multiprocessor of an H200, as far as there are rows; and how many at most
+// are summed up after them.
+constexpr int64_t kBlocksOfSums = 1056;
+constexpr int64_t kMostShares = 256;
 // Elements to a multiple of which halves are padded: PyTorch's products are slow where rows do not begin at
 // sixteen bytes.
 constexpr int64_t kWhole = 8;
@@ -130,24 +132,62 @@ void launch_rows(const Source& source, const Sink& sink, int64_t rows, int64_t c
   check_launch("lltm_grads");
 }
 
-// The largest finite number, as bits, which are ordered as the numbers are where none is negative. Blocks are
-// few, as all of them tell one address.
+// The sums of a matrix's columns over a share of its rows, and its largest finite number, as bits, which are
+// ordered as the numbers are where none is negative. A lane owns a column, and the warps share out the rows.
+template <typename T, bool kLargest>
 __global__ void __launch_bounds__(kThreads)
-    largest_kernel(const float* numbers, int64_t count, unsigned* largest) {
-  float own = 0.0f;
-  constexpr int64_t kOfBlock = kThreads * kAbreast;
-  for (int64_t first = blockIdx.x * kOfBlock; first < count; first += gridDim.x * kOfBlock) {
-    float values[kAbreast];
+    share_sums_kernel(const T* matrix, int64_t rows, int64_t columns, T* sums, unsigned* largest) {
+  const int64_t column = static_cast<int64_t>(blockIdx.x) * kLanes + threadIdx.x;
+  const int64_t share = ceil_divide<int64_t>(rows, gridDim.y);
+  const int64_t begin = blockIdx.y * share;
+  const int64_t end = begin + share < rows ? begin + share : rows;
+  T sum = T(0);
+  float size = 0.0f;
+  for (int64_t first = begin + threadIdx.y; first < end; first += kRowsOfBlock * kAbreast) {
+    T values[kAbreast];
 #pragma unroll
     for (int i = 0; i < kAbreast; ++i) {
-      const int64_t index = first + i * kThreads + threadIdx.x;
-      values[i] = index < count ? numbers[index] : 0.0f;
+      const int64_t row = first + i * kRowsOfBlock;
+      values[i] = row < end && column < columns ? matrix[row * columns + column] : T(0);
     }
 #pragma unroll
-    for (int i = 0; i < kAbreast; ++i) own = fmaxf(own, finite_size(values[i]));
+    for (int i = 0; i < kAbreast; ++i) {
+      sum += values[i];
+      if constexpr (kLargest) size = fmaxf(size, finite_size(values[i]));
+    }
   }
-  own = largest_of_warp(own);
-  if (threadIdx.x % kLanes == 0 && own > 0.0f) atomicMax(largest, __float_as_uint(own));
+  __shared__ T of_warps[kRowsOfBlock][kLanes];
+  of_warps[threadIdx.y][threadIdx.x] = sum;
+  if constexpr (kLargest) {
+    size = largest_of_warp(size);
+    if (threadIdx.x == 0 && size > 0.0f) atomicMax(largest, __float_as_uint(size));
+  }
+  __syncthreads();
+  if (threadIdx.y != 0 || column >= columns) return;
+#pragma unroll
+  for (int warp = 1; warp < kRowsOfBlock; ++warp) sum += of_warps[warp][threadIdx.x];
+  sums[blockIdx.y * columns + column] = sum;
+}
+
+// What the shares' sums add up to, in their order.
+template <typename Kept, typename T>
+__global__ void __launch_bounds__(kThreads)
+    column_sums_kernel(const Kept* sums, int64_t shares, int64_t columns, T* results) {
+  const int64_t column = static_cast<int64_t>(blockIdx.x) * kLanes + threadIdx.x;
+  Kept sum = Kept(0);
+  if (column < columns) {
+#pragma unroll 4
+    for (int64_t share = threadIdx.y; share < shares; share += kRowsOfBlock) {
+      sum += sums[share * columns + column];
+    }
+  }
+  __shared__ Kept of_warps[kRowsOfBlock][kLanes];
+  of_warps[threadIdx.y][threadIdx.x] = sum;
+  __syncthreads();
+  if (threadIdx.y != 0 || column >= columns) return;
+#pragma unroll
+  for (int warp = 1; warp < kRowsOfBlock; ++warp) sum += of_warps[warp][threadIdx.x];
+  results[column] = static_cast<T>(sum);
 }
 
 // What `count` sums add up to, element by element, without the power of two that they were multiplied by.
@@ -193,8 +233,7 @@ void multiply_into(const Tensor& sums, int64_t part, const Tensor& left, const T
 template <typename Kept, typename T>
 Tensor hidden_before(const HiddenStates<Kept, T>& states, const Tensor& like, cudaStream_t stream) {
   const int64_t rows = states.steps * states.batch;
-  const ScalarType dtype = std::is_same_v<Kept, double> ? ScalarType::Double : ScalarType::Float;
-  Tensor result = empty_of({rows, states.units}, dtype, like);
+  Tensor result = empty_of({rows, states.units}, dtype_of<Kept>(), like);
   launch_rows(HiddenSource<Kept, T>{states}, PlainSink<Kept>{mutable_data<Kept>(result), states.units}, rows,
               states.units, stream);
   return result;
@@ -210,26 +249,52 @@ Factor hidden_halves_before(const HiddenStates<float, T>& states, const Tensor& 
   return {half_of(halves, states.units, false), half_of(halves, states.units, true)};
 }
 
+template <typename Kept, typename T>
+Tensor column_sums(const Tensor& matrix, float* largest, cudaStream_t stream) {
+  const int64_t rows = matrix.size(0);
+  const int64_t columns = matrix.size(1);
+  Tensor result = empty_of({columns}, dtype_of<T>(), matrix);
+  const int64_t tiles = ceil_divide<int64_t>(columns, kLanes);
+  const int64_t shares =
+      std::clamp<int64_t>(std::min(kBlocksOfSums / tiles, rows / (kRowsOfBlock * kAbreast)), 1, kMostShares);
+  Tensor sums = empty_of({shares, columns}, matrix.scalar_type(), matrix);
+  const dim3 block(kLanes, kRowsOfBlock);
+  const dim3 grid(grid_of(tiles, "lltm_grads"), static_cast<unsigned>(shares));
+  auto* const bits = reinterpret_cast<unsigned*>(largest);
+  if constexpr (std::is_same_v<Kept, float>) {
+    const auto kernel = largest == nullptr ? share_sums_kernel<float, false> : share_sums_kernel<float, true>;
+    kernel<<<grid, block, 0, stream>>>(data<float>(matrix), rows, columns, mutable_data<float>(sums), bits);
+  } else {
+    share_sums_kernel<Kept, false>
+        <<<grid, block, 0, stream>>>(data<Kept>(matrix), rows, columns, mutable_data<Kept>(sums), bits);
+  }
+  check_launch("lltm_grads");
+  column_sums_kernel<Kept, T>
+      <<<grid.x, block, 0, stream>>>(data<Kept>(sums), shares, columns, mutable_data<T>(result));
+  check_launch("lltm_grads");
+  return result;
+}
+
 template <typename T>
-GateHalves<T>::GateHalves(const Tensor& gates_grad, ScalarType dtype, cudaStream_t stream)
-    : dtype_(dtype),
+GateHalves<T>::GateHalves(const Tensor& gates_grad, bool of_bias, cudaStream_t stream)
+    : dtype_(dtype_of<T>()),
       stream_(stream),
       width_(gates_grad.size(1)),
       pitch_(padded(width_)),
-      halves_(empty_of({gates_grad.size(0), 2 * pitch_}, dtype, gates_grad)) {
-  const int64_t rows = gates_grad.size(0);
-  const auto* const gates = data<float>(gates_grad);
+      halves_(empty_of({gates_grad.size(0), 2 * pitch_}, dtype_, gates_grad)),
+      bias_(empty_of({0}, dtype_, gates_grad)) {
   if constexpr (std::is_same_v<T, Half>) {
     largest_ = empty_workspace<float>(1, gates_grad);
     TORCHGRAFT_CHECK(cudaMemsetAsync(mutable_data<float>(*largest_), 0, sizeof(float), stream) == cudaSuccess,
                      "lltm_grads: memory could not be cleared");
-    const unsigned blocks = std::min(flat_grid(rows * width_), kBlocksOfLargest);
-    largest_kernel<<<blocks, kThreads, 0, stream>>>(gates, rows * width_,
-                                                    static_cast<unsigned*>(largest_->mutable_data_ptr()));
-    check_launch("lltm_grads");
   }
-  launch_rows(MatrixSource{gates, width_, data<float>(largest_)},
-              HalvesSink<T>{mutable_data<T>(halves_), pitch_}, rows, width_, stream);
+  if (of_bias || largest_.has_value()) {
+    float* const largest = largest_.has_value() ? mutable_data<float>(*largest_) : nullptr;
+    const Tensor sums = column_sums<float, T>(gates_grad, largest, stream);
+    if (of_bias) bias_ = sums;
+  }
+  launch_rows(MatrixSource{data<float>(gates_grad), width_, data<float>(largest_)},
+              HalvesSink<T>{mutable_data<T>(halves_), pitch_}, gates_grad.size(0), width_, stream);
 }
 
 template <typename T>
@@ -284,6 +349,10 @@ template Tensor hidden_before(const HiddenStates<double, double>&, const Tensor&
 template Tensor hidden_before(const HiddenStates<float, float>&, const Tensor&, cudaStream_t);
 template Tensor hidden_before(const HiddenStates<float, Half>&, const Tensor&, cudaStream_t);
 template Tensor hidden_before(const HiddenStates<float, BFloat16>&, const Tensor&, cudaStream_t);
+template Tensor column_sums<double, double>(const Tensor&, float*, cudaStream_t);
+template Tensor column_sums<float, float>(const Tensor&, float*, cudaStream_t);
+template Tensor column_sums<float, Half>(const Tensor&, float*, cudaStream_t);
+template Tensor column_sums<float, BFloat16>(const Tensor&, float*, cudaStream_t);
 template Factor hidden_halves_before(const HiddenStates<float, Half>&, const Tensor&, cudaStream_t);
 template Factor hidden_halves_before(const HiddenStates<float, BFloat16>&, const Tensor&, cudaStream_t);
 template class GateHalves<Half>;

@@ -23,6 +23,11 @@ struct HiddenStates {
 template <typename Kept, typename T>
 Tensor hidden_before(const HiddenStates<Kept, T>& states, const Tensor& like, cudaStream_t stream);
 
+// The sums of a matrix's columns, rounded once to T; `largest`, unless it is null, becomes its largest finite
+// number where that is larger.
+template <typename Kept, typename T>
+Tensor column_sums(const Tensor& matrix, float* largest, cudaStream_t stream);
+
 // A matrix in two bytes, or one in float as the sum of two in two bytes.
 struct Factor {
   Tensor high;
@@ -46,7 +51,10 @@ inline bool pays_in_halves(const Sizes& sizes) {
 template <typename T>
 class GateHalves {
  public:
-  GateHalves(const Tensor& gates_grad, ScalarType dtype, cudaStream_t stream);
+  GateHalves(const Tensor& gates_grad, bool of_bias, cudaStream_t stream);
+
+  // The sums over all rows.
+  const Tensor& bias() const { return bias_; }
 
   // gates_grad @ weight
   Tensor times(bool is_wanted, const Tensor& weight) const;
@@ -61,7 +69,8 @@ class GateHalves {
   cudaStream_t stream_;
   int64_t width_;
   int64_t pitch_;
-  Tensor halves_;                  // (rows, 2 pitch): of each row the higher halves, then the lower ones
+  Tensor halves_;  // (rows, 2 pitch): of each row the higher halves, then the lower ones
+  Tensor bias_;
   std::optional<Tensor> largest_;  // the largest number, whose power of two float16 is multiplied by
 };
 

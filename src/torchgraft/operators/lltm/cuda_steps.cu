@@ -325,11 +325,6 @@ dim3 grid_of_units(int64_t rows, int64_t units, unsigned threads) {
   return dim3(grid_of(rows, "lltm"), static_cast<unsigned>(ceil_divide<int64_t>(units, threads)));
 }
 
-template <typename T>
-constexpr ScalarType dtype_of() {
-  return std::is_same_v<T, Half> ? ScalarType::Half : ScalarType::BFloat16;
-}
-
 template <typename T, typename Factor>
 void pad(const T* from, Factor* to, Factor* low, float* scales, const float* largest, int64_t groups,
          int64_t rows, int64_t columns, int64_t padded_rows, int64_t padded_columns, cudaStream_t stream) {

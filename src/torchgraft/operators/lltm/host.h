@@ -13,6 +13,7 @@
 #include <initializer_list>
 #include <optional>
 #include <tuple>
+#include <type_traits>
 
 namespace torchgraft::lltm {
 
@@ -42,6 +43,13 @@ decltype(auto) dispatch_kept(ScalarType dtype, const char* name, Function&& func
 
 inline ScalarType kept_dtype(ScalarType dtype) {
   return dtype == ScalarType::Double ? ScalarType::Double : ScalarType::Float;
+}
+
+template <typename T>
+constexpr ScalarType dtype_of() {
+  if (std::is_same_v<T, double>) return ScalarType::Double;
+  if (std::is_same_v<T, float>) return ScalarType::Float;
+  return std::is_same_v<T, BFloat16> ? ScalarType::BFloat16 : ScalarType::Half;
 }
 
 inline Tensor empty_of(std::initializer_list<int64_t> sizes, ScalarType dtype, const Tensor& like) {
@@ -243,20 +251,11 @@ inline Tensor product(bool is_wanted, const Tensor& left, const Tensor& right, S
   return converted(result, dtype);
 }
 
-// The sums of a matrix's columns, likewise.
-inline Tensor column_sums(bool is_wanted, const Tensor& matrix, ScalarType dtype) {
-  if (!is_wanted) return empty_of({0}, dtype, matrix);
-  Tensor result = empty_of({matrix.size(1)}, matrix.scalar_type(), matrix);
-  const int64_t rows = 0;
-  torch::stable::sum_out(result, matrix, torch::headeronly::IntHeaderOnlyArrayRef(&rows, 1));
-  return converted(result, dtype);
-}
-
-// All gradients, from those of gates (rows, 3 units) in the dtype of computation and from those of h and c,
-// by as many products of PyTorch's as are wanted. `h` is what weight_hh was multiplied with.
+// All gradients, from those of gates (rows, 3 units) in the dtype of computation, from those of h and c and
+// from their sums, by as many products of PyTorch's as are wanted. `h` is what weight_hh was multiplied with.
 inline Grads multiply_grads(const Tensor& input, const Tensor& h, const Tensor& weight_ih,
                             const Tensor& gates_grad, const Tensor& h_grad, const Tensor& c_grad,
-                            const Wanted& wanted) {
+                            const Tensor& bias_grad, const Wanted& wanted) {
   const ScalarType dtype = weight_ih.scalar_type();
   const Tensor columns = transposed(gates_grad);
   return {product(wanted.input, gates_grad, weight_ih, dtype),
@@ -264,7 +263,7 @@ inline Grads multiply_grads(const Tensor& input, const Tensor& h, const Tensor& 
           converted(c_grad, dtype),
           product(wanted.weight_ih, columns, input, dtype),
           product(wanted.weight_hh, columns, h, dtype),
-          column_sums(wanted.bias, gates_grad, dtype)};
+          bias_grad};
 }
 
 // The rows of all steps of a sequence as one matrix.
