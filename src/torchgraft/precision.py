@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-
 # Found once: the way to them takes four microseconds.
 _recurrent: Any = torch.backends.cudnn.rnn
 _matrix_products: Any = torch.backends.cuda.matmul
