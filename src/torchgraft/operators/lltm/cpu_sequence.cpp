@@ -29,18 +29,23 @@ constexpr int64_t kChain = 128;
 template <typename T, int kBytes>
 using Sums = typename Math<T, kBytes>::V[kBlock][3];
 
-// sums[r][v] += rows[r][k] * panel[k][v], over k from `first` to `end`; of the first k, they begin.
+// sums[r][v] += rows[r][k] * panel[k][v], over k from `first` to `end`; of the first k, they begin. What lies
+// `ahead` elements behind what is read of the panel is brought to the first-level cache.
 template <typename T, int kBytes, int kRows>
 struct Tile {
   static TORCHGRAFT_INLINE void run(const T* rows, int64_t stride, const T* panel, int64_t first, int64_t end,
-                                    typename Math<T, kBytes>::V (*sums)[3]) {
+                                    int64_t ahead, typename Math<T, kBytes>::V (*sums)[3]) {
     using M = Math<T, kBytes>;
     using V = typename M::V;
     V part[kRows][3] = {};
     for (int64_t k = first; k < end; ++k) {
       V weights[3];
       TORCHGRAFT_UNROLL
-      for (int v = 0; v < 3; ++v) load(weights[v], panel + (k * 3 + v) * M::kLanes);
+      for (int v = 0; v < 3; ++v) {
+        const T* from = panel + (k * 3 + v) * M::kLanes;
+        load(weights[v], from);
+        __builtin_prefetch(from + ahead);
+      }
       TORCHGRAFT_UNROLL
       for (int r = 0; r < kRows; ++r) {
         const T value = rows[r * stride + k];
@@ -58,15 +63,17 @@ struct Tile {
 
 template <typename T, int kBytes, int kRows>
 TORCHGRAFT_INLINE void multiply_tile(int64_t count, const T* rows, int64_t stride, const T* panel,
-                                     int64_t first, int64_t end, typename Math<T, kBytes>::V (*sums)[3]) {
+                                     int64_t first, int64_t end, int64_t ahead,
+                                     typename Math<T, kBytes>::V (*sums)[3]) {
   if (count == kRows) {
-    Compiled<kBytes>::template call<Tile<T, kBytes, kRows>>(rows, stride, panel, first, end, sums);
+    Compiled<kBytes>::template call<Tile<T, kBytes, kRows>>(rows, stride, panel, first, end, ahead, sums);
   } else if constexpr (kRows > 1) {
-    multiply_tile<T, kBytes, kRows - 1>(count, rows, stride, panel, first, end, sums);
+    multiply_tile<T, kBytes, kRows - 1>(count, rows, stride, panel, first, end, ahead, sums);
   }
 }
 
-// sums = rows @ panel for at most kBlock rows, in tiles of nearly equally many, as small ones are slow.
+// sums = rows @ panel for at most kBlock rows, in tiles of nearly equally many, as small ones are slow. While
+// the last of them is computed the next part of the panel, or of the one behind it, comes to the cache.
 template <typename T, int kBytes>
 TORCHGRAFT_INLINE void multiply(const T* rows, int64_t count, int64_t stride, const T* panel, int64_t depth,
                                 Sums<T, kBytes>& sums) {
@@ -78,7 +85,8 @@ TORCHGRAFT_INLINE void multiply(const T* rows, int64_t count, int64_t stride, co
     int64_t row = 0;
     for (int64_t tile = 0; tile < tiles; ++tile) {
       const int64_t size = (count - row + tiles - tile - 1) / (tiles - tile);
-      multiply_tile<T, kBytes, kTile<kBytes>>(size, rows + row * stride, stride, panel, first, end,
+      const int64_t ahead = tile == tiles - 1 ? length * 3 * Math<T, kBytes>::kLanes : 0;
+      multiply_tile<T, kBytes, kTile<kBytes>>(size, rows + row * stride, stride, panel, first, end, ahead,
                                               sums + row);
       row += size;
     }
