@@ -42,17 +42,23 @@ def kernels():
     return emulate.build(emulate.find_folders(), workers=2)
 
 
+def check_holds(kernels, command, order=0):
+    variables = {**os.environ, **emulate.environment(kernels, order=order)}
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 @pytest.mark.parametrize(("name", "order"), [("value", 0), ("sizes", 1)])
 def test_kernels_of_every_operator_hold(kernels, name, order):
     options = ["--property", name, "--quick", "--workers", "2"]
-    done = subprocess.run(
-        emulate.check_command(emulate.find_folders(), options),
-        env={**os.environ, **emulate.environment(kernels, order=order)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    check_holds(kernels, emulate.check_command(emulate.find_folders(), options), order)
+
+
+@pytest.mark.parametrize("sample", ["more rows than gates, odd, back", "of small gradients"])
+def test_products_that_are_worth_halves_hold(kernels, sample):
+    given = ["lltm_grads", "--device", "cpu", "--property", "value", "--sample", f"products worth halves, {sample}"]
+    dtypes = ["--dtype", "float16", "--dtype", "bfloat16"]
+    check_holds(kernels, [sys.executable, "-m", "torchgraft", "check", *given, *dtypes, "--workers", "1"])
 
 
 def test_an_operator_without_kernels_is_refused():

@@ -14,7 +14,8 @@
 // Of each number of gates_grad 4 bytes are read for the sums, that of the bias, and the largest number of
 // float16; 4 are read and 4 written for the halves, and those are read again by each product. Of 65,536 rows
 // and 768 columns that is 200 MB, 50 us at 4 TB/s, and twice that; and 26 billion operations a product of
-// halves, 40 us at 650 TFLOP/s, of which there are seven for a sequence and eight for a cell.
+// halves, 40 us at 650 TFLOP/s, of which there are seven for a sequence and eight for a cell. Measured were
+// 99 us for the halves, 73 for h and its halves, 39 a product and 33 for what is rounded.
 
 #include "cuda_products.h"
 

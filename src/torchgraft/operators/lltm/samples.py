@@ -40,6 +40,8 @@ def _cell(name: str, batch: int, features: int, size: int, *, bias: bool = True)
 
 
 _ALL = (True,) * 5
+# Gradients of input, h0, c0 and weight_ih.
+_TO_INPUTS = (True, True, True, False, False)
 
 
 def _cell_grads(
@@ -85,13 +87,16 @@ def _grads(
     wanted: Sequence[bool] = _ALL,
     reverse: bool = False,
     tf32: bool = False,
+    scale: float = 1.0,
 ) -> Sample:
+    """Of gradients that come in `scale` is the standard deviation, of inputs its inverse as far as float16 holds it."""
     cells, state = Drawn((steps, batch, size)), Drawn((batch, size))
-    of_results = (each if given else None for each, given in zip((cells, state, state), of, strict=True))
+    incoming = Drawn((steps, batch, size), scale=scale), *(Drawn((batch, size), scale=scale),) * 2
+    of_results = (each if given else None for each, given in zip(incoming, of, strict=True))
     return Sample(
         name,
         (
-            Drawn((steps, batch, features)),
+            Drawn((steps, batch, features), scale=min(1 / scale, 2.0**13)),
             state,
             Drawn((3 * size, features), scale=_scale(size)),
             _recurrent_weight(size, tf32=tf32),
@@ -207,6 +212,9 @@ _GPU_GRADS = (
     _grads("clusters of sixteen blocks", 6, 37, 5, 511),
     _grads("products worth halves", 6, 128, 300, 300),
     _grads("products worth halves, more rows than gates, odd, back", 20, 101, 131, 129, reverse=True),
+    # That float16 would not hold, or with a few bits.
+    _grads("products worth halves, of small gradients", 6, 128, 300, 300, wanted=_TO_INPUTS, scale=2.0**-20),
+    _grads("products worth halves, of large gradients", 6, 128, 300, 300, wanted=_TO_INPUTS, scale=2.0**14),
     _grads("products worth halves, to weights", 6, 128, 300, 300, wanted=(False, False, True, True, False)),
     _grads("tf32, one block", 5, 290, 3, 31, tf32=True),
     _grads("clusters of four blocks", 4, 290, 3, 100),
