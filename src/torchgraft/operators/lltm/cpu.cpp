@@ -224,7 +224,8 @@ Grads sequence_grads_cpu(Tensor input, Tensor h0, Tensor weight_ih, Tensor weigh
                     cpu::sequence_backward(pass, share, begin, end);
                   });
     return of_sequence(multiply_grads(rows_of(to_contiguous(input)), rows_of(h_before), weight_ih, gates_grad,
-                                      h_grad, c_grad, column_sums(wanted.bias, gates_grad, dtype), wanted),
+                                      converted(wanted.h, h_grad, dtype), c_grad,
+                                      column_sums(wanted.bias, gates_grad, dtype), wanted),
                        wanted, sizes);
   });
 }

@@ -361,14 +361,13 @@ Grads multiply_sequence(const Tensor& input, const cuda::HiddenStates<Kept, T>& 
       const cuda::GateHalves<T> gates(gates_grad, wanted.bias, stream);
       const cuda::Factor h = wanted.weight_hh ? cuda::hidden_halves_before(states, input, stream)
                                               : cuda::Factor{rows, std::nullopt};
-      return Grads(gates.times(wanted.input, weight_ih),
-                   wanted.h ? converted(h_grad, dtype) : empty_of({0}, dtype, input),
+      return Grads(gates.times(wanted.input, weight_ih), converted(wanted.h, h_grad, dtype),
                    converted(c_grad, dtype), gates.transposed_times(wanted.weight_ih, {rows, std::nullopt}),
                    gates.transposed_times(wanted.weight_hh, h), gates.bias());
     }
   }
   const Tensor h = wanted.weight_hh ? cuda::hidden_before(states, input, stream) : h_grad;
-  return multiply_grads(rows, h, weight_ih, gates_grad, h_grad, c_grad,
+  return multiply_grads(rows, h, weight_ih, gates_grad, converted(wanted.h, h_grad, dtype), c_grad,
                         bias_grad<Kept, T>(gates_grad, wanted, stream), wanted);
 }
 

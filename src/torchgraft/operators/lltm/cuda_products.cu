@@ -34,9 +34,6 @@ constexpr int kAbreast = 8;  // numbers that a thread has under way at once
 // are summed up after them.
 constexpr int64_t kBlocksOfSums = 1056;
 constexpr int64_t kMostShares = 256;
-// Elements to a multiple of which halves are padded: PyTorch's products are slow where rows do not begin at
-// sixteen bytes.
-constexpr int64_t kWhole = 8;
 
 template <typename Kept, typename T>
 struct HiddenSource {
@@ -216,8 +213,6 @@ unsigned flat_grid(int64_t count) {
   return grid_of(ceil_divide<int64_t>(count, kThreads * kAbreast), "lltm_grads");
 }
 
-int64_t padded(int64_t columns) { return ceil_divide(columns, kWhole) * kWhole; }
-
 // The higher or the lower halves of (rows, 2 pitch).
 Tensor half_of(const Tensor& halves, int64_t columns, bool is_low) {
   return torch::stable::narrow(const_cast<Tensor&>(halves), 1, is_low ? halves.size(1) / 2 : 0, columns);
@@ -243,7 +238,7 @@ Tensor hidden_before(const HiddenStates<Kept, T>& states, const Tensor& like, cu
 template <typename T>
 Factor hidden_halves_before(const HiddenStates<float, T>& states, const Tensor& like, cudaStream_t stream) {
   const int64_t rows = states.steps * states.batch;
-  const int64_t pitch = padded(states.units);
+  const int64_t pitch = padded_to_whole(states.units);
   Tensor halves = empty_of({rows, 2 * pitch}, like.scalar_type(), like);
   launch_rows(HiddenSource<float, T>{states}, HalvesSink<T>{mutable_data<T>(halves), pitch}, rows,
               states.units, stream);
@@ -281,7 +276,7 @@ GateHalves<T>::GateHalves(const Tensor& gates_grad, bool of_bias, cudaStream_t s
     : dtype_(dtype_of<T>()),
       stream_(stream),
       width_(gates_grad.size(1)),
-      pitch_(padded(width_)),
+      pitch_(padded_to_whole(width_)),
       halves_(empty_of({gates_grad.size(0), 2 * pitch_}, dtype_, gates_grad)),
       bias_(empty_of({0}, dtype_, gates_grad)) {
   if constexpr (std::is_same_v<T, Half>) {

@@ -35,8 +35,6 @@
 namespace torchgraft::lltm::cuda {
 namespace {
 
-// Units to a multiple of which a product's matrices are padded: sixteen bytes.
-constexpr int64_t kWholeUnits = 8;
 constexpr int kMostThreads = 1024;
 // Units of a row that a thread has under way at once, going back.
 constexpr int kAbreast = 2;
@@ -343,8 +341,6 @@ Tensor factor_of(const Tensor& weight, int64_t units, int64_t padded, float* sca
                  padded, padded, stream);
   return result;
 }
-
-int64_t padded_to_whole(int64_t units) { return ceil_divide(units, kWholeUnits) * kWholeUnits; }
 
 // Without the tensor cores that the kernels on chip need there is no tf32, products of bfloat16 are slow, and
 // up to 512 units those in float take less time.

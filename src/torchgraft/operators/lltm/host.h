@@ -88,6 +88,11 @@ inline std::optional<Tensor> converted(const std::optional<Tensor>& tensor, Scal
   return tensor.has_value() ? std::optional<Tensor>(converted(*tensor, dtype)) : std::nullopt;
 }
 
+// Likewise; no elements where it is not wanted.
+inline Tensor converted(bool is_wanted, const Tensor& tensor, ScalarType dtype) {
+  return is_wanted ? converted(tensor, dtype) : empty_of({0}, dtype, tensor);
+}
+
 template <typename T>
 const T* data(const Tensor& tensor) {
   return static_cast<const T*>(tensor.const_data_ptr());
@@ -123,6 +128,10 @@ inline void multiply_kept(const Tensor& left, const Tensor& right, Tensor& resul
   TORCH_ERROR_CODE_CHECK(torch_call_dispatcher("aten::mm", "dtype_out", stack.data(), TORCH_ABI_VERSION));
   torch::stable::detail::to<Tensor>(stack[0]);
 }
+
+// How many columns of two bytes a row gets, with what fills it up: products are slow where rows do not begin
+// at sixteen bytes.
+inline int64_t padded_to_whole(int64_t columns) { return (columns + 7) / 8 * 8; }
 
 inline Tensor transposed(const Tensor& matrix) { return torch::stable::transpose(matrix, 0, 1); }
 
@@ -251,15 +260,15 @@ inline Tensor product(bool is_wanted, const Tensor& left, const Tensor& right, S
   return converted(result, dtype);
 }
 
-// All gradients, from those of gates (rows, 3 units) in the dtype of computation, from those of h and c and
-// from their sums, by as many products of PyTorch's as are wanted. `h` is what weight_hh was multiplied with.
+// All gradients, from those of gates (rows, 3 units) and of c in the dtype of computation and from those of h
+// and bias, by as many products of PyTorch's as are wanted. `h` is what weight_hh was multiplied with.
 inline Grads multiply_grads(const Tensor& input, const Tensor& h, const Tensor& weight_ih,
                             const Tensor& gates_grad, const Tensor& h_grad, const Tensor& c_grad,
                             const Tensor& bias_grad, const Wanted& wanted) {
   const ScalarType dtype = weight_ih.scalar_type();
   const Tensor columns = transposed(gates_grad);
   return {product(wanted.input, gates_grad, weight_ih, dtype),
-          wanted.h ? converted(h_grad, dtype) : empty_of({0}, dtype, h_grad),
+          h_grad,
           converted(c_grad, dtype),
           product(wanted.weight_ih, columns, input, dtype),
           product(wanted.weight_hh, columns, h, dtype),

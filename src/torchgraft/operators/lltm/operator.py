@@ -143,12 +143,9 @@ def _cell_grads_output(
     c: Tensor,
     weight_ih: Tensor,
     weight_hh: Tensor,
-    activations: Tensor,
-    h_grad: Tensor | None,
-    c_grad: Tensor | None,
-    *wanted: bool,
+    *others: Any,
 ) -> tuple[Tensor, ...]:
-    return _grads_output(input, h, weight_ih, weight_hh, wanted)
+    return _grads_output(input, h, weight_ih, weight_hh, others[-5:])
 
 
 def _sequence_output(
@@ -174,20 +171,9 @@ def _sequence_output(
 
 
 def _sequence_grads_output(
-    input: Tensor,
-    h0: Tensor,
-    weight_ih: Tensor,
-    weight_hh: Tensor,
-    activations: Tensor,
-    cells: Tensor,
-    output_grad: Tensor | None,
-    h_n_grad: Tensor | None,
-    c_n_grad: Tensor | None,
-    reverse: bool,
-    allow_tf32: bool,
-    *wanted: bool,
+    input: Tensor, h0: Tensor, weight_ih: Tensor, weight_hh: Tensor, *others: Any
 ) -> tuple[Tensor, ...]:
-    return _grads_output(input, h0, weight_ih, weight_hh, wanted)
+    return _grads_output(input, h0, weight_ih, weight_hh, others[-5:])
 
 
 def _to(tensor: Tensor | None, dtype: torch.dtype) -> Any:
