@@ -142,42 +142,32 @@ Grads cell_grads_cuda(Tensor input, Tensor h, Tensor c, Tensor weight_ih, Tensor
   });
 }
 
-// Whether a recurrence takes less time in float, on the cores for that, than on tensor cores: where a group
-// of blocks has a row or two, a step is as long as h is on its way, and a product in float is done by then.
-// (On an H200 16 rows of 128 units took 0.8 us a step and 1.1, one of 512 units 1.0 and 1.1; 17 rows of 200
-// units 1.8 and 1.2.) Weights of two bytes are converted first.
-bool is_quicker_in_float(const Sizes& sizes, ScalarType dtype, bool forward) {
-  const bool one_block = sizes.units <= 128;
-  if (sizes.units > 512 || cuda::device_attribute(cudaDevAttrComputeCapabilityMajor) < (one_block ? 8 : 9)) {
-    return false;
-  }
-  const int64_t multiprocessors = cuda::device_attribute(cudaDevAttrMultiProcessorCount);
-  const int64_t groups =
-      one_block ? multiprocessors : multiprocessors / ceil_divide<int64_t>(sizes.units, 32);
-  if (forward && dtype != ScalarType::Float) return (one_block || sizes.units > 256) && sizes.batch <= groups;
-  return sizes.batch <= (one_block ? 2 : 1) * groups;
+// How many rows a group of blocks may have for a recurrence to take less time in float, on the cores for
+// that, than on tensor cores: with a row or two a step is as long as h is on its way, and a product in float
+// is done by then. (On an H200 16 rows of 128 units took 0.8 us a step and 1.1, one of 512 units 1.0 and 1.1;
+// 17 rows of 200 units 1.8 and 1.1.)
+int64_t rows_quicker_in_float(int64_t units, ScalarType dtype, bool forward) {
+  const bool one_block = units <= 128;
+  if (units > 512) return 0;
+  if (forward && dtype != ScalarType::Float) return one_block || units > 256 ? 1 : 0;
+  return one_block ? 2 : 1;
 }
 
-// Calls `function(Tag<T>{})` for what tensor cores compute: two bytes, and float where tf32 is permitted;
-// false for the rest.
-template <typename Function>
-bool on_tensor_cores(ScalarType dtype, bool allow_tf32, const Function& function) {
-  if (dtype == ScalarType::Half) return function(Tag<Half>{});
-  if (dtype == ScalarType::BFloat16) return function(Tag<BFloat16>{});
-  return dtype == ScalarType::Float && allow_tf32 && function(Tag<float>{});
+// Whether weight_hh may be multiplied in two bytes: that of float where tf32 is permitted.
+bool has_short_factor(ScalarType dtype, bool allow_tf32) {
+  return dtype == ScalarType::Half || dtype == ScalarType::BFloat16 ||
+         (dtype == ScalarType::Float && allow_tf32);
 }
 
-// Of contiguous tensors.
-template <typename T>
-cuda::ForwardPass<T> forward_pass(const Tensor& weight_hh, const std::optional<Tensor>& bias,
-                                  const Tensor& h0, const Tensor& c0, Tensor& activations, Tensor& output,
-                                  Tensor& cells, const Sizes& sizes, bool reverse) {
-  return {data<T>(weight_hh),
-          data<T>(bias),
-          data<T>(h0),
-          data<T>(c0),
+cuda::ForwardPass forward_pass(const Tensor& weight_hh, const std::optional<Tensor>& bias, const Tensor& h0,
+                               const Tensor& c0, Tensor& activations, Tensor& output, Tensor& cells,
+                               const Sizes& sizes, bool reverse) {
+  return {cuda::Numbers(weight_hh),
+          cuda::Numbers(bias),
+          cuda::Numbers(h0),
+          cuda::Numbers(c0),
           mutable_data<float>(activations),
-          mutable_data<T>(output),
+          cuda::Results(output),
           mutable_data<float>(cells),
           sizes.steps,
           sizes.batch,
@@ -185,14 +175,13 @@ cuda::ForwardPass<T> forward_pass(const Tensor& weight_hh, const std::optional<T
           reverse};
 }
 
-template <typename T>
-cuda::BackwardPass<T> backward_pass(const Tensor& weight_hh, const Tensor& activations, const Tensor& cells,
-                                    const std::optional<Tensor>& output_grad, Tensor& gates_grad,
-                                    Tensor& h_grad, Tensor& c_grad, const Sizes& sizes, bool reverse) {
-  return {data<T>(weight_hh),
+cuda::BackwardPass backward_pass(const Tensor& weight_hh, const Tensor& activations, const Tensor& cells,
+                                 const std::optional<Tensor>& output_grad, Tensor& gates_grad, Tensor& h_grad,
+                                 Tensor& c_grad, const Sizes& sizes, bool reverse) {
+  return {cuda::Numbers(weight_hh),
           data<float>(activations),
           data<float>(cells),
-          data<T>(output_grad),
+          cuda::Numbers(output_grad),
           mutable_data<float>(gates_grad),
           mutable_data<float>(h_grad),
           mutable_data<float>(c_grad),
@@ -202,35 +191,19 @@ cuda::BackwardPass<T> backward_pass(const Tensor& weight_hh, const Tensor& activ
           reverse};
 }
 
-// The recurrence over all steps on tensor cores where that is quicker, in one kernel where there is room for
-// it, else by steps; whether there is a way for it.
-bool forward_on_tensor_cores(const Tensor& weight_hh, const std::optional<Tensor>& bias, const Tensor& h0,
-                             const Tensor& c0, Tensor& activations, Tensor& output, Tensor& cells,
-                             const Sizes& sizes, bool reverse, bool allow_tf32, cudaStream_t stream) {
-  const ScalarType dtype = output.scalar_type();
-  if (is_quicker_in_float(sizes, dtype, true)) return false;
-  return on_tensor_cores(dtype, allow_tf32, [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    const Tensor weight = to_contiguous(weight_hh);
-    const std::optional<Tensor> biases = converted(bias, dtype);
-    const Tensor h = to_contiguous(h0);
-    const Tensor c = to_contiguous(c0);
-    const auto pass = forward_pass<T>(weight, biases, h, c, activations, output, cells, sizes, reverse);
-    return cuda::launch_tensor_cores(pass, activations, stream) || cuda::launch_steps(pass, weight, stream);
-  });
-}
-
-// Likewise in float.
-template <typename T>
-bool forward_at_once(const Tensor& weight_hh, const std::optional<Tensor>& bias, const Tensor& h0,
+// The recurrence over all steps in one kernel where there is room for it, else by steps on tensor cores where
+// weight_hh may be multiplied there; whether there is a way for it. In true float32 all is of that.
+bool forward_quickly(const Tensor& weight_hh, const std::optional<Tensor>& bias, const Tensor& h0,
                      const Tensor& c0, Tensor& activations, Tensor& output, Tensor& cells, const Sizes& sizes,
-                     bool reverse, cudaStream_t stream) {
-  if constexpr (std::is_same_v<T, float>) {
-    const auto pass =
-        forward_pass<float>(weight_hh, bias, h0, c0, activations, output, cells, sizes, reverse);
-    return cuda::launch_clusters(pass, stream) || cuda::launch_grid(pass, stream);
+                     bool reverse, bool allow_tf32, cudaStream_t stream) {
+  const ScalarType dtype = output.scalar_type();
+  const auto pass = forward_pass(weight_hh, bias, h0, c0, activations, output, cells, sizes, reverse);
+  if (!has_short_factor(dtype, allow_tf32)) {
+    return dtype == ScalarType::Float &&
+           (cuda::launch_clusters(pass, stream) || cuda::launch_grid(pass, stream));
   }
-  return false;
+  return cuda::launch_clusters(pass, stream, rows_quicker_in_float(sizes.units, dtype, true)) ||
+         cuda::launch_tensor_cores(pass, weight_hh, stream) || cuda::launch_steps(pass, weight_hh, stream);
 }
 
 // A product a step, of the same tensors in all of them: a view of each step's would cost the host as much as
@@ -257,34 +230,20 @@ void forward_by_steps(const Tensor& weight_hh, const std::optional<Tensor>& bias
   }
 }
 
-// Back over all steps on tensor cores, likewise.
-bool backward_on_tensor_cores(const Tensor& weight_hh, const Tensor& activations, const Tensor& cells,
-                              const std::optional<Tensor>& output_grad, Tensor& gates_grad, Tensor& h_grad,
-                              Tensor& c_grad, const Sizes& sizes, bool reverse, bool allow_tf32,
-                              cudaStream_t stream) {
-  const ScalarType dtype = weight_hh.scalar_type();
-  if (is_quicker_in_float(sizes, dtype, false)) return false;
-  return on_tensor_cores(dtype, allow_tf32, [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    const Tensor weight = to_contiguous(weight_hh);
-    const std::optional<Tensor> of_output = converted(output_grad, dtype);
-    const auto pass =
-        backward_pass<T>(weight, activations, cells, of_output, gates_grad, h_grad, c_grad, sizes, reverse);
-    return cuda::launch_tensor_cores(pass, activations, stream) || cuda::launch_steps(pass, weight, stream);
-  });
-}
-
-// Likewise in float.
-template <typename T>
-bool backward_at_once(const Tensor& weight_hh, const Tensor& activations, const Tensor& cells,
+// Back, likewise.
+bool backward_quickly(const Tensor& weight_hh, const Tensor& activations, const Tensor& cells,
                       const std::optional<Tensor>& output_grad, Tensor& gates_grad, Tensor& h_grad,
-                      Tensor& c_grad, const Sizes& sizes, bool reverse, cudaStream_t stream) {
-  if constexpr (std::is_same_v<T, float>) {
-    const auto pass = backward_pass<float>(weight_hh, activations, cells, output_grad, gates_grad, h_grad,
-                                           c_grad, sizes, reverse);
-    return cuda::launch_clusters(pass, stream) || cuda::launch_grid(pass, stream);
+                      Tensor& c_grad, const Sizes& sizes, bool reverse, bool allow_tf32,
+                      cudaStream_t stream) {
+  const ScalarType dtype = weight_hh.scalar_type();
+  const auto pass =
+      backward_pass(weight_hh, activations, cells, output_grad, gates_grad, h_grad, c_grad, sizes, reverse);
+  if (!has_short_factor(dtype, allow_tf32)) {
+    return dtype == ScalarType::Float &&
+           (cuda::launch_clusters(pass, output_grad, stream) || cuda::launch_grid(pass, stream));
   }
-  return false;
+  return cuda::launch_clusters(pass, output_grad, stream, rows_quicker_in_float(sizes.units, dtype, false)) ||
+         cuda::launch_tensor_cores(pass, weight_hh, stream) || cuda::launch_steps(pass, weight_hh, stream);
 }
 
 template <typename T>
@@ -324,8 +283,12 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> sequence_cuda(Tensor input, T
       Tensor gates = torch::stable::view(activations, {sizes.rows(), 3 * sizes.units});
       const Tensor rows = torch::stable::view(to_contiguous(input), {sizes.rows(), sizes.features});
       multiply_kept(rows, transposed(to_contiguous(weight_ih)), gates);
-      is_done = forward_on_tensor_cores(weight_hh, bias, h0, c0, activations, output, cells, sizes, reverse,
-                                        allow_tf32, scope.stream());
+      weight_hh = to_contiguous(weight_hh);
+      bias = converted(bias, dtype);
+      h0 = to_contiguous(h0);
+      c0 = to_contiguous(c0);
+      is_done = forward_quickly(weight_hh, bias, h0, c0, activations, output, cells, sizes, reverse,
+                                allow_tf32, scope.stream());
     }
     if (!is_done) {
       if (kept != dtype) output = empty_of({sizes.steps, sizes.batch, sizes.units}, kept, input);
@@ -333,8 +296,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> sequence_cuda(Tensor input, T
       bias = converted(bias, kept);
       h0 = converted(h0, kept);
       c0 = converted(c0, kept);
-      if (!forward_at_once<T>(weight_hh, bias, h0, c0, activations, output, cells, sizes, reverse,
-                              scope.stream())) {
+      if (!has_short_factor(dtype, allow_tf32) ||
+          !forward_quickly(weight_hh, bias, h0, c0, activations, output, cells, sizes, reverse, false,
+                           scope.stream())) {
         forward_by_steps<T>(weight_hh, bias, h0, c0, activations, output, cells, sizes, reverse,
                             scope.stream());
       }
@@ -391,14 +355,17 @@ Grads sequence_grads_cuda(Tensor input, Tensor h0, Tensor weight_ih, Tensor weig
     activations = converted(activations, kept);
     cells = converted(cells, kept);
     h0 = to_contiguous(h0);
-    const bool is_done = sizes.batch == 0 ||
-                         backward_on_tensor_cores(weight_hh, activations, cells, output_grad, gates_grad,
-                                                  h_grad, c_grad, sizes, reverse, allow_tf32, scope.stream());
+    weight_hh = to_contiguous(weight_hh);
+    output_grad = converted(output_grad, dtype);
+    const bool is_done =
+        sizes.batch == 0 || backward_quickly(weight_hh, activations, cells, output_grad, gates_grad, h_grad,
+                                             c_grad, sizes, reverse, allow_tf32, scope.stream());
     if (!is_done) {
       output_grad = converted(output_grad, kept);
       weight_hh = converted(weight_hh, kept);
-      if (!backward_at_once<Kept>(weight_hh, activations, cells, output_grad, gates_grad, h_grad, c_grad,
-                                  sizes, reverse, scope.stream())) {
+      if (!has_short_factor(dtype, allow_tf32) ||
+          !backward_quickly(weight_hh, activations, cells, output_grad, gates_grad, h_grad, c_grad, sizes,
+                            reverse, false, scope.stream())) {
         backward_by_steps<Kept>(weight_hh, activations, cells, output_grad, gates_grad, h_grad, c_grad, sizes,
                                 reverse, scope.stream());
       }

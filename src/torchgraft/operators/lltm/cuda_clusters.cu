@@ -45,10 +45,13 @@
 #include <cooperative_groups.h>
 
 #include <climits>
+#include <cstring>
+#include <type_traits>
 
 #include "cuda_exchange.cuh"
 #include "cuda_recurrence.h"
 #include "cuda_unit.cuh"
+#include "host.h"
 
 namespace torchgraft::lltm::cuda {
 namespace {
@@ -56,9 +59,6 @@ namespace {
 // A tile is rows that are multiplied at once. While one's units are computed, and their results are on their
 // way, other warps multiply the next.
 constexpr int kMostTileRows = 3;
-// Of a step for which numbers of device memory come ahead: two.
-constexpr int kSlots = 2;
-
 // Of the rows of a group so many, for `tiles` of them if the group has that many rows.
 __host__ __device__ constexpr int tile_rows_of(int group_rows, int tiles) {
   const int rows = (group_rows + tiles - 1) / tiles;
@@ -71,45 +71,34 @@ __host__ __device__ constexpr int barrier_bytes_of(int group_rows, int tiles, in
   return 16 * barriers * ((group_rows + rows - 1) / rows);
 }
 
-__device__ __forceinline__ void fetch_four_bytes([[maybe_unused]] float* to,
-                                                 [[maybe_unused]] const float* from) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-  ptx::cp_async_ca<4>(shared_address(to), from);
-#endif
-}
-
-__device__ __forceinline__ void end_fetch() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-  ptx::cp_async_commit_group();
-#endif
-}
-
-// All of this thread's fetches but the latest have come.
-__device__ __forceinline__ void wait_for_fetch() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-  ptx::cp_async_wait_group<1>();
-#endif
-}
-
-__device__ __forceinline__ void wait_for_all_fetches() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-  ptx::cp_async_wait_all();
-#endif
-}
-
 __device__ __forceinline__ float element_of(const float4& four, int i) {
   return i == 0 ? four.x : i == 1 ? four.y : i == 2 ? four.z : four.w;
 }
 
-// What four numbers from `from` on are, of which the first `count` are there.
-__device__ __forceinline__ float4 load_four(const float* from, int count, bool is_aligned) {
-  if (is_aligned && count >= 4) return *reinterpret_cast<const float4*>(from);
-  float4 four = {};
-  if (count > 0) four.x = from[0];
-  if (count > 1) four.y = from[1];
-  if (count > 2) four.z = from[2];
-  if (count > 3) four.w = from[3];
-  return four;
+// The bits of four numbers from `from` on, of which the first `count` are there: all or none where they are
+// loaded at once.
+template <bool kAtOnce, typename Bits>
+__device__ __forceinline__ void load_four(Bits (&four)[4], const Bits* from, int count) {
+  if constexpr (kAtOnce) {
+    if (count > 0) memcpy(four, __builtin_assume_aligned(from, sizeof(four)), sizeof(four));
+  } else {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (i < count) four[i] = from[i];
+    }
+  }
+}
+
+// Calls `function` with a pointer to the bits of weight_hh and whether four are loaded at once, as a type.
+template <typename Function>
+__device__ __forceinline__ void visit_weight(const Numbers& weight, bool at_once, const Function& function) {
+  weight.visit([&](const auto* bits) {
+    if (at_once) {
+      function(bits, std::true_type{});
+    } else {
+      function(bits, std::false_type{});
+    }
+  });
 }
 
 // Four numbers into the shared memory of a block of the group, at the place that is `to` in this one's: in a
@@ -255,7 +244,7 @@ struct ForwardShape {
 template <typename S>
 class Forward : Member<S> {
  public:
-  __device__ __forceinline__ Forward(const ForwardPass<float>& pass, int group_blocks, int group_rows)
+  __device__ __forceinline__ Forward(const ForwardPass& pass, int group_blocks, int group_rows)
       : Member<S>(pass.steps, pass.batch, pass.units, !pass.reverse, group_blocks, group_rows), pass_(pass) {
     buffers_ = memory();
     sums_ = buffers_ + 2 * group_rows * S::kDepth;
@@ -266,7 +255,8 @@ class Forward : Member<S> {
 
   __device__ __forceinline__ void run(bool is_aligned) {
     load_first();
-    load_weights(is_aligned);
+    visit_weight(pass_.weight, is_aligned,
+                 [&](const auto* weight, auto at_once) { load_weights(weight, at_once); });
     meet_first();
 
     float* sums = sums_;
@@ -331,23 +321,25 @@ class Forward : Member<S> {
     for (int i = static_cast<int>(threadIdx.x); i < 2 * S::kSums; i += S::kBlock) sums_[i] = 0.0f;
     for (int i = static_cast<int>(threadIdx.x); i < 3 * S::kUnits; i += S::kBlock) {
       const int unit = rank_ * S::kUnits + i % S::kUnits;
-      const bool has_bias = pass_.bias != nullptr && unit < units_;
+      const bool has_bias = pass_.bias && unit < units_;
       bias_[i] = has_bias ? pass_.bias[i / S::kUnits * units_ + unit] : 0.0f;
     }
   }
 
   __device__ __forceinline__ int part() const { return warp_ / S::kUnitWarps; }
 
-  __device__ __forceinline__ void load_weights(bool is_aligned) {
+  template <typename Bits, bool kAtOnce>
+  __device__ __forceinline__ void load_weights(const Bits* weight, std::bool_constant<kAtOnce>) {
 #pragma unroll
     for (int g = 0; g < 3; ++g) {
 #pragma unroll
       for (int d = 0; d < S::kPart; d += 4) {
         const int k = part() * S::kPart + d;
-        const float* from = pass_.weight + (int64_t{g} * units_ + unit_) * units_ + k;
-        const float4 four = load_four(from, has_unit() ? units_ - k : 0, is_aligned);
+        const Bits* from = weight + (int64_t{g} * units_ + unit_) * units_ + k;
+        Bits four[4] = {};
+        load_four<kAtOnce>(four, from, has_unit() ? units_ - k : 0);
 #pragma unroll
-        for (int e = 0; e < 4; ++e) weights_[g][d + e] = element_of(four, e);
+        for (int e = 0; e < 4; ++e) weights_[g][d + e] = pass_.weight.value_of(four[e]);
       }
     }
   }
@@ -428,7 +420,7 @@ class Forward : Member<S> {
     // While h is under way.
     if (has_unit()) {
       const int state = state_of(row);
-      (pass_.output + first)[state] = h;
+      pass_.output.put(first + state, h);
       (pass_.cells + first)[state] = c;
       float* to = pass_.activations + 3 * first + gate_of(row);
 #pragma unroll
@@ -463,7 +455,7 @@ class Forward : Member<S> {
     }
   }
 
-  ForwardPass<float> pass_;
+  ForwardPass pass_;
   float* buffers_;
   float* sums_;
   float* gates_;  // of the inputs
@@ -504,7 +496,7 @@ struct BackwardShape {
 template <typename S>
 class Backward : Member<S> {
  public:
-  __device__ __forceinline__ Backward(const BackwardPass<float>& pass, int group_blocks, int group_rows)
+  __device__ __forceinline__ Backward(const BackwardPass& pass, int group_blocks, int group_rows)
       : Member<S>(pass.steps, pass.batch, pass.units, pass.reverse, group_blocks, group_rows), pass_(pass) {
     received_ = memory();
     gates_grad_ = received_ + 2 * group_blocks * group_rows * S::kUnits;
@@ -515,7 +507,8 @@ class Backward : Member<S> {
 
   __device__ __forceinline__ void run(bool is_aligned) {
     load_first();
-    load_weights(is_aligned);
+    visit_weight(pass_.weight, is_aligned,
+                 [&](const auto* weight, auto at_once) { load_weights(weight, at_once); });
     meet_first();
 
     // A tile's units are computed before the tile in front of it is multiplied, so that other warps multiply
@@ -584,7 +577,9 @@ class Backward : Member<S> {
 #pragma unroll
     for (int g = 0; g < 3; ++g) fetch_four_bytes(to + g * S::kUnits, from + g * units_);
     fetch_four_bytes(to + 3 * S::kUnits, pass_.cells + first + state);
-    if (pass_.output_grad != nullptr) fetch_four_bytes(to + 4 * S::kUnits, pass_.output_grad + first + state);
+    if (pass_.output_grad) {
+      fetch_four_bytes(to + 4 * S::kUnits, pass_.output_grad.floats() + first + state);
+    }
   }
 
   // The gradient of the last h is as if the first block had given it.
@@ -594,7 +589,7 @@ class Backward : Member<S> {
       fetch(1, first_ + stride_, row);
       if (!has_unit()) continue;
       *c_grad_of(row) = pass_.c_grad[state_of(row)];
-      if (pass_.output_grad == nullptr) {
+      if (!pass_.output_grad) {
 #pragma unroll
         for (int slot = 0; slot < kSlots; ++slot) values_of(slot, row)[4 * S::kUnits] = 0.0f;
       }
@@ -609,7 +604,8 @@ class Backward : Member<S> {
     if constexpr (S::kWay == Way::block) __syncthreads();
   }
 
-  __device__ __forceinline__ void load_weights(bool is_aligned) {
+  template <typename Bits, bool kAtOnce>
+  __device__ __forceinline__ void load_weights(const Bits* weight, std::bool_constant<kAtOnce>) {
 #pragma unroll
     for (int chunk = 0; chunk < S::kChunks; ++chunk) {
 #pragma unroll
@@ -617,10 +613,11 @@ class Backward : Member<S> {
         const int k = (chunk * S::kParts + part()) * 4 + e;
         const int unit = rank_ * S::kUnits + k % S::kUnits;
         const bool is_there = k < 3 * S::kUnits && unit < units_;
-        const float* from = pass_.weight + (int64_t{k / S::kUnits} * units_ + unit) * units_ + first_unit();
-        const float4 four = load_four(from, is_there ? units_ - first_unit() : 0, is_aligned);
+        const Bits* from = weight + (int64_t{k / S::kUnits} * units_ + unit) * units_ + first_unit();
+        Bits four[4] = {};
+        load_four<kAtOnce>(four, from, is_there ? units_ - first_unit() : 0);
 #pragma unroll
-        for (int u = 0; u < 4; ++u) weights_[chunk][e][u] = element_of(four, u);
+        for (int u = 0; u < 4; ++u) weights_[chunk][e][u] = pass_.weight.value_of(four[u]);
       }
     }
   }
@@ -732,7 +729,7 @@ class Backward : Member<S> {
     }
   }
 
-  BackwardPass<float> pass_;
+  BackwardPass pass_;
   float* received_;
   float* gates_grad_;  // of a tile, twice: the next one's are written while one is multiplied
   float* values_;
@@ -745,35 +742,44 @@ class Backward : Member<S> {
 
 template <typename S>
 __global__ void __launch_bounds__(S::kBlock, 1)
-    cluster_forward(ForwardPass<float> pass, int group_blocks, int group_rows, bool is_aligned) {
+    cluster_forward(ForwardPass pass, int group_blocks, int group_rows, bool is_aligned) {
   Forward<S>(pass, group_blocks, group_rows).run(is_aligned);
 }
 
 template <typename S>
 __global__ void __launch_bounds__(S::kBlock, 1)
-    cluster_backward(BackwardPass<float> pass, int group_blocks, int group_rows, bool is_aligned) {
+    cluster_backward(BackwardPass pass, int group_blocks, int group_rows, bool is_aligned) {
   Backward<S>(pass, group_blocks, group_rows).run(is_aligned);
 }
 
-template <typename S, typename Pass>
-bool launch_of(void (*kernel)(Pass, int, int, bool), const Pass& pass, cudaStream_t stream,
-               int64_t most_rows) {
-  const bool aligned = pass.units % 4 == 0 && is_aligned(pass.weight, 16);
+// Whether weight_hh is read four numbers at a time.
+template <typename Pass>
+bool reads_four(const Pass& pass) {
+  return pass.units % 4 == 0 && is_aligned(pass.weight.data(), pass.weight.is_float() ? 16 : 8);
+}
+
+template <typename S>
+bool launch_of(const ForwardPass& pass, cudaStream_t stream, int64_t most_rows) {
+  const auto kernel = cluster_forward<S>;
   const auto launch = [&](const cudaLaunchConfig_t& config, const Groups& groups) {
-    cudaLaunchKernelEx(&config, kernel, pass, groups.blocks, groups.rows, aligned);
+    cudaLaunchKernelEx(&config, kernel, pass, groups.blocks, groups.rows, reads_four(pass));
   };
   return launch_fitting_groups<S>(reinterpret_cast<const void*>(kernel), pass.batch, pass.units, stream,
                                   launch, most_rows);
 }
 
 template <typename S>
-bool launch_of(const ForwardPass<float>& pass, cudaStream_t stream, int64_t most_rows = INT64_MAX) {
-  return launch_of<S>(cluster_forward<S>, pass, stream, most_rows);
-}
-
-template <typename S>
-bool launch_of(const BackwardPass<float>& pass, cudaStream_t stream, int64_t most_rows = INT64_MAX) {
-  return launch_of<S>(cluster_backward<S>, pass, stream, most_rows);
+bool launch_of(const BackwardPass& pass, const std::optional<Tensor>& output_grad, cudaStream_t stream,
+               int64_t most_rows) {
+  const auto kernel = cluster_backward<S>;
+  const auto launch = [&](const cudaLaunchConfig_t& config, const Groups& groups) {
+    const std::optional<Tensor> of_output = converted(output_grad, ScalarType::Float);
+    BackwardPass in_float = pass;
+    in_float.output_grad = Numbers(of_output);
+    cudaLaunchKernelEx(&config, kernel, in_float, groups.blocks, groups.rows, reads_four(pass));
+  };
+  return launch_fitting_groups<S>(reinterpret_cast<const void*>(kernel), pass.batch, pass.units, stream,
+                                  launch, most_rows);
 }
 
 // Of a cluster of eight blocks rather than four: more rows would leave it fewer multiprocessors than they
@@ -788,28 +794,32 @@ bool can_be_tried(const Pass& pass) {
 
 }  // namespace
 
-bool launch_clusters(const ForwardPass<float>& pass, cudaStream_t stream) {
+bool launch_clusters(const ForwardPass& pass, cudaStream_t stream, int64_t most_rows) {
   if (!can_be_tried(pass)) return false;
-  if (pass.units <= 64) return launch_of<ForwardShape<2, 4, 16, Way::block>>(pass, stream);
-  if (pass.units <= 96) return launch_of<ForwardShape<3, 4, 24, Way::block>>(pass, stream);
-  if (pass.units <= 128) return launch_of<ForwardShape<4, 2, 64, Way::block>>(pass, stream);
+  if (pass.units <= 64) return launch_of<ForwardShape<2, 4, 16, Way::block>>(pass, stream, most_rows);
+  if (pass.units <= 96) return launch_of<ForwardShape<3, 4, 24, Way::block>>(pass, stream, most_rows);
+  if (pass.units <= 128) return launch_of<ForwardShape<4, 2, 64, Way::block>>(pass, stream, most_rows);
   if (pass.units <= 256) {
-    return launch_of<ForwardShape<1, 8, 32, Way::cluster>>(pass, stream, kFewRows) ||
-           launch_of<ForwardShape<2, 4, 64, Way::cluster>>(pass, stream);
+    return launch_of<ForwardShape<1, 8, 32, Way::cluster>>(pass, stream, std::min(most_rows, kFewRows)) ||
+           launch_of<ForwardShape<2, 4, 64, Way::cluster>>(pass, stream, most_rows);
   }
-  return launch_of<ForwardShape<1, 8, 64, Way::cluster>>(pass, stream);
+  return launch_of<ForwardShape<1, 8, 64, Way::cluster>>(pass, stream, most_rows);
 }
 
-bool launch_clusters(const BackwardPass<float>& pass, cudaStream_t stream) {
+bool launch_clusters(const BackwardPass& pass, const std::optional<Tensor>& output_grad, cudaStream_t stream,
+                     int64_t most_rows) {
   if (!can_be_tried(pass)) return false;
-  if (pass.units <= 64) return launch_of<BackwardShape<8, 2, 16, Way::block>>(pass, stream);
-  if (pass.units <= 96) return launch_of<BackwardShape<12, 3, 16, Way::block>>(pass, stream);
-  if (pass.units <= 128) return launch_of<BackwardShape<8, 4, 8, Way::block>>(pass, stream);
+  const auto launch = [&]<typename S>(Tag<S>, int64_t rows) {
+    return launch_of<S>(pass, output_grad, stream, rows);
+  };
+  if (pass.units <= 64) return launch(Tag<BackwardShape<8, 2, 16, Way::block>>{}, most_rows);
+  if (pass.units <= 96) return launch(Tag<BackwardShape<12, 3, 16, Way::block>>{}, most_rows);
+  if (pass.units <= 128) return launch(Tag<BackwardShape<8, 4, 8, Way::block>>{}, most_rows);
   if (pass.units <= 256) {
-    return launch_of<BackwardShape<8, 1, 4, Way::cluster>>(pass, stream, kFewRows) ||
-           launch_of<BackwardShape<8, 2, 4, Way::cluster>>(pass, stream);
+    return launch(Tag<BackwardShape<8, 1, 4, Way::cluster>>{}, std::min(most_rows, kFewRows)) ||
+           launch(Tag<BackwardShape<8, 2, 4, Way::cluster>>{}, most_rows);
   }
-  return launch_of<BackwardShape<8, 1, 2, Way::cluster>>(pass, stream);
+  return launch(Tag<BackwardShape<8, 1, 2, Way::cluster>>{}, most_rows);
 }
 
 }  // namespace torchgraft::lltm::cuda

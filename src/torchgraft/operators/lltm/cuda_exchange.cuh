@@ -40,8 +40,8 @@ struct StepBarriers {
   __device__ __forceinline__ void wait([[maybe_unused]] int64_t step, [[maybe_unused]] uint32_t bytes,
                                        [[maybe_unused]] bool tells) const {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    const uint32_t barrier = address + 8 * static_cast<uint32_t>(step % 2);
-    ptx::mbarrier_wait(barrier, static_cast<uint32_t>((step - 1) / 2 % 2));
+    const uint32_t barrier = address + 8 * (static_cast<uint32_t>(step) % 2);
+    ptx::mbarrier_wait(barrier, static_cast<uint32_t>(step - 1) / 2 % 2);
     if (tells) ptx::mbarrier_arrive_expect_tx(barrier, bytes);
 #endif
   }
@@ -49,6 +49,36 @@ struct StepBarriers {
     wait(step, bytes, threadIdx.x == 0);
   }
 };
+
+// Numbers of device memory come into shared memory two steps before they are needed, since registers hold
+// weight_hh: a thread fetches what it uses.
+constexpr int kSlots = 2;
+
+__device__ __forceinline__ void fetch_four_bytes([[maybe_unused]] float* to,
+                                                 [[maybe_unused]] const float* from) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  ptx::cp_async_ca<4>(shared_address(to), from);
+#endif
+}
+
+__device__ __forceinline__ void end_fetch() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  ptx::cp_async_commit_group();
+#endif
+}
+
+// All of this thread's fetches but the latest have come.
+__device__ __forceinline__ void wait_for_fetch() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  ptx::cp_async_wait_group<1>();
+#endif
+}
+
+__device__ __forceinline__ void wait_for_all_fetches() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  ptx::cp_async_wait_all();
+#endif
+}
 
 // How the blocks of a launch share out units and rows: a group has all units of its rows.
 struct Groups {

@@ -165,7 +165,7 @@ __device__ __forceinline__ float sum_of_parts(const float* sums, int batch, int 
 }
 
 template <int kUnits, bool kWhole>
-__global__ void __launch_bounds__(kBlock, 1) grid_forward(ForwardPass<float> pass) {
+__global__ void __launch_bounds__(kBlock, 1) grid_forward(ForwardPass pass) {
   constexpr int kColumns = 3 * kUnits;
   const int units = static_cast<int>(pass.units);
   const int batch = static_cast<int>(pass.batch);
@@ -174,19 +174,22 @@ __global__ void __launch_bounds__(kBlock, 1) grid_forward(ForwardPass<float> pas
   float* weights = shared_memory<float>();
   float* sums = weights + kColumns * pitch;
 
+  const float* weight = pass.weight.floats();
   for (int i = static_cast<int>(threadIdx.x); i < kColumns * pitch; i += kBlock) {
     const int k = i % pitch;
     const int unit = first_unit + i / pitch % kUnits;
     const int gate = i / pitch / kUnits;
     const bool is_there = k < units && unit < units;
-    weights[i] = is_there ? pass.weight[(static_cast<int64_t>(gate) * units + unit) * units + k] : 0.0f;
+    weights[i] = is_there ? weight[(static_cast<int64_t>(gate) * units + unit) * units + k] : 0.0f;
   }
   __syncthreads();
 
   const auto grid = cooperative_groups::this_grid();
   const int64_t state = static_cast<int64_t>(batch) * units;
-  const float* h = pass.h0;
-  const float* c = pass.c0;
+  const float* bias = pass.bias.floats();
+  float* output = pass.output.floats();
+  const float* h = pass.h0.floats();
+  const float* c = pass.c0.floats();
   for (int64_t step = 0; step < pass.steps; ++step) {
     const int64_t t = pass.reverse ? pass.steps - 1 - step : step;
     multiply_rows<kColumns, kWhole>(h, weights, sums, batch, units);
@@ -201,23 +204,23 @@ __global__ void __launch_bounds__(kBlock, 1) grid_forward(ForwardPass<float> pas
 #pragma unroll
       for (int g = 0; g < 3; ++g) {
         gates[g] = activations[g * units] + sum_of_parts<kColumns>(sums, batch, row, g * kUnits + i % kUnits);
-        if (pass.bias != nullptr) gates[g] += pass.bias[g * units + unit];
+        if (bias != nullptr) gates[g] += bias[g * units + unit];
       }
       float c_after = c[place];
       const float h_after = step_forward(gates[0], gates[1], gates[2], c_after);
 #pragma unroll
       for (int g = 0; g < 3; ++g) activations[g * units] = gates[g];
       pass.cells[t * state + place] = c_after;
-      pass.output[t * state + place] = h_after;
+      output[t * state + place] = h_after;
     }
-    h = pass.output + t * state;
+    h = output + t * state;
     c = pass.cells + t * state;
     if (step + 1 < pass.steps) grid.sync();
   }
 }
 
 template <int kUnits, bool kWhole>
-__global__ void __launch_bounds__(kBlock, 1) grid_backward(BackwardPass<float> pass) {
+__global__ void __launch_bounds__(kBlock, 1) grid_backward(BackwardPass pass) {
   const int units = static_cast<int>(pass.units);
   const int batch = static_cast<int>(pass.batch);
   const int depth = 3 * units;
@@ -226,11 +229,13 @@ __global__ void __launch_bounds__(kBlock, 1) grid_backward(BackwardPass<float> p
   float* weights = shared_memory<float>();
   float* sums = weights + kUnits * pitch;
 
+  const float* weight = pass.weight.floats();
+  const float* output_grad = pass.output_grad.floats();
   for (int i = static_cast<int>(threadIdx.x); i < kUnits * pitch; i += kBlock) {
     const int k = i / kUnits;
     const int unit = first_unit + i % kUnits;
     const bool is_there = k < depth && unit < units;
-    weights[i % kUnits * pitch + k] = is_there ? pass.weight[static_cast<int64_t>(k) * units + unit] : 0.0f;
+    weights[i % kUnits * pitch + k] = is_there ? weight[static_cast<int64_t>(k) * units + unit] : 0.0f;
   }
   __syncthreads();
 
@@ -248,7 +253,7 @@ __global__ void __launch_bounds__(kBlock, 1) grid_backward(BackwardPass<float> p
 #pragma unroll
       for (int g = 0; g < 3; ++g) gates[g] = pass.activations[first + g * units];
       float h_grad = step == 0 ? pass.h_grad[place] : sum_of_parts<kUnits>(sums, batch, row, i % kUnits);
-      if (pass.output_grad != nullptr) h_grad += pass.output_grad[t * state + place];
+      if (output_grad != nullptr) h_grad += output_grad[t * state + place];
       float c_grad = pass.c_grad[place];
       step_back(gates[0], gates[1], gates[2], pass.cells[t * state + place], h_grad, c_grad);
 #pragma unroll
@@ -301,13 +306,13 @@ bool launch(void (*kernel)(Pass), const Pass& pass, int units_of_block, int colu
 }
 
 template <bool kWhole, int kUnits>
-bool launch_of(const ForwardPass<float>& pass, cudaStream_t stream) {
+bool launch_of(const ForwardPass& pass, cudaStream_t stream) {
   return launch(grid_forward<kUnits, kWhole>, pass, kUnits, 3 * kUnits, static_cast<int>(pass.units),
                 kRowsFor<3 * kUnits>, stream);
 }
 
 template <bool kWhole, int kUnits>
-bool launch_of(const BackwardPass<float>& pass, cudaStream_t stream) {
+bool launch_of(const BackwardPass& pass, cudaStream_t stream) {
   return launch(grid_backward<kUnits, kWhole>, pass, kUnits, kUnits, static_cast<int>(3 * pass.units),
                 kRowsFor<kUnits>, stream);
 }
@@ -324,10 +329,10 @@ bool launch_in_blocks(const Pass& pass, cudaStream_t stream) {
 }
 
 // Whether the rows of both tensors that are read four numbers at a time begin where those can.
-bool begins_aligned(const ForwardPass<float>& pass) {
-  return is_aligned(pass.h0, 16) && is_aligned(pass.output, 16);
+bool begins_aligned(const ForwardPass& pass) {
+  return is_aligned(pass.h0.floats(), 16) && is_aligned(pass.output.floats(), 16);
 }
-bool begins_aligned(const BackwardPass<float>& pass) { return is_aligned(pass.gates_grad, 16); }
+bool begins_aligned(const BackwardPass& pass) { return is_aligned(pass.gates_grad, 16); }
 
 template <typename Pass>
 bool launch_where_it_pays(const Pass& pass, cudaStream_t stream) {
@@ -340,12 +345,8 @@ bool launch_where_it_pays(const Pass& pass, cudaStream_t stream) {
 
 }  // namespace
 
-bool launch_grid(const ForwardPass<float>& pass, cudaStream_t stream) {
-  return launch_where_it_pays(pass, stream);
-}
+bool launch_grid(const ForwardPass& pass, cudaStream_t stream) { return launch_where_it_pays(pass, stream); }
 
-bool launch_grid(const BackwardPass<float>& pass, cudaStream_t stream) {
-  return launch_where_it_pays(pass, stream);
-}
+bool launch_grid(const BackwardPass& pass, cudaStream_t stream) { return launch_where_it_pays(pass, stream); }
 
 }  // namespace torchgraft::lltm::cuda

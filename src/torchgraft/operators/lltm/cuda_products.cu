@@ -2,12 +2,14 @@
 // each step, which they are multiplied with.
 //
 // A gradient in float is the sum of two numbers of T, `high` and `low`: 22 bits of it in float16 and 16 in
-// bfloat16, as in the recurrence (cuda_tensor_cores.cuh). Numbers of float16 are of the matrix multiplied by
+// bfloat16, as in the recurrence (cuda_halves.cuh). Numbers of float16 are of the matrix multiplied by
 // a power of two for its largest number. A row's halves lie side by side, so that
 //
 //     gates_grad @ weight     is one product of twice the depth, with the weight below itself, or, of few
 //                             rows, two into sums of their own;
-//     gates_grad.T @ factor   are two or three into sums of their own, each of a weight's size,
+//     gates_grad.T @ factor   is one for both halves, one above the other, with a second for the lower half
+//     of
+//                             a factor, into sums of a weight's size each,
 //
 // and one kernel adds the sums up and rounds them.
 //
@@ -21,7 +23,7 @@
 
 #include <torchgraft/cuda.cuh>
 
-#include "cuda_tensor_cores.cuh"
+#include "cuda_halves.cuh"
 
 namespace torchgraft::lltm::cuda {
 namespace {
@@ -189,9 +191,10 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 // What `count` sums add up to, element by element, without the power of two that they were multiplied by.
+// From one to the next they are so far apart.
 template <typename T>
-__global__ void __launch_bounds__(kThreads)
-    rounded_kernel(const float* sums, int count, const float* largest, T* results, int64_t size) {
+__global__ void __launch_bounds__(kThreads) rounded_kernel(const float* sums, int count, int64_t distance,
+                                                           const float* largest, T* results, int64_t size) {
   const float power = largest == nullptr ? 1.0f : 1.0f / power_to_fill_half(*largest);
   const int64_t first = static_cast<int64_t>(blockIdx.x) * kThreads * kAbreast + threadIdx.x;
   float values[kAbreast] = {};
@@ -199,7 +202,7 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
     for (int i = 0; i < kAbreast; ++i) {
       const int64_t index = first + i * kThreads;
-      if (index < size) values[i] += sums[part * size + index];
+      if (index < size) values[i] += sums[part * distance + index];
     }
   }
 #pragma unroll
@@ -303,7 +306,7 @@ Tensor GateHalves<T>::times(bool is_wanted, const Tensor& weight) const {
     Tensor sums = empty_of({2, rows, columns}, ScalarType::Float, halves_);
     multiply_into(sums, 0, half_of(halves_, width_, false), weight);
     multiply_into(sums, 1, half_of(halves_, width_, true), weight);
-    return rounded(sums);
+    return rounded(sums, rows);
   }
   Tensor twice = empty_of({2 * pitch_, columns}, dtype_, weight);
   if (pitch_ != width_) torch::stable::zero_(twice);
@@ -313,30 +316,33 @@ Tensor GateHalves<T>::times(bool is_wanted, const Tensor& weight) const {
   }
   Tensor sums = empty_of({1, rows, columns}, ScalarType::Float, halves_);
   multiply_into(sums, 0, halves_, twice);
-  return rounded(sums);
+  return rounded(sums, rows);
 }
 
 template <typename T>
 Tensor GateHalves<T>::transposed_times(bool is_wanted, const Factor& factor) const {
   if (!is_wanted) return empty_of({0}, dtype_, halves_);
-  const Tensor high = transposed(half_of(halves_, width_, false));
-  const Tensor low = transposed(half_of(halves_, width_, true));
   const int64_t count = factor.low.has_value() ? 3 : 2;
-  Tensor sums = empty_of({count, width_, factor.high.size(1)}, ScalarType::Float, halves_);
-  multiply_into(sums, 0, high, factor.high);
-  multiply_into(sums, 1, low, factor.high);
-  if (factor.low.has_value()) multiply_into(sums, 2, high, *factor.low);
-  return rounded(sums);
+  const int64_t columns = factor.high.size(1);
+  Tensor sums = empty_of({count, pitch_, columns}, ScalarType::Float, halves_);
+  Tensor all = torch::stable::view(sums, {count * pitch_, columns});
+  Tensor of_high = torch::stable::narrow(all, 0, 0, 2 * pitch_);
+  multiply_kept(transposed(halves_), factor.high, of_high);
+  if (factor.low.has_value()) {
+    Tensor of_low = torch::stable::narrow(all, 0, 2 * pitch_, width_);
+    multiply_kept(transposed(half_of(halves_, width_, false)), *factor.low, of_low);
+  }
+  return rounded(sums, width_);
 }
 
 template <typename T>
-Tensor GateHalves<T>::rounded(const Tensor& sums) const {
-  Tensor result = empty_of({sums.size(1), sums.size(2)}, dtype_, sums);
+Tensor GateHalves<T>::rounded(const Tensor& sums, int64_t rows) const {
+  Tensor result = empty_of({rows, sums.size(2)}, dtype_, sums);
   const int64_t size = result.numel();
   if (size == 0) return result;
-  rounded_kernel<T>
-      <<<flat_grid(size), kThreads, 0, stream_>>>(data<float>(sums), static_cast<int>(sums.size(0)),
-                                                  data<float>(largest_), mutable_data<T>(result), size);
+  rounded_kernel<T><<<flat_grid(size), kThreads, 0, stream_>>>(
+      data<float>(sums), static_cast<int>(sums.size(0)), sums.size(1) * sums.size(2), data<float>(largest_),
+      mutable_data<T>(result), size);
   check_launch("lltm_grads");
   return result;
 }

@@ -62,8 +62,8 @@ class GateHalves {
   Tensor transposed_times(bool is_wanted, const Factor& factor) const;
 
  private:
-  // What sums (count, rows, columns) add up to.
-  Tensor rounded(const Tensor& sums) const;
+  // What sums (count, at least rows, columns) add up to.
+  Tensor rounded(const Tensor& sums, int64_t rows) const;
 
   ScalarType dtype_;
   cudaStream_t stream_;

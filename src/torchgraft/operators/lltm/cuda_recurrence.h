@@ -1,24 +1,104 @@
-// The recurrence of a whole sequence as one kernel, forward and back.
+// The recurrence of a whole sequence, forward and back: what it is of, and the kernels that are all of it.
 #pragma once
 
+#include <cuda_fp16.h>
 #include <cuda_runtime.h>
 #include <torchgraft/checks.h>
 #include <torchgraft/dispatch.h>
 
 #include <cstdint>
+#include <optional>
 
 namespace torchgraft::lltm::cuda {
 
-// What is given and what is asked for in T, what is kept in float. Kernels of T that is not float, and of
-// float where tf32 is permitted, compute on tensor cores.
-template <typename T>
+// Numbers in float32, float16 or bfloat16; which of them a kernel learns as it runs. It has few of them
+// beside those in float.
+class Numbers {
+ public:
+  Numbers() = default;
+  explicit Numbers(const Tensor& tensor) : data_(tensor.const_data_ptr()), dtype_(tensor.scalar_type()) {}
+  explicit Numbers(const std::optional<Tensor>& tensor) {
+    if (tensor.has_value()) *this = Numbers(*tensor);
+  }
+
+  __host__ __device__ explicit operator bool() const { return data_ != nullptr; }
+  __host__ __device__ bool is_half() const { return dtype_ == ScalarType::Half; }
+  __host__ __device__ bool is_float() const { return dtype_ == ScalarType::Float; }
+  __host__ __device__ const void* data() const { return data_; }
+  // Of float32.
+  __host__ __device__ const float* floats() const { return static_cast<const float*>(data_); }
+
+  __device__ __forceinline__ float operator[](int64_t index) const {
+    Bits bits;
+    load(index, bits);
+    return value_of(bits);
+  }
+
+  // A number as it was loaded, in one register or the other, so that nothing waits for it but its value.
+  struct Bits {
+    uint32_t of_four = 0;
+    uint16_t of_two = 0;
+  };
+  __device__ __forceinline__ void load(int64_t index, Bits& bits) const {
+    if (is_float()) {
+      bits.of_four = static_cast<const uint32_t*>(data_)[index];
+    } else {
+      bits.of_two = static_cast<const uint16_t*>(data_)[index];
+    }
+  }
+  __device__ __forceinline__ float value_of(const Bits& bits) const {
+    return is_float() ? value_of(bits.of_four) : value_of(bits.of_two);
+  }
+  __device__ __forceinline__ float value_of(uint32_t bits) const { return __uint_as_float(bits); }
+  __device__ __forceinline__ float value_of(uint16_t bits) const {
+    // What bfloat16 leaves out of float is zero.
+    return is_half() ? __half2float(__ushort_as_half(bits)) : __uint_as_float(uint32_t{bits} << 16);
+  }
+  // Calls `function` with a pointer to the bits of all, for what loads many.
+  template <typename Function>
+  __device__ __forceinline__ void visit(const Function& function) const {
+    if (is_float()) {
+      function(static_cast<const uint32_t*>(data_));
+    } else {
+      function(static_cast<const uint16_t*>(data_));
+    }
+  }
+
+ private:
+  const void* data_ = nullptr;
+  ScalarType dtype_ = ScalarType::Float;
+};
+
+class Results {
+ public:
+  explicit Results(Tensor& tensor) : data_(tensor.mutable_data_ptr()), dtype_(tensor.scalar_type()) {}
+
+  // Of float32.
+  __host__ __device__ float* floats() const { return static_cast<float*>(data_); }
+
+  __device__ __forceinline__ void put(int64_t index, float value) const {
+    if (dtype_ == ScalarType::Float) {
+      floats()[index] = value;
+    } else {
+      const bool is_half = dtype_ == ScalarType::Half;
+      static_cast<uint16_t*>(data_)[index] =
+          is_half ? static_cast<Half>(value).x : static_cast<BFloat16>(value).x;
+    }
+  }
+
+ private:
+  void* data_;
+  ScalarType dtype_;
+};
+
+// What is given and what is asked for is of the same dtype, what is kept in float.
 struct ForwardPass {
-  const T* weight;     // weight_hh, (3 units, units)
-  const T* bias;       // (3 units), or null
-  const T* h0;         // (batch, units)
-  const T* c0;         // (batch, units)
+  Numbers weight;      // weight_hh, (3 units, units)
+  Numbers bias;        // (3 units), or none
+  Numbers h0;          // (batch, units)
+  Numbers c0;          // (batch, units)
   float* activations;  // (steps, batch, 3 units), in which the gates of the inputs come
-  T* output;           // (steps, batch, units)
+  Results output;      // (steps, batch, units)
   float* cells;        // (steps, batch, units)
   int64_t steps;
   int64_t batch;
@@ -26,12 +106,11 @@ struct ForwardPass {
   bool reverse;
 };
 
-template <typename T>
 struct BackwardPass {
-  const T* weight;           // weight_hh, (3 units, units)
+  Numbers weight;            // weight_hh, (3 units, units)
   const float* activations;  // (steps, batch, 3 units)
   const float* cells;        // (steps, batch, units)
-  const T* output_grad;      // (steps, batch, units), or null
+  Numbers output_grad;       // (steps, batch, units), or none
   float* gates_grad;         // (steps, batch, 3 units)
   float* h_grad;             // (batch, units): of the last h, becomes that of the first
   float* c_grad;             // (batch, units), likewise
@@ -51,17 +130,17 @@ inline int device_attribute(cudaDeviceAttr attribute) {
 }
 
 // Each launches the pass where the current device can hold all blocks at once that wait for each other, and
-// says whether it did. In clusters it is faster where both can.
-bool launch_clusters(const ForwardPass<float>& pass, cudaStream_t stream);
-bool launch_clusters(const BackwardPass<float>& pass, cudaStream_t stream);
-bool launch_grid(const ForwardPass<float>& pass, cudaStream_t stream);
-bool launch_grid(const BackwardPass<float>& pass, cudaStream_t stream);
-
-// Likewise; `like` is a tensor on the device, for what blocks exchange through its memory. Where it does not
-// launch, nothing was written.
-template <typename T>
-bool launch_tensor_cores(const ForwardPass<T>& pass, const Tensor& like, cudaStream_t stream);
-template <typename T>
-bool launch_tensor_cores(const BackwardPass<T>& pass, const Tensor& like, cudaStream_t stream);
+// says whether it did; where it did not, nothing was written. `weight` is the tensor of weight_hh.
+//
+// In true float32: in clusters, with at most so many rows each, for which the gradient of the output is
+// converted; or on the grid, where everything is in float32. In clusters it is faster where both can.
+bool launch_clusters(const ForwardPass& pass, cudaStream_t stream, int64_t most_rows = INT64_MAX);
+bool launch_clusters(const BackwardPass& pass, const std::optional<Tensor>& output_grad, cudaStream_t stream,
+                     int64_t most_rows = INT64_MAX);
+bool launch_grid(const ForwardPass& pass, cudaStream_t stream);
+bool launch_grid(const BackwardPass& pass, cudaStream_t stream);
+// On tensor cores.
+bool launch_tensor_cores(const ForwardPass& pass, const Tensor& weight, cudaStream_t stream);
+bool launch_tensor_cores(const BackwardPass& pass, const Tensor& weight, cudaStream_t stream);
 
 }  // namespace torchgraft::lltm::cuda

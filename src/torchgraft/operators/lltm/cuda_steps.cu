@@ -2,7 +2,7 @@
 // permitted, float, and too large for one kernel to hold on chip, or with too many rows: a step is one
 // product of PyTorch's, on tensor cores, and one elementwise kernel.
 //
-// What enters a product is, as in the kernels on chip, two halves of each number (cuda_tensor_cores.cuh):
+// What enters a product is, as in the kernels on chip, two halves of each number (cuda_halves.cuh):
 // rows of the higher halves, and below them rows of the lower ones, so that one product reads weight_hh once
 // for both. It leaves a sum in float for each, and the elementwise kernel adds the two:
 //
@@ -16,9 +16,6 @@
 // largest gradient, since gradients may be of any size: so there a block has all units of a row, and above
 // 2048 units reads what it wrote of the gradients of gates a second time.
 //
-// PyTorch's products are slow where rows do not begin at sixteen bytes: such a weight_hh is copied once a
-// call, with zeros up to a multiple of eight units.
-//
 // A step reads weight_hh, 6 units**2 bytes, which the 50 MB of an H200's L2 hold up to 2048 units, and makes
 // 6 units**2 multiply-adds a row; the elementwise kernel moves 62 bytes a unit and row forward and 60 back.
 // With 64 rows of 2048 units that is 25 MB at 5 TB/s, 5 us; 1.6 billion multiply-adds at 800 TFLOP/s, 4 us;
@@ -28,7 +25,8 @@
 
 #include "cuda_steps.h"
 
-#include "cuda_tensor_cores.cuh"
+#include "cuda_factors.h"
+#include "cuda_halves.cuh"
 #include "cuda_unit.cuh"
 #include "host.h"
 
@@ -38,17 +36,11 @@ namespace {
 constexpr int kMostThreads = 1024;
 // Units of a row that a thread has under way at once, going back.
 constexpr int kAbreast = 2;
-// Of which a thread finds the largest number of a column.
-constexpr int64_t kRowsOfBlock = 64;
 
 // Threads of a block for so many units, such that all its turns but for a warp's rest are full.
 unsigned threads_for(int64_t units, int64_t most) {
   return static_cast<unsigned>(ceil_divide<int64_t>(ceil_divide(units, ceil_divide(units, most)), 32) * 32);
 }
-
-// What is multiplied going back.
-template <typename T>
-using FactorBack = std::conditional_t<std::is_same_v<T, BFloat16>, BFloat16, Half>;
 
 // What a step of a pass works with beside its results.
 template <typename Pass, typename Factor>
@@ -57,80 +49,28 @@ struct Steps {
   int64_t padded;              // units and what fills them up
   Factor* halves;              // (2 batch, padded) of h or (2 batch, 3 padded) of gradients of gates
   const float* sums;           // (2 batch, 3 padded) or (2 batch, padded): the product with those
-  const float* weight_scales;  // (3 padded) or (padded), where weight_hh was converted
-  float* row_scales;           // (batch), of h0 where it is converted, of gradients of gates where scaled
+  const float* weight_scales;  // (3 padded) or (padded), or null where weight_hh is as it was
+  float* row_scales;           // (batch), of h0 or of gradients of gates
+
+  __device__ __forceinline__ float weight_scale(int64_t place) const {
+    return weight_scales == nullptr ? 1.0f : weight_scales[place];
+  }
 };
 
-template <typename T>
-using StepsForward = Steps<ForwardPass<T>, Half>;
-template <typename T>
-using StepsBackward = Steps<BackwardPass<T>, FactorBack<T>>;
-
-__device__ __forceinline__ float largest_of_block(float value) {
-  __shared__ float of_warps[kMostThreads / 32];
-  const unsigned lane = threadIdx.x % 32;
-  value = largest_of_warp(value);
-  if (lane == 0) of_warps[threadIdx.x / 32] = value;
-  __syncthreads();
-  return largest_of_warp(lane < blockDim.x / 32 ? of_warps[lane] : 0.0f);
-}
-
-// A thread a column of some rows: the largest finite number of each, into what is zero at first. Bits of
-// numbers that are not negative are in the order of their sizes.
-__global__ void __launch_bounds__(kThreads)
-    columns_kernel(const float* from, uint32_t* largest, int64_t rows, int64_t columns) {
-  const int64_t column = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (column >= columns) return;
-  const int64_t first = int64_t{blockIdx.y} * kRowsOfBlock;
-  const int64_t end = min(first + kRowsOfBlock, rows);
-  float found = 0.0f;
-#pragma unroll 8
-  for (int64_t row = first; row < end; ++row) found = fmaxf(found, finite_size(from[row * columns + column]));
-  atomicMax(largest + column, __float_as_uint(found));
-}
-
-// A block a row: groups of `rows` rows of `columns` numbers become groups of `padded_rows` rows of
-// `padded_columns`, with zeros in what is new; and what that leaves over goes into `low`, if that is not
-// null. In another type each row is multiplied by a power of two, or each column where `largest` has the
-// largest of each, which `scales` divide by.
-template <typename T, typename Factor>
-__global__ void __launch_bounds__(kThreads)
-    pad_kernel(const T* from, Factor* to, Factor* low, float* scales, const float* largest, int64_t rows,
-               int64_t columns, int64_t padded_rows, int64_t padded_columns) {
-  const int64_t place = blockIdx.x;
-  const int64_t row = place % padded_rows;
-  const int64_t count = row < rows ? columns : 0;
-  from += (place / padded_rows * rows + row) * columns;
-  float factor = 1.0f;
-  if constexpr (!std::is_same_v<T, Factor>) {
-    if (largest == nullptr) {
-      const auto first = static_cast<int>(threadIdx.x);
-      factor = power_to_fill_half(largest_of_block(largest_finite(from, count, first, kThreads)));
-      if (threadIdx.x == 0) scales[place] = 1.0f / factor;
-    }
-  }
-#pragma unroll 4
-  for (int64_t k = threadIdx.x; k < padded_columns; k += kThreads) {
-    if (!std::is_same_v<T, Factor> && largest != nullptr) {
-      factor = power_to_fill_half(k < columns ? largest[k] : 0.0f);
-      if (place == 0) scales[k] = 1.0f / factor;
-    }
-    const Split<Factor> split(k < count ? static_cast<float>(from[k]) * factor : 0.0f);
-    to[place * padded_columns + k] = split.high;
-    if (low != nullptr) low[place * padded_columns + k] = split.low;
-  }
-}
+using StepsForward = Steps<ForwardPass, Half>;
+template <typename Factor>
+using StepsBackward = Steps<BackwardPass, Factor>;
 
 // By a whole warp: the sum of a gate that came out as NaN, from a row's h. An infinite weight times the
 // halves of a number may be infinities of both signs, where there is only one, and a lower half of zero none
 // at all.
-template <typename T>
-__device__ __noinline__ float multiply_again(const T* h0, const float* cells, const float* output_gates,
-                                             const T* weight, int64_t units) {
+__device__ __noinline__ float multiply_again(Numbers h0, int64_t first_h, const float* cells,
+                                             const float* output_gates, Numbers weight, int64_t first_weight,
+                                             int64_t units) {
   float sum = 0;
   for (int64_t k = threadIdx.x % 32; k < units; k += 32) {
-    const float h = h0 != nullptr ? static_cast<float>(h0[k]) : tanh(cells[k]) * output_gates[k];
-    sum += h * static_cast<float>(weight[k]);
+    const float h = h0 ? h0[first_h + k] : tanh(cells[k]) * output_gates[k];
+    sum += h * weight[first_weight + k];
   }
 #pragma unroll
   for (int offset = 16; offset > 0; offset /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, offset);
@@ -138,9 +78,8 @@ __device__ __noinline__ float multiply_again(const T* h0, const float* cells, co
 }
 
 // A thread a unit.
-template <typename T>
-__global__ void __launch_bounds__(kThreads) forward_kernel(StepsForward<T> steps, int64_t step) {
-  const ForwardPass<T>& pass = steps.pass;
+__global__ void __launch_bounds__(kThreads) forward_kernel(StepsForward steps, int64_t step) {
+  const ForwardPass& pass = steps.pass;
   const int64_t units = pass.units;
   const int64_t row = blockIdx.x;
   const int64_t unit = int64_t{blockIdx.y} * blockDim.x + threadIdx.x;
@@ -158,25 +97,24 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(StepsForward<T> steps
 #pragma unroll
     for (int g = 0; g < 3; ++g) {
       sums[g] = of_high[g * steps.padded] + of_low[g * steps.padded];
-      if constexpr (!std::is_same_v<T, Half>) {
-        sums[g] *= steps.weight_scales[g * steps.padded + unit];
-        if (step == 0) sums[g] *= steps.row_scales[row];
-      }
+      sums[g] *= steps.weight_scale(g * steps.padded + unit);
+      if (step == 0) sums[g] *= steps.row_scales[row];
       gates[g] = activations[g * units + unit];
-      if (pass.bias != nullptr) gates[g] += static_cast<float>(pass.bias[g * units + unit]);
+      if (pass.bias) gates[g] += pass.bias[g * units + unit];
     }
-    c = step == 0 ? static_cast<float>(pass.c0[row * units + unit]) : pass.cells[place_before * units + unit];
+    c = step == 0 ? pass.c0[row * units + unit] : pass.cells[place_before * units + unit];
   }
 #pragma unroll
   for (int g = 0; g < 3; ++g) {
     for (unsigned lost = __ballot_sync(0xffffffffu, isnan(sums[g])); lost != 0; lost &= lost - 1) {
       const int lane = __ffs(static_cast<int>(lost)) - 1;
       const int own_lane = static_cast<int>(threadIdx.x) % 32;
-      const T* const weight = pass.weight + (g * units + unit - own_lane + lane) * units;
+      const int64_t weight = (g * units + unit - own_lane + lane) * units;
       const float sum =
-          step == 0 ? multiply_again<T>(pass.h0 + row * units, nullptr, nullptr, weight, units)
-                    : multiply_again<T>(nullptr, pass.cells + place_before * units,
-                                        pass.activations + (place_before * 3 + 1) * units, weight, units);
+          step == 0
+              ? multiply_again(pass.h0, row * units, nullptr, nullptr, pass.weight, weight, units)
+              : multiply_again(Numbers(), 0, pass.cells + place_before * units,
+                               pass.activations + (place_before * 3 + 1) * units, pass.weight, weight, units);
       if (own_lane == lane) sums[g] = sum;
     }
     gates[g] += sums[g];
@@ -187,62 +125,58 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(StepsForward<T> steps
 #pragma unroll
   for (int g = 0; g < 3; ++g) activations[g * units + unit] = gates[g];
   pass.cells[place * units + unit] = c;
-  pass.output[place * units + unit] = static_cast<T>(h);
+  pass.output.put(place * units + unit, h);
   const Split<Half> split(h);
   steps.halves[row * steps.padded + unit] = split.high;
   steps.halves[(pass.batch + row) * steps.padded + unit] = split.low;
 }
 
-template <typename T>
-__device__ __forceinline__ int64_t place_back(const BackwardPass<T>& pass, int64_t step, int64_t row) {
+__device__ __forceinline__ int64_t place_back(const BackwardPass& pass, int64_t step, int64_t row) {
   return (pass.reverse ? step : pass.steps - 1 - step) * pass.batch + row;
 }
 
 // The gradient of a row's h before so many steps back; NaN where it is to be computed again.
-template <typename T>
-__device__ __forceinline__ float summed_h_grad(const StepsBackward<T>& steps, int64_t step, int64_t row,
+template <typename Factor>
+__device__ __forceinline__ float summed_h_grad(const StepsBackward<Factor>& steps, int64_t step, int64_t row,
                                                int64_t unit) {
   if (step == 0) return steps.pass.h_grad[row * steps.pass.units + unit];
   const float* const of_high = steps.sums + row * steps.padded + unit;
-  float sum = of_high[0] + of_high[steps.pass.batch * steps.padded];
-  if constexpr (std::is_same_v<T, float>) sum *= steps.weight_scales[unit];
-  if constexpr (!std::is_same_v<T, BFloat16>) sum *= steps.row_scales[row];
-  return sum;
+  const float sum = of_high[0] + of_high[steps.pass.batch * steps.padded];
+  if constexpr (std::is_same_v<Factor, BFloat16>) return sum;
+  return sum * steps.weight_scale(unit) * steps.row_scales[row];
 }
 
 // The same from the gradients of gates in float: see the other multiply_again.
-template <typename T>
-__device__ __noinline__ float multiply_again(const float* gates_grad, const T* weight, int64_t units) {
+__device__ __noinline__ float multiply_again(const float* gates_grad, Numbers weight, int64_t unit,
+                                             int64_t units) {
   float sum = 0;
 #pragma unroll 4
-  for (int64_t k = 0; k < 3 * units; ++k) sum += gates_grad[k] * static_cast<float>(weight[k * units]);
+  for (int64_t k = 0; k < 3 * units; ++k) sum += gates_grad[k] * weight[k * units + unit];
   return sum;
 }
 
-template <typename T>
-__device__ __forceinline__ float repaired(float h_grad, const BackwardPass<T>& pass, int64_t step,
-                                          int64_t row, int64_t unit) {
+__device__ __forceinline__ float repaired(float h_grad, const BackwardPass& pass, int64_t step, int64_t row,
+                                          int64_t unit) {
   if (step == 0 || !isnan(h_grad)) return h_grad;
   const float* const gates_grad = pass.gates_grad + place_back(pass, step - 1, row) * 3 * pass.units;
-  return multiply_again<T>(gates_grad, pass.weight + unit, pass.units);
+  return multiply_again(gates_grad, pass.weight, unit, pass.units);
 }
 
 // A block a row.
-template <typename T>
-__global__ void __launch_bounds__(kMostThreads) backward_kernel(StepsBackward<T> steps, int64_t step) {
-  const BackwardPass<T>& pass = steps.pass;
+template <typename Factor>
+__global__ void __launch_bounds__(kMostThreads) backward_kernel(StepsBackward<Factor> steps, int64_t step) {
+  const BackwardPass& pass = steps.pass;
   const int64_t units = pass.units;
   const int64_t row = blockIdx.x;
   const int64_t place = place_back(pass, step, row);
   const float* const activations = pass.activations + place * 3 * units;
   const float* const cells = pass.cells + place * units;
-  const T* const output_grad = pass.output_grad == nullptr ? nullptr : pass.output_grad + place * units;
   float* const gates_grad = pass.gates_grad + place * 3 * units;
   float* const c_grad = pass.c_grad + row * units;
-  FactorBack<T>* const high = steps.halves + row * 3 * steps.padded;
-  FactorBack<T>* const low = high + pass.batch * 3 * steps.padded;
+  Factor* const high = steps.halves + row * 3 * steps.padded;
+  Factor* const low = high + pass.batch * 3 * steps.padded;
   const auto put = [&](int gate, int64_t unit, float value) {
-    const Split<FactorBack<T>> split(value);
+    const Split<Factor> split(value);
     high[gate * steps.padded + unit] = split.high;
     low[gate * steps.padded + unit] = split.low;
   };
@@ -264,7 +198,7 @@ __global__ void __launch_bounds__(kMostThreads) backward_kernel(StepsBackward<T>
       for (int g = 0; g < 3; ++g) values[i][g] = activations[g * units + unit];
       cs[i] = cells[unit];
       h_grads[i] = summed_h_grad(steps, step, row, unit);
-      output_grads[i] = output_grad == nullptr ? 0.0f : static_cast<float>(output_grad[unit]);
+      output_grads[i] = pass.output_grad ? pass.output_grad[place * units + unit] : 0.0f;
       c_grads[i] = c_grad[unit];
     }
 #pragma unroll
@@ -278,11 +212,11 @@ __global__ void __launch_bounds__(kMostThreads) backward_kernel(StepsBackward<T>
       for (int g = 0; g < 3; ++g) {
         gates_grad[g * units + unit] = values[i][g];
         largest = fmaxf(largest, finite_size(values[i][g]));
-        if constexpr (std::is_same_v<T, BFloat16>) put(g, unit, values[i][g]);
+        if constexpr (std::is_same_v<Factor, BFloat16>) put(g, unit, values[i][g]);
       }
     }
   }
-  if constexpr (!std::is_same_v<T, BFloat16>) {
+  if constexpr (!std::is_same_v<Factor, BFloat16>) {
     const float factor = power_to_fill_half(largest_of_block(largest));
     if (threadIdx.x == 0) steps.row_scales[row] = 1.0f / factor;
     // Registers still hold what the last turn found.
@@ -308,9 +242,9 @@ __global__ void __launch_bounds__(kMostThreads) backward_kernel(StepsBackward<T>
 }
 
 // A thread a unit: the gradient of the first h.
-template <typename T>
-__global__ void __launch_bounds__(kThreads) end_kernel(StepsBackward<T> steps) {
-  const BackwardPass<T>& pass = steps.pass;
+template <typename Factor>
+__global__ void __launch_bounds__(kThreads) end_kernel(StepsBackward<Factor> steps) {
+  const BackwardPass& pass = steps.pass;
   const int64_t row = blockIdx.x;
   const int64_t unit = int64_t{blockIdx.y} * blockDim.x + threadIdx.x;
   if (unit >= pass.units) return;
@@ -323,96 +257,79 @@ dim3 grid_of_units(int64_t rows, int64_t units, unsigned threads) {
   return dim3(grid_of(rows, "lltm"), static_cast<unsigned>(ceil_divide<int64_t>(units, threads)));
 }
 
-template <typename T, typename Factor>
-void pad(const T* from, Factor* to, Factor* low, float* scales, const float* largest, int64_t groups,
-         int64_t rows, int64_t columns, int64_t padded_rows, int64_t padded_columns, cudaStream_t stream) {
-  pad_kernel<T, Factor><<<grid_of(groups * padded_rows, "lltm"), kThreads, 0, stream>>>(
-      from, to, low, scales, largest, rows, columns, padded_rows, padded_columns);
-  check_launch("lltm");
-}
-
-// weight_hh as a factor of products, (3 padded, padded): itself where it can be.
-template <typename T, typename Factor>
-Tensor factor_of(const Tensor& weight, int64_t units, int64_t padded, float* scales, const float* largest,
-                 cudaStream_t stream) {
-  if (std::is_same_v<T, Factor> && units == padded && is_aligned(data<T>(weight), 16)) return weight;
-  Tensor result = empty_of({3 * padded, padded}, dtype_of<Factor>(), weight);
-  pad<T, Factor>(data<T>(weight), mutable_data<Factor>(result), nullptr, scales, largest, 3, units, units,
-                 padded, padded, stream);
-  return result;
-}
-
 // Without the tensor cores that the kernels on chip need there is no tf32, products of bfloat16 are slow, and
 // up to 512 units those in float take less time.
 bool pays_by_steps(int64_t units, bool has_older) {
   return device_attribute(cudaDevAttrComputeCapabilityMajor) >= 8 || (has_older && units > 512);
 }
 
-}  // namespace
-
-template <typename T>
-bool launch_steps(const ForwardPass<T>& pass, const Tensor& weight, cudaStream_t stream) {
-  if (!pays_by_steps(pass.units, !std::is_same_v<T, float>)) return false;
-  const int64_t padded = padded_to_whole(pass.units);
-  Tensor halves = empty_of({2 * pass.batch, padded}, ScalarType::Half, weight);
-  Tensor sums = empty_of({2 * pass.batch, 3 * padded}, ScalarType::Float, weight);
-  Tensor scales = empty_of({3 * padded + pass.batch}, ScalarType::Float, weight);
-  auto* const weight_scales = mutable_data<float>(scales);
-  const Tensor factor =
-      transposed(factor_of<T, Half>(weight, pass.units, padded, weight_scales, nullptr, stream));
-  const StepsForward<T> steps = {
-      pass, padded, mutable_data<Half>(halves), data<float>(sums), weight_scales, weight_scales + 3 * padded};
-  pad<T, Half>(pass.h0, steps.halves, steps.halves + pass.batch * padded, steps.row_scales, nullptr, 1,
-               pass.batch, pass.units, pass.batch, padded, stream);
-  const unsigned threads = threads_for(pass.units, kThreads);
-  const dim3 grid = grid_of_units(pass.batch, pass.units, threads);
-  for (int64_t step = 0; step < pass.steps; ++step) {
-    multiply_kept(halves, factor, sums);
-    forward_kernel<T><<<grid, threads, 0, stream>>>(steps, step);
-    check_launch("lltm");
-  }
-  return true;
-}
-
-template <typename T>
-bool launch_steps(const BackwardPass<T>& pass, const Tensor& weight, cudaStream_t stream) {
-  if (!pays_by_steps(pass.units, std::is_same_v<T, Half>)) return false;
-  using Factor = FactorBack<T>;
-  const int64_t padded = padded_to_whole(pass.units);
+// Back, with factors of a type of two bytes.
+template <typename Factor>
+void launch_back(const BackwardPass& pass, const Tensor& weight, cudaStream_t stream) {
+  // Of the type that is multiplied it needs no other one; of float its columns do, which are rows here.
+  const bool is_own = weight.scalar_type() == dtype_of<Factor>();
+  const WeightFactor factor = is_own ? rows_factor(weight, dtype_of<Factor>(), stream)
+                                     : columns_factor(weight, dtype_of<Factor>(), stream);
+  const Tensor right = is_own ? factor.matrix : transposed(factor.matrix);
+  const int64_t padded = factor.padded;
   Tensor halves = empty_of({2 * pass.batch, 3 * padded}, dtype_of<Factor>(), weight);
   Tensor sums = empty_of({2 * pass.batch, padded}, ScalarType::Float, weight);
-  Tensor scales = empty_of({2 * padded + pass.batch}, ScalarType::Float, weight);
-  auto* const weight_scales = mutable_data<float>(scales);
-  float* const largest = weight_scales + padded;
-  if constexpr (std::is_same_v<T, float>) {
-    torch::stable::zero_(scales);
-    const dim3 grid(grid_of(ceil_divide<int64_t>(pass.units, kThreads), "lltm"),
-                    static_cast<unsigned>(ceil_divide(3 * pass.units, kRowsOfBlock)));
-    columns_kernel<<<grid, kThreads, 0, stream>>>(pass.weight, reinterpret_cast<uint32_t*>(largest),
-                                                  3 * pass.units, pass.units);
-    check_launch("lltm");
-  }
-  const Tensor factor = factor_of<T, Factor>(weight, pass.units, padded, weight_scales, largest, stream);
-  const StepsBackward<T> steps = {
-      pass, padded, mutable_data<Factor>(halves), data<float>(sums), weight_scales, largest + padded};
+  Tensor row_scales = empty_of({pass.batch}, ScalarType::Float, weight);
+  const StepsBackward<Factor> steps = {pass,
+                                       padded,
+                                       mutable_data<Factor>(halves),
+                                       data<float>(sums),
+                                       data<float>(factor.scales),
+                                       mutable_data<float>(row_scales)};
   if (padded != pass.units) torch::stable::zero_(halves);
   const unsigned threads = threads_for(pass.units, kMostThreads);
   for (int64_t step = 0; step < pass.steps; ++step) {
-    backward_kernel<T><<<grid_of(pass.batch, "lltm"), threads, 0, stream>>>(steps, step);
+    backward_kernel<Factor><<<grid_of(pass.batch, "lltm"), threads, 0, stream>>>(steps, step);
     check_launch("lltm");
-    multiply_kept(halves, factor, sums);
+    multiply_kept(halves, right, sums);
   }
   const unsigned threads_of_end = threads_for(pass.units, kThreads);
-  end_kernel<T><<<grid_of_units(pass.batch, pass.units, threads_of_end), threads_of_end, 0, stream>>>(steps);
+  end_kernel<Factor>
+      <<<grid_of_units(pass.batch, pass.units, threads_of_end), threads_of_end, 0, stream>>>(steps);
   check_launch("lltm");
+}
+
+}  // namespace
+
+bool launch_steps(const ForwardPass& pass, const Tensor& weight, cudaStream_t stream) {
+  if (!pays_by_steps(pass.units, !pass.weight.is_float())) return false;
+  const WeightFactor factor = rows_factor(weight, ScalarType::Half, stream);
+  const Tensor right = transposed(factor.matrix);
+  const int64_t padded = factor.padded;
+  Tensor halves = empty_of({2 * pass.batch, padded}, ScalarType::Half, weight);
+  Tensor sums = empty_of({2 * pass.batch, 3 * padded}, ScalarType::Float, weight);
+  Tensor row_scales = empty_of({pass.batch}, ScalarType::Float, weight);
+  const StepsForward steps = {pass,
+                              padded,
+                              mutable_data<Half>(halves),
+                              data<float>(sums),
+                              data<float>(factor.scales),
+                              mutable_data<float>(row_scales)};
+  split_rows(pass.h0, pass.batch, pass.units, steps.halves, steps.halves + pass.batch * padded,
+             steps.row_scales, padded, stream);
+  const unsigned threads = threads_for(pass.units, kThreads);
+  const dim3 grid = grid_of_units(pass.batch, pass.units, threads);
+  for (int64_t step = 0; step < pass.steps; ++step) {
+    multiply_kept(halves, right, sums);
+    forward_kernel<<<grid, threads, 0, stream>>>(steps, step);
+    check_launch("lltm");
+  }
   return true;
 }
 
-template bool launch_steps(const ForwardPass<Half>&, const Tensor&, cudaStream_t);
-template bool launch_steps(const ForwardPass<BFloat16>&, const Tensor&, cudaStream_t);
-template bool launch_steps(const ForwardPass<float>&, const Tensor&, cudaStream_t);
-template bool launch_steps(const BackwardPass<Half>&, const Tensor&, cudaStream_t);
-template bool launch_steps(const BackwardPass<BFloat16>&, const Tensor&, cudaStream_t);
-template bool launch_steps(const BackwardPass<float>&, const Tensor&, cudaStream_t);
+bool launch_steps(const BackwardPass& pass, const Tensor& weight, cudaStream_t stream) {
+  if (!pays_by_steps(pass.units, pass.weight.is_half())) return false;
+  if (weight.scalar_type() == ScalarType::BFloat16) {
+    launch_back<BFloat16>(pass, weight, stream);
+  } else {
+    launch_back<Half>(pass, weight, stream);
+  }
+  return true;
+}
 
 }  // namespace torchgraft::lltm::cuda

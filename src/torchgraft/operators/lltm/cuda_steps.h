@@ -6,10 +6,8 @@
 namespace torchgraft::lltm::cuda {
 
 // Each launches all steps of a pass, and says whether it did: not where kernels in float take less time, or
-// the device has no such products. `weight` is the tensor of the pass's weight_hh.
-template <typename T>
-bool launch_steps(const ForwardPass<T>& pass, const Tensor& weight, cudaStream_t stream);
-template <typename T>
-bool launch_steps(const BackwardPass<T>& pass, const Tensor& weight, cudaStream_t stream);
+// the device has no such products. `weight` is the tensor of weight_hh.
+bool launch_steps(const ForwardPass& pass, const Tensor& weight, cudaStream_t stream);
+bool launch_steps(const BackwardPass& pass, const Tensor& weight, cudaStream_t stream);
 
 }  // namespace torchgraft::lltm::cuda

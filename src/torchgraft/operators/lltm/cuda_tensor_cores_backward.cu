@@ -40,76 +40,87 @@
 namespace torchgraft::lltm::cuda {
 namespace {
 
-constexpr int kUnits = 32;
-constexpr int kDepth = 3 * kUnits;
-constexpr int kDepthTiles = kDepth / 16;
 constexpr int kTileRows = 4;
-// Of the gradients of gates: eight rows of a matrix begin in different banks.
-constexpr int kPitch = kDepth + 8;
+// So many units of a row are a warp's, one a lane.
+constexpr int kWarpUnits = 32;
 
-template <int kTilesOfWarp, int kWarpsOfBlock, int kTilesInRegisters, Way kWayOfGroup>
+template <int kTilesOfWarp, int kWarpsOfBlock, int kTilesInRegisters, Way kWayOfGroup, int kWarpsOfARow = 1>
 struct Shape {
   static constexpr int kTiles = kTilesOfWarp;  // of 16 units, a warp
   static constexpr int kWarps = kWarpsOfBlock;
-  static constexpr int kKept =
-      kTilesInRegisters;  // of the six tiles of the depth; the others lie in shared memory
+  static constexpr int kKept = kTilesInRegisters;  // of the depth; the others lie in shared memory
   static constexpr Way kWay = kWayOfGroup;
-  static constexpr int kUnits = 32;
+  static constexpr int kWarpsOfRow = kWarpsOfARow;
+  static constexpr int kFirstRows = kWarps / kWarpsOfRow;
+  static constexpr int kUnits = kWarpUnits * kWarpsOfRow;
+  static constexpr int kDepth = 3 * kUnits;
+  static constexpr int kDepthTiles = kDepth / 16;
+  // Of the gradients of gates: eight rows of a matrix begin in different banks.
+  static constexpr int kPitch = kDepth + 8;
   static constexpr int kBlock = 32 * kWarps;
+  static constexpr int kFetched = 4;  // numbers of a unit, each step
   static constexpr int kUnitsOfWarp = 16 * kTiles;
+  static constexpr int kTilesAtOnce = kTiles < 4 ? kTiles : 4;
   // Of a warp's results: four rows begin in different banks.
   static constexpr int kResultsPitch = kUnitsOfWarp + (kTiles == 1 ? 24 : 8);
   static constexpr int64_t kBarrierBytes = kWay == Way::cluster ? 16 : 0;  // of two barriers
-  // Steps that activations come ahead: a step on the grid is as long as they take.
-  static constexpr int kAhead = kWay == Way::grid ? 1 : 2;
   static constexpr int64_t kWeightBytes = int64_t{kTiles} * (kDepthTiles - kKept) * kBlock * 16;
   static constexpr int64_t kResultBytes = int64_t{kWarps} * kTileRows * kResultsPitch * 4;
 
-  static_assert(kBlock <= 512 && 4 * kTiles * kKept <= 96, "what registers hold");
+  static_assert(kBlock <= 512 && 4 * kTiles * kKept * kBlock <= 49152, "what registers hold");
+  static_assert(kTiles % kTilesAtOnce == 0);
+  static_assert(kWarps % kWarpsOfRow == 0, "a warp's rows are of the same units");
 
   static int64_t shared_bytes(int64_t rows, int64_t blocks) {
     const int64_t padded = ceil_divide<int64_t>(rows, kTileRows) * kTileRows;
     const int64_t received = kWay != Way::grid ? 2 * blocks * padded * kUnits * 4 : 0;
-    return kBarrierBytes + kWeightBytes + kResultBytes + received + 2 * padded * (2 * kPitch * 2 + 4);
+    return kBarrierBytes + kWeightBytes + kResultBytes + received +
+           2 * padded * (2 * kPitch * 2 + 4 * kWarpsOfRow) + rows * (kFetched * kSlots + 1) * kUnits * 4;
   }
 };
 
 // What a gradient of h came out as NaN: an infinite weight times the halves of a number may be infinities of
 // both signs, where there is only one.
-template <typename Factor, typename T>
-__device__ __noinline__ float multiply_again(const Factor* high, const T* weight, int units, int count) {
+template <typename S, typename Factor>
+__device__ __noinline__ float multiply_again(const Factor* high, Numbers weight, int64_t first, int units,
+                                             int count) {
   float sum = 0;
 #pragma unroll 1
-  for (int k = 0; k < kDepth; ++k) {
-    if (k % kUnits >= count) continue;
-    const float value = static_cast<float>(high[k]) + static_cast<float>(high[kPitch + k]);
-    sum += value * static_cast<float>(weight[(int64_t{k / kUnits} * units + k % kUnits) * units]);
+  for (int k = 0; k < S::kDepth; ++k) {
+    if (k % S::kUnits >= count) continue;
+    const float value = static_cast<float>(high[k]) + static_cast<float>(high[S::kPitch + k]);
+    sum += value * weight[first + (int64_t{k / S::kUnits} * units + k % S::kUnits) * units];
   }
   return sum;
 }
 
-template <typename T, typename S>
+template <typename Factor, typename S>
 class Recurrence {
-  // What is multiplied.
-  using Factor = std::conditional_t<std::is_same_v<T, BFloat16>, BFloat16, Half>;
   static constexpr bool kScaledRows = std::is_same_v<Factor, Half>;
-  static constexpr bool kScaledWeights = std::is_same_v<T, float>;
+  static constexpr int kUnits = S::kUnits;
+  static constexpr int kPitch = S::kPitch;
 
  public:
-  __device__ __forceinline__ Recurrence(const BackwardPass<T>& pass, int group_blocks, int group_rows,
-                                        uint32_t* arrived, float* exchanged)
+  __device__ __forceinline__ Recurrence(const BackwardPass& pass, const FactorView<Factor>& factor,
+                                        int group_blocks, int group_rows, uint32_t* arrived, float* exchanged)
       : pass_(pass),
+        factor_(factor),
         arrived_(arrived),
         exchanged_(exchanged),
         units_(static_cast<int>(pass.units)),
+        first_(pass.reverse ? 0 : (pass.steps - 1) * pass.batch * pass.units),
+        stride_((pass.reverse ? 1 : -1) * pass.batch * pass.units),
         group_blocks_(group_blocks),
         rank_(static_cast<int>(blockIdx.x) % group_blocks),
         first_row_(static_cast<int>(blockIdx.x) / group_blocks * group_rows),
         rows_(min(group_rows, static_cast<int>(pass.batch) - first_row_)),
+        group_rows_(group_rows),
         padded_rows_((group_rows + kTileRows - 1) / kTileRows * kTileRows),
         lane_(static_cast<int>(threadIdx.x) % 32),
         warp_(static_cast<int>(threadIdx.x) / 32),
-        unit_(rank_ * kUnits + lane_) {
+        own_row_(warp_ / S::kWarpsOfRow),
+        column_(warp_ % S::kWarpsOfRow * kWarpUnits + lane_),
+        unit_(rank_ * kUnits + column_) {
     barriers_ = shared_address(shared_memory<uint4>());
     weights_ = shared_memory<uint4>() + S::kBarrierBytes / 16;
     results_ =
@@ -118,39 +129,50 @@ class Recurrence {
     gates_grad_ = reinterpret_cast<Factor*>(received_ + (S::kWay != Way::grid ? 2 * received_size() : 0));
     arrived_ += kArrivedBytes / 4 * (static_cast<int>(blockIdx.x) / group_blocks);
     scales_ = reinterpret_cast<float*>(gates_grad_ + 4 * padded_rows_ * kPitch);
+    values_ = scales_ + 2 * padded_rows_ * S::kWarpsOfRow;
+    c_grad_ = values_ + kSlots * S::kFetched * group_rows * kUnits;
   }
 
   __device__ __forceinline__ void run() {
+    fetch_rows(0, first_);
+    fetch_rows(1, first_ + stride_);
     load_weights();
     for (int i = static_cast<int>(threadIdx.x); i < 4 * padded_rows_ * kPitch; i += S::kBlock) {
       gates_grad_[i] = Factor(0.0f);
     }
-    for (int i = static_cast<int>(threadIdx.x); i < 2 * padded_rows_; i += S::kBlock) scales_[i] = 1.0f;
+    for (int i = static_cast<int>(threadIdx.x); i < 2 * padded_rows_ * S::kWarpsOfRow; i += S::kBlock) {
+      scales_[i] = 1.0f;
+    }
+    for (int row = own_row_; row < rows_; row += S::kFirstRows) {
+      *c_grad_of(row) = unit_ < units_ ? pass_.c_grad[state_of(row)] : 0.0f;
+    }
     meet_first();
 
-    const bool has_element = unit_ < units_ && warp_ < rows_;
-    float values[6] = {};
-    float coming[5] = {};
-    if (has_element) {
-      fetch(0, warp_, values);
-      values[5] = pass_.c_grad[state_of(warp_)];
-      if (S::kAhead == 2 && pass_.steps > 1) fetch(1, warp_, coming);
-    }
+    // All warps take as many turns, as they may have to meet in each; the last is that of their first rows.
+    const int turns = (rows_ + S::kFirstRows - 1) / S::kFirstRows;
+    Numbers::Bits output_grad;
+    if (own_row_ < rows_) load_output_grad(first_, own_row_, output_grad);
+    int64_t first = first_;
     for (int64_t step = 0; step < pass_.steps; ++step) {
       if (S::kWay != Way::grid && step > 0) receive(step);
-      for (int row = warp_ + S::kWarps; row < rows_; row += S::kWarps) {
-        float others[6] = {};
-        if (unit_ < units_) {
-          fetch(step, row, others);
-          others[5] = pass_.c_grad[state_of(row)];
+      wait_for_fetch();
+      float values[3];
+#pragma unroll 1
+      for (int turn = turns - 1; turn >= 0; --turn) {
+        const int row = own_row_ + turn * S::kFirstRows;
+        if (row < rows_) {
+          float of_output = pass_.output_grad.value_of(output_grad);
+          if (turn > 0) {
+            Numbers::Bits of_other;
+            load_output_grad(first, row, of_other);
+            of_output = pass_.output_grad.value_of(of_other);
+          }
+          go_back(step, row, of_output, values);
         }
-        go_back(step, row, others);
-        if (unit_ < units_) {
-          keep(step, row, others);
-          pass_.c_grad[state_of(row)] = others[5];
-        }
+        if constexpr (kScaledRows && S::kWarpsOfRow > 1) __syncthreads();
+        if (row < rows_) put(step, row, values);
+        if (turn > 0 && row < rows_) keep(first, row, values);
       }
-      if (warp_ < rows_) go_back(step, warp_, values);
       __syncthreads();
       multiply(step);
       if constexpr (S::kWay == Way::grid) {
@@ -158,31 +180,49 @@ class Recurrence {
       }
       // While sums are under way, the results of the warp's first row leave, and what it needs after the next
       // step begins to come.
-      if (has_element) {
-        keep(step, warp_, values);
-        if constexpr (S::kAhead == 2) {
-#pragma unroll
-          for (int i = 0; i < 5; ++i) values[i] = coming[i];
-          if (step + 2 < pass_.steps) fetch(step + 2, warp_, coming);
-        } else if (step + 1 < pass_.steps) {
-          fetch(step + 1, warp_, values);
-        }
+      if (own_row_ < rows_) {
+        keep(first, own_row_, values);
+        if (step + 1 < pass_.steps) load_output_grad(first + stride_, own_row_, output_grad);
       }
+      fetch_rows(step + kSlots, first + kSlots * stride_);
+      first += stride_;
     }
-    if (has_element) pass_.c_grad[state_of(warp_)] = values[5];
     if constexpr (S::kWay != Way::grid) receive(pass_.steps);
-    for (int row = warp_; row < rows_; row += S::kWarps) {
-      if (unit_ < units_) pass_.h_grad[state_of(row)] = sum_of_blocks(pass_.steps, row);
+    for (int row = own_row_; row < rows_; row += S::kFirstRows) {
+      if (unit_ >= units_) continue;
+      pass_.h_grad[state_of(row)] = sum_of_blocks(pass_.steps, row);
+      pass_.c_grad[state_of(row)] = *c_grad_of(row);
     }
   }
 
  private:
   __device__ __forceinline__ int received_size() const { return group_blocks_ * padded_rows_ * kUnits; }
-  __device__ __forceinline__ int64_t first_of(int64_t step) const {
-    return (pass_.reverse ? step : pass_.steps - 1 - step) * pass_.batch;
+  // Of this thread's unit of a row among those of a step.
+  __device__ __forceinline__ int state_of(int row) const { return (first_row_ + row) * units_ + unit_; }
+  // Of the first gate of it among those of a step.
+  __device__ __forceinline__ int gate_of(int row) const { return 3 * state_of(row) - 2 * unit_; }
+  __device__ __forceinline__ float* values_of(int64_t step, int row) const {
+    return values_ + ((step & 1) * group_rows_ + row) * S::kFetched * kUnits + column_;
   }
-  __device__ __forceinline__ int64_t state_of(int row) const {
-    return int64_t{first_row_ + row} * units_ + unit_;
+  __device__ __forceinline__ float* c_grad_of(int row) const { return c_grad_ + row * kUnits + column_; }
+
+  // Activations and c, of all rows of this warp.
+  __device__ __forceinline__ void fetch_rows(int64_t step, int64_t first) const {
+    if (step < pass_.steps && unit_ < units_) {
+#pragma unroll 1
+      for (int row = own_row_; row < rows_; row += S::kFirstRows) {
+        float* to = values_of(step, row);
+        const float* from = pass_.activations + 3 * first + gate_of(row);
+#pragma unroll
+        for (int g = 0; g < 3; ++g) fetch_four_bytes(to + g * kUnits, from + g * units_);
+        fetch_four_bytes(to + 3 * kUnits, pass_.cells + first + state_of(row));
+      }
+    }
+    end_fetch();
+  }
+  // Two bytes cannot be fetched.
+  __device__ __forceinline__ void load_output_grad(int64_t first, int row, Numbers::Bits& bits) const {
+    if (pass_.output_grad && unit_ < units_) pass_.output_grad.load(first + state_of(row), bits);
   }
 
   // No block may write into another's memory before that runs.
@@ -199,8 +239,7 @@ class Recurrence {
 
   // What the blocks of a cluster, this one among them, write into this one's memory.
   __device__ __forceinline__ uint32_t bytes_of_step() const {
-    return static_cast<uint32_t>(group_blocks_ * ((rows_ + kTileRows - 1) / kTileRows * kTileRows) * kUnits *
-                                 4);
+    return static_cast<uint32_t>(group_blocks_ * rows_ * kUnits * 4);
   }
 
   // Waits for what the blocks gave in the step before.
@@ -212,53 +251,22 @@ class Recurrence {
     }
   }
 
-  // Of the k-th of this block's gates, to a unit.
-  __device__ __forceinline__ T weight_at(int k, int unit) const {
-    const int from = rank_ * kUnits + k % kUnits;
-    if (from >= units_ || unit >= units_) return T(0.0f);
-    return pass_.weight[(int64_t{k / kUnits} * units_ + from) * units_ + unit];
-  }
-
-  // Of the columns that this thread has in each tile: what brings the largest finite number of each, of which
-  // the lanes that have the same have seen a part each, to 2**14 and above.
-  __device__ __forceinline__ void find_factors(float (&factors)[S::kTiles][2]) {
-#pragma unroll
-    for (int tile = 0; tile < S::kTiles; ++tile) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int unit = warp_ * S::kUnitsOfWarp + tile * 16 + lane_ / 4 + half * 8;
-        float largest = 0.0f;
-#pragma unroll 12
-        for (int k = lane_ % 4; k < kDepth; k += 4) {
-          largest = fmaxf(largest, finite_size(static_cast<float>(weight_at(k, unit))));
-        }
-        largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 1));
-        largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 2));
-        factors[tile][half] = power_to_fill_half(largest);
-        weight_scales_[tile][half] = 1.0f / factors[tile][half];
-      }
-    }
-  }
-
   __device__ __forceinline__ void load_weights() {
-    [[maybe_unused]] float factors[S::kTiles][2];
-    if constexpr (kScaledWeights) find_factors(factors);
+    const int begin = rank_ * kUnits + lane_ % 4 * 2;
+    const int padded = factor_.padded;
+    unit_scale_ = unit_ < units_ ? factor_.scale_of(unit_) : 1.0f;
 #pragma unroll
-    for (int k = 0; k < kDepthTiles; ++k) {
+    for (int k = 0; k < S::kDepthTiles; ++k) {
 #pragma unroll
       for (int tile = 0; tile < S::kTiles; ++tile) {
         uint32_t fragment[4];
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
           const int unit = warp_ * S::kUnitsOfWarp + tile * 16 + lane_ / 4 + e % 2 * 8;
-          const int depth = k * 16 + lane_ % 4 * 2 + e / 2 * 8;
-          if constexpr (kScaledWeights) {
-            const float factor = factors[tile][e % 2];
-            fragment[e] =
-                pair_of(Half(weight_at(depth, unit) * factor), Half(weight_at(depth + 1, unit) * factor));
-          } else {
-            fragment[e] = pair_of(weight_at(depth, unit), weight_at(depth + 1, unit));
-          }
+          const int gate = k * 16 / kUnits;
+          const int from = begin + k * 16 % kUnits + e / 2 * 8;
+          fragment[e] =
+              load_pair(factor_.numbers + (unit * 3 + gate) * padded + from, unit < padded && from < padded);
         }
         if (k < S::kKept) {
 #pragma unroll
@@ -268,34 +276,23 @@ class Recurrence {
               make_uint4(fragment[0], fragment[1], fragment[2], fragment[3]);
         }
       }
-      // A tile at a time: all loads at once would need more registers than there are.
-      __syncwarp();
     }
   }
 
-  // Activations, c, and the gradient of the output; that of c stays what it is.
-  __device__ __forceinline__ void fetch(int64_t step, int row, float* values) const {
-    const int64_t place = first_of(step) + first_row_ + row;
+  __device__ __forceinline__ void keep(int64_t first, int row, const float (&values)[3]) const {
+    if (unit_ >= units_) return;
+    float* to = pass_.gates_grad + 3 * first + gate_of(row);
 #pragma unroll
-    for (int g = 0; g < 3; ++g) values[g] = pass_.activations[(place * 3 + g) * units_ + unit_];
-    values[3] = pass_.cells[place * units_ + unit_];
-    values[4] =
-        pass_.output_grad == nullptr ? 0.0f : static_cast<float>(pass_.output_grad[place * units_ + unit_]);
-  }
-
-  __device__ __forceinline__ void keep(int64_t step, int row, const float (&values)[6]) const {
-    const int64_t place = first_of(step) + first_row_ + row;
-#pragma unroll
-    for (int g = 0; g < 3; ++g) pass_.gates_grad[(place * 3 + g) * units_ + unit_] = values[g];
+    for (int g = 0; g < 3; ++g) to[g * units_] = values[g];
   }
 
   // What the blocks gave to the gradient of h before a step.
   __device__ __forceinline__ float sum_of_blocks(int64_t step, int row) const {
-    const int place = row * kUnits + lane_;
+    const int place = row * kUnits + column_;
     const int size = padded_rows_ * kUnits;
     float sum = 0;
     if constexpr (S::kWay != Way::grid) {
-      const float* from = received_ + step % 2 * received_size() + place;
+      const float* from = received_ + (step & 1) * received_size() + place;
 #pragma unroll 8
       for (int block = 0; block < group_blocks_; ++block) sum += from[block * size];
     } else {
@@ -304,33 +301,47 @@ class Recurrence {
 #pragma unroll 16
       for (int block = 0; block < group_blocks_; ++block) sum += __ldcg(from + block * size);
     }
-    return sum;
+    return sum * unit_scale_;
   }
 
   // On the grid: what the blocks of this group give to one of them.
   // There are two of that, as some blocks write the next while others read.
   __device__ __forceinline__ float* exchanged_to(int block, int64_t step) const {
     return exchanged_ +
-           (step % 2 * gridDim.x + static_cast<int64_t>(blockIdx.x) - rank_ + block) * received_size();
+           ((step & 1) * gridDim.x + static_cast<int64_t>(blockIdx.x) - rank_ + block) * received_size();
   }
 
   // Of two steps: a warp may be a step ahead of one that still multiplies.
   __device__ __forceinline__ Factor* gates_grad_of(int64_t step) const {
-    return gates_grad_ + step % 2 * 2 * padded_rows_ * kPitch;
+    return gates_grad_ + (step & 1) * 2 * padded_rows_ * kPitch;
   }
-  __device__ __forceinline__ float* scales_of(int64_t step) const {
-    return scales_ + step % 2 * padded_rows_;
+  // Of a row: what each warp of it found.
+  __device__ __forceinline__ float* scales_of(int64_t step, int row) const {
+    return scales_ + ((step & 1) * padded_rows_ + row) * S::kWarpsOfRow;
+  }
+  // 2**e where the largest gradient of a row's gates is 2**e to 2**(e + 1).
+  __device__ __forceinline__ float scale_of(int64_t step, int row) const {
+    const float* scales = scales_of(step, row);
+    float scale = scales[0];
+#pragma unroll
+    for (int i = 1; i < S::kWarpsOfRow; ++i) scale = fmaxf(scale, scales[i]);
+    return scale;
   }
 
-  // By a whole warp: the gradients of its row's gates, also into the product's memory.
-  __device__ __forceinline__ void go_back(int64_t step, int row, float (&values)[6]) {
+  // By a whole warp: the gradients of its row's gates.
+  __device__ __forceinline__ void go_back(int64_t step, int row, float output_grad,
+                                          float (&values)[3]) const {
+    const float* from = values_of(step, row);
+#pragma unroll
+    for (int g = 0; g < 3; ++g) values[g] = from[g * kUnits];
     if (unit_ < units_) {
-      values[4] += step == 0 ? pass_.h_grad[state_of(row)] : sum_of_blocks(step, row);
-      step_back(values[0], values[1], values[2], values[3], values[4], values[5]);
+      const float h_grad = output_grad + (step == 0 ? pass_.h_grad[state_of(row)] : sum_of_blocks(step, row));
+      float c_grad = *c_grad_of(row);
+      step_back(values[0], values[1], values[2], from[3 * kUnits], h_grad, c_grad);
+      *c_grad_of(row) = c_grad;
     } else {
       values[0] = values[1] = values[2] = 0.0f;
     }
-    float factor = 1.0f;
     if constexpr (kScaledRows) {
       float largest = fmaxf(fmaxf(fabsf(values[0]), fabsf(values[1])), fabsf(values[2]));
       // Their bits are in the same order; what is NaN counts for nothing.
@@ -339,12 +350,18 @@ class Recurrence {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
       most = __reduce_max_sync(0xffffffffu, bits);
 #endif
-      // 2**e where largest is 2**e to 2**(e + 1); an infinite one stays so.
+      // An infinite one stays so.
       const uint32_t exponent = min(max(most >> 23, 1u), 253u);
-      factor = __uint_as_float((254u - exponent) << 23);
-      if (lane_ == 0) scales_of(step)[row] = __uint_as_float(exponent << 23);
+      if (lane_ == 0) scales_of(step, row)[column_ / kWarpUnits] = __uint_as_float(exponent << 23);
+      __syncwarp();
     }
-    Factor* high = gates_grad_of(step) + 2 * row * kPitch + lane_;
+  }
+
+  // By a whole warp: the same into the product's memory.
+  __device__ __forceinline__ void put(int64_t step, int row, const float (&values)[3]) const {
+    float factor = 1.0f;
+    if constexpr (kScaledRows) factor = __uint_as_float((254u << 23) - __float_as_uint(scale_of(step, row)));
+    Factor* high = gates_grad_of(step) + 2 * row * kPitch + column_;
 #pragma unroll
     for (int g = 0; g < 3; ++g) {
       const Split<Factor> split(values[g] * factor);
@@ -357,55 +374,65 @@ class Recurrence {
   // units.
   __device__ __forceinline__ void multiply(int64_t step) {
     const int tiles = (rows_ + kTileRows - 1) / kTileRows;
+#pragma unroll 1
     for (int tile = 0; tile < tiles; ++tile) {
-      // Where tiles are few two chains of sums each, so that a product seldom waits for the last.
-      constexpr int kChains = S::kTiles <= 2 ? 2 : 1;
-      float sums[kChains][S::kTiles][4] = {};
-      const uint32_t address =
-          shared_address(gates_grad_of(step) + (tile * 8 + lane_ % 8) * kPitch + lane_ / 8 * 8);
-#pragma unroll
-      for (int k = 0; k < kDepthTiles; k += 2) {
-        uint32_t columns[4];
-        ptx::ldmatrix(columns, address + static_cast<uint32_t>(2 * k * 16));
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-#pragma unroll
-          for (int t = 0; t < S::kTiles; ++t) {
-            uint32_t fragment[4];
-            if (k + i < S::kKept) {
-#pragma unroll
-              for (int e = 0; e < 4; ++e) fragment[e] = kept_[k + i < S::kKept ? k + i : 0][t][e];
-            } else {
-              const uint4 four =
-                  weights_[((k + i - S::kKept) * S::kTiles + t) * S::kBlock + static_cast<int>(threadIdx.x)];
-              fragment[0] = four.x;
-              fragment[1] = four.y;
-              fragment[2] = four.z;
-              fragment[3] = four.w;
-            }
-            multiply_add<Factor>(sums[kChains == 2 ? i : 0][t], fragment, columns[2 * i], columns[2 * i + 1]);
-          }
-        }
-      }
       const int row = tile * kTileRows + lane_ % 4;
-      const float scale = kScaledRows ? scales_of(step)[row] : 1.0f;
+      const float scale = kScaledRows ? scale_of(step, row) : 1.0f;
       float all = 0;
 #pragma unroll
-      for (int t = 0; t < S::kTiles; ++t) {
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          float sum = sums[0][t][2 * half] + sums[0][t][2 * half + 1];
-          if constexpr (kChains == 2) sum += sums[1][t][2 * half] + sums[1][t][2 * half + 1];
-          if constexpr (kScaledWeights) sum *= weight_scales_[t][half];
-          all += sum;
-          results_[lane_ % 4 * S::kResultsPitch + t * 16 + half * 8 + lane_ / 4] = sum * scale;
-        }
+      for (int first = 0; first < S::kTiles; first += S::kTilesAtOnce) {
+        all += multiply_tiles(step, tile, first, scale);
       }
       if (isnan(all)) repair(step, row, scale);
       __syncwarp();
       give(step + 1, tile);
       __syncwarp();
     }
+  }
+
+  // The same of some tiles of this warp's units, into its results; what those add up to.
+  __device__ __forceinline__ float multiply_tiles(int64_t step, int tile, int first, float scale) {
+    // Where tiles are few two chains of sums each, so that a product seldom waits for the last.
+    constexpr int kChains = S::kTilesAtOnce <= 2 ? 2 : 1;
+    float sums[kChains][S::kTilesAtOnce][4] = {};
+    const uint32_t address =
+        shared_address(gates_grad_of(step) + (tile * 8 + lane_ % 8) * kPitch + lane_ / 8 * 8);
+#pragma unroll
+    for (int k = 0; k < S::kDepthTiles; k += 2) {
+      uint32_t columns[4];
+      ptx::ldmatrix(columns, address + static_cast<uint32_t>(2 * k * 16));
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+#pragma unroll
+        for (int t = 0; t < S::kTilesAtOnce; ++t) {
+          uint32_t fragment[4];
+          if (k + i < S::kKept) {
+#pragma unroll
+            for (int e = 0; e < 4; ++e) fragment[e] = kept_[k + i < S::kKept ? k + i : 0][first + t][e];
+          } else {
+            const uint4 four = weights_[((k + i - S::kKept) * S::kTiles + first + t) * S::kBlock +
+                                        static_cast<int>(threadIdx.x)];
+            fragment[0] = four.x;
+            fragment[1] = four.y;
+            fragment[2] = four.z;
+            fragment[3] = four.w;
+          }
+          multiply_add<Factor>(sums[kChains == 2 ? i : 0][t], fragment, columns[2 * i], columns[2 * i + 1]);
+        }
+      }
+    }
+    float all = 0;
+#pragma unroll
+    for (int t = 0; t < S::kTilesAtOnce; ++t) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        float sum = sums[0][t][2 * half] + sums[0][t][2 * half + 1];
+        if constexpr (kChains == 2) sum += sums[1][t][2 * half] + sums[1][t][2 * half + 1];
+        all += sum;
+        results_[lane_ % 4 * S::kResultsPitch + (first + t) * 16 + half * 8 + lane_ / 4] = sum * scale;
+      }
+    }
+    return all;
   }
 
   // Of this lane's results those that are NaN, again.
@@ -415,9 +442,10 @@ class Recurrence {
       float& result = results_[lane_ % 4 * S::kResultsPitch + at];
       const int unit = warp_ * S::kUnitsOfWarp + at;
       if (isnan(result) && unit < units_) {
-        result = scale * multiply_again(gates_grad_of(step) + 2 * row * kPitch,
-                                        pass_.weight + int64_t{rank_} * kUnits * units_ + unit, units_,
-                                        units_ - rank_ * kUnits);
+        const int64_t first = int64_t{rank_} * kUnits * units_ + unit;
+        result = scale / factor_.scale_of(unit) *
+                 multiply_again<S>(gates_grad_of(step) + 2 * row * kPitch, pass_.weight, first, units_,
+                                   units_ - rank_ * kUnits);
       }
     }
   }
@@ -425,21 +453,22 @@ class Recurrence {
   // Four units of a row at a time.
   __device__ __forceinline__ void give(int64_t step, int tile) const {
     constexpr int kChunks = S::kUnitsOfWarp / 4;
+    const int rows = rows_ - tile * kTileRows;
 #pragma unroll
     for (int i = lane_; i < kTileRows * kChunks; i += 32) {
       const int unit = warp_ * S::kUnitsOfWarp + i % kChunks * 4;
       const int block = unit / kUnits;
       const int row = i / kChunks;
-      if (block >= group_blocks_) continue;
+      if (block >= group_blocks_ || row >= rows) continue;
       const uint4 four = *reinterpret_cast<const uint4*>(results_ + row * S::kResultsPitch + i % kChunks * 4);
       const int64_t place = (rank_ * padded_rows_ + tile * kTileRows + row) * kUnits + unit % kUnits;
       if constexpr (S::kWay == Way::block) {
-        *reinterpret_cast<uint4*>(received_ + step % 2 * received_size() + place) = four;
+        *reinterpret_cast<uint4*>(received_ + (step & 1) * received_size() + place) = four;
       } else if constexpr (S::kWay == Way::cluster) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-        const float* to = received_ + step % 2 * received_size() + place;
+        const float* to = received_ + (step & 1) * received_size() + place;
         const auto rank = static_cast<uint32_t>(block);
-        const uint32_t barrier = barriers_ + 8 * static_cast<uint32_t>(step % 2);
+        const uint32_t barrier = barriers_ + 8 * static_cast<uint32_t>((step & 1));
         ptx::st_async(ptx::mapa(shared_address(to), rank), four, ptx::mapa(barrier, rank));
 #endif
       } else {
@@ -448,62 +477,78 @@ class Recurrence {
     }
   }
 
-  BackwardPass<T> pass_;
+  BackwardPass pass_;
+  FactorView<Factor> factor_;
   uint32_t* arrived_;
   float* exchanged_;
   int units_;
+  int64_t first_;   // of the first step among the numbers of all, one a unit
+  int64_t stride_;  // from a step's to those of the next
   int group_blocks_;
   int rank_;
   int first_row_;
   int rows_;
+  int group_rows_;
   int padded_rows_;
   int lane_;
   int warp_;
+  int own_row_;
+  int column_;  // of this thread's unit among the block's
   int unit_;
   uint32_t barriers_;
   uint4* weights_;
   float* results_;   // of this warp
   float* received_;  // but on the grid: what the blocks of the group gave to this one, twice
   Factor* gates_grad_;
-  float* scales_;                      // of the rows
-  float weight_scales_[S::kTiles][2];  // of this thread's columns, where they are scaled
+  float* scales_;  // of the rows
+  float* values_;  // that come ahead
+  float* c_grad_;
+  float unit_scale_;  // of what all gates give to this thread's unit
   uint32_t kept_[S::kKept][S::kTiles][4];
 };
 
-template <typename T, typename S>
+template <typename Factor, typename S>
 __global__ void __launch_bounds__(S::kBlock, 1)
-    tensor_core_backward(BackwardPass<T> pass, int group_blocks, int group_rows, uint32_t* arrived,
-                         float* exchanged) {
-  Recurrence<T, S>(pass, group_blocks, group_rows, arrived, exchanged).run();
+    tensor_core_backward(BackwardPass pass, FactorView<Factor> factor, int group_blocks, int group_rows,
+                         uint32_t* arrived, float* exchanged) {
+  Recurrence<Factor, S>(pass, factor, group_blocks, group_rows, arrived, exchanged).run();
 }
 
-template <typename T, typename S>
-bool launch_of(const BackwardPass<T>& pass, const Tensor& like, cudaStream_t stream) {
+template <typename Factor, typename S>
+bool launch_of(const BackwardPass& pass, const WeightFactor& factor, cudaStream_t stream,
+               int64_t most_rows = INT64_MAX) {
   const auto exchanged_bytes = [&](const Groups& groups) {
     const int64_t rows = ceil_divide(groups.rows, kTileRows) * kTileRows;
-    return int64_t{2} * groups.count * groups.blocks * groups.blocks * rows * kUnits * 4;
+    return int64_t{2} * groups.count * groups.blocks * groups.blocks * rows * S::kUnits * 4;
   };
-  return launch_groups<S>(tensor_core_backward<T, S>, pass, like, stream, exchanged_bytes);
+  return launch_groups<S>(tensor_core_backward<Factor, S>, pass, factor, stream, exchanged_bytes, most_rows);
+}
+
+// In clusters where there are such, as they meet in a fifth of the time.
+template <typename Factor>
+bool launch_with(const BackwardPass& pass, const WeightFactor& factor, cudaStream_t stream) {
+  if (pass.units <= kWarpUnits) return launch_of<Factor, Shape<1, 8, 6, Way::block>>(pass, factor, stream);
+  if (pass.units <= 128 && launch_of<Factor, Shape<1, 8, 6, Way::cluster>>(pass, factor, stream)) return true;
+  if (pass.units <= 256) {
+    // Four times as many blocks where they would have few rows.
+    if (launch_of<Factor, Shape<2, 8, 6, Way::cluster>>(pass, factor, stream, kTileRows)) return true;
+    if (launch_of<Factor, Shape<2, 8, 24, Way::cluster, 4>>(pass, factor, stream)) return true;
+  }
+  if (pass.units <= 512) {
+    return launch_of<Factor, Shape<4, 8, 12, Way::cluster, 2>>(pass, factor, stream) ||
+           launch_of<Factor, Shape<4, 8, 6, Way::grid>>(pass, factor, stream);
+  }
+  return launch_of<Factor, Shape<8, 8, 6, Way::grid>>(pass, factor, stream);
 }
 
 }  // namespace
 
-// In clusters where there are such, as they meet in a fifth of the time.
-template <typename T>
-bool launch_tensor_cores(const BackwardPass<T>& pass, const Tensor& like, cudaStream_t stream) {
+bool launch_tensor_cores(const BackwardPass& pass, const Tensor& weight, cudaStream_t stream) {
   if (!may_be_grouped(pass.batch, pass.units)) return false;
-  if (pass.units <= kUnits) return launch_of<T, Shape<1, 8, 6, Way::block>>(pass, like, stream);
-  if (pass.units <= 128 && launch_of<T, Shape<1, 8, 6, Way::cluster>>(pass, like, stream)) return true;
-  if (pass.units <= 256 && launch_of<T, Shape<2, 8, 6, Way::cluster>>(pass, like, stream)) return true;
-  if (pass.units <= 512) {
-    return launch_of<T, Shape<4, 8, 6, Way::cluster>>(pass, like, stream) ||
-           launch_of<T, Shape<4, 8, 6, Way::grid>>(pass, like, stream);
-  }
-  return launch_of<T, Shape<4, 16, 4, Way::grid>>(pass, like, stream);
+  const bool is_bfloat16 = weight.scalar_type() == ScalarType::BFloat16;
+  const ScalarType dtype = is_bfloat16 ? ScalarType::BFloat16 : ScalarType::Half;
+  const WeightFactor factor = columns_factor(weight, dtype, stream);
+  return is_bfloat16 ? launch_with<BFloat16>(pass, factor, stream) : launch_with<Half>(pass, factor, stream);
 }
-
-template bool launch_tensor_cores(const BackwardPass<Half>&, const Tensor&, cudaStream_t);
-template bool launch_tensor_cores(const BackwardPass<BFloat16>&, const Tensor&, cudaStream_t);
-template bool launch_tensor_cores(const BackwardPass<float>&, const Tensor&, cudaStream_t);
 
 }  // namespace torchgraft::lltm::cuda

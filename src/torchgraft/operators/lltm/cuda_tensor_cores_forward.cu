@@ -52,8 +52,6 @@
 
 #include <cooperative_groups.h>
 
-#include <cstring>
-
 #include "cuda_recurrence.h"
 #include "cuda_tensor_cores.cuh"
 #include "cuda_unit.cuh"
@@ -62,6 +60,8 @@ namespace torchgraft::lltm::cuda {
 namespace {
 
 constexpr int kTileRows = 4;
+// Of a group of blocks.
+constexpr int64_t kFewRows = 2;
 // So many units of a row are a warp's, one a lane.
 constexpr int kWarpUnits = 32;
 
@@ -75,22 +75,24 @@ struct Shape {
   static constexpr Way kWay = kWayOfGroup;
   static constexpr int kUnits = 16 * kUnitWarps;
   static constexpr int kGates = 3 * kUnits;
-  // So that the four rows of a tile lie in different banks.
-  static constexpr int kSumsPitch = kGates + 8;
   static constexpr int kWarps = kUnitWarps * kDepthWarps;
   static constexpr int kBlock = 32 * kWarps;
   static constexpr int kDepth = 16 * kTiles * kDepthWarps;
+  // Of a row: h in both halves, and the sums of all parts of the depth; so that the four rows of a tile lie
+  // in different banks.
+  static constexpr int kRow = 2 * kDepth;
+  static constexpr int kSumsPitch = kDepthWarps * kGates + 8;
   // Blocks of a cluster that eight lanes write to.
   static constexpr int kPeers = kWay == Way::cluster ? (kDepth / kUnits + 3) / 4 : 1;
   // Of one row, and of how many rows the warps have a first one.
   static constexpr int kWarpsOfRow = kUnits / kWarpUnits;
   static constexpr int kFirstRows = kWarps / kWarpsOfRow;
-  // Steps that the gates of inputs come ahead: a step on the grid is as long as they take.
-  static constexpr int kAhead = kWay == Way::grid ? 1 : 2;
   static constexpr int kBuffers = kWay == Way::grid ? 1 : 2;
   // Of sums: where blocks meet by counted bytes alone, a warp may write those of the next step while another
   // reads.
   static constexpr int kSumBuffers = kWay == Way::cluster ? 2 : 1;
+  // Where weight_hh leaves few registers tiles are multiplied one by one.
+  static constexpr bool kFull = 12 * kKept * kBlock == 49152;
   static constexpr int64_t kBarrierBytes = 128;  // of the two of a cluster, and so that lines are whole
   static constexpr int64_t kWeightBytes = int64_t{3} * (kTiles - kKept) * kBlock * 16;
 
@@ -101,48 +103,48 @@ struct Shape {
 
   static int64_t shared_bytes(int64_t rows, int64_t) {
     const int64_t padded = ceil_divide<int64_t>(rows, kTileRows) * kTileRows;
-    const int64_t of_row =
-        int64_t{kBuffers} * 2 * kDepth * 2 + int64_t{kSumBuffers} * kDepthWarps * kSumsPitch * 4;
-    return kBarrierBytes + kWeightBytes + padded * (of_row + 4);
+    const int64_t of_row = int64_t{kBuffers} * kRow * 2 + int64_t{kSumBuffers} * kSumsPitch * 4;
+    return kBarrierBytes + kWeightBytes + padded * (of_row + 4) + rows * (3 * kSlots + 1) * kUnits * 4;
   }
 };
 
 // Of a row of the batch 32 higher halves and 32 lower ones lie together in shared memory, what a warp writes
-// to a block at once; beside them those of the next row. Chunks of eight change places within such a line, so
-// that the rows of a matrix lie in different banks.
+// to a block at once. Chunks of eight change places within such a line, so that the rows of a matrix lie in
+// different banks.
 constexpr int kLine = 2 * kWarpUnits;
 __device__ __forceinline__ int placed(int chunk, int row) { return chunk ^ row % kTileRows; }
 
 // The sum of a gate that came out as NaN: an infinite weight times the halves of a number may be infinities
 // of both signs, where there is only one.
-template <typename T>
-__device__ __noinline__ float multiply_again(const Half* h, int line_size, int row, const T* weight,
+__device__ __noinline__ float multiply_again(const Half* h, int row, Numbers weight, int64_t first,
                                              int units) {
   float sum = 0;
 #pragma unroll 1
   for (int k = 0; k < units; ++k) {
-    const Half* high = h + k / kWarpUnits * line_size + placed(k % kWarpUnits / 8, row) * 8 + k % 8;
+    const Half* high = h + k / kWarpUnits * kLine + placed(k % kWarpUnits / 8, row) * 8 + k % 8;
     const float both = static_cast<float>(high[0]) + static_cast<float>(high[kWarpUnits]);
-    sum += both * static_cast<float>(weight[k]);
+    sum += both * weight[first + k];
   }
   return sum;
 }
 
-template <typename T, typename S>
+template <typename S>
 class Recurrence {
-  using Pair = std::conditional_t<sizeof(T) == 4, uint64_t, uint32_t>;
-
  public:
-  __device__ __forceinline__ Recurrence(const ForwardPass<T>& pass, int group_blocks, int group_rows,
-                                        uint32_t* arrived, Half* exchanged)
+  __device__ __forceinline__ Recurrence(const ForwardPass& pass, const FactorView<Half>& factor,
+                                        int group_blocks, int group_rows, uint32_t* arrived, Half* exchanged)
       : pass_(pass),
+        factor_(factor),
         arrived_(arrived),
         exchanged_(exchanged),
         units_(static_cast<int>(pass.units)),
+        first_(pass.reverse ? (pass.steps - 1) * pass.batch * pass.units : 0),
+        stride_((pass.reverse ? -1 : 1) * pass.batch * pass.units),
         group_blocks_(group_blocks),
         rank_(static_cast<int>(blockIdx.x) % group_blocks),
         first_row_(static_cast<int>(blockIdx.x) / group_blocks * group_rows),
         rows_(min(group_rows, static_cast<int>(pass.batch) - first_row_)),
+        group_rows_(group_rows),
         padded_rows_((group_rows + kTileRows - 1) / kTileRows * kTileRows),
         lane_(static_cast<int>(threadIdx.x) % 32),
         warp_(static_cast<int>(threadIdx.x) / 32),
@@ -154,56 +156,38 @@ class Recurrence {
     buffers_ = reinterpret_cast<Half*>(weights_ + S::kWeightBytes / 16);
     sums_ = reinterpret_cast<float*>(buffers_ + S::kBuffers * buffer_size());
     row_scales_ = sums_ + S::kSumBuffers * sums_size();
+    gates_ = row_scales_ + padded_rows_;
+    c_ = gates_ + kSlots * 3 * group_rows * S::kUnits;
     arrived_ += kArrivedBytes / 4 * (static_cast<int>(blockIdx.x) / group_blocks);
   }
 
   __device__ __forceinline__ void run() {
-    find_scales();
-    load_weights();
+    fetch_rows(0, first_);
+    fetch_rows(1, first_ + stride_);
+    load_unit();
     load_first();
+    load_weights();
     meet_first();
 
-    const bool has_unit = unit_ < units_;
-    const bool has_element = has_unit && own_row_ < rows_;
-#pragma unroll
-    for (int g = 0; g < 3; ++g) {
-      const bool has_bias = pass_.bias != nullptr && has_unit;
-      bias_[g] = has_bias ? static_cast<float>(pass_.bias[g * units_ + unit_]) : 0.0f;
-    }
-    float c = has_element ? static_cast<float>(pass_.c0[state_of(own_row_)]) : 0.0f;
-    float gates[3] = {};
-    float coming[3] = {};
-    // Of the first row's unit among those of all steps, and how far it is to the next step's.
-    int64_t place = place_of(0, own_row_);
-    const int64_t stride = (pass_.reverse ? -1 : 1) * pass_.batch * units_;
-    if (has_element) {
-      fetch(place, gates);
-      if (S::kAhead == 2 && pass_.steps > 1) fetch(place + stride, coming);
-    }
+    const int last_row =
+        own_row_ < rows_ ? own_row_ + (rows_ - 1 - own_row_) / S::kFirstRows * S::kFirstRows : -1;
+    int64_t first = first_;
     for (int64_t step = 0; step < pass_.steps; ++step) {
       const bool is_last = step + 1 == pass_.steps;
-      const Half* h = buffers_ + (S::kBuffers == 2 ? step % 2 : 0) * buffer_size();
-      Half* next = buffers_ + (S::kBuffers == 2 ? (step + 1) % 2 : 0) * buffer_size();
-      // Of a second row while h is under way; further ones come when they are needed.
-      float others[3] = {};
-      float of_others = 0;
-      int other_row = own_row_ + S::kFirstRows;
-      if (S::kAhead == 2 && has_unit && other_row < rows_) fetch_with_c(step, other_row, others, of_others);
+      const Half* h = buffers_ + (S::kBuffers == 2 ? step & 1 : 0) * buffer_size();
+      Half* next = buffers_ + (S::kBuffers == 2 ? (step + 1) & 1 : 0) * buffer_size();
       if (step > 0) receive(step);
       multiply(step, h);
       __syncthreads();
-      for (; other_row < rows_; other_row += S::kFirstRows) {
-        if (has_unit && (S::kAhead == 1 || other_row >= own_row_ + 2 * S::kFirstRows)) {
-          fetch_with_c(step, other_row, others, of_others);
-        }
-        const float h_after = advance(step, other_row, h, others, of_others);
-        if (!is_last) publish(step, other_row, h_after, next);
-        if (has_unit) keep(place_of(step, other_row), others, of_others, h_after);
-      }
-      float h_after = 0;
-      if (own_row_ < rows_) {
-        h_after = advance(step, own_row_, h, gates, c);
-        if (!is_last) publish(step, own_row_, h_after, next);
+      wait_for_fetch();
+      float gates[3];
+      float c = 0.0f;
+      float h_after = 0.0f;
+#pragma unroll 1
+      for (int row = last_row; row >= 0; row -= S::kFirstRows) {
+        h_after = advance(step, row, h, gates, c);
+        if (!is_last) publish(step, row, h_after, next);
+        if (row >= S::kFirstRows) keep(first, row, gates, c, h_after);
       }
       if constexpr (S::kWay == Way::grid) {
         if (!is_last) {
@@ -213,151 +197,113 @@ class Recurrence {
       }
       // While h is under way, the results of the warp's first row leave, and what it needs after the next
       // step begins to come.
-      if (has_element) {
-        keep(place, gates, c, h_after);
-        if constexpr (S::kAhead == 2) {
-#pragma unroll
-          for (int g = 0; g < 3; ++g) gates[g] = coming[g];
-          if (step + 2 < pass_.steps) fetch(place + 2 * stride, coming);
-        } else if (!is_last) {
-          fetch(place + stride, gates);
-        }
-      }
-      place += stride;
+      if (own_row_ < rows_) keep(first, own_row_, gates, c, h_after);
+      fetch_rows(step + kSlots, first + kSlots * stride_);
+      first += stride_;
     }
   }
 
  private:
-  __device__ __forceinline__ int buffer_size() const { return S::kDepth / kWarpUnits * line_size(); }
-  __device__ __forceinline__ int sums_size() const { return S::kDepthWarps * padded_rows_ * S::kSumsPitch; }
+  __device__ __forceinline__ int buffer_size() const { return padded_rows_ * S::kRow; }
+  __device__ __forceinline__ int sums_size() const { return padded_rows_ * S::kSumsPitch; }
   __device__ __forceinline__ float* sums_of(int64_t step) const {
-    return sums_ + (S::kSumBuffers == 2 ? step % 2 * sums_size() : 0);
+    return sums_ + (S::kSumBuffers == 2 ? (step & 1) * sums_size() : 0);
   }
-  // From 32 units of a row to the next 32.
-  __device__ __forceinline__ int line_size() const { return padded_rows_ * kLine; }
-  // Of this thread's unit of a row among those of all steps.
-  __device__ __forceinline__ int64_t place_of(int64_t step, int row) const {
-    return (pass_.reverse ? pass_.steps - 1 - step : step) * pass_.batch * units_ + state_of(row);
+  // Of this thread's unit of a row among those of a step.
+  __device__ __forceinline__ int state_of(int row) const { return (first_row_ + row) * units_ + unit_; }
+  // Of the first gate of it among those of a step.
+  __device__ __forceinline__ int gate_of(int row) const { return 3 * state_of(row) - 2 * unit_; }
+  __device__ __forceinline__ float* gates_of(int64_t step, int row) const {
+    return gates_ + ((step & 1) * group_rows_ + row) * 3 * S::kUnits + column_ + lane_;
   }
-  __device__ __forceinline__ int64_t state_of(int row) const {
-    return int64_t{first_row_ + row} * units_ + unit_;
-  }
+  __device__ __forceinline__ float* c_of(int row) const { return c_ + row * S::kUnits + column_ + lane_; }
 
-  // Two of weight_hh, as they lie in memory.
-  __device__ __forceinline__ Pair weights_at(int gate, int unit, int k) const {
-    if (unit >= units_ || k >= units_) return 0;
-    const T* from = pass_.weight + (int64_t{gate} * units_ + unit) * units_ + k;
-    const bool is_paired = units_ % 2 == 0 && reinterpret_cast<uintptr_t>(pass_.weight) % sizeof(Pair) == 0;
-    if (is_paired) return *reinterpret_cast<const Pair*>(from);
-    const T two[2] = {from[0], k + 1 < units_ ? from[1] : T(0.0f)};
-    Pair both;
-    memcpy(&both, two, sizeof(both));
-    return both;
-  }
-
-  // The same as numbers of the product.
-  __device__ __forceinline__ uint32_t factors_of(const Pair& both, int gate, int unit) const {
-    if constexpr (std::is_same_v<T, Half>) {
-      return both;
-    } else {
-      T two[2];
-      memcpy(two, &both, sizeof(both));
-      const float factor = sums_[gate * S::kUnits + unit % S::kUnits];
-      return pair_of(Half(static_cast<float>(two[0]) * factor), Half(static_cast<float>(two[1]) * factor));
-    }
-  }
-
-  // Factors of the rows of weight_hh for the time of loading, in the place of sums, and of h0; none are
-  // needed in float16.
-  __device__ __forceinline__ void find_scales() {
+  // The gates of inputs, of all rows of this warp.
+  __device__ __forceinline__ void fetch_rows(int64_t step, int64_t first) const {
+    if (step < pass_.steps && unit_ < units_) {
+#pragma unroll 1
+      for (int row = own_row_; row < rows_; row += S::kFirstRows) {
+        const float* from = pass_.activations + 3 * first + gate_of(row);
+        float* to = gates_of(step, row);
 #pragma unroll
-    for (int g = 0; g < 3; ++g) weight_scales_[g] = 1.0f;
-    if constexpr (!std::is_same_v<T, Half>) {
-      // Several rows at a time, as each takes as long as its numbers are on their way.
-      constexpr int kAtOnce = 4;
-      for (int first = warp_; first < S::kGates; first += kAtOnce * S::kWarps) {
-        float largest[kAtOnce] = {};
-        for (int k = lane_; k < units_; k += 32) {
-#pragma unroll
-          for (int i = 0; i < kAtOnce; ++i) {
-            const int row = first + i * S::kWarps;
-            const int unit = rank_ * S::kUnits + row % S::kUnits;
-            const bool is_there = row < S::kGates && unit < units_;
-            const int64_t from = (int64_t{row / S::kUnits} * units_ + unit) * units_ + k;
-            largest[i] =
-                fmaxf(largest[i], is_there ? finite_size(static_cast<float>(pass_.weight[from])) : 0.0f);
-          }
-        }
-#pragma unroll
-        for (int i = 0; i < kAtOnce; ++i) {
-          const int row = first + i * S::kWarps;
-          const float factor = power_to_fill_half(largest_of_warp(largest[i]));
-          if (lane_ == 0 && row < S::kGates) sums_[row] = factor;
-        }
+        for (int g = 0; g < 3; ++g) fetch_four_bytes(to + g * S::kUnits, from + g * units_);
       }
-      for (int row = warp_; row < padded_rows_; row += S::kWarps) {
-        float largest = 0.0f;
-        if (row < rows_) largest = largest_finite(first_h(row), units_, lane_, 32);
-        const float factor = power_to_fill_half(largest_of_warp(largest));
-        if (lane_ == 0) row_scales_[row] = 1.0f / factor;
-      }
-      __syncthreads();
-#pragma unroll
-      for (int g = 0; g < 3; ++g) weight_scales_[g] = 1.0f / sums_[g * S::kUnits + column_ + lane_];
     }
+    end_fetch();
   }
 
-  __device__ __forceinline__ const T* first_h(int row) const {
-    return pass_.h0 + int64_t{first_row_ + row} * units_;
+  // c0 of this warp's rows; the scales of weight_hh and the bias of this thread's unit.
+  __device__ __forceinline__ void load_unit() {
+    const bool has_unit = unit_ < units_;
+#pragma unroll
+    for (int g = 0; g < 3; ++g) {
+      weight_scales_[g] = has_unit ? factor_.scale_of(g * factor_.padded + unit_) : 1.0f;
+      bias_[g] = has_unit && pass_.bias ? pass_.bias[g * units_ + unit_] : 0.0f;
+    }
+    for (int row = own_row_; row < rows_; row += S::kFirstRows) {
+      *c_of(row) = has_unit ? pass_.c0[state_of(row)] : 0.0f;
+    }
   }
 
   __device__ __forceinline__ void load_weights() {
     const int unit = rank_ * S::kUnits + warp_ / S::kDepthWarps * 16 + lane_ / 4;
     const int begin = warp_ % S::kDepthWarps * S::kTiles * 16 + lane_ % 4 * 2;
+    const int padded = factor_.padded;
 #pragma unroll
     for (int k = 0; k < S::kTiles; ++k) {
-      // All of them first: a number that is waited for where it comes keeps the next from coming.
-      Pair pairs[3][4];
-#pragma unroll
-      for (int gate = 0; gate < 3; ++gate) {
-#pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          pairs[gate][e] = weights_at(gate, unit + e % 2 * 8, begin + k * 16 + e / 2 * 8);
-        }
-      }
 #pragma unroll
       for (int gate = 0; gate < 3; ++gate) {
         uint32_t fragment[4];
 #pragma unroll
-        for (int e = 0; e < 4; ++e) fragment[e] = factors_of(pairs[gate][e], gate, unit + e % 2 * 8);
+        for (int e = 0; e < 4; ++e) {
+          const int row = unit + e % 2 * 8;
+          const int column = begin + k * 16 + e / 2 * 8;
+          fragment[e] = load_pair(factor_.numbers + (gate * padded + row) * padded + column,
+                                  row < padded && column < padded);
+        }
         if (k < S::kKept) {
 #pragma unroll
-          for (int e = 0; e < 4; ++e) kept_[k][gate][e] = fragment[e];
+          for (int e = 0; e < 4; ++e) kept_[k < S::kKept ? k : 0][gate][e] = fragment[e];
         } else {
           weights_[((k - S::kKept) * 3 + gate) * S::kBlock + static_cast<int>(threadIdx.x)] =
               make_uint4(fragment[0], fragment[1], fragment[2], fragment[3]);
         }
       }
-      // A tile at a time: all loads at once would need more registers than there are.
-      __syncwarp();
     }
   }
 
-  // h0 of all units, in both of its halves; zeros where there is none, in all buffers.
+  // h0 of all units, in both of its halves, a row a warp; zeros where there is none, in all buffers.
   __device__ __forceinline__ void load_first() {
-    for (int i = static_cast<int>(threadIdx.x); i < S::kBuffers * buffer_size(); i += S::kBlock) {
-      const int row = i % line_size() / kLine;
-      const int place = placed(i % kLine / 8, row) * 8 + i % 8;
-      const int k = i % buffer_size() / line_size() * kWarpUnits + place % kWarpUnits;
-      const bool is_there = i < buffer_size() && row < rows_ && k < units_;
-      Half value(0.0f);
-      if constexpr (std::is_same_v<T, Half>) {
-        if (is_there && place < kWarpUnits) value = first_h(row)[k];
-      } else if (is_there) {
-        const Split<Half> split(static_cast<float>(first_h(row)[k]) / row_scales_[row]);
-        value = place < kWarpUnits ? split.high : split.low;
-      }
-      buffers_[i] = value;
+    auto* const all = reinterpret_cast<uint4*>(buffers_);
+    for (int i = static_cast<int>(threadIdx.x); i < S::kBuffers * buffer_size() / 8; i += S::kBlock) {
+      all[i] = make_uint4(0u, 0u, 0u, 0u);
+    }
+    __syncthreads();
+#pragma unroll 1
+    for (int row = warp_; row < rows_; row += S::kWarps) {
+      constexpr int kLines = S::kDepth / kWarpUnits;
+      const int64_t first = int64_t{first_row_ + row} * units_ + lane_;
+      pass_.h0.visit([&](const auto* h0) {
+        std::remove_cvref_t<decltype(*h0)> bits[kLines] = {};
+#pragma unroll
+        for (int line = 0; line < kLines; ++line) {
+          if (line * kWarpUnits + lane_ < units_) bits[line] = h0[first + line * kWarpUnits];
+        }
+        float largest = 0.0f;
+#pragma unroll
+        for (int line = 0; line < kLines; ++line) {
+          largest = fmaxf(largest, finite_size(pass_.h0.value_of(bits[line])));
+        }
+        const float factor = power_to_fill_half(largest_of_warp(largest));
+        if (lane_ == 0) row_scales_[row] = 1.0f / factor;
+        Half* const to = buffers_ + row * S::kRow + lane_ % 8;
+#pragma unroll
+        for (int line = 0; line < kLines; ++line) {
+          const Split<Half> split(pass_.h0.value_of(bits[line]) * factor);
+          to[line * kLine + placed(lane_ / 8, row) * 8] = split.high;
+          to[line * kLine + placed(lane_ / 8 + 4, row) * 8] = split.low;
+        }
+      });
     }
   }
 
@@ -389,7 +335,7 @@ class Recurrence {
       StepBarriers{barriers_}.wait(step, bytes_of_step());
     } else {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-      if constexpr (S::kWay == Way::grid) ptx::cp_async_wait_all();
+      if constexpr (S::kWay == Way::grid) wait_for_all_fetches();
 #endif
       __syncthreads();
     }
@@ -399,11 +345,13 @@ class Recurrence {
   // of the depth.
   template <int kColumns>
   __device__ __forceinline__ void multiply_tiles(const Half* h, int tile, float* sums_of_step) {
-    // Two chains of sums a gate at the least, so that a product seldom waits for the last.
-    float sums[kColumns == 1 ? 2 : kColumns][3][4] = {};
+    // Two chains of sums a gate where there are registers for them, so that a product seldom waits for the
+    // last.
+    constexpr bool kHalved = kColumns == 1 && !S::kFull;
+    float sums[kHalved ? 2 : kColumns][3][4] = {};
     const int part = warp_ % S::kDepthWarps;
     const uint32_t address =
-        shared_address(h + part * (S::kTiles / 2) * line_size() + (tile * kTileRows + lane_ % 8 / 2) * kLine +
+        shared_address(h + (tile * kTileRows + lane_ % 8 / 2) * S::kRow + part * (S::kTiles / 2) * kLine +
                        placed(lane_ % 2 * 4 + lane_ / 8, lane_ % 8 / 2) * 8);
 #pragma unroll
     for (int k = 0; k < S::kTiles; k += 2) {
@@ -411,7 +359,7 @@ class Recurrence {
 #pragma unroll
       for (int c = 0; c < kColumns; ++c) {
         ptx::ldmatrix(columns[c],
-                      address + static_cast<uint32_t>(2 * (c * kTileRows * kLine + k / 2 * line_size())));
+                      address + static_cast<uint32_t>(2 * (c * kTileRows * S::kRow + k / 2 * kLine)));
       }
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
@@ -431,7 +379,7 @@ class Recurrence {
           }
 #pragma unroll
           for (int c = 0; c < kColumns; ++c) {
-            multiply_add<Half>(sums[kColumns == 1 ? i : c][gate], fragment, columns[c][2 * i],
+            multiply_add<Half>(sums[kHalved ? i : c][gate], fragment, columns[c][2 * i],
                                columns[c][2 * i + 1]);
           }
         }
@@ -440,14 +388,14 @@ class Recurrence {
 #pragma unroll
     for (int c = 0; c < kColumns; ++c) {
       const int row = (tile + c) * kTileRows + lane_ % 4;
-      float* to = sums_of_step + (part * padded_rows_ + row) * S::kSumsPitch + warp_ / S::kDepthWarps * 16 +
-                  lane_ / 4;
+      float* to =
+          sums_of_step + row * S::kSumsPitch + part * S::kGates + warp_ / S::kDepthWarps * 16 + lane_ / 4;
 #pragma unroll
       for (int gate = 0; gate < 3; ++gate) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           float sum = sums[c][gate][2 * half] + sums[c][gate][2 * half + 1];
-          if constexpr (kColumns == 1) sum += sums[1][gate][2 * half] + sums[1][gate][2 * half + 1];
+          if constexpr (kHalved) sum += sums[1][gate][2 * half] + sums[1][gate][2 * half + 1];
           to[gate * S::kUnits + half * 8] = sum;
         }
       }
@@ -457,56 +405,49 @@ class Recurrence {
   __device__ __forceinline__ void multiply(int64_t step, const Half* h) {
     const int tiles = (rows_ + kTileRows - 1) / kTileRows;
     int tile = 0;
-    for (; tile + 1 < tiles; tile += 2) multiply_tiles<2>(h, tile, sums_of(step));
-    if (tile < tiles) multiply_tiles<1>(h, tile, sums_of(step));
+    if constexpr (!S::kFull) {
+      for (; tile + 1 < tiles; tile += 2) multiply_tiles<2>(h, tile, sums_of(step));
+    }
+    for (; tile < tiles; ++tile) multiply_tiles<1>(h, tile, sums_of(step));
   }
 
-  __device__ __forceinline__ void fetch(int64_t place, float (&gates)[3]) const {
-    const float* from = pass_.activations + 3 * place - 2 * unit_;
-#pragma unroll
-    for (int g = 0; g < 3; ++g) gates[g] = from[g * units_];
-  }
-
-  // The same of a row whose c no register keeps.
-  __device__ __forceinline__ void fetch_with_c(int64_t step, int row, float (&gates)[3], float& c) const {
-    fetch(place_of(step, row), gates);
-    c = step == 0 ? static_cast<float>(pass_.c0[state_of(row)]) : pass_.cells[place_of(step - 1, row)];
-  }
-
-  // By a whole warp: its units of a row in this step; h after it.
+  // By a whole warp: its units of a row in this step, their gates and c; h after it.
   __device__ __forceinline__ float advance(int64_t step, int row, const Half* h, float (&gates)[3],
                                            float& c) {
-    if (unit_ >= units_) return 0.0f;
-    const float* sums_of_step = sums_of(step);
+    const float* of_input = gates_of(step, row);
+    const float* sums_of_row = sums_of(step) + row * S::kSumsPitch + column_ + lane_;
     float sums[3] = {};
 #pragma unroll
     for (int g = 0; g < 3; ++g) {
 #pragma unroll
       for (int part = 0; part < S::kDepthWarps; ++part) {
-        sums[g] +=
-            sums_of_step[(part * padded_rows_ + row) * S::kSumsPitch + g * S::kUnits + column_ + lane_];
+        sums[g] += sums_of_row[part * S::kGates + g * S::kUnits];
       }
-      if constexpr (!std::is_same_v<T, Half>) sums[g] *= weight_scales_[g];
+      sums[g] *= weight_scales_[g];
     }
-    if (isnan(sums[0] + sums[1] + sums[2])) {
+    if (isnan(sums[0] + sums[1] + sums[2]) && unit_ < units_) {
 #pragma unroll
       for (int g = 0; g < 3; ++g) {
         if (!isnan(sums[g])) continue;
-        const T* weight = pass_.weight + (int64_t{g} * units_ + unit_) * units_;
-        sums[g] = multiply_again(h + row * kLine, line_size(), row, weight, units_);
+        sums[g] = multiply_again(h + row * S::kRow, row, pass_.weight, (int64_t{g} * units_ + unit_) * units_,
+                                 units_);
       }
     }
-    const float scale = !std::is_same_v<T, Half> && step == 0 ? row_scales_[row] : 1.0f;
+    const float scale = step == 0 ? row_scales_[row] : 1.0f;
 #pragma unroll
-    for (int g = 0; g < 3; ++g) gates[g] += fmaf(sums[g], scale, bias_[g]);
-    return step_forward_quick(gates[0], gates[1], gates[2], c);
+    for (int g = 0; g < 3; ++g) gates[g] = of_input[g * S::kUnits] + fmaf(sums[g], scale, bias_[g]);
+    c = *c_of(row);
+    const float h_after = step_forward_quick(gates[0], gates[1], gates[2], c);
+    *c_of(row) = c;
+    // Where there is no unit an infinite h0 times weights of zero is NaN.
+    return unit_ < units_ ? h_after : 0.0f;
   }
 
   // By a whole warp: its h to all blocks of the group. A lane has a quarter of one of the halves.
   __device__ __forceinline__ void publish(int64_t step, int row, float h, Half* next) const {
     const Split<Half> split(h);
     const int first = rank_ * S::kUnits + column_;
-    Half* line = next + first / kWarpUnits * line_size() + row * kLine;
+    Half* line = next + row * S::kRow + first / kWarpUnits * kLine;
     if constexpr (S::kWay == Way::block) {
       Half* to = line + placed(lane_ / 8, row) * 8 + lane_ % 8;
       to[0] = split.high;
@@ -551,34 +492,40 @@ class Recurrence {
     const Half* from = exchanged_of(step);
     const int chunks = group_blocks_ * (S::kUnits / 4);  // of a row
     for (int row = warp_; row < rows_; row += S::kWarps) {
-      const uint32_t to =
-          shared_address(h + lane_ / 8 * line_size() + row * kLine + placed(lane_ % 8, row) * 8);
+      const uint32_t to = shared_address(h + row * S::kRow + lane_ / 8 * kLine + placed(lane_ % 8, row) * 8);
       // Four lines at a time.
       for (int chunk = lane_; chunk < chunks; chunk += 32) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-        ptx::cp_async_cg(to + static_cast<uint32_t>(2 * (chunk - lane_) / 8 * line_size()),
+        ptx::cp_async_cg(to + static_cast<uint32_t>(2 * (chunk - lane_) / 8 * kLine),
                          from + (int64_t{row} * chunks + chunk) * 8);
 #endif
       }
     }
   }
 
-  __device__ __forceinline__ void keep(int64_t place, const float (&gates)[3], float c, float h) const {
-    pass_.output[place] = static_cast<T>(h);
-    float* to = pass_.activations + 3 * place - 2 * unit_;
+  __device__ __forceinline__ void keep(int64_t first, int row, const float (&gates)[3], float c,
+                                       float h) const {
+    if (unit_ >= units_) return;
+    const int state = state_of(row);
+    pass_.output.put(first + state, h);
+    (pass_.cells + first)[state] = c;
+    float* to = pass_.activations + 3 * first + gate_of(row);
 #pragma unroll
     for (int g = 0; g < 3; ++g) to[g * units_] = gates[g];
-    pass_.cells[place] = c;
   }
 
-  ForwardPass<T> pass_;
+  ForwardPass pass_;
+  FactorView<Half> factor_;
   uint32_t* arrived_;
   Half* exchanged_;
   int units_;
+  int64_t first_;   // of the first step among the numbers of all, one a unit
+  int64_t stride_;  // from a step's to those of the next
   int group_blocks_;
   int rank_;
   int first_row_;
   int rows_;
+  int group_rows_;
   int padded_rows_;
   int lane_;
   int warp_;
@@ -591,51 +538,47 @@ class Recurrence {
   uint4* weights_;
   Half* buffers_;
   float* sums_;
-  float* row_scales_;       // of h0
+  float* row_scales_;  // of h0
+  float* gates_;       // of the inputs
+  float* c_;
   float weight_scales_[3];  // of the gates of this thread's unit
   float bias_[3];
   uint32_t kept_[S::kKept][3][4];
 };
 
-template <typename T, typename S>
+template <typename S>
 __global__ void __launch_bounds__(S::kBlock, 1)
-    tensor_core_forward(ForwardPass<T> pass, int group_blocks, int group_rows, uint32_t* arrived,
-                        Half* exchanged) {
-  Recurrence<T, S>(pass, group_blocks, group_rows, arrived, exchanged).run();
+    tensor_core_forward(ForwardPass pass, FactorView<Half> factor, int group_blocks, int group_rows,
+                        uint32_t* arrived, Half* exchanged) {
+  Recurrence<S>(pass, factor, group_blocks, group_rows, arrived, exchanged).run();
 }
 
-template <typename T, typename S>
-bool launch_of(const ForwardPass<T>& pass, const Tensor& like, cudaStream_t stream,
+template <typename S>
+bool launch_of(const ForwardPass& pass, const WeightFactor& factor, cudaStream_t stream,
                int64_t most_rows = INT64_MAX) {
   const auto exchanged_bytes = [&](const Groups& groups) {
     return int64_t{2} * 2 * 2 * pass.batch * groups.blocks * S::kUnits;
   };
-  return launch_groups<S>(tensor_core_forward<T, S>, pass, like, stream, exchanged_bytes, most_rows);
+  return launch_groups<S>(tensor_core_forward<S>, pass, factor, stream, exchanged_bytes, most_rows);
 }
 
 }  // namespace
 
 // In clusters where there are such, as they meet in a fifth of the time.
-template <typename T>
-bool launch_tensor_cores(const ForwardPass<T>& pass, const Tensor& like, cudaStream_t stream) {
+bool launch_tensor_cores(const ForwardPass& pass, const Tensor& weight, cudaStream_t stream) {
   if (!may_be_grouped(pass.batch, pass.units)) return false;
-  if (pass.units <= 128) return launch_of<T, Shape<8, 1, 8, Way::block, 8>>(pass, like, stream);
+  const WeightFactor factor = rows_factor(weight, ScalarType::Half, stream);
+  if (pass.units <= 128) return launch_of<Shape<8, 1, 8, Way::block, 8>>(pass, factor, stream);
   if (pass.units <= 256) {
-    // Twice as many warps where they would not have a row each.
-    using Eight = Shape<8, 2, 8, Way::cluster, 4>;
-    using Sixteen = Shape<4, 4, 4, Way::cluster, 4>;
-    if (launch_of<T, Eight>(pass, like, stream, Eight::kFirstRows)) return true;
-    if (launch_of<T, Sixteen>(pass, like, stream)) return true;
+    // Twice as many blocks where they would have few rows.
+    if (launch_of<Shape<8, 2, 8, Way::cluster, 4>>(pass, factor, stream, kFewRows)) return true;
+    if (launch_of<Shape<16, 1, 16, Way::cluster, 8>>(pass, factor, stream)) return true;
   }
   if (pass.units <= 512) {
-    return launch_of<T, Shape<8, 4, 8, Way::cluster>>(pass, like, stream) ||
-           launch_of<T, Shape<8, 4, 8, Way::grid>>(pass, like, stream);
+    return launch_of<Shape<16, 2, 16, Way::cluster, 4>>(pass, factor, stream) ||
+           launch_of<Shape<8, 4, 8, Way::grid>>(pass, factor, stream);
   }
-  return launch_of<T, Shape<8, 8, 6, Way::grid>>(pass, like, stream);
+  return launch_of<Shape<16, 4, 16, Way::grid>>(pass, factor, stream);
 }
-
-template bool launch_tensor_cores(const ForwardPass<Half>&, const Tensor&, cudaStream_t);
-template bool launch_tensor_cores(const ForwardPass<BFloat16>&, const Tensor&, cudaStream_t);
-template bool launch_tensor_cores(const ForwardPass<float>&, const Tensor&, cudaStream_t);
 
 }  // namespace torchgraft::lltm::cuda

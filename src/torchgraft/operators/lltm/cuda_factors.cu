@@ -1,0 +1,163 @@
+// Conversion of weight_hh for tensor cores, and of rows into halves.
+//
+// Each number is read once or twice and written once, in two bytes: of 2048 units 50 MB from float, 20 us. A
+// block has a row, or of what is transposed a tile of 32 x 32, which it turns over in shared memory.
+
+#include "cuda_factors.h"
+
+#include <torchgraft/cuda.cuh>
+
+#include "cuda_halves.cuh"
+
+namespace torchgraft::lltm::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kTile = 32;
+// Of which a thread finds the largest number of a column.
+constexpr int64_t kRowsOfBlock = 64;
+
+// Groups of `rows` rows of `columns` numbers become groups of `padded_rows` rows of `padded_columns`, with
+// zeros in what is new; and what that leaves over goes into `low`, if that is not null. With `scales` each
+// row is multiplied by a power of two, which they divide by.
+template <typename Factor>
+__global__ void __launch_bounds__(kThreads)
+    pad_kernel(Numbers from, Factor* to, Factor* low, float* scales, int64_t rows, int64_t columns,
+               int64_t padded_rows, int64_t padded_columns) {
+  const int64_t place = blockIdx.x;
+  const int64_t row = place % padded_rows;
+  const int64_t count = row < rows ? columns : 0;
+  const int64_t first = (place / padded_rows * rows + row) * columns;
+  float factor = 1.0f;
+  if (scales != nullptr) {
+    float largest = 0.0f;
+#pragma unroll 4
+    for (int64_t k = threadIdx.x; k < count; k += kThreads) {
+      largest = fmaxf(largest, finite_size(from[first + k]));
+    }
+    factor = power_to_fill_half(largest_of_block(largest));
+    if (threadIdx.x == 0) scales[place] = 1.0f / factor;
+  }
+#pragma unroll 4
+  for (int64_t k = threadIdx.x; k < padded_columns; k += kThreads) {
+    const Split<Factor> split(k < count ? from[first + k] * factor : 0.0f);
+    to[place * padded_columns + k] = split.high;
+    if (low != nullptr) low[place * padded_columns + k] = split.low;
+  }
+}
+
+// A thread a column of some rows: the largest finite number of each, into what is zero at first. Bits of
+// numbers that are not negative are in the order of their sizes.
+__global__ void __launch_bounds__(kThreads)
+    columns_kernel(Numbers from, uint32_t* largest, int64_t rows, int64_t columns) {
+  const int64_t column = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (column >= columns) return;
+  const int64_t first = int64_t{blockIdx.y} * kRowsOfBlock;
+  const int64_t end = min(first + kRowsOfBlock, rows);
+  float found = 0.0f;
+#pragma unroll 8
+  for (int64_t row = first; row < end; ++row) found = fmaxf(found, finite_size(from[row * columns + column]));
+  atomicMax(largest + column, __float_as_uint(found));
+}
+
+// A block a tile of the transpose: 32 units of one gate times 32 units of h, each of which is multiplied by
+// the power of two for its largest number, unless there are none of those.
+template <typename Factor>
+__global__ void __launch_bounds__(kThreads)
+    transpose_kernel(Numbers from, Factor* to, float* scales, const float* largest, int64_t units,
+                     int64_t padded) {
+  __shared__ float tile[kTile][kTile + 1];
+  const int64_t tiles = ceil_divide<int64_t>(padded, kTile);
+  const int64_t gate = blockIdx.y / tiles;
+  const int64_t first_unit = blockIdx.y % tiles * kTile;
+  const int64_t first_column = int64_t{blockIdx.x} * kTile;
+  const auto lane = static_cast<int>(threadIdx.x) % kTile;
+  const auto warp = static_cast<int>(threadIdx.x) / kTile;
+#pragma unroll
+  for (int row = warp; row < kTile; row += kThreads / kTile) {
+    const int64_t unit = first_unit + row;
+    const int64_t k = first_column + lane;
+    tile[row][lane] = unit < units && k < units ? from[(gate * units + unit) * units + k] : 0.0f;
+  }
+  __syncthreads();
+#pragma unroll
+  for (int row = warp; row < kTile; row += kThreads / kTile) {
+    const int64_t k = first_column + row;
+    const int64_t unit = first_unit + lane;
+    if (k >= padded || unit >= padded) continue;
+    float factor = 1.0f;
+    if (largest != nullptr) {
+      factor = power_to_fill_half(largest[k]);
+      if (blockIdx.y == 0 && lane == 0) scales[k] = 1.0f / factor;
+    }
+    to[(k * 3 + gate) * padded + unit] = static_cast<Factor>(tile[lane][row] * factor);
+  }
+}
+
+// Calls `function(Tag<T>{})` with a type of two bytes.
+template <typename Function>
+void dispatch_halves(ScalarType dtype, const Function& function) {
+  if (dtype == ScalarType::Half) {
+    function(Tag<Half>{});
+  } else {
+    function(Tag<BFloat16>{});
+  }
+}
+
+}  // namespace
+
+WeightFactor rows_factor(const Tensor& weight, ScalarType dtype, cudaStream_t stream) {
+  const int64_t units = weight.size(1);
+  const int64_t padded = padded_to_whole(units);
+  const bool is_scaled = weight.scalar_type() != dtype;
+  if (!is_scaled && units == padded && is_aligned(weight.const_data_ptr(), 16)) {
+    return {weight, std::nullopt, padded};
+  }
+  WeightFactor factor = {empty_of({3 * padded, padded}, dtype, weight), std::nullopt, padded};
+  if (is_scaled) factor.scales = empty_of({3 * padded}, ScalarType::Float, weight);
+  float* const scales = is_scaled ? mutable_data<float>(*factor.scales) : nullptr;
+  dispatch_halves(dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    pad_kernel<T><<<grid_of(3 * padded, "lltm"), kThreads, 0, stream>>>(
+        Numbers(weight), mutable_data<T>(factor.matrix), nullptr, scales, units, units, padded, padded);
+  });
+  check_launch("lltm");
+  return factor;
+}
+
+WeightFactor columns_factor(const Tensor& weight, ScalarType dtype, cudaStream_t stream) {
+  const int64_t units = weight.size(1);
+  const int64_t padded = padded_to_whole(units);
+  WeightFactor factor = {empty_of({padded, 3 * padded}, dtype, weight), std::nullopt, padded};
+  std::optional<Tensor> largest;
+  float* scales = nullptr;
+  if (weight.scalar_type() != dtype) {
+    factor.scales = empty_of({padded}, ScalarType::Float, weight);
+    scales = mutable_data<float>(*factor.scales);
+    largest = empty_of({padded}, ScalarType::Float, weight);
+    torch::stable::zero_(*largest);
+    const dim3 grid(grid_of(ceil_divide<int64_t>(units, kThreads), "lltm"),
+                    static_cast<unsigned>(ceil_divide(3 * units, kRowsOfBlock)));
+    columns_kernel<<<grid, kThreads, 0, stream>>>(
+        Numbers(weight), static_cast<uint32_t*>(largest->mutable_data_ptr()), 3 * units, units);
+    check_launch("lltm");
+  }
+  const int64_t tiles = ceil_divide<int64_t>(padded, kTile);
+  const dim3 grid(grid_of(tiles, "lltm"), static_cast<unsigned>(3 * tiles));
+  dispatch_halves(dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    transpose_kernel<T><<<grid, kThreads, 0, stream>>>(Numbers(weight), mutable_data<T>(factor.matrix),
+                                                       scales, data<float>(largest), units, padded);
+  });
+  check_launch("lltm");
+  return factor;
+}
+
+void split_rows(const Numbers& rows, int64_t count, int64_t columns, Half* high, Half* low, float* scales,
+                int64_t padded, cudaStream_t stream) {
+  pad_kernel<Half><<<grid_of(count, "lltm"), kThreads, 0, stream>>>(rows, high, low, scales, count, columns,
+                                                                    count, padded);
+  check_launch("lltm");
+}
+
+}  // namespace torchgraft::lltm::cuda
