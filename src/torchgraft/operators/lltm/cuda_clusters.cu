@@ -642,16 +642,16 @@ class Backward : Member<S> {
   __device__ __forceinline__ void go_back(int step, int64_t first, int tile, float* gates) const {
     if (step == steps_) return;
     for (int row = own_row_of(tile); row < end_of(tile); row += kRowsAtOnce) {
-      receive(step, tile, row);
       wait_for_fetch();
+      const float* from = values_of(step, row);
+      const Slopes<float> slopes(from[0], from[S::kUnits], from[2 * S::kUnits], from[3 * S::kUnits]);
+      // What does not need the gradient of h is done by the time that comes.
+      receive(step, tile, row);
       if (has_unit()) {
-        float values[5];
-        const float* from = values_of(step, row);
-#pragma unroll
-        for (int i = 0; i < 5; ++i) values[i] = from[i * S::kUnits];
+        float values[3];
         float c_grad = *c_grad_of(row);
-        values[4] += sum_of_blocks(step, row);
-        step_back(values[0], values[1], values[2], values[3], values[4], c_grad);
+        const float h_grad = from[4 * S::kUnits] + sum_of_blocks(step, row);
+        slopes.step_back(values[0], values[1], values[2], h_grad, c_grad);
         float* of_row = gates + (row - tile * tile_rows_) * S::kDepth + column_;
         float* to = pass_.gates_grad + 3 * first + gate_of(row);
 #pragma unroll

@@ -25,8 +25,12 @@ class Numbers {
   __host__ __device__ bool is_half() const { return dtype_ == ScalarType::Half; }
   __host__ __device__ bool is_float() const { return dtype_ == ScalarType::Float; }
   __host__ __device__ const void* data() const { return data_; }
-  // Of float32.
-  __host__ __device__ const float* floats() const { return static_cast<const float*>(data_); }
+  // Where the caller knows what they are.
+  template <typename T>
+  __host__ __device__ const T* as() const {
+    return static_cast<const T*>(data_);
+  }
+  __host__ __device__ const float* floats() const { return as<float>(); }
 
   __device__ __forceinline__ float operator[](int64_t index) const {
     Bits bits;
@@ -41,9 +45,9 @@ class Numbers {
   };
   __device__ __forceinline__ void load(int64_t index, Bits& bits) const {
     if (is_float()) {
-      bits.of_four = static_cast<const uint32_t*>(data_)[index];
+      bits.of_four = as<uint32_t>()[index];
     } else {
-      bits.of_two = static_cast<const uint16_t*>(data_)[index];
+      bits.of_two = as<uint16_t>()[index];
     }
   }
   __device__ __forceinline__ float value_of(const Bits& bits) const {
@@ -58,9 +62,9 @@ class Numbers {
   template <typename Function>
   __device__ __forceinline__ void visit(const Function& function) const {
     if (is_float()) {
-      function(static_cast<const uint32_t*>(data_));
+      function(as<uint32_t>());
     } else {
-      function(static_cast<const uint16_t*>(data_));
+      function(as<uint16_t>());
     }
   }
 
@@ -73,16 +77,18 @@ class Results {
  public:
   explicit Results(Tensor& tensor) : data_(tensor.mutable_data_ptr()), dtype_(tensor.scalar_type()) {}
 
-  // Of float32.
-  __host__ __device__ float* floats() const { return static_cast<float*>(data_); }
+  template <typename T>
+  __host__ __device__ T* as() const {
+    return static_cast<T*>(data_);
+  }
+  __host__ __device__ float* floats() const { return as<float>(); }
 
   __device__ __forceinline__ void put(int64_t index, float value) const {
     if (dtype_ == ScalarType::Float) {
       floats()[index] = value;
     } else {
       const bool is_half = dtype_ == ScalarType::Half;
-      static_cast<uint16_t*>(data_)[index] =
-          is_half ? static_cast<Half>(value).x : static_cast<BFloat16>(value).x;
+      as<uint16_t>()[index] = is_half ? static_cast<Half>(value).x : static_cast<BFloat16>(value).x;
     }
   }
 

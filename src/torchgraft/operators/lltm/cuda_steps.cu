@@ -51,11 +51,11 @@ struct Steps {
   const float* sums;           // (2 batch, 3 padded) or (2 batch, padded): the product with those
   const float* weight_scales;  // (3 padded) or (padded), or null where weight_hh is as it was
   float* row_scales;           // (batch), of h0 or of gradients of gates
-
-  __device__ __forceinline__ float weight_scale(int64_t place) const {
-    return weight_scales == nullptr ? 1.0f : weight_scales[place];
-  }
 };
+
+// What is multiplied going back.
+template <typename T>
+using FactorBack = std::conditional_t<std::is_same_v<T, BFloat16>, BFloat16, Half>;
 
 using StepsForward = Steps<ForwardPass, Half>;
 template <typename Factor>
@@ -77,7 +77,8 @@ __device__ __noinline__ float multiply_again(Numbers h0, int64_t first_h, const 
   return sum;
 }
 
-// A thread a unit.
+// A thread a unit; T is what is given and asked for.
+template <typename T>
 __global__ void __launch_bounds__(kThreads) forward_kernel(StepsForward steps, int64_t step) {
   const ForwardPass& pass = steps.pass;
   const int64_t units = pass.units;
@@ -97,12 +98,13 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(StepsForward steps, i
 #pragma unroll
     for (int g = 0; g < 3; ++g) {
       sums[g] = of_high[g * steps.padded] + of_low[g * steps.padded];
-      sums[g] *= steps.weight_scale(g * steps.padded + unit);
+      if constexpr (!std::is_same_v<T, Half>) sums[g] *= steps.weight_scales[g * steps.padded + unit];
       if (step == 0) sums[g] *= steps.row_scales[row];
       gates[g] = activations[g * units + unit];
-      if (pass.bias) gates[g] += pass.bias[g * units + unit];
+      if (pass.bias) gates[g] += static_cast<float>(pass.bias.as<T>()[g * units + unit]);
     }
-    c = step == 0 ? pass.c0[row * units + unit] : pass.cells[place_before * units + unit];
+    c = step == 0 ? static_cast<float>(pass.c0.as<T>()[row * units + unit])
+                  : pass.cells[place_before * units + unit];
   }
 #pragma unroll
   for (int g = 0; g < 3; ++g) {
@@ -125,7 +127,7 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(StepsForward steps, i
 #pragma unroll
   for (int g = 0; g < 3; ++g) activations[g * units + unit] = gates[g];
   pass.cells[place * units + unit] = c;
-  pass.output.put(place * units + unit, h);
+  pass.output.as<T>()[place * units + unit] = static_cast<T>(h);
   const Split<Half> split(h);
   steps.halves[row * steps.padded + unit] = split.high;
   steps.halves[(pass.batch + row) * steps.padded + unit] = split.low;
@@ -136,14 +138,15 @@ __device__ __forceinline__ int64_t place_back(const BackwardPass& pass, int64_t 
 }
 
 // The gradient of a row's h before so many steps back; NaN where it is to be computed again.
-template <typename Factor>
-__device__ __forceinline__ float summed_h_grad(const StepsBackward<Factor>& steps, int64_t step, int64_t row,
-                                               int64_t unit) {
+template <typename T>
+__device__ __forceinline__ float summed_h_grad(const StepsBackward<FactorBack<T>>& steps, int64_t step,
+                                               int64_t row, int64_t unit) {
   if (step == 0) return steps.pass.h_grad[row * steps.pass.units + unit];
   const float* const of_high = steps.sums + row * steps.padded + unit;
   const float sum = of_high[0] + of_high[steps.pass.batch * steps.padded];
-  if constexpr (std::is_same_v<Factor, BFloat16>) return sum;
-  return sum * steps.weight_scale(unit) * steps.row_scales[row];
+  if constexpr (std::is_same_v<T, BFloat16>) return sum;
+  if constexpr (std::is_same_v<T, float>) return sum * steps.weight_scales[unit] * steps.row_scales[row];
+  return sum * steps.row_scales[row];
 }
 
 // The same from the gradients of gates in float: see the other multiply_again.
@@ -162,9 +165,11 @@ __device__ __forceinline__ float repaired(float h_grad, const BackwardPass& pass
   return multiply_again(gates_grad, pass.weight, unit, pass.units);
 }
 
-// A block a row.
-template <typename Factor>
-__global__ void __launch_bounds__(kMostThreads) backward_kernel(StepsBackward<Factor> steps, int64_t step) {
+// A block a row; T is what is given.
+template <typename T>
+__global__ void __launch_bounds__(kMostThreads)
+    backward_kernel(StepsBackward<FactorBack<T>> steps, int64_t step) {
+  using Factor = FactorBack<T>;
   const BackwardPass& pass = steps.pass;
   const int64_t units = pass.units;
   const int64_t row = blockIdx.x;
@@ -197,8 +202,9 @@ __global__ void __launch_bounds__(kMostThreads) backward_kernel(StepsBackward<Fa
 #pragma unroll
       for (int g = 0; g < 3; ++g) values[i][g] = activations[g * units + unit];
       cs[i] = cells[unit];
-      h_grads[i] = summed_h_grad(steps, step, row, unit);
-      output_grads[i] = pass.output_grad ? pass.output_grad[place * units + unit] : 0.0f;
+      h_grads[i] = summed_h_grad<T>(steps, step, row, unit);
+      output_grads[i] =
+          pass.output_grad ? static_cast<float>(pass.output_grad.as<T>()[place * units + unit]) : 0.0f;
       c_grads[i] = c_grad[unit];
     }
 #pragma unroll
@@ -242,13 +248,13 @@ __global__ void __launch_bounds__(kMostThreads) backward_kernel(StepsBackward<Fa
 }
 
 // A thread a unit: the gradient of the first h.
-template <typename Factor>
-__global__ void __launch_bounds__(kThreads) end_kernel(StepsBackward<Factor> steps) {
+template <typename T>
+__global__ void __launch_bounds__(kThreads) end_kernel(StepsBackward<FactorBack<T>> steps) {
   const BackwardPass& pass = steps.pass;
   const int64_t row = blockIdx.x;
   const int64_t unit = int64_t{blockIdx.y} * blockDim.x + threadIdx.x;
   if (unit >= pass.units) return;
-  const float h_grad = summed_h_grad(steps, pass.steps, row, unit);
+  const float h_grad = summed_h_grad<T>(steps, pass.steps, row, unit);
   pass.h_grad[row * pass.units + unit] = repaired(h_grad, pass, pass.steps, row, unit);
 }
 
@@ -263,11 +269,11 @@ bool pays_by_steps(int64_t units, bool has_older) {
   return device_attribute(cudaDevAttrComputeCapabilityMajor) >= 8 || (has_older && units > 512);
 }
 
-// Back, with factors of a type of two bytes.
-template <typename Factor>
-void launch_back(const BackwardPass& pass, const Tensor& weight, cudaStream_t stream) {
+template <typename T>
+void launch_of(const BackwardPass& pass, const Tensor& weight, cudaStream_t stream) {
+  using Factor = FactorBack<T>;
   // Of the type that is multiplied it needs no other one; of float its columns do, which are rows here.
-  const bool is_own = weight.scalar_type() == dtype_of<Factor>();
+  constexpr bool is_own = std::is_same_v<T, Factor>;
   const WeightFactor factor = is_own ? rows_factor(weight, dtype_of<Factor>(), stream)
                                      : columns_factor(weight, dtype_of<Factor>(), stream);
   const Tensor right = is_own ? factor.matrix : transposed(factor.matrix);
@@ -284,20 +290,17 @@ void launch_back(const BackwardPass& pass, const Tensor& weight, cudaStream_t st
   if (padded != pass.units) torch::stable::zero_(halves);
   const unsigned threads = threads_for(pass.units, kMostThreads);
   for (int64_t step = 0; step < pass.steps; ++step) {
-    backward_kernel<Factor><<<grid_of(pass.batch, "lltm"), threads, 0, stream>>>(steps, step);
+    backward_kernel<T><<<grid_of(pass.batch, "lltm"), threads, 0, stream>>>(steps, step);
     check_launch("lltm");
     multiply_kept(halves, right, sums);
   }
   const unsigned threads_of_end = threads_for(pass.units, kThreads);
-  end_kernel<Factor>
-      <<<grid_of_units(pass.batch, pass.units, threads_of_end), threads_of_end, 0, stream>>>(steps);
+  end_kernel<T><<<grid_of_units(pass.batch, pass.units, threads_of_end), threads_of_end, 0, stream>>>(steps);
   check_launch("lltm");
 }
 
-}  // namespace
-
-bool launch_steps(const ForwardPass& pass, const Tensor& weight, cudaStream_t stream) {
-  if (!pays_by_steps(pass.units, !pass.weight.is_float())) return false;
+template <typename T>
+void launch_of(const ForwardPass& pass, const Tensor& weight, cudaStream_t stream) {
   const WeightFactor factor = rows_factor(weight, ScalarType::Half, stream);
   const Tensor right = transposed(factor.matrix);
   const int64_t padded = factor.padded;
@@ -316,19 +319,29 @@ bool launch_steps(const ForwardPass& pass, const Tensor& weight, cudaStream_t st
   const dim3 grid = grid_of_units(pass.batch, pass.units, threads);
   for (int64_t step = 0; step < pass.steps; ++step) {
     multiply_kept(halves, right, sums);
-    forward_kernel<<<grid, threads, 0, stream>>>(steps, step);
+    forward_kernel<T><<<grid, threads, 0, stream>>>(steps, step);
     check_launch("lltm");
   }
+}
+
+template <typename Pass>
+void launch(const Pass& pass, const Tensor& weight, cudaStream_t stream) {
+  if (pass.weight.is_float()) return launch_of<float>(pass, weight, stream);
+  if (pass.weight.is_half()) return launch_of<Half>(pass, weight, stream);
+  launch_of<BFloat16>(pass, weight, stream);
+}
+
+}  // namespace
+
+bool launch_steps(const ForwardPass& pass, const Tensor& weight, cudaStream_t stream) {
+  if (!pays_by_steps(pass.units, !pass.weight.is_float())) return false;
+  launch(pass, weight, stream);
   return true;
 }
 
 bool launch_steps(const BackwardPass& pass, const Tensor& weight, cudaStream_t stream) {
   if (!pays_by_steps(pass.units, pass.weight.is_half())) return false;
-  if (weight.scalar_type() == ScalarType::BFloat16) {
-    launch_back<BFloat16>(pass, weight, stream);
-  } else {
-    launch_back<Half>(pass, weight, stream);
-  }
+  launch(pass, weight, stream);
   return true;
 }
 

@@ -154,20 +154,22 @@ class Recurrence {
     if (own_row_ < rows_) load_output_grad(first_, own_row_, output_grad);
     int64_t first = first_;
     for (int64_t step = 0; step < pass_.steps; ++step) {
-      if (S::kWay != Way::grid && step > 0) receive(step);
       wait_for_fetch();
+      // What does not need the gradient of h is done by the time that comes.
+      const Slopes<float> own_slopes = slopes_of(step, own_row_ < rows_ ? own_row_ : 0);
+      if (S::kWay != Way::grid && step > 0) receive(step);
       float values[3];
 #pragma unroll 1
       for (int turn = turns - 1; turn >= 0; --turn) {
         const int row = own_row_ + turn * S::kFirstRows;
         if (row < rows_) {
-          float of_output = pass_.output_grad.value_of(output_grad);
           if (turn > 0) {
             Numbers::Bits of_other;
             load_output_grad(first, row, of_other);
-            of_output = pass_.output_grad.value_of(of_other);
+            go_back(step, row, slopes_of(step, row), pass_.output_grad.value_of(of_other), values);
+          } else {
+            go_back(step, row, own_slopes, pass_.output_grad.value_of(output_grad), values);
           }
-          go_back(step, row, of_output, values);
         }
         if constexpr (kScaledRows && S::kWarpsOfRow > 1) __syncthreads();
         if (row < rows_) put(step, row, values);
@@ -328,16 +330,18 @@ class Recurrence {
     return scale;
   }
 
-  // By a whole warp: the gradients of its row's gates.
-  __device__ __forceinline__ void go_back(int64_t step, int row, float output_grad,
-                                          float (&values)[3]) const {
+  __device__ __forceinline__ Slopes<float> slopes_of(int64_t step, int row) const {
     const float* from = values_of(step, row);
-#pragma unroll
-    for (int g = 0; g < 3; ++g) values[g] = from[g * kUnits];
+    return {from[0], from[kUnits], from[2 * kUnits], from[3 * kUnits]};
+  }
+
+  // By a whole warp: the gradients of its row's gates.
+  __device__ __forceinline__ void go_back(int64_t step, int row, const Slopes<float>& slopes,
+                                          float output_grad, float (&values)[3]) const {
     if (unit_ < units_) {
       const float h_grad = output_grad + (step == 0 ? pass_.h_grad[state_of(row)] : sum_of_blocks(step, row));
       float c_grad = *c_grad_of(row);
-      step_back(values[0], values[1], values[2], from[3 * kUnits], h_grad, c_grad);
+      slopes.step_back(values[0], values[1], values[2], h_grad, c_grad);
       *c_grad_of(row) = c_grad;
     } else {
       values[0] = values[1] = values[2] = 0.0f;
@@ -538,7 +542,7 @@ bool launch_with(const BackwardPass& pass, const WeightFactor& factor, cudaStrea
     return launch_of<Factor, Shape<4, 8, 12, Way::cluster, 2>>(pass, factor, stream) ||
            launch_of<Factor, Shape<4, 8, 6, Way::grid>>(pass, factor, stream);
   }
-  return launch_of<Factor, Shape<8, 8, 6, Way::grid>>(pass, factor, stream);
+  return launch_of<Factor, Shape<4, 16, 4, Way::grid>>(pass, factor, stream);
 }
 
 }  // namespace

@@ -66,9 +66,10 @@ constexpr int64_t kFewRows = 2;
 constexpr int kWarpUnits = 32;
 
 template <int kTilesOfWarp, int kDepthWarpsOfBlock, int kTilesInRegisters, Way kWayOfGroup,
-          int kUnitWarpsOfBlock = 2>
+          int kUnitWarpsOfBlock = 2, bool kOneRowOfWarp = false>
 struct Shape {
-  static constexpr int kTiles = kTilesOfWarp;  // of 16 of the depth, a warp
+  static constexpr bool kOneRow = kOneRowOfWarp;  // of the group a warp computes one at the most
+  static constexpr int kTiles = kTilesOfWarp;     // of 16 of the depth, a warp
   static constexpr int kDepthWarps = kDepthWarpsOfBlock;
   static constexpr int kUnitWarps = kUnitWarpsOfBlock;  // 16 units each
   static constexpr int kKept = kTilesInRegisters;       // the others lie in shared memory
@@ -104,7 +105,7 @@ struct Shape {
   static int64_t shared_bytes(int64_t rows, int64_t) {
     const int64_t padded = ceil_divide<int64_t>(rows, kTileRows) * kTileRows;
     const int64_t of_row = int64_t{kBuffers} * kRow * 2 + int64_t{kSumBuffers} * kSumsPitch * 4;
-    return kBarrierBytes + kWeightBytes + padded * (of_row + 4) + rows * (3 * kSlots + 1) * kUnits * 4;
+    return kBarrierBytes + kWeightBytes + padded * (of_row + 4) + (rows * (3 * kSlots + 1) + 6) * kUnits * 4;
   }
 };
 
@@ -158,19 +159,20 @@ class Recurrence {
     row_scales_ = sums_ + S::kSumBuffers * sums_size();
     gates_ = row_scales_ + padded_rows_;
     c_ = gates_ + kSlots * 3 * group_rows * S::kUnits;
+    bias_ = c_ + group_rows * S::kUnits;
+    weight_scales_ = bias_ + 3 * S::kUnits;
     arrived_ += kArrivedBytes / 4 * (static_cast<int>(blockIdx.x) / group_blocks);
   }
 
   __device__ __forceinline__ void run() {
     fetch_rows(0, first_);
     fetch_rows(1, first_ + stride_);
-    load_unit();
+    load_units();
     load_first();
     load_weights();
     meet_first();
 
-    const int last_row =
-        own_row_ < rows_ ? own_row_ + (rows_ - 1 - own_row_) / S::kFirstRows * S::kFirstRows : -1;
+    const bool has_row = own_row_ < rows_;
     int64_t first = first_;
     for (int64_t step = 0; step < pass_.steps; ++step) {
       const bool is_last = step + 1 == pass_.steps;
@@ -178,16 +180,23 @@ class Recurrence {
       Half* next = buffers_ + (S::kBuffers == 2 ? (step + 1) & 1 : 0) * buffer_size();
       if (step > 0) receive(step);
       multiply(step, h);
-      __syncthreads();
       wait_for_fetch();
-      float gates[3];
-      float c = 0.0f;
+      // What does not need the sums is there by the time that they are.
+      Unit own = unit_of(step, has_row ? own_row_ : 0);
+      __syncthreads();
       float h_after = 0.0f;
+      if (has_row) {
+        h_after = advance(step, own_row_, h, own);
+        if (!is_last) publish(step, own_row_, h_after, next);
+      }
+      if constexpr (!S::kOneRow) {
 #pragma unroll 1
-      for (int row = last_row; row >= 0; row -= S::kFirstRows) {
-        h_after = advance(step, row, h, gates, c);
-        if (!is_last) publish(step, row, h_after, next);
-        if (row >= S::kFirstRows) keep(first, row, gates, c, h_after);
+        for (int row = own_row_ + S::kFirstRows; row < rows_; row += S::kFirstRows) {
+          Unit other = unit_of(step, row);
+          const float h_of_other = advance(step, row, h, other);
+          if (!is_last) publish(step, row, h_of_other, next);
+          keep(first, row, other, h_of_other);
+        }
       }
       if constexpr (S::kWay == Way::grid) {
         if (!is_last) {
@@ -197,7 +206,7 @@ class Recurrence {
       }
       // While h is under way, the results of the warp's first row leave, and what it needs after the next
       // step begins to come.
-      if (own_row_ < rows_) keep(first, own_row_, gates, c, h_after);
+      if (has_row) keep(first, own_row_, own, h_after);
       fetch_rows(step + kSlots, first + kSlots * stride_);
       first += stride_;
     }
@@ -232,16 +241,17 @@ class Recurrence {
     end_fetch();
   }
 
-  // c0 of this warp's rows; the scales of weight_hh and the bias of this thread's unit.
-  __device__ __forceinline__ void load_unit() {
-    const bool has_unit = unit_ < units_;
-#pragma unroll
-    for (int g = 0; g < 3; ++g) {
-      weight_scales_[g] = has_unit ? factor_.scale_of(g * factor_.padded + unit_) : 1.0f;
-      bias_[g] = has_unit && pass_.bias ? pass_.bias[g * units_ + unit_] : 0.0f;
-    }
+  // c0 of this warp's rows; the bias and the scales of weight_hh of all units.
+  __device__ __forceinline__ void load_units() {
     for (int row = own_row_; row < rows_; row += S::kFirstRows) {
-      *c_of(row) = has_unit ? pass_.c0[state_of(row)] : 0.0f;
+      *c_of(row) = unit_ < units_ ? pass_.c0[state_of(row)] : 0.0f;
+    }
+    for (int i = static_cast<int>(threadIdx.x); i < 3 * S::kUnits; i += S::kBlock) {
+      const int gate = i / S::kUnits;
+      const int unit = rank_ * S::kUnits + i % S::kUnits;
+      const bool is_there = unit < units_;
+      bias_[i] = is_there && pass_.bias ? pass_.bias[gate * units_ + unit] : 0.0f;
+      weight_scales_[i] = is_there ? factor_.scale_of(gate * factor_.padded + unit) : 1.0f;
     }
   }
 
@@ -411,10 +421,29 @@ class Recurrence {
     for (; tile < tiles; ++tile) multiply_tiles<1>(h, tile, sums_of(step));
   }
 
-  // By a whole warp: its units of a row in this step, their gates and c; h after it.
-  __device__ __forceinline__ float advance(int64_t step, int row, const Half* h, float (&gates)[3],
-                                           float& c) {
+  // This thread's unit of a row in a step: its gates without what h gives to them, its c, and what the sums
+  // of h are multiplied by.
+  struct Unit {
+    float gates[3];
+    float scales[3];
+    float c;
+  };
+  __device__ __forceinline__ Unit unit_of(int64_t step, int row) const {
     const float* of_input = gates_of(step, row);
+    const float row_scale = step == 0 ? row_scales_[row] : 1.0f;
+    Unit unit;
+#pragma unroll
+    for (int g = 0; g < 3; ++g) {
+      const int place = g * S::kUnits + column_ + lane_;
+      unit.gates[g] = of_input[g * S::kUnits] + bias_[place];
+      unit.scales[g] = weight_scales_[place] * row_scale;
+    }
+    unit.c = *c_of(row);
+    return unit;
+  }
+
+  // By a whole warp: its units of a row after this step; their h.
+  __device__ __forceinline__ float advance(int64_t step, int row, const Half* h, Unit& unit) {
     const float* sums_of_row = sums_of(step) + row * S::kSumsPitch + column_ + lane_;
     float sums[3] = {};
 #pragma unroll
@@ -423,22 +452,20 @@ class Recurrence {
       for (int part = 0; part < S::kDepthWarps; ++part) {
         sums[g] += sums_of_row[part * S::kGates + g * S::kUnits];
       }
-      sums[g] *= weight_scales_[g];
     }
     if (isnan(sums[0] + sums[1] + sums[2]) && unit_ < units_) {
 #pragma unroll
       for (int g = 0; g < 3; ++g) {
         if (!isnan(sums[g])) continue;
+        unit.scales[g] = step == 0 ? row_scales_[row] : 1.0f;
         sums[g] = multiply_again(h + row * S::kRow, row, pass_.weight, (int64_t{g} * units_ + unit_) * units_,
                                  units_);
       }
     }
-    const float scale = step == 0 ? row_scales_[row] : 1.0f;
 #pragma unroll
-    for (int g = 0; g < 3; ++g) gates[g] = of_input[g * S::kUnits] + fmaf(sums[g], scale, bias_[g]);
-    c = *c_of(row);
-    const float h_after = step_forward_quick(gates[0], gates[1], gates[2], c);
-    *c_of(row) = c;
+    for (int g = 0; g < 3; ++g) unit.gates[g] = fmaf(sums[g], unit.scales[g], unit.gates[g]);
+    const float h_after = step_forward_quick(unit.gates[0], unit.gates[1], unit.gates[2], unit.c);
+    *c_of(row) = unit.c;
     // Where there is no unit an infinite h0 times weights of zero is NaN.
     return unit_ < units_ ? h_after : 0.0f;
   }
@@ -503,15 +530,14 @@ class Recurrence {
     }
   }
 
-  __device__ __forceinline__ void keep(int64_t first, int row, const float (&gates)[3], float c,
-                                       float h) const {
+  __device__ __forceinline__ void keep(int64_t first, int row, const Unit& unit, float h) const {
     if (unit_ >= units_) return;
     const int state = state_of(row);
     pass_.output.put(first + state, h);
-    (pass_.cells + first)[state] = c;
+    (pass_.cells + first)[state] = unit.c;
     float* to = pass_.activations + 3 * first + gate_of(row);
 #pragma unroll
-    for (int g = 0; g < 3; ++g) to[g * units_] = gates[g];
+    for (int g = 0; g < 3; ++g) to[g * units_] = unit.gates[g];
   }
 
   ForwardPass pass_;
@@ -541,8 +567,8 @@ class Recurrence {
   float* row_scales_;  // of h0
   float* gates_;       // of the inputs
   float* c_;
-  float weight_scales_[3];  // of the gates of this thread's unit
-  float bias_[3];
+  float* bias_;  // of the gates of all units, and what their sums are divided by
+  float* weight_scales_;
   uint32_t kept_[S::kKept][3][4];
 };
 
@@ -571,11 +597,18 @@ bool launch_tensor_cores(const ForwardPass& pass, const Tensor& weight, cudaStre
   if (pass.units <= 128) return launch_of<Shape<8, 1, 8, Way::block, 8>>(pass, factor, stream);
   if (pass.units <= 256) {
     // Twice as many blocks where they would have few rows.
-    if (launch_of<Shape<8, 2, 8, Way::cluster, 4>>(pass, factor, stream, kFewRows)) return true;
-    if (launch_of<Shape<16, 1, 16, Way::cluster, 8>>(pass, factor, stream)) return true;
+    using Narrow = Shape<8, 2, 8, Way::cluster, 4, true>;
+    using Wide = Shape<16, 1, 16, Way::cluster, 8, true>;
+    if (launch_of<Narrow>(pass, factor, stream, kFewRows) ||
+        launch_of<Wide>(pass, factor, stream, Wide::kFirstRows) ||
+        launch_of<Shape<16, 1, 16, Way::cluster, 8>>(pass, factor, stream)) {
+      return true;
+    }
   }
   if (pass.units <= 512) {
-    return launch_of<Shape<16, 2, 16, Way::cluster, 4>>(pass, factor, stream) ||
+    using Wide = Shape<16, 2, 16, Way::cluster, 4, true>;
+    return launch_of<Wide>(pass, factor, stream, Wide::kFirstRows) ||
+           launch_of<Shape<16, 2, 16, Way::cluster, 4>>(pass, factor, stream) ||
            launch_of<Shape<8, 4, 8, Way::grid>>(pass, factor, stream);
   }
   return launch_of<Shape<16, 4, 16, Way::grid>>(pass, factor, stream);

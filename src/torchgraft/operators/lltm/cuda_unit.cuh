@@ -49,15 +49,36 @@ __device__ __forceinline__ float step_forward_quick(float& i, float& o, float& z
   return copysignf(size < 0.55f ? small : large, c) * o;
 }
 
+// What a unit's step back is made of before any gradient is known: of which gradient, h's or c's, each gate
+// and c are how much.
+template <typename T>
+struct Slopes {
+  T c_of_h;
+  T i_of_c;
+  T o_of_h;
+  T z_of_c;
+
+  __device__ __forceinline__ Slopes(T i, T o, T z, T c_after) {
+    const T squashed = tanh(c_after);
+    c_of_h = o * (T(1) - squashed * squashed);
+    i_of_c = z * i * (T(1) - i);
+    o_of_h = squashed * o * (T(1) - o);
+    z_of_c = i * (z > T(0) ? T(1) : z + T(1));
+  }
+
+  // The gradients of gates, and c_grad becomes that of the c before.
+  __device__ __forceinline__ void step_back(T& i, T& o, T& z, T h_grad, T& c_grad) const {
+    c_grad += h_grad * c_of_h;
+    i = c_grad * i_of_c;
+    o = h_grad * o_of_h;
+    z = c_grad * z_of_c;
+  }
+};
+
 // Activations become the gradients of gates, and c_grad that of the c before.
 template <typename T>
 __device__ __forceinline__ void step_back(T& i, T& o, T& z, T c_after, T h_grad, T& c_grad) {
-  const T squashed = tanh(c_after);
-  c_grad += h_grad * o * (T(1) - squashed * squashed);
-  const T of_i = c_grad * z * i * (T(1) - i);
-  o = h_grad * squashed * o * (T(1) - o);
-  z = c_grad * i * (z > T(0) ? T(1) : z + T(1));
-  i = of_i;
+  Slopes<T>(i, o, z, c_after).step_back(i, o, z, h_grad, c_grad);
 }
 
 template <typename T>
