@@ -176,7 +176,11 @@ _GRADS = (
 _GPU_SEQUENCES = (
     _sequence("whole grid", 5, 19, 6, 530),
     _sequence("whole grid, back, one row", 4, 1, 6, 1001, reverse=True),
-    _sequence("clusters of sixteen blocks", 6, 37, 5, 511),
+    _sequence("clusters of eight blocks", 6, 37, 5, 511),
+    _sequence("clusters of two blocks, a row a warp", 3, 100, 4, 150),
+    _sequence("clusters of two blocks, several rows a warp", 3, 290, 4, 201, reverse=True),
+    _sequence("clusters of four blocks", 4, 12, 5, 200),
+    _sequence("clusters of five blocks", 4, 10, 5, 300, reverse=True),
     _sequence("products worth halves", 6, 128, 300, 300),
     # More rows than there are multiprocessors, twice.
     _sequence("tf32, one block", 4, 290, 3, 100, tf32=True),
@@ -184,7 +188,7 @@ _GPU_SEQUENCES = (
     _sequence("one block, odd units", 3, 290, 3, 33, bias=False),
     _sequence("one block, one unit", 3, 290, 1, 1),
     _sequence("tf32, clusters of four blocks", 5, 37, 4, 201, tf32=True, reverse=True),
-    _sequence("tf32, clusters of sixteen blocks", 6, 37, 5, 511, tf32=True),
+    _sequence("tf32, clusters of eight blocks", 6, 37, 5, 511, tf32=True),
     _sequence("tf32, whole grid", 4, 19, 6, 530, tf32=True, bias=False),
     _sequence("step by step, 1040 units", 4, 5, 6, 1040),
     _sequence("step by step, rows not of whole vectors, back", 3, 2, 6, 1029, reverse=True),
@@ -200,7 +204,11 @@ _GPU_CELL_GRADS = (
 _GPU_GRADS = (
     _grads("whole grid", 5, 19, 6, 530),
     _grads("whole grid, back, one row", 4, 1, 6, 1001, reverse=True),
-    _grads("clusters of sixteen blocks", 6, 37, 5, 511),
+    _grads("clusters of eight blocks", 6, 37, 5, 511),
+    _grads("clusters of two blocks, a row a warp", 3, 100, 4, 150),
+    _grads("clusters of two blocks, several rows a warp", 3, 290, 4, 201, reverse=True),
+    _grads("clusters of seven blocks", 4, 12, 5, 200),
+    _grads("clusters of five blocks", 4, 10, 5, 300, reverse=True),
     _grads("products worth halves", 6, 128, 300, 300),
     _grads("products worth halves, more rows than gates, odd, back", 20, 101, 131, 129, reverse=True),
     # That float16 would not hold, or with a few bits.
@@ -212,7 +220,7 @@ _GPU_GRADS = (
     _grads("one block, one unit", 3, 290, 1, 1),
     _grads("clusters of two blocks, odd units", 3, 290, 3, 33, reverse=True),
     _grads("tf32, clusters of seven blocks", 5, 37, 4, 201, tf32=True, reverse=True),
-    _grads("tf32, clusters of sixteen blocks", 6, 37, 5, 511, tf32=True),
+    _grads("tf32, clusters of eight blocks", 6, 37, 5, 511, tf32=True),
     _grads("tf32, whole grid", 4, 19, 6, 530, tf32=True),
     _grads("step by step, 1040 units, back", 4, 5, 6, 1040, reverse=True),
     _grads("step by step, rows not of whole vectors", 3, 2, 6, 1029),
