@@ -156,7 +156,8 @@ class Recurrence {
     for (int64_t step = 0; step < pass_.steps; ++step) {
       wait_for_fetch();
       // What does not need the gradient of h is done by the time that comes.
-      const Slopes<float> own_slopes = slopes_of(step, own_row_ < rows_ ? own_row_ : 0);
+      const Slopes<float> own_slopes =
+          own_row_ < rows_ ? slopes_of(step, own_row_) : Slopes<float>(0.0f, 0.0f, 0.0f, 0.0f);
       if (S::kWay != Way::grid && step > 0) receive(step);
       float values[3];
 #pragma unroll 1

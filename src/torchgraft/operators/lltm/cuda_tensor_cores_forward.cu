@@ -182,7 +182,8 @@ class Recurrence {
       multiply(step, h);
       wait_for_fetch();
       // What does not need the sums is there by the time that they are.
-      Unit own = unit_of(step, has_row ? own_row_ : 0);
+      Unit own = {};
+      if (has_row) own = unit_of(step, own_row_);
       __syncthreads();
       float h_after = 0.0f;
       if (has_row) {
