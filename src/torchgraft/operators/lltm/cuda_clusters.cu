@@ -183,7 +183,7 @@ class Member {
     wait_for_all_fetches();
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     if constexpr (S::kWay == Way::cluster) {
-      if (threadIdx.x == 0) {
+      if (warp_ == 0) {
         for (int tile = 0; tile < tiles_; ++tile) {
 #pragma unroll 1
           for (int part = 0; part < S::kBarriers; ++part) barriers_of(tile, part).start(bytes_of(tile, part));

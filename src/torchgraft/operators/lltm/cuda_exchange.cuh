@@ -24,14 +24,16 @@ enum class Way { block, cluster, grid };
 struct StepBarriers {
   uint32_t address;  // in shared memory
 
-  // By one thread, before the blocks of the cluster meet for the first time.
+  // By a whole warp, before the blocks of the cluster meet for the first time.
   __device__ __forceinline__ void start([[maybe_unused]] uint32_t bytes) const {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    const bool tells = threadIdx.x % 32 == 0;
     for (uint32_t i = 0; i < 2; ++i) {
-      ptx::mbarrier_init(address + 8 * i, 1);
-      ptx::mbarrier_arrive_expect_tx(address + 8 * i, bytes);
+      if (tells) ptx::mbarrier_init(address + 8 * i, 1);
+      __syncwarp();
+      if (tells) ptx::mbarrier_arrive_expect_tx(address + 8 * i, bytes);
     }
-    ptx::fence_mbarrier_init();
+    if (tells) ptx::fence_mbarrier_init();
 #endif
   }
 

@@ -1,7 +1,6 @@
 // The recurrence of a whole sequence, forward and back: what it is of, and the kernels that are all of it.
 #pragma once
 
-#include <cuda_fp16.h>
 #include <cuda_runtime.h>
 #include <torchgraft/checks.h>
 #include <torchgraft/dispatch.h>
@@ -9,93 +8,9 @@
 #include <cstdint>
 #include <optional>
 
+#include "cuda_numbers.cuh"
+
 namespace torchgraft::lltm::cuda {
-
-// Numbers in float32, float16 or bfloat16; which of them a kernel learns as it runs. It has few of them
-// beside those in float.
-class Numbers {
- public:
-  Numbers() = default;
-  explicit Numbers(const Tensor& tensor) : data_(tensor.const_data_ptr()), dtype_(tensor.scalar_type()) {}
-  explicit Numbers(const std::optional<Tensor>& tensor) {
-    if (tensor.has_value()) *this = Numbers(*tensor);
-  }
-
-  __host__ __device__ explicit operator bool() const { return data_ != nullptr; }
-  __host__ __device__ bool is_half() const { return dtype_ == ScalarType::Half; }
-  __host__ __device__ bool is_float() const { return dtype_ == ScalarType::Float; }
-  __host__ __device__ const void* data() const { return data_; }
-  // Where the caller knows what they are.
-  template <typename T>
-  __host__ __device__ const T* as() const {
-    return static_cast<const T*>(data_);
-  }
-  __host__ __device__ const float* floats() const { return as<float>(); }
-
-  __device__ __forceinline__ float operator[](int64_t index) const {
-    Bits bits;
-    load(index, bits);
-    return value_of(bits);
-  }
-
-  // A number as it was loaded, in one register or the other, so that nothing waits for it but its value.
-  struct Bits {
-    uint32_t of_four = 0;
-    uint16_t of_two = 0;
-  };
-  __device__ __forceinline__ void load(int64_t index, Bits& bits) const {
-    if (is_float()) {
-      bits.of_four = as<uint32_t>()[index];
-    } else {
-      bits.of_two = as<uint16_t>()[index];
-    }
-  }
-  __device__ __forceinline__ float value_of(const Bits& bits) const {
-    return is_float() ? value_of(bits.of_four) : value_of(bits.of_two);
-  }
-  __device__ __forceinline__ float value_of(uint32_t bits) const { return __uint_as_float(bits); }
-  __device__ __forceinline__ float value_of(uint16_t bits) const {
-    // What bfloat16 leaves out of float is zero.
-    return is_half() ? __half2float(__ushort_as_half(bits)) : __uint_as_float(uint32_t{bits} << 16);
-  }
-  // Calls `function` with a pointer to the bits of all, for what loads many.
-  template <typename Function>
-  __device__ __forceinline__ void visit(const Function& function) const {
-    if (is_float()) {
-      function(as<uint32_t>());
-    } else {
-      function(as<uint16_t>());
-    }
-  }
-
- private:
-  const void* data_ = nullptr;
-  ScalarType dtype_ = ScalarType::Float;
-};
-
-class Results {
- public:
-  explicit Results(Tensor& tensor) : data_(tensor.mutable_data_ptr()), dtype_(tensor.scalar_type()) {}
-
-  template <typename T>
-  __host__ __device__ T* as() const {
-    return static_cast<T*>(data_);
-  }
-  __host__ __device__ float* floats() const { return as<float>(); }
-
-  __device__ __forceinline__ void put(int64_t index, float value) const {
-    if (dtype_ == ScalarType::Float) {
-      floats()[index] = value;
-    } else {
-      const bool is_half = dtype_ == ScalarType::Half;
-      as<uint16_t>()[index] = is_half ? static_cast<Half>(value).x : static_cast<BFloat16>(value).x;
-    }
-  }
-
- private:
-  void* data_;
-  ScalarType dtype_;
-};
 
 // What is given and what is asked for is of the same dtype, what is kept in float.
 struct ForwardPass {

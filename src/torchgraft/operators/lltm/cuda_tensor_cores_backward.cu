@@ -1,8 +1,9 @@
 // The recurrence of a whole sequence back, with weight_hh in float16, bfloat16 or, where tf32 is permitted,
 // float, on tensor cores.
 //
-// Groups of blocks and their rows are as going forward (cuda_tensor_cores_forward.cu), always 32 units a
-// block: it keeps of weight_hh the rows of its own 96 gates. A step is
+// Groups of blocks and their rows are as going forward (cuda_tensor_cores_forward.cu): clusters of two blocks
+// of 128 units, of eight of 64, and where rows are few, below 129 units and on the grid of blocks of 32. A
+// block keeps of weight_hh the rows of its own gates. A step is
 //
 //     own gradients of gates -> what they give to the gradients of h of all units
 //     -> to each block what is for its units -> they meet -> own gradients of h, a sum over the group's
@@ -10,26 +11,26 @@
 //
 // so that what crosses blocks is 4 bytes a unit and row, as going forward, where all gradients of gates would
 // be three times as much. The sum is in the order of the blocks. A warp owns kTiles times 16 units of the
-// product and all of its depth, 96: no sums of parts.
+// product and all of its depth: no sums of parts.
 //
-// Gradients of gates enter the product as two halves (cuda_tensor_cores.cuh), which in float16 hold them
-// divided by a power of two near the largest of the block's row: gradients may be of any size. weight_hh of
-// float, where tf32 is permitted, becomes float16, eleven bits as tf32 has; there each column of a block's
-// rows of it is multiplied by a power of two, which its sums are divided by.
+// Gradients of gates enter the product as two halves (cuda_halves.cuh), which in float16 hold them divided by
+// a power of two near the largest of the block's row: gradients may be of any size. Where several warps have
+// a row they meet once more for it.
 //
-// Cycles of a step on an H200, as the first warp of a block counts them, and microseconds without counting:
+// A unit's activations and c are in shared memory before its gradient of h is known, and all that follows
+// from them alone, the slopes, is computed while that is on its way: 10 % of a step of 32 rows of 512 units.
 //
-//     rows, units                  1, 512   32, 512   128, 256   64, 1024
-//     waits for sums                  405      1069       1010         90
-//     sums, units                     714       780       2124       3030
-//     barrier of the block             23       113         23        462
-//     products, to the others         890      1640       1582       6003
-//     meets the others, results       324       362        369       3771
-//     all                            2356      3964       5108      13356
-//     microseconds                    1.5       2.4        2.9        6.8
+// On an H200, microseconds a step in float16, and in bfloat16, whose halves need no power of two:
 //
-// Predicted were 1.7 us for 32 rows of 512 units and 4.3 us for 64 of 1024. The float kernels
-// take 1.1, 3.4, 3.4 and 16.9 us.
+//     rows, units                      32, 512     128, 256   64, 1024
+//     a group: blocks, rows               8, 3         2, 2     32, 16
+//     predicted                            1.7          1.7        4.3
+//     measured                        1.9, 1.7     1.6, 1.5   7.1, 7.0
+//     half as many units a block      2.4, 2.1     2.9, 2.8
+//
+// On the grid blocks of eight warps that keep all of weight_hh in registers took 10.7 us: a warp reads the
+// sums of 32 blocks for each of its rows, one row after the other. The float kernels take 3.4, 3.4 and 16.9
+// us.
 
 #include <cooperative_groups.h>
 
@@ -232,7 +233,7 @@ class Recurrence {
   __device__ __forceinline__ void meet_first() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     if constexpr (S::kWay == Way::cluster) {
-      if (threadIdx.x == 0) StepBarriers{barriers_}.start(bytes_of_step());
+      if (warp_ == 0) StepBarriers{barriers_}.start(bytes_of_step());
       cooperative_groups::this_cluster().sync();
       return;
     }

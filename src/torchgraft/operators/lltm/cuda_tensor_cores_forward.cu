@@ -3,8 +3,8 @@
 //
 // A group of blocks owns some rows of the batch for all steps. A block of it owns kUnits units, and its warps
 // share them out: 16 units each, their three gates, times kDepthWarps parts of the depth. A thread keeps its
-// part of weight_hh as fragments, 96 registers at the most (of a block 96 KB of weight_hh up to 512 units,
-// 192 KB up to 1024), from the first step to the last. A step is
+// part of weight_hh as fragments, 192 registers at the most (192 KB a block), from the first step to the
+// last. A step is
 //
 //     h of all units in shared memory -> sums of a part of the depth each -> own h, c, activations
 //     -> own h to all blocks of the group -> they meet
@@ -19,36 +19,36 @@
 // that tf32 has too; h, in two halves, is more precise than that.
 //
 // Up to 128 units a group is one block, which has all of weight_hh in its registers and meets nobody. Up to
-// 512 it is a cluster of at most four blocks of 64 units, or sixteen of 32. A block writes its h, 128 bytes a
-// row, into the shared memory of all of them, of which each has two buffers, and a barrier in each counts the
-// bytes that came. Nothing waits for writes to device memory, as the barrier of a cluster does: with that a
-// step of 1 row of 512 units took 2842 cycles, now 1889.
+// 256 it is a cluster of two blocks of 128 units, or where rows are few of four of 64; up to 512 of eight of
+// 64. A block writes its h, 128 bytes a row and 32 units, into the shared memory of all of them, of which
+// each has two buffers, and a barrier in each counts the bytes that came. Nothing waits for writes to device
+// memory, as the barrier of a cluster does: with that a step of 1 row of 512 units took half as long again.
 //
-// Up to 1024 units a group is blocks of one cooperative grid: they exchange h through L2, where a block reads
-// 4 * units bytes a row, and a counter in device memory says who is there.
+// Up to 1024 units a group is blocks of one cooperative grid, of 32 units: they exchange h through L2, where
+// a block reads 4 * units bytes a row, and a counter in device memory says who is there.
 //
-// Cycles of a step on an H200, as the first warp of a block counts them, and microseconds without counting:
+// What bounds a step is exchange, 500 cycles from a block's write until another goes on and two a message of
+// sixteen bytes, and products, of which mma.sync makes no more than 60 % of the tensor cores' rate. Blocks
+// that own twice as many units are half as many a group, so that a group has half as many rows: one tile of
+// columns where there were two, and fewer and shorter messages. Of 32 rows of 512 units a cluster has 3: 384
+// messages from a block where clusters of sixteen blocks, of which seven fit on an H200, would have 5 rows
+// and 640.
 //
-//     rows, units          16, 128   1, 512   32, 512   128, 256   64, 1024
-//     a group's rows             1        1         5          5         16
-//     waits for h              275      500      1077        404        388
-//     products                 403      304       721        818       4234
-//     barrier of the block      48       23        51        161        819
-//     sums and units           470      510       544        788       1582
-//     h to the others           97      281       312        220        317
-//     meets the others                                                 4591
-//     results, next gates      297      271       348       1132       1639
-//     all                     1590     1889      3053       3523      13570
-//     microseconds            1.08     1.10       2.0        1.9        6.0
+// With 192 registers of weight_hh there are none for much else. Gates of inputs come into shared memory two
+// steps before, c lies there; and the gates, the bias and the scales of a unit are read while the block
+// meets. On an H200, microseconds a step:
 //
-// Predicted for 32 rows of 512 units were 1.6 us. What it did not see: of clusters of sixteen blocks seven
-// fit, not eight, so that 5 rows a cluster are two tiles, 48 products a warp at 6 cycles each (mma.sync does
-// no better than 60 % of the tensor cores' rate); and exchange is bound by messages, 640 of sixteen bytes
-// from a block and as many to it, at about two cycles each. Sending what a block has for another as one bulk
-// copy took 4 % longer (45 % with one row), half as many blocks of 64 units with a quarter of weight_hh in
-// shared memory 30 %. For 1024 units 3.9 us were predicted: a quarter of weight_hh is in shared memory and
-// read twice a step, with h and the sums 270 KB a block, so that products are as slow as shared memory is;
-// and the 64 KB that a block reads from L2 come behind a meeting of 2 us.
+//     rows, units                17, 200   32, 512   128, 256   64, 1024
+//     a group: blocks, rows         4, 1      8, 3       2, 2     32, 16
+//     predicted                      0.9       1.5        1.4        4.5
+//     measured                       0.9       1.4        1.3        5.5
+//     half as many units a block               2.0        1.9        6.0
+//
+// (Of 1024 units the last had a quarter of weight_hh in shared memory.) Of a warp's time in a step of 32 rows
+// of 512 units, sampled: products 36 %, of which a third waits for h out of shared memory; waits for h of the
+// others 18; units 17; results and what comes next 13; h to the others 10; barrier of the block 4. On the
+// grid the meeting of all blocks is 2 us. Sending what a block has for another as one bulk copy took 4 %
+// longer (45 % with one row).
 
 #include <cooperative_groups.h>
 
@@ -322,7 +322,7 @@ class Recurrence {
   __device__ __forceinline__ void meet_first() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     if constexpr (S::kWay == Way::cluster) {
-      if (threadIdx.x == 0) StepBarriers{barriers_}.start(bytes_of_step());
+      if (warp_ == 0) StepBarriers{barriers_}.start(bytes_of_step());
 #pragma unroll
       for (int i = 0; i < S::kPeers; ++i) {
         const int block = min(lane_ / 8 + 4 * i, group_blocks_ - 1);
