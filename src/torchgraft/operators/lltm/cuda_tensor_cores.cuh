@@ -62,12 +62,14 @@ __device__ __forceinline__ void meet_on_grid(uint32_t* arrived, uint32_t expecte
 // Of device memory for a group's arrivals: a line of its own.
 constexpr int64_t kArrivedBytes = 128;
 
-// As launch_fitting_groups, of a kernel for which groups on the grid have memory to exchange numbers in.
-template <typename S, typename Pass, typename T, typename Exchanged, typename Bytes>
+// As launch_fitting_groups, of a kernel for which groups on the grid have memory to exchange numbers in. Only
+// where it is launched weight_hh becomes a factor, by `factor_of`.
+template <typename S, typename Pass, typename T, typename Exchanged, typename FactorOf, typename Bytes>
 bool launch_groups(void (*kernel)(Pass, FactorView<T>, int, int, uint32_t*, Exchanged*), const Pass& pass,
-                   const WeightFactor& factor, cudaStream_t stream, const Bytes& exchanged_bytes,
+                   const FactorOf& factor_of, cudaStream_t stream, const Bytes& exchanged_bytes,
                    int64_t most_rows) {
   const auto launch = [&](const cudaLaunchConfig_t& config, const Groups& groups) {
+    const WeightFactor factor = factor_of();
     uint32_t* arrived = nullptr;
     Exchanged* memory = nullptr;
     std::optional<Tensor> workspace;

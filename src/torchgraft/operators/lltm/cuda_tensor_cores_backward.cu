@@ -521,40 +521,40 @@ __global__ void __launch_bounds__(S::kBlock, 1)
 }
 
 template <typename Factor, typename S>
-bool launch_of(const BackwardPass& pass, const WeightFactor& factor, cudaStream_t stream,
+bool launch_of(const BackwardPass& pass, const Tensor& weight, cudaStream_t stream,
                int64_t most_rows = INT64_MAX) {
+  const auto factor_of = [&] { return columns_factor(weight, dtype_of<Factor>(), stream); };
   const auto exchanged_bytes = [&](const Groups& groups) {
     const int64_t rows = ceil_divide(groups.rows, kTileRows) * kTileRows;
     return int64_t{2} * groups.count * groups.blocks * groups.blocks * rows * S::kUnits * 4;
   };
-  return launch_groups<S>(tensor_core_backward<Factor, S>, pass, factor, stream, exchanged_bytes, most_rows);
+  return launch_groups<S>(tensor_core_backward<Factor, S>, pass, factor_of, stream, exchanged_bytes,
+                          most_rows);
 }
 
 // In clusters where there are such, as they meet in a fifth of the time.
 template <typename Factor>
-bool launch_with(const BackwardPass& pass, const WeightFactor& factor, cudaStream_t stream) {
-  if (pass.units <= kWarpUnits) return launch_of<Factor, Shape<1, 8, 6, Way::block>>(pass, factor, stream);
-  if (pass.units <= 128 && launch_of<Factor, Shape<1, 8, 6, Way::cluster>>(pass, factor, stream)) return true;
+bool launch_with(const BackwardPass& pass, const Tensor& weight, cudaStream_t stream) {
+  if (pass.units <= kWarpUnits) return launch_of<Factor, Shape<1, 8, 6, Way::block>>(pass, weight, stream);
+  if (pass.units <= 128 && launch_of<Factor, Shape<1, 8, 6, Way::cluster>>(pass, weight, stream)) return true;
   if (pass.units <= 256) {
     // Four times as many blocks where they would have few rows.
-    if (launch_of<Factor, Shape<2, 8, 6, Way::cluster>>(pass, factor, stream, kTileRows)) return true;
-    if (launch_of<Factor, Shape<2, 8, 24, Way::cluster, 4>>(pass, factor, stream)) return true;
+    if (launch_of<Factor, Shape<2, 8, 6, Way::cluster>>(pass, weight, stream, kTileRows)) return true;
+    if (launch_of<Factor, Shape<2, 8, 24, Way::cluster, 4>>(pass, weight, stream)) return true;
   }
   if (pass.units <= 512) {
-    return launch_of<Factor, Shape<4, 8, 12, Way::cluster, 2>>(pass, factor, stream) ||
-           launch_of<Factor, Shape<4, 8, 6, Way::grid>>(pass, factor, stream);
+    return launch_of<Factor, Shape<4, 8, 12, Way::cluster, 2>>(pass, weight, stream) ||
+           launch_of<Factor, Shape<4, 8, 6, Way::grid>>(pass, weight, stream);
   }
-  return launch_of<Factor, Shape<4, 16, 4, Way::grid>>(pass, factor, stream);
+  return launch_of<Factor, Shape<4, 16, 4, Way::grid>>(pass, weight, stream);
 }
 
 }  // namespace
 
 bool launch_tensor_cores(const BackwardPass& pass, const Tensor& weight, cudaStream_t stream) {
   if (!may_be_grouped(pass.batch, pass.units)) return false;
-  const bool is_bfloat16 = weight.scalar_type() == ScalarType::BFloat16;
-  const ScalarType dtype = is_bfloat16 ? ScalarType::BFloat16 : ScalarType::Half;
-  const WeightFactor factor = columns_factor(weight, dtype, stream);
-  return is_bfloat16 ? launch_with<BFloat16>(pass, factor, stream) : launch_with<Half>(pass, factor, stream);
+  return weight.scalar_type() == ScalarType::BFloat16 ? launch_with<BFloat16>(pass, weight, stream)
+                                                      : launch_with<Half>(pass, weight, stream);
 }
 
 }  // namespace torchgraft::lltm::cuda

@@ -581,12 +581,13 @@ __global__ void __launch_bounds__(S::kBlock, 1)
 }
 
 template <typename S>
-bool launch_of(const ForwardPass& pass, const WeightFactor& factor, cudaStream_t stream,
+bool launch_of(const ForwardPass& pass, const Tensor& weight, cudaStream_t stream,
                int64_t most_rows = INT64_MAX) {
+  const auto factor_of = [&] { return rows_factor(weight, ScalarType::Half, stream); };
   const auto exchanged_bytes = [&](const Groups& groups) {
     return int64_t{2} * 2 * 2 * pass.batch * groups.blocks * S::kUnits;
   };
-  return launch_groups<S>(tensor_core_forward<S>, pass, factor, stream, exchanged_bytes, most_rows);
+  return launch_groups<S>(tensor_core_forward<S>, pass, factor_of, stream, exchanged_bytes, most_rows);
 }
 
 }  // namespace
@@ -594,25 +595,24 @@ bool launch_of(const ForwardPass& pass, const WeightFactor& factor, cudaStream_t
 // In clusters where there are such, as they meet in a fifth of the time.
 bool launch_tensor_cores(const ForwardPass& pass, const Tensor& weight, cudaStream_t stream) {
   if (!may_be_grouped(pass.batch, pass.units)) return false;
-  const WeightFactor factor = rows_factor(weight, ScalarType::Half, stream);
-  if (pass.units <= 128) return launch_of<Shape<8, 1, 8, Way::block, 8>>(pass, factor, stream);
+  if (pass.units <= 128) return launch_of<Shape<8, 1, 8, Way::block, 8>>(pass, weight, stream);
   if (pass.units <= 256) {
     // Twice as many blocks where they would have few rows.
     using Narrow = Shape<8, 2, 8, Way::cluster, 4, true>;
     using Wide = Shape<16, 1, 16, Way::cluster, 8, true>;
-    if (launch_of<Narrow>(pass, factor, stream, kFewRows) ||
-        launch_of<Wide>(pass, factor, stream, Wide::kFirstRows) ||
-        launch_of<Shape<16, 1, 16, Way::cluster, 8>>(pass, factor, stream)) {
+    if (launch_of<Narrow>(pass, weight, stream, kFewRows) ||
+        launch_of<Wide>(pass, weight, stream, Wide::kFirstRows) ||
+        launch_of<Shape<16, 1, 16, Way::cluster, 8>>(pass, weight, stream)) {
       return true;
     }
   }
   if (pass.units <= 512) {
     using Wide = Shape<16, 2, 16, Way::cluster, 4, true>;
-    return launch_of<Wide>(pass, factor, stream, Wide::kFirstRows) ||
-           launch_of<Shape<16, 2, 16, Way::cluster, 4>>(pass, factor, stream) ||
-           launch_of<Shape<8, 4, 8, Way::grid>>(pass, factor, stream);
+    return launch_of<Wide>(pass, weight, stream, Wide::kFirstRows) ||
+           launch_of<Shape<16, 2, 16, Way::cluster, 4>>(pass, weight, stream) ||
+           launch_of<Shape<8, 4, 8, Way::grid>>(pass, weight, stream);
   }
-  return launch_of<Shape<16, 4, 16, Way::grid>>(pass, factor, stream);
+  return launch_of<Shape<16, 4, 16, Way::grid>>(pass, weight, stream);
 }
 
 }  // namespace torchgraft::lltm::cuda
