@@ -809,17 +809,18 @@ bool launch_clusters(const ForwardPass& pass, cudaStream_t stream, int64_t most_
 bool launch_clusters(const BackwardPass& pass, const std::optional<Tensor>& output_grad, cudaStream_t stream,
                      int64_t most_rows) {
   if (!can_be_tried(pass)) return false;
-  const auto launch = [&]<typename S>(Tag<S>, int64_t rows) {
-    return launch_of<S>(pass, output_grad, stream, rows);
-  };
-  if (pass.units <= 64) return launch(Tag<BackwardShape<8, 2, 16, Way::block>>{}, most_rows);
-  if (pass.units <= 96) return launch(Tag<BackwardShape<12, 3, 16, Way::block>>{}, most_rows);
-  if (pass.units <= 128) return launch(Tag<BackwardShape<8, 4, 8, Way::block>>{}, most_rows);
+  if (pass.units <= 64)
+    return launch_of<BackwardShape<8, 2, 16, Way::block>>(pass, output_grad, stream, most_rows);
+  if (pass.units <= 96)
+    return launch_of<BackwardShape<12, 3, 16, Way::block>>(pass, output_grad, stream, most_rows);
+  if (pass.units <= 128)
+    return launch_of<BackwardShape<8, 4, 8, Way::block>>(pass, output_grad, stream, most_rows);
   if (pass.units <= 256) {
-    return launch(Tag<BackwardShape<8, 1, 4, Way::cluster>>{}, std::min(most_rows, kFewRows)) ||
-           launch(Tag<BackwardShape<8, 2, 4, Way::cluster>>{}, most_rows);
+    return launch_of<BackwardShape<8, 1, 4, Way::cluster>>(pass, output_grad, stream,
+                                                           std::min(most_rows, kFewRows)) ||
+           launch_of<BackwardShape<8, 2, 4, Way::cluster>>(pass, output_grad, stream, most_rows);
   }
-  return launch(Tag<BackwardShape<8, 1, 2, Way::cluster>>{}, most_rows);
+  return launch_of<BackwardShape<8, 1, 2, Way::cluster>>(pass, output_grad, stream, most_rows);
 }
 
 }  // namespace torchgraft::lltm::cuda

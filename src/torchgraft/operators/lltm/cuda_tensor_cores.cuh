@@ -19,6 +19,11 @@
 
 namespace torchgraft::lltm::cuda {
 
+// Of the batch in a tile of eight columns, two each.
+constexpr int kTileRows = 4;
+// So many units of a row are a warp's, one a lane.
+constexpr int kWarpUnits = 32;
+
 // sums += a * b, 16 x 16 with 16 x 8.
 template <typename T>
 __device__ __forceinline__ void multiply_add(float (&sums)[4], const uint32_t (&a)[4], uint32_t b0,

@@ -41,10 +41,6 @@
 namespace torchgraft::lltm::cuda {
 namespace {
 
-constexpr int kTileRows = 4;
-// So many units of a row are a warp's, one a lane.
-constexpr int kWarpUnits = 32;
-
 template <int kTilesOfWarp, int kWarpsOfBlock, int kTilesInRegisters, Way kWayOfGroup, int kWarpsOfARow = 1>
 struct Shape {
   static constexpr int kTiles = kTilesOfWarp;  // of 16 units, a warp

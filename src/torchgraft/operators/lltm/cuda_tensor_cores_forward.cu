@@ -59,11 +59,8 @@
 namespace torchgraft::lltm::cuda {
 namespace {
 
-constexpr int kTileRows = 4;
 // Of a group of blocks.
 constexpr int64_t kFewRows = 2;
-// So many units of a row are a warp's, one a lane.
-constexpr int kWarpUnits = 32;
 
 template <int kTilesOfWarp, int kDepthWarpsOfBlock, int kTilesInRegisters, Way kWayOfGroup,
           int kUnitWarpsOfBlock = 2, bool kOneRowOfWarp = false>
