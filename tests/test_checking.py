@@ -95,11 +95,15 @@ def test_products_fill_what_they_write_to_where_a_tool_does_not_see_them_write(m
 
 def test_products_of_halves_are_computed_in_float32_where_a_tool_breaks_them():
     one, other, result = torch.randn(3, 4).half(), torch.randn(4, 5).half(), torch.empty(3, 5)
+    ones, others, results = torch.randn(2, 3, 4).half(), torch.randn(2, 4, 5).half(), torch.empty(2, 3, 5)
     with products_in_float32("CPU"):
         torch.mm(one, other, out_dtype=torch.float32, out=result)
         assert torch.equal(torch.mm(one, other, out_dtype=torch.float32), result)
+        torch.bmm(ones, others, out_dtype=torch.float32, out=results)
+        assert torch.equal(torch.bmm(ones, others, out_dtype=torch.float32), results)
         twice = torch.addmm(result, one, other, out_dtype=torch.float32, out=torch.empty_like(result))
     assert torch.equal(result, one.float() @ other.float())
+    assert torch.equal(results, ones.float() @ others.float())
     assert torch.allclose(twice, 2 * result)
 
 

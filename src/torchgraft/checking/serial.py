@@ -26,7 +26,7 @@ from torchgraft.checking.running import Job, run_job
 
 _MARK = "@graft "
 # PyTorch's products that write to memory which they are given.
-_PRODUCTS = ("mm.out", "mm.dtype_out", "addmm.out", "bmm.out", "baddbmm.out")
+_PRODUCTS = ("mm.out", "mm.dtype_out", "addmm.out", "bmm.out", "bmm.dtype_out", "baddbmm.out")
 
 
 def encode(jobs: Sequence[Job]) -> bytes:
@@ -93,17 +93,19 @@ def products_in_float32(key: str) -> AbstractContextManager[None]:
     """
 
     def product(left: Tensor, right: Tensor, out_dtype: torch.dtype) -> Tensor:
-        return torch.mm(left.to(out_dtype), right.to(out_dtype))
+        return torch.matmul(left.to(out_dtype), right.to(out_dtype))
 
     def into(left: Tensor, right: Tensor, out_dtype: torch.dtype, *, out: Tensor) -> Tensor:
-        return torch.mm(left.to(out_dtype), right.to(out_dtype), out=out)
+        return torch.matmul(left.to(out_dtype), right.to(out_dtype), out=out)
 
     def added(
         sums: Tensor, left: Tensor, right: Tensor, out_dtype: torch.dtype, *, out: Tensor, **options: Any
     ) -> Tensor:
         return torch.addmm(sums, left.to(out_dtype), right.to(out_dtype), out=out, **options)
 
-    return _replaced({"mm.dtype": product, "mm.dtype_out": into, "addmm.dtype_out": added}, key)
+    kernels = {f"{name}.dtype": product for name in ("mm", "bmm")}
+    kernels |= {f"{name}.dtype_out": into for name in ("mm", "bmm")}
+    return _replaced({**kernels, "addmm.dtype_out": added}, key)
 
 
 PRODUCTS = {"--products-filled": filled_products, "--products-in-float32": products_in_float32}

@@ -71,12 +71,17 @@ enum cudaFuncAttribute {
   cudaFuncAttributeNonPortableClusterSizeAllowed = 13,
 };
 enum cudaMemcpyKind { cudaMemcpyDeviceToDevice = 3, cudaMemcpyDefault = 4 };
-enum cudaLaunchAttributeID { cudaLaunchAttributeCooperative = 2, cudaLaunchAttributeClusterDimension = 4 };
+enum cudaLaunchAttributeID {
+  cudaLaunchAttributeCooperative = 2,
+  cudaLaunchAttributeClusterDimension = 4,
+  cudaLaunchAttributeProgrammaticStreamSerialization = 6,
+};
 struct cudaLaunchAttribute {
   cudaLaunchAttributeID id;
   struct {
     dim3 clusterDim;
     int cooperative;
+    int programmaticStreamSerializationAllowed;
   } val;
 };
 struct cudaLaunchConfig_t {
@@ -144,6 +149,8 @@ cudaError_t launch_extended(const char* name, const cudaLaunchConfig_t* config, 
 
 // The device's side.
 
+// Kernels run one after the other.
+inline void cudaGridDependencySynchronize() {}
 inline void __syncthreads() { emulation::block_barrier(); }
 inline int __syncthreads_count(int predicate) { return emulation::block_barrier_count(predicate != 0); }
 inline int __syncthreads_or(int predicate) { return emulation::block_barrier_count(predicate != 0) > 0; }

@@ -35,10 +35,10 @@ inline AOTITorchError empty_strided(int64_t dim, const int64_t* sizes, const int
   return 0;
 }
 
-// torch_call_dispatcher, and of what PyTorch has for CUDA only: a product of halves with a result in float.
+// torch_call_dispatcher, and of what PyTorch has for CUDA only: products of halves with a result in float.
 inline AOTITorchError call_dispatcher(const char* name, const char* overload, StableIValue* stack,
                                       uint64_t version) {
-  if (std::strcmp(name, "aten::mm") != 0 || std::strcmp(overload, "dtype_out") != 0) {
+  if (std::strcmp(overload, "dtype_out") != 0) {
     return torch_call_dispatcher(name, overload, stack, version);
   }
   using torch::stable::Tensor;
@@ -51,7 +51,7 @@ inline AOTITorchError call_dispatcher(const char* name, const char* overload, St
     return wide;
   };
   std::array<StableIValue, 3> product = {from(widened(left)), from(widened(right)), from(result)};
-  const AOTITorchError error = torch_call_dispatcher("aten::mm", "out", product.data(), version);
+  const AOTITorchError error = torch_call_dispatcher(name, "out", product.data(), version);
   stack[0] = product[0];
   return error;
 }

@@ -82,6 +82,15 @@ struct MatrixSource {
   }
 };
 
+// A matrix of T as it is.
+template <typename T>
+struct PlainSource {
+  const T* matrix;
+  int64_t pitch;
+
+  __device__ const T* operator()(int64_t row) const { return matrix + row * pitch; }
+};
+
 template <typename Kept>
 struct PlainSink {
   Kept* matrix;
@@ -102,6 +111,18 @@ struct HalvesSink {
   }
 };
 
+// Every row twice.
+template <typename T>
+struct TwiceSink {
+  T* matrix;
+  int64_t pitch;
+
+  __device__ void put(int64_t row, int64_t column, T value) const {
+    matrix[2 * row * pitch + column] = value;
+    matrix[(2 * row + 1) * pitch + column] = value;
+  }
+};
+
 // Every number of `source`, (rows, columns), into `sink`, and zeros after them up to its pitch.
 template <typename Source, typename Sink>
 __global__ void __launch_bounds__(kThreads)
@@ -110,11 +131,11 @@ __global__ void __launch_bounds__(kThreads)
   if (row >= rows) return;
   const int64_t first = static_cast<int64_t>(blockIdx.y) * kLanes * kAbreast + threadIdx.x;
   const auto from = source(row);
-  decltype(from[0]) values[kAbreast];
+  std::decay_t<decltype(from[0])> values[kAbreast];
 #pragma unroll
   for (int i = 0; i < kAbreast; ++i) {
     const int64_t column = first + i * kLanes;
-    values[i] = column < columns ? from[column] : 0;
+    values[i] = column < columns ? from[column] : std::decay_t<decltype(from[0])>(0);
   }
 #pragma unroll
   for (int i = 0; i < kAbreast; ++i) {
@@ -322,17 +343,38 @@ Tensor GateHalves<T>::times(bool is_wanted, const Tensor& weight) const {
 template <typename T>
 Tensor GateHalves<T>::transposed_times(bool is_wanted, const Factor& factor) const {
   if (!is_wanted) return empty_of({0}, dtype_, halves_);
-  const int64_t count = factor.low.has_value() ? 3 : 2;
+  const int64_t rows = halves_.size(0);
   const int64_t columns = factor.high.size(1);
-  Tensor sums = empty_of({count, pitch_, columns}, ScalarType::Float, halves_);
-  Tensor all = torch::stable::view(sums, {count * pitch_, columns});
-  Tensor of_high = torch::stable::narrow(all, 0, 0, 2 * pitch_);
-  multiply_kept(transposed(halves_), factor.high, of_high);
+  // Both halves of each row times the same of the factor: of few rows a copy of it is less than another sum.
+  const bool copies = rows < width_;
+  const int64_t of_high = copies ? 1 : 2;
+  Tensor sums =
+      empty_of({of_high + (factor.low.has_value() ? 1 : 0), pitch_, columns}, ScalarType::Float, halves_);
+  Tensor all = torch::stable::view(sums, {sums.size(0) * pitch_, columns});
+  Tensor high_sums = torch::stable::narrow(all, 0, 0, of_high * pitch_);
+  if (copies) {
+    const Tensor both = torch::stable::view(halves_, {2 * rows, pitch_});
+    multiply_kept(transposed(both), twice(factor.high), high_sums);
+  } else {
+    multiply_kept(transposed(halves_), factor.high, high_sums);
+  }
   if (factor.low.has_value()) {
-    Tensor of_low = torch::stable::narrow(all, 0, 2 * pitch_, width_);
-    multiply_kept(transposed(half_of(halves_, width_, false)), *factor.low, of_low);
+    Tensor low_sums = torch::stable::narrow(all, 0, of_high * pitch_, width_);
+    multiply_kept(transposed(half_of(halves_, width_, false)), *factor.low, low_sums);
   }
   return rounded(sums, width_);
+}
+
+template <typename T>
+Tensor GateHalves<T>::twice(const Tensor& matrix) const {
+  const Tensor source = matrix.stride(1) == 1 ? matrix : to_contiguous(matrix);
+  const int64_t rows = source.size(0);
+  const int64_t columns = source.size(1);
+  const int64_t pitch = padded_to_whole(columns);
+  Tensor result = empty_of({2 * rows, pitch}, dtype_, source);
+  launch_rows(PlainSource<T>{data<T>(source), source.stride(0)}, TwiceSink<T>{mutable_data<T>(result), pitch},
+              rows, columns, stream_);
+  return torch::stable::narrow(result, 1, 0, columns);
 }
 
 template <typename T>

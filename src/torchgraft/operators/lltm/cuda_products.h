@@ -62,6 +62,8 @@ class GateHalves {
   Tensor transposed_times(bool is_wanted, const Factor& factor) const;
 
  private:
+  // Each row of a matrix two times.
+  Tensor twice(const Tensor& matrix) const;
   // What sums (count, at least rows, columns) add up to.
   Tensor rounded(const Tensor& sums, int64_t rows) const;
 

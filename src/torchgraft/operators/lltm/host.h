@@ -117,15 +117,17 @@ inline void multiply(const Tensor& left, const Tensor& right, Tensor& result) {
   torch::stable::detail::to<Tensor>(stack[0]);
 }
 
-// result = left @ right, with a result of float for factors of two bytes.
+// result = left @ right, with a result of float for factors of two bytes; of factors in parts, (parts, rows,
+// columns), each part's.
 inline void multiply_kept(const Tensor& left, const Tensor& right, Tensor& result) {
   if (left.scalar_type() == result.scalar_type()) {
     multiply(left, right, result);
     return;
   }
+  const char* const name = left.dim() == 3 ? "aten::bmm" : "aten::mm";
   using torch::stable::detail::from;
   std::array<StableIValue, 4> stack = {from(left), from(right), from(result.scalar_type()), from(result)};
-  TORCH_ERROR_CODE_CHECK(torch_call_dispatcher("aten::mm", "dtype_out", stack.data(), TORCH_ABI_VERSION));
+  TORCH_ERROR_CODE_CHECK(torch_call_dispatcher(name, "dtype_out", stack.data(), TORCH_ABI_VERSION));
   torch::stable::detail::to<Tensor>(stack[0]);
 }
 

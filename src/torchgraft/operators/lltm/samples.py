@@ -224,7 +224,10 @@ _GPU_GRADS = (
     _grads("tf32, whole grid", 4, 19, 6, 530, tf32=True),
     _grads("step by step, 1040 units, back", 4, 5, 6, 1040, reverse=True),
     _grads("step by step, rows not of whole vectors", 3, 2, 6, 1029),
+    _grads("step by step, more rows than products in parts have", 2, 65, 3, 1040),
+    _grads("step by step, more units than a block has threads for", 2, 2, 3, 2080),
     _grads("tf32, step by step", 3, 3, 6, 1030, tf32=True),
+    _grads("tf32, step by step, products in parts", 3, 3, 6, 1035, tf32=True, reverse=True),
 )
 
 
