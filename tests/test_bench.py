@@ -6,6 +6,7 @@ import math
 import re
 import sys
 import types
+import warnings
 from dataclasses import replace
 
 import pytest
@@ -118,7 +119,12 @@ class TestYardsticks:
     def row(self, twice, request):
         def make(input):
             weight = torch.ones(7, 7)
-            return lambda: input @ weight, [input, weight]
+
+            def product():
+                warnings.warn_explicit("advice to its user", UserWarning, "rnn.py", 1, module="torch.nn.modules.rnn")
+                return input @ weight
+
+            return product, [input, weight]
 
         asked = candidate(twice, ("reference", "product"), direction=request.param)
         samples = replace(asked.samples, yardsticks={"product": make})

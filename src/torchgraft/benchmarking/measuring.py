@@ -82,6 +82,8 @@ def measure(candidate: Candidate, stopwatch: Stopwatch, roofs: Roofs) -> Row:
     with search, warnings.catch_warnings():
         # What falls back is told by the row.
         warnings.simplefilter("ignore", PerformanceWarning)
+        # Nor is it news here what layers of PyTorch's advise their users: nn.LSTM in bfloat16, against copies.
+        warnings.filterwarnings("ignore", category=UserWarning, module=r"torch\.nn\.")
         before = {each[:4]: each.calls for each in fallbacks()}
         served = {}
         with tf32_permitted() if candidate.benchmark.sample.tf32 else nullcontext():
