@@ -7,9 +7,9 @@
 //
 //     gates_grad @ weight     is one product of twice the depth, with the weight below itself, or, of few
 //                             rows, two into sums of their own;
-//     gates_grad.T @ factor   is one for both halves, one above the other, with a second for the lower half
-//     of
-//                             a factor, into sums of a weight's size each,
+//     gates_grad.T @ factor   is one for both halves: side by side into two sums, or, of few rows, one above
+//                             the other, with each row of the factor twice, into one; and a second for the
+//                             lower half of a factor; into sums of a weight's size each,
 //
 // and one kernel adds the sums up and rounds them.
 //
