@@ -25,8 +25,9 @@
 // With 64 rows of 2048 units that is 25 MB at 5 TB/s, 5 us; 1.6 billion multiply-adds at 800 TFLOP/s, 4 us;
 // and 8 MB, 2.5 us. Predicted, with two launches: forward 14 us a step, back 15 us; with 17 rows of 1536
 // units 10 us both ways, about what the host takes for a product through PyTorch's dispatcher and a launch.
-// Measured: 12 and 16 us, with 17 rows of 1536 units 9 and 12. Back the product takes 8 and 5 of them, and the
-// elementwise kernel, which is one round of loads, a search for the largest and a round of stores, 5 and 4.
+// Measured: 12 and 16 us, with 17 rows of 1536 units 9 and 12. Back the product takes 8 and 5 of them, and
+// the elementwise kernel, which is one round of loads, a search for the largest and a round of stores, 5
+// and 4.
 
 #include "cuda_steps.h"
 
