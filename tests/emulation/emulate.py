@@ -63,8 +63,7 @@ def build(folders: Sequence[Path], *, architecture: int = 90, sanitizer: str = "
         output = work / "+".join(folder.name for folder in folders)
         options = {
             "CMAKE_BUILD_TYPE": "Debug" if sanitizer else "Release",
-            # Kernels are run once for each time they are compiled, or little more.
-            "CMAKE_CXX_FLAGS_RELEASE": "-O1",
+            "CMAKE_CXX_FLAGS_RELEASE": "",
             "CMAKE_LIBRARY_OUTPUT_DIRECTORY": str(output),
             "CMAKE_MAKE_PROGRAM": _tool("ninja"),
             "Python_EXECUTABLE": sys.executable,
