@@ -54,6 +54,19 @@ def test_callee_of():
     assert add(torch.ones(2), 1).tolist() == [2, 2]
 
 
+def test_constant_when_traced():
+    calls = []
+
+    @_torch_private.constant_when_traced
+    def switch():
+        calls.append(len(calls))
+        return True
+
+    compiled = torch.compile(lambda x: x + 1 if switch() else x, backend="eager", fullgraph=True)
+    assert [compiled(torch.zeros(())).item() for _ in range(3)] == [1, 1, 1]
+    assert calls == [0]
+
+
 def test_without_autocast():
     with torch.autocast("cpu", dtype=torch.bfloat16), _torch_private.without_autocast():
         assert torch.mm(torch.ones(2, 2), torch.ones(2, 2)).dtype == torch.float32

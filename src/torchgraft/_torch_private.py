@@ -45,6 +45,15 @@ def without_autocast() -> AbstractContextManager[Any]:
     return torch._C._DisableAutocast()
 
 
+def constant_when_traced(function: Any) -> Any:
+    """The function, whose result a compiler takes as it is when it traces a call.
+
+    As `torch.compiler.assume_constant_result`, which imports the compiler: two seconds of everyone's `import`.
+    """
+    function._dynamo_marked_constant = True
+    return function
+
+
 def wait_on_gpu(seconds: float) -> None:
     """Keeps the current stream of the current GPU busy with nothing for about so long."""
     # In cycles, and no card runs above two thousand million a second by much.

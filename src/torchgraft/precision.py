@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchgraft import _torch_private
+
 # Found once: the way to them takes four microseconds.
 _recurrent: Any = torch.backends.cudnn.rnn
 _matrix_products: Any = torch.backends.cuda.matmul
@@ -106,7 +108,7 @@ def recurrent_precision() -> str:
 
 
 # A compiler takes what it says when it traces.
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@_torch_private.constant_when_traced
 def _recurrent_layers_use_tf32() -> bool:
     return recurrent_precision() == "tf32"
 

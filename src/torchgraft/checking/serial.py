@@ -103,7 +103,7 @@ def products_in_float32(key: str) -> AbstractContextManager[None]:
     ) -> Tensor:
         return torch.addmm(sums, left.to(out_dtype), right.to(out_dtype), out=out, **options)
 
-    kernels = {f"{name}.dtype": product for name in ("mm", "bmm")}
+    kernels: dict[str, Any] = {f"{name}.dtype": product for name in ("mm", "bmm")}
     kernels |= {f"{name}.dtype_out": into for name in ("mm", "bmm")}
     return _replaced({**kernels, "addmm.dtype_out": added}, key)
 
