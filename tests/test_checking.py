@@ -1,7 +1,9 @@
 """The checker itself: how it compares, what a failure holds, and that nothing that an operator does ends it."""
 
+import itertools
 import os
 import re
+import sys
 
 import pytest
 import torch
@@ -10,6 +12,7 @@ import torchgraft
 from torchgraft import Operator
 from torchgraft.checking import PROPERTIES, CheckReport, check, make_test
 from torchgraft.checking.comparing import Mismatch, expect_close, expect_equal, rounding
+from torchgraft.checking.properties import memory
 from torchgraft.checking.report import describe
 from torchgraft.checking.running import Job, make_jobs, run_jobs
 from torchgraft.checking.serial import filled_products, products_in_float32
@@ -111,6 +114,17 @@ def test_memory_that_pytorch_itself_makes_larger_is_not_taken_for_overrun():
     # PyTorch makes the result of where() with no elements, and then resizes it.
     report = check(resizes, properties=["memory_bounds"], device="cpu")
     assert report.passed, str(report)
+
+
+@pytest.mark.parametrize(("growing_rounds", "holds"), [(12, True), (sys.maxsize, False)])
+def test_what_other_processes_take_of_a_device_for_a_while_is_no_leak(monkeypatch, growing_rounds, holds):
+    rounds = itertools.count()
+    monkeypatch.setattr(memory, "_CALLS_A_ROUND", 6)
+    monkeypatch.setattr(memory, "_in_use", lambda device: {"bytes of the device": min(next(rounds), growing_rounds)})
+    report = check(correct, properties=["memory"], device="cpu")
+    assert report.passed == holds, str(report)
+    if not holds:
+        assert "bytes of the device in use grow by" in report.failures[0].failure.message
 
 
 def test_a_failure_tells_the_smallest_input_the_values_and_how_to_see_it_again():

@@ -27,6 +27,8 @@ from torchgraft.sampling import Sample
 
 _SAMPLES = 10
 _ROUNDS = 5
+# Of a device whose memory grows: other processes there grow too, for a while.
+_MOST_ROUNDS = 40
 _CALLS_A_ROUND = 200
 
 _HEAP, _BLOCKS = "bytes of the heap", "Python's memory blocks"
@@ -72,14 +74,16 @@ def _check_growth(calls: Sequence[Call]) -> None:
     do_round()
     before = do_round()
     least: dict[str, int] = {}
-    for _ in range(_ROUNDS):
+    rounds = 0
+    while rounds < _ROUNDS or (least.get(_DEVICE, 0) > 0 and rounds < _MOST_ROUNDS):
         after = do_round()
         # What grows once is a cache; what grows in each round is a leak.
         least = {kind: min(used - before[kind], least.get(kind, sys.maxsize)) for kind, used in after.items()}
         before = after
+        rounds += 1
     for kind, growth in least.items():
         a_call = growth / (repeats * len(prepared))
-        expect(a_call <= _TOLERATED[kind], f"{kind} in use grow by {a_call:.3g} a call, in each of {_ROUNDS} rounds")
+        expect(a_call <= _TOLERATED[kind], f"{kind} in use grow by {a_call:.3g} a call, in each of {rounds} rounds")
 
 
 def _prepare(call: Call) -> Callable[[], None]:
