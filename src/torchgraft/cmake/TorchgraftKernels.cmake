@@ -117,6 +117,11 @@ function(torchgraft_add_kernels namespace)
     # A kernel's sums may be reordered where its source says so (`#pragma omp simd`), and nowhere else.
     target_compile_options(${namespace}_cpu PRIVATE -O3 -fopenmp-simd -ffp-contract=fast -fno-math-errno
                            -fno-trapping-math)
+    # PyTorch's headers take two seconds to read: of some sources once, compiled.
+    list(LENGTH arg_CPU sources)
+    if(sources GREATER_EQUAL 4)
+      target_precompile_headers(${namespace}_cpu PRIVATE <torchgraft/registration.h>)
+    endif()
     if(TORCHGRAFT_SANITIZER)
       _torchgraft_sanitize(${namespace}_cpu)
     endif()

@@ -329,14 +329,14 @@ Tensor GateHalves<T>::times(bool is_wanted, const Tensor& weight) const {
     multiply_into(sums, 1, half_of(halves_, width_, true), weight);
     return rounded(sums, rows);
   }
-  Tensor twice = empty_of({2 * pitch_, columns}, dtype_, weight);
-  if (pitch_ != width_) torch::stable::zero_(twice);
+  Tensor stacked = empty_of({2 * pitch_, columns}, dtype_, weight);
+  if (pitch_ != width_) torch::stable::zero_(stacked);
   for (const int64_t first : {int64_t{0}, pitch_}) {
-    Tensor place = torch::stable::narrow(twice, 0, first, width_);
+    Tensor place = torch::stable::narrow(stacked, 0, first, width_);
     torch::stable::copy_(place, weight);
   }
   Tensor sums = empty_of({1, rows, columns}, ScalarType::Float, halves_);
-  multiply_into(sums, 0, halves_, twice);
+  multiply_into(sums, 0, halves_, stacked);
   return rounded(sums, rows);
 }
 
