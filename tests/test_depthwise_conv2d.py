@@ -232,17 +232,6 @@ assert {each.calls for each in torchgraft.fallbacks()} == {3}
     assert done.returncode == 0, done.stderr
 
 
-def test_importing_is_light():
-    code = (
-        "import sys, torch; before = set(sys.modules); import torchgraft; "
-        "heavy = {'typer', 'rich', 'sklearn', 'matplotlib', 'hypothesis', 'pytest'} & (set(sys.modules) - before); "
-        "assert not heavy, heavy"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert torchgraft.__version__
-
-
 @pytest.mark.parametrize(
     ("size", "kernel", "window"),
     [
