@@ -1,6 +1,8 @@
 # Everything a clone needs, from nothing but Python and a C++ compiler. `make` lists the targets.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
+# The compilers work while pip waits for the network.
+MAKEFLAGS += --jobs=2
 
 PYTHON ?= python3
 VENV := .venv
@@ -8,8 +10,14 @@ BIN := $(VENV)/bin
 BUILD := build/make
 WORKERS ?= 2
 
-# For our own loop one CUDA architecture is enough: that of the card that is present, else 9.0. Wheels hold all.
+# Only what this machine can run is built: CUDA=1 builds the CUDA library on a machine without a GPU too, and goes on
+# doing so wherever that library lies already, so that it never falls behind its sources.
+CUDA ?= $(if $(shell nvidia-smi --list-gpus 2>/dev/null)$(wildcard src/torchgraft/lib/torchgraft_cuda.so),1,0)
+# One architecture is enough here: that of the GPU that is present, else 9.0. Wheels hold all.
 CUDA_ARCHITECTURE ?= $(or $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -n1 | tr -d .),90)-real
+
+# What does the installing. Byte code is made when a module is first imported: of PyTorch few are.
+PIP_INSTALL = $(BIN)/pip install --quiet --disable-pip-version-check --no-compile
 
 SOURCES = $(shell git ls-files '*.h' '*.cpp' '*.cu' '*.cuh')
 
@@ -18,12 +26,30 @@ help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
 
 .PHONY: demo
-demo: build $(VENV)/demo.done ## train networks through PyTorch's layers and through ours
+demo: build $(VENV)/demo.done ## train small networks through PyTorch's layers and through ours: three minutes from a fresh clone
 	@$(BIN)/graft demo
 
 .PHONY: test
-test: build $(VENV)/test.done ## run every test
+test: build $(VENV)/test.done ## run the tests: ten minutes from a fresh clone, on two cores
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
+
+.PHONY: test-all
+test-all: test ## run the tests, and then what is slow and rarely changes: `make test-all` says what that is
+	@$(MAKE) --no-print-directory test-slow
+	@$(MAKE) --no-print-directory test-cuda
+
+.PHONY: test-slow
+test-slow: build $(VENV)/test.done
+	@echo "what make test-all adds: the tests marked slow (thousands of random calls of every operator on the CPU and in"
+	@echo "the emulator, the emulator's other architectures, every sample under Inductor)"
+	@$(BIN)/python -m pytest -m slow -n $(WORKERS) --dist worksteal $(ARGS)
+
+.PHONY: test-cuda
+test-cuda: $(VENV)/build.done
+	@if command -v nvcc > /dev/null; then \
+	    echo "what make test-all adds: the CUDA library, compiled by nvcc for $(CUDA_ARCHITECTURE)"; \
+	    $(MAKE) --no-print-directory build CUDA=1; \
+	else echo "left out: compiling the CUDA library, as there is no nvcc here; install the CUDA toolkit"; fi
 
 .PHONY: lint
 lint: $(VENV)/test.done ## check format, style and types
@@ -39,11 +65,13 @@ format: $(VENV)/test.done ## put the sources into shape
 	@$(BIN)/clang-format -i $(SOURCES)
 
 .PHONY: build
-build: $(VENV)/package.done ## compile the libraries into src/torchgraft/lib
-	@[ -f $(BUILD)/build.ninja ] || $(BIN)/cmake -S . -B $(BUILD) -G Ninja -Wno-dev \
-	    -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja) -DPython_EXECUTABLE=$(abspath $(BIN)/python) \
-	    -DCMAKE_CUDA_ARCHITECTURES=$(CUDA_ARCHITECTURE)
-	@$(BIN)/cmake --build $(BUILD)
+build: $(VENV)/package.done ## compile the libraries into src/torchgraft/lib; CUDA=1: for a GPU too, where there is none
+	@mkdir -p $(BUILD) && $(BIN)/cmake -S . -B $(BUILD) -G Ninja -Wno-author \
+	    -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja) -DPython_EXECUTABLE=$(abspath $(BIN)/python) -DTORCHGRAFT_NATIVE=ON \
+	    -DTORCHGRAFT_CUDA=$(if $(filter 1,$(CUDA)),ON,OFF) -DCMAKE_CUDA_ARCHITECTURES=$(CUDA_ARCHITECTURE) \
+	    > $(BUILD)/configure.log 2>&1 || { cat $(BUILD)/configure.log; exit 1; }
+	@NINJA_STATUS="compiling the $(if $(filter 1,$(CUDA)),CPU and CUDA libraries,CPU library), %f of %t, %w: " \
+	    $(BIN)/cmake --build $(BUILD)
 	@# Not over the old ones: a process that runs on those would crash.
 	@mkdir -p src/torchgraft/lib && install -C $(BUILD)/*.so src/torchgraft/lib/
 
@@ -90,26 +118,27 @@ $(VENV)/venv.done:
 	@touch $@
 
 $(VENV)/build.done: requirements/build.txt requirements/demo.txt $(VENV)/venv.done
-	@echo "installing what builds torchgraft (once)"
-	@$(BIN)/pip install --quiet --disable-pip-version-check -r requirements/build.txt $$(grep '^torch==' requirements/demo.txt)
+	@echo "installing PyTorch and what builds torchgraft (once)"
+	@$(PIP_INSTALL) -r requirements/build.txt $$(grep '^torch==' requirements/demo.txt)
 	@touch $@
 
-$(VENV)/demo.done: requirements/demo.txt $(VENV)/build.done
+# The package itself, editable and without its libraries: `make build` puts those beside the sources.
+$(VENV)/package.done: pyproject.toml src/torchgraft/version.py $(VENV)/build.done
+	@$(PIP_INSTALL) --no-deps --no-build-isolation -C wheel.cmake=false -e .
+	@touch $@
+
+$(VENV)/demo.done: requirements/demo.txt $(VENV)/package.done
 	@echo "installing what the demo needs (once)"
-	@$(BIN)/pip install --quiet --disable-pip-version-check -r requirements/demo.txt
+	@$(PIP_INSTALL) -r requirements/demo.txt
 	@touch $@
 
 $(VENV)/bench.done: requirements/bench.txt $(VENV)/demo.done
 	@echo "installing what the benchmark needs (once)"
-	@$(BIN)/pip install --quiet --disable-pip-version-check -r requirements/bench.txt
+	@$(PIP_INSTALL) -r requirements/bench.txt
 	@touch $@
 
-$(VENV)/test.done: requirements/test.txt $(VENV)/bench.done
+# All of it at once: demo and benchmark are tested too.
+$(VENV)/test.done: $(wildcard requirements/*.txt) $(VENV)/package.done
 	@echo "installing what the tests need (once)"
-	@$(BIN)/pip install --quiet --disable-pip-version-check -r requirements/test.txt
-	@touch $@
-
-# The package itself, editable and without its libraries: `make build` puts those beside the sources.
-$(VENV)/package.done: pyproject.toml src/torchgraft/version.py $(VENV)/demo.done
-	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -C wheel.cmake=false -e .
-	@touch $@
+	@$(PIP_INSTALL) -r requirements/test.txt
+	@touch $(VENV)/demo.done $(VENV)/bench.done $@

@@ -15,6 +15,7 @@ include_guard(GLOBAL)
 
 option(TORCHGRAFT_CUDA "Build CUDA libraries where there is a CUDA compiler" ON)
 option(TORCHGRAFT_WERROR "Treat warnings in kernels as errors" OFF)
+option(TORCHGRAFT_NATIVE "Compile CPU kernels for this machine's processor alone: the libraries are not to travel" OFF)
 set(TORCHGRAFT_SANITIZER "" CACHE STRING
     "Build CPU libraries with 'address' (and undefined behaviour) or 'thread' sanitizer")
 
@@ -103,6 +104,26 @@ function(_torchgraft_sanitize target)
   target_link_options(${target} PRIVATE ${flags})
 endfunction()
 
+# The level of x86-64 whose kernels the dynamic linker would pick on this machine (see torchgraft/cpu.h): 4, 3, or
+# nothing where that is not known.
+function(_torchgraft_find_level result)
+  set(${result} "" PARENT_SCOPE)
+  if(NOT EXISTS /proc/cpuinfo)
+    return()
+  endif()
+  file(STRINGS /proc/cpuinfo flags REGEX "^flags" LIMIT_COUNT 1)
+  separate_arguments(flags)
+  set(level_3 avx avx2 bmi1 bmi2 f16c fma abm movbe)
+  set(level_4 ${level_3} avx512f avx512bw avx512cd avx512dq avx512vl)
+  foreach(level IN ITEMS 4 3)
+    list(REMOVE_ITEM level_${level} ${flags})
+    if(NOT level_${level})
+      set(${result} ${level} PARENT_SCOPE)
+      return()
+    endif()
+  endforeach()
+endfunction()
+
 # torchgraft_add_kernels(<namespace> [CPU <sources>...] [CUDA <sources>...])
 #
 # The namespace is that of the operators in `torch.ops`.
@@ -124,6 +145,11 @@ function(torchgraft_add_kernels namespace)
     endif()
     if(TORCHGRAFT_SANITIZER)
       _torchgraft_sanitize(${namespace}_cpu)
+    elseif(TORCHGRAFT_NATIVE)
+      _torchgraft_find_level(level)
+      if(level)
+        target_compile_definitions(${namespace}_cpu PRIVATE TORCHGRAFT_X86_64_LEVEL=${level})
+      endif()
     endif()
   endif()
 

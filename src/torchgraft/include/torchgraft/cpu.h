@@ -15,13 +15,26 @@
 #include <vector>
 #endif
 
-// A function so marked is compiled three times and the dynamic linker picks one. It must hold the hot loop
-// itself: what it calls is cloned only if it is inlined into it (TORCHGRAFT_INLINE).
+// The instruction sets that kernels are compiled for. A library for any x86-64 machine holds every kernel
+// three times and picks the best when it loads; TORCHGRAFT_X86_64_LEVEL (4 or 3) leaves the one that a
+// machine which builds for itself would pick, the same code in a third of the time.
 #if defined(__x86_64__) && defined(__linux__) && defined(__GLIBC__) && defined(__GNUC__) && \
     !defined(TORCHGRAFT_NO_CLONES)
-#define TORCHGRAFT_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#else
+#define TORCHGRAFT_HAS_TARGETS
+#endif
+
+// A function so marked is compiled for each instruction set and the dynamic linker picks one. It must hold
+// the hot loop itself: what it calls is cloned only if it is inlined into it (TORCHGRAFT_INLINE).
+#if !defined(TORCHGRAFT_HAS_TARGETS)
 #define TORCHGRAFT_CLONES
+#elif !defined(TORCHGRAFT_X86_64_LEVEL)
+#define TORCHGRAFT_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#elif TORCHGRAFT_X86_64_LEVEL == 4
+#define TORCHGRAFT_CLONES __attribute__((target("arch=x86-64-v4")))
+#elif TORCHGRAFT_X86_64_LEVEL == 3
+#define TORCHGRAFT_CLONES __attribute__((target("arch=x86-64-v3")))
+#else
+#error "TORCHGRAFT_X86_64_LEVEL must be 3 or 4"
 #endif
 
 #define TORCHGRAFT_INLINE inline __attribute__((always_inline))
@@ -29,27 +42,24 @@
 // Defines SIGNATURE once for each instruction set, as above, with the bytes of its vector registers known in
 // the body as the constant `kVectorBytes`: for kernels that block for registers, which `target_clones` cannot
 // tell them. The name is bound to the best one inside its own file only, so give it internal linkage.
-#if defined(__x86_64__) && defined(__linux__) && defined(__GLIBC__) && defined(__GNUC__) && \
-    !defined(TORCHGRAFT_NO_CLONES)
-#define TORCHGRAFT_VECTOR_CLONES(SIGNATURE, ...)        \
-  __attribute__((target("arch=x86-64-v4"))) SIGNATURE { \
-    constexpr int kVectorBytes = 64;                    \
-    __VA_ARGS__                                         \
-  }                                                     \
-  __attribute__((target("arch=x86-64-v3"))) SIGNATURE { \
-    constexpr int kVectorBytes = 32;                    \
-    __VA_ARGS__                                         \
-  }                                                     \
-  __attribute__((target("default"))) SIGNATURE {        \
-    constexpr int kVectorBytes = 16;                    \
-    __VA_ARGS__                                         \
+#define TORCHGRAFT_VECTOR_CLONE(BYTES, SIGNATURE, ...) \
+  SIGNATURE {                                          \
+    constexpr int kVectorBytes = BYTES;                \
+    __VA_ARGS__                                        \
   }
+#if !defined(TORCHGRAFT_HAS_TARGETS)
+#define TORCHGRAFT_VECTOR_CLONES(SIGNATURE, ...) TORCHGRAFT_VECTOR_CLONE(16, SIGNATURE, __VA_ARGS__)
+#elif !defined(TORCHGRAFT_X86_64_LEVEL)
+#define TORCHGRAFT_VECTOR_CLONES(SIGNATURE, ...)                                                \
+  TORCHGRAFT_VECTOR_CLONE(64, __attribute__((target("arch=x86-64-v4"))) SIGNATURE, __VA_ARGS__) \
+  TORCHGRAFT_VECTOR_CLONE(32, __attribute__((target("arch=x86-64-v3"))) SIGNATURE, __VA_ARGS__) \
+  TORCHGRAFT_VECTOR_CLONE(16, __attribute__((target("default"))) SIGNATURE, __VA_ARGS__)
+#elif TORCHGRAFT_X86_64_LEVEL == 4
+#define TORCHGRAFT_VECTOR_CLONES(SIGNATURE, ...) \
+  TORCHGRAFT_VECTOR_CLONE(64, TORCHGRAFT_CLONES SIGNATURE, __VA_ARGS__)
 #else
 #define TORCHGRAFT_VECTOR_CLONES(SIGNATURE, ...) \
-  SIGNATURE {                                    \
-    constexpr int kVectorBytes = 16;             \
-    __VA_ARGS__                                  \
-  }
+  TORCHGRAFT_VECTOR_CLONE(32, TORCHGRAFT_CLONES SIGNATURE, __VA_ARGS__)
 #endif
 
 // In front of a loop over the elements of a register tile: unrolled, its indices are constants and the tile
@@ -74,8 +84,7 @@ using Vector = typename VectorOf<T, kBytes>::type;
 // registers have kVectorBytes: for the many loops of a kernel that TORCHGRAFT_VECTOR_CLONES would otherwise
 // inline into one function, too large for a compiler to keep its addresses in registers. To be called from
 // such a function.
-#if defined(__x86_64__) && defined(__linux__) && defined(__GLIBC__) && defined(__GNUC__) && \
-    !defined(TORCHGRAFT_NO_CLONES)
+#ifdef TORCHGRAFT_HAS_TARGETS
 #define TORCHGRAFT_TARGET(NAME) __attribute__((noinline, target(NAME)))
 #else
 #define TORCHGRAFT_TARGET(NAME) __attribute__((noinline))
