@@ -2,6 +2,10 @@
 
 import os
 
+# Threads without work sleep, here and in every process that a test starts: spinning, those of two tests at a time
+# take the cores from each other, and small problems take ten times as long. Read where PyTorch is loaded.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 import pytest
 import torch
 from hypothesis import settings
