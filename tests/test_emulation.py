@@ -61,6 +61,12 @@ def test_products_that_are_worth_halves_hold(kernels, sample):
     check_holds(kernels, [sys.executable, "-m", "torchgraft", "check", *given, *dtypes, "--workers", "1"])
 
 
+def test_an_input_gradient_of_halves_holds_whatever_lies_behind_the_image(kernels):
+    given = ["depthwise_conv2d_input_grad", "--device", "cpu", "--property", "value", "--dtype", "float16"]
+    sample = ["--sample", "7x7 over a million pixels, padded behind", "--workers", "1"]
+    check_holds(kernels, [sys.executable, "-m", "torchgraft", "check", *given, *sample])
+
+
 def test_an_operator_without_kernels_is_refused():
     with pytest.raises(LookupError, match="none in nothing"):
         emulate.find_folders(["nothing"])

@@ -375,7 +375,9 @@ PlanesPlan make_plan(const PassAxis& height, const PassAxis& width, int batch, i
   p.bands = FastDivisor(bands);
   p.result_rows = bands * band_rows;
   p.source_rows = p.result_rows + halo;
-  p.whole_rows = tiles_x == 1;
+  // Where padding behind an image is as large as the kernel or larger, an input gradient has sources that no
+  // result needs, behind the columns of the tile: rows are then moved one by one, and end with the tile.
+  p.whole_rows = tiles_x == 1 && lead + width.source <= p.source_columns;
   p.tile_images =
       tiles_x * tiles_y == 1 ? std::min(batch, std::max(1, kUnits / (padded_columns * bands))) : 1;
   p.pitch = band_pitch(p.source_rows, p.source_columns, padded_columns, bands, band_rows, p.tile_images);

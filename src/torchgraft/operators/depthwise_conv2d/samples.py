@@ -83,6 +83,8 @@ _LARGE_ENOUGH = (
     Case("7x7 with stride 2 over two million pixels", (13, 64, 53, 51), (7, 7), same(7, 2)),
     Case("many planes of 7x7", (24, 768, 7, 7), (3, 3), same(3)),
     Case("7x7 over a million pixels", (16, 64, 32, 33), (7, 7), same(7)),
+    Case("6x6 over a million pixels, padded behind", (64, 64, 16, 16), (6, 6), Window(1, 1, 2, 2, 9, 16)),
+    Case("7x7 over a million pixels, padded behind", (64, 64, 16, 16), (7, 7), Window(1, 1, 4, 3, 3, 27)),
     Case("13x13 over a million pixels", (16, 64, 32, 33), (13, 13), same(13)),
     Case("13x13 over a million pixels, few images", (4, 128, 64, 33), (13, 13), same(13)),
     Case("9x9 over a million pixels in planes of 7x7", (23, 931, 7, 7), (9, 9), same(9)),
