@@ -255,6 +255,8 @@ BOUNDARIES = {
         # An image in shared memory.
         ({"images": (128, 96, 517, 56)}, LARGE_PRODUCTS),
         ({"images": (128, 96, 518, 56)}, "large_kernel_planes"),
+        ({"images": (128, 96, 517, 56), "shared_bytes": 96 * 1024}, LARGE_PRODUCTS),
+        ({"images": (128, 96, 517, 56), "shared_bytes": 95 * 1024}, "large_kernel_planes"),
         ({"images": (300, 1, 1, 4096), "kernel": (256, 3), "padding": (255, 1)}, LARGE_PRODUCTS),
         ({"images": (300, 1, 1, 4097), "kernel": (256, 3), "padding": (255, 1)}, "large_kernel_planes"),
     ),

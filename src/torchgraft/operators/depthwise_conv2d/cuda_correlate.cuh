@@ -7,6 +7,7 @@
 #include "cuda_direct.cuh"
 #include "cuda_gather.h"
 #include "cuda_kernels.cuh"
+#include "cuda_pass.cuh"
 #include "cuda_planes.h"
 #include "cuda_slide_channels_last.h"
 #include "cuda_slide_stream.cuh"
@@ -25,14 +26,7 @@ namespace torchgraft::depthwise::cuda {
 template <typename T, bool kTransposed>
 void correlate(const T* source, const T* weight, const T* bias, T* result, const Geometry& geometry,
                Layout layout, cudaStream_t stream) {
-  const Pass pass = {geometry,
-                     kTransposed,
-                     layout == Layout::channels_last,
-                     static_cast<int>(sizeof(T)),
-                     common_alignment(source, result),
-                     sizeof(T) == 2 && has_half_tensor_cores(),
-                     sizeof(T) == 2 ? most_shared_bytes() : 0,
-                     multiprocessor_count()};
+  const Pass pass = make_pass(geometry, kTransposed, layout, source, static_cast<const T*>(result));
   const Kernel kernel = choose(pass).kernel;
   if constexpr (sizeof(T) == 2) {
     switch (kernel) {

@@ -4,6 +4,7 @@
 
 #include "cuda_choice.h"
 #include "cuda_kernels.cuh"
+#include "cuda_pass.cuh"
 #include "cuda_planes.h"
 #include "cuda_slide_stream.cuh"
 #include "cuda_slide_weight_grad.h"
@@ -22,12 +23,7 @@ int64_t weight_grad_workspace(const Geometry& geometry, Layout layout) {
 template <typename T>
 void weight_grad(const T* output_grad, const T* input, T* weight_grad, accumulate_t<T>* workspace,
                  const Geometry& geometry, Layout layout, cudaStream_t stream) {
-  const Pass pass = {geometry,
-                     /*transposed=*/false,
-                     layout == Layout::channels_last,
-                     static_cast<int>(sizeof(T)),
-                     common_alignment(output_grad, input),
-                     sizeof(T) == 2 && has_half_tensor_cores()};
+  const Pass pass = make_pass(geometry, /*transposed=*/false, layout, output_grad, input);
   const Kernel kernel = choose_weight_grad(pass).kernel;
   const auto sum = [&](int chunks) { launch_sum_chunks(workspace, weight_grad, geometry, chunks, stream); };
   if constexpr (sizeof(T) == 2) {
