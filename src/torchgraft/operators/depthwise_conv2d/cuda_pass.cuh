@@ -24,4 +24,10 @@ Pass make_pass(const Geometry& geometry, bool transposed, Layout layout, const T
           device.multiprocessors};
 }
 
+// A choice that nothing launches is a mistake of ours.
+[[noreturn]] inline void fail_without_launcher(Kernel kernel, int element_bytes) {
+  fail("depthwise_conv2d: nothing launches kernel ", static_cast<int>(kernel), " for elements of ",
+       element_bytes, " bytes");
+}
+
 }  // namespace torchgraft::depthwise::cuda
