@@ -21,13 +21,13 @@ from torchgraft.checking.subject import find_subjects, subject_of
 from torchgraft.sampling import Drawn, Sample, Samples
 
 
-def _operator(name: str, kernel) -> Operator:
+def _operator(name: str, kernel, gradient=None) -> Operator:
     """Doubles, by a kernel in Python."""
     operator = Operator(
         f"checking::{name}(Tensor input) -> Tensor",
         reference=lambda input: input * 2,
         output=torch.empty_like,
-        gradient=lambda needs_grad, output_grads, saved, input: (operator(output_grads[0]),),
+        gradient=gradient or (lambda needs_grad, output_grads, saved, input: (operator(output_grads[0]),)),
     )
 
     def host(input):
@@ -67,10 +67,34 @@ dies_on_three = _operator("dies_on_three", _die_on_three)
 faults_on_three = _operator("faults_on_three", _fault_on_three)
 resizes = _operator("resizes", lambda input: torch.where(input.isfinite(), input, 0) * 2)
 
+# Without kernels, and one whose gradient is.
+unbuilt, declared_so, elsewhere = (
+    Operator(
+        f"checking::{name}(Tensor input) -> Tensor",
+        reference=lambda input: input * 2,
+        output=torch.empty_like,
+        gradient=lambda needs_grad, output_grads, saved, input: (output_grads[0] * 2,),
+        kernels=kernels,
+    )
+    for name, kernels in (
+        ("unbuilt", None),
+        ("declared_so", "reference"),
+        ("elsewhere", {"cuda": (torch.float32,)}),
+    )
+)
+half_built = _operator(
+    "half_built",
+    lambda input: input * 2,
+    gradient=lambda needs_grad, output_grads, saved, input: (unbuilt(output_grads[0]),),
+)
+
 _TABLE = tuple(Sample(f"{size} elements", (Drawn((size,)),)) for size in (100, 0, 1, 3, 9, 40))
 samples = {
     name: Samples(_TABLE, lambda random: Sample("drawn", (Drawn((random.randint(0, 30),)),)))
-    for name in ("correct", "wrong_above_eight", "dies_on_three", "faults_on_three", "resizes")
+    for name in (
+        *("correct", "wrong_above_eight", "dies_on_three", "faults_on_three", "resizes"),
+        *("unbuilt", "declared_so", "elsewhere", "half_built"),
+    )
 }
 
 EAGER = ["value", "sizes", "empty", "dtypes", "layouts", "gradient", "second_gradient", "determinism"]
@@ -81,6 +105,34 @@ def test_a_correct_operator_passes():
     assert isinstance(report, CheckReport)
     assert report.passed, str(report)
     assert report.count("pass") == len(report.results) > len(EAGER)
+
+
+def test_a_question_about_a_kernel_that_is_not_there_fails_and_says_so():
+    asked = [name for name, each in PROPERTIES.items() if "cpu" in each.devices and not each.isolated]
+    report = check(unbuilt, properties=[name for name in asked if PROPERTIES[name].of_kernels], device="cpu")
+    assert {result.status for result in report.results} == {"fail"}
+    messages = {result.failure.message for result in report.results}
+    assert len(messages) == 1
+    # Said once, with what it is said of, and what to do.
+    for part in ("the reference would be compared with itself", "torchgraft.native.load('checking'", "kernels='ref"):
+        assert str(report).count(part) == 1, str(report)
+    assert "  also      accuracy, sizes, empty, dtypes, " in str(report)
+    # A question that no kernel has a part in.
+    assert check(unbuilt, properties=["pickle"], device="cpu").count("pass") == 1
+
+
+@pytest.mark.parametrize("operator", [declared_so, elsewhere], ids=lambda operator: operator.name)
+def test_who_declares_no_kernel_is_asked_for_none(operator):
+    report = check(operator, properties=["value", "gradient"], device="cpu")
+    assert report.passed, str(report)
+    assert report.count("pass") == len(report.results)
+
+
+def test_a_gradient_whose_kernel_is_not_there_is_seen_where_the_gradient_is_asked_about():
+    report = check(half_built, properties=["value", "gradient"], device="cpu")
+    failed = {result.property for result in report.failures}
+    assert failed == {"gradient"}
+    assert report.failures[0].failure.message.startswith("checking::unbuilt has no kernel, and the reference")
 
 
 def test_products_fill_what_they_write_to_where_a_tool_does_not_see_them_write(monkeypatch):
