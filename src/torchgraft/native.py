@@ -86,5 +86,7 @@ def why_no_kernel(namespace: str, device: str) -> str:
     """Why an operator of a namespace runs without a kernel on a kind of device, for a person to read."""
     library = _libraries.get((namespace, device))
     if library is None:
-        return f"{namespace} has no kernels for {device}: no torchgraft.native.load({namespace!r}, ...) was run"
+        return (
+            f"{namespace} has no kernels for {device}: nothing was loaded by torchgraft.native.load({namespace!r}, ...)"
+        )
     return library.problem or f"{library.path} has none for this operator"

@@ -23,11 +23,12 @@ from typing import Any, Literal
 import torch
 
 from torchgraft import _torch_private, native
+from torchgraft.checking import places
 from torchgraft.checking.case import Case, CheckFailed, failure_of
 from torchgraft.checking.comparing import Mismatch
 from torchgraft.checking.properties import PROPERTIES
 from torchgraft.checking.property import Failure, NotApplicable, Property, Result
-from torchgraft.checking.subject import Subject, subject_of
+from torchgraft.checking.subject import Subject, subject_of, target_of
 from torchgraft.fallback import PerformanceWarning, fallbacks
 from torchgraft.operator import Operator
 from torchgraft.precision import true_precision
@@ -71,10 +72,7 @@ class Job:
 
     def reproduce(self, sample: str = "", seed: int | None = None) -> str:
         """The command that runs this job alone, or only the call of a seed."""
-        target = self.name
-        if not self.operator.qualified_name.startswith("torchgraft::"):
-            target = f"{self.operator.module}:{_attribute_of(self.operator)}"
-        words = ["graft", "check", target]
+        words = ["graft", "check", target_of(self.operator)]
         words += ["--property", self.property_name] if seed is None else ["--stress", "1"]
         words += [
             "--device",
@@ -96,12 +94,6 @@ class Job:
         """A result of this job."""
         title = f"{self.under}: {self.property_name}" if self.under else self.property_name
         return Result(title, self.name, self.device, self.dtype_name, status, seconds, **more)
-
-
-def _attribute_of(operator: Operator) -> str:
-    module = sys.modules.get(operator.module)
-    names = (name for name, value in vars(module).items() if value is operator) if module else iter(())
-    return next(names, operator.name)
 
 
 def make_jobs(
@@ -252,7 +244,7 @@ def _format(error: BaseException | None) -> str:
 _in_worker = False
 
 
-def _work(connection: Connection, modules: Sequence[str], output: str) -> None:
+def _work(connection: Connection, known: Mapping[str, Path], modules: Sequence[str], output: str) -> None:
     """What a worker does: imports the operators' modules, then runs jobs until there are no more."""
     global _in_worker
     _in_worker = True
@@ -261,6 +253,7 @@ def _work(connection: Connection, modules: Sequence[str], output: str) -> None:
     os.dup2(file, 1)
     os.dup2(file, 2)
     warnings.simplefilter("ignore")
+    places.remember(known)
     for module in modules:
         importlib.import_module(module)
     while (job := connection.recv()) is not None:
@@ -307,7 +300,9 @@ class _Worker:
         self.connection, other = context.Pipe()
         # What the process says, since its last job began.
         self.output = tempfile.NamedTemporaryFile("r", prefix="graft-check-", errors="replace")  # noqa: SIM115
-        self.process = context.Process(target=_work, args=(other, modules, self.output.name), daemon=True)
+        self.process = context.Process(
+            target=_work, args=(other, places.places(), modules, self.output.name), daemon=True
+        )
         with _environment(environment):
             self.process.start()
         other.close()

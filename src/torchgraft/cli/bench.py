@@ -19,6 +19,7 @@ from torchgraft.cli.shared import (
     as_json,
     explain_missing,
     find_device,
+    find_subjects,
     interrupt_when_told_to_end,
     make_console,
     prepare_files,
@@ -229,7 +230,6 @@ def _make_plan(targets: list[str], wanted: Wanted, *, models: bool) -> list[Plan
     """The rows that are asked for; ends with one line where there are none."""
     from torchgraft.benchmarking.models import MODELS, plan_models
     from torchgraft.benchmarking.suite import plan, select
-    from torchgraft.checking.subject import find_subjects
 
     named = [target for target in targets if target in MODELS]
     others = [target for target in targets if target not in MODELS]
@@ -349,7 +349,6 @@ def _bench_memory(
     markdown_file: Path | None,
 ) -> None:
     from torchgraft.benchmarking.memory import measure_memory
-    from torchgraft.checking.subject import find_subjects
 
     try:
         subjects = find_subjects(targets)
@@ -365,8 +364,6 @@ def _bench_memory(
 
 def _find_subjects() -> list[Subject]:
     """Every operator of torchgraft with the smallest of its samples."""
-    from torchgraft.checking.subject import find_subjects
-
     return [
         Subject(each.name, each.operator, each.samples.smallest.make("cpu", torch.float32))
         for each in find_subjects([])

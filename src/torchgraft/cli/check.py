@@ -17,6 +17,7 @@ from torchgraft.cli.shared import (
     JsonOption,
     as_json,
     explain_missing,
+    find_subjects,
     interrupt_when_told_to_end,
     make_console,
     prepare_files,
@@ -42,8 +43,8 @@ def check(
         list[str] | None,
         typer.Argument(
             metavar="OPERATOR",
-            help="A name of torchgraft's, package.module:operator, or a folder that declares operators. "
-            "None: all of torchgraft.",
+            help="A name of torchgraft's; package.module:operator; a folder or a file that declares operators, or "
+            "folder:operator. A name goes before a folder of that name: ./name is the folder. None: all of torchgraft.",
             show_default=False,
         ),
     ] = None,
@@ -171,7 +172,6 @@ def _make_jobs(
 ) -> list[Job]:
     """What is asked for; LookupError where there is no such thing."""
     from torchgraft.checking.running import make_jobs
-    from torchgraft.checking.subject import find_subjects
 
     subjects = find_subjects(targets)
     named = [each.name for subject in subjects for each in subject.samples.named]

@@ -1,5 +1,7 @@
 """What the commands share: options, the console, and how files are written."""
 
+from __future__ import annotations
+
 import errno
 import json
 import math
@@ -8,11 +10,11 @@ import secrets
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
 import typer
@@ -20,6 +22,9 @@ from rich.console import Console
 from rich.table import Table as RichTable
 
 from torchgraft.benchmarking import Table
+
+if TYPE_CHECKING:
+    from torchgraft.checking.subject import Subject
 
 JsonOption = Annotated[
     Path | None,
@@ -61,6 +66,20 @@ def find_device(device: Device) -> torch.device:
     if device is Device.cuda and not available:
         raise typer.BadParameter("PyTorch finds no CUDA device here", param_hint="--device")
     return torch.device(device.value)
+
+
+def find_subjects(targets: Sequence[str]) -> list[Subject]:
+    """The operators that are named on the command line; says where a name could mean something else.
+
+    Raises:
+        LookupError: there is no such operator, or it has no samples.
+    """
+    from torchgraft.checking import subject
+
+    for target in targets:
+        if doubt := subject.say_which_is_meant(target):
+            typer.echo(doubt, err=True)
+    return subject.find_subjects(targets)
 
 
 def explain_missing(missing: ModuleNotFoundError, extra: str) -> None:
