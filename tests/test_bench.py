@@ -361,9 +361,9 @@ class TestFigures:
     def test_a_report_survives_json(self, tmp_path):
         report = make_report()
         path = tmp_path / "bench.json"
-        from torchgraft.cli.shared import write_json
+        from torchgraft.cli.shared import as_json
 
-        write_json(report.as_dict(), path)
+        path.write_text(as_json(report.as_dict()))
         again = report_from_dict(json.loads(path.read_text()))
         # nan is not equal to itself.
         assert math.isnan(again.rows[-1].floor)
@@ -573,11 +573,11 @@ class TestCompareCommand:
 
     @pytest.fixture
     def write(self, tmp_path):
-        from torchgraft.cli.shared import write_json
+        from torchgraft.cli.shared import as_json
 
         def write(name, *arguments, **keywords):
             path = tmp_path / name
-            write_json(make_report(*arguments, **keywords).as_dict(), path)
+            path.write_text(as_json(make_report(*arguments, **keywords).as_dict()))
             return path
 
         return write

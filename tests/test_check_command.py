@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import stat
 import subprocess
 import sys
@@ -107,6 +108,10 @@ def in_process(arguments, place):
 
 
 def test_what_fails_is_told_and_can_be_seen_again_and_a_crash_is_no_end(folder, tmp_path):
+    # What lies beside the folder is nobody's business, and neither is what in it declares nothing.
+    folder = shutil.copytree(folder, tmp_path / "place" / "check_command_copy")
+    for planted in ("sympy.py", "numpy.py", "hypothesis.py", "samples.py", "check_command_copy/train.py"):
+        (tmp_path / "place" / planted).write_text("import os; os._exit(77)")
     options = ["--property", "value", "--dtype", "float32", "--device", "cpu", "--json", str(tmp_path / "report.json")]
     done = in_process([str(folder), *options], tmp_path)
     assert done.returncode == 1, done.stderr
@@ -131,11 +136,11 @@ def test_what_fails_is_told_and_can_be_seen_again_and_a_crash_is_no_end(folder, 
     assert crash["traceback"] == "about to read what is not there"
     assert "| about to read what is not there" in done.stdout
 
-    # The line that shows it again, run as it stands, from where its module is found.
+    # The line that shows it again, run as it stands, from anywhere.
     assert failure["reproduce"] in done.stdout
     program, command, *arguments = shlex.split(failure["reproduce"])
     assert (program, command) == ("graft", "check")
-    again = in_process([*arguments, "--workers", "0"], folder.parent)
+    again = in_process([*arguments, "--workers", "0"], "/")
     assert again.returncode == 1, again.stderr
     assert failure["message"] in again.stdout
 
@@ -172,12 +177,12 @@ def test_stress_finds_what_goes_wrong_seldom_and_says_how_to_see_that_call_again
     for failure in failures:
         assert failure["arguments"].endswith(", 7)")
     again = shlex.split(failures[0]["reproduce"])[2:]
-    assert again[:3] == [wrong, "--stress", "1"]
-    done = in_process([*again, "--workers", "0"], folder.parent)
-    assert done.returncode == 1, done.stderr
-    assert failures[0]["message"] in done.stdout
+    assert again[:3] == [f"{folder}:sometimes", "--stress", "1"]
+    repeated = run(*again, "--workers", "0")
+    assert repeated.exit_code == 1, repeated.stderr
+    assert failures[0]["message"] in repeated.stdout
     passing = ["--seed", str(min(set(range(200)) - {failure["seed"] for failure in failures}))]
-    assert in_process([right, "--stress", "1", "--device", "cpu", *passing], folder.parent).returncode == 0
+    assert run(right, "--stress", "1", "--device", "cpu", "--workers", "0", *passing).exit_code == 0
 
 
 def test_what_holds_ends_with_zero_and_pure_json(folder):
@@ -200,6 +205,8 @@ def _importable(folder, monkeypatch):
     ("arguments", "problem"),
     [
         (["nobody"], "there is no operator 'nobody'"),
+        ([""], "an empty name is no operator"),
+        (["mul_constant", " "], "an empty name is no operator"),
         (["mul_constant", "--property", "beauty"], "there is no property 'beauty'"),
         (["mul_constant", "--dtype", "float31"], "there is no dtype 'float31'"),
         (["mul_constant", "--sample", "of nothing"], "there is no sample 'of nothing'; there are 'scalar'"),
@@ -221,12 +228,24 @@ def test_a_mistake_is_one_line(arguments, problem):
     assert not result.stdout
 
 
+def test_a_name_of_ours_goes_before_a_folder_and_the_folder_can_be_named(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mul_constant").mkdir()
+    options = ("--property", "flops", "--device", "cpu", "--workers", "0")
+    ours = run("mul_constant", *options)
+    assert ours.exit_code == 0, ours.output
+    assert ours.stderr == "'mul_constant' is taken for the operator; the folder of that name here is ./mul_constant\n"
+    folder = run("./mul_constant", *options)
+    assert folder.exit_code == 2
+    assert folder.stderr == f"{tmp_path}/mul_constant declares no torchgraft.Operator\n"
+
+
 def test_an_error_of_the_authors_module_is_theirs_to_read(tmp_path):
     (tmp_path / "broken_operator").mkdir()
     (tmp_path / "broken_operator/operator.py").write_text("1 / 0")
-    done = in_process([str(tmp_path / "broken_operator")], tmp_path)
-    assert done.returncode == 2
-    assert done.stderr.endswith("ZeroDivisionError: division by zero\n")
+    result = run(tmp_path / "broken_operator")
+    assert result.exit_code == 2
+    assert result.stderr.endswith("ZeroDivisionError: division by zero\n")
 
 
 def test_the_list_names_every_property_with_what_it_means():

@@ -1,7 +1,9 @@
 """The checker itself: how it compares, what a failure holds, and that nothing that an operator does ends it."""
 
+import importlib
 import itertools
 import os
+import pickle
 import re
 import sys
 
@@ -17,17 +19,17 @@ from torchgraft.checking.report import describe
 from torchgraft.checking.running import Job, make_jobs, run_jobs
 from torchgraft.checking.serial import filled_products, products_in_float32
 from torchgraft.checking.strides import in_awkward_strides
-from torchgraft.checking.subject import find_subjects, subject_of
+from torchgraft.checking.subject import find_subjects, subject_of, target_of
 from torchgraft.sampling import Drawn, Sample, Samples
 
 
-def _operator(name: str, kernel) -> Operator:
+def _operator(name: str, kernel, gradient=None) -> Operator:
     """Doubles, by a kernel in Python."""
     operator = Operator(
         f"checking::{name}(Tensor input) -> Tensor",
         reference=lambda input: input * 2,
         output=torch.empty_like,
-        gradient=lambda needs_grad, output_grads, saved, input: (operator(output_grads[0]),),
+        gradient=gradient or (lambda needs_grad, output_grads, saved, input: (operator(output_grads[0]),)),
     )
 
     def host(input):
@@ -67,10 +69,34 @@ dies_on_three = _operator("dies_on_three", _die_on_three)
 faults_on_three = _operator("faults_on_three", _fault_on_three)
 resizes = _operator("resizes", lambda input: torch.where(input.isfinite(), input, 0) * 2)
 
+# Without kernels, and one whose gradient is.
+unbuilt, declared_so, elsewhere = (
+    Operator(
+        f"checking::{name}(Tensor input) -> Tensor",
+        reference=lambda input: input * 2,
+        output=torch.empty_like,
+        gradient=lambda needs_grad, output_grads, saved, input: (output_grads[0] * 2,),
+        kernels=kernels,
+    )
+    for name, kernels in (
+        ("unbuilt", None),
+        ("declared_so", "reference"),
+        ("elsewhere", {"cuda": (torch.float32,)}),
+    )
+)
+half_built = _operator(
+    "half_built",
+    lambda input: input * 2,
+    gradient=lambda needs_grad, output_grads, saved, input: (unbuilt(output_grads[0]),),
+)
+
 _TABLE = tuple(Sample(f"{size} elements", (Drawn((size,)),)) for size in (100, 0, 1, 3, 9, 40))
 samples = {
     name: Samples(_TABLE, lambda random: Sample("drawn", (Drawn((random.randint(0, 30),)),)))
-    for name in ("correct", "wrong_above_eight", "dies_on_three", "faults_on_three", "resizes")
+    for name in (
+        *("correct", "wrong_above_eight", "dies_on_three", "faults_on_three", "resizes"),
+        *("unbuilt", "declared_so", "elsewhere", "half_built"),
+    )
 }
 
 EAGER = ["value", "sizes", "empty", "dtypes", "layouts", "gradient", "second_gradient", "determinism"]
@@ -81,6 +107,34 @@ def test_a_correct_operator_passes():
     assert isinstance(report, CheckReport)
     assert report.passed, str(report)
     assert report.count("pass") == len(report.results) > len(EAGER)
+
+
+def test_a_question_about_a_kernel_that_is_not_there_fails_and_says_so():
+    asked = [name for name, each in PROPERTIES.items() if "cpu" in each.devices and not each.isolated]
+    report = check(unbuilt, properties=[name for name in asked if PROPERTIES[name].of_kernels], device="cpu")
+    assert {result.status for result in report.results} == {"fail"}
+    messages = {result.failure.message for result in report.results}
+    assert len(messages) == 1
+    # Said once, with what it is said of, and what to do.
+    for part in ("the reference would be compared with itself", "torchgraft.native.load('checking'", "kernels='ref"):
+        assert str(report).count(part) == 1, str(report)
+    assert "  also      accuracy, sizes, empty, dtypes, " in str(report)
+    # A question that no kernel has a part in.
+    assert check(unbuilt, properties=["pickle"], device="cpu").count("pass") == 1
+
+
+@pytest.mark.parametrize("operator", [declared_so, elsewhere], ids=lambda operator: operator.name)
+def test_who_declares_no_kernel_is_asked_for_none(operator):
+    report = check(operator, properties=["value", "gradient"], device="cpu")
+    assert report.passed, str(report)
+    assert report.count("pass") == len(report.results)
+
+
+def test_a_gradient_whose_kernel_is_not_there_is_seen_where_the_gradient_is_asked_about():
+    report = check(half_built, properties=["value", "gradient"], device="cpu")
+    failed = {result.property for result in report.failures}
+    assert failed == {"gradient"}
+    assert report.failures[0].failure.message.startswith("checking::unbuilt has no kernel, and the reference")
 
 
 def test_products_fill_what_they_write_to_where_a_tool_does_not_see_them_write(monkeypatch):
@@ -136,7 +190,7 @@ def test_a_failure_tells_the_smallest_input_the_values_and_how_to_see_it_again()
     assert float(failure.found) == pytest.approx(float(failure.expected) + 1)
     assert failure.arguments == "input=(9,)"
     assert failure.reproduce == (
-        f"graft check {__name__}:wrong_above_eight --property value --device cpu --dtype float64 --seed 0 "
+        f"graft check {__file__}:wrong_above_eight --property value --device cpu --dtype float64 --seed 0 "
         "--sample '9 elements'"
     )
     text = describe(report.failures[0])
@@ -222,24 +276,74 @@ def test_an_operator_is_found_by_its_module():
     assert subject.samples is samples["correct"]
 
 
+DOUBLING = """
+import {imported}
+import torch, torchgraft
+from torchgraft.sampling import Drawn, Sample, Samples
+
+named, other = (
+    torchgraft.Operator(f"{namespace}::{{name}}(Tensor input) -> Tensor", reference=lambda input: input * 2,
+                        output=torch.empty_like, kernels="reference")
+    for name in ("doubling", "other")
+)
+"""
+
+
 def test_a_folder_of_an_operator_is_found(tmp_path):
     folder = tmp_path / "doubling"
     folder.mkdir()
-    (folder / "operator.py").write_text(
-        "import torch, torchgraft\n"
-        "doubling = torchgraft.Operator('folder::doubling(Tensor input) -> Tensor',\n"
-        "    reference=lambda input: input * 2, output=torch.empty_like)\n"
-    )
+    (folder / "operator.py").write_text(DOUBLING.format(imported="os", namespace="folder"))
     with pytest.raises(LookupError, match="has no samples"):
         find_subjects([str(folder)])
     (folder / "samples.py").write_text(
         "from torchgraft.sampling import *\nsamples = Samples((Sample('one', (Drawn((1,)),)),))\n"
     )
-    import importlib
-
     importlib.invalidate_caches()
-    (subject,) = find_subjects([str(folder)])
-    assert subject.operator.qualified_name == "folder::doubling"
+    names = ["folder::doubling", "folder::other"]
+    assert [each.operator.qualified_name for each in find_subjects([str(folder)])] == names
+    # One of them, by its own name or by that which its module has for it.
+    for target in (f"{folder}:doubling", f"{folder}/operator.py:doubling", "doubling.operator:named"):
+        (subject,) = find_subjects([target])
+        assert subject.operator.qualified_name == "folder::doubling"
+        assert target_of(subject.operator) == f"{folder}:doubling"
+    with pytest.raises(LookupError, match="declares no operator 'tripling', but doubling, other"):
+        find_subjects([f"{folder}:tripling"])
+
+
+def test_nothing_beside_a_folder_is_imported_in_place_of_what_is_installed(tmp_path, monkeypatch):
+    for place in ("installed", "beside"):
+        (tmp_path / place).mkdir()
+        (tmp_path / place / "check_installed.py").write_text(f"place = {place!r}")
+    monkeypatch.syspath_prepend(str(tmp_path / "installed"))
+    folder = tmp_path / "beside" / "check_alone"
+    folder.mkdir()
+    (folder / "declaration.py").write_text(DOUBLING.format(imported="check_installed", namespace="check_alone"))
+    (folder / "samples.py").write_text("raise SystemExit('asked for before an operator needs it')")
+    (folder / "train.py").write_text("raise SystemExit('a script is run')")
+    path = list(sys.path)
+    with pytest.raises(SystemExit, match="before an operator"):
+        find_subjects([str(folder)])
+    assert sys.path == path
+    assert sys.modules["check_alone.declaration"].check_installed.place == "installed"
+    pickled = pickle.dumps(Operator.registered["check_alone::doubling"])
+    assert pickle.loads(pickled) is Operator.registered["check_alone::doubling"]
+
+
+def test_a_file_that_declares_operators_is_found(tmp_path):
+    file = tmp_path / "check_one_file.py"
+    samples = "samples = Samples((Sample('one', (Drawn((1,)),)),))"
+    file.write_text(DOUBLING.format(imported="os", namespace="check_one_file") + samples)
+    assert len(find_subjects([str(file)])) == 2
+    (subject,) = find_subjects([f"{file}:other"])
+    assert target_of(subject.operator) == f"{file}:other"
+
+
+@pytest.mark.parametrize("name", ["numpy", "operator", "not.a.name"])
+def test_a_folder_with_a_name_that_it_cannot_have_is_not_imported(tmp_path, name):
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "operator.py").write_text("raise SystemExit('it is imported')")
+    with pytest.raises(LookupError, match=r"rename it|rename the folder"):
+        find_subjects([str(tmp_path / name)])
 
 
 def test_an_unknown_property_is_said():

@@ -1,15 +1,26 @@
-"""The command line: versions, mistakes, missing extras, and what importing torchgraft does not import."""
+"""The command line: versions, mistakes, missing extras, files, and what importing torchgraft does not import."""
 
+import errno
+import json
+import os
 import platform
+import stat
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
+import typer
 from typer.testing import CliRunner
 
 import torchgraft
+import torchgraft.benchmarking.memory
+import torchgraft.benchmarking.suite
+import torchgraft.checking.running
+import torchgraft.demo
 from torchgraft.cli import app
+from torchgraft.cli.shared import prepare_files, write_files
 
 
 def run(*arguments):
@@ -67,3 +78,139 @@ def test_the_package_runs_as_a_module():
         [sys.executable, "-m", "torchgraft", "--version"], capture_output=True, text=True, check=True
     )
     assert finished.stdout.startswith(f"torchgraft {torchgraft.__version__}\n")
+
+
+# Files.
+
+
+@pytest.fixture
+def works(monkeypatch):
+    """Has every command fail that begins to work."""
+
+    def work(*arguments, **keywords):
+        pytest.fail("the work has begun")
+
+    monkeypatch.setattr(torchgraft.checking.running, "run_everywhere", work)
+    monkeypatch.setattr(torchgraft.benchmarking.suite, "run", work)
+    monkeypatch.setattr(torchgraft.benchmarking.memory, "measure_memory", work)
+    monkeypatch.setattr(sys.modules["torchgraft.cli.bench"], "measure_overhead", work)
+    monkeypatch.setattr(torchgraft.demo, "compare", work)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "check mul_constant --json",
+        "bench mul_constant --json",
+        "bench mul_constant --html",
+        "bench mul_constant --markdown",
+        "bench mul_constant --output",
+        "bench mul_constant --overhead --json",
+        "bench mul_constant --memory --markdown",
+        "demo --plot",
+        "demo --json",
+        "demo --output",
+    ],
+)
+def test_what_cannot_be_written_is_said_before_the_work(command, works, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    option = command.split()[-1]
+    for place in ("file/below", "/proc/nothing/here"):
+        result = run(*command.split(), place)
+        assert (result.exit_code, result.stdout) == (2, ""), result.output
+        assert result.stderr.startswith(f"{option}: cannot write {place}")
+        assert len(result.stderr.splitlines()) == 1
+    if option != "--output":
+        assert run(*command.split(), tmp_path).stderr == f"{option}: cannot write {tmp_path}: Is a directory\n"
+
+
+@pytest.mark.parametrize("command", ["bench mul_constant", "bench --overhead", "demo"])
+def test_one_file_does_not_take_two_reports(command, works, tmp_path):
+    for place, name in (("-", "standard output"), (tmp_path / "report", str(tmp_path / "report"))):
+        result = run(*command.split(), "--json", str(place), "--markdown", str(place))
+        assert result.exit_code == 2
+        assert result.stderr == f"--json and --markdown both name {name}: give one of them another file\n"
+
+
+def test_a_folder_that_refuses_is_said_before_the_demo(works, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def touch(path, **options):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(type(tmp_path), "touch", touch)
+    result = run("demo")
+    assert result.exit_code == 2
+    assert result.stderr == "--plot: cannot write torchgraft-demo.png: Read-only file system\n"
+
+
+def test_a_home_that_refuses_is_said_before_sanitizers_build(works, tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    result = run("check", "mul_constant", "--property", "value", "--device", "cpu", "--sanitize")
+    assert result.exit_code == 2
+    folder = tmp_path / "file/torchgraft/sanitized"
+    assert result.stderr == (
+        f"--sanitize: cannot write to {folder}: Not a directory; XDG_CACHE_HOME names another place\n"
+    )
+
+
+def test_a_check_that_cannot_be_written_is_shown_all_the_same(tmp_path):
+    arguments = ("mul_constant", "--property", "empty", "--device", "cpu", "--workers", "0")
+    result = run("check", *arguments, "--json", "/dev/full")
+    assert result.exit_code == 2
+    assert "every property holds" in result.stdout
+    assert result.stderr == "could not write /dev/full: No space left on device\n"
+    made = tmp_path / "not/there/yet/report.json"
+    assert run("check", *arguments, "--json", str(made)).exit_code == 0
+    assert json.loads(made.read_text())["passed"]
+
+
+def test_a_file_that_cannot_be_written_stays_as_it_was_and_the_others_are_written(tmp_path, monkeypatch, capsys):
+    old, other = tmp_path / "old", tmp_path / "other"
+    old.write_text("of last week")
+    replace = os.replace
+
+    def refuse_one(source, target):
+        if str(target) == str(old):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", refuse_one)
+    with pytest.raises(typer.Exit) as ended:
+        write_files((old, lambda: "new"), (None, lambda: pytest.fail("nobody wants it")), (other, lambda: b"other"))
+    assert ended.value.exit_code == 2
+    assert capsys.readouterr().err == f"could not write {old}: No space left on device\n"
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"old": "of last week", "other": "other"}
+
+
+def test_a_file_that_is_replaced_keeps_its_permissions_and_a_link_stays_a_link(tmp_path):
+    link, target = tmp_path / "link", tmp_path / "target"
+    target.write_text("old")
+    target.chmod(0o640)
+    link.symlink_to(target)
+    prepare_files(("--json", link), ("--markdown", tmp_path / "new"), ("--plot", None))
+    assert target.read_text() == "old"
+    write_files((link, lambda: "✓"), (tmp_path / "new", lambda: ""))
+    assert link.is_symlink()
+    assert target.read_text(encoding="utf-8") == "✓"
+    assert stat.S_IMODE(target.stat().st_mode) == 0o640
+    mask = os.umask(0)
+    os.umask(mask)
+    assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o666 & ~mask
+
+
+def test_a_file_of_its_own_in_a_folder_that_refuses_is_written_in_place(tmp_path, monkeypatch):
+    mounted = tmp_path / "mounted"
+    mounted.write_text("old")
+
+    def refuse(source, target):
+        raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
+
+    monkeypatch.setattr(os, "replace", refuse)
+    write_files((mounted, lambda: "new"))
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["new"]
+    # What is no file is never replaced.
+    write_files((Path("/dev/null"), lambda: "new"))
+    assert stat.S_ISCHR(os.stat("/dev/null").st_mode)

@@ -14,6 +14,9 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), ROOT / "CON
 FENCED = re.compile(r"^```(?P<language>\w*)(?: (?P<file>\S+))?\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
+THE_READERS_FOLDER = "/home/you"
+
+
 def snippets():
     """Each block of Python, and what it prints where the next block shows that."""
     for page in PAGES:
@@ -56,10 +59,10 @@ def test_a_page_that_makes_files_does_what_it_shows(tmp_path):
             path.parent.mkdir(exist_ok=True)
             path.write_text(block["text"])
         elif block["language"] == "sh":
-            command = ["bash", "-c", block["text"]]
+            command = ["bash", "-c", block["text"].replace(THE_READERS_FOLDER, str(place))]
             done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=place, env=environment)
             assert not done.stderr
-            printed = done.stdout
+            printed = done.stdout.replace(str(place), THE_READERS_FOLDER)
         elif printed and not block["language"]:
             # In order, with anything in place of `...`.
             parts = [re.escape(part) for part in _without_figures(block["text"]).split("...\n")]

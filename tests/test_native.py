@@ -96,9 +96,18 @@ def test_a_missing_or_broken_library_is_a_reason_and_no_error(tmp_path):
     (tmp_path / "broken_cpu.so").write_text("not a library")
     native.load("broken", tmp_path)
     assert "did not load" in native.why_no_kernel("broken", "cpu")
-    assert native.why_no_kernel("nobody", "cpu") == "nobody has no kernels for cpu"
+    assert native.why_no_kernel("nobody", "cpu").startswith("nobody has no kernels for cpu: ")
     if torch.version.cuda is None:
         assert "built without CUDA" in native.why_no_kernel("absent", "cuda")
+
+
+def test_a_missing_library_says_who_builds_it(tmp_path):
+    native.load("absent", tmp_path)
+    ours, theirs = (native._how_to_build(name, "cuda", tmp_path / "x_cuda.so") for name in ("torchgraft", "absent"))
+    assert ours == "build it with `make build` or reinstall where nvcc is installed"
+    assert theirs == f"torchgraft.building.build('absent', [its sources], '{tmp_path}', cuda=True) builds it"
+    assert "make build" not in native.why_no_kernel("absent", "cpu")
+    assert f"building.build('absent', [its sources], '{tmp_path}') builds it" in native.why_no_kernel("absent", "cpu")
 
 
 def test_a_pytorch_that_is_too_old_is_named(tmp_path, monkeypatch):

@@ -65,6 +65,12 @@ def scoped_library(namespace: str, kind: str) -> AbstractContextManager[torch.li
     return torch.library._scoped_library(namespace, kind)
 
 
+def has_kernel(operator: Any, device: torch.device) -> bool:
+    """Whether an operator overload has a kernel for a kind of device, and not only one for every kind."""
+    key = torch._C._dispatch_key_for_device(device.type)
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), key))
+
+
 def kernel_of(name: str, key: str) -> Any:
     """The kernel of an operator, named as 'aten::mm.out', under a key of the dispatcher; None where there is none."""
     if not torch._C._dispatch_has_kernel_for_dispatch_key(name, key):

@@ -44,10 +44,10 @@ def load(namespace: str, directory: Path) -> None:
         path = directory / f"{namespace}_{device}.so"
         if (instead := os.environ.get("TORCHGRAFT_LIBRARIES")) and Path(instead, path.name).is_file():
             path = Path(instead, path.name)
-        _libraries[namespace, device] = NativeLibrary(namespace, device, path, _try_to_load(device, path))
+        _libraries[namespace, device] = NativeLibrary(namespace, device, path, _try_to_load(namespace, device, path))
 
 
-def _try_to_load(device: str, path: Path) -> str:
+def _try_to_load(namespace: str, device: str, path: Path) -> str:
     """Loads one library; what kept it from being loaded, or an empty string."""
     version = tuple(int(part) for part in torch.__version__.split(".")[:2])
     if version < _OLDEST_TORCH:
@@ -55,13 +55,20 @@ def _try_to_load(device: str, path: Path) -> str:
     if device == "cuda" and torch.version.cuda is None:
         return "this PyTorch was built without CUDA; install one with CUDA"
     if not path.is_file():
-        compiler = "nvcc" if device == "cuda" else "a C++ compiler"
-        return f"{path} does not exist; build it with `make build` or reinstall where {compiler} is installed"
+        return f"{path} does not exist; {_how_to_build(namespace, device, path)}"
     try:
         torch.ops.load_library(path)
     except OSError as error:
         return f"{path} did not load: {error}"
     return ""
+
+
+def _how_to_build(namespace: str, device: str, path: Path) -> str:
+    if namespace == "torchgraft":
+        compiler = "nvcc" if device == "cuda" else "a C++ compiler"
+        return f"build it with `make build` or reinstall where {compiler} is installed"
+    more = ", cuda=True" if device == "cuda" else ""
+    return f"torchgraft.building.build({namespace!r}, [its sources], {str(path.parent)!r}{more}) builds it"
 
 
 def libraries() -> tuple[NativeLibrary, ...]:
@@ -79,5 +86,7 @@ def why_no_kernel(namespace: str, device: str) -> str:
     """Why an operator of a namespace runs without a kernel on a kind of device, for a person to read."""
     library = _libraries.get((namespace, device))
     if library is None:
-        return f"{namespace} has no kernels for {device}"
+        return (
+            f"{namespace} has no kernels for {device}: nothing was loaded by torchgraft.native.load({namespace!r}, ...)"
+        )
     return library.problem or f"{library.path} has none for this operator"

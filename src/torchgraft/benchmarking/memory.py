@@ -23,6 +23,7 @@ from torch.utils._pytree import tree_leaves
 from torchgraft.benchmarking.environment import Environment, describe_environment
 from torchgraft.benchmarking.summary import UNVERIFIED, marked, short_dtype
 from torchgraft.benchmarking.table import Table
+from torchgraft.checking import places
 from torchgraft.checking.subject import Subject, subject_of
 from torchgraft.operator import Operator
 from torchgraft.sampling import Sample
@@ -113,7 +114,8 @@ def _on_cpu(*asked: Any) -> int:
     if not _RESET_PEAK.exists():
         raise NotImplementedError("this operating system does not say what is resident")
     # Of its own, as memory that was once resident may stay so.
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, context, initializer=places.remember, initargs=(places.places(),)) as pool:
         return pool.submit(_resident_peak, *asked).result()
 
 

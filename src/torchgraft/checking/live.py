@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from torchgraft.checking.property import Result
-from torchgraft.checking.report import CheckReport, describe
+from torchgraft.checking.report import CheckReport, describe, group_alike
 from torchgraft.checking.running import Job
 
 # In the order in which a cell shows them: a sign, a word where the terminal has no such sign, a style, a legend.
@@ -223,17 +223,11 @@ def print_report(console: Console, board: Board, report: CheckReport, seconds: f
 
 
 def _print_failures(console: Console, report: CheckReport) -> None:
-    """Each failure of a property of an operator on a device; those in further dtypes in a line."""
-    alike: dict[tuple[str, str, str], list[Result]] = {}
-    for result in report.failures:
-        alike.setdefault((result.operator, result.device, result.property), []).append(result)
-    for first, *others in alike.values():
+    """Each failure of a property of an operator on a device; those that are alike in a line."""
+    for alike in group_alike(report.failures):
         console.print()
-        for number, line in enumerate(describe(first).splitlines()):
+        for number, line in enumerate(describe(*alike).splitlines()):
             console.print(Text(line, "bold red" if number == 0 else _style_of(line)), soft_wrap=True)
-        if others:
-            dtypes = ", ".join(dict.fromkeys(other.dtype for other in others))
-            console.print(Text(f"  also in   {dtypes}"), soft_wrap=True)
 
 
 def _style_of(line: str) -> str:

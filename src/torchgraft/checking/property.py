@@ -27,6 +27,8 @@ class Property:
         slow: whether it is left out of a quick run.
         isolated: whether it may end the process: it is then run in one of its own.
         sanitized: whether it is run again under the sanitizers: it calls kernels, and compiles nothing.
+        of_kernels: whether it asks what kernels do. Where the operator claims one that is not there, it fails: it would
+            compare the reference with itself.
     """
 
     check: Callable[[Case], None]
@@ -35,6 +37,7 @@ class Property:
     slow: bool = False
     isolated: bool = False
     sanitized: bool = False
+    of_kernels: bool = True
 
     @property
     def name(self) -> str:

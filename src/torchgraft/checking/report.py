@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -53,15 +54,35 @@ class CheckReport:
         }
 
     def __str__(self) -> str:
-        lines = [describe(result) for result in self.failures]
+        lines = [describe(*alike) for alike in group_alike(self.failures)]
         lines.append(
             f"{self.count('pass')} passed, {self.count('fail')} failed, {self.count('not applicable')} not applicable"
         )
         return "\n\n".join(lines)
 
 
-def describe(result: Result) -> str:
-    """A failure as a person reads it: what, on which input, what was expected, what came, how to see it again."""
+def group_alike(failures: Iterable[Result]) -> list[list[Result]]:
+    """Failures in groups, of each of which one description is enough.
+
+    Those of a property in several dtypes are a group; so are those of several properties for the same reason that has
+    nothing to do with inputs, as where a kernel is missing.
+    """
+    groups: dict[tuple[str, ...], list[Result]] = {}
+    for result in failures:
+        assert result.failure is not None
+        about_inputs = result.failure.sample or result.failure.arguments or result.failure.traceback
+        what = result.property if about_inputs else result.failure.message
+        groups.setdefault((result.operator, result.device, what), []).append(result)
+    return list(groups.values())
+
+
+def describe(result: Result, *alike: Result) -> str:
+    """A failure as a person reads it: what, on which input, what was expected, what came, how to see it again.
+
+    Args:
+        result: the failure.
+        alike: others that failed in the same way: in other dtypes, or for the same reason.
+    """
     failure = result.failure
     assert failure is not None
     lines = [f"{result.operator} on {result.device} in {result.dtype}: {result.property}", f"  {failure.message}"]
@@ -74,4 +95,10 @@ def describe(result: Result) -> str:
     if failure.traceback:
         lines += [f"  | {line}" for line in failure.traceback.splitlines()[-6:]]
     lines.append(f"  again     {failure.reproduce}")
+    properties = dict.fromkeys(other.property for other in alike if other.property != result.property)
+    dtypes = dict.fromkeys(other.dtype for other in alike if other.property == result.property)
+    if properties:
+        lines.append(f"  also      {', '.join(properties)}")
+    if dtypes:
+        lines.append(f"  also in   {', '.join(dtypes)}")
     return "\n".join(lines)

@@ -22,13 +22,14 @@ from typing import Any, Literal
 
 import torch
 
-from torchgraft import native
+from torchgraft import _torch_private, native
+from torchgraft.checking import places
 from torchgraft.checking.case import Case, CheckFailed, failure_of
 from torchgraft.checking.comparing import Mismatch
 from torchgraft.checking.properties import PROPERTIES
 from torchgraft.checking.property import Failure, NotApplicable, Property, Result
-from torchgraft.checking.subject import Subject, subject_of
-from torchgraft.fallback import PerformanceWarning
+from torchgraft.checking.subject import Subject, subject_of, target_of
+from torchgraft.fallback import PerformanceWarning, fallbacks
 from torchgraft.operator import Operator
 from torchgraft.precision import true_precision
 from torchgraft.sampling import Samples
@@ -71,10 +72,7 @@ class Job:
 
     def reproduce(self, sample: str = "", seed: int | None = None) -> str:
         """The command that runs this job alone, or only the call of a seed."""
-        target = self.name
-        if not self.operator.qualified_name.startswith("torchgraft::"):
-            target = f"{self.operator.module}:{_attribute_of(self.operator)}"
-        words = ["graft", "check", target]
+        words = ["graft", "check", target_of(self.operator)]
         words += ["--property", self.property_name] if seed is None else ["--stress", "1"]
         words += [
             "--device",
@@ -96,12 +94,6 @@ class Job:
         """A result of this job."""
         title = f"{self.under}: {self.property_name}" if self.under else self.property_name
         return Result(title, self.name, self.device, self.dtype_name, status, seconds, **more)
-
-
-def _attribute_of(operator: Operator) -> str:
-    module = sys.modules.get(operator.module)
-    names = (name for name, value in vars(module).items() if value is operator) if module else iter(())
-    return next(names, operator.name)
 
 
 def make_jobs(
@@ -177,6 +169,36 @@ def _why_not_watched(job: Job) -> str:
     return f"{job.operator.module} does not load its kernels by torchgraft.native.load({namespace!r}, ...)"
 
 
+def _claims_kernel(operator: Operator, device: str, dtype: torch.dtype) -> bool:
+    return operator.kernels != "reference" and dtype in operator.kernels.get(torch.device(device).type, ())
+
+
+def _expect_kernel(operator: Operator, device: str, dtype: torch.dtype) -> None:
+    """Raises Mismatch where an operator claims a kernel that is not there."""
+    if _claims_kernel(operator, device, dtype) and not _torch_private.has_kernel(operator.raw, torch.device(device)):
+        why = native.why_no_kernel(operator.namespace, torch.device(device).type)
+        raise Mismatch(
+            f"{operator.short_name} has no kernel, and the reference would be compared with itself: {why}. Where there "
+            "is to be no kernel, declare that: kernels='reference', or kernels={...} with the devices that have some"
+        )
+
+
+@contextmanager
+def _kernels_expected(job: Job, asked: Property) -> Iterator[None]:
+    """Expects that a property which asks what kernels do finds them: the operator's, and those of its gradient."""
+    if not asked.of_kernels:
+        yield
+        return
+    _expect_kernel(job.operator, job.device, job.dtype)
+    before = {each[:-1]: each.calls for each in fallbacks()}
+    yield
+    kind = torch.device(job.device).type
+    for each in fallbacks():
+        operator = Operator.registered.get(each.operator)
+        if each.calls > before.get(each[:-1], 0) and each.device == kind and operator is not None:
+            _expect_kernel(operator, kind, getattr(torch, each.dtype))
+
+
 def _run_here(job: Job, asked: Property, progress: Callable[[str], None]) -> Result:
     if reason := _why_not_watched(job):
         return job.result("not applicable", 0.0, reason=reason)
@@ -192,7 +214,8 @@ def _run_here(job: Job, asked: Property, progress: Callable[[str], None]) -> Res
         with warnings.catch_warnings(), true_precision():
             # Operators that fall back are complete; a property of their own tells which do.
             warnings.simplefilter("ignore", PerformanceWarning)
-            asked.check(case)
+            with _kernels_expected(job, asked):
+                asked.check(case)
         return job.result("pass", taken(), facts=case.facts)
     except NotApplicable as reason:
         return job.result("not applicable", taken(), reason=str(reason))
@@ -221,7 +244,7 @@ def _format(error: BaseException | None) -> str:
 _in_worker = False
 
 
-def _work(connection: Connection, modules: Sequence[str], output: str) -> None:
+def _work(connection: Connection, known: Mapping[str, Path], modules: Sequence[str], output: str) -> None:
     """What a worker does: imports the operators' modules, then runs jobs until there are no more."""
     global _in_worker
     _in_worker = True
@@ -230,6 +253,7 @@ def _work(connection: Connection, modules: Sequence[str], output: str) -> None:
     os.dup2(file, 1)
     os.dup2(file, 2)
     warnings.simplefilter("ignore")
+    places.remember(known)
     for module in modules:
         importlib.import_module(module)
     while (job := connection.recv()) is not None:
@@ -276,7 +300,9 @@ class _Worker:
         self.connection, other = context.Pipe()
         # What the process says, since its last job began.
         self.output = tempfile.NamedTemporaryFile("r", prefix="graft-check-", errors="replace")  # noqa: SIM115
-        self.process = context.Process(target=_work, args=(other, modules, self.output.name), daemon=True)
+        self.process = context.Process(
+            target=_work, args=(other, places.places(), modules, self.output.name), daemon=True
+        )
         with _environment(environment):
             self.process.start()
         other.close()

@@ -201,7 +201,7 @@ def _run_on_cpu(
         libraries = _instrumented(namespace, folder, sources, tool)
     except MissingToolError as missing:
         return _left_out(jobs, str(missing), on_result)
-    except BuildError as error:
+    except (BuildError, OSError) as error:
         # One failure tells it all.
         failed = jobs[0].result("fail", 0.0, failure=Failure(str(error), reproduce=jobs[0].reproduce()))
         on_result(jobs[0], failed)
@@ -230,6 +230,13 @@ def _sources(folder: Path) -> list[Path]:
     return sorted(path for path in found if foreign.isdisjoint(path.parents))
 
 
+def cache_folder() -> Path:
+    """Where instrumented libraries are kept."""
+    # Not Path.home(), which raises an error for a user whom the system does not know.
+    home = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
+    return (home if home.is_absolute() else Path(tempfile.gettempdir())) / "torchgraft/sanitized"
+
+
 def _instrumented(namespace: str, folder: Path, sources: Sequence[Path], tool: _CpuTool) -> Path:
     """The directory of an instrumented library, which is kept for as long as nothing that it is made of changes."""
     digest = hashlib.sha256(torch.__version__.encode())
@@ -237,7 +244,7 @@ def _instrumented(namespace: str, folder: Path, sources: Sequence[Path], tool: _
     for root in (folder, package / "include", package / "cmake"):
         for path in _sources(root):
             digest.update(path.read_bytes())
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "torchgraft/sanitized"
+    cache = cache_folder()
     place = hashlib.sha256(bytes(folder)).hexdigest()[:8]
     kind = f"{namespace}-{place}-{tool.sanitizer}-"
     directory, library = cache / f"{kind}{digest.hexdigest()[:16]}", f"{namespace}_cpu.so"
@@ -247,11 +254,10 @@ def _instrumented(namespace: str, folder: Path, sources: Sequence[Path], tool: _
         for old in others[:-_KEPT_BUILDS]:
             shutil.rmtree(old, ignore_errors=True)
         # Built apart, and put there in one step: another check may be at the same.
-        built = Path(tempfile.mkdtemp(prefix=kind, dir=cache))
-        build(namespace, sources, built, sanitizer=tool.sanitizer)
-        directory.mkdir(exist_ok=True)
-        (built / library).replace(directory / library)
-        shutil.rmtree(built)
+        with tempfile.TemporaryDirectory(prefix=kind, dir=cache) as built:
+            build(namespace, sources, Path(built), sanitizer=tool.sanitizer)
+            directory.mkdir(exist_ok=True)
+            Path(built, library).replace(directory / library)
     return directory
 
 

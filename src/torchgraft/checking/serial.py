@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from torchgraft import _torch_private
+from torchgraft.checking import places
 from torchgraft.checking.property import Result
 from torchgraft.checking.running import Job, run_job
 
@@ -30,9 +31,9 @@ _PRODUCTS = ("mm.out", "mm.dtype_out", "addmm.out", "bmm.out", "bmm.dtype_out", 
 
 
 def encode(jobs: Sequence[Job]) -> bytes:
-    """What the file holds: where Python looks for modules, the modules of the operators, and the jobs."""
+    """What the file holds: where modules are found, those that declare the operators, and the jobs."""
     modules = sorted({job.operator.module for job in jobs})
-    return pickle.dumps((sys.path, modules, pickle.dumps(list(jobs))))
+    return pickle.dumps((sys.path, places.places(), modules, pickle.dumps(list(jobs))))
 
 
 def decode(line: str) -> tuple[int, Result | None] | None:
@@ -113,8 +114,9 @@ PRODUCTS = {"--products-filled": filled_products, "--products-in-float32": produ
 
 def main() -> None:
     """Runs the jobs of a file."""
-    path, modules, encoded = pickle.loads(Path(sys.argv[1]).read_bytes())
+    path, known, modules, encoded = pickle.loads(Path(sys.argv[1]).read_bytes())
     sys.path[:] = path
+    places.remember(known)
     for module in modules:
         importlib.import_module(module)
     with PRODUCTS[sys.argv[2]]("CUDA") if len(sys.argv) > 2 else nullcontext():

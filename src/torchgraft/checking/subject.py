@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from torchgraft.checking.places import declaring_modules, make_importable, name_of
 from torchgraft.operator import Operator
 from torchgraft.sampling import Samples
 
@@ -52,6 +53,9 @@ def _find_samples(operator: Operator) -> Samples:
     if not hasattr(module, "samples") or isinstance(module.samples, ModuleType):
         beside = operator.module.rpartition(".")[0]
         name = f"{beside}.samples" if beside else "samples"
+        file = Path(getattr(module, "__file__", None) or ".").with_name("samples.py") if not beside else None
+        if file is not None and file.is_file():
+            make_importable(file)
         try:
             holder = importlib.import_module(name)
         except ModuleNotFoundError as missing:
@@ -74,7 +78,9 @@ def find_subjects(targets: Sequence[str]) -> list[Subject]:
 
     Args:
         targets: each the name of an operator of torchgraft, `namespace::name` of one that is declared,
-            `package.module:operator`, or a folder that holds the declaration; none means all of torchgraft.
+            `package.module:operator`, a folder or a file that declares operators, or `folder:operator` for one of them;
+            none means all of torchgraft. The name of an operator goes before a folder of that name, which is then
+            written `./name`.
 
     Raises:
         LookupError: there is no such operator, or it has no samples.
@@ -85,23 +91,57 @@ def find_subjects(targets: Sequence[str]) -> list[Subject]:
             for name, operator in Operator.registered.items()
             if name.startswith("torchgraft::") and operator.module.startswith("torchgraft.")
         ]
-    subjects = [subject for target in targets for subject in _find(target)]
+    subjects = [subject_of(operator) for target in targets for operator in _find(target)]
     return list({subject.operator.qualified_name: subject for subject in subjects}.values())
 
 
-def _find(target: str) -> list[Subject]:
-    qualified = target if "::" in target else f"torchgraft::{target}"
-    if qualified in Operator.registered:
-        return [subject_of(Operator.registered[qualified])]
-    if Path(target).is_dir():
-        return _find_in_folder(Path(target))
-    if ":" in target and "::" not in target:
-        return [subject_of(_find_in_module(*target.split(":", 1)))]
+def say_which_is_meant(target: str) -> str:
+    """What a person should know of a name that an operator and a folder here have; empty where there is no doubt."""
+    if _registered(target) is None or not Path(target).is_dir():
+        return ""
+    return f"{target!r} is taken for the operator; the folder of that name here is ./{target}"
+
+
+def target_of(operator: Operator) -> str:
+    """What `find_subjects` takes for an operator, from any working directory where that is possible."""
+    if operator.module.startswith("torchgraft."):
+        return operator.short_name
+    module = sys.modules.get(operator.module)
+    file = getattr(module, "__file__", None)
+    if file and not {"site-packages", "dist-packages"}.intersection(Path(file).parts):
+        path = Path(file).resolve()
+        if path in declaring_modules(path.parent) and operator.module == _name_in(path.parent, path):
+            return f"{path.parent}:{operator.name}"
+        if operator.module == name_of(path):
+            return f"{path}:{operator.name}"
+    attributes = (name for name, value in vars(module).items() if value is operator) if module else iter(())
+    return f"{operator.module}:{next(attributes, operator.name)}"
+
+
+def _find(target: str) -> list[Operator]:
+    if not target.strip():
+        raise LookupError("an empty name is no operator; this folder is named `.`")
+    if (registered := _registered(target)) is not None:
+        return [registered]
+    if _is_place(target):
+        return _find_in_place(Path(target))
+    before, _, name = target.rpartition(":")
+    if before and "::" not in target:
+        return [_find_named(Path(before), name) if _is_place(before) else _find_in_module(before, name)]
     ours = [name.removeprefix("torchgraft::") for name in Operator.registered if name.startswith("torchgraft::")]
     raise LookupError(
         f"there is no operator {target!r}: give one of {', '.join(ours)}; or package.module:operator; "
-        "or a folder that declares one"
+        "or a folder or a file that declares one"
     )
+
+
+def _registered(target: str) -> Operator | None:
+    return Operator.registered.get(target if "::" in target else f"torchgraft::{target}")
+
+
+def _is_place(target: str) -> bool:
+    path = Path(target)
+    return path.is_dir() or (path.suffix == ".py" and path.is_file())
 
 
 def _find_in_module(module_name: str, attribute: str) -> Operator:
@@ -122,27 +162,42 @@ def _find_in_module(module_name: str, attribute: str) -> Operator:
 
 
 def _look_in_working_directory() -> None:
-    # A command does not have the working directory on Python's path, as `python -m` has.
+    # A command does not have the working directory on Python's path, as `python -m` has. Last: whatever else lies
+    # there must not be taken for a module that is installed.
     if str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
+        sys.path.append(str(Path.cwd()))
 
 
-def _find_in_folder(folder: Path) -> list[Subject]:
-    """What the modules of a folder declare, imported under the name that the folder has in its package."""
-    folder = folder.resolve()
-    package, root = [folder.name], folder.parent
-    while (root / "__init__.py").is_file():
-        package.insert(0, root.name)
-        root = root.parent
-    if str(root) not in sys.path:
-        sys.path.insert(0, str(root))
-    name = ".".join(package)
-    for path in sorted(folder.glob("*.py")):
-        # A test may ask for what this folder declares, while it is being imported.
-        if path.stem.startswith("test_") or path.stem == "conftest":
-            continue
-        importlib.import_module(name if path.stem == "__init__" else f"{name}.{path.stem}")
+def _find_in_place(place: Path) -> list[Operator]:
+    """What a folder's modules declare, or a file."""
+    place = place.resolve()
+    if place.name == "operator.py":
+        # The declaration of its folder; alone it would have the name of a module of Python's.
+        place = place.parent
+    # That the name can be had is asked before anything is run.
+    name = make_importable(place)
+    for path in declaring_modules(place) if place.is_dir() else [place]:
+        module = importlib.import_module(_name_in(place, path) if place.is_dir() else name)
+        if Path(module.__file__ or "").resolve() != path:
+            raise LookupError(f"{path} is not what Python imports as {module.__name__}, but {module.__file__}")
     declared = [each for each in Operator.registered.values() if f"{each.module}.".startswith(f"{name}.")]
     if not declared:
-        raise LookupError(f"no module of {folder} declares a torchgraft.Operator")
-    return [subject_of(operator) for operator in declared]
+        raise LookupError(f"{place} declares no torchgraft.Operator")
+    return declared
+
+
+def _find_named(place: Path, name: str) -> Operator:
+    """The operator of a folder or file that has a name, or is the value of it there."""
+    declared = _find_in_place(place)
+    module = sys.modules.get(name_of(place.resolve()))
+    found = [each for each in declared if each.name == name] or [
+        each for each in declared if each is getattr(module, name, None)
+    ]
+    if not found:
+        raise LookupError(f"{place} declares no operator {name!r}, but {', '.join(each.name for each in declared)}")
+    return found[0]
+
+
+def _name_in(folder: Path, path: Path) -> str:
+    """The name of a module in a folder."""
+    return name_of(folder) if path.stem == "__init__" else f"{name_of(folder)}.{path.stem}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,17 +13,18 @@ from rich.console import Console
 
 from torchgraft.benchmarking import Subject, measure_overhead
 from torchgraft.cli.shared import (
-    STANDARD_OUTPUT,
     Device,
     JsonOption,
     MarkdownOption,
+    as_json,
     explain_missing,
     find_device,
+    find_subjects,
     interrupt_when_told_to_end,
     make_console,
+    prepare_files,
     print_table,
-    write,
-    write_json,
+    write_files,
 )
 
 if TYPE_CHECKING:
@@ -128,6 +129,8 @@ def bench(
     if compare is not None:
         _compare(*compare)
         return
+    if overhead or memory:
+        prepare_files(("--json", json_file), ("--markdown", markdown_file))
     if overhead:
         _bench_overhead(seconds, json_file, markdown_file)
         return
@@ -144,16 +147,14 @@ def bench(
         except ModuleNotFoundError as missing:
             explain_missing(missing, "bench")
             raise
-    for path in (json_file, html_file, markdown_file, output and output / "bench.json"):
-        if path not in (None, STANDARD_OUTPUT):
-            path.parent.mkdir(parents=True, exist_ok=True)
-
-    console = make_console(json_file, markdown_file)
+    files = _Files(json_file, html_file, markdown_file) if output is None else _Files.within(output)
+    prepare_files(*files.named(output))
+    console = make_console(files.json, files.html, files.markdown)
     if measured:
         report = _narrow(_join(measured), targets or [], _find_dtypes(dtypes), _split(suites or ""), sample)
         for rows in report.suites.values():
             print_suite(console, rows)
-        _finish_bench(console, report, json_file, html_file, markdown_file, output)
+        _finish_bench(console, report, files)
         return
     wanted = Wanted(
         device=find_device(device),
@@ -170,32 +171,57 @@ def bench(
     interrupt_when_told_to_end()
     with LiveBench(console, planned) as live:
         report = run(planned, wanted, on_start=live.start, on_row=live.finish)
-    _finish_bench(console, report, json_file, html_file, markdown_file, output)
+    _finish_bench(console, report, files)
 
 
-def _finish_bench(
-    console: Console,
-    report: BenchReport,
-    json_file: Path | None,
-    html_file: Path | None,
-    markdown_file: Path | None,
-    output: Path | None,
-) -> None:
+@dataclass(frozen=True)
+class _Files:
+    """Where a report goes; None: nowhere."""
+
+    json: Path | None = None
+    html: Path | None = None
+    markdown: Path | None = None
+    summary: Path | None = None
+    picture: Path | None = None
+
+    @classmethod
+    def within(cls, folder: Path) -> _Files:
+        """All kinds in one folder."""
+        return cls(*(folder / f"bench{kind}" for kind in (".json", ".html", "-rows.md", ".md", ".svg")))
+
+    def named(self, output: Path | None) -> list[tuple[str, Path | None]]:
+        """Each with the option that asks for it."""
+        options = ("--json", "--html", "--markdown") if output is None else ("--output",) * 5
+        return list(zip(options, (self.json, self.html, self.markdown, self.summary, self.picture), strict=False))
+
+
+def _finish_bench(console: Console, report: BenchReport, files: _Files) -> None:
     """Says what all rows come to, writes the files, and ends with 1 where one of ours is refused."""
     from torchgraft.benchmarking.live import print_report
-    from torchgraft.benchmarking.summary import as_markdown
+    from torchgraft.benchmarking.summary import as_markdown, summary_table
 
-    print_report(console, report)
-    if output is not None:
-        json_file, html_file, markdown_file = (output / f"bench{kind}" for kind in (".json", ".html", "-rows.md"))
-        _write_summary(report, output)
-    write_json(report.as_dict(), json_file)
-    write(as_markdown(report), markdown_file)
-    if html_file is not None:
+    def page() -> str:
         from torchgraft.benchmarking.page import render_page
 
-        write(render_page(report), html_file)
-        console.print(f"Report: {html_file}", soft_wrap=True, markup=False)
+        return render_page(report)
+
+    def picture() -> str:
+        from torchgraft.benchmarking.page import render_picture
+
+        return render_picture(report)
+
+    try:
+        print_report(console, report)
+    finally:
+        write_files(
+            (files.json, lambda: as_json(report.as_dict())),
+            (files.markdown, lambda: as_markdown(report)),
+            (files.summary, lambda: summary_table(report).markdown()),
+            (files.html, page),
+            (files.picture, picture),
+        )
+    if files.html is not None:
+        console.print(f"Report: {files.html}", soft_wrap=True, markup=False)
     if report.unmeasured or any(row.problem for row in report.rows):
         raise typer.Exit(1)
 
@@ -204,7 +230,6 @@ def _make_plan(targets: list[str], wanted: Wanted, *, models: bool) -> list[Plan
     """The rows that are asked for; ends with one line where there are none."""
     from torchgraft.benchmarking.models import MODELS, plan_models
     from torchgraft.benchmarking.suite import plan, select
-    from torchgraft.checking.subject import find_subjects
 
     named = [target for target in targets if target in MODELS]
     others = [target for target in targets if target not in MODELS]
@@ -291,15 +316,6 @@ def _read_report(path: Path) -> BenchReport:
         raise typer.Exit(2) from None
 
 
-def _write_summary(report: BenchReport, folder: Path) -> None:
-    """What README shows: a line a suite, and a picture."""
-    from torchgraft.benchmarking.page import render_picture
-    from torchgraft.benchmarking.summary import summary_table
-
-    write(summary_table(report).markdown(), folder / "bench.md")
-    write(render_picture(report), folder / "bench.svg")
-
-
 def _split(names: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in names.split(",") if name.strip())
 
@@ -322,8 +338,7 @@ def _bench_overhead(seconds: float, json_file: Path | None, markdown_file: Path 
         result = measure_overhead(_find_subjects(), seconds)
     table = result.table()
     print_table(console, table)
-    write_json(result.as_dict(), json_file)
-    write(table.markdown(), markdown_file)
+    write_files((json_file, lambda: as_json(result.as_dict())), (markdown_file, table.markdown))
 
 
 def _bench_memory(
@@ -334,7 +349,6 @@ def _bench_memory(
     markdown_file: Path | None,
 ) -> None:
     from torchgraft.benchmarking.memory import measure_memory
-    from torchgraft.checking.subject import find_subjects
 
     try:
         subjects = find_subjects(targets)
@@ -345,14 +359,11 @@ def _bench_memory(
     with console.status("") as status:
         report = measure_memory(subjects, device, (dtypes or (torch.float32,))[0], status.update)
     print_table(console, report.table())
-    write_json(report.as_dict(), json_file)
-    write(report.table().markdown(), markdown_file)
+    write_files((json_file, lambda: as_json(report.as_dict())), (markdown_file, report.table().markdown))
 
 
 def _find_subjects() -> list[Subject]:
     """Every operator of torchgraft with the smallest of its samples."""
-    from torchgraft.checking.subject import find_subjects
-
     return [
         Subject(each.name, each.operator, each.samples.smallest.make("cpu", torch.float32))
         for each in find_subjects([])

@@ -13,7 +13,17 @@ import typer
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from torchgraft.cli.shared import JsonOption, explain_missing, interrupt_when_told_to_end, make_console, write_json
+from torchgraft.cli.shared import (
+    JsonOption,
+    as_json,
+    explain_missing,
+    find_subjects,
+    interrupt_when_told_to_end,
+    make_console,
+    prepare_files,
+    prepare_folder,
+    write_files,
+)
 
 if TYPE_CHECKING:
     from torchgraft.checking.property import Result
@@ -33,8 +43,8 @@ def check(
         list[str] | None,
         typer.Argument(
             metavar="OPERATOR",
-            help="A name of torchgraft's, package.module:operator, or a folder that declares operators. "
-            "None: all of torchgraft.",
+            help="A name of torchgraft's; package.module:operator; a folder or a file that declares operators, or "
+            "folder:operator. A name goes before a folder of that name: ./name is the folder. None: all of torchgraft.",
             show_default=False,
         ),
     ] = None,
@@ -97,8 +107,9 @@ def check(
     from torchgraft.checking import PROPERTIES, CheckReport, find_devices
     from torchgraft.checking.live import LiveCheck, print_report
     from torchgraft.checking.running import make_stress_jobs, run_everywhere
-    from torchgraft.checking.sanitizing import run_sanitized, sanitized
+    from torchgraft.checking.sanitizing import cache_folder, run_sanitized, sanitized
 
+    prepare_files(("--json", json_file))
     console = make_console(json_file)
     if list_properties:
         _print_properties(console, {name: each.summary for name, each in PROPERTIES.items()})
@@ -122,6 +133,8 @@ def check(
         traceback.print_exc()
         raise typer.Exit(2) from None
 
+    if any(torch.device(job.device).type == "cpu" for job in again):
+        prepare_folder("--sanitize", cache_folder(), "XDG_CACHE_HOME names another place")
     count = os.cpu_count() or 1 if workers is None else workers
     started = time.monotonic()
     finished: list[Result] = []
@@ -139,8 +152,11 @@ def check(
             results = finished
     environments = {each: describe_environment(each) for each in devices}
     report = CheckReport(tuple(results), environments, seed, quick, len(jobs) + len(again) - len(results))
-    print_report(console, live.board, report, time.monotonic() - started)
-    write_json(report.as_dict(), json_file)
+    try:
+        print_report(console, live.board, report, time.monotonic() - started)
+    finally:
+        # Also where nobody listens any longer, as after a terminal has been closed.
+        write_files((json_file, lambda: as_json(report.as_dict())))
     if not report.passed:
         raise typer.Exit(1)
 
@@ -156,7 +172,6 @@ def _make_jobs(
 ) -> list[Job]:
     """What is asked for; LookupError where there is no such thing."""
     from torchgraft.checking.running import make_jobs
-    from torchgraft.checking.subject import find_subjects
 
     subjects = find_subjects(targets)
     named = [each.name for subject in subjects for each in subject.samples.named]

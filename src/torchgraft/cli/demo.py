@@ -6,16 +6,16 @@ from typing import Annotated
 import typer
 
 from torchgraft.cli.shared import (
-    STANDARD_OUTPUT,
     Device,
     JsonOption,
     MarkdownOption,
+    as_json,
     explain_missing,
     find_device,
     make_console,
+    prepare_files,
     print_table,
-    write,
-    write_json,
+    write_files,
 )
 
 
@@ -43,7 +43,7 @@ def demo(
     """
     try:
         from torchgraft.demo import PARTS, compare
-        from torchgraft.demo.plot import save_plot
+        from torchgraft.demo.plot import draw_plot
         from torchgraft.demo.progress import LiveProgress
         from torchgraft.demo.report import as_dict, make_table, make_verdict
     except ModuleNotFoundError as missing:
@@ -52,16 +52,14 @@ def demo(
 
     if output is not None:
         plot_file, json_file, markdown_file = (output / f"demo.{kind}" for kind in ("png", "json", "md"))
-    for path in (plot_file, json_file, markdown_file):
-        if path not in (None, STANDARD_OUTPUT):
-            path.parent.mkdir(parents=True, exist_ok=True)
-
     known = {part.name: part for part in PARTS}
     for name in names or ():
         if name not in known:
             raise typer.BadParameter(f"there is no {name!r}, only {', '.join(known)}", param_hint="PART")
     found = find_device(device)
-    console = make_console(json_file, markdown_file)
+    named = ("--plot", "--json", "--markdown") if output is None else ("--output",) * 3
+    prepare_files(*zip(named, (plot_file, json_file, markdown_file), strict=True))
+    console = make_console(plot_file, json_file, markdown_file)
     comparisons = []
     for name in names or known:
         with LiveProgress(console, known[name]) as progress:
@@ -69,9 +67,11 @@ def demo(
         print_table(console, make_table(comparison))
         console.print(make_verdict(comparison), style="red" if comparison.problems else "green")
         comparisons.append(comparison)
-    save_plot(comparisons, plot_file)
+    write_files(
+        (json_file, lambda: as_json(as_dict(comparisons))),
+        (markdown_file, lambda: "\n".join(make_table(each).markdown() for each in comparisons)),
+        (plot_file, lambda: draw_plot(comparisons)),
+    )
     console.print(f"Loss curves: {plot_file}", soft_wrap=True, markup=False)
-    write_json(as_dict(comparisons), json_file)
-    write("\n".join(make_table(each).markdown() for each in comparisons), markdown_file)
     if any(each.problems for each in comparisons):
         raise typer.Exit(1)

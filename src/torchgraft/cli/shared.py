@@ -1,12 +1,20 @@
 """What the commands share: options, the console, and how files are written."""
 
+from __future__ import annotations
+
+import errno
 import json
 import math
+import os
+import secrets
+import shutil
 import signal
 import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
 import typer
@@ -15,13 +23,24 @@ from rich.table import Table as RichTable
 
 from torchgraft.benchmarking import Table
 
+if TYPE_CHECKING:
+    from torchgraft.checking.subject import Subject
+
 JsonOption = Annotated[
-    Path | None, typer.Option("--json", metavar="FILE", help="Write all figures as JSON; - is standard output.")
+    Path | None,
+    typer.Option(
+        "--json", metavar="FILE", help="Write all figures as JSON; - is standard output. A missing folder is made."
+    ),
 ]
 
 
 MarkdownOption = Annotated[
-    Path | None, typer.Option("--markdown", metavar="FILE", help="Write the table as markdown; - is standard output.")
+    Path | None,
+    typer.Option(
+        "--markdown",
+        metavar="FILE",
+        help="Write the table as markdown; - is standard output. A missing folder is made.",
+    ),
 ]
 
 
@@ -47,6 +66,20 @@ def find_device(device: Device) -> torch.device:
     if device is Device.cuda and not available:
         raise typer.BadParameter("PyTorch finds no CUDA device here", param_hint="--device")
     return torch.device(device.value)
+
+
+def find_subjects(targets: Sequence[str]) -> list[Subject]:
+    """The operators that are named on the command line; says where a name could mean something else.
+
+    Raises:
+        LookupError: there is no such operator, or it has no samples.
+    """
+    from torchgraft.checking import subject
+
+    for target in targets:
+        if doubt := subject.say_which_is_meant(target):
+            typer.echo(doubt, err=True)
+    return subject.find_subjects(targets)
 
 
 def explain_missing(missing: ModuleNotFoundError, extra: str) -> None:
@@ -84,9 +117,9 @@ def print_table(console: Console, table: Table) -> None:
         console.print(note, style="dim", markup=False)
 
 
-def write_json(figures: dict[str, Any], path: Path | None) -> None:
-    """Writes figures as JSON to a file, to standard output, or, where path is None, nowhere."""
-    write(json.dumps(_without_nan(figures), indent=2, allow_nan=False) + "\n", path)
+def as_json(figures: Any) -> str:
+    """Figures as the text of a JSON file."""
+    return json.dumps(_without_nan(figures), indent=2, allow_nan=False) + "\n"
 
 
 def _without_nan(value: Any) -> Any:
@@ -98,9 +131,137 @@ def _without_nan(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def write(text: str, path: Path | None) -> None:
-    """Writes text to a file, to standard output, or, where path is None, nowhere."""
+def prepare_files(*files: tuple[str, Path | None]) -> None:
+    """Asks whether files can be written, before the work whose results they are to hold; makes missing folders.
+
+    Ends with status 2 and one line where a file cannot be written, or where two of them are the same.
+
+    Args:
+        files: the option that names each file, and the file; None for one that nobody wants.
+    """
+    seen: dict[str, str] = {}
+    for option, path in files:
+        if path is None:
+            continue
+        same = "-" if path == STANDARD_OUTPUT else os.path.realpath(path)
+        if same in seen and not _is_special(path):
+            what = "standard output" if path == STANDARD_OUTPUT else str(path)
+            typer.echo(f"{seen[same]} and {option} both name {what}: give one of them another file", err=True)
+            raise typer.Exit(2)
+        seen[same] = option
+        try:
+            _try_to_write(path)
+        except OSError as error:
+            typer.echo(f"{option}: cannot write {path}: {_reason(error)}", err=True)
+            raise typer.Exit(2) from None
+
+
+def prepare_folder(option: str, folder: Path, advice: str) -> None:
+    """Asks, as `prepare_files` does, whether files can be written to a folder.
+
+    Args:
+        option: what needs the folder.
+        folder: made where it is missing.
+        advice: how another folder is chosen.
+    """
+    try:
+        _try_to_write(folder / "a file")
+    except OSError as error:
+        typer.echo(f"{option}: cannot write to {folder}: {_reason(error)}; {advice}", err=True)
+        raise typer.Exit(2) from None
+
+
+def _try_to_write(path: Path) -> None:
     if path == STANDARD_OUTPUT:
-        sys.stdout.write(text)
-    elif path is not None:
-        path.write_text(text)
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    if path.exists() and not os.access(path, os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    if not _is_special(path):
+        try:
+            with _beside(path) as temporary:
+                temporary.touch(exist_ok=False)
+        except OSError as error:
+            if not _may_write_in_place(error, path):
+                raise
+
+
+def write_files(*files: tuple[Path | None, Callable[[], str | bytes]]) -> None:
+    """Writes each file whole or not at all: beside its place first, and then moved there.
+
+    Where one cannot be written, one line says so, the others are written all the same, and the command ends with
+    status 2.
+
+    Args:
+        files: where each goes (`-`: to standard output; None: nowhere), and what makes its content. The first is
+            written before the content of the second is made.
+    """
+    failed = False
+    for path, make in files:
+        if path is None:
+            continue
+        content = make()
+        try:
+            _write(path, content.encode() if isinstance(content, str) else content)
+        except OSError as error:
+            failed = True
+            place = "standard output" if path == STANDARD_OUTPUT else path
+            typer.echo(f"could not write {place}: {_reason(error)}", err=True)
+    if failed:
+        raise typer.Exit(2)
+
+
+def _write(path: Path, content: bytes) -> None:
+    if path == STANDARD_OUTPUT:
+        try:
+            sys.stdout.flush()
+            sys.stdout.buffer.write(content)
+            sys.stdout.buffer.flush()
+        except OSError:
+            # What could not be written would be tried again when Python ends, which would then complain as well.
+            with suppress(OSError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise
+    elif _is_special(path):
+        path.write_bytes(content)
+    else:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with _beside(path) as temporary:
+                temporary.write_bytes(content)
+                if path.exists():
+                    shutil.copymode(path, temporary)
+                # Where the place is a link, what it points to is replaced, and not the link.
+                os.replace(temporary, os.path.realpath(path))
+        except OSError as error:
+            if not _may_write_in_place(error, path):
+                raise
+            path.write_bytes(content)
+
+
+@contextmanager
+def _beside(path: Path) -> Iterator[Path]:
+    """The name of a file in the folder of another, for as long as it takes to write it; removed if it is left over."""
+    temporary = Path(os.path.realpath(path)).parent / f".graft-{os.getpid()}-{secrets.token_hex(4)}"
+    try:
+        yield temporary
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _is_special(path: Path) -> bool:
+    """Whether a path is a pipe or a device, or what a process has open: such is written to, and never replaced."""
+    is_open_file = path.is_symlink() and path.absolute().parts[1] in ("dev", "proc")
+    return path.exists() and (is_open_file or not (path.is_file() or path.is_dir()))
+
+
+def _may_write_in_place(error: OSError, path: Path) -> bool:
+    """Whether only the folder refuses: one that is read-only may hold a file that is not, as in a container."""
+    refused = error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.EBUSY)
+    return refused and path.is_file() and os.access(path, os.W_OK)
+
+
+def _reason(error: OSError) -> str:
+    return error.strerror or str(error)

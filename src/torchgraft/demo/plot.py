@@ -1,7 +1,7 @@
 """The loss curves of comparisons as a picture."""
 
+import io
 from collections.abc import Sequence
-from pathlib import Path
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -12,8 +12,8 @@ _RIVAL_COLOR = "#f2a65a"
 _OUR_COLOR = "#1b4965"
 
 
-def save_plot(comparisons: Sequence[Comparison], path: Path) -> None:
-    """Writes a PNG: of each comparison both loss curves, and where they should be the same their difference below."""
+def draw_plot(comparisons: Sequence[Comparison]) -> bytes:
+    """A PNG: of each comparison both loss curves, and where they should be the same their difference below."""
     heights = [6.0 if each.experiment.tolerance is not None else 4.2 for each in comparisons]
     figure = Figure(figsize=(9, sum(heights)), layout="constrained")
     parts = figure.subfigures(len(comparisons), 1, squeeze=False, height_ratios=heights)[:, 0]
@@ -31,7 +31,9 @@ def save_plot(comparisons: Sequence[Comparison], path: Path) -> None:
             axes.spines[["top", "right"]].set_visible(False)
     machine = f"{comparisons[0].environment.chip}, PyTorch {comparisons[0].environment.torch}"
     parts[-1].supxlabel(machine, x=0.99, ha="right", fontsize=8, color="#777777")
-    figure.savefig(path, format="png", dpi=150)
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png", dpi=150)
+    return picture.getvalue()
 
 
 def _draw_losses(axes: Axes, comparison: Comparison) -> None:

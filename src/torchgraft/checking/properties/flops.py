@@ -38,4 +38,4 @@ def _check_count(call: Call) -> None:
         )
 
 
-PROPERTY = Property(check)
+PROPERTY = Property(check, of_kernels=False)

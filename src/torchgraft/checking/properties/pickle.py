@@ -65,4 +65,4 @@ def _check_layer(case: Case, sample: ModuleSample) -> None:
         )
 
 
-PROPERTY = Property(check)
+PROPERTY = Property(check, of_kernels=False)

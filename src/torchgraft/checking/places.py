@@ -1,0 +1,130 @@
+"""Modules found by where they lie, without a change to Python's path.
+
+A folder that a person names is imported as a package of its own, and nothing that lies beside it can be imported in
+place of an installed module. Another process finds the same modules once it is told the `places` of this one.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.util
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+
+
+class _Finder(MetaPathFinder):
+    """Finds the packages and modules that were named, where Python's path has none of the name."""
+
+    def __init__(self) -> None:
+        self.places: dict[str, Path] = {}
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        place = self.places.get(fullname)
+        if place is None:
+            return None
+        if place.is_file():
+            return importlib.util.spec_from_file_location(fullname, place)
+        if (place / "__init__.py").is_file():
+            return importlib.util.spec_from_file_location(
+                fullname, place / "__init__.py", submodule_search_locations=[str(place)]
+            )
+        spec = ModuleSpec(fullname, None, is_package=True)
+        spec.submodule_search_locations = [str(place)]
+        return spec
+
+
+_finder = _Finder()
+
+
+def places() -> dict[str, Path]:
+    """Where the packages and modules lie that were made known, by name."""
+    return dict(_finder.places)
+
+
+def remember(known: Mapping[str, Path]) -> None:
+    """Makes packages and modules known by the places that another process has for them."""
+    if _finder not in sys.meta_path:
+        # Last: whatever is installed goes before it.
+        sys.meta_path.append(_finder)
+    _finder.places.update(known)
+
+
+def name_of(path: Path) -> str:
+    """The name under which a folder or a file is imported, with those of the packages around it."""
+    return ".".join(_outermost(path)[1])
+
+
+def _outermost(path: Path) -> tuple[Path, list[str]]:
+    """The outermost package around a folder or a file, or else that itself; and the names from there on."""
+    place = path.parent if path.name == "__init__.py" else path
+    names = [place.name if place.is_dir() else place.stem]
+    while (place.parent / "__init__.py").is_file():
+        place = place.parent
+        names.insert(0, place.name)
+    return place, names
+
+
+def make_importable(path: Path) -> str:
+    """Lets a folder or a file be imported, and says under which name.
+
+    Raises:
+        LookupError: something else has that name, or no module can have it.
+    """
+    place, names = _outermost(path.resolve())
+    top, name = names[0], ".".join(names)
+    if not all(names) or len(name.split(".")) > len(names):
+        raise LookupError(f"{path.resolve()} has a name that no Python module can have: rename it")
+    try:
+        found = importlib.util.find_spec(top)
+    except ValueError:
+        # A module that Python made itself.
+        found = ModuleSpec(top, None)
+    if found is None:
+        remember({top: place})
+    elif place not in _locations(found):
+        there = ", ".join(map(str, _locations(found))) or "Python itself"
+        raise LookupError(f"{place} has the name of another module, {top!r} from {there}: rename the folder or file")
+    importlib.invalidate_caches()
+    return name
+
+
+def _locations(spec: ModuleSpec) -> list[Path]:
+    if spec.submodule_search_locations is not None:
+        return [Path(each).resolve() for each in spec.submodule_search_locations]
+    return [Path(spec.origin).resolve()] if spec.has_location and spec.origin else []
+
+
+def declaring_modules(folder: Path) -> list[Path]:
+    """The files of a folder that declare operators: operator.py, and each that calls `Operator(...)`.
+
+    Nothing else is imported, as it may be a script that does something.
+    """
+    files = sorted(path for path in folder.glob("*.py") if not is_test(path))
+    return [path for path in files if path.name in ("__init__.py", "operator.py") or _declares(path)]
+
+
+def is_test(path: Path) -> bool:
+    """Whether a file is one of pytest's, which may ask for what a folder declares while it is being imported."""
+    return path.stem.startswith("test_") or path.stem == "conftest"
+
+
+def _declares(path: Path) -> bool:
+    text = path.read_text(errors="replace")
+    try:
+        nodes = ast.walk(ast.parse(text))
+    except (SyntaxError, ValueError):
+        # Whoever wrote it wants to see what is wrong with it.
+        return "Operator(" in text
+    called = (node.func for node in nodes if isinstance(node, ast.Call))
+    return any(
+        (isinstance(each, ast.Name) and each.id == "Operator")
+        or (isinstance(each, ast.Attribute) and each.attr == "Operator")
+        for each in called
+    )
