@@ -19,6 +19,8 @@ import torchgraft
 from torchgraft import Operator, PerformanceWarning
 from torchgraft.operators.depthwise_conv2d import reference as depthwise_reference
 from torchgraft.operators.depthwise_conv2d.operator import convolution
+from torchgraft.operators.linear.operator import operator as linear_operator
+from torchgraft.operators.mul_constant.operator import operator as mul_constant_operator
 
 D = torch.float64
 WINDOW = (2, 1, 1, 2, 1, 2, 1, 1)
@@ -241,6 +243,31 @@ def test_compiled_backward(case, backend, dynamic):
 
     compiled = torch.compile(case.operated, fullgraph=True, backend=backend, dynamic=dynamic)
     same(backward(compiled), backward(case.referred))
+
+
+class Untraceable:
+    """An argument of a schema as PyTorch describes it, whose type no compiler may look at: newer ones refuse to."""
+
+    def __init__(self, argument):
+        self.name = argument.name
+
+    @property
+    def type(self):
+        raise AssertionError("what a compiler traces has asked PyTorch for the type of an argument")
+
+
+@pytest.mark.parametrize(
+    ("operator", "arguments"),
+    [(mul_constant_operator, (torch.ones(3), 2.0)), (linear_operator, (torch.ones(2, 3), torch.ones(4, 3), None))],
+    ids=["mul_constant", "linear"],
+)
+def test_what_is_traced_asks_pytorch_for_no_types(operator, arguments, monkeypatch):
+    expected = operator(*arguments)
+    monkeypatch.setattr(operator, "arguments", tuple(Untraceable(each) for each in operator.arguments))
+    compiled = torch.compile(lambda *values: operator(*values), fullgraph=True, backend="eager")
+    assert torch.equal(compiled(*arguments), expected)
+    with pytest.raises(Exception, match="input must be a Tensor, got list"):
+        compiled([1.0], *arguments[1:])
 
 
 def test_opcheck_of_a_users_operators():

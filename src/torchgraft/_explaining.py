@@ -1,15 +1,39 @@
 """What is wrong with the arguments of a call, as far as it is the same for every operator."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 
+class Argument(NamedTuple):
+    """An argument of a schema, in words: compilers trace what is explained, and PyTorch's own description they cannot.
+
+    Attributes:
+        name: as in the schema.
+        kind: 'Tensor', 'int', 'float', 'bool' or another word of the schema, without the mark for an optional one.
+        optional: whether None may stand for it.
+    """
+
+    name: str
+    kind: str
+    optional: bool
+
+
+def describe(arguments: Sequence[Any]) -> tuple[Argument, ...]:
+    """The arguments of a FunctionSchema in words."""
+    kinds = [str(argument.type) for argument in arguments]
+    optional = [kind.startswith("Optional[") for kind in kinds]
+    return tuple(
+        Argument(argument.name, kind.removeprefix("Optional[").removesuffix("]") if may_be_none else kind, may_be_none)
+        for argument, kind, may_be_none in zip(arguments, kinds, optional, strict=True)
+    )
+
+
 def explain_kinds(
     name: str,
-    arguments: Sequence[Any],
+    arguments: Sequence[Argument],
     values: Sequence[Any],
     dtypes: Sequence[torch.dtype] | None,
     mixed: Sequence[str] = (),
@@ -31,15 +55,14 @@ def explain_kinds(
         raise TypeError(f"{name} takes {len(arguments)} arguments, got {len(values)}")
     tensors: dict[str, Tensor] = {}
     for argument, value in zip(arguments, values, strict=True):
-        kind = str(argument.type)
-        if value is None and kind.startswith("Optional"):
+        if value is None and argument.optional:
             continue
-        if "Tensor" in kind:
+        if argument.kind == "Tensor":
             if not isinstance(value, Tensor):
                 raise TypeError(f"{name}: {argument.name} must be a Tensor, got {type(value).__name__}")
             tensors[argument.name] = value
         else:
-            _explain_number(name, argument.name, kind, value)
+            _explain_number(name, argument.name, argument.kind, value)
     _explain_dtypes(name, tensors, dtypes, mixed)
     explain_devices(name, arguments, values)
 
@@ -85,7 +108,7 @@ def _explain_dtypes(
             )
 
 
-def explain_devices(name: str, arguments: Sequence[Any], values: Sequence[Any]) -> None:
+def explain_devices(name: str, arguments: Sequence[Argument], values: Sequence[Any]) -> None:
     """Raises ValueError where tensors are on different devices."""
     tensors = {
         argument.name: value for argument, value in zip(arguments, values, strict=True) if isinstance(value, Tensor)

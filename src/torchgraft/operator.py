@@ -19,7 +19,7 @@ from torch.utils.flop_counter import flop_registry, register_flop_formula
 from torchgraft import _torch_private, native
 from torchgraft._autocasting import AUTOCAST_KEYS, AutocastRule, cast
 from torchgraft._differentiation import as_tuple, make_autograd
-from torchgraft._explaining import explain_devices, explain_kinds
+from torchgraft._explaining import Argument, describe, explain_devices, explain_kinds
 from torchgraft.fallback import note_fallback
 
 FLOATING: tuple[torch.dtype, ...] = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
@@ -102,7 +102,8 @@ class Operator:
 
         described = _torch_private.schema_of(self.public)
         self.arguments = tuple(described.arguments)
-        self.tensor_count = _count_tensors(self.qualified_name, self.arguments)
+        self.signature = describe(self.arguments)
+        self.tensor_count = _count_tensors(self.qualified_name, self.signature)
         self.output_count = len(described.returns)
         self.visible_outputs = self.output_count if visible_outputs is None else visible_outputs
 
@@ -141,7 +142,7 @@ class Operator:
 
     def explain(self, *arguments: Any) -> None:
         """Raises the ValueError or TypeError that says what is wrong with arguments; returns where nothing is."""
-        explain_kinds(self.name, self.arguments, arguments, self.dtypes, self.mixed)
+        explain_kinds(self.name, self.signature, arguments, self.dtypes, self.mixed)
         if self._explain is not None:
             self._explain(*arguments)
 
@@ -184,12 +185,11 @@ def _registered(qualified_name: str, module: str) -> Operator:
     return Operator.registered[qualified_name]
 
 
-def _count_tensors(qualified_name: str, arguments: Sequence[Any]) -> int:
+def _count_tensors(qualified_name: str, arguments: Sequence[Argument]) -> int:
     """How many tensors an operator's arguments begin with."""
-    kinds = [str(argument.type) for argument in arguments]
-    is_tensor = [kind in ("Tensor", "Optional[Tensor]") for kind in kinds]
+    is_tensor = [argument.kind == "Tensor" for argument in arguments]
     count = sum(is_tensor)
-    if not count or not all(is_tensor[:count]) or any("List" in kind for kind in kinds):
+    if not count or not all(is_tensor[:count]) or any("List" in argument.kind for argument in arguments):
         raise ValueError(f"{qualified_name}: a schema has tensors first, at least one, then numbers, and no lists")
     return count
 
@@ -224,14 +224,14 @@ def _make_call(operator: Operator) -> Callable[..., Any]:
                 arguments = tuple(cast(operator.autocast, arguments))
             compiling = is_compiling()
             if compiling and operator.compile == "reference":
-                explain_kinds(operator.name, operator.arguments, arguments, operator.dtypes, operator.mixed)
+                explain_kinds(operator.name, operator.signature, arguments, operator.dtypes, operator.mixed)
                 return visible(reference(*arguments))
             if by_pytorch:
                 # PyTorch may take dtypes that the operator does not, and meta beside anything; all else it refuses.
                 device = arguments[0].device
                 for tensor in arguments[:tensor_count]:
                     if tensor is not None and (tensor.dtype not in dtypes or tensor.device != device):
-                        explain_kinds(operator.name, operator.arguments, arguments, operator.dtypes, operator.mixed)
+                        explain_kinds(operator.name, operator.signature, arguments, operator.dtypes, operator.mixed)
                 return visible(reference(*arguments))
             if partial:
                 first = arguments[0]
@@ -299,7 +299,7 @@ def _make_fake(operator: Operator) -> Callable[..., Any]:
     """What tracing sees of a kernel: empty results, and no mixture of devices, which a kernel would refuse."""
 
     def fake(*arguments: Any) -> Any:
-        explain_devices(operator.name, operator.arguments, arguments)
+        explain_devices(operator.name, operator.signature, arguments)
         return operator.output(*arguments)
 
     return fake
