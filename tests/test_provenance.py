@@ -1,12 +1,33 @@
 """What a result was measured on: which changes to sources make a row stale, and which do not."""
 
+import io
+import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
+from rich.console import Console
 
+from reports import ENVIRONMENT, make_report, make_row
 from torchgraft.benchmarking.definitions import read_source
+from torchgraft.benchmarking.live import print_report
+from torchgraft.benchmarking.page import render_page
+from torchgraft.benchmarking.provenance import (
+    Provenance,
+    compiler_of,
+    other_tools,
+    provenance_of_models,
+    provenance_of_operator,
+    sources_now,
+    standing,
+    tools,
+)
 from torchgraft.benchmarking.sources import PACKAGE, Kernels, Sources
+from torchgraft.benchmarking.summary import as_markdown
+from torchgraft.native import libraries
+from torchgraft.operator import Operator
 
 FOLDERS = [path.parent for path in sorted((PACKAGE / "operators").glob("*/__init__.py"))]
 
@@ -142,7 +163,7 @@ class Tree:
             "grads": sources.of_operator("double_grads", "cuda", ran=["grads_kernel"]),
             "backward": sources.of_operator("double", "cuda", gradients=True),
             "other": sources.of_operator("other", "cpu"),
-            "model": sources.of_module("grafting.py", "cuda"),
+            "model": sources.of_module("pack.grafting", "cuda"),
         }
 
     def changed(self):
@@ -248,7 +269,7 @@ def test_without_sources_nothing_is_said(tmp_path):
     # As in a wheel, which holds no kernels' sources but the declarations.
     (tmp_path / "operators").mkdir()
     assert Sources(tmp_path).of_operator("double", "cpu") == ""
-    assert Sources(tmp_path).of_module("grafting.py", "cpu") == ""
+    assert Sources(tmp_path).of_module("pack.grafting", "cpu") == ""
 
 
 def test_names_of_kernels_are_known(tree):
@@ -273,7 +294,7 @@ def test_every_definition_in_a_source_of_ours_counts_for_some_operator(folder, d
         ("template void f<float, 3>(const float*);", {"f"}),
         ("enum class Kernel { small, large };", {"Kernel", "small", "large"}),
         ("struct alignas(16) Pair { int a[2]; };", {"Pair"}),
-        ("template <> struct Of<3> : Base<4> { int f() { return 1; } };", {"Of", "Base"}),
+        ("template <> struct Of<3> : Base<4> { int f() { return 1; } };", {"Of"}),
         ("constexpr Rule kRules[] = {{1, f}, {2, g}};", {"kRules"}),
         ("using Scalar = std::conditional_t<true, A, B>;", {"Scalar"}),
         ("using other::name;", {"name"}),
@@ -286,5 +307,97 @@ def test_every_definition_in_a_source_of_ours_counts_for_some_operator(folder, d
     ],
 )
 def test_a_definition_introduces_names(text, names):
-    [definition] = read_source(f"namespace a::b {{\n{text}\n}}\n").definitions
+    definition, *_ = read_source(f"namespace a::b {{\n{text}\n}}\n").definitions
     assert definition.names == names
+
+
+def test_a_member_function_is_a_definition_of_its_own():
+    text = """
+        class Scope : public Base {
+         public:
+          explicit Scope(int x) : x_{x} {}
+          template <typename T> T run(T value) const { return launch(value, x_); }
+          int* begin() { return &x_; }
+          int operator()(int y) { return y; }
+         private:
+          void declared();
+          int x_ = 3;
+        };
+    """
+    scope, run = read_source(text).definitions
+    assert (scope.names, run.names) == ({"Scope"}, {"run"})
+    assert run.text.endswith("T run ( T value ) const { return launch ( value , x_ ) ; }")
+    assert all(part in scope.text for part in ("x_ { x }", "begin", "operator", "declared", "x_ = 3"))
+
+
+SHIFT = Operator.registered["torchgraft::shift"]
+
+
+def rows_of_shift():
+    """A row that is current, two that are not, and one of an operator that nobody knows."""
+    current = provenance_of_operator(SHIFT, "cpu")
+    stale = replace(current, sources="0" * 16)
+    return [
+        make_row(operator="shift", provenance=current),
+        make_row(operator="shift", direction="backward", provenance=stale),
+        make_row(operator="a_model", suite="training step", direction="training", provenance=stale),
+        make_row(provenance=stale),
+    ]
+
+
+def test_what_is_measured_here_and_now_is_current():
+    model = make_row(operator="a_model", direction="training", provenance=provenance_of_models("cpu"))
+    rows = [*rows_of_shift()[:1], model]
+    assert standing(rows, "cpu").stale == ()
+    assert str(standing(rows, "cpu")) == "All rows were measured on these sources."
+    assert rows[0].provenance.torch == torch.__version__
+    assert sources_now(rows[0], "cuda") != sources_now(rows[0], "cpu") != sources_now(model, "cpu")
+
+
+def test_rows_of_earlier_sources_are_named_by_operator_and_suite():
+    report = make_report(rows_of_shift(), environment=replace(ENVIRONMENT, device="cpu"))
+    said = (
+        "2 of 3 rows were measured on earlier sources: shift, sizes (1); a_model, training step (1). "
+        "`make results` measures them again."
+    )
+    assert str(standing(report.rows, "cpu")) == said
+    assert said in as_markdown(report)
+    assert said in render_page(report)
+    console = Console(file=io.StringIO(), width=1000)
+    print_report(console, report)
+    assert said in console.file.getvalue()
+
+
+def test_of_unknown_sources_nothing_is_said():
+    assert str(standing([make_row(), make_row(provenance=Provenance("0" * 16))], "cpu")) == ""
+
+
+def test_a_library_says_what_compiled_it(tmp_path):
+    library = tmp_path / "kernels.so"
+    library.write_bytes(b"\x7fELF\0\xfftorchgraft: compiled by gcc 12.2.0\0\0more")
+    assert compiler_of(library) == "gcc 12.2.0"
+    assert compiler_of(tmp_path / "none.so") == ""
+    ours = [each.path for each in libraries() if each.namespace == "torchgraft" and each.loaded]
+    assert ours
+    assert all(re.match(r"(gcc|clang|nvcc) \d+\.\d+", compiler_of(path)) for path in ours)
+
+
+@pytest.mark.parametrize(
+    ("provenance", "said"),
+    [
+        (Provenance("1", "gcc 12.2.0", "2.13.0"), ""),
+        (Provenance("1", "gcc 12.2.0", "2.12.0"), "PyTorch 2.12.0"),
+        (Provenance("1", "gcc 11.1.0", "2.12.0"), "PyTorch 2.12.0, gcc 11.1.0"),
+        (Provenance("1"), ""),
+    ],
+)
+def test_another_compiler_or_pytorch_is_told(provenance, said):
+    assert other_tools(make_row(provenance=provenance), "gcc 12.2.0", "2.13.0") == said
+
+
+def test_tools_are_counted_where_they_differ():
+    one, other = Provenance("1", "gcc 12.2.0", "2.13.0"), Provenance("1", "", "2.12.0")
+    assert tools([make_row(provenance=one)] * 2) == "compiled by gcc 12.2.0, PyTorch 2.13.0"
+    both = [make_row(provenance=each) for each in (one, one, other)]
+    assert tools(both) == "compiled by gcc 12.2.0, PyTorch 2.13.0 (2 rows); PyTorch 2.12.0 (1 row)"
+    assert tools([make_row()]) == ""

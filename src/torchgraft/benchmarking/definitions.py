@@ -1,15 +1,16 @@
 """C++ and CUDA sources as definitions: what a compiler is given, without comments, line breaks and places of files.
 
-A definition is a function, a type, a constant, a macro: what stands at the level of a namespace. Each is kept as its
-tokens, with the names that it introduces and those that it mentions. No compiler is asked and no macro is expanded, so
-that every machine reads the same. What is not understood introduces no name, and counts wherever its file is used.
+A definition is a function, a type, a constant, a macro: what stands at the level of a namespace, and a function that is
+the member of a class. Each is kept as its tokens, with the names that it introduces and those that it mentions. No
+compiler is asked and no macro is expanded, so that every machine reads the same. What is not understood introduces no
+name, and counts wherever its file is used.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 _TOKEN = re.compile(
@@ -41,12 +42,15 @@ _KEYWORDS = frozenset(
 _TYPES = frozenset({"struct", "class", "union", "enum"})
 _OPENING, _CLOSING = frozenset("([{"), frozenset(")]}")
 # The conditions under which a definition is compiled, as far as they lie outside of it.
+# Functions that a loop calls without their names.
+_UNNAMED_CALLS = frozenset({"begin", "end"})
+_ACCESS = frozenset({"public", "private", "protected"})
 _CONDITIONS = frozenset({"if", "ifdef", "ifndef", "elif", "else", "endif"})
 
 
 @dataclass(frozen=True)
 class Definition:
-    """Something at the level of a namespace.
+    """Something at the level of a namespace, or a member function.
 
     Attributes:
         tokens: its text, and before it the conditions of the preprocessor that it stands under.
@@ -55,6 +59,7 @@ class Definition:
         has_body: whether it defines, and does not only declare.
         is_local: whether other files cannot see it.
         is_kernel: whether it is a kernel that a host function launches on a GPU.
+        is_function: whether it is a function.
     """
 
     tokens: tuple[str, ...]
@@ -63,6 +68,7 @@ class Definition:
     has_body: bool = True
     is_local: bool = False
     is_kernel: bool = False
+    is_function: bool = False
 
     @cached_property
     def mentioned(self) -> frozenset[str]:
@@ -171,7 +177,8 @@ class _Reader:
                 self._depth -= 1
             following = tokens[place + 1] if place + 1 < len(tokens) else ""
             if self._depth == 0 and self._is_whole(following):
-                self._add(_define(tuple(self._tokens), local=any(self._namespaces)))
+                for definition in _define(tuple(self._tokens), local=any(self._namespaces)):
+                    self._add(definition)
                 self._tokens = []
 
     def _opens_namespace(self) -> bool:
@@ -197,14 +204,7 @@ class _Reader:
             return
         conditions = tuple(token for condition in self._conditions for token in condition)
         if conditions:
-            definition = Definition(
-                (*conditions, "\n", *definition.tokens),
-                definition.names,
-                definition.owner,
-                definition.has_body,
-                definition.is_local,
-                definition.is_kernel,
-            )
+            definition = replace(definition, tokens=(*conditions, "\n", *definition.tokens))
         self.definitions.append(definition)
 
     def finish(self) -> SourceFile:
@@ -251,7 +251,39 @@ def _is_type(head: Sequence[str]) -> bool:
     return False
 
 
-def _define(tokens: tuple[str, ...], *, local: bool) -> Definition:
+def _define(tokens: tuple[str, ...], *, local: bool) -> Iterator[Definition]:
+    """What tokens define: one thing, and of a class the functions in it, each for itself."""
+    whole = _define_one(tokens, local=local)
+    members: list[Definition] = []
+    head = _head(tokens)
+    if _is_type(head) and head[-1] == "{" and "enum" not in head and "\n#" not in tokens:
+        opening = next(place for place, count in enumerate(_depths(tokens)) if count and tokens[place] == "{")
+        closing = len(tokens) - 1 - tokens[::-1].index("}")
+        reader = _Reader()
+        reader.code(tokens[opening + 1 : closing])
+        kept: list[str] = []
+        for each in reader.finish().definitions:
+            while each.tokens[0] in _ACCESS:
+                each = _define_one(each.tokens[2:], local=local)
+            apart = each.has_body and each.is_function and not each.names & (whole.names | _UNNAMED_CALLS)
+            if apart:
+                members.append(replace(each, tokens=(*sorted(whole.names), "::", *each.tokens), is_local=local))
+            else:
+                kept += each.tokens
+        whole = replace(whole, tokens=(*tokens[: opening + 1], *kept, *tokens[closing:]))
+    yield whole
+    yield from members
+
+
+def _depths(tokens: Sequence[str]) -> Iterator[int]:
+    """How many brackets are open behind each token."""
+    depth = 0
+    for token in tokens:
+        depth += (token in _OPENING) - (token in _CLOSING)
+        yield depth
+
+
+def _define_one(tokens: tuple[str, ...], *, local: bool) -> Definition:
     head = _head(tokens)
     local = local or "static" in head
     if _is_call(tokens) or "operator" in head or head[:2] == ["using", "namespace"] or head[:1] == ["namespace"]:
@@ -262,7 +294,8 @@ def _define(tokens: tuple[str, ...], *, local: bool) -> Definition:
     if head[:1] == ["typedef"]:
         return Definition(tokens, frozenset(words), is_local=local)
     if _is_type(head):
-        names = frozenset(words) | _enumerators(tokens, head)
+        own = head[: head.index(":")] if ":" in head else head
+        names = frozenset(word for word in words if word in own) | _enumerators(tokens, head)
         return Definition(tokens, names, has_body="{" in head, is_local=local)
     calls = [place for place, token in enumerate(head) if token == "("]
     functions: set[str] = set()
@@ -274,7 +307,7 @@ def _define(tokens: tuple[str, ...], *, local: bool) -> Definition:
             if before > 1 and head[before - 1] == "::":
                 owner = head[before - 2]
     if functions:
-        return Definition(tokens, frozenset(functions), owner, "{" in head, local, "__global__" in head)
+        return Definition(tokens, frozenset(functions), owner, "{" in head, local, "__global__" in head, True)
     variables = frozenset(
         token
         for token, after in zip(head, [*head[1:], ""], strict=True)

@@ -52,14 +52,15 @@ class Kernels:
     """The kernels in a folder for one kind of device, and how they hang together.
 
     Args:
-        folder: holds the operators' sources, at any depth.
+        folder: holds the operators' sources, at any depth where it is a package: another may be anything's home.
         device: 'cpu' or 'cuda'.
         include: where shared headers lie.
     """
 
     def __init__(self, folder: Path, device: str, include: Path) -> None:
         self._device, self._include = device, include
-        paths = sorted(folder.rglob(f"*{_SUFFIXES.get(device, ' ')}"))
+        depth = "**/" if (folder / "__init__.py").is_file() else ""
+        paths = sorted(folder.glob(f"{depth}*{_SUFFIXES[device]}")) if device in _SUFFIXES else []
         self._units = [self._unit(path, include) for path in paths]
         self._below: dict[_Node, tuple[_Node, ...]] = {}
 
@@ -246,18 +247,31 @@ class Sources:
             return _hash(kernels.texts([name], ran))
         return _hash([*kernels.texts(list(kernels.operators), ran), *self._python(room)])
 
-    def of_module(self, path: str, device: str, *, ran: Collection[str] = ()) -> str:
+    def of_module(self, name: str, device: str, *, ran: Collection[str] = ()) -> str:
         """The hash of a module, of all that it imports from `nn` and `operators`, and of the kernels of these.
 
         Args:
-            path: of the module, from the package's folder on.
+            name: of the module, as it is imported.
             device: 'cpu' or 'cuda'.
             ran: names of the kernels that ran, as far as they are known.
+
+        Returns:
+            Sixteen digits; empty where there is no such module in the package.
         """
-        start = self._package / path
-        if not start.is_file():
+        package, *parts = name.split(".")
+        start = self._package.joinpath(*parts).with_suffix(".py")
+        if package != self._package.name or not start.is_file():
             return ""
-        modules = self._imported([start])
+        return self._of_modules(self._imported([start]), device, ran)
+
+    def of_calls(self, device: str) -> str:
+        """The hash of all that a call of any operator goes through: the package's own modules, and every operator."""
+        modules = sorted(self._package.glob("*.py"))
+        for room in self._rooms.values():
+            modules += self._imported([room / "operator.py"])
+        return self._of_modules(modules, device)
+
+    def _of_modules(self, modules: Collection[Path], device: str, ran: Collection[str] = ()) -> str:
         texts = [_python_text(module) for module in modules]
         for room in self._rooms.values():
             if any(room in module.parents for module in modules):
