@@ -48,7 +48,7 @@ _ACCESS = frozenset({"public", "private", "protected"})
 _CONDITIONS = frozenset({"if", "ifdef", "ifndef", "elif", "else", "endif"})
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Definition:
     """Something at the level of a namespace, or a member function.
 

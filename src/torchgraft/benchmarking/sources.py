@@ -61,17 +61,20 @@ class Kernels:
         self._device, self._include = device, include
         depth = "**/" if (folder / "__init__.py").is_file() else ""
         paths = sorted(folder.glob(f"{depth}*{_SUFFIXES[device]}")) if device in _SUFFIXES else []
+        self._files: dict[Path, SourceFile] = {}
         self._units = [self._unit(path, include) for path in paths]
         self._below: dict[_Node, tuple[_Node, ...]] = {}
 
-    @staticmethod
-    def _unit(path: Path, include: Path) -> Unit:
+    def _unit(self, path: Path, include: Path) -> Unit:
         seen: dict[Path, SourceFile] = {}
 
         def visit(file: Path) -> None:
             if file in seen or not file.is_file():
                 return
-            seen[file] = _read(file)
+            if file not in self._files:
+                # By its text: a file may change while a process runs, and most are read for both kinds of device.
+                self._files[file] = _read(file.read_text())
+            seen[file] = self._files[file]
             for name in seen[file].includes:
                 # Of others' headers nothing is known; a compiler and a PyTorch bring them.
                 beside = (file.parent,) if name.startswith('"') else ()
@@ -181,7 +184,7 @@ class Kernels:
                     yield from self._elsewhere(name)
                     break
         for name in definition.names:
-            yield from self._members(name)
+            yield from self._members.get(name, ())
 
     @cache  # noqa: B019  as long as the kernels
     def _elsewhere(self, name: str) -> tuple[_Node, ...]:
@@ -190,18 +193,17 @@ class Kernels:
         own = [node for node in offers if any(name in each.mentioned for each in self._units[node[0]].own)]
         return tuple(own or offers)
 
-    @cache  # noqa: B019
-    def _members(self, owner: str) -> tuple[_Node, ...]:
-        """Members of a class that are defined outside of it."""
-        return tuple(node for node in self._nodes if node[1].owner == owner)
+    @cached_property
+    def _members(self) -> dict[str, list[_Node]]:
+        """Of each class the members that are defined outside of it."""
+        members: dict[str, list[_Node]] = defaultdict(list)
+        for node in self._nodes:
+            if node[1].owner:
+                members[node[1].owner].append(node)
+        return members
 
 
-def _read(path: Path) -> SourceFile:
-    # By its text: a file may change while a process runs.
-    return _read_text(path.read_text())
-
-
-_read_text = cache(read_source)
+_read = cache(read_source)
 
 
 class Sources:
