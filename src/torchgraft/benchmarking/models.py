@@ -144,6 +144,7 @@ def _plan_one(variant: Variant) -> Planned:
         SUITE,
         variant.sample,
         variant.dtype,
+        (variant.model.name, SUITE, variant.sample, dtype, variant.layout, "training"),
         f"{variant.model.name}, {variant.sample}, {dtype}, {variant.layout}",
         not variant.compiled and variant.layout == "channels_last",
         partial(measure_model, variant),

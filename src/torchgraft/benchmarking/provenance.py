@@ -126,6 +126,11 @@ def sources_now(row: Row, device: str) -> str:
     return sources.of_operator(name, device, gradients=row.direction == "backward", ran=row.provenance.kernels)
 
 
+def sources_of_memory(operator: str, device: str) -> str:
+    """The hash that the memory of an operator of torchgraft would be told with, forward and backward, here and now."""
+    return _sources(PACKAGE).of_operator(operator, device, gradients=True)
+
+
 @dataclass(frozen=True)
 class Standing:
     """Rows by what became of their sources; of those in neither list nobody can tell."""

@@ -221,11 +221,18 @@ def compare(old: BenchReport, new: BenchReport) -> list[Change]:
 def join(reports: Sequence[BenchReport]) -> BenchReport:
     """One report of several runs on one machine; of a row that several hold, the last.
 
-    It says where the last was measured; of what sources each row says itself.
+    It says where the last was measured, under the roofs of all; of what sources, each row says itself.
     """
+    found = [report.roofs for report in reports]
+    roofs = replace(
+        found[-1],
+        multiply_add={name: rate for each in found for name, rate in each.multiply_add.items()},
+        matrix={name: rate for each in found for name, rate in each.matrix.items()},
+    )
     rows = {row.key: row for report in reports for row in report.rows}
     return replace(
         reports[-1],
+        roofs=roofs,
         rows=tuple(rows.values()),
         quick=any(report.quick for report in reports),
         seconds=sum(report.seconds for report in reports),
