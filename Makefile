@@ -87,19 +87,19 @@ bench: build $(VENV)/bench.done ## measure a few rows of every operator: within 
 bench-overhead: build ## print what a call costs on each path
 	@$(BIN)/graft bench --overhead
 
+.PHONY: results
+results: build $(VENV)/test.done ## measure again what was measured on earlier sources (ARGS=--check: only say what)
+	@$(BIN)/python benchmarks/measure.py $(if $(CHIP),--chip $(CHIP)) $(ARGS)
+# CHIP is a folder of benchmarks/results, for a machine that has none yet; without, all of them are looked at.
+
 .PHONY: docs
-docs: build $(VENV)/test.done ## measure on this machine and write the tables and plots that the docs show
-	@$(BIN)/graft demo --output benchmarks/results/$(CHIP)
-	@$(BIN)/graft bench --models --output benchmarks/results/$(CHIP)
-	@$(BIN)/graft bench --overhead --json benchmarks/results/$(CHIP)/overhead.json --markdown benchmarks/results/$(CHIP)/overhead.md
-	@$(BIN)/graft bench lltm --memory --json benchmarks/results/$(CHIP)/lltm-memory.json --markdown benchmarks/results/$(CHIP)/lltm-memory.md
+docs: build $(VENV)/test.done ## write the tables and plots that the docs show, from what `make results` measured
+	@$(BIN)/python docs/results.py
 	@$(BIN)/python docs/properties.py
 	@$(BIN)/python docs/goals.py
 	@$(BIN)/python docs/depthwise.py
 	@$(BIN)/python docs/diagrams.py
 	@$(BIN)/python docs/include.py
-# The folder of benchmarks/results that is written: the name of the chip.
-CHIP ?= cpu
 
 .PHONY: clean
 clean: ## remove what was built; the environment stays

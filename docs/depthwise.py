@@ -4,7 +4,6 @@ The choice is read from cuda_choice.h, all figures from benchmarks/results. `pyt
 fragments and pictures; with `--check` it only says which are not current, and exits with 1 where there are any.
 """
 
-import json
 import math
 import re
 import sys
@@ -15,6 +14,8 @@ import depthwise_pictures
 import goals
 from generated import ROOT, write_or_check
 from goals import FRAGMENTS, LAYOUTS, Choose, Figures, Goal, Row, floors, geometric_mean, ratios, table
+
+from torchgraft.benchmarking.provenance import standing
 
 PICTURES = ROOT / "docs/performance"
 CHOICE = ROOT / "src/torchgraft/operators/depthwise_conv2d/cuda_choice.h"
@@ -143,9 +144,11 @@ def results(device: str) -> str:
             cells = [_cell(passes[name], passes[name].name in missing) if name in passes else "" for name in PASSES]
             text.append(f"| {sample} | {kind} | {' | '.join(cells)} |")
         text.append("")
-    environment = json.loads((ROOT / f"benchmarks/results/{device}/bench.json").read_text())["environment"]
-    chip, commit = environment["chip"], environment["commit"][:12]
-    text.append(f"Microseconds (times the floor, times as fast as PyTorch); ✗ misses a goal. {chip}, commit {commit}.")
+    report = goals.report(device)
+    said = standing([row for row in report.rows if row.operator in PASSES], report.environment.device)
+    text.append(
+        f"Microseconds (times the floor, times as fast as PyTorch); ✗ misses a goal. {report.environment.chip}. {said}"
+    )
     return "\n".join(text) + "\n"
 
 

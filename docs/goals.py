@@ -15,6 +15,8 @@ from pathlib import Path
 
 from generated import ROOT, write_or_check
 
+from torchgraft.benchmarking.results import BenchReport, report_from_dict
+
 FRAGMENTS = ROOT / "docs/fragments"
 LAYOUTS = {"contiguous": "NCHW", "channels_last": "NHWC"}
 
@@ -65,6 +67,11 @@ class Row:
         layout = f" {LAYOUTS[self.layout]}" if "x" in self.sample else ""
         backward = " and its gradients" if self.direction == "backward" else ""
         return f"{self.sample}, {self.dtype}{layout}, {self.what}{backward}"
+
+
+def report(device: str) -> BenchReport:
+    """All that was measured on a device."""
+    return report_from_dict(json.loads((ROOT / f"benchmarks/results/{device}/bench.json").read_text()))
 
 
 def read(device: str, operators: Mapping[str, str]) -> list[Row]:

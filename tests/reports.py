@@ -16,7 +16,6 @@ ENVIRONMENT = Environment(
     torch="2.13.0",
     python="3.12.0",
     platform="Linux",
-    commit="0123456789abcdef",
 )
 ROOFS = Roofs({2**20: 1e11, 2**30: 2e12}, {"float32": 5e13}, {"float32": 4e13, "bfloat16": 5e14}, 2e-6)
 

@@ -24,6 +24,7 @@ from torchgraft.benchmarking.live import LiveBench, print_report, print_suite
 from torchgraft.benchmarking.measuring import Candidate, measure
 from torchgraft.benchmarking.models import Model, Variant, measure_model
 from torchgraft.benchmarking.page import render_page
+from torchgraft.benchmarking.provenance import Provenance
 from torchgraft.benchmarking.results import (
     compare,
     geometric_mean,
@@ -253,18 +254,23 @@ class TestRefusals:
 class TestJoin:
     """Several runs as one."""
 
-    def test_of_a_row_the_last_counts_and_one_of_other_sources_says_so(self):
-        old = make_report([make_row("a", 2e-4), make_row("b", 2e-4)], environment=replace(ENVIRONMENT, commit="0ld"))
-        new = make_report([make_row("b", 1e-4)])
+    def test_of_a_row_the_last_counts_and_each_keeps_what_it_was_measured_on(self):
+        first, second = Provenance("0ld", torch="2.12.0"), Provenance("new", torch="2.13.0")
+        old = make_report([make_row("a", 2e-4, provenance=first), make_row("b", 2e-4, provenance=first)])
+        new = make_report([make_row("b", 1e-4, provenance=second)], environment=replace(ENVIRONMENT, torch="2.13.0"))
         joined = join([old, new])
-        assert [(row.sample, row.time.median, row.commit) for row in joined.rows] == [
-            ("a", 2e-4, "0ld"),
-            ("b", 1e-4, ""),
+        assert [(row.sample, row.time.median, row.provenance) for row in joined.rows] == [
+            ("a", 2e-4, first),
+            ("b", 1e-4, second),
         ]
         assert joined.environment == new.environment
-        assert doubts(joined) == ["These rows were measured on other sources, commit 0ld: twice, sizes (1)."]
-        assert join([joined, new]).rows[0].commit == "0ld"
-        assert not doubts(join([new, new]))
+        assert report_from_dict(json.loads(json.dumps(joined.as_dict()))) == joined
+
+    def test_a_report_of_before_that_names_commits_can_be_read(self):
+        figures = json.loads(json.dumps(make_report([make_row()]).as_dict()))
+        figures["environment"]["commit"] = figures["rows"][0]["commit"] = "0123abc"
+        del figures["rows"][0]["provenance"]
+        assert report_from_dict(figures) == make_report([make_row()])
 
 
 class TestExplain:

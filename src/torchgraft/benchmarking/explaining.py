@@ -39,6 +39,11 @@ def explain(call: Callable[[], Any], device: torch.device) -> tuple[Served, ...]
     return _most(Counter({name: min([spent, *(each[name] for each in others)]) for name, spent in seconds.items()}))
 
 
+def kernels_of(call: Callable[[], Any], device: torch.device) -> tuple[str, ...]:
+    """The names of all kernels that a call launches on a GPU; none on a CPU. The call was made before."""
+    return tuple(_seconds(call, device)) if device.type == "cuda" else ()
+
+
 def _seconds(call: Callable[[], Any], device: torch.device) -> Counter[str]:
     """What one call spends in each kernel or operator."""
     on_gpu = device.type == "cuda"

@@ -25,6 +25,7 @@ from torchgraft.benchmarking.summary import (
     format_time,
     marked,
     mean_of_yardstick,
+    origin,
     refusals,
     rivals_of,
     short_dtype,
@@ -207,6 +208,8 @@ def print_report(console: Console, report: BenchReport) -> None:
     console.print(Text(legend, "dim"))
     if yardsticks_of(report.rows):
         console.print(Text(UNVERIFIED, "dim"))
+    for line in origin(report):
+        console.print(Text(line, "dim"))
     console.print(Text(f"{report.environment}{_card(report)}", "dim"))
     console.print()
     for line in doubts(report):

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from torchgraft.benchmarking.explaining import explain
+from torchgraft.benchmarking.explaining import explain, kernels_of
+from torchgraft.benchmarking.provenance import provenance_of_operator
 from torchgraft.benchmarking.results import RivalResult, Row
 from torchgraft.benchmarking.roofs import Roofs
 from torchgraft.benchmarking.timing import Stopwatch, Timing, ratio_of, summarise
@@ -86,12 +87,15 @@ def measure(candidate: Candidate, stopwatch: Stopwatch, roofs: Roofs) -> Row:
         warnings.filterwarnings("ignore", category=UserWarning, module=r"torch\.nn\.")
         before = {each[:4]: each.calls for each in fallbacks()}
         served = {}
+        launched: tuple[str, ...] = ()
         with tf32_permitted() if candidate.benchmark.sample.tf32 else nullcontext():
             for name, call in list(contenders.items()):
                 if problem := _why_it_fails(call):
                     refused[name] = problem
                     del contenders[name]
             timings = stopwatch.time(contenders, warm=("ours",)) if "ours" in contenders else {}
+            if timings:
+                launched = kernels_of(contenders["ours"], candidate.device)
             if candidate.explained:
                 served = {name: explain(call, candidate.device) for name, call in contenders.items() if name != "again"}
         if candidate.benchmark.sample.tf32:
@@ -112,7 +116,11 @@ def measure(candidate: Candidate, stopwatch: Stopwatch, roofs: Roofs) -> Row:
             for each in fallbacks()
             if each.operator == candidate.operator.qualified_name and each.calls > before.get(each[:4], 0)
         ]
-    return replace(_row(candidate, arguments, timings, refused, roofs, fell_back), served=served)
+    provenance = provenance_of_operator(
+        candidate.operator, candidate.device.type, gradients=candidate.direction == "backward", launched=launched
+    )
+    row = _row(candidate, arguments, timings, refused, roofs, fell_back)
+    return replace(row, served=served, provenance=provenance)
 
 
 def refuse(candidate: Candidate, problem: str, roofs: Roofs) -> Row:

@@ -10,7 +10,7 @@ import gc
 import importlib
 import multiprocessing
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from torchgraft.benchmarking.environment import Environment, describe_environment
+from torchgraft.benchmarking.provenance import Provenance, provenance_of_operator
 from torchgraft.benchmarking.summary import UNVERIFIED, marked, short_dtype
 from torchgraft.benchmarking.table import Table
 from torchgraft.checking import places
@@ -45,12 +46,13 @@ class Peak:
 
 @dataclass(frozen=True)
 class MemoryReport:
-    """What was found, and where."""
+    """What was found, where, and of which sources each operator was measured."""
 
     environment: Environment
     dtype: str
     yardsticks: tuple[str, ...]
     peaks: tuple[Peak, ...]
+    provenance: Mapping[str, Provenance]
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -107,7 +109,8 @@ def measure_memory(
                 peaks.append(Peak(subject.name, benchmark.sample.name, contender, found, problem))
     yardsticks = dict.fromkeys(name for subject in subjects for name in subject.samples.yardsticks)
     name = str(dtype).removeprefix("torch.")
-    return MemoryReport(describe_environment(device), name, tuple(yardsticks), tuple(peaks))
+    provenance = {each.name: provenance_of_operator(each.operator, device.type, gradients=True) for each in subjects}
+    return MemoryReport(describe_environment(device), name, tuple(yardsticks), tuple(peaks), provenance)
 
 
 def _on_cpu(*asked: Any) -> int:

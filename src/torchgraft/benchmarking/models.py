@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from torchgraft.benchmarking.explaining import kernels_of
+from torchgraft.benchmarking.provenance import provenance_of_models
 from torchgraft.benchmarking.results import RivalResult, Row
 from torchgraft.benchmarking.roofs import Roofs
 from torchgraft.benchmarking.suite import LAYOUTS, Planned, Wanted, expect_known
@@ -142,6 +144,7 @@ def _plan_one(variant: Variant) -> Planned:
         SUITE,
         variant.sample,
         variant.dtype,
+        (variant.model.name, SUITE, variant.sample, dtype, variant.layout, "training"),
         f"{variant.model.name}, {variant.sample}, {dtype}, {variant.layout}",
         not variant.compiled and variant.layout == "channels_last",
         partial(measure_model, variant),
@@ -206,6 +209,7 @@ def measure_model(variant: Variant, stopwatch: Stopwatch, roofs: Roofs) -> Row:
         noise=ratio_of(timings["again"].rounds, row.rounds),
         rivals={_RIVAL: RivalResult(timings[_RIVAL].time, ratio_of(timings[_RIVAL].rounds, row.rounds), "")},
         fallbacks=() if report.grafted else ("no layer was grafted: see graft_report(model)",),
+        provenance=provenance_of_models(variant.device.type, kernels_of(ours, variant.device)),
     )
 
 

@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.benchmark import Timer
 
 from torchgraft.benchmarking.environment import Environment, describe_environment
+from torchgraft.benchmarking.provenance import Provenance, provenance_of_calls
 from torchgraft.benchmarking.table import Table
 from torchgraft.fallback import Fallback, PerformanceWarning, fallbacks
 from torchgraft.operator import Operator
@@ -111,6 +112,7 @@ class Overhead:
     yardsticks: dict[str, float]
     operators: tuple[OperatorOverhead, ...]
     fallbacks: tuple[Fallback, ...]
+    provenance: Provenance
 
     @property
     def reached(self) -> bool:
@@ -121,6 +123,7 @@ class Overhead:
         """All figures, for a machine to read."""
         return {
             "environment": asdict(self.environment),
+            "provenance": asdict(self.provenance),
             "unit": "microseconds a call",
             "goals": {"front_door": FRONT_DOOR_GOAL, "excess": BACKWARD_GOAL},
             "yardsticks": self.yardsticks,
@@ -185,6 +188,7 @@ def measure_overhead(subjects: Sequence[Subject], seconds: float = 15.0) -> Over
             for subject in subjects
         ),
         tuple(each for each in fallbacks() if each.operator in names and each not in before),
+        provenance_of_calls(),
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from torchgraft.benchmarking.environment import Environment
 from torchgraft.benchmarking.explaining import Served
+from torchgraft.benchmarking.provenance import Provenance
 from torchgraft.benchmarking.roofs import Roofs
 from torchgraft.benchmarking.timing import Ratio, Time
 
@@ -40,7 +41,7 @@ class Row:
         problem: why there is no time.
         fallbacks: why no kernel ran, where none did.
         served: what serves a call of ours and of each rival, by name, where that was asked for.
-        commit: of which sources it was measured, where that is not what its report says.
+        provenance: of which sources it was measured, and with which tools.
     """
 
     operator: str
@@ -62,7 +63,7 @@ class Row:
     problem: str = ""
     fallbacks: tuple[str, ...] = ()
     served: Mapping[str, tuple[Served, ...]] = field(default_factory=dict)
-    commit: str = ""
+    provenance: Provenance = field(default_factory=Provenance)
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -133,11 +134,11 @@ class BenchReport:
 
 
 def report_from_dict(figures: Mapping[str, Any]) -> BenchReport:
-    """A report that was written as JSON."""
+    """A report that was written as JSON; of those that name a commit, what else they say."""
     roofs = dict(figures["roofs"])
     roofs["bandwidth"] = {int(size): rate for size, rate in roofs["bandwidth"].items()}
     return BenchReport(
-        Environment(**figures["environment"]),
+        environment_from_dict(figures["environment"]),
         Card(figures["card"]["name"], tuple(figures["card"]["clocks"]), tuple(figures["card"]["temperatures"])),
         Roofs(**roofs),
         tuple(_row_from_dict(row) for row in figures["rows"]),
@@ -147,8 +148,19 @@ def report_from_dict(figures: Mapping[str, Any]) -> BenchReport:
     )
 
 
+def environment_from_dict(figures: Mapping[str, Any]) -> Environment:
+    """An environment that was written as JSON."""
+    return Environment(**{name: value for name, value in figures.items() if name != "commit"})
+
+
+def provenance_from_dict(figures: Mapping[str, Any]) -> Provenance:
+    """A provenance that was written as JSON."""
+    return Provenance(**{**figures, "kernels": tuple(figures.get("kernels", ()))})
+
+
 def _row_from_dict(row: Mapping[str, Any]) -> Row:
-    values = dict(row)
+    values = {name: value for name, value in row.items() if name != "commit"}
+    values["provenance"] = provenance_from_dict(row.get("provenance", {}))
     for name in ("time", "warm"):
         values[name] = Time(**values[name]) if values[name] else None
     values["noise"] = Ratio(**values["noise"]) if values["noise"] else None
@@ -209,18 +221,18 @@ def compare(old: BenchReport, new: BenchReport) -> list[Change]:
 def join(reports: Sequence[BenchReport]) -> BenchReport:
     """One report of several runs on one machine; of a row that several hold, the last.
 
-    It says where and of what the last was measured; a row of other sources says so itself.
+    It says where the last was measured, under the roofs of all; of what sources, each row says itself.
     """
-    commit = reports[-1].environment.commit
-    rows = {
-        row.key: row
-        if row.commit or report.environment.commit == commit
-        else replace(row, commit=report.environment.commit or "")
-        for report in reports
-        for row in report.rows
-    }
+    found = [report.roofs for report in reports]
+    roofs = replace(
+        found[-1],
+        multiply_add={name: rate for each in found for name, rate in each.multiply_add.items()},
+        matrix={name: rate for each in found for name, rate in each.matrix.items()},
+    )
+    rows = {row.key: row for report in reports for row in report.rows}
     return replace(
         reports[-1],
+        roofs=roofs,
         rows=tuple(rows.values()),
         quick=any(report.quick for report in reports),
         seconds=sum(report.seconds for report in reports),

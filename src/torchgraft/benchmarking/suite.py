@@ -75,6 +75,7 @@ class Planned:
         suite: which it belongs to.
         sample: on what.
         dtype: what it is computed in.
+        key: what names the row that it becomes, in this run and in others.
         title: what a person is told while it is measured.
         quick: whether it is one of the few of a quick run.
         measure: makes the row; given how to time, and the roofs.
@@ -85,6 +86,7 @@ class Planned:
     suite: str
     sample: str
     dtype: torch.dtype
+    key: tuple[str, ...]
     title: str
     quick: bool
     measure: Callable[[Stopwatch, Roofs], Row]
@@ -158,14 +160,15 @@ def _candidates(subject: Subject, wanted: Wanted) -> Iterator[Candidate]:
 
 
 def _plan_one(candidate: Candidate) -> Planned:
-    name = candidate.operator.short_name
+    name, suite = candidate.operator.short_name, candidate.benchmark.suite
     backward = ", backward" if candidate.direction == "backward" else ""
     sample = candidate.benchmark.sample.name
     return Planned(
         name,
-        candidate.benchmark.suite,
+        suite,
         sample,
         candidate.dtype,
+        (name, suite, sample, candidate.dtype_name, candidate.layout, candidate.direction),
         f"{name}{backward}, {sample}, {candidate.dtype_name}, {candidate.layout}",
         candidate.benchmark.quick,
         partial(measure, candidate),

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from torchgraft.benchmarking.provenance import standing, tools
 from torchgraft.benchmarking.results import BenchReport, RivalResult, Row, geometric_mean
 from torchgraft.benchmarking.table import Table
 from torchgraft.benchmarking.timing import Ratio, Time
@@ -117,6 +118,7 @@ def summary_table(report: BenchReport) -> Table:
             "allow.",
             *quick,
             *doubts(report),
+            *origin(report),
             str(report.environment),
         ],
     )
@@ -206,14 +208,14 @@ def doubts(report: BenchReport) -> list[str]:
             f"{which} noisy: the quartiles are more than {2 * _NOISY:.0%} of the time apart, as on a machine that has "
             "other things to do. Run it again."
         )
-    older: dict[str, dict[str, list[Row]]] = {}
-    for row in report.rows:
-        if row.commit:
-            older.setdefault(row.commit, {}).setdefault(f"{row.operator}, {row.suite}", []).append(row)
-    for commit, suites in older.items():
-        rows = ", ".join(f"{name} ({len(which)})" for name, which in suites.items())
-        lines.append(f"These rows were measured on other sources, commit {commit[:12]}: {rows}.")
     return lines
+
+
+def origin(report: BenchReport) -> list[str]:
+    """Of which sources the rows were measured, and with which tools; nothing where that cannot be told."""
+    said = str(standing(report.rows, report.environment.device))
+    with_tools = tools(report.rows)
+    return [*([said] if said else []), *([f"Rows were {with_tools}."] if "compiled" in with_tools else [])]
 
 
 def how_measured(report: BenchReport) -> list[str]:

@@ -10,6 +10,7 @@ from typing import Protocol
 import torch
 
 from torchgraft.benchmarking.environment import Environment, describe_environment
+from torchgraft.benchmarking.provenance import Provenance, provenance_of_module
 from torchgraft.demo.experiment import Experiment, Network
 from torchgraft.demo.timing import StepTime, time_steps
 from torchgraft.demo.training import Curve, Progress, build_model, train
@@ -41,6 +42,7 @@ class Comparison:
         ours: the curve of the network with torchgraft's layers.
         step_times: a step of both, timed in turn.
         fallbacks: what had no kernel and ran on a reference.
+        provenance: of which sources it was measured.
     """
 
     experiment: Experiment
@@ -53,6 +55,7 @@ class Comparison:
     ours: Curve
     step_times: tuple[StepTime, ...]
     fallbacks: tuple[Fallback, ...]
+    provenance: Provenance
 
     @property
     def differences(self) -> tuple[float, ...]:
@@ -129,6 +132,7 @@ def compare(
         our_curve,
         step_times,
         tuple(each for each in fallbacks() if each not in before),
+        provenance_of_module(experiment.module, device.type),
     )
 
 

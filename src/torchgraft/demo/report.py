@@ -68,6 +68,7 @@ def _comparison_as_dict(comparison: Comparison) -> dict[str, Any]:
         "name": experiment.name,
         "title": experiment.title,
         "environment": asdict(comparison.environment),
+        "provenance": asdict(comparison.provenance),
         "epochs": comparison.epochs,
         "batch_size": experiment.batch_size,
         "learning_rate": experiment.learning_rate,

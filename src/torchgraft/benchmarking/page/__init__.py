@@ -28,6 +28,7 @@ from torchgraft.benchmarking.summary import (
     format_time,
     how_measured,
     marked,
+    origin,
     parts_of,
     refusals,
     rivals_of,
@@ -64,6 +65,7 @@ def render_page(report: BenchReport) -> str:
             machine=_machine(report),
             how=how_measured(report),
             doubts=doubts(report),
+            origin=origin(report),
             refusals=refusals(report.rows),
             figures=base64.b64encode(_as_json(report).encode()).decode(),
         )
@@ -186,7 +188,6 @@ def _machine(report: BenchReport) -> list[tuple[str, str]]:
         ("PyTorch", environment.torch),
         ("Python", environment.python),
         ("system", environment.platform),
-        ("commit", environment.commit or "unknown"),
         ("date", environment.date.replace("T", " ").replace("+00:00", " UTC")),
         ("duration", f"{report.seconds:.0f} s{', a quick run' if report.quick else ''}"),
     ]

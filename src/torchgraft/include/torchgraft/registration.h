@@ -3,6 +3,24 @@
 
 #include <torch/csrc/stable/library.h>
 
+// What compiled a library stands in it as text, where `graft bench` finds it: a result names its compiler.
+#define TORCHGRAFT_QUOTED(TEXT) TORCHGRAFT_QUOTED_(TEXT)
+#define TORCHGRAFT_QUOTED_(TEXT) #TEXT
+#if defined(__CUDACC_VER_MAJOR__)
+#define TORCHGRAFT_COMPILER                                              \
+  "nvcc " TORCHGRAFT_QUOTED(__CUDACC_VER_MAJOR__) "." TORCHGRAFT_QUOTED( \
+      __CUDACC_VER_MINOR__) "." TORCHGRAFT_QUOTED(__CUDACC_VER_BUILD__)
+#elif defined(__clang__)
+#define TORCHGRAFT_COMPILER "clang " __clang_version__
+#else
+#define TORCHGRAFT_COMPILER "gcc " __VERSION__
+#endif
+
+namespace torchgraft {
+[[maybe_unused]] __attribute__((used)) static const char compiled_by[] =
+    "torchgraft: compiled by " TORCHGRAFT_COMPILER;
+}  // namespace torchgraft
+
 // TORCHGRAFT_KERNEL(mypackage, CPU, softplus, softplus_cpu): `softplus_cpu` is the kernel of
 // `mypackage::softplus` on CPU. Every operator has two names, the public one that autograd knows and the raw
 // one, with an underscore, that it does not (see torchgraft/operator.py); one kernel serves both.

@@ -1,0 +1,165 @@
+"""Says which results of benchmarks/results were measured on earlier sources, and measures those again on this machine.
+
+`make results` runs it. With `--check` it only says which, within seconds, and exits with 1 where there are any. What
+another machine has measured is left as it is: CHIP= names the folder for a machine that has none yet. A run that is
+stopped keeps what it came to; the next goes on from there. `make docs` then writes the pages.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from torchgraft.benchmarking.environment import describe_environment
+from torchgraft.benchmarking.live import LiveBench
+from torchgraft.benchmarking.provenance import by_suite, provenance_of_calls, provenance_of_module, sources_of_memory
+from torchgraft.benchmarking.renewing import Renewal, here, judge, plan_again, plan_new, without
+from torchgraft.benchmarking.results import BenchReport, join, report_from_dict
+from torchgraft.benchmarking.suite import Wanted, run
+from torchgraft.cli.shared import make_console, write_json
+from torchgraft.demo import PARTS
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def read(folder: Path) -> BenchReport | None:
+    """What a folder holds; None where it is new."""
+    path = folder / "bench.json"
+    return report_from_dict(json.loads(path.read_text())) if path.is_file() else None
+
+
+def _figures(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text()) if path.is_file() else {}
+
+
+def stale_parts(folder: Path, device: str) -> list[str]:
+    """Which of the results beside the rows were measured on earlier sources, or never."""
+    return [name for name, now, then in _parts(folder, device) if now != then]
+
+
+def _parts(folder: Path, device: str) -> Iterator[tuple[str, str, str]]:
+    """What stands beside the rows: its name, the hash of its sources now, and as it was measured."""
+    demo = {part["name"]: part["provenance"] for part in _figures(folder / "demo.json").get("parts", ())}
+    for part in PARTS:
+        now = provenance_of_module(part.module, device).sources
+        yield f"demo, {part.name}", now, demo.get(part.name, {}).get("sources", "")
+    overhead = _figures(folder / "overhead.json").get("provenance", {})
+    yield "overhead", provenance_of_calls().sources, overhead.get("sources", "")
+    memory = _figures(folder / "lltm-memory.json").get("provenance", {})
+    for name, provenance in memory.items() or {"lltm": {}}.items():
+        yield f"memory, {name}", sources_of_memory(name, device), provenance.get("sources", "")
+
+
+def why_not_here(report: BenchReport) -> str:
+    """Why this machine cannot measure a report again; empty where it can."""
+    then = report.environment
+    if then.device == "cuda" and not torch.cuda.is_available():
+        return f"to measure them takes a GPU, {then.chip}, and this machine has none"
+    chip = describe_environment(then.device).chip
+    return "" if chip == then.chip else f"to measure them takes {then.chip}; this machine has {chip}"
+
+
+def say(folder: Path, report: BenchReport, renewal: Renewal, parts: list[str], why: str) -> None:
+    """Says what is stale in a folder, and why this machine cannot measure it."""
+    print(f"{folder.name} ({report.environment.chip}): {len(renewal.stale)} of {len(report.rows)} rows are stale")
+    for what, rows in (
+        ("", renewal.stale),
+        ("no longer measured: ", renewal.gone),
+        ("by another compiler or PyTorch, which --tools measures again: ", () if why else renewal.by_other_tools),
+    ):
+        if rows:
+            print(f"  {what}{by_suite(rows)}")
+    if parts:
+        print(f"  and {'; '.join(parts)}")
+    if why and (renewal.stale or parts):
+        print(f"  {why}")
+
+
+def measure_rows(folder: Path, report: BenchReport | None, rows: Any, device: torch.device, *, new: bool) -> bool:
+    """Measures rows again, and new ones; whether none is refused."""
+    again = plan_again(rows, device)
+    keys = {each.key for each in again}
+    if gone := [row for row in rows if row.key not in keys]:
+        print(f"  no longer measured: {by_suite(gone)}")
+    if report is not None:
+        report = without(report, gone)
+    planned = [*again, *(plan_new(report, device) if new else [])]
+    console = make_console()
+    fresh = None
+    if planned:
+        with LiveBench(console, planned) as live:
+            fresh = run(planned, Wanted(device), on_start=live.start, on_row=live.finish)
+    reports = [each for each in (report, fresh) if each is not None]
+    if not reports:
+        return True
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(join(reports).as_dict(), folder / "bench.json")
+    return fresh is None or not (fresh.unmeasured or any(row.problem for row in fresh.rows))
+
+
+def measure_parts(folder: Path, device: str, parts: list[str]) -> bool:
+    """Measures what stands beside the rows, by the commands that a person would give; whether all end well."""
+    graft = [sys.executable, "-m", "torchgraft"]
+    commands = {
+        "demo": ["demo", "--device", device, "--output", str(folder)],
+        "overhead": ["bench", "--overhead", *_files(folder / "overhead")],
+        "memory": ["bench", "lltm", "--memory", "--device", device, *_files(folder / "lltm-memory")],
+    }
+    wanted = dict.fromkeys(part.partition(",")[0] for part in parts)
+    # Each, whatever becomes of the others.
+    statuses = [subprocess.run([*graft, *commands[part]], check=False).returncode for part in wanted]
+    return not any(statuses)
+
+
+def _files(stem: Path) -> list[str]:
+    return ["--json", f"{stem}.json", "--markdown", f"{stem}.md"]
+
+
+def main() -> int:
+    """Says what is stale, and measures what this machine can."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("operators", nargs="*", help="rows of these operators and models alone")
+    parser.add_argument("--check", action="store_true", help="only say which are stale; 1 where there are any")
+    parser.add_argument("--chip", help="the folder of benchmarks/results; all where left out")
+    parser.add_argument("--tools", action="store_true", help="also what another compiler or PyTorch measured")
+    parser.add_argument("--no-new", action="store_true", help="no rows that were never measured")
+    options = parser.parse_args()
+    folders = [RESULTS / options.chip] if options.chip else sorted(path.parent for path in RESULTS.glob("*/bench.json"))
+    stale = failed = False
+    for folder in folders:
+        report = read(folder)
+        if report is None:
+            device = "cuda" if torch.cuda.is_available() else "cpu"
+            print(f"{folder.name}: nothing was measured yet")
+            stale = True
+            if not options.check:
+                failed |= not measure_rows(folder, None, (), torch.device(device), new=True)
+                failed |= not measure_parts(folder, device, ["demo", "overhead", "memory"])
+            continue
+        device = report.environment.device
+        renewal, parts = judge(report, here(device)), stale_parts(folder, device)
+        if options.operators:
+            parts = []
+        why = why_not_here(report)
+        say(folder, report, renewal, parts, why)
+        again = [*renewal.stale, *(renewal.by_other_tools if options.tools else ())]
+        if options.operators:
+            again = [row for row in again if row.operator in options.operators]
+        stale |= bool(again or parts)
+        if options.check or why:
+            continue
+        new = not (options.no_new or options.operators)
+        failed |= not measure_rows(folder, without(report, renewal.gone), again, torch.device(device), new=new)
+        failed |= not measure_parts(folder, device, parts)
+    return 1 if failed or (options.check and stale) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

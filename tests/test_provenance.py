@@ -1,0 +1,403 @@
+"""What a result was measured on: which changes to sources make a row stale, and which do not."""
+
+import io
+import re
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+
+from reports import ENVIRONMENT, make_report, make_row
+from torchgraft.benchmarking.definitions import read_source
+from torchgraft.benchmarking.live import print_report
+from torchgraft.benchmarking.page import render_page
+from torchgraft.benchmarking.provenance import (
+    Provenance,
+    compiler_of,
+    other_tools,
+    provenance_of_models,
+    provenance_of_operator,
+    sources_now,
+    standing,
+    tools,
+)
+from torchgraft.benchmarking.sources import PACKAGE, Kernels, Sources
+from torchgraft.benchmarking.summary import as_markdown
+from torchgraft.native import libraries
+from torchgraft.operator import Operator
+
+FOLDERS = [path.parent for path in sorted((PACKAGE / "operators").glob("*/__init__.py"))]
+
+TREE = {
+    "include/torchgraft/cuda.cuh": """
+        #pragma once
+        inline int divide(int a, int b) { return a / b; }
+        inline int nobody_asks() { return 3; }
+    """,
+    "cmake/TorchgraftKernels.cmake": """
+        target_compile_options(${namespace}_cpu PRIVATE -O3 -ffp-contract=fast)
+        target_compile_options(${namespace}_cuda PRIVATE -O3 -t 0)
+    """,
+    "nn/__init__.py": """
+        from pack.nn.double import Double
+        from pack.nn.other import Other
+    """,
+    "nn/double.py": "from pack.operators.double import double",
+    "nn/other.py": "from pack.operators.other import other",
+    "grafting.py": '''
+        """Swaps layers."""
+        from pack.nn import Double
+        GRAFTS = (Double,)
+    ''',
+    "operators/double/__init__.py": "from pack.operators.double.operator import double",
+    "operators/double/operator.py": '''
+        """Doubles."""
+        import torch
+        operator = Operator("pack::double(Tensor input) -> Tensor")
+        grads = Operator("pack::double_grads(Tensor input) -> Tensor")
+        def double(input: torch.Tensor) -> torch.Tensor:
+            """Twice the input."""
+            return operator(input)
+    ''',
+    "operators/double/samples.py": "samples = {}",
+    "operators/double/cpu.cpp": """
+        #include <torchgraft/cuda.cuh>
+        namespace pack { namespace {
+        int double_cpu(int x) { return divide(x, 1) * 2; }
+        } }
+        TORCHGRAFT_KERNEL(pack, CPU, double, double_cpu)
+    """,
+    "operators/double/choice.h": """
+        #pragma once
+        // Which kernel it is.
+        namespace pack {
+        constexpr int kFew = 100;  // of a thread
+        constexpr int kGradsFew = 7;
+        inline bool is_small(int count) { return count < kFew; }
+        }
+    """,
+    "operators/double/launch.h": """
+        #pragma once
+        void launch_small(const float* x);
+        void launch_large(const float* x);
+        void launch_grads(const float* x);
+    """,
+    "operators/double/cuda.cu": """
+        #include <torchgraft/cuda.cuh>
+        #include "choice.h"
+        #include "launch.h"
+        namespace pack { namespace {
+        void double_cuda(const float* x, int n) { is_small(n) ? launch_small(x) : launch_large(x); }
+        void double_grads_cuda(const float* x, int n) { if (n > kGradsFew) launch_grads(x); }
+        } }
+        TORCHGRAFT_KERNEL(pack, CUDA, double, double_cuda)
+        TORCHGRAFT_KERNEL(pack, CUDA, double_grads, double_grads_cuda)
+    """,
+    "operators/double/small.cu": """
+        #include "launch.h"
+        #include "shared.cuh"
+        constexpr int kThreads = 128;
+        template <typename T>
+        __global__ void __launch_bounds__(kThreads) small_kernel(const T* x) { twice(x, "a // b"); }
+        void launch_small(const float* x) { small_kernel<float><<<1, kThreads>>>(x); }
+    """,
+    "operators/double/large.cu": """
+        #include "launch.h"
+        #include "shared.cuh"
+        constexpr int kWide = 256;
+        __global__ void large_kernel(const float* x) { twice(x, kWide); }
+        void launch_large(const float* x) { large_kernel<<<1, kWide>>>(x); }
+    """,
+    "operators/double/grads.cu": """
+        #include "launch.h"
+        __global__ void grads_kernel(const float* x) {}
+        void launch_grads(const float* x) { grads_kernel<<<1, 1>>>(x); }
+    """,
+    "operators/double/shared.cuh": """
+        #pragma once
+        #define PACK_UNROLL _Pragma("unroll")
+        template <typename T>
+        __device__ void twice(const T* x, int wide) {
+          PACK_UNROLL
+          for (int i = 0; i < 2; ++i) x[i] *= 2;
+        }
+    """,
+    "operators/other/__init__.py": "from pack.operators.other.operator import other",
+    "operators/other/operator.py": 'operator = Operator("pack::other(Tensor input) -> Tensor")',
+    "operators/other/reference.py": "",
+}
+
+
+class Tree:
+    """A package on disk, and the hashes of its rows."""
+
+    def __init__(self, folder: Path):
+        self.package = folder / "pack"
+        for name, text in TREE.items():
+            self.write(name, text)
+        self.before = self.rows()
+
+    def write(self, name, text):
+        path = self.package / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # What stands in a file of Python begins at its margin.
+        lines = text.strip("\n").splitlines()
+        margin = len(lines[0]) - len(lines[0].lstrip()) if lines else 0
+        path.write_text("\n".join(line[margin:] for line in lines) + "\n")
+
+    def edit(self, name, old, new):
+        text = (self.package / name).read_text()
+        assert old in text
+        (self.package / name).write_text(text.replace(old, new))
+
+    def rows(self):
+        sources = Sources(self.package)
+        return {
+            "cpu": sources.of_operator("double", "cpu"),
+            "cuda": sources.of_operator("double", "cuda"),
+            "small": sources.of_operator("double", "cuda", ran=["small_kernel", "somebody_elses"]),
+            "large": sources.of_operator("double", "cuda", ran=["large_kernel"]),
+            "grads": sources.of_operator("double_grads", "cuda", ran=["grads_kernel"]),
+            "backward": sources.of_operator("double", "cuda", gradients=True),
+            "other": sources.of_operator("other", "cpu"),
+            "model": sources.of_module("pack.grafting", "cuda"),
+        }
+
+    def changed(self):
+        return {name for name, after in self.rows().items() if after != self.before[name]}
+
+
+@pytest.fixture
+def tree(tmp_path):
+    return Tree(tmp_path)
+
+
+ON_GPU = {"cuda", "backward", "model"}
+
+# What is written in a file in place of what, and the rows that it makes stale.
+EDITS = {
+    "a comment": ("operators/double/choice.h", "// Which kernel it is.", "/* Which\n\n kernel. */", set()),
+    "a comment behind code": ("operators/double/choice.h", "// of a thread", "", set()),
+    "lines": ("operators/double/shared.cuh", "{\n  PACK", "\n{\n\n  PACK", set()),
+    "spaces": ("operators/double/small.cu", "1, kThreads>>>", "1,kThreads >> >", set()),
+    "a docstring": ("operators/double/operator.py", "Twice the input", "The input and the input", set()),
+    "what two signs mean": ("operators/double/shared.cuh", "++i", "+ +i", {"small", "large", *ON_GPU}),
+    "a word that looks like a comment": (
+        "operators/double/small.cu",
+        '"a // b"',
+        '"a // c"',
+        {"small", *ON_GPU},
+    ),
+    "a constant of one kernel": ("operators/double/small.cu", "kThreads = 128", "kThreads = 64", {"small", *ON_GPU}),
+    "a constant of another": ("operators/double/large.cu", "kWide = 256", "kWide = 512", {"large", *ON_GPU}),
+    "what both use": ("operators/double/shared.cuh", "*= 2", "*= 3", {"small", "large", *ON_GPU}),
+    "a macro that both use": ("operators/double/shared.cuh", '("unroll")', '("unroll 2")', {"small", "large", *ON_GPU}),
+    "what another operator launches": (
+        "operators/double/grads.cu",
+        "{}",
+        "{ return; }",
+        {"grads", "backward", "model"},
+    ),
+    "the choice": ("operators/double/choice.h", "kFew = 100", "kFew = 99", {"small", "large", *ON_GPU}),
+    "the choice of another": (
+        "operators/double/choice.h",
+        "kGradsFew = 7",
+        "kGradsFew = 8",
+        {"grads", "backward", "model"},
+    ),
+    "a header of all": ("include/torchgraft/cuda.cuh", "return a / b", "return b / a", {"cpu"}),
+    "what nobody uses": ("include/torchgraft/cuda.cuh", "return 3", "return 4", set()),
+    "an option of the compiler": ("cmake/TorchgraftKernels.cmake", "-O3 -ffp", "-O2 -ffp", {"cpu"}),
+    "how a compiler works": ("cmake/TorchgraftKernels.cmake", "-t 0", "-t 2", set()),
+    "the declaration": (
+        "operators/double/operator.py",
+        "operator(input)",
+        "operator(input + 0)",
+        {"backward", "model"},
+    ),
+    "what it is measured on": ("operators/double/samples.py", "{}", "{1: 2}", set()),
+    "what a model is grafted with": ("grafting.py", "(Double,)", "(Double, None)", {"model"}),
+    "another layer": ("nn/other.py", "import other", "import other as it", set()),
+    "another operator": ("operators/other/operator.py", "Tensor input", "Tensor image", {"other"}),
+}
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_an_edit_makes_the_rows_stale_that_it_can_change(tree, edit):
+    file, old, new, stale = EDITS[edit]
+    tree.edit(file, old, new)
+    assert tree.changed() == stale
+
+
+def test_moved_files_and_renamed_headers_keep_every_row(tree):
+    rooms = tree.package / "operators/double"
+    (rooms / "cuda").mkdir()
+    for name in ("small.cu", "large.cu", "shared.cuh"):
+        shutil.move(rooms / name, rooms / "cuda" / name)
+    (rooms / "choice.h").rename(rooms / "policy.h")
+    tree.edit("operators/double/cuda.cu", "choice.h", "policy.h")
+    for name in ("small.cu", "large.cu"):
+        tree.edit(f"operators/double/cuda/{name}", '"launch.h"', '"../launch.h"')
+    assert not tree.changed()
+
+
+def test_a_definition_that_moves_to_another_header_keeps_every_row(tree):
+    tree.edit("operators/double/choice.h", "constexpr int kGradsFew = 7;\n", "")
+    tree.edit("operators/double/launch.h", "#pragma once", "#pragma once\nconstexpr int kGradsFew = 7;")
+    assert not tree.changed()
+
+
+def test_a_condition_around_a_definition_is_part_of_it(tree):
+    tree.edit("operators/double/grads.cu", "__global__", "#if __CUDA_ARCH__ >= 900\n__global__")
+    tree.edit("operators/double/grads.cu", "{}", "{}\n#endif")
+    assert tree.changed() == {"grads", "backward", "model"}
+
+
+def test_a_member_that_is_defined_elsewhere_counts(tree):
+    tree.edit("operators/double/launch.h", "#pragma once", "#pragma once\nclass Scope { void open(); };")
+    tree.edit("operators/double/cuda.cu", "{ is_small", "{ Scope scope; is_small")
+    tree.write("operators/double/scope.cu", '#include "launch.h"\nvoid Scope::open() { run(1); }')
+    tree.before = tree.rows()
+    tree.edit("operators/double/scope.cu", "run(1)", "run(2)")
+    assert tree.changed() == {"small", "large", *ON_GPU}
+
+
+def test_without_sources_nothing_is_said(tmp_path):
+    # As in a wheel, which holds no kernels' sources but the declarations.
+    (tmp_path / "operators").mkdir()
+    assert Sources(tmp_path).of_operator("double", "cpu") == ""
+    assert Sources(tmp_path).of_module("pack.grafting", "cpu") == ""
+
+
+def test_names_of_kernels_are_known(tree):
+    named = ["small_kernel<float, 3>", "at::vectorized<4>", "large_kernel"]
+    assert Sources(tree.package).kernels_among(named) == ("large_kernel", "small_kernel")
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_every_definition_in_a_source_of_ours_counts_for_some_operator(folder, device):
+    """What is not reached from a registration would never make a row stale."""
+    kernels = Kernels(folder, device, PACKAGE / "include")
+    counted = kernels.texts(list(kernels.operators))
+    own = {each.text for unit in kernels._units for each in unit.own}
+    assert own <= counted
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("template <int k = (3 > 2), typename T> __device__ T f(T x) { return g<k>(x); }", {"f"}),
+        ("template void f<float, 3>(const float*);", {"f"}),
+        ("enum class Kernel { small, large };", {"Kernel", "small", "large"}),
+        ("struct alignas(16) Pair { int a[2]; };", {"Pair"}),
+        ("template <> struct Of<3> : Base<4> { int f() { return 1; } };", {"Of"}),
+        ("constexpr Rule kRules[] = {{1, f}, {2, g}};", {"kRules"}),
+        ("using Scalar = std::conditional_t<true, A, B>;", {"Scalar"}),
+        ("using other::name;", {"name"}),
+        ("int Class::member(int x) const { return x; }", {"member"}),
+        ("#define PACK(T) \\\n  T pack(T x)", {"PACK"}),
+        ("bool operator==(A a, B b) { return true; }", set()),
+        ("PACK(float)", set()),
+        ('const char* kText = R"(a " // b)";', {"kText"}),
+        ("constexpr auto kSquare = [](int x) { return x * x; };", {"kSquare"}),
+    ],
+)
+def test_a_definition_introduces_names(text, names):
+    definition, *_ = read_source(f"namespace a::b {{\n{text}\n}}\n").definitions
+    assert definition.names == names
+
+
+def test_a_member_function_is_a_definition_of_its_own():
+    text = """
+        class Scope : public Base {
+         public:
+          explicit Scope(int x) : x_{x} {}
+          template <typename T> T run(T value) const { return launch(value, x_); }
+          int* begin() { return &x_; }
+          int operator()(int y) { return y; }
+         private:
+          void declared();
+          int x_ = 3;
+        };
+    """
+    scope, run = read_source(text).definitions
+    assert (scope.names, run.names) == ({"Scope"}, {"run"})
+    assert run.text.endswith("T run ( T value ) const { return launch ( value , x_ ) ; }")
+    assert all(part in scope.text for part in ("x_ { x }", "begin", "operator", "declared", "x_ = 3"))
+
+
+SHIFT = Operator.registered["torchgraft::shift"]
+
+
+def rows_of_shift():
+    """A row that is current, two that are not, and one of an operator that nobody knows."""
+    current = provenance_of_operator(SHIFT, "cpu")
+    stale = replace(current, sources="0" * 16)
+    return [
+        make_row(operator="shift", provenance=current),
+        make_row(operator="shift", direction="backward", provenance=stale),
+        make_row(operator="a_model", suite="training step", direction="training", provenance=stale),
+        make_row(provenance=stale),
+    ]
+
+
+def test_what_is_measured_here_and_now_is_current():
+    model = make_row(operator="a_model", direction="training", provenance=provenance_of_models("cpu"))
+    rows = [*rows_of_shift()[:1], model]
+    assert standing(rows, "cpu").stale == ()
+    assert str(standing(rows, "cpu")) == "All rows were measured on these sources."
+    assert rows[0].provenance.torch == torch.__version__
+    assert sources_now(rows[0], "cuda") != sources_now(rows[0], "cpu") != sources_now(model, "cpu")
+
+
+def test_rows_of_earlier_sources_are_named_by_operator_and_suite():
+    report = make_report(rows_of_shift(), environment=replace(ENVIRONMENT, device="cpu"))
+    said = (
+        "2 of 3 rows were measured on earlier sources: shift, sizes (1); a_model, training step (1). "
+        "`make results` measures them again."
+    )
+    assert str(standing(report.rows, "cpu")) == said
+    assert said in as_markdown(report)
+    assert said in render_page(report)
+    console = Console(file=io.StringIO(), width=1000)
+    print_report(console, report)
+    assert said in console.file.getvalue()
+
+
+def test_of_unknown_sources_nothing_is_said():
+    assert str(standing([make_row(), make_row(provenance=Provenance("0" * 16))], "cpu")) == ""
+
+
+def test_a_library_says_what_compiled_it(tmp_path):
+    library = tmp_path / "kernels.so"
+    library.write_bytes(b"\x7fELF\0\xfftorchgraft: compiled by gcc 12.2.0\0\0more")
+    assert compiler_of(library) == "gcc 12.2.0"
+    assert compiler_of(tmp_path / "none.so") == ""
+    ours = [each.path for each in libraries() if each.namespace == "torchgraft" and each.loaded]
+    assert ours
+    assert all(re.match(r"(gcc|clang|nvcc) \d+\.\d+", compiler_of(path)) for path in ours)
+
+
+@pytest.mark.parametrize(
+    ("provenance", "said"),
+    [
+        (Provenance("1", "gcc 12.2.0", "2.13.0"), ""),
+        (Provenance("1", "gcc 12.2.0", "2.12.0"), "PyTorch 2.12.0"),
+        (Provenance("1", "gcc 11.1.0", "2.12.0"), "PyTorch 2.12.0, gcc 11.1.0"),
+        (Provenance("1"), ""),
+    ],
+)
+def test_another_compiler_or_pytorch_is_told(provenance, said):
+    assert other_tools(make_row(provenance=provenance), "gcc 12.2.0", "2.13.0") == said
+
+
+def test_tools_are_counted_where_they_differ():
+    one, other = Provenance("1", "gcc 12.2.0", "2.13.0"), Provenance("1", "", "2.12.0")
+    assert tools([make_row(provenance=one)] * 2) == "compiled by gcc 12.2.0, PyTorch 2.13.0"
+    both = [make_row(provenance=each) for each in (one, one, other)]
+    assert tools(both) == "compiled by gcc 12.2.0, PyTorch 2.13.0 (2 rows); PyTorch 2.12.0 (1 row)"
+    assert tools([make_row()]) == ""
