@@ -84,7 +84,7 @@ bench: build $(VENV)/bench.done ## measure a few rows of every operator: within 
 	@$(BIN)/graft bench --quick $(ARGS)
 
 .PHONY: bench-overhead
-bench-overhead: build ## print what a call costs on each path
+bench-overhead: build $(VENV)/demo.done ## print what a call costs on each path
 	@$(BIN)/graft bench --overhead
 
 .PHONY: results
