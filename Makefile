@@ -34,22 +34,33 @@ test: build $(VENV)/test.done ## run the tests: ten minutes from a fresh clone, 
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 .PHONY: test-all
-test-all: test ## run the tests, and then what is slow and rarely changes: `make test-all` says what that is
+test-all: test ## run the tests, and then what is slow and rarely finds more: test-slow, test-cuda and test-newest
 	@$(MAKE) --no-print-directory test-slow
 	@$(MAKE) --no-print-directory test-cuda
+	@$(MAKE) --no-print-directory test-newest
 
 .PHONY: test-slow
-test-slow: build $(VENV)/test.done
-	@echo "what make test-all adds: the tests marked slow (thousands of random calls of every operator on the CPU and in"
-	@echo "the emulator, the emulator's other architectures, every sample under Inductor)"
+test-slow: build $(VENV)/test.done ## run the tests marked slow: thousands of random calls, and the emulator of older GPUs
 	@$(BIN)/python -m pytest -m slow -n $(WORKERS) --dist worksteal $(ARGS)
 
 .PHONY: test-cuda
-test-cuda: $(VENV)/build.done
-	@if command -v nvcc > /dev/null; then \
-	    echo "what make test-all adds: the CUDA library, compiled by nvcc for $(CUDA_ARCHITECTURE)"; \
-	    $(MAKE) --no-print-directory build CUDA=1; \
-	else echo "left out: compiling the CUDA library, as there is no nvcc here; install the CUDA toolkit"; fi
+test-cuda: $(VENV)/build.done ## compile every CUDA kernel for every architecture (ARCHITECTURES=90-real: for one)
+	@command -v nvcc > /dev/null || { echo "there is no nvcc: install the CUDA toolkit"; exit 1; }
+	@mkdir -p build/cuda && $(BIN)/cmake -S . -B build/cuda -G Ninja -Wno-author \
+	    -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja) -DPython_EXECUTABLE=$(abspath $(BIN)/python) \
+	    $(if $(ARCHITECTURES),-DCMAKE_CUDA_ARCHITECTURES="$(ARCHITECTURES)",-UCMAKE_CUDA_ARCHITECTURES) \
+	    > build/cuda/configure.log 2>&1 || { cat build/cuda/configure.log; exit 1; }
+	@NINJA_STATUS="compiling the CUDA library, %f of %t, %w: " $(BIN)/cmake --build build/cuda --target torchgraft_cuda
+
+# What the tests need, with the newest PyTorch in the place of ours: an environment of several gigabytes.
+.PHONY: test-newest
+test-newest: build ## run `graft check` with the newest PyTorch, in an environment of its own
+	@[ -d .venv-newest ] || $(PYTHON) -m venv .venv-newest
+	@cat requirements/demo.txt requirements/build.txt <(grep hypothesis requirements/test.txt) | sed '/^torch==/d' \
+	    > .venv-newest/requirements.txt
+	@.venv-newest/bin/pip install --quiet --disable-pip-version-check --no-compile --upgrade torch \
+	    -r .venv-newest/requirements.txt
+	@PYTHONPATH=src .venv-newest/bin/python -m torchgraft check --device cpu
 
 .PHONY: lint
 lint: $(VENV)/test.done ## check format, style and types
@@ -103,7 +114,7 @@ docs: build $(VENV)/test.done ## write the tables and plots that the docs show, 
 
 .PHONY: clean
 clean: ## remove what was built; the environment stays
-	@rm -rf build dist src/torchgraft/lib
+	@rm -rf build dist src/torchgraft/lib .venv-newest
 
 # The environment, in layers, each made again only when its own list changes.
 
