@@ -1,4 +1,7 @@
 // Memory layouts: which one a tensor has, an empty tensor of one, and the least copy into one.
+//
+// What brings an argument into a layout, `to_layout`, `to_contiguous` and `to_dense`, checks first that its
+// memory is there.
 #pragma once
 
 #include <torch/csrc/inductor/aoti_torch/c/shim.h>
@@ -83,14 +86,16 @@ inline Tensor empty_images(int64_t batch, int64_t channels, int64_t height, int6
 }
 
 // The tensor itself where it already lies so, else a copy that does.
-inline Tensor to_layout(const Tensor& tensor, Layout layout) {
+inline Tensor to_layout(const Tensor& tensor, Layout layout, const char* name = "a tensor") {
+  check_memory(tensor, name);
   if (has_layout(tensor, layout)) return tensor;
   Tensor copy = empty_images(tensor.size(0), tensor.size(1), tensor.size(2), tensor.size(3), layout, tensor);
   torch::stable::copy_(copy, tensor);
   return copy;
 }
 
-inline Tensor to_contiguous(const Tensor& tensor) {
+inline Tensor to_contiguous(const Tensor& tensor, const char* name = "a tensor") {
+  check_memory(tensor, name);
   return tensor.is_contiguous() ? tensor : torch::stable::contiguous(tensor);
 }
 
@@ -114,7 +119,8 @@ inline bool is_dense(const Tensor& tensor) {
 }
 
 // The tensor itself where it is dense, else a copy with the strides that `torch.empty_like` gives.
-inline Tensor to_dense(const Tensor& tensor) {
+inline Tensor to_dense(const Tensor& tensor, const char* name = "a tensor") {
+  check_memory(tensor, name);
   if (is_dense(tensor)) return tensor;
   Tensor copy = torch::stable::empty_like(tensor);
   torch::stable::copy_(copy, tensor);

@@ -142,6 +142,7 @@ inline void check_shape(const Tensor& tensor, const char* name, std::initializer
   bool same = sizes.size() == expected.size();
   for (size_t d = 0; same && d < sizes.size(); ++d) same = sizes[d] == expected.begin()[d];
   TORCHGRAFT_CHECK(same, "lltm: ", name, " has sizes that do not fit the others");
+  check_memory(tensor, name);
 }
 
 inline void check_floating(const Tensor& tensor, const char* name) {
@@ -190,8 +191,8 @@ inline Sizes check_arguments(const Tensor& input, const Tensor& h, const Tensor&
   TORCHGRAFT_CHECK(sizes.features > 0, "lltm: input must have at least one feature");
   check_recurrent(weight_hh, sizes.units);
   check_shape(weight_ih, "weight_ih", {3 * sizes.units, sizes.features});
-  check_shape(h, "h", {sizes.batch, sizes.units});
-  check_shape(c, "c", {sizes.batch, sizes.units});
+  check_shape(h, is_sequence ? "h0" : "h", {sizes.batch, sizes.units});
+  check_shape(c, is_sequence ? "c0" : "c", {sizes.batch, sizes.units});
   check_same_kind(input, "input", h, "h");
   check_same_kind(input, "input", c, "c");
   check_same_kind(input, "input", weight_ih, "weight_ih");
