@@ -123,3 +123,18 @@ def explain_memory(name: str, arguments: Sequence[Any], values: Sequence[Any]) -
                 f"{name}: {argument.name} needs a storage of {needed} bytes, and its storage has {stored}: its memory"
                 " was freed"
             )
+
+
+# How PyTorch's allocators begin to say it, and kernels with them (torchgraft/allocation.h).
+_OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
+
+
+def out_of_memory(error: Exception) -> torch.OutOfMemoryError | None:
+    """What to raise for an error of a kernel that ran out of memory; None for any other.
+
+    The C interface through which kernels ask PyTorch for memory turns each exception into a RuntimeError.
+    """
+    text = str(error)
+    if type(error) is RuntimeError and any(words in text for words in _OUT_OF_MEMORY):
+        return torch.OutOfMemoryError(text)
+    return None

@@ -26,6 +26,23 @@ template <typename... Parts>
   throw std::runtime_error(message.str());
 }
 
+// What PyTorch says of the call across its C interface that has just failed in this thread. PyTorch tells it
+// from 2.13 on; before, the name is missing and the pointer null.
+extern "C" __attribute__((weak)) const char* torch_exception_get_what_without_backtrace();
+
+inline const char* what_pytorch_says() {
+  return torch_exception_get_what_without_backtrace == nullptr ? nullptr
+                                                               : torch_exception_get_what_without_backtrace();
+}
+
+// As TORCH_ERROR_CODE_CHECK, with PyTorch's reason where it gives one.
+inline void check_call(AOTITorchError error, const char* what) {
+  if (error == AOTI_TORCH_SUCCESS) [[likely]]
+    return;
+  const char* const reason = what_pytorch_says();
+  fail(what, reason == nullptr ? " failed in PyTorch" : ": ", reason == nullptr ? "" : reason);
+}
+
 // The message is only built where the condition is false.
 #define TORCHGRAFT_CHECK(condition, ...) \
   do {                                   \

@@ -67,10 +67,8 @@ inline Tensor empty_of(std::initializer_list<int64_t> sizes, ScalarType dtype, c
   if (dtype == ScalarType::Double) code = aoti_torch_dtype_float64();
   if (dtype == ScalarType::Half) code = aoti_torch_dtype_float16();
   if (dtype == ScalarType::BFloat16) code = aoti_torch_dtype_bfloat16();
-  AtenTensorHandle handle = nullptr;
-  TORCH_ERROR_CODE_CHECK(allocate(static_cast<int64_t>(sizes.size()), size, strides.data(), code, device_type,
-                                  like.get_device_index(), &handle));
-  return Tensor(handle);
+  return make_empty(static_cast<int64_t>(sizes.size()), size, strides.data(), code, device_type,
+                    like.get_device_index());
 }
 
 // A contiguous tensor of the same values in another dtype; the tensor itself where it is that already.
@@ -113,7 +111,7 @@ T* mutable_data(Tensor& tensor) {
 inline void multiply(const Tensor& left, const Tensor& right, Tensor& result) {
   using torch::stable::detail::from;
   std::array<StableIValue, 3> stack = {from(left), from(right), from(result)};
-  TORCH_ERROR_CODE_CHECK(torch_call_dispatcher("aten::mm", "out", stack.data(), TORCH_ABI_VERSION));
+  check_call(torch_call_dispatcher("aten::mm", "out", stack.data(), TORCH_ABI_VERSION), "lltm: a product");
   torch::stable::detail::to<Tensor>(stack[0]);
 }
 
@@ -127,7 +125,7 @@ inline void multiply_kept(const Tensor& left, const Tensor& right, Tensor& resul
   const char* const name = left.dim() == 3 ? "aten::bmm" : "aten::mm";
   using torch::stable::detail::from;
   std::array<StableIValue, 4> stack = {from(left), from(right), from(result.scalar_type()), from(result)};
-  TORCH_ERROR_CODE_CHECK(torch_call_dispatcher(name, "dtype_out", stack.data(), TORCH_ABI_VERSION));
+  check_call(torch_call_dispatcher(name, "dtype_out", stack.data(), TORCH_ABI_VERSION), "lltm: a product");
   torch::stable::detail::to<Tensor>(stack[0]);
 }
 
