@@ -253,8 +253,11 @@ struct Wanted {
 // wanted has no elements.
 using Grads = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
 
-// left @ right, computed in the dtype of `left` and rounded once; no elements where it is not wanted.
-inline Tensor product(bool is_wanted, const Tensor& left, const Tensor& right, ScalarType dtype) {
+// left @ right by `multiply(left, right, result)`, computed in the dtype of `left` and rounded once; no
+// elements where it is not wanted.
+template <typename Multiply>
+Tensor product(const Multiply& multiply, bool is_wanted, const Tensor& left, const Tensor& right,
+               ScalarType dtype) {
   if (!is_wanted) return empty_of({0}, dtype, left);
   Tensor result = empty_of({left.size(0), right.size(1)}, left.scalar_type(), left);
   multiply(left, converted(right, left.scalar_type()), result);
@@ -262,17 +265,19 @@ inline Tensor product(bool is_wanted, const Tensor& left, const Tensor& right, S
 }
 
 // All gradients, from those of gates (rows, 3 units) and of c in the dtype of computation and from those of h
-// and bias, by as many products of PyTorch's as are wanted. `h` is what weight_hh was multiplied with.
-inline Grads multiply_grads(const Tensor& input, const Tensor& h, const Tensor& weight_ih,
-                            const Tensor& gates_grad, const Tensor& h_grad, const Tensor& c_grad,
-                            const Tensor& bias_grad, const Wanted& wanted) {
+// and bias, by as many products as are wanted, each by `multiply(left, right, result)`. `h` is what weight_hh
+// was multiplied with.
+template <typename Multiply>
+Grads multiply_grads(const Multiply& multiply, const Tensor& input, const Tensor& h, const Tensor& weight_ih,
+                     const Tensor& gates_grad, const Tensor& h_grad, const Tensor& c_grad,
+                     const Tensor& bias_grad, const Wanted& wanted) {
   const ScalarType dtype = weight_ih.scalar_type();
   const Tensor columns = transposed(gates_grad);
-  return {product(wanted.input, gates_grad, weight_ih, dtype),
+  return {product(multiply, wanted.input, gates_grad, weight_ih, dtype),
           h_grad,
           converted(c_grad, dtype),
-          product(wanted.weight_ih, columns, input, dtype),
-          product(wanted.weight_hh, columns, h, dtype),
+          product(multiply, wanted.weight_ih, columns, input, dtype),
+          product(multiply, wanted.weight_hh, columns, h, dtype),
           bias_grad};
 }
 
