@@ -121,3 +121,43 @@ def explain_devices(name: str, arguments: Sequence[Argument], values: Sequence[A
             raise ValueError(
                 f"{name}: {other} is on {tensor.device} and {first[0]} on {first[1].device}; they must be on one device"
             )
+
+
+def explain_memory(name: str, arguments: Sequence[Any], values: Sequence[Any]) -> None:
+    """Raises where a tensor's storage was made smaller than the tensor, as `untyped_storage().resize_(0)` does.
+
+    Only tensors of numbers are asked: what a compiler or a transform passes instead of one has no storage.
+
+    Raises:
+        ValueError: a tensor without memory for all of its elements.
+    """
+    for argument, value in zip(arguments, values, strict=True):
+        if type(value) not in (Tensor, torch.nn.Parameter) or value.layout != torch.strided or not value.numel():
+            continue
+        try:
+            stored = value.untyped_storage().nbytes()
+        except RuntimeError:
+            # A tensor that a transform of torch.func wraps.
+            continue
+        steps = sum((size - 1) * stride for size, stride in zip(value.shape, value.stride(), strict=True))
+        needed = (value.storage_offset() + steps + 1) * value.element_size()
+        if stored < needed:
+            raise ValueError(
+                f"{name}: {argument.name} needs a storage of {needed} bytes, and its storage has {stored}: its memory"
+                " was freed"
+            )
+
+
+# How PyTorch's allocators begin to say it, and kernels with them (torchgraft/allocation.h).
+_OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
+
+
+def out_of_memory(error: Exception) -> torch.OutOfMemoryError | None:
+    """What to raise for an error of a kernel that ran out of memory; None for any other.
+
+    The C interface through which kernels ask PyTorch for memory turns each exception into a RuntimeError.
+    """
+    text = str(error)
+    if type(error) is RuntimeError and any(words in text for words in _OUT_OF_MEMORY):
+        return torch.OutOfMemoryError(text)
+    return None

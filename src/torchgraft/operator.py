@@ -19,7 +19,7 @@ from torch.utils.flop_counter import flop_registry, register_flop_formula
 from torchgraft import _torch_private, native
 from torchgraft._autocasting import AUTOCAST_KEYS, AutocastRule, cast
 from torchgraft._differentiation import as_tuple, make_autograd
-from torchgraft._explaining import Argument, describe, explain_devices, explain_kinds
+from torchgraft._explaining import Argument, describe, explain_devices, explain_kinds, explain_memory, out_of_memory
 from torchgraft.fallback import note_fallback
 
 FLOATING: tuple[torch.dtype, ...] = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
@@ -143,6 +143,8 @@ class Operator:
     def explain(self, *arguments: Any) -> None:
         """Raises the ValueError or TypeError that says what is wrong with arguments; returns where nothing is."""
         explain_kinds(self.name, self.signature, arguments, self.dtypes, self.mixed)
+        # First, as what explains sizes may compute something.
+        explain_memory(self.name, self.signature, arguments)
         if self._explain is not None:
             self._explain(*arguments)
 
@@ -264,11 +266,13 @@ def _make_call(operator: Operator) -> Callable[..., Any]:
             if compiling:
                 return visible(functional(*arguments))
             return eager(*tensors, arguments[tensor_count:])
-        except Exception:
+        except Exception as error:
             try:
                 operator.explain(*arguments)
             except (ValueError, TypeError) as clear:
                 raise clear from None
+            if (lacking := out_of_memory(error)) is not None:
+                raise lacking from None
             raise
 
     return call
