@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import importlib
 import multiprocessing
 import os
@@ -34,6 +35,8 @@ from torchgraft.operator import Operator
 from torchgraft.precision import true_precision
 from torchgraft.sampling import Samples
 
+# PyTorch takes those of 64 bits, with or without a sign; calls that have seeds of their own count on from the first.
+SEEDS = range(-(2**63), 2**63)
 # A property that takes longer than this hangs.
 _SECONDS_TO_END = 900.0
 # How the failure of a job begins that took its process with it.
@@ -110,7 +113,10 @@ def make_jobs(
 
     Raises:
         LookupError: there is no property of a given name.
+        ValueError: the seed is none that PyTorch takes.
     """
+    if not SEEDS.start <= seed < SEEDS.stop:
+        raise ValueError(f"seed must be from -2**63 to 2**63 - 1, got {seed}")
     unknown = sorted(set(properties or ()) - set(PROPERTIES))
     if unknown:
         raise LookupError(f"there is no property {unknown[0]!r}; there are {', '.join(PROPERTIES)}")
@@ -135,7 +141,12 @@ def make_stress_jobs(jobs: Sequence[Job], calls: int) -> list[Job]:
     """So many calls in all, spread evenly over the operators, devices and dtypes of jobs that draw calls.
 
     Each call has a seed of its own, from that of the jobs on.
+
+    Raises:
+        LookupError: there are no such seeds.
     """
+    if any(job.seed + calls > SEEDS.stop for job in jobs):
+        raise LookupError(f"{calls} calls from seed {jobs[0].seed} on would need seeds beyond 2**63 - 1")
     pieces = []
     for number, job in enumerate(jobs):
         share = range(number, calls, len(jobs))
@@ -244,14 +255,13 @@ def _format(error: BaseException | None) -> str:
 _in_worker = False
 
 
-def _work(connection: Connection, known: Mapping[str, Path], modules: Sequence[str], output: str) -> None:
+def _work(connection: Connection, known: Mapping[str, Path], modules: Sequence[str], output: Connection) -> None:
     """What a worker does: imports the operators' modules, then runs jobs until there are no more."""
     global _in_worker
     _in_worker = True
     # What is said about a crash would stand in the middle of the table; the parent tells of it.
-    file = os.open(output, os.O_WRONLY | os.O_APPEND)
-    os.dup2(file, 1)
-    os.dup2(file, 2)
+    os.dup2(output.fileno(), 1)
+    os.dup2(output.fileno(), 2)
     warnings.simplefilter("ignore")
     places.remember(known)
     for module in modules:
@@ -298,14 +308,17 @@ class _Worker:
     def __init__(self, modules: Sequence[str], environment: Mapping[str, str]) -> None:
         context = multiprocessing.get_context("spawn")
         self.connection, other = context.Pipe()
-        # What the process says, since its last job began.
-        self.output = tempfile.NamedTemporaryFile("r", prefix="graft-check-", errors="replace")  # noqa: SIM115
-        self.process = context.Process(
-            target=_work, args=(other, places.places(), modules, self.output.name), daemon=True
-        )
+        # What the process says, since its last job began: in a file without a name, which nothing can leave behind.
+        self.output = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115
+        # Both processes share one position in it, but what is said always goes to the end.
+        fcntl.fcntl(self.output, fcntl.F_SETFL, fcntl.fcntl(self.output, fcntl.F_GETFL) | os.O_APPEND)
+        # A connection travels to a process that is spawned, as a bare file does not.
+        written = Connection(os.dup(self.output.fileno()), readable=False)
+        self.process = context.Process(target=_work, args=(other, places.places(), modules, written), daemon=True)
         with _environment(environment):
             self.process.start()
         other.close()
+        written.close()
         self.job: Job | None = None
         self.started = 0.0
         self.doing = ""
@@ -313,7 +326,7 @@ class _Worker:
 
     def give(self, job: Job) -> None:
         self.job, self.started, self.doing = job, time.monotonic(), ""
-        os.truncate(self.output.name, 0)
+        os.ftruncate(self.output.fileno(), 0)
         self.connection.send(job)
 
     def take(self) -> Result | None:
