@@ -114,6 +114,26 @@ BAD = {
         TypeError,
         "weight must be a Tensor",
     ),
+    "weight no tensor, input gradient": (
+        lambda: depthwise_conv2d_input_grad(images(*X), None, (3, 8, 9)),
+        TypeError,
+        "depthwise_conv2d_input_grad: weight must be a Tensor, got NoneType",
+    ),
+    "weight no tensor, input gradient, same": (
+        lambda: depthwise_conv2d_input_grad(images(*X), None, (3, 8, 9), padding="same"),
+        TypeError,
+        "depthwise_conv2d_input_grad: weight must be a Tensor, got NoneType",
+    ),
+    "input no tensor, weight gradient": (
+        lambda: depthwise_conv2d_weight_grad(images(*X), None, (3, 3)),
+        TypeError,
+        "depthwise_conv2d_weight_grad: input must be a Tensor, got NoneType",
+    ),
+    "a pair of three, weight gradient": (
+        lambda: depthwise_conv2d_weight_grad(images(*X), images(*X), (3, 3), (1, 1, 1)),
+        ValueError,
+        "depthwise_conv2d_weight_grad: stride must be an int or a pair of ints",
+    ),
     "integers": (
         lambda: depthwise_conv2d(images(*X).long(), images(*W).long()),
         TypeError,
@@ -157,6 +177,9 @@ BAD = {
 def test_bad_input_is_explained(name):
     call, error, message = BAD[name]
     with pytest.raises(error, match=message):
+        call()
+    # Where every function of PyTorch may be someone else's.
+    with torch.device("cpu"), pytest.raises(error, match=message):
         call()
 
 

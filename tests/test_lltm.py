@@ -133,6 +133,20 @@ class TestFunctions:
         with pytest.raises(ValueError, match=message):
             torchgraft.lltm(*arguments)
 
+    def test_what_is_no_tensor_is_named(self):
+        x, *others = _arguments(2, 3, 4, 5)
+        for place, name in enumerate(("input", "h0", "c0", "weight_ih", "weight_hh")):
+            arguments = [x, *others]
+            arguments[place] = None
+            with pytest.raises(TypeError, match=f"lltm: {name} must be a Tensor, got NoneType"):
+                torchgraft.lltm(*arguments)
+            arguments[0] = arguments[0] if place == 0 else x.flatten(0, 1)
+            with pytest.raises(TypeError, match=f"lltm: {name} must be a Tensor, got NoneType"):
+                torchgraft.lltm(*arguments, torch.tensor([3, 3]))
+            arguments[0] = arguments[0] if place == 0 else x[0]
+            with pytest.raises(TypeError, match=f"lltm_cell: {name[0] if name[1] == '0' else name} must be a Tensor"):
+                torchgraft.lltm_cell(*arguments)
+
     @pytest.mark.parametrize(
         ("batch_sizes", "message"),
         [
@@ -338,6 +352,15 @@ class TestLayer:
             layer(torch.randn(5, 3), (torch.zeros(1, 4), torch.zeros(1, 1, 4)))
         with pytest.raises(TypeError, match="hx must be"):
             layer(torch.randn(5, 2, 3), torch.zeros(1, 2, 4))
+        with pytest.raises(TypeError, match="LLTM: c_0 must be a Tensor, got NoneType"):
+            layer(torch.randn(5, 2, 3), (torch.zeros(1, 2, 4), None))
+        with pytest.raises(TypeError, match=r"LLTMCell: hx must be \(h, c\)"):
+            LLTMCell(3, 4)(torch.randn(2, 3), torch.zeros(2, 4))
+        with pytest.raises(TypeError, match="LLTMCell: h must be a Tensor, got NoneType"):
+            LLTMCell(3, 4)(torch.randn(2, 3), (None, torch.zeros(2, 4)))
+        for cell in (layer, LLTMCell(3, 4)):
+            with pytest.raises(TypeError, match=f"{type(cell).__name__}: input must be a Tensor, got NoneType"):
+                cell(None)
         for input in (torch.randn(5, 2, 7), torch.randn(5, 7), pack_sequence([torch.randn(5, 7)])):
             with pytest.raises(ValueError, match="LLTM: input must have 3 features, got 7"):
                 layer(input)

@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from torchgraft._numbers import flag, real, whole
+
 
 class Argument(NamedTuple):
     """An argument of a schema, in words: compilers trace what is explained, and PyTorch's own description they cannot.
@@ -58,8 +60,7 @@ def explain_kinds(
         if value is None and argument.optional:
             continue
         if argument.kind == "Tensor":
-            if not isinstance(value, Tensor):
-                raise TypeError(f"{name}: {argument.name} must be a Tensor, got {type(value).__name__}")
+            require_tensor(name, argument.name, value)
             tensors[argument.name] = value
         else:
             _explain_number(name, argument.name, argument.kind, value)
@@ -67,28 +68,21 @@ def explain_kinds(
     explain_devices(name, arguments, values)
 
 
+def require_tensor(name: str, argument: str, value: object) -> None:
+    """Raises TypeError where a value is no tensor."""
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{name}: {argument} must be a Tensor, got {type(value).__name__}")
+
+
 def _explain_number(name: str, argument: str, kind: str, value: object) -> None:
-    accepted: dict[str, tuple[type, ...]] = {
-        "int": (int, torch.SymInt),
-        "SymInt": (int, torch.SymInt),
-        "float": (float, int, torch.SymFloat, torch.SymInt),
-        "bool": (bool, torch.SymBool),
-    }
-    types = accepted.get(kind)
-    if types is None:
-        return
-    if not isinstance(value, types) or (isinstance(value, bool) and kind != "bool"):
-        expected = {"SymInt": "int", "float": "number"}.get(kind, kind)
-        raise TypeError(f"{name}: {argument} must be {expected}, got {type(value).__name__}")
-    if "int" in kind.lower() and isinstance(value, int) and not -(2**63) <= value < 2**63:
-        raise ValueError(f"{name}: {argument} must fit 64 bits, got {value}")
-    if kind == "float" and isinstance(value, int):
-        try:
-            float(value)
-        except OverflowError:
-            raise ValueError(
-                f"{name}: {argument} must fit a float, got an integer of {value.bit_length()} bits"
-            ) from None
+    if kind in ("int", "SymInt"):
+        found = whole(name, argument, value)
+        if isinstance(found, int) and not -(2**63) <= found < 2**63:
+            raise ValueError(f"{name}: {argument} must fit 64 bits, got {found}")
+    elif kind == "float":
+        real(name, argument, value)
+    elif kind == "bool":
+        flag(name, argument, value)
 
 
 def _explain_dtypes(
