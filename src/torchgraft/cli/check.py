@@ -101,8 +101,7 @@ def check(
 ) -> None:
     """Prove operators against their references, property by property.
 
-    The exit status is 1 where a property does not hold, and 2 where the question is wrong or the report cannot be
-    written.
+    The exit status is 1 where a property does not hold, and 2 where the question is wrong or no report can be written.
     """
     try:
         import hypothesis  # noqa: F401  draws the inputs
