@@ -114,8 +114,13 @@ def measure_parts(folder: Path, device: str, parts: list[str]) -> bool:
     }
     wanted = dict.fromkeys(part.partition(",")[0] for part in parts)
     # Each, whatever becomes of the others.
-    statuses = [subprocess.run([*graft, *commands[part]], check=False).returncode for part in wanted]
-    return not any(statuses)
+    failed = [part for part in wanted if not succeeds([*graft, *commands[part]])]
+    return not failed
+
+
+def succeeds(command: list[str]) -> bool:
+    """Runs a command; whether it ends with 0."""
+    return subprocess.run(command, check=False).returncode == 0
 
 
 def _files(stem: Path) -> list[str]:
