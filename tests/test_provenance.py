@@ -282,11 +282,13 @@ def test_a_member_that_is_defined_elsewhere_counts(tree):
     assert tree.changed() == {"small", "large", *ON_GPU}
 
 
-def test_without_sources_nothing_is_said(tmp_path):
+def test_without_sources_nothing_is_said(tree):
     # As in a wheel, which holds no kernels' sources but the declarations.
-    (tmp_path / "operators").mkdir()
-    assert Sources(tmp_path).of_operator("double", "cpu") == ""
-    assert Sources(tmp_path).of_module("pack.grafting", "cpu") == ""
+    for path in tree.package.rglob("*.c*"):
+        if path.suffix in (".cpp", ".cu", ".cuh"):
+            path.unlink()
+    assert set(tree.rows().values()) == {""}
+    assert Sources(tree.package).of_calls("cpu") == ""
 
 
 def test_names_of_kernels_are_known(tree):

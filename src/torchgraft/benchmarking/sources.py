@@ -277,12 +277,23 @@ class Sources:
 
     def of_calls(self, device: str) -> str:
         """The hash of all that a call of any operator goes through: the package's own modules, and every operator."""
+        if not self._at_hand:
+            return ""
         modules = sorted(self._package.glob("*.py"))
         for room in self._rooms.values():
             modules += self._imported([room / "operator.py"])
         return self._of_modules(modules, device)
 
+    @cached_property
+    def _at_hand(self) -> bool:
+        """Whether kernels' sources lie here: a wheel holds the declarations alone."""
+        rooms = self._rooms.values()
+        alone = len(rooms) == 1
+        return alone or any(True for room in rooms for end in _SUFFIXES.values() for _ in room.rglob(f"*{end}"))
+
     def _remembered(self, kind: str, *asked: Any) -> str:
+        if not self._at_hand:
+            return ""
         if (kind, *asked) not in self._hashes:
             answer = self._of_operator if kind == "operator" else self._of_module
             self._hashes[(kind, *asked)] = answer(*asked)
