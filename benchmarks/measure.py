@@ -114,8 +114,13 @@ def measure_parts(folder: Path, device: str, parts: list[str]) -> bool:
     }
     wanted = dict.fromkeys(part.partition(",")[0] for part in parts)
     # Each, whatever becomes of the others.
-    statuses = [subprocess.run([*graft, *commands[part]], check=False).returncode for part in wanted]
-    return not any(statuses)
+    failed = [part for part in wanted if not succeeds([*graft, *commands[part]])]
+    return not failed
+
+
+def succeeds(command: list[str]) -> bool:
+    """Runs a command; whether it ends with 0."""
+    return subprocess.run(command, check=False).returncode == 0
 
 
 def _files(stem: Path) -> list[str]:
@@ -124,6 +129,15 @@ def _files(stem: Path) -> list[str]:
 
 def main() -> int:
     """Says what is stale, and measures what this machine can."""
+    try:
+        return _measure()
+    except ModuleNotFoundError as missing:
+        # Before anything is measured: of models that cannot be made no row may be lost.
+        print(f"{missing.name} is not installed; pip install {missing.name} brings it", file=sys.stderr)
+        return 1
+
+
+def _measure() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("operators", nargs="*", help="rows of these operators and models alone")
     parser.add_argument("--check", action="store_true", help="only say which are stale; 1 where there are any")
