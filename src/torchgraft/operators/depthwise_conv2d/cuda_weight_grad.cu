@@ -27,7 +27,9 @@ void weight_grad(const T* output_grad, const T* input, T* weight_grad, accumulat
                      layout == Layout::channels_last,
                      static_cast<int>(sizeof(T)),
                      common_alignment(output_grad, input),
-                     sizeof(T) == 2 && has_half_tensor_cores()};
+                     sizeof(T) == 2 && has_half_tensor_cores(),
+                     sizeof(T) == 2 ? most_shared_bytes() : 0,
+                     multiprocessor_count()};
   const Kernel kernel = choose_weight_grad(pass).kernel;
   const auto sum = [&](int chunks) { launch_sum_chunks(workspace, weight_grad, geometry, chunks, stream); };
   if constexpr (sizeof(T) == 2) {
