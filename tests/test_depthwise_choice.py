@@ -255,6 +255,8 @@ BOUNDARIES = {
         # An image in shared memory.
         ({"images": (128, 96, 517, 56)}, LARGE_PRODUCTS),
         ({"images": (128, 96, 518, 56)}, "large_kernel_planes"),
+        ({"images": (128, 96, 517, 56), "shared_bytes": 96 * 1024}, LARGE_PRODUCTS),
+        ({"images": (128, 96, 517, 56), "shared_bytes": 95 * 1024}, "large_kernel_planes"),
         ({"images": (300, 1, 1, 4096), "kernel": (256, 3), "padding": (255, 1)}, LARGE_PRODUCTS),
         ({"images": (300, 1, 1, 4097), "kernel": (256, 3), "padding": (255, 1)}, "large_kernel_planes"),
     ),
@@ -605,3 +607,12 @@ def test_names_are_those_of_the_kernels(table):
     sources = "".join(path.read_text() for path in sorted(FOLDER.glob("*.cu*")))
     kernels = set(re.findall(r"__global__ void (?:__launch_bounds__\((?:[^()]|\([^()]*\))*\)\s+)?(\w+)\(", sources))
     assert {kernel.partition("<")[0] for _, kernel, _, _ in table} == kernels - {"sum_chunks"}
+
+
+@pytest.mark.parametrize("file", ["cuda_correlate.cuh", "cuda_weight_grad.cu"])
+def test_every_kernel_has_its_case_where_it_is_launched(file):
+    """What stands in no case would be launched as something else, or not at all."""
+    kernels = re.search(r"enum class Kernel \{([^}]*)\}", (FOLDER / "cuda_choice.h").read_text())[1]
+    dispatch = (FOLDER / file).read_text()
+    assert sorted(re.findall(r"case Kernel::(\w+):", dispatch)) == sorted(re.findall(r"\w+", kernels))
+    assert "default:" not in dispatch

@@ -177,6 +177,26 @@ def test_bad_sizes_are_refused_without_python_too():
         grad(images(2, 6, 6, 7), images(*W), 2**61, 8, 9, False, *fine)
 
 
+@each_device
+def test_strides_and_padding_beyond_32_bits(device):
+    """The second row of windows begins in row 1 of the image, the first lies on padding."""
+    stride = 5_000_000_011
+    window = (stride, 1, stride - 1, 0, 5, 0, 1, 1)
+    ops = torch.ops.torchgraft
+    image = images(1, 2, 4, 5, device=device).requires_grad_()
+    weight = images(2, 1, 3, 3, device=device).requires_grad_()
+    expected = F.conv2d(image, weight, groups=2)[:, :, 1:]
+    output = ops.depthwise_conv2d(image.detach(), weight.detach(), None, *window)
+    assert not output[:, :, 0].any()
+    torch.testing.assert_close(output[:, :, 1:], expected)
+    grad = torch.randn_like(output)
+    input_grad, weight_grad = torch.autograd.grad(expected, (image, weight), grad[:, :, 1:])
+    found = ops.depthwise_conv2d_input_grad(grad, weight.detach(), 2, 4, 5, False, *window)
+    torch.testing.assert_close(found, input_grad)
+    found = ops.depthwise_conv2d_weight_grad(grad, image.detach(), 3, 3, *window)
+    torch.testing.assert_close(found, weight_grad)
+
+
 class TestLayer:
     """nn.DepthwiseConv2d against nn.Conv2d with groups."""
 

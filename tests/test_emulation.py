@@ -61,6 +61,20 @@ def test_products_that_are_worth_halves_hold(kernels, sample):
     check_holds(kernels, [sys.executable, "-m", "torchgraft", "check", *given, *dtypes, "--workers", "1"])
 
 
+def test_an_input_gradient_of_halves_holds_whatever_lies_behind_the_image(kernels):
+    given = ["depthwise_conv2d_input_grad", "--device", "cpu", "--property", "value", "--dtype", "float16"]
+    sample = ["--sample", "7x7 over a million pixels, padded behind", "--workers", "1"]
+    check_holds(kernels, [sys.executable, "-m", "torchgraft", "check", *given, *sample])
+
+
+def test_every_plan_fits_every_device(kernels, tmp_path):
+    """Launches of every operator's samples, and of depthwise convolutions at borders, on devices old and new."""
+    variables = {**os.environ, **emulate.environment(kernels, launches=tmp_path / "launches", multiprocessors=84)}
+    command = [sys.executable, emulate.HERE / "plans.py"]
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_an_operator_without_kernels_is_refused():
     with pytest.raises(LookupError, match="none in nothing"):
         emulate.find_folders(["nothing"])
@@ -98,6 +112,7 @@ def test_kernels_without_a_mistake_are_right(mistakes, watched_mistakes, monkeyp
         ("more_bytes_expected", "in vain: 128 at a barrier that counts bytes"),
         ("matrix_outside", "an access beside shared memory: 16 bytes"),
         ("too_much_shared_memory", "mistakes did not launch: invalid argument"),
+        ("too_much_declared", "256 bytes of static and 49152 of dynamic shared memory are more than 49152"),
     ],
 )
 def test_a_mistake_is_an_error_that_names_it(mistakes, mistake, says):
@@ -105,6 +120,26 @@ def test_a_mistake_is_an_error_that_names_it(mistakes, mistake, says):
         getattr(mistakes, mistake)(NUMBERS)
     # And the next launch is not affected.
     assert mistakes.sum(NUMBERS)[0] == 2016
+
+
+@pytest.mark.parametrize("device", [90, 100, 120])
+def test_a_newer_device_runs_what_kernels_are_compiled_for(mistakes, monkeypatch, device):
+    monkeypatch.setenv("TORCHGRAFT_EMULATED_ARCHITECTURE", str(device))
+    assert mistakes.architecture(NUMBERS)[:3].tolist() == [900, 10 * device, 900]
+
+
+def test_an_older_device_has_no_code_to_run(mistakes, monkeypatch):
+    monkeypatch.setenv("TORCHGRAFT_EMULATED_ARCHITECTURE", "80")
+    with pytest.raises(RuntimeError, match="did not launch: no kernel image is available"):
+        mistakes.architecture(NUMBERS)
+
+
+@pytest.mark.parametrize(("device", "most"), [(90, 227), (100, 227), (120, 99)])
+def test_shared_memory_that_is_refused_leaves_no_error(mistakes, monkeypatch, device, most):
+    monkeypatch.setenv("TORCHGRAFT_EMULATED_ARCHITECTURE", str(device))
+    asked = torch.zeros(64)
+    asked[:2] = torch.tensor([most << 10, (most << 10) + 16])
+    assert mistakes.allowed(asked)[:3].tolist() == [1, 0, 0]
 
 
 @pytest.mark.parametrize("mistake", ["no_barrier", "unwritten", "copy_not_waited_for"])

@@ -74,3 +74,10 @@ def test_all_that_is_public_is_described():
         if name.startswith("__"):
             continue
         assert getattr(torchgraft, name).__doc__, name
+
+
+def test_what_a_gpu_can_do_is_asked_in_one_place():
+    """There an error is not left behind, and a kernel is chosen by what it is compiled for, not by the device."""
+    asks = re.compile(r"cudaDeviceGetAttribute|cudaDevAttr|cudaFuncSetAttribute|cudaFuncGetAttributes")
+    files = [path for path in PACKAGE.rglob("*") if path.suffix in {".h", ".cuh", ".cu"}]
+    assert {path.name for path in files if asks.search(path.read_text())} == {"device.cuh"}

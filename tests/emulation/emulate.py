@@ -83,17 +83,33 @@ def build(folders: Sequence[Path], *, architecture: int = 90, sanitizer: str = "
     return output
 
 
-def environment(library: Path, *, order: int = 0, multiprocessors: int | None = None) -> dict[str, str]:
+def environment(
+    library: Path,
+    *,
+    order: int = 0,
+    multiprocessors: int | None = None,
+    device: int | None = None,
+    launches: Path | None = None,
+) -> dict[str, str]:
     """Variables under which a process runs the kernels of a directory that `build` gave.
 
     Args:
         library: the directory.
         order: 0 runs each warp as far as it can before the next; another number is the seed of an order of its own.
         multiprocessors: how many the device is said to have; None: a few.
+        device: its compute capability, as 75 or 90, which may be newer than what kernels are compiled for; None: what
+            they are compiled for.
+        launches: a file to which launches are added, a line each: the kernel, the grid, the block, and dynamic shared
+            memory in bytes, with tabs between. They are then not run, so that calls of any size are quick; results
+            hold nothing. A device may be older here than what kernels are compiled for.
     """
     variables = {"TORCHGRAFT_LIBRARIES": str(library), "TORCHGRAFT_EMULATION_ORDER": str(order)}
     if multiprocessors is not None:
         variables["TORCHGRAFT_EMULATED_MULTIPROCESSORS"] = str(multiprocessors)
+    if device is not None:
+        variables["TORCHGRAFT_EMULATED_ARCHITECTURE"] = str(device)
+    if launches is not None:
+        variables["TORCHGRAFT_EMULATED_LAUNCHES"] = str(launches)
     return variables
 
 
@@ -139,7 +155,9 @@ def main() -> int:
         arguments, rest = arguments[:at], arguments[at + 1 :]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("operators", nargs="*", help="None: all that have CUDA kernels.")
-    parser.add_argument("--architecture", type=int, default=90, help="Compute capability: 75, 80, 90.")
+    parser.add_argument("--architecture", type=int, default=90, help="Compute capability that is compiled for.")
+    parser.add_argument("--device", type=int, help="Of the device; as what is compiled for without it.")
+    parser.add_argument("--launches", type=Path, help="A file for launches, which are then not run.")
     parser.add_argument("--order", type=int, default=0, help="Seed of the order in which threads run; 0: in order.")
     parser.add_argument("--multiprocessors", type=int, help="Of the device that is emulated.")
     parser.add_argument("--sanitize", choices=("address", "races"), help="What to watch accesses of memory for.")
@@ -157,7 +175,14 @@ def main() -> int:
         sanitizer=given.sanitize or "",
         workers=given.workers,
     )
-    variables = {**os.environ, **environment(library, order=given.order, multiprocessors=given.multiprocessors)}
+    device = environment(
+        library,
+        order=given.order,
+        multiprocessors=given.multiprocessors,
+        device=given.device,
+        launches=given.launches and given.launches.absolute(),
+    )
+    variables = {**os.environ, **device}
     if given.sanitize == "address":
         variables |= _sanitizer_variables()
     command = rest if given.run else check_command(folders, rest)

@@ -47,9 +47,26 @@ constexpr size_t kGuardBytes = 256;
 constexpr const char* kAtCluster = "a barrier of the cluster";
 constexpr const char* kAtCounting = "a barrier that counts bytes";
 constexpr const char* kAtGrid = "a barrier of the grid";
-constexpr size_t kMostShared = 227 * 1024;
 constexpr size_t kMostSharedUnasked = 48 * 1024;
+
+// What a device of a compute capability has: of the CUDA programming guide.
+struct Architecture {
+  int capability;          // as 75 or 90
+  size_t shared_of_block;  // bytes, for a block that asks
+  size_t shared_reserved;  // bytes of a multiprocessor that each block takes besides
+  size_t shared_in_all;    // bytes of a multiprocessor
+  size_t threads, blocks;  // resident on a multiprocessor
+};
+constexpr Architecture kArchitectures[] = {
+    {75, 64 << 10, 0, 64 << 10, 1024, 16},       {80, 163 << 10, 1024, 164 << 10, 2048, 32},
+    {86, 99 << 10, 1024, 100 << 10, 1536, 16},   {87, 163 << 10, 1024, 164 << 10, 1536, 16},
+    {89, 99 << 10, 1024, 100 << 10, 1536, 24},   {90, 227 << 10, 1024, 228 << 10, 2048, 32},
+    {100, 227 << 10, 1024, 228 << 10, 2048, 32}, {103, 227 << 10, 1024, 228 << 10, 2048, 32},
+    {120, 99 << 10, 1024, 100 << 10, 1536, 24},  {121, 99 << 10, 1024, 100 << 10, 1536, 24},
+};
+constexpr size_t kMostShared = 227 << 10;  // of any
 constexpr size_t kArenaBytes = kMostShared + 64 * kGuardBytes;
+constexpr int kCompiledFor = EMULATED_CUDA_ARCH / 10;
 #ifdef __SANITIZE_ADDRESS__
 constexpr size_t kStackBytes = 1024 * 1024;
 #else
@@ -221,6 +238,7 @@ struct Machine {
 
   // Of the launch that runs.
   const Launch* launch = nullptr;
+  const void* function = nullptr;
   const std::function<void()>* body = nullptr;
   std::vector<std::unique_ptr<Block>> blocks;
   std::vector<std::unique_ptr<Fibre>> fibres;
@@ -252,6 +270,25 @@ int from_environment(const char* name, int otherwise) {
 }
 
 Fibre& running() { return *machine().running; }
+
+// What the device is: what kernels are compiled for, unless the environment says another one.
+const Architecture& architecture() {
+  const int capability = from_environment("TORCHGRAFT_EMULATED_ARCHITECTURE", kCompiledFor);
+  for (const Architecture& each : kArchitectures) {
+    if (each.capability == capability) return each;
+  }
+  throw std::runtime_error("emulation: no device of compute capability " + std::to_string(capability) +
+                           " is known");
+}
+
+// Where launches are written to, one a line, that are then not run: so that plans of any size are seen, for
+// any device. Null: they are run.
+const char* launches_only() { return std::getenv("TORCHGRAFT_EMULATED_LAUNCHES"); }
+
+// As kernels are compiled for one architecture, what is written for a device is what a build for it does.
+int compiled_for() {
+  return launches_only() != nullptr ? std::min(kCompiledFor, architecture().capability) : kCompiledFor;
+}
 
 // From the fibre that runs to the scheduler; returns when it is chosen again.
 void leave_fibre(bool for_good) {
@@ -507,19 +544,23 @@ void run_blocks(std::vector<Block*>& blocks) {
   }
 }
 
+// Dynamic shared memory that blocks of a kernel may have.
+size_t allowed_shared(const void* function) {
+  const auto& allowed = machine().allowed_shared;
+  const auto found = allowed.find(function);
+  return found == allowed.end() ? kMostSharedUnasked
+                                : std::max(kMostSharedUnasked, static_cast<size_t>(found->second));
+}
+
 cudaError_t refusal(const Launch& launch, const void* function) {
+  if (compiled_for() > architecture().capability) return cudaErrorNoKernelImageForDevice;
   const auto none = [](const dim3& size) { return size.x == 0 || size.y == 0 || size.z == 0; };
   if (none(launch.grid) || none(launch.block)) return cudaErrorInvalidConfiguration;
   if (launch.grid.x > 0x7fffffffu || launch.grid.y > 65535 || launch.grid.z > 65535 || launch.block.z > 64 ||
       uint64_t{launch.block.x} * launch.block.y * launch.block.z > 1024) {
     return cudaErrorInvalidConfiguration;
   }
-  const auto& allowed = machine().allowed_shared;
-  const auto found = allowed.find(function);
-  const size_t most = found == allowed.end()
-                          ? kMostSharedUnasked
-                          : std::max(kMostSharedUnasked, static_cast<size_t>(found->second));
-  if (launch.dynamic_shared > most) return cudaErrorInvalidValue;
+  if (launch.dynamic_shared > allowed_shared(function)) return cudaErrorInvalidValue;
   if (launch.grid.x % launch.cluster.x != 0 || launch.grid.y % launch.cluster.y != 0 ||
       launch.grid.z % launch.cluster.z != 0) {
     return cudaErrorInvalidClusterSize;
@@ -552,6 +593,15 @@ void fail(const std::string& message) {
   std::abort();
 }
 
+void write_launch(const char* path, const Launch& launch) {
+  std::ostringstream line;
+  line << launch.kernel << '\t' << launch.grid.x << ' ' << launch.grid.y << ' ' << launch.grid.z << '\t'
+       << launch.block.x << ' ' << launch.block.y << ' ' << launch.block.z << '\t' << launch.dynamic_shared
+       << '\n';
+  const std::string text = line.str();
+  std::ofstream(path, std::ios::app).write(text.data(), static_cast<std::streamsize>(text.size()));
+}
+
 void run(const Launch& launch, const void* function, const std::function<void()>& body) {
   Machine& m = machine();
   const std::lock_guard lock(m.mutex);
@@ -559,14 +609,15 @@ void run(const Launch& launch, const void* function, const std::function<void()>
     m.error = refused;
     return;
   }
-  if (const char* log = std::getenv("TORCHGRAFT_EMULATION_LOG")) {
-    const std::string line = std::string(launch.kernel) + "\n";
-    std::ofstream(log, std::ios::app).write(line.data(), static_cast<std::streamsize>(line.size()));
+  if (const char* path = launches_only()) {
+    write_launch(path, launch);
+    return;
   }
   const int seed = from_environment("TORCHGRAFT_EMULATION_ORDER", 0);
   m.shuffled = seed != 0;
   m.random.seed(static_cast<unsigned>(seed));
   m.launch = &launch;
+  m.function = function;
   watched.grid_epoch = ++m.grid_epochs;
   m.body = &body;
   m.failed = false;
@@ -637,6 +688,13 @@ void* static_shared(const void* key, size_t bytes, size_t alignment) {
   size_t in_use = bytes;
   for (size_t i = 1; i < block.arrays.size(); ++i) in_use += block.arrays[i].end - block.arrays[i].begin;
   if (in_use > kMostSharedUnasked) fail("more than 48 KB of static shared memory");
+  const size_t dynamic = machine().launch->dynamic_shared;
+  const bool asked = machine().allowed_shared.contains(machine().function);
+  const size_t most = asked ? architecture().shared_of_block : kMostSharedUnasked;
+  if (in_use + dynamic > most) {
+    fail(std::to_string(in_use) + " bytes of static and " + std::to_string(dynamic) +
+         " of dynamic shared memory are more than " + std::to_string(most));
+  }
   return block.arena + add_array(block, key, bytes, std::max<size_t>(alignment, 16));
 }
 
@@ -969,6 +1027,8 @@ const char* cudaGetErrorString(cudaError_t error) {
       return "invalid argument";
     case cudaErrorInvalidConfiguration:
       return "invalid configuration argument";
+    case cudaErrorNoKernelImageForDevice:
+      return "no kernel image is available for execution on the device";
     case cudaErrorCooperativeLaunchTooLarge:
       return "too many blocks in cooperative launch";
     case cudaErrorInvalidClusterSize:
@@ -978,67 +1038,74 @@ const char* cudaGetErrorString(cudaError_t error) {
   }
 }
 
+// Of each compute capability there is a device, so that what host functions know of one is of that one.
 cudaError_t cudaGetDevice(int* device) {
-  *device = 0;
+  *device = emulation::architecture().capability;
   return cudaSuccess;
 }
 
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
-  switch (attribute) {
-    case cudaDevAttrMaxThreadsPerBlock:
-      *value = 1024;
-      return cudaSuccess;
-    case cudaDevAttrWarpSize:
-      *value = emulation::kWarp;
-      return cudaSuccess;
-    case cudaDevAttrMultiProcessorCount:
-      *value = emulation::multiprocessors();
-      return cudaSuccess;
-    case cudaDevAttrMaxThreadsPerMultiProcessor:
-      *value = 2048;
-      return cudaSuccess;
-    case cudaDevAttrComputeCapabilityMajor:
-      *value = EMULATED_CUDA_ARCH / 100;
-      return cudaSuccess;
-    case cudaDevAttrComputeCapabilityMinor:
-      *value = EMULATED_CUDA_ARCH % 100 / 10;
-      return cudaSuccess;
-    case cudaDevAttrL2CacheSize:
-      *value = 50 << 20;
-      return cudaSuccess;
-    case cudaDevAttrMaxSharedMemoryPerBlock:
-      *value = static_cast<int>(emulation::kMostSharedUnasked);
-      return cudaSuccess;
-    case cudaDevAttrMaxSharedMemoryPerMultiprocessor:
-      *value = static_cast<int>(emulation::kMostShared) + 1024;
-      return cudaSuccess;
-    case cudaDevAttrMaxSharedMemoryPerBlockOptin:
-      *value = static_cast<int>(emulation::kMostShared);
-      return cudaSuccess;
-    case cudaDevAttrCooperativeLaunch:
-      *value = 1;
-      return cudaSuccess;
-    case cudaDevAttrClusterLaunch:
-      *value = EMULATED_CUDA_ARCH >= 900 ? 1 : 0;
-      return cudaSuccess;
-  }
-  return failed(cudaErrorInvalidValue);
+  const emulation::Architecture& device = emulation::architecture();
+  const auto of_attribute = [&]() -> size_t {
+    switch (attribute) {
+      case cudaDevAttrMaxThreadsPerBlock:
+        return 1024;
+      case cudaDevAttrWarpSize:
+        return emulation::kWarp;
+      case cudaDevAttrMultiProcessorCount:
+        return static_cast<size_t>(emulation::multiprocessors());
+      case cudaDevAttrMaxThreadsPerMultiProcessor:
+        return device.threads;
+      case cudaDevAttrComputeCapabilityMajor:
+        return static_cast<size_t>(device.capability / 10);
+      case cudaDevAttrComputeCapabilityMinor:
+        return static_cast<size_t>(device.capability % 10);
+      case cudaDevAttrL2CacheSize:
+        return 50 << 20;
+      case cudaDevAttrMaxSharedMemoryPerBlock:
+        return emulation::kMostSharedUnasked;
+      case cudaDevAttrMaxSharedMemoryPerMultiprocessor:
+        return device.shared_in_all;
+      case cudaDevAttrMaxSharedMemoryPerBlockOptin:
+        return device.shared_of_block;
+      case cudaDevAttrReservedSharedMemoryPerBlock:
+        return device.shared_reserved;
+      case cudaDevAttrCooperativeLaunch:
+        return 1;
+      case cudaDevAttrClusterLaunch:
+        return device.capability >= 90 ? 1 : 0;
+    }
+    return SIZE_MAX;
+  };
+  const size_t found = of_attribute();
+  if (found == SIZE_MAX) return failed(cudaErrorInvalidValue);
+  *value = static_cast<int>(found);
+  return cudaSuccess;
 }
 
 cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute attribute, int value) {
   if (attribute == cudaFuncAttributeMaxDynamicSharedMemorySize) {
-    if (value < 0 || static_cast<size_t>(value) > emulation::kMostShared)
+    if (value < 0 || static_cast<size_t>(value) > emulation::architecture().shared_of_block) {
       return failed(cudaErrorInvalidValue);
+    }
     machine().allowed_shared[function] = value;
   }
   return cudaSuccess;
 }
 
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void*) {
+  const int capability = emulation::architecture().capability;
+  if (emulation::compiled_for() > capability) return failed(cudaErrorNoKernelImageForDevice);
+  *attributes = {emulation::compiled_for(), capability};
+  return cudaSuccess;
+}
+
 cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void*, int threads,
                                                           size_t shared) {
-  const size_t of_threads = 2048 / static_cast<size_t>((threads + 31) / 32 * 32);
-  const size_t of_shared = (emulation::kMostShared + 1024) / (shared + 1024);
-  *blocks = static_cast<int>(std::min({of_threads, of_shared, size_t{32}}));
+  const emulation::Architecture& device = emulation::architecture();
+  const size_t of_threads = device.threads / static_cast<size_t>((threads + 31) / 32 * 32);
+  const size_t taken = std::max<size_t>(shared + device.shared_reserved, 1);
+  *blocks = static_cast<int>(std::min({of_threads, device.shared_in_all / taken, device.blocks}));
   return cudaSuccess;
 }
 
@@ -1054,11 +1121,13 @@ cudaError_t cudaOccupancyMaxActiveClusters(int* clusters, const void* function,
 }
 
 cudaError_t cudaMemsetAsync(void* memory, int value, size_t bytes, cudaStream_t) {
+  if (emulation::launches_only() != nullptr) return cudaSuccess;
   std::memset(memory, value, bytes);
   return cudaSuccess;
 }
 
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t) {
+  if (emulation::launches_only() != nullptr) return cudaSuccess;
   std::memcpy(to, from, bytes);
   return cudaSuccess;
 }

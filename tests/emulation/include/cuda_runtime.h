@@ -48,6 +48,7 @@ enum cudaError_t {
   cudaSuccess = 0,
   cudaErrorInvalidValue = 1,
   cudaErrorInvalidConfiguration = 9,
+  cudaErrorNoKernelImageForDevice = 209,
   cudaErrorCooperativeLaunchTooLarge = 720,
   cudaErrorInvalidClusterSize = 912,
 };
@@ -63,12 +64,17 @@ enum cudaDeviceAttr {
   cudaDevAttrMaxSharedMemoryPerMultiprocessor = 81,
   cudaDevAttrCooperativeLaunch = 95,
   cudaDevAttrMaxSharedMemoryPerBlockOptin = 97,
+  cudaDevAttrReservedSharedMemoryPerBlock = 111,
   cudaDevAttrClusterLaunch = 120,
 };
 enum cudaFuncAttribute {
   cudaFuncAttributeMaxDynamicSharedMemorySize = 8,
   cudaFuncAttributePreferredSharedMemoryCarveout = 9,
   cudaFuncAttributeNonPortableClusterSizeAllowed = 13,
+};
+struct cudaFuncAttributes {
+  int ptxVersion;
+  int binaryVersion;
 };
 enum cudaMemcpyKind { cudaMemcpyDeviceToDevice = 3, cudaMemcpyDefault = 4 };
 enum cudaLaunchAttributeID {
@@ -99,6 +105,7 @@ const char* cudaGetErrorString(cudaError_t error);
 cudaError_t cudaGetDevice(int* device);
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device);
 cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute attribute, int value);
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* function);
 cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void* function, int threads,
                                                           size_t shared);
 cudaError_t cudaOccupancyMaxActiveClusters(int* clusters, const void* function,
@@ -157,6 +164,7 @@ inline int __syncthreads_or(int predicate) { return emulation::block_barrier_cou
 inline int __syncthreads_and(int predicate) { return emulation::block_barrier_count(predicate == 0) == 0; }
 inline void __threadfence() {}
 inline void __threadfence_block() {}
+inline void __trap() { emulation::fail("a trap"); }
 inline void __nanosleep(unsigned) { emulation::pause(); }
 
 inline void __syncwarp(unsigned lanes = 0xffffffff) {

@@ -128,6 +128,18 @@ __global__ void send_kernel(const float* from, float* to) {
   to[first + thread] = values[thread];
 }
 
+// Beside an array that it declares a block asks for as much as there is without asking.
+__global__ void declared_kernel(const float* from, float* to) {
+  __shared__ float values[kThreads];
+  values[threadIdx.x] = from[threadIdx.x];
+  to[static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x] = values[threadIdx.x];
+}
+
+// What it is compiled for.
+__global__ void architecture_kernel(float* to) {
+  to[static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x] = __CUDA_ARCH__;
+}
+
 template <typename Launch_>
 Tensor on(const Tensor& input, Launch_&& launch) {
   const Launch scope(input);
@@ -200,6 +212,31 @@ Tensor send(Tensor input) {
   });
 }
 
+Tensor declared(Tensor input) {
+  return on(input, [](const float* from, float* to, unsigned blocks, cudaStream_t stream) {
+    declared_kernel<<<blocks, kThreads, 48 * 1024, stream>>>(from, to);
+  });
+}
+
+// All numbers are what the kernel is compiled for, but the first two: what a host function takes it to be
+// compiled for, and what the device is.
+Tensor architecture(Tensor input) {
+  return on(input, [](const float*, float* to, unsigned blocks, cudaStream_t stream) {
+    architecture_kernel<<<blocks, kThreads, 0, stream>>>(to);
+    to[0] = static_cast<float>(architecture_of_kernels());
+    to[1] = static_cast<float>(current_device().architecture);
+  });
+}
+
+// Twice whether a block may have a number of bytes of shared memory, then the error that is left behind.
+Tensor allowed(Tensor input) {
+  return on(input, [](const float* from, float* to, unsigned, cudaStream_t) {
+    const auto kernel = reinterpret_cast<const void*>(architecture_kernel);
+    for (int i = 0; i < 2; ++i) to[i] = allow_shared_memory(kernel, static_cast<int64_t>(from[i])) ? 1 : 0;
+    to[2] = static_cast<float>(cudaGetLastError());
+  });
+}
+
 }  // namespace
 
 // One operator a kernel: with a mistake, or the same without it.
@@ -223,7 +260,10 @@ Tensor send(Tensor input) {
   EACH(matrix_outside, (matrix<512>))                        \
   EACH(send, (send<false>))                                  \
   EACH(more_bytes_expected, (send<true>))                    \
-  EACH(too_much_shared_memory, (matrix<0, 64 * 1024>))
+  EACH(too_much_shared_memory, (matrix<0, 64 * 1024>))       \
+  EACH(too_much_declared, declared)                          \
+  EACH(architecture, architecture)                           \
+  EACH(allowed, allowed)
 
 #define DEFINE(NAME, FUNCTION) library.def(#NAME "(Tensor input) -> Tensor");
 #define IMPLEMENT(NAME, FUNCTION) library.impl(#NAME, TORCH_BOX(&FUNCTION));

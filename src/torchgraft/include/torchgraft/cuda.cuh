@@ -11,6 +11,7 @@
 
 #include "allocation.h"
 #include "checks.h"
+#include "device.cuh"
 
 namespace torchgraft {
 

@@ -19,7 +19,7 @@ struct Pass {
   bool channels_last;
   int element_bytes;                // eight: float64, which is for checking gradients, not for speed
   int alignment;                    // of both images' pointers: the greatest power of two, at most 16
-  bool tensor_cores;                // whether the device has them, for halves
+  bool tensor_cores;                // whether kernels are compiled for them, for halves
   int64_t shared_bytes = 48 << 10;  // of shared memory that a block of the device can have
   int multiprocessors = 132;
 
@@ -379,7 +379,7 @@ inline bool takes_large_tensor_core(const Pass& pass) {
          !(pass.transposed && geometry.multiplier > 1) && is_padded_within_kernel(geometry) &&
          std::max(geometry.input_pixels(), geometry.output_pixels()) <= kMostPixels &&
          geometry.width.kernel <= kOctetSize * (kMostOctets - 1) + 1 && geometry.height.kernel <= kMostRows &&
-         large_product_bytes(geometry, pass.transposed, 1) <= kMostLargeBytes;
+         large_product_bytes(geometry, pass.transposed, 1) <= std::min(kMostLargeBytes, pass.shared_bytes);
 }
 
 inline bool takes_weight_grad_tensor_core(const Pass& pass) {

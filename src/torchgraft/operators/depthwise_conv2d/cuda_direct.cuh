@@ -29,6 +29,16 @@ struct DirectTaps {
   int64_t count, tap, tap_step, source, source_step;
 };
 
+// a * b modulo `modulus`, of numbers that are smaller. Strides are below 2**40: where 64 bits do not hold a
+// product, half of a factor's bits are multiplied at a time.
+__device__ inline int64_t multiply_modulo(int64_t a, int64_t b, int64_t modulus) {
+  constexpr int kHalfBits = 20;
+  static_assert(kLargestSize <= int64_t{1} << (2 * kHalfBits));
+  if (modulus >> 31 == 0) return a * b % modulus;
+  const int64_t low = b & ((int64_t{1} << kHalfBits) - 1);
+  return ((a * (b >> kHalfBits) % modulus << kHalfBits) + a * low) % modulus;
+}
+
 template <bool kTransposed>
 __device__ DirectTaps taps_of(const DirectAxis& axis, int64_t result) {
   if constexpr (!kTransposed) {
@@ -41,7 +51,8 @@ __device__ DirectTaps taps_of(const DirectAxis& axis, int64_t result) {
   } else {
     const int64_t position = result + axis.padding;
     if (position % axis.common != 0) return {};
-    const int64_t residue = position / axis.common % axis.tap_step * axis.inverse % axis.tap_step;
+    const int64_t residue =
+        multiply_modulo(position / axis.common % axis.tap_step, axis.inverse, axis.tap_step);
     // The first tap that does not reach past the last source, then the first congruent one.
     const int64_t past = position - axis.stride * (axis.source - 1);
     int64_t begin = past > 0 ? (past + axis.dilation - 1) / axis.dilation : 0;
@@ -137,10 +148,6 @@ inline DirectAxis direct_axis(const Extent& extent, bool transposed) {
 template <typename T, bool kTransposed>
 void launch_direct(const T* source, const T* weight, const T* bias, T* result, const Geometry& geometry,
                    Layout layout, cudaStream_t stream) {
-  // The inverse modulo the stride multiplies two numbers below it.
-  constexpr int64_t kLargestStride = 3'000'000'000;
-  TORCHGRAFT_CHECK(!kTransposed || std::max(geometry.height.stride, geometry.width.stride) <= kLargestStride,
-                   "depthwise_conv2d_input_grad: stride is too large");
   const int64_t result_channels = kTransposed ? geometry.channels : geometry.output_channels();
   const int64_t source_channels = kTransposed ? geometry.output_channels() : geometry.channels;
   const int64_t result_pixels = kTransposed ? geometry.input_pixels() : geometry.output_pixels();

@@ -656,6 +656,8 @@ void launch_gather(Kernel kernel, const T* source, const T* weight, const T* bia
     if constexpr (kTaps <= 5) {
       launch(channels_last ? launch_gather_small<T, kTaps, 1, kExact, true>
                            : launch_gather_small<T, kTaps, 1, kExact, false>);
+    } else {
+      fail(gather_name(transposed), ": threads of one result take five taps of a row at most");
     }
   };
   constexpr std::integral_constant<int, 2> kTwo;
@@ -668,6 +670,7 @@ void launch_gather(Kernel kernel, const T* source, const T* weight, const T* bia
       if (taps == 5) return launch_small(kFive, std::true_type{});
       if (taps == 7) return launch_small(kSeven, std::true_type{});
     }
+    TORCHGRAFT_CHECK(taps <= 5, gather_name(transposed), ": ", taps, " taps of a row are too many");
     if (taps <= 2) return launch_small(kTwo, std::false_type{});
     return taps <= 3 ? launch_small(kThree, std::false_type{}) : launch_small(kFive, std::false_type{});
   }

@@ -1,6 +1,6 @@
 // Halves on tensor cores: conversions, products and the matrices that feed them, for float16 and bfloat16.
-// Device code of compute capability 8.0 and later; earlier it compiles to nothing, for launchers that do not
-// choose it.
+// Device code of compute capability 8.0 and later; compiled for earlier ones it ends the launch with an
+// error, which host functions do not let happen: they choose by what kernels are compiled for.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -32,6 +32,8 @@ struct HalfMath<Half> {
     uint32_t result = 0;
 #if __CUDA_ARCH__ >= 800
     result = ptx::max_nan_f16x2(a, b);
+#else
+    __trap();
 #endif
     return result;
   }
@@ -40,12 +42,16 @@ struct HalfMath<Half> {
                                       const float* start) {
 #if __CUDA_ARCH__ >= 800
     ptx::mma_m16n8k16_f16(sums, a, b0, b1, start);
+#else
+    __trap();
 #endif
   }
   // sums += a * b, of half the depth
   static __device__ void multiply_add(float (&sums)[4], const uint32_t (&a)[2], uint32_t b) {
 #if __CUDA_ARCH__ >= 800
     ptx::mma_m16n8k8_f16(sums, a[0], a[1], b);
+#else
+    __trap();
 #endif
   }
 };
@@ -65,6 +71,8 @@ struct HalfMath<BFloat16> {
     uint32_t result = 0;
 #if __CUDA_ARCH__ >= 800
     result = ptx::max_nan_bf16x2(a, b);
+#else
+    __trap();
 #endif
     return result;
   }
@@ -73,12 +81,16 @@ struct HalfMath<BFloat16> {
                                       const float* start) {
 #if __CUDA_ARCH__ >= 800
     ptx::mma_m16n8k16_bf16(sums, a, b0, b1, start);
+#else
+    __trap();
 #endif
   }
   // sums += a * b, of half the depth
   static __device__ void multiply_add(float (&sums)[4], const uint32_t (&a)[2], uint32_t b) {
 #if __CUDA_ARCH__ >= 800
     ptx::mma_m16n8k8_bf16(sums, a[0], a[1], b);
+#else
+    __trap();
 #endif
   }
 };
@@ -92,6 +104,8 @@ __device__ void multiply_add_narrow(float (&sums)[4], uint32_t a0, uint32_t a1, 
   } else {
     ptx::mma_m16n8k8_bf16(sums, a0, a1, b);
   }
+#else
+  __trap();
 #endif
 }
 

@@ -345,25 +345,15 @@ SlideTile choose_slide_tile(int groups, int piece_bytes, int strips, int most_th
   return best;
 }
 
-// Of the current device.
-inline int multiprocessor_count() {
-  int device = 0, processors = 0;
-  cudaGetDevice(&device);
-  cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
-  return processors;
-}
-
 // As many blocks as are resident at once on the current device.
 inline int resident_blocks(int threads, int64_t shared_bytes, int most_threads_resident) {
-  int device = 0, shared = 0;
-  cudaGetDevice(&device);
-  cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device);
+  const Device& device = current_device();
   constexpr int kReservedBytes = 1024;
   constexpr int kMostBlocks = 16;
   const int64_t blocks =
       std::min({int64_t{kMostBlocks}, int64_t{most_threads_resident / (ceil_divide(threads, 32) * 32)},
-                shared / (shared_bytes + kReservedBytes)});
-  return multiprocessor_count() * static_cast<int>(std::max<int64_t>(blocks, 1));
+                device.shared_of_multiprocessor / (shared_bytes + kReservedBytes)});
+  return device.multiprocessors * static_cast<int>(std::max<int64_t>(blocks, 1));
 }
 
 // The greatest power of two, at most 16, that every pointer is a multiple of.

@@ -292,6 +292,8 @@ __global__ void __launch_bounds__(Shape::kMostThreads, Shape::kBlocks)
         if (copy_from[turn] < copied_elements) {
 #if __CUDA_ARCH__ >= 800
           ptx::cp_async_ca<kQuad * kHalfBytes>(copy_to[turn] + copied_stage, next_row + copy_from[turn]);
+#else
+          __trap();
 #endif
         }
       }
@@ -568,11 +570,8 @@ void launch_slide_product(const T* source, const T* weight, const T* bias, T* re
                           const Geometry& geometry, bool transposed, cudaStream_t stream) {
   const SlideProductPlan plan = plan_slide_product<Shape>(geometry, transposed);
   const auto kernel = slide_tensor_core<T, Shape>;
-  if (plan.shared_bytes > kSlideSharedBytes) {
-    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                         static_cast<int>(plan.shared_bytes));
-  }
   const char* name = transposed ? "depthwise_conv2d_input_grad" : "depthwise_conv2d";
+  require_shared_memory(kernel, plan.shared_bytes, name);
   const auto bits = [](const T* pointer) { return reinterpret_cast<const HalfBits*>(pointer); };
   kernel<<<grid_of(plan.blocks, name), plan.threads, static_cast<size_t>(plan.shared_bytes), stream>>>(
       bits(source), bits(weight), bits(bias), reinterpret_cast<HalfBits*>(result), plan.parameters);

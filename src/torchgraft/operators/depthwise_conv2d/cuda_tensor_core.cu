@@ -254,8 +254,9 @@ struct ProductPlan {
   size_t bytes;
 };
 
+// `most_bytes`: of shared memory of a block.
 ProductPlan make_plan(const PassAxis& height, const PassAxis& width, int64_t batch, int64_t channels,
-                      bool flipped) {
+                      bool flipped, int64_t most_bytes) {
   ProductPlan plan{};
   ProductParameters& p = plan.parameters;
   p.source = {static_cast<int>(channels), FastDivisor(height.source), FastDivisor(width.source)};
@@ -294,17 +295,33 @@ ProductPlan make_plan(const PassAxis& height, const PassAxis& width, int64_t bat
                        (bands * band_rows + halo) * p.source_columns * minimum_channels > kTileElements)) {
     --bands;
   }
-  p.tiles_y = ceil_divide(all_bands, bands);
-  bands = ceil_divide(all_bands, p.tiles_y);
-  p.bands = FastDivisor(bands);
-  p.result_rows = bands * band_rows;
-  p.source_rows = p.result_rows + halo;
-  p.tile_images = static_cast<int>(
-      p.tiles_y * p.tiles_x > 1 ? 1
-                                : std::min<int64_t>(batch, std::max(1, kUnits / (padded_columns * bands))));
-  p.pitch = band_pitch(p.source_rows, p.source_columns, padded_columns, bands, band_rows, p.tile_images);
-
   constexpr int kUnitChannels = 8;
+  const auto cut = [&](int most_bands, int64_t most_images) {
+    p.tiles_y = ceil_divide(all_bands, most_bands);
+    bands = ceil_divide(all_bands, p.tiles_y);
+    p.bands = FastDivisor(bands);
+    p.result_rows = bands * band_rows;
+    p.source_rows = p.result_rows + halo;
+    p.tile_images = static_cast<int>(
+        p.tiles_y * p.tiles_x > 1
+            ? 1
+            : std::min<int64_t>(most_images, std::max(1, kUnits / (padded_columns * bands))));
+    p.pitch = band_pitch(p.source_rows, p.source_columns, padded_columns, bands, band_rows, p.tile_images);
+  };
+  const auto tile_elements = [&] { return p.pitch.plane(0, p.tile_channels - 1) + p.pitch.channel + 8; };
+  const auto bytes = [&] {
+    return static_cast<int64_t>(sizeof(HalfBits)) * (tile_elements() + int64_t{kMostWarps} * kBandElements);
+  };
+  // What the fewest channels of a tile take must fit.
+  const auto least_bytes = [&] {
+    p.tile_channels = kUnitChannels;
+    p.pitch.group = channels_last_group(p.tile_channels);
+    return bytes();
+  };
+  cut(bands, batch);
+  while (least_bytes() > most_bytes && p.tile_images > 1) cut(bands, p.tile_images - 1);
+  while (least_bytes() > most_bytes && bands > 1) cut(bands - 1, 1);
+
   constexpr int kMostChannels = 32;
   int tile_channels = std::clamp(kTileElements / p.pitch.channel / kUnitChannels * kUnitChannels,
                                  kUnitChannels, kMostChannels);
@@ -319,8 +336,8 @@ ProductPlan make_plan(const PassAxis& height, const PassAxis& width, int64_t bat
   plan.blocks = blocks();
   p.tile_channels = round_up(static_cast<int>(ceil_divide<int64_t>(channels, p.slices)), kUnitChannels);
   p.pitch.group = channels_last_group(p.tile_channels);
-  p.tile_elements = p.pitch.plane(0, p.tile_channels - 1) + p.pitch.channel + 8;
-  plan.bytes = sizeof(HalfBits) * (p.tile_elements + int64_t{kMostWarps} * kBandElements);
+  p.tile_elements = tile_elements();
+  plan.bytes = static_cast<size_t>(bytes());
   return plan;
 }
 
@@ -328,10 +345,7 @@ template <typename T, int kTapRows, int kPairs>
 void launch_plan(const ProductPlan& plan, const T* source, const T* weight, const T* bias, T* result,
                  const char* name, cudaStream_t stream) {
   const auto kernel = small_kernel_tensor_core<T, kTapRows, kPairs>;
-  constexpr size_t kDefaultBytes = 48 * 1024;
-  if (plan.bytes > kDefaultBytes) {
-    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(plan.bytes));
-  }
+  require_shared_memory(kernel, static_cast<int64_t>(plan.bytes), name);
   const auto bits = [](const T* pointer) { return reinterpret_cast<const HalfBits*>(pointer); };
   kernel<<<grid_of(plan.blocks, name), kMostWarps * kWarp, plan.bytes, stream>>>(
       bits(source), bits(weight), bits(bias), reinterpret_cast<HalfBits*>(result), plan.parameters);
@@ -345,7 +359,7 @@ void launch_tensor_core_channels_last(const T* source, const T* weight, const T*
                                       const Geometry& geometry, bool transposed, cudaStream_t stream) {
   const ProductPlan plan =
       make_plan(PassAxis(geometry.height, transposed), PassAxis(geometry.width, transposed), geometry.batch,
-                geometry.channels, transposed);
+                geometry.channels, transposed, current_device().shared_of_block);
   const char* name = transposed ? "depthwise_conv2d_input_grad" : "depthwise_conv2d";
   with_band(plan.tap_rows, plan.pairs, [&](auto tap_rows, auto pairs) {
     launch_plan<T, tap_rows, pairs>(plan, source, weight, bias, result, name, stream);

@@ -37,8 +37,6 @@
 namespace torchgraft::depthwise::cuda {
 namespace {
 
-// Of shared memory, of which each block takes one KB more than it asks for.
-constexpr int64_t kBytesOfMultiprocessor = 228 << 10;
 // Small planes are loaded and multiplied several channels at a time.
 constexpr int64_t kSmallPlane = 8 * 8;
 constexpr int kChannelsOfSmallPlanes = 8;
@@ -394,7 +392,10 @@ BatchPlan plan_of(const Geometry& geometry, bool transposed, const BatchShape& s
   const auto bytes = [&](int64_t channels, int64_t tiles) {
     return batch_bytes(geometry, transposed, shape, channels, tiles * kBatchImages);
   };
-  const int64_t most_bytes = kBytesOfMultiprocessor / shape.blocks - 1024;
+  // Of a multiprocessor's shared memory each block takes one KB more than it asks for.
+  const Device& device = current_device();
+  const int64_t most_bytes =
+      std::min<int64_t>(device.shared_of_multiprocessor / shape.blocks - 1024, device.shared_of_block);
   int64_t channels = 1;
   if (std::max(geometry.input_pixels(), geometry.output_pixels()) <= kSmallPlane) {
     channels = std::min<int64_t>(kChannelsOfSmallPlanes, geometry.channels);
@@ -439,7 +440,7 @@ void launch(const T* source, const T* weight, const T* bias, T* result, const Ge
       plan_of(geometry, transposed, kBatchShapes[kShape], alignment, is_aligned(result, 4));
   const char* name = transposed ? "depthwise_conv2d_input_grad" : "depthwise_conv2d";
   const auto kernel = large_kernel_batch_tensor_core<T, kShape>;
-  allow_shared_memory(kernel, plan.bytes, name);
+  require_shared_memory(kernel, plan.bytes, name);
   const auto bits = [](const T* pointer) { return reinterpret_cast<const HalfBits*>(pointer); };
   kernel<<<grid_of(plan.blocks, name), kBatchWarps * 32, plan.bytes, stream>>>(
       bits(source), bits(weight), bits(bias), reinterpret_cast<HalfBits*>(result), plan.product);

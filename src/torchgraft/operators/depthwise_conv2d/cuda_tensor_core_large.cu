@@ -31,7 +31,7 @@ namespace {
 
 constexpr int kLargeWarps = 8;
 constexpr int kUnitsOfProduct = 8;
-// Of shared memory a block; what more than 48 KB takes must be asked for.
+// Of shared memory a block.
 constexpr int64_t kLargeBytesForTwoBlocks = 48 << 10;
 
 struct LargeProduct : HalfWindow {
@@ -275,11 +275,7 @@ template <typename T, int kOctets, int kColumnBlocks>
 void launch(const LargeProductPlan& plan, const T* source, const T* weight, const T* bias, T* result,
             const char* name, cudaStream_t stream) {
   const auto kernel = large_kernel_tensor_core<T, kOctets, kColumnBlocks>;
-  if (plan.bytes > kLargeBytesForTwoBlocks) {
-    const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                   static_cast<int>(plan.bytes));
-    TORCHGRAFT_CHECK(error == cudaSuccess, name, ": ", cudaGetErrorString(error));
-  }
+  require_shared_memory(kernel, plan.bytes, name);
   const auto bits = [](const T* pointer) { return reinterpret_cast<const HalfBits*>(pointer); };
   const int64_t blocks = int64_t{plan.product.channels} * plan.product.chunks;
   kernel<<<grid_of(blocks, name), kLargeWarps * 32, plan.bytes, stream>>>(

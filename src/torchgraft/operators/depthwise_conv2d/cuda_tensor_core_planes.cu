@@ -59,6 +59,8 @@ template <int kBytes>
 __device__ void copy_asynchronously(uint32_t shared, const void* memory) {
 #if __CUDA_ARCH__ >= 800
   ptx::cp_async_ca<kBytes>(shared, memory);
+#else
+  __trap();
 #endif
 }
 
@@ -375,7 +377,9 @@ PlanesPlan make_plan(const PassAxis& height, const PassAxis& width, int batch, i
   p.bands = FastDivisor(bands);
   p.result_rows = bands * band_rows;
   p.source_rows = p.result_rows + halo;
-  p.whole_rows = tiles_x == 1;
+  // Where padding behind an image is as large as the kernel or larger, an input gradient has sources that no
+  // result needs, behind the columns of the tile: rows are then moved one by one, and end with the tile.
+  p.whole_rows = tiles_x == 1 && lead + width.source <= p.source_columns;
   p.tile_images =
       tiles_x * tiles_y == 1 ? std::min(batch, std::max(1, kUnits / (padded_columns * bands))) : 1;
   p.pitch = band_pitch(p.source_rows, p.source_columns, padded_columns, bands, band_rows, p.tile_images);
@@ -410,18 +414,12 @@ void launch_tensor_core_planes(const T* source, const T* weight, const T* bias, 
                                     PassAxis(geometry.width, transposed), static_cast<int>(geometry.batch),
                                     static_cast<int>(geometry.channels), transposed, source, result);
   const char* name = transposed ? "depthwise_conv2d_input_grad" : "depthwise_conv2d";
-  int device = 0;
-  int multiprocessors = 0;
-  cudaGetDevice(&device);
-  cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
-  const int blocks = std::min(ceil_divide(plan.parameters.tiles, kWarps), multiprocessors * kBlocks);
+  const int blocks =
+      std::min(ceil_divide(plan.parameters.tiles, kWarps), current_device().multiprocessors * kBlocks);
   const auto bits = [](const T* pointer) { return reinterpret_cast<const HalfBits*>(pointer); };
   with_band(plan.tap_rows, plan.pairs, [&](auto tap_rows, auto pairs) {
     const auto kernel = small_kernel_planes_tensor_core<T, tap_rows, pairs>;
-    constexpr size_t kDefaultBytes = 48 * 1024;
-    if (plan.bytes > kDefaultBytes) {
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(plan.bytes));
-    }
+    require_shared_memory(kernel, static_cast<int64_t>(plan.bytes), name);
     kernel<<<blocks, kWarps * kWarp, plan.bytes, stream>>>(
         bits(source), bits(weight), bits(bias), reinterpret_cast<HalfBits*>(result), plan.parameters);
   });

@@ -228,7 +228,7 @@ __global__ void __launch_bounds__(kMostWarps * 32, kBlocksOfMultiprocessor)
     tensor_core_weight_grad_planes(const uint16_t* __restrict__ output_grad,
                                    const uint16_t* __restrict__ input, float* __restrict__ partial,
                                    const __grid_constant__ PlanesParameters parameters) {
-// mma.sync m16n8k16 and cp.async; the launch refuses older devices.
+// mma.sync m16n8k16 and cp.async: not chosen where this is compiled for less.
 #if __CUDA_ARCH__ >= 800
   // Chunk, then channels, then tap blocks, which share their tiles.
   int rest = static_cast<int>(blockIdx.x);
@@ -349,6 +349,8 @@ __global__ void __launch_bounds__(kMostWarps * 32, kBlocksOfMultiprocessor)
     block_partial[sum_channel * taps + static_cast<int64_t>(first_tap_row + row) * parameters.kernel_width +
                   first_tap_column + column] = sum;
   }
+#else
+  __trap();
 #endif
 }
 
@@ -454,18 +456,35 @@ PlanesPlan plan_planes(const Geometry& geometry, const void* output_grad, const 
   };
   const bool whole = row_blocks * column_blocks == 1 && bytes() <= kLargestStageBytes;
   if (whole) {
+    from_input.rows = FastDivisor(static_cast<int>(height.input));
+    // Columns of shared memory begin `shifted` columns before the plane.
+    const int first = std::max(-shifted, 0);
+    const int last = static_cast<int>(
+        std::min<int64_t>(width.input, int64_t{kOctet} * (strip_octets + Block::kOctets - 1) - shifted));
+    from_input.source_column = first;
+    from_input.column = first + shifted;
+    from_input.units = std::max(last - first, 0) / from_input.unit;
+    from_grad.source_column = 0;
+    from_grad.column = 0;
+    from_grad.units = static_cast<int>(width.output) / from_grad.unit;
+    const auto fits = [&] {
+      const int64_t places = int64_t{channels_of_block} *
+                             (height.input * from_input.units + int64_t{rows.grad_loaded} * from_grad.units);
+      return bytes() <= kStageBytes &&
+             kStages * bytes() + kZeroBytes + kPlaceBytes * places <= current_device().shared_of_block;
+    };
     const int64_t plane_elements = std::min(geometry.input_pixels(), geometry.output_pixels());
     // Small planes of neighbouring channels make runs of memory of some length.
     if (plane_elements <= 512 && row_groups == 1) {
       channels_of_block = static_cast<int>(std::min<int64_t>(geometry.channels, kWarps));
-      if (bytes() > kStageBytes) channels_of_block = 1;
+      if (!fits()) channels_of_block = 1;
     }
     const int splits = std::max(kWarps / (channels_of_block * row_groups), 1);
     // As many planes as fill slices and warps best.
     int best = 1;
     double best_share = 0;
     for (planes = 1; planes <= std::min<int64_t>(geometry.batch, 64); ++planes) {
-      if (planes > 1 && bytes() > kStageBytes) break;
+      if (planes > 1 && !fits()) break;
       const int slices = ceil_divide(planes * rows.segments, kSegments);
       const int items = slices * output_octets;
       const double share = static_cast<double>(planes * rows.segments) / (slices * kSegments) * items /
@@ -479,17 +498,6 @@ PlanesPlan plan_planes(const Geometry& geometry, const void* output_grad, const 
     parameters.splits = FastDivisor(splits);
     from_input.source_row = 0;
     from_input.row = 0;
-    from_input.rows = FastDivisor(static_cast<int>(height.input));
-    // Columns of shared memory begin `shifted` columns before the plane.
-    const int first = std::max(-shifted, 0);
-    const int last = static_cast<int>(
-        std::min<int64_t>(width.input, int64_t{kOctet} * (strip_octets + Block::kOctets - 1) - shifted));
-    from_input.source_column = first;
-    from_input.column = first + shifted;
-    from_input.units = std::max(last - first, 0) / from_input.unit;
-    from_grad.source_column = 0;
-    from_grad.column = 0;
-    from_grad.units = static_cast<int>(width.output) / from_grad.unit;
   } else {
     const int plane_segments = rows.segments;
     bands = ceil_divide(plane_segments, kSegments);
@@ -570,7 +578,7 @@ int launch_planes(const T* output_grad, const T* input, float* partial, const Ge
   const char* name = "depthwise_conv2d_weight_grad";
   const PlanesPlan plan = plan_planes<Block>(geometry, output_grad, input);
   const auto kernel = tensor_core_weight_grad_planes<T, Block, kBlocksOfMultiprocessor>;
-  allow_shared_memory(kernel, plan.bytes, name);
+  require_shared_memory(kernel, static_cast<int64_t>(plan.bytes), name);
   kernel<<<grid_of(plan.blocks, name), plan.threads, plan.bytes, stream>>>(
       reinterpret_cast<const uint16_t*>(output_grad), reinterpret_cast<const uint16_t*>(input), partial,
       plan.parameters);

@@ -38,36 +38,6 @@ template <typename T>
 void launch_tensor_core_weight_grad_slide(const T* output_grad, const T* input, T* weight_grad,
                                           float* workspace, const Geometry& geometry, cudaStream_t stream);
 
-// Whether the current device has mma.sync of these types and cp.async.
-inline bool has_half_tensor_cores() {
-  int device = 0;
-  int major = 0;
-  return cudaGetDevice(&device) == cudaSuccess &&
-         cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess &&
-         major >= 8;
-}
-
-// That a block of the current device can have when it asks for it.
-inline int64_t most_shared_bytes() {
-  int device = 0;
-  int bytes = 0;
-  return cudaGetDevice(&device) == cudaSuccess &&
-                 cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) ==
-                     cudaSuccess
-             ? bytes
-             : 0;
-}
-
-// More than 48 KB of shared memory a block must be asked for.
-template <typename Kernel>
-void allow_shared_memory(Kernel kernel, size_t bytes, const char* name) {
-  constexpr size_t kWithoutAsking = 48 * 1024;
-  if (bytes <= kWithoutAsking) return;
-  const cudaError_t error =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
-  TORCHGRAFT_CHECK(error == cudaSuccess, name, ": ", cudaGetErrorString(error));
-}
-
 constexpr int kSegment = 7;   // rows
 constexpr int kSegments = 8;  // of a slice
 constexpr int kOctet = 8;     // columns

@@ -166,7 +166,7 @@ __global__ void __launch_bounds__(kRowGroups * kWarpsOfRowGroup * 32, kRowGroups
     tensor_core_weight_grad_channels_last(const uint16_t* __restrict__ output_grad,
                                           const uint16_t* __restrict__ input, float* __restrict__ partial,
                                           const __grid_constant__ ChannelsLastParameters parameters) {
-// mma.sync m16n8k16; the launch refuses older devices.
+// mma.sync m16n8k16: not chosen where this is compiled for less.
 #if __CUDA_ARCH__ >= 800
   const int chunk = parameters.slabs.divide(static_cast<int>(blockIdx.x));
   const int first_channel =
@@ -254,7 +254,23 @@ __global__ void __launch_bounds__(kRowGroups * kWarpsOfRowGroup * 32, kRowGroups
         diagonal_sum<Block>(shared_sums + (group * kChannelsOfBlock + channel) * Block::kFloats,
                             tap_row - group * Block::kTapRows, tap_column);
   }
+#else
+  __trap();
 #endif
+}
+
+// Rows of octets that a channel of a tile of so many planes has, and the shared memory that all stages of a
+// block's tiles take.
+int input_rows_of_channel(const SegmentRows& rows, int planes) { return planes * rows.input_rows; }
+
+int grad_rows_of_channel(const SegmentRows& rows, int planes, int tap_rows) {
+  return std::max(planes * rows.grad_rows, (planes - 1) * rows.grad_rows + rows.input_rows + tap_rows - 1);
+}
+
+int64_t stage_bytes(const SegmentRows& rows, int planes, int tap_rows) {
+  const int64_t all_rows = int64_t{kInputStages} * input_rows_of_channel(rows, planes) +
+                           int64_t{kGradStages} * grad_rows_of_channel(rows, planes, tap_rows);
+  return all_rows * kChannelsOfBlock * kOctetBytes + kZeroBytes;
 }
 
 template <typename T, typename Block, int kRowGroups>
@@ -280,6 +296,7 @@ int launch_channels_last(const T* output_grad, const T* input, float* partial, c
   if (rows.segments <= kSegments && rows.grad_loaded <= kLoadRows) {
     const int64_t most = std::min(kSegments / rows.segments, kLoadRows / std::max(rows.grad_loaded, 1));
     planes = static_cast<int>(std::min(geometry.batch, most));
+    while (planes > 1 && stage_bytes(rows, planes, kTapRows) > current_device().shared_of_block) --planes;
     parameters.input.rows = FastDivisor(static_cast<int>(height.input));
     parameters.grad.rows = FastDivisor(std::max(rows.grad_loaded, 1));
   } else {
@@ -301,14 +318,13 @@ int launch_channels_last(const T* output_grad, const T* input, float* partial, c
   from_input.width = static_cast<int>(width.input);
   from_input.source_column = -static_cast<int>(width.padding);
   from_input.plane_rows = rows.input_rows;
-  from_input.channel_rows = planes * rows.input_rows;
+  from_input.channel_rows = input_rows_of_channel(rows, planes);
   from_grad.height = static_cast<int>(height.output);
   from_grad.width = static_cast<int>(width.output);
   from_grad.source_row = rows.grad_source;
   from_grad.row = rows.grad_row;
   from_grad.plane_rows = rows.grad_rows;
-  from_grad.channel_rows =
-      std::max(planes * rows.grad_rows, (planes - 1) * rows.grad_rows + rows.input_rows + kTapRows - 1);
+  from_grad.channel_rows = grad_rows_of_channel(rows, planes, kTapRows);
 
   // Strips where blocks would be few.
   const int octets = static_cast<int>(ceil_divide<int64_t>(width.output, kOctet));
@@ -324,17 +340,14 @@ int launch_channels_last(const T* output_grad, const T* input, float* partial, c
   TORCHGRAFT_CHECK(tiles <= INT32_MAX / (octets + 1), name, ": the tensors are too large for one launch");
   parameters.chunks = make_chunks(tiles, 1, most_of_chunks);
 
-  const size_t stages =
-      (size_t{kInputStages} * from_input.channel_rows + size_t{kGradStages} * from_grad.channel_rows) *
-          kChannelsOfBlock * kOctetBytes +
-      kZeroBytes;
-  const size_t sums = size_t{kRowGroups} * kChannelsOfBlock * Block::kFloats * sizeof(float);
-  const size_t bytes = std::max(stages, sums);
+  constexpr int64_t kSums = int64_t{kRowGroups} * kChannelsOfBlock * Block::kFloats * sizeof(float);
+  const int64_t bytes = std::max(stage_bytes(rows, planes, kTapRows), kSums);
   const auto kernel = tensor_core_weight_grad_channels_last<T, Block, kRowGroups>;
-  allow_shared_memory(kernel, bytes, name);
-  kernel<<<grid_of(int64_t{slabs} * parameters.chunks.count, name), kRowGroups * kWarpsOfRowGroup * 32, bytes,
-           stream>>>(reinterpret_cast<const uint16_t*>(output_grad), reinterpret_cast<const uint16_t*>(input),
-                     partial, parameters);
+  require_shared_memory(kernel, bytes, name);
+  kernel<<<grid_of(int64_t{slabs} * parameters.chunks.count, name), kRowGroups * kWarpsOfRowGroup * 32,
+           static_cast<size_t>(bytes), stream>>>(reinterpret_cast<const uint16_t*>(output_grad),
+                                                 reinterpret_cast<const uint16_t*>(input), partial,
+                                                 parameters);
   check_launch(name);
   return parameters.chunks.count;
 }

@@ -172,7 +172,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
                                   const uint16_t* __restrict__ input, float* __restrict__ partial,
                                   T* __restrict__ weight_grad,
                                   const __grid_constant__ DiagonalParameters parameters) {
-// mma.sync m16n8k16; the choice of kernels leaves older devices out.
+// mma.sync m16n8k16: not chosen where this is compiled for less.
 #if __CUDA_ARCH__ >= 800
   using Layout = DiagonalLayout<Shape>;
   constexpr int kKernel = Shape::kKernel;
@@ -393,6 +393,8 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
       partial[static_cast<int64_t>(chunk) * parameters.channels * kTaps + index] = sum;
     }
   }
+#else
+  __trap();
 #endif
 }
 
@@ -406,21 +408,6 @@ struct DiagonalTile {
   int64_t shared_bytes;
 };
 
-struct DiagonalDevice {
-  int processors;
-  int64_t shared_bytes;        // of a multiprocessor
-  int64_t block_shared_bytes;  // of a block at most
-};
-
-inline DiagonalDevice diagonal_device() {
-  int device = 0, processors = 0, shared = 0, block_shared = 0;
-  cudaGetDevice(&device);
-  cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
-  cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device);
-  cudaDeviceGetAttribute(&block_shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
-  return {processors, shared, block_shared};
-}
-
 // Rows of the output gradient in the sequence of all images, from one to the next: all rows of both lie
 // within, and the last one meets no row of the next image.
 inline int64_t diagonal_period(const Extent& height) {
@@ -430,7 +417,7 @@ inline int64_t diagonal_period(const Extent& height) {
 
 // The cut that should take the fewest clocks; `clocks_of_best`, if asked for, tells how many.
 template <typename Shape>
-DiagonalTile choose_diagonal_tile(const Geometry& geometry, const DiagonalDevice& device,
+DiagonalTile choose_diagonal_tile(const Geometry& geometry, const Device& device,
                                   double* clocks_of_best = nullptr) {
   constexpr int kReservedBytes = 1024;      // of shared memory, a block
   constexpr double kProductClocks = 1.6;    // a multiprocessor
@@ -475,26 +462,26 @@ DiagonalTile choose_diagonal_tile(const Geometry& geometry, const DiagonalDevice
         const int64_t shared_bytes =
             std::max(int64_t{Shape::kStages} * Shape::kRows * groups * group_pixels * kPieceBytes,
                      int64_t{warps} * Shape::kTaps * kGroup * int64_t{sizeof(float)});
-        if (shared_bytes > device.block_shared_bytes) continue;
-        const int64_t resident =
-            std::min<int64_t>(kMostWarps / warps, device.shared_bytes / (shared_bytes + kReservedBytes));
+        if (shared_bytes > device.shared_of_block) continue;
+        const int64_t resident = std::min<int64_t>(
+            kMostWarps / warps, device.shared_of_multiprocessor / (shared_bytes + kReservedBytes));
         if (resident == 0) continue;
         const int64_t cuts = int64_t{slabs} * tiles;
         const int64_t most_ranges = std::min(chunks / tiles, ceil_divide<int64_t>(rows, streams));
-        const int64_t ranges = std::clamp<int64_t>(resident * device.processors / cuts, 1, most_ranges);
+        const int64_t ranges = std::clamp<int64_t>(resident * device.multiprocessors / cuts, 1, most_ranges);
         const int64_t stream_rows = ceil_divide(rows, ranges * streams);
         const int64_t blocks = cuts * ranges;
-        const int64_t waves = ceil_divide(blocks, resident * device.processors);
+        const int64_t waves = ceil_divide(blocks, resident * device.multiprocessors);
         const double together =
-            static_cast<double>(ceil_divide(ceil_divide(blocks, waves), int64_t{device.processors}));
+            static_cast<double>(ceil_divide(ceil_divide(blocks, waves), int64_t{device.multiprocessors}));
         const double halo = tiles == 1 ? 0 : (Shape::kKernel - Shape::kStride) * Shape::kStride;
         const double step_bytes =
             run * kPieceBytes * groups * streams * ((input_pieces + grad_pieces) / tiles + halo);
         const double products = together * warps * Shape::kPairs * Shape::kProducts * kProductClocks +
                                 kStepClocks / Shape::kRows / together;
-        const double memory =
-            std::max(together * step_bytes / kMostBytesOfClock,
-                     static_cast<double>(blocks) / waves / device.processors * step_bytes / kBytesOfClock);
+        const double memory = std::max(
+            together * step_bytes / kMostBytesOfClock,
+            static_cast<double>(blocks) / waves / device.multiprocessors * step_bytes / kBytesOfClock);
         const double clocks =
             static_cast<double>(waves * (stream_rows + Shape::kWarm + Shape::kRows * Shape::kStages)) *
             (std::max(products, memory) + kNotHidden * std::min(products, memory));
@@ -525,7 +512,7 @@ void launch_diagonal_slide(const T* output_grad, const T* input, T* weight_grad,
   const Extent& height = geometry.height;
   const Extent& width = geometry.width;
   const int64_t period = diagonal_period(height);
-  const DiagonalTile tile = choose_diagonal_tile<Shape>(geometry, diagonal_device());
+  const DiagonalTile tile = choose_diagonal_tile<Shape>(geometry, current_device());
   TORCHGRAFT_CHECK(tile.threads > 0, name, ": no block fits this device");
 
   DiagonalParameters parameters = {};
@@ -565,7 +552,7 @@ void launch_diagonal_slide(const T* output_grad, const T* input, T* weight_grad,
 
   const int chunks = tile.ranges * tile.tiles;
   const auto kernel = tensor_core_weight_grad_slide<T, Shape>;
-  allow_shared_memory(kernel, static_cast<size_t>(tile.shared_bytes), name);
+  require_shared_memory(kernel, tile.shared_bytes, name);
   kernel<<<grid_of(int64_t{tile.slabs} * chunks, name), tile.threads, static_cast<size_t>(tile.shared_bytes),
            stream>>>(reinterpret_cast<const uint16_t*>(output_grad), reinterpret_cast<const uint16_t*>(input),
                      workspace, chunks == 1 ? weight_grad : nullptr, parameters);

@@ -4,6 +4,7 @@
 
 #include "cuda_choice.h"
 #include "cuda_kernels.cuh"
+#include "cuda_pass.cuh"
 #include "cuda_planes.h"
 #include "cuda_slide_stream.cuh"
 #include "cuda_slide_weight_grad.h"
@@ -22,48 +23,72 @@ int64_t weight_grad_workspace(const Geometry& geometry, Layout layout) {
 template <typename T>
 void weight_grad(const T* output_grad, const T* input, T* weight_grad, accumulate_t<T>* workspace,
                  const Geometry& geometry, Layout layout, cudaStream_t stream) {
-  const Pass pass = {geometry,
-                     /*transposed=*/false,
-                     layout == Layout::channels_last,
-                     static_cast<int>(sizeof(T)),
-                     common_alignment(output_grad, input),
-                     sizeof(T) == 2 && has_half_tensor_cores(),
-                     sizeof(T) == 2 ? most_shared_bytes() : 0,
-                     multiprocessor_count()};
-  const Kernel kernel = choose_weight_grad(pass).kernel;
+  constexpr bool kIsHalf = sizeof(T) == 2;
+  constexpr bool kIsFast = !std::is_same_v<T, double>;
   const auto sum = [&](int chunks) { launch_sum_chunks(workspace, weight_grad, geometry, chunks, stream); };
-  if constexpr (sizeof(T) == 2) {
-    switch (kernel) {
-      case Kernel::weight_grad_tensor_core_planes:
+  const Kernel kernel =
+      choose_weight_grad(make_pass(geometry, /*transposed=*/false, layout, output_grad, input)).kernel;
+  switch (kernel) {
+    case Kernel::weight_grad_small_planes:
+      if constexpr (kIsFast) {
+        return launch_weight_grad_small_planes(output_grad, input, weight_grad, workspace, geometry, stream);
+      }
+      break;
+    case Kernel::weight_grad_tensor_core_planes:
+      if constexpr (kIsHalf) {
         return sum(launch_tensor_core_weight_grad_planes(output_grad, input, workspace, geometry, stream));
-      case Kernel::weight_grad_tensor_core_slide:
+      }
+      break;
+    case Kernel::weight_grad_tensor_core_slide:
+      if constexpr (kIsHalf) {
         return launch_tensor_core_weight_grad_slide(output_grad, input, weight_grad, workspace, geometry,
                                                     stream);
-      case Kernel::weight_grad_tensor_core_channels_last:
+      }
+      break;
+    case Kernel::weight_grad_tensor_core_channels_last:
+      if constexpr (kIsHalf) {
         return sum(
             launch_tensor_core_weight_grad_channels_last(output_grad, input, workspace, geometry, stream));
-      default:
-        break;
-    }
-  }
-  if constexpr (!std::is_same_v<T, double>) {
-    switch (kernel) {
-      case Kernel::weight_grad_small_planes:
-        return launch_weight_grad_small_planes(output_grad, input, weight_grad, workspace, geometry, stream);
-      case Kernel::weight_grad_strips:
+      }
+      break;
+    case Kernel::weight_grad_strips:
+      if constexpr (kIsFast) {
         return launch_weight_grad_strips(output_grad, input, weight_grad, workspace, geometry, stream);
-      case Kernel::weight_grad_large_planes:
+      }
+      break;
+    case Kernel::weight_grad_large_planes:
+      if constexpr (kIsFast) {
         return sum(launch_large_weight_grad_planes(output_grad, input, workspace, geometry, stream));
-      case Kernel::weight_grad_slide:
+      }
+      break;
+    case Kernel::weight_grad_slide:
+      if constexpr (kIsFast) {
         return launch_slide_weight_grad(output_grad, input, weight_grad, workspace, geometry, stream);
-      default:
-        break;
-    }
+      }
+      break;
+    case Kernel::weight_grad_general:
+      return launch_weight_grad_general(output_grad, input, weight_grad, workspace, geometry, layout, stream);
+    case Kernel::weight_grad_direct:
+      return sum(launch_weight_grad_direct(output_grad, input, workspace, geometry, layout, stream));
+    case Kernel::small_planes:
+    case Kernel::tensor_core_planes:
+    case Kernel::window_channels_last:
+    case Kernel::slide_tensor_core:
+    case Kernel::tensor_core_channels_last:
+    case Kernel::batch_tensor_core:
+    case Kernel::large_tensor_core:
+    case Kernel::strips:
+    case Kernel::whole_planes:
+    case Kernel::large_planes:
+    case Kernel::slide:
+    case Kernel::gather_columns:
+    case Kernel::gather_columns_channels_last:
+    case Kernel::gather_small:
+    case Kernel::gather_large:
+    case Kernel::direct:
+      break;
   }
-  if (kernel == Kernel::weight_grad_direct) {
-    return sum(launch_weight_grad_direct(output_grad, input, workspace, geometry, layout, stream));
-  }
-  launch_weight_grad_general(output_grad, input, weight_grad, workspace, geometry, layout, stream);
+  fail_without_launcher(kernel, static_cast<int>(sizeof(T)));
 }
 
 template void weight_grad(const double*, const double*, double*, double*, const Geometry&, Layout,

@@ -101,8 +101,10 @@ __global__ void __launch_bounds__(Group::kMostThreads, 1)
       Accumulate grads[Group::kPixels];
 #pragma unroll
       for (int k = 0; k < Group::kPixels; ++k) {
-        grads[k] = load_if(k == 0 || y + k * parameters.spacing.divisor() < parameters.output_height,
-                           grads_of_place + (grad_offset + k * parameters.grad_step));
+        // The first pixel may lie below the image as well: rows are rounded up to whole places.
+        grads[k] =
+            load_if(Group::kPixels == 1 || y + k * parameters.spacing.divisor() < parameters.output_height,
+                    grads_of_place + (grad_offset + k * parameters.grad_step));
       }
       const int column = x * parameters.stride_x + first_x;
       const int row = y * parameters.stride_y + first_y;

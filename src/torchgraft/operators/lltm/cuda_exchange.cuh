@@ -34,6 +34,8 @@ struct StepBarriers {
       if (tells) ptx::mbarrier_arrive_expect_tx(address + 8 * i, bytes);
     }
     if (tells) ptx::fence_mbarrier_init();
+#else
+    __trap();  // not chosen where this is compiled for less
 #endif
   }
 
@@ -45,6 +47,8 @@ struct StepBarriers {
     const uint32_t barrier = address + 8 * (static_cast<uint32_t>(step) % 2);
     ptx::mbarrier_wait(barrier, static_cast<uint32_t>(step - 1) / 2 % 2);
     if (tells) ptx::mbarrier_arrive_expect_tx(barrier, bytes);
+#else
+    __trap();
 #endif
   }
   __device__ __forceinline__ void wait(int64_t step, uint32_t bytes) const {
@@ -60,6 +64,8 @@ __device__ __forceinline__ void fetch_four_bytes([[maybe_unused]] float* to,
                                                  [[maybe_unused]] const float* from) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
   ptx::cp_async_ca<4>(shared_address(to), from);
+#else
+  __trap();
 #endif
 }
 
@@ -90,8 +96,7 @@ struct Groups {
 };
 
 inline bool may_be_grouped(int64_t batch, int64_t units) {
-  return batch > 0 && batch < 65536 && units <= 1024 &&
-         device_attribute(cudaDevAttrComputeCapabilityMajor) >= 8;
+  return batch > 0 && batch < 65536 && units <= 1024;
 }
 
 // Launches the kernel `function`, as `launch` does, with as few rows a group as there is room for all groups
@@ -104,14 +109,15 @@ bool launch_fitting_groups(const void* function, int64_t batch, int64_t units, c
   constexpr bool kCluster = S::kWay == Way::cluster;
   constexpr bool kGrid = S::kWay == Way::grid;
   const int blocks = static_cast<int>(ceil_divide<int64_t>(units, S::kUnits));
-  const int64_t most_groups = device_attribute(cudaDevAttrMultiProcessorCount) / blocks;
-  if (most_groups == 0 || (kCluster && device_attribute(cudaDevAttrClusterLaunch) == 0) ||
-      (kGrid && device_attribute(cudaDevAttrCooperativeLaunch) == 0)) {
+  const Device& device = current_device();
+  const int64_t most_groups = device.multiprocessors / blocks;
+  // Tensor cores and cp.async, and what the blocks of a cluster send each other.
+  const int needed = kCluster ? 900 : 800;
+  if (most_groups == 0 || architecture_of(function) < needed || (kCluster && !device.has_clusters) ||
+      (kGrid && !device.has_cooperative_launches)) {
     return false;
   }
-  if (kCluster && blocks > 8 &&
-      cudaFuncSetAttribute(function, cudaFuncAttributeNonPortableClusterSizeAllowed, 1) != cudaSuccess) {
-    cudaGetLastError();
+  if (kCluster && blocks > 8 && !set_attribute(function, cudaFuncAttributeNonPortableClusterSizeAllowed, 1)) {
     return false;
   }
 
@@ -130,7 +136,7 @@ bool launch_fitting_groups(const void* function, int64_t batch, int64_t units, c
   config.stream = stream;
   config.attrs = &attribute;
   config.numAttrs = kCluster || kGrid ? 1 : 0;
-  const int64_t most_bytes = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
+  const int64_t most_bytes = device.shared_of_block;
   // A block that meets no other may wait until there is room for it.
   constexpr int64_t kMostRowsOfBlock = 32;
   const int64_t even = ceil_divide(batch, most_groups);
@@ -143,16 +149,16 @@ bool launch_fitting_groups(const void* function, int64_t batch, int64_t units, c
     config.gridDim = dim3(static_cast<unsigned>(groups.count * blocks));
     config.dynamicSmemBytes = static_cast<size_t>(S::shared_bytes(rows, blocks));
     int resident = 0;
-    bool fits = cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                     static_cast<int>(config.dynamicSmemBytes)) == cudaSuccess;
+    if (!allow_shared_memory(function, S::shared_bytes(rows, blocks))) return false;
+    bool is_known = false;
     if (kCluster) {
-      fits = fits && cudaOccupancyMaxActiveClusters(&resident, function, &config) == cudaSuccess;
+      is_known = cudaOccupancyMaxActiveClusters(&resident, function, &config) == cudaSuccess;
     } else {
-      fits = fits && cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, function, S::kBlock,
-                                                                   config.dynamicSmemBytes) == cudaSuccess;
+      is_known = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, function, S::kBlock,
+                                                               config.dynamicSmemBytes) == cudaSuccess;
       resident *= static_cast<int>(most_groups);
     }
-    if (!fits) {
+    if (!is_known) {
       cudaGetLastError();
       return false;
     }

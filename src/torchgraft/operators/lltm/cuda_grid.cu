@@ -280,16 +280,16 @@ bool launch(void (*kernel)(Pass), const Pass& pass, int units_of_block, int colu
   const int64_t parts = parts_of(static_cast<int>(pass.batch), rows);
   const int64_t shared =
       static_cast<int64_t>(sizeof(float)) * columns * (padded_depth(depth) + parts * pass.batch);
-  if (shared > device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin)) return false;
   const void* function = reinterpret_cast<const void*>(kernel);
-  cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared));
+  if (!allow_shared_memory(function, shared)) return false;
   int resident = 0;
-  cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, function, kBlock, static_cast<size_t>(shared));
-  const int64_t blocks = ceil_divide<int64_t>(pass.units, units_of_block);
-  if (cudaGetLastError() != cudaSuccess ||
-      blocks > int64_t{resident} * device_attribute(cudaDevAttrMultiProcessorCount)) {
+  if (cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, function, kBlock,
+                                                    static_cast<size_t>(shared)) != cudaSuccess) {
+    cudaGetLastError();
     return false;
   }
+  const int64_t blocks = ceil_divide<int64_t>(pass.units, units_of_block);
+  if (blocks > int64_t{resident} * current_device().multiprocessors) return false;
   cudaLaunchAttribute attribute = {};
   attribute.id = cudaLaunchAttributeCooperative;
   attribute.val.cooperative = 1;
@@ -320,7 +320,7 @@ bool launch_of(const BackwardPass& pass, cudaStream_t stream) {
 // As few units a block as there are multiprocessors for.
 template <bool kWhole, typename Pass>
 bool launch_in_blocks(const Pass& pass, cudaStream_t stream) {
-  const int64_t blocks = device_attribute(cudaDevAttrMultiProcessorCount);
+  const int64_t blocks = current_device().multiprocessors;
   if (pass.units <= blocks) return launch_of<kWhole, 1>(pass, stream);
   if (pass.units <= 2 * blocks) return launch_of<kWhole, 2>(pass, stream);
   if (pass.units <= 4 * blocks) return launch_of<kWhole, 4>(pass, stream);
@@ -338,7 +338,7 @@ template <typename Pass>
 bool launch_where_it_pays(const Pass& pass, cudaStream_t stream) {
   const bool fits = pass.batch > 0 && pass.batch < 65536 && pass.units < 65536 &&
                     3 * pass.batch * pass.units * pass.units <= kMostProducts;
-  if (!fits || device_attribute(cudaDevAttrCooperativeLaunch) == 0) return false;
+  if (!fits || !current_device().has_cooperative_launches) return false;
   return pass.units % 4 == 0 && begins_aligned(pass) ? launch_in_blocks<true>(pass, stream)
                                                      : launch_in_blocks<false>(pass, stream);
 }

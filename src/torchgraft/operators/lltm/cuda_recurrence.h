@@ -41,15 +41,6 @@ struct BackwardPass {
   bool reverse;
 };
 
-inline int device_attribute(cudaDeviceAttr attribute) {
-  int device = 0;
-  int value = 0;
-  const bool known = cudaGetDevice(&device) == cudaSuccess &&
-                     cudaDeviceGetAttribute(&value, attribute, device) == cudaSuccess;
-  TORCHGRAFT_CHECK(known, "lltm: the device does not say what it can do");
-  return value;
-}
-
 // Each launches the pass where the current device can hold all blocks at once that wait for each other, and
 // says whether it did; where it did not, nothing was written. `weight` is the tensor of weight_hh.
 //

@@ -92,7 +92,9 @@ void launch_step(void (*kernel)(S, int64_t), dim3 grid, unsigned threads, cudaSt
   config.blockDim = dim3(threads);
   config.stream = stream;
   config.attrs = &attribute;
-  config.numAttrs = step > 0 && device_attribute(cudaDevAttrComputeCapabilityMajor) >= 9 ? 1 : 0;
+  // A kernel that is compiled for less does not wait there.
+  const bool waits = architecture_of(reinterpret_cast<const void*>(kernel)) >= 900;
+  config.numAttrs = step > 0 && waits ? 1 : 0;
   cudaLaunchKernelEx(&config, kernel, steps, step);
   check_launch("lltm");
 }
@@ -343,7 +345,7 @@ dim3 grid_of_units(int64_t rows, int64_t units, unsigned threads) {
 // Without the tensor cores that the kernels on chip need there is no tf32, products of bfloat16 are slow, and
 // up to 512 units those in float take less time.
 bool pays_by_steps(int64_t units, bool has_older) {
-  return device_attribute(cudaDevAttrComputeCapabilityMajor) >= 8 || (has_older && units > 512);
+  return current_device().architecture >= 800 || (has_older && units > 512);
 }
 
 template <typename T, typename Product>

@@ -594,15 +594,14 @@ __global__ void __launch_bounds__(resident_threads(kPass))
 template <typename T, Pass kPass, bool kStrided, int kBytes>
 void launch(const Arguments<T>& arguments, const Plan& plan, const RowsParameters& parameters,
             accumulate_t<T>* partial, cudaStream_t stream) {
-  const void* function = reinterpret_cast<const void*>(shift_channels_last<T, kPass, kStrided, kBytes>);
-  cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                       static_cast<int>(plan.shared_bytes));
+  const char* name = is_transposed(kPass) ? "shift_grads" : "shift";
+  require_shared_memory(shift_channels_last<T, kPass, kStrided, kBytes>, plan.shared_bytes, name);
   shift_channels_last<T, kPass, kStrided, kBytes>
       <<<static_cast<unsigned>(plan.blocks), static_cast<unsigned>(plan.threads),
          static_cast<size_t>(plan.shared_bytes), stream>>>(arguments.source, arguments.input,
                                                            arguments.x_offset, arguments.y_offset,
                                                            arguments.result, partial, parameters);
-  check_launch(is_transposed(kPass) ? "shift_grads" : "shift");
+  check_launch(name);
 }
 
 int stride_of(const Geometry& geometry) {
@@ -641,15 +640,15 @@ bool plan_channels_last(const Arguments<T>& arguments, Pass pass, Plan& plan) {
   }
   if (threads_of_row(pixel_bytes) > kMostThreads) return false;
 
-  const Device device;
+  const Device& device = current_device();
   const int64_t row_bytes = (geometry.width + kMargin) * pixel_bytes;
   const int64_t margin_bytes = kMargin * pixel_bytes;
   const int64_t threads = ceil_divide<int64_t>(threads_of_row(pixel_bytes), 32) * 32;
   const int64_t sums = has_sums(pass) ? 2 * kWord<T> * threads * sizeof(accumulate_t<T>) : 0;
   for (const int blocks : {4, 3, 2, 1}) {
     const int64_t budget =
-        std::min<int64_t>(device.shared_of_processor / blocks - 1024, device.shared_of_block) - margin_bytes -
-        sums;
+        std::min<int64_t>(device.shared_of_multiprocessor / blocks - 1024, device.shared_of_block) -
+        margin_bytes - sums;
     // One slot more is the row of zeros.
     const int64_t ring = std::min(budget / row_bytes - 1, source_rows);
     // Copies overtake the last of the rows that are taken, by kAhead, while the first one is read.
@@ -664,7 +663,7 @@ bool plan_channels_last(const Arguments<T>& arguments, Pass pass, Plan& plan) {
     plan.threads = static_cast<int>(threads);
     plan.shared_bytes = margin_bytes + (ring + 1) * row_bytes + sums;
     const int64_t groups = ceil_divide<int64_t>(channel_words * kWordBytes, pixel_bytes);
-    const int64_t resident = device.resident_blocks(plan.threads, plan.shared_bytes, resident_threads(pass));
+    const int64_t resident = resident_blocks(plan.threads, plan.shared_bytes, resident_threads(pass));
     if (groups >= kLimit / 1024) return false;
     plan.parts = std::clamp<int64_t>(resident / groups, 1, geometry.batch * rows);
     plan.blocks = static_cast<int>(groups * plan.parts);

@@ -1,4 +1,4 @@
-// Copies into shared memory ahead of their use, and what kernels need to know of a device.
+// Copies into shared memory ahead of their use, and how many blocks a device holds.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -41,28 +41,14 @@ __device__ __forceinline__ void wait_for_copies() {
 #endif
 }
 
-// What the current device has.
-struct Device {
-  int processors = 0;
-  int shared_of_processor = 0;
-  int shared_of_block = 0;  // at most, for who asks
-
-  Device() {
-    int device = 0;
-    cudaGetDevice(&device);
-    cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
-    cudaDeviceGetAttribute(&shared_of_processor, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device);
-    cudaDeviceGetAttribute(&shared_of_block, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
-  }
-
-  // Blocks that are resident at once, of kernels whose registers let so many threads be.
-  int resident_blocks(int threads, int64_t shared_bytes, int most_threads) const {
-    constexpr int kReservedBytes = 1024;
-    constexpr int kMostBlocks = 32;
-    const int64_t blocks = std::min({int64_t{kMostBlocks}, int64_t{most_threads / threads},
-                                     shared_of_processor / (shared_bytes + kReservedBytes)});
-    return processors * static_cast<int>(std::max<int64_t>(blocks, 1));
-  }
-};
+// Blocks that are resident at once on the current device, of kernels whose registers let so many threads be.
+inline int resident_blocks(int threads, int64_t shared_bytes, int most_threads) {
+  constexpr int kReservedBytes = 1024;
+  constexpr int kMostBlocks = 32;
+  const Device& device = current_device();
+  const int64_t blocks = std::min({int64_t{kMostBlocks}, int64_t{most_threads / threads},
+                                   device.shared_of_multiprocessor / (shared_bytes + kReservedBytes)});
+  return device.multiprocessors * static_cast<int>(std::max<int64_t>(blocks, 1));
+}
 
 }  // namespace torchgraft::shift::cuda

@@ -722,13 +722,14 @@ void launch(const Arguments<T>& arguments, const Plan& plan, accumulate_t<T>* pa
   parameters.source_elements = geometry.planes() * parameters.source_rows * geometry.width;
   parameters.result_elements = geometry.planes() * result_rows * geometry.width;
   parameters.parts = plan.parts;
-  cudaFuncSetAttribute(reinterpret_cast<const void*>(shift_planes<T, kPass, kStrided, kThreads>),
-                       cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(plan.shared_bytes));
+  const char* name = kTransposed ? "shift_grads" : "shift";
+  require_shared_memory(reinterpret_cast<const void*>(shift_planes<T, kPass, kStrided, kThreads>),
+                        plan.shared_bytes, name, declared_bytes<T>());
   shift_planes<T, kPass, kStrided, kThreads>
       <<<static_cast<unsigned>(plan.blocks), kThreads, static_cast<size_t>(plan.shared_bytes), stream>>>(
           arguments.source, arguments.input, arguments.x_offset, arguments.y_offset, arguments.result,
           partial, parameters);
-  check_launch(kTransposed ? "shift_grads" : "shift");
+  check_launch(name);
 }
 
 template <typename T, Pass kPass, bool kStrided>
@@ -772,8 +773,7 @@ bool plan_planes(const Arguments<T>& arguments, Pass pass, Plan& plan) {
   plan.tile_rows = static_cast<int>(tile_rows);
   plan.stage_rows = static_cast<int>(source_rows);
   plan.shared_bytes = Room<T>(tile_rows, source_rows, width, pass).bytes(pass);
-  const Device device;
-  if (plan.shared_bytes > device.shared_of_block - declared_bytes<T>()) return false;
+  if (plan.shared_bytes > current_device().shared_of_block - declared_bytes<T>()) return false;
   plan.threads = kMostThreads;
   const bool can_be_narrow = stride == 1 ? kNarrowBlocks<T, false> : kNarrowBlocks<T, true>;
   while (can_be_narrow && plan.threads > 32 &&
@@ -782,8 +782,8 @@ bool plan_planes(const Arguments<T>& arguments, Pass pass, Plan& plan) {
     plan.threads /= 2;
   }
   plan.step = rows_of_thread<T>(tile_rows, width, chunks, plan.threads);
-  const int resident = device.resident_blocks(plan.threads, plan.shared_bytes + declared_bytes<T>(),
-                                              resident_threads<T>(pass));
+  const int resident =
+      resident_blocks(plan.threads, plan.shared_bytes + declared_bytes<T>(), resident_threads<T>(pass));
   // All blocks take as many tiles: no few of them run on alone.
   plan.blocks = static_cast<int>(ceil_divide(tile_count, ceil_divide<int64_t>(tile_count, resident)));
   plan.parts = geometry.batch * ceil_divide(rows, tile_rows);
