@@ -78,7 +78,7 @@ from torchgraft.sampling import Drawn, Sample, Samples
 _TABLE = [Sample("one", (Drawn((1,)),)), Sample("three", (Drawn((3,)),)), Sample("two by four", (Drawn((2, 4)),))]
 
 
-def _stress(random):
+def _stress(random, budget):
     if "BEGUN" in os.environ:
         Path(os.environ["BEGUN"]).touch()
     shape = (random.randint(2, 3), random.randint(2, 9))
@@ -167,17 +167,22 @@ def test_a_check_that_is_stopped_tells_what_it_came_to(folder, tmp_path):
 
 
 def test_stress_finds_what_goes_wrong_seldom_and_says_how_to_see_that_call_again(folder, tmp_path):
-    options = ["--stress", "400", "--device", "cpu", "--dtype", "float32", "--json", str(tmp_path / "report.json")]
+    options = ["--stress", "200", "--device", "cpu", "--dtype", "float32", "--json", str(tmp_path / "report.json")]
     wrong, right = (f"{folder.name}.operator:{name}" for name in ("sometimes", "good"))
     done = in_process([right, wrong, *options], folder.parent)
     assert done.returncode == 1, done.stderr
     results = json.loads((tmp_path / "report.json").read_text())["results"]
-    # So many calls in all, fifty in a job.
+    # So many calls of each operator, fifty in a job.
     assert [each["operator"].partition("::")[2] for each in results] == ["good"] * 4 + ["sometimes"] * 4
     assert {each["status"] for each in results[:4]} == {"pass"}
 
+    assert [each["called"] for each in results[:4]] == [50] * 4
     failures = [each["failure"] for each in results if each["status"] == "fail"]
     assert failures
+    # What fails ends the fifty.
+    assert [each["called"] for each in results if each["status"] == "fail"] == [
+        each["seed"] % 50 + 1 for each in failures
+    ]
     for failure in failures:
         assert failure["arguments"].endswith(", 7)")
     again = shlex.split(failures[0]["reproduce"])[2:]

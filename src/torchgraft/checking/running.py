@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import cycle
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, Literal
@@ -76,7 +77,9 @@ class Job:
     def reproduce(self, sample: str = "", seed: int | None = None) -> str:
         """The command that runs this job alone, or only the call of a seed."""
         words = ["graft", "check", target_of(self.operator)]
-        words += ["--property", self.property_name] if seed is None else ["--stress", "1"]
+        # One of as many calls as somebody asked for is drawn alone; one of the few that the property draws otherwise is
+        # the first of these.
+        words += ["--property", self.property_name] if seed is None or self.calls is None else ["--stress", "1"]
         words += [
             "--device",
             self.device,
@@ -138,21 +141,24 @@ _CALLS_A_JOB = 50
 
 
 def make_stress_jobs(jobs: Sequence[Job], calls: int) -> list[Job]:
-    """So many calls in all, spread evenly over the operators, devices and dtypes of jobs that draw calls.
+    """So many calls of each operator on each device, its dtypes in turn, of jobs that draw calls.
 
-    Each call has a seed of its own, from that of the jobs on.
+    Each of an operator's calls on a device has a seed of its own, from that of the jobs on.
 
     Raises:
         LookupError: there are no such seeds.
     """
     if any(job.seed + calls > SEEDS.stop for job in jobs):
         raise LookupError(f"{calls} calls from seed {jobs[0].seed} on would need seeds beyond 2**63 - 1")
+    places: dict[tuple[str, str], list[Job]] = {}
+    for job in jobs:
+        places.setdefault((job.operator.qualified_name, job.device), []).append(job)
     pieces = []
-    for number, job in enumerate(jobs):
-        share = range(number, calls, len(jobs))
+    for dtypes in places.values():
+        at_once = min(_CALLS_A_JOB, -(-calls // len(dtypes)))
         pieces += [
-            replace(job, seed=job.seed + first, calls=min(_CALLS_A_JOB, len(share) - first))
-            for first in range(0, len(share), _CALLS_A_JOB)
+            replace(job, seed=job.seed + first, calls=min(at_once, calls - first))
+            for job, first in zip(cycle(dtypes), range(0, calls, at_once), strict=False)
         ]
     return pieces
 
@@ -227,16 +233,16 @@ def _run_here(job: Job, asked: Property, progress: Callable[[str], None]) -> Res
             warnings.simplefilter("ignore", PerformanceWarning)
             with _kernels_expected(job, asked):
                 asked.check(case)
-        return job.result("pass", taken(), facts=case.facts)
+        return job.result("pass", taken(), facts=case.facts, called=case.called)
     except NotApplicable as reason:
         return job.result("not applicable", taken(), reason=str(reason))
     except CheckFailed as failed:
         again = job.reproduce(failed.failure.sample, failed.failure.seed)
         failure = replace(failed.failure, reproduce=again, traceback=_format(failed.__cause__))
-        return job.result("fail", taken(), failure=failure)
+        return job.result("fail", taken(), failure=failure, called=case.called)
     except Exception as error:
         failure = failure_of(error, reproduce=job.reproduce(), traceback=_format(error))
-        return job.result("fail", taken(), failure=failure)
+        return job.result("fail", taken(), failure=failure, called=case.called)
     finally:
         if "torch._dynamo" in sys.modules:
             # What was compiled for one job would count towards the next one's limit of recompilations.
@@ -367,7 +373,8 @@ class _Worker:
             traceback=self.output.read().strip(),
             seed=seed,
         )
-        return self.job.result("fail", time.monotonic() - self.started, failure=failure)
+        called = 0 if seed is None else seed - self.job.seed + 1
+        return self.job.result("fail", time.monotonic() - self.started, failure=failure, called=called)
 
     def end(self) -> None:
         if self.process.is_alive():
@@ -451,6 +458,10 @@ def run_jobs(
     return [results[number] for number in range(len(jobs))]
 
 
+# Processes that draw calls on a GPU: each takes some hundred megabytes of it before it does anything.
+_MOST_ON_GPU = 8
+
+
 def run_everywhere(
     jobs: Sequence[Job],
     *,
@@ -458,7 +469,7 @@ def run_everywhere(
     on_start: Callable[[Job], None] = lambda job: None,
     on_result: Callable[[Job, Result], None] = lambda job, result: None,
 ) -> list[Result]:
-    """Runs jobs as the command does: those of the CPU in so many processes, then those of a GPU in one.
+    """Runs jobs as the command does: those of the CPU in so many processes, then those of a GPU, mostly in one.
 
     Args:
         jobs: see `run_jobs`.
@@ -472,9 +483,11 @@ def run_everywhere(
     results: dict[int, Result] = {}
     numbers = range(len(jobs))
     on_cpu = [number for number in numbers if torch.device(jobs[number].device).type == "cpu"]
-    # One at a time: what a property measures of memory and of streams is the whole device's.
+    # One at a time: what a property measures of memory and of streams is the whole device's. Calls that somebody asked
+    # for by number measure nothing.
     on_gpu = [number for number in numbers if torch.device(jobs[number].device).type != "cpu"]
-    for group, processes in ((on_cpu, workers), (on_gpu, min(workers, 1))):
+    at_once = _MOST_ON_GPU if all(jobs[number].calls is not None for number in on_gpu) else 1
+    for group, processes in ((on_cpu, workers), (on_gpu, min(workers, at_once))):
         chosen = [jobs[number] for number in group]
         if workers:
             found = run_jobs(chosen, workers=processes, on_start=on_start, on_result=on_result)

@@ -74,8 +74,9 @@ def check(
         typer.Option(
             min=1,
             metavar="N",
-            help="Instead of all properties: N calls drawn at random, spread over operators and dtypes, of any sizes, "
-            "strides and gradients; on a GPU on two streams at once, and from CUDA graphs.",
+            help="Instead of all properties: N calls of each operator on each device, its dtypes in turn, drawn at "
+            "random around the borders of sizes, in any strides, with any gradients; on a GPU some on two streams at "
+            "once, and from CUDA graphs.",
             show_default=False,
         ),
     ] = None,
@@ -91,7 +92,7 @@ def check(
         typer.Option(
             min=0,
             help="Processes at a time; 0: all in this one, where a crash is the end. None: one a core. A GPU is one "
-            "process's at a time.",
+            "process's at a time, but for --stress, where it is that of eight at most.",
             show_default=False,
         ),
     ] = None,

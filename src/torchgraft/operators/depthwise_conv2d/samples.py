@@ -9,6 +9,7 @@ import torch
 
 from torchgraft.operators.depthwise_conv2d import benchmarks
 from torchgraft.operators.depthwise_conv2d.case import PLAIN, Case, same
+from torchgraft.operators.depthwise_conv2d.drawing import draw_any
 from torchgraft.operators.depthwise_conv2d.window import Window
 from torchgraft.sampling import Drawn, Large, ModuleSample, Sample, Samples
 
@@ -187,6 +188,7 @@ samples = {
     "depthwise_conv2d": Samples(
         _table["depthwise_conv2d"],
         lambda random: _draw_case(random).forward(),
+        stress=lambda random, budget: draw_any(random, budget).forward(),
         gpu_table=_gpu_table["depthwise_conv2d"],
         summed=_taps_summed,
         large=tuple(Large(case.forward()) for case in _LARGE),
@@ -198,6 +200,7 @@ samples = {
     "depthwise_conv2d_input_grad": Samples(
         _table["depthwise_conv2d_input_grad"],
         lambda random: _draw_case(random).input_grad(),
+        stress=lambda random, budget: draw_any(random, budget).input_grad(),
         gpu_table=_gpu_table["depthwise_conv2d_input_grad"],
         summed=_input_grad_summed,
         large=tuple(Large(case.input_grad()) for case in _LARGE),
@@ -208,6 +211,7 @@ samples = {
     "depthwise_conv2d_weight_grad": Samples(
         _table["depthwise_conv2d_weight_grad"],
         lambda random: _draw_case(random).weight_grad(),
+        stress=lambda random, budget: draw_any(random, budget).weight_grad(),
         gpu_table=_gpu_table["depthwise_conv2d_weight_grad"],
         summed=_outputs_summed,
         large=tuple(_weight_grad_in_parts(case.weight_grad()) for case in _LARGE),
