@@ -112,6 +112,11 @@ def test_products_have_the_precision_that_their_thread_was_told(kernels):
     check_holds(kernels, [sys.executable, "-c", PRODUCTS])
 
 
+def test_memory_that_is_not_there_is_told_by_every_host_function(kernels):
+    asked = [str(emulate.ROOT / "tests/test_memory_of_kernels.py"), "-k", "cpu and (as_pytorch_does or torch_ops)"]
+    check_holds(kernels, [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *asked])
+
+
 def test_an_operator_without_kernels_is_refused():
     with pytest.raises(LookupError, match="none in nothing"):
         emulate.find_folders(["nothing"])
