@@ -216,6 +216,31 @@ def test_checkpointing(case):
     same(through(case.operated), torch.autograd.grad(case.referred(case.xg, case.wg, case.b), (case.xg, case.wg)))
 
 
+def test_recorded_by_jit_trace(case):
+    def gradients(f):
+        return torch.autograd.grad(f(case.xg, case.wg, case.b) * 2, (case.xg, case.wg))
+
+    traced = torch.jit.trace(case.operated, (case.xg, case.wg, case.b))
+    same(traced(case.x, case.w, case.b), case.referred(case.x, case.w, case.b))
+    same(gradients(traced), gradients(case.referred))
+
+
+def test_recorded_by_symbolic_trace():
+    def gradients(f, *arguments):
+        leaves = [each.detach().requires_grad_() for each in arguments]
+        return torch.autograd.grad(f(*leaves).square().sum(), leaves)
+
+    x, w, b = (torch.randn(3, dtype=D) for _ in range(3))
+    for operated, referred in (
+        (lambda x, w, b: plain(x, w, b, 1), lambda x, w, b: plain.reference(x, w, b, 1)),
+        (lambda x, w, b: cell(x, w)[1] * b, lambda x, w, b: _cell(x, w)[1] * b),
+        (lambda x, w, b: mul_constant_operator(x * w + b, 2.0), lambda x, w, b: (x * w + b) * 2.0),
+    ):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", PerformanceWarning)
+            same(gradients(torch.fx.symbolic_trace(operated), x, w, b), gradients(referred, x, w, b))
+
+
 COMPILED = {
     "vmap": lambda f, c, compiled: compiled(vmap(f, (0, None, None)))(twice(c.x), c.w, c.b),
     "grad": lambda f, c, compiled: compiled(grad(f, (0, 1)))(c.x, c.w, c.b),

@@ -215,6 +215,8 @@ CALLERS = {
     "export of other sizes": lambda layer, input: torch.export.export(
         layer, (torch.randn(2, 4, 5, 5),), dynamic_shapes=({0: torch.export.Dim.AUTO, 2: torch.export.Dim.AUTO},)
     ).module()(input),
+    "symbolic_trace": lambda layer, input: torch.fx.symbolic_trace(layer)(input),
+    "jit.trace": lambda layer, input: torch.jit.trace(layer, (torch.randn(2, 4, 5, 5),))(input),
 }
 
 
@@ -243,3 +245,43 @@ def test_what_is_no_image_is_named_by_a_layer():
     ):
         with pytest.raises(error, match=f"depthwise_conv2d: {message}"):
             graft(depthwise())(input)
+
+
+class TestRecorded:
+    """What records a net, and runs what it recorded: the same values and gradients as before grafting."""
+
+    @pytest.mark.parametrize(
+        "record",
+        [lambda model, images: torch.jit.trace(model, (images,)), lambda model, _: torch.fx.symbolic_trace(model)],
+        ids=["jit.trace", "symbolic_trace"],
+    )
+    def test_values_and_gradients(self, record):
+        model = nn.Sequential(
+            nn.Conv2d(3, 4, 1),
+            nn.Conv2d(4, 4, 3, groups=4, stride=2, padding=1),
+            nn.ReLU(),
+            nn.Conv2d(4, 8, 3, groups=4, padding=1, padding_mode="circular"),
+            nn.Conv2d(8, 8, 3, groups=8, padding="same", bias=False),
+        ).double()
+        images = torch.randn(2, 3, 9, 8, dtype=torch.float64)
+
+        def run(function):
+            model.zero_grad()
+            output = function(images)
+            output.square().sum().backward()
+            return output.detach(), [parameter.grad.clone() for parameter in model.parameters()]
+
+        expected = run(model)
+        with torch.device("cpu"):
+            recorded = record(graft(model), images)
+        torch.testing.assert_close(run(recorded), expected)
+        # Of another batch, too.
+        torch.testing.assert_close(recorded(images[:1]), expected[0][:1])
+
+    def test_a_frozen_net_that_is_trained_after_it_was_recorded(self):
+        model = graft(depthwise().requires_grad_(False))
+        images = torch.randn(2, 4, 6, 5)
+        traced = torch.jit.trace(model, (images,))
+        model.requires_grad_(True)
+        found = torch.autograd.grad(traced(images).square().sum(), list(traced.parameters()))
+        torch.testing.assert_close(found, torch.autograd.grad(model(images).square().sum(), list(model.parameters())))

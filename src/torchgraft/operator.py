@@ -19,7 +19,7 @@ from torch.utils.flop_counter import flop_registry, register_flop_formula
 from torchgraft import _torch_private, native
 from torchgraft._autocasting import AUTOCAST_KEYS, AutocastRule, cast
 from torchgraft._differentiation import as_tuple, make_autograd
-from torchgraft._explaining import Argument, describe, explain_devices, explain_kinds
+from torchgraft._explaining import Argument, describe, explain_devices, explain_kinds, stands_for_tensor
 from torchgraft.fallback import note_fallback
 
 FLOATING: tuple[torch.dtype, ...] = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
@@ -164,6 +164,8 @@ class Operator:
             torch.library.register_vmap(name, _make_vmap(self, operator), lib=self._library)
             # Last in rank: a kernel that a library registers for a device goes before it.
             self._library.impl(name.split("::")[1], _make_fallback(self), "CompositeExplicitAutograd")
+        # What torch.jit.trace records is to have gradients, whether or not they were asked for then.
+        self._library.impl(f"_{self.name}", self.public, "Tracer")
         torch.library.register_autograd(
             self.qualified_name,
             self.autograd.backward,
@@ -208,6 +210,7 @@ def _make_call(operator: Operator) -> Callable[..., Any]:
     by_pytorch = operator.kernels == operator.compile == "reference"
     dtypes = operator.dtypes or ()
     any_autocast, transform_active = _torch_private.any_autocast, _torch_private.transform_active
+    jit_tracing = _torch_private.jit_tracing
     is_compiling, is_exporting = torch.compiler.is_compiling, torch.compiler.is_exporting
     is_grad_enabled = torch.is_grad_enabled
     # Devices that have kernels for some dtypes only; mostly empty, and then there is nothing to ask.
@@ -263,8 +266,14 @@ def _make_call(operator: Operator) -> Callable[..., Any]:
                 return results if all_visible else visible(results)
             if compiling:
                 return visible(functional(*arguments))
+            if jit_tracing():
+                # It records what the dispatcher sees, and can make nothing of a Function that is written in Python.
+                with torch.no_grad():
+                    return visible(public(*arguments))
             return eager(*tensors, arguments[tensor_count:])
         except Exception:
+            if any(map(stands_for_tensor, arguments)):
+                return visible(public(*arguments))
             try:
                 operator.explain(*arguments)
             except (ValueError, TypeError) as clear:
