@@ -247,6 +247,19 @@ def test_what_is_no_image_is_named_by_a_layer():
             graft(depthwise())(input)
 
 
+def test_a_bias_may_change_between_forward_and_backward():
+    def gradients(layer):
+        images = torch.randn(2, 4, 6, 5, generator=torch.Generator().manual_seed(1), requires_grad=True)
+        loss = layer(images).square().sum()
+        with torch.no_grad():
+            layer.bias.add_(1)
+        return torch.autograd.grad(loss, (images, *layer.parameters()))
+
+    theirs = depthwise()
+    ours = graft(copy.deepcopy(theirs))
+    torch.testing.assert_close(gradients(ours), gradients(theirs))
+
+
 class TestRecorded:
     """What records a net, and runs what it recorded: the same values and gradients as before grafting."""
 

@@ -46,6 +46,8 @@ class Operator:
             gradients of the visible results (None where nothing flows back), the hidden results, and the arguments of
             the call. Returns one gradient a tensor argument, None where it is not needed. Made of operators, so that
             it can be differentiated again. Without it the reference is differentiated.
+        unsaved: names of tensor arguments that `gradient` does not read. They are not kept for it, so that memory is
+            free earlier and a caller may change them in place; None stands in their places.
         visible_outputs: how many of the schema's results a caller sees; the others are kept for the gradient and are
             not differentiable. None: all are visible.
         autocast: under autocast 'lower' casts to autocast's dtype, 'promote' to the widest dtype among the arguments,
@@ -73,6 +75,7 @@ class Operator:
         reference: Callable[..., Any],
         output: Callable[..., Any],
         gradient: Callable[..., Sequence[Tensor | None]] | None = None,
+        unsaved: Sequence[str] = (),
         visible_outputs: int | None = None,
         autocast: AutocastRule = "none",
         vmap: Callable[..., Any] | None = None,
@@ -110,6 +113,8 @@ class Operator:
         self.reference = reference
         self.output = output
         self.gradient = gradient
+        self.unsaved = tuple(unsaved)
+        _check_unsaved(self)
         self.autocast = autocast
         self.vmap = vmap
         self.flops = flops
@@ -194,6 +199,16 @@ def _count_tensors(qualified_name: str, arguments: Sequence[Argument]) -> int:
     if not count or not all(is_tensor[:count]) or any("List" in argument.kind for argument in arguments):
         raise ValueError(f"{qualified_name}: a schema has tensors first, at least one, then numbers, and no lists")
     return count
+
+
+def _check_unsaved(operator: Operator) -> None:
+    """Raises ValueError for names that are no tensor arguments, and where the reference, which reads all, is used."""
+    tensors = [argument.name for argument in operator.signature[: operator.tensor_count]]
+    strangers = sorted(set(operator.unsaved) - set(tensors))
+    if strangers:
+        raise ValueError(f"{operator.qualified_name}: unsaved names {strangers}, and its tensors are {tensors}")
+    if operator.unsaved and operator.gradient is None:
+        raise ValueError(f"{operator.qualified_name}: without a gradient of its own nothing can be left unsaved")
 
 
 def _make_call(operator: Operator) -> Callable[..., Any]:

@@ -477,6 +477,7 @@ convolution = Operator(
     reference=reference.depthwise_conv2d,
     output=_output,
     gradient=_gradient,
+    unsaved=("bias",),
     autocast="lower",
     vmap=_vmap,
     flops=_flops,
