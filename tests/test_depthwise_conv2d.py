@@ -134,6 +134,11 @@ BAD = {
         ValueError,
         "depthwise_conv2d_weight_grad: stride must be an int or a pair of ints",
     ),
+    "other groups": (
+        lambda: depthwise_conv2d(images(*X), images(*W), groups=6),
+        ValueError,
+        r"input must have 6 channels, got 3: its shape is \(2, 3, 8, 9\)",
+    ),
     "integers": (
         lambda: depthwise_conv2d(images(*X).long(), images(*W).long()),
         TypeError,

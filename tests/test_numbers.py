@@ -47,6 +47,7 @@ WHOLE = [
     ("depthwise_conv2d: padding", lambda n: convolved(padding=(n, 1))),
     ("depthwise_conv2d: dilation", lambda n: convolved(dilation=n)),
     ("depthwise_conv2d: dilation", lambda n: convolved(dilation=(n,))),
+    ("depthwise_conv2d: groups", lambda n: torchgraft.depthwise_conv2d(IMAGES[:, :1], WEIGHT, groups=n)),
     (
         "depthwise_conv2d_input_grad: each of input_size",
         lambda n: torchgraft.depthwise_conv2d_input_grad(IMAGES[:, :, :1], WEIGHT, (4, n, 5)),

@@ -16,6 +16,13 @@ def test_any_autocast():
         assert _torch_private.any_autocast()
 
 
+def test_jit_tracing():
+    assert not _torch_private.jit_tracing()
+    seen = []
+    torch.jit.trace(lambda x: (seen.append(_torch_private.jit_tracing()), x + 1)[1], torch.ones(2), check_trace=False)
+    assert seen == [True]
+
+
 def test_transform_active():
     assert not _torch_private.transform_active()
     seen = []

@@ -74,6 +74,12 @@ def require_tensor(name: str, argument: str, value: object) -> None:
         raise TypeError(f"{name}: {argument} must be a Tensor, got {type(value).__name__}")
 
 
+def stands_for_tensor(value: object) -> bool:
+    """Whether a value records what is called with it in place of a tensor, as those of `torch.fx.symbolic_trace` do."""
+    # PyTorch's own question, `has_torch_function`, is answered with yes of everything while a mode is on.
+    return not isinstance(value, Tensor) and hasattr(type(value), "__torch_function__")
+
+
 def _explain_number(name: str, argument: str, kind: str, value: object) -> None:
     if kind in ("int", "SymInt"):
         found = whole(name, argument, value)

@@ -32,7 +32,7 @@ class DepthwiseConv2d(torch.nn.Conv2d):
     Raises:
         TypeError: a number that is none: whole numbers are what `operator.index` takes, but no bool.
         ValueError: a number of channels that is not positive, a pair that is none, or another word for a padding or a
-            padding mode.
+            padding mode; in a call, an input of another number of channels than in_channels.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class DepthwiseConv2d(torch.nn.Conv2d):
         if self.padding_mode != "zeros":
             input = F.pad(input, self._reversed_padding_repeated_twice, mode=self.padding_mode)
             padding = (0, 0)
-        return depthwise_conv2d(input, weight, bias, self.stride, padding, self.dilation)
+        return depthwise_conv2d(input, weight, bias, self.stride, padding, self.dilation, self.groups)
 
 
 def _pair(name: str, argument: str, value: Any) -> tuple[int, int]:

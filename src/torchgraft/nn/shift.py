@@ -5,7 +5,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from torchgraft._explaining import require_tensor
+from torchgraft._explaining import require_tensor, stands_for_tensor
 from torchgraft._numbers import whole
 from torchgraft.operators.shift import shift
 
@@ -83,7 +83,8 @@ class Shift(torch.nn.Module):
         x_offset: Tensor = self.xpos
         y_offset: Tensor = self.ypos
         if self.offset_gradient == "shift_gcn":
-            require_tensor("Shift", "input", input)
+            if not stands_for_tensor(input):
+                require_tensor("Shift", "input", input)
             x_offset, y_offset = _PublishedRule.apply(x_offset, y_offset, input.shape[0])
         if self.stride > 1:
             y_offset = y_offset + _STRIDE_OFFSET

@@ -10,8 +10,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import handle_torch_function
 
-from torchgraft._numbers import flag, sizes
+from torchgraft._explaining import stands_for_tensor
+from torchgraft._numbers import flag, sizes, whole
 from torchgraft.layout import is_channels_last, layout_beside
 from torchgraft.operator import Operator
 from torchgraft.operators.depthwise_conv2d import reference
@@ -25,6 +27,7 @@ def depthwise_conv2d(
     stride: IntOrPair = 1,
     padding: IntOrPair | str = 0,
     dilation: IntOrPair = 1,
+    groups: int | None = None,
 ) -> Tensor:
     """Convolves each channel of a batch of images with kernels of its own.
 
@@ -43,6 +46,7 @@ def depthwise_conv2d(
         padding: zeros around the image, one number or (height, width); 'valid' for none; 'same' for as much as keeps
             the size, with stride 1.
         dilation: pixels between the taps of a kernel, one number or (height, width).
+        groups: the channels that input must have. None: any number of which weight has a multiple.
 
     Returns:
         (N, C * m, OH, OW), or without N as input, in the memory layout of input.
@@ -67,13 +71,25 @@ def depthwise_conv2d(
         window = make_window(stride, padding, dilation, _kernel_size(weight, padding))
 
     try:
-        without_batch = input.dim() == 3
-    except AttributeError:  # no tensor
+        if groups is None:
+            without_batch = input.dim() == 3
+        else:
+            if type(groups) is not int:
+                groups = whole("depthwise_conv2d", "groups", groups)
+            shape = input.shape
+            without_batch = len(shape) == 3
+            fits = shape[-3] == groups
+            if fits is not True:
+                input = _with_channels(input, groups, fits)
+    except (AttributeError, IndexError, RuntimeError):  # no tensor, or of too few dimensions
         without_batch = None
     if without_batch is False:
         return convolution.call(input, weight, bias, *window)
     if without_batch is True and isinstance(input, Tensor):
         return convolution(input.unsqueeze(0), weight, bias, *window).squeeze(0)
+    if stands_for_tensor(input):
+        rest = weight, bias, stride, padding, dilation, groups
+        return handle_torch_function(depthwise_conv2d, (input,), input, *rest)
     return convolution.call(input, weight, bias, *window)  # and it says what is wrong
 
 
@@ -150,6 +166,26 @@ def _kernel_size(weight: Any, padding: Any) -> Sequence[int]:
     """
     known = isinstance(padding, str) and isinstance(weight, Tensor) and weight.dim() == 4
     return weight.shape[2:] if known else (1, 1)
+
+
+def _with_channels(input: Any, groups: int, fits: Any) -> Any:
+    """An input that has as many channels as there are groups.
+
+    Args:
+        input: of three or four dimensions; for others the operator says what is wrong.
+        groups: how many it must have.
+        fits: whether it has, as far as that is known: of an input that `torch.jit.trace` follows sizes are tensors.
+
+    Raises:
+        ValueError: where it has not.
+    """
+    if isinstance(fits, Tensor):
+        # Recorded, this refuses what is given later and does not fit.
+        return input.unflatten(-3, (groups,))
+    if not isinstance(input, Tensor) or input.dim() not in (3, 4) or fits:
+        return input
+    shape = tuple(input.shape)
+    raise ValueError(f"depthwise_conv2d: input must have {groups} channels, got {shape[-3]}: its shape is {shape}")
 
 
 def _empty_images(like: Tensor, size: Sequence[int], channels_last: bool) -> Tensor:
@@ -441,6 +477,7 @@ convolution = Operator(
     reference=reference.depthwise_conv2d,
     output=_output,
     gradient=_gradient,
+    unsaved=("bias",),
     autocast="lower",
     vmap=_vmap,
     flops=_flops,

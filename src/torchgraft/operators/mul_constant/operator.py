@@ -61,6 +61,7 @@ operator = Operator(
     reference=reference.mul_constant,
     output=_output,
     gradient=_gradient,
+    unsaved=("input",),
     vmap=_vmap,
     flops=_flops,
     # A product fuses with its neighbours; an opaque kernel would stand in the way.
