@@ -23,7 +23,7 @@ from torchgraft.benchmarking.provenance import by_suite, provenance_of_calls, pr
 from torchgraft.benchmarking.renewing import Renewal, here, judge, plan_again, plan_new, without
 from torchgraft.benchmarking.results import BenchReport, join, report_from_dict
 from torchgraft.benchmarking.suite import Wanted, run
-from torchgraft.cli.shared import make_console, write_json
+from torchgraft.cli.shared import interrupt_when_told_to_end, make_console
 from torchgraft.demo import PARTS
 
 RESULTS = Path(__file__).parent / "results"
@@ -82,6 +82,13 @@ def say(folder: Path, report: BenchReport, renewal: Renewal, parts: list[str], w
         print(f"  {why}")
 
 
+def write(report: BenchReport, folder: Path) -> None:
+    """Writes all rows, beside the file first: whoever ends the run, the file is whole."""
+    beside = folder / "bench.json.new"
+    beside.write_text(report.as_json() + "\n")
+    beside.replace(folder / "bench.json")
+
+
 def measure_rows(folder: Path, report: BenchReport | None, rows: Any, device: torch.device, *, new: bool) -> bool:
     """Measures rows again, and new ones; whether none is refused."""
     again = plan_again(rows, device)
@@ -91,17 +98,22 @@ def measure_rows(folder: Path, report: BenchReport | None, rows: Any, device: to
     if report is not None:
         report = without(report, gone)
     planned = [*again, *(plan_new(report, device) if new else [])]
-    console = make_console()
-    fresh = None
-    if planned:
-        with LiveBench(console, planned) as live:
-            fresh = run(planned, Wanted(device), on_start=live.start, on_row=live.finish)
-    reports = [each for each in (report, fresh) if each is not None]
-    if not reports:
-        return True
     folder.mkdir(parents=True, exist_ok=True)
-    write_json(join(reports).as_dict(), folder / "bench.json")
-    return fresh is None or not (fresh.unmeasured or any(row.problem for row in fresh.rows))
+    interrupt_when_told_to_end()
+    problems = False
+    # An operator at a time: what is measured is kept, whatever ends the run.
+    for operator in dict.fromkeys(each.operator for each in planned):
+        own = [each for each in planned if each.operator == operator]
+        with LiveBench(make_console(), own) as live:
+            fresh = run(own, Wanted(device), on_start=live.start, on_row=live.finish)
+        report = join([report, fresh]) if report is not None else fresh
+        write(report, folder)
+        problems |= any(row.problem for row in fresh.rows)
+        if fresh.unmeasured:
+            raise KeyboardInterrupt
+    if gone and not planned and report is not None:
+        write(report, folder)
+    return not problems
 
 
 def measure_parts(folder: Path, device: str, parts: list[str]) -> bool:
@@ -131,6 +143,9 @@ def main() -> int:
     """Says what is stale, and measures what this machine can."""
     try:
         return _measure()
+    except KeyboardInterrupt:
+        print("stopped: what was measured is kept; run it again for the rest", file=sys.stderr)
+        return 130
     except ModuleNotFoundError as missing:
         # Before anything is measured: of models that cannot be made no row may be lost.
         print(f"{missing.name} is not installed; pip install {missing.name} brings it", file=sys.stderr)

@@ -38,7 +38,6 @@ from torchgraft.benchmarking.suite import Wanted, plan
 from torchgraft.benchmarking.summary import as_markdown
 from torchgraft.benchmarking.timing import Time
 from torchgraft.checking.subject import find_subjects
-from torchgraft.cli.shared import write_json
 from torchgraft.native import libraries
 from torchgraft.operator import Operator
 
@@ -499,7 +498,7 @@ class TestMeasure:
     def write(tmp_path, folder, rows, **changes):
         (tmp_path / folder).mkdir()
         environment = replace(describe_environment("cpu"), **changes)
-        write_json(make_report(rows, environment=environment).as_dict(), tmp_path / folder / "bench.json")
+        (tmp_path / folder / "bench.json").write_text(make_report(rows, environment=environment).as_json())
 
     def test_to_ask_measures_nothing(self, measure, tmp_path, rows, capsys):
         self.write(tmp_path, "cpu", rows.values())
@@ -520,6 +519,26 @@ class TestMeasure:
         assert "to measure them takes Another; this machine has" in out
         assert (tmp_path / "card/bench.json").read_text() == before
         assert not self.commands
+
+    def test_a_run_that_is_stopped_keeps_what_it_came_to(self, measure, tmp_path, rows, monkeypatch, capsys):
+        stale = replace(rows["stale"], layout="contiguous", time=Time(1.0, 1.0, 1.0))
+        others = [each.key for each in plan(find_subjects(["shift"]), Wanted(CPU))][:2]
+        names = ("operator", "suite", "sample", "dtype", "layout", "direction")
+        later = [replace(stale, **dict(zip(names, key, strict=True))) for key in others]
+        self.write(tmp_path, "cpu", [stale, *later])
+
+        def stop(*arguments):
+            raise KeyboardInterrupt
+
+        measured = suite.measure
+        monkeypatch.setattr(
+            suite, "measure", lambda each, *rest: (measured if "mul" in each.operator.name else stop)(each, *rest)
+        )
+        assert measure("--no-new") == 130
+        assert "what was measured is kept" in capsys.readouterr().err
+        found = report_from_dict(json.loads((tmp_path / "cpu/bench.json").read_text())).rows
+        assert [row.key for row in found] == [stale.key, *others]
+        assert [row.time.median < 1 for row in found] == [True, False, False]
 
     def test_stale_rows_are_measured_and_current_ones_kept(self, measure, tmp_path, rows):
         stale = replace(rows["stale"], layout="contiguous", time=Time(1.0, 1.0, 1.0))
