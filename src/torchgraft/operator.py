@@ -19,9 +19,15 @@ from torch.utils.flop_counter import flop_registry, register_flop_formula
 from torchgraft import _torch_private, native
 from torchgraft._autocasting import AUTOCAST_KEYS, AutocastRule, cast
 from torchgraft._differentiation import as_tuple, make_autograd
-        except Exception as error:
-            if any(map(stands_for_tensor, arguments)):
-                return visible(public(*arguments))
+from torchgraft._explaining import (
+    Argument,
+    describe,
+    explain_devices,
+    explain_kinds,
+    explain_memory,
+    out_of_memory,
+    stands_for_tensor,
+)
 from torchgraft.fallback import note_fallback
 
 FLOATING: tuple[torch.dtype, ...] = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
