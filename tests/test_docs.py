@@ -104,7 +104,7 @@ def _with_graft_on_path(folder: Path) -> dict[str, str]:
 
 def _without_figures(text: str) -> str:
     """Without what differs from one machine, or one property more, to the next: times, counts, spaces at the end."""
-    text = re.sub(r"[\d.]+ s$|\d+(?= passed| failed| not applicable)", "N", text, flags=re.MULTILINE)
+    text = re.sub(r"(\d+ min )?[\d.]+ s$|\d+(?= passed| failed| not applicable)", "N", text, flags=re.MULTILINE)
     return re.sub(r" +$", "", text, flags=re.MULTILINE)
 
 
