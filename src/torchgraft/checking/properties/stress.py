@@ -32,6 +32,8 @@ _ROUNDS = 2
 # The share of many calls on a GPU that run beside another, and of those the share that runs from CUDA graphs too: a
 # capture takes as long as many calls.
 _BESIDE_ANOTHER, _FROM_GRAPHS = 1 / 5, 1 / 10
+# Of a GPU that processes share, so many bytes at most are kept from one call to the next.
+_KEPT_BYTES = 4 << 30
 
 
 def check(case: Case) -> None:
@@ -42,6 +44,8 @@ def check(case: Case) -> None:
             _check_two_calls(call, other, random, graphs=random.random() < _FROM_GRAPHS)
         else:
             _check_call(call, other, random)
+        if torch.cuda.memory_reserved(call.device) > _KEPT_BYTES:
+            torch.cuda.empty_cache()
 
     if case.device.type == "cpu":
         case.random_calls(_check_call)
