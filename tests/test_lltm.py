@@ -6,6 +6,7 @@ import pickle
 import subprocess
 import sys
 from pathlib import Path
+from random import Random
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ import torchgraft
 from torchgraft.nn import LLTM, LLTMCell
 from torchgraft.operators.lltm import operator, reference
 from torchgraft.operators.lltm.operator import cell_grads, sequence, sequence_grads
+from torchgraft.sampling import any_size
 
 D = torch.float64
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
@@ -113,6 +115,26 @@ class TestFunctions:
         ]
         expected = pack_sequence([each[0].squeeze(1) for each in alone]).data
         _assert_close((output, h_n, c_n), (expected, *(torch.cat([each[i] for each in alone]) for i in (1, 2))))
+
+    @pytest.mark.parametrize("seed", range(20))
+    def test_packed_sequences_of_any_lengths_have_the_gradients_of_sequences_by_themselves(self, seed):
+        random = Random(seed)
+        lengths = sorted((any_size(random, 9) for _ in range(any_size(random, 12))), reverse=True)
+        features, size, reverse = any_size(random, 9), any_size(random, 40, (16, 32)), random.random() < 0.5
+        arguments = _arguments(max(lengths), len(lengths), features, size, bias=random.random() < 0.5)
+        leaves = [each.requires_grad_() for each in arguments if each is not None]
+        x, h, c, *weights = arguments
+        packed = pack_sequence([x[:length, i] for i, length in enumerate(lengths)])
+        found = torchgraft.lltm(packed.data, h, c, *weights, packed.batch_sizes, reverse)
+        alone = [
+            _loop(x[:length, i : i + 1], h[i : i + 1], c[i : i + 1], *weights, reverse=reverse)
+            for i, length in enumerate(lengths)
+        ]
+        output = pack_sequence([each[0].squeeze(1) for each in alone]).data
+        expected = (output, *(torch.cat([each[i] for each in alone]) for i in (1, 2)))
+        _assert_close(found, expected)
+        incoming = [_randn(*each.shape, seed=seed + i) for i, each in enumerate(expected)]
+        _assert_close(torch.autograd.grad(found, leaves, incoming), torch.autograd.grad(expected, leaves, incoming))
 
     @pytest.mark.parametrize(
         ("place", "shape", "message"),

@@ -43,7 +43,7 @@ _FEW_SIZES = (_Sizes(1.0, 0, 9, 1 << 14),)
 _MANY_SIZES = {
     "instead": (_Sizes(0.65, 3, 13, 1 << 17), _Sizes(0.345, 14, 17, 1 << 22), _Sizes(0.005, 17, 19, 1 << 23)),
     "cpu": (_Sizes(0.6, 4, 14, 1 << 20), _Sizes(0.37, 14, 17, 1 << 22), _Sizes(0.03, 17, 20, 1 << 24)),
-    "cuda": (_Sizes(0.3, 4, 14, 1 << 22), _Sizes(0.45, 14, 20, 1 << 26), _Sizes(0.25, 20, 23.5, 1 << 29)),
+    "cuda": (_Sizes(0.3, 4, 14, 1 << 22), _Sizes(0.45, 14, 20, 1 << 26), _Sizes(0.25, 20, 23, 1 << 29)),
 }
 
 # Samples small enough for numerical gradients and for compiling several times.

@@ -143,7 +143,8 @@ _CALLS_A_JOB = 50
 def make_stress_jobs(jobs: Sequence[Job], calls: int) -> list[Job]:
     """So many calls of each operator on each device, its dtypes in turn, of jobs that draw calls.
 
-    Each of an operator's calls on a device has a seed of its own, from that of the jobs on.
+    Each of an operator's calls on a device has a seed of its own, from that of the jobs on. Operators take turns, so
+    that a check that is stopped has asked all of them.
 
     Raises:
         LookupError: there are no such seeds.
@@ -160,7 +161,7 @@ def make_stress_jobs(jobs: Sequence[Job], calls: int) -> list[Job]:
             replace(job, seed=job.seed + first, calls=min(at_once, calls - first))
             for job, first in zip(cycle(dtypes), range(0, calls, at_once), strict=False)
         ]
-    return pieces
+    return sorted(pieces, key=lambda piece: piece.seed)
 
 
 def run_job(job: Job, progress: Callable[[str], None] = lambda doing: None) -> Result:
