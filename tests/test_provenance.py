@@ -281,6 +281,15 @@ def test_a_member_that_is_defined_elsewhere_counts(tree):
     assert tree.changed() == {"small", "large", *ON_GPU}
 
 
+def test_what_python_calls_by_its_name_counts(tree):
+    tree.edit(
+        "operators/double/grads.cu", "void launch", 'extern "C" int set_mode(int mode) { return 1; }\nvoid launch'
+    )
+    tree.before = tree.rows()
+    tree.edit("operators/double/grads.cu", "return 1", "return 2")
+    assert tree.changed() == {"grads", "backward", "model"}
+
+
 def test_without_sources_nothing_is_said(tree):
     # As in a wheel, which holds no kernels' sources but the declarations.
     for path in tree.package.rglob("*.c*"):
@@ -482,6 +491,7 @@ class TestMeasure:
     def measure(self, tmp_path, monkeypatch):
         spec = importlib.util.spec_from_file_location("measure", ROOT / "benchmarks/measure.py")
         module = importlib.util.module_from_spec(spec)
+        monkeypatch.setitem(sys.modules, "measure", module)
         spec.loader.exec_module(module)
         monkeypatch.setattr(module, "RESULTS", tmp_path)
         self.commands = []
@@ -519,6 +529,16 @@ class TestMeasure:
         assert "to measure them takes Another; this machine has" in out
         assert (tmp_path / "card/bench.json").read_text() == before
         assert not self.commands
+
+    def test_all_rows_of_a_folder_are_measured_anew_on_another_machine(self, measure, tmp_path, rows, monkeypatch):
+        monkeypatch.setattr(sys.modules["measure"], "plan_new", lambda report, device: [])
+        current = replace(rows["current"], layout="contiguous", time=Time(1.0, 1.0, 1.0))
+        self.write(tmp_path, "cpu", [current, rows["gone"]], chip="Another")
+        assert measure("--anew", "--chip", "cpu") == 0
+        report = report_from_dict(json.loads((tmp_path / "cpu/bench.json").read_text()))
+        assert report.environment.chip == describe_environment("cpu").chip
+        assert [row.key for row in report.rows] == [current.key]
+        assert report.rows[0].time.median < 1
 
     def test_a_run_that_is_stopped_keeps_what_it_came_to(self, measure, tmp_path, rows, monkeypatch, capsys):
         stale = replace(rows["stale"], layout="contiguous", time=Time(1.0, 1.0, 1.0))
