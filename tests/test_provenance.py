@@ -248,6 +248,20 @@ def test_an_edit_makes_the_rows_stale_that_it_can_change(tree, edit):
     assert tree.changed() == stale
 
 
+def test_the_same_sources_have_the_same_hash_everywhere(tree):
+    """On every machine, by every Python. Where this changes, every row that was ever measured becomes stale."""
+    assert tree.before == {
+        "cpu": "cb9f644e3eafff86",
+        "cuda": "b360bea1ea80d804",
+        "small": "e91c02dd9395ae26",
+        "large": "82662a28983a3eda",
+        "grads": "16505febfadae8b5",
+        "backward": "4e5baa3a53aeea11",
+        "other": "c7a156377b4650d8",
+        "model": "63f48ae8c87fc402",
+    }
+
+
 def test_moved_files_and_renamed_headers_keep_every_row(tree):
     rooms = tree.package / "operators/double"
     (rooms / "cuda").mkdir()
