@@ -63,7 +63,9 @@ def why_not_here(report: BenchReport) -> str:
     if then.device == "cuda" and not torch.cuda.is_available():
         return f"to measure them takes a GPU, {then.chip}, and this machine has none"
     chip = describe_environment(then.device).chip
-    return "" if chip == then.chip else f"to measure them takes {then.chip}; this machine has {chip}"
+    if chip == then.chip:
+        return ""
+    return f"to measure them takes {then.chip}; this machine has {chip}, on which --anew measures all rows instead"
 
 
 def say(folder: Path, report: BenchReport, renewal: Renewal, parts: list[str], why: str) -> None:
@@ -97,7 +99,7 @@ def measure_rows(folder: Path, report: BenchReport | None, rows: Any, device: to
         print(f"  no longer measured: {by_suite(gone)}")
     if report is not None:
         report = without(report, gone)
-    planned = [*again, *(plan_new(report, device) if new else [])]
+    planned = [*again, *(each for each in (plan_new(report, device) if new else ()) if each.key not in keys)]
     folder.mkdir(parents=True, exist_ok=True)
     interrupt_when_told_to_end()
     problems = False
@@ -158,36 +160,49 @@ def _measure() -> int:
     parser.add_argument("--check", action="store_true", help="only say which are stale; 1 where there are any")
     parser.add_argument("--chip", help="the folder of benchmarks/results; all where left out")
     parser.add_argument("--tools", action="store_true", help="also what another compiler or PyTorch measured")
+    parser.add_argument("--anew", action="store_true", help="every row of --chip, whatever machine measured it before")
     parser.add_argument("--no-new", action="store_true", help="no rows that were never measured")
     options = parser.parse_args()
+    if options.anew and not options.chip:
+        parser.error("--anew is for one folder: name it with --chip, or CHIP= of make")
     folders = [RESULTS / options.chip] if options.chip else sorted(path.parent for path in RESULTS.glob("*/bench.json"))
-    stale = failed = False
-    for folder in folders:
-        report = read(folder)
-        if report is None:
-            device = "cuda" if torch.cuda.is_available() else "cpu"
-            print(f"{folder.name}: nothing was measured yet")
-            stale = True
-            if not options.check:
-                failed |= not measure_rows(folder, None, (), torch.device(device), new=True)
-                failed |= not measure_parts(folder, device, ["demo", "overhead", "memory"])
-            continue
-        device = report.environment.device
-        renewal, parts = judge(report, here(device)), stale_parts(folder, device)
-        if options.operators:
-            parts = []
-        why = why_not_here(report)
-        say(folder, report, renewal, parts, why)
-        again = [*renewal.stale, *(renewal.by_other_tools if options.tools else ())]
-        if options.operators:
-            again = [row for row in again if row.operator in options.operators]
-        stale |= bool(again or parts)
-        if options.check or why:
-            continue
-        new = not (options.no_new or options.operators)
-        failed |= not measure_rows(folder, without(report, renewal.gone), again, torch.device(device), new=new)
-        failed |= not measure_parts(folder, device, parts)
-    return 1 if failed or (options.check and stale) else 0
+    return max([renew(folder, options) for folder in folders], default=0)
+
+
+def renew(folder: Path, options: argparse.Namespace) -> int:
+    """Says what is stale in a folder, and measures it where that is asked for and possible; the exit status."""
+    report = read(folder)
+    if report is None or options.anew:
+        return _measure_all(folder, report, options)
+    device = report.environment.device
+    renewal = judge(report, here(device))
+    parts = [] if options.operators else stale_parts(folder, device)
+    why = why_not_here(report)
+    say(folder, report, renewal, parts, why)
+    again = [*renewal.stale, *(renewal.by_other_tools if options.tools else ())]
+    if options.operators:
+        again = [row for row in again if row.operator in options.operators]
+    if options.check:
+        return int(bool(again or parts))
+    if why:
+        return 0
+    new = not (options.no_new or options.operators)
+    passed = measure_rows(folder, without(report, renewal.gone), again, torch.device(device), new=new)
+    return int(not (measure_parts(folder, device, parts) and passed))
+
+
+def _measure_all(folder: Path, before: BenchReport | None, options: argparse.Namespace) -> int:
+    """Measures a folder that is new, or one whose rows another machine measured; the exit status."""
+    device = before.environment.device if before else "cuda" if torch.cuda.is_available() else "cpu"
+    print(f"{folder.name}: every row is measured on this machine")
+    if device == "cuda" and not torch.cuda.is_available():
+        print("  that takes a GPU, and this machine has none")
+        return 1
+    if options.check:
+        return 1
+    rows = before.rows if before else ()
+    passed = measure_rows(folder, None, rows, torch.device(device), new=not options.no_new)
+    return int(not (measure_parts(folder, device, ["demo", "overhead", "memory"]) and passed))
 
 
 if __name__ == "__main__":

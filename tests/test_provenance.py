@@ -248,6 +248,20 @@ def test_an_edit_makes_the_rows_stale_that_it_can_change(tree, edit):
     assert tree.changed() == stale
 
 
+def test_the_same_sources_have_the_same_hash_everywhere(tree):
+    """On every machine, by every Python. Where this changes, every row that was ever measured becomes stale."""
+    assert tree.before == {
+        "cpu": "cb9f644e3eafff86",
+        "cuda": "b360bea1ea80d804",
+        "small": "e91c02dd9395ae26",
+        "large": "82662a28983a3eda",
+        "grads": "16505febfadae8b5",
+        "backward": "4e5baa3a53aeea11",
+        "other": "c7a156377b4650d8",
+        "model": "63f48ae8c87fc402",
+    }
+
+
 def test_moved_files_and_renamed_headers_keep_every_row(tree):
     rooms = tree.package / "operators/double"
     (rooms / "cuda").mkdir()
@@ -279,6 +293,15 @@ def test_a_member_that_is_defined_elsewhere_counts(tree):
     tree.before = tree.rows()
     tree.edit("operators/double/scope.cu", "run(1)", "run(2)")
     assert tree.changed() == {"small", "large", *ON_GPU}
+
+
+def test_what_python_calls_by_its_name_counts(tree):
+    tree.edit(
+        "operators/double/grads.cu", "void launch", 'extern "C" int set_mode(int mode) { return 1; }\nvoid launch'
+    )
+    tree.before = tree.rows()
+    tree.edit("operators/double/grads.cu", "return 1", "return 2")
+    assert tree.changed() == {"grads", "backward", "model"}
 
 
 def test_without_sources_nothing_is_said(tree):
@@ -482,6 +505,7 @@ class TestMeasure:
     def measure(self, tmp_path, monkeypatch):
         spec = importlib.util.spec_from_file_location("measure", ROOT / "benchmarks/measure.py")
         module = importlib.util.module_from_spec(spec)
+        monkeypatch.setitem(sys.modules, "measure", module)
         spec.loader.exec_module(module)
         monkeypatch.setattr(module, "RESULTS", tmp_path)
         self.commands = []
@@ -519,6 +543,16 @@ class TestMeasure:
         assert "to measure them takes Another; this machine has" in out
         assert (tmp_path / "card/bench.json").read_text() == before
         assert not self.commands
+
+    def test_all_rows_of_a_folder_are_measured_anew_on_another_machine(self, measure, tmp_path, rows, monkeypatch):
+        monkeypatch.setattr(sys.modules["measure"], "plan_new", lambda report, device: [])
+        current = replace(rows["current"], layout="contiguous", time=Time(1.0, 1.0, 1.0))
+        self.write(tmp_path, "cpu", [current, rows["gone"]], chip="Another")
+        assert measure("--anew", "--chip", "cpu") == 0
+        report = report_from_dict(json.loads((tmp_path / "cpu/bench.json").read_text()))
+        assert report.environment.chip == describe_environment("cpu").chip
+        assert [row.key for row in report.rows] == [current.key]
+        assert report.rows[0].time.median < 1
 
     def test_a_run_that_is_stopped_keeps_what_it_came_to(self, measure, tmp_path, rows, monkeypatch, capsys):
         stale = replace(rows["stale"], layout="contiguous", time=Time(1.0, 1.0, 1.0))

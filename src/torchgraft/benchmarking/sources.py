@@ -161,7 +161,7 @@ class Kernels:
         return found
 
     def _mentioned(self, node: _Node, *, nameless: bool = True) -> tuple[_Node, ...]:
-        """What a definition mentions; and, as it is used, what has no name in its unit."""
+        """What a definition mentions; and, as it is used, what has no name in its unit or is called from outside."""
         if node not in self._below:
             self._below[node] = tuple(dict.fromkeys(self._look_up(*node)))
         below = self._below[node]
@@ -170,7 +170,11 @@ class Kernels:
     @cached_property
     def _nameless(self) -> list[list[_Node]]:
         return [
-            [(number, each) for each in unit.definitions if not each.names and each.registers is None]
+            [
+                (number, each)
+                for each in unit.definitions
+                if each.is_exported or (not each.names and each.registers is None)
+            ]
             for number, unit in enumerate(self._units)
         ]
 
