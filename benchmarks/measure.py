@@ -23,7 +23,7 @@ from torchgraft.benchmarking.provenance import by_suite, provenance_of_calls, pr
 from torchgraft.benchmarking.renewing import Renewal, here, judge, plan_again, plan_new, without
 from torchgraft.benchmarking.results import BenchReport, join, report_from_dict
 from torchgraft.benchmarking.suite import Wanted, run
-from torchgraft.cli.shared import make_console, write_json
+from torchgraft.cli.shared import interrupt_when_told_to_end, make_console
 from torchgraft.demo import PARTS
 
 RESULTS = Path(__file__).parent / "results"
@@ -63,7 +63,9 @@ def why_not_here(report: BenchReport) -> str:
     if then.device == "cuda" and not torch.cuda.is_available():
         return f"to measure them takes a GPU, {then.chip}, and this machine has none"
     chip = describe_environment(then.device).chip
-    return "" if chip == then.chip else f"to measure them takes {then.chip}; this machine has {chip}"
+    if chip == then.chip:
+        return ""
+    return f"to measure them takes {then.chip}; this machine has {chip}, on which --anew measures all rows instead"
 
 
 def say(folder: Path, report: BenchReport, renewal: Renewal, parts: list[str], why: str) -> None:
@@ -82,6 +84,13 @@ def say(folder: Path, report: BenchReport, renewal: Renewal, parts: list[str], w
         print(f"  {why}")
 
 
+def write(report: BenchReport, folder: Path) -> None:
+    """Writes all rows, beside the file first: whoever ends the run, the file is whole."""
+    beside = folder / "bench.json.new"
+    beside.write_text(report.as_json() + "\n")
+    beside.replace(folder / "bench.json")
+
+
 def measure_rows(folder: Path, report: BenchReport | None, rows: Any, device: torch.device, *, new: bool) -> bool:
     """Measures rows again, and new ones; whether none is refused."""
     again = plan_again(rows, device)
@@ -90,18 +99,23 @@ def measure_rows(folder: Path, report: BenchReport | None, rows: Any, device: to
         print(f"  no longer measured: {by_suite(gone)}")
     if report is not None:
         report = without(report, gone)
-    planned = [*again, *(plan_new(report, device) if new else [])]
-    console = make_console()
-    fresh = None
-    if planned:
-        with LiveBench(console, planned) as live:
-            fresh = run(planned, Wanted(device), on_start=live.start, on_row=live.finish)
-    reports = [each for each in (report, fresh) if each is not None]
-    if not reports:
-        return True
+    planned = [*again, *(each for each in (plan_new(report, device) if new else ()) if each.key not in keys)]
     folder.mkdir(parents=True, exist_ok=True)
-    write_json(join(reports).as_dict(), folder / "bench.json")
-    return fresh is None or not (fresh.unmeasured or any(row.problem for row in fresh.rows))
+    interrupt_when_told_to_end()
+    problems = False
+    # An operator at a time: what is measured is kept, whatever ends the run.
+    for operator in dict.fromkeys(each.operator for each in planned):
+        own = [each for each in planned if each.operator == operator]
+        with LiveBench(make_console(), own) as live:
+            fresh = run(own, Wanted(device), on_start=live.start, on_row=live.finish)
+        report = join([report, fresh]) if report is not None else fresh
+        write(report, folder)
+        problems |= any(row.problem for row in fresh.rows)
+        if fresh.unmeasured:
+            raise KeyboardInterrupt
+    if gone and not planned and report is not None:
+        write(report, folder)
+    return not problems
 
 
 def measure_parts(folder: Path, device: str, parts: list[str]) -> bool:
@@ -114,8 +128,13 @@ def measure_parts(folder: Path, device: str, parts: list[str]) -> bool:
     }
     wanted = dict.fromkeys(part.partition(",")[0] for part in parts)
     # Each, whatever becomes of the others.
-    statuses = [subprocess.run([*graft, *commands[part]], check=False).returncode for part in wanted]
-    return not any(statuses)
+    failed = [part for part in wanted if not succeeds([*graft, *commands[part]])]
+    return not failed
+
+
+def succeeds(command: list[str]) -> bool:
+    """Runs a command; whether it ends with 0."""
+    return subprocess.run(command, check=False).returncode == 0
 
 
 def _files(stem: Path) -> list[str]:
@@ -124,41 +143,66 @@ def _files(stem: Path) -> list[str]:
 
 def main() -> int:
     """Says what is stale, and measures what this machine can."""
+    try:
+        return _measure()
+    except KeyboardInterrupt:
+        print("stopped: what was measured is kept; run it again for the rest", file=sys.stderr)
+        return 130
+    except ModuleNotFoundError as missing:
+        # Before anything is measured: of models that cannot be made no row may be lost.
+        print(f"{missing.name} is not installed; pip install {missing.name} brings it", file=sys.stderr)
+        return 1
+
+
+def _measure() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("operators", nargs="*", help="rows of these operators and models alone")
     parser.add_argument("--check", action="store_true", help="only say which are stale; 1 where there are any")
     parser.add_argument("--chip", help="the folder of benchmarks/results; all where left out")
     parser.add_argument("--tools", action="store_true", help="also what another compiler or PyTorch measured")
+    parser.add_argument("--anew", action="store_true", help="every row of --chip, whatever machine measured it before")
     parser.add_argument("--no-new", action="store_true", help="no rows that were never measured")
     options = parser.parse_args()
+    if options.anew and not options.chip:
+        parser.error("--anew is for one folder: name it with --chip, or CHIP= of make")
     folders = [RESULTS / options.chip] if options.chip else sorted(path.parent for path in RESULTS.glob("*/bench.json"))
-    stale = failed = False
-    for folder in folders:
-        report = read(folder)
-        if report is None:
-            device = "cuda" if torch.cuda.is_available() else "cpu"
-            print(f"{folder.name}: nothing was measured yet")
-            stale = True
-            if not options.check:
-                failed |= not measure_rows(folder, None, (), torch.device(device), new=True)
-                failed |= not measure_parts(folder, device, ["demo", "overhead", "memory"])
-            continue
-        device = report.environment.device
-        renewal, parts = judge(report, here(device)), stale_parts(folder, device)
-        if options.operators:
-            parts = []
-        why = why_not_here(report)
-        say(folder, report, renewal, parts, why)
-        again = [*renewal.stale, *(renewal.by_other_tools if options.tools else ())]
-        if options.operators:
-            again = [row for row in again if row.operator in options.operators]
-        stale |= bool(again or parts)
-        if options.check or why:
-            continue
-        new = not (options.no_new or options.operators)
-        failed |= not measure_rows(folder, without(report, renewal.gone), again, torch.device(device), new=new)
-        failed |= not measure_parts(folder, device, parts)
-    return 1 if failed or (options.check and stale) else 0
+    return max([renew(folder, options) for folder in folders], default=0)
+
+
+def renew(folder: Path, options: argparse.Namespace) -> int:
+    """Says what is stale in a folder, and measures it where that is asked for and possible; the exit status."""
+    report = read(folder)
+    if report is None or options.anew:
+        return _measure_all(folder, report, options)
+    device = report.environment.device
+    renewal = judge(report, here(device))
+    parts = [] if options.operators else stale_parts(folder, device)
+    why = why_not_here(report)
+    say(folder, report, renewal, parts, why)
+    again = [*renewal.stale, *(renewal.by_other_tools if options.tools else ())]
+    if options.operators:
+        again = [row for row in again if row.operator in options.operators]
+    if options.check:
+        return int(bool(again or parts))
+    if why:
+        return 0
+    new = not (options.no_new or options.operators)
+    passed = measure_rows(folder, without(report, renewal.gone), again, torch.device(device), new=new)
+    return int(not (measure_parts(folder, device, parts) and passed))
+
+
+def _measure_all(folder: Path, before: BenchReport | None, options: argparse.Namespace) -> int:
+    """Measures a folder that is new, or one whose rows another machine measured; the exit status."""
+    device = before.environment.device if before else "cuda" if torch.cuda.is_available() else "cpu"
+    print(f"{folder.name}: every row is measured on this machine")
+    if device == "cuda" and not torch.cuda.is_available():
+        print("  that takes a GPU, and this machine has none")
+        return 1
+    if options.check:
+        return 1
+    rows = before.rows if before else ()
+    passed = measure_rows(folder, None, rows, torch.device(device), new=not options.no_new)
+    return int(not (measure_parts(folder, device, ["demo", "overhead", "memory"]) and passed))
 
 
 if __name__ == "__main__":

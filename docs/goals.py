@@ -15,6 +15,7 @@ from pathlib import Path
 
 from generated import ROOT, write_or_check
 
+from torchgraft.benchmarking.provenance import standing
 from torchgraft.benchmarking.results import BenchReport, report_from_dict
 
 FRAGMENTS = ROOT / "docs/fragments"
@@ -299,14 +300,20 @@ def times(rows: list[Row]) -> str:
     return "\n".join(text) + "\n"
 
 
+def origin(device: str, operators: Collection[str]) -> str:
+    """Whether the rows of operators were measured on the sources that lie here, a paragraph."""
+    measured = report(device)
+    return f"\n{standing([row for row in measured.rows if row.operator in operators], measured.environment.device)}\n"
+
+
 def files() -> dict[Path, str]:
     """Everything that is written."""
     tables = {
-        FRAGMENTS / f"{name}-goals-{device}.md": table(read(device, operators), goals)
+        FRAGMENTS / f"{name}-goals-{device}.md": table(read(device, operators), goals) + origin(device, operators)
         for name, operators, of_devices in (("shift", _SHIFT, _SHIFT_GOALS), ("lltm", _LLTM, _LLTM_GOALS))
         for device, goals in of_devices.items()
     }
-    return {**tables, FRAGMENTS / "lltm-times-h200.md": times(read("h200", _LLTM))}
+    return {**tables, FRAGMENTS / "lltm-times-h200.md": times(read("h200", _LLTM)) + origin("h200", _LLTM)}
 
 
 def main() -> int:

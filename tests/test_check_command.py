@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import stat
 import subprocess
 import sys
@@ -77,7 +78,7 @@ from torchgraft.sampling import Drawn, Sample, Samples
 _TABLE = [Sample("one", (Drawn((1,)),)), Sample("three", (Drawn((3,)),)), Sample("two by four", (Drawn((2, 4)),))]
 
 
-def _stress(random):
+def _stress(random, budget):
     if "BEGUN" in os.environ:
         Path(os.environ["BEGUN"]).touch()
     shape = (random.randint(2, 3), random.randint(2, 9))
@@ -149,31 +150,40 @@ def test_a_check_that_is_stopped_tells_what_it_came_to(folder, tmp_path):
     report = tmp_path / "report.json"
     options = ["--stress", "1000000", "--device", "cpu", "--dtype", "float32", "--json", str(report)]
     command = [sys.executable, "-m", "torchgraft", "check", f"{folder.name}.operator:good", *options]
-    environment = {**os.environ, "BEGUN": str(tmp_path / "begun")}
+    (tmp_path / "temporary").mkdir()
+    environment = {**os.environ, "BEGUN": str(tmp_path / "begun"), "TMPDIR": str(tmp_path / "temporary")}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=folder.parent, env=environment) as process:
         while not (tmp_path / "begun").exists() and process.poll() is None:
             time.sleep(0.1)
-        process.terminate()
+        # As when its terminal is closed.
+        process.send_signal(signal.SIGHUP)
         said, _ = process.communicate(timeout=60)
     assert process.returncode == 1
     assert "the check was stopped: 0 passed, 0 failed" in said
     written = json.loads(report.read_text())
     assert not written["passed"]
     assert written["unfinished"] > 0
+    assert not list((tmp_path / "temporary").glob("graft*"))
 
 
 def test_stress_finds_what_goes_wrong_seldom_and_says_how_to_see_that_call_again(folder, tmp_path):
-    options = ["--stress", "400", "--device", "cpu", "--dtype", "float32", "--json", str(tmp_path / "report.json")]
+    options = ["--stress", "200", "--device", "cpu", "--dtype", "float32", "--json", str(tmp_path / "report.json")]
     wrong, right = (f"{folder.name}.operator:{name}" for name in ("sometimes", "good"))
     done = in_process([right, wrong, *options], folder.parent)
     assert done.returncode == 1, done.stderr
     results = json.loads((tmp_path / "report.json").read_text())["results"]
-    # So many calls in all, fifty in a job.
+    # So many calls of each operator, fifty in a job.
+    results.sort(key=lambda each: each["operator"])
     assert [each["operator"].partition("::")[2] for each in results] == ["good"] * 4 + ["sometimes"] * 4
     assert {each["status"] for each in results[:4]} == {"pass"}
 
+    assert [each["called"] for each in results[:4]] == [50] * 4
     failures = [each["failure"] for each in results if each["status"] == "fail"]
     assert failures
+    # What fails ends the fifty.
+    assert [each["called"] for each in results if each["status"] == "fail"] == [
+        each["seed"] % 50 + 1 for each in failures
+    ]
     for failure in failures:
         assert failure["arguments"].endswith(", 7)")
     again = shlex.split(failures[0]["reproduce"])[2:]
@@ -211,6 +221,7 @@ def _importable(folder, monkeypatch):
         (["mul_constant", "--dtype", "float31"], "there is no dtype 'float31'"),
         (["mul_constant", "--sample", "of nothing"], "there is no sample 'of nothing'; there are 'scalar'"),
         (["mul_constant", "--stress", "3", "--property", "value"], "--stress draws its calls"),
+        (["mul_constant", "--stress", "3", "--seed", str(2**63 - 2)], "3 calls from seed 9223372036854775806 on would"),
         (["mul_constant", "--property", "value", "--dtype", "int8"], "there is nothing to check"),
         (["mul_constant", "--property", "bad_input", "--sanitize"], "--sanitize runs these properties again"),
         pytest.param(
@@ -253,6 +264,21 @@ def test_the_list_names_every_property_with_what_it_means():
     assert result.exit_code == 0
     for name, each in PROPERTIES.items():
         assert re.search(rf"^{name} +{re.escape(each.summary[:40])}", result.stdout, re.MULTILINE), name
+    listed = json.loads(run("--list", "--json", "-").stdout)["properties"]
+    assert {each["name"]: each["proves"] for each in listed} == {
+        name: each.summary for name, each in PROPERTIES.items()
+    }
+
+
+@pytest.mark.parametrize("seed", [2**63, -(2**63) - 1, 10**40])
+def test_a_seed_that_is_none_is_the_callers_mistake(seed):
+    result = run("mul_constant", "--property", "flops", "--workers", "0", "--seed", str(seed))
+    assert result.exit_code == 2
+    assert "Invalid value for '--seed'" in result.stderr
+    with pytest.raises(ValueError, match=f"seed must be from .* got {seed}"):
+        torchgraft.check("mul_constant", properties=["flops"], seed=seed)
+    allowed = min(max(seed, -(2**63)), 2**63 - 1)
+    assert torchgraft.check("mul_constant", properties=["value"], device="cpu", seed=allowed).passed
 
 
 def test_a_missing_extra_is_one_line(monkeypatch):

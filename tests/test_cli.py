@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import platform
+import signal
 import stat
 import subprocess
 import sys
@@ -20,7 +21,7 @@ import torchgraft.benchmarking.suite
 import torchgraft.checking.running
 import torchgraft.demo
 from torchgraft.cli import app
-from torchgraft.cli.shared import prepare_files, write_files
+from torchgraft.cli.shared import interrupt_when_told_to_end, prepare_files, write_files
 
 
 def run(*arguments):
@@ -78,6 +79,29 @@ def test_the_package_runs_as_a_module():
         [sys.executable, "-m", "torchgraft", "--version"], capture_output=True, text=True, check=True
     )
     assert finished.stdout.startswith(f"torchgraft {torchgraft.__version__}\n")
+
+
+# Signals.
+
+
+@pytest.fixture
+def handlers():
+    kept = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGHUP)}
+    yield
+    for each, handler in kept.items():
+        signal.signal(each, handler)
+
+
+@pytest.mark.usefixtures("handlers")
+def test_what_ends_a_command_interrupts_it_unless_it_is_to_go_on_without_a_terminal():
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    interrupt_when_told_to_end()
+    for told in (signal.SIGTERM, signal.SIGHUP):
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(told)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    interrupt_when_told_to_end()
+    signal.raise_signal(signal.SIGHUP)
 
 
 # Files.

@@ -216,6 +216,103 @@ def test_checkpointing(case):
     same(through(case.operated), torch.autograd.grad(case.referred(case.xg, case.wg, case.b), (case.xg, case.wg)))
 
 
+def test_recorded_by_jit_trace(case):
+    def gradients(f):
+        return torch.autograd.grad(f(case.xg, case.wg, case.b) * 2, (case.xg, case.wg))
+
+    traced = torch.jit.trace(case.operated, (case.xg, case.wg, case.b))
+    same(traced(case.x, case.w, case.b), case.referred(case.x, case.w, case.b))
+    same(gradients(traced), gradients(case.referred))
+
+
+def test_recorded_by_symbolic_trace():
+    def gradients(f, *arguments):
+        leaves = [each.detach().requires_grad_() for each in arguments]
+        return torch.autograd.grad(f(*leaves).square().sum(), leaves)
+
+    x, w, b = (torch.randn(3, dtype=D) for _ in range(3))
+    for operated, referred in (
+        (lambda x, w, b: plain(x, w, b, 1), lambda x, w, b: plain.reference(x, w, b, 1)),
+        (lambda x, w, b: cell(x, w)[1] * b, lambda x, w, b: _cell(x, w)[1] * b),
+        (lambda x, w, b: mul_constant_operator(x * w + b, 2.0), lambda x, w, b: (x * w + b) * 2.0),
+    ):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", PerformanceWarning)
+            same(gradients(torch.fx.symbolic_trace(operated), x, w, b), gradients(referred, x, w, b))
+
+
+class TestUnsaved:
+    """What a gradient formula does not read is not kept for it."""
+
+    def test_it_may_change_and_be_freed(self):
+        x, w, b = torch.randn(1, 2, 5, 4), torch.randn(4, 1, 3, 2, requires_grad=True), torch.randn(4)
+        saved = []
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda each: (saved.append(each.data_ptr()), each)[1], lambda e: e
+        ):
+            output = convolution(x, w, b.requires_grad_(), *WINDOW)
+            torchgraft.mul_constant(x.clone().requires_grad_(), 2.0)
+        assert saved == [x.data_ptr(), w.data_ptr()]
+        b.data.zero_()
+        assert torch.autograd.grad(output.sum(), (w, b))[1].shape == b.shape
+
+    @pytest.mark.parametrize(
+        "unsaved", [("input",), ("weight",), ("input", "bias"), ("input", "weight", "bias")], ids=str
+    )
+    @pytest.mark.parametrize("through", ["eager", "torch.ops", "torch.func", "compile"])
+    def test_any_of_them(self, unsaved, through):
+        seen = []
+
+        def gradient(needs_grad, output_grads, saved, input, weight, bias, factor):
+            values = {"input": input, "weight": weight, "bias": bias}
+            seen.append(tuple(name for name, value in values.items() if value is None))
+            assert len(saved) == 1
+            grad = output_grads[0] * factor * saved[0]
+            return grad, grad, grad
+
+        operator = Operator(
+            f"composition::unsaved_{'_'.join(unsaved)}_{through.replace('.', '_')}(Tensor input, Tensor weight, "
+            "Tensor bias, float factor) -> (Tensor, Tensor)",
+            reference=lambda input, weight, bias, factor: ((input + weight + bias) * factor, torch.ones_like(input)),
+            output=lambda input, weight, bias, factor: (torch.empty_like(input), torch.empty_like(input)),
+            gradient=gradient,
+            visible_outputs=1,
+            unsaved=unsaved,
+        )
+        _kernel(operator, operator.reference)
+        leaves = [torch.randn(3, requires_grad=True) for _ in range(3)]
+
+        def run(*tensors):
+            return (operator.public(*tensors, 2.0)[0] if through == "torch.ops" else operator(*tensors, 2.0)).sum()
+
+        if through == "torch.func":
+            grads = grad(run, (0, 1, 2))(*leaves)
+        else:
+            function = torch.compile(run, backend="aot_eager", fullgraph=True) if through == "compile" else run
+            grads = torch.autograd.grad(function(*leaves), leaves)
+        if through != "compile":  # which looks at what is saved, and runs no line twice
+            assert seen == [unsaved]
+        assert [each.tolist() for each in grads] == [[2.0] * 3] * 3
+
+    @pytest.mark.parametrize(
+        ("unsaved", "gradient", "problem"),
+        [
+            (("biass",), lambda *each: None, r"unsaved names \['biass'\], and its tensors are \['input', 'bias'\]"),
+            (("factor",), lambda *each: None, r"unsaved names \['factor'\]"),
+            (("bias",), None, "without a gradient of its own"),
+        ],
+    )
+    def test_what_cannot_be_is_told(self, unsaved, gradient, problem):
+        with pytest.raises(ValueError, match=problem):
+            Operator(
+                f"composition::told_{unsaved[0]}(Tensor input, Tensor bias, float factor) -> Tensor",
+                reference=lambda input, bias, factor: input,
+                output=lambda input, bias, factor: input,
+                gradient=gradient,
+                unsaved=unsaved,
+            )
+
+
 COMPILED = {
     "vmap": lambda f, c, compiled: compiled(vmap(f, (0, None, None)))(twice(c.x), c.w, c.b),
     "grad": lambda f, c, compiled: compiled(grad(f, (0, 1)))(c.x, c.w, c.b),

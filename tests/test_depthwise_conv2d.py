@@ -114,6 +114,31 @@ BAD = {
         TypeError,
         "weight must be a Tensor",
     ),
+    "weight no tensor, input gradient": (
+        lambda: depthwise_conv2d_input_grad(images(*X), None, (3, 8, 9)),
+        TypeError,
+        "depthwise_conv2d_input_grad: weight must be a Tensor, got NoneType",
+    ),
+    "weight no tensor, input gradient, same": (
+        lambda: depthwise_conv2d_input_grad(images(*X), None, (3, 8, 9), padding="same"),
+        TypeError,
+        "depthwise_conv2d_input_grad: weight must be a Tensor, got NoneType",
+    ),
+    "input no tensor, weight gradient": (
+        lambda: depthwise_conv2d_weight_grad(images(*X), None, (3, 3)),
+        TypeError,
+        "depthwise_conv2d_weight_grad: input must be a Tensor, got NoneType",
+    ),
+    "a pair of three, weight gradient": (
+        lambda: depthwise_conv2d_weight_grad(images(*X), images(*X), (3, 3), (1, 1, 1)),
+        ValueError,
+        "depthwise_conv2d_weight_grad: stride must be an int or a pair of ints",
+    ),
+    "other groups": (
+        lambda: depthwise_conv2d(images(*X), images(*W), groups=6),
+        ValueError,
+        r"input must have 6 channels, got 3: its shape is \(2, 3, 8, 9\)",
+    ),
     "integers": (
         lambda: depthwise_conv2d(images(*X).long(), images(*W).long()),
         TypeError,
@@ -158,6 +183,9 @@ def test_bad_input_is_explained(name):
     call, error, message = BAD[name]
     with pytest.raises(error, match=message):
         call()
+    # Where every function of PyTorch may be someone else's.
+    with torch.device("cpu"), pytest.raises(error, match=message):
+        call()
 
 
 def test_bad_sizes_are_refused_without_python_too():
@@ -179,7 +207,10 @@ def test_bad_sizes_are_refused_without_python_too():
 
 @each_device
 def test_strides_and_padding_beyond_32_bits(device):
-    """The second row of windows begins in row 1 of the image, the first lies on padding."""
+    """The second row of windows begins in row 1 of the image, the first lies on padding.
+
+    This is no sample, as PyTorch's own convolution on a GPU takes the stride modulo 2**32.
+    """
     stride = 5_000_000_011
     window = (stride, 1, stride - 1, 0, 5, 0, 1, 1)
     ops = torch.ops.torchgraft

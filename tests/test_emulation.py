@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -67,12 +68,59 @@ def test_an_input_gradient_of_halves_holds_whatever_lies_behind_the_image(kernel
     check_holds(kernels, [sys.executable, "-m", "torchgraft", "check", *given, *sample])
 
 
+def test_strides_beyond_32_bits(kernels):
+    tests = Path(__file__).parent / "test_depthwise_conv2d.py"
+    check_holds(kernels, [sys.executable, "-m", "pytest", "-q", "-k", "beyond_32_bits and cpu", tests])
+
+
 def test_every_plan_fits_every_device(kernels, tmp_path):
     """Launches of every operator's samples, and of depthwise convolutions at borders, on devices old and new."""
     variables = {**os.environ, **emulate.environment(kernels, launches=tmp_path / "launches", multiprocessors=84)}
     command = [sys.executable, emulate.HERE / "plans.py"]
     done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+# Arguments as (steps, batch, features, units): products of one row, of one column, and back.
+PRODUCTS = """
+import ctypes
+import torch
+from torchgraft import native
+from torchgraft.operators.lltm import operator, reference
+
+[path] = [each.path for each in native.libraries() if each.device == "cpu"]
+torch.manual_seed(0)
+set_products = ctypes.PyDLL(str(path)).torchgraft_set_products
+for steps, batch, features, units in [(3, 5, 7, 4), (1, 1, 1, 1), (2, 1, 5, 3), (2, 3, 1, 2), (2, 0, 3, 2)]:
+    shapes = (steps, batch, features), (batch, units), (batch, units), (3 * units, features), (3 * units, units)
+    x, h, c, *weights = (torch.randn(shape) for shape in shapes)
+    kept = torch.rand(steps, batch, 3 * units), torch.rand(steps, batch, units)
+    grads = torch.randn(steps, batch, units), None, None
+    for called, meant, arguments in (
+        (operator.sequence.raw, reference.lltm, (x, h, c, *weights, None, False, False)),
+        (operator.sequence_grads.raw, reference.lltm_grads, (x, h, *weights, *kept, *grads, False, False, *[True] * 5)),
+    ):
+        exact = meant(*(each.double() if isinstance(each, torch.Tensor) else each for each in arguments))
+        errors = []
+        for products in (0, 1, 2):
+            assert set_products(products) == 0
+            found = called(*arguments)
+            assert set_products(0) == products
+            pairs = zip(found, exact, strict=True)
+            errors.append(max([float((one - other).abs().max()) for one, other in pairs if one.numel()], default=0.0))
+        print(steps, batch, features, units, meant.__name__, errors)
+        assert errors[0] < 1e-5 and errors[1] < 1e-5 and errors[2] < 2e-2
+        assert batch == 0 or errors[2] > 8 * errors[1] or (batch, units) == (1, 1)
+"""
+
+
+def test_products_have_the_precision_that_their_thread_was_told(kernels):
+    check_holds(kernels, [sys.executable, "-c", PRODUCTS])
+
+
+def test_memory_that_is_not_there_is_told_by_every_host_function(kernels):
+    asked = [str(emulate.ROOT / "tests/test_memory_of_kernels.py"), "-k", "cpu and (as_pytorch_does or torch_ops)"]
+    check_holds(kernels, [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *asked])
 
 
 def test_an_operator_without_kernels_is_refused():

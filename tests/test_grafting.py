@@ -196,3 +196,105 @@ def test_averaged_and_replicated_models():
     average.update_parameters(model)
     images = torch.randn(1, 1, 9, 9)
     torch.testing.assert_close(average(images), model(images))
+
+
+def depthwise(**arguments):
+    return nn.Conv2d(4, 4, 3, groups=4, **arguments)
+
+
+LAYERS = {
+    "grafted": lambda: graft(depthwise()),
+    "grafted, with a multiplier": lambda: graft(nn.Conv2d(4, 8, 3, groups=4)),
+    "grafted, circular": lambda: graft(depthwise(padding=1, padding_mode="circular")),
+    "DepthwiseConv2d": lambda: DepthwiseConv2d(4, 3),
+}
+CALLERS = {
+    "eager": lambda layer, input: layer(input),
+    "compile": lambda layer, input: torch.compile(layer, backend="eager")(input),
+    "export": lambda layer, input: torch.export.export(layer, (input,)),
+    "export of other sizes": lambda layer, input: torch.export.export(
+        layer, (torch.randn(2, 4, 5, 5),), dynamic_shapes=({0: torch.export.Dim.AUTO, 2: torch.export.Dim.AUTO},)
+    ).module()(input),
+    "symbolic_trace": lambda layer, input: torch.fx.symbolic_trace(layer)(input),
+    "jit.trace": lambda layer, input: torch.jit.trace(layer, (torch.randn(2, 4, 5, 5),))(input),
+}
+
+
+@pytest.mark.parametrize("call", CALLERS.values(), ids=CALLERS.keys())
+@pytest.mark.parametrize("layer", LAYERS.values(), ids=LAYERS.keys())
+def test_an_input_with_other_channels_is_refused(layer, call):
+    layer = layer()
+    # Each divides the channels of the weight: they would do for a convolution with more kernels a channel.
+    for shape in ((2, 1, 5, 5), (1, 2, 5, 5), (2, 8, 5, 5), (1, 5, 5), (2, 5, 5), (8, 5, 5)):
+        with pytest.raises(Exception, match=r"must have 4 channels|Guard failed|\[4\] don't multiply up"):
+            call(layer, torch.randn(shape))
+    if call in (CALLERS["eager"], CALLERS["compile"]):
+        with pytest.raises(ValueError, match="input must have 4 channels, got 2: its shape is"):
+            call(layer, torch.randn(2, 5, 5))
+        assert call(layer, torch.randn(4, 5, 5)).shape == layer(torch.randn(1, 4, 5, 5)).shape[1:]
+
+
+def test_what_is_no_image_is_named_by_a_layer():
+    for input, error, message in (
+        (None, TypeError, "input must be a Tensor, got NoneType"),
+        ([1.0], TypeError, "input must be a Tensor, got list"),
+        (torch.randn(4, 5), ValueError, r"input must be \(N, C, H, W\) or \(C, H, W\), got \(4, 5\)"),
+        (torch.randn(1, 1, 4, 5, 5), ValueError, r"input must be \(N, C, H, W\) or \(C, H, W\)"),
+        (torch.randn(1, 4, 5, 5).numpy(), TypeError, "input must be a Tensor, got ndarray"),
+        (torch.randn(4, 5, 5).numpy(), TypeError, "input must be a Tensor, got ndarray"),
+    ):
+        with pytest.raises(error, match=f"depthwise_conv2d: {message}"):
+            graft(depthwise())(input)
+
+
+def test_a_bias_may_change_between_forward_and_backward():
+    def gradients(layer):
+        images = torch.randn(2, 4, 6, 5, generator=torch.Generator().manual_seed(1), requires_grad=True)
+        loss = layer(images).square().sum()
+        with torch.no_grad():
+            layer.bias.add_(1)
+        return torch.autograd.grad(loss, (images, *layer.parameters()))
+
+    theirs = depthwise()
+    ours = graft(copy.deepcopy(theirs))
+    torch.testing.assert_close(gradients(ours), gradients(theirs))
+
+
+class TestRecorded:
+    """What records a net, and runs what it recorded: the same values and gradients as before grafting."""
+
+    @pytest.mark.parametrize(
+        "record",
+        [lambda model, images: torch.jit.trace(model, (images,)), lambda model, _: torch.fx.symbolic_trace(model)],
+        ids=["jit.trace", "symbolic_trace"],
+    )
+    def test_values_and_gradients(self, record):
+        model = nn.Sequential(
+            nn.Conv2d(3, 4, 1),
+            nn.Conv2d(4, 4, 3, groups=4, stride=2, padding=1),
+            nn.ReLU(),
+            nn.Conv2d(4, 8, 3, groups=4, padding=1, padding_mode="circular"),
+            nn.Conv2d(8, 8, 3, groups=8, padding="same", bias=False),
+        ).double()
+        images = torch.randn(2, 3, 9, 8, dtype=torch.float64)
+
+        def run(function):
+            model.zero_grad()
+            output = function(images)
+            output.square().sum().backward()
+            return output.detach(), [parameter.grad.clone() for parameter in model.parameters()]
+
+        expected = run(model)
+        with torch.device("cpu"):
+            recorded = record(graft(model), images)
+        torch.testing.assert_close(run(recorded), expected)
+        # Of another batch, too.
+        torch.testing.assert_close(recorded(images[:1]), expected[0][:1])
+
+    def test_a_frozen_net_that_is_trained_after_it_was_recorded(self):
+        model = graft(depthwise().requires_grad_(False))
+        images = torch.randn(2, 4, 6, 5)
+        traced = torch.jit.trace(model, (images,))
+        model.requires_grad_(True)
+        found = torch.autograd.grad(traced(images).square().sum(), list(traced.parameters()))
+        torch.testing.assert_close(found, torch.autograd.grad(model(images).square().sum(), list(model.parameters())))

@@ -6,6 +6,7 @@ import pickle
 import subprocess
 import sys
 from pathlib import Path
+from random import Random
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ import torchgraft
 from torchgraft.nn import LLTM, LLTMCell
 from torchgraft.operators.lltm import operator, reference
 from torchgraft.operators.lltm.operator import cell_grads, sequence, sequence_grads
+from torchgraft.sampling import any_size
 
 D = torch.float64
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
@@ -114,6 +116,26 @@ class TestFunctions:
         expected = pack_sequence([each[0].squeeze(1) for each in alone]).data
         _assert_close((output, h_n, c_n), (expected, *(torch.cat([each[i] for each in alone]) for i in (1, 2))))
 
+    @pytest.mark.parametrize("seed", range(20))
+    def test_packed_sequences_of_any_lengths_have_the_gradients_of_sequences_by_themselves(self, seed):
+        random = Random(seed)
+        lengths = sorted((any_size(random, 9) for _ in range(any_size(random, 12))), reverse=True)
+        features, size, reverse = any_size(random, 9), any_size(random, 40, (16, 32)), random.random() < 0.5
+        arguments = _arguments(max(lengths), len(lengths), features, size, bias=random.random() < 0.5)
+        leaves = [each.requires_grad_() for each in arguments if each is not None]
+        x, h, c, *weights = arguments
+        packed = pack_sequence([x[:length, i] for i, length in enumerate(lengths)])
+        found = torchgraft.lltm(packed.data, h, c, *weights, packed.batch_sizes, reverse)
+        alone = [
+            _loop(x[:length, i : i + 1], h[i : i + 1], c[i : i + 1], *weights, reverse=reverse)
+            for i, length in enumerate(lengths)
+        ]
+        output = pack_sequence([each[0].squeeze(1) for each in alone]).data
+        expected = (output, *(torch.cat([each[i] for each in alone]) for i in (1, 2)))
+        _assert_close(found, expected)
+        incoming = [_randn(*each.shape, seed=seed + i) for i, each in enumerate(expected)]
+        _assert_close(torch.autograd.grad(found, leaves, incoming), torch.autograd.grad(expected, leaves, incoming))
+
     @pytest.mark.parametrize(
         ("place", "shape", "message"),
         [
@@ -132,6 +154,20 @@ class TestFunctions:
         arguments[place] = _randn(*shape)
         with pytest.raises(ValueError, match=message):
             torchgraft.lltm(*arguments)
+
+    def test_what_is_no_tensor_is_named(self):
+        x, *others = _arguments(2, 3, 4, 5)
+        for place, name in enumerate(("input", "h0", "c0", "weight_ih", "weight_hh")):
+            arguments = [x, *others]
+            arguments[place] = None
+            with pytest.raises(TypeError, match=f"lltm: {name} must be a Tensor, got NoneType"):
+                torchgraft.lltm(*arguments)
+            arguments[0] = arguments[0] if place == 0 else x.flatten(0, 1)
+            with pytest.raises(TypeError, match=f"lltm: {name} must be a Tensor, got NoneType"):
+                torchgraft.lltm(*arguments, torch.tensor([3, 3]))
+            arguments[0] = arguments[0] if place == 0 else x[0]
+            with pytest.raises(TypeError, match=f"lltm_cell: {name[0] if name[1] == '0' else name} must be a Tensor"):
+                torchgraft.lltm_cell(*arguments)
 
     @pytest.mark.parametrize(
         ("batch_sizes", "message"),
@@ -338,6 +374,15 @@ class TestLayer:
             layer(torch.randn(5, 3), (torch.zeros(1, 4), torch.zeros(1, 1, 4)))
         with pytest.raises(TypeError, match="hx must be"):
             layer(torch.randn(5, 2, 3), torch.zeros(1, 2, 4))
+        with pytest.raises(TypeError, match="LLTM: c_0 must be a Tensor, got NoneType"):
+            layer(torch.randn(5, 2, 3), (torch.zeros(1, 2, 4), None))
+        with pytest.raises(TypeError, match=r"LLTMCell: hx must be \(h, c\)"):
+            LLTMCell(3, 4)(torch.randn(2, 3), torch.zeros(2, 4))
+        with pytest.raises(TypeError, match="LLTMCell: h must be a Tensor, got NoneType"):
+            LLTMCell(3, 4)(torch.randn(2, 3), (None, torch.zeros(2, 4)))
+        for cell in (layer, LLTMCell(3, 4)):
+            with pytest.raises(TypeError, match=f"{type(cell).__name__}: input must be a Tensor, got NoneType"):
+                cell(None)
         for input in (torch.randn(5, 2, 7), torch.randn(5, 7), pack_sequence([torch.randn(5, 7)])):
             with pytest.raises(ValueError, match="LLTM: input must have 3 features, got 7"):
                 layer(input)

@@ -3,10 +3,12 @@
 import subprocess
 import sys
 import threading
+from typing import Any
 
 import pytest
 import torch
 
+import torchgraft
 from torchgraft import precision
 from torchgraft.nn import LLTM
 
@@ -63,9 +65,11 @@ def ask(said, expected):
     # What could not be read before may be read now.
     pairs = zip(before, state())
     assert all(old in (new, "it raises") for old, new in pairs), (said, before, state())
-    with precision._recurrent_products:
-        assert torch.backends.cuda.matmul.fp32_precision == expected, said
-    assert state()[:5] == before[:5], (said, before, state())
+    before, told = state(), []
+    with precision._RecurrentProducts(lambda products: told.append(products) or 0, precision.recurrent_precision()):
+        assert state() == before, said
+    assert state() == before, said
+    assert told == [{"ieee": 1, "tf32": 2}[expected], 0], said
 
 for said, expected in STATES.items():
     # What was said cannot all be taken back: each is said in a process of its own.
@@ -85,57 +89,134 @@ def test_it_is_read_and_restored_in_every_state_that_a_program_can_bring_it_into
 
 
 @pytest.fixture
-def entered(monkeypatch):
-    """Has products on the CPU ask as those on a GPU do; says how often, and whether all have left."""
+def matmul():
+    """The switch of matrix products; it and all others are afterwards as they were."""
+    switches = precision._switches()
+    before = [switch.read() for switch in switches]
+    yield torch.backends.cuda.matmul
+    precision._restore(switches, before)
 
-    class Scope(precision._RecurrentProducts):
-        times = 0
 
-        def __enter__(self):
-            super().__enter__()
-            self.times += 1
+@pytest.fixture
+def told(monkeypatch):
+    """Has products on the CPU ask as those on a GPU do; what the library of kernels was told, on which thread."""
+    said = []
 
-    scope = Scope()
-    monkeypatch.setattr(precision, "_recurrent_products", scope)
+    def set_products(products):
+        said.append((products, threading.get_ident()))
+        return 0
+
+    monkeypatch.setattr(precision, "_products_setter", lambda: set_products)
     monkeypatch.setattr(torch.Tensor, "is_cuda", True)
-    yield scope
-    assert scope._inside == 0
+    return said
 
 
-def test_products_of_recurrent_layers_are_computed_in_that_scope_forward_and_back(entered):
-    before = torch.backends.cuda.matmul.fp32_precision
+def test_products_of_recurrent_layers_are_computed_in_that_scope_forward_and_back(told):
     layer = LLTM(3, 4, num_layers=2)
     output, _ = layer(torch.randn(5, 2, 3))
-    assert entered.times == 2
+    inside = {"ieee": 1, "tf32": 2}[precision.recurrent_precision()]
+    assert [products for products, _ in told] == 2 * [inside, 0]
     output.sum().backward()
-    assert entered.times == 4
-    assert torch.backends.cuda.matmul.fp32_precision == before
+    assert [products for products, _ in told] == 4 * [inside, 0]
     with precision.recurrent_products(torch.randn(2, dtype=torch.float64)):
-        assert entered.times == 4
+        assert len(told) == 8
 
 
-def test_the_last_of_several_threads_restores_it():
-    scope, before = precision._RecurrentProducts(), torch.backends.cuda.matmul.fp32_precision
-    first_is_in, second_is_in, first_is_out = (threading.Event() for _ in range(3))
+def test_no_switch_of_the_process_changes_and_what_another_thread_sets_stays(told, matmul):
     seen = []
 
-    def first():
-        with scope:
-            first_is_in.set()
-            second_is_in.wait(10)
-        first_is_out.set()
+    def by_another_thread():
+        seen.append(matmul.fp32_precision)
+        matmul.fp32_precision = "tf32"
+        seen.append(matmul.fp32_precision)
 
-    def second():
-        first_is_in.wait(10)
-        with scope:
-            second_is_in.set()
-            first_is_out.wait(10)
-            seen.append(torch.backends.cuda.matmul.fp32_precision)
+    matmul.fp32_precision = "ieee"
+    with precision.recurrent_products(torch.randn(2)):
+        other = threading.Thread(target=by_another_thread)
+        other.start()
+        other.join()
+        assert matmul.fp32_precision == "tf32"
+    assert seen == ["ieee", "tf32"]
+    assert matmul.fp32_precision == "tf32"
+    assert {thread for _, thread in told} == {threading.get_ident()}
 
-    threads = [threading.Thread(target=each) for each in (first, second)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert seen == [precision.recurrent_precision()]
-    assert torch.backends.cuda.matmul.fp32_precision == before
+
+def test_scopes_lie_in_each_other(monkeypatch):
+    now = [0]
+
+    def set_products(products):
+        before, now[0] = now[0], products
+        return before
+
+    with precision._RecurrentProducts(set_products, "ieee"):
+        with precision._RecurrentProducts(set_products, "tf32"):
+            assert now == [2]
+        assert now == [1]
+    assert now == [0]
+
+
+def test_a_tool_that_replaces_products_of_pytorch_has_all_of_them(told):
+    with precision.products_by_pytorch(), precision.recurrent_products(torch.randn(2)):
+        pass
+    assert told == []
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch finds no CUDA device here")
+@pytest.mark.parametrize("function", ["lltm", "lltm_cell"])
+def test_on_a_gpu_products_follow_the_switch_of_recurrent_layers_alone(function, matmul):
+    """Whatever another thread does to the switch of matrix products meanwhile."""
+    recurrent: Any = torch.backends.cudnn.rnn
+    generator = torch.Generator().manual_seed(0)
+    # Larger than what a cell's one kernel takes.
+    steps, batch, features, units = 3, 300, 520, 530
+    first = (steps, batch, features) if function == "lltm" else (batch, features)
+    shapes = (first, (batch, units), (batch, units), (3 * units, features), (3 * units, units))
+    scales = (1.0, 1.0, 1.0, features**-0.5, units**-0.5)
+    exact = [
+        scale * torch.randn(shape, generator=generator, dtype=torch.float64)
+        for shape, scale in zip(shapes, scales, strict=True)
+    ]
+
+    def results(dtype, device):
+        arguments = [each.to(device, dtype).requires_grad_() for each in exact]
+        found = getattr(torchgraft, function)(*arguments)
+        return [
+            each.detach() for each in (*found, *torch.autograd.grad([sum(each.sum() for each in found)], arguments))
+        ]
+
+    expected = results(torch.float64, "cpu")
+
+    def error(found):
+        pairs = zip(found, expected, strict=True)
+        return max(float((one.cpu() - other).norm() / other.norm()) for one, other in pairs)
+
+    stop = threading.Event()
+
+    def turn():
+        while not stop.is_set():
+            for value in ("tf32", "ieee"):
+                matmul.fp32_precision = value
+
+    errors = {}
+    for permitted in ("ieee", "tf32"):
+        recurrent.fp32_precision = permitted
+        at_rest = []
+        for value in ("tf32", "ieee"):
+            matmul.fp32_precision = value
+            at_rest.append(results(torch.float32, "cuda"))
+            assert matmul.fp32_precision == value
+        stop.clear()
+        other = threading.Thread(target=turn)
+        other.start()
+        try:
+            meanwhile = [results(torch.float32, "cuda") for _ in range(20)]
+        finally:
+            stop.set()
+            other.join()
+        assert matmul.fp32_precision == "ieee"
+        for each in (*at_rest, *meanwhile):
+            assert all(torch.equal(one, other) for one, other in zip(each, at_rest[0], strict=True)), permitted
+        errors[permitted] = error(at_rest[0])
+    assert errors["ieee"] < 64 * torch.finfo(torch.float32).eps
+    assert errors["ieee"] * 8 < errors["tf32"] < 2.0**-8

@@ -1,8 +1,11 @@
 """What a result was measured on: which changes to sources make a row stale, and which do not."""
 
+import importlib.util
 import io
+import json
 import re
 import shutil
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,8 +14,11 @@ import torch
 from rich.console import Console
 
 from reports import ENVIRONMENT, make_report, make_row
+from torchgraft.benchmarking import suite
 from torchgraft.benchmarking.definitions import read_source
+from torchgraft.benchmarking.environment import describe_environment
 from torchgraft.benchmarking.live import print_report
+from torchgraft.benchmarking.models import plan_models
 from torchgraft.benchmarking.page import render_page
 from torchgraft.benchmarking.provenance import (
     Provenance,
@@ -24,11 +30,21 @@ from torchgraft.benchmarking.provenance import (
     standing,
     tools,
 )
+from torchgraft.benchmarking.renewing import here, judge, plan_again, plan_new, without
+from torchgraft.benchmarking.results import report_from_dict
+from torchgraft.benchmarking.roofs import Roofs
 from torchgraft.benchmarking.sources import PACKAGE, Kernels, Sources
+from torchgraft.benchmarking.suite import Wanted, plan
 from torchgraft.benchmarking.summary import as_markdown
+from torchgraft.benchmarking.timing import Time
+from torchgraft.checking.subject import find_subjects
 from torchgraft.native import libraries
 from torchgraft.operator import Operator
 
+CPU = torch.device("cpu")
+ROOT = Path(__file__).parent.parent
+# So high that nothing is faster.
+ROOFS = Roofs({2**20: 1e18}, {"float32": 1e21}, {"float32": 1e21}, 1e-12)
 FOLDERS = [path.parent for path in sorted((PACKAGE / "operators").glob("*/__init__.py"))]
 
 TREE = {
@@ -232,6 +248,20 @@ def test_an_edit_makes_the_rows_stale_that_it_can_change(tree, edit):
     assert tree.changed() == stale
 
 
+def test_the_same_sources_have_the_same_hash_everywhere(tree):
+    """On every machine, by every Python. Where this changes, every row that was ever measured becomes stale."""
+    assert tree.before == {
+        "cpu": "cb9f644e3eafff86",
+        "cuda": "b360bea1ea80d804",
+        "small": "e91c02dd9395ae26",
+        "large": "82662a28983a3eda",
+        "grads": "16505febfadae8b5",
+        "backward": "4e5baa3a53aeea11",
+        "other": "c7a156377b4650d8",
+        "model": "63f48ae8c87fc402",
+    }
+
+
 def test_moved_files_and_renamed_headers_keep_every_row(tree):
     rooms = tree.package / "operators/double"
     (rooms / "cuda").mkdir()
@@ -265,11 +295,22 @@ def test_a_member_that_is_defined_elsewhere_counts(tree):
     assert tree.changed() == {"small", "large", *ON_GPU}
 
 
-def test_without_sources_nothing_is_said(tmp_path):
+def test_what_python_calls_by_its_name_counts(tree):
+    tree.edit(
+        "operators/double/grads.cu", "void launch", 'extern "C" int set_mode(int mode) { return 1; }\nvoid launch'
+    )
+    tree.before = tree.rows()
+    tree.edit("operators/double/grads.cu", "return 1", "return 2")
+    assert tree.changed() == {"grads", "backward", "model"}
+
+
+def test_without_sources_nothing_is_said(tree):
     # As in a wheel, which holds no kernels' sources but the declarations.
-    (tmp_path / "operators").mkdir()
-    assert Sources(tmp_path).of_operator("double", "cpu") == ""
-    assert Sources(tmp_path).of_module("pack.grafting", "cpu") == ""
+    for path in tree.package.rglob("*.c*"):
+        if path.suffix in (".cpp", ".cu", ".cuh"):
+            path.unlink()
+    assert set(tree.rows().values()) == {""}
+    assert Sources(tree.package).of_calls("cpu") == ""
 
 
 def test_names_of_kernels_are_known(tree):
@@ -401,3 +442,148 @@ def test_tools_are_counted_where_they_differ():
     both = [make_row(provenance=each) for each in (one, one, other)]
     assert tools(both) == "compiled by gcc 12.2.0, PyTorch 2.13.0 (2 rows); PyTorch 2.12.0 (1 row)"
     assert tools([make_row()]) == ""
+
+
+def report_of(rows, **changes):
+    return make_report(rows, environment=replace(ENVIRONMENT, device="cpu", **changes))
+
+
+@pytest.fixture
+def rows():
+    """A row of each kind: stale, current by the same tools and by others, of a commit, and of an operator that went."""
+    current = provenance_of_operator(Operator.registered["torchgraft::mul_constant"], "cpu")
+    kinds = {
+        "stale": replace(current, sources="0" * 16),
+        "current": current,
+        "other tools": replace(current, torch="1.13"),
+        "unknown": Provenance(),
+    }
+    [sample, *_] = [each.sample for each in plan(find_subjects(["mul_constant"]), Wanted(CPU))]
+    rows = {
+        name: make_row(sample, operator="mul_constant", layout=name, provenance=provenance)
+        for name, provenance in kinds.items()
+    }
+    return rows | {"gone": make_row(operator="gone", provenance=current)}
+
+
+def test_what_is_measured_again(rows):
+    found = judge(report_of(rows.values()), here("cpu"))
+    assert found.stale == (rows["stale"], rows["unknown"])
+    assert found.by_other_tools == (rows["other tools"],)
+    assert found.gone == (rows["gone"],)
+    kept = without(report_of(rows.values()), found.gone).rows
+    assert kept == tuple(rows[name] for name in ("stale", "current", "other tools", "unknown"))
+
+
+def test_a_row_is_measured_again_as_it_was():
+    [model, *_] = plan_models(["convnext_small_images"], Wanted(CPU, dtypes=(torch.float32,)))
+    asked = [
+        make_row(
+            "T128,B16,I32,S128", operator="lltm", suite="sequence", direction="backward", rivals={"pytorch": None}
+        ),
+        make_row("T128,B16,I32,S128", operator="lltm", suite="sequence", direction="backward", layout="upside_down"),
+        make_row(model.sample, operator=model.operator, suite="training step", direction="training"),
+        make_row(operator="gone"),
+    ]
+    planned = plan_again(asked, CPU)
+    assert [each.key for each in planned] == [asked[0].key, asked[2].key]
+    candidate = planned[0].measure.args[0]
+    assert (candidate.direction, candidate.against) == ("backward", ("pytorch",))
+
+
+def test_new_rows_are_those_that_a_report_has_not():
+    every = plan_new(None, CPU)
+    first = make_row(every[0].sample, **dict(zip(("operator", "suite"), every[0].key, strict=False)))
+    rest = plan_new(report_of([first]), CPU)
+    assert [each.key for each in rest] == [each.key for each in every[1:]]
+
+
+class TestMeasure:
+    """`make results`."""
+
+    @pytest.fixture
+    def measure(self, tmp_path, monkeypatch):
+        spec = importlib.util.spec_from_file_location("measure", ROOT / "benchmarks/measure.py")
+        module = importlib.util.module_from_spec(spec)
+        monkeypatch.setitem(sys.modules, "measure", module)
+        spec.loader.exec_module(module)
+        monkeypatch.setattr(module, "RESULTS", tmp_path)
+        self.commands = []
+        monkeypatch.setattr(module, "succeeds", lambda command: self.commands.append(command) or True)
+        monkeypatch.setattr(suite, "measure_roofs", lambda *arguments: ROOFS)
+
+        def run(*arguments):
+            monkeypatch.setattr(sys, "argv", ["measure.py", *arguments])
+            return module.main()
+
+        return run
+
+    @staticmethod
+    def write(tmp_path, folder, rows, **changes):
+        (tmp_path / folder).mkdir()
+        environment = replace(describe_environment("cpu"), **changes)
+        (tmp_path / folder / "bench.json").write_text(make_report(rows, environment=environment).as_json())
+
+    def test_to_ask_measures_nothing(self, measure, tmp_path, rows, capsys):
+        self.write(tmp_path, "cpu", rows.values())
+        before = (tmp_path / "cpu/bench.json").read_text()
+        assert measure("--check") == 1
+        assert "2 of 5 rows are stale\n  mul_constant, sizes (2)" in capsys.readouterr().out
+        assert (tmp_path / "cpu/bench.json").read_text() == before
+        assert not self.commands
+
+    def test_what_takes_another_machine_is_told_and_left(self, measure, tmp_path, rows, capsys):
+        self.write(tmp_path, "card", [rows["stale"]], device="cuda", chip="A made-up card")
+        self.write(tmp_path, "other", [rows["stale"]], chip="Another")
+        before = (tmp_path / "card/bench.json").read_text()
+        assert measure() == 0
+        out = capsys.readouterr().out
+        assert "1 of 1 rows are stale" in out
+        assert re.search(r"takes a GPU, A made-up card, and this machine has none|takes A made-up card; this", out)
+        assert "to measure them takes Another; this machine has" in out
+        assert (tmp_path / "card/bench.json").read_text() == before
+        assert not self.commands
+
+    def test_all_rows_of_a_folder_are_measured_anew_on_another_machine(self, measure, tmp_path, rows, monkeypatch):
+        monkeypatch.setattr(sys.modules["measure"], "plan_new", lambda report, device: [])
+        current = replace(rows["current"], layout="contiguous", time=Time(1.0, 1.0, 1.0))
+        self.write(tmp_path, "cpu", [current, rows["gone"]], chip="Another")
+        assert measure("--anew", "--chip", "cpu") == 0
+        report = report_from_dict(json.loads((tmp_path / "cpu/bench.json").read_text()))
+        assert report.environment.chip == describe_environment("cpu").chip
+        assert [row.key for row in report.rows] == [current.key]
+        assert report.rows[0].time.median < 1
+
+    def test_a_run_that_is_stopped_keeps_what_it_came_to(self, measure, tmp_path, rows, monkeypatch, capsys):
+        stale = replace(rows["stale"], layout="contiguous", time=Time(1.0, 1.0, 1.0))
+        others = [each.key for each in plan(find_subjects(["shift"]), Wanted(CPU))][:2]
+        names = ("operator", "suite", "sample", "dtype", "layout", "direction")
+        later = [replace(stale, **dict(zip(names, key, strict=True))) for key in others]
+        self.write(tmp_path, "cpu", [stale, *later])
+
+        def stop(*arguments):
+            raise KeyboardInterrupt
+
+        measured = suite.measure
+        monkeypatch.setattr(
+            suite, "measure", lambda each, *rest: (measured if "mul" in each.operator.name else stop)(each, *rest)
+        )
+        assert measure("--no-new") == 130
+        assert "what was measured is kept" in capsys.readouterr().err
+        found = report_from_dict(json.loads((tmp_path / "cpu/bench.json").read_text())).rows
+        assert [row.key for row in found] == [stale.key, *others]
+        assert [row.time.median < 1 for row in found] == [True, False, False]
+
+    def test_stale_rows_are_measured_and_current_ones_kept(self, measure, tmp_path, rows):
+        stale = replace(rows["stale"], layout="contiguous", time=Time(1.0, 1.0, 1.0))
+        self.write(tmp_path, "cpu", [rows["current"], stale, rows["gone"]])
+        assert measure("--no-new") == 0
+        found = report_from_dict(json.loads((tmp_path / "cpu/bench.json").read_text())).rows
+        assert found[0] == rows["current"]
+        [_, again] = found
+        assert again.key == stale.key
+        assert again.time.median < 1
+        assert again.provenance == rows["current"].provenance
+        # What stands beside the rows was never measured, and is by its own command.
+        assert [command[3] for command in self.commands] == ["demo", "bench", "bench"]
+        assert measure("--check", "mul_constant") == 0

@@ -216,6 +216,11 @@ class TestLayer:
         expected = torchgraft.shift(input, layer.xpos, layer.ypos + 0.5, 2)
         torch.testing.assert_close(layer(input), expected, rtol=0, atol=0)
 
+    @pytest.mark.parametrize("offset_gradient", ["exact", "shift_gcn"])
+    def test_what_is_no_image_is_named(self, offset_gradient):
+        with pytest.raises(TypeError, match="input must be a Tensor, got NoneType"):
+            Shift(4, offset_gradient=offset_gradient)(None)
+
     def test_it_says_what_it_is(self):
         assert repr(Shift(8)) == "Shift(8, stride=1)"
         assert repr(Shift(8, 2, offset_gradient="shift_gcn")) == "Shift(8, stride=2, offset_gradient='shift_gcn')"

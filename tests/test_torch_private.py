@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.autograd.forward_ad as forward_ad
 
+import torchgraft
 from torchgraft import _torch_private
 
 
@@ -13,6 +14,13 @@ def test_any_autocast():
     assert not _torch_private.any_autocast()
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert _torch_private.any_autocast()
+
+
+def test_jit_tracing():
+    assert not _torch_private.jit_tracing()
+    seen = []
+    torch.jit.trace(lambda x: (seen.append(_torch_private.jit_tracing()), x + 1)[1], torch.ones(2), check_trace=False)
+    assert seen == [True]
 
 
 def test_transform_active():
@@ -98,3 +106,15 @@ def test_kernel_of():
     keys = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
     assert torch.equal(kernel.call_boxed(keys, torch.eye(2), torch.ones(2, 2)), torch.ones(2, 2))
     assert _torch_private.kernel_of("aten::mm.dtype", "CPU") is None
+
+
+def test_has_kernel():
+    operator = torchgraft.Operator(
+        "torch_private::kernels(Tensor input) -> Tensor", reference=lambda input: input, output=torch.empty_like
+    )
+    cpu = torch.device("cpu")
+    # The reference, which is registered for every device, is no kernel.
+    assert not _torch_private.has_kernel(operator.raw, cpu)
+    operator._library.impl("_kernels", torch.clone, "CPU")
+    assert _torch_private.has_kernel(operator.raw, cpu)
+    assert not _torch_private.has_kernel(operator.raw, torch.device("cuda"))

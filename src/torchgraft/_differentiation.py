@@ -71,6 +71,32 @@ def _reference_gradient(operator: Operator) -> Callable[..., Sequence[Tensor | N
     return gradient
 
 
+_Tensors = Sequence[Tensor | None]
+
+
+def _choose_saved(operator: Operator) -> tuple[Callable[[_Tensors], _Tensors], Callable[[_Tensors], _Tensors], int]:
+    """What of an operator's tensor arguments is kept for its gradient.
+
+    Returns:
+        What takes those that are kept out of all; what puts them back in their places, with None in the others; and how
+        many are kept.
+    """
+    names = [argument.name for argument in operator.signature[: operator.tensor_count]]
+    places = [place for place, name in enumerate(names) if name not in operator.unsaved]
+    count = len(places)
+    if count == len(names):
+        return lambda values: values, lambda kept: kept, count
+    if places == list(range(count)):
+        missing = (None,) * (len(names) - count)
+        return lambda values: values[:count], lambda kept: (*kept, *missing), count
+    at = {place: i for i, place in enumerate(places)}
+    return (
+        lambda values: [values[place] for place in places],
+        lambda kept: tuple(kept[at[place]] if place in at else None for place in range(len(names))),
+        count,
+    )
+
+
 class Autograd(NamedTuple):
     """An operator's places in autograd.
 
@@ -98,16 +124,17 @@ def make_autograd(operator: Operator) -> Autograd:
     gradient = operator.gradient or _reference_gradient(operator)
     tensors, visible_outputs = operator.tensor_count, operator.visible_outputs
     several_outputs = operator.output_count > 1
+    keep, give_back, saved_tensors = _choose_saved(operator)
     no_gradients_of_numbers = (None,) * (len(operator.arguments) - tensors)
     any_autocast = _torch_private.any_autocast
 
     def save(ctx: Any, values: Sequence[Tensor | None], numbers: tuple[Any, ...], results: Any) -> None:
         ctx.numbers = numbers
         if several_outputs:
-            ctx.save_for_backward(*values, *results[visible_outputs:])
+            ctx.save_for_backward(*keep(values), *results[visible_outputs:])
             ctx.set_materialize_grads(False)
         else:
-            ctx.save_for_backward(*values)
+            ctx.save_for_backward(*keep(values))
 
     def tensor_gradients(ctx: Any, output_grads: tuple[Tensor | None, ...]) -> Sequence[Tensor | None]:
         output_grads = output_grads[:visible_outputs]
@@ -118,11 +145,12 @@ def make_autograd(operator: Operator) -> Autograd:
         else:
             return (None,) * tensors
         kept = ctx.saved_tensors
+        values, hidden = give_back(kept[:saved_tensors]), kept[saved_tensors:]
         if any_autocast():
             # Autocast has done its work in the forward pass; the gradients have the dtypes that it chose.
-            with torch.autocast(kept[0].device.type, enabled=False):
-                return gradient(ctx.needs_input_grad, output_grads, kept[tensors:], *kept[:tensors], *ctx.numbers)
-        return gradient(ctx.needs_input_grad, output_grads, kept[tensors:], *kept[:tensors], *ctx.numbers)
+            with torch.autocast(grad.device.type, enabled=False):
+                return gradient(ctx.needs_input_grad, output_grads, hidden, *values, *ctx.numbers)
+        return gradient(ctx.needs_input_grad, output_grads, hidden, *values, *ctx.numbers)
 
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         save(ctx, inputs[:tensors], tuple(inputs[tensors:]), output)

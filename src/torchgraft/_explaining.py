@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from torchgraft._numbers import flag, real, whole
+
 
 class Argument(NamedTuple):
     """An argument of a schema, in words: compilers trace what is explained, and PyTorch's own description they cannot.
@@ -58,8 +60,7 @@ def explain_kinds(
         if value is None and argument.optional:
             continue
         if argument.kind == "Tensor":
-            if not isinstance(value, Tensor):
-                raise TypeError(f"{name}: {argument.name} must be a Tensor, got {type(value).__name__}")
+            require_tensor(name, argument.name, value)
             tensors[argument.name] = value
         else:
             _explain_number(name, argument.name, argument.kind, value)
@@ -67,28 +68,27 @@ def explain_kinds(
     explain_devices(name, arguments, values)
 
 
+def require_tensor(name: str, argument: str, value: object) -> None:
+    """Raises TypeError where a value is no tensor."""
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{name}: {argument} must be a Tensor, got {type(value).__name__}")
+
+
+def stands_for_tensor(value: object) -> bool:
+    """Whether a value records what is called with it in place of a tensor, as those of `torch.fx.symbolic_trace` do."""
+    # PyTorch's own question, `has_torch_function`, is answered with yes of everything while a mode is on.
+    return not isinstance(value, Tensor) and hasattr(type(value), "__torch_function__")
+
+
 def _explain_number(name: str, argument: str, kind: str, value: object) -> None:
-    accepted: dict[str, tuple[type, ...]] = {
-        "int": (int, torch.SymInt),
-        "SymInt": (int, torch.SymInt),
-        "float": (float, int, torch.SymFloat, torch.SymInt),
-        "bool": (bool, torch.SymBool),
-    }
-    types = accepted.get(kind)
-    if types is None:
-        return
-    if not isinstance(value, types) or (isinstance(value, bool) and kind != "bool"):
-        expected = {"SymInt": "int", "float": "number"}.get(kind, kind)
-        raise TypeError(f"{name}: {argument} must be {expected}, got {type(value).__name__}")
-    if "int" in kind.lower() and isinstance(value, int) and not -(2**63) <= value < 2**63:
-        raise ValueError(f"{name}: {argument} must fit 64 bits, got {value}")
-    if kind == "float" and isinstance(value, int):
-        try:
-            float(value)
-        except OverflowError:
-            raise ValueError(
-                f"{name}: {argument} must fit a float, got an integer of {value.bit_length()} bits"
-            ) from None
+    if kind in ("int", "SymInt"):
+        found = whole(name, argument, value)
+        if isinstance(found, int) and not -(2**63) <= found < 2**63:
+            raise ValueError(f"{name}: {argument} must fit 64 bits, got {found}")
+    elif kind == "float":
+        real(name, argument, value)
+    elif kind == "bool":
+        flag(name, argument, value)
 
 
 def _explain_dtypes(
@@ -121,3 +121,43 @@ def explain_devices(name: str, arguments: Sequence[Argument], values: Sequence[A
             raise ValueError(
                 f"{name}: {other} is on {tensor.device} and {first[0]} on {first[1].device}; they must be on one device"
             )
+
+
+def explain_memory(name: str, arguments: Sequence[Any], values: Sequence[Any]) -> None:
+    """Raises where a tensor's storage was made smaller than the tensor, as `untyped_storage().resize_(0)` does.
+
+    Only tensors of numbers are asked: what a compiler or a transform passes instead of one has no storage.
+
+    Raises:
+        ValueError: a tensor without memory for all of its elements.
+    """
+    for argument, value in zip(arguments, values, strict=True):
+        if type(value) not in (Tensor, torch.nn.Parameter) or value.layout != torch.strided or not value.numel():
+            continue
+        try:
+            stored = value.untyped_storage().nbytes()
+        except RuntimeError:
+            # A tensor that a transform of torch.func wraps.
+            continue
+        steps = sum((size - 1) * stride for size, stride in zip(value.shape, value.stride(), strict=True))
+        needed = (value.storage_offset() + steps + 1) * value.element_size()
+        if stored < needed:
+            raise ValueError(
+                f"{name}: {argument.name} needs a storage of {needed} bytes, and its storage has {stored}: its memory"
+                " was freed"
+            )
+
+
+# How PyTorch's allocators begin to say it, and kernels with them (torchgraft/allocation.h).
+_OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
+
+
+def out_of_memory(error: Exception) -> torch.OutOfMemoryError | None:
+    """What to raise for an error of a kernel that ran out of memory; None for any other.
+
+    The C interface through which kernels ask PyTorch for memory turns each exception into a RuntimeError.
+    """
+    text = str(error)
+    if type(error) is RuntimeError and any(words in text for words in _OUT_OF_MEMORY):
+        return torch.OutOfMemoryError(text)
+    return None

@@ -14,6 +14,9 @@ from torch._C import _functorch
 # Whether autocast is on for any device: the cheap question before the exact one.
 any_autocast = torch._C._is_any_autocast_enabled
 
+# Whether torch.jit.trace records: the cheap question, without a frame of Python.
+jit_tracing = torch._C._is_tracing
+
 _functorch_active = torch._C._are_functorch_transforms_active
 
 

@@ -19,7 +19,15 @@ from torch.utils.flop_counter import flop_registry, register_flop_formula
 from torchgraft import _torch_private, native
 from torchgraft._autocasting import AUTOCAST_KEYS, AutocastRule, cast
 from torchgraft._differentiation import as_tuple, make_autograd
-from torchgraft._explaining import Argument, describe, explain_devices, explain_kinds
+from torchgraft._explaining import (
+    Argument,
+    describe,
+    explain_devices,
+    explain_kinds,
+    explain_memory,
+    out_of_memory,
+    stands_for_tensor,
+)
 from torchgraft.fallback import note_fallback
 
 FLOATING: tuple[torch.dtype, ...] = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
@@ -46,6 +54,8 @@ class Operator:
             gradients of the visible results (None where nothing flows back), the hidden results, and the arguments of
             the call. Returns one gradient a tensor argument, None where it is not needed. Made of operators, so that
             it can be differentiated again. Without it the reference is differentiated.
+        unsaved: names of tensor arguments that `gradient` does not read. They are not kept for it, so that memory is
+            free earlier and a caller may change them in place; None stands in their places.
         visible_outputs: how many of the schema's results a caller sees; the others are kept for the gradient and are
             not differentiable. None: all are visible.
         autocast: under autocast 'lower' casts to autocast's dtype, 'promote' to the widest dtype among the arguments,
@@ -73,6 +83,7 @@ class Operator:
         reference: Callable[..., Any],
         output: Callable[..., Any],
         gradient: Callable[..., Sequence[Tensor | None]] | None = None,
+        unsaved: Sequence[str] = (),
         visible_outputs: int | None = None,
         autocast: AutocastRule = "none",
         vmap: Callable[..., Any] | None = None,
@@ -110,6 +121,8 @@ class Operator:
         self.reference = reference
         self.output = output
         self.gradient = gradient
+        self.unsaved = tuple(unsaved)
+        _check_unsaved(self)
         self.autocast = autocast
         self.vmap = vmap
         self.flops = flops
@@ -143,6 +156,8 @@ class Operator:
     def explain(self, *arguments: Any) -> None:
         """Raises the ValueError or TypeError that says what is wrong with arguments; returns where nothing is."""
         explain_kinds(self.name, self.signature, arguments, self.dtypes, self.mixed)
+        # First, as what explains sizes may compute something.
+        explain_memory(self.name, self.signature, arguments)
         if self._explain is not None:
             self._explain(*arguments)
 
@@ -164,6 +179,8 @@ class Operator:
             torch.library.register_vmap(name, _make_vmap(self, operator), lib=self._library)
             # Last in rank: a kernel that a library registers for a device goes before it.
             self._library.impl(name.split("::")[1], _make_fallback(self), "CompositeExplicitAutograd")
+        # What torch.jit.trace records is to have gradients, whether or not they were asked for then.
+        self._library.impl(f"_{self.name}", self.public, "Tracer")
         torch.library.register_autograd(
             self.qualified_name,
             self.autograd.backward,
@@ -194,6 +211,16 @@ def _count_tensors(qualified_name: str, arguments: Sequence[Argument]) -> int:
     return count
 
 
+def _check_unsaved(operator: Operator) -> None:
+    """Raises ValueError for names that are no tensor arguments, and where the reference, which reads all, is used."""
+    tensors = [argument.name for argument in operator.signature[: operator.tensor_count]]
+    strangers = sorted(set(operator.unsaved) - set(tensors))
+    if strangers:
+        raise ValueError(f"{operator.qualified_name}: unsaved names {strangers}, and its tensors are {tensors}")
+    if operator.unsaved and operator.gradient is None:
+        raise ValueError(f"{operator.qualified_name}: without a gradient of its own nothing can be left unsaved")
+
+
 def _make_call(operator: Operator) -> Callable[..., Any]:
     """The choice made at each call: which of an operator's two names to call, and through what."""
     public, raw, reference = operator.public, operator.raw, operator.reference
@@ -208,6 +235,7 @@ def _make_call(operator: Operator) -> Callable[..., Any]:
     by_pytorch = operator.kernels == operator.compile == "reference"
     dtypes = operator.dtypes or ()
     any_autocast, transform_active = _torch_private.any_autocast, _torch_private.transform_active
+    jit_tracing = _torch_private.jit_tracing
     is_compiling, is_exporting = torch.compiler.is_compiling, torch.compiler.is_exporting
     is_grad_enabled = torch.is_grad_enabled
     # Devices that have kernels for some dtypes only; mostly empty, and then there is nothing to ask.
@@ -263,12 +291,20 @@ def _make_call(operator: Operator) -> Callable[..., Any]:
                 return results if all_visible else visible(results)
             if compiling:
                 return visible(functional(*arguments))
+            if jit_tracing():
+                # It records what the dispatcher sees, and can make nothing of a Function that is written in Python.
+                with torch.no_grad():
+                    return visible(public(*arguments))
             return eager(*tensors, arguments[tensor_count:])
-        except Exception:
+        except Exception as error:
+            if any(map(stands_for_tensor, arguments)):
+                return visible(public(*arguments))
             try:
                 operator.explain(*arguments)
             except (ValueError, TypeError) as clear:
                 raise clear from None
+            if (lacking := out_of_memory(error)) is not None:
+                raise lacking from None
             raise
 
     return call

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator, Sequence
+import ctypes
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from torchgraft import _torch_private
+from torchgraft import _torch_private, native
 
 # Found once: the way to them takes four microseconds.
 _recurrent: Any = torch.backends.cudnn.rnn
@@ -132,40 +133,65 @@ def tf32_permitted() -> Iterator[None]:
 
 
 class _RecurrentProducts:
-    """A scope in which the switch of matrix products says what that of recurrent layers does.
+    """A scope in which the kernels of a thread compute products of float32 as recurrent layers of PyTorch's may.
 
-    Switches belong to the process, and gradients are computed on threads of their own: the first to enter changes the
-    switch, and the last to leave puts it back.
+    Switches of PyTorch's belong to the process, and other threads compute while this one does: they are left as they
+    are. What a thread's products are made in is told to our own library, of this thread alone
+    (operators/lltm/cuda_multiply.cu).
     """
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._inside = 0
-        self._before = "none"
+    __slots__ = ("_before", "_precision", "_set")
+
+    def __init__(self, set_products: Callable[[int], int], precision: str) -> None:
+        self._set, self._precision = set_products, precision
+        self._before = 0
 
     def __enter__(self) -> None:
-        with self._lock:
-            if self._inside == 0:
-                self._before = _matrix_products.fp32_precision
-                _matrix_products.fp32_precision = recurrent_precision()
-            self._inside += 1
+        self._before = self._set(_PRODUCTS[self._precision])
 
     def __exit__(self, *raised: object) -> None:
-        with self._lock:
-            self._inside -= 1
-            if self._inside == 0:
-                _matrix_products.fp32_precision = self._before
+        self._set(self._before)
 
 
-_recurrent_products = _RecurrentProducts()
+_all_by_pytorch = False
+
+
+@contextmanager
+def products_by_pytorch() -> Iterator[None]:
+    """A scope in which kernels leave every product to PyTorch: for tools that replace what PyTorch multiplies with."""
+    global _all_by_pytorch
+    before, _all_by_pytorch = _all_by_pytorch, True
+    try:
+        yield
+    finally:
+        _all_by_pytorch = before
+
+
+# As `Products` of operators/lltm/cuda_multiply.h has them; 0 leaves products to PyTorch and its switch.
+_PRODUCTS = {"ieee": 1, "tf32": 2}
 _unchanged = nullcontext()
 
 
+@functools.cache
+def _products_setter() -> Callable[[int], int] | None:
+    """The function of the loaded library that sets what products of the current thread are made in, if there is one."""
+    for library in native.libraries():
+        if library.namespace == "torchgraft" and library.device == "cuda" and library.loaded:
+            # Python's lock is kept: the function sets a number.
+            function: Any = getattr(ctypes.PyDLL(str(library.path)), "torchgraft_set_products", None)
+            if function is not None:
+                return function
+    return None
+
+
 def recurrent_products(input: Tensor) -> AbstractContextManager[None]:
-    """A scope in which products in float32 are as precise as PyTorch's recurrent layers would compute them of `input`.
+    """A scope in which kernels multiply float32 as precisely as PyTorch's recurrent layers would, given `input`.
+
+    It is of the current thread, and changes no switch of PyTorch's: what PyTorch itself multiplies follows its own.
 
     A compiler chooses how to compute what it traces; there it changes nothing.
     """
     if torch.compiler.is_compiling() or not input.is_cuda or input.dtype == torch.float64:
         return _unchanged
-    return _recurrent_products
+    set_products = None if _all_by_pytorch else _products_setter()
+    return _unchanged if set_products is None else _RecurrentProducts(set_products, recurrent_precision())

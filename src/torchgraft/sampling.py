@@ -1,5 +1,6 @@
 """Samples: the inputs on which an operator is checked and measured."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
@@ -142,6 +143,47 @@ class Benchmark:
     operations: int | None = None
 
 
+@dataclass(frozen=True)
+class Budget:
+    """How large a call may be that is drawn at random.
+
+    Attributes:
+        elements: how many elements its tensors may have together, roughly.
+        products: how many products its definition may add up, in all elements of its result together.
+    """
+
+    elements: int
+    products: int
+
+
+# Widths of vectors, tiles and warps.
+_STEPS = (4, 8, 16, 32, 64)
+
+
+def any_size(random: Random, most: int, borders: Sequence[int] = ()) -> int:
+    """A size from 1 to `most`: small ones as often as large ones, and two of three next to where code changes its ways.
+
+    Args:
+        random: a source of randomness.
+        most: the largest size; at least 1 is returned in any case.
+        borders: sizes at which this operator's code makes a choice. What is drawn is one of them, a multiple of
+            what vectors and tiles are wide, a power of two, or one more or less.
+    """
+    most = max(most, 1)
+    size = round(math.exp(random.uniform(0, math.log(most))))
+    beside = random.choice((-1, 0, 0, 1))
+    kind = random.random()
+    near = [border for border in borders if border <= most + 1]
+    if kind < 0.25 and near:
+        size = random.choice(near) + beside
+    elif kind < 0.5:
+        step = random.choice(_STEPS)
+        size = round(size / step) * step + beside
+    elif kind < 0.65:
+        size = 2 ** round(math.log2(size)) + beside
+    return min(max(size, 1), most)
+
+
 def _one_product(*arguments: Any) -> int:
     return 1
 
@@ -158,7 +200,8 @@ class Samples:
         table: named samples, each there for a reason that its name tells: an empty tensor where the operator takes one,
             one element, and a size on either side of every border that a kernel has.
         draw: any valid sample, from a source of randomness; small enough for a numerical gradient.
-        stress: any valid sample of any size that is worth thousands of calls; None: as `draw`.
+        stress: any valid sample, from a source of randomness, about as large as a budget allows: thousands of them are
+            called. None: as `draw`.
         gpu_table: more named samples, as large as it takes to reach kernels that pay only then: a GPU is asked all of
             them, and a CPU, which would take minutes, the one that is named.
         summed: how many products one element of the result is a sum of, from the arguments: errors grow with it.
@@ -179,7 +222,7 @@ class Samples:
 
     table: Sequence[Sample]
     draw: Callable[[Random], Sample] | None = None
-    stress: Callable[[Random], Sample] | None = None
+    stress: Callable[[Random, Budget], Sample] | None = None
     gpu_table: Sequence[Sample] = ()
     summed: Callable[..., int] = _one_product
     large: Sequence[Large] = ()

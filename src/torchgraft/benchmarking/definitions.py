@@ -81,6 +81,11 @@ class Definition:
         return " ".join(self.tokens)
 
     @property
+    def is_exported(self) -> bool:
+        """Whether others than sources call it by its name: Python, say."""
+        return self.has_body and self.tokens[:2] == ("extern", '"C"')
+
+    @property
     def registers(self) -> tuple[str, str] | None:
         """The kind of device and the name of the operator that it registers by TORCHGRAFT_KERNEL, if it does."""
         if self.tokens[:2] != ("TORCHGRAFT_KERNEL", "(") or len(self.tokens) < 7:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -124,6 +125,11 @@ class BenchReport:
             "rows": [asdict(row) for row in self.rows],
         }
 
+    def as_json(self, indent: int | None = 2) -> str:
+        """The text of a file of JSON, which has no nan: null stands in its place."""
+        separators = (",", ":") if indent is None else None
+        return json.dumps(_without_nan(self.as_dict()), indent=indent, separators=separators, allow_nan=False)
+
     @property
     def suites(self) -> dict[tuple[str, str], list[Row]]:
         """Rows by operator and suite, in their order."""
@@ -131,6 +137,14 @@ class BenchReport:
         for row in self.rows:
             suites.setdefault((row.operator, row.suite), []).append(row)
         return suites
+
+
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_nan(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_nan(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def report_from_dict(figures: Mapping[str, Any]) -> BenchReport:

@@ -15,6 +15,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
 from functools import cache, cached_property
 from pathlib import Path
+from typing import Any
 
 from torchgraft.benchmarking.definitions import Definition, SourceFile, read_source
 
@@ -160,7 +161,7 @@ class Kernels:
         return found
 
     def _mentioned(self, node: _Node, *, nameless: bool = True) -> tuple[_Node, ...]:
-        """What a definition mentions; and, as it is used, what has no name in its unit."""
+        """What a definition mentions; and, as it is used, what has no name in its unit or is called from outside."""
         if node not in self._below:
             self._below[node] = tuple(dict.fromkeys(self._look_up(*node)))
         below = self._below[node]
@@ -169,7 +170,11 @@ class Kernels:
     @cached_property
     def _nameless(self) -> list[list[_Node]]:
         return [
-            [(number, each) for each in unit.definitions if not each.names and each.registers is None]
+            [
+                (number, each)
+                for each in unit.definitions
+                if each.is_exported or (not each.names and each.registers is None)
+            ]
             for number, unit in enumerate(self._units)
         ]
 
@@ -207,7 +212,7 @@ _read = cache(read_source)
 
 
 class Sources:
-    """The sources of a package of operators.
+    """The sources of a package of operators, as they are when they are asked about first.
 
     Args:
         package: its folder. An operator of torchgraft lies in a folder of `operators` there; in a package of another's
@@ -226,6 +231,8 @@ class Sources:
             else {package.name: package}
         )
         self._kernels: dict[tuple[Path, str], Kernels] = {}
+        # A thousand rows ask some thirty questions.
+        self._hashes: dict[tuple[Any, ...], str] = {}
 
     def of_operator(self, name: str, device: str, *, gradients: bool = False, ran: Collection[str] = ()) -> str:
         """The hash of what decides how long an operator takes.
@@ -239,6 +246,9 @@ class Sources:
         Returns:
             Sixteen digits; empty where the sources are not there, as in a wheel.
         """
+        return self._remembered("operator", name, device, gradients, tuple(sorted(ran)))
+
+    def _of_operator(self, name: str, device: str, gradients: bool, ran: Collection[str]) -> str:
         room = self._room_of(name)
         if room is None:
             return ""
@@ -260,6 +270,9 @@ class Sources:
         Returns:
             Sixteen digits; empty where there is no such module in the package.
         """
+        return self._remembered("module", name, device, tuple(sorted(ran)))
+
+    def _of_module(self, name: str, device: str, ran: Collection[str]) -> str:
         package, *parts = name.split(".")
         start = self._package.joinpath(*parts).with_suffix(".py")
         if package != self._package.name or not start.is_file():
@@ -268,10 +281,27 @@ class Sources:
 
     def of_calls(self, device: str) -> str:
         """The hash of all that a call of any operator goes through: the package's own modules, and every operator."""
+        if not self._at_hand:
+            return ""
         modules = sorted(self._package.glob("*.py"))
         for room in self._rooms.values():
             modules += self._imported([room / "operator.py"])
         return self._of_modules(modules, device)
+
+    @cached_property
+    def _at_hand(self) -> bool:
+        """Whether kernels' sources lie here: a wheel holds the declarations alone."""
+        rooms = self._rooms.values()
+        alone = len(rooms) == 1
+        return alone or any(True for room in rooms for end in _SUFFIXES.values() for _ in room.rglob(f"*{end}"))
+
+    def _remembered(self, kind: str, *asked: Any) -> str:
+        if not self._at_hand:
+            return ""
+        if (kind, *asked) not in self._hashes:
+            answer = self._of_operator if kind == "operator" else self._of_module
+            self._hashes[(kind, *asked)] = answer(*asked)
+        return self._hashes[(kind, *asked)]
 
     def _of_modules(self, modules: Collection[Path], device: str, ran: Collection[str] = ()) -> str:
         texts = [_python_text(module) for module in modules]

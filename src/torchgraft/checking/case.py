@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -16,10 +17,34 @@ from torchgraft.checking.comparing import Mismatch, expect, expect_close
 from torchgraft.checking.property import Failure, NotApplicable
 from torchgraft.checking.subject import Subject
 from torchgraft.operator import Operator
-from torchgraft.sampling import Sample, Samples
+from torchgraft.sampling import Budget, Sample, Samples
 
 # Calls that are drawn for a property that asks of any call, where nobody says how many; and in a quick run.
 _RANDOM_CALLS, _QUICK_RANDOM_CALLS = 40, 10
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    """A share of the calls that are drawn, and the budget of each: powers of two between which elements lie."""
+
+    share: float
+    least: float
+    most: float
+    products: int
+
+    def budget(self, random: Random) -> Budget:
+        return Budget(round(2 ** random.uniform(self.least, self.most)), self.products)
+
+
+# Where nobody says how many calls: as cheap as those of the other properties.
+_FEW_SIZES = (_Sizes(1.0, 0, 9, 1 << 14),)
+# On a CPU a call takes milliseconds, and on a GPU many kernels pay only for millions of elements. Libraries that stand
+# in for the installed ones are instrumented, or emulate a small GPU: the same takes ten times as long and more.
+_MANY_SIZES = {
+    "instead": (_Sizes(0.65, 3, 13, 1 << 17), _Sizes(0.345, 14, 17, 1 << 22), _Sizes(0.005, 17, 19, 1 << 23)),
+    "cpu": (_Sizes(0.6, 4, 14, 1 << 20), _Sizes(0.37, 14, 17, 1 << 22), _Sizes(0.03, 17, 20, 1 << 24)),
+    "cuda": (_Sizes(0.3, 4, 14, 1 << 22), _Sizes(0.45, 14, 20, 1 << 26), _Sizes(0.25, 20, 23, 1 << 29)),
+}
 
 # Samples small enough for numerical gradients and for compiling several times.
 SMALL_ELEMENTS = 900
@@ -108,6 +133,7 @@ class Case:
         calls: how many calls to draw where a property asks of any call; None: a few.
         progress: told what is about to be done, so that a crash can be laid to it.
         facts: what was measured on the way, by name.
+        called: how many calls were drawn and made so far by a property that asks of any call.
     """
 
     subject: Subject
@@ -119,6 +145,7 @@ class Case:
     calls: int | None = None
     progress: Callable[[str], None] = lambda doing: None
     facts: dict[str, float] = field(default_factory=dict)
+    called: int = 0
 
     @property
     def operator(self) -> Operator:
@@ -201,18 +228,31 @@ class Case:
 
         What is random about a call follows from its seed alone, which is this case's and then one more at each call; it
         is what a failure says. Nothing is made smaller: where calls are beside others, sizes are not all that matters.
+        Where somebody asked for so many calls, sizes are those of real use, which depend on the kind of device; where
+        nobody did, they are small.
         """
-        draw = self.samples.stress or self.samples.draw
-        if draw is None:
+        if self.samples.stress is None and self.samples.draw is None:
             raise NotApplicable("its samples have no draw")
         if self.only is not None:
             raise NotApplicable("it draws its samples")
         calls = self.calls or (_QUICK_RANDOM_CALLS if self.quick else _RANDOM_CALLS)
         for seed in range(self.seed, self.seed + calls):
             random = Random(seed)
-            call, other = (replace(self.call(draw(random)), seed=seed) for _ in range(2))
-            with self.doing(f"seed {seed}"), self._of(call.sample, drawn=True, seed=seed):
-                check(call, other, random)
+            with self.doing(f"seed {seed}"):
+                call, other = (replace(self.call(self._draw_any(random)), seed=seed) for _ in range(2))
+                with self._of(call.sample, drawn=True, seed=seed):
+                    self.called += 1
+                    check(call, other, random)
+
+    def _draw_any(self, random: Random) -> Sample:
+        """A sample of any size, as `random_calls` draws it."""
+        if self.samples.stress is None:
+            assert self.samples.draw is not None
+            return self.samples.draw(random)
+        where = "cuda" if self.device.type == "cuda" else "instead" if "TORCHGRAFT_LIBRARIES" in os.environ else "cpu"
+        kinds = _FEW_SIZES if self.calls is None else _MANY_SIZES[where]
+        (kind,) = random.choices(kinds, [each.share for each in kinds])
+        return self.samples.stress(random, kind.budget(random))
 
     @contextmanager
     def doing(self, what: str) -> Iterator[None]:

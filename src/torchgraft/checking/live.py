@@ -36,7 +36,7 @@ Place = tuple[str, str]
 
 
 class Board:
-    """The state of every job: a row a property, a column an operator and device."""
+    """The state of every job, or of the calls that jobs draw: a row a property, a column an operator and device."""
 
     def __init__(self, jobs: Sequence[Job], *, signs: bool = True) -> None:
         self._signs = signs
@@ -44,8 +44,9 @@ class Board:
         self._rows = list(dict.fromkeys(_row(job) for job in jobs))
         self._columns = list(dict.fromkeys((job.name, job.device) for job in jobs))
         self._cells: dict[tuple[str, Place], Counter[str]] = {}
+        self._counts_calls = all(job.calls is not None for job in jobs)
         for job in jobs:
-            self._cell(job)["waiting"] += 1
+            self._cell(job)["waiting"] += _weight(job)
 
     def start(self, job: Job) -> None:
         """Notes that a job runs."""
@@ -53,7 +54,15 @@ class Board:
 
     def finish(self, job: Job, result: Result) -> None:
         """Notes that a job has ended; one that was not worth running ends without having started."""
-        self._move(job, "running" if self._cell(job)["running"] else "waiting", result.status)
+        before = "running" if self._cell(job)["running"] else "waiting"
+        if job.calls is None:
+            self._move(job, before, result.status)
+            return
+        # The first call that fails ends a job: those behind it are never made.
+        cell = self._cell(job)
+        cell[before] -= job.calls
+        cell[result.status] += 1
+        cell["pass"] += max(result.called, 1) - 1
 
     def count(self, state: str) -> int:
         """How many jobs are in a state."""
@@ -109,7 +118,7 @@ class Board:
                 text.append(sign if self._signs else word, style)
                 text.append(f" {meaning}   ", "dim")
         if any(cell.total() > 1 for cell in self._cells.values()):
-            text.append("a figure counts dtypes and repetitions", "dim")
+            text.append(f"a figure counts {'calls' if self._counts_calls else 'dtypes and repetitions'}", "dim")
         return text
 
     def _table(self, places: Sequence[Place]) -> Table:
@@ -135,8 +144,8 @@ class Board:
 
     def _move(self, job: Job, before: str, after: str) -> None:
         cell = self._cell(job)
-        cell[before] -= 1
-        cell[after] += 1
+        cell[before] -= _weight(job)
+        cell[after] += _weight(job)
 
     def _shown(self, cell: Counter[str]) -> Text:
         text = Text(no_wrap=True)
@@ -144,8 +153,13 @@ class Board:
             if cell[state] > 0:
                 shown = sign if self._signs else word
                 text.append(" " if text else "")
-                text.append(f"{shown} {cell[state]}" if cell.total() > 1 else shown, style)
+                text.append(f"{shown} {cell[state]:,}" if cell.total() > 1 else shown, style)
         return text
+
+
+def _weight(job: Job) -> int:
+    """What a job counts for: its calls, where it draws so many."""
+    return job.calls or 1
 
 
 def _row(job: Job) -> str:
@@ -166,7 +180,7 @@ class LiveCheck:
             auto_refresh=False,
             console=console,
         )
-        self._task = self._progress.add_task("", total=len(jobs))
+        self._task = self._progress.add_task("", total=sum(_weight(job) for job in jobs))
         # Transient: the table is printed once more at the end, whole, however little of it the terminal could show.
         self._live = Live(
             console=console,
@@ -193,7 +207,7 @@ class LiveCheck:
     def finish(self, job: Job, result: Result) -> None:
         """Shows that a job has ended."""
         self.board.finish(job, result)
-        self._progress.advance(self._task)
+        self._progress.advance(self._task, _weight(job))
 
     def say(self, what: str) -> None:
         """Shows what is being done for no job alone."""
@@ -219,6 +233,7 @@ def print_report(console: Console, board: Board, report: CheckReport, seconds: f
     _print_failures(console, report)
     _print_reasons(console, report)
     _print_facts(console, report)
+    _print_called(console, report)
     _print_verdict(console, report, seconds)
 
 
@@ -268,6 +283,19 @@ def _print_facts(console: Console, report: CheckReport) -> None:
         facts = ", ".join(f"{name} {value:,.6g}" for name, value in result.facts.items())
         line = f"{result.property} of {result.operator} on {result.device} in {result.dtype}: {facts}"
         console.print(Text(line, "dim"), soft_wrap=True)
+
+
+def _print_called(console: Console, report: CheckReport) -> None:
+    """How many calls were drawn of each operator, where nothing else was asked."""
+    if not all(result.called for result in report.results):
+        return
+    names: dict[tuple[str, int], list[str]] = {}
+    for (name, device), count in report.called.items():
+        names.setdefault((device, count), []).append(name)
+    console.print()
+    for (device, count), alike in names.items():
+        each = "each of " if len(alike) > 1 else ""
+        console.print(Text(f"{count:,} calls of {each}{', '.join(alike)} on {device}", "dim"), soft_wrap=True)
 
 
 def _print_verdict(console: Console, report: CheckReport, seconds: float) -> None:

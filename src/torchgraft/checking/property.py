@@ -97,6 +97,7 @@ class Result:
         status: 'pass', 'fail' or 'not applicable'.
         reason: why it is not applicable.
         facts: what was measured on the way, by name.
+        called: how many calls were drawn and made, where the property asks of any call.
     """
 
     property: str
@@ -108,3 +109,4 @@ class Result:
     reason: str = ""
     failure: Failure | None = None
     facts: dict[str, float] = field(default_factory=dict)
+    called: int = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -41,6 +42,14 @@ class CheckReport:
     def count(self, status: str) -> int:
         """How many results have a status."""
         return sum(result.status == status for result in self.results)
+
+    @property
+    def called(self) -> dict[tuple[str, str], int]:
+        """How many calls were drawn and made of each operator on each device, by properties that ask of any call."""
+        counts: Counter[tuple[str, str]] = Counter()
+        for result in self.results:
+            counts[result.operator, result.device] += result.called
+        return {place: count for place, count in counts.items() if count}
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import importlib
 import multiprocessing
 import os
@@ -16,6 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import cycle
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, Literal
@@ -34,6 +36,8 @@ from torchgraft.operator import Operator
 from torchgraft.precision import true_precision
 from torchgraft.sampling import Samples
 
+# PyTorch takes those of 64 bits, with or without a sign; calls that have seeds of their own count on from the first.
+SEEDS = range(-(2**63), 2**63)
 # A property that takes longer than this hangs.
 _SECONDS_TO_END = 900.0
 # How the failure of a job begins that took its process with it.
@@ -73,7 +77,9 @@ class Job:
     def reproduce(self, sample: str = "", seed: int | None = None) -> str:
         """The command that runs this job alone, or only the call of a seed."""
         words = ["graft", "check", target_of(self.operator)]
-        words += ["--property", self.property_name] if seed is None else ["--stress", "1"]
+        # One of as many calls as somebody asked for is drawn alone; one of the few that the property draws otherwise is
+        # the first of these.
+        words += ["--property", self.property_name] if seed is None or self.calls is None else ["--stress", "1"]
         words += [
             "--device",
             self.device,
@@ -110,7 +116,10 @@ def make_jobs(
 
     Raises:
         LookupError: there is no property of a given name.
+        ValueError: the seed is none that PyTorch takes.
     """
+    if not SEEDS.start <= seed < SEEDS.stop:
+        raise ValueError(f"seed must be from -2**63 to 2**63 - 1, got {seed}")
     unknown = sorted(set(properties or ()) - set(PROPERTIES))
     if unknown:
         raise LookupError(f"there is no property {unknown[0]!r}; there are {', '.join(PROPERTIES)}")
@@ -132,18 +141,27 @@ _CALLS_A_JOB = 50
 
 
 def make_stress_jobs(jobs: Sequence[Job], calls: int) -> list[Job]:
-    """So many calls in all, spread evenly over the operators, devices and dtypes of jobs that draw calls.
+    """So many calls of each operator on each device, its dtypes in turn, of jobs that draw calls.
 
-    Each call has a seed of its own, from that of the jobs on.
+    Each of an operator's calls on a device has a seed of its own, from that of the jobs on. Operators take turns, so
+    that a check that is stopped has asked all of them.
+
+    Raises:
+        LookupError: there are no such seeds.
     """
+    if any(job.seed + calls > SEEDS.stop for job in jobs):
+        raise LookupError(f"{calls} calls from seed {jobs[0].seed} on would need seeds beyond 2**63 - 1")
+    places: dict[tuple[str, str], list[Job]] = {}
+    for job in jobs:
+        places.setdefault((job.operator.qualified_name, job.device), []).append(job)
     pieces = []
-    for number, job in enumerate(jobs):
-        share = range(number, calls, len(jobs))
+    for dtypes in places.values():
+        at_once = min(_CALLS_A_JOB, -(-calls // len(dtypes)))
         pieces += [
-            replace(job, seed=job.seed + first, calls=min(_CALLS_A_JOB, len(share) - first))
-            for first in range(0, len(share), _CALLS_A_JOB)
+            replace(job, seed=job.seed + first, calls=min(at_once, calls - first))
+            for job, first in zip(cycle(dtypes), range(0, calls, at_once), strict=False)
         ]
-    return pieces
+    return sorted(pieces, key=lambda piece: piece.seed)
 
 
 def run_job(job: Job, progress: Callable[[str], None] = lambda doing: None) -> Result:
@@ -216,16 +234,16 @@ def _run_here(job: Job, asked: Property, progress: Callable[[str], None]) -> Res
             warnings.simplefilter("ignore", PerformanceWarning)
             with _kernels_expected(job, asked):
                 asked.check(case)
-        return job.result("pass", taken(), facts=case.facts)
+        return job.result("pass", taken(), facts=case.facts, called=case.called)
     except NotApplicable as reason:
         return job.result("not applicable", taken(), reason=str(reason))
     except CheckFailed as failed:
         again = job.reproduce(failed.failure.sample, failed.failure.seed)
         failure = replace(failed.failure, reproduce=again, traceback=_format(failed.__cause__))
-        return job.result("fail", taken(), failure=failure)
+        return job.result("fail", taken(), failure=failure, called=case.called)
     except Exception as error:
         failure = failure_of(error, reproduce=job.reproduce(), traceback=_format(error))
-        return job.result("fail", taken(), failure=failure)
+        return job.result("fail", taken(), failure=failure, called=case.called)
     finally:
         if "torch._dynamo" in sys.modules:
             # What was compiled for one job would count towards the next one's limit of recompilations.
@@ -244,14 +262,13 @@ def _format(error: BaseException | None) -> str:
 _in_worker = False
 
 
-def _work(connection: Connection, known: Mapping[str, Path], modules: Sequence[str], output: str) -> None:
+def _work(connection: Connection, known: Mapping[str, Path], modules: Sequence[str], output: Connection) -> None:
     """What a worker does: imports the operators' modules, then runs jobs until there are no more."""
     global _in_worker
     _in_worker = True
     # What is said about a crash would stand in the middle of the table; the parent tells of it.
-    file = os.open(output, os.O_WRONLY | os.O_APPEND)
-    os.dup2(file, 1)
-    os.dup2(file, 2)
+    os.dup2(output.fileno(), 1)
+    os.dup2(output.fileno(), 2)
     warnings.simplefilter("ignore")
     places.remember(known)
     for module in modules:
@@ -298,14 +315,17 @@ class _Worker:
     def __init__(self, modules: Sequence[str], environment: Mapping[str, str]) -> None:
         context = multiprocessing.get_context("spawn")
         self.connection, other = context.Pipe()
-        # What the process says, since its last job began.
-        self.output = tempfile.NamedTemporaryFile("r", prefix="graft-check-", errors="replace")  # noqa: SIM115
-        self.process = context.Process(
-            target=_work, args=(other, places.places(), modules, self.output.name), daemon=True
-        )
+        # What the process says, since its last job began: in a file without a name, which nothing can leave behind.
+        self.output = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115
+        # Both processes share one position in it, but what is said always goes to the end.
+        fcntl.fcntl(self.output, fcntl.F_SETFL, fcntl.fcntl(self.output, fcntl.F_GETFL) | os.O_APPEND)
+        # A connection travels to a process that is spawned, as a bare file does not.
+        written = Connection(os.dup(self.output.fileno()), readable=False)
+        self.process = context.Process(target=_work, args=(other, places.places(), modules, written), daemon=True)
         with _environment(environment):
             self.process.start()
         other.close()
+        written.close()
         self.job: Job | None = None
         self.started = 0.0
         self.doing = ""
@@ -313,7 +333,7 @@ class _Worker:
 
     def give(self, job: Job) -> None:
         self.job, self.started, self.doing = job, time.monotonic(), ""
-        os.truncate(self.output.name, 0)
+        os.ftruncate(self.output.fileno(), 0)
         self.connection.send(job)
 
     def take(self) -> Result | None:
@@ -354,7 +374,8 @@ class _Worker:
             traceback=self.output.read().strip(),
             seed=seed,
         )
-        return self.job.result("fail", time.monotonic() - self.started, failure=failure)
+        called = 0 if seed is None else seed - self.job.seed + 1
+        return self.job.result("fail", time.monotonic() - self.started, failure=failure, called=called)
 
     def end(self) -> None:
         if self.process.is_alive():
@@ -438,6 +459,10 @@ def run_jobs(
     return [results[number] for number in range(len(jobs))]
 
 
+# Processes that draw calls on a GPU: each takes some hundred megabytes of it before it does anything.
+_MOST_ON_GPU = 8
+
+
 def run_everywhere(
     jobs: Sequence[Job],
     *,
@@ -445,7 +470,7 @@ def run_everywhere(
     on_start: Callable[[Job], None] = lambda job: None,
     on_result: Callable[[Job, Result], None] = lambda job, result: None,
 ) -> list[Result]:
-    """Runs jobs as the command does: those of the CPU in so many processes, then those of a GPU in one.
+    """Runs jobs as the command does: those of the CPU in so many processes, then those of a GPU, mostly in one.
 
     Args:
         jobs: see `run_jobs`.
@@ -459,9 +484,11 @@ def run_everywhere(
     results: dict[int, Result] = {}
     numbers = range(len(jobs))
     on_cpu = [number for number in numbers if torch.device(jobs[number].device).type == "cpu"]
-    # One at a time: what a property measures of memory and of streams is the whole device's.
+    # One at a time: what a property measures of memory and of streams is the whole device's. Calls that somebody asked
+    # for by number measure nothing.
     on_gpu = [number for number in numbers if torch.device(jobs[number].device).type != "cpu"]
-    for group, processes in ((on_cpu, workers), (on_gpu, min(workers, 1))):
+    at_once = _MOST_ON_GPU if all(jobs[number].calls is not None for number in on_gpu) else 1
+    for group, processes in ((on_cpu, workers), (on_gpu, min(workers, at_once))):
         chosen = [jobs[number] for number in group]
         if workers:
             found = run_jobs(chosen, workers=processes, on_start=on_start, on_result=on_result)

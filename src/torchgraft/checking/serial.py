@@ -24,6 +24,7 @@ from torchgraft import _torch_private
 from torchgraft.checking import places
 from torchgraft.checking.property import Result
 from torchgraft.checking.running import Job, run_job
+from torchgraft.precision import products_by_pytorch
 
 _MARK = "@graft "
 # PyTorch's products that write to memory which they are given.
@@ -54,8 +55,9 @@ def _say(number: int, result: Any = None) -> None:
 
 @contextmanager
 def _replaced(kernels: Mapping[str, Any], key: str, **options: bool) -> Iterator[None]:
-    """A scope in which PyTorch's operators of these names have other kernels."""
-    with _torch_private.scoped_library("aten", "IMPL") as library, warnings.catch_warnings():
+    """A scope in which PyTorch's operators of these names have other kernels, and no kernel of ours goes past them."""
+    library_scope = _torch_private.scoped_library("aten", "IMPL")
+    with library_scope as library, products_by_pytorch(), warnings.catch_warnings():
         # That a kernel is replaced is the point.
         warnings.simplefilter("ignore")
         for name, kernel in kernels.items():

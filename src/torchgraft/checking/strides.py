@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from random import Random
+
 import torch
 from torch import Tensor
 
@@ -11,26 +15,44 @@ def in_awkward_strides(tensor: Tensor) -> dict[str, Tensor]:
 
     What lies between their elements is NaN, so that a kernel that reads it shows it.
     """
+    return {kind: make() for kind, make in _kinds(tensor).items()}
+
+
+def in_any_strides(tensor: Tensor, random: Random) -> Tensor:
+    """The tensor itself, or one equal to it that is laid out in any other way; only that one is made."""
+    if random.random() < _AS_IT_IS:
+        return tensor
+    kinds = _kinds(tensor)
+    # Beginning at any element: a vector of several needs more than one of them.
+    kinds["offset by a few elements"] = partial(_offset, tensor, random.randint(1, _FEW))
+    if tensor.dim() == 4:
+        kinds["channels_last, offset by a few elements"] = partial(_pixels_offset, tensor, random.randint(1, _FEW))
+    return random.choice(list(kinds.values()))()
+
+
+# The share of tensors that are drawn with no other strides.
+_AS_IT_IS = 0.3
+# Elements by which tensors are offset: of two bytes each, eight are sixteen bytes.
+_FEW = 8
+
+
+def _kinds(tensor: Tensor) -> dict[str, Callable[[], Tensor]]:
     if tensor.dim() == 0:
-        return {"cut out of a larger tensor": torch.stack([torch.full_like(tensor, torch.nan), tensor])[1]}
-    kinds = {
-        "offset by one element": _offset(tensor),
-        "cut out of a larger tensor": _cut(tensor),
-        "dimensions in reverse order": _reversed(tensor),
-        "every other element": _every_other(tensor),
+        return {"cut out of a larger tensor": lambda: torch.stack([torch.full_like(tensor, torch.nan), tensor])[1]}
+    kinds: dict[str, Callable[[], Tensor]] = {
+        "offset by one element": partial(_offset, tensor),
+        "cut out of a larger tensor": partial(_cut, tensor),
+        "dimensions in reverse order": partial(_reversed, tensor),
+        "every other element": partial(_every_other, tensor),
     }
     if tensor.dim() >= 2:
-        kinds["last two dimensions transposed"] = tensor.transpose(-1, -2).contiguous().transpose(-1, -2)
+        kinds["last two dimensions transposed"] = lambda: tensor.transpose(-1, -2).contiguous().transpose(-1, -2)
     if tensor.dim() == 4:
-        kinds["channels_last"] = tensor.contiguous(memory_format=torch.channels_last)
-        wide = torch.full_like(kinds["channels_last"], torch.nan).repeat(1, 2, 1, 1)
-        wide = wide.contiguous(memory_format=torch.channels_last)
-        wide[:, : tensor.shape[1]] = tensor
-        kinds["channels cut out of channels_last"] = wide[:, : tensor.shape[1]]
+        kinds["channels_last"] = lambda: tensor.contiguous(memory_format=torch.channels_last)
+        kinds["channels cut out of channels_last"] = partial(_channels_cut, tensor)
         # Of two bytes each, two are what asynchronous copies need.
         for elements in (1, 2):
-            pixels = _offset(tensor.permute(0, 2, 3, 1), elements)
-            kinds[f"channels_last, offset by {elements}"] = pixels.permute(0, 3, 1, 2)
+            kinds[f"channels_last, offset by {elements}"] = partial(_pixels_offset, tensor, elements)
     return kinds
 
 
@@ -38,6 +60,17 @@ def _offset(tensor: Tensor, elements: int = 1) -> Tensor:
     # Nothing starts on a boundary of sixteen bytes.
     room = torch.full((tensor.numel() + elements,), torch.nan, dtype=tensor.dtype, device=tensor.device)
     return room[elements:].view(tensor.shape).copy_(tensor)
+
+
+def _pixels_offset(tensor: Tensor, elements: int) -> Tensor:
+    return _offset(tensor.permute(0, 2, 3, 1), elements).permute(0, 3, 1, 2)
+
+
+def _channels_cut(tensor: Tensor) -> Tensor:
+    pixels = tensor.permute(0, 2, 3, 1)
+    channels = tensor.shape[1]
+    wide = torch.full((*pixels.shape[:3], 2 * channels), torch.nan, dtype=tensor.dtype, device=tensor.device)
+    return wide[..., :channels].copy_(pixels).permute(0, 3, 1, 2)
 
 
 def _cut(tensor: Tensor) -> Tensor:

@@ -124,7 +124,7 @@ def bench(
     """Measure operators: against what else computes the same, and against the least time that the device allows.
 
     The exit status is 1 where an operator's own result or time is refused, and where --compare finds a row that is
-    slower beyond noise.
+    slower beyond noise; it is 2 where a file cannot be written.
     """
     if compare is not None:
         _compare(*compare)

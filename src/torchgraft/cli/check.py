@@ -16,6 +16,7 @@ from rich.table import Table as RichTable
 from torchgraft.cli.shared import (
     JsonOption,
     as_json,
+    expect_seed,
     explain_missing,
     find_subjects,
     interrupt_when_told_to_end,
@@ -73,8 +74,9 @@ def check(
         typer.Option(
             min=1,
             metavar="N",
-            help="Instead of all properties: N calls drawn at random, spread over operators and dtypes, of any sizes, "
-            "strides and gradients; on a GPU on two streams at once, and from CUDA graphs.",
+            help="Instead of all properties: N calls of each operator on each device, its dtypes in turn, drawn at "
+            "random around the borders of sizes, in any strides, with any gradients; on a GPU some on two streams at "
+            "once, and from CUDA graphs.",
             show_default=False,
         ),
     ] = None,
@@ -82,21 +84,25 @@ def check(
         bool, typer.Option("--quick", help="Leave out what takes long: Inductor, most inputs that are drawn.")
     ] = False,
     json_file: JsonOption = None,
-    seed: Annotated[int, typer.Option(help="Of all inputs; the same seed gives the same inputs.")] = 0,
+    seed: Annotated[
+        int, typer.Option(callback=expect_seed, help="Of all inputs; the same seed gives the same inputs.")
+    ] = 0,
     workers: Annotated[
         int | None,
         typer.Option(
             min=0,
             help="Processes at a time; 0: all in this one, where a crash is the end. None: one a core. A GPU is one "
-            "process's at a time.",
+            "process's at a time, but for --stress, where it is that of eight at most.",
             show_default=False,
         ),
     ] = None,
-    list_properties: Annotated[bool, typer.Option("--list", help="List the properties, and check nothing.")] = False,
+    list_properties: Annotated[
+        bool, typer.Option("--list", help="List the properties, with --json for a machine, and check nothing.")
+    ] = False,
 ) -> None:
     """Prove operators against their references, property by property.
 
-    The exit status is 1 where a property does not hold.
+    The exit status is 1 where a property does not hold, and 2 where the question is wrong or no report can be written.
     """
     try:
         import hypothesis  # noqa: F401  draws the inputs
@@ -113,6 +119,17 @@ def check(
     console = make_console(json_file)
     if list_properties:
         _print_properties(console, {name: each.summary for name, each in PROPERTIES.items()})
+        listed = [
+            {
+                "name": name,
+                "proves": each.summary,
+                "devices": list(each.devices),
+                "quick": not each.slow,
+                "sanitized": each.sanitized,
+            }
+            for name, each in PROPERTIES.items()
+        ]
+        write_files((json_file, lambda: as_json({"properties": listed})))
         return
 
     try:

@@ -10,6 +10,7 @@ from torchgraft.cli.shared import (
     JsonOption,
     MarkdownOption,
     as_json,
+    expect_seed,
     explain_missing,
     find_device,
     make_console,
@@ -25,7 +26,9 @@ def demo(
     ] = None,
     device: Annotated[Device, typer.Option(help="Where to train; auto takes a GPU where there is one.")] = Device.auto,
     epochs: Annotated[int | None, typer.Option(min=1, help="Passes over the training data.")] = None,
-    seed: Annotated[int, typer.Option(help="Of the network and of the order of the examples.")] = 0,
+    seed: Annotated[
+        int, typer.Option(callback=expect_seed, help="Of the network and of the order of the examples.")
+    ] = 0,
     plot_file: Annotated[
         Path, typer.Option("--plot", metavar="FILE", help="Where to write the picture of the loss curves, a PNG.")
     ] = Path("torchgraft-demo.png"),
@@ -39,7 +42,7 @@ def demo(
     """Train networks, with PyTorch's layers and with ours, and compare: about a minute a part on two CPU cores.
 
     The exit status is 1 where two loss curves differ by more than rounding explains, or where a network learns less
-    than it should.
+    than it should; it is 2 where a file cannot be written.
     """
     try:
         from torchgraft.demo import PARTS, compare

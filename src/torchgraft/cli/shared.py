@@ -82,6 +82,13 @@ def find_subjects(targets: Sequence[str]) -> list[Subject]:
     return subject.find_subjects(targets)
 
 
+def expect_seed(seed: int) -> int:
+    """A seed that PyTorch takes; ends with one line where it is too large. For options that are seeds."""
+    if not -(2**63) <= seed < 2**63:
+        raise typer.BadParameter(f"{seed} is no seed: one has 64 bits, from -2**63 to 2**63 - 1")
+    return seed
+
+
 def explain_missing(missing: ModuleNotFoundError, extra: str) -> None:
     """Ends with one line where a package is missing that an extra brings."""
     package = (missing.name or "").partition(".")[0]
@@ -99,8 +106,13 @@ def make_console(*files: Path | None) -> Console:
 
 
 def interrupt_when_told_to_end() -> None:
-    """Has what ends the process, `timeout` too, raise a KeyboardInterrupt: a long command shows what it has."""
+    """Has what ends the process raise a KeyboardInterrupt: a long command shows and writes what it has.
+
+    That is `timeout`, and a terminal that is closed, unless the command is to go on without one, as under `nohup`.
+    """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.default_int_handler)
 
 
 def print_table(console: Console, table: Table) -> None:

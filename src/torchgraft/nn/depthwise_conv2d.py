@@ -1,13 +1,15 @@
 """A depthwise convolution layer."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from torchgraft._numbers import positive
 from torchgraft.operators.depthwise_conv2d import depthwise_conv2d
-from torchgraft.operators.depthwise_conv2d.window import IntOrPair
+from torchgraft.operators.depthwise_conv2d.window import IntOrPair, pair
 
 
 class DepthwiseConv2d(torch.nn.Conv2d):
@@ -26,6 +28,11 @@ class DepthwiseConv2d(torch.nn.Conv2d):
         padding_mode: 'zeros', 'reflect', 'replicate' or 'circular'.
         device: where the parameters are.
         dtype: the parameters' dtype.
+
+    Raises:
+        TypeError: a number that is none: whole numbers are what `operator.index` takes, but no bool.
+        ValueError: a number of channels that is not positive, a pair that is none, or another word for a padding or a
+            padding mode; in a call, an input of another number of channels than in_channels.
     """
 
     def __init__(
@@ -41,23 +48,34 @@ class DepthwiseConv2d(torch.nn.Conv2d):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        # Conv2d's own types are narrower than what it takes.
-        arguments: dict[str, Any] = {"stride": stride, "padding": padding, "padding_mode": padding_mode}
+        name = "DepthwiseConv2d"
+        in_channels = positive(name, "in_channels", in_channels)
+        channel_multiplier = positive(name, "channel_multiplier", channel_multiplier)
+        # Conv2d's own type is narrower than this.
+        mode: Any = padding_mode
         super().__init__(
             in_channels,
             in_channels * channel_multiplier,
-            kernel_size,  # type: ignore[arg-type]
-            dilation=dilation,  # type: ignore[arg-type]
+            _pair(name, "kernel_size", kernel_size),
+            _pair(name, "stride", stride),
+            padding if isinstance(padding, str) else _pair(name, "padding", padding),
+            _pair(name, "dilation", dilation),
             groups=in_channels,
             bias=bias,
+            padding_mode=mode,
             device=device,
             dtype=dtype,
-            **arguments,
         )
 
     def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         padding: Any = self.padding
         if self.padding_mode != "zeros":
             input = F.pad(input, self._reversed_padding_repeated_twice, mode=self.padding_mode)
-            padding = 0
-        return depthwise_conv2d(input, weight, bias, self.stride, padding, self.dilation)
+            padding = (0, 0)
+        return depthwise_conv2d(input, weight, bias, self.stride, padding, self.dilation, self.groups)
+
+
+def _pair(name: str, argument: str, value: Any) -> tuple[int, int]:
+    """As `pair`, and of anything that can be gone through, as `torch.nn.Conv2d` takes it."""
+    several = isinstance(value, Iterable) and not isinstance(value, (str, Tensor))
+    return pair(name, argument, tuple(value) if several else value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 import warnings
 from typing import Any, overload
 
@@ -10,6 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
+from torchgraft._explaining import require_tensor
+from torchgraft._numbers import positive
 from torchgraft.operators.lltm import lltm, lltm_cell
 
 States = tuple[Tensor, Tensor]
@@ -48,7 +51,8 @@ class LLTMCell(torch.nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        _require_sizes("LLTMCell", input_size=input_size, hidden_size=hidden_size)
+        input_size = positive("LLTMCell", "input_size", input_size)
+        hidden_size = positive("LLTMCell", "hidden_size", hidden_size)
         self.input_size, self.hidden_size = input_size, hidden_size
         self.weight_ih = _parameter(3 * hidden_size, input_size, device=device, dtype=dtype)
         self.weight_hh = _parameter(3 * hidden_size, hidden_size, device=device, dtype=dtype)
@@ -96,14 +100,18 @@ class LLTMCell(torch.nn.Module):
             (h', c').
 
         Raises:
+            TypeError: an input or states that are no tensors, or of another dtype than the parameters.
             ValueError: an input of neither one nor two dimensions, or sizes that do not fit.
         """
+        require_tensor("LLTMCell", "input", input)
         if input.dim() not in (1, 2):
             raise ValueError(
                 f"LLTMCell: input must be (B, {self.input_size}) or ({self.input_size},), got {tuple(input.shape)}"
             )
         _require_features("LLTMCell", input, self.input_size)
         rows = input.unsqueeze(0) if input.dim() == 1 else input
+        if hx is not None:
+            _require_states("LLTMCell", ("h", "c"), hx)
         if hx is None:
             h = c = rows.new_zeros(rows.shape[0], self.hidden_size)
         else:
@@ -151,8 +159,11 @@ class LLTM(torch.nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        _require_sizes("LLTM", input_size=input_size, hidden_size=hidden_size, num_layers=num_layers)
-        if isinstance(dropout, bool) or not isinstance(dropout, (int, float)) or not 0 <= dropout <= 1:
+        input_size = positive("LLTM", "input_size", input_size)
+        hidden_size = positive("LLTM", "hidden_size", hidden_size)
+        num_layers = positive("LLTM", "num_layers", num_layers)
+        given: Any = dropout
+        if isinstance(given, bool) or not isinstance(given, numbers.Real) or not 0 <= dropout <= 1:
             raise ValueError(f"LLTM: dropout must be a probability, got {dropout!r}")
         if dropout > 0 and num_layers == 1:
             warnings.warn(
@@ -218,13 +229,15 @@ class LLTM(torch.nn.Module):
             (output, (h_n, c_n)): output as input, with S * D features; the states as hx.
 
         Raises:
-            TypeError: states that are no pair of tensors, or another dtype than that of the parameters.
+            TypeError: an input that is no tensor, states that are no pair of tensors, or another dtype than that of
+                the parameters.
             ValueError: sizes that do not fit, or a sequence without steps.
         """
-        if hx is not None and (isinstance(hx, Tensor) or len(hx) != 2):
-            raise TypeError("LLTM: hx must be (h_0, c_0)")
+        if hx is not None:
+            _require_states("LLTM", ("h_0", "c_0"), hx)
         if isinstance(input, PackedSequence):
             return self._forward_packed(input, hx)
+        require_tensor("LLTM", "input", input)
         if input.dim() not in (2, 3):
             raise ValueError(f"LLTM: input must have two or three dimensions, got {tuple(input.shape)}")
         batched = input.dim() == 3
@@ -286,12 +299,11 @@ class LLTM(torch.nn.Module):
         return ", ".join([str(self.input_size), str(self.hidden_size), *others])
 
 
-def _require_sizes(layer: str, **sizes: int) -> None:
-    for name, size in sizes.items():
-        if isinstance(size, bool) or not isinstance(size, int):
-            raise TypeError(f"{layer}: {name} must be an int, got {type(size).__name__}")
-        if size <= 0:
-            raise ValueError(f"{layer}: {name} must be positive, got {size}")
+def _require_states(layer: str, names: tuple[str, str], hx: Any) -> None:
+    if not isinstance(hx, (tuple, list)) or len(hx) != 2:
+        raise TypeError(f"{layer}: hx must be ({names[0]}, {names[1]})")
+    for name, state in zip(names, hx, strict=True):
+        require_tensor(layer, name, state)
 
 
 def _require_features(layer: str, input: Tensor, features: int) -> None:

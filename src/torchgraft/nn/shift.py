@@ -5,6 +5,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from torchgraft._explaining import require_tensor, stands_for_tensor
+from torchgraft._numbers import whole
 from torchgraft.operators.shift import shift
 
 # As published: offsets begin this close to no shift along x, and a stride's samples lie between its rows.
@@ -34,6 +36,7 @@ class Shift(torch.nn.Module):
         ypos: (C), by how many rows.
 
     Raises:
+        TypeError: channels or stride no whole number.
         ValueError: channels or stride below 1, or another word for offset_gradient.
 
     Source: Cheng et al., "Skeleton-Based Action Recognition with Shift Graph Convolutional Network", CVPR 2020.
@@ -49,6 +52,7 @@ class Shift(torch.nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
+        channels, stride = whole("Shift", "channels", channels), whole("Shift", "stride", stride)
         for name, value in (("channels", channels), ("stride", stride)):
             if value < 1:
                 raise ValueError(f"Shift: {name} must be at least 1, got {value}")
@@ -79,6 +83,8 @@ class Shift(torch.nn.Module):
         x_offset: Tensor = self.xpos
         y_offset: Tensor = self.ypos
         if self.offset_gradient == "shift_gcn":
+            if not stands_for_tensor(input):
+                require_tensor("Shift", "input", input)
             x_offset, y_offset = _PublishedRule.apply(x_offset, y_offset, input.shape[0])
         if self.stride > 1:
             y_offset = y_offset + _STRIDE_OFFSET

@@ -75,6 +75,7 @@ _plant("writes_past_the_end", "writes one element past the end", "memory_bounds"
 _plant("reads_past_the_end", "reads one element past the end", "memory_bounds", by_chance=True)
 _plant("leaves_one_unwritten", "leaves one element unwritten", "memory_bounds", by_chance=True)
 _plant("reads_uninitialised", "reads memory that nobody wrote", "memory_bounds", by_chance=True)
+_plant("reads_freed_memory", "does not ask whether its input's memory is still there", "bad_input", harms=True)
 _plant("leaks_memory", "leaks memory at each call", "memory", devices=("cpu", "cuda"))
 _plant("static_buffer", "all threads share a static buffer", "thread_safety")
 _plant("uses_default_stream", "launches on the default stream, not on the current one", "streams", devices=("cuda",))

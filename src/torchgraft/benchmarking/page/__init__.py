@@ -6,7 +6,6 @@ Needs the extra `torchgraft[bench]`. Style, script, plots and figures are all in
 from __future__ import annotations
 
 import base64
-import json
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -67,7 +66,7 @@ def render_page(report: BenchReport) -> str:
             doubts=doubts(report),
             origin=origin(report),
             refusals=refusals(report.rows),
-            figures=base64.b64encode(_as_json(report).encode()).decode(),
+            figures=base64.b64encode(report.as_json(indent=None).encode()).decode(),
         )
     )
 
@@ -108,17 +107,6 @@ def _environment() -> Environment:
     }
     environment.tests["missing"] = lambda value: value is None or math.isnan(value)
     return environment
-
-
-def _as_json(report: BenchReport) -> str:
-    def finite(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {key: finite(each) for key, each in value.items()}
-        if isinstance(value, list | tuple):
-            return [finite(each) for each in value]
-        return None if isinstance(value, float) and not math.isfinite(value) else value
-
-    return json.dumps(finite(report.as_dict()), allow_nan=False, separators=(",", ":"))
 
 
 def _overview(report: BenchReport) -> list[dict[str, Any]]:

@@ -3,7 +3,8 @@
 Proves: each argument in turn made wrong by type, rank, size, dtype or device, numbers made negative, zero or huge, and
 arguments too many and too few: where the reference raises, the operator raises a ValueError or TypeError that names it,
 and, called through `torch.ops`, at least an error; where the reference answers, so does the operator, or refuses as
-clearly. No try ends the process.
+clearly. A tensor whose storage was freed, or a part of it, is refused too, by kernels of the operator's own. No try
+ends the process.
 
 Cannot prove: anything about two arguments that are wrong together; nor what huge numbers should give where the
 reference needs more memory or time than this takes.
@@ -27,7 +28,7 @@ from torch.utils._pytree import tree_leaves
 from torchgraft.checking.case import Call, Case, in_float64, tensors_of
 from torchgraft.checking.comparing import Mismatch, expect
 from torchgraft.checking.property import Property
-from torchgraft.operator import FLOATING
+from torchgraft.operator import FLOATING, Operator
 
 _BYTES = 4 * 2**30
 _SECONDS = 20.0
@@ -62,6 +63,11 @@ def check(case: Case) -> None:
 def _check_call(case: Case, call: Call) -> None:
     for wrong in _mistakes(call):
         _check_mistake(case, call, wrong)
+    claimed = case.operator.kernels
+    # PyTorch's own kernels read what is gone.
+    if claimed != "reference" and case.dtype in claimed.get(case.device.type, ()):
+        for wrong in _freed(call):
+            _check_freed(case, call, wrong)
 
 
 # The mistakes
@@ -137,6 +143,25 @@ def _wrong_numbers(kind: str, value: Any) -> Iterator[_Wrong]:
         yield _Wrong("of 10**400", (10**400,), always=True)
 
 
+def _freed(call: Call) -> Iterator[_Wrong]:
+    """Each tensor in turn without its memory, or without that of its last element."""
+    for place, argument in enumerate(call.operator.arguments):
+        if not isinstance(tensor := call.arguments[place], Tensor) or not tensor.numel():
+            continue
+        size = tensor.element_size()
+        # At an offset an address is not null where the storage's is.
+        for what, offset, left in (
+            ("whose storage was freed", 0, 0),
+            ("in the middle of a storage that was freed", 16, 0),
+            ("whose last element was freed", 0, tensor.numel() - 1),
+        ):
+            storage = tensor.new_zeros(offset + tensor.numel())
+            changed = storage[offset:].view(tensor.shape)
+            storage.untyped_storage().resize_(left * size)
+            arguments = (*call.arguments[:place], changed, *call.arguments[place + 1 :])
+            yield _Wrong(f"{argument.name} {what}", arguments, always=True, names=argument.name)
+
+
 # The verdict
 
 
@@ -153,12 +178,7 @@ def _check_mistake(case: Case, call: Call, wrong: _Wrong) -> None:
     operator = call.operator
     with case.doing(f"the reference, {wrong.what}, of sample {call.sample.name!r}"):
         verdict = _ask_reference(call, wrong)
-    targets: dict[str, Callable[..., Any]] = {
-        "the operator": operator,
-        f"torch.ops.{operator.namespace}.{operator.name}": operator.public,
-        f"torch.ops.{operator.namespace}._{operator.name}": operator.raw,
-    }
-    for name, target in targets.items():
+    for name, target in _targets(operator).items():
         with case.doing(f"{wrong.what}, given to {name}, of sample {call.sample.name!r}"), _time_bounded():
             try:
                 found = target(*wrong.arguments)
@@ -172,6 +192,28 @@ def _check_mistake(case: Case, call: Call, wrong: _Wrong) -> None:
             raise Mismatch(f"{wrong.what}: {name} gives a result where the reference raises {verdict.raised}")
         visible = found if target is operator else operator.visible(found)
         _expect_right(call, wrong, verdict, visible, name)
+
+
+def _check_freed(case: Case, call: Call, wrong: _Wrong) -> None:
+    # The reference is not asked: it may be of those that read what is gone.
+    for name, target in _targets(call.operator).items():
+        with case.doing(f"{wrong.what}, given to {name}, of sample {call.sample.name!r}"):
+            try:
+                target(*wrong.arguments)
+            except Exception as error:
+                if target is call.operator:
+                    _expect_clear(call.operator.name, wrong, error)
+                continue
+        raise Mismatch(f"{wrong.what}: {name} gives a result without a word")
+
+
+def _targets(operator: Operator) -> dict[str, Callable[..., Any]]:
+    """How a call may come to an operator's kernel."""
+    return {
+        "the operator": operator,
+        f"torch.ops.{operator.namespace}.{operator.name}": operator.public,
+        f"torch.ops.{operator.namespace}._{operator.name}": operator.raw,
+    }
 
 
 def _ask_reference(call: Call, wrong: _Wrong) -> _Verdict:

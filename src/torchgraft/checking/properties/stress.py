@@ -2,7 +2,9 @@
 
 Proves: calls that are drawn at random, of random sizes, strides, gradients wanted and gradients that come in, give the
 results and gradients of the reference; on a GPU each beside another call, both on streams of their own at once, and
-then both captured in CUDA graphs that are replayed at once. `graft check --stress 10000` draws as many.
+then both captured in CUDA graphs that are replayed at once. `graft check --stress 10000` draws as many of each
+operator, of sizes as large as in real use and on either side of those at which code makes a choice; on a GPU one in
+five of these runs beside another, and one in fifty from CUDA graphs.
 
 Cannot prove: anything about the calls that were not drawn.
 """
@@ -21,17 +23,35 @@ from torch.utils._pytree import tree_leaves
 from torchgraft import _torch_private
 from torchgraft.checking.case import Call, Case, in_float64, tensors_of
 from torchgraft.checking.property import Property
-from torchgraft.checking.strides import in_awkward_strides
+from torchgraft.checking.strides import in_any_strides
 
 # In which the host has launched what several streams are to do at once.
 _SECONDS = 0.002
 # Of each call on a stream of its own, and of each graph.
 _ROUNDS = 2
+# The share of many calls on a GPU that run beside another, and of those the share that runs from CUDA graphs too: a
+# capture takes as long as many calls.
+_BESIDE_ANOTHER, _FROM_GRAPHS = 1 / 5, 1 / 10
+# Of a GPU that processes share, so many bytes at most are kept from one call to the next.
+_KEPT_BYTES = 4 << 30
 
 
 def check(case: Case) -> None:
     """See the module."""
-    case.random_calls(_check_call if case.device.type == "cpu" else _check_two_calls)
+
+    def check_any(call: Call, other: Call, random: Random) -> None:
+        if random.random() < _BESIDE_ANOTHER:
+            _check_two_calls(call, other, random, graphs=random.random() < _FROM_GRAPHS)
+        else:
+            _check_call(call, other, random)
+        if torch.cuda.memory_reserved(call.device) > _KEPT_BYTES:
+            torch.cuda.empty_cache()
+
+    if case.device.type == "cpu":
+        case.random_calls(_check_call)
+    else:
+        # Of the few calls that are drawn where nobody said how many, each has company.
+        case.random_calls(_check_two_calls if case.calls is None else check_any)
 
 
 @dataclass(frozen=True)
@@ -43,6 +63,8 @@ class _Prepared:
         wanted: which tensor arguments want a gradient.
         output_grads: what comes in, None where nothing does.
         expected: results, and gradients where any come in, in float64.
+        summed: how many products an element of each of these is a sum of, at most.
+        coherent: whether gradients may be sums of what is all alike.
     """
 
     call: Call
@@ -50,6 +72,8 @@ class _Prepared:
     wanted: tuple[bool, ...]
     output_grads: tuple[Tensor | None, ...]
     expected: tuple[Tensor, ...]
+    summed: tuple[int, ...]
+    coherent: bool
 
     def run(self) -> list[Tensor]:
         """Results and gradients, on the current stream."""
@@ -60,33 +84,49 @@ class _Prepared:
         call = self.call
         # PyTorch's own compositions may round a sum and then that sum with a bias, depending on strides.
         roundings = 2 if call.operator.kernels == "reference" else 1
-        summed, what = call.sample.elements * call.summed, f"a result or gradient{where}"
-        call.expect_close(list(found), list(self.expected), summed=summed, roundings=roundings, what=what)
+        results = len(found) - sum(self.wanted)
+        for number, (one, other, summed) in enumerate(zip(found, self.expected, self.summed, strict=True), 1):
+            kind, place = ("result", number) if number <= results else ("gradient", number - results)
+            what = f"{kind} {place}{where}"
+            coherent = self.coherent and kind == "gradient"
+            call.expect_close(one, other, summed=summed, coherent=coherent, roundings=roundings, what=what)
 
 
 def _prepare(call: Call, random: Random) -> _Prepared:
-    def anyhow(tensor: Tensor) -> Tensor:
-        return random.choice([tensor, *in_awkward_strides(tensor).values()])
-
     def incoming(gradient: Tensor) -> Tensor | None:
         kind = random.choice(["none", "expanded", "any", "any"])
         if kind == "expanded":
             # As from a sum: all of it one element.
             return gradient.flatten()[:1].expand(gradient.numel()).view(gradient.shape)
-        return None if kind == "none" else anyhow(gradient)
+        return None if kind == "none" else in_any_strides(gradient, random)
 
-    plain = call.arguments
+    # A GPU draws its own values: millions would take a CPU longer than all else.
+    plain = call.sample.make(call.device, call.dtype, call.seed, on_device=True)
     wanted = tuple(random.random() < 0.7 for _ in tensors_of(plain))
-    arguments = tuple(anyhow(value) if isinstance(value, Tensor) else value for value in plain)
+    arguments = tuple(in_any_strides(value, random) if isinstance(value, Tensor) else value for value in plain)
     results = tree_leaves(call.operator.visible(call.operator.output(*plain)))
-    output_grads = tuple(incoming(each) for each in call.output_grads(results))
+    generator = torch.Generator(call.device).manual_seed(call.seed + 1)
+    output_grads = tuple(incoming(_randn_like(each, generator)) for each in results)
     exact = [None if each is None else each.double() for each in output_grads]
 
     def reference(*values: Any) -> Any:
         return call.operator.visible(call.operator.reference(*values))
 
     expected = _run(reference, in_float64(plain), wanted, exact)
-    return _Prepared(call, arguments, wanted, output_grads, tuple(expected))
+    # Each product that a result is a sum of goes into each tensor's gradient once, and the results that a gradient is
+    # made of are themselves sums.
+    products = call.summed * sum(each.numel() for each in results)
+    leaves = [tensor for tensor, asked in zip(tensors_of(plain), wanted, strict=True) if asked]
+    of_gradients = [max(call.summed, -(-products // max(leaf.numel(), 1))) for leaf in leaves]
+    summed = (*(call.summed for _ in results), *of_gradients)
+    coherent = any(each is not None and each.numel() > 1 and not any(each.stride()) for each in output_grads)
+    return _Prepared(call, arguments, wanted, output_grads, tuple(expected), summed, coherent)
+
+
+def _randn_like(tensor: Tensor, generator: torch.Generator) -> Tensor:
+    drawn = torch.promote_types(tensor.dtype, torch.float32)
+    values = torch.randn(tensor.shape, generator=generator, dtype=drawn, device=tensor.device)
+    return values.to(tensor.dtype)
 
 
 def _run(
@@ -113,7 +153,7 @@ def _check_call(call: Call, other: Call, random: Random) -> None:
     prepared.expect(prepared.run(), "")
 
 
-def _check_two_calls(call: Call, other: Call, random: Random) -> None:
+def _check_two_calls(call: Call, other: Call, random: Random, graphs: bool = True) -> None:
     both = _prepare(call, random), _prepare(other, random)
     streams = [torch.cuda.Stream(call.device) for _ in both]
     torch.cuda.synchronize(call.device)
@@ -127,6 +167,11 @@ def _check_two_calls(call: Call, other: Call, random: Random) -> None:
         for each in rounds:
             prepared.expect(each, ", with another call on another stream,")
 
+    if graphs:
+        _check_graphs(both, streams)
+
+
+def _check_graphs(both: Sequence[_Prepared], streams: Sequence[torch.cuda.Stream]) -> None:
     graphs, captured = [], []
     for prepared, stream in zip(both, streams, strict=True):
         graphs.append(torch.cuda.CUDAGraph())
@@ -136,7 +181,7 @@ def _check_two_calls(call: Call, other: Call, random: Random) -> None:
         for graph, stream in zip(graphs, streams, strict=True):
             with torch.cuda.stream(stream):
                 graph.replay()
-    torch.cuda.synchronize(call.device)
+    torch.cuda.synchronize(streams[0].device)
     for prepared, each in zip(both, captured, strict=True):
         prepared.expect(each, ", from a CUDA graph beside another,")
 

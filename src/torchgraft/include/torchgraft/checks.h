@@ -5,6 +5,7 @@
 // the text here is short and the test is cheap.
 #pragma once
 
+#include <torch/csrc/inductor/aoti_torch/c/shim.h>
 #include <torch/csrc/stable/tensor.h>
 #include <torch/headeronly/core/ScalarType.h>
 #include <torch/headeronly/util/Exception.h>
@@ -25,6 +26,23 @@ template <typename... Parts>
   throw std::runtime_error(message.str());
 }
 
+// What PyTorch says of the call across its C interface that has just failed in this thread. PyTorch tells it
+// from 2.13 on; before, the name is missing and the pointer null.
+extern "C" __attribute__((weak)) const char* torch_exception_get_what_without_backtrace();
+
+inline const char* what_pytorch_says() {
+  return torch_exception_get_what_without_backtrace == nullptr ? nullptr
+                                                               : torch_exception_get_what_without_backtrace();
+}
+
+// As TORCH_ERROR_CODE_CHECK, with PyTorch's reason where it gives one.
+inline void check_call(AOTITorchError error, const char* what) {
+  if (error == AOTI_TORCH_SUCCESS) [[likely]]
+    return;
+  const char* const reason = what_pytorch_says();
+  fail(what, reason == nullptr ? " failed in PyTorch" : ": ", reason == nullptr ? "" : reason);
+}
+
 // The message is only built where the condition is false.
 #define TORCHGRAFT_CHECK(condition, ...) \
   do {                                   \
@@ -33,8 +51,28 @@ template <typename... Parts>
     }                                    \
   } while (false)
 
+// Every element of an argument lies in its storage. A program may make a storage smaller than the tensors in
+// it, as `tensor.untyped_storage().resize_(0)` does where memory is to be saved; PyTorch does not look at it
+// again, and a kernel that reads what is gone ends the process.
+inline void check_memory(const Tensor& tensor, const char* name) {
+  int64_t stored = 0;
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_storage_size(tensor.get(), &stored));
+  const auto sizes = tensor.sizes();
+  const auto strides = tensor.strides();
+  int64_t last = tensor.storage_offset();
+  for (size_t d = 0; d < sizes.size(); ++d) {
+    if (sizes[d] == 0) return;
+    last += (sizes[d] - 1) * strides[d];
+  }
+  const int64_t needed = (last + 1) * static_cast<int64_t>(tensor.element_size());
+  TORCHGRAFT_CHECK(needed <= stored, name, " needs a storage of ", needed, " bytes, and its storage has ",
+                   stored, ": its memory was freed");
+}
+
+// An argument that a kernel reads: so many dimensions, and memory for all of its elements.
 inline void check_dim(const Tensor& tensor, int64_t dim, const char* name) {
   TORCHGRAFT_CHECK(tensor.dim() == dim, name, " must have ", dim, " dimensions, got ", tensor.dim());
+  check_memory(tensor, name);
 }
 
 inline bool same_device(const Tensor& left, const Tensor& right) {

@@ -59,10 +59,7 @@ template <typename T>
 Tensor empty_workspace(int64_t count, const Tensor& like) {
   const int32_t dtype = std::is_same_v<T, double> ? aoti_torch_dtype_float64() : aoti_torch_dtype_float32();
   const int64_t stride = 1;
-  AtenTensorHandle handle = nullptr;
-  TORCH_ERROR_CODE_CHECK(
-      allocate(1, &count, &stride, dtype, aoti_torch_device_type_cuda(), like.get_device_index(), &handle));
-  return Tensor(handle);
+  return make_empty(1, &count, &stride, dtype, aoti_torch_device_type_cuda(), like.get_device_index());
 }
 
 inline bool is_aligned(const void* pointer, size_t bytes) {

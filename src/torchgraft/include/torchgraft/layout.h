@@ -1,4 +1,7 @@
 // Memory layouts: which one a tensor has, an empty tensor of one, and the least copy into one.
+//
+// What brings an argument into a layout, `to_layout`, `to_contiguous` and `to_dense`, checks first that its
+// memory is there.
 #pragma once
 
 #include <torch/csrc/inductor/aoti_torch/c/shim.h>
@@ -68,9 +71,7 @@ inline Tensor empty_strided(const int64_t* sizes, const int64_t* strides, int64_
   int32_t device_type = 0;
   TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(like.get(), &dtype));
   TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(like.get(), &device_type));
-  AtenTensorHandle handle = nullptr;
-  TORCH_ERROR_CODE_CHECK(allocate(dim, sizes, strides, dtype, device_type, like.get_device_index(), &handle));
-  return Tensor(handle);
+  return make_empty(dim, sizes, strides, dtype, device_type, like.get_device_index());
 }
 
 inline Tensor empty_images(int64_t batch, int64_t channels, int64_t height, int64_t width, Layout layout,
@@ -83,15 +84,24 @@ inline Tensor empty_images(int64_t batch, int64_t channels, int64_t height, int6
 }
 
 // The tensor itself where it already lies so, else a copy that does.
-inline Tensor to_layout(const Tensor& tensor, Layout layout) {
+inline Tensor to_layout(const Tensor& tensor, Layout layout, const char* name = "a tensor") {
+  check_memory(tensor, name);
   if (has_layout(tensor, layout)) return tensor;
   Tensor copy = empty_images(tensor.size(0), tensor.size(1), tensor.size(2), tensor.size(3), layout, tensor);
   torch::stable::copy_(copy, tensor);
   return copy;
 }
 
-inline Tensor to_contiguous(const Tensor& tensor) {
-  return tensor.is_contiguous() ? tensor : torch::stable::contiguous(tensor);
+inline Tensor to_contiguous(const Tensor& tensor, const char* name = "a tensor") {
+  check_memory(tensor, name);
+  if (tensor.is_contiguous()) return tensor;
+  const auto sizes = tensor.sizes();
+  std::vector<int64_t> strides(sizes.size());
+  int64_t step = 1;
+  for (size_t d = sizes.size(); d-- > 0; step *= std::max<int64_t>(sizes[d], 1)) strides[d] = step;
+  Tensor copy = empty_strided(sizes.data(), strides.data(), tensor.dim(), tensor);
+  torch::stable::copy_(copy, tensor);
+  return copy;
 }
 
 // Whether every element between the first and the last belongs to the tensor, once: then an elementwise
@@ -113,10 +123,40 @@ inline bool is_dense(const Tensor& tensor) {
   return true;
 }
 
+// The strides that `torch.empty_like` gives where a tensor is not dense: its dimensions in the order of their
+// strides, without what lies between. Those that are expanded, with a stride of zero, stay where they are.
+inline std::vector<int64_t> dense_strides_like(const Tensor& tensor) {
+  const auto sizes = tensor.sizes();
+  const auto strides = tensor.strides();
+  // From the innermost dimension out, sorted by insertion: which of two goes first may be left open, so the
+  // order of comparisons decides, and it is PyTorch's (`infer_dense_strides`).
+  std::vector<size_t> order(sizes.size());
+  for (size_t i = 0; i < order.size(); ++i) order[i] = order.size() - 1 - i;
+  for (size_t i = 1; i < order.size(); ++i) {
+    size_t at = i;
+    for (size_t before = i; before-- > 0;) {
+      const size_t inner = order[before], outer = order[at];
+      if (strides[inner] == 0 || strides[outer] == 0) continue;
+      if (strides[inner] < strides[outer]) break;
+      if (strides[inner] == strides[outer] && sizes[inner] <= sizes[outer]) continue;
+      std::swap(order[before], order[at]);
+      at = before;
+    }
+  }
+  std::vector<int64_t> result(sizes.size());
+  int64_t step = 1;
+  for (const size_t d : order) {
+    result[d] = step;
+    if (sizes[d] > 1) step *= sizes[d];
+  }
+  return result;
+}
+
 // The tensor itself where it is dense, else a copy with the strides that `torch.empty_like` gives.
-inline Tensor to_dense(const Tensor& tensor) {
+inline Tensor to_dense(const Tensor& tensor, const char* name = "a tensor") {
+  check_memory(tensor, name);
   if (is_dense(tensor)) return tensor;
-  Tensor copy = torch::stable::empty_like(tensor);
+  Tensor copy = empty_strided(tensor.sizes().data(), dense_strides_like(tensor).data(), tensor.dim(), tensor);
   torch::stable::copy_(copy, tensor);
   return copy;
 }

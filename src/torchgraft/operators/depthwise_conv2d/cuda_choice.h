@@ -62,6 +62,12 @@ enum class Kernel {
 
 // ---------------------------------------------------------------- what sizes are
 
+// A size from which a kernel pays, as measured on an H200: as large a share of the device in hand.
+constexpr int64_t share_of_device(const Pass& pass, int64_t on_h200) {
+  constexpr int64_t kMultiprocessors = 132;
+  return on_h200 * pass.multiprocessors / kMultiprocessors;
+}
+
 inline bool is_unit_step(const Geometry& geometry) {
   return geometry.height.stride == 1 && geometry.width.stride == 1 && geometry.height.dilation == 1 &&
          geometry.width.dilation == 1;
@@ -151,8 +157,8 @@ inline bool takes_small_planes(const Pass& pass) {
            extent.padding == extent.kernel / 2 && extent.output == extent.input;
   };
   constexpr int64_t kLimit = int64_t{1} << 29;
-  // Warps enough to fill a large device: one takes whole planes, and a launch of few takes long.
-  constexpr int64_t kWarps = 132 * 4;
+  // Warps enough to fill the device: one takes whole planes, and a launch of few takes long.
+  const int64_t warps = pass.multiprocessors * 4;
   constexpr int64_t kPixelsOfWarp = 32 * 7 * 7;
   // Wider planes with a large kernel are faster in strips, which need not wait for all of a plane.
   if (geometry.width.input == 28 && geometry.width.kernel == 7) return false;
@@ -161,7 +167,7 @@ inline bool takes_small_planes(const Pass& pass) {
          fits(geometry.width) && geometry.height.input == geometry.width.input &&
          geometry.batch * geometry.channels < kLimit && geometry.channels < kLimit / 64 &&
          geometry.channels * geometry.input_pixels() >= kPixelsOfWarp &&
-         geometry.batch * geometry.channels * geometry.input_pixels() >= kWarps * kPixelsOfWarp;
+         geometry.batch * geometry.channels * geometry.input_pixels() >= warps * kPixelsOfWarp;
 }
 
 inline bool takes_weight_grad_small_planes(const Pass& pass) {
@@ -184,7 +190,8 @@ inline bool products_pay(const Pass& pass) {
   const int64_t longest = std::max(geometry.height.kernel, geometry.width.kernel);
   if (pass.element_bytes != 2 || !pass.tensor_cores) return false;
   if (pass.channels_last) return longest >= 5;
-  return longest >= 6 && geometry.batch * geometry.channels * geometry.input_pixels() >= kFewElements;
+  return longest >= 6 &&
+         geometry.batch * geometry.channels * geometry.input_pixels() >= share_of_device(pass, kFewElements);
 }
 
 // Taps of which the band matrices of a warp are made.
@@ -485,7 +492,7 @@ inline bool gathers_few(const Pass& pass) {
   const Geometry& geometry = pass.geometry;
   return pass.transposed && geometry.multiplier > 1 &&
          std::max(geometry.height.kernel, geometry.width.kernel) <= kMostTaps &&
-         (geometry.taps() <= kFewTaps || pass.results() < kFewResults);
+         (geometry.taps() <= kFewTaps || pass.results() < share_of_device(pass, kFewResults));
 }
 
 // Whether all taps and the smallest tile under them, one strip of results, fit shared memory.
@@ -626,12 +633,12 @@ inline bool gathers_whole_square(const Geometry& geometry, bool transposed) {
 
 constexpr int64_t kManyResults = int64_t{1} << 20;
 
-// Whether threads that own four results are enough for a large device. Of 5 x 5 taps four share so many that
+// Whether threads that own four results are enough for the device. Of 5 x 5 taps four share so many that
 // fewer do.
 inline bool has_many_results(const Pass& pass) {
   constexpr int64_t kManyOfFiveTaps = int64_t{1} << 17;
   const int64_t taps = gathered_taps(pass.geometry, pass.transposed);
-  return pass.results() >= (taps == 4 || taps == 5 ? kManyOfFiveTaps : kManyResults);
+  return pass.results() >= share_of_device(pass, taps == 4 || taps == 5 ? kManyOfFiveTaps : kManyResults);
 }
 
 // Whether threads may own four results of a column that share their sources, for they meet the same taps of
@@ -667,7 +674,7 @@ inline bool takes_gather_columns_channels_last(const Pass& pass) {
 // One result a thread; in NHWC many results want the weights in shared memory.
 inline bool takes_gather_small(const Pass& pass) {
   return takes_gather(pass) && gathered_taps(pass.geometry, pass.transposed) <= 5 &&
-         !(pass.channels_last && pass.results() >= kManyResults);
+         !(pass.channels_last && pass.results() >= share_of_device(pass, kManyResults));
 }
 
 inline bool takes_weight_grad_general(const Pass& pass) {

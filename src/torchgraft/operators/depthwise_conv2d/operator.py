@@ -10,16 +10,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import handle_torch_function
 
+from torchgraft._explaining import stands_for_tensor
+from torchgraft._numbers import flag, sizes, whole
 from torchgraft.layout import is_channels_last, layout_beside
 from torchgraft.operator import Operator
 from torchgraft.operators.depthwise_conv2d import reference
 from torchgraft.operators.depthwise_conv2d.window import IntOrPair, Window, make_window
-
-# Finding the eight numbers of a window costs more than a microsecond, and a model has few different ones.
-_windows: dict[tuple[Any, ...], Window] = {}
-_MOST_WINDOWS = 4096
-_is_compiling = torch.compiler.is_compiling
 
 
 def depthwise_conv2d(
@@ -29,11 +27,15 @@ def depthwise_conv2d(
     stride: IntOrPair = 1,
     padding: IntOrPair | str = 0,
     dilation: IntOrPair = 1,
+    groups: int | None = None,
 ) -> Tensor:
     """Convolves each channel of a batch of images with kernels of its own.
 
     Equal to `torch.nn.functional.conv2d(input, weight, bias, stride, padding, dilation, groups=C)`. Differentiable
     any number of times, through kernels. float16 and bfloat16 are summed in float32.
+
+    Numbers are whole: what `operator.index` takes, NumPy's integers among it, but no bool, as in
+    `torch.nn.functional.conv2d`.
 
     Args:
         input: (N, C, H, W) or (C, H, W), float64, float32, float16 or bfloat16. Contiguous and channels_last are both
@@ -44,6 +46,7 @@ def depthwise_conv2d(
         padding: zeros around the image, one number or (height, width); 'valid' for none; 'same' for as much as keeps
             the size, with stride 1.
         dilation: pixels between the taps of a kernel, one number or (height, width).
+        groups: the channels that input must have. None: any number of which weight has a multiple.
 
     Returns:
         (N, C * m, OH, OW), or without N as input, in the memory layout of input.
@@ -54,20 +57,40 @@ def depthwise_conv2d(
 
     Source: `torch.nn.Conv2d` with groups = in_channels.
     """
-    if _is_compiling():
-        window = make_window(stride, padding, dilation, weight.shape[2:])
-    else:
-        try:
-            window = _windows[stride, padding, dilation]
-        except (KeyError, TypeError):
-            window = _find_window(stride, padding, dilation, weight)
+    # Six ints, as almost always, are a window as they stand; finding it otherwise takes more than a microsecond. What
+    # was found before must not be looked up by values: there 1.0 and True are 1.
     try:
-        without_batch = input.dim() == 3
-    except AttributeError:  # no tensor: the operator says so
-        without_batch = False
-    if without_batch:
+        stride_height, stride_width = stride if type(stride) is tuple else (stride, stride)
+        top, left = padding if type(padding) is tuple else (padding, padding)
+        down, right = dilation if type(dilation) is tuple else (dilation, dilation)
+        plain = int is type(stride_height) is type(stride_width) is type(top) is type(left) is type(down) is type(right)
+        window = (stride_height, stride_width, top, left, top, left, down, right) if plain else None
+    except ValueError:  # a tuple of one number, or of three
+        window = None
+    if window is None:
+        window = make_window(stride, padding, dilation, _kernel_size(weight, padding))
+
+    try:
+        if groups is None:
+            without_batch = input.dim() == 3
+        else:
+            if type(groups) is not int:
+                groups = whole("depthwise_conv2d", "groups", groups)
+            shape = input.shape
+            without_batch = len(shape) == 3
+            fits = shape[-3] == groups
+            if fits is not True:
+                input = _with_channels(input, groups, fits)
+    except (AttributeError, IndexError, RuntimeError):  # no tensor, or of too few dimensions
+        without_batch = None
+    if without_batch is False:
+        return convolution.call(input, weight, bias, *window)
+    if without_batch is True and isinstance(input, Tensor):
         return convolution(input.unsqueeze(0), weight, bias, *window).squeeze(0)
-    return convolution.call(input, weight, bias, *window)
+    if stands_for_tensor(input):
+        rest = weight, bias, stride, padding, dilation, groups
+        return handle_torch_function(depthwise_conv2d, (input,), input, *rest)
+    return convolution.call(input, weight, bias, *window)  # and it says what is wrong
 
 
 def depthwise_conv2d_input_grad(
@@ -84,7 +107,7 @@ def depthwise_conv2d_input_grad(
     Args:
         output_grad: (N, C * m, OH, OW), the gradient of the output.
         weight: (C * m, 1, KH, KW).
-        input_size: (C, H, W) of the input.
+        input_size: (C, H, W) of the input, whole numbers.
         channels_last: whether the result is laid out so, or contiguous.
         stride: as for depthwise_conv2d.
         padding: as for depthwise_conv2d.
@@ -97,8 +120,11 @@ def depthwise_conv2d_input_grad(
         TypeError: an argument of another type or dtype.
         ValueError: sizes that do not fit together.
     """
-    window = make_window(stride, padding, dilation, weight.shape[2:])
-    return input_grad(output_grad, weight, *input_size, channels_last, *window)
+    name = "depthwise_conv2d_input_grad"
+    window = make_window(stride, padding, dilation, _kernel_size(weight, padding), name)
+    channels, height, width = sizes(name, "input_size", input_size, "(C, H, W)")
+    channels_last = flag(name, "channels_last", channels_last)
+    return input_grad(output_grad, weight, channels, height, width, channels_last, *window)
 
 
 def depthwise_conv2d_weight_grad(
@@ -114,7 +140,7 @@ def depthwise_conv2d_weight_grad(
     Args:
         output_grad: (N, C * m, OH, OW), the gradient of the output.
         input: (N, C, H, W).
-        kernel_size: (KH, KW).
+        kernel_size: (KH, KW), whole numbers.
         stride: as for depthwise_conv2d.
         padding: as for depthwise_conv2d.
         dilation: as for depthwise_conv2d.
@@ -126,17 +152,40 @@ def depthwise_conv2d_weight_grad(
         TypeError: an argument of another type or dtype.
         ValueError: sizes that do not fit together.
     """
-    return weight_grad(output_grad, input, *kernel_size, *make_window(stride, padding, dilation, kernel_size))
+    name = "depthwise_conv2d_weight_grad"
+    height, width = sizes(name, "kernel_size", kernel_size, "(KH, KW)")
+    return weight_grad(
+        output_grad, input, height, width, *make_window(stride, padding, dilation, (height, width), name)
+    )
 
 
-def _find_window(stride: Any, padding: Any, dilation: Any, weight: Any) -> Window:
-    """A window not seen before, remembered where it does not depend on the kernel's size."""
-    kernel_size = weight.shape[2:] if isinstance(weight, Tensor) and weight.dim() == 4 else (1, 1)
-    window = make_window(stride, padding, dilation, kernel_size)
-    if padding != "same" and len(_windows) < _MOST_WINDOWS:
-        key = tuple(tuple(each) if isinstance(each, list) else each for each in (stride, padding, dilation))
-        _windows[key] = window
-    return window
+def _kernel_size(weight: Any, padding: Any) -> Sequence[int]:
+    """Height and width of kernels where padding depends on them; of what is no weight any, until the operator says so.
+
+    Elsewhere they are not looked at: `torch.jit.trace` records every look.
+    """
+    known = isinstance(padding, str) and isinstance(weight, Tensor) and weight.dim() == 4
+    return weight.shape[2:] if known else (1, 1)
+
+
+def _with_channels(input: Any, groups: int, fits: Any) -> Any:
+    """An input that has as many channels as there are groups.
+
+    Args:
+        input: of three or four dimensions; for others the operator says what is wrong.
+        groups: how many it must have.
+        fits: whether it has, as far as that is known: of an input that `torch.jit.trace` follows sizes are tensors.
+
+    Raises:
+        ValueError: where it has not.
+    """
+    if isinstance(fits, Tensor):
+        # Recorded, this refuses what is given later and does not fit.
+        return input.unflatten(-3, (groups,))
+    if not isinstance(input, Tensor) or input.dim() not in (3, 4) or fits:
+        return input
+    shape = tuple(input.shape)
+    raise ValueError(f"depthwise_conv2d: input must have {groups} channels, got {shape[-3]}: its shape is {shape}")
 
 
 def _empty_images(like: Tensor, size: Sequence[int], channels_last: bool) -> Tensor:
@@ -428,6 +477,7 @@ convolution = Operator(
     reference=reference.depthwise_conv2d,
     output=_output,
     gradient=_gradient,
+    unsaved=("bias",),
     autocast="lower",
     vmap=_vmap,
     flops=_flops,

@@ -9,6 +9,7 @@ import torch
 
 from torchgraft.operators.depthwise_conv2d import benchmarks
 from torchgraft.operators.depthwise_conv2d.case import PLAIN, Case, same
+from torchgraft.operators.depthwise_conv2d.drawing import draw_any
 from torchgraft.operators.depthwise_conv2d.window import Window
 from torchgraft.sampling import Drawn, Large, ModuleSample, Sample, Samples
 
@@ -40,7 +41,6 @@ _BOTH_LAYOUTS = (
     Case("padding larger than the kernel", (1, 3, 4, 5), (3, 2), Window(2, 1, 5, 4, 6, 3)),
     Case("stride larger than the kernel", (2, 3, 11, 13), (2, 3), Window(4, 5, 1, 0, 1, 0)),
     Case("stride larger than the image", (2, 3, 4, 5), (3, 3), Window(7, 9, 1, 1, 1, 1)),
-    Case("stride beyond 32 bits", (2, 3, 4, 5), (3, 3), Window(2**33 + 1, 2**32, 1, 1, 1, 1)),
     Case("asymmetric everything", (2, 3, 10, 13), (3, 5), Window(2, 3, 1, 2, 3, 0, 2, 1)),
     Case("dilation 2", (1, 3, 11, 12), (3, 3), Window(1, 1, 2, 2, 2, 2, 2, 2)),
     Case("dilation 3 with stride 2", (1, 3, 13, 12), (3, 3), Window(2, 2, 3, 3, 3, 3, 3, 3)),
@@ -187,6 +187,7 @@ samples = {
     "depthwise_conv2d": Samples(
         _table["depthwise_conv2d"],
         lambda random: _draw_case(random).forward(),
+        stress=lambda random, budget: draw_any(random, budget).forward(),
         gpu_table=_gpu_table["depthwise_conv2d"],
         summed=_taps_summed,
         large=tuple(Large(case.forward()) for case in _LARGE),
@@ -198,6 +199,7 @@ samples = {
     "depthwise_conv2d_input_grad": Samples(
         _table["depthwise_conv2d_input_grad"],
         lambda random: _draw_case(random).input_grad(),
+        stress=lambda random, budget: draw_any(random, budget).input_grad(),
         gpu_table=_gpu_table["depthwise_conv2d_input_grad"],
         summed=_input_grad_summed,
         large=tuple(Large(case.input_grad()) for case in _LARGE),
@@ -208,6 +210,7 @@ samples = {
     "depthwise_conv2d_weight_grad": Samples(
         _table["depthwise_conv2d_weight_grad"],
         lambda random: _draw_case(random).weight_grad(),
+        stress=lambda random, budget: draw_any(random, budget).weight_grad(),
         gpu_table=_gpu_table["depthwise_conv2d_weight_grad"],
         summed=_outputs_summed,
         large=tuple(_weight_grad_in_parts(case.weight_grad()) for case in _LARGE),

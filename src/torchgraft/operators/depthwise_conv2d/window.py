@@ -1,9 +1,9 @@
 """Stride, padding and dilation: from what people write to the eight numbers that the operators take."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import torch
+from torchgraft._numbers import whole
 
 IntOrPair = int | Sequence[int]
 
@@ -47,7 +47,13 @@ class Window(NamedTuple):
         return rows // self.stride_height + 1, columns // self.stride_width + 1
 
 
-def make_window(stride: IntOrPair, padding: IntOrPair | str, dilation: IntOrPair, kernel_size: Sequence[int]) -> Window:
+def make_window(
+    stride: IntOrPair,
+    padding: IntOrPair | str,
+    dilation: IntOrPair,
+    kernel_size: Sequence[int],
+    name: str = "depthwise_conv2d",
+) -> Window:
     """The window for arguments as `F.conv2d` takes them.
 
     Args:
@@ -56,34 +62,49 @@ def make_window(stride: IntOrPair, padding: IntOrPair | str, dilation: IntOrPair
             the size, an odd rest at the bottom and at the right.
         dilation: pixels between taps, one number or (height, width).
         kernel_size: (height, width) of the kernel; read for 'same' alone.
+        name: of the function that was called, for messages.
 
     Raises:
         TypeError: something else than whole numbers or a known word.
         ValueError: a pair that is none, or 'same' with a stride.
     """
-    strides, dilations = _pair("stride", stride), _pair("dilation", dilation)
+    strides, dilations = pair(name, "stride", stride), pair(name, "dilation", dilation)
     if not isinstance(padding, str):
-        top, left = _pair("padding", padding)
+        top, left = pair(name, "padding", padding)
         return Window(*strides, top, left, top, left, *dilations)
     if padding == "valid":
         return Window(*strides, 0, 0, 0, 0, *dilations)
     if padding != "same":
-        raise ValueError(f"depthwise_conv2d: padding must be whole numbers, 'valid' or 'same', got {padding!r}")
+        raise ValueError(f"{name}: padding must be whole numbers, 'valid' or 'same', got {padding!r}")
     if strides != (1, 1):
-        raise ValueError(f"depthwise_conv2d: padding='same' needs stride 1, got {strides}")
+        raise ValueError(f"{name}: padding='same' needs stride 1, got {strides}")
     total_height, total_width = (gap * (size - 1) for gap, size in zip(dilations, kernel_size, strict=True))
     top, left = total_height // 2, total_width // 2
     return Window(*strides, top, left, total_height - top, total_width - left, *dilations)
 
 
-def _pair(name: str, value: IntOrPair) -> tuple[int, int]:
-    values = (value, value) if isinstance(value, (int, torch.SymInt)) else value
-    if not isinstance(values, (tuple, list)) or not all(
-        isinstance(each, (int, torch.SymInt)) and not isinstance(each, bool) for each in values
-    ):
-        raise TypeError(f"depthwise_conv2d: {name} must be an int or a pair of ints, got {value!r}")
-    if len(values) == 1:
-        return values[0], values[0]
-    if len(values) != 2:
-        raise ValueError(f"depthwise_conv2d: {name} must be an int or a pair of ints, got {value!r}")
-    return values[0], values[1]
+def pair(name: str, argument: str, value: Any) -> tuple[int, int]:
+    """A whole number, or two, or one in a tuple or list: (height, width).
+
+    Args:
+        name: of the function or layer, for the message.
+        argument: of it, for the message.
+        value: what was passed; `whole` says what a whole number is.
+
+    Raises:
+        TypeError: something else than whole numbers.
+        ValueError: another number of them.
+    """
+    if type(value) is int:
+        return value, value
+    if type(value) is tuple and len(value) == 2 and type(value[0]) is int and type(value[1]) is int:
+        return value
+    values = value if isinstance(value, (tuple, list)) else (value,)
+    expected = f"{name}: {argument} must be an int or a pair of ints"
+    try:
+        found = [whole(name, argument, each) for each in values]
+    except TypeError:
+        raise TypeError(f"{expected}, got {value!r}") from None
+    if len(found) not in (1, 2):
+        raise ValueError(f"{expected}, got {value!r}")
+    return found[0], found[-1]

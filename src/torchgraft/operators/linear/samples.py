@@ -1,12 +1,13 @@
 """Inputs for linear: any number of leading dimensions, and sizes of nothing and one."""
 
+import math
 from random import Random
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 
-from torchgraft.sampling import Benchmark, Drawn, ModuleSample, Sample, Samples
+from torchgraft.sampling import Benchmark, Budget, Drawn, ModuleSample, Sample, Samples, any_size
 
 
 def _sample(name: str, leading: tuple[int, ...], features: int, outputs: int, *, bias: bool = True) -> Sample:
@@ -37,6 +38,21 @@ def _draw(random: Random) -> Sample:
     return _sample(f"drawn {leading}, {sizes}", leading, *sizes, bias=random.random() < 0.5)
 
 
+def _stress(random: Random, budget: Budget) -> Sample:
+    features = any_size(random, min(budget.elements, 4096))
+    outputs = any_size(random, min(budget.elements // features, 4096))
+    # Of all leading dimensions together.
+    rows = min(budget.products // (features * outputs), budget.elements // (features + outputs))
+    leading: list[int] = []
+    for _ in range(random.randint(0, 3)):
+        leading.append(any_size(random, rows // math.prod(leading)))
+    if leading and random.random() < 0.02:
+        leading[random.randrange(len(leading))] = 0
+    return _sample(
+        f"drawn {(*leading, features)} to {outputs}", tuple(leading), features, outputs, bias=random.random() < 0.5
+    )
+
+
 def _layer(*arguments: Any, **options: Any) -> torch.nn.Module:
     # Layers are made of operators, not operators of layers: nothing here needs them to be imported.
     from torchgraft.nn import Linear
@@ -48,6 +64,7 @@ samples = {
     "linear": Samples(
         _TABLE,
         _draw,
+        stress=_stress,
         summed=lambda input, weight, bias: int(weight.shape[1]),
         modules=(
             ModuleSample("with a bias", lambda: _layer(5, 3), (Drawn((4, 5)),)),

@@ -83,8 +83,9 @@ Grads cell_grads_cpu(Tensor input, Tensor h, Tensor c, Tensor weight_ih, Tensor 
                                        sizes.units};
     parallel_for(0, sizes.batch, std::max<int64_t>(1, kUnitsGrain / sizes.units),
                  [&](int64_t begin, int64_t end) { cpu::cell_backward(pass, begin, end); });
-    return multiply_grads(input, h, weight_ih, gates_grad, product(wanted.h, gates_grad, weight_hh, dtype),
-                          c_before_grad, column_sums(wanted.bias, gates_grad, dtype), wanted);
+    return multiply_grads(multiply, input, h, weight_ih, gates_grad,
+                          product(multiply, wanted.h, gates_grad, weight_hh, dtype), c_before_grad,
+                          column_sums(wanted.bias, gates_grad, dtype), wanted);
   });
 }
 
@@ -223,8 +224,8 @@ Grads sequence_grads_cpu(Tensor input, Tensor h0, Tensor weight_ih, Tensor weigh
                   [&](const cpu::Share& share, int64_t begin, int64_t end) {
                     cpu::sequence_backward(pass, share, begin, end);
                   });
-    return of_sequence(multiply_grads(rows_of(to_contiguous(input)), rows_of(h_before), weight_ih, gates_grad,
-                                      converted(wanted.h, h_grad, dtype), c_grad,
+    return of_sequence(multiply_grads(multiply, rows_of(to_contiguous(input)), rows_of(h_before), weight_ih,
+                                      gates_grad, converted(wanted.h, h_grad, dtype), c_grad,
                                       column_sums(wanted.bias, gates_grad, dtype), wanted),
                        wanted, sizes);
   });

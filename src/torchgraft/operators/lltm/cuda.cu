@@ -13,6 +13,7 @@
 #include <tuple>
 
 #include "cuda_cell.h"
+#include "cuda_multiply.h"
 #include "cuda_products.h"
 #include "cuda_recurrence.h"
 #include "cuda_steps.h"
@@ -53,8 +54,8 @@ std::tuple<Tensor, Tensor, Tensor> cell_cuda(Tensor input, Tensor h, Tensor c, T
 
     Tensor of_hidden = empty_of({sizes.batch, 3 * sizes.units}, kept, input);
     if (sizes.batch > 0) {
-      multiply_kept(input, transposed(weight_ih), activations);
-      multiply_kept(h, transposed(weight_hh), of_hidden);
+      cuda::multiply(input, transposed(weight_ih), activations);
+      cuda::multiply(h, transposed(weight_hh), of_hidden);
     }
     cuda::launch(
         cuda::ForwardStep<T>{data<Kept>(of_hidden), data<T>(bias), data<T>(c),
@@ -137,8 +138,9 @@ Grads cell_grads_cuda(Tensor input, Tensor h, Tensor c, Tensor weight_ih, Tensor
                      gates.transposed_times(wanted.weight_hh, {h, std::nullopt}), gates.bias());
       }
     }
-    return multiply_grads(input, h, weight_ih, gates_grad, product(wanted.h, gates_grad, weight_hh, dtype),
-                          c_before_grad, bias_grad<Kept, T>(gates_grad, wanted, scope.stream()), wanted);
+    return multiply_grads(cuda::multiply, input, h, weight_ih, gates_grad,
+                          product(cuda::multiply, wanted.h, gates_grad, weight_hh, dtype), c_before_grad,
+                          bias_grad<Kept, T>(gates_grad, wanted, scope.stream()), wanted);
   });
 }
 
@@ -220,7 +222,7 @@ void forward_by_steps(const Tensor& weight_hh, const std::optional<Tensor>& bias
   const T* c = data<T>(c0);
   for (int64_t step = 0; step < sizes.steps; ++step) {
     const int64_t t = reverse ? sizes.steps - 1 - step : step;
-    multiply(h, weight, of_hidden);
+    cuda::multiply(h, weight, of_hidden);
     cuda::launch(cuda::ForwardStep<T>{data<T>(of_hidden), data<T>(bias), c,
                                       mutable_data<T>(activations) + t * 3 * state,
                                       mutable_data<T>(output) + t * state, mutable_data<T>(cells) + t * state,
@@ -260,7 +262,7 @@ void backward_by_steps(const Tensor& weight_hh, const Tensor& activations, const
                            mutable_data<T>(gates_grad) + t * 3 * state, mutable_data<T>(c_grad),
                            mutable_data<T>(factor), state, sizes.units},
                           stream);
-    multiply(factor, weight_hh, h_grad);
+    cuda::multiply(factor, weight_hh, h_grad);
   }
 }
 
@@ -282,7 +284,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> sequence_cuda(Tensor input, T
     if (!is_done) {
       Tensor gates = torch::stable::view(activations, {sizes.rows(), 3 * sizes.units});
       const Tensor rows = torch::stable::view(to_contiguous(input), {sizes.rows(), sizes.features});
-      multiply_kept(rows, transposed(to_contiguous(weight_ih)), gates);
+      cuda::multiply(rows, transposed(to_contiguous(weight_ih)), gates);
       weight_hh = to_contiguous(weight_hh);
       bias = converted(bias, dtype);
       h0 = to_contiguous(h0);
@@ -331,8 +333,8 @@ Grads multiply_sequence(const Tensor& input, const cuda::HiddenStates<Kept, T>& 
     }
   }
   const Tensor h = wanted.weight_hh ? cuda::hidden_before(states, input, stream) : h_grad;
-  return multiply_grads(rows, h, weight_ih, gates_grad, converted(wanted.h, h_grad, dtype), c_grad,
-                        bias_grad<Kept, T>(gates_grad, wanted, stream), wanted);
+  return multiply_grads(cuda::multiply, rows, h, weight_ih, gates_grad, converted(wanted.h, h_grad, dtype),
+                        c_grad, bias_grad<Kept, T>(gates_grad, wanted, stream), wanted);
 }
 
 Grads sequence_grads_cuda(Tensor input, Tensor h0, Tensor weight_ih, Tensor weight_hh, Tensor activations,

@@ -67,10 +67,8 @@ inline Tensor empty_of(std::initializer_list<int64_t> sizes, ScalarType dtype, c
   if (dtype == ScalarType::Double) code = aoti_torch_dtype_float64();
   if (dtype == ScalarType::Half) code = aoti_torch_dtype_float16();
   if (dtype == ScalarType::BFloat16) code = aoti_torch_dtype_bfloat16();
-  AtenTensorHandle handle = nullptr;
-  TORCH_ERROR_CODE_CHECK(allocate(static_cast<int64_t>(sizes.size()), size, strides.data(), code, device_type,
-                                  like.get_device_index(), &handle));
-  return Tensor(handle);
+  return make_empty(static_cast<int64_t>(sizes.size()), size, strides.data(), code, device_type,
+                    like.get_device_index());
 }
 
 // A contiguous tensor of the same values in another dtype; the tensor itself where it is that already.
@@ -113,7 +111,7 @@ T* mutable_data(Tensor& tensor) {
 inline void multiply(const Tensor& left, const Tensor& right, Tensor& result) {
   using torch::stable::detail::from;
   std::array<StableIValue, 3> stack = {from(left), from(right), from(result)};
-  TORCH_ERROR_CODE_CHECK(torch_call_dispatcher("aten::mm", "out", stack.data(), TORCH_ABI_VERSION));
+  check_call(torch_call_dispatcher("aten::mm", "out", stack.data(), TORCH_ABI_VERSION), "lltm: a product");
   torch::stable::detail::to<Tensor>(stack[0]);
 }
 
@@ -127,7 +125,7 @@ inline void multiply_kept(const Tensor& left, const Tensor& right, Tensor& resul
   const char* const name = left.dim() == 3 ? "aten::bmm" : "aten::mm";
   using torch::stable::detail::from;
   std::array<StableIValue, 4> stack = {from(left), from(right), from(result.scalar_type()), from(result)};
-  TORCH_ERROR_CODE_CHECK(torch_call_dispatcher(name, "dtype_out", stack.data(), TORCH_ABI_VERSION));
+  check_call(torch_call_dispatcher(name, "dtype_out", stack.data(), TORCH_ABI_VERSION), "lltm: a product");
   torch::stable::detail::to<Tensor>(stack[0]);
 }
 
@@ -142,6 +140,7 @@ inline void check_shape(const Tensor& tensor, const char* name, std::initializer
   bool same = sizes.size() == expected.size();
   for (size_t d = 0; same && d < sizes.size(); ++d) same = sizes[d] == expected.begin()[d];
   TORCHGRAFT_CHECK(same, "lltm: ", name, " has sizes that do not fit the others");
+  check_memory(tensor, name);
 }
 
 inline void check_floating(const Tensor& tensor, const char* name) {
@@ -190,8 +189,8 @@ inline Sizes check_arguments(const Tensor& input, const Tensor& h, const Tensor&
   TORCHGRAFT_CHECK(sizes.features > 0, "lltm: input must have at least one feature");
   check_recurrent(weight_hh, sizes.units);
   check_shape(weight_ih, "weight_ih", {3 * sizes.units, sizes.features});
-  check_shape(h, "h", {sizes.batch, sizes.units});
-  check_shape(c, "c", {sizes.batch, sizes.units});
+  check_shape(h, is_sequence ? "h0" : "h", {sizes.batch, sizes.units});
+  check_shape(c, is_sequence ? "c0" : "c", {sizes.batch, sizes.units});
   check_same_kind(input, "input", h, "h");
   check_same_kind(input, "input", c, "c");
   check_same_kind(input, "input", weight_ih, "weight_ih");
@@ -254,8 +253,11 @@ struct Wanted {
 // wanted has no elements.
 using Grads = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
 
-// left @ right, computed in the dtype of `left` and rounded once; no elements where it is not wanted.
-inline Tensor product(bool is_wanted, const Tensor& left, const Tensor& right, ScalarType dtype) {
+// left @ right by `multiply(left, right, result)`, computed in the dtype of `left` and rounded once; no
+// elements where it is not wanted.
+template <typename Multiply>
+Tensor product(const Multiply& multiply, bool is_wanted, const Tensor& left, const Tensor& right,
+               ScalarType dtype) {
   if (!is_wanted) return empty_of({0}, dtype, left);
   Tensor result = empty_of({left.size(0), right.size(1)}, left.scalar_type(), left);
   multiply(left, converted(right, left.scalar_type()), result);
@@ -263,17 +265,19 @@ inline Tensor product(bool is_wanted, const Tensor& left, const Tensor& right, S
 }
 
 // All gradients, from those of gates (rows, 3 units) and of c in the dtype of computation and from those of h
-// and bias, by as many products of PyTorch's as are wanted. `h` is what weight_hh was multiplied with.
-inline Grads multiply_grads(const Tensor& input, const Tensor& h, const Tensor& weight_ih,
-                            const Tensor& gates_grad, const Tensor& h_grad, const Tensor& c_grad,
-                            const Tensor& bias_grad, const Wanted& wanted) {
+// and bias, by as many products as are wanted, each by `multiply(left, right, result)`. `h` is what weight_hh
+// was multiplied with.
+template <typename Multiply>
+Grads multiply_grads(const Multiply& multiply, const Tensor& input, const Tensor& h, const Tensor& weight_ih,
+                     const Tensor& gates_grad, const Tensor& h_grad, const Tensor& c_grad,
+                     const Tensor& bias_grad, const Wanted& wanted) {
   const ScalarType dtype = weight_ih.scalar_type();
   const Tensor columns = transposed(gates_grad);
-  return {product(wanted.input, gates_grad, weight_ih, dtype),
+  return {product(multiply, wanted.input, gates_grad, weight_ih, dtype),
           h_grad,
           converted(c_grad, dtype),
-          product(wanted.weight_ih, columns, input, dtype),
-          product(wanted.weight_hh, columns, h, dtype),
+          product(multiply, wanted.weight_ih, columns, input, dtype),
+          product(multiply, wanted.weight_hh, columns, h, dtype),
           bias_grad};
 }
 

@@ -16,6 +16,8 @@ import torch
 from torch import Tensor
 
 from torchgraft._differentiation import gradient_by_reference
+from torchgraft._explaining import require_tensor
+from torchgraft._numbers import flag
 from torchgraft.operator import Operator
 from torchgraft.operators.lltm import reference
 from torchgraft.operators.lltm.packing import over_packed
@@ -54,6 +56,7 @@ def lltm_cell(
 
     Source: the LLTM of PyTorch's tutorial on C++ extensions.
     """
+    require_tensor("lltm_cell", "input", input)
     with recurrent_products(input):
         return cell.call(input, h, c, weight_ih, weight_hh, bias)
 
@@ -92,6 +95,9 @@ def lltm(
 
     Source: the LLTM of PyTorch's tutorial on C++ extensions.
     """
+    require_tensor("lltm", "input", input)
+    if type(reverse) is not bool:
+        reverse = flag("lltm", "reverse", reverse)
     with recurrent_products(input):
         allow_tf32 = recurrent_tf32(input)
         if batch_sizes is not None:

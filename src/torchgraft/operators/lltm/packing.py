@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchgraft._explaining import require_tensor
+
 
 def over_packed(
     run: Callable[..., tuple[Tensor, Tensor, Tensor]],
@@ -36,6 +38,7 @@ def over_packed(
         (output, h_n, c_n).
 
     Raises:
+        TypeError: a state is no tensor.
         ValueError: batch_sizes make no sense, or do not fit input and states.
     """
     sizes = _checked_sizes(input, h0, c0, batch_sizes)
@@ -74,6 +77,7 @@ def _checked_sizes(input: Tensor, h0: Tensor, c0: Tensor, batch_sizes: Any) -> l
     if input.dim() != 2 or input.shape[0] != sum(sizes):
         raise ValueError(f"lltm: input must be ({sum(sizes)}, I) for these batch_sizes, got {tuple(input.shape)}")
     for name, state in (("h0", h0), ("c0", c0)):
+        require_tensor("lltm", name, state)
         if state.dim() != 2 or state.shape[0] != sizes[0]:
             raise ValueError(f"lltm: {name} must be ({sizes[0]}, S) for these batch_sizes, got {tuple(state.shape)}")
     return sizes

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from torchgraft.operators.lltm import reference
-from torchgraft.sampling import Benchmark, Drawn, ModuleSample, Sample, Samples
+from torchgraft.sampling import Benchmark, Budget, Drawn, ModuleSample, Sample, Samples, any_size
 
 
 def _scale(size: int) -> float:
@@ -255,39 +255,45 @@ def _draw_grads(random: Random) -> Sample:
     return _grads(f"drawn {sizes}", *sizes, of=of, wanted=wanted, reverse=random.random() < 0.5)
 
 
-def _any_size(random: Random, most: int) -> int:
-    """Small ones as often as large ones."""
-    return round(math.exp(random.uniform(0, math.log(most))))
+# Up to so many units a group of blocks holds weights on its chip, or another shape of it; and rows of tiles and groups.
+_UNITS = (16, 32, 64, 96, 128, 256, 512, 768, 1024, 1536, 2048)
+_ROWS = (4, 8, 9, 16, 17, 32, 36, 64, 128)
 
 
-def _any_sizes(random: Random) -> tuple[int, int, int, int]:
-    """Steps, batch, features and units, around which kernels are chosen, and not so many that the reference is slow."""
-    while True:
-        steps, batch, features, size = (_any_size(random, most) for most in (40, 400, 96, 700))
-        if steps * batch * (features + size) * size < 2**21:
-            return steps, random.choice([0, batch, batch, batch, batch]), features, size
+def _any_sizes(random: Random, budget: Budget, most_steps: int) -> tuple[int, int, int, int]:
+    """Steps, batch, features and units, around which kernels are chosen."""
+    # Of the elements, weights and activations have three to a unit.
+    most = math.isqrt(min(budget.products, budget.elements) // 3)
+    size = any_size(random, min(most, 2100), _UNITS)
+    features = any_size(random, min(budget.elements // (3 * size), 1100), _UNITS)
+    rows = min(budget.products // (3 * size * (size + features)), budget.elements // (5 * size + features))
+    steps = any_size(random, min(rows, most_steps))
+    # Of a PyTorch loop each step takes as long as a call.
+    rest = max(rows // steps, 1)
+    batch = rest if random.random() < 0.3 else any_size(random, min(rest, 600), _ROWS)
+    return steps, 0 if random.random() < 0.02 else batch, features, size
 
 
-def _stress_cell(random: Random) -> Sample:
-    _, *sizes = _any_sizes(random)
+def _stress_cell(random: Random, budget: Budget) -> Sample:
+    _, *sizes = _any_sizes(random, budget, 1)
     return _cell(f"drawn {sizes}", *sizes, bias=random.random() < 0.7)
 
 
-def _stress_cell_grads(random: Random) -> Sample:
-    _, *sizes = _any_sizes(random)
-    return _cell_grads(f"drawn {sizes}", *sizes, wanted=[random.random() < 0.7 for _ in _ALL])
+def _stress_cell_grads(random: Random, budget: Budget) -> Sample:
+    _, *sizes = _any_sizes(random, budget, 1)
+    of_h, wanted = random.random() < 0.7, [random.random() < 0.7 for _ in _ALL]
+    return _cell_grads(f"drawn {sizes}", *sizes, of_h=of_h, of_c=not of_h or random.random() < 0.7, wanted=wanted)
 
 
-def _stress_sequence(random: Random) -> Sample:
-    sizes = _any_sizes(random)
+def _stress_sequence(random: Random, budget: Budget) -> Sample:
+    sizes = _any_sizes(random, budget, 40)
     bias, reverse, tf32 = random.random() < 0.7, random.random() < 0.5, random.random() < 0.3
     return _sequence(f"drawn {sizes}", *sizes, bias=bias, reverse=reverse, tf32=tf32)
 
 
-def _stress_grads(random: Random) -> Sample:
-    steps, *others = _any_sizes(random)
+def _stress_grads(random: Random, budget: Budget) -> Sample:
     # Second derivatives go through steps one by one in PyTorch's operators; lltm's own calls come back through many.
-    sizes = min(steps, 12), *others
+    sizes = _any_sizes(random, budget, 12)
     of = (random.random() < 0.7, random.random() < 0.7, True)
     wanted = [random.random() < 0.7 for _ in _ALL]
     reverse, tf32 = random.random() < 0.5, random.random() < 0.3

@@ -44,7 +44,7 @@ Tensor mul_constant_cuda(Tensor input, double constant) {
   return dispatch_floating(input.scalar_type(), "mul_constant", [&](auto tag) {
     using T = typename decltype(tag)::type;
     const Launch scope(input);
-    const Tensor source = to_dense(input);
+    const Tensor source = to_dense(input, "input");
     Tensor output = empty_as(source);
 
     const T* from = static_cast<const T*>(source.const_data_ptr());

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchgraft._numbers import real
 from torchgraft.operator import Operator
 from torchgraft.operators.mul_constant import reference
 
@@ -16,7 +17,7 @@ def mul_constant(input: Tensor, constant: float) -> Tensor:
 
     Args:
         input: (any shape), float64, float32, float16 or bfloat16.
-        constant: the factor, a Python number; it has no gradient.
+        constant: the factor, a real number of Python or NumPy, but no bool; it has no gradient.
 
     Returns:
         input * constant, with the shape, dtype and strides of input.
@@ -24,6 +25,8 @@ def mul_constant(input: Tensor, constant: float) -> Tensor:
     Raises:
         TypeError: input is no tensor or of another dtype, or constant is no number.
     """
+    if type(constant) is not float:
+        constant = real("mul_constant", "constant", constant)
     return operator(input, constant)
 
 
@@ -58,6 +61,7 @@ operator = Operator(
     reference=reference.mul_constant,
     output=_output,
     gradient=_gradient,
+    unsaved=("input",),
     vmap=_vmap,
     flops=_flops,
     # A product fuses with its neighbours; an opaque kernel would stand in the way.

@@ -1,14 +1,30 @@
 """Inputs for mul_constant: around the borders of a sixteen-byte access, of a block and of a thread's share."""
 
+import math
 from random import Random
 
-from torchgraft.sampling import Benchmark, Drawn, Large, Sample, Samples
+from torchgraft.sampling import Benchmark, Budget, Drawn, Large, Sample, Samples, any_size
 
 
 def _draw(random: Random) -> Sample:
     shape = tuple(random.randint(0, 6) for _ in range(random.randint(0, 4)))
     return Sample(f"drawn {shape}", (Drawn(shape), random.uniform(-3, 3)))
 
+
+def _stress(random: Random, budget: Budget) -> Sample:
+    # Of one dimension, that the borders of blocks and shares are met; of several for what is not contiguous.
+    shape: list[int] = []
+    for _ in range(random.choice((1, 1, 2, 3, 4, 5))):
+        shape.append(any_size(random, budget.elements // math.prod(shape), _SHARES))
+    if random.random() < 0.02:
+        shape[random.randrange(len(shape))] = 0
+    constant = random.choice((0.0, -1.0, 3, 2.0**-20, random.uniform(-3, 3), random.uniform(-3, 3)))
+    channels_last = len(shape) == 4 and random.random() < 0.5
+    return Sample(f"drawn {tuple(shape)}", (Drawn(tuple(shape), channels_last), constant))
+
+
+# Of a block's threads, of sixteen bytes each; and where a CPU shares them out.
+_SHARES = (256, 512, 1024, 2048, 32768, 65536)
 
 _TABLE = (
     Sample("scalar", (Drawn(()), 2.0)),
@@ -38,6 +54,7 @@ samples = {
     "mul_constant": Samples(
         _TABLE,
         _draw,
+        stress=_stress,
         large=(_LARGE,),
         benchmarks=_BENCHMARKS,
         rivals={"pytorch": lambda input, constant: input * constant},

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from torchgraft._numbers import flag, whole
 from torchgraft.layout import is_channels_last
 from torchgraft.operator import Operator
 from torchgraft.operators.shift import reference
@@ -31,7 +32,7 @@ def shift(input: Tensor, x_offset: Tensor, y_offset: Tensor, stride: int = 1) ->
             copied first.
         x_offset: (C), in columns, of the dtype and on the device of input.
         y_offset: (C), in rows.
-        stride: rows between results, 1 or more.
+        stride: rows between results, 1 or more: what `operator.index` takes, NumPy's integers among it, but no bool.
 
     Returns:
         (N, C, T // stride, V), in the memory layout of input.
@@ -44,6 +45,8 @@ def shift(input: Tensor, x_offset: Tensor, y_offset: Tensor, stride: int = 1) ->
         the temporal shift is this with its x offset near zero; Jeon and Kim, "Constructing Fast Network through
         Deconstruction of Convolution", NeurIPS 2018.
     """
+    if type(stride) is not int:
+        stride = whole("shift", "stride", stride)
     return sample.call(input, x_offset, y_offset, stride)
 
 
@@ -72,6 +75,10 @@ def shift_input_grad(
         TypeError: an argument of another type or dtype.
         ValueError: sizes that do not fit together.
     """
+    if not (type(height) is type(stride) is int and type(channels_last) is bool):
+        name = "shift_input_grad"
+        height, stride = whole(name, "height", height), whole(name, "stride", stride)
+        channels_last = flag(name, "channels_last", channels_last)
     return input_grad.call(output_grad, x_offset, y_offset, height, channels_last, stride)
 
 
@@ -94,6 +101,8 @@ def shift_offset_grad(
         TypeError: an argument of another type or dtype.
         ValueError: sizes that do not fit together.
     """
+    if type(stride) is not int:
+        stride = whole("shift_offset_grad", "stride", stride)
     x_grad, y_grad = offset_grad.call(output_grad, input, x_offset, y_offset, stride)
     return x_grad, y_grad
 
@@ -117,6 +126,8 @@ def shift_grads(
         TypeError: an argument of another type or dtype.
         ValueError: sizes that do not fit together.
     """
+    if type(stride) is not int:
+        stride = whole("shift_grads", "stride", stride)
     all_grads = grads.call(output_grad, input, x_offset, y_offset, stride)
     return all_grads[0], all_grads[1], all_grads[2]
 

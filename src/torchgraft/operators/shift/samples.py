@@ -8,7 +8,7 @@ import torch
 
 from torchgraft.operators.shift import benchmarks, reference
 from torchgraft.operators.shift.case import Case
-from torchgraft.sampling import Drawn, Large, ModuleSample, Sample, Samples
+from torchgraft.sampling import Budget, Drawn, Large, ModuleSample, Sample, Samples, any_size
 
 # Larger than any image, and not than what float16 holds.
 _HUGE = (60000.0, -60000.0, 30000.5, -30000.5)
@@ -75,6 +75,47 @@ def _draw_case(random: Random) -> Case:
     return Case("drawn", (batch, channels, height, width), random.randint(1, 4), x, y, channels_last)
 
 
+# Columns of a thread, widths of tiles, rows of bands and rings.
+_SIDES = (5, 7, 10, 15, 20, 25, 32, 50, 64, 80, 128, 163, 256, 320, 512)
+_CHANNELS = (8, 16, 32, 33, 48, 64, 128)
+
+
+def _stress_case(random: Random, budget: Budget) -> Case:
+    # No kernel pays only for more, and PyTorch's gradients of what is gathered, the reference's, sort all of it.
+    elements = budget.elements if random.random() < 0.05 else min(budget.elements, 1 << 20)
+    most = elements if random.random() < 0.1 else 320
+    width = any_size(random, min(most, elements), _SIDES)
+    height = any_size(random, min(most, elements // width), _SIDES)
+    channels = any_size(random, min(elements // (width * height), 1024), _CHANNELS)
+    rest = elements // (width * height * channels)
+    batch = max(rest, 1) if random.random() < 0.6 else any_size(random, rest)
+    sizes = [batch, channels, height, width]
+    if random.random() < 0.03:
+        sizes[random.randrange(4)] = 0
+    stride = random.choice((1, 1, 1, 2, 2, 3, 4, any_size(random, 16), any_size(random, height + 2)))
+    x, y = (_stress_offsets(random, size, min(channels, 12)) for size in (width, height))
+    return Case("drawn", (sizes[0], sizes[1], sizes[2], sizes[3]), stride, x, y, random.random() < 0.5)
+
+
+def _stress_offsets(random: Random, size: int, count: int) -> tuple[float, ...]:
+    """Offsets whole or next to it or not, near or far, and around the border of an image of a size."""
+    reach = random.choice((0.0, 0.9, 3.0, 3.0, 12.0, float(size), 2.0 * size))
+
+    def offset() -> float:
+        kind = random.random()
+        if kind < 0.6:
+            return random.uniform(-reach, reach)
+        if kind < 0.75:
+            return float(round(random.uniform(-reach, reach)))
+        if kind < 0.85:
+            return round(random.uniform(-reach, reach)) + random.choice((-1e-9, 1e-9, -1e-3, 1e-3, 0.5))
+        if kind < 0.95:
+            return random.choice((-1, 1)) * (size + random.choice((-2, -1, 0, 1))) + random.choice((-0.4, 0.0, 0.4))
+        return random.choice(_HUGE)
+
+    return tuple(offset() for _ in range(max(count, 1)))
+
+
 def _taps_summed(*arguments: Any) -> int:
     return 4
 
@@ -110,9 +151,13 @@ def _samples(make: Any, summed: Any, means: Any, rival: Any, **more: Any) -> Sam
     def draw(random: Random) -> Sample:
         return make(_draw_case(random))
 
+    def stress(random: Random, budget: Budget) -> Sample:
+        return make(_stress_case(random, budget))
+
     return Samples(
         tuple(make(case) for case in _both_layouts()),
         draw,
+        stress=stress,
         summed=summed,
         benchmarks=tuple(benchmarks.of(make)),
         # The first sets the bound of errors; where grid_sample looks depends on how its positions are rounded.

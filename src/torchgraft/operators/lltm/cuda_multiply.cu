@@ -1,0 +1,105 @@
+// Products of float32 by cuBLAS, in a precision that this thread has been told.
+//
+// PyTorch's own follow its switch of matrix products, which belongs to the process: to turn it for a call of
+// ours would turn it for all threads. So where a precision is asked for, cuBLAS is called as PyTorch calls
+// it, by the same function with the same handle, and the mode of the handle is turned, which only this thread
+// has, and PyTorch sets anew before each product of its own.
+
+#include "cuda_multiply.h"
+
+#include <torchgraft/cublas.h>
+
+#include <climits>
+#include <optional>
+
+namespace torchgraft::lltm::cuda {
+namespace {
+
+thread_local Products products = Products::by_pytorch;
+
+// A matrix as cuBLAS takes it, by columns: read so, one that lies in rows is its own transpose.
+struct ByColumns {
+  const float* data;
+  Cublas::Operation operation;
+  int pitch;
+};
+
+// Nothing where its numbers lie neither row by row nor column by column, or are too many for 32 bits.
+std::optional<ByColumns> by_columns(const Tensor& matrix) {
+  const int64_t rows = matrix.size(0);
+  const int64_t columns = matrix.size(1);
+  if (rows > INT_MAX || columns > INT_MAX) return std::nullopt;
+  // The stride of one row, or of one column, says nothing.
+  const int64_t row_step = rows == 1 ? columns : matrix.stride(0);
+  const int64_t column_step = columns == 1 ? rows : matrix.stride(1);
+  if ((columns == 1 || matrix.stride(1) == 1) && row_step >= columns && row_step <= INT_MAX) {
+    return ByColumns{data<float>(matrix), Cublas::plain, static_cast<int>(row_step)};
+  }
+  if ((rows == 1 || matrix.stride(0) == 1) && column_step >= rows && column_step <= INT_MAX) {
+    return ByColumns{data<float>(matrix), Cublas::transposed, static_cast<int>(column_step)};
+  }
+  return std::nullopt;
+}
+
+// The mode of a handle, for a scope.
+class MathMode {
+ public:
+  MathMode(const Cublas& library, void* handle, Cublas::MathMode mode) : library_(library), handle_(handle) {
+    check(library_.get_math_mode(handle_, &before_));
+    check(library_.set_math_mode(handle_, mode));
+  }
+  ~MathMode() { static_cast<void>(library_.set_math_mode(handle_, before_)); }
+  MathMode(const MathMode&) = delete;
+  MathMode& operator=(const MathMode&) = delete;
+
+  static void check(int status) {
+    constexpr int kAllocationFailed = 3;
+    TORCHGRAFT_CHECK(status != kAllocationFailed, "lltm: CUDA out of memory in a product of cuBLAS");
+    TORCHGRAFT_CHECK(status == 0, "lltm: a product of cuBLAS failed with status ", status);
+  }
+
+ private:
+  const Cublas& library_;
+  void* handle_;
+  int before_ = Cublas::float32;
+};
+
+}  // namespace
+
+void multiply(const Tensor& left, const Tensor& right, Tensor& result) {
+  const bool is_ours = products != Products::by_pytorch && left.scalar_type() == ScalarType::Float &&
+                       result.scalar_type() == ScalarType::Float && left.dim() == 2 && cublas().is_found();
+  const auto one = is_ours ? by_columns(left) : std::nullopt;
+  const auto other = is_ours ? by_columns(right) : std::nullopt;
+  const auto into = is_ours ? by_columns(result) : std::nullopt;
+  if (!one || !other || !into || into->operation != Cublas::plain) {
+    multiply_kept(left, right, result);
+    return;
+  }
+  if (result.numel() == 0) return;
+  const int64_t depth = left.size(1);
+  if (depth == 0) {
+    torch::stable::zero_(result);
+    return;
+  }
+  const float alpha = 1.0f;
+  const float beta = 0.0f;
+  void* const handle = cublas_handle();
+  const MathMode mode(cublas(), handle, products == Products::tf32 ? Cublas::tf32 : Cublas::float32);
+  // Of the transpose of the result, which lies in columns, the factors change places.
+  MathMode::check(cublas().sgemm(handle, other->operation, one->operation, static_cast<int>(right.size(1)),
+                                 static_cast<int>(left.size(0)), static_cast<int>(depth), &alpha, other->data,
+                                 other->pitch, one->data, one->pitch, &beta, mutable_data<float>(result),
+                                 into->pitch));
+}
+
+}  // namespace torchgraft::lltm::cuda
+
+// Exported: what products of this thread are made in from now on, as Products has it; returns what it was
+// before.
+extern "C" __attribute__((visibility("default"))) int torchgraft_set_products(int products) {
+  using torchgraft::lltm::cuda::Products;
+  const Products before = torchgraft::lltm::cuda::products;
+  torchgraft::lltm::cuda::products = static_cast<Products>(products);
+  return static_cast<int>(before);
+}
