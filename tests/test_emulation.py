@@ -55,6 +55,18 @@ def test_kernels_of_every_operator_hold(kernels, name, order):
     check_holds(kernels, emulate.check_command(emulate.find_folders(), options), order)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("architecture", [75, 80, 86])
+def test_kernels_of_every_operator_hold_on_older_devices(architecture):
+    older = emulate.build(emulate.find_folders(), architecture=architecture, workers=2)
+    check_holds(older, emulate.check_command(emulate.find_folders(), ["--property", "value", "--workers", "2"]))
+
+
+@pytest.mark.slow
+def test_random_calls_of_every_operator_hold(kernels):
+    check_holds(kernels, emulate.check_command(emulate.find_folders(), ["--stress", "500", "--workers", "2"]))
+
+
 @pytest.mark.parametrize("sample", ["more rows than gates, odd, back", "of small gradients"])
 def test_products_that_are_worth_halves_hold(kernels, sample):
     given = ["lltm_grads", "--device", "cpu", "--property", "value", "--sample", f"products worth halves, {sample}"]

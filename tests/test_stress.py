@@ -6,7 +6,9 @@ from random import Random
 import pytest
 import torch
 
-from torchgraft.checking.running import make_jobs, make_stress_jobs
+from torchgraft.checking import find_devices
+from torchgraft.checking.report import describe
+from torchgraft.checking.running import make_jobs, make_stress_jobs, run_job
 from torchgraft.checking.strides import in_any_strides
 from torchgraft.checking.subject import find_subjects, subject_of
 from torchgraft.operators.depthwise_conv2d.drawing import draw_any
@@ -113,3 +115,11 @@ def test_properties_draw_small_calls_unless_somebody_asks_for_so_many():
 
     assert largest(None) < 1 << 12
     assert largest(100) > 1 << 15
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SUBJECTS)
+def test_random_calls_of_any_size_hold(name):
+    asked = make_jobs([SUBJECTS[name]], devices=find_devices("all"), properties=["stress"])
+    failed = [result for result in map(run_job, make_stress_jobs(asked, 500)) if result.status == "fail"]
+    assert not failed, describe(failed[0])
