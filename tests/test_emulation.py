@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -65,6 +66,11 @@ def test_an_input_gradient_of_halves_holds_whatever_lies_behind_the_image(kernel
     given = ["depthwise_conv2d_input_grad", "--device", "cpu", "--property", "value", "--dtype", "float16"]
     sample = ["--sample", "7x7 over a million pixels, padded behind", "--workers", "1"]
     check_holds(kernels, [sys.executable, "-m", "torchgraft", "check", *given, *sample])
+
+
+def test_strides_beyond_32_bits(kernels):
+    tests = Path(__file__).parent / "test_depthwise_conv2d.py"
+    check_holds(kernels, [sys.executable, "-m", "pytest", "-q", "-k", "beyond_32_bits and cpu", tests])
 
 
 def test_every_plan_fits_every_device(kernels, tmp_path):

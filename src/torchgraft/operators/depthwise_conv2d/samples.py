@@ -41,7 +41,6 @@ _BOTH_LAYOUTS = (
     Case("padding larger than the kernel", (1, 3, 4, 5), (3, 2), Window(2, 1, 5, 4, 6, 3)),
     Case("stride larger than the kernel", (2, 3, 11, 13), (2, 3), Window(4, 5, 1, 0, 1, 0)),
     Case("stride larger than the image", (2, 3, 4, 5), (3, 3), Window(7, 9, 1, 1, 1, 1)),
-    Case("stride beyond 32 bits", (2, 3, 4, 5), (3, 3), Window(2**33 + 1, 2**32, 1, 1, 1, 1)),
     Case("asymmetric everything", (2, 3, 10, 13), (3, 5), Window(2, 3, 1, 2, 3, 0, 2, 1)),
     Case("dilation 2", (1, 3, 11, 12), (3, 3), Window(1, 1, 2, 2, 2, 2, 2, 2)),
     Case("dilation 3 with stride 2", (1, 3, 13, 12), (3, 3), Window(2, 2, 3, 3, 3, 3, 3, 3)),
