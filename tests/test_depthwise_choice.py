@@ -121,6 +121,25 @@ BOUNDARIES = {
         ({"images": (2**14, 2**15 - 1, 7, 7)}, "small_planes"),
         ({"images": (2**14, 2**15, 7, 7)}, "direct_kernel"),
     ),
+    "a share of a smaller device: planes": (
+        (replace(PLANES, images=(66, 128, 7, 7), multiprocessors=66), "small_planes"),
+        ({"images": (65, 128, 7, 7)}, "strips"),
+        ({"images": (66, 128, 7, 7), "multiprocessors": 67}, "strips"),
+    ),
+    "a share of a smaller device: products": (
+        (replace(HALVES, images=(1, 512, 32, 32), multiprocessors=66), PRODUCTS),
+        ({"images": (1, 511, 32, 32)}, "strips"),
+        ({"direction": "weight_grad"}, "tensor_core_weight_grad_planes"),
+        ({"images": (1, 511, 32, 32), "direction": "weight_grad"}, "weight_grad_strips"),
+    ),
+    "a share of a smaller device: columns": (
+        (replace(DILATED, images=(1, 128, 64, 64), multiprocessors=66), COLUMNS),
+        ({"images": (1, 127, 64, 64)}, ONE),
+        ({"images": (1, 16, 64, 64), "kernel": 5, "padding": 4}, COLUMNS),
+        ({"images": (1, 15, 64, 64), "kernel": 5, "padding": 4}, ONE),
+        ({"layout": "NHWC"}, "gather_small_channels_last"),
+        ({"images": (1, 127, 64, 64), "layout": "NHWC"}, ONE),
+    ),
     "small planes: weight gradient": (
         (weight_grad(PLANES), "small_planes_weight_grad"),
         ({"images": (12, 1408, 7, 7)}, "small_planes_weight_grad"),

@@ -15,7 +15,7 @@ _CHANNELS = (4, 8, 16, 24, 32, 40, 48, 64, 96, 128)
 _BATCHES = (8, 12, 16, 32)
 # The largest of what is mostly drawn: of sides of an image, and of channels. Each channel, however small, takes a CPU a
 # convolution in float64, and many kernels a block: so most of many elements lie in images.
-_SIDE, _MOST_CHANNELS, _ELEMENTS_OF_CHANNEL = 300, 1024, 64
+_SIDE, _MOST_CHANNELS, _ELEMENTS_OF_CHANNEL = 300, 1024, 128
 
 
 def draw_any(random: Random, budget: Budget) -> Case:
@@ -32,7 +32,7 @@ def _draw(random: Random, budget: Budget) -> Case:
     kernel = _draw_kernel(random)
     stride, dilation = ((1, 1), (1, 1)) if is_plain else _draw_steps(random)
     height, width = _draw_plane(random, budget.elements)
-    most_channels = _MOST_CHANNELS if random.random() < 0.03 else 32 + budget.elements // _ELEMENTS_OF_CHANNEL
+    most_channels = _MOST_CHANNELS if random.random() < 0.01 else 32 + budget.elements // _ELEMENTS_OF_CHANNEL
     most_channels = min(budget.elements // (height * width), most_channels, _MOST_CHANNELS)
     channels = any_size(random, most_channels, _CHANNELS)
     rest = max(budget.elements // (height * width * channels), 1)
