@@ -222,8 +222,9 @@ Tensor declared(Tensor input) {
 // compiled for, and what the device is.
 Tensor architecture(Tensor input) {
   return on(input, [](const float*, float* to, unsigned blocks, cudaStream_t stream) {
+    const int compiled_for = architecture_of_kernels();
     architecture_kernel<<<blocks, kThreads, 0, stream>>>(to);
-    to[0] = static_cast<float>(architecture_of_kernels());
+    to[0] = static_cast<float>(compiled_for);
     to[1] = static_cast<float>(current_device().architecture);
   });
 }

@@ -307,7 +307,7 @@ struct SlideTile {
 
 // How `groups` of channels, whole pieces of copies, and `strips` of columns are cut into blocks of at most
 // `most_threads`. `bytes(strips)` is the shared memory that a lane of so many strips takes. No more than
-// `most_blocks` may share the channels of a block.
+// `most_blocks` may share the channels of a block. No lanes: an image is too wide for that.
 template <typename Bytes>
 SlideTile choose_slide_tile(int groups, int piece_bytes, int strips, int most_threads, int group_bytes,
                             int halo, int strip_columns, Bytes&& bytes, int64_t most_blocks = INT32_MAX) {
@@ -329,6 +329,7 @@ SlideTile choose_slide_tile(int groups, int piece_bytes, int strips, int most_th
     const int slices = ceil_divide(groups, lanes);
     lanes = ceil_divide(ceil_divide(groups, slices), granule) * granule;
     const int all_tiles = ceil_divide(strips, strips_of_block);
+    if (all_tiles > most_blocks) continue;
     // Threads in all, lanes that lie idle included; columns read twice; and sectors of memory in part.
     const int warps = ceil_divide(lanes * strips_of_block, 32);
     double cost = static_cast<double>(slices) * all_tiles * warps;

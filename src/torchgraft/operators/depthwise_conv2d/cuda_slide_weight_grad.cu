@@ -4,11 +4,11 @@
 
 namespace torchgraft::depthwise::cuda {
 
-template void launch_slide_weight_grad<float>(const float*, const float*, float*, float*, const Geometry&,
+template bool launch_slide_weight_grad<float>(const float*, const float*, float*, float*, const Geometry&,
                                               cudaStream_t);
-template void launch_slide_weight_grad<Half>(const Half*, const Half*, Half*, float*, const Geometry&,
+template bool launch_slide_weight_grad<Half>(const Half*, const Half*, Half*, float*, const Geometry&,
                                              cudaStream_t);
-template void launch_slide_weight_grad<BFloat16>(const BFloat16*, const BFloat16*, BFloat16*, float*,
+template bool launch_slide_weight_grad<BFloat16>(const BFloat16*, const BFloat16*, BFloat16*, float*,
                                                  const Geometry&, cudaStream_t);
 
 }  // namespace torchgraft::depthwise::cuda

@@ -166,7 +166,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
 }
 
 template <typename T, typename Shape>
-void launch_slide_weight_grad_shape(const T* output_grad, const T* input, T* weight_grad, float* workspace,
+bool launch_slide_weight_grad_shape(const T* output_grad, const T* input, T* weight_grad, float* workspace,
                                     const Geometry& geometry, cudaStream_t stream) {
   using Rows = typename Shape::Rows;
   using Columns = typename Shape::Columns;
@@ -189,6 +189,7 @@ void launch_slide_weight_grad_shape(const T* output_grad, const T* input, T* wei
         return std::max(stages, row_sums);
       },
       chunks_of_slice);
+  if (tile.lanes == 0) return false;
   const int units = static_cast<int>(geometry.batch * height.output);
   const int resident =
       resident_blocks(tile.lanes * tile.strips, tile.shared_bytes, Shape::kThreads * Shape::kBlocks);
@@ -205,15 +206,19 @@ void launch_slide_weight_grad_shape(const T* output_grad, const T* input, T* wei
       output_grad, input, workspace, chunks == 1 ? weight_grad : nullptr, parameters);
   check_launch(name);
   if (chunks > 1) launch_sum_chunks(workspace, weight_grad, geometry, chunks, stream);
+  return true;
 }
 
 template <typename T>
-void launch_slide_weight_grad(const T* output_grad, const T* input, T* weight_grad, float* workspace,
+bool launch_slide_weight_grad(const T* output_grad, const T* input, T* weight_grad, float* workspace,
                               const Geometry& geometry, cudaStream_t stream) {
+  bool is_launched = false;
   with_small_kernel(geometry, [&](auto kernel, auto stride) {
     using Shape = SlideWeightGradShape<kernel, stride>;
-    launch_slide_weight_grad_shape<T, Shape>(output_grad, input, weight_grad, workspace, geometry, stream);
+    is_launched = launch_slide_weight_grad_shape<T, Shape>(output_grad, input, weight_grad, workspace,
+                                                           geometry, stream);
   });
+  return is_launched;
 }
 
 }  // namespace torchgraft::depthwise::cuda

@@ -6,9 +6,10 @@
 
 namespace torchgraft::depthwise::cuda {
 
-// Both passes. `workspace`: weight_grad_workspace elements.
+// Both passes. `workspace`: weight_grad_workspace elements. Whether it is launched: not where a row of the
+// output gradient takes more blocks than the workspace has chunks.
 template <typename T>
-void launch_slide_weight_grad(const T* output_grad, const T* input, T* weight_grad, float* workspace,
+bool launch_slide_weight_grad(const T* output_grad, const T* input, T* weight_grad, float* workspace,
                               const Geometry& geometry, cudaStream_t stream);
 
 }  // namespace torchgraft::depthwise::cuda

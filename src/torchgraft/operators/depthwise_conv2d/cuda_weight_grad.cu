@@ -26,8 +26,8 @@ void weight_grad(const T* output_grad, const T* input, T* weight_grad, accumulat
   constexpr bool kIsHalf = sizeof(T) == 2;
   constexpr bool kIsFast = !std::is_same_v<T, double>;
   const auto sum = [&](int chunks) { launch_sum_chunks(workspace, weight_grad, geometry, chunks, stream); };
-  const Kernel kernel =
-      choose_weight_grad(make_pass(geometry, /*transposed=*/false, layout, output_grad, input)).kernel;
+  const Pass pass = make_pass(geometry, /*transposed=*/false, layout, output_grad, input);
+  const Kernel kernel = choose_weight_grad(pass).kernel;
   switch (kernel) {
     case Kernel::weight_grad_small_planes:
       if constexpr (kIsFast) {
@@ -63,7 +63,13 @@ void weight_grad(const T* output_grad, const T* input, T* weight_grad, accumulat
       break;
     case Kernel::weight_grad_slide:
       if constexpr (kIsFast) {
-        return launch_slide_weight_grad(output_grad, input, weight_grad, workspace, geometry, stream);
+        if (launch_slide_weight_grad(output_grad, input, weight_grad, workspace, geometry, stream)) return;
+        // Of so few pixels that there are fewer chunks than a row takes blocks.
+        if (takes_weight_grad_general(pass)) {
+          return launch_weight_grad_general(output_grad, input, weight_grad, workspace, geometry, layout,
+                                            stream);
+        }
+        return sum(launch_weight_grad_direct(output_grad, input, workspace, geometry, layout, stream));
       }
       break;
     case Kernel::weight_grad_general:
