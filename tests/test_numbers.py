@@ -170,16 +170,30 @@ def test_arrays_of_sizes_are_sizes():
     [
         lambda n: torchgraft.depthwise_conv2d(IMAGES, WEIGHT, None, n),
         lambda n: torchgraft.shift(IMAGES, *OFFSETS, n),
-        graft(nn.Conv2d(4, 4, 1, stride=np.int64(2), groups=4)),
     ],
-    ids=["depthwise_conv2d", "shift", "grafted"],
+    ids=["depthwise_conv2d", "shift"],
 )
 def test_numbers_of_numpy_compile(function):
-    argument = IMAGES if isinstance(function, nn.Module) else np.int64(2)
-    compiled = torch.compile(function, backend="eager", fullgraph=True)
-    torch.testing.assert_close(compiled(argument), function(argument))
-    if not isinstance(function, nn.Module):
-        # A size that a compiler keeps open.
-        torch.testing.assert_close(torch.compile(function, backend="eager", dynamic=True)(3), function(3))
+    # In several graphs, as for PyTorch's own functions: to TorchDynamo a number of NumPy is an array.
+    compiled = torch.compile(function, backend="aot_eager")
+    for value in (np.int64(2), np.int64(1), 2, 3, np.int32(3)):
+        torch.testing.assert_close(compiled(value), function(value))
+    for value in (1.0, True):
         with pytest.raises(TypeError, match="stride must be an int"):
-            torch.compile(function, backend="eager")(1.0)
+            compiled(value)
+
+
+def test_a_layer_with_numbers_of_numpy_compiles():
+    layer = graft(nn.Conv2d(4, 4, 1, stride=np.int64(2), padding=np.int32(1), groups=4))
+    torch.testing.assert_close(torch.compile(layer, backend="aot_eager")(IMAGES), layer(IMAGES))
+
+
+def test_a_number_that_a_compiler_keeps_open():
+    compiled = torch.compile(
+        lambda n: torchgraft.depthwise_conv2d(IMAGES, WEIGHT, None, n, (n, 1)),
+        backend="aot_eager",
+        dynamic=True,
+        fullgraph=True,
+    )
+    for n in (2, 3, 4):
+        torch.testing.assert_close(compiled(n), convolved(stride=n, padding=(n, 1)))

@@ -74,18 +74,21 @@ def _reference_gradient(operator: Operator) -> Callable[..., Sequence[Tensor | N
 _Tensors = Sequence[Tensor | None]
 
 
-def _choose_saved(operator: Operator) -> tuple[Callable[[_Tensors], _Tensors], Callable[[_Tensors], _Tensors], int]:
+_Choice = Callable[[_Tensors], _Tensors]
+
+
+def _choose_saved(operator: Operator) -> tuple[_Choice | None, _Choice | None, int]:
     """What of an operator's tensor arguments is kept for its gradient.
 
     Returns:
         What takes those that are kept out of all; what puts them back in their places, with None in the others; and how
-        many are kept.
+        many are kept. None and None where all are.
     """
     names = [argument.name for argument in operator.signature[: operator.tensor_count]]
     places = [place for place, name in enumerate(names) if name not in operator.unsaved]
     count = len(places)
     if count == len(names):
-        return lambda values: values, lambda kept: kept, count
+        return None, None, count
     if places == list(range(count)):
         missing = (None,) * (len(names) - count)
         return lambda values: values[:count], lambda kept: (*kept, *missing), count
@@ -130,11 +133,13 @@ def make_autograd(operator: Operator) -> Autograd:
 
     def save(ctx: Any, values: Sequence[Tensor | None], numbers: tuple[Any, ...], results: Any) -> None:
         ctx.numbers = numbers
+        if keep is not None:
+            values = keep(values)
         if several_outputs:
-            ctx.save_for_backward(*keep(values), *results[visible_outputs:])
+            ctx.save_for_backward(*values, *results[visible_outputs:])
             ctx.set_materialize_grads(False)
         else:
-            ctx.save_for_backward(*keep(values))
+            ctx.save_for_backward(*values)
 
     def tensor_gradients(ctx: Any, output_grads: tuple[Tensor | None, ...]) -> Sequence[Tensor | None]:
         output_grads = output_grads[:visible_outputs]
@@ -145,7 +150,9 @@ def make_autograd(operator: Operator) -> Autograd:
         else:
             return (None,) * tensors
         kept = ctx.saved_tensors
-        values, hidden = give_back(kept[:saved_tensors]), kept[saved_tensors:]
+        values, hidden = kept[:saved_tensors], kept[saved_tensors:]
+        if give_back is not None:
+            values = give_back(values)
         if any_autocast():
             # Autocast has done its work in the forward pass; the gradients have the dtypes that it chose.
             with torch.autocast(grad.device.type, enabled=False):

@@ -57,16 +57,22 @@ def depthwise_conv2d(
 
     Source: `torch.nn.Conv2d` with groups = in_channels.
     """
-    # Six ints, as almost always, are a window as they stand; finding it otherwise takes more than a microsecond. What
-    # was found before must not be looked up by values: there 1.0 and True are 1.
-    try:
-        stride_height, stride_width = stride if type(stride) is tuple else (stride, stride)
-        top, left = padding if type(padding) is tuple else (padding, padding)
-        down, right = dilation if type(dilation) is tuple else (dilation, dilation)
-        plain = int is type(stride_height) is type(stride_width) is type(top) is type(left) is type(down) is type(right)
-        window = (stride_height, stride_width, top, left, top, left, down, right) if plain else None
-    except ValueError:  # a tuple of one number, or of three
-        window = None
+    # Three ints, or six, are a window as they stand; finding it otherwise takes more than a microsecond. What was found
+    # before must not be looked up by values: there 1.0 and True are 1.
+    window: Any  # eight ints, once it is found
+    if int is type(stride) is type(padding) is type(dilation):
+        window = stride, stride, padding, padding, padding, padding, dilation, dilation
+    else:
+        try:
+            stride_height, stride_width = stride if type(stride) is tuple else (stride, stride)
+            top, left = padding if type(padding) is tuple else (padding, padding)
+            down, right = dilation if type(dilation) is tuple else (dilation, dilation)
+            six_ints = (
+                int is type(stride_height) is type(stride_width) is type(top) is type(left) is type(down) is type(right)
+            )
+            window = (stride_height, stride_width, top, left, top, left, down, right) if six_ints else None
+        except ValueError:  # a tuple of one number, or of three
+            window = None
     if window is None:
         window = make_window(stride, padding, dilation, _kernel_size(weight, padding))
 

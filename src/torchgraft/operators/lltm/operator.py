@@ -56,7 +56,8 @@ def lltm_cell(
 
     Source: the LLTM of PyTorch's tutorial on C++ extensions.
     """
-    require_tensor("lltm_cell", "input", input)
+    if not isinstance(input, Tensor):
+        require_tensor("lltm_cell", "input", input)
     with recurrent_products(input):
         return cell.call(input, h, c, weight_ih, weight_hh, bias)
 
@@ -95,7 +96,8 @@ def lltm(
 
     Source: the LLTM of PyTorch's tutorial on C++ extensions.
     """
-    require_tensor("lltm", "input", input)
+    if not isinstance(input, Tensor):
+        require_tensor("lltm", "input", input)
     if type(reverse) is not bool:
         reverse = flag("lltm", "reverse", reverse)
     with recurrent_products(input):
