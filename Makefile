@@ -1,7 +1,8 @@
 # Everything a clone needs, from nothing but Python and a C++ compiler. `make` lists the targets.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-# The compilers work while pip waits for the network.
+# The compilers work while pip waits for the network. Programs that are no make get MAKEFLAGS= in front: Ninja would take
+# it for an invitation to share make's jobs, and complain that it cannot.
 MAKEFLAGS += --jobs=2
 
 PYTHON ?= python3
@@ -27,11 +28,11 @@ help: ## list the targets
 
 .PHONY: demo
 demo: build $(VENV)/demo.done ## train small networks through PyTorch's layers and through ours: three minutes from a fresh clone
-	@$(BIN)/graft demo
+	@MAKEFLAGS= $(BIN)/graft demo
 
 .PHONY: test
 test: build $(VENV)/test.done ## run the tests: ten minutes from a fresh clone, on two cores
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
+	@MAKEFLAGS= $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 .PHONY: test-all
 test-all: test ## run the tests, and then what is slow and rarely finds more: test-slow, test-cuda and test-newest
@@ -41,7 +42,7 @@ test-all: test ## run the tests, and then what is slow and rarely finds more: te
 
 .PHONY: test-slow
 test-slow: build $(VENV)/test.done ## run the tests marked slow: thousands of random calls, and the emulator of older GPUs
-	@$(BIN)/python -m pytest -m slow -n $(WORKERS) --dist worksteal $(ARGS)
+	@MAKEFLAGS= $(BIN)/python -m pytest -m slow -n $(WORKERS) --dist worksteal $(ARGS)
 
 .PHONY: test-cuda
 test-cuda: $(VENV)/build.done ## compile every CUDA kernel for every architecture (ARCHITECTURES=90-real: for one)
@@ -50,7 +51,7 @@ test-cuda: $(VENV)/build.done ## compile every CUDA kernel for every architectur
 	    -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja) -DPython_EXECUTABLE=$(abspath $(BIN)/python) \
 	    $(if $(ARCHITECTURES),-DCMAKE_CUDA_ARCHITECTURES="$(ARCHITECTURES)",-UCMAKE_CUDA_ARCHITECTURES) \
 	    > build/cuda/configure.log 2>&1 || { cat build/cuda/configure.log; exit 1; }
-	@NINJA_STATUS="compiling the CUDA library, %f of %t, %w: " $(BIN)/cmake --build build/cuda --target torchgraft_cuda
+	@MAKEFLAGS= NINJA_STATUS="compiling the CUDA library, %f of %t, %w: " $(BIN)/cmake --build build/cuda --target torchgraft_cuda
 
 # What the tests need, with the newest PyTorch in the place of ours: an environment of several gigabytes.
 .PHONY: test-newest
@@ -60,7 +61,7 @@ test-newest: build ## run `graft check` with the newest PyTorch, in an environme
 	    > .venv-newest/requirements.txt
 	@.venv-newest/bin/pip install --quiet --disable-pip-version-check --no-compile --upgrade torch \
 	    -r .venv-newest/requirements.txt
-	@PYTHONPATH=src .venv-newest/bin/python -m torchgraft check --device cpu
+	@MAKEFLAGS= PYTHONPATH=src .venv-newest/bin/python -m torchgraft check --device cpu
 
 .PHONY: lint
 lint: $(VENV)/test.done ## check format, style and types
@@ -81,26 +82,26 @@ build: $(VENV)/package.done ## compile the libraries into src/torchgraft/lib; CU
 	    -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja) -DPython_EXECUTABLE=$(abspath $(BIN)/python) -DTORCHGRAFT_NATIVE=ON \
 	    -DTORCHGRAFT_CUDA=$(if $(filter 1,$(CUDA)),ON,OFF) -DCMAKE_CUDA_ARCHITECTURES=$(CUDA_ARCHITECTURE) \
 	    > $(BUILD)/configure.log 2>&1 || { cat $(BUILD)/configure.log; exit 1; }
-	@NINJA_STATUS="compiling the $(if $(filter 1,$(CUDA)),CPU and CUDA libraries,CPU library), %f of %t, %w: " \
+	@MAKEFLAGS= NINJA_STATUS="compiling the $(if $(filter 1,$(CUDA)),CPU and CUDA libraries,CPU library), %f of %t, %w: " \
 	    $(BIN)/cmake --build $(BUILD)
 	@# Not over the old ones: a process that runs on those would crash.
 	@mkdir -p src/torchgraft/lib && install -C $(BUILD)/*.so src/torchgraft/lib/
 
 .PHONY: wheel
 wheel: $(VENV)/build.done ## make a wheel for every supported CUDA architecture, in dist/
-	@$(BIN)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist . && ls -l dist/*.whl
+	@MAKEFLAGS= $(BIN)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist . && ls -l dist/*.whl
 
 .PHONY: bench
 bench: build $(VENV)/bench.done ## measure a few rows of every operator: within a minute
-	@$(BIN)/graft bench --quick $(ARGS)
+	@MAKEFLAGS= $(BIN)/graft bench --quick $(ARGS)
 
 .PHONY: bench-overhead
 bench-overhead: build $(VENV)/demo.done ## print what a call costs on each path
-	@$(BIN)/graft bench --overhead
+	@MAKEFLAGS= $(BIN)/graft bench --overhead
 
 .PHONY: results
 results: build $(VENV)/test.done ## measure again what was measured on earlier sources (ARGS=--check: only say what)
-	@$(BIN)/python benchmarks/measure.py $(if $(CHIP),--chip $(CHIP)) $(ARGS)
+	@MAKEFLAGS= $(BIN)/python benchmarks/measure.py $(if $(CHIP),--chip $(CHIP)) $(ARGS)
 # CHIP is a folder of benchmarks/results, for a machine that has none yet; without, all of them are looked at.
 
 .PHONY: docs
