@@ -136,8 +136,8 @@ class _RecurrentProducts:
     """A scope in which the kernels of a thread compute products of float32 as recurrent layers of PyTorch's may.
 
     Switches of PyTorch's belong to the process, and other threads compute while this one does: they are left as they
-    are. What a thread's products are made in is told to our own library, of this thread alone
-    (operators/lltm/cuda_multiply.cu).
+    are. What a thread's products are made in is told to our own library, of this thread alone, by the function
+    `torchgraft_set_products` that it exports.
     """
 
     __slots__ = ("_before", "_precision", "_set")
@@ -167,7 +167,7 @@ def products_by_pytorch() -> Iterator[None]:
         _all_by_pytorch = before
 
 
-# As `Products` of operators/lltm/cuda_multiply.h has them; 0 leaves products to PyTorch and its switch.
+# As `enum class Products` of that library has them; 0 leaves products to PyTorch and its switch.
 _PRODUCTS = {"ieee": 1, "tf32": 2}
 _unchanged = nullcontext()
 
