@@ -9,8 +9,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 BUILD := build/make
-# One more than the cores of a small machine: tests often wait for a process.
-WORKERS ?= 3
+WORKERS ?= 2
 
 # Only what this machine can run is built: CUDA=1 builds the CUDA library on a machine without a GPU too, and goes on
 # doing so wherever that library lies already, so that it never falls behind its sources.
