@@ -27,11 +27,11 @@ help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
 
 .PHONY: demo
-demo: build $(VENV)/demo.done ## train small networks through PyTorch's layers and through ours: three minutes from a fresh clone
+demo: build $(VENV)/demo.done ## train small networks through PyTorch's layers and through ours: two minutes from a fresh clone
 	@MAKEFLAGS= $(BIN)/graft demo
 
 .PHONY: test
-test: build $(VENV)/test.done ## run the tests: ten minutes from a fresh clone, on two cores
+test: build $(VENV)/test.done ## run the tests: eleven minutes from a fresh clone, on two cores
 	@MAKEFLAGS= $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 .PHONY: test-all
