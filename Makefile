@@ -17,6 +17,10 @@ CUDA ?= $(if $(shell nvidia-smi --list-gpus 2>/dev/null)$(wildcard src/torchgraf
 # One architecture is enough here: that of the GPU that is present, else 9.0. Wheels hold all.
 CUDA_ARCHITECTURE ?= $(or $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -n1 | tr -d .),90)-real
 
+# Prepares a build in a folder, with options for CMake; what CMake says is shown where it fails.
+configure = mkdir -p $(1) && $(BIN)/cmake -S . -B $(1) -G Ninja -Wno-author -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja) \
+    -DPython_EXECUTABLE=$(abspath $(BIN)/python) $(2) > $(1)/configure.log 2>&1 || { cat $(1)/configure.log; exit 1; }
+
 # What does the installing. Byte code is made when a module is first imported: of PyTorch few are.
 PIP_INSTALL = $(BIN)/pip install --quiet --disable-pip-version-check --no-compile
 
@@ -47,10 +51,7 @@ test-slow: build $(VENV)/test.done ## run the tests marked slow: thousands of ra
 .PHONY: test-cuda
 test-cuda: $(VENV)/build.done ## compile every CUDA kernel for every architecture (ARCHITECTURES=90-real: for one)
 	@command -v nvcc > /dev/null || { echo "there is no nvcc: install the CUDA toolkit"; exit 1; }
-	@mkdir -p build/cuda && $(BIN)/cmake -S . -B build/cuda -G Ninja -Wno-author \
-	    -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja) -DPython_EXECUTABLE=$(abspath $(BIN)/python) \
-	    $(if $(ARCHITECTURES),-DCMAKE_CUDA_ARCHITECTURES="$(ARCHITECTURES)",-UCMAKE_CUDA_ARCHITECTURES) \
-	    > build/cuda/configure.log 2>&1 || { cat build/cuda/configure.log; exit 1; }
+	@$(call configure,build/cuda,$(if $(ARCHITECTURES),-DCMAKE_CUDA_ARCHITECTURES="$(ARCHITECTURES)",-UCMAKE_CUDA_ARCHITECTURES))
 	@MAKEFLAGS= NINJA_STATUS="compiling the CUDA library, %f of %t, %w: " $(BIN)/cmake --build build/cuda --target torchgraft_cuda
 
 # What the tests need, with the newest PyTorch in the place of ours: an environment of several gigabytes.
@@ -78,10 +79,8 @@ format: $(VENV)/test.done ## put the sources into shape
 
 .PHONY: build
 build: $(VENV)/package.done ## compile the libraries into src/torchgraft/lib; CUDA=1: for a GPU too, where there is none
-	@mkdir -p $(BUILD) && $(BIN)/cmake -S . -B $(BUILD) -G Ninja -Wno-author \
-	    -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja) -DPython_EXECUTABLE=$(abspath $(BIN)/python) -DTORCHGRAFT_NATIVE=ON \
-	    -DTORCHGRAFT_CUDA=$(if $(filter 1,$(CUDA)),ON,OFF) -DCMAKE_CUDA_ARCHITECTURES=$(CUDA_ARCHITECTURE) \
-	    > $(BUILD)/configure.log 2>&1 || { cat $(BUILD)/configure.log; exit 1; }
+	@$(call configure,$(BUILD),-DTORCHGRAFT_NATIVE=ON -DTORCHGRAFT_CUDA=$(if $(filter 1,$(CUDA)),ON,OFF) \
+	    -DCMAKE_CUDA_ARCHITECTURES=$(CUDA_ARCHITECTURE))
 	@MAKEFLAGS= NINJA_STATUS="compiling the $(if $(filter 1,$(CUDA)),CPU and CUDA libraries,CPU library), %f of %t, %w: " \
 	    $(BIN)/cmake --build $(BUILD)
 	@# Not over the old ones: a process that runs on those would crash.

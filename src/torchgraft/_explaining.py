@@ -123,7 +123,7 @@ def explain_devices(name: str, arguments: Sequence[Argument], values: Sequence[A
             )
 
 
-def explain_memory(name: str, arguments: Sequence[Any], values: Sequence[Any]) -> None:
+def explain_memory(name: str, arguments: Sequence[Argument], values: Sequence[Any]) -> None:
     """Raises where a tensor's storage was made smaller than the tensor, as `untyped_storage().resize_(0)` does.
 
     Only tensors of numbers are asked: what a compiler or a transform passes instead of one has no storage.

@@ -41,9 +41,13 @@ def fresh_compiler() -> Iterator[None]:
         torch.compiler.reset()
 
 
+# Traces as Inductor does, forward and backward, and runs what it has traced.
+TRACING = "aot_eager"
+
+
 def backend_for(case: Case) -> str:
     """What compiles: Inductor; in a quick run the same tracing without the code that it would generate."""
-    return "aot_eager" if case.quick else "inductor"
+    return TRACING if case.quick else "inductor"
 
 
 def compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:

@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves
 
 from torchgraft.checking.case import Call, Case, differentiable, in_float64, tensors_of
 from torchgraft.checking.comparing import expect
-from torchgraft.checking.compiling import compiled, fresh_compiler
+from torchgraft.checking.compiling import TRACING, compiled, fresh_compiler
 from torchgraft.checking.property import Property
 
 
@@ -48,7 +48,7 @@ def _check_calls(dtype: torch.dtype, call: Call) -> None:
 
 def _check_compiled(dtype: torch.dtype, call: Call) -> None:
     with fresh_compiler():
-        graph = compiled(lambda *arguments: call.operator(*arguments), backend="aot_eager")
+        graph = compiled(lambda *arguments: call.operator(*arguments), backend=TRACING)
         _expect_as_declared(call, graph, call.arguments, dtype, "torch.compile")
 
 

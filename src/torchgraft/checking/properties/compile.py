@@ -21,6 +21,7 @@ import torch
 from torchgraft.checking.case import Call, Case
 from torchgraft.checking.comparing import Mismatch
 from torchgraft.checking.compiling import (
+    TRACING,
     backend_for,
     compiled,
     expect_forward_and_backward,
@@ -31,19 +32,15 @@ from torchgraft.checking.compiling import (
 from torchgraft.checking.other_sizes import in_other_sizes
 from torchgraft.checking.property import Property
 
-# Traces as Inductor does, forward and backward, and runs what it has traced.
-_TRACING = "aot_eager"
-
 
 def check(case: Case) -> None:
     """See the module."""
-    first, *rest = case.table(small=True, empty=False, count=4)
-    *but_last, last = (first, *rest)
-    case.each(partial(_check_static, backend_for(case)), [first])
-    case.each(partial(_check_dynamic, backend_for(case)), [last])
+    samples = case.table(small=True, empty=False, count=4)
+    case.each(partial(_check_static, backend_for(case)), samples[:1])
+    case.each(partial(_check_dynamic, backend_for(case)), samples[-1:])
     if not case.quick:
-        case.each(partial(_check_static, _TRACING), rest)
-        case.each(partial(_check_dynamic, _TRACING), but_last)
+        case.each(partial(_check_static, TRACING), samples[1:])
+        case.each(partial(_check_dynamic, TRACING), samples[:-1])
 
 
 def _check_static(backend: str, call: Call) -> None:
@@ -73,7 +70,7 @@ def _is_unrolled(call: Call, other: Call) -> bool:
     function, places = of_sizes_and_tensors(call)
     referred, _ = of_sizes_and_tensors(call, call.operator.reference)
     with fresh_compiler(), torch.no_grad():
-        graph = compiled(function, backend=_TRACING, dynamic=True)
+        graph = compiled(function, backend=TRACING, dynamic=True)
         if _compiles_again(call, other, graph, places):
             return False
     with fresh_compiler():

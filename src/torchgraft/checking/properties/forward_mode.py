@@ -19,7 +19,7 @@ from torch.func import jacfwd, jacrev, jvp
 from torch.utils._pytree import tree_leaves
 
 from torchgraft.checking.case import Call, Case
-from torchgraft.checking.compiling import compiled, fresh_compiler
+from torchgraft.checking.compiling import TRACING, compiled, fresh_compiler
 from torchgraft.checking.property import Property
 from torchgraft.checking.transforming import Both, Function, samples_for, squares
 
@@ -66,7 +66,7 @@ def _check_compiled(call: Call) -> None:
             return jvp(function, values[: len(tensors)], values[len(tensors) :])[1]
 
         # The reference needs no compiling: it is the expectation.
-        call = compiled(of_all, backend="aot_eager") if function is both.operated else of_all
+        call = compiled(of_all, backend=TRACING) if function is both.operated else of_all
         return call(*tensors, *_tangents(tensors))
 
     with fresh_compiler():

@@ -16,7 +16,7 @@ from torch.func import grad, hessian, jacrev, vjp
 from torch.utils._pytree import tree_map
 
 from torchgraft.checking.case import Call, Case
-from torchgraft.checking.compiling import compiled, fresh_compiler
+from torchgraft.checking.compiling import TRACING, compiled, fresh_compiler
 from torchgraft.checking.property import Property
 from torchgraft.checking.transforming import Both, Function, samples_for, squares
 
@@ -44,7 +44,7 @@ def _check_compiled(call: Call) -> None:
     def compiled_gradient(function: Function, tensors: Tensors) -> Any:
         of_all = grad(squares(function), _all(tensors))
         # The reference needs no compiling: it is the expectation.
-        return (compiled(of_all, backend="aot_eager") if function is both.operated else of_all)(*tensors)
+        return (compiled(of_all, backend=TRACING) if function is both.operated else of_all)(*tensors)
 
     with fresh_compiler():
         both.expect_same(compiled_gradient, "torch.func.grad under torch.compile", lost=_LOST)

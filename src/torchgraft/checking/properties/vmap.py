@@ -18,7 +18,7 @@ from torch.func import grad
 from torch.utils._pytree import tree_map
 
 from torchgraft.checking.case import Call, Case, tensors_of
-from torchgraft.checking.compiling import compiled, fresh_compiler
+from torchgraft.checking.compiling import TRACING, compiled, fresh_compiler
 from torchgraft.checking.property import Property
 from torchgraft.checking.transforming import Both, Function, samples_for, squares
 
@@ -73,7 +73,7 @@ def _expect_as_loop(
         if function is both.referred:
             return _loop(of_one, in_dims)(*(tensor.double() for tensor in inputs))
         batched = torch.func.vmap(of_one, in_dims)
-        return (compiled(batched, backend="aot_eager") if compile else batched)(*inputs)
+        return (compiled(batched, backend=TRACING) if compile else batched)(*inputs)
 
     both.expect_same(transform, f"torch.func.vmap {what}")
 
