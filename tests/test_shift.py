@@ -85,6 +85,29 @@ class TestMeaning:
         expected = _by_hand(input, x_offset, y_offset, stride)
         torch.testing.assert_close(found, expected, rtol=1e-14, atol=1e-14, equal_nan=True, check_stride=False)
 
+    @pytest.mark.parametrize("kind", ["kernel", "reference"])
+    @pytest.mark.parametrize("which", [0, 1], ids=["x", "y"])
+    def test_every_gradient_of_a_channel_is_nan_whose_offset_is_not_finite(self, kind, which):
+        # Of three rows one has no part in any result, and yet in what the channel is: unknown.
+        offsets = [_offsets(0.3, 0.4, -0.2), _offsets(-0.6, 0.1, 1.2)]
+        offsets[which][1] = INF
+        leaves = [each.requires_grad_() for each in (_randn(2, 3, 7, 5), *offsets)]
+        shift = torchgraft.shift if kind == "kernel" else reference.shift
+        for gradient in torch.autograd.grad(shift(*leaves, 3).sum(), leaves):
+            channels = gradient.movedim(1, 0) if gradient.dim() == 4 else gradient
+            assert channels[1].isnan().all()
+            assert channels[0].isfinite().all()
+            assert channels[2].isfinite().all()
+
+    @pytest.mark.parametrize("kind", ["kernel", "reference"])
+    @pytest.mark.parametrize("layout", ["contiguous", "channels_last"])
+    def test_without_a_result_every_gradient_is_zero(self, kind, layout):
+        leaves = [_both(_randn(2, 2, 2, 5))[layout], _offsets(0.3, INF), _offsets(NAN, 0.1)]
+        leaves = [each.requires_grad_() for each in leaves]
+        shift = torchgraft.shift if kind == "kernel" else reference.shift
+        gradients = torch.autograd.grad(shift(*leaves, 3).sum(), leaves)
+        assert all(not gradient.any() for gradient in gradients)
+
     @pytest.mark.parametrize("layout", ["contiguous", "channels_last"])
     @pytest.mark.parametrize("stride", [1, 2, 3, 5])
     def test_the_input_gradient_is_the_transpose(self, layout, stride):

@@ -37,7 +37,7 @@ Tensor forward_cpu(Tensor input, Tensor x_offset, Tensor y_offset, int64_t strid
     const Layout layout = layout_of(input);
     Tensor output =
         empty_images(geometry.batch, geometry.channels, geometry.steps, geometry.width, layout, input);
-    if (geometry.planes() * geometry.output_pixels() == 0) return output;
+    if (geometry.results() == 0) return output;
     input = to_layout(input, layout);
     x_offset = to_contiguous(x_offset);
     y_offset = to_contiguous(y_offset);
@@ -56,7 +56,7 @@ Tensor input_grad_cpu(Tensor output_grad, Tensor x_offset, Tensor y_offset, int6
     const Layout layout = channels_last ? Layout::channels_last : Layout::contiguous;
     Tensor input_grad =
         empty_images(geometry.batch, geometry.channels, height, geometry.width, layout, output_grad);
-    if (geometry.planes() * geometry.input_pixels() == 0) return input_grad;
+    if (geometry.results() == 0) return torch::stable::zero_(input_grad);
     output_grad = to_layout(output_grad, layout);
     x_offset = to_contiguous(x_offset);
     y_offset = to_contiguous(y_offset);
@@ -100,11 +100,14 @@ std::tuple<Tensor, Tensor, Tensor> backward_cpu(Tensor output_grad, Tensor input
     output_grad = to_layout(output_grad, layout);
     x_offset = to_contiguous(x_offset);
     y_offset = to_contiguous(y_offset);
-    if (geometry.planes() * geometry.input_pixels() > 0)
+    if (geometry.results() > 0) {
       run_backward<T>(
           {data<T>(output_grad), data<T>(input), data<T>(x_offset), data<T>(y_offset),
            with_input_grad ? mutable_data<T>(input_grad) : nullptr, partial_sums.data(), geometry},
           layout);
+    } else if (with_input_grad) {
+      torch::stable::zero_(input_grad);
+    }
     return std::make_tuple(input_grad, sum_images<T>(partial_sums.data(), geometry, x_offset),
                            sum_images<T>(partial_sums.data() + geometry.channels, geometry, x_offset));
   });

@@ -46,8 +46,6 @@ cuda::Plan make_plan(const cuda::Arguments<T>& arguments, cuda::Pass pass) {
 // Where nothing but images is computed.
 template <typename T>
 void resample(const cuda::Arguments<T>& arguments, cuda::Pass pass, cudaStream_t stream) {
-  const Geometry& geometry = arguments.geometry;
-  if (geometry.planes() * geometry.width * arguments.result_rows(cuda::is_transposed(pass)) == 0) return;
   launch<T>(arguments, pass, make_plan(arguments, pass), nullptr, stream);
 }
 
@@ -56,12 +54,6 @@ template <typename T>
 void resample_and_sum(const cuda::Arguments<T>& arguments, cuda::Pass pass, Tensor& x_grad, Tensor& y_grad,
                       const Launch& scope) {
   const Geometry& geometry = arguments.geometry;
-  if (geometry.planes() * geometry.output_pixels() == 0) {
-    torch::stable::zero_(x_grad);
-    torch::stable::zero_(y_grad);
-    if (cuda::has_images(pass)) resample(arguments, cuda::Pass::input_grad, scope.stream());
-    return;
-  }
   const cuda::Plan plan = make_plan(arguments, pass);
   Tensor partial = empty_workspace<accumulate_t<T>>(2 * geometry.channels * plan.parts, x_grad);
   launch(arguments, pass, plan, mutable_data<accumulate_t<T>>(partial), scope.stream());
@@ -82,6 +74,7 @@ Tensor shift_cuda(Tensor input, Tensor x_offset, Tensor y_offset, int64_t stride
     const Layout layout = layout_of(input);
     Tensor output =
         empty_images(geometry.batch, geometry.channels, geometry.steps, geometry.width, layout, input);
+    if (geometry.results() == 0) return output;
     input = to_layout(input, layout, scope.stream());
     x_offset = to_contiguous(x_offset);
     y_offset = to_contiguous(y_offset);
@@ -101,6 +94,7 @@ Tensor input_grad_cuda(Tensor output_grad, Tensor x_offset, Tensor y_offset, int
     const Layout layout = channels_last ? Layout::channels_last : Layout::contiguous;
     Tensor input_grad =
         empty_images(geometry.batch, geometry.channels, height, geometry.width, layout, output_grad);
+    if (geometry.results() == 0) return torch::stable::zero_(input_grad);
     output_grad = to_layout(output_grad, layout, scope.stream());
     x_offset = to_contiguous(x_offset);
     y_offset = to_contiguous(y_offset);
@@ -120,6 +114,9 @@ std::tuple<Tensor, Tensor> offset_grad_cuda(Tensor output_grad, Tensor input, Te
     const Layout layout = layout_of(input);
     Tensor x_grad = empty_offsets(geometry.channels, input);
     Tensor y_grad = empty_offsets(geometry.channels, input);
+    if (geometry.results() == 0) {
+      return std::make_tuple(torch::stable::zero_(x_grad), torch::stable::zero_(y_grad));
+    }
     output_grad = to_layout(output_grad, layout, scope.stream());
     input = to_layout(input, layout, scope.stream());
     x_offset = to_contiguous(x_offset);
@@ -142,6 +139,10 @@ std::tuple<Tensor, Tensor, Tensor> grads_cuda(Tensor output_grad, Tensor input, 
         empty_images(geometry.batch, geometry.channels, geometry.height, geometry.width, layout, input);
     Tensor x_grad = empty_offsets(geometry.channels, input);
     Tensor y_grad = empty_offsets(geometry.channels, input);
+    if (geometry.results() == 0) {
+      return std::make_tuple(torch::stable::zero_(input_grad), torch::stable::zero_(x_grad),
+                             torch::stable::zero_(y_grad));
+    }
     output_grad = to_layout(output_grad, layout, scope.stream());
     input = to_layout(input, layout, scope.stream());
     x_offset = to_contiguous(x_offset);

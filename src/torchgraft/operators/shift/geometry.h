@@ -20,6 +20,8 @@ struct Geometry {
   int64_t input_pixels() const { return height * width; }
   int64_t output_pixels() const { return steps * width; }
   int64_t planes() const { return batch * channels; }
+  // Where there are none, gradients are sums of nothing: zero, whatever the offsets are.
+  int64_t results() const { return planes() * output_pixels(); }
 };
 
 // How one channel is sampled: output row t lies between the input's rows t * stride + y and one below, column
