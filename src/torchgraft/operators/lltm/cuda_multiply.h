@@ -1,4 +1,4 @@
-// Products of float32, in the precision that PyTorch's recurrent layers may have.
+// Products of matrices by cuBLAS: of float32 in the precision that PyTorch's recurrent layers may have.
 #pragma once
 
 #include "host.h"
@@ -12,7 +12,8 @@ enum class Products : int {
   tf32 = 2,
 };
 
-// result = left @ right for matrices, with a result of float for factors of two bytes.
+// result = left @ right for matrices, whose rows have no gaps in the result, or of factors in parts, as
+// multiply_kept; with a result of float for factors of two bytes.
 void multiply(const Tensor& left, const Tensor& right, Tensor& result);
 
 }  // namespace torchgraft::lltm::cuda

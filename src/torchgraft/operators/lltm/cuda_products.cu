@@ -24,6 +24,7 @@
 #include <torchgraft/cuda.cuh>
 
 #include "cuda_halves.cuh"
+#include "cuda_multiply.h"
 
 namespace torchgraft::lltm::cuda {
 namespace {
@@ -245,7 +246,7 @@ Tensor half_of(const Tensor& halves, int64_t columns, bool is_low) {
 // sums[part] = left @ right
 void multiply_into(const Tensor& sums, int64_t part, const Tensor& left, const Tensor& right) {
   Tensor result = torch::stable::select(sums, 0, part);
-  multiply_kept(left, right, result);
+  multiply(left, right, result);
 }
 
 }  // namespace
@@ -354,13 +355,13 @@ Tensor GateHalves<T>::transposed_times(bool is_wanted, const Factor& factor) con
   Tensor high_sums = torch::stable::narrow(all, 0, 0, of_high * pitch_);
   if (copies) {
     const Tensor both = torch::stable::view(halves_, {2 * rows, pitch_});
-    multiply_kept(transposed(both), twice(factor.high), high_sums);
+    multiply(transposed(both), twice(factor.high), high_sums);
   } else {
-    multiply_kept(transposed(halves_), factor.high, high_sums);
+    multiply(transposed(halves_), factor.high, high_sums);
   }
   if (factor.low.has_value()) {
     Tensor low_sums = torch::stable::narrow(all, 0, of_high * pitch_, width_);
-    multiply_kept(transposed(half_of(halves_, width_, false)), *factor.low, low_sums);
+    multiply(transposed(half_of(halves_, width_, false)), *factor.low, low_sums);
   }
   return rounded(sums, width_);
 }

@@ -33,6 +33,7 @@
 
 #include "cuda_factors.h"
 #include "cuda_halves.cuh"
+#include "cuda_multiply.h"
 #include "cuda_unit.cuh"
 #include "host.h"
 
@@ -376,7 +377,7 @@ void launch_in(const BackwardPass& pass, const WeightFactor& factor, const Tenso
   const dim3 grid(grid_of(pass.batch, "lltm"), Product::kRanges);
   for (int64_t step = 0; step < pass.steps; ++step) {
     launch_step(backward_kernel<T, Product>, grid, threads, stream, steps, step);
-    multiply_kept(left, right, sums);
+    multiply(left, right, sums);
   }
   const unsigned threads_of_end = threads_for(pass.units, kThreads);
   end_kernel<T, Product>
@@ -419,7 +420,7 @@ void launch_of(const ForwardPass& pass, const Tensor& weight, cudaStream_t strea
   const unsigned threads = threads_for(pass.units, kThreads);
   const dim3 grid = grid_of_units(pass.batch, pass.units, threads);
   for (int64_t step = 0; step < pass.steps; ++step) {
-    multiply_kept(halves, right, sums);
+    multiply(halves, right, sums);
     launch_step(forward_kernel<T>, grid, threads, stream, steps, step);
   }
 }

@@ -195,10 +195,13 @@ _GPU_SEQUENCES = (
     _sequence("tf32, step by step", 3, 3, 6, 1030, tf32=True),
 )
 
+_GPU_CELLS = (_cell("deeper products of two bytes than cuBLAS is given at once", 290, 2310, 70),)
+
 # More than one kernel multiplies.
 _GPU_CELL_GRADS = (
     _cell_grads("products of PyTorch's", 200, 300, 500),
     _cell_grads("products worth halves", 200, 303, 501),
+    _cell_grads("products worth halves, deeper than cuBLAS is given at once", 4417, 72, 73),
 )
 
 _GPU_GRADS = (
@@ -214,6 +217,7 @@ _GPU_GRADS = (
     # That float16 would not hold, or with a few bits.
     _grads("products worth halves, of small gradients", 6, 128, 300, 300, wanted=_OF_INPUT, scale=2.0**-20),
     _grads("products worth halves, of large gradients", 6, 128, 300, 300, wanted=_OF_INPUT, scale=2.0**14),
+    _grads("products worth halves, deeper than cuBLAS is given at once", 7, 631, 72, 73),
     _grads("products worth halves, to weights", 6, 128, 300, 300, wanted=(False, False, True, True, False)),
     _grads("tf32, one block", 5, 290, 3, 31, tf32=True),
     _grads("clusters of four blocks", 4, 290, 3, 100),
@@ -401,6 +405,7 @@ samples = {
     "lltm_cell": Samples(
         _CELLS,
         _draw_cell,
+        gpu_table=_GPU_CELLS,
         stress=_stress_cell,
         summed=_summed_in_cell,
         backward_work=2,
