@@ -262,10 +262,19 @@ def _format(error: BaseException | None) -> str:
 _in_worker = False
 
 
-def _work(connection: Connection, known: Mapping[str, Path], modules: Sequence[str], output: Connection) -> None:
+def _work(
+    connection: Connection,
+    known: Mapping[str, Path],
+    modules: Sequence[str],
+    output: Connection,
+    environment: Mapping[str, str],
+) -> None:
     """What a worker does: imports the operators' modules, then runs jobs until there are no more."""
     global _in_worker
     _in_worker = True
+    # A process that is forked has the variables of when the first one was.
+    os.environ.clear()
+    os.environ.update(environment)
     # What is said about a crash would stand in the middle of the table; the parent tells of it.
     os.dup2(output.fileno(), 1)
     os.dup2(output.fileno(), 2)
@@ -312,8 +321,14 @@ class _Worker:
         is_usable: whether it can be given another job.
     """
 
-    def __init__(self, modules: Sequence[str], environment: Mapping[str, str]) -> None:
-        context = multiprocessing.get_context("spawn")
+    def __init__(self, modules: Sequence[str], environment: Mapping[str, str], *, forks: bool) -> None:
+        context: Any
+        if forks and "forkserver" in multiprocessing.get_all_start_methods():
+            # From a process that has imported PyTorch and nothing of ours, and done nothing with it.
+            context = multiprocessing.get_context("forkserver")
+            context.set_forkserver_preload(["torch"])
+        else:
+            context = multiprocessing.get_context("spawn")
         self.connection, other = context.Pipe()
         # What the process says, since its last job began: in a file without a name, which nothing can leave behind.
         self.output = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115
@@ -321,8 +336,9 @@ class _Worker:
         fcntl.fcntl(self.output, fcntl.F_SETFL, fcntl.fcntl(self.output, fcntl.F_GETFL) | os.O_APPEND)
         # A connection travels to a process that is spawned, as a bare file does not.
         written = Connection(os.dup(self.output.fileno()), readable=False)
-        self.process = context.Process(target=_work, args=(other, places.places(), modules, written), daemon=True)
         with _environment(environment):
+            arguments = (other, places.places(), modules, written, dict(os.environ))
+            self.process = context.Process(target=_work, args=arguments, daemon=True)
             self.process.start()
         other.close()
         written.close()
@@ -341,7 +357,8 @@ class _Worker:
         assert self.job is not None
         try:
             kind, value = self.connection.recv()
-        except EOFError:
+        # The one where it ended with its job unread.
+        except (EOFError, ConnectionError):
             self.process.join()
             self.is_usable = False
             return self._died(f"{DIED}: {_name_of_exit(self.process.exitcode)}")
@@ -417,6 +434,8 @@ def run_jobs(
         A result a job, in the order of the jobs.
     """
     modules = sorted({job.operator.module for job in jobs})
+    # Sanitizers must be there from the start of a process, and CUDA wants one that it has seen begin.
+    forks = not environment and all(torch.device(job.device).type == "cpu" for job in jobs)
     waiting = deque(enumerate(jobs))
     results: dict[int, Result] = {}
     running: dict[_Worker, int] = {}
@@ -429,13 +448,13 @@ def run_jobs(
                 results[number] = job.result("not applicable", 0.0, reason=reason)
                 on_result(job, results[number])
                 continue
-            worker = idle.pop() if idle else _Worker(modules, environment or {})
+            worker = idle.pop() if idle else _Worker(modules, environment or {}, forks=forks)
             running[worker] = number
             worker.give(job)
             on_start(job)
 
-    start()
     try:
+        start()
         while running:
             ready = wait([worker.connection for worker in running], timeout=1.0)
             for worker in [each for each in running if each.connection in ready] or list(running):
