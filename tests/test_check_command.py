@@ -152,14 +152,15 @@ def test_a_check_that_is_stopped_tells_what_it_came_to(folder, tmp_path):
     command = [sys.executable, "-m", "torchgraft", "check", f"{folder.name}.operator:good", *options]
     (tmp_path / "temporary").mkdir()
     environment = {**os.environ, "BEGUN": str(tmp_path / "begun"), "TMPDIR": str(tmp_path / "temporary")}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=folder.parent, env=environment) as process:
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, **streams, cwd=folder.parent, env=environment) as process:
         while not (tmp_path / "begun").exists() and process.poll() is None:
             time.sleep(0.1)
         # As when its terminal is closed.
         process.send_signal(signal.SIGHUP)
-        said, _ = process.communicate(timeout=60)
-    assert process.returncode == 1
-    assert "the check was stopped: 0 passed, 0 failed" in said
+        said, warned = process.communicate(timeout=60)
+    assert process.returncode == 1, warned
+    assert "the check was stopped: 0 passed, 0 failed" in said, warned
     written = json.loads(report.read_text())
     assert not written["passed"]
     assert written["unfinished"] > 0

@@ -80,7 +80,8 @@ def test_nothing_is_exported_that_could_clash(path):
             for symbol in ELFFile(file).get_section_by_name(".dynsym").iter_symbols()
             if symbol["st_shndx"] != "SHN_UNDEF" and symbol["st_info"]["bind"] == "STB_GLOBAL"
         ]
-    assert not [name for name in exported if not name.startswith(("_init", "_fini"))]
+    # By these the package calls its libraries past the dispatcher.
+    assert not [name for name in exported if not name.startswith(("_init", "_fini", "torchgraft_"))]
 
 
 def test_the_libraries_of_this_package_are_loaded_where_they_can_be():

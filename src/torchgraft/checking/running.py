@@ -314,6 +314,16 @@ def _environment(more: Mapping[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
+# What the path of a socket has room for, less what multiprocessing adds to the folder of temporary files.
+_MOST_BYTES_OF_FOLDER = 108 - len("/pymp-12345678/listener-12345678") - 1
+
+
+def _can_fork() -> bool:
+    """Whether a process can be had that forks others: it is told of them through a socket in a folder."""
+    folder = os.fsencode(tempfile.gettempdir())
+    return "forkserver" in multiprocessing.get_all_start_methods() and len(folder) <= _MOST_BYTES_OF_FOLDER
+
+
 class _Worker:
     """A process that runs one job at a time, and may die of it.
 
@@ -322,13 +332,10 @@ class _Worker:
     """
 
     def __init__(self, modules: Sequence[str], environment: Mapping[str, str], *, forks: bool) -> None:
-        context: Any
-        if forks and "forkserver" in multiprocessing.get_all_start_methods():
+        context: Any = multiprocessing.get_context("forkserver" if forks else "spawn")
+        if forks:
             # From a process that has imported PyTorch and nothing of ours, and done nothing with it.
-            context = multiprocessing.get_context("forkserver")
             context.set_forkserver_preload(["torch"])
-        else:
-            context = multiprocessing.get_context("spawn")
         self.connection, other = context.Pipe()
         # What the process says, since its last job began: in a file without a name, which nothing can leave behind.
         self.output = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115
@@ -435,7 +442,7 @@ def run_jobs(
     """
     modules = sorted({job.operator.module for job in jobs})
     # Sanitizers must be there from the start of a process, and CUDA wants one that it has seen begin.
-    forks = not environment and all(torch.device(job.device).type == "cpu" for job in jobs)
+    forks = _can_fork() and not environment and all(torch.device(job.device).type == "cpu" for job in jobs)
     waiting = deque(enumerate(jobs))
     results: dict[int, Result] = {}
     running: dict[_Worker, int] = {}
