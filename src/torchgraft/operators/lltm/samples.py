@@ -21,8 +21,8 @@ def _scale(size: int) -> float:
 
 
 def _recurrent_weight(size: int, *, tf32: bool) -> Drawn:
-    # Of few units as of sixteen: a single one would be larger than one at times, and what a step errs by would grow from
-    # step to step, in the reference no less than in what is checked.
+    # Of few units as of sixteen: a single one would be larger than one at times, and what a step errs by would grow
+    # from step to step, in the reference no less than in what is checked.
     # Where tf32 is permitted it is rounded to the digits of that and of float16: of these the result is exact.
     return Drawn((3 * size, size), scale=_scale(max(size, 16)), rounded=torch.float16 if tf32 else None)
 
