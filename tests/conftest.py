@@ -1,5 +1,6 @@
 """What every test shares: a fixed seed, two threads, and a clean slate for torch.compile."""
 
+import gc
 import os
 
 # Threads without work sleep, here and in every process that a test starts: spinning, those of two tests at a time
@@ -9,6 +10,10 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 import pytest
 import torch
 from hypothesis import settings
+
+# Python looks for cycles a hundred times less often: among the millions of objects that a compiler leaves, that takes
+# a seventh of the time of all tests.
+gc.set_threshold(50_000, 20, 50)
 
 # Each example is a convolution or two; the machine decides how long that takes, not the test.
 settings.register_profile("torchgraft", deadline=None, max_examples=60, derandomize=True, print_blob=True)
