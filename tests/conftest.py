@@ -8,25 +8,33 @@ import os
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import pytest
-import torch
-from hypothesis import settings
 
 # Python looks for cycles a hundred times less often: among the millions of objects that a compiler leaves, that takes
 # a seventh of the time of all tests.
 gc.set_threshold(50_000, 20, 50)
 
-# Each example is a convolution or two; the machine decides how long that takes, not the test.
-settings.register_profile("torchgraft", deadline=None, max_examples=60, derandomize=True, print_blob=True)
-settings.load_profile("torchgraft")
+
+def pytest_configure(config):
+    # Of xdist, the process that hands out tests needs nothing of what takes seconds to import.
+    if not config.getoption("numprocesses", None):
+        from hypothesis import settings
+
+        # Each example is a convolution or two; the machine decides how long that takes, not the test.
+        settings.register_profile("torchgraft", deadline=None, max_examples=60, derandomize=True, print_blob=True)
+        settings.load_profile("torchgraft")
 
 
 @pytest.fixture(autouse=True)
 def _fixed_seed():
+    import torch
+
     torch.manual_seed(0)
 
 
 @pytest.fixture(autouse=True)
 def _forget_compiled():
+    import torch
+
     yield
     if torch._dynamo.is_dynamo_supported():
         torch._dynamo.reset()
@@ -34,5 +42,7 @@ def _forget_compiled():
 
 @pytest.fixture(autouse=True, scope="session")
 def _two_threads():
+    import torch
+
     # On more, PyTorch's own reductions would be measured against ours; the sums do not depend on it.
     torch.set_num_threads(min(2, os.cpu_count() or 1))

@@ -4,7 +4,6 @@ import os
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -67,21 +66,29 @@ def test_random_calls_of_every_operator_hold(kernels):
     check_holds(kernels, emulate.check_command(emulate.find_folders(), ["--stress", "500", "--workers", "2"]))
 
 
-@pytest.mark.parametrize(
-    ("operator", "sample"),
-    [
-        ("lltm_grads", "products worth halves, more rows than gates, odd, back"),
-        ("lltm_grads", "products worth halves, of small gradients"),
-        ("lltm_cell_grads", "products worth halves, deeper than cuBLAS is given at once"),
-        ("lltm_cell", "deeper products of two bytes than cuBLAS is given at once"),
-    ],
-)
-def test_products_of_halves_hold(kernels, operator, sample):
-    given = [operator, "--device", "cpu", "--property", "value", "--sample", sample]
-    dtypes = ["--dtype", "float16", "--dtype", "bfloat16"]
-    command = [sys.executable, "-m", "torchgraft", "check", *given, *dtypes, "--workers", "0"]
+# In one process: to start one takes longer than a sample does.
+HALVES = """
+import torch
+from torchgraft.checking.report import describe
+from torchgraft.checking.running import make_jobs, run_job
+from torchgraft.checking.subject import find_subjects
+
+for operator, sample in [
+    ("lltm_grads", "products worth halves, more rows than gates, odd, back"),
+    ("lltm_grads", "products worth halves, of small gradients"),
+    ("lltm_cell_grads", "products worth halves, deeper than cuBLAS is given at once"),
+    ("lltm_cell", "deeper products of two bytes than cuBLAS is given at once"),
+]:
+    halves = torch.float16, torch.bfloat16
+    jobs = make_jobs(find_subjects([operator]), devices=["cpu"], properties=["value"], dtypes=halves, only=sample)
+    results = [run_job(job) for job in jobs]
+    assert [each.status for each in results] == ["pass", "pass"], "; ".join(map(describe, results))
+"""
+
+
+def test_products_of_halves_hold(kernels):
     # More than these results have tiles: then cuBLAS may share the depth out.
-    check_holds(kernels, command, multiprocessors=16)
+    check_holds(kernels, [sys.executable, "-c", HALVES], multiprocessors=16)
 
 
 def test_an_input_gradient_of_halves_holds_whatever_lies_behind_the_image(kernels):
@@ -90,9 +97,11 @@ def test_an_input_gradient_of_halves_holds_whatever_lies_behind_the_image(kernel
     check_holds(kernels, [sys.executable, "-m", "torchgraft", "check", *given, *sample])
 
 
-def test_strides_beyond_32_bits(kernels):
-    tests = Path(__file__).parent / "test_depthwise_conv2d.py"
-    check_holds(kernels, [sys.executable, "-m", "pytest", "-q", "-k", "beyond_32_bits and cpu", tests])
+def test_what_is_asked_of_kernels_beside_their_properties(kernels):
+    """Strides beyond 32 bits, and memory that is not there, which every host function tells of."""
+    asked = [str(emulate.ROOT / "tests" / name) for name in ("test_depthwise_conv2d.py", "test_memory_of_kernels.py")]
+    chosen = "cpu and (beyond_32_bits or as_pytorch_does or torch_ops)"
+    check_holds(kernels, [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *asked, "-k", chosen])
 
 
 def test_every_plan_fits_every_device(kernels, tmp_path):
@@ -138,11 +147,6 @@ for steps, batch, features, units in [(3, 5, 7, 4), (1, 1, 1, 1), (2, 1, 5, 3), 
 
 def test_products_have_the_precision_that_their_thread_was_told(kernels):
     check_holds(kernels, [sys.executable, "-c", PRODUCTS])
-
-
-def test_memory_that_is_not_there_is_told_by_every_host_function(kernels):
-    asked = [str(emulate.ROOT / "tests/test_memory_of_kernels.py"), "-k", "cpu and (as_pytorch_does or torch_ops)"]
-    check_holds(kernels, [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *asked])
 
 
 def test_an_operator_without_kernels_is_refused():

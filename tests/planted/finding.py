@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import warnings
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -12,9 +11,10 @@ import torch
 
 from planted.bug import Bug
 from torchgraft import Operator
+from torchgraft._processes import clean_processes
 from torchgraft.checking.case import differentiable
 from torchgraft.checking.compiling import fresh_compiler
-from torchgraft.checking.property import Result
+from torchgraft.checking.property import COMPILER, Result
 from torchgraft.checking.running import make_jobs, run_job, run_jobs
 from torchgraft.checking.subject import subject_of
 
@@ -41,7 +41,7 @@ def find(bug: Bug, device: str) -> Finding:
     asked = bug.operator, result.failure.sample if result.failure else "", device, result.dtype
     if not bug.harms:
         return Finding(result, "yes" if _opcheck_catches(*asked) else "no")
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+    with ProcessPoolExecutor(1, mp_context=clean_processes(COMPILER)) as pool:
         try:
             caught = pool.submit(_opcheck_catches, *asked).result()
         except BrokenProcessPool:

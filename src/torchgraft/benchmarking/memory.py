@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 import importlib
-import multiprocessing
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -20,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
+from torchgraft._processes import clean_processes
 from torchgraft.benchmarking.environment import Environment, describe_environment
 from torchgraft.benchmarking.provenance import Provenance, provenance_of_operator
 from torchgraft.benchmarking.summary import UNVERIFIED, marked, short_dtype
@@ -117,8 +117,7 @@ def _on_cpu(*asked: Any) -> int:
     if not _RESET_PEAK.exists():
         raise NotImplementedError("this operating system does not say what is resident")
     # Of its own, as memory that was once resident may stay so.
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, context, initializer=places.remember, initargs=(places.places(),)) as pool:
+    with ProcessPoolExecutor(1, clean_processes(), initializer=places.remember, initargs=(places.places(),)) as pool:
         return pool.submit(_resident_peak, *asked).result()
 
 

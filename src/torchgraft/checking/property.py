@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from torchgraft.checking.case import Case
 
 
+# What compiles, and what traces where it is asked for meta tensors: seconds to import.
+COMPILER = ("torch._dynamo",)
+
+
 @dataclass(frozen=True)
 class Property:
     """Something that is true of every good operator.
@@ -29,6 +33,7 @@ class Property:
         sanitized: whether it is run again under the sanitizers: it calls kernels, and compiles nothing.
         of_kernels: whether it asks what kernels do. Where the operator claims one that is not there, it fails: it would
             compare the reference with itself.
+        imports: modules of PyTorch's that it needs and that take long to import.
     """
 
     check: Callable[[Case], None]
@@ -38,6 +43,7 @@ class Property:
     isolated: bool = False
     sanitized: bool = False
     of_kernels: bool = True
+    imports: Sequence[str] = ()
 
     @property
     def name(self) -> str:

@@ -25,6 +25,7 @@ from typing import Any, Literal
 import torch
 
 from torchgraft import _torch_private, native
+from torchgraft._processes import clean_processes
 from torchgraft.checking import places
 from torchgraft.checking.case import Case, CheckFailed, failure_of
 from torchgraft.checking.comparing import Mismatch
@@ -314,16 +315,6 @@ def _environment(more: Mapping[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
-# What the path of a socket has room for, less what multiprocessing adds to the folder of temporary files.
-_MOST_BYTES_OF_FOLDER = 108 - len("/pymp-12345678/listener-12345678") - 1
-
-
-def _can_fork() -> bool:
-    """Whether a process can be had that forks others: it is told of them through a socket in a folder."""
-    folder = os.fsencode(tempfile.gettempdir())
-    return "forkserver" in multiprocessing.get_all_start_methods() and len(folder) <= _MOST_BYTES_OF_FOLDER
-
-
 class _Worker:
     """A process that runs one job at a time, and may die of it.
 
@@ -331,11 +322,7 @@ class _Worker:
         is_usable: whether it can be given another job.
     """
 
-    def __init__(self, modules: Sequence[str], environment: Mapping[str, str], *, forks: bool) -> None:
-        context: Any = multiprocessing.get_context("forkserver" if forks else "spawn")
-        if forks:
-            # From a process that has imported PyTorch and nothing of ours, and done nothing with it.
-            context.set_forkserver_preload(["torch"])
+    def __init__(self, context: Any, modules: Sequence[str], environment: Mapping[str, str]) -> None:
         self.connection, other = context.Pipe()
         # What the process says, since its last job began: in a file without a name, which nothing can leave behind.
         self.output = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115
@@ -442,7 +429,10 @@ def run_jobs(
     """
     modules = sorted({job.operator.module for job in jobs})
     # Sanitizers must be there from the start of a process, and CUDA wants one that it has seen begin.
-    forks = _can_fork() and not environment and all(torch.device(job.device).type == "cpu" for job in jobs)
+    if environment or any(torch.device(job.device).type != "cpu" for job in jobs):
+        context: Any = multiprocessing.get_context("spawn")
+    else:
+        context = clean_processes({name for job in jobs for name in PROPERTIES[job.property_name].imports})
     waiting = deque(enumerate(jobs))
     results: dict[int, Result] = {}
     running: dict[_Worker, int] = {}
@@ -455,7 +445,7 @@ def run_jobs(
                 results[number] = job.result("not applicable", 0.0, reason=reason)
                 on_result(job, results[number])
                 continue
-            worker = idle.pop() if idle else _Worker(modules, environment or {}, forks=forks)
+            worker = idle.pop() if idle else _Worker(context, modules, environment or {})
             running[worker] = number
             worker.give(job)
             on_start(job)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import time
 import traceback
@@ -104,11 +105,9 @@ def check(
 
     The exit status is 1 where a property does not hold, and 2 where the question is wrong or no report can be written.
     """
-    try:
-        import hypothesis  # noqa: F401  draws the inputs
-    except ModuleNotFoundError as missing:
-        explain_missing(missing, "check")
-        raise
+    # It draws inputs; imported where it does, half a second.
+    if importlib.util.find_spec("hypothesis") is None:
+        explain_missing(ModuleNotFoundError(name="hypothesis"), "check")
     from torchgraft.benchmarking.environment import describe_environment
     from torchgraft.checking import PROPERTIES, CheckReport, find_devices
     from torchgraft.checking.live import LiveCheck, print_report

@@ -20,7 +20,7 @@ from torchgraft.checking.case import Call, Case, tensors_of
 from torchgraft.checking.comparing import Mismatch
 from torchgraft.checking.compiling import export, fresh_compiler, in_short
 from torchgraft.checking.other_sizes import in_other_sizes
-from torchgraft.checking.property import NotApplicable, Property
+from torchgraft.checking.property import COMPILER, NotApplicable, Property
 
 _DOUBLE = """
 import sys
@@ -77,4 +77,4 @@ def _check_package(call: Call) -> None:
             each.expect_close(found, each.expected(), what=f"the result of the package in the sizes {shapes}")
 
 
-PROPERTY = Property(check, slow=True)
+PROPERTY = Property(check, slow=True, imports=COMPILER)

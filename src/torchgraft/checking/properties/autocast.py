@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_leaves
 from torchgraft.checking.case import Call, Case, differentiable, in_float64, tensors_of
 from torchgraft.checking.comparing import expect
 from torchgraft.checking.compiling import TRACING, compiled, fresh_compiler
-from torchgraft.checking.property import Property
+from torchgraft.checking.property import COMPILER, Property
 
 
 def check(case: Case) -> None:
@@ -109,4 +109,4 @@ def _short(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-PROPERTY = Property(check)
+PROPERTY = Property(check, imports=COMPILER)

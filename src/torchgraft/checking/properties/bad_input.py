@@ -27,7 +27,7 @@ from torch.utils._pytree import tree_leaves
 
 from torchgraft.checking.case import Call, Case, in_float64, tensors_of
 from torchgraft.checking.comparing import Mismatch, expect
-from torchgraft.checking.property import Property
+from torchgraft.checking.property import COMPILER, Property
 from torchgraft.operator import FLOATING, Operator
 
 _BYTES = 4 * 2**30
@@ -319,4 +319,4 @@ def _memory_bounded(device: torch.device) -> Iterator[None]:
             torch.cuda.set_per_process_memory_fraction(1.0, device.index or 0)
 
 
-PROPERTY = Property(check, isolated=True)
+PROPERTY = Property(check, isolated=True, imports=COMPILER)

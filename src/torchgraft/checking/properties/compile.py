@@ -30,7 +30,7 @@ from torchgraft.checking.compiling import (
     of_sizes_and_tensors,
 )
 from torchgraft.checking.other_sizes import in_other_sizes
-from torchgraft.checking.property import Property
+from torchgraft.checking.property import COMPILER, Property
 
 
 def check(case: Case) -> None:
@@ -102,4 +102,4 @@ def _expect_served(call: Call, graph: Callable[..., Any], places: Sequence[int])
         raise Mismatch(f"a dynamic graph is compiled again for the sizes {shapes}: {why}") from error
 
 
-PROPERTY = Property(check)
+PROPERTY = Property(check, imports=COMPILER)

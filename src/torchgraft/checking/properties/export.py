@@ -17,7 +17,7 @@ from torchgraft.checking.case import Call, Case, tensors_of
 from torchgraft.checking.comparing import Mismatch, expect
 from torchgraft.checking.compiling import export, fresh_compiler, in_short
 from torchgraft.checking.other_sizes import in_other_sizes
-from torchgraft.checking.property import Property
+from torchgraft.checking.property import COMPILER, Property
 
 
 def check(case: Case) -> None:
@@ -66,4 +66,4 @@ def _saved_and_loaded(program: torch.export.ExportedProgram) -> torch.export.Exp
     return torch.export.load(file)
 
 
-PROPERTY = Property(check)
+PROPERTY = Property(check, imports=COMPILER)

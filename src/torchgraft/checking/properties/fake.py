@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_leaves
 from torchgraft.checking.case import Call, Case
 from torchgraft.checking.comparing import Mismatch, expect
 from torchgraft.checking.other_sizes import Place, in_other_sizes, size_arguments, sizes_of
-from torchgraft.checking.property import Property
+from torchgraft.checking.property import COMPILER, Property
 from torchgraft.checking.strides import in_awkward_strides
 
 
@@ -175,4 +175,4 @@ def _read(size: int | torch.SymInt, values: dict[Any, int]) -> int:
 
 
 # In two dtypes, so that none that is written down is right in both.
-PROPERTY = Property(check, dtypes=(torch.float32, torch.bfloat16))
+PROPERTY = Property(check, dtypes=(torch.float32, torch.bfloat16), imports=COMPILER)

@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_leaves
 
 from torchgraft.checking.case import Call, Case
 from torchgraft.checking.compiling import TRACING, compiled, fresh_compiler
-from torchgraft.checking.property import Property
+from torchgraft.checking.property import COMPILER, Property
 from torchgraft.checking.transforming import Both, Function, samples_for, squares
 
 Tensors = tuple[Tensor, ...]
@@ -105,4 +105,4 @@ def _tangent_of(tensor: Tensor) -> Tensor:
 
 
 # Kernels carry no tangents: the reference answers, also where there are kernels.
-PROPERTY = Property(check, dtypes=(torch.float64,), of_kernels=False)
+PROPERTY = Property(check, dtypes=(torch.float64,), of_kernels=False, imports=COMPILER)

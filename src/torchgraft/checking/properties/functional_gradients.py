@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_map
 
 from torchgraft.checking.case import Call, Case
 from torchgraft.checking.compiling import TRACING, compiled, fresh_compiler
-from torchgraft.checking.property import Property
+from torchgraft.checking.property import COMPILER, Property
 from torchgraft.checking.transforming import Both, Function, samples_for, squares
 
 Tensors = tuple[Tensor, ...]
@@ -86,4 +86,4 @@ _TRANSFORMS = {
     "autograd through torch.func.grad": _autograd_of_grad,
 }
 
-PROPERTY = Property(check, dtypes=(torch.float64,))
+PROPERTY = Property(check, dtypes=(torch.float64,), imports=COMPILER)

@@ -14,7 +14,7 @@ import torch
 from torchgraft.checking.case import Call, Case, differentiable
 from torchgraft.checking.comparing import Mismatch
 from torchgraft.checking.compiling import fresh_compiler, in_short
-from torchgraft.checking.property import Property
+from torchgraft.checking.property import COMPILER, Property
 
 # What it means that one of its tests fails.
 _MEANINGS = {
@@ -44,4 +44,4 @@ def _check_both_names(call: Call) -> None:
                 raise Mismatch(f"{operator.name()}: {meaning} ({test}): {in_short(outcome)}") from outcome
 
 
-PROPERTY = Property(check, dtypes=(torch.float64,))
+PROPERTY = Property(check, dtypes=(torch.float64,), imports=COMPILER)

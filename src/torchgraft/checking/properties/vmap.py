@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_map
 
 from torchgraft.checking.case import Call, Case, tensors_of
 from torchgraft.checking.compiling import TRACING, compiled, fresh_compiler
-from torchgraft.checking.property import Property
+from torchgraft.checking.property import COMPILER, Property
 from torchgraft.checking.transforming import Both, Function, samples_for, squares
 
 InDims = tuple[int | None, ...]
@@ -116,4 +116,4 @@ def _loop(function: Function, in_dims: InDims) -> Function:
     return call
 
 
-PROPERTY = Property(check, dtypes=(torch.float64,))
+PROPERTY = Property(check, dtypes=(torch.float64,), imports=COMPILER)

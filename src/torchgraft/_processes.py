@@ -1,0 +1,32 @@
+"""Where processes come from that share nothing with this one."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import tempfile
+from collections.abc import Iterable
+from typing import Any
+
+# What the path of a socket has room for, less what multiprocessing adds to the folder of temporary files.
+_MOST_BYTES_OF_FOLDER = 108 - len("/pymp-12345678/listener-12345678") - 1
+_imported = {"torch"}
+
+
+def clean_processes(imported: Iterable[str] = ()) -> Any:
+    """A context of multiprocessing whose processes are new, and have PyTorch imported already where that can be.
+
+    They are forked from one process that has imported PyTorch and nothing of ours, and done nothing with it. It is
+    told of them through a socket in a folder: where the folder's name is too long, each imports all by itself.
+
+    Args:
+        imported: modules beside PyTorch that processes will need and that take long to import. They are there from the
+            start if no process was made before.
+    """
+    folder = os.fsencode(tempfile.gettempdir())
+    if "forkserver" not in multiprocessing.get_all_start_methods() or len(folder) > _MOST_BYTES_OF_FOLDER:
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    _imported.update(imported)
+    context.set_forkserver_preload(sorted(_imported))
+    return context
