@@ -1,0 +1,81 @@
+// Which of several kernels serves a call: a table of rules, asked from the top. A rule says apart what its kernel can
+// compute at all, and where it pays, so that a tool can have any kernel compute whatever it supports.
+//
+//   struct Rule { const char* name; bool (*supports)(const Problem&); bool (*pays)(const Problem&); };
+//   constexpr Rule kRules[] = {...};
+//   TORCHGRAFT_KERNELS(softplus, kRules)
+//   const Rule& rule = torchgraft::choose(kRules, problem);
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <stdexcept>
+#include <string>
+
+namespace torchgraft {
+namespace internal {
+
+// The kernel that serves every call it supports, or null, and how many choices have fallen on it since.
+struct Forced {
+  std::atomic<const char*> name{nullptr};
+  std::atomic<int64_t> served{0};
+};
+inline Forced forced;
+
+// A line for each kernel of the library: its operator, a tab, its name.
+inline std::string& listed_kernels() {
+  static std::string lines;
+  return lines;
+}
+
+template <typename Rule, size_t kCount>
+bool list_kernels(const char* op, const Rule (&rules)[kCount]) {
+  for (const Rule& rule : rules) {
+    listed_kernels().append(op).append("\t").append(rule.name).append("\n");
+  }
+  return true;
+}
+
+}  // namespace internal
+
+// Whether a tool has asked for a kernel of this name, and this is one.
+inline bool is_forced(const char* kernel) {
+  const char* const name = internal::forced.name.load(std::memory_order_relaxed);
+  if (name == nullptr || std::strcmp(name, kernel) != 0) [[likely]]
+    return false;
+  internal::forced.served.fetch_add(1, std::memory_order_relaxed);
+  return true;
+}
+
+// The forced rule if it supports the problem, or else the first that supports it and pays.
+template <typename Rule, size_t kCount, typename Problem>
+const Rule& choose(const Rule (&rules)[kCount], const Problem& problem) {
+  if (internal::forced.name.load(std::memory_order_relaxed) != nullptr) [[unlikely]] {
+    for (const Rule& rule : rules) {
+      if (rule.supports(problem) && is_forced(rule.name)) return rule;
+    }
+  }
+  for (const Rule& rule : rules) {
+    if (rule.supports(problem) && rule.pays(problem)) return rule;
+  }
+  throw std::runtime_error("no kernel supports these sizes");
+}
+
+}  // namespace torchgraft
+
+// TORCHGRAFT_KERNELS(softplus, kRules): the rules of an operator of that name, of which tools are told.
+#define TORCHGRAFT_KERNELS(OPERATOR, RULES)                          \
+  [[maybe_unused]] static const bool torchgraft_lists_##OPERATOR = \
+      ::torchgraft::internal::list_kernels(#OPERATOR, RULES);
+
+// Exported from a library of kernels: what there is, and what serves from now on. A name stays valid as long as it is
+// forced; null forces nothing. Returned is how many calls the kernel before has served.
+extern "C" __attribute__((weak, visibility("default"))) const char* torchgraft_kernels() {
+  return torchgraft::internal::listed_kernels().c_str();
+}
+extern "C" __attribute__((weak, visibility("default"))) int64_t torchgraft_force_kernel(const char* name) {
+  torchgraft::internal::forced.name = name;
+  return torchgraft::internal::forced.served.exchange(0);
+}
