@@ -1,6 +1,6 @@
 """Writes what docs/performance/depthwise.md shows: the choice of kernels, goals and results, and the pictures.
 
-The choice is read from cuda_choice.h, all figures from benchmarks/results. `python docs/depthwise.py` writes the
+The choice is read from cuda/policy.h, all figures from benchmarks/results. `python docs/depthwise.py` writes the
 fragments and pictures; with `--check` it only says which are not current, and exits with 1 where there are any.
 """
 
@@ -16,8 +16,8 @@ from generated import ROOT, write_or_check
 from goals import FRAGMENTS, LAYOUTS, Choose, Figures, Goal, Row, floors, geometric_mean, ratios, table
 
 PICTURES = ROOT / "docs/performance"
-CHOICE = ROOT / "src/torchgraft/operators/depthwise_conv2d/cuda_choice.h"
-RULE = re.compile(r'\{Kernel::\w+,\s*"([^"]+)",\s*"([^"]+)",\s*"([^"]+)",\s*\w+\}')
+CHOICE = ROOT / "src/torchgraft/operators/depthwise_conv2d/cuda/policy.h"
+RULE = re.compile(r'\{Kernel::\w+,\s*"([^"]+)",\s*"([^"]+)",\s*"([^"]+)",\s*\w+,\s*\w+\}')
 PASSES = {
     "depthwise_conv2d": "forward",
     "depthwise_conv2d_input_grad": "input gradient",
@@ -166,12 +166,12 @@ def tried() -> str:
 
 
 def choice() -> str:
-    """Both tables of cuda_choice.h."""
+    """Both tables of cuda/policy.h."""
     text = []
     source = CHOICE.read_text()
     for passes, begin, end in (
         ("Forward pass and input gradient", "kCorrelationRules[]", "kWeightGradRules[]"),
-        ("Weight gradient", "kWeightGradRules[]", "first_rule"),
+        ("Weight gradient", "kWeightGradRules[]", "clang-format on"),
     ):
         rules = RULE.findall(source[source.index(begin) : source.index(end)])
         text += [f"**{passes}**", "", "| kernel | takes | because |", "| --- | --- | --- |"]

@@ -1,19 +1,19 @@
-// Says which kernel serves each pass of standard input, one a line: its numbers are those that are read
+// Says which kernel serves each problem of standard input, one a line: its numbers are those that are read
 // below. With an argument it writes both tables instead.
 
 #include <iostream>
 #include <string>
 
-#include "cuda_choice.h"
+#include "cuda/policy.h"
 
 namespace {
 
 using namespace torchgraft::depthwise;
 
-void write(const char* passes, const cuda::Rule* rules) {
-  for (const cuda::Rule* rule = rules;; ++rule) {
-    std::cout << passes << '\t' << rule->name << '\t' << rule->regime << '\t' << rule->reason << '\n';
-    if (rule->takes == cuda::takes_anything) return;
+template <size_t kCount>
+void write(const char* passes, const cuda::Rule (&rules)[kCount]) {
+  for (const cuda::Rule& rule : rules) {
+    std::cout << passes << '\t' << rule.name << '\t' << rule.regime << '\t' << rule.reason << '\n';
   }
 }
 
@@ -31,17 +31,18 @@ int main(int count, char**) {
     return 0;
   }
   std::string direction;
-  cuda::Pass pass = {};
-  Geometry& sizes = pass.geometry;
-  while (std::cin >> direction >> pass.channels_last >> pass.element_bytes >> pass.alignment >>
-         pass.tensor_cores >> pass.shared_bytes >> pass.multiprocessors >> sizes.batch >> sizes.channels >>
-         sizes.multiplier >> sizes.height >> sizes.width) {
-    pass.transposed = direction == "input_grad";
+  cuda::Problem problem = {};
+  Geometry& sizes = problem.geometry;
+  while (std::cin >> direction >> problem.channels_last >> problem.element_bytes >> problem.alignment >>
+         problem.tensor_cores >> problem.shared_bytes >> problem.multiprocessors >> sizes.batch >>
+         sizes.channels >> sizes.multiplier >> sizes.height >> sizes.width) {
+    problem.transposed = direction == "input_grad";
     if (direction == "layout") {
-      std::cout << (cuda::planes_pay(sizes, pass.element_bytes) ? "NCHW" : "as given") << '\n';
+      std::cout << (cuda::planes_pay(sizes, problem.element_bytes) ? "NCHW" : "as given") << '\n';
     } else {
-      std::cout << (direction == "weight_grad" ? cuda::choose_weight_grad(pass) : cuda::choose(pass)).name
-                << '\n';
+      std::cout
+          << (direction == "weight_grad" ? cuda::choose_weight_grad(problem) : cuda::choose(problem)).name
+          << '\n';
     }
   }
 }

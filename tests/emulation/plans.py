@@ -28,7 +28,7 @@ _PASSES = {
     "depthwise_conv2d_weight_grad": Case.weight_grad,
 }
 
-# Whose tiles take the most shared memory: of kernels on tensor cores, by files cuda_tensor_core*.
+# Whose tiles take the most shared memory: of kernels on tensor cores, by rooms bands, diagonals and slide.
 _LARGE_TILES = (
     Case("batch: one channel of two sixteens", (128, 512, 16, 16), (27, 27), same(27)),
     Case("batch: planes of 24x24", (64, 512, 24, 24), (27, 27), same(27)),

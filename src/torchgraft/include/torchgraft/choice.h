@@ -1,5 +1,6 @@
-// Which of several kernels serves a call: a table of rules, asked from the top. A rule says apart what its kernel can
-// compute at all, and where it pays, so that a tool can have any kernel compute whatever it supports.
+// Which of several kernels serves a call: a table of rules, asked from the top. A rule says apart what its
+// kernel can compute at all, and where it pays, so that a tool can have any kernel compute whatever it
+// supports.
 //
 //   struct Rule { const char* name; bool (*supports)(const Problem&); bool (*pays)(const Problem&); };
 //   constexpr Rule kRules[] = {...};
@@ -66,12 +67,12 @@ const Rule& choose(const Rule (&rules)[kCount], const Problem& problem) {
 }  // namespace torchgraft
 
 // TORCHGRAFT_KERNELS(softplus, kRules): the rules of an operator of that name, of which tools are told.
-#define TORCHGRAFT_KERNELS(OPERATOR, RULES)                          \
+#define TORCHGRAFT_KERNELS(OPERATOR, RULES)                        \
   [[maybe_unused]] static const bool torchgraft_lists_##OPERATOR = \
       ::torchgraft::internal::list_kernels(#OPERATOR, RULES);
 
-// Exported from a library of kernels: what there is, and what serves from now on. A name stays valid as long as it is
-// forced; null forces nothing. Returned is how many calls the kernel before has served.
+// Exported from a library of kernels: what there is, and what serves from now on. A name stays valid as long
+// as it is forced; null forces nothing. Returned is how many calls the kernel before has served.
 extern "C" __attribute__((weak, visibility("default"))) const char* torchgraft_kernels() {
   return torchgraft::internal::listed_kernels().c_str();
 }

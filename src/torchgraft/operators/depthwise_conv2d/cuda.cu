@@ -1,12 +1,12 @@
-// depthwise_conv2d and its two gradients on CUDA: registration of the host functions of host.h. The kernels
-// are in cuda_forward.cu, cuda_input_grad.cu and cuda_weight_grad.cu.
+// depthwise_conv2d and its two gradients on CUDA: registration of the host functions of host.h, and of the
+// kernels that serve them, which lie in rooms of cuda/ by technique.
 
 #include <torchgraft/registration.h>
 #include <torchgraft/cuda.cuh>
 #include <torchgraft/relayout.cuh>
 
-#include "cuda_choice.h"
-#include "cuda_kernels.cuh"
+#include "cuda/dispatch.h"
+#include "cuda/policy.h"
 #include "host.h"
 
 namespace torchgraft::depthwise {
@@ -30,20 +30,24 @@ class Cuda {
   template <typename T>
   void forward(const T* input, const T* weight, const T* bias, T* output, const Geometry& geometry,
                Layout layout) const {
-    cuda::forward(input, weight, bias, output, geometry, layout, scope_.stream());
+    cuda::correlate<T>(
+        {input, weight, bias, output, geometry, layout, /*transposed=*/false, scope_.stream()});
   }
   template <typename T>
   void input_grad(const T* output_grad, const T* weight, T* input_grad, const Geometry& geometry,
                   Layout layout) const {
-    cuda::input_grad(output_grad, weight, input_grad, geometry, layout, scope_.stream());
+    cuda::correlate<T>({output_grad, weight, /*bias=*/nullptr, input_grad, geometry, layout,
+                        /*transposed=*/true, scope_.stream()});
   }
   template <typename T>
   void weight_grad(const T* output_grad, const T* input, T* weight_grad, const Geometry& geometry,
                    Layout layout, const Tensor& like) const {
     using A = accumulate_t<T>;
-    const Tensor workspace = empty_workspace<A>(cuda::weight_grad_workspace(geometry, layout), like);
-    cuda::weight_grad(output_grad, input, weight_grad, static_cast<A*>(workspace.mutable_data_ptr()),
-                      geometry, layout, scope_.stream());
+    const int64_t weights = geometry.output_channels() * geometry.taps();
+    const int64_t chunks = cuda::most_chunks(geometry, layout == Layout::channels_last);
+    const Tensor workspace = empty_workspace<A>(chunks * weights, like);
+    cuda::sum_weight_grad<T>({output_grad, input, weight_grad, static_cast<A*>(workspace.mutable_data_ptr()),
+                              geometry, layout, scope_.stream()});
   }
 
  private:
@@ -51,6 +55,10 @@ class Cuda {
 };
 
 }  // namespace
+
+TORCHGRAFT_KERNELS(depthwise_conv2d, cuda::kCorrelationRules)
+TORCHGRAFT_KERNELS(depthwise_conv2d_input_grad, cuda::kCorrelationRules)
+TORCHGRAFT_KERNELS(depthwise_conv2d_weight_grad, cuda::kWeightGradRules)
 
 TORCHGRAFT_KERNEL(torchgraft, CUDA, depthwise_conv2d, forward_on<Cuda>)
 TORCHGRAFT_KERNEL(torchgraft, CUDA, depthwise_conv2d_input_grad, input_grad_on<Cuda>)

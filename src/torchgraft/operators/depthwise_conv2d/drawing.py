@@ -7,7 +7,7 @@ from torchgraft.operators.depthwise_conv2d.case import PLAIN, Case
 from torchgraft.operators.depthwise_conv2d.window import Window
 from torchgraft.sampling import Budget, any_size
 
-# Where kernels or their shapes change: `cuda_choice.h` and the tiles of either device's kernels.
+# Where kernels or their shapes change: `cuda/policy.h` and the tiles of either device's kernels.
 _KERNELS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 13, 14, 17, 25, 27, 31)
 _RARE_KERNELS = (33, 41, 49, 51, 56, 57, 58, 63)
 _PLANES = (7, 8, 14, 16, 24, 28, 32, 56, 64, 112, 128)
@@ -26,7 +26,32 @@ def draw_any(random: Random, budget: Budget) -> Case:
             return case
 
 
+def _draw_whole_planes(random: Random, budget: Budget) -> Case:
+    """Of the few sizes of planes that some kernels move whole, with the kernels that those are made for."""
+    side = random.choice((7, 14, 28))
+    taps = random.choice((3, 5, 7))
+    kernel, before, behind = (taps, taps), (taps // 2, taps // 2), (taps // 2, taps // 2)
+    if side < 28 and random.random() < 0.3:
+        # Every result meets every source, and padding alone on one side or both.
+        before = side - 1 + any_size(random, 9) - 1, side - 1 + any_size(random, 9) - 1
+        behind = side - 1 + any_size(random, 9) - 1, side - 1 + any_size(random, 9) - 1
+        kernel = before[0] + behind[0] + 1, before[1] + behind[1] + 1
+    channels = any_size(random, min(_MOST_CHANNELS, max(budget.elements // (side * side), 1)), _CHANNELS)
+    batch = max(budget.elements // (side * side * channels), 1)
+    return Case(
+        "drawn",
+        (batch if random.random() < 0.5 else any_size(random, batch, _BATCHES), channels, side, side),
+        kernel,
+        Window(1, 1, *before, *behind),
+        bias=random.random() < 0.5,
+        channels_last=random.random() < 0.1,
+        is_told=random.random() < 0.5,
+    )
+
+
 def _draw(random: Random, budget: Budget) -> Case:
+    if random.random() < 0.06:
+        return _draw_whole_planes(random, budget)
     # What networks are made of, and what most kernels are made for.
     is_plain = random.random() < 0.5
     kernel = _draw_kernel(random)

@@ -67,6 +67,22 @@ _BOTH_LAYOUTS = (
     Case("51x51", (1, 1, 26, 25), (51, 51), same(51)),
 )
 
+# Planes of the sizes that some kernels move whole, as few of them as a warp takes.
+_WHOLE_PLANES = (
+    Case("3x3 on planes of 7x7", (2, 40, 7, 7), (3, 3), same(3)),
+    Case("5x5 on planes of 7x7", (14, 32, 7, 7), (5, 5), same(5)),
+    Case("7x7 on planes of 7x7", (3, 33, 7, 7), (7, 7), same(7)),
+    Case("3x3 on planes of 14x14", (13, 9, 14, 14), (3, 3), same(3)),
+    Case("5x5 on planes of 14x14", (2, 8, 14, 14), (5, 5), same(5)),
+    Case("7x7 on planes of 14x14", (3, 10, 14, 14), (7, 7), same(7)),
+    Case("3x3 on planes of 28x28", (7, 3, 28, 28), (3, 3), same(3)),
+    Case("5x5 on planes of 28x28", (2, 2, 28, 28), (5, 5), same(5)),
+    Case("7x7 on planes of 28x28", (3, 5, 28, 28), (7, 7), same(7)),
+    Case("13x13 over whole planes of 7x7", (17, 5, 7, 7), (13, 13), same(13)),
+    Case("17x15 over whole planes of 7x7", (33, 3, 7, 7), (17, 15), Window(1, 1, 8, 8, 8, 6)),
+    Case("27x29 over whole planes of 14x14", (17, 2, 14, 14), (27, 29), Window(1, 1, 13, 15, 13, 13)),
+)
+
 # Slides on NHWC images that are long enough to pay on a device of a few multiprocessors, as the emulated one.
 _LONG_SLIDES = (
     Case("3x3, long slides", (2, 40, 56, 57), (3, 3), same(3), channels_last=True),
@@ -91,8 +107,6 @@ _LARGE_ENOUGH = (
     Case("13x13 over a million pixels", (16, 64, 32, 33), (13, 13), same(13)),
     Case("13x13 over a million pixels, few images", (4, 128, 64, 33), (13, 13), same(13)),
     Case("9x9 over a million pixels in planes of 7x7", (23, 931, 7, 7), (9, 9), same(9)),
-    Case("13x13 over whole planes of 7x7", (17, 5, 7, 7), (13, 13), same(13)),
-    Case("27x29 over whole planes of 14x14", (17, 2, 14, 14), (27, 29), Window(1, 1, 13, 15, 13, 13)),
 )
 
 
@@ -171,7 +185,7 @@ _MODULES = (
     ),
 )
 
-_table = _tables(_BOTH_LAYOUTS, _LONG_SLIDES)
+_table = _tables(_BOTH_LAYOUTS, (*_WHOLE_PLANES, *_LONG_SLIDES))
 _gpu_table = _tables(_LARGE_ENOUGH)
 
 

@@ -1,0 +1,265 @@
+// What the tensor-core kernels of small kernels share: the band matrix of one channel's taps in the registers
+// of a warp, its products with sources in shared memory, and the repair of results that came out NaN.
+//
+// The product m16n8k16 of source row r gives
+//   A[(my, g)][k] = tap[r - 2 p - my][k - g]   B[k][n] = source row r of unit n, column k
+// 2 x 8 results of row pair p in each of 8 units; a unit is 8 columns of a band of 2 * kPairs rows of a
+// plane. Units are counted over columns, bands and images of one channel, so that 14 x 14 and 7 x 7 planes
+// fill all eight. A source row of eight units comes by half an ldmatrix.x4 and feeds up to (kTapRows + 1) / 2
+// row pairs.
+#pragma once
+
+#include "../half_math.cuh"
+#include "../stencil.cuh"
+#include "../supports.h"
+
+namespace torchgraft::depthwise::cuda {
+
+constexpr int kWarp = 32;
+constexpr int kUnits = 8;           // of a product: its n
+constexpr int kBlockColumns = 8;    // results of a unit along a row
+constexpr int kSourceColumns = 16;  // under them: a product's k
+static_assert(kMostTapRows * kMostTapColumns <= 2 * kWarp, "a lane brings two taps");
+
+// One direction of a pass of stride 1: what is read, what is written and the padding between.
+struct PassAxis {
+  int source, result, kernel, padding;
+
+  PassAxis(const Extent& extent, bool transposed)
+      : source(static_cast<int>(transposed ? extent.output : extent.input)),
+        result(static_cast<int>(transposed ? extent.input : extent.output)),
+        kernel(static_cast<int>(extent.kernel)),
+        padding(static_cast<int>(transposed ? extent.kernel - 1 - extent.padding : extent.padding)) {}
+};
+
+// The pass, for kernels. The input gradient of stride 1 is the forward pass with the kernel turned around.
+struct BandPass {
+  int kernel_height, kernel_width;
+  int padding_y, padding_x;
+  bool flipped;
+  int lead;  // column 0 of a tile is this many columns in front of its first result's
+  int source_height, source_width;
+  int pixel_step;  // between neighbouring pixels of a channel
+
+  __host__ __device__ int taps() const { return kernel_height * kernel_width; }
+};
+
+// The taps of a warp's channel in shared memory: rows with zeros before and after, twice, the second time one
+// element further on, so that any two neighbours lie in four bytes of one copy or the other.
+constexpr int kBandPitch = 24;
+constexpr int kBandCopy = kMostTapRows * kBandPitch;
+constexpr int kBandElements = 2 * kBandCopy;
+constexpr int kBandFirst = 8;  // where tap 0 of a row lies if rows are not shifted
+
+// How a warp gets the taps of a channel: every lane brings two.
+class BandTaps {
+ public:
+  // `band`: kBandElements of shared memory of the warp, cleared.
+  __device__ BandTaps(const BandPass& pass, HalfBits* band) : band_(band), taps_(pass.taps()) {
+    const int lane = threadIdx.x % kWarp;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int index = lane + i * kWarp;
+      const int tap = pass.flipped ? taps_ - 1 - index : index;
+      const int row = tap / pass.kernel_width;
+      place_[i] =
+          kBandFirst + row * kBandPitch + (tap - row * pass.kernel_width) + pass.lead - pass.padding_x;
+    }
+  }
+
+  // From device memory.
+  __device__ void bring(const HalfBits* __restrict__ channel_weight) {
+    const int lane = threadIdx.x % kWarp;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      if (lane + i * kWarp < taps_) brought_[i] = __ldg(channel_weight + lane + i * kWarp);
+    }
+  }
+
+  // To shared memory. The warp must meet before, if it read the last band, and after.
+  __device__ void put() const {
+    const int lane = threadIdx.x % kWarp;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      if (lane + i * kWarp >= taps_) continue;
+      band_[place_[i]] = brought_[i];
+      band_[place_[i] + kBandCopy + 1] = brought_[i];
+    }
+  }
+
+ private:
+  HalfBits* band_;
+  int taps_;
+  int place_[2];
+  HalfBits brought_[2];
+};
+
+// The band as products take it: of row r, taps of row r and of row r - 1, both of source columns 2q and 2q +
+// 1, and both of the two eight further on.
+template <int kTapRows>
+struct Band {
+  uint32_t rows[kTapRows + 1][4];
+
+  // Each is loaded by itself, zeros and equal ones too: the four operands of a product must be neighbours in
+  // the register file, and the compiler would move equal ones there each time.
+  __device__ void load(const HalfBits* band) {
+    const int g = threadIdx.x % kWarp / 4;  // as the layout of a product's operands names them
+    const int q = threadIdx.x % 4;
+    const uint32_t zero = shared_address(band);
+    const uint32_t first = shared_address(band + g % 2 * (kBandCopy + 1) + kBandFirst + 2 * q - g);
+#pragma unroll
+    for (int row = 0; row <= kTapRows; ++row) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int tap_row = row - i % 2;
+        const bool is_zero = tap_row < 0 || tap_row >= kTapRows;
+        const int offset = (tap_row * kBandPitch + i / 2 * 8) * static_cast<int>(sizeof(HalfBits));
+        rows[row][i] = ptx::load_shared_volatile(is_zero ? zero : first + offset);
+      }
+    }
+  }
+};
+
+// The sums of kPairs row pairs of eight units. `address` is that of the first source row of unit lane % 8,
+// plus eight columns in lanes 8 to 15 and 24 to 31, plus a row in lanes 16 and on; pitch in elements.
+template <typename T, int kTapRows, int kPairs>
+__device__ void band_products(const Band<kTapRows>& band, uint32_t address, int pitch, float start,
+                              float (&sums)[kPairs][4]) {
+  const float starts[4] = {start, start, start, start};
+#pragma unroll
+  for (int row = 0; row < kTapRows - 1 + 2 * kPairs; row += 2) {
+    uint32_t sources[4];
+    ptx::ldmatrix(sources, address);
+    address += 2 * sizeof(HalfBits) * pitch;
+#pragma unroll
+    for (int next = 0; next < 2; ++next) {
+#pragma unroll
+      for (int pair = 0; pair < kPairs; ++pair) {
+        const int tap_row = row + next - 2 * pair;
+        if (tap_row < 0 || tap_row > kTapRows) continue;
+        HalfMath<T>::multiply_add(sums[pair], band.rows[tap_row], sources[2 * next], sources[2 * next + 1],
+                                  tap_row == 0 ? starts : sums[pair]);
+      }
+    }
+  }
+}
+
+// Rounds the sums and stores them to shared memory as rows of eight columns. `address` is that of row lane /
+// 8 of unit lane % 8; `step` bytes lead four rows further. Returns whether a result of the lane is NaN.
+template <typename T, int kPairs>
+__device__ bool store_band_results(const float (&sums)[kPairs][4], uint32_t address, uint32_t step) {
+  using Math = HalfMath<T>;
+  uint32_t largest = 0;
+#pragma unroll
+  for (int pair = 0; pair < kPairs; pair += 2) {
+    uint32_t matrices[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (pair + i / 2 == kPairs) break;
+      const float* values = sums[pair + i / 2] + i % 2 * 2;
+      matrices[i] = Math::pack(values[0], values[1]);
+      largest = Math::max_nan(largest, matrices[i]);
+    }
+    if (pair + 1 < kPairs) {
+      store_transposed<4>(matrices, address);
+    } else {
+      store_transposed<2>(matrices, address);
+    }
+    address += step;
+  }
+  return Math::is_nan(largest & 0xffff) || Math::is_nan(largest >> 16);
+}
+
+// The result at (y, x), tap by tap: only what lies in its window.
+template <typename T>
+__device__ float window_sum(const HalfBits* source, const HalfBits* weight, float start, const BandPass& pass,
+                            int y, int x) {
+  float sum = start;
+  for (int row = 0; row < pass.kernel_height; ++row) {
+    const int source_y = y - pass.padding_y + row;
+    if (source_y < 0 || source_y >= pass.source_height) continue;
+    for (int column = 0; column < pass.kernel_width; ++column) {
+      const int source_x = x - pass.padding_x + column;
+      if (source_x < 0 || source_x >= pass.source_width) continue;
+      const int tap = row * pass.kernel_width + column;
+      sum += HalfMath<T>::to_float(weight[pass.flipped ? pass.taps() - 1 - tap : tap]) *
+             HalfMath<T>::to_float(
+                 source[(static_cast<int64_t>(source_y) * pass.source_width + source_x) * pass.pixel_step]);
+    }
+  }
+  return sum;
+}
+
+// A product multiplies the zeros of the band with what lies outside a result's window: where that is not
+// finite the result comes out NaN. Computes again those of rows x 2 results from (y, x) on that are NaN.
+template <typename T>
+__device__ __noinline__ void repair_results(HalfBits* results, int pitch, int rows, const HalfBits* source,
+                                            const HalfBits* weight, float start, const BandPass& pass, int y,
+                                            int x) {
+  for (int i = 0; i < 2 * rows; ++i) {
+    HalfBits& value = results[i / 2 * pitch + i % 2];
+    if (!HalfMath<T>::is_nan(value)) continue;
+    value = HalfMath<T>::from_float(window_sum<T>(source, weight, start, pass, y + i / 2, x + i % 2));
+  }
+}
+
+inline int round_up(int value, int step) { return ceil_divide(value, step) * step; }
+
+// Row pairs of a band: seven or four, whichever leaves less idle.
+inline int pairs_of_band(int rows) { return round_up(rows, 14) <= round_up(rows, 8) ? 7 : 4; }
+
+inline int tap_rows_of(int kernel) { return kernel <= 3 ? 3 : kernel <= 5 ? 5 : 7; }
+
+// Column blocks as units count them: so many that eight units are whole rows of blocks, or one.
+inline int pad_column_blocks(int blocks) {
+  return blocks > 4 ? round_up(blocks, kUnits) : blocks == 3 ? 4 : blocks;
+}
+
+// The pitches of a tile, whose image_channels planes of one channel lie side by side, that leave the fewest
+// of the eight rows of a matrix that ldmatrix reads in banks of another one.
+inline TilePitch band_pitch(int rows, int columns, int padded_columns, int bands, int band_rows, int images) {
+  TilePitch best{};
+  int fewest = kUnits + 1;
+  for (int row_extra = 0; row_extra < 4 && fewest > 0; ++row_extra) {
+    const int row_pitch = columns + 8 * row_extra;
+    for (int image_extra = 0; image_extra < 8 && fewest > 0; ++image_extra) {
+      const int image_pitch = rows * row_pitch + 8 * image_extra;
+      unsigned used = 0;
+      int conflicts = 0;
+      for (int unit = 0; unit < kUnits; ++unit) {
+        const int unit_row = unit / padded_columns;
+        if (unit_row >= bands * images) break;
+        const int offset = unit_row / bands * image_pitch + unit_row % bands * band_rows * row_pitch;
+        const unsigned bank = 1u << ((offset / 8 + unit % padded_columns) % 8);
+        conflicts += (used & bank) != 0;
+        used |= bank;
+      }
+      if (conflicts >= fewest) continue;
+      fewest = conflicts;
+      best = {row_pitch, image_pitch, images * image_pitch, 0};
+    }
+  }
+  return best;
+}
+
+// Calls `function` with the rows of taps and the row pairs of a band as compile-time constants.
+template <typename Function>
+void with_band(int tap_rows, int pairs, Function&& function) {
+  const auto with_pairs = [&](auto constant_tap_rows) {
+    if (pairs == 7) {
+      function(constant_tap_rows, std::integral_constant<int, 7>{});
+    } else {
+      function(constant_tap_rows, std::integral_constant<int, 4>{});
+    }
+  };
+  switch (tap_rows) {
+    case 3:
+      return with_pairs(std::integral_constant<int, 3>{});
+    case 5:
+      return with_pairs(std::integral_constant<int, 5>{});
+    default:
+      return with_pairs(std::integral_constant<int, 7>{});
+  }
+}
+
+}  // namespace torchgraft::depthwise::cuda

@@ -1,0 +1,313 @@
+// Forward and input gradient of large kernels of halves, NCHW planes, stride 1: band matrices on tensor
+// cores.
+//
+// A unit is 2 x 8 neighbouring results; eight units, of pairs of rows one below the other and on from image
+// to image, are the columns of a product. For source row r under a pair, with kernel row r for its upper
+// results and r - 1 for its lower ones,
+//   A[(my, g)][k] = tap[r - my][k - g]   B[k][n] = source row r of unit n, column k
+// over the 8 + kernel_width - 1 columns that the units' windows span, in octets of columns: products of
+// m16n8k16 take two of them, one of m16n8k8 what is left. A block owns one channel and several rounds of
+// images. Its taps lie in shared memory twice, set off by one, so that every pair of neighbours of a band is
+// one aligned word. A warp owns eight units by kColumnBlocks blocks of columns: what it loads of A (an octet
+// a word) serves all of them, and an octet of B, by ldmatrix, up to kOctets of them. Even rows of an image
+// lie before its odd ones, so that the eight rows of an ldmatrix, two apart, lie in different banks; rows
+// outside the image are one row of zeros.
+//
+// Bound by products: (64,128,56x56,k31) 80 of m16n8k16 for 128 results, 65 % of them of use, some 0.14 ms at
+// the 0.6 of their peak that mma.sync reaches on an H200, where fp32 multiply-adds need 0.75 ms; memory 0.025
+// ms.
+//
+// Sums are kept in fp32. A product multiplies the zeros of the band with what lies outside a result's window:
+// where that is not finite the result comes out NaN, and every NaN is computed again tap by tap.
+
+#include "../kernels.h"
+
+#include "../half_window.cuh"
+#include "../stencil.cuh"
+#include "../supports.h"
+
+namespace torchgraft::depthwise::cuda {
+namespace {
+
+constexpr int kLargeWarps = 8;
+constexpr int kUnitsOfProduct = 8;
+// Of shared memory a block.
+constexpr int64_t kLargeBytesForTwoBlocks = 48 << 10;
+
+struct LargeProduct : HalfWindow {
+  int channels, multiplier;  // of the results; result channel c reads source channel c / multiplier
+  int images, images_of_round, rounds_of_block, chunks;
+  FastDivisor pairs;       // of rows of results of an image
+  FastDivisor source_row;  // source_width
+  int column_blocks;
+  int pitch, odd_rows;  // elements between rows, and rows in front of the odd ones
+  int image_pitch;
+  int band_pitch;  // elements of one copy of a kernel row
+};
+
+template <typename T, int kOctets, int kColumnBlocks>
+__global__ void __launch_bounds__(kLargeWarps * 32, 2)
+    bands_large(const HalfBits* __restrict__ source, const HalfBits* __restrict__ weight,
+                const HalfBits* __restrict__ bias, HalfBits* __restrict__ result, LargeProduct product) {
+  using Math = HalfMath<T>;
+  constexpr int kLoads = (kColumnBlocks + kOctets - 1 + 3) / 4;  // of four octets each
+  static_assert((4 * kLoads - kOctets) * kOctetSize <= kLargeElementsBehind,
+                "the last row is read beyond its end");
+  HalfBits* bands = shared_memory<HalfBits>();
+  const int band_rows = product.kernel_height;
+  HalfBits* zeros = bands + 2 * band_rows * product.band_pitch;
+  HalfBits* tile = zeros + product.pitch;
+
+  const int channel = static_cast<int>(blockIdx.x) / product.chunks;
+  const int chunk = static_cast<int>(blockIdx.x) - channel * product.chunks;
+  const int taps = product.kernel_height * product.kernel_width;
+  const HalfBits* channel_taps = weight + static_cast<int64_t>(channel) * taps;
+  const float start = bias == nullptr ? 0.f : Math::to_float(bias[channel]);
+  const int source_plane = product.source_height * product.source_width;
+  const int64_t source_image = static_cast<int64_t>(product.channels / product.multiplier) * source_plane;
+  const int64_t result_image =
+      static_cast<int64_t>(product.channels) * product.result_height * product.result_width;
+  const HalfBits* channel_source = source + channel / product.multiplier * static_cast<int64_t>(source_plane);
+  HalfBits* channel_result =
+      result + channel * (static_cast<int64_t>(product.result_height) * product.result_width);
+
+  // Copy `odd` of a kernel row has tap column c at c + 8 + odd.
+  for (int i = static_cast<int>(threadIdx.x); i < 2 * band_rows * product.band_pitch; i += blockDim.x) {
+    const int row_copy = i / product.band_pitch;
+    const int column = i - row_copy * product.band_pitch - kOctetSize - (row_copy & 1);
+    const int tap = (row_copy >> 1) * product.kernel_width + column;
+    const bool inside = column >= 0 && column < product.kernel_width;
+    bands[i] = inside ? channel_taps[product.flipped ? taps - 1 - tap : tap] : HalfBits(0);
+  }
+  const int cleared = product.pitch + product.images_of_round * product.image_pitch + kLargeElementsBehind;
+  for (int i = static_cast<int>(threadIdx.x); i < cleared; i += blockDim.x) zeros[i] = 0;
+
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int g = lane / 4;
+  const int q = lane % 4;
+  const uint32_t zero_row = shared_address(zeros) + lane / 8 * kOctetSize * sizeof(HalfBits);
+  const uint32_t tile_address = shared_address(tile) + lane / 8 * kOctetSize * sizeof(HalfBits);
+  // Of the pair of taps that a lane holds of octet o: 2 q - g + 8 o, in the copy where that is even.
+  const int first_tap = 2 * q - g;
+  const int odd = first_tap & 1;
+  const HalfBits* lane_bands = bands + odd * product.band_pitch + kOctetSize + odd + first_tap;
+  const int pairs = product.pairs.divisor();
+
+  for (int turn = 0; turn < product.rounds_of_block; ++turn) {
+    const int first_image = (chunk * product.rounds_of_block + turn) * product.images_of_round;
+    if (first_image >= product.images) return;
+    const int images = min(product.images_of_round, product.images - first_image);
+    __syncthreads();
+    for (int image = 0; image < images; ++image) {
+      const HalfBits* plane = channel_source + (first_image + image) * source_image;
+      HalfBits* to = tile + image * product.image_pitch + product.padding_x;
+#pragma unroll 4
+      for (int i = static_cast<int>(threadIdx.x); i < source_plane; i += kLargeWarps * 32) {
+        const int y = product.source_row.divide(i);
+        const int x = i - y * product.source_width;
+        to[((y >> 1) + (y & 1) * product.odd_rows) * product.pitch + x] = plane[i];
+      }
+    }
+    __syncthreads();
+
+    const int units = images * pairs;
+    const int unit_groups = (units + kUnitsOfProduct - 1) / kUnitsOfProduct;
+    const int column_groups = (product.column_blocks + kColumnBlocks - 1) / kColumnBlocks;
+    for (int work = warp; work < unit_groups * column_groups; work += kLargeWarps) {
+      const int column_group = work / unit_groups;
+      const int first_unit = (work - column_group * unit_groups) * kUnitsOfProduct;
+      const int first_block = column_group * kColumnBlocks;
+      // The unit whose rows this lane gives the addresses of.
+      const int unit = min(first_unit + lane % kUnitsOfProduct, units - 1);
+      const int image = product.pairs.divide(unit);
+      const int first_row = 2 * (unit - image * pairs) - product.padding_y;
+      const uint32_t image_address =
+          tile_address + (image * product.image_pitch + first_block * kOctetSize) * sizeof(HalfBits);
+
+      // Source rows under which any of the units has a row of its image.
+      int begin = max(0, -first_row);
+      int end = min(product.kernel_height + 1, product.source_height - first_row);
+#pragma unroll
+      for (int step = 1; step < kUnitsOfProduct; step *= 2) {
+        begin = min(begin, __shfl_xor_sync(0xffffffff, begin, step));
+        end = max(end, __shfl_xor_sync(0xffffffff, end, step));
+      }
+
+      float sums[kColumnBlocks][4];
+#pragma unroll
+      for (int block = 0; block < kColumnBlocks; ++block) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) sums[block][i] = start;
+      }
+      uint32_t upper[kOctets], lower[kOctets];
+      const auto load_band = [&](int row, uint32_t (&band)[kOctets]) {
+        const bool inside = row >= 0 && row < product.kernel_height;
+        const HalfBits* from = lane_bands + (inside ? row : 0) * 2 * product.band_pitch;
+#pragma unroll
+        for (int octet = 0; octet < kOctets; ++octet) {
+          const uint32_t word = *reinterpret_cast<const uint32_t*>(from + octet * kOctetSize);
+          band[octet] = inside ? word : 0u;
+        }
+      };
+      load_band(begin - 1, upper);
+      for (int row = begin; row < end; ++row) {
+#pragma unroll
+        for (int octet = 0; octet < kOctets; ++octet) lower[octet] = upper[octet];
+        load_band(row, upper);
+        const int y = first_row + row;
+        const uint32_t address = static_cast<unsigned>(y) < static_cast<unsigned>(product.source_height)
+                                     ? image_address + ((y >> 1) + (y & 1) * product.odd_rows) *
+                                                           product.pitch * static_cast<int>(sizeof(HalfBits))
+                                     : zero_row;
+        uint32_t octets[kLoads][4];
+#pragma unroll
+        for (int load = 0; load < kLoads; ++load) {
+          ptx::ldmatrix(octets[load], address + load * 4 * kOctetSize * static_cast<int>(sizeof(HalfBits)));
+        }
+#pragma unroll
+        for (int octet = 0; octet + 1 < kOctets; octet += 2) {
+          const uint32_t band[4] = {upper[octet], lower[octet], upper[octet + 1], lower[octet + 1]};
+#pragma unroll
+          for (int block = 0; block < kColumnBlocks; ++block) {
+            const int at = block + octet;
+            Math::multiply_add(sums[block], band, octets[at / 4][at % 4], octets[(at + 1) / 4][(at + 1) % 4],
+                               sums[block]);
+          }
+        }
+        if constexpr (kOctets % 2 == 1) {
+#pragma unroll
+          for (int block = 0; block < kColumnBlocks; ++block) {
+            const int at = block + kOctets - 1;
+            multiply_add_narrow<T>(sums[block], upper[kOctets - 1], lower[kOctets - 1],
+                                   octets[at / 4][at % 4]);
+          }
+        }
+      }
+
+#pragma unroll
+      for (int side = 0; side < 2; ++side) {
+        const int result_unit = first_unit + 2 * q + side;
+        if (result_unit >= units) continue;
+        const int result_image_index = product.pairs.divide(result_unit);
+        const int pair_y = 2 * (result_unit - result_image_index * pairs);
+        HalfBits* to = channel_result + (first_image + result_image_index) * result_image;
+#pragma unroll
+        for (int block = 0; block < kColumnBlocks; ++block) {
+          const int x = (first_block + block) * kOctetSize + g;
+          if (x >= product.result_width) continue;
+#pragma unroll
+          for (int below = 0; below < 2; ++below) {
+            const int y = pair_y + below;
+            if (y >= product.result_height) continue;
+            HalfBits value = Math::from_float(sums[block][2 * below + side]);
+            if (Math::is_nan(value)) {
+              const HalfBits* plane = channel_source + (first_image + result_image_index) * source_image;
+              value = Math::from_float(sum_of_window<T>(plane, channel_taps, start, y, x, product));
+            }
+            to[y * product.result_width + x] = value;
+          }
+        }
+      }
+    }
+  }
+}
+
+struct LargeProductPlan {
+  LargeProduct product;
+  int octets;
+  int64_t bytes;
+};
+
+LargeProductPlan plan_of(const Geometry& geometry, bool transposed) {
+  LargeProductPlan plan = {};
+  LargeProduct& product = plan.product;
+  const Extent& height = geometry.height;
+  const Extent& width = geometry.width;
+  const auto source = [&](const Extent& extent) {
+    return static_cast<int>(transposed ? extent.output : extent.input);
+  };
+  const auto result = [&](const Extent& extent) {
+    return static_cast<int>(transposed ? extent.input : extent.output);
+  };
+  const auto padding = [&](const Extent& extent) {
+    return static_cast<int>(transposed ? extent.kernel - 1 - extent.padding : extent.padding);
+  };
+  product.channels = static_cast<int>(geometry.output_channels());
+  product.multiplier = static_cast<int>(geometry.multiplier);
+  product.source_height = source(height);
+  product.source_width = source(width);
+  product.result_height = result(height);
+  product.result_width = result(width);
+  product.padding_y = padding(height);
+  product.padding_x = padding(width);
+  product.kernel_height = static_cast<int>(height.kernel);
+  product.kernel_width = static_cast<int>(width.kernel);
+  product.flipped = transposed;
+  product.images = static_cast<int>(geometry.batch);
+  product.pairs = FastDivisor(ceil_divide(product.result_height, 2));
+  product.source_row = FastDivisor(product.source_width);
+  product.column_blocks = ceil_divide(product.result_width, kOctetSize);
+
+  plan.octets = large_product_octets(product.kernel_width);
+  product.pitch = static_cast<int>(large_product_pitch(geometry, transposed));
+  product.odd_rows = ceil_divide(product.source_height, 2);
+  product.image_pitch = product.source_height * product.pitch;
+  product.band_pitch = (plan.octets + 2) * kOctetSize;
+  const auto bytes = [&](int64_t images) { return large_product_bytes(geometry, transposed, images); };
+  // As many images as give every warp a group of units, if two blocks of them fit a multiprocessor.
+  int images = std::max(1, kLargeWarps * kUnitsOfProduct / product.pairs.divisor());
+  images = std::min(images, product.images);
+  while (images > 1 && bytes(images) > kLargeBytesForTwoBlocks) --images;
+  product.images_of_round = images;
+  plan.bytes = bytes(images);
+  // Enough blocks to fill the device several times, against the cost of laying out the taps.
+  const int64_t blocks = int64_t{current_device().multiprocessors} * 8;
+  const int64_t rounds = ceil_divide<int64_t>(product.images, images);
+  product.rounds_of_block =
+      static_cast<int>(std::max<int64_t>(1, rounds * geometry.output_channels() / blocks));
+  product.chunks = static_cast<int>(ceil_divide<int64_t>(rounds, product.rounds_of_block));
+  return plan;
+}
+
+template <typename T, int kOctets, int kColumnBlocks>
+void launch(const LargeProductPlan& plan, const T* source, const T* weight, const T* bias, T* result,
+            const char* name, cudaStream_t stream) {
+  const auto kernel = bands_large<T, kOctets, kColumnBlocks>;
+  require_shared_memory(kernel, plan.bytes, name);
+  const auto bits = [](const T* pointer) { return reinterpret_cast<const HalfBits*>(pointer); };
+  const int64_t blocks = int64_t{plan.product.channels} * plan.product.chunks;
+  kernel<<<grid_of(blocks, name), kLargeWarps * 32, plan.bytes, stream>>>(
+      bits(source), bits(weight), bits(bias), reinterpret_cast<HalfBits*>(result), plan.product);
+  check_launch(name);
+}
+
+}  // namespace
+
+template <typename T>
+void launch_bands_large(const Correlation<T>& pass) {
+  const auto& [source, weight, bias, result, geometry, layout, transposed, stream] = pass;
+  const LargeProductPlan plan = plan_of(geometry, transposed);
+  const char* name = transposed ? "depthwise_conv2d_input_grad" : "depthwise_conv2d";
+  const auto with = [&](auto octets) {
+    if (plan.product.column_blocks <= 2) {
+      launch<T, octets, 2>(plan, source, weight, bias, result, name, stream);
+    } else if (plan.product.column_blocks <= 4) {
+      launch<T, octets, 4>(plan, source, weight, bias, result, name, stream);
+    } else {
+      launch<T, octets, 7>(plan, source, weight, bias, result, name, stream);
+    }
+  };
+  if (plan.octets == 3) {
+    with(std::integral_constant<int, 3>{});
+  } else if (plan.octets == 5) {
+    with(std::integral_constant<int, 5>{});
+  } else {
+    with(std::integral_constant<int, kMostOctets>{});
+  }
+}
+
+template void launch_bands_large(const Correlation<Half>&);
+template void launch_bands_large(const Correlation<BFloat16>&);
+
+}  // namespace torchgraft::depthwise::cuda

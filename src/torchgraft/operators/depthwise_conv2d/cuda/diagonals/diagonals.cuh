@@ -1,0 +1,232 @@
+// Weight gradient of float16 and bfloat16 images on tensor cores: stride 1, dilation 1, multiplier 1.
+//
+// For one kernel row r and eight neighbouring columns of the output gradient, a product of matrices
+//   D[j][i] = sum over positions (image, y) of input[y][first + j] * output_grad[y - r + padding][i]
+// holds every product that the taps of row r need: tap t is the sum of the diagonal j = i + shift + t. D
+// stays in registers for all columns, rows and images of a block's chunk, and its diagonals are summed once,
+// at the end. Both operands lie in shared memory in octets, eight neighbouring columns of one row, sixteen
+// bytes; all rows of an octet column lie one after another. ldmatrix (transposed) reads one octet from each
+// of eight rows: a slice. The eight rows of a slice are not neighbours. They belong to eight segments, runs
+// of kSegment rows of any plane; slice number c holds row c of each. So the output gradient's slice c - r is
+// a register that another kernel row has read before: of eight segments and one octet column, kSegment + rows
+// - 1 slices serve all rows x kSegment products. Segments of seven rows fit planes of 112, 56, 28, 14 and 7
+// rows.
+//
+// For k = 7 and 8 x 7 x 8 output gradients: 27 slices of 128 bytes from shared memory (27 cycles of a
+// multiprocessor), 21 m16n8k16 and 7 m16n8k8 products (about 47 cycles at the rate of mma.sync on an H200);
+// 100 cycles is the time that device memory takes for them. On CUDA cores it is 172 cycles.
+//
+// A NaN or an infinity in a channel may make any gradient of that channel NaN, but none of another channel.
+#pragma once
+
+#include <torchgraft/ptx.cuh>
+
+#include "../chunks.cuh"
+
+namespace torchgraft::depthwise::cuda {
+
+constexpr int kSegment = 7;   // rows
+constexpr int kSegments = 8;  // of a slice
+constexpr int kOctet = 8;     // columns
+constexpr int kOctetBytes = 16;
+
+// Shared memory that lanes without a segment read zeros from, as many rows as they touch.
+constexpr int kZeroBytes = 8 * kOctetBytes;
+
+// The taps of one warp: kTapRows rows of the kernel, as many columns as kOctets octets of input cover.
+template <int kTapRowCount, int kOctetCount>
+struct TapBlock {
+  static constexpr int kTapRows = kTapRowCount;
+  static constexpr int kOctets = kOctetCount;
+  static constexpr int kPairs = kOctets / 2;
+  static constexpr bool kOdd = kOctets % 2 == 1;
+  static constexpr int kRowPairs = kOdd ? ceil_divide(kTapRows, 2) : 0;
+  static constexpr int kGradSlices = kSegment + kTapRows - 1;
+  static constexpr int kFloats = kTapRows * kOctets * kOctet * kOctet;  // of D, all lanes together
+  // The widest kernel whose windows begin `shift` columns behind the first octet.
+  static constexpr int most_columns(int shift) { return kOctet * kOctets - (kOctet - 1) - shift; }
+};
+
+// D of a warp. Octets of input go in pairs, sixteen rows of an mma; a last odd one is the columns of an mma
+// whose rows are two kernel rows.
+template <typename Block>
+struct DiagonalSums {
+  float pairs[Block::kPairs][Block::kTapRows][4];
+  float last[Block::kOdd ? Block::kRowPairs : 1][4];
+};
+
+__device__ inline uint32_t shared_address(const void* pointer) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
+}
+
+// Loads kCount slices, one a register; lane l gives the address of row l % 8 of slice l / 8.
+template <int kCount>
+__device__ inline void load_slices(uint32_t address, uint32_t* slices) {
+  ptx::ldmatrix_trans<kCount>(slices, address);
+}
+
+// kCount slices of neighbouring rows, in as few loads as possible.
+template <int kCount>
+__device__ inline void load_neighbour_slices(uint32_t address, uint32_t* slices) {
+  constexpr int kNow = kCount >= 4 ? 4 : kCount >= 2 ? 2 : 1;
+  load_slices<kNow>(address, slices);
+  if constexpr (kCount > kNow) {
+    load_neighbour_slices<kCount - kNow>(address + kNow * kOctetBytes, slices + kNow);
+  }
+}
+
+// sums += a * b; a is 16 x 16, b 16 x 8.
+template <typename T>
+__device__ inline void multiply_add(float (&sums)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
+                                    uint32_t b0, uint32_t b1) {
+  const uint32_t a[4] = {a0, a1, a2, a3};
+  if constexpr (std::is_same_v<T, Half>) {
+    ptx::mma_m16n8k16_f16(sums, a, b0, b1, sums);
+  } else {
+    ptx::mma_m16n8k16_bf16(sums, a, b0, b1, sums);
+  }
+}
+
+// The same of half the depth: a is 16 x 8, b 8 x 8.
+template <typename T>
+__device__ inline void multiply_add(float (&sums)[4], uint32_t a0, uint32_t a1, uint32_t b0) {
+  if constexpr (std::is_same_v<T, Half>) {
+    ptx::mma_m16n8k8_f16(sums, a0, a1, b0);
+  } else {
+    ptx::mma_m16n8k8_bf16(sums, a0, a1, b0);
+  }
+}
+
+// Adds the products of eight segments and one octet column of the output gradient. Lane l reads row l % 8,
+// the segment, of each slice.
+//   pair_address: input, row 0 of the segment, + octet l / 8 % 2 and row l / 16; further pairs of octets
+//                 follow every `pair_step` bytes
+//   last_address: input, the last octet if their number is odd, + row l / 8
+//   grad_address: output gradient, the row that meets row 0 of the segment in the last tap row, + row l / 8
+template <typename T, typename Block>
+__device__ inline void add_products(DiagonalSums<Block>& sums, uint32_t pair_address, uint32_t pair_step,
+                                    uint32_t last_address, uint32_t grad_address) {
+  constexpr int kTapRows = Block::kTapRows;
+  uint32_t grads[Block::kGradSlices];
+  load_neighbour_slices<Block::kGradSlices>(grad_address, grads);
+  // The slice that slice `row` of input meets in tap row `tap`.
+  const auto grad = [&](int row, int tap) { return grads[row - tap + kTapRows - 1]; };
+#pragma unroll
+  for (int pair = 0; pair < Block::kPairs; ++pair) {
+#pragma unroll
+    for (int row = 0; row + 1 < kSegment; row += 2) {
+      uint32_t input[4];
+      load_slices<4>(pair_address + pair * pair_step + row * kOctetBytes, input);
+#pragma unroll
+      for (int tap = 0; tap < kTapRows; ++tap) {
+        multiply_add<T>(sums.pairs[pair][tap], input[0], input[1], input[2], input[3], grad(row, tap),
+                        grad(row + 1, tap));
+      }
+    }
+    uint32_t input[2];
+    load_slices<2>(pair_address + pair * pair_step + (kSegment - 1) * kOctetBytes, input);
+#pragma unroll
+    for (int tap = 0; tap < kTapRows; ++tap) {
+      multiply_add<T>(sums.pairs[pair][tap], input[0], input[1], grad(kSegment - 1, tap));
+    }
+  }
+  if constexpr (Block::kOdd) {
+    uint32_t input[kSegment];
+    load_neighbour_slices<kSegment>(last_address, input);
+    const auto second = [&](int row, int tap) { return tap + 1 < kTapRows ? grad(row, tap + 1) : 0u; };
+#pragma unroll
+    for (int row = 0; row + 1 < kSegment; row += 2) {
+#pragma unroll
+      for (int tap = 0; tap < kTapRows; tap += 2) {
+        multiply_add<T>(sums.last[tap / 2], grad(row, tap), second(row, tap), grad(row + 1, tap),
+                        second(row + 1, tap), input[row], input[row + 1]);
+      }
+    }
+#pragma unroll
+    for (int tap = 0; tap < kTapRows; tap += 2) {
+      multiply_add<T>(sums.last[tap / 2], grad(kSegment - 1, tap), second(kSegment - 1, tap),
+                      input[kSegment - 1]);
+    }
+  }
+}
+
+// Writes a warp's D to shared memory as [tap row][column of input][column of the output gradient].
+template <typename Block>
+__device__ inline void store_sums(const DiagonalSums<Block>& sums, float* shared) {
+  constexpr int kRowFloats = Block::kOctets * kOctet * kOctet;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int row = lane / 4;         // of an mma's result
+  const int column = lane % 4 * 2;  // and the next
+#pragma unroll
+  for (int tap = 0; tap < Block::kTapRows; ++tap) {
+#pragma unroll
+    for (int pair = 0; pair < Block::kPairs; ++pair) {
+#pragma unroll
+      for (int octet = 0; octet < 2; ++octet) {
+        float* target = shared + tap * kRowFloats + ((pair * 2 + octet) * kOctet + row) * kOctet + column;
+        target[0] = sums.pairs[pair][tap][octet * 2];
+        target[1] = sums.pairs[pair][tap][octet * 2 + 1];
+      }
+    }
+    if constexpr (Block::kOdd) {
+      float* target = shared + tap * kRowFloats + ((Block::kOctets - 1) * kOctet + column) * kOctet + row;
+      target[0] = sums.last[tap / 2][tap % 2 * 2];
+      target[kOctet] = sums.last[tap / 2][tap % 2 * 2 + 1];
+    }
+  }
+}
+
+// The sum of one diagonal of the D that store_sums wrote; `column` is shift + tap column.
+template <typename Block>
+__device__ inline float diagonal_sum(const float* shared, int tap_row, int column) {
+  const float* first = shared + (tap_row * Block::kOctets * kOctet + column) * kOctet;
+  float sum = 0;
+#pragma unroll
+  for (int i = 0; i < kOctet; ++i) sum += first[i * (kOctet + 1)];
+  return sum;
+}
+
+__device__ inline void clear_octets(uint32_t address, int bytes) {
+  for (int i = static_cast<int>(threadIdx.x) * kOctetBytes; i < bytes;
+       i += static_cast<int>(blockDim.x) * kOctetBytes) {
+    ptx::store_shared(address + i, make_uint4(0, 0, 0, 0));
+  }
+}
+
+// How segments of input and rows of the output gradient lie one below the other in shared memory, plane after
+// plane; zeros between the planes are wide enough that no tap reaches another plane.
+struct SegmentRows {
+  int segments;     // of a plane
+  int input_rows;   // from plane to plane
+  int grad_rows;    // from plane to plane
+  int grad_row;     // where the first row that is loaded lies
+  int grad_source;  // and which row of the plane it is
+  int grad_loaded;  // how many are loaded
+};
+
+// For whole planes: `tap_rows` is the number of tap rows, rounded up to what the warps own.
+inline SegmentRows small_planes_whole(const Extent& height, int tap_rows) {
+  const int segments = static_cast<int>(ceil_divide<int64_t>(height.input, kSegment));
+  // What meets row 0 of input in the last tap row, and one behind what meets the last row in the first.
+  const int64_t first = height.padding - (tap_rows - 1);
+  const int64_t end = height.padding + segments * kSegment;
+  const int64_t source = std::max<int64_t>(first, 0);
+  const int64_t loaded = std::max<int64_t>(std::min(height.output, end) - source, 0);
+  const int64_t row = source - first;
+  const int64_t rows = std::max(row + loaded, segments * kSegment + tap_rows - 1 - row);
+  return {segments,
+          segments * kSegment,
+          static_cast<int>(rows),
+          static_cast<int>(row),
+          static_cast<int>(source),
+          static_cast<int>(loaded)};
+}
+
+// For bands of `segments` segments of one plane, whatever lies outside the plane is loaded as zeros.
+// grad_source is that of the first band.
+inline SegmentRows band_of_plane(const Extent& height, int tap_rows, int segments) {
+  const int rows = segments * kSegment + tap_rows - 1;
+  return {segments, segments * kSegment, rows, 0, static_cast<int>(height.padding) - (tap_rows - 1), rows};
+}
+
+}  // namespace torchgraft::depthwise::cuda

@@ -1,0 +1,37 @@
+// One result of halves, tap by tap: what a product of matrices makes NaN, because it multiplies zeros with
+// what lies outside a window, is computed again so. Stride and dilation 1.
+#pragma once
+
+#include "half_math.cuh"
+
+namespace torchgraft::depthwise::cuda {
+
+struct HalfWindow {
+  int source_height, source_width, result_height, result_width;
+  int padding_y, padding_x;
+  int kernel_height, kernel_width;
+  bool flipped;  // the kernel is turned around
+};
+
+// `plane` is of the sources and `taps` of the result's channel.
+template <typename T>
+__device__ __noinline__ float sum_of_window(const HalfBits* plane, const HalfBits* taps, float start, int y,
+                                            int x, HalfWindow window) {
+  using Math = HalfMath<T>;
+  float sum = start;
+  for (int row = 0; row < window.kernel_height; ++row) {
+    const int source_y = y - window.padding_y + row;
+    if (source_y < 0 || source_y >= window.source_height) continue;
+    for (int column = 0; column < window.kernel_width; ++column) {
+      const int source_x = x - window.padding_x + column;
+      if (source_x < 0 || source_x >= window.source_width) continue;
+      const int tap = row * window.kernel_width + column;
+      const int last = window.kernel_height * window.kernel_width - 1;
+      sum += Math::to_float(taps[window.flipped ? last - tap : tap]) *
+             Math::to_float(plane[source_y * window.source_width + source_x]);
+    }
+  }
+  return sum;
+}
+
+}  // namespace torchgraft::depthwise::cuda

@@ -1,0 +1,263 @@
+// Which kernel serves a convolution on CUDA: two tables, asked from the top. The first rule whose kernel
+// supports the problem (supports.h) and pays for it is the one. Every threshold of this file was measured on
+// an H200; how a kernel works, and what it reaches, is told in its own file.
+#pragma once
+
+#include <torchgraft/choice.h>
+
+#include "supports.h"
+
+namespace torchgraft::depthwise::cuda {
+
+enum class Kernel {
+  small_planes_correlate,
+  bands_small,
+  slide_window,
+  slide_correlate_mma,
+  bands_small_nhwc,
+  bands_batch,
+  bands_large,
+  strips_correlate,
+  small_planes_whole,
+  tiles_correlate,
+  slide_correlate,
+  gather_columns,
+  gather_columns_nhwc,
+  gather_small,
+  gather_large,
+  gather_any,
+  small_planes_weight_grad,
+  diagonals_nchw,
+  slide_weight_grad_mma,
+  diagonals_nhwc,
+  strips_weight_grad,
+  tiles_weight_grad,
+  slide_weight_grad,
+  gather_weight_grad,
+  gather_weight_grad_any,
+};
+
+// A size from which a kernel pays on an H200, as the same share of the device in hand.
+constexpr int64_t share_of_device(const Problem& problem, int64_t on_h200) {
+  constexpr int64_t kMultiprocessors = 132;
+  return on_h200 * problem.multiprocessors / kMultiprocessors;
+}
+
+inline bool pays_always(const Problem&) { return true; }
+
+// Whether images are better brought into NCHW first: where a kernel is so large that arithmetic counts for
+// more than moving images, along whose rows its windows slide.
+inline bool planes_pay(const Geometry& geometry, int element_bytes) {
+  constexpr int64_t kFewTaps = 7 * 7;
+  return element_bytes < 8 && geometry.taps() > kFewTaps && is_unit_step(geometry);
+}
+
+// ---------------------------------------------------------------- planes moved whole
+
+// A warp takes whole planes, and a launch of few warps takes long. Wider planes with a large kernel are
+// faster in strips, which need not wait for all of a plane.
+inline bool small_planes_correlate_pays(const Problem& problem) {
+  const Geometry& geometry = problem.geometry;
+  const int64_t warps = problem.multiprocessors * 4;
+  return !(geometry.width.input == 28 && geometry.width.kernel == 7) &&
+         geometry.batch * geometry.channels * geometry.input_pixels() >= warps * kSmallPlanesPixels;
+}
+
+inline bool small_planes_weight_grad_pays(const Problem& problem) {
+  const Geometry& geometry = problem.geometry;
+  constexpr int64_t kFewImages = 12;
+  // Sums and two images of 28 x 28 leave fp32 too few warps.
+  const bool has_few_warps =
+      geometry.width.input == 28 && geometry.width.kernel == 5 && problem.element_bytes == 4;
+  return small_planes_correlate_pays(problem) && !has_few_warps && geometry.batch >= kFewImages &&
+         geometry.channels * geometry.input_pixels() >= kSmallPlanesPixels;
+}
+
+// ---------------------------------------------------------------- tensor cores
+
+// Whether halves are worth bringing to tensor cores: where multiply-adds would take longer than memory, and
+// the problem is large enough to hide what that costs.
+inline bool products_pay(const Problem& problem) {
+  constexpr int64_t kFewElements = int64_t{1} << 20;
+  const Geometry& geometry = problem.geometry;
+  if (problem.channels_last) return longest_side(geometry) >= 5;
+  return longest_side(geometry) >= 6 && geometry.batch * geometry.channels * geometry.input_pixels() >=
+                                            share_of_device(problem, kFewElements);
+}
+
+// With fewer images too much of each product is of none.
+inline bool bands_batch_pays(const Problem& problem) {
+  constexpr int64_t kFewestImages = 8;
+  return products_pay(problem) && problem.geometry.batch >= kFewestImages;
+}
+
+// Planes as small as a few units are moved in pieces that cost more than their products save.
+inline bool bands_large_pays(const Problem& problem) {
+  constexpr int64_t kFewPixels = 8 * 8;
+  return products_pay(problem) && problem.geometry.output_pixels() > kFewPixels;
+}
+
+// Of fewer taps there is less to multiply than it takes to bring pixels to tensor cores; and a forward pass
+// of stride two with few taps only moves, which takes slide_correlate less time: 115 us of
+// (128,96,112x112,k3,s2), and 120.
+inline bool slide_correlate_mma_pays(const Problem& problem) {
+  constexpr int kLeastTaps = 3;
+  constexpr int kLeastStridedTaps = 4;
+  const int64_t longest = longest_side(problem.geometry);
+  return longest >= (problem.geometry.height.stride == 1 ? kLeastTaps : kLeastStridedTaps);
+}
+
+// Of 49 taps on wide images pixels make more products than planes do: (128,96,56x56) takes 113 us, and by
+// planes 94; (128,768,7x7), whose planes leave products half empty, 31 and 34.
+inline bool slide_weight_grad_mma_pays(const Problem& problem) {
+  const Geometry& geometry = problem.geometry;
+  return !(geometry.height.kernel == 7 && geometry.width.output > kOctetSize &&
+           supports_diagonals_nhwc(problem));
+}
+
+// ---------------------------------------------------------------- NCHW
+
+inline bool small_planes_whole_pays(const Problem& problem) {
+  constexpr int64_t kFewestImages = 16;  // of 32, a lane each
+  return problem.geometry.batch >= kFewestImages;
+}
+
+// A tile for each of the source planes of a result may take longer than to gather their few taps:
+// (8,64,28x28,k5x3, multiplier 2) takes 11 us by tiles and 12 by columns, a quarter of it 10 and 6,
+// (4,96,56x56,k3, multiplier 2) 18 and 15.
+inline bool tiles_correlate_pays(const Problem& problem) {
+  constexpr int64_t kMostTaps = 5;  // along a direction, of the small gathering kernels
+  constexpr int64_t kFewTaps = 3 * 3;
+  constexpr int64_t kFewResults = int64_t{1} << 18;
+  const Geometry& geometry = problem.geometry;
+  const bool gathers_few =
+      problem.transposed && geometry.multiplier > 1 && longest_side(geometry) <= kMostTaps &&
+      (geometry.taps() <= kFewTaps || problem.results() < share_of_device(problem, kFewResults));
+  return !gathers_few;
+}
+
+// ---------------------------------------------------------------- NHWC
+
+// Outputs of a multiprocessor up to which windows take less time than slides: the more there are the longer
+// is a slide, and the less it matters that each of its rows is waited for. `products`: those of
+// slide_correlate_mma.
+constexpr int64_t window_outputs(int64_t kernel, int64_t stride, bool products) {
+  if (stride == 2) return kernel == 3 ? 26000 : kernel == 5 ? 8300 : 3000;
+  if (products) return kernel == 3 ? 50000 : kernel == 5 ? 16000 : 5000;
+  return kernel == 3 ? 50000 : kernel == 5 ? 26000 : 14000;
+}
+
+// Three taps with stride two hardly share sources: in fp32, where they come in sectors, windows of any number
+// are as fast as memory, (128,96,112x112) 189 and 197 us, and slides 197 and 250.
+inline bool slide_window_pays(const Problem& problem) {
+  const Geometry& geometry = problem.geometry;
+  const int64_t kernel = geometry.height.kernel;
+  const int64_t stride = geometry.height.stride;
+  const bool products = supports_slide_correlate_mma(problem) && slide_correlate_mma_pays(problem);
+  if (!products && !supports_slide_correlate(problem)) return true;
+  return (kernel == 3 && stride == 2 && problem.element_bytes == 4) ||
+         geometry.batch * geometry.channels * geometry.output_pixels() <=
+             problem.multiprocessors * window_outputs(kernel, stride, products);
+}
+
+// ---------------------------------------------------------------- any geometry
+
+constexpr int64_t kManyResults = int64_t{1} << 20;
+
+// Whether threads that own four results are enough for the device, of 5 x 5 taps, where four share so many,
+// fewer; and whether most of their results, which may lie far apart, lie in the image.
+inline bool gather_columns_pay(const Problem& problem) {
+  constexpr int64_t kManyOfFiveTaps = int64_t{1} << 17;
+  const int64_t taps = gathered_taps(problem.geometry, problem.transposed);
+  const int64_t rows = problem.result(problem.geometry.height);
+  return problem.results() >=
+             share_of_device(problem, taps == 4 || taps == 5 ? kManyOfFiveTaps : kManyResults) &&
+         row_groups(rows, spacing_of_column(problem)) * kResultsOfThread * 3 <= rows * 4;
+}
+
+// In NHWC many results want the weights in shared memory.
+inline bool gather_small_pays(const Problem& problem) {
+  return !(problem.channels_last && problem.results() >= share_of_device(problem, kManyResults));
+}
+
+// ---------------------------------------------------------------- the tables
+
+struct Rule {
+  Kernel kernel;
+  const char* name;  // of the kernel, as a profiler tells it
+  const char* regime;
+  const char* reason;
+  bool (*supports)(const Problem&);
+  bool (*pays)(const Problem&);
+};
+
+// clang-format off
+// Forward pass and input gradient.
+inline constexpr Rule kCorrelationRules[] = {
+    {Kernel::small_planes_correlate, "small_planes_correlate", "NCHW, 7 x 7, 14 x 14 and 28 x 28, k = 3, 5, 7, stride 1",
+     "planes are moved whole, sixteen bytes at a time", supports_small_planes_correlate, small_planes_correlate_pays},
+    {Kernel::bands_small, "bands_small", "halves, NCHW, k = 6, 7, stride 1",
+     "products of band matrices: 49 multiply-adds take longer than memory", supports_bands_small, products_pay},
+    {Kernel::slide_window, "slide_window", "NHWC, k = 3, 5, 7, stride 1, 2: small problems, odd channels",
+     "all loads of a thread are in flight at once", supports_slide_window, slide_window_pays},
+    {Kernel::slide_correlate_mma, "slide_correlate_mma", "halves, NHWC, k = 3 to 7, stride 1; k = 4 to 7 forward: 2",
+     "pairs of results of four channels: nothing is converted or turned", supports_slide_correlate_mma, slide_correlate_mma_pays},
+    {Kernel::bands_small_nhwc, "bands_small_nhwc", "halves, NHWC, 1 x 8 to 7 x 8 taps, stride 1",
+     "products of band matrices; channels are turned in shared memory", supports_bands_small_nhwc, products_pay},
+    {Kernel::bands_batch, "bands_batch",
+     "halves, NCHW, 8 images or more up to 56 columns wide, k >= 8, stride 1",
+     "the same bands for sixteen images, which need no padding", supports_bands_batch, bands_batch_pays},
+    {Kernel::bands_large, "bands_large", "halves, NCHW, k = 8 to 57, stride 1",
+     "band matrices as wide as the kernel", supports_bands_large, bands_large_pays},
+    {Kernel::strips_correlate, "strips_correlate", "NCHW, k = 3, 5, 7, stride 1, 2", "every source is read once, and slides by in registers",
+     supports_strips_correlate, pays_always},
+    {Kernel::small_planes_whole, "small_planes_whole", "float32, NCHW, 7 x 7 and 14 x 14, 16 images or more, k >= 13 and 27, stride 1",
+     "every result meets every source, and no padding", supports_small_planes_whole, small_planes_whole_pays},
+    {Kernel::tiles_correlate, "tiles_correlate", "NCHW, other kernels, stride 1",
+     "tiles in shared memory: two accesses feed 32 multiply-adds", supports_tiles_correlate, tiles_correlate_pays},
+    {Kernel::slide_correlate, "slide_correlate", "NHWC, k = 3, 5, 7, stride 1, 2",
+     "every source is read once; lanes lie along channels", supports_slide_correlate, pays_always},
+    {Kernel::gather_columns, "gather_columns", "NCHW, up to 5 x 5 taps a result, or k = 7, many results",
+     "four results of a column share their sources", supports_gather_columns, gather_columns_pay},
+    {Kernel::gather_columns_nhwc, "gather_columns_nhwc", "the same, NHWC",
+     "the same; weights are turned in shared memory", supports_gather_columns_nhwc, gather_columns_pay},
+    {Kernel::gather_small, "gather_small", "up to 5 x 5 taps a result",
+     "all loads of a result are in flight at once", supports_gather_small, gather_small_pays},
+    {Kernel::gather_large, "gather_large", "any kernel that fits shared memory",
+     "taps are walked a few at a time", supports_gather, pays_always},
+    {Kernel::gather_any, "gather_any", "anything", "sizes beyond 32 bits", supports_anything, pays_always},
+};
+
+inline constexpr Rule kWeightGradRules[] = {
+    {Kernel::small_planes_weight_grad, "small_planes_weight_grad",
+     "NCHW, 7 x 7, 14 x 14 and 28 x 28, k = 3, 5, 7, stride 1", "planes are moved whole, sixteen bytes at a time",
+     supports_small_planes_weight_grad, small_planes_weight_grad_pays},
+    {Kernel::diagonals_nchw, "diagonals_nchw", "halves, NCHW, k >= 6, stride 1",
+     "taps are the diagonals of products of both images", supports_diagonals_nchw, products_pay},
+    {Kernel::slide_weight_grad_mma, "slide_weight_grad_mma",
+     "halves, NHWC, k = 3, 5, narrow or strided 7, stride 1, 2, channels in eights",
+     "taps are the diagonals of products of channels, as they lie in memory", supports_slide_weight_grad_mma, slide_weight_grad_mma_pays},
+    {Kernel::diagonals_nhwc, "diagonals_nhwc",
+     "halves, NHWC, k = 5 to 10, stride 1", "the same; channels are turned into planes in registers",
+     supports_diagonals_nhwc, products_pay},
+    {Kernel::strips_weight_grad, "strips_weight_grad", "NCHW, k = 3, 5, 7, stride 1, 2",
+     "both images are read once; all taps are summed in registers", supports_strips_weight_grad, pays_always},
+    {Kernel::tiles_weight_grad, "tiles_weight_grad", "NCHW, other kernels, stride 1",
+     "tiles in shared memory; threads own taps", supports_tiles_weight_grad, pays_always},
+    {Kernel::slide_weight_grad, "slide_weight_grad", "NHWC, k = 3, 5, 7, stride 1, 2",
+     "both images are read once; lanes lie along channels", supports_slide_weight_grad, pays_always},
+    {Kernel::gather_weight_grad, "gather_weight_grad", "anything within 32 bits",
+     "groups of taps in registers, pixels shared out", supports_gather_weight_grad, pays_always},
+    {Kernel::gather_weight_grad_any, "gather_weight_grad_any", "anything", "sizes beyond 32 bits", supports_anything, pays_always},
+};
+// clang-format on
+
+// Of the forward pass or, transposed, of the input gradient.
+inline const Rule& choose(const Problem& problem) { return torchgraft::choose(kCorrelationRules, problem); }
+
+// `transposed` says nothing here.
+inline const Rule& choose_weight_grad(const Problem& problem) {
+  return torchgraft::choose(kWeightGradRules, problem);
+}
+
+}  // namespace torchgraft::depthwise::cuda

@@ -1,0 +1,599 @@
+// Forward pass of stride 1 and 2 and input gradient of stride 1 of NHWC halves on tensor cores, kernels of up
+// to 7 x 7 taps: nothing is converted or transposed, and warps slide down the image.
+//
+// The product m16n8k16 (and m16n8k8) of a source row gives, for four channels c, 16 pairs of neighbouring
+// results:
+//   A[m][(j, c)] = source pixel j of the window of pair m, channel c
+//   B[(j, c)][(r, c')] = c == c' ? tap[j - r * stride] : 0
+// A window of a pair, k + stride pixels wide, is ceil((k + stride) / 2) slices eight deep: one product of
+// sixteen for k = 3, one and a half for k = 5, two for k = 7, each for 128 results and one kernel row. That
+// is four times and more what is of use, and less than tensor cores have time for. A comes by ldmatrix as it
+// lies, since shared memory holds [four channels][column][channel of four]: a row of a matrix is two pixels
+// of four channels, sixteen bytes, wherever it lies, so that pairs may be of several images. B stays in a
+// warp's registers.
+//
+// A block owns some channels of a stretch of columns, or of several whole images side by side. Their rows are
+// one sequence, cut into as many ranges as blocks are resident at once, and come eight bytes a copy into a
+// ring of rows in shared memory, asynchronously and some rows ahead. A warp owns four channels of kTiles x 16
+// pairs. It multiplies a source row, read once, into every row of results that the row reaches: their sums
+// stay in registers. Finished rows go through shared memory, and leave in sixteen bytes a thread.
+//
+// Budget, H200, microseconds: for the memory, and products at 600 TFLOP/s with those that are in vain.
+//   128,32,112x112,k3     51     9      128,144,56x56,k3    57    11
+//   128,96,112x112,k3,s2  91    12      128,240,28x28,k5    24    12
+//   128,96,56x56,k7       38    33      128,768,7x7,k7       5     4
+// Shared memory: for k = 3, 5, 7 a result takes 2 bytes as it comes, 4, 6 or 8 by ldmatrix and 6 as it
+// leaves, of the 28 that there is time for. Instructions: 50 to 75 of a warp for 128 results, of 114.
+//
+// Measured, forward: 64 and 87 for k = 3 with stride 1, where sliding columns take 66 and 88: the first is
+// bound by memory, the second is not, as 144 channels are cut into slices whose pixels are few sectors; 120
+// with stride 2, where sliding columns take 115 and so serve; 44 for k = 5 and 71 for k = 7, 56 x 56, where
+// band matrices took 84 and 118; 22 for 7 x 7, as before.
+//
+// A product with zero is NaN where the source is infinite: results that are NaN are computed again at the
+// end, tap by tap.
+#pragma once
+
+#include <algorithm>
+
+#include "../half_math.cuh"
+#include "../kernels.h"
+#include "stream.cuh"
+
+namespace torchgraft::depthwise::cuda {
+
+// Everything that is tuned stands here. Taps that a smaller kernel lacks are zero.
+template <int kKernelSize, int kStrideSize>
+struct SlideProduct {
+  static constexpr int kKernel = kKernelSize;
+  static constexpr int kStride = kStrideSize;
+  static constexpr int kTiles = 2;                               // of a warp, 16 pairs each
+  static constexpr int kMostThreads = kKernel == 3 ? 384 : 256;  // of a block
+  static constexpr int kBlocks = 2;                              // resident, of so many threads
+  static constexpr int kStages = kStride == 1 ? 8 : 5;           // rows of the ring
+  static constexpr int64_t kMostBytes = 96 << 10;                // of a block's shared memory
+
+  static constexpr int kSlices = ceil_divide(kKernel + kStride, 2);
+  static constexpr int kWarm = (kKernel - 1) / kStride;  // steps before the first row of results ends
+  static constexpr int kWarpPairs = 16 * kTiles;
+  // Eight bytes of a row are a thread's, so many times.
+  static constexpr int kLoadTurns = kTiles * kStride + 1;
+  // A thread stores a pixel's eight channels, which are two warps'.
+  static_assert(kTiles <= 2, "one piece of results a thread");
+};
+
+struct SlideProductParameters {
+  int batch, channels;
+  int source_height, source_width, result_height, result_width;
+  int kernel_height, kernel_width;
+  bool flipped;
+  int padding_y, padding_x;
+  int slices, tiles, ranges;   // blockIdx.x counts slices of channels fastest, and ranges slowest
+  int octets;                  // of a slice's channels
+  int images;                  // side by side
+  int pairs;                   // of results in a row of an image, or of its tile
+  int columns;                 // of the sources under them
+  int quad_bytes;              // of a row in shared memory, of four channels
+  FastDivisor rows;            // result_height
+  int granules, granule_rows;  // ranges begin at multiples of granule_rows
+};
+
+// Of a block's warps.
+constexpr int kQuad = 4;   // channels
+constexpr int kOctet = 8;  // channels of a piece of results
+
+// What a block owns.
+struct SlideProductBlock {
+  int first_channel, tile, range;
+
+  __device__ explicit SlideProductBlock(const SlideProductParameters& parameters) {
+    const unsigned slices = parameters.slices;
+    const unsigned tiles = parameters.tiles;
+    const unsigned place = blockIdx.x / slices;
+    first_channel = static_cast<int>(blockIdx.x - place * slices) * parameters.octets * kOctet;
+    range = static_cast<int>(place / tiles);
+    tile = static_cast<int>(place - range * tiles);
+  }
+};
+
+// Where a block is in its sequence of rows: in a share of it, some result rows of a group of images, and the
+// source rows under them.
+struct SlideProductRows {
+  int next, last;
+  int group = 0, first = 0, count = 0;
+  int begin = 0, end = 0;  // of sources
+
+  __device__ SlideProductRows(const SlideProductParameters& parameters, int range) {
+    const auto bound = [&](int index) {
+      return static_cast<int>(static_cast<int64_t>(parameters.granules) * index / parameters.ranges) *
+             parameters.granule_rows;
+    };
+    next = bound(range);
+    last = bound(range + 1);
+  }
+
+  template <int kStride>
+  __device__ bool enter(const SlideProductParameters& parameters) {
+    if (next >= last) return false;
+    group = parameters.rows.divide(next);
+    first = next - group * parameters.result_height;
+    count = min(parameters.result_height - first, last - next);
+    next += count;
+    const int top = first * kStride - parameters.padding_y;
+    begin = max(0, top);
+    end = min(parameters.source_height, top + (count - 1) * kStride + parameters.kernel_height);
+    return true;
+  }
+
+  __device__ int images(const SlideProductParameters& parameters) const {
+    return min(parameters.images, parameters.batch - group * parameters.images);
+  }
+};
+
+// The eight channels of one pixel of results that a thread stores in every row.
+struct SlideProductPlace {
+  int image, column, channel;
+  int slot;  // of the pixel in shared memory
+
+  __device__ SlideProductPlace(const SlideProductParameters& parameters, const SlideProductBlock& block) {
+    slot = static_cast<int>(threadIdx.x) / parameters.octets;
+    channel = block.first_channel + (static_cast<int>(threadIdx.x) - slot * parameters.octets) * kOctet;
+    image = slot / 2 / parameters.pairs;
+    column = 2 * (block.tile - image) * parameters.pairs + slot;
+  }
+  __device__ bool is_inside(const SlideProductParameters& parameters) const {
+    return image < parameters.images && column < parameters.result_width && channel < parameters.channels;
+  }
+};
+
+// Computes those results that a thread has stored again that are NaN: only what lies in their windows.
+template <typename T, int kStride>
+__device__ __noinline__ void repair_range(const HalfBits* source, const HalfBits* weight,
+                                          const HalfBits* bias, HalfBits* result,
+                                          const SlideProductParameters& parameters) {
+  using Math = HalfMath<T>;
+  const int taps = parameters.kernel_height * parameters.kernel_width;
+  const SlideProductBlock block(parameters);
+  const SlideProductPlace place(parameters, block);
+  SlideProductRows rows(parameters, block.range);
+  while (rows.enter<kStride>(parameters)) {
+    if (place.image >= rows.images(parameters)) continue;
+    const int64_t image = static_cast<int64_t>(rows.group) * parameters.images + place.image;
+    for (int y = rows.first; y < rows.first + rows.count; ++y) {
+      HalfBits* pixel =
+          result + ((image * parameters.result_height + y) * parameters.result_width + place.column) *
+                       parameters.channels;
+      for (int channel = place.channel; channel < place.channel + kOctet; ++channel) {
+        if (!Math::is_nan(pixel[channel])) continue;
+        float sum = bias == nullptr ? 0.0f : Math::to_float(bias[channel]);
+        for (int tap = 0; tap < taps; ++tap) {
+          const int row = tap / parameters.kernel_width;
+          const int source_y = y * kStride - parameters.padding_y + row;
+          const int source_x =
+              place.column * kStride - parameters.padding_x + tap - row * parameters.kernel_width;
+          if (source_y < 0 || source_y >= parameters.source_height || source_x < 0 ||
+              source_x >= parameters.source_width) {
+            continue;
+          }
+          const int64_t offset =
+              (image * parameters.source_height + source_y) * parameters.source_width + source_x;
+          sum += Math::to_float(weight[static_cast<int64_t>(channel) * taps +
+                                       (parameters.flipped ? taps - 1 - tap : tap)]) *
+                 Math::to_float(source[offset * parameters.channels + channel]);
+        }
+        pixel[channel] = Math::from_float(sum);
+      }
+    }
+  }
+}
+
+template <typename T, typename Shape>
+__global__ void __launch_bounds__(Shape::kMostThreads, Shape::kBlocks)
+    slide_correlate_mma(const HalfBits* __restrict__ source, const HalfBits* __restrict__ weight,
+                        const HalfBits* __restrict__ bias, HalfBits* __restrict__ result,
+                        const __grid_constant__ SlideProductParameters parameters) {
+  using Math = HalfMath<T>;
+  constexpr int kKernel = Shape::kKernel;
+  constexpr int kStride = Shape::kStride;
+  constexpr int kTiles = Shape::kTiles;
+  constexpr int kSlices = Shape::kSlices;
+  constexpr int kWarm = Shape::kWarm;
+  constexpr int kStages = Shape::kStages;
+  constexpr int kTurns = Shape::kLoadTurns;
+  constexpr int kLanes = 32;
+  constexpr int kHalfBytes = sizeof(HalfBits);
+
+  const SlideProductBlock block(parameters);
+  const int first_channel = block.first_channel;
+  const int quads = parameters.octets * 2;
+  const int thread = static_cast<int>(threadIdx.x);
+  const int lane = thread % kLanes;
+  const int column_warp = thread / kLanes / quads;
+  const int quad = thread / kLanes - column_warp * quads;
+  const int g = lane / 4;  // as the layout of a product's operands names them
+  const int q = lane % 4;
+
+  // The taps of the warp's channels: a lane's column of B is channel g % 4 of result g / 4 of a pair.
+  uint32_t band[kKernel][kSlices];
+  float start[4] = {};
+  {
+    const int channel = first_channel + quad * kQuad + g % 4;
+    const int taps = parameters.kernel_height * parameters.kernel_width;
+    const HalfBits* channel_weight = weight + static_cast<int64_t>(channel) * taps;
+    const bool mine = channel < parameters.channels && g % 4 / 2 == q % 2;
+#pragma unroll
+    for (int row = 0; row < kKernel; ++row) {
+#pragma unroll
+      for (int i = 0; i < kSlices; ++i) {
+        const int column = 2 * i + q / 2 - g / 4 * kStride;
+        uint32_t value = 0;
+        if (mine && row < parameters.kernel_height && column >= 0 && column < parameters.kernel_width) {
+          const int tap = row * parameters.kernel_width + column;
+          value = __ldg(channel_weight + (parameters.flipped ? taps - 1 - tap : tap));
+        }
+        band[row][i] = value << (g % 2 * 16);
+      }
+    }
+    const int own_channel = first_channel + quad * kQuad + q % 2 * 2;
+    if (bias != nullptr && own_channel < parameters.channels) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) start[i] = Math::to_float(bias[own_channel + i % 2]);
+    }
+  }
+
+  // What a thread copies of a row: four channels of every so many-th column that lies in an image.
+  const int row_bytes = quads * parameters.quad_bytes;
+  HalfBits* shared = shared_memory<HalfBits>();
+  const uint32_t ring = shared_address(shared);
+  unsigned copy_from[kTurns];  // the largest number: nothing
+  uint32_t copy_to[kTurns];
+  const int source_row_elements = parameters.source_width * parameters.channels;
+  const int source_image_elements = parameters.source_height * source_row_elements;
+  {
+    const int copied_quad = thread % quads;
+    const int channel = first_channel + copied_quad * kQuad;
+    const int first_column = block.tile * parameters.pairs * 2 * kStride - parameters.padding_x;
+    const int first_copied = max(0, first_column);
+    const int copied = min(parameters.source_width, first_column + parameters.columns) - first_copied;
+#pragma unroll
+    for (int turn = 0; turn < kTurns; ++turn) {
+      const int pixel = (thread + turn * static_cast<int>(blockDim.x)) / quads;
+      const int image = copied > 0 ? pixel / copied : 0;
+      const int column = pixel - image * copied + first_copied;
+      const bool valid = copied > 0 && image < parameters.images && channel < parameters.channels;
+      copy_from[turn] =
+          valid ? image * source_image_elements + column * parameters.channels + channel : UINT32_MAX;
+      copy_to[turn] = ring + copied_quad * parameters.quad_bytes +
+                      (image * parameters.columns + column - first_column) * (kQuad * kHalfBytes);
+    }
+  }
+
+  // Columns outside the image stay zero, for no copy touches them.
+  clear_half_tile(shared, kStages * row_bytes / kHalfBytes);
+  __syncthreads();
+
+  SlideProductRows copied_rows(parameters, block.range);
+  int rows_to_copy = 0;
+  const HalfBits* next_row = nullptr;
+  unsigned copied_elements = 0;  // of the group's images
+  int copied_stage = 0;
+  const auto copy_row = [&] {
+    if (rows_to_copy <= 0) {
+      while (rows_to_copy <= 0 && copied_rows.enter<kStride>(parameters)) {
+        rows_to_copy = copied_rows.end - copied_rows.begin;
+      }
+      const int64_t image = static_cast<int64_t>(copied_rows.group) * parameters.images;
+      next_row = source + (image * parameters.source_height + copied_rows.begin) * source_row_elements;
+      copied_elements = copied_rows.images(parameters) * source_image_elements;
+    }
+    if (rows_to_copy > 0) {
+#pragma unroll
+      for (int turn = 0; turn < kTurns; ++turn) {
+        if (copy_from[turn] < copied_elements) {
+#if __CUDA_ARCH__ >= 800
+          ptx::cp_async_ca<kQuad * kHalfBytes>(copy_to[turn] + copied_stage, next_row + copy_from[turn]);
+#else
+          __trap();
+#endif
+        }
+      }
+      --rows_to_copy;
+      next_row += source_row_elements;
+    }
+    end_copies();
+    copied_stage = copied_stage + row_bytes == kStages * row_bytes ? 0 : copied_stage + row_bytes;
+  };
+#pragma unroll 1
+  for (int i = 0; i < kStages - 1; ++i) copy_row();
+
+  // Where the rows of a lane's matrices lie: matrix lane / 8 is eight pairs, or the other eight, of this
+  // slice of the window or the next.
+  uint32_t pixels[kTiles];
+#pragma unroll
+  for (int i = 0; i < kTiles; ++i) {
+    const int pair = (column_warp * kTiles + i) * 16 + lane % 16;
+    const int image = pair / parameters.pairs;
+    const int column = (pair - image * parameters.pairs) * 2 * kStride;
+    const int place = image < parameters.images ? image * parameters.columns + column : 0;
+    pixels[i] = ring + quad * parameters.quad_bytes + place * (kQuad * kHalfBytes) + lane / 16 * 16;
+  }
+
+  // Two buffers of a row of results: pixels of the block's channels, an odd number of pieces of sixteen bytes
+  // apart.
+  const int slot_bytes = (parameters.octets | 1) * (kOctet * kHalfBytes);
+  const int slots = static_cast<int>(blockDim.x) / quads * kTiles;
+  const uint32_t sums_to = ring + kStages * row_bytes +
+                           ((column_warp * kTiles * 16 + g) * 2 + q / 2) * slot_bytes +
+                           (quad * kQuad + q % 2 * 2) * kHalfBytes;
+  const SlideProductPlace place(parameters, block);
+  const int result_row_elements = parameters.result_width * parameters.channels;
+  const int result_image_elements = parameters.result_height * result_row_elements;
+  const unsigned store_to =
+      place.is_inside(parameters)
+          ? place.image * result_image_elements + place.column * parameters.channels + place.channel
+          : UINT32_MAX;
+  const unsigned char* store_from = reinterpret_cast<const unsigned char*>(shared) + kStages * row_bytes +
+                                    place.slot * slot_bytes + (place.channel - first_channel) * kHalfBytes;
+  uint32_t largest = 0;
+  HalfBits* finished_row = nullptr;
+  unsigned finished_elements = 0;  // of the group's images
+  bool finished_waits = false;     // to be stored
+  int buffer = 0;                  // where the next one goes
+  const int buffer_bytes = slots * slot_bytes;
+  // All threads have met since the row was finished.
+  const auto store_finished = [&] {
+    if (finished_waits && store_to < finished_elements) {
+      const uint4 piece = *reinterpret_cast<const uint4*>(store_from + (buffer_bytes - buffer));
+      largest = Math::max_nan(
+          largest, Math::max_nan(Math::max_nan(piece.x, piece.y), Math::max_nan(piece.z, piece.w)));
+      *reinterpret_cast<uint4*>(finished_row + store_to) = piece;
+    }
+    finished_waits = false;
+  };
+
+  SlideProductRows rows(parameters, block.range);
+  bool ended = !rows.enter<kStride>(parameters);
+  int step = 0;
+  int stage = 0;
+  // Of the rows of results that end in this step and in later ones; which is which turns with the phase.
+  float sums[kWarm + 1][kTiles][4];
+
+  const auto take_step = [&](auto phase) {
+    constexpr int kNewest = (phase + kWarm) % (kWarm + 1);
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i) {
+#pragma unroll
+      for (int k = 0; k < 4; ++k) sums[kNewest][i][k] = start[k];
+    }
+    const int source_y = (rows.first + step) * kStride - parameters.padding_y;
+    // Rows of results beyond the share are left out.
+    const auto holds = [&](int ahead) {
+      return static_cast<unsigned>(step - kWarm + ahead) < static_cast<unsigned>(rows.count);
+    };
+    const bool holds_all = step >= kWarm && step < rows.count;
+#pragma unroll
+    for (int i = 0; i < kStride; ++i) {
+      if (source_y + i < rows.begin || source_y + i >= rows.end) continue;
+      wait_for_copies<kStages - 2>();
+      __syncthreads();
+      copy_row();
+      store_finished();
+      const auto multiply = [&](auto all) {
+#pragma unroll
+        for (int first = 0; first < kSlices; first += 2) {
+          uint32_t wide[kTiles][4];
+          uint32_t narrow[kTiles][2];
+#pragma unroll
+          for (int t = 0; t < kTiles; ++t) {
+            const uint32_t address = pixels[t] + stage + first * 16;
+            if (first + 1 < kSlices) {
+              ptx::ldmatrix(wide[t], address);
+            } else {
+              ptx::ldmatrix(narrow[t], address);
+            }
+          }
+#pragma unroll
+          for (int ahead = 0; ahead <= kWarm; ++ahead) {
+            const int row = (kWarm - ahead) * kStride + i;
+            if (row >= kKernel) continue;
+            if (!all && !holds(ahead)) continue;
+#pragma unroll
+            for (int t = 0; t < kTiles; ++t) {
+              float (&unit)[4] = sums[(phase + ahead) % (kWarm + 1)][t];
+              if (first + 1 < kSlices) {
+                Math::multiply_add(unit, wide[t], band[row][first], band[row][first + 1], unit);
+              } else {
+                Math::multiply_add(unit, narrow[t], band[row][first]);
+              }
+            }
+          }
+        }
+      };
+      if (holds_all) {
+        multiply(std::true_type{});
+      } else {
+        multiply(std::false_type{});
+      }
+      stage = stage + row_bytes == kStages * row_bytes ? 0 : stage + row_bytes;
+    }
+
+    if (step >= kWarm) {
+      if (finished_waits) {
+        __syncthreads();
+        store_finished();
+      }
+#pragma unroll
+      for (int i = 0; i < kTiles; ++i) {
+        const uint32_t to = sums_to + buffer + i * 32 * slot_bytes;
+        const float* unit = sums[phase][i];
+        ptx::store_shared(to, Math::pack(unit[0], unit[1]));
+        ptx::store_shared(to + 16 * slot_bytes, Math::pack(unit[2], unit[3]));
+      }
+      if (step == kWarm) {
+        const int64_t image = static_cast<int64_t>(rows.group) * parameters.images;
+        finished_row = result + (image * parameters.result_height + rows.first) * result_row_elements;
+        finished_elements = rows.images(parameters) * result_image_elements;
+      } else {
+        finished_row += result_row_elements;
+      }
+      finished_waits = true;
+      buffer = buffer_bytes - buffer;
+    }
+    if (++step == rows.count + kWarm) {
+      step = 0;
+      ended = !rows.enter<kStride>(parameters);
+    }
+  };
+#pragma unroll 1
+  while (!ended) with_phases<kWarm + 1>([&] { return !ended; }, take_step);
+  __syncthreads();
+  store_finished();
+
+  if (Math::is_nan(largest & 0xffff) || Math::is_nan(largest >> 16)) {
+    repair_range<T, kStride>(source, weight, bias, result, parameters);
+  }
+}
+
+struct SlideProductPlan {
+  SlideProductParameters parameters;
+  int threads;
+  int64_t shared_bytes, blocks;
+};
+
+// How channels, columns and images are cut into blocks, and rows into ranges.
+template <typename Shape>
+SlideProductPlan plan_slide_product(const Geometry& geometry, bool flipped) {
+  constexpr int64_t kPieceBytes = 16;
+  const Extent& height = geometry.height;
+  const Extent& width = geometry.width;
+  SlideProductParameters base = {};
+  base.batch = static_cast<int>(geometry.batch);
+  base.channels = static_cast<int>(geometry.channels);
+  base.source_height = static_cast<int>(flipped ? height.output : height.input);
+  base.source_width = static_cast<int>(flipped ? width.output : width.input);
+  base.result_height = static_cast<int>(flipped ? height.input : height.output);
+  base.result_width = static_cast<int>(flipped ? width.input : width.output);
+  base.kernel_height = static_cast<int>(height.kernel);
+  base.kernel_width = static_cast<int>(width.kernel);
+  base.flipped = flipped;
+  base.padding_y = static_cast<int>(flipped ? height.kernel - 1 - height.padding : height.padding);
+  base.padding_x = static_cast<int>(flipped ? width.kernel - 1 - width.padding : width.padding);
+  base.rows = FastDivisor(base.result_height);
+
+  const int octets = base.channels / kOctet;
+  const int all_pairs = ceil_divide(base.result_width, 2);
+  const int64_t largest_image =
+      geometry.channels * std::max(geometry.input_pixels(), geometry.output_pixels());
+  const int64_t most_images = std::min<int64_t>(geometry.batch, INT32_MAX / largest_image);
+  SlideProductPlan best = {};
+  double best_cost = 0;
+  constexpr int kOctetThreads = 2 * 32;
+  for (int slice_octets = std::min(octets, Shape::kMostThreads / kOctetThreads); slice_octets > 0;
+       --slice_octets) {
+    const int slices = ceil_divide(octets, slice_octets);
+    if (ceil_divide(octets, slices) < slice_octets) continue;
+    for (int warps = 1; warps * slice_octets * kOctetThreads <= Shape::kMostThreads; ++warps) {
+      const int room = warps * Shape::kWarpPairs;
+      const int tiles = ceil_divide(all_pairs, room);
+      SlideProductPlan plan = {base, warps * slice_octets * kOctetThreads, 0, 0};
+      SlideProductParameters& p = plan.parameters;
+      p.slices = slices;
+      p.octets = slice_octets;
+      p.tiles = tiles;
+      p.pairs = ceil_divide(all_pairs, tiles);
+      p.columns = 2 * Shape::kStride * (p.pairs - 1) + 2 * Shape::kSlices;
+      const int copied = std::min(p.columns, base.source_width);
+      const int most_copied = warps * 32 * Shape::kLoadTurns;
+      if (copied > most_copied) continue;
+      p.images = tiles > 1 ? 1
+                           : static_cast<int>(std::min<int64_t>(
+                                 most_images, std::min(room / p.pairs, most_copied / copied)));
+      // An odd number of pieces, so that the same column of neighbouring channels lies in different banks.
+      p.quad_bytes = static_cast<int>((p.images * p.columns * 8 / kPieceBytes | 1) * kPieceBytes);
+      const int64_t row_bytes = int64_t{2} * slice_octets * p.quad_bytes;
+      const int64_t result_bytes = int64_t{2} * room * (slice_octets | 1) * kPieceBytes;
+      plan.shared_bytes = Shape::kStages * row_bytes + 2 * result_bytes;
+      if (plan.shared_bytes > Shape::kMostBytes) continue;
+
+      // What is moved: columns of other tiles again, sectors of 32 bytes in part, and pixels in small parts;
+      // threads that have nothing to do; and room for blocks that is left over.
+      double cost = tiles == 1 ? 1.0 : 0.5 + 0.5 * tiles * copied / base.source_width;
+      if (slices > 1 && slice_octets % 2 != 0) cost *= 1 + 0.5 / slice_octets;
+      if (slices > 1 && slice_octets < 4) cost *= 1 + (4 - slice_octets) / 16.0;
+      const double used =
+          (1.0 * octets / (slices * slice_octets)) * (1.0 * all_pairs * p.images / (1.0 * tiles * room));
+      cost *= 0.75 + 0.25 / used;
+      const int most_threads = Shape::kMostThreads * Shape::kBlocks;
+      cost *= 1.2 - 0.2 * (most_threads / plan.threads * plan.threads) / most_threads;
+      if (best.threads == 0 || cost < best_cost) {
+        best = plan;
+        best_cost = cost;
+      }
+    }
+  }
+
+  SlideProductParameters& p = best.parameters;
+  const int64_t blocks_of_range = int64_t{p.slices} * p.tiles;
+  const int resident = resident_blocks(best.threads, best.shared_bytes, Shape::kMostThreads * Shape::kBlocks);
+  const int groups = ceil_divide(p.batch, p.images);
+  const int rows = groups * p.result_height;
+  p.ranges = static_cast<int>(std::clamp<int64_t>(resident / blocks_of_range, 1, rows));
+  p.granules = rows;
+  p.granule_rows = 1;
+  // Ranges of whole images read no row twice, and may leave some room for blocks empty.
+  const int processors = resident_blocks(Shape::kMostThreads, 0, Shape::kMostThreads);
+  const auto rows_of_processor = [&](int ranges, int granule_rows) {
+    const int64_t blocks = blocks_of_range * ranges;
+    const int longest = ceil_divide(rows / granule_rows, ranges) * granule_rows;
+    const double twice = granule_rows == 1 ? 0.5 * (Shape::kKernel - Shape::kStride) : 0.0;
+    const double idle = 1.0 - static_cast<double>(std::min<int64_t>(blocks, resident)) / resident;
+    return static_cast<double>(ceil_divide<int64_t>(blocks, processors)) * (longest + twice) *
+           (1.0 + 0.3 * idle);
+  };
+  double fewest_rows = rows_of_processor(p.ranges, 1);
+  constexpr int kMostGroups = 4;  // of a range
+  const int most_ranges = p.ranges;
+  for (int groups_of_range = 1; groups_of_range <= kMostGroups; ++groups_of_range) {
+    const int ranges = ceil_divide(groups, groups_of_range);
+    if (ranges > most_ranges || rows_of_processor(ranges, p.result_height) >= fewest_rows) continue;
+    fewest_rows = rows_of_processor(ranges, p.result_height);
+    p.ranges = ranges;
+    p.granules = groups;
+    p.granule_rows = p.result_height;
+  }
+  best.blocks = blocks_of_range * p.ranges;
+  return best;
+}
+
+template <typename T, typename Shape>
+void launch_slide_product(const T* source, const T* weight, const T* bias, T* result,
+                          const Geometry& geometry, bool transposed, cudaStream_t stream) {
+  const SlideProductPlan plan = plan_slide_product<Shape>(geometry, transposed);
+  const auto kernel = slide_correlate_mma<T, Shape>;
+  const char* name = transposed ? "depthwise_conv2d_input_grad" : "depthwise_conv2d";
+  require_shared_memory(kernel, plan.shared_bytes, name);
+  const auto bits = [](const T* pointer) { return reinterpret_cast<const HalfBits*>(pointer); };
+  kernel<<<grid_of(plan.blocks, name), plan.threads, static_cast<size_t>(plan.shared_bytes), stream>>>(
+      bits(source), bits(weight), bits(bias), reinterpret_cast<HalfBits*>(result), plan.parameters);
+  check_launch(name);
+}
+
+template <typename T>
+void launch_slide_correlate_mma(const Correlation<T>& pass) {
+  const auto& [source, weight, bias, result, geometry, layout, transposed, stream] = pass;
+  const auto launch = [&](auto kernel) {
+    if (geometry.height.stride == 1) {
+      launch_slide_product<T, SlideProduct<kernel, 1>>(source, weight, bias, result, geometry, transposed,
+                                                       stream);
+    } else {
+      launch_slide_product<T, SlideProduct<kernel, 2>>(source, weight, bias, result, geometry, transposed,
+                                                       stream);
+    }
+  };
+  const int64_t longest = std::max(geometry.height.kernel, geometry.width.kernel);
+  if (longest <= 3) return launch(std::integral_constant<int, 3>{});
+  if (longest <= 5) return launch(std::integral_constant<int, 5>{});
+  launch(std::integral_constant<int, 7>{});
+}
+
+}  // namespace torchgraft::depthwise::cuda

@@ -1,0 +1,181 @@
+// Weight gradient on NCHW planes whose side is 7, 14 or 28, k = 3, 5, 7, stride 1, "same" padding, first
+// pass.
+//
+// As in correlate.cuh a warp takes 32, 8 or 2 neighbouring planes of one image, of input and output
+// gradient, through shared memory, and a lane a tile of 7 x 7 of both. The planes are those of neighbouring
+// channels: the warp goes on to the same channels of the next image of its chunk, while every lane keeps the
+// sums of the k * k taps of its channel in registers. At the end the lanes of a plane, then the warps of the
+// block, are added up in a fixed order.
+//
+// Predicted: as the forward pass. Measured on an H200, fp32: (128,384,14x14,k3) 34 us (floor 19),
+// (128,768,7x7,k7) 31 us (9): most_chunks leaves a warp or two a scheduler.
+
+#include "../chunks.cuh"
+#include "../kernels.h"
+#include "planes.cuh"
+
+namespace torchgraft::depthwise::cuda {
+namespace {
+
+template <typename Shape>
+struct SmallPlanesWeightGrad {
+  static constexpr int kWarps = 3;
+  static constexpr int kSums = kWarps * Shape::kPlanes * Shape::kTaps;
+  static constexpr int kBytes =
+      std::max(kWarps * 2 * Shape::kElements * static_cast<int>(sizeof(typename Shape::T)),
+               kSums* static_cast<int>(sizeof(float)));
+  static constexpr int kBlocks = Shape::kKernel == 7 ? 5 : Shape::kKernel == 5 ? 6 : 8;
+};
+
+struct SmallPlanesWeightGradParameters {
+  int batch, channels, images_of_chunk, channel_groups;
+};
+
+// Result is float for partial sums, or T if one chunk is all.
+template <typename Shape, typename Result>
+__global__ void __launch_bounds__(SmallPlanesWeightGrad<Shape>::kWarps * 32,
+                                  SmallPlanesWeightGrad<Shape>::kBlocks)
+    small_planes_weight_grad(const typename Shape::T* __restrict__ output_grad,
+                             const typename Shape::T* __restrict__ input, Result* __restrict__ result,
+                             SmallPlanesWeightGradParameters parameters) {
+  using T = typename Shape::T;
+  constexpr int kVector = kVectorElements<T>;
+  constexpr int kWarps = SmallPlanesWeightGrad<Shape>::kWarps;
+  constexpr int kKernel = Shape::kKernel;
+  constexpr int kReach = Shape::kReach;
+  constexpr int kTile = Shape::kTile;
+  constexpr int kSide = Shape::kSide;
+  constexpr int kTileLanes = Shape::kTiles * Shape::kTiles;
+
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int group = static_cast<int>(blockIdx.x % static_cast<unsigned>(parameters.channel_groups));
+  const int chunk = static_cast<int>(blockIdx.x / static_cast<unsigned>(parameters.channel_groups));
+  const int first_channel = group * Shape::kPlanes;
+  const int planes = min(parameters.channels - first_channel, Shape::kPlanes);
+  const int elements = planes * Shape::kPixels;
+  const int first_image = chunk * parameters.images_of_chunk;
+  const int last_image = min(first_image + parameters.images_of_chunk, parameters.batch);
+  T* const shared_input = shared_memory<T>() + warp * 2 * Shape::kElements;
+  T* const shared_output_grad = shared_input + Shape::kElements;
+
+  const int plane = lane / kTileLanes;
+  const int tile_y = lane / Shape::kTiles % Shape::kTiles;
+  const int tile_x = lane % Shape::kTiles;
+  const int tile = plane * Shape::kPixels + (tile_y * kSide + tile_x) * kTile;
+
+  float sums[Shape::kTaps] = {};
+  for (int image = first_image + warp; image < last_image; image += kWarps) {
+    const int64_t first_element =
+        (static_cast<int64_t>(image) * parameters.channels + first_channel) * Shape::kPixels;
+    // All lanes have read the last image.
+    __syncwarp();
+    for (int i = lane * kVector; i + kVector <= elements; i += 32 * kVector) {
+      copy_async<kVector>(shared_input + i, input + first_element + i);
+      copy_async<kVector>(shared_output_grad + i, output_grad + first_element + i);
+    }
+    for (int i = elements / kVector * kVector + lane; i < elements; i += 32) {
+      shared_input[i] = input[first_element + i];
+      shared_output_grad[i] = output_grad[first_element + i];
+    }
+    commit_copies();
+    wait_for_copies<0>();
+    __syncwarp();
+
+    float grads[kTile][kTile];
+#pragma unroll
+    for (int row = 0; row < kTile; ++row) {
+#pragma unroll
+      for (int i = 0; i < kTile; ++i) {
+        grads[row][i] = static_cast<float>(shared_output_grad[tile + row * kSide + i]);
+      }
+    }
+#pragma unroll
+    for (int row = -kReach; row < kTile + kReach; ++row) {
+      if (!tile_row_exists<Shape>(row)) continue;
+      float values[kTile + 2 * kReach];
+      load_tile_row<Shape>(shared_input + tile, row, tile_y, tile_x, values);
+#pragma unroll
+      for (int tap_row = 0; tap_row < kKernel; ++tap_row) {
+        const int grad_row = row + kReach - tap_row;
+        if (grad_row < 0 || grad_row >= kTile) continue;
+#pragma unroll
+        for (int tap = 0; tap < kKernel; ++tap) {
+#pragma unroll
+          for (int i = 0; i < kTile; ++i) {
+            if (!tile_value_exists<Shape>(i + tap)) continue;
+            sums[tap_row * kKernel + tap] += grads[grad_row][i] * values[i + tap];
+          }
+        }
+      }
+    }
+  }
+
+  constexpr unsigned kAllLanes = 0xffffffff;
+  __syncthreads();
+  float* const shared_sums = shared_memory<float>();
+#pragma unroll
+  for (int tap = 0; tap < Shape::kTaps; ++tap) {
+#pragma unroll
+    for (int distance = kTileLanes / 2; distance > 0; distance /= 2) {
+      sums[tap] += __shfl_xor_sync(kAllLanes, sums[tap], distance);
+    }
+    if (lane % kTileLanes == 0) shared_sums[(warp * Shape::kPlanes + plane) * Shape::kTaps + tap] = sums[tap];
+  }
+  __syncthreads();
+  const int64_t first_result =
+      (static_cast<int64_t>(chunk) * parameters.channels + first_channel) * Shape::kTaps;
+  for (int i = threadIdx.x; i < planes * Shape::kTaps; i += kWarps * 32) {
+    result[first_result + i] =
+        static_cast<Result>(sum_in_order(shared_sums + i, kWarps, Shape::kPlanes * Shape::kTaps));
+  }
+}
+
+template <typename Shape>
+void launch_weight_grad(const typename Shape::T* output_grad, const typename Shape::T* input,
+                        typename Shape::T* weight_grad, float* workspace, const Geometry& geometry,
+                        cudaStream_t stream) {
+  using T = typename Shape::T;
+  using Sizes = SmallPlanesWeightGrad<Shape>;
+  static_assert(Sizes::kBytes <= 48 * 1024);
+  const int64_t groups = ceil_divide<int64_t>(geometry.channels, Shape::kPlanes);
+  // One wave of the device, each warp at least two images.
+  const int64_t blocks = int64_t{current_device().multiprocessors} * Sizes::kBlocks;
+  const int64_t wanted = std::min(
+      {blocks / groups, geometry.batch / (2 * Sizes::kWarps), most_chunks(geometry, Layout::contiguous)});
+  const int images_of_chunk =
+      static_cast<int>(ceil_divide<int64_t>(geometry.batch, std::max<int64_t>(wanted, 1)));
+  const int chunks = ceil_divide(static_cast<int>(geometry.batch), images_of_chunk);
+  const SmallPlanesWeightGradParameters parameters = {static_cast<int>(geometry.batch),
+                                                      static_cast<int>(geometry.channels), images_of_chunk,
+                                                      static_cast<int>(groups)};
+  const char* name = "depthwise_conv2d_weight_grad";
+  const unsigned grid = grid_of(groups * chunks, name);
+  if (chunks == 1) {
+    small_planes_weight_grad<Shape, T>
+        <<<grid, Sizes::kWarps * 32, Sizes::kBytes, stream>>>(output_grad, input, weight_grad, parameters);
+    check_launch(name);
+  } else {
+    small_planes_weight_grad<Shape, float>
+        <<<grid, Sizes::kWarps * 32, Sizes::kBytes, stream>>>(output_grad, input, workspace, parameters);
+    check_launch(name);
+    launch_sum_chunks(workspace, weight_grad, geometry, chunks, stream);
+  }
+}
+
+}  // namespace
+
+template <typename T>
+void launch_small_planes_weight_grad(const WeightGrad<T>& pass) {
+  const auto& [output_grad, input, weight_grad, workspace, geometry, layout, stream] = pass;
+  with_small_planes(geometry, [&](auto kernel, auto tiles) {
+    launch_weight_grad<SmallPlanes<T, kernel, tiles>>(output_grad, input, weight_grad, workspace, geometry,
+                                                      stream);
+  });
+}
+
+template void launch_small_planes_weight_grad(const WeightGrad<float>&);
+template void launch_small_planes_weight_grad(const WeightGrad<Half>&);
+template void launch_small_planes_weight_grad(const WeightGrad<BFloat16>&);
+
+}  // namespace torchgraft::depthwise::cuda

@@ -1,0 +1,524 @@
+// What each kernel can compute at all: alignment, sizes that it is compiled for, what fits 32 bits and shared
+// memory. Nothing here is tuned; where a kernel pays is told in policy.h. Sizes that a kernel and its limits
+// share stand here too.
+#pragma once
+
+#include <cstdint>
+#include <iterator>
+#include <numeric>
+
+#include "problem.h"
+
+namespace torchgraft::depthwise::cuda {
+
+// ---------------------------------------------------------------- planes moved whole
+
+// Planes of 7 x 7, 14 x 14 and 28 x 28 whose results have their size.
+inline bool supports_small_planes_of_any_number(const Problem& problem) {
+  const Geometry& geometry = problem.geometry;
+  const auto fits = [](const Extent& extent) {
+    return (extent.input == 7 || extent.input == 14 || extent.input == 28) &&
+           extent.padding == extent.kernel / 2 && extent.output == extent.input;
+  };
+  constexpr int64_t kLimit = int64_t{1} << 29;
+  return !problem.channels_last && !problem.is_float64() && problem.alignment == 16 &&
+         geometry.multiplier == 1 && is_unit_step(geometry) && is_square_of_3_5_7(geometry) &&
+         fits(geometry.height) && fits(geometry.width) && geometry.height.input == geometry.width.input &&
+         geometry.batch * geometry.channels < kLimit && geometry.channels < kLimit / 64;
+}
+
+// A warp takes neighbouring planes of so many pixels, which are of different channels.
+constexpr int64_t kSmallPlanesPixels = 32 * 7 * 7;
+
+inline bool supports_small_planes_correlate(const Problem& problem) {
+  return supports_small_planes_of_any_number(problem) &&
+         problem.geometry.channels * problem.geometry.input_pixels() >= kSmallPlanesPixels;
+}
+
+// A warp goes from image to image, sixteen bytes at a time.
+inline bool supports_small_planes_weight_grad(const Problem& problem) {
+  const Geometry& geometry = problem.geometry;
+  return supports_small_planes_of_any_number(problem) &&
+         geometry.channels * geometry.input_pixels() * problem.element_bytes % 16 == 0;
+}
+
+// ---------------------------------------------------------------- bands: products of band matrices
+
+// Taps of which the band matrices of a warp are made.
+constexpr int kMostTapRows = 7;
+constexpr int kMostTapColumns = 8;
+
+inline bool supports_small_bands(const Problem& problem) {
+  const Geometry& geometry = problem.geometry;
+  constexpr int64_t kMostImageElements = INT32_MAX;
+  return problem.has_half_tensor_cores() &&
+         std::max(geometry.input_pixels(), geometry.output_pixels()) <=
+             kMostImageElements / geometry.channels &&
+         is_unit_step(geometry) && positions_fit_32(geometry) && geometry.multiplier == 1 &&
+         is_padded_within_kernel(geometry) && geometry.height.kernel <= kMostTapRows &&
+         geometry.width.kernel <= kMostTapColumns;
+}
+
+inline bool supports_bands_small(const Problem& problem) {
+  return !problem.channels_last && supports_small_bands(problem);
+}
+
+// A block's pixels are moved sixteen bytes, eight channels, at a time.
+inline bool supports_bands_small_nhwc(const Problem& problem) {
+  return problem.channels_last && supports_small_bands(problem) && problem.geometry.channels % 8 == 0 &&
+         problem.alignment == 16;
+}
+
+// Columns of a band matrix are made of octets.
+constexpr int kOctetSize = 8;
+
+constexpr int kBatchImages = 16;  // of a product of bands_batch
+constexpr int kBatchWarps = 8;    // of a block
+
+// The sizes that bands_batch is compiled for; the first that takes a problem is the one.
+struct BatchShape {
+  int octets;  // of a row of sources, or of results
+  int reach;   // octets to either side of its own that a result may meet
+  int rows;    // of results of a warp, as many as the registers hold
+  int blocks;  // of eight warps a multiprocessor, which leave a thread its registers: 128 of two, 64 of four
+
+  constexpr int pitch() const { return octets * kOctetSize; }  // elements of a row in shared memory
+  // Of a row of taps, by distance between source and result, where distance 0 lies; and elements of the row,
+  // so many that the two copies of it lie in different banks.
+  constexpr int band_center() const { return (reach + 1) * kOctetSize; }
+  constexpr int band_pitch() const { return 2 * band_center() + (reach == 3 ? 2 * kOctetSize : 0); }
+  // Results of a warp are gathered in shared memory, where it has room: elements from image to image, an odd
+  // number of octets, and of all warps.
+  constexpr int stage_pitch() const { return (rows * octets | 1) * kOctetSize; }
+  constexpr int stage() const { return octets <= 4 ? kBatchWarps * kBatchImages * stage_pitch() : 0; }
+};
+constexpr BatchShape kBatchShapes[] = {{1, 0, 7, 4}, {2, 1, 7, 2}, {3, 2, 4, 2},
+                                       {4, 2, 4, 2}, {4, 3, 2, 2}, {7, 2, 2, 2}};
+
+// The index of the shape, or that behind the last.
+inline int batch_shape(const Geometry& geometry, bool transposed) {
+  const Extent& width = geometry.width;
+  const int64_t padding = transposed ? width.kernel - 1 - width.padding : width.padding;
+  const int64_t reach = std::max(padding, width.kernel - 1 - padding);
+  int index = 0;
+  for (const BatchShape& shape : kBatchShapes) {
+    if (std::max(width.input, width.output) <= shape.pitch() &&
+        (shape.reach == shape.octets - 1 || reach <= shape.reach * kOctetSize)) {
+      break;
+    }
+    ++index;
+  }
+  return index;
+}
+
+// Rows of taps that join a row of sources with one of results, from the first such one.
+struct BatchTapRows {
+  int64_t first, count;
+};
+inline BatchTapRows batch_tap_rows(const Geometry& geometry, bool transposed) {
+  const Extent& height = geometry.height;
+  const int64_t source = transposed ? height.output : height.input;
+  const int64_t result = transposed ? height.input : height.output;
+  const int64_t padding = transposed ? height.kernel - 1 - height.padding : height.padding;
+  const int64_t first = std::max<int64_t>(0, padding - (result - 1));
+  return {first, std::max<int64_t>(0, std::min(height.kernel, source + padding) - first)};
+}
+
+// Elements of an image in shared memory: an odd number of octets, so that images lie in different banks.
+inline int64_t batch_image_pitch(const Geometry& geometry, bool transposed, const BatchShape& shape) {
+  const int64_t rows = transposed ? geometry.height.output : geometry.height.input;
+  return (rows * shape.octets | 1) * kOctetSize;
+}
+
+// Shared memory for so many channels of so many images, their taps, which lie there twice, and results.
+inline int64_t batch_bytes(const Geometry& geometry, bool transposed, const BatchShape& shape,
+                           int64_t channels, int64_t images) {
+  constexpr int64_t kHalfBytes = 2;
+  const int64_t band_rows = batch_tap_rows(geometry, transposed).count + 1;
+  return kHalfBytes * (channels * (2 * band_rows * shape.band_pitch() +
+                                   images * batch_image_pitch(geometry, transposed, shape)) +
+                       shape.stage());
+}
+
+inline bool supports_bands_batch(const Problem& problem) {
+  const Geometry& geometry = problem.geometry;
+  constexpr int64_t kMostPixels = int64_t{1} << 20;
+  constexpr int64_t kMostTaps = int64_t{1} << 27;
+  if (!problem.has_half_tensor_cores() || problem.channels_last || geometry.multiplier != 1 ||
+      !is_unit_step(geometry) || !positions_fit_32(geometry) || !is_padded_within_kernel(geometry) ||
+      geometry.taps() > kMostTaps ||
+      std::max(geometry.input_pixels(), geometry.output_pixels()) > kMostPixels) {
+    return false;
+  }
+  const size_t shape = batch_shape(geometry, problem.transposed);
+  return shape < std::size(kBatchShapes) && batch_bytes(geometry, problem.transposed, kBatchShapes[shape], 1,
+                                                        kBatchImages) <= problem.shared_bytes;
+}
+
+// Of bands_large a window spans so many octets.
+constexpr int kMostOctets = 8;
+constexpr int64_t kMostLargeBytes = 96 << 10;  // of shared memory
+
+constexpr int large_product_octets(int64_t kernel_width) {
+  const int64_t octets = (kOctetSize + kernel_width - 1 + kOctetSize - 1) / kOctetSize;
+  return octets <= 3 ? 3 : octets <= 5 ? 5 : kMostOctets;
+}
+
+// Elements between the rows of an image in shared memory: an odd number of octets, so that neighbouring rows
+// begin in different banks.
+inline int64_t large_product_pitch(const Geometry& geometry, bool transposed) {
+  const Extent& width = geometry.width;
+  const int64_t source = transposed ? width.output : width.input;
+  const int64_t result = transposed ? width.input : width.output;
+  const int64_t padding = transposed ? width.kernel - 1 - width.padding : width.padding;
+  const int64_t blocks = (result + kOctetSize - 1) / kOctetSize;
+  const int64_t columns =
+      std::max((blocks + large_product_octets(width.kernel) - 1) * kOctetSize, padding + source);
+  return ((columns + kOctetSize - 1) / kOctetSize | 1) * kOctetSize;
+}
+
+// Octets come four at a time, and columns in groups: so much is read behind the end of a row of the tile, and
+// of the last row too. What comes of it belongs to columns that are not there.
+constexpr int kLargeElementsBehind = 9 * kOctetSize;
+
+// Shared memory for two copies of the bands and so many images.
+inline int64_t large_product_bytes(const Geometry& geometry, bool transposed, int64_t images) {
+  constexpr int64_t kHalfBytes = 2;
+  const Extent& height = geometry.height;
+  const int64_t band_pitch = (large_product_octets(geometry.width.kernel) + 2) * kOctetSize;
+  const int64_t pitch = large_product_pitch(geometry, transposed);
+  const int64_t rows = images * (transposed ? height.output : height.input);
+  return kHalfBytes * (2 * height.kernel * band_pitch + (1 + rows) * pitch + kLargeElementsBehind);
+}
+
+inline bool supports_bands_large(const Problem& problem) {
+  const Geometry& geometry = problem.geometry;
+  constexpr int64_t kMostPixels = int64_t{1} << 20;
+  constexpr int64_t kMostRows = 256;
+  return problem.has_half_tensor_cores() && !problem.channels_last && is_unit_step(geometry) &&
+         positions_fit_32(geometry) && !(problem.transposed && geometry.multiplier > 1) &&
+         is_padded_within_kernel(geometry) &&
+         std::max(geometry.input_pixels(), geometry.output_pixels()) <= kMostPixels &&
+         geometry.width.kernel <= kOctetSize * (kMostOctets - 1) + 1 && geometry.height.kernel <= kMostRows &&
+         large_product_bytes(geometry, problem.transposed, 1) <=
+             std::min(kMostLargeBytes, problem.shared_bytes);
+}
+
+// ---------------------------------------------------------------- diagonals: taps as diagonals of products
+
+inline bool supports_diagonals(const Problem& problem) {
+  const Geometry& geometry = problem.geometry;
+  const Extent& height = geometry.height;
+  const Extent& width = geometry.width;
+  // Sizes are 32-bit numbers, and so are positions in the planes of a block's channels.
+  constexpr int64_t kMostPixels = int64_t{1} << 27;
+  constexpr int64_t kMost = int64_t{1} << 20;
+  return problem.has_half_tensor_cores() && geometry.multiplier == 1 && is_unit_step(geometry) &&
+         std::max(geometry.input_pixels(), geometry.output_pixels()) <= kMostPixels &&
+         std::max({height.kernel, width.kernel, height.padding, width.padding}) <= kMost &&
+         std::max(geometry.batch, geometry.channels) < INT32_MAX;
+}
+
+inline bool supports_diagonals_nchw(const Problem& problem) {
+  return !problem.channels_last && supports_diagonals(problem);
+}
+
+// Taps that the warps of a block own side by side.
+constexpr int kMostChannelsLastTapRows = 10;
+constexpr int kMostChannelsLastTapColumns = 9;
+
+inline bool supports_diagonals_nhwc(const Problem& problem) {
+  return problem.channels_last && supports_diagonals(problem) &&
+         problem.geometry.height.kernel <= kMostChannelsLastTapRows &&
+         problem.geometry.width.kernel <= kMostChannelsLastTapColumns;
+}
+
+// Columns for which a block of eight channels has warps and shared memory on any device; those of wider
+// images are shared by several, each with a chunk of its own.
+constexpr int64_t kDiagonalColumns = 64;
+
+// Eight channels of a pixel are moved at a time. Rows of all images, those of zeros between them included,
+// are counted in 32 bits.
+inline bool supports_slide_weight_grad_mma(const Problem& problem) {
+  constexpr int64_t kMost = int64_t{1} << 30;
+  const Geometry& geometry = problem.geometry;
+  const Extent& height = geometry.height;
+  const Extent& width = geometry.width;
+  return problem.channels_last && problem.has_half_tensor_cores() && has_small_kernel(geometry) &&
+         positions_fit_32(geometry) && is_padded_within_kernel(geometry) && geometry.multiplier == 1 &&
+         geometry.channels % 8 == 0 && problem.alignment == 16 &&
+         geometry.channels * std::max(width.input, width.output) < kMost &&
+         geometry.batch * (std::max(height.input, height.output * height.stride) + 2 * height.kernel) <
+             kMost &&
+         (width.output + kDiagonalColumns - 1) / kDiagonalColumns <= most_chunks(geometry, true);
+}
+
+// ---------------------------------------------------------------- NCHW in strips and tiles
+
+// Rows of strips, some sixteen results wide, are counted in 32 bits.
+inline bool strips_fit_32(int64_t planes, int64_t rows, int64_t columns) {
+  constexpr int64_t kLimit = int64_t{1} << 30;
+  return planes * (columns / 16 + 1) < kLimit / (rows + 1);
+}
+
+inline bool supports_strips_correlate(const Problem& problem) {
+  const Geometry& geometry = problem.geometry;
+  return !problem.channels_last && !problem.is_float64() && positions_fit_32(geometry) &&
+         has_small_kernel(geometry) && !(problem.transposed && geometry.multiplier > 1) &&
+         strips_fit_32(geometry.batch * geometry.output_channels(), problem.result(geometry.height),
+                       problem.result(geometry.width));
+}
+
+inline bool supports_strips_weight_grad(const Problem& problem) {
+  const Geometry& geometry = problem.geometry;
+  return !problem.channels_last && !problem.is_float64() && positions_fit_32(geometry) &&
+         has_small_kernel(geometry) &&
+         strips_fit_32(geometry.batch, geometry.height.output, geometry.width.output);
+}
+
+// Rows of tiles in shared memory are an odd number of four elements long (cut_rows), so that accesses to four
+// elements at the same place of neighbouring rows lie in different banks.
+constexpr int64_t tile_pitch(int64_t columns) { return std::max<int64_t>(columns - 4 + 7, 0) / 8 * 8 + 4; }
+
+constexpr int64_t kLargeKernelElements = 48 * 1024 / sizeof(float);  // of shared memory
+constexpr int kStrip = 8;                                            // results of a thread, along a row
+constexpr int kTapGroup = 4;                                         // taps it takes at a time
+constexpr int kTapsOfThread = 8;                                     // of one kernel row, in the gradient
+constexpr int kPixelsAtATime = 4;
+
+// Every result meets every source, in planes that a warp's registers hold.
+inline bool supports_small_planes_whole(const Problem& problem) {
+  const Geometry& geometry = problem.geometry;
+  constexpr int64_t kMostTaps = int64_t{1} << 27;
+  const auto meets_all = [](const Extent& extent) {
+    return (extent.input == 7 || extent.input == 14) && extent.output == extent.input &&
+           std::min(extent.padding, extent.kernel - 1 - extent.padding) >= extent.input - 1;
+  };
+  return !problem.channels_last && problem.element_bytes == 4 && geometry.multiplier == 1 &&
+         is_unit_step(geometry) && positions_fit_32(geometry) && geometry.taps() <= kMostTaps &&
+         meets_all(geometry.height) && meets_all(geometry.width) &&
+         geometry.height.input == geometry.width.input;
+}
+
+inline bool supports_tiles(const Problem& problem) {
+  const Geometry& geometry = problem.geometry;
+  return !problem.channels_last && !problem.is_float64() && is_unit_step(geometry) &&
+         positions_fit_32(geometry) && geometry.taps() <= kLargeKernelElements;
+}
+
+// All taps and the smallest tile under them, one strip of results, fit shared memory.
+inline bool supports_tiles_correlate(const Problem& problem) {
+  const Geometry& geometry = problem.geometry;
+  const int64_t row_taps = (geometry.width.kernel + kTapGroup - 1) / kTapGroup * kTapGroup;
+  return supports_tiles(problem) &&
+         geometry.height.kernel * (tile_pitch(kStrip + row_taps) + row_taps) <= kLargeKernelElements;
+}
+
+// The smallest tile of the input, and that of the output gradient, fit shared memory.
+inline bool supports_tiles_weight_grad(const Problem& problem) {
+  const Geometry& geometry = problem.geometry;
+  const int64_t row_taps = (geometry.width.kernel + kTapsOfThread - 1) / kTapsOfThread * kTapsOfThread;
+  return supports_tiles(problem) &&
+         geometry.height.kernel * tile_pitch(kPixelsAtATime + row_taps) + kPixelsAtATime <=
+             kLargeKernelElements;
+}
+
+// ---------------------------------------------------------------- NHWC, sliding down the image
+
+// Taps of which a product of slide_correlate_mma is made.
+constexpr int kMostSlideTaps = 7;
+
+// Pixels come and go eight channels at a time. An input gradient of stride two is no forward pass.
+inline bool supports_slide_correlate_mma(const Problem& problem) {
+  constexpr int64_t kMost = int64_t{1} << 30;
+  const Geometry& geometry = problem.geometry;
+  const Extent& height = geometry.height;
+  const Extent& width = geometry.width;
+  return problem.channels_last && problem.has_half_tensor_cores() && geometry.multiplier == 1 &&
+         height.stride == width.stride && height.stride <= (problem.transposed ? 1 : 2) &&
+         height.dilation == 1 && width.dilation == 1 && longest_side(geometry) <= kMostSlideTaps &&
+         geometry.channels % 8 == 0 && problem.alignment == 16 && positions_fit_32(geometry) &&
+         std::max(geometry.input_pixels(), geometry.output_pixels()) <= INT32_MAX / geometry.channels &&
+         geometry.batch * std::max(height.input, height.output) < kMost;
+}
+
+// The widest piece, of 16, 8 and 4 bytes, in which every pixel of images so aligned can be copied; 0: none.
+inline int slide_piece(int64_t channels, int element_bytes, int alignment) {
+  for (const int piece : {16, 8, 4}) {
+    if (alignment % piece == 0 && channels * element_bytes % piece == 0) return piece;
+  }
+  return 0;
+}
+
+// `channels_of_thread`: as many as leave a thread the registers for their weights, or sums.
+inline bool slides(const Problem& problem, int channels_of_thread) {
+  constexpr int64_t kMost = int64_t{1} << 30;
+  const Geometry& geometry = problem.geometry;
+  // Rows of either image, and those of all images, are counted in 32 bits.
+  return problem.channels_last && !problem.is_float64() && has_small_kernel(geometry) &&
+         geometry.multiplier == 1 && positions_fit_32(geometry) &&
+         geometry.channels % channels_of_thread == 0 &&
+         geometry.channels * std::max(geometry.width.input, geometry.width.output) < kMost &&
+         geometry.batch * std::max(geometry.height.input, geometry.height.output) < kMost &&
+         slide_piece(geometry.channels, problem.element_bytes, problem.alignment) > 0;
+}
+
+constexpr int slide_channels(int64_t kernel) { return kernel == 3 ? 4 : 2; }
+constexpr int slide_weight_grad_channels(int64_t kernel) { return kernel == 3 ? 4 : kernel == 5 ? 2 : 1; }
+
+inline bool supports_slide_correlate(const Problem& problem) {
+  return slides(problem, slide_channels(problem.geometry.height.kernel));
+}
+
+constexpr int64_t kSlideSharedBytes = 48 << 10;  // what every device grants without being asked
+// Tiles of a row that a slide tries beyond the fewest.
+constexpr int kMostSlideTiles = 12;
+
+// Buffers for steps; in half precision more, that as many bytes be under way.
+constexpr int slide_stages(int64_t element_bytes) { return element_bytes == 4 ? 3 : 5; }
+
+// Of slide_weight_grad: columns of the output gradient that a thread owns, and threads of a block, at most.
+constexpr int slide_weight_grad_columns(int64_t stride) { return stride == 2 ? 2 : 4; }
+constexpr int slide_weight_grad_threads(int64_t kernel) { return kernel == 5 ? 192 : 256; }
+
+// Shared memory that a lane of so many strips takes: its steps of both images, and later the sums of a row of
+// taps.
+constexpr int64_t slide_weight_grad_lane_bytes(int64_t kernel, int64_t stride, int64_t element_bytes,
+                                               int64_t strips) {
+  const int64_t channels = slide_weight_grad_channels(kernel);
+  const int64_t columns = strips * slide_weight_grad_columns(stride);
+  const int64_t pixels = stride * ((columns - 1) * stride + kernel) + columns;
+  return std::max(slide_stages(element_bytes) * pixels * channels * element_bytes,
+                  kernel * strips * channels * int64_t{sizeof(float)});
+}
+
+// Each block of a row writes a chunk of its own, so that a row may be cut into no more blocks than there are
+// chunks.
+inline bool supports_slide_weight_grad(const Problem& problem) {
+  const Geometry& geometry = problem.geometry;
+  const int64_t kernel = geometry.height.kernel;
+  const int64_t stride = geometry.height.stride;
+  const int64_t channels = slide_weight_grad_channels(kernel);
+  if (!slides(problem, static_cast<int>(channels))) return false;
+  const auto ceil_divide = [](int64_t one, int64_t other) { return (one + other - 1) / other; };
+  const int64_t group_bytes = channels * problem.element_bytes;
+  const int64_t piece = slide_piece(geometry.channels, problem.element_bytes, problem.alignment);
+  const int64_t granule = std::max<int64_t>(1, piece / group_bytes);
+  const int64_t least = ceil_divide(group_bytes, piece);
+  const int64_t strips =
+      std::max(ceil_divide(geometry.width.output, slide_weight_grad_columns(stride)), least);
+  const int64_t threads = slide_weight_grad_threads(kernel);
+  const int64_t fewest = ceil_divide(strips, threads / granule);
+  const int64_t chunks = most_chunks(geometry, true);
+  for (int64_t tiles = fewest; tiles <= std::min(strips, fewest + kMostSlideTiles); ++tiles) {
+    const int64_t of_block = std::max(ceil_divide(strips, tiles), least);
+    const int64_t lanes = std::min(
+        {geometry.channels / channels, threads / of_block,
+         kSlideSharedBytes / slide_weight_grad_lane_bytes(kernel, stride, problem.element_bytes, of_block)});
+    if (lanes >= granule && ceil_divide(strips, of_block) <= chunks) return true;
+  }
+  return false;
+}
+
+// Patches of all images are counted in 32 bits.
+inline bool supports_slide_window(const Problem& problem) {
+  constexpr int64_t kMoreTaps = 8;
+  const Geometry& geometry = problem.geometry;
+  return problem.channels_last && !problem.is_float64() && has_small_kernel(geometry) &&
+         geometry.multiplier == 1 && offsets_fit_32(geometry, kMoreTaps) &&
+         geometry.batch * problem.result(geometry.height) * problem.result(geometry.width) <= INT32_MAX;
+}
+
+// ---------------------------------------------------------------- any geometry
+
+constexpr int64_t kGatherSharedBytes = 48 * 1024;
+constexpr int kResultsOfThread = 4;  // of the gathering kernels of columns
+
+// Taps of a channel as they lie in shared memory, at most: a period may end behind the kernel.
+inline int64_t gather_shared_taps(const Geometry& geometry, bool transposed) {
+  const auto taps = [transposed](const Extent& extent) {
+    return extent.kernel + (transposed ? extent.stride - 1 : 0);
+  };
+  return taps(geometry.height) * taps(geometry.width);
+}
+
+// Of a column of results, for threads that own kResultsOfThread of them.
+inline int64_t row_groups(int64_t rows, int64_t spacing) {
+  const int64_t stretch = kResultsOfThread * spacing;
+  return (rows + stretch - 1) / stretch * spacing;
+}
+
+inline bool supports_gather(const Problem& problem) {
+  const Geometry& geometry = problem.geometry;
+  constexpr int64_t kMoreTaps = 8;
+  // The phases of positions.
+  constexpr int64_t kLargestStep = int64_t{1} << 15;
+  const auto is_small = [](const Extent& extent) {
+    return extent.stride < kLargestStep && extent.dilation < kLargestStep;
+  };
+  return offsets_fit_32(geometry, kMoreTaps) &&
+         (!problem.transposed || (is_small(geometry.height) && is_small(geometry.width))) &&
+         gather_shared_taps(geometry, problem.transposed) * int64_t{sizeof(double)} <= kGatherSharedBytes;
+}
+
+// Taps that a result meets at most, along one direction: an input gradient meets only every
+// (stride / gcd(stride, dilation))-th one.
+inline int64_t gathered_taps(const Extent& extent, bool transposed) {
+  const int64_t period = transposed ? extent.stride / std::gcd(extent.stride, extent.dilation) : 1;
+  return (extent.kernel + period - 1) / period;
+}
+
+inline int64_t gathered_taps(const Geometry& geometry, bool transposed) {
+  return std::max(gathered_taps(geometry.height, transposed), gathered_taps(geometry.width, transposed));
+}
+
+// Whether the kernel is square and every result meets all of it, of one source channel.
+inline bool gathers_whole_square(const Geometry& geometry, bool transposed) {
+  return geometry.height.kernel == geometry.width.kernel &&
+         !(transposed &&
+           (geometry.height.stride > 1 || geometry.width.stride > 1 || geometry.multiplier > 1));
+}
+
+// How far apart results of a column lie that meet the same taps of neighbouring sources; 0: none do.
+inline int64_t spacing_of_column(const Problem& problem) {
+  const Extent& height = problem.geometry.height;
+  if (problem.transposed && height.stride > 1) {
+    return height.dilation / std::gcd(height.stride, height.dilation) * height.stride;
+  }
+  const int64_t scale = problem.transposed ? 1 : height.stride;
+  return height.dilation % scale == 0 ? height.dilation / scale : 0;
+}
+
+inline bool supports_gather_columns_in_any_layout(const Problem& problem) {
+  const Geometry& geometry = problem.geometry;
+  const int64_t taps = gathered_taps(geometry, problem.transposed);
+  // In NHWC the weights of a block lie in shared memory, of all summed channels at once.
+  const int64_t summed_taps = geometry.taps() * (problem.transposed ? geometry.multiplier : 1);
+  return !problem.is_float64() && supports_gather(problem) && spacing_of_column(problem) > 0 &&
+         summed_taps * int64_t{sizeof(float)} <= kGatherSharedBytes &&
+         (taps <= 5 || (taps == 7 && gathers_whole_square(geometry, problem.transposed)));
+}
+
+inline bool supports_gather_columns(const Problem& problem) {
+  return !problem.channels_last && supports_gather_columns_in_any_layout(problem);
+}
+
+inline bool supports_gather_columns_nhwc(const Problem& problem) {
+  return problem.channels_last && supports_gather_columns_in_any_layout(problem);
+}
+
+// One result a thread.
+inline bool supports_gather_small(const Problem& problem) {
+  return supports_gather(problem) && gathered_taps(problem.geometry, problem.transposed) <= 5;
+}
+
+inline bool supports_gather_weight_grad(const Problem& problem) {
+  const Geometry& geometry = problem.geometry;
+  constexpr int64_t kMoreTaps = 16;  // of groups of taps and pixels
+  constexpr int64_t kMostPixels = int64_t{1} << 30;
+  return offsets_fit_32(geometry, kMoreTaps) && geometry.batch * geometry.output_pixels() < kMostPixels;
+}
+
+inline bool supports_anything(const Problem&) { return true; }
+
+}  // namespace torchgraft::depthwise::cuda

@@ -1,0 +1,231 @@
+// Weight gradient of large kernels on NCHW planes, first pass, through tiles in shared memory
+// (tile.cuh). A block owns one output channel and a chunk of the tiles of its planes; both tiles, of
+// input and output gradient, are read from device memory once, but for the borders of tiles of large planes.
+//
+// Any kernel that fits, stride 1. A thread owns eight taps of a kernel row and
+// visits the pixels of the tile, four at a time: two sixteen-byte accesses to shared memory, one of them the
+// same for the whole warp, feed 32 multiply-adds. Where taps are few, several threads own the same and share
+// the rows of the tile. Bound by multiply-adds: (64,128,56x56,k31) predicted 1.3 ms,
+// measured 1.4.
+
+#include "../chunks.cuh"
+#include "../kernels.h"
+#include "tile.cuh"
+
+namespace torchgraft::depthwise::cuda {
+namespace {
+
+struct WeightGradParameters {
+  Tiling tiling;
+  Chunks chunks;  // of tiles
+  int batch, channels, multiplier, output_channels;
+};
+
+// Brings tile number `index` of a channel into shared memory, zeros around it.
+struct WeightGradTile {
+  int x, y;
+  int first_image, images;
+
+  __device__ WeightGradTile(const WeightGradParameters& parameters, int index) {
+    const Tiling& tiling = parameters.tiling;
+    x = index % tiling.width.tiles;
+    const int rest = index / tiling.width.tiles;
+    y = rest % tiling.height.tiles;
+    first_image = rest / tiling.height.tiles * tiling.planes;
+    images = min(tiling.planes, parameters.batch - first_image);
+  }
+
+  template <typename T, typename Accumulate>
+  __device__ void load(const WeightGradParameters& parameters, const T* output_grad, const T* input,
+                       int channel, Accumulate* shared_input, Accumulate* shared_output_grad) const {
+    const Tiling& tiling = parameters.tiling;
+    const TileAxis& height = tiling.height;
+    const TileAxis& width = tiling.width;
+    const int64_t input_plane = static_cast<int64_t>(height.source.divisor()) * width.source.divisor();
+    const int64_t output_plane = static_cast<int64_t>(height.result.divisor()) * width.result.divisor();
+    const int64_t input_index =
+        static_cast<int64_t>(first_image) * parameters.channels + channel / parameters.multiplier;
+    const int64_t output_index = static_cast<int64_t>(first_image) * parameters.output_channels + channel;
+    clear_shared(shared_input, tiling.planes * tiling.source_plane());
+    clear_shared(shared_output_grad, tiling.planes * tiling.result_plane());
+    __syncthreads();
+    load_tile(input + input_index * input_plane, parameters.channels * input_plane, images, height.source,
+              width.source, source_part(tiling, y, x), shared_input);
+    load_tile(output_grad + output_index * output_plane, parameters.output_channels * output_plane, images,
+              height.result, width.result, result_part(tiling, y, x), shared_output_grad);
+    __syncthreads();
+  }
+};
+
+// Pixels of a chain of additions, at least: longer ones lose digits, and shorter ones take a noticeable part
+// of the time.
+constexpr int kPixelsOfChain = 32;
+
+struct TapGroups {
+  int kernel_height, kernel_width;
+  int row_groups;       // groups of kTapsOfThread taps in a kernel row
+  int groups_of_block;  // a thread each
+  int blocks;           // that share the groups of a channel
+  int slices;           // threads that own the same group and share the rows of a tile
+};
+
+template <typename T>
+__global__ void __launch_bounds__(kTileThreads, 3)
+    tiles_weight_grad(const T* __restrict__ output_grad, const T* __restrict__ input,
+                      accumulate_t<T>* __restrict__ partial, WeightGradParameters parameters,
+                      TapGroups tap_groups) {
+  using Accumulate = accumulate_t<T>;
+  using Pixels = Vector<Accumulate, kPixelsAtATime>;
+  const Tiling& tiling = parameters.tiling;
+  int rest = static_cast<int>(blockIdx.x);
+  const int channel = rest % parameters.output_channels;
+  rest /= parameters.output_channels;
+  const int first_group = rest % tap_groups.blocks * tap_groups.groups_of_block;
+  const int chunk = rest / tap_groups.blocks;
+  const int begin = static_cast<int>(chunk * parameters.chunks.units_of_chunk);
+  const int end = static_cast<int>(min(begin + parameters.chunks.units_of_chunk, parameters.chunks.units));
+
+  const int group = first_group + static_cast<int>(threadIdx.x) % tap_groups.groups_of_block;
+  const int slice = static_cast<int>(threadIdx.x) / tap_groups.groups_of_block;
+  const int tap_row = group / tap_groups.row_groups;
+  const int first_tap = group % tap_groups.row_groups * kTapsOfThread;
+  const bool active = tap_row < tap_groups.kernel_height && slice < tap_groups.slices;
+
+  Accumulate* shared_input = shared_memory<Accumulate>();
+  Accumulate* shared_output_grad = shared_input + tiling.planes * tiling.source_plane();
+  Accumulate sums[kTapsOfThread] = {};
+  Accumulate chains[kTapsOfThread] = {};
+  int chain_pixels = 0;
+  const auto end_chains = [&] {
+#pragma unroll
+    for (int tap = 0; tap < kTapsOfThread; ++tap) {
+      sums[tap] += chains[tap];
+      chains[tap] = 0;
+    }
+    chain_pixels = 0;
+  };
+  for (int index = begin; index < end; ++index) {
+    const WeightGradTile tile(parameters, index);
+    tile.load(parameters, output_grad, input, channel, shared_input, shared_output_grad);
+    if (active) {
+      const int origin = tiling.height.source_origin(tile.y) + tap_row;
+      const int rows =
+          min(tiling.height.patches, tiling.height.result.divisor() - tile.y * tiling.height.patches);
+      for (int i = slice; i < tile.images * rows; i += tap_groups.slices) {
+        const int image = i / rows;
+        const int row = i - image * rows;
+        if (origin + row < 0 || origin + row >= tiling.height.source.divisor()) continue;
+        const Accumulate* values = shared_input + image * tiling.source_plane() +
+                                   (row + tap_row) * tiling.width.source_extent + first_tap;
+        const Accumulate* grads =
+            shared_output_grad + image * tiling.result_plane() + row * tiling.width.result_extent;
+        Accumulate held[kTapsOfThread + kPixelsAtATime];
+        Accumulate first[kTapsOfThread];
+        load_row<kTapsOfThread, kPixelsAtATime>(values, first);
+#pragma unroll
+        for (int tap = 0; tap < kTapsOfThread; ++tap) held[tap] = first[tap];
+        // Three turns rename twelve held values all the way round, so that none need be moved.
+#pragma unroll 3
+        for (int x = 0; x < tiling.width.result_extent; x += kPixelsAtATime) {
+          const Pixels next = *reinterpret_cast<const Pixels*>(values + x + kTapsOfThread);
+          const Pixels grad = *reinterpret_cast<const Pixels*>(grads + x);
+#pragma unroll
+          for (int pixel = 0; pixel < kPixelsAtATime; ++pixel) held[kTapsOfThread + pixel] = next[pixel];
+#pragma unroll
+          for (int pixel = 0; pixel < kPixelsAtATime; ++pixel) {
+#pragma unroll
+            for (int tap = 0; tap < kTapsOfThread; ++tap) chains[tap] += grad[pixel] * held[pixel + tap];
+          }
+#pragma unroll
+          for (int tap = 0; tap < kTapsOfThread; ++tap) held[tap] = held[tap + kPixelsAtATime];
+        }
+        chain_pixels += tiling.width.result_extent;
+        if (chain_pixels >= kPixelsOfChain) end_chains();
+      }
+    }
+    __syncthreads();
+  }
+
+  end_chains();
+
+  // Threads with the same taps are `taps_of_block` apart in shared memory.
+  const int taps_of_block = tap_groups.groups_of_block * kTapsOfThread;
+  if (slice < tap_groups.slices) {
+#pragma unroll
+    for (int tap = 0; tap < kTapsOfThread; ++tap) shared_input[threadIdx.x * kTapsOfThread + tap] = sums[tap];
+  }
+  __syncthreads();
+  const int64_t taps = static_cast<int64_t>(tap_groups.kernel_height) * tap_groups.kernel_width;
+  Accumulate* channel_partial =
+      partial + (static_cast<int64_t>(chunk) * parameters.output_channels + channel) * taps;
+  for (int i = threadIdx.x; i < taps_of_block; i += blockDim.x) {
+    const int row = (first_group + i / kTapsOfThread) / tap_groups.row_groups;
+    const int column =
+        (first_group + i / kTapsOfThread) % tap_groups.row_groups * kTapsOfThread + i % kTapsOfThread;
+    if (row >= tap_groups.kernel_height || column >= tap_groups.kernel_width) continue;
+    channel_partial[row * tap_groups.kernel_width + column] =
+        sum_in_order(shared_input + i, tap_groups.slices, taps_of_block);
+  }
+}
+
+inline WeightGradParameters weight_grad_parameters(const Tiling& tiling, const Geometry& geometry) {
+  const int64_t tiles = ceil_divide<int64_t>(geometry.batch, tiling.planes) * tiling.tiles();
+  TORCHGRAFT_CHECK(tiles <= INT32_MAX,
+                   "depthwise_conv2d_weight_grad: the tensors are too large for one launch");
+  return {tiling,
+          make_chunks(tiles, 1, most_chunks(geometry, Layout::contiguous)),
+          static_cast<int>(geometry.batch),
+          static_cast<int>(geometry.channels),
+          static_cast<int>(geometry.multiplier),
+          static_cast<int>(geometry.output_channels())};
+}
+
+struct LargeWeightGradPlan {
+  TapGroups groups;
+  int threads;
+  Tiling tiling;
+  int64_t elements;  // of shared memory
+};
+
+inline LargeWeightGradPlan plan_large_weight_grad(const Geometry& geometry) {
+  constexpr int kPatches = 512;  // of four pixels
+  const int kernel_height = static_cast<int>(geometry.height.kernel);
+  const int kernel_width = static_cast<int>(geometry.width.kernel);
+  const int row_groups = ceil_divide(kernel_width, kTapsOfThread);
+  const int groups = kernel_height * row_groups;
+  const int blocks = ceil_divide(groups, kTileThreads);
+  const int groups_of_block = ceil_divide(groups, blocks);
+  const TapGroups tap_groups = {kernel_height,   kernel_width, row_groups,
+                                groups_of_block, blocks,       kTileThreads / groups_of_block};
+  const int threads = round_to_warps(groups_of_block * tap_groups.slices);
+  const auto elements = [&](const Tiling& tiling) {
+    return std::max(int64_t{tiling.planes} * (tiling.source_plane() + tiling.result_plane()),
+                    int64_t{threads} * kTapsOfThread);
+  };
+  const Tiling tiling =
+      make_tiling(large_kernel_plan(geometry.height, 1, kernel_height - 1, false),
+                  large_kernel_plan(geometry.width, kPixelsAtATime, row_groups * kTapsOfThread, false),
+                  geometry.batch, kPatches, kLargeKernelElements, elements);
+  return {tap_groups, threads, tiling, elements(tiling)};
+}
+
+}  // namespace
+
+template <typename T>
+void launch_tiles_weight_grad(const WeightGrad<T>& pass) {
+  const auto& [output_grad, input, weight_grad, workspace, geometry, layout, stream] = pass;
+  const LargeWeightGradPlan plan = plan_large_weight_grad(geometry);
+  const WeightGradParameters parameters = weight_grad_parameters(plan.tiling, geometry);
+  const char* name = "depthwise_conv2d_weight_grad";
+  const int64_t blocks = geometry.output_channels() * plan.groups.blocks * parameters.chunks.count;
+  tiles_weight_grad<T><<<grid_of(blocks, name), plan.threads, plan.elements * sizeof(float), stream>>>(
+      output_grad, input, workspace, parameters, plan.groups);
+  check_launch(name);
+  launch_sum_chunks(workspace, weight_grad, geometry, parameters.chunks.count, stream);
+}
+
+template void launch_tiles_weight_grad(const WeightGrad<float>&);
+template void launch_tiles_weight_grad(const WeightGrad<Half>&);
+template void launch_tiles_weight_grad(const WeightGrad<BFloat16>&);
+
+}  // namespace torchgraft::depthwise::cuda

@@ -1,0 +1,100 @@
+"""What is public, as text: names and signatures in Python, commands and their options, schemas, and C++ headers.
+
+`python tests/public.py` writes tests/public.txt, which a test compares. A line that changes there is a line in
+CHANGELOG.md, and once a version with it is released, a version that warns before the next one takes it away.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import typer.main
+
+import torchgraft
+import torchgraft.building
+import torchgraft.checking
+import torchgraft.sampling
+from torchgraft import Operator
+from torchgraft.benchmarking.definitions import read_source
+from torchgraft.cli import app
+
+LIST = Path(__file__).with_name("public.txt")
+INCLUDE = Path(torchgraft.__file__).parent / "include/torchgraft"
+MODULES = (torchgraft, torchgraft.nn, torchgraft.native, torchgraft.building, torchgraft.sampling, torchgraft.checking)
+
+
+def text() -> str:
+    """The whole list."""
+    parts = {"Python": python_names(), "Commands": commands(), "Schemas": schemas(), "C++": headers()}
+    return "\n\n".join("\n".join([f"# {title}", "", *lines]) for title, lines in parts.items()) + "\n"
+
+
+def python_names() -> Iterator[str]:
+    """Functions and classes with their signatures, and the public members of classes."""
+    for module in MODULES:
+        for name in _names_of(module):
+            value = getattr(module, name)
+            yield f"{module.__name__}.{name}{_signature(value)}"
+            if inspect.isclass(value) and value.__module__.startswith("torchgraft"):
+                for member, found in sorted(vars(value).items()):
+                    if not member.startswith("_") and member not in getattr(value, "__annotations__", ()):
+                        yield f"{module.__name__}.{name}.{member}{_signature(found)}"
+
+
+def _names_of(module: ModuleType) -> list[str]:
+    own = [
+        name
+        for name, value in vars(module).items()
+        if not name.startswith("_") and getattr(value, "__module__", None) == module.__name__
+    ]
+    return sorted(getattr(module, "__all__", own))
+
+
+def _signature(value: Any) -> str:
+    if isinstance(value, (property, ModuleType)) or not callable(value):
+        return ""
+    try:
+        parameters = inspect.signature(value).parameters.values()
+    except (TypeError, ValueError):
+        return ""
+    # Names, kinds and whether there is a default: what a call can see. Annotations differ between versions of Python.
+    shown = [f"{each.name}=..." if each.default is not each.empty else each.name for each in parameters]
+    kinds = [each.kind for each in parameters]
+    marks = {each.VAR_POSITIONAL: "*", each.VAR_KEYWORD: "**"} if (each := next(iter(parameters), None)) else {}
+    shown = [f"{marks.get(kind, '')}{name}" for kind, name in zip(kinds, shown, strict=True)]
+    keyword = next((i for i, kind in enumerate(kinds) if kind is inspect.Parameter.KEYWORD_ONLY), None)
+    if keyword is not None and inspect.Parameter.VAR_POSITIONAL not in kinds:
+        shown.insert(keyword, "*")
+    return f"({', '.join(shown)})"
+
+
+def commands() -> Iterator[str]:
+    """Each command of `graft` with what it takes."""
+    group: Any = typer.main.get_command(app)
+    for name, command in sorted(group.commands.items()):
+        yield f"graft {name}"
+        for parameter in command.params:
+            yield f"graft {name} {' '.join(parameter.opts) if parameter.opts[0].startswith('-') else parameter.name}"
+
+
+def schemas() -> Iterator[str]:
+    """What `torch.ops.torchgraft` holds."""
+    ours = (each for each in Operator.registered.values() if each.namespace == "torchgraft")
+    return (str(each.public._schema) for each in sorted(ours, key=lambda each: each.name))
+
+
+def headers() -> Iterator[str]:
+    """The headers that authors include, and what each defines."""
+    for path in sorted(INCLUDE.iterdir()):
+        source = re.sub(r"namespace internal \{.*?\n\}  // namespace internal", "", path.read_text(), flags=re.DOTALL)
+        names = sorted({name for each in read_source(source).definitions for name in each.names})
+        yield f"torchgraft/{path.name}: {', '.join(names)}"
+
+
+if __name__ == "__main__":
+    LIST.write_text(text())
