@@ -1,5 +1,7 @@
-"""Finds and loads the compiled libraries of a package, and says why one is missing."""
+"""Finds and loads the compiled libraries of a package, says why one is missing, and reaches the kernels in them."""
 
+import ctypes
+import functools
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,3 +92,74 @@ def why_no_kernel(namespace: str, device: str) -> str:
             f"{namespace} has no kernels for {device}: nothing was loaded by torchgraft.native.load({namespace!r}, ...)"
         )
     return library.problem or f"{library.path} has none for this operator"
+
+
+@functools.cache
+def _open(path: Path) -> ctypes.PyDLL | None:
+    """What a loaded library exports to choose kernels by name; None where it does not include torchgraft/choice.h."""
+    # Python keeps its lock in calls that take less time than handing the lock over would.
+    library = ctypes.PyDLL(str(path))
+    if not hasattr(library, "torchgraft_force_kernel"):
+        return None
+    library.torchgraft_kernels.restype = ctypes.c_char_p
+    library.torchgraft_force_kernel.argtypes = (ctypes.c_char_p,)
+    library.torchgraft_force_kernel.restype = ctypes.c_int64
+    return library
+
+
+def _chooser(namespace: str, device: str) -> ctypes.PyDLL | None:
+    library = _libraries.get((namespace, device))
+    return _open(library.path) if library is not None and library.loaded else None
+
+
+def kernels(namespace: str, device: str) -> dict[str, tuple[str, ...]]:
+    """The kernels that a loaded library lists by TORCHGRAFT_KERNELS, by the name of their operator.
+
+    Args:
+        namespace: of the operators.
+        device: the kind of device, 'cpu' or 'cuda'.
+
+    Returns:
+        The names in the order in which the library asks its rules; empty where it lists none.
+    """
+    library = _chooser(namespace, device)
+    listed: dict[str, dict[str, None]] = {}
+    for line in library.torchgraft_kernels().decode().splitlines() if library else ():
+        operator, _, kernel = line.partition("\t")
+        listed.setdefault(operator, {})[kernel] = None
+    return {operator: tuple(names) for operator, names in listed.items()}
+
+
+class ForcedKernel:
+    """A scope in which every call that a kernel supports falls on it, in all threads of this process.
+
+    Where it does not support a call, the library chooses as it does otherwise. Scopes do not nest: at the end of one
+    nothing is forced.
+
+    Args:
+        namespace: of the kernel's operator.
+        device: the kind of device, 'cpu' or 'cuda'.
+        name: of the kernel, as `kernels` gives it.
+
+    Attributes:
+        served: how many calls have fallen on the kernel; known at the end of the scope.
+
+    Raises:
+        LookupError: the library lists no kernels.
+    """
+
+    def __init__(self, namespace: str, device: str, name: str) -> None:
+        library = _chooser(namespace, device)
+        if library is None:
+            raise LookupError(f"the library of {namespace} for {device} lists no kernels")
+        self._force = library.torchgraft_force_kernel
+        # The library keeps the address: these bytes live as long as the scope.
+        self._name = name.encode()
+        self.served = 0
+
+    def __enter__(self) -> "ForcedKernel":
+        self._force(self._name)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.served = self._force(None)

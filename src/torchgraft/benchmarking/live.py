@@ -12,7 +12,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from torchgraft.benchmarking.explaining import describe
-from torchgraft.benchmarking.results import BenchReport, Change, RivalResult, Row
+from torchgraft.benchmarking.results import KERNEL, BenchReport, Change, RivalResult, Row
 from torchgraft.benchmarking.suite import Planned
 from torchgraft.benchmarking.summary import (
     UNVERIFIED,
@@ -107,23 +107,32 @@ def print_suite(console: Console, rows: Sequence[Row]) -> None:
     for line in refusals(rows):
         console.print(Text(line, "yellow" if line.startswith("no kernel") else "red"))
     for row in rows:
-        _print_served(console, row, same)
+        _print_details(console, row, same)
     console.print()
 
 
-def _print_served(console: Console, row: Row, same: Sequence[str]) -> None:
-    """What served a row, where that was asked for; `same` is what the title of its suite says already."""
-    if not row.served:
+def _print_details(console: Console, row: Row, same: Sequence[str]) -> None:
+    """What served a row, and each kernel's time, where that was asked for; `same` is what the title says already."""
+    kernels = {name: each for name, each in row.rivals.items() if name.startswith(KERNEL)}
+    if not row.served and not kernels:
         return
     own = {short_dtype(row.dtype): short_dtype(row.dtype), row.layout: _LAYOUTS.get(row.layout, row.layout)}
     console.print(Text(", ".join([_name(row), *(shown for key, shown in own.items() if key not in same)]), "bold"))
+    table = Table.grid(padding=(0, _GAP, 0, 0))
+    for name, each in kernels.items():
+        table.add_row(f"  {name}", format_time(each.time), _rival(each, console.encoding))
+    if kernels:
+        console.print(table)
+    width = max([9, *map(len, row.served)])
     for contender, served in row.served.items():
         for line in describe(served):
-            console.print(Text(f"  {contender:9} {line}", "" if contender == "ours" else "dim"), soft_wrap=True)
+            console.print(Text(f"  {contender:{width}} {line}", "" if contender == "ours" else "dim"), soft_wrap=True)
 
 
 def _suite_table(rows: Sequence[Row], width: int, encoding: str) -> Table:
-    rivals, yardsticks = rivals_of(rows), yardsticks_of(rows)
+    # An operator may have more kernels than a line has room for.
+    rivals = [name for name in rivals_of(rows) if not name.startswith(KERNEL)]
+    yardsticks = yardsticks_of(rows)
     columns: dict[str, list[str | Text]] = {"sample": [_name(row) for row in rows]}
     if len({row.dtype for row in rows}) > 1:
         columns["dtype"] = [short_dtype(row.dtype) for row in rows]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,14 +12,16 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
+from torchgraft import native
 from torchgraft.benchmarking.explaining import explain, kernels_of
 from torchgraft.benchmarking.provenance import provenance_of_operator
-from torchgraft.benchmarking.results import RivalResult, Row
+from torchgraft.benchmarking.results import KERNEL, RivalResult, Row
 from torchgraft.benchmarking.roofs import Roofs
 from torchgraft.benchmarking.timing import Stopwatch, Timing, ratio_of, summarise
 from torchgraft.checking.case import in_float64
 from torchgraft.checking.comparing import Mismatch, expect_close
 from torchgraft.checking.parts import expect_parts_close, prepare
+from torchgraft.checking.subject import listed_kernels
 from torchgraft.fallback import PerformanceWarning, fallbacks
 from torchgraft.operator import Operator
 from torchgraft.precision import cudnn_switches, tf32_permitted
@@ -43,6 +45,7 @@ class Candidate:
         direction: 'forward'; or 'backward', the gradients of all tensor arguments.
         against: the rivals and yardsticks to be timed beside it.
         explained: whether the row says what serves each call.
+        every_kernel: whether those of the operator's kernels that support the input are rivals too.
     """
 
     operator: Operator
@@ -53,6 +56,7 @@ class Candidate:
     direction: str = "forward"
     against: tuple[str, ...] = ()
     explained: bool = False
+    every_kernel: bool = False
 
     @property
     def dtype_name(self) -> str:
@@ -73,6 +77,8 @@ def measure(candidate: Candidate, stopwatch: Stopwatch, roofs: Roofs) -> Row:
     the reference's, or where it was faster than the device can be.
     """
     arguments = candidate.benchmark.sample.make(candidate.device, candidate.dtype, on_device=True)
+    if candidate.every_kernel:
+        candidate = replace(candidate, against=(*candidate.against, *_kernels_that_serve(candidate, arguments)))
     contenders = {name: _bind(candidate, function, arguments) for name, function in _functions(candidate).items()}
     yardsticks = {name: make for name, make in candidate.samples.yardsticks.items() if name in candidate.against}
     for name, make in yardsticks.items():
@@ -88,7 +94,7 @@ def measure(candidate: Candidate, stopwatch: Stopwatch, roofs: Roofs) -> Row:
         before = {each[:4]: each.calls for each in fallbacks()}
         served = {}
         launched: tuple[str, ...] = ()
-        with tf32_permitted() if candidate.benchmark.sample.tf32 else nullcontext():
+        with _precision(candidate):
             for name, call in list(contenders.items()):
                 if problem := _why_it_fails(call):
                     refused[name] = problem
@@ -129,6 +135,37 @@ def refuse(candidate: Candidate, problem: str, roofs: Roofs) -> Row:
     return _row(candidate, arguments, {}, {"ours": problem}, roofs, ())
 
 
+def _precision(candidate: Candidate) -> AbstractContextManager[Any]:
+    return tf32_permitted() if candidate.benchmark.sample.tf32 else nullcontext()
+
+
+def _forced(candidate: Candidate, kernel: str) -> native.ForcedKernel:
+    return native.ForcedKernel(candidate.operator.namespace, candidate.device.type, kernel)
+
+
+def _kernels_that_serve(candidate: Candidate, arguments: Sequence[Any]) -> list[str]:
+    """The operator's kernels that support a call, as rivals are named."""
+    serving = []
+    for kernel in listed_kernels(candidate.operator, candidate.device.type):
+        with _precision(candidate), _forced(candidate, kernel) as forced:
+            # An error is reported where the kernel is called as a rival.
+            _why_it_fails(lambda: candidate.operator(*arguments))
+        if forced.served:
+            serving.append(f"{KERNEL}{kernel}")
+    return serving
+
+
+def _by_kernel(candidate: Candidate, kernel: str) -> Callable[..., Any]:
+    """The operator, served by a kernel of its own that is forced."""
+    forced = _forced(candidate, kernel)
+
+    def call(*arguments: Any) -> Any:
+        with forced:
+            return candidate.operator(*arguments)
+
+    return call
+
+
 def _functions(candidate: Candidate) -> dict[str, Callable[..., Any]]:
     """What is timed, by name: the operator twice, so that the noise is known, and its rivals."""
     operator = candidate.operator
@@ -141,6 +178,9 @@ def _functions(candidate: Candidate) -> dict[str, Callable[..., Any]]:
         known["compile"] = torch.compile(reference, dynamic=False)
     if "cuda_graph" in candidate.against:
         known["cuda_graph"] = _captured(reference)
+    for name in candidate.against:
+        if name.startswith(KERNEL):
+            known[name] = _by_kernel(candidate, name.removeprefix(KERNEL))
     return dict.fromkeys(_OURS, operator) | {name: known[name] for name in candidate.against if name in known}
 
 
@@ -260,7 +300,7 @@ def _verifier(candidate: Candidate, arguments: tuple[Any, ...]) -> Callable[[Any
 
 def _roundings(candidate: Candidate, name: str) -> int:
     # A rival may round what is between two steps of its own: a sum, and that sum with a bias.
-    return 1 if name in _OURS else candidate.samples.rival_roundings.get(name, 3)
+    return 1 if name in _OURS or name.startswith(KERNEL) else candidate.samples.rival_roundings.get(name, 3)
 
 
 def _why_it_is_wrong(call: Callable[[], Any], verify: Callable[[Any, int], None], roundings: int) -> str:

@@ -14,6 +14,9 @@ from torchgraft.benchmarking.provenance import Provenance
 from torchgraft.benchmarking.roofs import Roofs
 from torchgraft.benchmarking.timing import Ratio, Time
 
+# How a rival's name begins that is a kernel of the operator itself.
+KERNEL = "kernel "
+
 
 @dataclass(frozen=True)
 class RivalResult:
@@ -37,7 +40,7 @@ class Row:
         floor: the least seconds that the device's roofs allow; nan of a model, which has no floor.
         bound: which of them: 'memory', 'compute' or 'launch'; empty where there is no floor.
         noise: the same kernel against itself.
-        rivals: what else computes the same, by name.
+        rivals: what else computes the same, by name: also the operator's own kernels where these were asked for.
         yardsticks: what computes something else of the same sizes, by name; its result is not verified.
         problem: why there is no time.
         fallbacks: why no kernel ran, where none did.

@@ -16,7 +16,7 @@ from torchgraft.benchmarking.measuring import Candidate, measure, refuse
 from torchgraft.benchmarking.results import BenchReport, Card, Row
 from torchgraft.benchmarking.roofs import Roofs, measure_roofs
 from torchgraft.benchmarking.timing import Stopwatch
-from torchgraft.checking.subject import Subject
+from torchgraft.checking.subject import Subject, expect_kernels
 from torchgraft.operator import FLOATING
 from torchgraft.precision import equal_precision
 
@@ -48,6 +48,7 @@ class Wanted:
         sample: None: all, or in a quick run those that stand for the others.
         quick: whether to measure little, and that briefly.
         explained: whether rows say what serves each call.
+        every_kernel: whether the kernels between which an operator chooses are rivals of its forward pass.
     """
 
     device: torch.device
@@ -59,6 +60,7 @@ class Wanted:
     sample: str | None = None
     quick: bool = False
     explained: bool = False
+    every_kernel: bool = False
 
     @property
     def asked_dtypes(self) -> tuple[torch.dtype, ...]:
@@ -106,6 +108,8 @@ def plan(subjects: Sequence[Subject], wanted: Wanted) -> list[Planned]:
         )
     expect_known("layout", wanted.layouts, LAYOUTS)
     expect_known("pass", wanted.directions, DIRECTIONS)
+    if wanted.every_kernel:
+        expect_kernels([subject.operator for subject in subjects], [wanted.device.type])
     rivals = [name for subject in subjects for name in (*subject.samples.rivals, *subject.samples.yardsticks)]
     expect_known("rival", wanted.against or (), [*rivals, *_ALWAYS])
     return [_plan_one(each) for subject in subjects for each in _candidates(subject, wanted)]
@@ -153,7 +157,15 @@ def _candidates(subject: Subject, wanted: Wanted) -> Iterator[Candidate]:
                 if dtype not in (operator.dtypes or FLOATING) or (benchmark.sample.tf32 and dtype != torch.float32):
                     continue
                 candidate = Candidate(
-                    operator, samples, benchmark, dtype, wanted.device, direction, against, wanted.explained
+                    operator,
+                    samples,
+                    benchmark,
+                    dtype,
+                    wanted.device,
+                    direction,
+                    against,
+                    wanted.explained,
+                    wanted.every_kernel and direction == "forward",
                 )
                 if candidate.layout in wanted.layouts:
                     yield candidate

@@ -36,7 +36,10 @@ Place = tuple[str, str]
 
 
 class Board:
-    """The state of every job, or of the calls that jobs draw: a row a property, a column an operator and device."""
+    """The state of every job, or of the calls that jobs draw.
+
+    A row is a property, or a kernel where kernels are forced; a column is an operator and device.
+    """
 
     def __init__(self, jobs: Sequence[Job], *, signs: bool = True) -> None:
         self._signs = signs
@@ -45,6 +48,7 @@ class Board:
         self._columns = list(dict.fromkeys((job.name, job.device) for job in jobs))
         self._cells: dict[tuple[str, Place], Counter[str]] = {}
         self._counts_calls = all(job.calls is not None for job in jobs)
+        self._counts_properties = any(job.kernel for job in jobs)
         for job in jobs:
             self._cell(job)["waiting"] += _weight(job)
 
@@ -118,7 +122,8 @@ class Board:
                 text.append(sign if self._signs else word, style)
                 text.append(f" {meaning}   ", "dim")
         if any(cell.total() > 1 for cell in self._cells.values()):
-            text.append(f"a figure counts {'calls' if self._counts_calls else 'dtypes and repetitions'}", "dim")
+            repeated = "properties and dtypes" if self._counts_properties else "dtypes and repetitions"
+            text.append(f"a figure counts {'calls' if self._counts_calls else repeated}", "dim")
         return text
 
     def _table(self, places: Sequence[Place]) -> Table:
@@ -163,7 +168,7 @@ def _weight(job: Job) -> int:
 
 
 def _row(job: Job) -> str:
-    return job.under or job.property_name
+    return job.under or job.kernel or job.property_name
 
 
 class LiveCheck:
@@ -252,11 +257,16 @@ def _style_of(line: str) -> str:
 
 
 def _print_reasons(console: Console, report: CheckReport) -> None:
-    """Why properties were not applicable, each reason once."""
+    """Why properties were not applicable, each reason once; of forced kernels, those that served no call at all."""
+    reached = {
+        (result.operator, result.device, result.kernel)
+        for result in report.results
+        if result.kernel and result.status != "not applicable"
+    }
     operators: dict[tuple[str, str], dict[str, None]] = {}
     for result in report.results:
-        if result.status == "not applicable":
-            row = result.property.partition(": ")[0]
+        if result.status == "not applicable" and (result.operator, result.device, result.kernel) not in reached:
+            row = result.kernel or result.property.partition(": ")[0]
             operators.setdefault((row, result.reason), {})[result.operator] = None
     if not operators:
         return
@@ -287,7 +297,7 @@ def _print_facts(console: Console, report: CheckReport) -> None:
 
 def _print_called(console: Console, report: CheckReport) -> None:
     """How many calls were drawn of each operator, where nothing else was asked."""
-    if not all(result.called for result in report.results):
+    if not report.called or not all(result.called or result.kernel for result in report.results):
         return
     names: dict[tuple[str, int], list[str]] = {}
     for (name, device), count in report.called.items():
@@ -301,7 +311,7 @@ def _print_called(console: Console, report: CheckReport) -> None:
 def _print_verdict(console: Console, report: CheckReport, seconds: float) -> None:
     failed, passed, left_out = (report.count(status) for status in ("fail", "pass", "not applicable"))
     if failed:
-        rows = len({(result.operator, result.device, result.property) for result in report.failures})
+        rows = len({(result.operator, result.device, result.property, result.kernel) for result in report.failures})
         verdict = Text("one property does not hold" if rows == 1 else f"{rows} properties do not hold", "bold red")
     elif passed:
         verdict = Text("every property holds", "bold green")

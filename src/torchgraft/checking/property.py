@@ -104,6 +104,7 @@ class Result:
         reason: why it is not applicable.
         facts: what was measured on the way, by name.
         called: how many calls were drawn and made, where the property asks of any call.
+        kernel: the kernel that served every call that it supports; empty where the library chose.
     """
 
     property: str
@@ -116,3 +117,4 @@ class Result:
     failure: Failure | None = None
     facts: dict[str, float] = field(default_factory=dict)
     called: int = 0
+    kernel: str = ""

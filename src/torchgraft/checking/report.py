@@ -81,7 +81,7 @@ def group_alike(failures: Iterable[Result]) -> list[list[Result]]:
         assert result.failure is not None
         about_inputs = result.failure.sample or result.failure.arguments or result.failure.traceback
         what = result.property if about_inputs else result.failure.message
-        groups.setdefault((result.operator, result.device, what), []).append(result)
+        groups.setdefault((result.operator, result.device, result.kernel, what), []).append(result)
     return list(groups.values())
 
 
@@ -94,7 +94,9 @@ def describe(result: Result, *alike: Result) -> str:
     """
     failure = result.failure
     assert failure is not None
-    lines = [f"{result.operator} on {result.device} in {result.dtype}: {result.property}", f"  {failure.message}"]
+    kernel = f", kernel {result.kernel}," if result.kernel else ""
+    lines = [f"{result.operator}{kernel} on {result.device} in {result.dtype}: {result.property}"]
+    lines.append(f"  {failure.message}")
     if failure.sample:
         lines.append(f"  sample    {failure.sample}")
     if failure.arguments:

@@ -14,7 +14,7 @@ import time
 import traceback
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import cycle
@@ -31,7 +31,7 @@ from torchgraft.checking.case import Case, CheckFailed, failure_of
 from torchgraft.checking.comparing import Mismatch
 from torchgraft.checking.properties import PROPERTIES
 from torchgraft.checking.property import Failure, NotApplicable, Property, Result
-from torchgraft.checking.subject import Subject, subject_of, target_of
+from torchgraft.checking.subject import Subject, expect_kernels, listed_kernels, subject_of, target_of
 from torchgraft.fallback import PerformanceWarning, fallbacks
 from torchgraft.operator import Operator
 from torchgraft.precision import true_precision
@@ -51,7 +51,8 @@ class Job:
 
     `samples` is None for those beside the operator's declaration: samples hold functions, which do not travel. `calls`
     is how many are drawn where a property asks of any call. `under` is the sanitizer under which the property is run
-    again, or an empty string.
+    again, or an empty string. `kernel` is the kernel of the operator that serves every call that it supports; where
+    empty the library chooses.
     """
 
     property_name: str
@@ -64,6 +65,7 @@ class Job:
     only: str | None = None
     calls: int | None = None
     under: str = ""
+    kernel: str = ""
 
     @property
     def name(self) -> str:
@@ -89,6 +91,8 @@ class Job:
             "--seed",
             str(self.seed if seed is None else seed),
         ]
+        if self.kernel:
+            words += ["--kernel", self.kernel]
         if self.quick:
             words.append("--quick")
         if self.under:
@@ -100,7 +104,7 @@ class Job:
     def result(self, status: Literal["pass", "fail", "not applicable"], seconds: float, **more: Any) -> Result:
         """A result of this job."""
         title = f"{self.under}: {self.property_name}" if self.under else self.property_name
-        return Result(title, self.name, self.device, self.dtype_name, status, seconds, **more)
+        return Result(title, self.name, self.device, self.dtype_name, status, seconds, kernel=self.kernel, **more)
 
 
 def make_jobs(
@@ -165,6 +169,53 @@ def make_stress_jobs(jobs: Sequence[Job], calls: int) -> list[Job]:
     return sorted(pieces, key=lambda piece: piece.seed)
 
 
+def make_kernel_jobs(jobs: Sequence[Job], names: Collection[str] = ()) -> list[Job]:
+    """Jobs, each once with every kernel of its operator forced; those of operators that list no kernels are left out.
+
+    Args:
+        jobs: let the library choose.
+        names: of kernels; empty: all.
+
+    Raises:
+        LookupError: no kernels are listed, or none has a name.
+    """
+    known = expect_kernels([job.operator for job in jobs], list(dict.fromkeys(job.device for job in jobs)))
+    for name in names:
+        if name not in known:
+            raise LookupError(f"there is no kernel {name!r}; there are {', '.join(map(repr, known))}")
+    return [
+        replace(job, kernel=kernel)
+        for job in jobs
+        for kernel in listed_kernels(job.operator, job.device)
+        if not names or kernel in names
+    ]
+
+
+def find_unreached(jobs: Sequence[Job], results: Sequence[Result]) -> list[Result]:
+    """A failure for each kernel that was forced and served no call of any job, as nothing is known of it.
+
+    Args:
+        jobs: those without a kernel are passed over.
+        results: a result a job.
+    """
+    kernels: dict[tuple[str, str, str], list[tuple[Job, Result]]] = {}
+    for job, result in zip(jobs, results, strict=True):
+        if job.kernel:
+            kernels.setdefault((job.operator.qualified_name, job.device, job.kernel), []).append((job, result))
+    unreached = []
+    for asked in kernels.values():
+        if any(result.status != "not applicable" for _, result in asked):
+            continue
+        job = asked[0][0]
+        again = ["graft", "check", target_of(job.operator), "--device", job.device, "--kernel", job.kernel]
+        failure = Failure("no sample reaches it: add one that its rule supports", reproduce=shlex.join(again))
+        dtypes = ", ".join(dict.fromkeys(job.dtype_name for job, _ in asked))
+        unreached.append(
+            Result("reached", job.name, job.device, dtypes, "fail", 0.0, failure=failure, kernel=job.kernel)
+        )
+    return unreached
+
+
 def run_job(job: Job, progress: Callable[[str], None] = lambda doing: None) -> Result:
     """Runs a job in this process; an isolated property gets a process of its own, unless this is one already."""
     asked = PROPERTIES[job.property_name]
@@ -218,6 +269,18 @@ def _kernels_expected(job: Job, asked: Property) -> Iterator[None]:
             _expect_kernel(operator, kind, getattr(torch, each.dtype))
 
 
+@contextmanager
+def _kernel_forced(job: Job) -> Iterator[None]:
+    """Forces the kernel of a job; raises NotApplicable where it served no call."""
+    if not job.kernel:
+        yield
+        return
+    with native.ForcedKernel(job.operator.namespace, torch.device(job.device).type, job.kernel) as forced:
+        yield
+    if not forced.served:
+        raise NotApplicable(f"no sample in {job.dtype_name} is one that the kernel supports")
+
+
 def _run_here(job: Job, asked: Property, progress: Callable[[str], None]) -> Result:
     if reason := _why_not_watched(job):
         return job.result("not applicable", 0.0, reason=reason)
@@ -233,7 +296,7 @@ def _run_here(job: Job, asked: Property, progress: Callable[[str], None]) -> Res
         with warnings.catch_warnings(), true_precision():
             # Operators that fall back are complete; a property of their own tells which do.
             warnings.simplefilter("ignore", PerformanceWarning)
-            with _kernels_expected(job, asked):
+            with _kernels_expected(job, asked), _kernel_forced(job):
                 asked.check(case)
         return job.result("pass", taken(), facts=case.facts, called=case.called)
     except NotApplicable as reason:

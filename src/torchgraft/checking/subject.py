@@ -10,6 +10,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import torch
+
+from torchgraft import native
 from torchgraft.checking.places import declaring_modules, make_importable, name_of
 from torchgraft.operator import Operator
 from torchgraft.sampling import Samples
@@ -45,6 +48,27 @@ def subject_of(operator: Operator, samples: Samples | None = None) -> Subject:
     if samples is not None:
         return Subject(operator, samples, beside=False)
     return Subject(operator, _find_samples(operator))
+
+
+def listed_kernels(operator: Operator, device: str) -> tuple[str, ...]:
+    """The kernels between which an operator's library chooses on a device; none where it lists none."""
+    return native.kernels(operator.namespace, torch.device(device).type).get(operator.name, ())
+
+
+def expect_kernels(operators: Sequence[Operator], devices: Sequence[str]) -> list[str]:
+    """The names of all kernels that the libraries of some operators list for some devices.
+
+    Raises:
+        LookupError: there are none.
+    """
+    found = [kernel for operator in operators for device in devices for kernel in listed_kernels(operator, device)]
+    if not found:
+        names = ", ".join(dict.fromkeys(operator.short_name for operator in operators))
+        raise LookupError(
+            f"no kernels are listed for {names} on {', '.join(devices)}: a library lists them where it chooses by "
+            "torchgraft/choice.h, with TORCHGRAFT_KERNELS(operator, rules)"
+        )
+    return list(dict.fromkeys(found))
 
 
 def _find_samples(operator: Operator) -> Samples:

@@ -81,6 +81,14 @@ def bench(
         bool,
         typer.Option("--explain", help="Say of each row which kernels served it, ours and the rivals', and how long."),
     ] = False,
+    every_kernel: Annotated[
+        bool,
+        typer.Option(
+            "--every-kernel",
+            help="Each kernel between which an operator chooses is a rival of its forward pass too, in the rows that "
+            "the kernel supports.",
+        ),
+    ] = False,
     json_file: JsonOption = None,
     html_file: Annotated[
         Path | None, typer.Option("--html", metavar="FILE", help="Write a report to open in a browser, one file.")
@@ -166,6 +174,7 @@ def bench(
         sample=sample,
         quick=quick,
         explained=explained,
+        every_kernel=every_kernel,
     )
     planned = _make_plan(targets or [], wanted, models=models)
     interrupt_when_told_to_end()

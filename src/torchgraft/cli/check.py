@@ -62,6 +62,19 @@ def check(
         typer.Option("--dtype", metavar="NAME", help="In this dtype only, as float32; may be given again."),
     ] = None,
     sample: Annotated[str | None, typer.Option(metavar="NAME", help="On this sample only.")] = None,
+    every_kernel: Annotated[
+        bool,
+        typer.Option(
+            "--every-kernel",
+            help="Ask the properties that call kernels, or those of --property, once for each kernel that a library "
+            "lists: whatever the kernel supports falls on it, also where another pays more. A kernel that no sample "
+            "reaches is a failure.",
+        ),
+    ] = False,
+    kernels: Annotated[
+        list[str] | None,
+        typer.Option("--kernel", metavar="NAME", help="The same of this kernel only; may be given again."),
+    ] = None,
     sanitize: Annotated[
         bool,
         typer.Option(
@@ -111,7 +124,7 @@ def check(
     from torchgraft.benchmarking.environment import describe_environment
     from torchgraft.checking import PROPERTIES, CheckReport, find_devices
     from torchgraft.checking.live import LiveCheck, print_report
-    from torchgraft.checking.running import make_stress_jobs, run_everywhere
+    from torchgraft.checking.running import find_unreached, make_kernel_jobs, make_stress_jobs, run_everywhere
     from torchgraft.checking.sanitizing import cache_folder, run_sanitized, sanitized
 
     prepare_files(("--json", json_file))
@@ -131,15 +144,20 @@ def check(
         write_files((json_file, lambda: as_json({"properties": listed})))
         return
 
+    forced = every_kernel or bool(kernels)
     try:
         devices = find_devices(device.value)
         if stress is not None:
             if properties or sample is not None:
                 raise LookupError("--stress draws its calls: it goes with neither --property nor --sample")
             properties = ["stress"]
+        elif forced and not properties:
+            properties = [name for name, each in PROPERTIES.items() if each.sanitized]
         jobs = _make_jobs(targets or [], devices, properties, dtypes, sample, seed, quick)
         if stress is not None:
             jobs = make_stress_jobs(jobs, stress)
+        if forced:
+            jobs = make_kernel_jobs(jobs, kernels or ())
         again = sanitized(jobs) if sanitize else []
     except LookupError as mistake:
         typer.echo(mistake.args[0], err=True)
@@ -154,6 +172,7 @@ def check(
     count = os.cpu_count() or 1 if workers is None else workers
     started = time.monotonic()
     finished: list[Result] = []
+    unreached: list[Result] = []
     interrupt_when_told_to_end()
     with LiveCheck(console, [*jobs, *again]) as live:
 
@@ -163,11 +182,14 @@ def check(
 
         try:
             results = run_everywhere(jobs, workers=count, on_start=live.start, on_result=finish)
+            if sample is None and not dtypes:
+                unreached = find_unreached(jobs, results)
             results += run_sanitized(again, workers=count, on_start=live.start, on_result=finish, on_step=live.say)
         except KeyboardInterrupt:
             results = finished
     environments = {each: describe_environment(each) for each in devices}
-    report = CheckReport(tuple(results), environments, seed, quick, len(jobs) + len(again) - len(results))
+    unfinished = len(jobs) + len(again) - len(results)
+    report = CheckReport((*results, *unreached), environments, seed, quick, unfinished)
     try:
         print_report(console, live.board, report, time.monotonic() - started)
     finally:

@@ -18,7 +18,8 @@ from torch import Tensor
 from planted import kernels
 from planted.bug import Bug
 from torchgraft import Operator
-from torchgraft.sampling import Drawn, ModuleSample, Sample, Samples
+from torchgraft.operator import FLOATING
+from torchgraft.sampling import Benchmark, Drawn, ModuleSample, Sample, Samples
 
 BUGS: list[Bug] = []
 
@@ -57,6 +58,8 @@ def _plant(
 
 
 scale = _declare("scale")
+# Right as it is, and wrong where one of its kernels is forced: no bug that a property finds.
+chosen = _declare("chosen", kernels={"cpu": FLOATING})
 
 _plant("wrong_last_element", "the last element is not multiplied", "value")
 _plant("wrong_above_one_tile", "beyond the first tile the wrong elements are read", "value")
@@ -207,6 +210,7 @@ _common = Samples(
 samples = {
     **{bug.name: _common for bug in BUGS},
     "scale": _common,
+    "chosen": replace(_common, benchmarks=[Benchmark(_common.table[place], "sizes") for place in (3, 4)]),
     "forgets_its_state": replace(_common, modules=(ModuleSample("layer", _Layer, (Drawn((2, 3)),)),)),
 }
 
