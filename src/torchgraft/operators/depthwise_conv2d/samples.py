@@ -83,6 +83,12 @@ _WHOLE_PLANES = (
     Case("27x29 over whole planes of 14x14", (17, 2, 14, 14), (27, 29), Window(1, 1, 13, 15, 13, 13)),
 )
 
+# Padding behind an image of a kernel's size or more, whose sources no result of an input gradient needs.
+_PADDED_BEHIND = (
+    Case("6x6, padded behind", (3, 5, 16, 16), (6, 6), Window(1, 1, 2, 2, 9, 16)),
+    Case("7x7, padded behind", (3, 5, 16, 16), (7, 7), Window(1, 1, 4, 3, 3, 27)),
+)
+
 # Slides on NHWC images that are long enough to pay on a device of a few multiprocessors, as the emulated one.
 _LONG_SLIDES = (
     Case("3x3, long slides", (2, 40, 56, 57), (3, 3), same(3), channels_last=True),
@@ -92,23 +98,6 @@ _LONG_SLIDES = (
     Case("7x7, long slides", (1, 40, 44, 45), (7, 7), same(7), channels_last=True),
     Case("7x7 with stride 2, long slides", (1, 40, 37, 39), (7, 7), same(7, 2), channels_last=True),
 )
-
-# Large enough for the kernels that pay only then.
-_LARGE_ENOUGH = (
-    Case("3x3 over eight million pixels", (43, 64, 57, 53), (3, 3), same(3)),
-    Case("5x5 over three million pixels", (19, 64, 53, 55), (5, 5), same(5)),
-    Case("5x5 with stride 2 over four million pixels", (27, 64, 53, 51), (5, 5), same(5, 2)),
-    Case("7x7 over two million pixels", (15, 64, 53, 51), (7, 7), same(7)),
-    Case("7x7 with stride 2 over two million pixels", (13, 64, 53, 51), (7, 7), same(7, 2)),
-    Case("many planes of 7x7", (24, 768, 7, 7), (3, 3), same(3)),
-    Case("7x7 over a million pixels", (16, 64, 32, 33), (7, 7), same(7)),
-    Case("6x6 over a million pixels, padded behind", (64, 64, 16, 16), (6, 6), Window(1, 1, 2, 2, 9, 16)),
-    Case("7x7 over a million pixels, padded behind", (64, 64, 16, 16), (7, 7), Window(1, 1, 4, 3, 3, 27)),
-    Case("13x13 over a million pixels", (16, 64, 32, 33), (13, 13), same(13)),
-    Case("13x13 over a million pixels, few images", (4, 128, 64, 33), (13, 13), same(13)),
-    Case("9x9 over a million pixels in planes of 7x7", (23, 931, 7, 7), (9, 9), same(9)),
-)
-
 
 def _tables(kinds: Sequence[Case], more: Sequence[Case] = ()) -> dict[str, tuple[Sample, ...]]:
     """Samples of each operator: of some kinds in both layouts, of more as they are."""
@@ -185,8 +174,7 @@ _MODULES = (
     ),
 )
 
-_table = _tables(_BOTH_LAYOUTS, (*_WHOLE_PLANES, *_LONG_SLIDES))
-_gpu_table = _tables(_LARGE_ENOUGH)
+_table = _tables(_BOTH_LAYOUTS, (*_WHOLE_PLANES, *_PADDED_BEHIND, *_LONG_SLIDES))
 
 
 def _weight_grad_in_parts(sample: Sample) -> Large:
@@ -204,7 +192,6 @@ samples = {
         _table["depthwise_conv2d"],
         lambda random: _draw_case(random).forward(),
         stress=lambda random, budget: draw_any(random, budget).forward(),
-        gpu_table=_gpu_table["depthwise_conv2d"],
         summed=_taps_summed,
         large=tuple(Large(case.forward()) for case in _LARGE),
         non_finite=_is_defined,
@@ -216,7 +203,6 @@ samples = {
         _table["depthwise_conv2d_input_grad"],
         lambda random: _draw_case(random).input_grad(),
         stress=lambda random, budget: draw_any(random, budget).input_grad(),
-        gpu_table=_gpu_table["depthwise_conv2d_input_grad"],
         summed=_input_grad_summed,
         large=tuple(Large(case.input_grad()) for case in _LARGE),
         non_finite=_is_never_defined,
@@ -227,7 +213,6 @@ samples = {
         _table["depthwise_conv2d_weight_grad"],
         lambda random: _draw_case(random).weight_grad(),
         stress=lambda random, budget: draw_any(random, budget).weight_grad(),
-        gpu_table=_gpu_table["depthwise_conv2d_weight_grad"],
         summed=_outputs_summed,
         large=tuple(_weight_grad_in_parts(case.weight_grad()) for case in _LARGE),
         non_finite=_is_never_defined,
