@@ -46,7 +46,7 @@ def build(folders: Sequence[Path], *, architecture: int = 90, sanitizer: str = "
         folders: of `.cu` files and what they include.
         architecture: the compute capability that kernels are compiled for, as 75 or 90.
         sanitizer: 'address' adds AddressSanitizer and UndefinedBehaviorSanitizer; 'races' makes accesses of memory by
-            several threads errors where no barrier orders them.
+            several threads errors where no barrier orders them; 'coverage' counts which lines and branches run.
         workers: how many compilers run at a time.
 
     Raises:
@@ -67,7 +67,7 @@ def build(folders: Sequence[Path], *, architecture: int = 90, sanitizer: str = "
             "CMAKE_LIBRARY_OUTPUT_DIRECTORY": str(output),
             "CMAKE_MAKE_PROGRAM": _tool("ninja"),
             "Python_EXECUTABLE": sys.executable,
-            "TORCHGRAFT_SANITIZER": "address" if sanitizer == "address" else "",
+            "TORCHGRAFT_SANITIZER": sanitizer if sanitizer in ("address", "coverage") else "",
             "TRANSLATED": str(translated),
             "SOURCES": ";".join(map(str, sources)),
             "ARCHITECTURE": str(architecture * 10),

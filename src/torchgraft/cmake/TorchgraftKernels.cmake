@@ -17,7 +17,7 @@ option(TORCHGRAFT_CUDA "Build CUDA libraries where there is a CUDA compiler" ON)
 option(TORCHGRAFT_WERROR "Treat warnings in kernels as errors" OFF)
 option(TORCHGRAFT_NATIVE "Compile CPU kernels for this machine's processor alone: the libraries are not to travel" OFF)
 set(TORCHGRAFT_SANITIZER "" CACHE STRING
-    "Build CPU libraries with 'address' (and undefined behaviour) or 'thread' sanitizer")
+    "Build CPU libraries with 'address' (and undefined behaviour) or 'thread' sanitizer, or to count lines: 'coverage'")
 
 if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release)
@@ -90,17 +90,23 @@ endfunction()
 
 # Instrumented, and in one version for the least of processors: the resolvers of others run before a sanitizer does.
 function(_torchgraft_sanitize target)
+  set(optimized -O1)
   if(TORCHGRAFT_SANITIZER STREQUAL "address")
     set(flags -fsanitize=address,undefined -fno-sanitize=vptr -fno-sanitize-recover=all)
     target_compile_definitions(${target} PRIVATE _GLIBCXX_ASSERTIONS)
   elseif(TORCHGRAFT_SANITIZER STREQUAL "thread")
     set(flags -fsanitize=thread)
     target_compile_definitions(${target} PRIVATE TORCHGRAFT_STD_THREADS)
+  elseif(TORCHGRAFT_SANITIZER STREQUAL "coverage")
+    # By several threads; and of a function that is inlined each place would be counted by itself.
+    set(flags --coverage -fprofile-update=atomic)
+    set(optimized -O0 -fno-inline -DTORCHGRAFT_INLINE=inline)
   else()
-    message(FATAL_ERROR "TORCHGRAFT_SANITIZER must be 'address' or 'thread', got '${TORCHGRAFT_SANITIZER}'")
+    message(FATAL_ERROR
+            "TORCHGRAFT_SANITIZER must be 'address', 'thread' or 'coverage', got '${TORCHGRAFT_SANITIZER}'")
   endif()
   target_compile_definitions(${target} PRIVATE TORCHGRAFT_NO_CLONES)
-  target_compile_options(${target} PRIVATE ${flags} -O1 -g -fno-omit-frame-pointer)
+  target_compile_options(${target} PRIVATE ${flags} ${optimized} -g -fno-omit-frame-pointer)
   target_link_options(${target} PRIVATE ${flags})
 endfunction()
 

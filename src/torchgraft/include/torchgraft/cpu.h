@@ -37,7 +37,10 @@
 #error "TORCHGRAFT_X86_64_LEVEL must be 3 or 4"
 #endif
 
+// Where lines are counted it is defined otherwise.
+#ifndef TORCHGRAFT_INLINE
 #define TORCHGRAFT_INLINE inline __attribute__((always_inline))
+#endif
 
 // Defines SIGNATURE once for each instruction set, as above, with the bytes of its vector registers known in
 // the body as the constant `kVectorBytes`: for kernels that block for registers, which `target_clones` cannot

@@ -99,6 +99,7 @@ _LONG_SLIDES = (
     Case("7x7 with stride 2, long slides", (1, 40, 37, 39), (7, 7), same(7, 2), channels_last=True),
 )
 
+
 def _tables(kinds: Sequence[Case], more: Sequence[Case] = ()) -> dict[str, tuple[Sample, ...]]:
     """Samples of each operator: of some kinds in both layouts, of more as they are."""
     cases = []

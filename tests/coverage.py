@@ -1,0 +1,186 @@
+"""Measures which lines and branches of the kernels and host functions a quick check reaches: `make coverage`.
+
+CUDA kernels run on the emulator, compiled for several architectures and on devices of several sizes, each forced on all
+that it supports; C++ kernels run as they are. Branches are those of the compiler, so that each part of a condition is
+counted by itself; what instantiations of a template reach is merged; the edges of exceptions are left out.
+
+Written are a table by folder, docs/fragments/coverage.md, and what was not reached, build/coverage/missing.txt.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "tests/emulation"))
+
+import emulate  # noqa: E402  it lies below this file
+
+OPERATORS = ROOT / "src/torchgraft/operators"
+WORK = ROOT / "build/coverage"
+TABLE = ROOT / "docs/fragments/coverage.md"
+# An architecture that is compiled for, and the multiprocessors of devices that run it.
+DEVICES = ((90, (16, 84, 132)), (80, (16,)), (75, (16,)))
+QUESTIONS = ("--quick", "--property", "value", "--property", "sizes", "--property", "empty", "--property", "gradient")
+
+
+@dataclass
+class Line:
+    """A line of a source: whether it runs, and which of its branches do, over all instantiations of a template.
+
+    A branch is known by its number among so many: where instantiations differ in what they ask, they differ in that.
+    """
+
+    runs: bool = False
+    branches: dict[tuple[int, int], bool] = field(default_factory=dict)
+
+
+@dataclass
+class Counts:
+    """Lines and branches of some sources, and how many of them ran."""
+
+    lines: int = 0
+    lines_run: int = 0
+    branches: int = 0
+    branches_run: int = 0
+
+    def add(self, lines: dict[int, Line]) -> None:
+        """Adds the lines of a file."""
+        for line in lines.values():
+            self.lines += 1
+            self.lines_run += line.runs
+            self.branches += len(line.branches)
+            self.branches_run += sum(line.branches.values())
+
+    def row(self, name: str) -> str:
+        """A row of the table."""
+        return f"| {name} | {_share(self.lines_run, self.lines)} | {_share(self.branches_run, self.branches)} |"
+
+
+def _share(some: int, all: int) -> str:
+    return f"{100 * some / all:.1f} % of {all:,}" if all else ""
+
+
+def main() -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("operators", nargs="*", help="Folders of operators; none: all.")
+    given = parser.parse_args()
+    folders = emulate.find_folders(given.operators)
+    WORK.mkdir(parents=True, exist_ok=True)
+    reports = [_of_emulated(folders, architecture, counts) for architecture, counts in DEVICES]
+    reports.append(_of_cpu(folders))
+    merged = WORK / "all.json"
+    tracefiles = [word for report in reports for word in ("--add-tracefile", str(report))]
+    _gcovr(*tracefiles, "--json", str(merged))
+    wanted = tuple(str(folder.relative_to(ROOT)) for folder in folders)
+    files = {
+        each["file"]: _lines_of(each)
+        for each in json.loads(merged.read_text())["files"]
+        if each["file"].startswith(wanted)
+    }
+    if not given.operators:
+        TABLE.write_text(_table(files))
+    (WORK / "missing.txt").write_text("".join(f"{line}\n" for line in _missing(files)))
+    print(_table(files))
+    print(f"what was not reached: {(WORK / 'missing.txt').relative_to(ROOT)}")
+    return 0
+
+
+def _of_emulated(folders: list[Path], architecture: int, multiprocessors: Iterable[int]) -> Path:
+    library = emulate.build(folders, architecture=architecture, sanitizer="coverage")
+    objects = ROOT / f"build/emulation/{architecture}-coverage/ninja"
+    _forget(objects)
+    for count in multiprocessors:
+        _ask(folders, emulate.environment(library, multiprocessors=count), "--every-kernel")
+    return _report(objects, f"cuda-{architecture}")
+
+
+def _of_cpu(folders: list[Path]) -> Path:
+    objects = WORK / "cpu"
+    defined = ["-DTORCHGRAFT_SANITIZER=coverage", "-DTORCHGRAFT_CUDA=OFF", f"-DPython_EXECUTABLE={sys.executable}"]
+    tools = Path(sys.executable).parent
+    cmake = [str(tools / "cmake"), "-S", str(ROOT), "-B", str(objects), "-G", "Ninja", "-Wno-author", *defined]
+    subprocess.run([*cmake, f"-DCMAKE_MAKE_PROGRAM={tools / 'ninja'}"], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([str(tools / "cmake"), "--build", str(objects)], check=True, stdout=sys.stderr)
+    _forget(objects)
+    _ask(folders, {"TORCHGRAFT_LIBRARIES": str(objects)})
+    return _report(objects, "cpu")
+
+
+def _forget(objects: Path) -> None:
+    for counted in objects.rglob("*.gcda"):
+        counted.unlink()
+
+
+def _ask(folders: list[Path], variables: dict[str, str], *options: str) -> None:
+    # In one process, which writes what it counted as it ends.
+    for folder in folders:
+        command = emulate.check_command([folder], [*QUESTIONS, *options, "--workers", "0"])
+        done = subprocess.run(command, env={**os.environ, **variables}, capture_output=True, text=True, check=False)
+        if done.returncode:
+            print(f"{folder.name} does not hold:\n{done.stdout}{done.stderr}", file=sys.stderr)
+
+
+def _report(objects: Path, name: str) -> Path:
+    path = WORK / f"{name}.json"
+    real = ("--exclude-throw-branches", "--exclude-unreachable-branches")
+    _gcovr("--object-directory", str(objects), str(objects), *real, "--json", str(path))
+    return path
+
+
+def _gcovr(*arguments: str) -> None:
+    command = [sys.executable, "-m", "gcovr", "--root", str(ROOT), "--filter", "src/torchgraft/"]
+    subprocess.run([*command, *arguments], check=True, cwd=ROOT)
+
+
+def _lines_of(file: dict[str, Any]) -> dict[int, Line]:
+    """The lines of a file in gcovr's report, which has them once for each instantiation."""
+    lines: dict[int, Line] = defaultdict(Line)
+    for each in file["lines"]:
+        line = lines[each["line_number"]]
+        line.runs |= each["count"] > 0
+        for number, branch in enumerate(each["branches"]):
+            key = len(each["branches"]), number
+            line.branches[key] = line.branches.get(key, False) or branch["count"] > 0
+    return lines
+
+
+def _table(files: dict[str, dict[int, Line]]) -> str:
+    """A row a folder of sources, and one for all."""
+    by_folder: dict[str, Counts] = {}
+    total = Counts()
+    for name, lines in sorted(files.items()):
+        by_folder.setdefault(str(Path(name).parent.relative_to("src/torchgraft/operators")), Counts()).add(lines)
+        total.add(lines)
+    rows = [counts.row(f"`{folder}`") for folder, counts in by_folder.items()]
+    head = ["| sources | lines that run | branches that run |", "| --- | --- | --- |"]
+    return "\n".join([*head, *rows, total.row("all")]) + "\n"
+
+
+def _missing(files: dict[str, dict[int, Line]]) -> list[str]:
+    """The lines that never run, and those of whose branches some never do, with their text."""
+    found = []
+    for name, lines in sorted(files.items()):
+        text = (ROOT / name).read_text().splitlines()
+        for number, line in sorted(lines.items()):
+            shown = " ".join(text[number - 1].split()) if number <= len(text) else ""
+            never = sum(not runs for runs in line.branches.values())
+            if not line.runs:
+                found.append(f"{name}:{number}: never: {shown}")
+            elif never:
+                found.append(f"{name}:{number}: {never} of {len(line.branches)} branches: {shown}")
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())
