@@ -7,6 +7,7 @@
 
 #include <tuple>
 
+#include "cuda_choice.h"
 #include "cuda_kernels.h"
 
 namespace torchgraft::shift {
@@ -23,30 +24,43 @@ T* mutable_data(Tensor& tensor) {
 }
 
 template <typename T>
-void launch(const cuda::Arguments<T>& arguments, cuda::Pass pass, const cuda::Plan& plan,
-            accumulate_t<T>* partial, cudaStream_t stream) {
-  switch (plan.kernel) {
-    case cuda::Plan::Kernel::planes:
-      return cuda::launch_planes(arguments, pass, plan, partial, stream);
-    case cuda::Plan::Kernel::channels_last:
-      return cuda::launch_channels_last(arguments, pass, plan, partial, stream);
-    case cuda::Plan::Kernel::direct:
-      return cuda::launch_direct(arguments, pass, plan, partial, stream);
-  }
+cuda::Problem problem_of(const cuda::Arguments<T>& arguments, cuda::Pass pass) {
+  const Device& device = current_device();
+  return {arguments.geometry,
+          pass,
+          arguments.layout == Layout::channels_last,
+          sizeof(T),
+          device.multiprocessors,
+          device.shared_of_block,
+          device.shared_of_multiprocessor};
 }
 
-template <typename T>
-cuda::Plan make_plan(const cuda::Arguments<T>& arguments, cuda::Pass pass) {
+// A kernel and how it cuts its work.
+struct Chosen {
+  cuda::Kernel kernel;
   cuda::Plan plan;
-  const bool found = arguments.layout == Layout::contiguous ? cuda::plan_planes(arguments, pass, plan)
-                                                            : cuda::plan_channels_last(arguments, pass, plan);
-  return found ? plan : cuda::plan_direct(arguments);
+
+  explicit Chosen(const cuda::Problem& problem)
+      : kernel(choose(cuda::kRules, problem).kernel), plan(plan_of(kernel, problem)) {}
+};
+
+template <typename T>
+void launch(const cuda::Arguments<T>& arguments, cuda::Pass pass, const Chosen& chosen,
+            accumulate_t<T>* partial, cudaStream_t stream) {
+  switch (chosen.kernel) {
+    case cuda::Kernel::planes:
+      return cuda::launch_planes(arguments, pass, chosen.plan, partial, stream);
+    case cuda::Kernel::channels_last:
+      return cuda::launch_channels_last(arguments, pass, chosen.plan, partial, stream);
+    case cuda::Kernel::direct:
+      return cuda::launch_direct(arguments, pass, chosen.plan, partial, stream);
+  }
 }
 
 // Where nothing but images is computed.
 template <typename T>
 void resample(const cuda::Arguments<T>& arguments, cuda::Pass pass, cudaStream_t stream) {
-  launch<T>(arguments, pass, make_plan(arguments, pass), nullptr, stream);
+  launch<T>(arguments, pass, Chosen(problem_of(arguments, pass)), nullptr, stream);
 }
 
 // The offsets' gradients too.
@@ -54,10 +68,11 @@ template <typename T>
 void resample_and_sum(const cuda::Arguments<T>& arguments, cuda::Pass pass, Tensor& x_grad, Tensor& y_grad,
                       const Launch& scope) {
   const Geometry& geometry = arguments.geometry;
-  const cuda::Plan plan = make_plan(arguments, pass);
-  Tensor partial = empty_workspace<accumulate_t<T>>(2 * geometry.channels * plan.parts, x_grad);
-  launch(arguments, pass, plan, mutable_data<accumulate_t<T>>(partial), scope.stream());
-  cuda::launch_add_parts(arguments, data<accumulate_t<T>>(partial), plan.parts, mutable_data<T>(x_grad),
+  const Chosen chosen(problem_of(arguments, pass));
+  const int64_t parts = chosen.plan.parts;
+  Tensor partial = empty_workspace<accumulate_t<T>>(2 * geometry.channels * parts, x_grad);
+  launch(arguments, pass, chosen, mutable_data<accumulate_t<T>>(partial), scope.stream());
+  cuda::launch_add_parts(arguments, data<accumulate_t<T>>(partial), parts, mutable_data<T>(x_grad),
                          mutable_data<T>(y_grad), scope.stream());
 }
 
@@ -155,6 +170,11 @@ std::tuple<Tensor, Tensor, Tensor> grads_cuda(Tensor output_grad, Tensor input, 
 }
 
 }  // namespace
+
+TORCHGRAFT_KERNELS(shift, cuda::kRules)
+TORCHGRAFT_KERNELS(shift_input_grad, cuda::kRules)
+TORCHGRAFT_KERNELS(shift_offset_grad, cuda::kRules)
+TORCHGRAFT_KERNELS(shift_grads, cuda::kRules)
 
 TORCHGRAFT_KERNEL(torchgraft, CUDA, shift, shift_cuda)
 TORCHGRAFT_KERNEL(torchgraft, CUDA, shift_input_grad, input_grad_cuda)

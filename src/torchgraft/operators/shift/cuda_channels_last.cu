@@ -30,6 +30,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "cuda_channels_last.h"
 #include "cuda_copies.cuh"
 #include "cuda_kernels.h"
 #include "cuda_taps.cuh"
@@ -37,21 +38,10 @@
 namespace torchgraft::shift::cuda {
 namespace {
 
-constexpr int kColumns = 5;            // of a thread; odd, so that chunks of fewer lanes differ in banks
-constexpr int kMargin = kColumns + 1;  // pixels of zeros beside a row: all that a thread may read outside
-// What may be tuned: rows of results that are taken between two barriers, and those that copies are ahead.
-constexpr int rows_between_barriers(Pass pass) { return has_sums(pass) ? 1 : 2; }
-constexpr int kAhead = 4;
-constexpr int kRowsOfSum = 8;  // whose products a thread adds up before it takes differences of the sums
-constexpr int kMostThreads = 512;
-// Of a pixel's channels in a block; few where a row is long, and yet a sector.
-constexpr int kPixelBytes = 128;
-constexpr int kNarrowPixelBytes = 32;
-constexpr int64_t kLeastSpan = 5;  // rows, of offsets in one pass
-constexpr int kNoRow = 1 << 30;    // and a span less than overflows
+using namespace channels_last;
 
-// Threads that are resident at once on a multiprocessor, by registers: of 96 and of 80 a thread.
-constexpr int resident_threads(Pass pass) { return has_sums(pass) ? 640 : 768; }
+constexpr int kRowsOfSum = 8;    // whose products a thread adds up before it takes differences of the sums
+constexpr int kNoRow = 1 << 30;  // and a span less than overflows
 
 struct RowsParameters {
   FastDivisor stride, ring;
@@ -604,10 +594,6 @@ void launch(const Arguments<T>& arguments, const Plan& plan, const RowsParameter
   check_launch(name);
 }
 
-int stride_of(const Geometry& geometry) {
-  return static_cast<int>(std::min(geometry.stride, geometry.height + 1));
-}
-
 // The greatest number of bytes, at most sixteen, in which channels can be copied.
 template <typename T>
 int piece_of(const Arguments<T>& arguments) {
@@ -617,60 +603,6 @@ int piece_of(const Arguments<T>& arguments) {
 }
 
 }  // namespace
-
-template <typename T>
-bool plan_channels_last(const Arguments<T>& arguments, Pass pass, Plan& plan) {
-  constexpr int64_t kLimit = int64_t{1} << 29;
-  const Geometry& geometry = arguments.geometry;
-  const bool transposed = is_transposed(pass);
-  const int64_t rows = arguments.result_rows(transposed);
-  const int64_t source_rows = arguments.source_rows(transposed);
-  const int64_t stride = stride_of(geometry);
-  const int64_t channel_words = ceil_divide<int64_t>(geometry.channels, kWord<T>);
-  const int64_t chunks = ceil_divide<int64_t>(geometry.width, kColumns);
-  if (geometry.height >= kLimit || geometry.channels * geometry.width >= kLimit ||
-      geometry.batch * rows >= kLimit) {
-    return false;
-  }
-  constexpr int64_t kWordBytes = kWord<T> * static_cast<int64_t>(sizeof(T));
-  const auto threads_of_row = [&](int64_t pixel_bytes) { return chunks * pixel_bytes / kWordBytes; };
-  int64_t pixel_bytes = kPixelBytes;
-  if (channel_words * kWordBytes <= kNarrowPixelBytes || threads_of_row(pixel_bytes) > kMostThreads) {
-    pixel_bytes = kNarrowPixelBytes;
-  }
-  if (threads_of_row(pixel_bytes) > kMostThreads) return false;
-
-  const Device& device = current_device();
-  const int64_t row_bytes = (geometry.width + kMargin) * pixel_bytes;
-  const int64_t margin_bytes = kMargin * pixel_bytes;
-  const int64_t threads = ceil_divide<int64_t>(threads_of_row(pixel_bytes), 32) * 32;
-  const int64_t sums = has_sums(pass) ? 2 * kWord<T> * threads * sizeof(accumulate_t<T>) : 0;
-  for (const int blocks : {4, 3, 2, 1}) {
-    const int64_t budget =
-        std::min<int64_t>(device.shared_of_multiprocessor / blocks - 1024, device.shared_of_block) -
-        margin_bytes - sums;
-    // One slot more is the row of zeros.
-    const int64_t ring = std::min(budget / row_bytes - 1, source_rows);
-    // Copies overtake the last of the rows that are taken, by kAhead, while the first one is read.
-    const int64_t between = kAhead + rows_between_barriers(pass) - 1;
-    int64_t span = transposed && stride > 1 ? (ring - 2) * stride - between - 1 : ring - 2 - between * stride;
-    if (ring >= source_rows) span = kLimit;
-    if (ring < 1 || span < (blocks > 1 ? kLeastSpan : 0)) continue;
-    plan.kernel = Plan::Kernel::channels_last;
-    plan.pixel_bytes = static_cast<int>(pixel_bytes);
-    plan.stage_rows = static_cast<int>(ring);
-    plan.span = static_cast<int>(span);
-    plan.threads = static_cast<int>(threads);
-    plan.shared_bytes = margin_bytes + (ring + 1) * row_bytes + sums;
-    const int64_t groups = ceil_divide<int64_t>(channel_words * kWordBytes, pixel_bytes);
-    const int64_t resident = resident_blocks(plan.threads, plan.shared_bytes, resident_threads(pass));
-    if (groups >= kLimit / 1024) return false;
-    plan.parts = std::clamp<int64_t>(resident / groups, 1, geometry.batch * rows);
-    plan.blocks = static_cast<int>(groups * plan.parts);
-    return true;
-  }
-  return false;
-}
 
 template <typename T>
 void launch_channels_last(const Arguments<T>& arguments, Pass pass, const Plan& plan,
@@ -734,8 +666,7 @@ void launch_channels_last(const Arguments<T>& arguments, Pass pass, const Plan& 
   }
 }
 
-#define SHIFT_CHANNELS_LAST(T)                                        \
-  template bool plan_channels_last(const Arguments<T>&, Pass, Plan&); \
+#define SHIFT_CHANNELS_LAST(T) \
   template void launch_channels_last(const Arguments<T>&, Pass, const Plan&, accumulate_t<T>*, cudaStream_t);
 SHIFT_CHANNELS_LAST(double)
 SHIFT_CHANNELS_LAST(float)

@@ -1,12 +1,10 @@
-// Copies into shared memory ahead of their use, and how many blocks a device holds.
+// Copies into shared memory ahead of their use.
 #pragma once
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <torchgraft/cuda.cuh>
 #include <torchgraft/ptx.cuh>
-
-#include <algorithm>
 
 namespace torchgraft::shift::cuda {
 
@@ -39,16 +37,6 @@ __device__ __forceinline__ void wait_for_copies() {
 #if __CUDA_ARCH__ >= 800
   ptx::cp_async_wait_group<kGroups>();
 #endif
-}
-
-// Blocks that are resident at once on the current device, of kernels whose registers let so many threads be.
-inline int resident_blocks(int threads, int64_t shared_bytes, int most_threads) {
-  constexpr int kReservedBytes = 1024;
-  constexpr int kMostBlocks = 32;
-  const Device& device = current_device();
-  const int64_t blocks = std::min({int64_t{kMostBlocks}, int64_t{most_threads / threads},
-                                   device.shared_of_multiprocessor / (shared_bytes + kReservedBytes)});
-  return device.multiprocessors * static_cast<int>(std::max<int64_t>(blocks, 1));
 }
 
 }  // namespace torchgraft::shift::cuda

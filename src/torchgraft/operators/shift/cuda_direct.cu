@@ -241,18 +241,6 @@ void launch_images(const Arguments<T>& arguments, cudaStream_t stream) {
 }  // namespace
 
 template <typename T>
-Plan plan_direct(const Arguments<T>& arguments) {
-  const Geometry& geometry = arguments.geometry;
-  // Blocks for several rounds on a large device; a part is worth 32 rows.
-  constexpr int64_t kWanted = 4096;
-  const int64_t rows = geometry.batch * geometry.steps;
-  const int64_t parts = std::clamp<int64_t>(kWanted / geometry.channels, 1, std::max<int64_t>(rows / 32, 1));
-  Plan plan;
-  plan.parts = rows > 0 ? ceil_divide(rows, ceil_divide(rows, parts)) : 1;
-  return plan;
-}
-
-template <typename T>
 void launch_direct(const Arguments<T>& arguments, Pass pass, const Plan& plan, accumulate_t<T>* partial,
                    cudaStream_t stream) {
   const Geometry& geometry = arguments.geometry;
@@ -279,7 +267,6 @@ void launch_add_parts(const Arguments<T>& arguments, const accumulate_t<T>* part
 }
 
 #define SHIFT_DIRECT(T)                                                                                \
-  template Plan plan_direct(const Arguments<T>&);                                                      \
   template void launch_direct(const Arguments<T>&, Pass, const Plan&, accumulate_t<T>*, cudaStream_t); \
   template void launch_add_parts(const Arguments<T>&, const accumulate_t<T>*, int64_t, T*, T*, cudaStream_t);
 SHIFT_DIRECT(double)

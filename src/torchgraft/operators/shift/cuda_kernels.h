@@ -16,15 +16,10 @@
 #include <torchgraft/dispatch.h>
 #include <torchgraft/layout.h>
 
+#include "cuda_problem.h"
 #include "geometry.h"
 
 namespace torchgraft::shift::cuda {
-
-enum class Pass { forward, input_grad, offset_grad, grads };
-
-constexpr bool is_transposed(Pass pass) { return pass != Pass::forward; }
-constexpr bool has_images(Pass pass) { return pass != Pass::offset_grad; }
-constexpr bool has_sums(Pass pass) { return pass == Pass::offset_grad || pass == Pass::grads; }
 
 template <typename T>
 struct Arguments {
@@ -40,30 +35,7 @@ struct Arguments {
   int64_t result_rows(bool transposed) const { return transposed ? geometry.height : geometry.steps; }
 };
 
-// How a kernel cuts its work; opaque but for the number of partial sums of a channel, along x and along y.
-// `partial` lies [along x, along y][channel][part].
-struct Plan {
-  enum class Kernel { planes, channels_last, direct } kernel = Kernel::direct;
-  int64_t parts = 1;
-  int blocks = 0;
-  int threads = 0;
-  int tile_rows = 0;    // planes: rows of results of a tile; channels_last: rows of a step
-  int stage_rows = 0;   // planes: rows of sources of a tile; channels_last: rows of the ring
-  int step = 0;         // planes: rows of results of a thread
-  int pixel_bytes = 0;  // channels_last: of a block's channels
-  int span = 0;         // channels_last: rows by which offsets differ in one pass
-  int64_t shared_bytes = 0;
-};
-
-// Whether the kernel serves the pass, and then how. Nothing in it is empty.
-template <typename T>
-bool plan_planes(const Arguments<T>& arguments, Pass pass, Plan& plan);
-template <typename T>
-bool plan_channels_last(const Arguments<T>& arguments, Pass pass, Plan& plan);
-// Serves all.
-template <typename T>
-Plan plan_direct(const Arguments<T>& arguments);
-
+// Each as its plan says. Nothing is empty.
 template <typename T>
 void launch_planes(const Arguments<T>& arguments, Pass pass, const Plan& plan, accumulate_t<T>* partial,
                    cudaStream_t stream);

@@ -24,34 +24,19 @@
 // way back through shared memory, took 155 and 92 us, backward 259 and 176, and on (128,256,75,25) 157 and
 // 143.
 
-#include <algorithm>
-#include <limits>
-
 #include "cuda_copies.cuh"
 #include "cuda_kernels.h"
+#include "cuda_planes.h"
 #include "cuda_taps.cuh"
 
 namespace torchgraft::shift::cuda {
 namespace {
 
-// What may be tuned: columns of a thread, bytes of a tile's sources (and as many of its results) that keep a
-// thread busy, and tiles in shared memory.
-constexpr int kColumns = 5;
-constexpr int64_t bytes_of_thread(Pass pass) { return has_sums(pass) ? 64 : 128; }
-constexpr int stages_of(Pass) { return 2; }
+using namespace planes;
+
 // Whether blocks take tiles in turn, so that what is under way lies together in device memory; else each
 // takes a run of neighbours.
 constexpr bool kInTurn = true;
-
-constexpr int kMostThreads = 128;  // of a block
-template <typename T, bool kStrided>
-constexpr bool kNarrowBlocks = sizeof(T) != 8 && !kStrided;  // of 32 and 64 threads, where tiles are small
-constexpr int kAhead = 16;                                   // tiles that are worked out at once
-// Threads that are resident at once on a multiprocessor, by registers.
-template <typename T>
-constexpr int resident_threads(Pass pass) {
-  return sizeof(T) == 8 ? 512 : (pass == Pass::grads ? 768 : 1024);
-}
 
 struct PlanesParameters {
   FastDivisor tiles;  // of a plane
@@ -87,6 +72,12 @@ struct alignas(16) Tile {
   int first_share, end_share;  // rows of the output's gradient: the tile's share of those outside the image
   int first_row, end_row, first_column, end_column;  // what is not outside
 };
+
+// Of shared memory, next to a launch's.
+template <typename T>
+constexpr int64_t kDeclaredBytes =
+    2 * kAhead * sizeof(Tile<T>) + 2 * kMostThreads / 32 * sizeof(accumulate_t<T>);
+static_assert(sizeof(Tile<float>) == tile_bytes(4) && sizeof(Tile<double>) == tile_bytes(8));
 
 // Elements since the last border of sixteen bytes.
 template <typename T>
@@ -402,7 +393,7 @@ __device__ accumulate_t<T> add_outside(const T* output_grad, const Tile<T>& tile
 }
 
 template <typename T, Pass kPass, bool kStrided, int kThreads>
-__global__ void __launch_bounds__(kThreads, resident_threads<T>(kPass) / kThreads)
+__global__ void __launch_bounds__(kThreads, resident_threads(sizeof(T), kPass) / kThreads)
     shift_planes(const T* __restrict__ source, const T* __restrict__ input, const T* __restrict__ x_offset,
                  const T* __restrict__ y_offset, T* __restrict__ result,
                  accumulate_t<T>* __restrict__ partial, PlanesParameters parameters) {
@@ -411,7 +402,6 @@ __global__ void __launch_bounds__(kThreads, resident_threads<T>(kPass) / kThread
   constexpr bool kImages = has_images(kPass);
   constexpr bool kSums = has_sums(kPass);
   constexpr bool kFromOneRow = kTransposed && kStrided;
-  constexpr int kStages = stages_of(kPass);
 
   __shared__ Tile<T> tiles[2 * kAhead];
   __shared__ A warp_sums[2 * kThreads / 32];
@@ -630,79 +620,13 @@ __global__ void __launch_bounds__(kThreads, resident_threads<T>(kPass) / kThread
   }
 }
 
-// Rows of sources that so many rows of results need.
-int64_t source_rows_of(int64_t rows, int64_t stride, bool transposed) {
-  return transposed && stride > 1 ? (rows - 1) / stride + 2 : (rows - 1) * stride + 2;
-}
-
-// Of shared memory, next to a launch's.
-template <typename T>
-constexpr int64_t declared_bytes() {
-  return 2 * kAhead * sizeof(Tile<T>) + 2 * kMostThreads / 32 * sizeof(accumulate_t<T>);
-}
-
-template <typename T>
-int64_t whole_pieces(int64_t elements) {
-  return ceil_divide<int64_t>(elements, kVectorElements<T>) * kVectorElements<T>;
-}
-
-// What a block's shared memory holds, in elements.
-template <typename T>
-struct Room {
-  int64_t margin, input_place, stage, results;
-
-  Room(int64_t tile_rows, int64_t source_rows, int64_t width, Pass pass) {
-    // An offset leads up to a row and two elements beyond; what is read there is thrown away.
-    constexpr int64_t kBeyond = kColumns + 4;
-    constexpr int64_t kPiece = kVectorElements<T>;
-    margin = whole_pieces<T>(width + kBeyond);
-    input_place = 2 * margin + whole_pieces<T>(source_rows * width) + 2 * kPiece;
-    stage = input_place + (has_sums(pass) ? whole_pieces<T>(tile_rows * width + kPiece + kBeyond) : 0);
-    results = has_images(pass) ? whole_pieces<T>(tile_rows * width + kPiece) : 0;
-  }
-
-  int64_t bytes(Pass pass) const {
-    return (stages_of(pass) * stage + results) * static_cast<int64_t>(sizeof(T));
-  }
-};
-
-// Rows of results of a thread: as few as give all threads work; or a few more, where lanes would often meet
-// in a bank of shared memory.
-template <typename T>
-int rows_of_thread(int64_t tile_rows, int64_t width, int64_t chunks, int threads) {
-  const int64_t groups = std::max<int64_t>(threads / chunks, 1);
-  const int64_t fewest = ceil_divide(tile_rows, groups);
-  int64_t best = fewest;
-  int64_t least_cost = std::numeric_limits<int64_t>::max();
-  for (int64_t rows = fewest; rows <= fewest + fewest / 4 + 1; ++rows) {
-    int lanes_of_bank[32] = {};
-    int conflicts = 0;
-    for (int64_t lane = 0; lane < 32; ++lane) {
-      const int64_t element = lane / chunks * rows * width + lane % chunks * kColumns;
-      const int64_t bank = element * static_cast<int64_t>(sizeof(T)) / 4 % 32;
-      conflicts = std::max(conflicts, ++lanes_of_bank[bank]);
-    }
-    // What is done but once takes as long as three rows.
-    const int64_t cost = (rows + 3) * (2 + conflicts);
-    if (cost >= least_cost) continue;
-    least_cost = cost;
-    best = rows;
-  }
-  return static_cast<int>(best);
-}
-
-// Strides beyond the image are all alike; this one still divides fast.
-int stride_of(const Geometry& geometry) {
-  return static_cast<int>(std::min(geometry.stride, geometry.height + 1));
-}
-
 template <typename T, Pass kPass, bool kStrided, int kThreads>
 void launch(const Arguments<T>& arguments, const Plan& plan, accumulate_t<T>* partial, cudaStream_t stream) {
   constexpr bool kTransposed = is_transposed(kPass);
   const Geometry& geometry = arguments.geometry;
   const int64_t result_rows = arguments.result_rows(kTransposed);
   const int tiles = static_cast<int>(ceil_divide<int64_t>(result_rows, plan.tile_rows));
-  const Room<T> room(plan.tile_rows, plan.stage_rows, geometry.width, kPass);
+  const Room room(plan.tile_rows, plan.stage_rows, geometry.width, kPass, sizeof(T));
   PlanesParameters parameters;
   parameters.tiles = FastDivisor(tiles);
   parameters.channels = FastDivisor(static_cast<int>(geometry.channels));
@@ -724,7 +648,7 @@ void launch(const Arguments<T>& arguments, const Plan& plan, accumulate_t<T>* pa
   parameters.parts = plan.parts;
   const char* name = kTransposed ? "shift_grads" : "shift";
   require_shared_memory(reinterpret_cast<const void*>(shift_planes<T, kPass, kStrided, kThreads>),
-                        plan.shared_bytes, name, declared_bytes<T>());
+                        plan.shared_bytes, name, kDeclaredBytes<T>);
   shift_planes<T, kPass, kStrided, kThreads>
       <<<static_cast<unsigned>(plan.blocks), kThreads, static_cast<size_t>(plan.shared_bytes), stream>>>(
           arguments.source, arguments.input, arguments.x_offset, arguments.y_offset, arguments.result,
@@ -734,7 +658,7 @@ void launch(const Arguments<T>& arguments, const Plan& plan, accumulate_t<T>* pa
 
 template <typename T, Pass kPass, bool kStrided>
 void launch(const Arguments<T>& arguments, const Plan& plan, accumulate_t<T>* partial, cudaStream_t stream) {
-  if constexpr (kNarrowBlocks<T, kStrided>) {
+  if constexpr (has_narrow_blocks(sizeof(T), kStrided)) {
     if (plan.threads == 32) return launch<T, kPass, kStrided, 32>(arguments, plan, partial, stream);
     if (plan.threads == 64) return launch<T, kPass, kStrided, 64>(arguments, plan, partial, stream);
   }
@@ -748,47 +672,6 @@ void launch(const Arguments<T>& arguments, const Plan& plan, accumulate_t<T>* pa
 }
 
 }  // namespace
-
-template <typename T>
-bool plan_planes(const Arguments<T>& arguments, Pass pass, Plan& plan) {
-  constexpr int64_t kLimit = int64_t{1} << 30;
-  const Geometry& geometry = arguments.geometry;
-  const bool transposed = is_transposed(pass);
-  const int64_t width = geometry.width;
-  const int64_t rows = arguments.result_rows(transposed);
-  const int64_t stride = stride_of(geometry);
-  const int64_t chunks = ceil_divide<int64_t>(width, kColumns);
-  if (geometry.height >= kLimit / (2 * width + 2)) return false;
-
-  const int64_t stage_rows = kMostThreads * bytes_of_thread(pass) / (width * static_cast<int64_t>(sizeof(T)));
-  const int64_t most_rows = transposed && stride > 1 ? stage_rows : (stage_rows - 2) / stride + 1;
-  if (stage_rows < 2 || most_rows < 1) return false;
-  const int64_t tiles = ceil_divide(rows, std::min(most_rows, rows));
-  const int64_t tile_rows = ceil_divide(rows, tiles);
-  const int64_t tile_count = geometry.planes() * ceil_divide(rows, tile_rows);
-  if (tile_count >= kLimit) return false;
-
-  const int64_t source_rows = source_rows_of(tile_rows, stride, transposed);
-  plan.kernel = Plan::Kernel::planes;
-  plan.tile_rows = static_cast<int>(tile_rows);
-  plan.stage_rows = static_cast<int>(source_rows);
-  plan.shared_bytes = Room<T>(tile_rows, source_rows, width, pass).bytes(pass);
-  if (plan.shared_bytes > current_device().shared_of_block - declared_bytes<T>()) return false;
-  plan.threads = kMostThreads;
-  const bool can_be_narrow = stride == 1 ? kNarrowBlocks<T, false> : kNarrowBlocks<T, true>;
-  while (can_be_narrow && plan.threads > 32 &&
-         std::max(tile_rows, source_rows) * width * static_cast<int64_t>(sizeof(T)) <=
-             plan.threads / 2 * bytes_of_thread(pass)) {
-    plan.threads /= 2;
-  }
-  plan.step = rows_of_thread<T>(tile_rows, width, chunks, plan.threads);
-  const int resident =
-      resident_blocks(plan.threads, plan.shared_bytes + declared_bytes<T>(), resident_threads<T>(pass));
-  // All blocks take as many tiles: no few of them run on alone.
-  plan.blocks = static_cast<int>(ceil_divide(tile_count, ceil_divide<int64_t>(tile_count, resident)));
-  plan.parts = geometry.batch * ceil_divide(rows, tile_rows);
-  return true;
-}
 
 template <typename T>
 void launch_planes(const Arguments<T>& arguments, Pass pass, const Plan& plan, accumulate_t<T>* partial,
@@ -805,8 +688,7 @@ void launch_planes(const Arguments<T>& arguments, Pass pass, const Plan& plan, a
   }
 }
 
-#define SHIFT_PLANES(T)                                        \
-  template bool plan_planes(const Arguments<T>&, Pass, Plan&); \
+#define SHIFT_PLANES(T) \
   template void launch_planes(const Arguments<T>&, Pass, const Plan&, accumulate_t<T>*, cudaStream_t);
 SHIFT_PLANES(double)
 SHIFT_PLANES(float)
