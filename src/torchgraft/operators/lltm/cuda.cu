@@ -13,15 +13,23 @@
 #include <tuple>
 
 #include "cuda_cell.h"
+#include "cuda_choice.h"
 #include "cuda_multiply.h"
 #include "cuda_products.h"
 #include "cuda_recurrence.h"
-#include "cuda_steps.h"
 #include "cuda_unit.cuh"
 #include "host.h"
 
 namespace torchgraft::lltm {
 namespace {
+
+int bytes_of(ScalarType dtype) {
+  return dtype == ScalarType::Double ? 8 : dtype == ScalarType::Float ? 4 : 2;
+}
+
+cuda::RowsProblem rows_problem(const Sizes& sizes, ScalarType dtype) {
+  return {sizes.rows(), sizes.features, sizes.units, bytes_of(dtype), current_device().multiprocessors};
+}
 
 std::tuple<Tensor, Tensor, Tensor> cell_cuda(Tensor input, Tensor h, Tensor c, Tensor weight_ih,
                                              Tensor weight_hh, std::optional<Tensor> bias) {
@@ -42,8 +50,9 @@ std::tuple<Tensor, Tensor, Tensor> cell_cuda(Tensor input, Tensor h, Tensor c, T
     weight_ih = to_contiguous(weight_ih);
     weight_hh = to_contiguous(weight_hh);
     bias = converted(bias, dtype);
+    const cuda::CellRule& rule = choose(cuda::kCellRules, rows_problem(sizes, dtype));
     if constexpr (std::is_same_v<T, float>) {
-      if (sizes.batch > 0 && cuda::takes_cell(sizes.batch, sizes.features, sizes.units)) {
+      if (rule.kernel == cuda::CellKernel::cell) {
         cuda::launch_cell({data<T>(input), data<T>(h), data<T>(c), data<T>(weight_ih), data<T>(weight_hh),
                            data<T>(bias), mutable_data<float>(activations), mutable_data<T>(h_after),
                            mutable_data<T>(c_after), sizes.batch, sizes.features, sizes.units},
@@ -122,16 +131,16 @@ Grads cell_grads_cuda(Tensor input, Tensor h, Tensor c, Tensor weight_ih, Tensor
          mutable_data<Kept>(gates_grad), mutable_data<T>(c_before_grad), nullptr, sizes.batch * sizes.units,
          sizes.units},
         scope.stream());
-    // Of two bytes too, as PyTorch's products would want them converted, a launch each.
+    const cuda::GradsRule& rule = choose(cuda::kCellGradsRules, rows_problem(sizes, dtype));
     if constexpr (!std::is_same_v<T, double>) {
-      if (cuda::takes_cell(sizes.batch, sizes.features, sizes.units)) {
+      if (rule.kernel == cuda::GradsKernel::cell_products) {
         return multiply_at_once<T>(to_contiguous(input), to_contiguous(h), to_contiguous(weight_ih),
                                    to_contiguous(weight_hh), gates_grad, c_before_grad, wanted, sizes,
                                    scope.stream());
       }
     }
     if constexpr (sizeof(T) == 2) {
-      if (cuda::pays_in_halves(sizes)) {
+      if (rule.kernel == cuda::GradsKernel::halves) {
         const cuda::GateHalves<T> gates(gates_grad, wanted.bias, scope.stream());
         return Grads(gates.times(wanted.input, weight_ih), gates.times(wanted.h, weight_hh), c_before_grad,
                      gates.transposed_times(wanted.weight_ih, {input, std::nullopt}),
@@ -144,21 +153,53 @@ Grads cell_grads_cuda(Tensor input, Tensor h, Tensor c, Tensor weight_ih, Tensor
   });
 }
 
-// How many rows a group of blocks may have for a recurrence to take less time in float, on the cores for
-// that, than on tensor cores: with a row or two a step is as long as h is on its way, and a product in float
-// is done by then. (On an H200 16 rows of 128 units took 0.8 us a step and 1.1, one of 512 units 1.0 and 1.1;
-// 17 rows of 200 units 1.8 and 1.1.)
-int64_t rows_quicker_in_float(int64_t units, ScalarType dtype, bool forward) {
-  const bool one_block = units <= 128;
-  if (units > 512) return 0;
-  if (forward && dtype != ScalarType::Float) return one_block || units > 256 ? 1 : 0;
-  return one_block ? 2 : 1;
-}
-
 // Whether weight_hh may be multiplied in two bytes: that of float where tf32 is permitted.
 bool has_short_factor(ScalarType dtype, bool allow_tf32) {
   return dtype == ScalarType::Half || dtype == ScalarType::BFloat16 ||
          (dtype == ScalarType::Float && allow_tf32);
+}
+
+int resident(const cuda::Problem& problem, cuda::Technique technique, cuda::Kernel kernel, int64_t blocks,
+             int64_t shared_bytes) {
+  switch (technique) {
+    case cuda::Technique::on_chip:
+      return cuda::resident_on_chip(problem, kernel, blocks, shared_bytes);
+    case cuda::Technique::on_chip_mma:
+      return problem.backward ? cuda::resident_on_chip_mma_backward(problem, kernel, blocks, shared_bytes)
+                              : cuda::resident_on_chip_mma_forward(kernel, blocks, shared_bytes);
+    case cuda::Technique::grid:
+      return cuda::resident_on_grid(problem, kernel, shared_bytes);
+    case cuda::Technique::steps:
+    case cuda::Technique::elementwise:
+      break;
+  }
+  fail("lltm: kernels that need no room are asked for it");
+}
+
+// `is_aligned`: whether all that kernels on the grid read four numbers at a time begins at sixteen bytes.
+cuda::Problem problem_of(const Sizes& sizes, ScalarType dtype, bool backward, bool allow_tf32,
+                         bool is_aligned) {
+  const Device& device = current_device();
+  return {sizes.steps,
+          sizes.batch,
+          sizes.units,
+          backward,
+          bytes_of(dtype),
+          dtype == ScalarType::BFloat16,
+          has_short_factor(dtype, allow_tf32),
+          sizes.units % 4 == 0 && is_aligned,
+          device.architecture,
+          architecture_of_kernels(),
+          device.multiprocessors,
+          device.shared_of_block,
+          device.has_clusters,
+          device.has_cooperative_launches,
+          resident};
+}
+
+// Kernels that compute in float or double alone: numbers of two bytes are converted for them.
+bool needs_kept_numbers(cuda::Technique technique) {
+  return technique == cuda::Technique::grid || technique == cuda::Technique::elementwise;
 }
 
 cuda::ForwardPass forward_pass(const Tensor& weight_hh, const std::optional<Tensor>& bias, const Tensor& h0,
@@ -193,21 +234,6 @@ cuda::BackwardPass backward_pass(const Tensor& weight_hh, const Tensor& activati
           reverse};
 }
 
-// The recurrence over all steps in one kernel where there is room for it, else by steps on tensor cores where
-// weight_hh may be multiplied there; whether there is a way for it. In true float32 all is of that.
-bool forward_quickly(const Tensor& weight_hh, const std::optional<Tensor>& bias, const Tensor& h0,
-                     const Tensor& c0, Tensor& activations, Tensor& output, Tensor& cells, const Sizes& sizes,
-                     bool reverse, bool allow_tf32, cudaStream_t stream) {
-  const ScalarType dtype = output.scalar_type();
-  const auto pass = forward_pass(weight_hh, bias, h0, c0, activations, output, cells, sizes, reverse);
-  if (!has_short_factor(dtype, allow_tf32)) {
-    return dtype == ScalarType::Float &&
-           (cuda::launch_clusters(pass, stream) || cuda::launch_grid(pass, stream));
-  }
-  return cuda::launch_clusters(pass, stream, rows_quicker_in_float(sizes.units, dtype, true)) ||
-         cuda::launch_tensor_cores(pass, weight_hh, stream) || cuda::launch_steps(pass, weight_hh, stream);
-}
-
 // A product a step, of the same tensors in all of them: a view of each step's would cost the host as much as
 // a launch.
 template <typename T>
@@ -233,21 +259,6 @@ void forward_by_steps(const Tensor& weight_hh, const std::optional<Tensor>& bias
 }
 
 // Back, likewise.
-bool backward_quickly(const Tensor& weight_hh, const Tensor& activations, const Tensor& cells,
-                      const std::optional<Tensor>& output_grad, Tensor& gates_grad, Tensor& h_grad,
-                      Tensor& c_grad, const Sizes& sizes, bool reverse, bool allow_tf32,
-                      cudaStream_t stream) {
-  const ScalarType dtype = weight_hh.scalar_type();
-  const auto pass =
-      backward_pass(weight_hh, activations, cells, output_grad, gates_grad, h_grad, c_grad, sizes, reverse);
-  if (!has_short_factor(dtype, allow_tf32)) {
-    return dtype == ScalarType::Float &&
-           (cuda::launch_clusters(pass, output_grad, stream) || cuda::launch_grid(pass, stream));
-  }
-  return cuda::launch_clusters(pass, output_grad, stream, rows_quicker_in_float(sizes.units, dtype, false)) ||
-         cuda::launch_tensor_cores(pass, weight_hh, stream) || cuda::launch_steps(pass, weight_hh, stream);
-}
-
 template <typename T>
 void backward_by_steps(const Tensor& weight_hh, const Tensor& activations, const Tensor& cells,
                        const std::optional<Tensor>& output_grad, Tensor& gates_grad, Tensor& h_grad,
@@ -266,6 +277,49 @@ void backward_by_steps(const Tensor& weight_hh, const Tensor& activations, const
   }
 }
 
+// The recurrence over all steps by the kernel of a rule; T is what is kept.
+template <typename T>
+void forward_recurrence(const cuda::Rule& rule, const cuda::Problem& problem, const Tensor& weight_hh,
+                        const std::optional<Tensor>& bias, const Tensor& h0, const Tensor& c0,
+                        Tensor& activations, Tensor& output, Tensor& cells, const Sizes& sizes, bool reverse,
+                        cudaStream_t stream) {
+  const auto pass = forward_pass(weight_hh, bias, h0, c0, activations, output, cells, sizes, reverse);
+  switch (rule.technique) {
+    case cuda::Technique::on_chip:
+      return cuda::launch_on_chip(problem, rule.kernel, pass, stream);
+    case cuda::Technique::on_chip_mma:
+      return cuda::launch_on_chip_mma(problem, rule.kernel, pass, weight_hh, stream);
+    case cuda::Technique::steps:
+      return cuda::launch_steps(rule.kernel, pass, weight_hh, stream);
+    case cuda::Technique::grid:
+      return cuda::launch_grid(problem, rule.kernel, pass, stream);
+    case cuda::Technique::elementwise:
+      return forward_by_steps<T>(weight_hh, bias, h0, c0, activations, output, cells, sizes, reverse, stream);
+  }
+}
+
+template <typename T>
+void backward_recurrence(const cuda::Rule& rule, const cuda::Problem& problem, const Tensor& weight_hh,
+                         const Tensor& activations, const Tensor& cells,
+                         const std::optional<Tensor>& output_grad, Tensor& gates_grad, Tensor& h_grad,
+                         Tensor& c_grad, const Sizes& sizes, bool reverse, cudaStream_t stream) {
+  const auto pass =
+      backward_pass(weight_hh, activations, cells, output_grad, gates_grad, h_grad, c_grad, sizes, reverse);
+  switch (rule.technique) {
+    case cuda::Technique::on_chip:
+      return cuda::launch_on_chip(problem, rule.kernel, pass, output_grad, stream);
+    case cuda::Technique::on_chip_mma:
+      return cuda::launch_on_chip_mma(problem, rule.kernel, pass, weight_hh, stream);
+    case cuda::Technique::steps:
+      return cuda::launch_steps(rule.kernel, pass, weight_hh, stream);
+    case cuda::Technique::grid:
+      return cuda::launch_grid(problem, rule.kernel, pass, stream);
+    case cuda::Technique::elementwise:
+      return backward_by_steps<T>(weight_hh, activations, cells, output_grad, gates_grad, h_grad, c_grad,
+                                  sizes, reverse, stream);
+  }
+}
+
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> sequence_cuda(Tensor input, Tensor h0, Tensor c0,
                                                                  Tensor weight_ih, Tensor weight_hh,
                                                                  std::optional<Tensor> bias, bool reverse,
@@ -280,8 +334,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> sequence_cuda(Tensor input, T
     Tensor activations = empty_of({sizes.steps, sizes.batch, 3 * sizes.units}, kept, input);
     Tensor output = empty_of({sizes.steps, sizes.batch, sizes.units}, dtype, input);
     Tensor cells = empty_of({sizes.steps, sizes.batch, sizes.units}, kept, input);
-    bool is_done = sizes.batch == 0;
-    if (!is_done) {
+    if (sizes.batch > 0) {
       Tensor gates = torch::stable::view(activations, {sizes.rows(), 3 * sizes.units});
       const Tensor rows = torch::stable::view(to_contiguous(input), {sizes.rows(), sizes.features});
       cuda::multiply(rows, transposed(to_contiguous(weight_ih)), gates);
@@ -289,21 +342,19 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> sequence_cuda(Tensor input, T
       bias = converted(bias, dtype);
       h0 = to_contiguous(h0);
       c0 = to_contiguous(c0);
-      is_done = forward_quickly(weight_hh, bias, h0, c0, activations, output, cells, sizes, reverse,
-                                allow_tf32, scope.stream());
-    }
-    if (!is_done) {
-      if (kept != dtype) output = empty_of({sizes.steps, sizes.batch, sizes.units}, kept, input);
-      weight_hh = converted(weight_hh, kept);
-      bias = converted(bias, kept);
-      h0 = converted(h0, kept);
-      c0 = converted(c0, kept);
-      if (!has_short_factor(dtype, allow_tf32) ||
-          !forward_quickly(weight_hh, bias, h0, c0, activations, output, cells, sizes, reverse, false,
-                           scope.stream())) {
-        forward_by_steps<T>(weight_hh, bias, h0, c0, activations, output, cells, sizes, reverse,
-                            scope.stream());
+      // What is converted begins aligned.
+      const bool starts_aligned = kept != dtype || is_aligned(h0.const_data_ptr(), 16);
+      const cuda::Problem problem = problem_of(sizes, dtype, false, allow_tf32, starts_aligned);
+      const cuda::Rule& rule = choose(cuda::kForwardRules, problem);
+      if (kept != dtype && needs_kept_numbers(rule.technique)) {
+        output = empty_of({sizes.steps, sizes.batch, sizes.units}, kept, input);
+        weight_hh = converted(weight_hh, kept);
+        bias = converted(bias, kept);
+        h0 = converted(h0, kept);
+        c0 = converted(c0, kept);
       }
+      forward_recurrence<T>(rule, problem, weight_hh, bias, h0, c0, activations, output, cells, sizes,
+                            reverse, scope.stream());
     }
 
     const int64_t last = reverse ? 0 : sizes.steps - 1;
@@ -322,8 +373,9 @@ Grads multiply_sequence(const Tensor& input, const cuda::HiddenStates<Kept, T>& 
                         const Tensor& c_grad, const Wanted& wanted, const Sizes& sizes, cudaStream_t stream) {
   const ScalarType dtype = input.scalar_type();
   const Tensor rows = rows_of(to_contiguous(input));
+  const cuda::GradsRule& rule = choose(cuda::kSequenceGradsRules, rows_problem(sizes, dtype));
   if constexpr (sizeof(T) == 2) {
-    if (cuda::pays_in_halves(sizes)) {
+    if (rule.kernel == cuda::GradsKernel::halves) {
       const cuda::GateHalves<T> gates(gates_grad, wanted.bias, stream);
       const cuda::Factor h = wanted.weight_hh ? cuda::hidden_halves_before(states, input, stream)
                                               : cuda::Factor{rows, std::nullopt};
@@ -359,18 +411,15 @@ Grads sequence_grads_cuda(Tensor input, Tensor h0, Tensor weight_ih, Tensor weig
     h0 = to_contiguous(h0);
     weight_hh = to_contiguous(weight_hh);
     output_grad = converted(output_grad, dtype);
-    const bool is_done =
-        sizes.batch == 0 || backward_quickly(weight_hh, activations, cells, output_grad, gates_grad, h_grad,
-                                             c_grad, sizes, reverse, allow_tf32, scope.stream());
-    if (!is_done) {
-      output_grad = converted(output_grad, kept);
-      weight_hh = converted(weight_hh, kept);
-      if (!has_short_factor(dtype, allow_tf32) ||
-          !backward_quickly(weight_hh, activations, cells, output_grad, gates_grad, h_grad, c_grad, sizes,
-                            reverse, false, scope.stream())) {
-        backward_by_steps<Kept>(weight_hh, activations, cells, output_grad, gates_grad, h_grad, c_grad, sizes,
-                                reverse, scope.stream());
+    if (sizes.batch > 0) {
+      const cuda::Problem problem = problem_of(sizes, dtype, true, allow_tf32, true);
+      const cuda::Rule& rule = choose(cuda::kBackwardRules, problem);
+      if (needs_kept_numbers(rule.technique)) {
+        output_grad = converted(output_grad, kept);
+        weight_hh = converted(weight_hh, kept);
       }
+      backward_recurrence<Kept>(rule, problem, weight_hh, activations, cells, output_grad, gates_grad, h_grad,
+                                c_grad, sizes, reverse, scope.stream());
     }
     const cuda::HiddenStates<Kept, T> states = {data<Kept>(activations),
                                                 data<Kept>(cells),
@@ -386,6 +435,11 @@ Grads sequence_grads_cuda(Tensor input, Tensor h0, Tensor weight_ih, Tensor weig
 }
 
 }  // namespace
+
+TORCHGRAFT_KERNELS(lltm, cuda::kForwardRules)
+TORCHGRAFT_KERNELS(lltm_grads, cuda::kBackwardRules)
+TORCHGRAFT_KERNELS(lltm_cell, cuda::kCellRules)
+TORCHGRAFT_KERNELS(lltm_cell_grads, cuda::kCellGradsRules)
 
 TORCHGRAFT_KERNEL(torchgraft, CUDA, lltm_cell, cell_cuda)
 TORCHGRAFT_KERNEL(torchgraft, CUDA, lltm_cell_grads, cell_grads_cuda)

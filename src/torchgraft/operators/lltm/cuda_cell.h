@@ -23,16 +23,6 @@ struct CellPass {
   int64_t units;
 };
 
-// Whether one kernel takes less time than two products of PyTorch's and an elementwise one. In float, with
-// few rows, PyTorch's products take 15 us each on an H200; of halves, which have tensor cores, they take less
-// than this kernel: 12 us and 15 for 16 rows of 128 units.
-inline bool takes_cell(int64_t batch, int64_t features, int64_t units) {
-  constexpr int64_t kProducts = int64_t{1} << 27;
-  constexpr int64_t kSize = int64_t{1} << 19;  // so that the products fit, and a grid
-  return batch < kSize && features < kSize && units < kSize &&
-         batch * (features + units) < kProducts / (3 * units);
-}
-
 void launch_cell(const CellPass& pass, cudaStream_t stream);
 
 // result = left @ right.

@@ -44,7 +44,6 @@
 
 #include <cooperative_groups.h>
 
-#include <climits>
 #include <cstring>
 #include <type_traits>
 
@@ -55,21 +54,6 @@
 
 namespace torchgraft::lltm::cuda {
 namespace {
-
-// A tile is rows that are multiplied at once. While one's units are computed, and their results are on their
-// way, other warps multiply the next.
-constexpr int kMostTileRows = 3;
-// Of the rows of a group so many, for `tiles` of them if the group has that many rows.
-__host__ __device__ constexpr int tile_rows_of(int group_rows, int tiles) {
-  const int rows = (group_rows + tiles - 1) / tiles;
-  return rows < kMostTileRows ? rows : kMostTileRows;
-}
-
-// Of the counted barriers of a group's tiles, `barriers` pairs each.
-__host__ __device__ constexpr int barrier_bytes_of(int group_rows, int tiles, int barriers) {
-  const int rows = tile_rows_of(group_rows, tiles);
-  return 16 * barriers * ((group_rows + rows - 1) / rows);
-}
 
 __device__ __forceinline__ float element_of(const float4& four, int i) {
   return i == 0 ? four.x : i == 1 ? four.y : i == 2 ? four.z : four.w;
@@ -213,32 +197,6 @@ class Member {
   int column_;   // of this thread's unit among the block's
   int unit_;
   uint32_t barriers_;
-};
-
-// A block's units are kUnitWarps times 32, and its depth kDepthWarps times kPart.
-template <int kUnitWarpsOfBlock, int kDepthWarpsOfBlock, int kDepthOfWarp, Way kWayOfGroup>
-struct ForwardShape {
-  static constexpr int kUnitWarps = kUnitWarpsOfBlock;
-  static constexpr int kDepthWarps = kDepthWarpsOfBlock;
-  static constexpr int kPart = kDepthOfWarp;
-  static constexpr Way kWay = kWayOfGroup;
-  static constexpr int kUnits = 32 * kUnitWarps;
-  static constexpr int kDepth = kPart * kDepthWarps;
-  static constexpr int kWarps = kUnitWarps * kDepthWarps;
-  static constexpr int kBlock = 32 * kWarps;
-  static constexpr int kSums = kMostTileRows * kDepthWarps * 3 * kUnits;  // of a tile
-  static constexpr int kTiles = 2;
-  // A warp waits for its part of the depth only.
-  static constexpr int kBarriers = kDepthWarps;
-
-  static_assert(kPart % 4 == 0 && 3 * kPart * kBlock <= 49152, "what registers hold");
-  static_assert(kWay != Way::block || kDepth == kUnits, "one block has all units");
-
-  static int64_t shared_bytes(int64_t rows, int64_t) {
-    const int64_t of_row = 2 * kDepth + (3 * kSlots + 1) * kUnits;
-    return barrier_bytes_of(static_cast<int>(rows), kTiles, kBarriers) +
-           4 * (rows * of_row + 2 * kSums + 3 * kUnits);
-  }
 };
 
 template <typename S>
@@ -462,35 +420,6 @@ class Forward : Member<S> {
   float* c_;
   float* bias_;
   float weights_[3][S::kPart];
-};
-
-// A block's own units are kUnitWarps times 32. A warp gives sums to the units of its lanes, four each, and
-// kParts lanes share the depth, the own units' gates, in turn four at a time.
-template <int kWarpsOfBlock, int kUnitWarpsOfBlock, int kPartsOfDepth, Way kWayOfGroup>
-struct BackwardShape {
-  static constexpr int kWarps = kWarpsOfBlock;
-  static constexpr int kUnitWarps = kUnitWarpsOfBlock;
-  static constexpr int kParts = kPartsOfDepth;
-  static constexpr Way kWay = kWayOfGroup;
-  static constexpr int kUnits = 32 * kUnitWarps;
-  static constexpr int kBlock = 32 * kWarps;
-  static constexpr int kQuads = 32 / kParts;
-  static constexpr int kUnitsOfWarp = 4 * kQuads;
-  static constexpr int kMostUnits = kWarps * kUnitsOfWarp;
-  static constexpr int kChunks = (3 * kUnits + 4 * kParts - 1) / (4 * kParts);
-  static constexpr int kDepth = 4 * kParts * kChunks;
-  // A tile more than forward, where what crosses blocks is waited for before the next tile is multiplied.
-  static constexpr int kTiles = kWay == Way::block ? 2 : 3;
-  static constexpr int kBarriers = 1;
-
-  static_assert(16 * kChunks * kBlock <= 49152, "what registers hold");
-  static_assert(kWay != Way::block || kMostUnits == kUnits, "one block has all units");
-
-  static int64_t shared_bytes(int64_t rows, int64_t blocks) {
-    const int64_t of_row = 2 * blocks * kUnits + (5 * kSlots + 1) * kUnits;
-    return barrier_bytes_of(static_cast<int>(rows), kTiles, kBarriers) +
-           4 * (rows * of_row + 2 * kMostTileRows * kDepth);
-  }
 };
 
 template <typename S>
@@ -758,69 +687,90 @@ bool reads_four(const Pass& pass) {
   return pass.units % 4 == 0 && is_aligned(pass.weight.data(), pass.weight.is_float() ? 16 : 8);
 }
 
-template <typename S>
-bool launch_of(const ForwardPass& pass, cudaStream_t stream, int64_t most_rows) {
-  const auto kernel = cluster_forward<S>;
-  const auto launch = [&](const cudaLaunchConfig_t& config, const Groups& groups) {
-    cudaLaunchKernelEx(&config, kernel, pass, groups.blocks, groups.rows, reads_four(pass));
-  };
-  return launch_fitting_groups<S>(reinterpret_cast<const void*>(kernel), pass.batch, pass.units, stream,
-                                  launch, most_rows);
+// Calls `function(Tag<S>{})` with the shape of a kernel.
+template <typename Function>
+auto with_forward_shape(Kernel kernel, const Function& function) {
+  switch (kernel) {
+    case Kernel::on_chip_block_64:
+      return function(Tag<ForwardBlock64>{});
+    case Kernel::on_chip_block_96:
+      return function(Tag<ForwardBlock96>{});
+    case Kernel::on_chip_block_128:
+      return function(Tag<ForwardBlock128>{});
+    case Kernel::on_chip_cluster_8x32:
+      return function(Tag<ForwardCluster8x32>{});
+    case Kernel::on_chip_cluster_4x64:
+      return function(Tag<ForwardCluster4x64>{});
+    case Kernel::on_chip_cluster_16x32:
+      return function(Tag<ForwardCluster16x32>{});
+    default:
+      fail("lltm: no kernel on chip going forward");
+  }
 }
 
-template <typename S>
-bool launch_of(const BackwardPass& pass, const std::optional<Tensor>& output_grad, cudaStream_t stream,
-               int64_t most_rows) {
-  const auto kernel = cluster_backward<S>;
-  const auto launch = [&](const cudaLaunchConfig_t& config, const Groups& groups) {
-    const std::optional<Tensor> of_output = converted(output_grad, ScalarType::Float);
-    BackwardPass in_float = pass;
-    in_float.output_grad = Numbers(of_output);
-    cudaLaunchKernelEx(&config, kernel, in_float, groups.blocks, groups.rows, reads_four(pass));
-  };
-  return launch_fitting_groups<S>(reinterpret_cast<const void*>(kernel), pass.batch, pass.units, stream,
-                                  launch, most_rows);
+template <typename Function>
+auto with_backward_shape(Kernel kernel, const Function& function) {
+  switch (kernel) {
+    case Kernel::on_chip_block_64:
+      return function(Tag<BackwardBlock64>{});
+    case Kernel::on_chip_block_96:
+      return function(Tag<BackwardBlock96>{});
+    case Kernel::on_chip_block_128:
+      return function(Tag<BackwardBlock128>{});
+    case Kernel::on_chip_cluster_8x32:
+      return function(Tag<BackwardCluster8x32>{});
+    case Kernel::on_chip_cluster_4x64:
+      return function(Tag<BackwardCluster4x64>{});
+    case Kernel::on_chip_cluster_16x32:
+      return function(Tag<BackwardCluster16x32>{});
+    default:
+      fail("lltm: no kernel on chip going back");
+  }
 }
 
-// Of a cluster of eight blocks rather than four: more rows would leave it fewer multiprocessors than they
-// need.
-constexpr int64_t kFewRows = 2;
-
-template <typename Pass>
-bool can_be_tried(const Pass& pass) {
-  return pass.steps > 0 && pass.steps < INT_MAX - kSlots && pass.units <= 512 &&
-         may_be_grouped(pass.batch, pass.units);
+template <typename Parameters>
+const void* address_of(Parameters* kernel) {
+  return reinterpret_cast<const void*>(kernel);
 }
 
 }  // namespace
 
-bool launch_clusters(const ForwardPass& pass, cudaStream_t stream, int64_t most_rows) {
-  if (!can_be_tried(pass)) return false;
-  if (pass.units <= 64) return launch_of<ForwardShape<2, 4, 16, Way::block>>(pass, stream, most_rows);
-  if (pass.units <= 96) return launch_of<ForwardShape<3, 4, 24, Way::block>>(pass, stream, most_rows);
-  if (pass.units <= 128) return launch_of<ForwardShape<4, 2, 64, Way::block>>(pass, stream, most_rows);
-  if (pass.units <= 256) {
-    return launch_of<ForwardShape<1, 8, 32, Way::cluster>>(pass, stream, std::min(most_rows, kFewRows)) ||
-           launch_of<ForwardShape<2, 4, 64, Way::cluster>>(pass, stream, most_rows);
+int resident_on_chip(const Problem& problem, Kernel kernel, int64_t blocks, int64_t shared_bytes) {
+  if (problem.backward) {
+    return with_backward_shape(kernel, [&](auto tag) {
+      using S = typename decltype(tag)::type;
+      return resident_groups<S>(address_of(cluster_backward<S>), blocks, shared_bytes);
+    });
   }
-  return launch_of<ForwardShape<1, 8, 64, Way::cluster>>(pass, stream, most_rows);
+  return with_forward_shape(kernel, [&](auto tag) {
+    using S = typename decltype(tag)::type;
+    return resident_groups<S>(address_of(cluster_forward<S>), blocks, shared_bytes);
+  });
 }
 
-bool launch_clusters(const BackwardPass& pass, const std::optional<Tensor>& output_grad, cudaStream_t stream,
-                     int64_t most_rows) {
-  if (!can_be_tried(pass)) return false;
-  if (pass.units <= 64)
-    return launch_of<BackwardShape<8, 2, 16, Way::block>>(pass, output_grad, stream, most_rows);
-  if (pass.units <= 96)
-    return launch_of<BackwardShape<12, 3, 16, Way::block>>(pass, output_grad, stream, most_rows);
-  if (pass.units <= 128)
-    return launch_of<BackwardShape<8, 4, 8, Way::block>>(pass, output_grad, stream, most_rows);
-  if (pass.units <= 256) {
-    return launch_of<BackwardShape<8, 1, 4, Way::cluster>>(pass, output_grad, stream,
-                                                           std::min(most_rows, kFewRows)) ||
-           launch_of<BackwardShape<8, 2, 4, Way::cluster>>(pass, output_grad, stream, most_rows);
-  }
-  return launch_of<BackwardShape<8, 1, 2, Way::cluster>>(pass, output_grad, stream, most_rows);
+void launch_on_chip(const Problem& problem, Kernel kernel, const ForwardPass& pass, cudaStream_t stream) {
+  with_forward_shape(kernel, [&](auto tag) {
+    using S = typename decltype(tag)::type;
+    const Groups groups = *fitting_groups<S>(problem);
+    const auto function = cluster_forward<S>;
+    launch_groups<S>(address_of(function), groups, stream, [&](const cudaLaunchConfig_t& config) {
+      cudaLaunchKernelEx(&config, function, pass, groups.blocks, groups.rows, reads_four(pass));
+    });
+  });
+}
+
+void launch_on_chip(const Problem& problem, Kernel kernel, BackwardPass pass,
+                    const std::optional<Tensor>& output_grad, cudaStream_t stream) {
+  const std::optional<Tensor> of_output = converted(output_grad, ScalarType::Float);
+  pass.output_grad = Numbers(of_output);
+  with_backward_shape(kernel, [&](auto tag) {
+    using S = typename decltype(tag)::type;
+    const Groups groups = *fitting_groups<S>(problem);
+    const auto function = cluster_backward<S>;
+    launch_groups<S>(address_of(function), groups, stream, [&](const cudaLaunchConfig_t& config) {
+      cudaLaunchKernelEx(&config, function, pass, groups.blocks, groups.rows, reads_four(pass));
+    });
+  });
 }
 
 }  // namespace torchgraft::lltm::cuda

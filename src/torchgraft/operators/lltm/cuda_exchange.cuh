@@ -5,8 +5,11 @@
 #include <torchgraft/cuda.cuh>
 #include <torchgraft/ptx.cuh>
 
-#include <algorithm>
+#include <map>
+#include <mutex>
+#include <tuple>
 
+#include "cuda_choice.h"
 #include "cuda_recurrence.h"
 
 namespace torchgraft::lltm::cuda {
@@ -14,10 +17,6 @@ namespace torchgraft::lltm::cuda {
 __device__ inline uint32_t shared_address(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
-
-// What a group of blocks is, and how its blocks meet: one block that meets nobody; a cluster, through shared
-// memory; some blocks of a cooperative grid, through device memory.
-enum class Way { block, cluster, grid };
 
 // The two barriers of a block in a cluster, which count the bytes that all of its blocks write into its
 // memory: those that a step waits for, in turn. A step's barrier is `step % 2`.
@@ -56,10 +55,6 @@ struct StepBarriers {
   }
 };
 
-// Numbers of device memory come into shared memory two steps before they are needed, since registers hold
-// weight_hh: a thread fetches what it uses.
-constexpr int kSlots = 2;
-
 __device__ __forceinline__ void fetch_four_bytes([[maybe_unused]] float* to,
                                                  [[maybe_unused]] const float* from) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
@@ -88,86 +83,82 @@ __device__ __forceinline__ void wait_for_all_fetches() {
 #endif
 }
 
-// How the blocks of a launch share out units and rows: a group has all units of its rows.
-struct Groups {
-  int blocks;  // of a group, S::kUnits units each
-  int rows;    // of a group
-  int64_t count;
+// What a launch of groups of so many blocks of the shape S is, but for the number of blocks.
+template <typename S>
+class GroupsConfig {
+ public:
+  GroupsConfig(int64_t blocks, int64_t shared_bytes, cudaStream_t stream = nullptr) {
+    if constexpr (S::kWay == Way::cluster) {
+      attribute_.id = cudaLaunchAttributeClusterDimension;
+      attribute_.val.clusterDim.x = static_cast<unsigned>(blocks);
+      attribute_.val.clusterDim.y = 1;
+      attribute_.val.clusterDim.z = 1;
+    } else if constexpr (S::kWay == Way::grid) {
+      attribute_.id = cudaLaunchAttributeCooperative;
+      attribute_.val.cooperative = 1;
+    }
+    config_.gridDim = dim3(static_cast<unsigned>(blocks));
+    config_.blockDim = dim3(S::kBlock);
+    config_.dynamicSmemBytes = static_cast<size_t>(shared_bytes);
+    config_.stream = stream;
+    config_.attrs = &attribute_;
+    config_.numAttrs = S::kWay == Way::block ? 0 : 1;
+  }
+  GroupsConfig(const GroupsConfig&) = delete;
+  GroupsConfig& operator=(const GroupsConfig&) = delete;
+
+  cudaLaunchConfig_t& operator*() { return config_; }
+  cudaLaunchConfig_t* operator->() { return &config_; }
+
+ private:
+  cudaLaunchAttribute attribute_ = {};
+  cudaLaunchConfig_t config_ = {};
 };
 
-inline bool may_be_grouped(int64_t batch, int64_t units) {
-  return batch > 0 && batch < 65536 && units <= 1024;
+// Whether the current device takes a kernel with groups of so many blocks, and so much shared memory in each.
+template <typename S>
+bool allow_groups(const void* function, int64_t blocks, int64_t shared_bytes) {
+  constexpr int64_t kPortableBlocks = 8;
+  if (S::kWay == Way::cluster && blocks > kPortableBlocks &&
+      !set_attribute(function, cudaFuncAttributeNonPortableClusterSizeAllowed, 1)) {
+    return false;
+  }
+  return allow_shared_memory(function, shared_bytes);
 }
 
-// Launches the kernel `function`, as `launch` does, with as few rows a group as there is room for all groups
-// at once; whether any number of rows fits, up to `most_rows`. S says how many units and threads a block has,
-// what a group is, and the shared memory for so many rows. All blocks that meet are resident at once: a
-// cluster is launched as one and waits for no other, a grid is launched cooperatively.
-template <typename S, typename Launch>
-bool launch_fitting_groups(const void* function, int64_t batch, int64_t units, cudaStream_t stream,
-                           const Launch& launch, int64_t most_rows = INT64_MAX) {
-  constexpr bool kCluster = S::kWay == Way::cluster;
-  constexpr bool kGrid = S::kWay == Way::grid;
-  const int blocks = static_cast<int>(ceil_divide<int64_t>(units, S::kUnits));
-  const Device& device = current_device();
-  const int64_t most_groups = device.multiprocessors / blocks;
-  // Tensor cores and cp.async, and what the blocks of a cluster send each other.
-  const int needed = kCluster ? 900 : 800;
-  if (most_groups == 0 || architecture_of(function) < needed || (kCluster && !device.has_clusters) ||
-      (kGrid && !device.has_cooperative_launches)) {
-    return false;
-  }
-  if (kCluster && blocks > 8 && !set_attribute(function, cudaFuncAttributeNonPortableClusterSizeAllowed, 1)) {
-    return false;
-  }
-
-  cudaLaunchAttribute attribute = {};
-  if (kCluster) {
-    attribute.id = cudaLaunchAttributeClusterDimension;
-    attribute.val.clusterDim.x = static_cast<unsigned>(blocks);
-    attribute.val.clusterDim.y = 1;
-    attribute.val.clusterDim.z = 1;
-  } else if (kGrid) {
-    attribute.id = cudaLaunchAttributeCooperative;
-    attribute.val.cooperative = 1;
-  }
-  cudaLaunchConfig_t config = {};
-  config.blockDim = dim3(S::kBlock);
-  config.stream = stream;
-  config.attrs = &attribute;
-  config.numAttrs = kCluster || kGrid ? 1 : 0;
-  const int64_t most_bytes = device.shared_of_block;
-  // A block that meets no other may wait until there is room for it.
-  constexpr int64_t kMostRowsOfBlock = 32;
-  const int64_t even = ceil_divide(batch, most_groups);
-  const int64_t least = kCluster || kGrid ? even : std::min(even, kMostRowsOfBlock);
-  // Multiprocessors come in groups of the hardware, and those of one that are too few for a cluster stay
-  // idle, so a few rows more than `least` may be needed.
-  const int64_t most = std::min(2 * least + 2, most_rows);
-  for (int64_t rows = least; rows <= most && S::shared_bytes(rows, blocks) <= most_bytes; ++rows) {
-    const Groups groups = {blocks, static_cast<int>(rows), ceil_divide(batch, rows)};
-    config.gridDim = dim3(static_cast<unsigned>(groups.count * blocks));
-    config.dynamicSmemBytes = static_cast<size_t>(S::shared_bytes(rows, blocks));
+// What Problem::resident tells, of the shape S; asked of the device once.
+template <typename S>
+int resident_groups(const void* function, int64_t blocks, int64_t shared_bytes) {
+  static std::map<std::tuple<int, const void*, int64_t, int64_t>, int> known;
+  static std::mutex mutex;
+  const std::tuple key = {internal::current_device_index(), function, blocks, shared_bytes};
+  return internal::made_once(known, mutex, key, [&] {
+    if (!allow_groups<S>(function, blocks, shared_bytes)) return 0;
+    GroupsConfig<S> config(blocks, shared_bytes);
     int resident = 0;
-    if (!allow_shared_memory(function, S::shared_bytes(rows, blocks))) return false;
-    bool is_known = false;
-    if (kCluster) {
-      is_known = cudaOccupancyMaxActiveClusters(&resident, function, &config) == cudaSuccess;
+    cudaError_t error = cudaSuccess;
+    if constexpr (S::kWay == Way::cluster) {
+      error = cudaOccupancyMaxActiveClusters(&resident, function, &*config);
     } else {
-      is_known = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, function, S::kBlock,
-                                                               config.dynamicSmemBytes) == cudaSuccess;
-      resident *= static_cast<int>(most_groups);
+      error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, function, S::kBlock,
+                                                            static_cast<size_t>(shared_bytes));
     }
-    if (!is_known) {
-      cudaGetLastError();
-      return false;
-    }
-    if (resident < (kCluster || kGrid ? groups.count : 1)) continue;
-    launch(config, groups);
-    check_launch("lltm");
-    return true;
-  }
-  return false;
+    if (error == cudaSuccess) return resident;
+    cudaGetLastError();
+    return 0;
+  });
+}
+
+// Launches the kernel `function`, as `launch(config)` does.
+template <typename S, typename Launch>
+void launch_groups(const void* function, const Groups& groups, cudaStream_t stream, const Launch& launch) {
+  const int64_t shared_bytes = S::shared_bytes(groups.rows, groups.blocks);
+  TORCHGRAFT_CHECK(allow_groups<S>(function, groups.blocks, shared_bytes),
+                   "lltm: a kernel was chosen that this device does not take");
+  GroupsConfig<S> config(groups.blocks, shared_bytes, stream);
+  config->gridDim = dim3(static_cast<unsigned>(groups.count * groups.blocks));
+  launch(*config);
+  check_launch("lltm");
 }
 
 }  // namespace torchgraft::lltm::cuda

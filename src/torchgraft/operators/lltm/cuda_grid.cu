@@ -19,7 +19,9 @@
 
 #include <cooperative_groups.h>
 
-#include <algorithm>
+#include <torchgraft/device.cuh>
+
+#include <type_traits>
 
 #include "cuda_recurrence.h"
 #include "cuda_unit.cuh"
@@ -27,26 +29,11 @@
 namespace torchgraft::lltm::cuda {
 namespace {
 
-constexpr int kWarps = 16;
-constexpr int kBlock = 32 * kWarps;
-// More multiply-adds a step than this, and PyTorch's products win by more than a launch a step costs.
-constexpr int64_t kMostProducts = int64_t{1} << 28;
+constexpr int kWarps = Grid1::kWarps;
+constexpr int kBlock = Grid1::kBlock;
 
-// Rows of the batch that a warp multiplies at a time, for so many columns: the sums must stay in registers.
 template <int kColumns>
-inline constexpr int kRowsFor = kColumns <= 4    ? 8
-                                : kColumns <= 12 ? 4
-                                                 : 2;
-
-__host__ __device__ inline int padded_depth(int depth) { return (depth + 127) / 128 * 128; }
-
-// How many warps share the depth of a row.
-__host__ __device__ inline int parts_of(int batch, int rows) {
-  const int groups = (batch + rows - 1) / rows;
-  int parts = 1;
-  while (parts * 2 * groups <= kWarps) parts *= 2;
-  return parts;
-}
+inline constexpr int kRowsFor = grid_rows_of(kColumns);
 
 // The sum of every value over the lanes of a warp: lanes exchange halves of what they hold as long as there
 // are halves. Value `first + i` ends in values[i] of the lane, for i below what is returned; where `is_owner`
@@ -108,7 +95,7 @@ __device__ __forceinline__ void multiply_rows(const float* rows, const float* we
   constexpr int kCount = kRows * kColumns;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int warp = static_cast<int>(threadIdx.x) / 32;
-  const int parts = parts_of(batch, kRows);
+  const int parts = parts_of(kWarps, batch, kRows);
   const int part = warp % parts;
   const int pitch = padded_depth(depth);
   for (int row = warp / parts * kRows; row < batch; row += kWarps / parts * kRows) {
@@ -158,7 +145,7 @@ __device__ __forceinline__ void multiply_rows(const float* rows, const float* we
 
 template <int kColumns>
 __device__ __forceinline__ float sum_of_parts(const float* sums, int batch, int row, int column) {
-  const int parts = parts_of(batch, kRowsFor<kColumns>);
+  const int parts = parts_of(kWarps, batch, kRowsFor<kColumns>);
   float sum = 0;
   for (int part = 0; part < parts; ++part) sum += sums[(part * batch + row) * kColumns + column];
   return sum;
@@ -273,80 +260,75 @@ __global__ void __launch_bounds__(kBlock, 1) grid_backward(BackwardPass pass) {
   }
 }
 
-// What a launch of either pass needs: `columns` are those that a block multiplies with.
-template <typename Pass>
-bool launch(void (*kernel)(Pass), const Pass& pass, int units_of_block, int columns, int depth, int rows,
-            cudaStream_t stream) {
-  const int64_t parts = parts_of(static_cast<int>(pass.batch), rows);
-  const int64_t shared =
-      static_cast<int64_t>(sizeof(float)) * columns * (padded_depth(depth) + parts * pass.batch);
-  const void* function = reinterpret_cast<const void*>(kernel);
-  if (!allow_shared_memory(function, shared)) return false;
-  int resident = 0;
-  if (cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, function, kBlock,
-                                                    static_cast<size_t>(shared)) != cudaSuccess) {
-    cudaGetLastError();
-    return false;
+// Calls `function(Tag<S>{}, kWhole)` with the shape of a kernel, and whether it reads four numbers at a time.
+template <typename Function>
+auto with_shape(const Problem& problem, Kernel kernel, const Function& function) {
+  const auto with_whole = [&](auto shape) {
+    return problem.reads_four ? function(shape, std::true_type{}) : function(shape, std::false_type{});
+  };
+  switch (kernel) {
+    case Kernel::grid_1:
+      return with_whole(Tag<Grid1>{});
+    case Kernel::grid_2:
+      return with_whole(Tag<Grid2>{});
+    case Kernel::grid_4:
+      return with_whole(Tag<Grid4>{});
+    case Kernel::grid_8:
+      return with_whole(Tag<Grid8>{});
+    default:
+      fail("lltm: no kernel on the grid");
   }
-  const int64_t blocks = ceil_divide<int64_t>(pass.units, units_of_block);
-  if (blocks > int64_t{resident} * current_device().multiprocessors) return false;
+}
+
+template <typename S, typename Pass>
+void launch(void (*kernel)(Pass), const Problem& problem, const Pass& pass, cudaStream_t stream) {
+  const int64_t shared_bytes = S::shared_bytes(problem.batch, problem.units, problem.backward);
+  require_shared_memory(kernel, shared_bytes, "lltm");
   cudaLaunchAttribute attribute = {};
   attribute.id = cudaLaunchAttributeCooperative;
   attribute.val.cooperative = 1;
   cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>(blocks));
+  config.gridDim = dim3(static_cast<unsigned>(ceil_divide<int64_t>(problem.units, S::kUnits)));
   config.blockDim = dim3(kBlock);
-  config.dynamicSmemBytes = static_cast<size_t>(shared);
+  config.dynamicSmemBytes = static_cast<size_t>(shared_bytes);
   config.stream = stream;
   config.attrs = &attribute;
   config.numAttrs = 1;
   cudaLaunchKernelEx(&config, kernel, pass);
   check_launch("lltm");
-  return true;
-}
-
-template <bool kWhole, int kUnits>
-bool launch_of(const ForwardPass& pass, cudaStream_t stream) {
-  return launch(grid_forward<kUnits, kWhole>, pass, kUnits, 3 * kUnits, static_cast<int>(pass.units),
-                kRowsFor<3 * kUnits>, stream);
-}
-
-template <bool kWhole, int kUnits>
-bool launch_of(const BackwardPass& pass, cudaStream_t stream) {
-  return launch(grid_backward<kUnits, kWhole>, pass, kUnits, kUnits, static_cast<int>(3 * pass.units),
-                kRowsFor<kUnits>, stream);
-}
-
-// As few units a block as there are multiprocessors for.
-template <bool kWhole, typename Pass>
-bool launch_in_blocks(const Pass& pass, cudaStream_t stream) {
-  const int64_t blocks = current_device().multiprocessors;
-  if (pass.units <= blocks) return launch_of<kWhole, 1>(pass, stream);
-  if (pass.units <= 2 * blocks) return launch_of<kWhole, 2>(pass, stream);
-  if (pass.units <= 4 * blocks) return launch_of<kWhole, 4>(pass, stream);
-  if (pass.units <= 8 * blocks) return launch_of<kWhole, 8>(pass, stream);
-  return false;
-}
-
-// Whether the rows of both tensors that are read four numbers at a time begin where those can.
-bool begins_aligned(const ForwardPass& pass) {
-  return is_aligned(pass.h0.floats(), 16) && is_aligned(pass.output.floats(), 16);
-}
-bool begins_aligned(const BackwardPass& pass) { return is_aligned(pass.gates_grad, 16); }
-
-template <typename Pass>
-bool launch_where_it_pays(const Pass& pass, cudaStream_t stream) {
-  const bool fits = pass.batch > 0 && pass.batch < 65536 && pass.units < 65536 &&
-                    3 * pass.batch * pass.units * pass.units <= kMostProducts;
-  if (!fits || !current_device().has_cooperative_launches) return false;
-  return pass.units % 4 == 0 && begins_aligned(pass) ? launch_in_blocks<true>(pass, stream)
-                                                     : launch_in_blocks<false>(pass, stream);
 }
 
 }  // namespace
 
-bool launch_grid(const ForwardPass& pass, cudaStream_t stream) { return launch_where_it_pays(pass, stream); }
+int resident_on_grid(const Problem& problem, Kernel kernel, int64_t shared_bytes) {
+  return with_shape(problem, kernel, [&](auto tag, auto whole) {
+    constexpr int kUnits = decltype(tag)::type::kUnits;
+    const void* const function = problem.backward
+                                     ? reinterpret_cast<const void*>(grid_backward<kUnits, whole>)
+                                     : reinterpret_cast<const void*>(grid_forward<kUnits, whole>);
+    int resident = 0;
+    if (!allow_shared_memory(function, shared_bytes)) return 0;
+    if (cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, function, kBlock,
+                                                      static_cast<size_t>(shared_bytes)) == cudaSuccess) {
+      return resident;
+    }
+    cudaGetLastError();
+    return 0;
+  });
+}
 
-bool launch_grid(const BackwardPass& pass, cudaStream_t stream) { return launch_where_it_pays(pass, stream); }
+void launch_grid(const Problem& problem, Kernel kernel, const ForwardPass& pass, cudaStream_t stream) {
+  with_shape(problem, kernel, [&](auto tag, auto whole) {
+    using S = typename decltype(tag)::type;
+    launch<S>(grid_forward<S::kUnits, whole>, problem, pass, stream);
+  });
+}
+
+void launch_grid(const Problem& problem, Kernel kernel, const BackwardPass& pass, cudaStream_t stream) {
+  with_shape(problem, kernel, [&](auto tag, auto whole) {
+    using S = typename decltype(tag)::type;
+    launch<S>(grid_backward<S::kUnits, whole>, problem, pass, stream);
+  });
+}
 
 }  // namespace torchgraft::lltm::cuda

@@ -19,8 +19,11 @@
 #include <torchgraft/cuda.cuh>
 #include <torchgraft/device.cuh>
 
+#include <algorithm>
 #include <climits>
 #include <optional>
+
+#include "cuda_choice.h"
 
 namespace torchgraft::lltm::cuda {
 namespace {
@@ -74,16 +77,12 @@ class MathMode {
   int before_ = Cublas::float32;
 };
 
-// The depth of a product of two bytes that is not shared out, and what the parts' is a multiple of.
-constexpr int64_t kDeepest = 2048;
-constexpr int64_t kStep = 64;
-
 // Of three dimensions the factors are in parts already, of so many units that there are tiles for all blocks.
-bool may_be_cut_short(const Tensor& left, const Tensor& result) {
-  if (left.dim() != 2 || left.element_size() != 2 || left.size(1) <= kDeepest) return false;
-  constexpr int64_t kTile = 128;
-  const int64_t tiles = ceil_divide(result.size(0), kTile) * ceil_divide(result.size(1), kTile);
-  return tiles > 0 && tiles <= current_device().multiprocessors;
+bool is_in_parts(const Tensor& left, const Tensor& result) {
+  if (left.dim() != 2 || left.element_size() != 2) return false;
+  const MatrixProblem problem = {result.size(0), result.size(1), left.size(1),
+                                 current_device().multiprocessors};
+  return choose(kMatrixRules, problem).in_parts;
 }
 
 constexpr int kThreads = 256;
@@ -107,7 +106,8 @@ void multiply_in_parts(const Tensor& left, const Tensor& right, Tensor& result) 
   const int64_t rows = left.size(0);
   const int64_t depth = left.size(1);
   const int64_t columns = right.size(1);
-  const int64_t share = ceil_divide(ceil_divide(depth, ceil_divide(depth, kDeepest)), kStep) * kStep;
+  const int64_t parts = std::max<int64_t>(ceil_divide(depth, kDeepest), 2);
+  const int64_t share = ceil_divide(ceil_divide(depth, parts), kDepthStep) * kDepthStep;
   const int64_t whole = depth / share;
   const int64_t rest = depth - whole * share;
   const int64_t count = whole + (rest > 0 ? 1 : 0);
@@ -132,8 +132,13 @@ void multiply_in_parts(const Tensor& left, const Tensor& right, Tensor& result) 
 
 }  // namespace
 
+TORCHGRAFT_KERNELS(lltm, kMatrixRules)
+TORCHGRAFT_KERNELS(lltm_grads, kMatrixRules)
+TORCHGRAFT_KERNELS(lltm_cell, kMatrixRules)
+TORCHGRAFT_KERNELS(lltm_cell_grads, kMatrixRules)
+
 void multiply(const Tensor& left, const Tensor& right, Tensor& result) {
-  if (may_be_cut_short(left, result)) return multiply_in_parts(left, right, result);
+  if (is_in_parts(left, result)) return multiply_in_parts(left, right, result);
   const bool is_ours = products != Products::by_pytorch && left.scalar_type() == ScalarType::Float &&
                        result.scalar_type() == ScalarType::Float && left.dim() == 2 && cublas().is_found();
   const auto one = is_ours ? by_columns(left) : std::nullopt;

@@ -23,6 +23,7 @@
 
 #include <torchgraft/cuda.cuh>
 
+#include "cuda_choice.h"
 #include "cuda_halves.cuh"
 #include "cuda_multiply.h"
 
@@ -33,9 +34,9 @@ constexpr int kThreads = 256;
 constexpr int kLanes = 32;
 constexpr int kRowsOfBlock = kThreads / kLanes;
 constexpr int kAbreast = 8;  // numbers that a thread has under way at once
-// Blocks that sum columns, eight a multiprocessor of an H200, as far as there are rows; and how many at most
-// are summed up after them.
-constexpr int64_t kBlocksOfSums = 1056;
+// Blocks that sum columns, so many a multiprocessor, as far as there are rows; and how many at most are
+// summed up after them.
+constexpr int64_t kBlocksOfSums = 8;
 constexpr int64_t kMostShares = 256;
 
 template <typename Kept, typename T>
@@ -251,6 +252,8 @@ void multiply_into(const Tensor& sums, int64_t part, const Tensor& left, const T
 
 }  // namespace
 
+TORCHGRAFT_KERNELS(lltm_grads, kSequenceGradsRules)
+
 template <typename Kept, typename T>
 Tensor hidden_before(const HiddenStates<Kept, T>& states, const Tensor& like, cudaStream_t stream) {
   const int64_t rows = states.steps * states.batch;
@@ -276,8 +279,9 @@ Tensor column_sums(const Tensor& matrix, float* largest, cudaStream_t stream) {
   const int64_t columns = matrix.size(1);
   Tensor result = empty_of({columns}, dtype_of<T>(), matrix);
   const int64_t tiles = ceil_divide<int64_t>(columns, kLanes);
+  const int64_t blocks = kBlocksOfSums * current_device().multiprocessors;
   const int64_t shares =
-      std::clamp<int64_t>(std::min(kBlocksOfSums / tiles, rows / (kRowsOfBlock * kAbreast)), 1, kMostShares);
+      std::clamp<int64_t>(std::min(blocks / tiles, rows / (kRowsOfBlock * kAbreast)), 1, kMostShares);
   Tensor sums = empty_of({shares, columns}, matrix.scalar_type(), matrix);
   const dim3 block(kLanes, kRowsOfBlock);
   const dim3 grid(grid_of(tiles, "lltm_grads"), static_cast<unsigned>(shares));

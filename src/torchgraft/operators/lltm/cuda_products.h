@@ -38,14 +38,6 @@ struct Factor {
 template <typename T>
 Factor hidden_halves_before(const HiddenStates<float, T>& states, const Tensor& like, cudaStream_t stream);
 
-// Whether several products of halves, on tensor cores, and what comes before and after them take less time
-// than one in float. (On an H200 in float16, 96 rows of 512 units and features, 2**26.2 products, took 75 us
-// and 81; 17 rows, 64 steps, 96 features and 200 units, 2**25.9, took 216 and 210.)
-inline bool pays_in_halves(const Sizes& sizes) {
-  constexpr int64_t kProducts = int64_t{1} << 26;
-  return sizes.rows() * 3 * sizes.units >= kProducts / std::min(sizes.features, sizes.units);
-}
-
 // The gradients of gates in float, (rows, 3 units), as halves of T, which tensor cores multiply with sums in
 // float. Results are rounded once, and have no elements where they are not wanted.
 template <typename T>

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "cuda_choice.h"
 #include "cuda_numbers.cuh"
 
 namespace torchgraft::lltm::cuda {
@@ -41,18 +42,28 @@ struct BackwardPass {
   bool reverse;
 };
 
-// Each launches the pass where the current device can hold all blocks at once that wait for each other, and
-// says whether it did; where it did not, nothing was written. `weight` is the tensor of weight_hh.
+// Each launches a pass by a kernel of its own that supports the problem. `weight` is the tensor of weight_hh.
 //
-// In true float32: in clusters, with at most so many rows each, for which the gradient of the output is
-// converted; or on the grid, where everything is in float32. In clusters it is faster where both can.
-bool launch_clusters(const ForwardPass& pass, cudaStream_t stream, int64_t most_rows = INT64_MAX);
-bool launch_clusters(const BackwardPass& pass, const std::optional<Tensor>& output_grad, cudaStream_t stream,
-                     int64_t most_rows = INT64_MAX);
-bool launch_grid(const ForwardPass& pass, cudaStream_t stream);
-bool launch_grid(const BackwardPass& pass, cudaStream_t stream);
-// On tensor cores.
-bool launch_tensor_cores(const ForwardPass& pass, const Tensor& weight, cudaStream_t stream);
-bool launch_tensor_cores(const BackwardPass& pass, const Tensor& weight, cudaStream_t stream);
+// On chip, for which the gradient of the output is converted; or on tensor cores.
+void launch_on_chip(const Problem& problem, Kernel kernel, const ForwardPass& pass, cudaStream_t stream);
+void launch_on_chip(const Problem& problem, Kernel kernel, BackwardPass pass,
+                    const std::optional<Tensor>& output_grad, cudaStream_t stream);
+void launch_on_chip_mma(const Problem& problem, Kernel kernel, const ForwardPass& pass, const Tensor& weight,
+                        cudaStream_t stream);
+void launch_on_chip_mma(const Problem& problem, Kernel kernel, const BackwardPass& pass, const Tensor& weight,
+                        cudaStream_t stream);
+// By steps, on tensor cores.
+void launch_steps(Kernel kernel, const ForwardPass& pass, const Tensor& weight, cudaStream_t stream);
+void launch_steps(Kernel kernel, const BackwardPass& pass, const Tensor& weight, cudaStream_t stream);
+// On the grid, where everything is in float.
+void launch_grid(const Problem& problem, Kernel kernel, const ForwardPass& pass, cudaStream_t stream);
+void launch_grid(const Problem& problem, Kernel kernel, const BackwardPass& pass, cudaStream_t stream);
+
+// What Problem::resident tells, of the kernels of each.
+int resident_on_chip(const Problem& problem, Kernel kernel, int64_t blocks, int64_t shared_bytes);
+int resident_on_chip_mma_forward(Kernel kernel, int64_t blocks, int64_t shared_bytes);
+int resident_on_chip_mma_backward(const Problem& problem, Kernel kernel, int64_t blocks,
+                                  int64_t shared_bytes);
+int resident_on_grid(const Problem& problem, Kernel kernel, int64_t shared_bytes);
 
 }  // namespace torchgraft::lltm::cuda

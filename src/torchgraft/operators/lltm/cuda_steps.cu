@@ -29,11 +29,10 @@
 // the elementwise kernel, which is one round of loads, a search for the largest and a round of stores, 5
 // and 4.
 
-#include "cuda_steps.h"
-
 #include "cuda_factors.h"
 #include "cuda_halves.cuh"
 #include "cuda_multiply.h"
+#include "cuda_recurrence.h"
 #include "cuda_unit.cuh"
 #include "host.h"
 
@@ -42,9 +41,6 @@ namespace {
 
 // Units of a row that a thread has under way at once, going back.
 constexpr int kAbreast = 2;
-// Of up to so many rows a product going back is made in parts.
-constexpr int64_t kMostRowsInParts = 64;
-
 // Threads of a block for so many units, such that all its turns but for a warp's rest are full.
 unsigned threads_for(int64_t units, int64_t most) {
   return static_cast<unsigned>(ceil_divide<int64_t>(ceil_divide(units, ceil_divide(units, most)), 32) * 32);
@@ -343,12 +339,6 @@ dim3 grid_of_units(int64_t rows, int64_t units, unsigned threads) {
   return dim3(grid_of(rows, "lltm"), static_cast<unsigned>(ceil_divide<int64_t>(units, threads)));
 }
 
-// Without the tensor cores that the kernels on chip need there is no tf32, products of bfloat16 are slow, and
-// up to 512 units those in float take less time.
-bool pays_by_steps(int64_t units, bool has_older) {
-  return current_device().architecture >= 800 || (has_older && units > 512);
-}
-
 template <typename T, typename Product>
 void launch_in(const BackwardPass& pass, const WeightFactor& factor, const Tensor& matrix,
                cudaStream_t stream) {
@@ -386,15 +376,15 @@ void launch_in(const BackwardPass& pass, const WeightFactor& factor, const Tenso
 }
 
 template <typename T>
-void launch_of(const BackwardPass& pass, const Tensor& weight, cudaStream_t stream) {
+void launch_of(Kernel kernel, const BackwardPass& pass, const Tensor& weight, cudaStream_t stream) {
   using Factor = FactorBack<T>;
   // Of the type that is multiplied it needs no other one; of float its columns do, which are rows here.
   constexpr bool is_own = std::is_same_v<T, Factor>;
   const WeightFactor factor = is_own ? rows_factor(weight, dtype_of<Factor>(), stream)
                                      : columns_factor(weight, dtype_of<Factor>(), stream);
   const Tensor matrix = is_own ? factor.matrix : transposed(factor.matrix);
-  // Rows of parts begin at sixteen bytes too.
-  if (pass.batch <= kMostRowsInParts && factor.padded % (8 * InParts::kRanges) == 0) {
+  static_assert(InParts::kRanges == 2, "what supports_steps_in_parts asks");
+  if (kernel == Kernel::steps_in_parts) {
     launch_in<T, InParts>(pass, factor, matrix, stream);
   } else {
     launch_in<T, Whole>(pass, factor, matrix, stream);
@@ -402,7 +392,7 @@ void launch_of(const BackwardPass& pass, const Tensor& weight, cudaStream_t stre
 }
 
 template <typename T>
-void launch_of(const ForwardPass& pass, const Tensor& weight, cudaStream_t stream) {
+void launch_of(Kernel, const ForwardPass& pass, const Tensor& weight, cudaStream_t stream) {
   const WeightFactor factor = rows_factor(weight, ScalarType::Half, stream);
   const Tensor right = transposed(factor.matrix);
   const int64_t padded = factor.padded;
@@ -426,24 +416,20 @@ void launch_of(const ForwardPass& pass, const Tensor& weight, cudaStream_t strea
 }
 
 template <typename Pass>
-void launch(const Pass& pass, const Tensor& weight, cudaStream_t stream) {
-  if (pass.weight.is_float()) return launch_of<float>(pass, weight, stream);
-  if (pass.weight.is_half()) return launch_of<Half>(pass, weight, stream);
-  launch_of<BFloat16>(pass, weight, stream);
+void launch(Kernel kernel, const Pass& pass, const Tensor& weight, cudaStream_t stream) {
+  if (pass.weight.is_float()) return launch_of<float>(kernel, pass, weight, stream);
+  if (pass.weight.is_half()) return launch_of<Half>(kernel, pass, weight, stream);
+  launch_of<BFloat16>(kernel, pass, weight, stream);
 }
 
 }  // namespace
 
-bool launch_steps(const ForwardPass& pass, const Tensor& weight, cudaStream_t stream) {
-  if (!pays_by_steps(pass.units, !pass.weight.is_float())) return false;
-  launch(pass, weight, stream);
-  return true;
+void launch_steps(Kernel kernel, const ForwardPass& pass, const Tensor& weight, cudaStream_t stream) {
+  launch(kernel, pass, weight, stream);
 }
 
-bool launch_steps(const BackwardPass& pass, const Tensor& weight, cudaStream_t stream) {
-  if (!pays_by_steps(pass.units, pass.weight.is_half())) return false;
-  launch(pass, weight, stream);
-  return true;
+void launch_steps(Kernel kernel, const BackwardPass& pass, const Tensor& weight, cudaStream_t stream) {
+  launch(kernel, pass, weight, stream);
 }
 
 }  // namespace torchgraft::lltm::cuda

@@ -19,11 +19,6 @@
 
 namespace torchgraft::lltm::cuda {
 
-// Of the batch in a tile of eight columns, two each.
-constexpr int kTileRows = 4;
-// So many units of a row are a warp's, one a lane.
-constexpr int kWarpUnits = 32;
-
 // sums += a * b, 16 x 16 with 16 x 8.
 template <typename T>
 __device__ __forceinline__ void multiply_add(float (&sums)[4], const uint32_t (&a)[4], uint32_t b0,
@@ -69,31 +64,28 @@ __device__ __forceinline__ void meet_on_grid(uint32_t* arrived, uint32_t expecte
 // Of device memory for a group's arrivals: a line of its own.
 constexpr int64_t kArrivedBytes = 128;
 
-// As launch_fitting_groups, of a kernel for which groups on the grid have memory to exchange numbers in. Only
-// where it is launched weight_hh becomes a factor, by `factor_of`.
-template <typename S, typename Pass, typename T, typename Exchanged, typename FactorOf, typename Bytes>
-bool launch_groups(void (*kernel)(Pass, FactorView<T>, int, int, uint32_t*, Exchanged*), const Pass& pass,
-                   const FactorOf& factor_of, cudaStream_t stream, const Bytes& exchanged_bytes,
-                   int64_t most_rows) {
-  const auto launch = [&](const cudaLaunchConfig_t& config, const Groups& groups) {
-    const WeightFactor factor = factor_of();
-    uint32_t* arrived = nullptr;
-    Exchanged* memory = nullptr;
-    std::optional<Tensor> workspace;
-    if (S::kWay == Way::grid) {
-      const int64_t bytes = kArrivedBytes * groups.count + exchanged_bytes(groups);
-      workspace = empty_workspace<float>(ceil_divide<int64_t>(bytes, sizeof(float)), factor.matrix);
-      arrived = static_cast<uint32_t*>(workspace->mutable_data_ptr());
-      memory = reinterpret_cast<Exchanged*>(arrived + kArrivedBytes / 4 * groups.count);
-      const auto cleared = static_cast<size_t>(kArrivedBytes * groups.count);
-      TORCHGRAFT_CHECK(cudaMemsetAsync(arrived, 0, cleared, stream) == cudaSuccess,
-                       "lltm: memory could not be cleared");
-    }
-    cudaLaunchKernelEx(&config, kernel, pass, FactorView<T>(factor), groups.blocks, groups.rows, arrived,
-                       memory);
-  };
-  return launch_fitting_groups<S>(reinterpret_cast<const void*>(kernel), pass.batch, pass.units, stream,
-                                  launch, most_rows);
+// Launches a kernel for which groups on the grid have memory, of so many bytes, to exchange numbers in.
+template <typename S, typename Pass, typename T, typename Exchanged>
+void launch_mma(void (*kernel)(Pass, FactorView<T>, int, int, uint32_t*, Exchanged*), const Pass& pass,
+                const WeightFactor& factor, const Groups& groups, int64_t exchanged_bytes,
+                cudaStream_t stream) {
+  uint32_t* arrived = nullptr;
+  Exchanged* memory = nullptr;
+  std::optional<Tensor> workspace;
+  if (S::kWay == Way::grid) {
+    const int64_t bytes = kArrivedBytes * groups.count + exchanged_bytes;
+    workspace = empty_workspace<float>(ceil_divide<int64_t>(bytes, sizeof(float)), factor.matrix);
+    arrived = static_cast<uint32_t*>(workspace->mutable_data_ptr());
+    memory = reinterpret_cast<Exchanged*>(arrived + kArrivedBytes / 4 * groups.count);
+    const auto cleared = static_cast<size_t>(kArrivedBytes * groups.count);
+    TORCHGRAFT_CHECK(cudaMemsetAsync(arrived, 0, cleared, stream) == cudaSuccess,
+                     "lltm: memory could not be cleared");
+  }
+  launch_groups<S>(reinterpret_cast<const void*>(kernel), groups, stream,
+                   [&](const cudaLaunchConfig_t& config) {
+                     cudaLaunchKernelEx(&config, kernel, pass, FactorView<T>(factor), groups.blocks,
+                                        groups.rows, arrived, memory);
+                   });
 }
 
 }  // namespace torchgraft::lltm::cuda

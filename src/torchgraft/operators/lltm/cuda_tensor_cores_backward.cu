@@ -41,41 +41,6 @@
 namespace torchgraft::lltm::cuda {
 namespace {
 
-template <int kTilesOfWarp, int kWarpsOfBlock, int kTilesInRegisters, Way kWayOfGroup, int kWarpsOfARow = 1>
-struct Shape {
-  static constexpr int kTiles = kTilesOfWarp;  // of 16 units, a warp
-  static constexpr int kWarps = kWarpsOfBlock;
-  static constexpr int kKept = kTilesInRegisters;  // of the depth; the others lie in shared memory
-  static constexpr Way kWay = kWayOfGroup;
-  static constexpr int kWarpsOfRow = kWarpsOfARow;
-  static constexpr int kFirstRows = kWarps / kWarpsOfRow;
-  static constexpr int kUnits = kWarpUnits * kWarpsOfRow;
-  static constexpr int kDepth = 3 * kUnits;
-  static constexpr int kDepthTiles = kDepth / 16;
-  // Of the gradients of gates: eight rows of a matrix begin in different banks.
-  static constexpr int kPitch = kDepth + 8;
-  static constexpr int kBlock = 32 * kWarps;
-  static constexpr int kFetched = 4;  // numbers of a unit, each step
-  static constexpr int kUnitsOfWarp = 16 * kTiles;
-  static constexpr int kTilesAtOnce = kTiles < 4 ? kTiles : 4;
-  // Of a warp's results: four rows begin in different banks.
-  static constexpr int kResultsPitch = kUnitsOfWarp + (kTiles == 1 ? 24 : 8);
-  static constexpr int64_t kBarrierBytes = kWay == Way::cluster ? 16 : 0;  // of two barriers
-  static constexpr int64_t kWeightBytes = int64_t{kTiles} * (kDepthTiles - kKept) * kBlock * 16;
-  static constexpr int64_t kResultBytes = int64_t{kWarps} * kTileRows * kResultsPitch * 4;
-
-  static_assert(kBlock <= 512 && 4 * kTiles * kKept * kBlock <= 49152, "what registers hold");
-  static_assert(kTiles % kTilesAtOnce == 0);
-  static_assert(kWarps % kWarpsOfRow == 0, "a warp's rows are of the same units");
-
-  static int64_t shared_bytes(int64_t rows, int64_t blocks) {
-    const int64_t padded = ceil_divide<int64_t>(rows, kTileRows) * kTileRows;
-    const int64_t received = kWay != Way::grid ? 2 * blocks * padded * kUnits * 4 : 0;
-    return kBarrierBytes + kWeightBytes + kResultBytes + received +
-           2 * padded * (2 * kPitch * 2 + 4 * kWarpsOfRow) + rows * (kFetched * kSlots + 1) * kUnits * 4;
-  }
-};
-
 // What a gradient of h came out as NaN: an infinite weight times the halves of a number may be infinities of
 // both signs, where there is only one.
 template <typename S, typename Factor>
@@ -516,41 +481,56 @@ __global__ void __launch_bounds__(S::kBlock, 1)
   Recurrence<Factor, S>(pass, factor, group_blocks, group_rows, arrived, exchanged).run();
 }
 
-template <typename Factor, typename S>
-bool launch_of(const BackwardPass& pass, const Tensor& weight, cudaStream_t stream,
-               int64_t most_rows = INT64_MAX) {
-  const auto factor_of = [&] { return columns_factor(weight, dtype_of<Factor>(), stream); };
-  const auto exchanged_bytes = [&](const Groups& groups) {
-    const int64_t rows = ceil_divide(groups.rows, kTileRows) * kTileRows;
-    return int64_t{2} * groups.count * groups.blocks * groups.blocks * rows * S::kUnits * 4;
+// Calls `function(Tag<Factor>{}, Tag<S>{})` with the shape of a kernel, and the type of what it multiplies.
+template <typename Function>
+auto with_shape(Kernel kernel, bool is_bfloat16, const Function& function) {
+  const auto with_factor = [&](auto shape) {
+    return is_bfloat16 ? function(Tag<BFloat16>{}, shape) : function(Tag<Half>{}, shape);
   };
-  return launch_groups<S>(tensor_core_backward<Factor, S>, pass, factor_of, stream, exchanged_bytes,
-                          most_rows);
-}
-
-// In clusters where there are such, as they meet in a fifth of the time.
-template <typename Factor>
-bool launch_with(const BackwardPass& pass, const Tensor& weight, cudaStream_t stream) {
-  if (pass.units <= kWarpUnits) return launch_of<Factor, Shape<1, 8, 6, Way::block>>(pass, weight, stream);
-  if (pass.units <= 128 && launch_of<Factor, Shape<1, 8, 6, Way::cluster>>(pass, weight, stream)) return true;
-  if (pass.units <= 256) {
-    // Four times as many blocks where they would have few rows.
-    if (launch_of<Factor, Shape<2, 8, 6, Way::cluster>>(pass, weight, stream, kTileRows)) return true;
-    if (launch_of<Factor, Shape<2, 8, 24, Way::cluster, 4>>(pass, weight, stream)) return true;
+  switch (kernel) {
+    case Kernel::on_chip_mma_block_32:
+      return with_factor(Tag<MmaBackwardBlock32>{});
+    case Kernel::on_chip_mma_cluster_4x32:
+      return with_factor(Tag<MmaBackwardCluster4x32>{});
+    case Kernel::on_chip_mma_cluster_8x32:
+      return with_factor(Tag<MmaBackwardCluster8x32>{});
+    case Kernel::on_chip_mma_cluster_2x128:
+      return with_factor(Tag<MmaBackwardCluster2x128>{});
+    case Kernel::on_chip_mma_cluster_8x64:
+      return with_factor(Tag<MmaBackwardCluster8x64>{});
+    case Kernel::on_chip_mma_grid_16x32:
+      return with_factor(Tag<MmaBackwardGrid16x32>{});
+    case Kernel::on_chip_mma_grid_32x32:
+      return with_factor(Tag<MmaBackwardGrid32x32>{});
+    default:
+      fail("lltm: no kernel on tensor cores going back");
   }
-  if (pass.units <= 512) {
-    return launch_of<Factor, Shape<4, 8, 12, Way::cluster, 2>>(pass, weight, stream) ||
-           launch_of<Factor, Shape<4, 8, 6, Way::grid>>(pass, weight, stream);
-  }
-  return launch_of<Factor, Shape<4, 16, 4, Way::grid>>(pass, weight, stream);
 }
 
 }  // namespace
 
-bool launch_tensor_cores(const BackwardPass& pass, const Tensor& weight, cudaStream_t stream) {
-  if (!may_be_grouped(pass.batch, pass.units)) return false;
-  return weight.scalar_type() == ScalarType::BFloat16 ? launch_with<BFloat16>(pass, weight, stream)
-                                                      : launch_with<Half>(pass, weight, stream);
+int resident_on_chip_mma_backward(const Problem& problem, Kernel kernel, int64_t blocks,
+                                  int64_t shared_bytes) {
+  return with_shape(kernel, problem.is_bfloat16, [&](auto factor_tag, auto tag) {
+    using Factor = typename decltype(factor_tag)::type;
+    using S = typename decltype(tag)::type;
+    return resident_groups<S>(reinterpret_cast<const void*>(tensor_core_backward<Factor, S>), blocks,
+                              shared_bytes);
+  });
+}
+
+void launch_on_chip_mma(const Problem& problem, Kernel kernel, const BackwardPass& pass, const Tensor& weight,
+                        cudaStream_t stream) {
+  with_shape(kernel, problem.is_bfloat16, [&](auto factor_tag, auto tag) {
+    using Factor = typename decltype(factor_tag)::type;
+    using S = typename decltype(tag)::type;
+    const WeightFactor factor = columns_factor(weight, dtype_of<Factor>(), stream);
+    const Groups groups = *fitting_groups<S>(problem);
+    const int64_t rows = ceil_divide(groups.rows, kTileRows) * kTileRows;
+    const int64_t exchanged_bytes =
+        int64_t{2} * groups.count * groups.blocks * groups.blocks * rows * S::kUnits * 4;
+    launch_mma<S>(tensor_core_backward<Factor, S>, pass, factor, groups, exchanged_bytes, stream);
+  });
 }
 
 }  // namespace torchgraft::lltm::cuda

@@ -59,53 +59,6 @@
 namespace torchgraft::lltm::cuda {
 namespace {
 
-// Of a group of blocks.
-constexpr int64_t kFewRows = 2;
-
-template <int kTilesOfWarp, int kDepthWarpsOfBlock, int kTilesInRegisters, Way kWayOfGroup,
-          int kUnitWarpsOfBlock = 2, bool kOneRowOfWarp = false>
-struct Shape {
-  static constexpr bool kOneRow = kOneRowOfWarp;  // of the group a warp computes one at the most
-  static constexpr int kTiles = kTilesOfWarp;     // of 16 of the depth, a warp
-  static constexpr int kDepthWarps = kDepthWarpsOfBlock;
-  static constexpr int kUnitWarps = kUnitWarpsOfBlock;  // 16 units each
-  static constexpr int kKept = kTilesInRegisters;       // the others lie in shared memory
-  static constexpr Way kWay = kWayOfGroup;
-  static constexpr int kUnits = 16 * kUnitWarps;
-  static constexpr int kGates = 3 * kUnits;
-  static constexpr int kWarps = kUnitWarps * kDepthWarps;
-  static constexpr int kBlock = 32 * kWarps;
-  static constexpr int kDepth = 16 * kTiles * kDepthWarps;
-  // Of a row: h in both halves, and the sums of all parts of the depth; so that the four rows of a tile lie
-  // in different banks.
-  static constexpr int kRow = 2 * kDepth;
-  static constexpr int kSumsPitch = kDepthWarps * kGates + 8;
-  // Blocks of a cluster that eight lanes write to.
-  static constexpr int kPeers = kWay == Way::cluster ? (kDepth / kUnits + 3) / 4 : 1;
-  // Of one row, and of how many rows the warps have a first one.
-  static constexpr int kWarpsOfRow = kUnits / kWarpUnits;
-  static constexpr int kFirstRows = kWarps / kWarpsOfRow;
-  static constexpr int kBuffers = kWay == Way::grid ? 1 : 2;
-  // Of sums: where blocks meet by counted bytes alone, a warp may write those of the next step while another
-  // reads.
-  static constexpr int kSumBuffers = kWay == Way::cluster ? 2 : 1;
-  // Where weight_hh leaves few registers tiles are multiplied one by one.
-  static constexpr bool kFull = 12 * kKept * kBlock == 49152;
-  static constexpr int64_t kBarrierBytes = 128;  // of the two of a cluster, and so that lines are whole
-  static constexpr int64_t kWeightBytes = int64_t{3} * (kTiles - kKept) * kBlock * 16;
-
-  static_assert(kTiles % 2 == 0 && kKept % 2 == 0, "two tiles a load of a matrix");
-  static_assert(kBlock <= 512 && 12 * kKept * kBlock <= 49152, "what registers hold");
-  static_assert(kWarps % kWarpsOfRow == 0, "a warp's rows are of the same units");
-  static_assert(kWay != Way::block || kDepth <= kUnits, "one block has all units");
-
-  static int64_t shared_bytes(int64_t rows, int64_t) {
-    const int64_t padded = ceil_divide<int64_t>(rows, kTileRows) * kTileRows;
-    const int64_t of_row = int64_t{kBuffers} * kRow * 2 + int64_t{kSumBuffers} * kSumsPitch * 4;
-    return kBarrierBytes + kWeightBytes + padded * (of_row + 4) + (rows * (3 * kSlots + 1) + 6) * kUnits * 4;
-  }
-};
-
 // Of a row of the batch 32 higher halves and 32 lower ones lie together in shared memory, what a warp writes
 // to a block at once. Chunks of eight change places within such a line, so that the rows of a matrix lie in
 // different banks.
@@ -577,39 +530,49 @@ __global__ void __launch_bounds__(S::kBlock, 1)
   Recurrence<S>(pass, factor, group_blocks, group_rows, arrived, exchanged).run();
 }
 
-template <typename S>
-bool launch_of(const ForwardPass& pass, const Tensor& weight, cudaStream_t stream,
-               int64_t most_rows = INT64_MAX) {
-  const auto factor_of = [&] { return rows_factor(weight, ScalarType::Half, stream); };
-  const auto exchanged_bytes = [&](const Groups& groups) {
-    return int64_t{2} * 2 * 2 * pass.batch * groups.blocks * S::kUnits;
-  };
-  return launch_groups<S>(tensor_core_forward<S>, pass, factor_of, stream, exchanged_bytes, most_rows);
+// Calls `function(Tag<S>{})` with the shape of a kernel.
+template <typename Function>
+auto with_shape(Kernel kernel, const Function& function) {
+  switch (kernel) {
+    case Kernel::on_chip_mma_block_128:
+      return function(Tag<MmaForwardBlock128>{});
+    case Kernel::on_chip_mma_cluster_4x64_one_row:
+      return function(Tag<MmaForwardCluster4x64OneRow>{});
+    case Kernel::on_chip_mma_cluster_2x128_one_row:
+      return function(Tag<MmaForwardCluster2x128OneRow>{});
+    case Kernel::on_chip_mma_cluster_2x128:
+      return function(Tag<MmaForwardCluster2x128>{});
+    case Kernel::on_chip_mma_cluster_8x64_one_row:
+      return function(Tag<MmaForwardCluster8x64OneRow>{});
+    case Kernel::on_chip_mma_cluster_8x64:
+      return function(Tag<MmaForwardCluster8x64>{});
+    case Kernel::on_chip_mma_grid_16x32:
+      return function(Tag<MmaForwardGrid16x32>{});
+    case Kernel::on_chip_mma_grid_32x32:
+      return function(Tag<MmaForwardGrid32x32>{});
+    default:
+      fail("lltm: no kernel on tensor cores going forward");
+  }
 }
 
 }  // namespace
 
-// In clusters where there are such, as they meet in a fifth of the time.
-bool launch_tensor_cores(const ForwardPass& pass, const Tensor& weight, cudaStream_t stream) {
-  if (!may_be_grouped(pass.batch, pass.units)) return false;
-  if (pass.units <= 128) return launch_of<Shape<8, 1, 8, Way::block, 8>>(pass, weight, stream);
-  if (pass.units <= 256) {
-    // Twice as many blocks where they would have few rows.
-    using Narrow = Shape<8, 2, 8, Way::cluster, 4, true>;
-    using Wide = Shape<16, 1, 16, Way::cluster, 8, true>;
-    if (launch_of<Narrow>(pass, weight, stream, kFewRows) ||
-        launch_of<Wide>(pass, weight, stream, Wide::kFirstRows) ||
-        launch_of<Shape<16, 1, 16, Way::cluster, 8>>(pass, weight, stream)) {
-      return true;
-    }
-  }
-  if (pass.units <= 512) {
-    using Wide = Shape<16, 2, 16, Way::cluster, 4, true>;
-    return launch_of<Wide>(pass, weight, stream, Wide::kFirstRows) ||
-           launch_of<Shape<16, 2, 16, Way::cluster, 4>>(pass, weight, stream) ||
-           launch_of<Shape<8, 4, 8, Way::grid>>(pass, weight, stream);
-  }
-  return launch_of<Shape<16, 4, 16, Way::grid>>(pass, weight, stream);
+int resident_on_chip_mma_forward(Kernel kernel, int64_t blocks, int64_t shared_bytes) {
+  return with_shape(kernel, [&](auto tag) {
+    using S = typename decltype(tag)::type;
+    return resident_groups<S>(reinterpret_cast<const void*>(tensor_core_forward<S>), blocks, shared_bytes);
+  });
+}
+
+void launch_on_chip_mma(const Problem& problem, Kernel kernel, const ForwardPass& pass, const Tensor& weight,
+                        cudaStream_t stream) {
+  const WeightFactor factor = rows_factor(weight, ScalarType::Half, stream);
+  with_shape(kernel, [&](auto tag) {
+    using S = typename decltype(tag)::type;
+    const Groups groups = *fitting_groups<S>(problem);
+    const int64_t exchanged_bytes = int64_t{2} * 2 * 2 * pass.batch * groups.blocks * S::kUnits;
+    launch_mma<S>(tensor_core_forward<S>, pass, factor, groups, exchanged_bytes, stream);
+  });
 }
 
 }  // namespace torchgraft::lltm::cuda

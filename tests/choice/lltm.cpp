@@ -1,0 +1,45 @@
+// Says which kernel serves each recurrence of standard input, one a line: its numbers are those that are read
+// below. A multiprocessor of the device has room for one block at a time.
+
+#include "cuda_choice.h"
+
+#include <iostream>
+#include <string>
+
+namespace {
+
+using namespace torchgraft::lltm::cuda;
+
+int resident(const Problem& problem, Technique, Kernel kernel, int64_t blocks, int64_t) {
+  const std::string names = [&] {
+    for (const Rule& rule : kForwardRules) {
+      if (rule.kernel == kernel) return std::string(rule.name);
+    }
+    for (const Rule& rule : kBackwardRules) {
+      if (rule.kernel == kernel) return std::string(rule.name);
+    }
+    return std::string();
+  }();
+  const bool is_cluster = names.find("cluster") != std::string::npos;
+  return is_cluster ? problem.multiprocessors / static_cast<int>(blocks) : 1;
+}
+
+}  // namespace
+
+int main() {
+  std::string direction;
+  Problem problem = {};
+  problem.steps = 10;
+  problem.resident = resident;
+  while (std::cin >> direction >> problem.element_bytes >> problem.is_bfloat16 >> problem.has_short_factor >>
+         problem.architecture >> problem.multiprocessors >> problem.shared_of_block >> problem.batch >>
+         problem.units) {
+    problem.backward = direction == "backward";
+    problem.compiled_for = problem.architecture;
+    problem.has_clusters = problem.architecture >= 900;
+    problem.has_cooperative_launches = true;
+    std::cout << (problem.backward ? torchgraft::choose(kBackwardRules, problem).name
+                                   : torchgraft::choose(kForwardRules, problem).name)
+              << '\n';
+  }
+}

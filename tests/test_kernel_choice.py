@@ -1,0 +1,108 @@
+"""Which kernel serves a shift or the recurrence of lltm on CUDA: both sides of boundaries of their cuda_choice.h.
+
+The headers are host code alone: the tests compile them into programs and ask those, on a machine without a GPU.
+"""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+H200 = 132, 227 << 10
+OLD = 40, 64 << 10
+
+
+@pytest.fixture(scope="module")
+def ask(tmp_path_factory):
+    """`ask(operator, calls)`: an answer for each call."""
+    programs = {}
+
+    def build(operator):
+        path = tmp_path_factory.mktemp("choice") / operator
+        folders = ROOT / "src/torchgraft/include", ROOT / "src/torchgraft/operators" / operator
+        warnings = ["-Wall", "-Wextra", "-Werror"]
+        source = ROOT / f"tests/choice/{operator}.cpp"
+        included = [f"-I{folder}" for folder in folders]
+        compiler = os.environ.get("CXX", "c++")
+        subprocess.run([compiler, "-std=c++20", *warnings, *included, source, "-o", path], check=True)
+        return path
+
+    def ask(operator, *call):
+        if operator not in programs:
+            programs[operator] = build(operator)
+        line = " ".join(str(int(each)) if isinstance(each, bool) else str(each) for each in call)
+        asked = subprocess.run([programs[operator]], input=f"{line}\n", capture_output=True, text=True, check=True)
+        return asked.stdout.strip()
+
+    return ask
+
+
+@pytest.mark.parametrize(
+    ("passed", "channels_last", "bytes_of_element", "device", "sizes", "kernels"),
+    [
+        ("forward", False, 4, H200, (2, 64, 300, 25, 1), "planes of planes direct"),
+        # A tile holds two rows of sources; a longer row it still holds, where that does not pay.
+        ("forward", False, 4, H200, (2, 64, 30, 2048, 1), "planes of planes direct"),
+        ("forward", False, 4, H200, (2, 64, 30, 2049, 1), "direct of planes direct"),
+        ("grads", False, 4, H200, (2, 64, 30, 1024, 1), "planes of planes direct"),
+        ("grads", False, 4, H200, (2, 64, 30, 1025, 1), "direct of planes direct"),
+        ("forward", False, 4, OLD, (2, 64, 30, 2049, 1), "direct of direct"),
+        ("forward", False, 4, H200, (2, 64, 30, 20000, 1), "direct of direct"),
+        ("forward", True, 4, H200, (2, 64, 300, 25, 1), "channels_last of channels_last direct"),
+        # As many threads a row as a block has, of narrow pixels.
+        ("forward", True, 4, H200, (2, 64, 300, 320, 1), "channels_last of channels_last direct"),
+        ("forward", True, 4, H200, (2, 64, 300, 321, 1), "direct of direct"),
+    ],
+)
+def test_the_kernel_of_a_shift(ask, passed, channels_last, bytes_of_element, device, sizes, kernels):
+    assert ask("shift", passed, channels_last, bytes_of_element, *device, *sizes) == kernels
+
+
+FLOAT, TF32, HALF, BFLOAT16, DOUBLE = (4, 0, 0), (4, 0, 1), (2, 0, 1), (2, 1, 1), (8, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "architecture", "batch", "units", "forward", "backward"),
+    [
+        (FLOAT, 900, 16, 64, "on_chip_forward_block_64", "on_chip_backward_block_64"),
+        (FLOAT, 900, 16, 65, "on_chip_forward_block_96", "on_chip_backward_block_96"),
+        (FLOAT, 900, 16, 97, "on_chip_forward_block_128", "on_chip_backward_block_128"),
+        (FLOAT, 900, 32, 256, "on_chip_forward_cluster_8x32", "on_chip_backward_cluster_8x32"),
+        (FLOAT, 900, 33, 256, "on_chip_forward_cluster_4x64", "on_chip_backward_cluster_4x64"),
+        (FLOAT, 900, 32, 257, "on_chip_forward_cluster_16x32", "on_chip_backward_cluster_16x32"),
+        (FLOAT, 900, 64, 528, "grid_forward_4", "grid_backward_4"),
+        (FLOAT, 900, 64, 529, "grid_forward_8", "grid_backward_8"),
+        (FLOAT, 900, 85, 1024, "grid_forward_8", "grid_backward_8"),
+        (FLOAT, 900, 86, 1024, "elementwise_forward", "elementwise_backward"),
+        (FLOAT, 800, 32, 128, "on_chip_forward_block_128", "on_chip_backward_block_128"),
+        (FLOAT, 800, 32, 129, "grid_forward_1", "grid_backward_1"),
+        (FLOAT, 800, 32, 133, "grid_forward_2", "grid_backward_2"),
+        (DOUBLE, 900, 32, 64, "elementwise_forward", "elementwise_backward"),
+        (HALF, 900, 132, 128, "on_chip_forward_block_128", "on_chip_backward_block_128"),
+        (HALF, 900, 133, 128, "on_chip_mma_forward_block_128", "on_chip_backward_block_128"),
+        (HALF, 900, 265, 128, "on_chip_mma_forward_block_128", "on_chip_mma_backward_cluster_4x32"),
+        (HALF, 900, 265, 32, "on_chip_mma_forward_block_128", "on_chip_mma_backward_block_32"),
+        (HALF, 900, 66, 256, "on_chip_mma_forward_cluster_4x64_one_row", "on_chip_mma_backward_cluster_2x128"),
+        (HALF, 900, 64, 256, "on_chip_mma_forward_cluster_4x64_one_row", "on_chip_mma_backward_cluster_8x32"),
+        (HALF, 900, 67, 256, "on_chip_mma_forward_cluster_2x128_one_row", "on_chip_mma_backward_cluster_2x128"),
+        (HALF, 900, 133, 256, "on_chip_mma_forward_cluster_2x128", "on_chip_mma_backward_cluster_2x128"),
+        (HALF, 900, 8, 512, "on_chip_forward_cluster_16x32", "on_chip_backward_cluster_16x32"),
+        (HALF, 900, 9, 512, "on_chip_mma_forward_cluster_8x64_one_row", "on_chip_mma_backward_cluster_8x64"),
+        (BFLOAT16, 900, 65, 512, "on_chip_mma_forward_cluster_8x64", "on_chip_mma_backward_cluster_8x64"),
+        (TF32, 900, 64, 513, "on_chip_mma_forward_grid_32x32", "on_chip_mma_backward_grid_32x32"),
+        (HALF, 900, 64, 1025, "steps_forward", "steps_backward"),
+        (HALF, 900, 64, 1032, "steps_forward", "steps_backward"),
+        (HALF, 900, 64, 1040, "steps_forward", "steps_backward_in_parts"),
+        (HALF, 900, 65, 1040, "steps_forward", "steps_backward"),
+        (HALF, 800, 32, 512, "on_chip_mma_forward_grid_16x32", "on_chip_mma_backward_grid_16x32"),
+        (HALF, 750, 32, 512, "grid_forward_4", "grid_backward_4"),
+        (HALF, 750, 32, 513, "steps_forward", "steps_backward"),
+        (BFLOAT16, 750, 32, 513, "steps_forward", "grid_backward_4"),
+        (TF32, 750, 32, 513, "grid_forward_4", "grid_backward_4"),
+    ],
+)
+def test_the_kernel_of_a_recurrence(ask, dtype, architecture, batch, units, forward, backward):
+    found = [ask("lltm", way, *dtype, architecture, *H200, batch, units) for way in ("forward", "backward")]
+    assert found == [forward, backward]
