@@ -1,7 +1,7 @@
 // Says which kernel serves each recurrence of standard input, one a line: its numbers are those that are read
 // below. A multiprocessor of the device has room for one block at a time.
 
-#include "cuda_choice.h"
+#include "cuda_policy.h"
 
 #include <iostream>
 #include <string>

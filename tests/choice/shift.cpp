@@ -1,6 +1,7 @@
-// Says which kernel serves each shift of standard input, one a line: its numbers are those that are read below.
+// Says which kernel serves each shift of standard input, one a line: its numbers are those that are read
+// below.
 
-#include "cuda_choice.h"
+#include "cuda_policy.h"
 
 #include <iostream>
 #include <string>

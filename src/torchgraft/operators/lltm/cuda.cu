@@ -13,8 +13,8 @@
 #include <tuple>
 
 #include "cuda_cell.h"
-#include "cuda_choice.h"
 #include "cuda_multiply.h"
+#include "cuda_policy.h"
 #include "cuda_products.h"
 #include "cuda_recurrence.h"
 #include "cuda_unit.cuh"

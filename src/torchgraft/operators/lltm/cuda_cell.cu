@@ -48,7 +48,7 @@ __device__ __forceinline__ void bring(float* shared, const float* matrix, int64_
   }
 }
 
-__global__ void __launch_bounds__(kCellThreads) cell_kernel(CellPass pass) {
+__global__ void __launch_bounds__(kCellThreads) cell_forward(CellPass pass) {
   __shared__ __align__(16) float weights[3 * kUnits * kPitch];
   __shared__ __align__(16) float rows[kRows * kPitch];
   const int64_t first_unit = static_cast<int64_t>(blockIdx.x) * kUnits;
@@ -140,7 +140,7 @@ __global__ void __launch_bounds__(kCellThreads) cell_kernel(CellPass pass) {
 void launch_cell(const CellPass& pass, cudaStream_t stream) {
   const dim3 grid(grid_of(ceil_divide<int64_t>(pass.units, kUnits), "lltm_cell"),
                   static_cast<unsigned>(ceil_divide<int64_t>(pass.batch, kRows)));
-  cell_kernel<<<grid, kCellThreads, 0, stream>>>(pass);
+  cell_forward<<<grid, kCellThreads, 0, stream>>>(pass);
   check_launch("lltm_cell");
 }
 

@@ -26,7 +26,7 @@ constexpr int kBrought = kDepth / kWarps;  // by a thread, of either factor
 static_assert(kRowsOfLane * kColumnsOfLane * 32 == kTile * kTile, "a warp has all sums of a tile");
 
 template <typename T>
-__global__ void __launch_bounds__(kThreadsOfTile) products_kernel(CellProducts<T> products) {
+__global__ void __launch_bounds__(kThreadsOfTile) cell_products(CellProducts<T> products) {
   // Of factors [depth][row] and [depth][column]; then of the warps' sums [warp][row][column].
   __shared__ __align__(16) float shared[kWarps * kTile * kTile];
   static_assert(2 * kDepth * kPitch <= kWarps * kTile * kTile, "the factors fit");
@@ -125,7 +125,7 @@ void launch_products(CellProducts<T> products, cudaStream_t stream) {
     tiles += ceil_divide<int64_t>(product.rows, kTile) * ceil_divide<int64_t>(product.columns, kTile);
   }
   if (tiles == 0) return;
-  products_kernel<T><<<grid_of(tiles, "lltm_cell_grads"), kThreadsOfTile, 0, stream>>>(products);
+  cell_products<T><<<grid_of(tiles, "lltm_cell_grads"), kThreadsOfTile, 0, stream>>>(products);
   check_launch("lltm_cell_grads");
 }
 

@@ -671,13 +671,13 @@ class Backward : Member<S> {
 
 template <typename S>
 __global__ void __launch_bounds__(S::kBlock, 1)
-    cluster_forward(ForwardPass pass, int group_blocks, int group_rows, bool is_aligned) {
+    on_chip_forward(ForwardPass pass, int group_blocks, int group_rows, bool is_aligned) {
   Forward<S>(pass, group_blocks, group_rows).run(is_aligned);
 }
 
 template <typename S>
 __global__ void __launch_bounds__(S::kBlock, 1)
-    cluster_backward(BackwardPass pass, int group_blocks, int group_rows, bool is_aligned) {
+    on_chip_backward(BackwardPass pass, int group_blocks, int group_rows, bool is_aligned) {
   Backward<S>(pass, group_blocks, group_rows).run(is_aligned);
 }
 
@@ -739,12 +739,12 @@ int resident_on_chip(const Problem& problem, Kernel kernel, int64_t blocks, int6
   if (problem.backward) {
     return with_backward_shape(kernel, [&](auto tag) {
       using S = typename decltype(tag)::type;
-      return resident_groups<S>(address_of(cluster_backward<S>), blocks, shared_bytes);
+      return resident_groups<S>(address_of(on_chip_backward<S>), blocks, shared_bytes);
     });
   }
   return with_forward_shape(kernel, [&](auto tag) {
     using S = typename decltype(tag)::type;
-    return resident_groups<S>(address_of(cluster_forward<S>), blocks, shared_bytes);
+    return resident_groups<S>(address_of(on_chip_forward<S>), blocks, shared_bytes);
   });
 }
 
@@ -752,7 +752,7 @@ void launch_on_chip(const Problem& problem, Kernel kernel, const ForwardPass& pa
   with_forward_shape(kernel, [&](auto tag) {
     using S = typename decltype(tag)::type;
     const Groups groups = *fitting_groups<S>(problem);
-    const auto function = cluster_forward<S>;
+    const auto function = on_chip_forward<S>;
     launch_groups<S>(address_of(function), groups, stream, [&](const cudaLaunchConfig_t& config) {
       cudaLaunchKernelEx(&config, function, pass, groups.blocks, groups.rows, reads_four(pass));
     });
@@ -766,7 +766,7 @@ void launch_on_chip(const Problem& problem, Kernel kernel, BackwardPass pass,
   with_backward_shape(kernel, [&](auto tag) {
     using S = typename decltype(tag)::type;
     const Groups groups = *fitting_groups<S>(problem);
-    const auto function = cluster_backward<S>;
+    const auto function = on_chip_backward<S>;
     launch_groups<S>(address_of(function), groups, stream, [&](const cudaLaunchConfig_t& config) {
       cudaLaunchKernelEx(&config, function, pass, groups.blocks, groups.rows, reads_four(pass));
     });

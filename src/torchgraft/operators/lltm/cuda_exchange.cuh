@@ -9,8 +9,8 @@
 #include <mutex>
 #include <tuple>
 
-#include "cuda_choice.h"
 #include "cuda_recurrence.h"
+#include "cuda_supports.h"
 
 namespace torchgraft::lltm::cuda {
 
@@ -134,7 +134,9 @@ int resident_groups(const void* function, int64_t blocks, int64_t shared_bytes) 
   const std::tuple key = {internal::current_device_index(), function, blocks, shared_bytes};
   return internal::made_once(known, mutex, key, [&] {
     if (!allow_groups<S>(function, blocks, shared_bytes)) return 0;
+    // Of a grid as large as any that is asked for.
     GroupsConfig<S> config(blocks, shared_bytes);
+    config->gridDim.x *= static_cast<unsigned>(current_device().multiprocessors / blocks);
     int resident = 0;
     cudaError_t error = cudaSuccess;
     if constexpr (S::kWay == Way::cluster) {

@@ -23,7 +23,7 @@
 #include <climits>
 #include <optional>
 
-#include "cuda_choice.h"
+#include "cuda_policy.h"
 
 namespace torchgraft::lltm::cuda {
 namespace {
@@ -89,7 +89,7 @@ constexpr int kThreads = 256;
 
 // A row of blocks a row: the sum of `count` matrices of float, one after the other.
 __global__ void __launch_bounds__(kThreads)
-    add_kernel(const float* parts, int64_t count, float* result, int64_t columns, int64_t pitch) {
+    products_in_parts(const float* parts, int64_t count, float* result, int64_t columns, int64_t pitch) {
   const int64_t column = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (column >= columns) return;
   const int64_t distance = gridDim.y * columns;
@@ -125,8 +125,8 @@ void multiply_in_parts(const Tensor& left, const Tensor& right, Tensor& result) 
   }
   const Launch scope(result);
   const dim3 grid(grid_of(ceil_divide<int64_t>(columns, kThreads), "lltm"), static_cast<unsigned>(rows));
-  add_kernel<<<grid, kThreads, 0, scope.stream()>>>(data<float>(sums), count, mutable_data<float>(result),
-                                                    columns, result.stride(0));
+  products_in_parts<<<grid, kThreads, 0, scope.stream()>>>(
+      data<float>(sums), count, mutable_data<float>(result), columns, result.stride(0));
   check_launch("lltm");
 }
 

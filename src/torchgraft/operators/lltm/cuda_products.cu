@@ -23,9 +23,9 @@
 
 #include <torchgraft/cuda.cuh>
 
-#include "cuda_choice.h"
 #include "cuda_halves.cuh"
 #include "cuda_multiply.h"
+#include "cuda_policy.h"
 
 namespace torchgraft::lltm::cuda {
 namespace {

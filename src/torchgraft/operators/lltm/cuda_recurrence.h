@@ -8,8 +8,8 @@
 #include <cstdint>
 #include <optional>
 
-#include "cuda_choice.h"
 #include "cuda_numbers.cuh"
+#include "cuda_problem.h"
 
 namespace torchgraft::lltm::cuda {
 

@@ -1,6 +1,6 @@
 // The shapes of the kernels that are a whole recurrence: what a block of each owns, what it keeps on its
-// chip, and how blocks meet. Host code alone, of which a choice is made (cuda_choice.h); how the kernels work
-// is told in their own files.
+// chip, and how blocks meet. Host code alone, of which a choice is made (cuda_supports.h); how the kernels
+// work is told in their own files.
 #pragma once
 
 #include <cstdint>

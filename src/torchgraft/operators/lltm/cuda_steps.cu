@@ -122,7 +122,7 @@ __device__ __noinline__ float multiply_again(Numbers h0, int64_t first_h, const 
 
 // A thread a unit; T is what is given and asked for.
 template <typename T>
-__global__ void __launch_bounds__(kThreads) forward_kernel(StepsForward steps, int64_t step) {
+__global__ void __launch_bounds__(kThreads) steps_forward(StepsForward steps, int64_t step) {
   const ForwardPass& pass = steps.pass;
   const int64_t units = pass.units;
   const int64_t row = blockIdx.x;
@@ -234,7 +234,7 @@ __device__ __forceinline__ float repaired(float h_grad, const BackwardPass& pass
 // A block a range of a row; T is what is given.
 template <typename T, typename Product>
 __global__ void __launch_bounds__(Product::kMostThreads)
-    backward_kernel(StepsBackward<FactorBack<T>> steps, int64_t step) {
+    steps_backward(StepsBackward<FactorBack<T>> steps, int64_t step) {
   using Factor = FactorBack<T>;
   const BackwardPass& pass = steps.pass;
   const int64_t units = pass.units;
@@ -325,7 +325,7 @@ __global__ void __launch_bounds__(Product::kMostThreads)
 
 // A thread a unit: the gradient of the first h.
 template <typename T, typename Product>
-__global__ void __launch_bounds__(kThreads) end_kernel(StepsBackward<FactorBack<T>> steps) {
+__global__ void __launch_bounds__(kThreads) steps_backward_end(StepsBackward<FactorBack<T>> steps) {
   const BackwardPass& pass = steps.pass;
   const int64_t row = blockIdx.x;
   const int64_t unit = int64_t{blockIdx.y} * blockDim.x + threadIdx.x;
@@ -366,11 +366,11 @@ void launch_in(const BackwardPass& pass, const WeightFactor& factor, const Tenso
   const unsigned threads = threads_for(padded / Product::kRanges, Product::kMostThreads);
   const dim3 grid(grid_of(pass.batch, "lltm"), Product::kRanges);
   for (int64_t step = 0; step < pass.steps; ++step) {
-    launch_step(backward_kernel<T, Product>, grid, threads, stream, steps, step);
+    launch_step(steps_backward<T, Product>, grid, threads, stream, steps, step);
     multiply(left, right, sums);
   }
   const unsigned threads_of_end = threads_for(pass.units, kThreads);
-  end_kernel<T, Product>
+  steps_backward_end<T, Product>
       <<<grid_of_units(pass.batch, pass.units, threads_of_end), threads_of_end, 0, stream>>>(steps);
   check_launch("lltm");
 }
@@ -411,7 +411,7 @@ void launch_of(Kernel, const ForwardPass& pass, const Tensor& weight, cudaStream
   const dim3 grid = grid_of_units(pass.batch, pass.units, threads);
   for (int64_t step = 0; step < pass.steps; ++step) {
     multiply(halves, right, sums);
-    launch_step(forward_kernel<T>, grid, threads, stream, steps, step);
+    launch_step(steps_forward<T>, grid, threads, stream, steps, step);
   }
 }
 

@@ -476,7 +476,7 @@ class Recurrence {
 
 template <typename Factor, typename S>
 __global__ void __launch_bounds__(S::kBlock, 1)
-    tensor_core_backward(BackwardPass pass, FactorView<Factor> factor, int group_blocks, int group_rows,
+    on_chip_mma_backward(BackwardPass pass, FactorView<Factor> factor, int group_blocks, int group_rows,
                          uint32_t* arrived, float* exchanged) {
   Recurrence<Factor, S>(pass, factor, group_blocks, group_rows, arrived, exchanged).run();
 }
@@ -514,7 +514,7 @@ int resident_on_chip_mma_backward(const Problem& problem, Kernel kernel, int64_t
   return with_shape(kernel, problem.is_bfloat16, [&](auto factor_tag, auto tag) {
     using Factor = typename decltype(factor_tag)::type;
     using S = typename decltype(tag)::type;
-    return resident_groups<S>(reinterpret_cast<const void*>(tensor_core_backward<Factor, S>), blocks,
+    return resident_groups<S>(reinterpret_cast<const void*>(on_chip_mma_backward<Factor, S>), blocks,
                               shared_bytes);
   });
 }
@@ -529,7 +529,7 @@ void launch_on_chip_mma(const Problem& problem, Kernel kernel, const BackwardPas
     const int64_t rows = ceil_divide(groups.rows, kTileRows) * kTileRows;
     const int64_t exchanged_bytes =
         int64_t{2} * groups.count * groups.blocks * groups.blocks * rows * S::kUnits * 4;
-    launch_mma<S>(tensor_core_backward<Factor, S>, pass, factor, groups, exchanged_bytes, stream);
+    launch_mma<S>(on_chip_mma_backward<Factor, S>, pass, factor, groups, exchanged_bytes, stream);
   });
 }
 

@@ -525,7 +525,7 @@ class Recurrence {
 
 template <typename S>
 __global__ void __launch_bounds__(S::kBlock, 1)
-    tensor_core_forward(ForwardPass pass, FactorView<Half> factor, int group_blocks, int group_rows,
+    on_chip_mma_forward(ForwardPass pass, FactorView<Half> factor, int group_blocks, int group_rows,
                         uint32_t* arrived, Half* exchanged) {
   Recurrence<S>(pass, factor, group_blocks, group_rows, arrived, exchanged).run();
 }
@@ -560,7 +560,7 @@ auto with_shape(Kernel kernel, const Function& function) {
 int resident_on_chip_mma_forward(Kernel kernel, int64_t blocks, int64_t shared_bytes) {
   return with_shape(kernel, [&](auto tag) {
     using S = typename decltype(tag)::type;
-    return resident_groups<S>(reinterpret_cast<const void*>(tensor_core_forward<S>), blocks, shared_bytes);
+    return resident_groups<S>(reinterpret_cast<const void*>(on_chip_mma_forward<S>), blocks, shared_bytes);
   });
 }
 
@@ -571,7 +571,7 @@ void launch_on_chip_mma(const Problem& problem, Kernel kernel, const ForwardPass
     using S = typename decltype(tag)::type;
     const Groups groups = *fitting_groups<S>(problem);
     const int64_t exchanged_bytes = int64_t{2} * 2 * 2 * pass.batch * groups.blocks * S::kUnits;
-    launch_mma<S>(tensor_core_forward<S>, pass, factor, groups, exchanged_bytes, stream);
+    launch_mma<S>(on_chip_mma_forward<S>, pass, factor, groups, exchanged_bytes, stream);
   });
 }
 

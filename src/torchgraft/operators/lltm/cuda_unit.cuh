@@ -96,7 +96,7 @@ struct ForwardStep {
 };
 
 template <typename T>
-__global__ void __launch_bounds__(kThreads) forward_step_kernel(ForwardStep<T> step) {
+__global__ void __launch_bounds__(kThreads) elementwise_forward(ForwardStep<T> step) {
   using Kept = accumulate_t<T>;
   const int64_t index = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (index >= step.count) return;
@@ -133,7 +133,7 @@ struct BackwardStep {
 };
 
 template <typename T, bool kAfter, typename State>
-__global__ void __launch_bounds__(kThreads) backward_step_kernel(BackwardStep<T, State> step) {
+__global__ void __launch_bounds__(kThreads) elementwise_backward(BackwardStep<T, State> step) {
   using Kept = accumulate_t<T>;
   const int64_t index = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (index >= step.count) return;
@@ -161,7 +161,7 @@ __global__ void __launch_bounds__(kThreads) backward_step_kernel(BackwardStep<T,
 template <typename T>
 void launch(const ForwardStep<T>& step, cudaStream_t stream) {
   if (step.count == 0) return;
-  forward_step_kernel<T>
+  elementwise_forward<T>
       <<<grid_of(ceil_divide<int64_t>(step.count, kThreads), "lltm"), kThreads, 0, stream>>>(step);
   check_launch("lltm");
 }
@@ -169,7 +169,7 @@ void launch(const ForwardStep<T>& step, cudaStream_t stream) {
 template <typename T, bool kAfter, typename State = T>
 void launch(const BackwardStep<T, State>& step, cudaStream_t stream) {
   if (step.count == 0) return;
-  backward_step_kernel<T, kAfter, State>
+  elementwise_backward<T, kAfter, State>
       <<<grid_of(ceil_divide<int64_t>(step.count, kThreads), "lltm"), kThreads, 0, stream>>>(step);
   check_launch("lltm");
 }

@@ -7,8 +7,8 @@
 
 #include <tuple>
 
-#include "cuda_choice.h"
 #include "cuda_kernels.h"
+#include "cuda_policy.h"
 
 namespace torchgraft::shift {
 namespace {

@@ -1,4 +1,4 @@
-// How the kernel of contiguous images (cuda_planes.cu) cuts its work, where it can and where that pays.
+// How the kernel of contiguous images (cuda_planes.cu) cuts its work, and where it can.
 #pragma once
 
 #include <algorithm>
@@ -88,9 +88,6 @@ inline std::optional<Tiles> cut(const Problem& problem) {
 }
 
 inline bool supports(const Problem& problem) { return !problem.channels_last && cut(problem).has_value(); }
-
-// Of longer rows a tile is one row of results, and its sources are read twice.
-inline bool pays(const Problem& problem) { return busy_rows(problem) >= kFewestRows; }
 
 // Rows of results of a thread: as few as give all threads work; or a few more, where lanes would often meet
 // in a bank of shared memory.

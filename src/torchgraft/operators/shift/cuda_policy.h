@@ -1,5 +1,6 @@
-// Which kernel serves a pass of a shift on CUDA. Host code alone, so that it is tested without a GPU. How a
-// kernel works, and what it reaches, is told in its own file.
+// Which kernel serves a pass of a shift on CUDA: a table, asked from the top. The first rule whose kernel
+// supports the problem and pays for it is the one. Host code alone, so that it is tested without a GPU. What
+// a kernel supports stands beside how it cuts its work.
 #pragma once
 
 #include <torchgraft/choice.h>
@@ -19,12 +20,16 @@ struct Rule {
   bool (*pays)(const Problem&);
 };
 
-inline bool always(const Problem&) { return true; }
+inline bool supports_always(const Problem&) { return true; }
+inline bool pays_always(const Problem&) { return true; }
+
+// Of longer rows a tile is one row of results, and its sources are read twice.
+inline bool planes_pays(const Problem& problem) { return planes::busy_rows(problem) >= planes::kFewestRows; }
 
 inline constexpr Rule kRules[] = {
-    {"planes", Kernel::planes, planes::supports, planes::pays},
-    {"channels_last", Kernel::channels_last, channels_last::supports, always},
-    {"direct", Kernel::direct, always, always},
+    {"planes", Kernel::planes, planes::supports, planes_pays},
+    {"channels_last", Kernel::channels_last, channels_last::supports, pays_always},
+    {"direct", Kernel::direct, supports_always, pays_always},
 };
 
 inline Plan plan_direct(const Problem& problem) {

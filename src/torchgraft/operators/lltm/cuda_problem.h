@@ -1,0 +1,53 @@
+// What the choice of a kernel for a call of lltm on CUDA may ask.
+#pragma once
+
+#include <cstdint>
+
+#include "cuda_shapes.h"
+
+namespace torchgraft::lltm::cuda {
+
+// The recurrence of a whole sequence, forward or back. There are steps, rows and units.
+struct Problem {
+  int64_t steps;
+  int64_t batch;
+  int64_t units;
+  bool backward;
+  int element_bytes;  // eight: float64
+  bool is_bfloat16;
+  // Whether weight_hh may be multiplied in two bytes: that of float where tf32 is permitted.
+  bool has_short_factor;
+  // Whether kernels on the grid may read rows four numbers at a time.
+  bool reads_four;
+  // Of the device, and what kernels are compiled for; as 800 of compute capability 8.0.
+  int architecture;
+  int compiled_for;
+  int multiprocessors;
+  int64_t shared_of_block;
+  bool has_clusters;
+  bool has_cooperative_launches;
+  // Of a kernel's blocks, with so many bytes of shared memory each: how many clusters of so many blocks can
+  // be on the device at once, or where they make no clusters how many blocks on a multiprocessor. None of a
+  // kernel that the device cannot run so.
+  int (*resident)(const Problem&, Technique, Kernel, int64_t blocks, int64_t shared_bytes);
+};
+
+// A cell, or the products of gradients: of a cell's rows, or of those of all steps of a sequence.
+struct RowsProblem {
+  int64_t rows;
+  int64_t features;
+  int64_t units;
+  int element_bytes;
+  int multiprocessors;
+};
+
+// One product of numbers of two bytes, left @ right with a result of float, (rows, depth) and (depth,
+// columns).
+struct MatrixProblem {
+  int64_t rows;
+  int64_t columns;
+  int64_t depth;
+  int multiprocessors;
+};
+
+}  // namespace torchgraft::lltm::cuda

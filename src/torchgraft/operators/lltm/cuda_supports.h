@@ -1,0 +1,132 @@
+// What each kernel of lltm on CUDA can compute at all: where there is room for it, and 32 bits do. Nothing
+// that is tuned. Host code alone.
+#pragma once
+
+#include <algorithm>
+#include <climits>
+#include <cstdint>
+#include <optional>
+
+#include "cuda_problem.h"
+
+namespace torchgraft::lltm::cuda {
+
+template <typename AnyProblem>
+bool supports_always(const AnyProblem&) {
+  return true;
+}
+
+// ---------------------------------------------------------------- the recurrence of a whole sequence
+
+// How the blocks of a launch share out units and rows: a group has all units of its rows.
+struct Groups {
+  int blocks;  // of a group, S::kUnits units each
+  int rows;    // of a group
+  int64_t count;
+};
+
+// As few rows a group as there is room for all groups at once; nothing where no number of rows fits. All
+// blocks that meet must be resident at once: a cluster is launched as one and waits for no other, a grid is
+// launched cooperatively, and of that all blocks wait for each other.
+template <typename S>
+std::optional<Groups> fitting_groups(const Problem& problem) {
+  constexpr bool kCluster = S::kWay == Way::cluster;
+  constexpr bool kGrid = S::kWay == Way::grid;
+  // Tensor cores and cp.async, and what the blocks of a cluster send each other.
+  constexpr int kArchitecture = kCluster ? 900 : 800;
+  // Places in a step are of 32 bits.
+  constexpr int64_t kRows = 65536;
+  const int64_t batch = problem.batch;
+  if (batch >= kRows || problem.units > S::kMostUnits || problem.compiled_for < kArchitecture ||
+      (kCluster && !problem.has_clusters) || (kGrid && !problem.has_cooperative_launches)) {
+    return std::nullopt;
+  }
+  const int64_t blocks = divide_up(problem.units, S::kUnits);
+  const int64_t most_groups = problem.multiprocessors / blocks;
+  if (most_groups == 0) return std::nullopt;
+  // A block that meets no other may wait until there is room for it.
+  constexpr int64_t kMostRowsOfBlock = 32;
+  const int64_t even = divide_up(batch, most_groups);
+  const int64_t least = kCluster || kGrid ? even : std::min(even, kMostRowsOfBlock);
+  // Multiprocessors come in groups of the hardware, and those of one that are too few for a cluster stay
+  // idle, so a few rows more than `least` may be needed.
+  const int64_t most = std::min(2 * least + 2, S::kMostRows);
+  for (int64_t rows = least; rows <= most; ++rows) {
+    const int64_t shared_bytes = S::shared_bytes(rows, blocks);
+    if (shared_bytes > problem.shared_of_block) break;
+    const int64_t count = divide_up(batch, rows);
+    const int64_t resident = problem.resident(problem, S::kTechnique, S::kKernel, blocks, shared_bytes);
+    const int64_t room = kCluster ? resident : resident * most_groups;
+    if (room >= (kCluster || kGrid ? count : 1)) {
+      return Groups{static_cast<int>(blocks), static_cast<int>(rows), count};
+    }
+  }
+  return std::nullopt;
+}
+
+template <typename S>
+bool supports_on_chip(const Problem& problem) {
+  return problem.element_bytes != 8 && problem.steps < INT_MAX - kSlots &&
+         fitting_groups<S>(problem).has_value();
+}
+
+// Their products are of numbers of two bytes.
+template <typename S>
+bool supports_on_chip_mma(const Problem& problem) {
+  return problem.has_short_factor && fitting_groups<S>(problem).has_value();
+}
+
+inline bool supports_steps(const Problem& problem) { return problem.has_short_factor; }
+
+// Rows of parts begin at sixteen bytes: each is of two ranges of units.
+inline bool supports_steps_in_parts(const Problem& problem) {
+  return problem.has_short_factor && divide_up(problem.units, 8) % 2 == 0;
+}
+
+// A warp has 32 bits for places, and all blocks wait for each other.
+template <typename S>
+bool supports_grid(const Problem& problem) {
+  constexpr int64_t kSize = 65536;
+  if (problem.element_bytes == 8 || problem.batch >= kSize || problem.units >= kSize ||
+      !problem.has_cooperative_launches) {
+    return false;
+  }
+  const int64_t shared_bytes = S::shared_bytes(problem.batch, problem.units, problem.backward);
+  if (shared_bytes > problem.shared_of_block) return false;
+  const int64_t resident = problem.resident(problem, Technique::grid, S::kKernel, 1, shared_bytes);
+  return divide_up(problem.units, S::kUnits) <= resident * problem.multiprocessors;
+}
+
+// ---------------------------------------------------------------- a cell, and products
+
+// The grids of the kernels of a small cell have room for so many rows, features and units.
+inline bool supports_cell_products(const RowsProblem& problem) {
+  constexpr int64_t kSize = int64_t{1} << 19;
+  return problem.element_bytes != 8 && problem.rows < kSize && problem.features < kSize &&
+         problem.units < kSize;
+}
+inline bool supports_cell(const RowsProblem& problem) {
+  return problem.element_bytes == 4 && problem.rows > 0 && supports_cell_products(problem);
+}
+
+inline bool supports_products_of_halves(const RowsProblem& problem) { return problem.element_bytes == 2; }
+
+// The depth of a product that is not shared out, and what the parts' is a multiple of.
+constexpr int64_t kDeepest = 2048;
+constexpr int64_t kDepthStep = 64;
+
+// Whether cuBLAS may share the depth out among blocks, and leave some of it out (cuda_multiply.cu): of a deep
+// product with fewer tiles than there are multiprocessors.
+inline bool may_be_cut_short(const MatrixProblem& problem) {
+  constexpr int64_t kTile = 128;
+  const int64_t tiles = divide_up(problem.rows, kTile) * divide_up(problem.columns, kTile);
+  return problem.depth > kDeepest && tiles > 0 && tiles <= problem.multiprocessors;
+}
+
+// At least two parts; and a grid with a row of blocks a row.
+inline bool supports_parts(const MatrixProblem& problem) {
+  return problem.rows > 0 && problem.rows < 65536 && problem.columns > 0 && problem.depth > kDepthStep;
+}
+inline bool is_never_cut_short(const MatrixProblem& problem) { return !may_be_cut_short(problem); }
+
+}  // namespace torchgraft::lltm::cuda
