@@ -728,23 +728,18 @@ auto with_backward_shape(Kernel kernel, const Function& function) {
   }
 }
 
-template <typename Parameters>
-const void* address_of(Parameters* kernel) {
-  return reinterpret_cast<const void*>(kernel);
-}
-
 }  // namespace
 
 int resident_on_chip(const Problem& problem, Kernel kernel, int64_t blocks, int64_t shared_bytes) {
   if (problem.backward) {
     return with_backward_shape(kernel, [&](auto tag) {
       using S = typename decltype(tag)::type;
-      return resident_groups<S>(address_of(on_chip_backward<S>), blocks, shared_bytes);
+      return resident_groups<S>(reinterpret_cast<const void*>(on_chip_backward<S>), blocks, shared_bytes);
     });
   }
   return with_forward_shape(kernel, [&](auto tag) {
     using S = typename decltype(tag)::type;
-    return resident_groups<S>(address_of(on_chip_forward<S>), blocks, shared_bytes);
+    return resident_groups<S>(reinterpret_cast<const void*>(on_chip_forward<S>), blocks, shared_bytes);
   });
 }
 
@@ -753,9 +748,10 @@ void launch_on_chip(const Problem& problem, Kernel kernel, const ForwardPass& pa
     using S = typename decltype(tag)::type;
     const Groups groups = *fitting_groups<S>(problem);
     const auto function = on_chip_forward<S>;
-    launch_groups<S>(address_of(function), groups, stream, [&](const cudaLaunchConfig_t& config) {
-      cudaLaunchKernelEx(&config, function, pass, groups.blocks, groups.rows, reads_four(pass));
-    });
+    launch_groups<S>(
+        reinterpret_cast<const void*>(function), groups, stream, [&](const cudaLaunchConfig_t& config) {
+          cudaLaunchKernelEx(&config, function, pass, groups.blocks, groups.rows, reads_four(pass));
+        });
   });
 }
 
@@ -767,9 +763,10 @@ void launch_on_chip(const Problem& problem, Kernel kernel, BackwardPass pass,
     using S = typename decltype(tag)::type;
     const Groups groups = *fitting_groups<S>(problem);
     const auto function = on_chip_backward<S>;
-    launch_groups<S>(address_of(function), groups, stream, [&](const cudaLaunchConfig_t& config) {
-      cudaLaunchKernelEx(&config, function, pass, groups.blocks, groups.rows, reads_four(pass));
-    });
+    launch_groups<S>(
+        reinterpret_cast<const void*>(function), groups, stream, [&](const cudaLaunchConfig_t& config) {
+          cudaLaunchKernelEx(&config, function, pass, groups.blocks, groups.rows, reads_four(pass));
+        });
   });
 }
 

@@ -19,10 +19,9 @@
 
 #include <cooperative_groups.h>
 
-#include <torchgraft/device.cuh>
-
 #include <type_traits>
 
+#include "cuda_exchange.cuh"
 #include "cuda_recurrence.h"
 #include "cuda_unit.cuh"
 
@@ -284,17 +283,8 @@ template <typename S, typename Pass>
 void launch(void (*kernel)(Pass), const Problem& problem, const Pass& pass, cudaStream_t stream) {
   const int64_t shared_bytes = S::shared_bytes(problem.batch, problem.units, problem.backward);
   require_shared_memory(kernel, shared_bytes, "lltm");
-  cudaLaunchAttribute attribute = {};
-  attribute.id = cudaLaunchAttributeCooperative;
-  attribute.val.cooperative = 1;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>(ceil_divide<int64_t>(problem.units, S::kUnits)));
-  config.blockDim = dim3(kBlock);
-  config.dynamicSmemBytes = static_cast<size_t>(shared_bytes);
-  config.stream = stream;
-  config.attrs = &attribute;
-  config.numAttrs = 1;
-  cudaLaunchKernelEx(&config, kernel, pass);
+  GroupsConfig<S> config(divide_up(problem.units, S::kUnits), shared_bytes, stream);
+  cudaLaunchKernelEx(&*config, kernel, pass);
   check_launch("lltm");
 }
 
@@ -302,18 +292,11 @@ void launch(void (*kernel)(Pass), const Problem& problem, const Pass& pass, cuda
 
 int resident_on_grid(const Problem& problem, Kernel kernel, int64_t shared_bytes) {
   return with_shape(problem, kernel, [&](auto tag, auto whole) {
-    constexpr int kUnits = decltype(tag)::type::kUnits;
+    using S = typename decltype(tag)::type;
     const void* const function = problem.backward
-                                     ? reinterpret_cast<const void*>(grid_backward<kUnits, whole>)
-                                     : reinterpret_cast<const void*>(grid_forward<kUnits, whole>);
-    int resident = 0;
-    if (!allow_shared_memory(function, shared_bytes)) return 0;
-    if (cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, function, kBlock,
-                                                      static_cast<size_t>(shared_bytes)) == cudaSuccess) {
-      return resident;
-    }
-    cudaGetLastError();
-    return 0;
+                                     ? reinterpret_cast<const void*>(grid_backward<S::kUnits, whole>)
+                                     : reinterpret_cast<const void*>(grid_forward<S::kUnits, whole>);
+    return resident_groups<S>(function, 1, shared_bytes);
   });
 }
 

@@ -290,6 +290,7 @@ constexpr int parts_of(int warps, int batch, int rows) {
 template <Kernel kOwnKernel, int kUnitsOfBlock>
 struct Grid {
   static constexpr Kernel kKernel = kOwnKernel;
+  static constexpr Way kWay = Way::grid;
   static constexpr int kUnits = kUnitsOfBlock;
   static constexpr int kWarps = 16;
   static constexpr int kBlock = 32 * kWarps;
