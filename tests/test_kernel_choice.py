@@ -5,6 +5,7 @@ The headers are host code alone: the tests compile them into programs and ask th
 
 import os
 import subprocess
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -15,11 +16,11 @@ OLD = 40, 64 << 10
 
 
 @pytest.fixture(scope="module")
-def ask(tmp_path_factory):
-    """`ask(operator, calls)`: an answer for each call."""
-    programs = {}
+def program(tmp_path_factory):
+    """`program(operator)`: the path of one that is built once."""
 
-    def build(operator):
+    @cache
+    def program(operator):
         path = tmp_path_factory.mktemp("choice") / operator
         folders = ROOT / "src/torchgraft/include", ROOT / "src/torchgraft/operators" / operator
         warnings = ["-Wall", "-Wextra", "-Werror"]
@@ -29,11 +30,16 @@ def ask(tmp_path_factory):
         subprocess.run([compiler, "-std=c++20", *warnings, *included, source, "-o", path], check=True)
         return path
 
+    return program
+
+
+@pytest.fixture(scope="module")
+def ask(program):
+    """`ask(operator, *call)`: the answer for a call."""
+
     def ask(operator, *call):
-        if operator not in programs:
-            programs[operator] = build(operator)
         line = " ".join(str(int(each)) if isinstance(each, bool) else str(each) for each in call)
-        asked = subprocess.run([programs[operator]], input=f"{line}\n", capture_output=True, text=True, check=True)
+        asked = subprocess.run([program(operator)], input=f"{line}\n", capture_output=True, text=True, check=True)
         return asked.stdout.strip()
 
     return ask
@@ -63,46 +69,53 @@ def test_the_kernel_of_a_shift(ask, passed, channels_last, bytes_of_element, dev
 FLOAT, TF32, HALF, BFLOAT16, DOUBLE = (4, 0, 0), (4, 0, 1), (2, 0, 1), (2, 1, 1), (8, 0, 0)
 
 
-@pytest.mark.parametrize(
-    ("dtype", "architecture", "batch", "units", "forward", "backward"),
-    [
-        (FLOAT, 900, 16, 64, "on_chip_forward_block_64", "on_chip_backward_block_64"),
-        (FLOAT, 900, 16, 65, "on_chip_forward_block_96", "on_chip_backward_block_96"),
-        (FLOAT, 900, 16, 97, "on_chip_forward_block_128", "on_chip_backward_block_128"),
-        (FLOAT, 900, 32, 256, "on_chip_forward_cluster_8x32", "on_chip_backward_cluster_8x32"),
-        (FLOAT, 900, 33, 256, "on_chip_forward_cluster_4x64", "on_chip_backward_cluster_4x64"),
-        (FLOAT, 900, 32, 257, "on_chip_forward_cluster_16x32", "on_chip_backward_cluster_16x32"),
-        (FLOAT, 900, 64, 528, "grid_forward_4", "grid_backward_4"),
-        (FLOAT, 900, 64, 529, "grid_forward_8", "grid_backward_8"),
-        (FLOAT, 900, 85, 1024, "grid_forward_8", "grid_backward_8"),
-        (FLOAT, 900, 86, 1024, "elementwise_forward", "elementwise_backward"),
-        (FLOAT, 800, 32, 128, "on_chip_forward_block_128", "on_chip_backward_block_128"),
-        (FLOAT, 800, 32, 129, "grid_forward_1", "grid_backward_1"),
-        (FLOAT, 800, 32, 133, "grid_forward_2", "grid_backward_2"),
-        (DOUBLE, 900, 32, 64, "elementwise_forward", "elementwise_backward"),
-        (HALF, 900, 132, 128, "on_chip_forward_block_128", "on_chip_backward_block_128"),
-        (HALF, 900, 133, 128, "on_chip_mma_forward_block_128", "on_chip_backward_block_128"),
-        (HALF, 900, 265, 128, "on_chip_mma_forward_block_128", "on_chip_mma_backward_cluster_4x32"),
-        (HALF, 900, 265, 32, "on_chip_mma_forward_block_128", "on_chip_mma_backward_block_32"),
-        (HALF, 900, 66, 256, "on_chip_mma_forward_cluster_4x64_one_row", "on_chip_mma_backward_cluster_2x128"),
-        (HALF, 900, 64, 256, "on_chip_mma_forward_cluster_4x64_one_row", "on_chip_mma_backward_cluster_8x32"),
-        (HALF, 900, 67, 256, "on_chip_mma_forward_cluster_2x128_one_row", "on_chip_mma_backward_cluster_2x128"),
-        (HALF, 900, 133, 256, "on_chip_mma_forward_cluster_2x128", "on_chip_mma_backward_cluster_2x128"),
-        (HALF, 900, 8, 512, "on_chip_forward_cluster_16x32", "on_chip_backward_cluster_16x32"),
-        (HALF, 900, 9, 512, "on_chip_mma_forward_cluster_8x64_one_row", "on_chip_mma_backward_cluster_8x64"),
-        (BFLOAT16, 900, 65, 512, "on_chip_mma_forward_cluster_8x64", "on_chip_mma_backward_cluster_8x64"),
-        (TF32, 900, 64, 513, "on_chip_mma_forward_grid_32x32", "on_chip_mma_backward_grid_32x32"),
-        (HALF, 900, 64, 1025, "steps_forward", "steps_backward"),
-        (HALF, 900, 64, 1032, "steps_forward", "steps_backward"),
-        (HALF, 900, 64, 1040, "steps_forward", "steps_backward_in_parts"),
-        (HALF, 900, 65, 1040, "steps_forward", "steps_backward"),
-        (HALF, 800, 32, 512, "on_chip_mma_forward_grid_16x32", "on_chip_mma_backward_grid_16x32"),
-        (HALF, 750, 32, 512, "grid_forward_4", "grid_backward_4"),
-        (HALF, 750, 32, 513, "steps_forward", "steps_backward"),
-        (BFLOAT16, 750, 32, 513, "steps_forward", "grid_backward_4"),
-        (TF32, 750, 32, 513, "grid_forward_4", "grid_backward_4"),
-    ],
+RECURRENCES = (
+    (FLOAT, 900, 16, 64, "on_chip_forward_block_64", "on_chip_backward_block_64"),
+    (FLOAT, 900, 16, 65, "on_chip_forward_block_96", "on_chip_backward_block_96"),
+    (FLOAT, 900, 16, 97, "on_chip_forward_block_128", "on_chip_backward_block_128"),
+    (FLOAT, 900, 32, 256, "on_chip_forward_cluster_8x32", "on_chip_backward_cluster_8x32"),
+    (FLOAT, 900, 33, 256, "on_chip_forward_cluster_4x64", "on_chip_backward_cluster_4x64"),
+    (FLOAT, 900, 32, 257, "on_chip_forward_cluster_16x32", "on_chip_backward_cluster_16x32"),
+    (FLOAT, 900, 64, 528, "grid_forward_4", "grid_backward_4"),
+    (FLOAT, 900, 64, 529, "grid_forward_8", "grid_backward_8"),
+    (FLOAT, 900, 85, 1024, "grid_forward_8", "grid_backward_8"),
+    (FLOAT, 900, 86, 1024, "elementwise_forward", "elementwise_backward"),
+    (FLOAT, 800, 32, 128, "on_chip_forward_block_128", "on_chip_backward_block_128"),
+    (FLOAT, 800, 32, 129, "grid_forward_1", "grid_backward_1"),
+    (FLOAT, 800, 32, 133, "grid_forward_2", "grid_backward_2"),
+    (DOUBLE, 900, 32, 64, "elementwise_forward", "elementwise_backward"),
+    (HALF, 900, 132, 128, "on_chip_forward_block_128", "on_chip_backward_block_128"),
+    (HALF, 900, 133, 128, "on_chip_mma_forward_block_128", "on_chip_backward_block_128"),
+    (HALF, 900, 265, 128, "on_chip_mma_forward_block_128", "on_chip_mma_backward_cluster_4x32"),
+    (HALF, 900, 265, 32, "on_chip_mma_forward_block_128", "on_chip_mma_backward_block_32"),
+    (HALF, 900, 66, 256, "on_chip_mma_forward_cluster_4x64_one_row", "on_chip_mma_backward_cluster_2x128"),
+    (HALF, 900, 64, 256, "on_chip_mma_forward_cluster_4x64_one_row", "on_chip_mma_backward_cluster_8x32"),
+    (HALF, 900, 67, 256, "on_chip_mma_forward_cluster_2x128_one_row", "on_chip_mma_backward_cluster_2x128"),
+    (HALF, 900, 133, 256, "on_chip_mma_forward_cluster_2x128", "on_chip_mma_backward_cluster_2x128"),
+    (HALF, 900, 8, 512, "on_chip_forward_cluster_16x32", "on_chip_backward_cluster_16x32"),
+    (HALF, 900, 9, 512, "on_chip_mma_forward_cluster_8x64_one_row", "on_chip_mma_backward_cluster_8x64"),
+    (BFLOAT16, 900, 65, 512, "on_chip_mma_forward_cluster_8x64", "on_chip_mma_backward_cluster_8x64"),
+    (TF32, 900, 64, 513, "on_chip_mma_forward_grid_32x32", "on_chip_mma_backward_grid_32x32"),
+    (HALF, 900, 64, 1025, "steps_forward", "steps_backward"),
+    (HALF, 900, 64, 1032, "steps_forward", "steps_backward"),
+    (HALF, 900, 64, 1040, "steps_forward", "steps_backward_in_parts"),
+    (HALF, 900, 65, 1040, "steps_forward", "steps_backward"),
+    (HALF, 800, 32, 512, "on_chip_mma_forward_grid_16x32", "on_chip_mma_backward_grid_16x32"),
+    (HALF, 750, 32, 512, "grid_forward_4", "grid_backward_4"),
+    (HALF, 750, 32, 513, "steps_forward", "steps_backward"),
+    (BFLOAT16, 750, 32, 513, "steps_forward", "grid_backward_4"),
+    (TF32, 750, 32, 513, "grid_forward_4", "grid_backward_4"),
 )
+
+
+@pytest.mark.parametrize(("dtype", "architecture", "batch", "units", "forward", "backward"), RECURRENCES)
 def test_the_kernel_of_a_recurrence(ask, dtype, architecture, batch, units, forward, backward):
     found = [ask("lltm", way, *dtype, architecture, *H200, batch, units) for way in ("forward", "backward")]
     assert found == [forward, backward]
+
+
+def test_every_kernel_of_a_recurrence_is_asked(program):
+    done = subprocess.run([program("lltm"), "names"], capture_output=True, text=True, check=True)
+    assert set(done.stdout.split()) == {
+        kernel for *_, forward, backward in RECURRENCES for kernel in (forward, backward)
+    }

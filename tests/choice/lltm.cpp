@@ -1,5 +1,6 @@
 // Says which kernel serves each recurrence of standard input, one a line: its numbers are those that are read
-// below. A multiprocessor of the device has room for one block at a time.
+// below. With an argument it writes the names of all instead. A multiprocessor of the device has room for one
+// block at a time.
 
 #include "cuda_policy.h"
 
@@ -26,7 +27,12 @@ int resident(const Problem& problem, Technique, Kernel kernel, int64_t blocks, i
 
 }  // namespace
 
-int main() {
+int main(int count, char**) {
+  if (count > 1) {
+    for (const Rule& rule : kForwardRules) std::cout << rule.name << '\n';
+    for (const Rule& rule : kBackwardRules) std::cout << rule.name << '\n';
+    return 0;
+  }
   std::string direction;
   Problem problem = {};
   problem.steps = 10;

@@ -70,7 +70,7 @@ bool supports_on_chip(const Problem& problem) {
          fitting_groups<S>(problem).has_value();
 }
 
-// Their products are of numbers of two bytes.
+// Their products are of numbers of two bytes: true float32 has more digits.
 template <typename S>
 bool supports_on_chip_mma(const Problem& problem) {
   return problem.has_short_factor && fitting_groups<S>(problem).has_value();
