@@ -132,10 +132,8 @@ void multiply_in_parts(const Tensor& left, const Tensor& right, Tensor& result) 
 
 }  // namespace
 
-TORCHGRAFT_KERNELS(lltm, kMatrixRules)
-TORCHGRAFT_KERNELS(lltm_grads, kMatrixRules)
+// Of the cell, whose small samples are deep enough for parts; the others' products are the same.
 TORCHGRAFT_KERNELS(lltm_cell, kMatrixRules)
-TORCHGRAFT_KERNELS(lltm_cell_grads, kMatrixRules)
 
 void multiply(const Tensor& left, const Tensor& right, Tensor& result) {
   if (is_in_parts(left, result)) return multiply_in_parts(left, right, result);
