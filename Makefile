@@ -57,6 +57,10 @@ test-cuda: $(VENV)/build.done ## compile every CUDA kernel for every architectur
 	@$(call configure,build/cuda,$(if $(ARCHITECTURES),-DCMAKE_CUDA_ARCHITECTURES="$(ARCHITECTURES)",-UCMAKE_CUDA_ARCHITECTURES))
 	@MAKEFLAGS= NINJA_STATUS="compiling the CUDA library, %f of %t, %w: " $(BIN)/cmake --build build/cuda --target torchgraft_cuda
 
+.PHONY: coverage
+coverage: build $(VENV)/test.done ## count the lines and branches of kernels that a check reaches: an hour (ARGS=shift: of one operator)
+	@MAKEFLAGS= $(BIN)/python tests/reached.py $(ARGS)
+
 # What the tests need, with the newest PyTorch in the place of ours: an environment of several gigabytes.
 .PHONY: test-newest
 test-newest: build ## run `graft check` with the newest PyTorch, in an environment of its own

@@ -30,7 +30,7 @@ WORK = ROOT / "build/coverage"
 TABLE = ROOT / "docs/fragments/coverage.md"
 # An architecture that is compiled for, and the multiprocessors of devices that run it.
 DEVICES = ((90, (16, 84, 132)), (80, (16,)), (75, (16,)))
-QUESTIONS = ("--quick", "--property", "value", "--property", "sizes", "--property", "empty", "--property", "gradient")
+QUESTIONS = ("--quick", "--property", "value", "--property", "sizes", "--property", "empty")
 
 
 @dataclass
