@@ -226,7 +226,11 @@ BOUNDARIES = {
         ({"images": (1024, 1024, 8, 8)}, BATCH_PRODUCTS),
         ({"images": (64, 41, 28, 28), "kernel": 29}, BATCH_PRODUCTS),
         ({"images": (4, 335, 28, 28), "kernel": 29}, LARGE_PRODUCTS),
-        ({"images": (64, 20, 28, 28), "kernel": 29}, "tiles_correlate"),
+        ({"images": (64, 1, 28, 28), "kernel": 29}, BATCH_PRODUCTS),
+        ({"images": (64, 1, 28, 28), "kernel": 13}, BATCH_PRODUCTS),
+        ({"images": (64, 1, 28, 28), "kernel": 12}, "tiles_correlate"),
+        ({"images": (64, 21, 28, 28), "kernel": 11}, BATCH_PRODUCTS),
+        ({"images": (64, 20, 28, 28), "kernel": 11}, "tiles_correlate"),
         # The columns that a kernel reaches.
         ({"images": (128, 96, 56, 57)}, LARGE_PRODUCTS),
         ({"kernel": 33}, BATCH_PRODUCTS),
