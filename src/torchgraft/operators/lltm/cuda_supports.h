@@ -42,6 +42,8 @@ std::optional<Groups> fitting_groups(const Problem& problem) {
     return std::nullopt;
   }
   const int64_t blocks = divide_up(problem.units, S::kUnits);
+  // A block alone makes no cluster, and may not write to its own as if it were in one.
+  if (kCluster && blocks < 2) return std::nullopt;
   const int64_t most_groups = problem.multiprocessors / blocks;
   if (most_groups == 0) return std::nullopt;
   // A block that meets no other may wait until there is room for it.
