@@ -153,6 +153,7 @@ _SEQUENCES = (
     _sequence("many rows, back", 3, 67, 4, 6, reverse=True),
     _sequence("many steps", 60, 3, 4, 24),
     _sequence("wide", 4, 17, 30, 200),
+    _sequence("wide, few rows", 3, 2, 4, 140),
     _sequence("units shared out", 4, 8, 5, 110),
     _sequence("units shared out, back", 3, 9, 5, 110, reverse=True),
 )
