@@ -3,18 +3,16 @@
 The header is host code alone: the tests compile it into a program and ask that, on a machine without a GPU.
 """
 
-import os
 import re
 import subprocess
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
 
 import pytest
 
+from choice import PACKAGE, build
 from torchgraft.operators.depthwise_conv2d.window import Window
 
-PACKAGE = Path(__file__).parent.parent / "src/torchgraft"
-FOLDER, INCLUDE = PACKAGE / "operators/depthwise_conv2d", PACKAGE / "include"
+FOLDER = PACKAGE / "operators/depthwise_conv2d"
 
 
 @dataclass(frozen=True)
@@ -592,12 +590,7 @@ ROWS = list(rows())
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory):
-    path = tmp_path_factory.mktemp("choice") / "choice"
-    source = Path(__file__).parent / "choice/depthwise_conv2d.cpp"
-    warnings = ["-Wall", "-Wextra", "-Werror"]
-    compiler = [os.environ.get("CXX", "c++"), "-std=c++20", *warnings, f"-I{FOLDER}", f"-I{INCLUDE}"]
-    subprocess.run([*compiler, str(source), "-o", str(path)], check=True)
-    return path
+    return build("depthwise_conv2d", tmp_path_factory.mktemp("choice"))
 
 
 @pytest.fixture(scope="module")

@@ -3,14 +3,13 @@
 The headers are host code alone: the tests compile them into programs and ask those, on a machine without a GPU.
 """
 
-import os
 import subprocess
 from functools import cache
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+from choice import build
+
 H200 = 132, 227 << 10
 OLD = 40, 64 << 10
 
@@ -19,18 +18,7 @@ OLD = 40, 64 << 10
 def program(tmp_path_factory):
     """`program(operator)`: the path of one that is built once."""
 
-    @cache
-    def program(operator):
-        path = tmp_path_factory.mktemp("choice") / operator
-        folders = ROOT / "src/torchgraft/include", ROOT / "src/torchgraft/operators" / operator
-        warnings = ["-Wall", "-Wextra", "-Werror"]
-        source = ROOT / f"tests/choice/{operator}.cpp"
-        included = [f"-I{folder}" for folder in folders]
-        compiler = os.environ.get("CXX", "c++")
-        subprocess.run([compiler, "-std=c++20", *warnings, *included, source, "-o", path], check=True)
-        return path
-
-    return program
+    return cache(lambda operator: build(operator, tmp_path_factory.mktemp("choice")))
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,7 @@ import functools
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -24,6 +25,16 @@ class NativeLibrary:
     def loaded(self) -> bool:
         """Whether the kernels of this library are in use."""
         return not self.problem
+
+    def function(self, name: str) -> Any:
+        """A C function that the library exports beside its operators; None where it does not, or is not loaded."""
+        return getattr(_open(self.path), name, None) if self.loaded else None
+
+
+@functools.cache
+def _open(path: Path) -> ctypes.PyDLL:
+    # Python keeps its lock in calls that take less time than handing the lock over would.
+    return ctypes.PyDLL(str(path))
 
 
 _libraries: dict[tuple[str, str], NativeLibrary] = {}
@@ -94,22 +105,9 @@ def why_no_kernel(namespace: str, device: str) -> str:
     return library.problem or f"{library.path} has none for this operator"
 
 
-@functools.cache
-def _open(path: Path) -> ctypes.PyDLL | None:
-    """What a loaded library exports to choose kernels by name; None where it does not include torchgraft/choice.h."""
-    # Python keeps its lock in calls that take less time than handing the lock over would.
-    library = ctypes.PyDLL(str(path))
-    if not hasattr(library, "torchgraft_force_kernel"):
-        return None
-    library.torchgraft_kernels.restype = ctypes.c_char_p
-    library.torchgraft_force_kernel.argtypes = (ctypes.c_char_p,)
-    library.torchgraft_force_kernel.restype = ctypes.c_int64
-    return library
-
-
-def _chooser(namespace: str, device: str) -> ctypes.PyDLL | None:
+def _chooser(namespace: str, device: str) -> NativeLibrary | None:
     library = _libraries.get((namespace, device))
-    return _open(library.path) if library is not None and library.loaded else None
+    return library if library is not None and library.function("torchgraft_force_kernel") else None
 
 
 def kernels(namespace: str, device: str) -> dict[str, tuple[str, ...]]:
@@ -123,8 +121,12 @@ def kernels(namespace: str, device: str) -> dict[str, tuple[str, ...]]:
         The names in the order in which the library asks its rules; empty where it lists none.
     """
     library = _chooser(namespace, device)
+    if library is None:
+        return {}
+    lines = library.function("torchgraft_kernels")
+    lines.restype = ctypes.c_char_p
     listed: dict[str, dict[str, None]] = {}
-    for line in library.torchgraft_kernels().decode().splitlines() if library else ():
+    for line in lines().decode().splitlines():
         operator, _, kernel = line.partition("\t")
         listed.setdefault(operator, {})[kernel] = None
     return {operator: tuple(names) for operator, names in listed.items()}
@@ -152,7 +154,9 @@ class ForcedKernel:
         library = _chooser(namespace, device)
         if library is None:
             raise LookupError(f"the library of {namespace} for {device} lists no kernels")
-        self._force = library.torchgraft_force_kernel
+        self._force = library.function("torchgraft_force_kernel")
+        self._force.argtypes = (ctypes.c_char_p,)
+        self._force.restype = ctypes.c_int64
         # The library keeps the address: these bytes live as long as the scope.
         self._name = name.encode()
         self.served = 0

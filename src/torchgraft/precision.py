@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -175,13 +174,8 @@ _unchanged = nullcontext()
 @functools.cache
 def _products_setter() -> Callable[[int], int] | None:
     """The function of the loaded library that sets what products of the current thread are made in, if there is one."""
-    for library in native.libraries():
-        if library.namespace == "torchgraft" and library.device == "cuda" and library.loaded:
-            # Python's lock is kept: the function sets a number.
-            function: Any = getattr(ctypes.PyDLL(str(library.path)), "torchgraft_set_products", None)
-            if function is not None:
-                return function
-    return None
+    found = (each for each in native.libraries() if (each.namespace, each.device) == ("torchgraft", "cuda"))
+    return next((each.function("torchgraft_set_products") for each in found), None)
 
 
 def recurrent_products(input: Tensor) -> AbstractContextManager[None]:

@@ -262,10 +262,9 @@ def _dtypes_by_code() -> dict[int, torch.dtype]:
 
 def _setters_of(device_type: str) -> list[Callable[..., None]]:
     """How each loaded library of kernels for a kind of device is told where its memory comes from."""
-    loaded = (each for each in native.libraries() if each.loaded and each.device == device_type)
-    opened = (ctypes.CDLL(str(each.path)) for each in loaded)
     # A library none of whose kernels asks for memory in this way has no such function.
-    return [library.torchgraft_set_allocate for library in opened if hasattr(library, "torchgraft_set_allocate")]
+    found = (each.function("torchgraft_set_allocate") for each in native.libraries() if each.device == device_type)
+    return [function for function in found if function is not None]
 
 
 def served_call(call: Call, arena: Arena) -> tuple[list[Tensor], list[Tensor | None]]:
