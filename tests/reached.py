@@ -16,6 +16,7 @@ import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -77,8 +78,9 @@ def main() -> int:
     given = parser.parse_args()
     folders = emulate.find_folders(given.operators)
     WORK.mkdir(parents=True, exist_ok=True)
-    reports = [_of_emulated(folders, architecture, counts) for architecture, counts in DEVICES]
-    reports.append(_of_cpu(folders))
+    operators = [name for folder in folders for name in emulate.find_operators(folder)]
+    reports = _of_emulated(folders, operators)
+    reports.append(_of_cpu(operators))
     merged = WORK / "all.json"
     tracefiles = [word for report in reports for word in ("--add-tracefile", str(report))]
     _gcovr(*tracefiles, "--json", str(merged))
@@ -96,16 +98,21 @@ def main() -> int:
     return 0
 
 
-def _of_emulated(folders: list[Path], architecture: int, multiprocessors: Iterable[int]) -> Path:
-    library = emulate.build(folders, architecture=architecture, sanitizer="coverage")
-    objects = ROOT / f"build/emulation/{architecture}-coverage/ninja"
-    _forget(objects)
-    for count in multiprocessors:
-        _ask(folders, emulate.environment(library, multiprocessors=count), "--every-kernel")
-    return _report(objects, f"cuda-{architecture}")
+def _of_emulated(folders: list[Path], operators: list[str]) -> list[Path]:
+    libraries = {each: emulate.build(folders, architecture=each, sanitizer="coverage") for each, _ in DEVICES}
+    objects = {each: ROOT / f"build/emulation/{each}-coverage/ninja" for each in libraries}
+    for each in objects.values():
+        _forget(each)
+    devices = [
+        emulate.environment(libraries[architecture], multiprocessors=count)
+        for architecture, counts in DEVICES
+        for count in counts
+    ]
+    _ask(((operator, device) for operator in operators for device in devices), "--every-kernel")
+    return [_report(each, f"cuda-{architecture}") for architecture, each in objects.items()]
 
 
-def _of_cpu(folders: list[Path]) -> Path:
+def _of_cpu(operators: list[str]) -> Path:
     objects = WORK / "cpu"
     defined = ["-DTORCHGRAFT_SANITIZER=coverage", "-DTORCHGRAFT_CUDA=OFF", f"-DPython_EXECUTABLE={sys.executable}"]
     tools = Path(sys.executable).parent
@@ -113,7 +120,7 @@ def _of_cpu(folders: list[Path]) -> Path:
     subprocess.run([*cmake, f"-DCMAKE_MAKE_PROGRAM={tools / 'ninja'}"], check=True, stdout=subprocess.DEVNULL)
     subprocess.run([str(tools / "cmake"), "--build", str(objects)], check=True, stdout=sys.stderr)
     _forget(objects)
-    _ask(folders, {"TORCHGRAFT_LIBRARIES": str(objects)})
+    _ask((operator, {"TORCHGRAFT_LIBRARIES": str(objects)}) for operator in operators)
     return _report(objects, "cpu")
 
 
@@ -122,13 +129,18 @@ def _forget(objects: Path) -> None:
         counted.unlink()
 
 
-def _ask(folders: list[Path], variables: dict[str, str], *options: str) -> None:
-    # In one process, which writes what it counted as it ends.
-    for folder in folders:
-        command = emulate.check_command([folder], [*QUESTIONS, *options, "--workers", "0"])
-        done = subprocess.run(command, env={**os.environ, **variables}, capture_output=True, text=True, check=False)
+def _ask(questions: Iterable[tuple[str, dict[str, str]]], *options: str) -> None:
+    """Checks operators, each under variables of its own: a process each, which writes what it counted as it ends."""
+
+    def ask(operator: str, variables: dict[str, str]) -> None:
+        command = [sys.executable, "-m", "torchgraft", "check", operator, "--device", "cpu", *QUESTIONS, *options]
+        variables = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
+        done = subprocess.run([*command, "--workers", "0"], env=variables, capture_output=True, text=True, check=False)
         if done.returncode:
-            print(f"{folder.name} does not hold:\n{done.stdout}{done.stderr}", file=sys.stderr)
+            print(f"{operator} does not hold:\n{done.stdout}{done.stderr}", file=sys.stderr)
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(ask, *zip(*questions, strict=True)))
 
 
 def _report(objects: Path, name: str) -> Path:

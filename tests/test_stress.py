@@ -12,7 +12,7 @@ from torchgraft.checking.running import make_jobs, make_stress_jobs, run_job
 from torchgraft.checking.strides import in_any_strides
 from torchgraft.checking.subject import find_subjects, subject_of
 from torchgraft.operators.depthwise_conv2d.drawing import draw_any
-from torchgraft.sampling import Budget, any_size
+from torchgraft.sampling import Budget, Drawn, Sample, SizedRandom, any_size, draw_at_border
 
 SUBJECTS = {subject.name: subject for subject in find_subjects([])}
 
@@ -46,6 +46,23 @@ def test_sizes_are_mostly_beside_borders(most):
         assert sum(counts[size] for size in range(500, 1001)) > 50
 
 
+def test_a_search_ends_on_either_side_of_where_a_library_answers_otherwise():
+    def draw(random):
+        rows = any_size(random, 1000)
+        return Sample("drawn", (Drawn((rows, any_size(random, 5000 // rows))),))
+
+    def answers(sample):
+        ((rows, columns),) = (tensor.shape for tensor in sample.tensors)
+        return 1 + (rows > 36) + 2 * (columns >= 40)
+
+    random = Random(0)
+    found = [draw_at_border(draw, random, answers).arguments[0].shape for _ in range(400)]
+    rows, columns = Counter(rows for rows, _ in found), Counter(columns for _, columns in found)
+    assert min(rows[36], rows[37]) > 15
+    assert min(columns[39], columns[40]) > 15
+    assert draw_at_border(draw, Random(5), lambda sample: 0) == draw(Random(Random(5).getrandbits(64)))
+
+
 @pytest.mark.parametrize("name", SUBJECTS)
 @pytest.mark.parametrize(
     ("elements", "products"), [(1, 1 << 14), (300, 1 << 14), (1 << 16, 1 << 22), (1 << 23, 1 << 29)]
@@ -54,10 +71,14 @@ def test_what_is_drawn_makes_sense_and_keeps_to_its_budget(name, elements, produ
     subject = SUBJECTS[name]
     sizes = []
     for seed in range(40):
-        sample = subject.samples.stress(Random(seed), Budget(elements, products))
-        arguments = sample.make("meta", torch.float32)
-        subject.operator.explain(*arguments)
-        subject.operator.output(*arguments)
+        moved = SizedRandom(seed)
+        # Whatever size a search for borders tries must make sense too.
+        moved.replaced = {Random(seed).randrange(8): Random(seed).choice((1, 2, 5, 40, 5000, 10**9))}
+        for random in (moved, Random(seed)):
+            sample = subject.samples.stress(random, Budget(elements, products))
+            arguments = sample.make("meta", torch.float32)
+            subject.operator.explain(*arguments)
+            subject.operator.output(*arguments)
         sizes.append(sample.elements)
         assert sample == subject.samples.stress(Random(seed), Budget(elements, products))
     # A sequence, say, has several tensors of as many elements; of one element there may be more weights than that.

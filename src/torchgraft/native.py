@@ -3,6 +3,7 @@
 import ctypes
 import functools
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -167,3 +168,27 @@ class ForcedKernel:
 
     def __exit__(self, *error: object) -> None:
         self.served = self._force(None)
+
+
+def trace_answers(namespace: str, device: str, call: Callable[[], object]) -> int:
+    """What all rules of a library answer that a call asks, as one number: it changes where any answer does.
+
+    Args:
+        namespace: of the operators.
+        device: the kind of device, 'cpu' or 'cuda'.
+        call: makes the call, in this thread.
+
+    Returns:
+        The number; 0 where no rule is asked.
+    """
+    library = _chooser(namespace, device)
+    if library is None:
+        return 0
+    trace = library.function("torchgraft_trace_answers")
+    trace.argtypes, trace.restype = (ctypes.c_bool,), ctypes.c_uint64
+    trace(True)
+    try:
+        call()
+    finally:
+        answers: int = trace(False)
+    return answers

@@ -156,6 +156,66 @@ class Budget:
     products: int
 
 
+class SizedRandom(Random):
+    """A source of randomness that notes each size drawn from it, and in which a size can be replaced.
+
+    Attributes:
+        sizes: each size that was drawn, and the largest that it may be.
+        replaced: sizes to return in the place of those drawn, by their number among `sizes`.
+    """
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.sizes: list[tuple[int, int]] = []
+        self.replaced: dict[int, int] = {}
+
+    def size(self, drawn: int, most: int) -> int:
+        """The size that was drawn, or what replaces it."""
+        size = min(self.replaced.get(len(self.sizes), drawn), max(most, drawn))
+        self.sizes.append((size, most))
+        return size
+
+
+def draw_at_border(draw: Callable[[Random], Sample], random: Random, answers: Callable[[Sample], int]) -> Sample:
+    """A sample just before or just behind a size at which a library answers otherwise, found by bisection.
+
+    One of the sizes that `any_size` or `movable` drew is moved and all else drawn as before. Where no such size is
+    found the sample is as drawn.
+
+    Args:
+        draw: draws a sample.
+        random: a source of randomness.
+        answers: what the rules of a library answer about a sample, as one number.
+    """
+    seed = random.getrandbits(64)
+
+    def drawn(replaced: dict[int, int]) -> tuple[Sample, list[tuple[int, int]]]:
+        sized = SizedRandom(seed)
+        sized.replaced = replaced
+        return draw(sized), sized.sizes
+
+    sample, sizes = drawn({})
+    movable = [number for number, (_, most) in enumerate(sizes) if most > 1]
+    if not movable:
+        return sample
+    number = random.choice(movable)
+    here, most = sizes[number]
+    asked = answers(sample)
+    for there in random.sample((1, most), 2):
+        if asked and there != here and answers(drawn({number: there})[0]) != asked:
+            break
+    else:
+        return sample
+    while abs(here - there) > 1:
+        # Sizes far apart are halved as numbers of digits.
+        middle = (here + there) // 2 if max(here, there) < 4 * min(here, there) else math.isqrt(here * there)
+        if answers(drawn({number: middle})[0]) == asked:
+            here = middle
+        else:
+            there = middle
+    return drawn({number: random.choice((here, there))})[0]
+
+
 # Widths of vectors, tiles and warps.
 _STEPS = (4, 8, 16, 32, 64)
 
@@ -181,7 +241,12 @@ def any_size(random: Random, most: int, borders: Sequence[int] = ()) -> int:
         size = round(size / step) * step + beside
     elif kind < 0.65:
         size = 2 ** round(math.log2(size)) + beside
-    return min(max(size, 1), most)
+    return movable(random, min(max(size, 1), most), most)
+
+
+def movable(random: Random, size: int, most: int) -> int:
+    """A size that was drawn, which a search for borders may move anywhere from 1 to `most`."""
+    return random.size(size, most) if isinstance(random, SizedRandom) else size
 
 
 def _one_product(*arguments: Any) -> int:

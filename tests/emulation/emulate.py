@@ -138,12 +138,17 @@ def _sanitizer_variables() -> dict[str, str]:
     }
 
 
-def check_command(folders: Sequence[Path], options: Sequence[str]) -> list[str]:
-    """The command that checks all that some folders of operators declare."""
+def find_operators(folder: Path) -> list[str]:
+    """The names of all that a folder of operators declares."""
     from torchgraft import Operator
 
-    modules = tuple(f"torchgraft.operators.{folder.name}." for folder in folders)
-    names = [each.name for each in Operator.registered.values() if each.module.startswith(modules)]
+    module = f"torchgraft.operators.{folder.name}."
+    return [each.name for each in Operator.registered.values() if each.module.startswith(module)]
+
+
+def check_command(folders: Sequence[Path], options: Sequence[str]) -> list[str]:
+    """The command that checks all that some folders of operators declare."""
+    names = [name for folder in folders for name in find_operators(folder)]
     return [sys.executable, "-m", "torchgraft", "check", *names, "--device", "cpu", *options]
 
 

@@ -106,7 +106,8 @@ def check(
         typer.Option(
             min=0,
             help="Processes at a time; 0: all in this one, where a crash is the end. None: one a core. A GPU is one "
-            "process's at a time, but for --stress, where it is that of eight at most.",
+            "process's at a time, but for --stress, where it is that of eight at most, or under CUDA's Multi-Process "
+            "Service (CUDA_MPS_PIPE_DIRECTORY) of all.",
             show_default=False,
         ),
     ] = None,

@@ -25,6 +25,25 @@ struct Forced {
 };
 inline Forced forced;
 
+// What all rules that are asked answer, as one number, while a tool wants to know: it draws problems on either
+// side of where that changes.
+struct Traced {
+  std::atomic<bool> wanted{false};
+  std::atomic<uint64_t> answers{0};
+};
+inline Traced traced;
+
+template <typename Rule, size_t kCount, typename Problem>
+void trace_answers(const Rule (&rules)[kCount], const Problem& problem) {
+  uint64_t answers = traced.answers;
+  for (const Rule& rule : rules) {
+    const bool supports = rule.supports(problem);
+    const bool pays = supports && rule.pays(problem);
+    answers = (answers ^ (uint64_t{1} + supports + pays)) * 0x100000001b3;  // FNV-1a
+  }
+  traced.answers = answers;
+}
+
 // A line for each kernel of the library: its operator, a tab, its name.
 inline std::string& listed_kernels() {
   static std::string lines;
@@ -53,6 +72,9 @@ inline bool is_forced(const char* kernel) {
 // The forced rule if it supports the problem, or else the first that supports it and pays.
 template <typename Rule, size_t kCount, typename Problem>
 const Rule& choose(const Rule (&rules)[kCount], const Problem& problem) {
+  if (internal::traced.wanted.load(std::memory_order_relaxed)) [[unlikely]] {
+    internal::trace_answers(rules, problem);
+  }
   if (internal::forced.name.load(std::memory_order_relaxed) != nullptr) [[unlikely]] {
     for (const Rule& rule : rules) {
       if (rule.supports(problem) && is_forced(rule.name)) return rule;
@@ -79,4 +101,9 @@ extern "C" __attribute__((weak, visibility("default"))) const char* torchgraft_k
 extern "C" __attribute__((weak, visibility("default"))) int64_t torchgraft_force_kernel(const char* name) {
   torchgraft::internal::forced.name = name;
   return torchgraft::internal::forced.served.exchange(0);
+}
+// Begins to trace what rules answer, or ends it: returned is a number that stands for all answers until then.
+extern "C" __attribute__((weak, visibility("default"))) uint64_t torchgraft_trace_answers(bool wanted) {
+  torchgraft::internal::traced.wanted = wanted;
+  return torchgraft::internal::traced.answers.exchange(0);
 }

@@ -5,11 +5,12 @@ from random import Random
 
 from torchgraft.operators.depthwise_conv2d.case import PLAIN, Case
 from torchgraft.operators.depthwise_conv2d.window import Window
-from torchgraft.sampling import Budget, any_size
+from torchgraft.sampling import Budget, any_size, movable
 
 # Where kernels or their shapes change: `cuda/policy.h` and the tiles of either device's kernels.
 _KERNELS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 13, 14, 17, 25, 27, 31)
 _RARE_KERNELS = (33, 41, 49, 51, 56, 57, 58, 63)
+_MOST_TAPS = 63
 _PLANES = (7, 8, 14, 16, 24, 28, 32, 56, 64, 112, 128)
 _CHANNELS = (4, 8, 16, 24, 32, 40, 48, 64, 96, 128)
 _BATCHES = (8, 12, 16, 32)
@@ -88,8 +89,8 @@ def _draw_kernel(random: Random) -> tuple[int, int]:
             return random.choice(_KERNELS)
         return any_size(random, 31) if kind < 0.97 else random.choice(_RARE_KERNELS)
 
-    first = side()
-    return first, first if random.random() < 0.6 else side()
+    first = movable(random, side(), _MOST_TAPS)
+    return first, first if random.random() < 0.6 else movable(random, side(), _MOST_TAPS)
 
 
 def _draw_steps(random: Random) -> tuple[tuple[int, int], tuple[int, int]]:
@@ -138,6 +139,7 @@ def _draw_padding(random: Random, size: int, kernel: int, dilation: int) -> tupl
         before, behind = within(), beyond()
     else:
         before, behind = beyond(), within() if random.random() < 0.5 else beyond()
+    before, behind = (movable(random, padding + 1, 2 * span + 9) - 1 for padding in (before, behind))
     missing = span - size - before - behind
     return before, behind + max(missing, 0)
 

@@ -2,7 +2,7 @@
 
 import torch.nn.functional as F
 from torch import Tensor
-from torch.nn.grad import conv2d_input, conv2d_weight
+from torch.nn.grad import conv2d_weight
 
 from torchgraft.operators.depthwise_conv2d.window import Window
 
@@ -22,13 +22,23 @@ def depthwise_conv2d_input_grad(
     channels_last: bool | None,
     *window: int,
 ) -> Tensor:
-    """The transpose of depthwise_conv2d as a map of its input."""
+    """The transpose of depthwise_conv2d as a map of its input.
+
+    The gradient of the output, with zeros between its elements where the window has a stride, is convolved with kernels
+    turned around. PyTorch's own gradient is as quick, but the gradient of that gradient goes channel by channel.
+    """
     view = Window(*window)
-    padded_height = view.padding_top + height + view.padding_bottom
-    padded_width = view.padding_left + width + view.padding_right
-    padded_size = (output_grad.shape[0], channels, padded_height, padded_width)
-    grad = conv2d_input(padded_size, weight, output_grad, view.stride, 0, view.dilation, channels)
-    return grad.narrow(2, view.padding_top, height).narrow(3, view.padding_left, width)
+    (tall, wide), (rows, columns) = view.stride, view.dilation
+    spread = output_grad[:, :, :, None, :, None]
+    spread = F.pad(spread, (0, wide - 1, 0, 0, 0, tall - 1)).flatten(4, 5).flatten(2, 3)
+    # Where the first element of the gradient lies among the last of what is convolved; cropped where negative.
+    top = rows * (weight.shape[2] - 1) - view.padding_top
+    left = columns * (weight.shape[3] - 1) - view.padding_left
+    bottom = height + view.padding_top - spread.shape[2]
+    right = width + view.padding_left - spread.shape[3]
+    padded = F.pad(spread, (left, right, top, bottom))
+    each = F.conv2d(padded, weight.flip(2, 3), None, 1, 0, view.dilation, weight.shape[0])
+    return each.unflatten(1, (channels, -1)).sum(2)
 
 
 def depthwise_conv2d_weight_grad(
