@@ -181,10 +181,10 @@ def trace_answers(namespace: str, device: str, call: Callable[[], object]) -> in
     Returns:
         The number; 0 where no rule is asked.
     """
-    library = _chooser(namespace, device)
-    if library is None:
+    library = _libraries.get((namespace, device))
+    trace = None if library is None else library.function("torchgraft_trace_answers")
+    if trace is None:
         return 0
-    trace = library.function("torchgraft_trace_answers")
     trace.argtypes, trace.restype = (ctypes.c_bool,), ctypes.c_uint64
     trace(True)
     try:

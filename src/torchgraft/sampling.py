@@ -195,25 +195,23 @@ def draw_at_border(draw: Callable[[Random], Sample], random: Random, answers: Ca
         return draw(sized), sized.sizes
 
     sample, sizes = drawn({})
-    movable = [number for number, (_, most) in enumerate(sizes) if most > 1]
-    if not movable:
-        return sample
-    number = random.choice(movable)
-    here, most = sizes[number]
     asked = answers(sample)
-    for there in random.sample((1, most), 2):
-        if asked and there != here and answers(drawn({number: there})[0]) != asked:
-            break
-    else:
-        return sample
-    while abs(here - there) > 1:
-        # Sizes far apart are halved as numbers of digits.
-        middle = (here + there) // 2 if max(here, there) < 4 * min(here, there) else math.isqrt(here * there)
-        if answers(drawn({number: middle})[0]) == asked:
-            here = middle
-        else:
-            there = middle
-    return drawn({number: random.choice((here, there))})[0]
+    movable = [number for number, (_, most) in enumerate(sizes) if most > 1]
+    for number in random.sample(movable, min(len(movable), 3)) if asked else ():
+        here, most = sizes[number]
+        for there in random.sample((1, most), 2):
+            if there == here or answers(drawn({number: there})[0]) == asked:
+                continue
+            while abs(here - there) > 1:
+                # Sizes far apart are halved as numbers of digits.
+                is_far = max(here, there) > 4 * min(here, there)
+                middle = math.isqrt(here * there) if is_far else (here + there) // 2
+                if answers(drawn({number: middle})[0]) == asked:
+                    here = middle
+                else:
+                    there = middle
+            return drawn({number: random.choice((here, there))})[0]
+    return sample
 
 
 # Widths of vectors, tiles and warps.

@@ -81,10 +81,11 @@ function(_torchgraft_add_library target)
   if(APPLE)
     target_link_options(${target} PRIVATE -undefined dynamic_lookup)
   else()
-    # The version script: nothing is exported but two hooks (see torchgraft/allocation.h and precision.py). What a
-    # library holds it registers as it is loaded.
+    # The version script: nothing is exported but what tools ask (torchgraft/allocation.h, choice.h and precision.py).
+    # What a library holds it registers as it is loaded.
     target_link_options(${target} PRIVATE -Wl,--no-as-needed
                         "-Wl,--version-script=${_torchgraft_cmake}/exports.map")
+    set_property(TARGET ${target} APPEND PROPERTY LINK_DEPENDS "${_torchgraft_cmake}/exports.map")
   endif()
 endfunction()
 
