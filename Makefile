@@ -114,6 +114,7 @@ results: build $(VENV)/test.done ## measure again what was measured on earlier s
 docs: build $(VENV)/test.done ## write the tables and plots that the docs show, from what `make results` measured
 	@$(BIN)/python docs/results.py
 	@$(BIN)/python docs/properties.py
+	@$(BIN)/python docs/stressed.py
 	@$(BIN)/python docs/goals.py
 	@$(BIN)/python docs/depthwise.py
 	@$(BIN)/python docs/diagrams.py

@@ -122,7 +122,9 @@ def _without_figures(text: str) -> str:
     return re.sub(r" +$", "", text, flags=re.MULTILINE)
 
 
-@pytest.mark.parametrize("script", ["properties", "results", "goals", "depthwise", "diagrams", "pictures", "include"])
+@pytest.mark.parametrize(
+    "script", ["properties", "stressed", "results", "goals", "depthwise", "diagrams", "pictures", "include"]
+)
 def test_what_a_script_writes_is_current(script, monkeypatch, capsys):
     path = ROOT / f"docs/{script}.py"
     # In this process: each of another would import PyTorch first.

@@ -17,6 +17,8 @@ _BATCHES = (8, 12, 16, 32)
 # The largest of what is mostly drawn: of sides of an image, and of channels. Each channel, however small, takes a CPU a
 # convolution in float64, and many kernels a block: so most of many elements lie in images.
 _SIDE, _MOST_CHANNELS, _ELEMENTS_OF_CHANNEL = 300, 1024, 128
+# How many times as large as its budget images with their padding may be.
+_MOST_PADDED = 32
 
 
 def draw_any(random: Random, budget: Budget) -> Case:
@@ -151,8 +153,15 @@ def _shrunk(case: Case, budget: Budget) -> Case | None:
     pixels, taps = output[0] * output[1], case.kernel[0] * case.kernel[1]
     of_plane = pixels * taps * case.multiplier
     elements_of_plane = pixels * case.multiplier + height * width
-    # Of input and output, which padding or a multiplier makes large.
-    most = min(budget.products // of_plane, 3 * budget.elements // elements_of_plane)
+    # Of input and output, which padding or a multiplier makes large, and of images with their padding, which PyTorch's
+    # own convolutions make.
+    padding = case.window.padding
+    padded = (height + padding[2] + padding[3]) * (width + padding[0] + padding[1]) * case.multiplier
+    most = min(
+        budget.products // of_plane,
+        3 * budget.elements // elements_of_plane,
+        _MOST_PADDED * budget.elements // padded,
+    )
     # And of weights.
     most_channels = min(most, budget.elements // (taps * case.multiplier))
     if most_channels < 1:

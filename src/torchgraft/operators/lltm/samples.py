@@ -27,12 +27,16 @@ def _recurrent_weight(size: int, *, tf32: bool) -> Drawn:
     return Drawn((3 * size, size), scale=_scale(max(size, 16)), rounded=torch.float16 if tf32 else None)
 
 
+def _input_weight(features: int, size: int) -> Drawn:
+    # Of many features for few units smaller: sums far above one err by more than their results can show.
+    return Drawn((3 * size, features), scale=_scale(max(size, features)))
+
+
 def _weights(features: int, size: int, *, bias: bool, tf32: bool = False) -> tuple[Drawn, Drawn, Drawn | None]:
-    scale = _scale(size)
     return (
-        Drawn((3 * size, features), scale=scale),
+        _input_weight(features, size),
         _recurrent_weight(size, tf32=tf32),
-        Drawn((3 * size,), scale=scale) if bias else None,
+        Drawn((3 * size,), scale=_scale(size)) if bias else None,
     )
 
 
@@ -59,7 +63,7 @@ def _cell_grads(
     wanted: Sequence[bool] = _ALL,
 ) -> Sample:
     state, scale = Drawn((batch, size)), _scale(size)
-    weights = Drawn((3 * size, features), scale=scale), Drawn((3 * size, size), scale=scale)
+    weights = _input_weight(features, size), Drawn((3 * size, size), scale=scale)
     kept = Drawn((batch, 3 * size)), state if of_h else None, state if of_c else None
     return Sample(name, (Drawn((batch, features)), state, state, *weights, *kept, *wanted))
 
@@ -102,7 +106,7 @@ def _grads(
         (
             Drawn((steps, batch, features), scale=min(1 / scale, 2.0**13)),
             state,
-            Drawn((3 * size, features), scale=_scale(size)),
+            _input_weight(features, size),
             _recurrent_weight(size, tf32=tf32),
             Drawn((steps, batch, 3 * size), scale=0.5),
             cells,

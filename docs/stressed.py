@@ -1,0 +1,64 @@
+"""Writes the tables of calls drawn by machine, from benchmarks/results/*/stress.json.
+
+`python docs/stressed.py` writes docs/fragments/stress.md, which docs/check.md includes; with `--check` it only says
+whether that is current, and exits with 1 where it is not.
+"""
+
+import json
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from generated import ROOT, write_or_check
+
+FRAGMENT = Path(__file__).parent / "fragments/stress.md"
+
+
+def table(runs: list[dict[str, Any]]) -> str:
+    """A row an operator: its calls in each dtype, those that were wrong, and those that were not compared."""
+    calls: dict[str, Counter[str]] = {}
+    wrong: Counter[str] = Counter()
+    uncompared: Counter[str] = Counter()
+    for run in runs:
+        for name, counts in run["calls"].items():
+            calls.setdefault(name, Counter()).update(counts)
+        for failure in run["failures"]:
+            (uncompared if "OutOfMemoryError" in failure["message"] else wrong)[failure["operator"]] += 1
+    dtypes = list(dict.fromkeys(dtype for counts in calls.values() for dtype in counts))
+    rows = [
+        f"| `{name}` | {sum(counts.values()):,} | {' | '.join(f'{counts[dtype]:,}' for dtype in dtypes)} "
+        f"| {wrong[name]} | {uncompared[name]} |"
+        for name, counts in calls.items()
+    ]
+    head = f"| operator | calls | {' | '.join(dtypes)} | wrong | out of memory |"
+    return "\n".join([head, "| --- |" + " ---: |" * (len(dtypes) + 3), *rows])
+
+
+def fragment() -> str:
+    """A table a machine."""
+    parts = []
+    for path in sorted((ROOT / "benchmarks/results").glob("*/stress.json")):
+        runs = json.loads(path.read_text())["runs"]
+        first = runs[0]["environment"]
+        dates = sorted(run["environment"]["date"][:10] for run in runs)
+        total = sum(sum(counts.values()) for run in runs for counts in run["calls"].values())
+        when = " to ".join(dict.fromkeys((dates[0], dates[-1])))
+        parts += [f"**{first['chip']}**, PyTorch {first['torch']}, {when}: {total:,} calls.", table(runs)]
+        wrong = [
+            f"- `{failure['operator']}`, {failure['dtype']}, {failure['arguments']}: {failure['message']}"
+            for run in runs
+            for failure in run["failures"]
+            if "OutOfMemoryError" not in failure["message"]
+        ]
+        parts += ["Wrong were:\n\n" + "\n".join(wrong)] if wrong else []
+    return "\n\n".join(parts) + "\n"
+
+
+def main() -> int:
+    """Writes, or checks, the tables."""
+    return write_or_check("stressed", {FRAGMENT: fragment()})
+
+
+if __name__ == "__main__":
+    sys.exit(main())
