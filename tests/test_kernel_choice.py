@@ -1,4 +1,4 @@
-"""Which kernel serves a shift or the recurrence of lltm on CUDA: both sides of boundaries of their cuda_policy.h.
+"""Which kernel serves a shift or the recurrence of lltm on CUDA: both sides of boundaries of their policies.
 
 The headers are host code alone: the tests compile them into programs and ask those, on a machine without a GPU.
 """

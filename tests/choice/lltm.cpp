@@ -2,7 +2,7 @@
 // below. With an argument it writes the names of all instead. A multiprocessor of the device has room for one
 // block at a time.
 
-#include "cuda_policy.h"
+#include "cuda/policy.h"
 
 #include <iostream>
 #include <string>

@@ -6,8 +6,8 @@
 
 #include <tuple>
 
-#include "cpu_kernels.h"
-#include "cpu_rounds.h"
+#include "cpu/kernels.h"
+#include "cpu/rounds.h"
 #include "host.h"
 
 namespace torchgraft::lltm {

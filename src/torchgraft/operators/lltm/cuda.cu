@@ -4,20 +4,20 @@
 // a small cell is an elementwise kernel and one for all products, any other as many products as are wanted. A
 // sequence is one product for the inputs of all steps and then one kernel for all of the recurrence; or, in
 // double and where the device cannot hold weight_hh on chip, one product and one elementwise kernel a step:
-// in float16, bfloat16 and tf32 a product of halves (cuda_steps.cu). Back, the same recurrence leaves the
+// in float16, bfloat16 and tf32 a product of halves (steps/). Back, the same recurrence leaves the
 // gradients of gates, and products with those of all steps give the others: in float16 and bfloat16, where
-// they are large, of halves (cuda_products.cu). Nothing waits for the host, so a CUDA graph can hold either.
+// they are large, of halves (products/halves.cu). Nothing waits for the host, so a CUDA graph can hold either.
 
 #include <torchgraft/registration.h>
 
 #include <tuple>
 
-#include "cuda_cell.h"
-#include "cuda_multiply.h"
-#include "cuda_policy.h"
-#include "cuda_products.h"
-#include "cuda_recurrence.h"
-#include "cuda_unit.cuh"
+#include "cuda/cell/cell.h"
+#include "cuda/kernels.h"
+#include "cuda/policy.h"
+#include "cuda/products/multiply.h"
+#include "cuda/products/products.h"
+#include "cuda/unit.cuh"
 #include "host.h"
 
 namespace torchgraft::lltm {

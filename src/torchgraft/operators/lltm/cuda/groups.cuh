@@ -9,8 +9,8 @@
 #include <mutex>
 #include <tuple>
 
-#include "cuda_recurrence.h"
-#include "cuda_supports.h"
+#include "kernels.h"
+#include "supports.h"
 
 namespace torchgraft::lltm::cuda {
 

@@ -13,7 +13,7 @@
 // H100 and on GB200.) So such a depth is shared out here, in parts that cuBLAS has no reason to share out
 // again.
 
-#include "cuda_multiply.h"
+#include "multiply.h"
 
 #include <torchgraft/cublas.h>
 #include <torchgraft/cuda.cuh>
@@ -23,7 +23,7 @@
 #include <climits>
 #include <optional>
 
-#include "cuda_policy.h"
+#include "../policy.h"
 
 namespace torchgraft::lltm::cuda {
 namespace {

@@ -8,8 +8,8 @@
 
 #include <cuda_runtime.h>
 
-#include "cuda_recurrence.h"
-#include "host.h"
+#include "../host.h"
+#include "kernels.h"
 
 namespace torchgraft::lltm::cuda {
 

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "cuda_problem.h"
+#include "problem.h"
 
 namespace torchgraft::lltm::cuda {
 
@@ -117,7 +117,7 @@ inline bool supports_products_of_halves(const RowsProblem& problem) { return pro
 constexpr int64_t kDeepest = 2048;
 constexpr int64_t kDepthStep = 64;
 
-// Whether cuBLAS may share the depth out among blocks, and leave some of it out (cuda_multiply.cu): of a deep
+// Whether cuBLAS may share the depth out among blocks, and leave some of it out (products/at_once.cu): of a deep
 // product with fewer tiles than there are multiprocessors.
 inline bool may_be_cut_short(const MatrixProblem& problem) {
   constexpr int64_t kTile = 128;

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "cuda_shapes.h"
+#include "shapes.h"
 
 namespace torchgraft::lltm::cuda {
 

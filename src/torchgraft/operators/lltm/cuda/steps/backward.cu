@@ -2,7 +2,7 @@
 // permitted, float, and too large for one kernel to hold on chip, or with too many rows: a step is one
 // product of PyTorch's, on tensor cores, and one elementwise kernel.
 //
-// What enters a product is, as in the kernels on chip, two halves of each number (cuda_halves.cuh):
+// What enters a product is, as in the kernels on chip, two halves of each number (split.cuh):
 // rows of the higher halves, and below them rows of the lower ones, so that one product reads weight_hh once
 // for both. It leaves a sum in float for each, and the elementwise kernel adds the two:
 //
@@ -29,12 +29,12 @@
 // the elementwise kernel, which is one round of loads, a search for the largest and a round of stores, 5
 // and 4.
 
-#include "cuda_factors.h"
-#include "cuda_halves.cuh"
-#include "cuda_multiply.h"
-#include "cuda_recurrence.h"
-#include "cuda_unit.cuh"
-#include "host.h"
+#include "../../host.h"
+#include "../kernels.h"
+#include "../mma_weight.h"
+#include "../products/multiply.h"
+#include "../split.cuh"
+#include "../unit.cuh"
 
 namespace torchgraft::lltm::cuda {
 namespace {

@@ -1,5 +1,5 @@
 // The shapes of the kernels that are a whole recurrence: what a block of each owns, what it keeps on its
-// chip, and how blocks meet. Host code alone, of which a choice is made (cuda_supports.h); how the kernels
+// chip, and how blocks meet. Host code alone, of which a choice is made (supports.h); how the kernels
 // work is told in their own files.
 #pragma once
 
@@ -13,10 +13,10 @@ constexpr int64_t divide_up(int64_t numerator, int64_t divisor) {
 
 // Which files a kernel comes from, in either direction.
 enum class Technique {
-  on_chip,      // cuda_clusters.cu: weight_hh in registers, in float
-  on_chip_mma,  // cuda_tensor_cores_*.cu: weight_hh in registers, on tensor cores
-  steps,        // cuda_steps.cu: a product of halves and a kernel a step
-  grid,         // cuda_grid.cu: weight_hh in shared memory, in float
+  on_chip,      // on_chip/: weight_hh in registers, in float
+  on_chip_mma,  // on_chip/mma_*: weight_hh in registers, on tensor cores
+  steps,        // steps/: a product of halves and a kernel a step
+  grid,         // grid/: weight_hh in shared memory, in float
   elementwise,  // a product in float or double and an elementwise kernel a step
 };
 

@@ -8,8 +8,8 @@
 #include <cstdint>
 #include <optional>
 
-#include "cuda_numbers.cuh"
-#include "cuda_problem.h"
+#include "dynamic_dtype.cuh"
+#include "problem.h"
 
 namespace torchgraft::lltm::cuda {
 

@@ -3,11 +3,11 @@
 // Each number is read once or twice and written once, in two bytes: of 2048 units 50 MB from float, 20 us. A
 // block has a row, or of what is transposed a tile of 32 x 32, which it turns over in shared memory.
 
-#include "cuda_factors.h"
+#include "mma_weight.h"
 
 #include <torchgraft/cuda.cuh>
 
-#include "cuda_halves.cuh"
+#include "split.cuh"
 
 namespace torchgraft::lltm::cuda {
 namespace {

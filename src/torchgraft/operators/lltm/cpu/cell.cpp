@@ -1,7 +1,7 @@
 // One step of lltm on CPU, elementwise, forward and back: each byte is read and written once.
 
-#include "cpu_kernels.h"
-#include "cpu_math.h"
+#include "kernels.h"
+#include "vector_math.h"
 
 namespace torchgraft::lltm::cpu {
 namespace {

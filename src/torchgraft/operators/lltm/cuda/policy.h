@@ -1,5 +1,5 @@
 // Which kernels compute a call of lltm on CUDA: tables, asked from the top. The first rule whose kernel
-// supports a problem (cuda_supports.h) and pays for it is the one. Thresholds were measured on an H200; how a
+// supports a problem (supports.h) and pays for it is the one. Thresholds were measured on an H200; how a
 // kernel works, and what it reaches, is told in its own file. Host code alone, so that it is tested without a
 // GPU.
 #pragma once
@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "cuda_supports.h"
+#include "supports.h"
 
 namespace torchgraft::lltm::cuda {
 

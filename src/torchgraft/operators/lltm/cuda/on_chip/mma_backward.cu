@@ -1,7 +1,7 @@
 // The recurrence of a whole sequence back, with weight_hh in float16, bfloat16 or, where tf32 is permitted,
 // float, on tensor cores.
 //
-// Groups of blocks and their rows are as going forward (cuda_tensor_cores_forward.cu): clusters of two blocks
+// Groups of blocks and their rows are as going forward (on_chip/mma_forward.cu): clusters of two blocks
 // of 128 units, of eight of 64, and where rows are few, below 129 units and on the grid of blocks of 32. A
 // block keeps of weight_hh the rows of its own gates. A step is
 //
@@ -13,7 +13,7 @@
 // be three times as much. The sum is in the order of the blocks. A warp owns kTiles times 16 units of the
 // product and all of its depth: no sums of parts.
 //
-// Gradients of gates enter the product as two halves (cuda_halves.cuh), which in float16 hold them divided by
+// Gradients of gates enter the product as two halves (split.cuh), which in float16 hold them divided by
 // a power of two near the largest of the block's row: gradients may be of any size. Where several warps have
 // a row they meet once more for it.
 //
@@ -34,9 +34,9 @@
 
 #include <cooperative_groups.h>
 
-#include "cuda_recurrence.h"
-#include "cuda_tensor_cores.cuh"
-#include "cuda_unit.cuh"
+#include "../kernels.h"
+#include "../unit.cuh"
+#include "mma.cuh"
 
 namespace torchgraft::lltm::cuda {
 namespace {

@@ -10,7 +10,7 @@
 //     -> own h to all blocks of the group -> they meet
 //
 // Within h the rows of the batch are columns of the product, two each: the higher and the lower half of h
-// (cuda_tensor_cores.cuh), so a tile of eight columns serves four rows. c, the sums and the activations are
+// (mma.cuh), so a tile of eight columns serves four rows. c, the sums and the activations are
 // float; of h only the result is rounded. A cell that does not forget multiplies errors: over 512 steps with
 // h rounded to bfloat16 a fifth of the results were wrong in simulation, with two halves of bfloat16 still
 // some. So products are of float16, 22 bits of h: bfloat16 has fewer digits, and its larger range is given
@@ -52,9 +52,9 @@
 
 #include <cooperative_groups.h>
 
-#include "cuda_recurrence.h"
-#include "cuda_tensor_cores.cuh"
-#include "cuda_unit.cuh"
+#include "../kernels.h"
+#include "../unit.cuh"
+#include "mma.cuh"
 
 namespace torchgraft::lltm::cuda {
 namespace {

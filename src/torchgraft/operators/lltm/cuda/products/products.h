@@ -3,7 +3,7 @@
 
 #include <cuda_runtime.h>
 
-#include "host.h"
+#include "../../host.h"
 
 namespace torchgraft::lltm::cuda {
 

@@ -21,9 +21,9 @@
 
 #include <type_traits>
 
-#include "cuda_exchange.cuh"
-#include "cuda_recurrence.h"
-#include "cuda_unit.cuh"
+#include "../groups.cuh"
+#include "../kernels.h"
+#include "../unit.cuh"
 
 namespace torchgraft::lltm::cuda {
 namespace {

@@ -21,7 +21,7 @@
 // group has several tiles arithmetic bounds a step, 3 * units**2 / blocks multiply-adds a row at 128 a clock,
 // of which loads of h, barriers and the units' arithmetic, some 300 instructions for 32 units, leave two
 // thirds. Where it has one row the way of h bounds it: a message takes about two cycles of both blocks, and
-// 500 until it is there (cuda_tensor_cores_forward.cu).
+// 500 until it is there (on_chip/mma_forward.cu).
 //
 // Microseconds of a step on an H200, where of clusters of sixteen blocks seven fit:
 //
@@ -47,10 +47,10 @@
 #include <cstring>
 #include <type_traits>
 
-#include "cuda_exchange.cuh"
-#include "cuda_recurrence.h"
-#include "cuda_unit.cuh"
-#include "host.h"
+#include "../../host.h"
+#include "../groups.cuh"
+#include "../kernels.h"
+#include "../unit.cuh"
 
 namespace torchgraft::lltm::cuda {
 namespace {

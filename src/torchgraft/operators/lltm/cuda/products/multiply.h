@@ -1,7 +1,7 @@
 // Products of matrices by cuBLAS: of float32 in the precision that PyTorch's recurrent layers may have.
 #pragma once
 
-#include "host.h"
+#include "../../host.h"
 
 namespace torchgraft::lltm::cuda {
 

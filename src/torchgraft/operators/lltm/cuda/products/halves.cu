@@ -2,7 +2,7 @@
 // each step, which they are multiplied with.
 //
 // A gradient in float is the sum of two numbers of T, `high` and `low`: 22 bits of it in float16 and 16 in
-// bfloat16, as in the recurrence (cuda_halves.cuh). Numbers of float16 are of the matrix multiplied by
+// bfloat16, as in the recurrence (split.cuh). Numbers of float16 are of the matrix multiplied by
 // a power of two for its largest number. A row's halves lie side by side, so that
 //
 //     gates_grad @ weight     is one product of twice the depth, with the weight below itself, or, of few
@@ -19,13 +19,13 @@
 // halves, 40 us at 650 TFLOP/s, of which there are seven for a sequence and eight for a cell. Measured were
 // 99 us for the halves, 73 for h and its halves, 39 a product and 33 for what is rounded.
 
-#include "cuda_products.h"
+#include "products.h"
 
 #include <torchgraft/cuda.cuh>
 
-#include "cuda_halves.cuh"
-#include "cuda_multiply.h"
-#include "cuda_policy.h"
+#include "../policy.h"
+#include "../split.cuh"
+#include "multiply.h"
 
 namespace torchgraft::lltm::cuda {
 namespace {

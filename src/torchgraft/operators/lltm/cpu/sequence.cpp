@@ -5,12 +5,12 @@
 // its gates are summed up, and gates are written as activations only. weight_hh is packed once into panels in
 // the order in which it is read. Of a panel a part that fits the first-level cache serves all tiles of a
 // block of rows before the next part. With enough rows arithmetic bounds it, with few the reading of
-// weight_hh, which therefore is shared out among the threads' own caches (cpu_rounds.h).
+// weight_hh, which therefore is shared out among the threads' own caches (rounds.h).
 
 #include <algorithm>
 
-#include "cpu_kernels.h"
-#include "cpu_math.h"
+#include "kernels.h"
+#include "vector_math.h"
 
 namespace torchgraft::lltm::cpu {
 namespace {

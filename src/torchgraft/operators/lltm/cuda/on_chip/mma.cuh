@@ -1,6 +1,6 @@
 // What the recurrences on tensor cores share.
 //
-// A number of float that goes into a product is two halves (cuda_halves.cuh), side by side as two columns of
+// A number of float that goes into a product is two halves (split.cuh), side by side as two columns of
 // the product. Both are multiplied with weight_hh, exactly, and summed in float; a lane holds the two sums
 // next to each other and adds them. What the host made of weight_hh a thread keeps as fragments.
 #pragma once
@@ -12,10 +12,10 @@
 #include <optional>
 #include <type_traits>
 
-#include "cuda_exchange.cuh"
-#include "cuda_factors.h"
-#include "cuda_halves.cuh"
-#include "cuda_recurrence.h"
+#include "../groups.cuh"
+#include "../kernels.h"
+#include "../mma_weight.h"
+#include "../split.cuh"
 
 namespace torchgraft::lltm::cuda {
 

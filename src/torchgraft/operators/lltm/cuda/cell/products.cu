@@ -8,7 +8,7 @@
 #include <torchgraft/dispatch.h>
 #include <torchgraft/cuda.cuh>
 
-#include "cuda_cell.h"
+#include "cell.h"
 
 namespace torchgraft::lltm::cuda {
 namespace {

@@ -9,9 +9,9 @@
 // shared memory, a barrier or two, some 4 us. B64, I512, S512: 100 million in 256 blocks, four rounds of
 // loads of 80 KB a multiprocessor, some 12 us, where three launches took 31.
 
-#include "cuda_cell.h"
+#include "cell.h"
 
-#include "cuda_unit.cuh"
+#include "../unit.cuh"
 
 namespace torchgraft::lltm::cuda {
 namespace {
