@@ -21,22 +21,22 @@ std::tuple<Tensor, Tensor, Tensor> cell_cpu(Tensor input, Tensor h, Tensor c, Te
                                             Tensor weight_hh, std::optional<Tensor> bias) {
   const Sizes sizes = check_arguments(input, h, c, weight_ih, weight_hh, bias, false);
   const ScalarType dtype = input.scalar_type();
-  return dispatch_kept(dtype, "lltm_cell", [&](auto tag) {
+  return dispatch_accumulated(dtype, "lltm_cell", [&](auto tag) {
     using T = typename decltype(tag)::type;
-    const WithoutRecording scope;
-    const ScalarType kept = kept_dtype(dtype);
-    Tensor activations = empty_of({sizes.batch, 3 * sizes.units}, kept, input);
-    Tensor of_hidden = empty_of({sizes.batch, 3 * sizes.units}, kept, input);
-    Tensor h_after = empty_of({sizes.batch, sizes.units}, kept, input);
-    Tensor c_after = empty_of({sizes.batch, sizes.units}, kept, input);
+    const WithoutAutograd scope;
+    const ScalarType sum_dtype = accumulate_dtype(dtype);
+    Tensor activations = empty_of({sizes.batch, 3 * sizes.units}, sum_dtype, input);
+    Tensor hidden_gates = empty_of({sizes.batch, 3 * sizes.units}, sum_dtype, input);
+    Tensor h_after = empty_of({sizes.batch, sizes.units}, sum_dtype, input);
+    Tensor c_after = empty_of({sizes.batch, sizes.units}, sum_dtype, input);
     if (sizes.batch > 0) {
-      multiply(converted(input, kept), transposed(converted(weight_ih, kept)), activations);
-      multiply(converted(h, kept), transposed(converted(weight_hh, kept)), of_hidden);
+      multiply(converted(input, sum_dtype), transposed(converted(weight_ih, sum_dtype)), activations);
+      multiply(converted(h, sum_dtype), transposed(converted(weight_hh, sum_dtype)), hidden_gates);
     }
 
-    c = converted(c, kept);
-    bias = converted(bias, kept);
-    const cpu::CellForward<T> pass = {data<T>(of_hidden),
+    c = converted(c, sum_dtype);
+    bias = converted(bias, sum_dtype);
+    const cpu::CellForward<T> pass = {data<T>(hidden_gates),
                                       data<T>(bias),
                                       data<T>(c),
                                       mutable_data<T>(activations),
@@ -64,28 +64,32 @@ Grads cell_grads_cpu(Tensor input, Tensor h, Tensor c, Tensor weight_ih, Tensor 
   const Sizes sizes = check_cell_grads(input, h, c, weight_ih, weight_hh, activations, h_grad, c_grad);
   const ScalarType dtype = input.scalar_type();
   const Wanted wanted = {of_input, of_h, of_weight_ih, of_weight_hh, of_bias};
-  return dispatch_kept(dtype, "lltm_cell_grads", [&](auto tag) {
+  return dispatch_accumulated(dtype, "lltm_cell_grads", [&](auto tag) {
     using T = typename decltype(tag)::type;
-    const WithoutRecording scope;
-    const ScalarType kept = kept_dtype(dtype);
-    Tensor gates_grad = empty_of({sizes.batch, 3 * sizes.units}, kept, c);
-    Tensor c_before_grad = empty_of({sizes.batch, sizes.units}, kept, c);
-    activations = converted(activations, kept);
-    c = converted(c, kept);
-    h_grad = converted(h_grad, kept);
-    c_grad = converted(c_grad, kept);
+    const WithoutAutograd scope;
+    const ScalarType sum_dtype = accumulate_dtype(dtype);
+    Tensor gates_grad = empty_of({sizes.batch, 3 * sizes.units}, sum_dtype, c);
+    Tensor c_before_grad = empty_of({sizes.batch, sizes.units}, sum_dtype, c);
+    activations = converted(activations, sum_dtype);
+    c = converted(c, sum_dtype);
+    h_grad = converted(h_grad, sum_dtype);
+    c_grad = converted(c_grad, sum_dtype);
     const cpu::CellBackward<T> pass = {data<T>(activations),
                                        data<T>(c),
                                        data<T>(h_grad),
+                                       /*output_grad=*/nullptr,
                                        data<T>(c_grad),
                                        mutable_data<T>(gates_grad),
                                        mutable_data<T>(c_before_grad),
+                                       /*h_after=*/nullptr,
                                        sizes.units};
     parallel_for(0, sizes.batch, std::max<int64_t>(1, kUnitsGrain / sizes.units),
                  [&](int64_t begin, int64_t end) { cpu::cell_backward(pass, begin, end); });
-    return multiply_grads(multiply, input, h, weight_ih, gates_grad,
-                          product(multiply, wanted.h, gates_grad, weight_hh, dtype), c_before_grad,
-                          column_sums(wanted.bias, gates_grad, dtype), wanted);
+    return multiply_grads(
+        multiply,
+        {input, h, weight_ih, gates_grad, product(multiply, wanted.h, gates_grad, weight_hh, dtype),
+         c_before_grad, column_sums(wanted.bias, gates_grad, dtype)},
+        wanted);
   });
 }
 
@@ -138,24 +142,24 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> sequence_cpu(Tensor input, Te
                                                                 [[maybe_unused]] bool allow_tf32) {
   const Sizes sizes = check_arguments(input, h0, c0, weight_ih, weight_hh, bias, true);
   const ScalarType dtype = input.scalar_type();
-  return dispatch_kept(dtype, "lltm", [&](auto tag) {
+  return dispatch_accumulated(dtype, "lltm", [&](auto tag) {
     using T = typename decltype(tag)::type;
-    const WithoutRecording scope;
-    const ScalarType kept = kept_dtype(dtype);
-    Tensor activations = empty_of({sizes.steps, sizes.batch, 3 * sizes.units}, kept, input);
-    Tensor output = empty_of({sizes.steps, sizes.batch, sizes.units}, kept, input);
-    Tensor cells = empty_of({sizes.steps, sizes.batch, sizes.units}, kept, input);
-    Tensor packed = empty_of({cpu::packed_count<T>(sizes.units)}, kept, input);
+    const WithoutAutograd scope;
+    const ScalarType sum_dtype = accumulate_dtype(dtype);
+    Tensor activations = empty_of({sizes.steps, sizes.batch, 3 * sizes.units}, sum_dtype, input);
+    Tensor output = empty_of({sizes.steps, sizes.batch, sizes.units}, sum_dtype, input);
+    Tensor cells = empty_of({sizes.steps, sizes.batch, sizes.units}, sum_dtype, input);
+    Tensor packed = empty_of({cpu::packed_count<T>(sizes.units)}, sum_dtype, input);
     if (sizes.batch > 0) {
       Tensor gates = torch::stable::view(activations, {sizes.rows(), 3 * sizes.units});
-      const Tensor rows = torch::stable::view(converted(input, kept), {sizes.rows(), sizes.features});
-      multiply(rows, transposed(converted(weight_ih, kept)), gates);
+      const Tensor rows = torch::stable::view(converted(input, sum_dtype), {sizes.rows(), sizes.features});
+      multiply(rows, transposed(converted(weight_ih, sum_dtype)), gates);
     }
 
-    weight_hh = converted(weight_hh, kept);
-    bias = converted(bias, kept);
-    h0 = converted(h0, kept);
-    c0 = converted(c0, kept);
+    weight_hh = converted(weight_hh, sum_dtype);
+    bias = converted(bias, sum_dtype);
+    h0 = converted(h0, sum_dtype);
+    c0 = converted(c0, sum_dtype);
     cpu::pack_forward(data<T>(weight_hh), mutable_data<T>(packed), sizes.units);
     const cpu::SequenceForward<T> pass = {data<T>(packed),
                                           data<T>(bias),
@@ -172,13 +176,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> sequence_cpu(Tensor input, Te
                   [&](const cpu::Share& share, int64_t begin, int64_t end) {
                     cpu::sequence_forward(pass, share, begin, end);
                   });
-
-    const int64_t last = reverse ? 0 : sizes.steps - 1;
-    Tensor h_n = empty_of({sizes.batch, sizes.units}, dtype, input);
-    Tensor c_n = empty_of({sizes.batch, sizes.units}, dtype, input);
-    torch::stable::copy_(h_n, torch::stable::select(output, 0, last));
-    torch::stable::copy_(c_n, torch::stable::select(cells, 0, last));
-    return std::make_tuple(converted(output, dtype), h_n, c_n, activations, cells);
+    return sequence_results(output, cells, activations, dtype, reverse);
   });
 }
 
@@ -190,23 +188,23 @@ Grads sequence_grads_cpu(Tensor input, Tensor h0, Tensor weight_ih, Tensor weigh
       check_grads(input, h0, weight_ih, weight_hh, activations, cells, output_grad, h_n_grad, c_n_grad);
   const ScalarType dtype = input.scalar_type();
   const Wanted wanted = {of_input, of_h0, of_weight_ih, of_weight_hh, of_bias};
-  return dispatch_kept(dtype, "lltm_grads", [&](auto tag) {
+  return dispatch_accumulated(dtype, "lltm_grads", [&](auto tag) {
     using T = typename decltype(tag)::type;
-    const WithoutRecording scope;
-    const ScalarType kept = kept_dtype(dtype);
-    Tensor gates_grad = empty_of({sizes.rows(), 3 * sizes.units}, kept, cells);
-    Tensor h_before = empty_of({wanted.weight_hh ? sizes.steps : 0, sizes.batch, sizes.units}, kept, cells);
-    Tensor h_grad = state_or_zeros(h_n_grad, sizes, kept, cells);
-    Tensor c_grad = state_or_zeros(c_n_grad, sizes, kept, cells);
-    Tensor packed = empty_of({cpu::packed_count<T>(sizes.units)}, kept, cells);
+    const WithoutAutograd scope;
+    const ScalarType sum_dtype = accumulate_dtype(dtype);
+    Tensor gates_grad = empty_of({sizes.rows(), 3 * sizes.units}, sum_dtype, cells);
+    Tensor h_before = empty_of({wanted.weight_hh ? sizes.steps : 0, sizes.batch, sizes.units}, sum_dtype, cells);
+    Tensor h_grad = state_or_zeros(h_n_grad, sizes, sum_dtype, cells);
+    Tensor c_grad = state_or_zeros(c_n_grad, sizes, sum_dtype, cells);
+    Tensor packed = empty_of({cpu::packed_count<T>(sizes.units)}, sum_dtype, cells);
     if (wanted.weight_hh) {
       Tensor first = torch::stable::select(h_before, 0, reverse ? sizes.steps - 1 : 0);
       torch::stable::copy_(first, h0);
     }
-    activations = converted(activations, kept);
-    cells = converted(cells, kept);
-    output_grad = converted(output_grad, kept);
-    weight_hh = converted(weight_hh, kept);
+    activations = converted(activations, sum_dtype);
+    cells = converted(cells, sum_dtype);
+    output_grad = converted(output_grad, sum_dtype);
+    weight_hh = converted(weight_hh, sum_dtype);
     cpu::pack_backward(data<T>(weight_hh), mutable_data<T>(packed), sizes.units);
     const cpu::SequenceBackward<T> pass = {data<T>(packed),
                                            data<T>(activations),
@@ -224,9 +222,11 @@ Grads sequence_grads_cpu(Tensor input, Tensor h0, Tensor weight_ih, Tensor weigh
                   [&](const cpu::Share& share, int64_t begin, int64_t end) {
                     cpu::sequence_backward(pass, share, begin, end);
                   });
-    return of_sequence(multiply_grads(multiply, rows_of(to_contiguous(input)), rows_of(h_before), weight_ih,
-                                      gates_grad, converted(wanted.h, h_grad, dtype), c_grad,
-                                      column_sums(wanted.bias, gates_grad, dtype), wanted),
+    return of_sequence(multiply_grads(multiply,
+                                      {rows_of(to_contiguous(input)), rows_of(h_before), weight_ih,
+                                       gates_grad, converted(wanted.h, h_grad, dtype), c_grad,
+                                       column_sums(wanted.bias, gates_grad, dtype)},
+                                      wanted),
                        wanted, sizes);
   });
 }

@@ -18,14 +18,14 @@
 namespace torchgraft::lltm {
 
 // Recording off, as in any kernel: our caller knows the gradient.
-class WithoutRecording {
+class WithoutAutograd {
  public:
-  WithoutRecording() : was_enabled_(aoti_torch_grad_mode_is_enabled()) {
+  WithoutAutograd() : was_enabled_(aoti_torch_grad_mode_is_enabled()) {
     aoti_torch_grad_mode_set_enabled(false);
   }
-  ~WithoutRecording() { aoti_torch_grad_mode_set_enabled(was_enabled_); }
-  WithoutRecording(const WithoutRecording&) = delete;
-  WithoutRecording& operator=(const WithoutRecording&) = delete;
+  ~WithoutAutograd() { aoti_torch_grad_mode_set_enabled(was_enabled_); }
+  WithoutAutograd(const WithoutAutograd&) = delete;
+  WithoutAutograd& operator=(const WithoutAutograd&) = delete;
 
  private:
   bool was_enabled_;
@@ -33,7 +33,7 @@ class WithoutRecording {
 
 // Calls `function(Tag<T>{})` with the type that a dtype is computed in: two bytes in float.
 template <typename Function>
-decltype(auto) dispatch_kept(ScalarType dtype, const char* name, Function&& function) {
+decltype(auto) dispatch_accumulated(ScalarType dtype, const char* name, Function&& function) {
   const bool is_served =
       dtype == ScalarType::Float || dtype == ScalarType::Half || dtype == ScalarType::BFloat16;
   TORCHGRAFT_CHECK(is_served || dtype == ScalarType::Double, name,
@@ -41,7 +41,7 @@ decltype(auto) dispatch_kept(ScalarType dtype, const char* name, Function&& func
   return is_served ? function(Tag<float>{}) : function(Tag<double>{});
 }
 
-inline ScalarType kept_dtype(ScalarType dtype) {
+inline ScalarType accumulate_dtype(ScalarType dtype) {
   return dtype == ScalarType::Double ? ScalarType::Double : ScalarType::Float;
 }
 
@@ -117,7 +117,7 @@ inline void multiply(const Tensor& left, const Tensor& right, Tensor& result) {
 
 // result = left @ right, with a result of float for factors of two bytes; of factors in parts, (parts, rows,
 // columns), each part's.
-inline void multiply_kept(const Tensor& left, const Tensor& right, Tensor& result) {
+inline void multiply_by_pytorch(const Tensor& left, const Tensor& right, Tensor& result) {
   if (left.scalar_type() == result.scalar_type()) {
     multiply(left, right, result);
     return;
@@ -264,21 +264,28 @@ Tensor product(const Multiply& multiply, bool is_wanted, const Tensor& left, con
   return converted(result, dtype);
 }
 
-// All gradients, from those of gates (rows, 3 units) and of c in the dtype of computation and from those of h
-// and bias, by as many products as are wanted, each by `multiply(left, right, result)`. `h` is what weight_hh
-// was multiplied with.
+// What the gradients are multiplied from. The gradients of gates are in the dtype of sums.
+struct GradFactors {
+  Tensor input;       // (rows, features)
+  Tensor h;           // (rows, units), what weight_hh was multiplied with
+  Tensor weight_ih;   // (3 units, features)
+  Tensor gates_grad;  // (rows, 3 units)
+  Tensor h_grad;      // results already, as the next two
+  Tensor c_grad;
+  Tensor bias_grad;
+};
+
+// All gradients, each by `multiply(left, right, result)` where it is wanted.
 template <typename Multiply>
-Grads multiply_grads(const Multiply& multiply, const Tensor& input, const Tensor& h, const Tensor& weight_ih,
-                     const Tensor& gates_grad, const Tensor& h_grad, const Tensor& c_grad,
-                     const Tensor& bias_grad, const Wanted& wanted) {
-  const ScalarType dtype = weight_ih.scalar_type();
-  const Tensor columns = transposed(gates_grad);
-  return {product(multiply, wanted.input, gates_grad, weight_ih, dtype),
-          h_grad,
-          converted(c_grad, dtype),
-          product(multiply, wanted.weight_ih, columns, input, dtype),
-          product(multiply, wanted.weight_hh, columns, h, dtype),
-          bias_grad};
+Grads multiply_grads(const Multiply& multiply, const GradFactors& factors, const Wanted& wanted) {
+  const ScalarType dtype = factors.weight_ih.scalar_type();
+  const Tensor columns = transposed(factors.gates_grad);
+  return {product(multiply, wanted.input, factors.gates_grad, factors.weight_ih, dtype),
+          factors.h_grad,
+          converted(factors.c_grad, dtype),
+          product(multiply, wanted.weight_ih, columns, factors.input, dtype),
+          product(multiply, wanted.weight_hh, columns, factors.h, dtype),
+          factors.bias_grad};
 }
 
 // The rows of all steps of a sequence as one matrix.
@@ -291,6 +298,20 @@ inline Grads of_sequence(Grads grads, const Wanted& wanted, const Sizes& sizes) 
   Tensor& input = std::get<0>(grads);
   if (wanted.input) input = torch::stable::view(input, {sizes.steps, sizes.batch, sizes.features});
   return grads;
+}
+
+// The results of a sequence: the output, both states after the last step, and what is kept for the gradient.
+inline std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> sequence_results(const Tensor& output,
+                                                                           const Tensor& cells,
+                                                                           const Tensor& activations,
+                                                                           ScalarType dtype, bool reverse) {
+  const int64_t last = reverse ? 0 : output.size(0) - 1;
+  const auto state_after = [&](const Tensor& states) {
+    Tensor state = empty_of({states.size(1), states.size(2)}, dtype, states);
+    torch::stable::copy_(state, torch::stable::select(states, 0, last));
+    return state;
+  };
+  return {converted(output, dtype), state_after(output), state_after(cells), activations, cells};
 }
 
 }  // namespace torchgraft::lltm

@@ -1,5 +1,7 @@
-// The CPU kernels of lltm, for float and double.
+// The CPU kernels of lltm, for float and double. LLTM_CLONES defines one.
 #pragma once
+
+#include <torchgraft/cpu.h>
 
 #include <cstdint>
 
@@ -8,35 +10,38 @@ namespace torchgraft::lltm::cpu {
 // Vectors are at most this long; packed weights are padded to whole ones.
 inline constexpr int64_t kLongestVector = 64;
 
-// One step, elementwise. Gates of the input come in `activations`, which go out there.
+// The units of one step.
 template <typename T>
 struct CellForward {
-  const T* of_hidden;  // (batch, 3 units), h @ weight_hh.T
-  const T* bias;       // (3 units), or null
-  const T* c;          // (batch, units)
-  T* activations;      // (batch, 3 units)
-  T* h_after;          // (batch, units)
-  T* c_after;          // (batch, units)
+  const T* hidden_gates;  // (batch, 3 units), h @ weight_hh.T
+  const T* bias;          // (3 units), or null
+  const T* c;             // (batch, units)
+  T* activations;         // (batch, 3 units); before the call, the input's part of the gates
+  T* h_after;             // (batch, units)
+  T* c_after;             // (batch, units)
   int64_t units;
 };
 
 template <typename T>
 struct CellBackward {
   const T* activations;  // (batch, 3 units)
-  const T* c;            // (batch, units)
+  const T* c;            // (batch, units), before the step; of a sequence after it
   const T* h_grad;       // (batch, units), or null
+  const T* output_grad;  // (batch, units), more of it, or null
   const T* c_grad;       // (batch, units), or null
   T* gates_grad;         // (batch, 3 units)
   T* c_before_grad;      // (batch, units)
+  T* h_after;            // (batch, units), or null
   int64_t units;
 };
 
+// Rows from `begin` to `end`.
 void cell_forward(const CellForward<float>& pass, int64_t begin, int64_t end);
 void cell_forward(const CellForward<double>& pass, int64_t begin, int64_t end);
 void cell_backward(const CellBackward<float>& pass, int64_t begin, int64_t end);
 void cell_backward(const CellBackward<double>& pass, int64_t begin, int64_t end);
 
-// Rows of the batch, and units, whole panels of the pass.
+// Rows of the batch, and units, which are whole panels of the pass.
 struct Share {
   int64_t first_row, end_row;
   int64_t first_unit, end_unit;
@@ -54,7 +59,7 @@ struct SequenceForward {
   const T* bias;    // (3 units), or null
   const T* h0;      // (batch, units)
   const T* c0;      // (batch, units)
-  T* activations;   // (steps, batch, 3 units), in which the gates of the inputs come
+  T* activations;   // (steps, batch, 3 units); before the call, the inputs' part of the gates
   T* output;        // (steps, batch, units)
   T* cells;         // (steps, batch, units)
   int64_t steps;
@@ -99,3 +104,8 @@ int64_t packed_count(int64_t units) {
 }
 
 }  // namespace torchgraft::lltm::cpu
+
+// Defines NAME by a template KERNEL<T, kVectorBytes>, compiled for several instruction sets.
+#define LLTM_CLONES(NAME, T, KERNEL, PARAMETERS, ...)                                                \
+  TORCHGRAFT_VECTOR_CLONES(static void NAME##_##T PARAMETERS, KERNEL<T, kVectorBytes>(__VA_ARGS__);) \
+  void NAME PARAMETERS { NAME##_##T(__VA_ARGS__); }

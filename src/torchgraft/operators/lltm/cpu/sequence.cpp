@@ -1,16 +1,15 @@
-// Rounds of lltm on CPU, forward and back, of some rows of the batch and some units.
+// The steps of lltm on CPU, forward and back, for some rows of the batch and some units.
 //
 // A step is a product of the rows' states with weight_hh, in register tiles of up to kTile rows by three
-// vectors. In the forward pass the three are the gates of the same units, so that a unit is computed where
-// its gates are summed up, and gates are written as activations only. weight_hh is packed once into panels in
-// the order in which it is read. Of a panel a part that fits the first-level cache serves all tiles of a
-// block of rows before the next part. With enough rows arithmetic bounds it, with few the reading of
-// weight_hh, which therefore is shared out among the threads' own caches (rounds.h).
+// vectors. Going forward the three are the gates of the same units, so a unit is computed where its gates are
+// summed up, and only activations are written. weight_hh is packed once, into panels in the order in which it
+// is read. A part of a panel that fits the first-level cache is used for all tiles of a block of rows before
+// the next part. With enough rows arithmetic bounds a step. With few rows reading weight_hh does, so it is
+// shared out among the threads' own caches (rounds.h).
 
 #include <algorithm>
 
-#include "kernels.h"
-#include "vector_math.h"
+#include "units.h"
 
 namespace torchgraft::lltm::cpu {
 namespace {
@@ -157,48 +156,19 @@ TORCHGRAFT_INLINE void forward_rounds(const SequenceForward<T>& pass, const Shar
 
 template <typename T, int kBytes>
 TORCHGRAFT_INLINE void step_back(const SequenceBackward<T>& pass, const Share& share, int64_t t) {
-  using M = Math<T, kBytes>;
-  using V = typename M::V;
-  constexpr int kCount = M::kBackward;
-  const int64_t units = pass.units;
-  const int64_t end = share.end_unit;
+  const int64_t state = pass.batch * pass.units;
   const int64_t next = pass.reverse ? t - 1 : t + 1;
-  T* h_after = pass.h_before == nullptr || next < 0 || next == pass.steps
-                   ? nullptr
-                   : pass.h_before + next * pass.batch * units;
-  for (int64_t row = share.first_row; row < share.end_row; ++row) {
-    const int64_t place = t * pass.batch + row;
-    for (int64_t first = share.first_unit; first < end; first += kCount * M::kLanes) {
-      V gates[3][kCount], after[kCount], h_grad[kCount], c_grad[kCount];
-      TORCHGRAFT_UNROLL
-      for (int n = 0; n < kCount; ++n) {
-        const int64_t u = first + n * M::kLanes;
-        TORCHGRAFT_UNROLL
-        for (int g = 0; g < 3; ++g) {
-          M::load_some(gates[g][n], pass.activations + (place * 3 + g) * units + u, end - u);
-        }
-        M::load_some(after[n], pass.cells + place * units + u, end - u);
-        M::load_some(h_grad[n], pass.h_grad + row * units + u, end - u);
-        M::load_some(c_grad[n], pass.c_grad + row * units + u, end - u);
-        if (pass.output_grad != nullptr) {
-          V more;
-          M::load_some(more, pass.output_grad + place * units + u, end - u);
-          h_grad[n] += more;
-        }
-      }
-      M::backward(gates, after, h_grad, c_grad);
-      TORCHGRAFT_UNROLL
-      for (int n = 0; n < kCount; ++n) {
-        const int64_t u = first + n * M::kLanes;
-        TORCHGRAFT_UNROLL
-        for (int g = 0; g < 3; ++g) {
-          M::store_some(gates[g][n], pass.gates_grad + (place * 3 + g) * units + u, end - u);
-        }
-        M::store_some(c_grad[n], pass.c_grad + row * units + u, end - u);
-        if (h_after != nullptr) M::store_some(after[n], h_after + row * units + u, end - u);
-      }
-    }
-  }
+  const bool has_next = pass.h_before != nullptr && next >= 0 && next < pass.steps;
+  const CellBackward<T> step = {pass.activations + t * 3 * state,
+                                pass.cells + t * state,
+                                pass.h_grad,
+                                pass.output_grad == nullptr ? nullptr : pass.output_grad + t * state,
+                                pass.c_grad,
+                                pass.gates_grad + t * 3 * state,
+                                pass.c_grad,
+                                has_next ? pass.h_before + next * state : nullptr,
+                                pass.units};
+  units_backward<T, kBytes, /*kAfter=*/true>(step, share);
 }
 
 template <typename T, int kBytes>
@@ -265,52 +235,27 @@ TORCHGRAFT_INLINE void pack_backward_panels(const T* weight, T* packed, int64_t 
   }
 }
 
-TORCHGRAFT_VECTOR_CLONES(void forward_float(const SequenceForward<float>& pass, const Share& share,
-                                            int64_t begin, int64_t end),
-                         forward_rounds<float, kVectorBytes>(pass, share, begin, end);)
-TORCHGRAFT_VECTOR_CLONES(void forward_double(const SequenceForward<double>& pass, const Share& share,
-                                             int64_t begin, int64_t end),
-                         forward_rounds<double, kVectorBytes>(pass, share, begin, end);)
-TORCHGRAFT_VECTOR_CLONES(void backward_float(const SequenceBackward<float>& pass, const Share& share,
-                                             int64_t begin, int64_t end),
-                         backward_rounds<float, kVectorBytes>(pass, share, begin, end);)
-TORCHGRAFT_VECTOR_CLONES(void backward_double(const SequenceBackward<double>& pass, const Share& share,
-                                              int64_t begin, int64_t end),
-                         backward_rounds<double, kVectorBytes>(pass, share, begin, end);)
-TORCHGRAFT_VECTOR_CLONES(void pack_forward_float(const float* weight, float* packed, int64_t units),
-                         pack_forward_panels<float, kVectorBytes>(weight, packed, units);)
-TORCHGRAFT_VECTOR_CLONES(void pack_forward_double(const double* weight, double* packed, int64_t units),
-                         pack_forward_panels<double, kVectorBytes>(weight, packed, units);)
-TORCHGRAFT_VECTOR_CLONES(void pack_backward_float(const float* weight, float* packed, int64_t units),
-                         pack_backward_panels<float, kVectorBytes>(weight, packed, units);)
-TORCHGRAFT_VECTOR_CLONES(void pack_backward_double(const double* weight, double* packed, int64_t units),
-                         pack_backward_panels<double, kVectorBytes>(weight, packed, units);)
-
 }  // namespace
 
-void sequence_forward(const SequenceForward<float>& pass, const Share& share, int64_t begin, int64_t end) {
-  forward_float(pass, share, begin, end);
-}
-void sequence_forward(const SequenceForward<double>& pass, const Share& share, int64_t begin, int64_t end) {
-  forward_double(pass, share, begin, end);
-}
-void sequence_backward(const SequenceBackward<float>& pass, const Share& share, int64_t begin, int64_t end) {
-  backward_float(pass, share, begin, end);
-}
-void sequence_backward(const SequenceBackward<double>& pass, const Share& share, int64_t begin, int64_t end) {
-  backward_double(pass, share, begin, end);
-}
-void pack_forward(const float* weight, float* packed, int64_t units) {
-  pack_forward_float(weight, packed, units);
-}
-void pack_forward(const double* weight, double* packed, int64_t units) {
-  pack_forward_double(weight, packed, units);
-}
-void pack_backward(const float* weight, float* packed, int64_t units) {
-  pack_backward_float(weight, packed, units);
-}
-void pack_backward(const double* weight, double* packed, int64_t units) {
-  pack_backward_double(weight, packed, units);
-}
+LLTM_CLONES(sequence_forward, float, forward_rounds,
+            (const SequenceForward<float>& pass, const Share& share, int64_t begin, int64_t end), pass, share,
+            begin, end)
+LLTM_CLONES(sequence_forward, double, forward_rounds,
+            (const SequenceForward<double>& pass, const Share& share, int64_t begin, int64_t end), pass,
+            share, begin, end)
+LLTM_CLONES(sequence_backward, float, backward_rounds,
+            (const SequenceBackward<float>& pass, const Share& share, int64_t begin, int64_t end), pass,
+            share, begin, end)
+LLTM_CLONES(sequence_backward, double, backward_rounds,
+            (const SequenceBackward<double>& pass, const Share& share, int64_t begin, int64_t end), pass,
+            share, begin, end)
+LLTM_CLONES(pack_forward, float, pack_forward_panels, (const float* weight, float* packed, int64_t units),
+            weight, packed, units)
+LLTM_CLONES(pack_forward, double, pack_forward_panels, (const double* weight, double* packed, int64_t units),
+            weight, packed, units)
+LLTM_CLONES(pack_backward, float, pack_backward_panels, (const float* weight, float* packed, int64_t units),
+            weight, packed, units)
+LLTM_CLONES(pack_backward, double, pack_backward_panels,
+            (const double* weight, double* packed, int64_t units), weight, packed, units)
 
 }  // namespace torchgraft::lltm::cpu

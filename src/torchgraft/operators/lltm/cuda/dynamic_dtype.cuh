@@ -1,5 +1,5 @@
-// Numbers in float32, float16 or bfloat16, of which a kernel learns as it runs which they are: beside those
-// in float it has few of them, and there need not be a kernel for each.
+// DynamicInput in float32, float16 or bfloat16, of which a kernel learns as it runs which they are: beside
+// those in float it has few of them, and there need not be a kernel for each.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -11,12 +11,13 @@
 
 namespace torchgraft::lltm::cuda {
 
-class Numbers {
+class DynamicInput {
  public:
-  Numbers() = default;
-  explicit Numbers(const Tensor& tensor) : data_(tensor.const_data_ptr()), dtype_(tensor.scalar_type()) {}
-  explicit Numbers(const std::optional<Tensor>& tensor) {
-    if (tensor.has_value()) *this = Numbers(*tensor);
+  DynamicInput() = default;
+  explicit DynamicInput(const Tensor& tensor)
+      : data_(tensor.const_data_ptr()), dtype_(tensor.scalar_type()) {}
+  explicit DynamicInput(const std::optional<Tensor>& tensor) {
+    if (tensor.has_value()) *this = DynamicInput(*tensor);
   }
 
   __host__ __device__ explicit operator bool() const { return data_ != nullptr; }
@@ -71,9 +72,9 @@ class Numbers {
   ScalarType dtype_ = ScalarType::Float;
 };
 
-class Results {
+class DynamicOutput {
  public:
-  explicit Results(Tensor& tensor) : data_(tensor.mutable_data_ptr()), dtype_(tensor.scalar_type()) {}
+  explicit DynamicOutput(Tensor& tensor) : data_(tensor.mutable_data_ptr()), dtype_(tensor.scalar_type()) {}
 
   template <typename T>
   __host__ __device__ T* as() const {
@@ -81,7 +82,7 @@ class Results {
   }
   __host__ __device__ float* floats() const { return as<float>(); }
 
-  __device__ __forceinline__ void put(int64_t index, float value) const {
+  __device__ __forceinline__ void store(int64_t index, float value) const {
     if (dtype_ == ScalarType::Float) {
       floats()[index] = value;
     } else {

@@ -22,7 +22,7 @@ constexpr int64_t kRowsOfBlock = 64;
 // row is multiplied by a power of two, which they divide by.
 template <typename Factor>
 __global__ void __launch_bounds__(kThreads)
-    pad_kernel(Numbers from, Factor* to, Factor* low, float* scales, int64_t rows, int64_t columns,
+    pad_kernel(DynamicInput from, Factor* to, Factor* low, float* scales, int64_t rows, int64_t columns,
                int64_t padded_rows, int64_t padded_columns) {
   const int64_t place = blockIdx.x;
   const int64_t row = place % padded_rows;
@@ -33,7 +33,7 @@ __global__ void __launch_bounds__(kThreads)
     float largest = 0.0f;
 #pragma unroll 4
     for (int64_t k = threadIdx.x; k < count; k += kThreads) {
-      largest = fmaxf(largest, finite_size(from[first + k]));
+      largest = fmaxf(largest, finite_magnitude(from[first + k]));
     }
     factor = power_to_fill_half(largest_of_block(largest));
     if (threadIdx.x == 0) scales[place] = 1.0f / factor;
@@ -49,14 +49,15 @@ __global__ void __launch_bounds__(kThreads)
 // A thread a column of some rows: the largest finite number of each, into what is zero at first. Bits of
 // numbers that are not negative are in the order of their sizes.
 __global__ void __launch_bounds__(kThreads)
-    columns_kernel(Numbers from, uint32_t* largest, int64_t rows, int64_t columns) {
+    columns_kernel(DynamicInput from, uint32_t* largest, int64_t rows, int64_t columns) {
   const int64_t column = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (column >= columns) return;
   const int64_t first = int64_t{blockIdx.y} * kRowsOfBlock;
   const int64_t end = min(first + kRowsOfBlock, rows);
   float found = 0.0f;
 #pragma unroll 8
-  for (int64_t row = first; row < end; ++row) found = fmaxf(found, finite_size(from[row * columns + column]));
+  for (int64_t row = first; row < end; ++row)
+    found = fmaxf(found, finite_magnitude(from[row * columns + column]));
   atomicMax(largest + column, __float_as_uint(found));
 }
 
@@ -64,7 +65,7 @@ __global__ void __launch_bounds__(kThreads)
 // the power of two for its largest number, unless there are none of those.
 template <typename Factor>
 __global__ void __launch_bounds__(kThreads)
-    transpose_kernel(Numbers from, Factor* to, float* scales, const float* largest, int64_t units,
+    transpose_kernel(DynamicInput from, Factor* to, float* scales, const float* largest, int64_t units,
                      int64_t padded) {
   __shared__ float tile[kTile][kTile + 1];
   const int64_t tiles = ceil_divide<int64_t>(padded, kTile);
@@ -96,7 +97,7 @@ __global__ void __launch_bounds__(kThreads)
 
 // Calls `function(Tag<T>{})` with a type of two bytes.
 template <typename Function>
-void dispatch_halves(ScalarType dtype, const Function& function) {
+void dispatch_two_bytes(ScalarType dtype, const Function& function) {
   if (dtype == ScalarType::Half) {
     function(Tag<Half>{});
   } else {
@@ -106,29 +107,29 @@ void dispatch_halves(ScalarType dtype, const Function& function) {
 
 }  // namespace
 
-WeightFactor rows_factor(const Tensor& weight, ScalarType dtype, cudaStream_t stream) {
+MmaWeight row_scaled_weight(const Tensor& weight, ScalarType dtype, cudaStream_t stream) {
   const int64_t units = weight.size(1);
   const int64_t padded = padded_to_whole(units);
   const bool is_scaled = weight.scalar_type() != dtype;
   if (!is_scaled && units == padded && is_aligned(weight.const_data_ptr(), 16)) {
     return {weight, std::nullopt, padded};
   }
-  WeightFactor factor = {empty_of({3 * padded, padded}, dtype, weight), std::nullopt, padded};
+  MmaWeight factor = {empty_of({3 * padded, padded}, dtype, weight), std::nullopt, padded};
   if (is_scaled) factor.scales = empty_of({3 * padded}, ScalarType::Float, weight);
   float* const scales = is_scaled ? mutable_data<float>(*factor.scales) : nullptr;
-  dispatch_halves(dtype, [&](auto tag) {
+  dispatch_two_bytes(dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     pad_kernel<T><<<grid_of(3 * padded, "lltm"), kThreads, 0, stream>>>(
-        Numbers(weight), mutable_data<T>(factor.matrix), nullptr, scales, units, units, padded, padded);
+        DynamicInput(weight), mutable_data<T>(factor.matrix), nullptr, scales, units, units, padded, padded);
   });
   check_launch("lltm");
   return factor;
 }
 
-WeightFactor columns_factor(const Tensor& weight, ScalarType dtype, cudaStream_t stream) {
+MmaWeight column_scaled_weight(const Tensor& weight, ScalarType dtype, cudaStream_t stream) {
   const int64_t units = weight.size(1);
   const int64_t padded = padded_to_whole(units);
-  WeightFactor factor = {empty_of({padded, 3 * padded}, dtype, weight), std::nullopt, padded};
+  MmaWeight factor = {empty_of({padded, 3 * padded}, dtype, weight), std::nullopt, padded};
   std::optional<Tensor> largest;
   float* scales = nullptr;
   if (weight.scalar_type() != dtype) {
@@ -139,22 +140,22 @@ WeightFactor columns_factor(const Tensor& weight, ScalarType dtype, cudaStream_t
     const dim3 grid(grid_of(ceil_divide<int64_t>(units, kThreads), "lltm"),
                     static_cast<unsigned>(ceil_divide(3 * units, kRowsOfBlock)));
     columns_kernel<<<grid, kThreads, 0, stream>>>(
-        Numbers(weight), static_cast<uint32_t*>(largest->mutable_data_ptr()), 3 * units, units);
+        DynamicInput(weight), static_cast<uint32_t*>(largest->mutable_data_ptr()), 3 * units, units);
     check_launch("lltm");
   }
   const int64_t tiles = ceil_divide<int64_t>(padded, kTile);
   const dim3 grid(grid_of(tiles, "lltm"), static_cast<unsigned>(3 * tiles));
-  dispatch_halves(dtype, [&](auto tag) {
+  dispatch_two_bytes(dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    transpose_kernel<T><<<grid, kThreads, 0, stream>>>(Numbers(weight), mutable_data<T>(factor.matrix),
+    transpose_kernel<T><<<grid, kThreads, 0, stream>>>(DynamicInput(weight), mutable_data<T>(factor.matrix),
                                                        scales, data<float>(largest), units, padded);
   });
   check_launch("lltm");
   return factor;
 }
 
-void split_rows(const Numbers& rows, int64_t count, int64_t columns, Half* high, Half* low, float* scales,
-                int64_t padded, cudaStream_t stream) {
+void split_rows(const DynamicInput& rows, int64_t count, int64_t columns, Half* high, Half* low,
+                float* scales, int64_t padded, cudaStream_t stream) {
   pad_kernel<Half><<<grid_of(count, "lltm"), kThreads, 0, stream>>>(rows, high, low, scales, count, columns,
                                                                     count, padded);
   check_launch("lltm");

@@ -13,34 +13,34 @@
 
 namespace torchgraft::lltm::cuda {
 
-struct WeightFactor {
+struct MmaWeight {
   Tensor matrix;
   std::optional<Tensor> scales;  // of each row of `matrix`, in float, where it was multiplied by 1 / scale
   int64_t padded;                // units and what fills them up, with zeros
 };
 
 // (3 padded, padded): weight_hh itself where it can be.
-WeightFactor rows_factor(const Tensor& weight, ScalarType dtype, cudaStream_t stream);
+MmaWeight row_scaled_weight(const Tensor& weight, ScalarType dtype, cudaStream_t stream);
 
 // (padded, 3 padded), transposed: of each unit of h what it gives to all gates.
-WeightFactor columns_factor(const Tensor& weight, ScalarType dtype, cudaStream_t stream);
+MmaWeight column_scaled_weight(const Tensor& weight, ScalarType dtype, cudaStream_t stream);
 
 // `count` rows of `columns` numbers as their halves in float16, (count, padded) each, times the power of two
 // that scales (count) divide by.
-void split_rows(const Numbers& rows, int64_t count, int64_t columns, Half* high, Half* low, float* scales,
-                int64_t padded, cudaStream_t stream);
+void split_rows(const DynamicInput& rows, int64_t count, int64_t columns, Half* high, Half* low,
+                float* scales, int64_t padded, cudaStream_t stream);
 
 // As kernels see it.
 template <typename T>
-struct FactorView {
-  const T* numbers;
+struct MmaWeightView {
+  const T* elements;
   const float* scales;  // or null
   int padded;
 
-  explicit FactorView(const WeightFactor& factor)
-      : numbers(data<T>(factor.matrix)),
-        scales(data<float>(factor.scales)),
-        padded(static_cast<int>(factor.padded)) {}
+  explicit MmaWeightView(const MmaWeight& weight)
+      : elements(data<T>(weight.matrix)),
+        scales(data<float>(weight.scales)),
+        padded(static_cast<int>(weight.padded)) {}
 
   __device__ __forceinline__ float scale_of(int row) const { return scales == nullptr ? 1.0f : scales[row]; }
 };

@@ -1,7 +1,6 @@
-// Which kernels compute a call of lltm on CUDA: tables, asked from the top. The first rule whose kernel
-// supports a problem (supports.h) and pays for it is the one. Thresholds were measured on an H200; how a
-// kernel works, and what it reaches, is told in its own file. Host code alone, so that it is tested without a
-// GPU.
+// Which kernel computes a call of lltm on CUDA: tables, asked from the top. The first rule whose kernel supports a problem
+// (supports.h) and pays for it is the one. A kernel's name is its folder, its file and its shape. Thresholds were measured on
+// an H200; how a kernel works is told in its own file. Host code alone, so that it is tested without a GPU.
 #pragma once
 
 #include <torchgraft/choice.h>
@@ -13,16 +12,20 @@
 
 namespace torchgraft::lltm::cuda {
 
-// What thresholds were measured on: of another device they are as large a share.
+// A threshold that was measured on an H200, as the same share of the device in hand.
 constexpr int64_t kMultiprocessorsOfH200 = 132;
 constexpr int64_t share_of_device(int64_t on_h200, int multiprocessors) {
   return on_h200 * multiprocessors / kMultiprocessorsOfH200;
 }
 
-template <typename AnyProblem>
-bool pays_always(const AnyProblem&) {
-  return true;
-}
+// A rule whose kernel is one of `Choice`.
+template <typename AnyProblem, typename Choice>
+struct RuleOf {
+  const char* name;
+  Choice kernel;
+  bool (*supports)(const AnyProblem&);
+  bool (*pays)(const AnyProblem&);
+};
 
 // ---------------------------------------------------------------- the recurrence of a whole sequence
 
@@ -129,7 +132,7 @@ inline constexpr Rule kForwardRules[] = {
     on_grid<Grid2>("grid_forward_2"),
     on_grid<Grid4>("grid_forward_4"),
     on_grid<Grid8>("grid_forward_8"),
-    {"elementwise_forward", Technique::elementwise, Kernel::elementwise, supports_always, pays_always},
+    {"elementwise_forward", Technique::elementwise, Kernel::elementwise, always, always},
 };
 
 inline constexpr Rule kBackwardRules[] = {
@@ -154,7 +157,7 @@ inline constexpr Rule kBackwardRules[] = {
     on_grid<Grid2>("grid_backward_2"),
     on_grid<Grid4>("grid_backward_4"),
     on_grid<Grid8>("grid_backward_8"),
-    {"elementwise_backward", Technique::elementwise, Kernel::elementwise, supports_always, pays_always},
+    {"elementwise_backward", Technique::elementwise, Kernel::elementwise, always, always},
 };
 
 // ---------------------------------------------------------------- a cell, and products of gradients
@@ -179,51 +182,36 @@ inline bool pays_in_halves(const RowsProblem& problem) {
 
 enum class CellKernel { cell, elementwise };
 
-struct CellRule {
-  const char* name;
-  CellKernel kernel;
-  bool (*supports)(const RowsProblem&);
-  bool (*pays)(const RowsProblem&);
-};
+using CellRule = RuleOf<RowsProblem, CellKernel>;
 
 inline constexpr CellRule kCellRules[] = {
     {"cell_forward", CellKernel::cell, supports_cell, pays_as_small_cell},
-    {"elementwise_forward", CellKernel::elementwise, supports_always, pays_always},
+    {"elementwise_forward", CellKernel::elementwise, always, always},
 };
 
 enum class GradsKernel { cell_products, halves, plain };
 
-// Of what the gradients of a sequence, or of a cell, are multiplied from those of gates.
-struct GradsRule {
-  const char* name;
-  GradsKernel kernel;
-  bool (*supports)(const RowsProblem&);
-  bool (*pays)(const RowsProblem&);
-};
+using GradsRule = RuleOf<RowsProblem, GradsKernel>;
 
 // Of two bytes too, as PyTorch's products would want them converted, a launch each.
 inline constexpr GradsRule kCellGradsRules[] = {
     {"cell_products", GradsKernel::cell_products, supports_cell_products, pays_as_small_cell},
     {"products_halves", GradsKernel::halves, supports_products_of_halves, pays_in_halves},
-    {"products_plain", GradsKernel::plain, supports_always, pays_always},
+    {"products_plain", GradsKernel::plain, always, always},
 };
 inline constexpr GradsRule kSequenceGradsRules[] = {
     {"products_halves", GradsKernel::halves, supports_products_of_halves, pays_in_halves},
-    {"products_plain", GradsKernel::plain, supports_always, pays_always},
+    {"products_plain", GradsKernel::plain, always, always},
 };
 
 // ---------------------------------------------------------------- one product of two bytes
 
-struct MatrixRule {
-  const char* name;
-  bool in_parts;
-  bool (*supports)(const MatrixProblem&);
-  bool (*pays)(const MatrixProblem&);
-};
+enum class MatrixKernel { in_parts, at_once };
+using MatrixRule = RuleOf<MatrixProblem, MatrixKernel>;
 
 inline constexpr MatrixRule kMatrixRules[] = {
-    {"products_in_parts", true, supports_parts, may_be_cut_short},
-    {"products_at_once", false, is_never_cut_short, pays_always},
+    {"products_in_parts", MatrixKernel::in_parts, supports_parts, may_be_cut_short},
+    {"products_at_once", MatrixKernel::at_once, is_never_cut_short, always},
 };
 
 }  // namespace torchgraft::lltm::cuda

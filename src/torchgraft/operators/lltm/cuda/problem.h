@@ -18,7 +18,7 @@ struct Problem {
   // Whether weight_hh may be multiplied in two bytes: that of float where tf32 is permitted.
   bool has_short_factor;
   // Whether kernels on the grid may read rows four numbers at a time.
-  bool reads_four;
+  bool reads_float4;
   // Of the device, and what kernels are compiled for; as 800 of compute capability 8.0.
   int architecture;
   int compiled_for;

@@ -1,6 +1,5 @@
-// The shapes of the kernels that are a whole recurrence: what a block of each owns, what it keeps on its
-// chip, and how blocks meet. Host code alone, of which a choice is made (supports.h); how the kernels
-// work is told in their own files.
+// The shapes of the kernels that are a whole recurrence: what a block owns, what it keeps on its chip, and
+// how blocks meet. Host code alone, for supports.h; how the kernels work is told in their own files.
 #pragma once
 
 #include <cstdint>
@@ -11,12 +10,12 @@ constexpr int64_t divide_up(int64_t numerator, int64_t divisor) {
   return (numerator + divisor - 1) / divisor;
 }
 
-// Which files a kernel comes from, in either direction.
+// The folder of a kernel, or a part of it, in either direction.
 enum class Technique {
-  on_chip,      // on_chip/: weight_hh in registers, in float
-  on_chip_mma,  // on_chip/mma_*: weight_hh in registers, on tensor cores
-  steps,        // steps/: a product of halves and a kernel a step
-  grid,         // grid/: weight_hh in shared memory, in float
+  on_chip,      // weight_hh in registers, in float
+  on_chip_mma,  // weight_hh in registers, on tensor cores
+  steps,        // a product of halves and a kernel a step
+  grid,         // weight_hh in shared memory, in float
   elementwise,  // a product in float or double and an elementwise kernel a step
 };
 
@@ -48,16 +47,20 @@ enum class Kernel {
   elementwise,
 };
 
-// What a group of blocks is, and how its blocks meet: one block that meets nobody; a cluster, through shared
-// memory; some blocks of a cooperative grid, through device memory.
-enum class Way { block, cluster, grid };
+// What a group of blocks is: one block that meets no other; a cluster, whose blocks meet through shared
+// memory; or some blocks of a cooperative grid, which meet through device memory.
+enum class Group { block, cluster, grid };
 
-// Numbers of device memory come into shared memory two steps before they are needed, since registers hold
-// weight_hh: a thread fetches what it uses.
-constexpr int kSlots = 2;
+// DynamicInput of device memory come into shared memory two steps before they are needed, since registers
+// hold weight_hh: a thread fetches what it uses.
+constexpr int kStages = 2;
 
-// Of a group that may have any number of rows.
+// For a group that may have any number of rows.
 constexpr int64_t kAnyRows = INT64_MAX;
+
+// The shapes that a kernel is compiled for.
+template <typename... Shapes>
+struct ShapeList {};
 
 // ---------------------------------------------------------------- on chip, in float
 
@@ -77,14 +80,15 @@ constexpr int barrier_bytes_of(int group_rows, int tiles, int barriers) {
 }
 
 // A block's units are kUnitWarps times 32, and its depth kDepthWarps times kPart.
-template <Kernel kOwnKernel, int kUnitWarpsOfBlock, int kDepthWarpsOfBlock, int kDepthOfWarp, Way kWayOfGroup>
+template <Kernel kOwnKernel, int kUnitWarpsOfBlock, int kDepthWarpsOfBlock, int kDepthOfWarp,
+          Group kGroupOfBlocks>
 struct OnChipForward {
   static constexpr Technique kTechnique = Technique::on_chip;
   static constexpr Kernel kKernel = kOwnKernel;
   static constexpr int kUnitWarps = kUnitWarpsOfBlock;
   static constexpr int kDepthWarps = kDepthWarpsOfBlock;
   static constexpr int kPart = kDepthOfWarp;
-  static constexpr Way kWay = kWayOfGroup;
+  static constexpr Group kGroup = kGroupOfBlocks;
   static constexpr int kUnits = 32 * kUnitWarps;
   static constexpr int kDepth = kPart * kDepthWarps;
   static constexpr int kMostUnits = kDepth;
@@ -97,32 +101,35 @@ struct OnChipForward {
   static constexpr int kBarriers = kDepthWarps;
 
   static_assert(kPart % 4 == 0 && 3 * kPart * kBlock <= 49152, "what registers hold");
-  static_assert(kWay != Way::block || kDepth == kUnits, "one block has all units");
+  static_assert(kGroup != Group::block || kDepth == kUnits, "one block has all units");
 
   static int64_t shared_bytes(int64_t rows, int64_t) {
-    const int64_t of_row = 2 * kDepth + (3 * kSlots + 1) * kUnits;
+    const int64_t of_row = 2 * kDepth + (3 * kStages + 1) * kUnits;
     return barrier_bytes_of(static_cast<int>(rows), kTiles, kBarriers) +
            4 * (rows * of_row + 2 * kSums + 3 * kUnits);
   }
 };
 
-struct ForwardBlock64 : OnChipForward<Kernel::on_chip_block_64, 2, 4, 16, Way::block> {};
-struct ForwardBlock96 : OnChipForward<Kernel::on_chip_block_96, 3, 4, 24, Way::block> {};
-struct ForwardBlock128 : OnChipForward<Kernel::on_chip_block_128, 4, 2, 64, Way::block> {};
-struct ForwardCluster8x32 : OnChipForward<Kernel::on_chip_cluster_8x32, 1, 8, 32, Way::cluster> {};
-struct ForwardCluster4x64 : OnChipForward<Kernel::on_chip_cluster_4x64, 2, 4, 64, Way::cluster> {};
-struct ForwardCluster16x32 : OnChipForward<Kernel::on_chip_cluster_16x32, 1, 8, 64, Way::cluster> {};
+struct ForwardBlock64 : OnChipForward<Kernel::on_chip_block_64, 2, 4, 16, Group::block> {};
+struct ForwardBlock96 : OnChipForward<Kernel::on_chip_block_96, 3, 4, 24, Group::block> {};
+struct ForwardBlock128 : OnChipForward<Kernel::on_chip_block_128, 4, 2, 64, Group::block> {};
+struct ForwardCluster8x32 : OnChipForward<Kernel::on_chip_cluster_8x32, 1, 8, 32, Group::cluster> {};
+struct ForwardCluster4x64 : OnChipForward<Kernel::on_chip_cluster_4x64, 2, 4, 64, Group::cluster> {};
+struct ForwardCluster16x32 : OnChipForward<Kernel::on_chip_cluster_16x32, 1, 8, 64, Group::cluster> {};
+using OnChipForwardShapes = ShapeList<ForwardBlock64, ForwardBlock96, ForwardBlock128, ForwardCluster8x32,
+                                      ForwardCluster4x64, ForwardCluster16x32>;
 
 // A block's own units are kUnitWarps times 32. A warp gives sums to the units of its lanes, four each, and
 // kParts lanes share the depth, the own units' gates, in turn four at a time.
-template <Kernel kOwnKernel, int kWarpsOfBlock, int kUnitWarpsOfBlock, int kPartsOfDepth, Way kWayOfGroup>
+template <Kernel kOwnKernel, int kWarpsOfBlock, int kUnitWarpsOfBlock, int kPartsOfDepth,
+          Group kGroupOfBlocks>
 struct OnChipBackward {
   static constexpr Technique kTechnique = Technique::on_chip;
   static constexpr Kernel kKernel = kOwnKernel;
   static constexpr int kWarps = kWarpsOfBlock;
   static constexpr int kUnitWarps = kUnitWarpsOfBlock;
   static constexpr int kParts = kPartsOfDepth;
-  static constexpr Way kWay = kWayOfGroup;
+  static constexpr Group kGroup = kGroupOfBlocks;
   static constexpr int kUnits = 32 * kUnitWarps;
   static constexpr int kBlock = 32 * kWarps;
   static constexpr int kQuads = 32 / kParts;
@@ -132,25 +139,27 @@ struct OnChipBackward {
   static constexpr int kChunks = (3 * kUnits + 4 * kParts - 1) / (4 * kParts);
   static constexpr int kDepth = 4 * kParts * kChunks;
   // A tile more than forward, where what crosses blocks is waited for before the next tile is multiplied.
-  static constexpr int kTiles = kWay == Way::block ? 2 : 3;
+  static constexpr int kTiles = kGroup == Group::block ? 2 : 3;
   static constexpr int kBarriers = 1;
 
   static_assert(16 * kChunks * kBlock <= 49152, "what registers hold");
-  static_assert(kWay != Way::block || kMostUnits == kUnits, "one block has all units");
+  static_assert(kGroup != Group::block || kMostUnits == kUnits, "one block has all units");
 
   static int64_t shared_bytes(int64_t rows, int64_t blocks) {
-    const int64_t of_row = 2 * blocks * kUnits + (5 * kSlots + 1) * kUnits;
+    const int64_t of_row = 2 * blocks * kUnits + (5 * kStages + 1) * kUnits;
     return barrier_bytes_of(static_cast<int>(rows), kTiles, kBarriers) +
            4 * (rows * of_row + 2 * kMostTileRows * kDepth);
   }
 };
 
-struct BackwardBlock64 : OnChipBackward<Kernel::on_chip_block_64, 8, 2, 16, Way::block> {};
-struct BackwardBlock96 : OnChipBackward<Kernel::on_chip_block_96, 12, 3, 16, Way::block> {};
-struct BackwardBlock128 : OnChipBackward<Kernel::on_chip_block_128, 8, 4, 8, Way::block> {};
-struct BackwardCluster8x32 : OnChipBackward<Kernel::on_chip_cluster_8x32, 8, 1, 4, Way::cluster> {};
-struct BackwardCluster4x64 : OnChipBackward<Kernel::on_chip_cluster_4x64, 8, 2, 4, Way::cluster> {};
-struct BackwardCluster16x32 : OnChipBackward<Kernel::on_chip_cluster_16x32, 8, 1, 2, Way::cluster> {};
+struct BackwardBlock64 : OnChipBackward<Kernel::on_chip_block_64, 8, 2, 16, Group::block> {};
+struct BackwardBlock96 : OnChipBackward<Kernel::on_chip_block_96, 12, 3, 16, Group::block> {};
+struct BackwardBlock128 : OnChipBackward<Kernel::on_chip_block_128, 8, 4, 8, Group::block> {};
+struct BackwardCluster8x32 : OnChipBackward<Kernel::on_chip_cluster_8x32, 8, 1, 4, Group::cluster> {};
+struct BackwardCluster4x64 : OnChipBackward<Kernel::on_chip_cluster_4x64, 8, 2, 4, Group::cluster> {};
+struct BackwardCluster16x32 : OnChipBackward<Kernel::on_chip_cluster_16x32, 8, 1, 2, Group::cluster> {};
+using OnChipBackwardShapes = ShapeList<BackwardBlock64, BackwardBlock96, BackwardBlock128,
+                                       BackwardCluster8x32, BackwardCluster4x64, BackwardCluster16x32>;
 
 // ---------------------------------------------------------------- on chip, on tensor cores
 
@@ -161,8 +170,8 @@ constexpr int kWarpUnits = 32;
 
 // A warp has 16 units and kTiles times 16 of the depth. Of weight_hh kKept tiles lie in registers, the others
 // in shared memory.
-template <Kernel kOwnKernel, int kTilesOfWarp, int kDepthWarpsOfBlock, int kTilesInRegisters, Way kWayOfGroup,
-          int kUnitWarpsOfBlock = 2, bool kOneRowOfWarp = false>
+template <Kernel kOwnKernel, int kTilesOfWarp, int kDepthWarpsOfBlock, int kTilesInRegisters,
+          Group kGroupOfBlocks, int kUnitWarpsOfBlock = 2, bool kOneRowOfWarp = false>
 struct MmaForward {
   static constexpr Technique kTechnique = Technique::on_chip_mma;
   static constexpr Kernel kKernel = kOwnKernel;
@@ -171,7 +180,7 @@ struct MmaForward {
   static constexpr int kDepthWarps = kDepthWarpsOfBlock;
   static constexpr int kUnitWarps = kUnitWarpsOfBlock;
   static constexpr int kKept = kTilesInRegisters;
-  static constexpr Way kWay = kWayOfGroup;
+  static constexpr Group kGroup = kGroupOfBlocks;
   static constexpr int kUnits = 16 * kUnitWarps;
   static constexpr int kGates = 3 * kUnits;
   static constexpr int kWarps = kUnitWarps * kDepthWarps;
@@ -183,47 +192,52 @@ struct MmaForward {
   static constexpr int kRow = 2 * kDepth;
   static constexpr int kSumsPitch = kDepthWarps * kGates + 8;
   // Blocks of a cluster that eight lanes write to.
-  static constexpr int kPeers = kWay == Way::cluster ? (kDepth / kUnits + 3) / 4 : 1;
+  static constexpr int kPeers = kGroup == Group::cluster ? (kDepth / kUnits + 3) / 4 : 1;
   // Of one row, and of how many rows the warps have a first one.
   static constexpr int kWarpsOfRow = kUnits / kWarpUnits;
   static constexpr int kFirstRows = kWarps / kWarpsOfRow;
   static constexpr int64_t kMostRows = kOneRow ? kFirstRows : kAnyRows;
-  static constexpr int kBuffers = kWay == Way::grid ? 1 : 2;
+  static constexpr int kBuffers = kGroup == Group::grid ? 1 : 2;
   // Of sums: where blocks meet by counted bytes alone, a warp may write those of the next step while another
   // reads.
-  static constexpr int kSumBuffers = kWay == Way::cluster ? 2 : 1;
+  static constexpr int kSumBuffers = kGroup == Group::cluster ? 2 : 1;
   // Where weight_hh leaves few registers tiles are multiplied one by one.
-  static constexpr bool kFull = 12 * kKept * kBlock == 49152;
+  static constexpr bool kRegistersAreFull = 12 * kKept * kBlock == 49152;
   static constexpr int64_t kBarrierBytes = 128;  // of the two of a cluster, and so that lines are whole
   static constexpr int64_t kWeightBytes = int64_t{3} * (kTiles - kKept) * kBlock * 16;
 
   static_assert(kTiles % 2 == 0 && kKept % 2 == 0, "two tiles a load of a matrix");
   static_assert(kBlock <= 512 && 12 * kKept * kBlock <= 49152, "what registers hold");
   static_assert(kWarps % kWarpsOfRow == 0, "a warp's rows are of the same units");
-  static_assert(kWay != Way::block || kDepth <= kUnits, "one block has all units");
+  static_assert(kGroup != Group::block || kDepth <= kUnits, "one block has all units");
 
   static int64_t shared_bytes(int64_t rows, int64_t) {
     const int64_t padded = divide_up(rows, kTileRows) * kTileRows;
     const int64_t of_row = int64_t{kBuffers} * kRow * 2 + int64_t{kSumBuffers} * kSumsPitch * 4;
-    return kBarrierBytes + kWeightBytes + padded * (of_row + 4) + (rows * (3 * kSlots + 1) + 6) * kUnits * 4;
+    return kBarrierBytes + kWeightBytes + padded * (of_row + 4) + (rows * (3 * kStages + 1) + 6) * kUnits * 4;
   }
 };
 
-struct MmaForwardBlock128 : MmaForward<Kernel::on_chip_mma_block_128, 8, 1, 8, Way::block, 8> {};
+struct MmaForwardBlock128 : MmaForward<Kernel::on_chip_mma_block_128, 8, 1, 8, Group::block, 8> {};
 struct MmaForwardCluster4x64OneRow
-    : MmaForward<Kernel::on_chip_mma_cluster_4x64_one_row, 8, 2, 8, Way::cluster, 4, true> {};
+    : MmaForward<Kernel::on_chip_mma_cluster_4x64_one_row, 8, 2, 8, Group::cluster, 4, true> {};
 struct MmaForwardCluster2x128OneRow
-    : MmaForward<Kernel::on_chip_mma_cluster_2x128_one_row, 16, 1, 16, Way::cluster, 8, true> {};
-struct MmaForwardCluster2x128 : MmaForward<Kernel::on_chip_mma_cluster_2x128, 16, 1, 16, Way::cluster, 8> {};
+    : MmaForward<Kernel::on_chip_mma_cluster_2x128_one_row, 16, 1, 16, Group::cluster, 8, true> {};
+struct MmaForwardCluster2x128 : MmaForward<Kernel::on_chip_mma_cluster_2x128, 16, 1, 16, Group::cluster, 8> {
+};
 struct MmaForwardCluster8x64OneRow
-    : MmaForward<Kernel::on_chip_mma_cluster_8x64_one_row, 16, 2, 16, Way::cluster, 4, true> {};
-struct MmaForwardCluster8x64 : MmaForward<Kernel::on_chip_mma_cluster_8x64, 16, 2, 16, Way::cluster, 4> {};
-struct MmaForwardGrid16x32 : MmaForward<Kernel::on_chip_mma_grid_16x32, 8, 4, 8, Way::grid> {};
-struct MmaForwardGrid32x32 : MmaForward<Kernel::on_chip_mma_grid_32x32, 16, 4, 16, Way::grid> {};
+    : MmaForward<Kernel::on_chip_mma_cluster_8x64_one_row, 16, 2, 16, Group::cluster, 4, true> {};
+struct MmaForwardCluster8x64 : MmaForward<Kernel::on_chip_mma_cluster_8x64, 16, 2, 16, Group::cluster, 4> {};
+struct MmaForwardGrid16x32 : MmaForward<Kernel::on_chip_mma_grid_16x32, 8, 4, 8, Group::grid> {};
+struct MmaForwardGrid32x32 : MmaForward<Kernel::on_chip_mma_grid_32x32, 16, 4, 16, Group::grid> {};
+using MmaForwardShapes =
+    ShapeList<MmaForwardBlock128, MmaForwardCluster4x64OneRow, MmaForwardCluster2x128OneRow,
+              MmaForwardCluster2x128, MmaForwardCluster8x64OneRow, MmaForwardCluster8x64, MmaForwardGrid16x32,
+              MmaForwardGrid32x32>;
 
 // A warp has kTiles times 16 units of the product and all of its depth, the gates of the block's own units.
 // Of weight_hh kKept tiles of the depth lie in registers, the others in shared memory.
-template <Kernel kOwnKernel, int kTilesOfWarp, int kWarpsOfBlock, int kTilesInRegisters, Way kWayOfGroup,
+template <Kernel kOwnKernel, int kTilesOfWarp, int kWarpsOfBlock, int kTilesInRegisters, Group kGroupOfBlocks,
           int kWarpsOfARow = 1>
 struct MmaBackward {
   static constexpr Technique kTechnique = Technique::on_chip_mma;
@@ -231,7 +245,7 @@ struct MmaBackward {
   static constexpr int kTiles = kTilesOfWarp;
   static constexpr int kWarps = kWarpsOfBlock;
   static constexpr int kKept = kTilesInRegisters;
-  static constexpr Way kWay = kWayOfGroup;
+  static constexpr Group kGroup = kGroupOfBlocks;
   static constexpr int kWarpsOfRow = kWarpsOfARow;
   static constexpr int kFirstRows = kWarps / kWarpsOfRow;
   static constexpr int kUnits = kWarpUnits * kWarpsOfRow;
@@ -240,14 +254,14 @@ struct MmaBackward {
   // Of the gradients of gates: eight rows of a matrix begin in different banks.
   static constexpr int kPitch = kDepth + 8;
   static constexpr int kBlock = 32 * kWarps;
-  static constexpr int kFetched = 4;  // numbers of a unit, each step
+  static constexpr int kPrefetched = 4;  // numbers of a unit, each step
   static constexpr int kUnitsOfWarp = 16 * kTiles;
-  static constexpr int kMostUnits = kWay == Way::block ? kUnits : kWarps * kUnitsOfWarp;
+  static constexpr int kMostUnits = kGroup == Group::block ? kUnits : kWarps * kUnitsOfWarp;
   static constexpr int64_t kMostRows = kAnyRows;
   static constexpr int kTilesAtOnce = kTiles < 4 ? kTiles : 4;
   // Of a warp's results: four rows begin in different banks.
   static constexpr int kResultsPitch = kUnitsOfWarp + (kTiles == 1 ? 24 : 8);
-  static constexpr int64_t kBarrierBytes = kWay == Way::cluster ? 16 : 0;  // of two barriers
+  static constexpr int64_t kBarrierBytes = kGroup == Group::cluster ? 16 : 0;  // of two barriers
   static constexpr int64_t kWeightBytes = int64_t{kTiles} * (kDepthTiles - kKept) * kBlock * 16;
   static constexpr int64_t kResultBytes = int64_t{kWarps} * kTileRows * kResultsPitch * 4;
 
@@ -257,19 +271,23 @@ struct MmaBackward {
 
   static int64_t shared_bytes(int64_t rows, int64_t blocks) {
     const int64_t padded = divide_up(rows, kTileRows) * kTileRows;
-    const int64_t received = kWay != Way::grid ? 2 * blocks * padded * kUnits * 4 : 0;
+    const int64_t received = kGroup != Group::grid ? 2 * blocks * padded * kUnits * 4 : 0;
     return kBarrierBytes + kWeightBytes + kResultBytes + received +
-           2 * padded * (2 * kPitch * 2 + 4 * kWarpsOfRow) + rows * (kFetched * kSlots + 1) * kUnits * 4;
+           2 * padded * (2 * kPitch * 2 + 4 * kWarpsOfRow) + rows * (kPrefetched * kStages + 1) * kUnits * 4;
   }
 };
 
-struct MmaBackwardBlock32 : MmaBackward<Kernel::on_chip_mma_block_32, 1, 8, 6, Way::block> {};
-struct MmaBackwardCluster4x32 : MmaBackward<Kernel::on_chip_mma_cluster_4x32, 1, 8, 6, Way::cluster> {};
-struct MmaBackwardCluster8x32 : MmaBackward<Kernel::on_chip_mma_cluster_8x32, 2, 8, 6, Way::cluster> {};
-struct MmaBackwardCluster2x128 : MmaBackward<Kernel::on_chip_mma_cluster_2x128, 2, 8, 24, Way::cluster, 4> {};
-struct MmaBackwardCluster8x64 : MmaBackward<Kernel::on_chip_mma_cluster_8x64, 4, 8, 12, Way::cluster, 2> {};
-struct MmaBackwardGrid16x32 : MmaBackward<Kernel::on_chip_mma_grid_16x32, 4, 8, 6, Way::grid> {};
-struct MmaBackwardGrid32x32 : MmaBackward<Kernel::on_chip_mma_grid_32x32, 4, 16, 4, Way::grid> {};
+struct MmaBackwardBlock32 : MmaBackward<Kernel::on_chip_mma_block_32, 1, 8, 6, Group::block> {};
+struct MmaBackwardCluster4x32 : MmaBackward<Kernel::on_chip_mma_cluster_4x32, 1, 8, 6, Group::cluster> {};
+struct MmaBackwardCluster8x32 : MmaBackward<Kernel::on_chip_mma_cluster_8x32, 2, 8, 6, Group::cluster> {};
+struct MmaBackwardCluster2x128 : MmaBackward<Kernel::on_chip_mma_cluster_2x128, 2, 8, 24, Group::cluster, 4> {
+};
+struct MmaBackwardCluster8x64 : MmaBackward<Kernel::on_chip_mma_cluster_8x64, 4, 8, 12, Group::cluster, 2> {};
+struct MmaBackwardGrid16x32 : MmaBackward<Kernel::on_chip_mma_grid_16x32, 4, 8, 6, Group::grid> {};
+struct MmaBackwardGrid32x32 : MmaBackward<Kernel::on_chip_mma_grid_32x32, 4, 16, 4, Group::grid> {};
+using MmaBackwardShapes =
+    ShapeList<MmaBackwardBlock32, MmaBackwardCluster4x32, MmaBackwardCluster8x32, MmaBackwardCluster2x128,
+              MmaBackwardCluster8x64, MmaBackwardGrid16x32, MmaBackwardGrid32x32>;
 
 // ---------------------------------------------------------------- on the grid, in float
 
@@ -290,7 +308,7 @@ constexpr int parts_of(int warps, int batch, int rows) {
 template <Kernel kOwnKernel, int kUnitsOfBlock>
 struct Grid {
   static constexpr Kernel kKernel = kOwnKernel;
-  static constexpr Way kWay = Way::grid;
+  static constexpr Group kGroup = Group::grid;
   static constexpr int kUnits = kUnitsOfBlock;
   static constexpr int kWarps = 16;
   static constexpr int kBlock = 32 * kWarps;
@@ -308,5 +326,6 @@ struct Grid1 : Grid<Kernel::grid_1, 1> {};
 struct Grid2 : Grid<Kernel::grid_2, 2> {};
 struct Grid4 : Grid<Kernel::grid_4, 4> {};
 struct Grid8 : Grid<Kernel::grid_8, 8> {};
+using GridShapes = ShapeList<Grid1, Grid2, Grid4, Grid8>;
 
 }  // namespace torchgraft::lltm::cuda

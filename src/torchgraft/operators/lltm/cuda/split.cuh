@@ -1,4 +1,4 @@
-// Numbers of float as the sum of two halves.
+// DynamicInput of float as the sum of two halves.
 //
 // Of a number `high` is what T holds of it, and `low` what T holds of the rest: 22 bits of it in float16 and
 // 16 in bfloat16. float16 has no room for numbers of any size, so what becomes halves of it is multiplied by
@@ -21,7 +21,7 @@ struct Split {
 };
 
 // How large a number is; zero of one that is not finite.
-__device__ __forceinline__ float finite_size(float value) {
+__device__ __forceinline__ float finite_magnitude(float value) {
   const float size = fabsf(value);
   return size <= 3.4e38f ? size : 0.0f;
 }

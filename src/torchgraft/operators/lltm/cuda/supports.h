@@ -12,7 +12,7 @@
 namespace torchgraft::lltm::cuda {
 
 template <typename AnyProblem>
-bool supports_always(const AnyProblem&) {
+bool always(const AnyProblem&) {
   return true;
 }
 
@@ -30,8 +30,8 @@ struct Groups {
 // launched cooperatively, and of that all blocks wait for each other.
 template <typename S>
 std::optional<Groups> fitting_groups(const Problem& problem) {
-  constexpr bool kCluster = S::kWay == Way::cluster;
-  constexpr bool kGrid = S::kWay == Way::grid;
+  constexpr bool kCluster = S::kGroup == Group::cluster;
+  constexpr bool kGrid = S::kGroup == Group::grid;
   // Tensor cores and cp.async, and what the blocks of a cluster send each other.
   constexpr int kArchitecture = kCluster ? 900 : 800;
   // Places in a step are of 32 bits.
@@ -68,7 +68,7 @@ std::optional<Groups> fitting_groups(const Problem& problem) {
 
 template <typename S>
 bool supports_on_chip(const Problem& problem) {
-  return problem.element_bytes != 8 && problem.steps < INT_MAX - kSlots &&
+  return problem.element_bytes != 8 && problem.steps < INT_MAX - kStages &&
          fitting_groups<S>(problem).has_value();
 }
 
@@ -117,8 +117,8 @@ inline bool supports_products_of_halves(const RowsProblem& problem) { return pro
 constexpr int64_t kDeepest = 2048;
 constexpr int64_t kDepthStep = 64;
 
-// Whether cuBLAS may share the depth out among blocks, and leave some of it out (products/at_once.cu): of a deep
-// product with fewer tiles than there are multiprocessors.
+// Whether cuBLAS may share the depth out among blocks, and leave some of it out (products/at_once.cu): of a
+// deep product with fewer tiles than there are multiprocessors.
 inline bool may_be_cut_short(const MatrixProblem& problem) {
   constexpr int64_t kTile = 128;
   const int64_t tiles = divide_up(problem.rows, kTile) * divide_up(problem.columns, kTile);

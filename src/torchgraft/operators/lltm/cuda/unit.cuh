@@ -1,17 +1,9 @@
-// The unit's arithmetic on CUDA, in the type that sums are kept in, and kernels that take one step
-// elementwise.
-//
-// A thread owns one unit of one row. Of each step the gates are read from what two products left, activations
-// are written over the first; so a step moves about nine numbers a unit and is bound by memory, or by its
-// launch where it is small.
+// The arithmetic of a unit on CUDA, in the type of sums.
 #pragma once
 
-#include <torchgraft/dispatch.h>
-#include <torchgraft/cuda.cuh>
+#include <cuda_runtime.h>
 
 namespace torchgraft::lltm::cuda {
-
-constexpr int kThreads = 256;
 
 // Gates become activations, and c becomes c'; h' is returned.
 template <typename T>
@@ -79,99 +71,6 @@ struct Slopes {
 template <typename T>
 __device__ __forceinline__ void step_back(T& i, T& o, T& z, T c_after, T h_grad, T& c_grad) {
   Slopes<T>(i, o, z, c_after).step_back(i, o, z, h_grad, c_grad);
-}
-
-template <typename T>
-struct ForwardStep {
-  using Kept = accumulate_t<T>;
-  const Kept* of_hidden;  // (batch, 3 units), h @ weight_hh.T
-  const T* bias;          // (3 units), or null
-  const T* c;             // (batch, units)
-  Kept* activations;      // (batch, 3 units), in which the gates of the input come
-  T* h_after;             // (batch, units)
-  T* c_after;             // (batch, units)
-  T* h_again;             // (batch, units), or null: h_after where the next product reads it
-  int64_t count;          // batch * units
-  int64_t units;
-};
-
-template <typename T>
-__global__ void __launch_bounds__(kThreads) elementwise_forward(ForwardStep<T> step) {
-  using Kept = accumulate_t<T>;
-  const int64_t index = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (index >= step.count) return;
-  const int64_t unit = index % step.units;
-  const int64_t first = (index - unit) * 3 + unit;
-  Kept gates[3];
-#pragma unroll
-  for (int g = 0; g < 3; ++g) {
-    const int64_t place = first + g * step.units;
-    gates[g] = step.activations[place] + step.of_hidden[place];
-    if (step.bias != nullptr) gates[g] += static_cast<Kept>(step.bias[g * step.units + unit]);
-  }
-  Kept c = static_cast<Kept>(step.c[index]);
-  const Kept h = step_forward(gates[0], gates[1], gates[2], c);
-#pragma unroll
-  for (int g = 0; g < 3; ++g) step.activations[first + g * step.units] = gates[g];
-  step.h_after[index] = static_cast<T>(h);
-  if (step.h_again != nullptr) step.h_again[index] = static_cast<T>(h);
-  step.c_after[index] = static_cast<T>(c);
-}
-
-template <typename T, typename State = T>
-struct BackwardStep {
-  const T* activations;      // (batch, 3 units)
-  const State* c;            // (batch, units), before the step, or after it where kAfter
-  const State* h_grad;       // (batch, units), or null
-  const State* output_grad;  // (batch, units), more of it, or null
-  const State* c_grad;       // (batch, units), or null
-  T* gates_grad;             // (batch, 3 units)
-  State* c_before_grad;      // (batch, units)
-  T* gates_grad_again;       // (batch, 3 units), or null: gates_grad where the next product reads it
-  int64_t count;
-  int64_t units;
-};
-
-template <typename T, bool kAfter, typename State>
-__global__ void __launch_bounds__(kThreads) elementwise_backward(BackwardStep<T, State> step) {
-  using Kept = accumulate_t<T>;
-  const int64_t index = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (index >= step.count) return;
-  const int64_t unit = index % step.units;
-  const int64_t first = (index - unit) * 3 + unit;
-  Kept gates[3];
-#pragma unroll
-  for (int g = 0; g < 3; ++g) gates[g] = static_cast<Kept>(step.activations[first + g * step.units]);
-  Kept c_after = static_cast<Kept>(step.c[index]);
-  if constexpr (!kAfter) c_after += gates[2] * gates[0];
-  Kept h_grad = step.h_grad != nullptr ? static_cast<Kept>(step.h_grad[index]) : Kept(0);
-  if (step.output_grad != nullptr) h_grad += static_cast<Kept>(step.output_grad[index]);
-  Kept c_grad = step.c_grad != nullptr ? static_cast<Kept>(step.c_grad[index]) : Kept(0);
-  step_back(gates[0], gates[1], gates[2], c_after, h_grad, c_grad);
-#pragma unroll
-  for (int g = 0; g < 3; ++g) {
-    step.gates_grad[first + g * step.units] = static_cast<T>(gates[g]);
-    if (step.gates_grad_again != nullptr) {
-      step.gates_grad_again[first + g * step.units] = static_cast<T>(gates[g]);
-    }
-  }
-  step.c_before_grad[index] = static_cast<State>(c_grad);
-}
-
-template <typename T>
-void launch(const ForwardStep<T>& step, cudaStream_t stream) {
-  if (step.count == 0) return;
-  elementwise_forward<T>
-      <<<grid_of(ceil_divide<int64_t>(step.count, kThreads), "lltm"), kThreads, 0, stream>>>(step);
-  check_launch("lltm");
-}
-
-template <typename T, bool kAfter, typename State = T>
-void launch(const BackwardStep<T, State>& step, cudaStream_t stream) {
-  if (step.count == 0) return;
-  elementwise_backward<T, kAfter, State>
-      <<<grid_of(ceil_divide<int64_t>(step.count, kThreads), "lltm"), kThreads, 0, stream>>>(step);
-  check_launch("lltm");
 }
 
 }  // namespace torchgraft::lltm::cuda

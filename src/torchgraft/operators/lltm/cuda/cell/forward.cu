@@ -9,8 +9,9 @@
 // shared memory, a barrier or two, some 4 us. B64, I512, S512: 100 million in 256 blocks, four rounds of
 // loads of 80 KB a multiprocessor, some 12 us, where three launches took 31.
 
-#include "cell.h"
+#include <torchgraft/cuda.cuh>
 
+#include "../kernels.h"
 #include "../unit.cuh"
 
 namespace torchgraft::lltm::cuda {
@@ -31,8 +32,8 @@ static_assert(kUnits * kRows <= kCellThreads, "a thread makes one result");
 // Rows `first` to `first + kCount` of a matrix, columns `column` to `column + kDepth`; zeros where there are
 // none.
 template <int kCount, typename Row>
-__device__ __forceinline__ void bring(float* shared, const float* matrix, int64_t columns, int64_t column,
-                                      const Row& row_of) {
+__device__ __forceinline__ void load_tile(float* shared, const float* matrix, int64_t columns, int64_t column,
+                                          const Row& row_of) {
   constexpr int kStep = kCellThreads / kDepth;
   static_assert(kStep * kDepth == kCellThreads && kCount % kStep == 0, "a thread brings one column");
   const int64_t at = column + threadIdx.x % kDepth;
@@ -62,11 +63,11 @@ __global__ void __launch_bounds__(kCellThreads) cell_forward(CellPass pass) {
   const auto multiply = [&](const float* vectors, const float* matrix, int64_t depth) {
     for (int64_t column = 0; column < depth; column += kDepth) {
       __syncthreads();
-      bring<3 * kUnits>(weights, matrix, depth, column, [&](int index) {
+      load_tile<3 * kUnits>(weights, matrix, depth, column, [&](int index) {
         const int64_t of = first_unit + index % kUnits;
         return of < pass.units ? index / kUnits * pass.units + of : int64_t{-1};
       });
-      bring<kRows>(rows, vectors, depth, column, [&](int index) {
+      load_tile<kRows>(rows, vectors, depth, column, [&](int index) {
         const int64_t of = first_row + index;
         return of < pass.batch ? of : int64_t{-1};
       });
@@ -137,7 +138,7 @@ __global__ void __launch_bounds__(kCellThreads) cell_forward(CellPass pass) {
 
 }  // namespace
 
-void launch_cell(const CellPass& pass, cudaStream_t stream) {
+void launch_cell_forward(const CellPass& pass, cudaStream_t stream) {
   const dim3 grid(grid_of(ceil_divide<int64_t>(pass.units, kUnits), "lltm_cell"),
                   static_cast<unsigned>(ceil_divide<int64_t>(pass.batch, kRows)));
   cell_forward<<<grid, kCellThreads, 0, stream>>>(pass);

@@ -5,10 +5,11 @@
 // sums, which three accesses of sixteen bytes feed with 32 products. In the end the warps' sums are added, in
 // their order. Factors of two bytes are converted as they come, and results rounded once as they go.
 
-#include <torchgraft/dispatch.h>
 #include <torchgraft/cuda.cuh>
 
-#include "cell.h"
+#include <initializer_list>
+
+#include "../kernels.h"
 
 namespace torchgraft::lltm::cuda {
 namespace {
@@ -22,8 +23,28 @@ constexpr int kColumnsOfLane = 4;
 constexpr int kColumnGroups = kTile / kColumnsOfLane;
 // Rows begin four banks apart: eight by four elements, whichever way they come, lie in as many banks.
 constexpr int kPitch = kTile + 4;
-constexpr int kBrought = kDepth / kWarps;  // by a thread, of either factor
+constexpr int kLoaded = kDepth / kWarps;  // by a thread, of either factor
 static_assert(kRowsOfLane * kColumnsOfLane * 32 == kTile * kTile, "a warp has all sums of a tile");
+
+// result = left @ right.
+template <typename T>
+struct CellProduct {
+  const float* left;     // (rows, depth); its rows or its columns are contiguous
+  int64_t row_stride;    // of left
+  int64_t depth_stride;  // of left
+  const T* right;        // (depth, columns), contiguous, or null for a column of ones
+  T* result;             // (rows, columns), contiguous
+  int64_t rows;
+  int64_t columns;
+  int64_t depth;
+  int64_t first_tile;
+};
+
+template <typename T>
+struct CellProducts {
+  CellProduct<T> each[5];
+  int count;
+};
 
 template <typename T>
 __global__ void __launch_bounds__(kThreadsOfTile) cell_products(CellProducts<T> products) {
@@ -48,11 +69,11 @@ __global__ void __launch_bounds__(kThreadsOfTile) cell_products(CellProducts<T> 
   const int left_depth = along_depth ? lane % 8 : warp;
   static_assert(kWarps == 8, "a thread brings every eighth of the depth, of either factor");
   const float* left_from = product.left + (first_row + left_row) * product.row_stride;
-  float left[kBrought];
-  T right[kBrought];
-  const auto bring = [&](int64_t depth) {
+  float left[kLoaded];
+  T right[kLoaded];
+  const auto load_tile = [&](int64_t depth) {
 #pragma unroll
-    for (int i = 0; i < kBrought; ++i) {
+    for (int i = 0; i < kLoaded; ++i) {
       const int64_t of_left = depth + i * kWarps + left_depth;
       const int64_t of_right = depth + i * kWarps + warp;
       const bool has_left = first_row + left_row < product.rows && of_left < product.depth;
@@ -68,19 +89,19 @@ __global__ void __launch_bounds__(kThreadsOfTile) cell_products(CellProducts<T> 
   const int row_of_lane = lane / kColumnGroups * kRowsOfLane;
   const int column_of_lane = lane % kColumnGroups * kColumnsOfLane;
   float sums[kRowsOfLane][kColumnsOfLane] = {};
-  bring(0);
+  load_tile(0);
   for (int64_t depth = 0; depth < product.depth; depth += kDepth) {
     __syncthreads();
 #pragma unroll
-    for (int i = 0; i < kBrought; ++i) {
+    for (int i = 0; i < kLoaded; ++i) {
       lefts[(i * kWarps + left_depth) * kPitch + left_row] = left[i];
       // Converted here: where it comes a conversion would wait for it, and all that come after it too.
       rights[(i * kWarps + warp) * kPitch + lane] = static_cast<float>(right[i]);
     }
     __syncthreads();
-    bring(depth + kDepth);
+    load_tile(depth + kDepth);
 #pragma unroll
-    for (int i = 0; i < kBrought; ++i) {
+    for (int i = 0; i < kLoaded; ++i) {
       const int place = (i * kWarps + warp) * kPitch;
       const float4 top = *reinterpret_cast<const float4*>(lefts + place + row_of_lane);
       const float4 bottom = *reinterpret_cast<const float4*>(lefts + place + row_of_lane + 4);
@@ -114,10 +135,8 @@ __global__ void __launch_bounds__(kThreadsOfTile) cell_products(CellProducts<T> 
   }
 }
 
-}  // namespace
-
 template <typename T>
-void launch_products(CellProducts<T> products, cudaStream_t stream) {
+void launch(CellProducts<T>& products, cudaStream_t stream) {
   int64_t tiles = 0;
   for (int i = 0; i < products.count; ++i) {
     CellProduct<T>& product = products.each[i];
@@ -129,8 +148,44 @@ void launch_products(CellProducts<T> products, cudaStream_t stream) {
   check_launch("lltm_cell_grads");
 }
 
-template void launch_products(CellProducts<float> products, cudaStream_t stream);
-template void launch_products(CellProducts<Half> products, cudaStream_t stream);
-template void launch_products(CellProducts<BFloat16> products, cudaStream_t stream);
+}  // namespace
+
+template <typename T>
+Grads launch_cell_products(const GradTensors& tensors) {
+  const int64_t batch = tensors.sizes.batch;
+  const int64_t features = tensors.sizes.features;
+  const int64_t units = tensors.sizes.units;
+  const int64_t width = 3 * units;
+  const Wanted& wanted = tensors.wanted;
+  const Tensor input = to_contiguous(tensors.input);
+  const Tensor h = to_contiguous(*tensors.h);
+  const Tensor weight_ih = to_contiguous(tensors.weight_ih);
+  const Tensor weight_hh = to_contiguous(tensors.weight_hh);
+  const float* const gates = data<float>(tensors.gates_grad);
+  CellProducts<T> products = {};
+  // gates @ right where there is a result for each row of the batch, or else gates.T @ right.
+  const auto add = [&](bool is_wanted, std::initializer_list<int64_t> shape, const T* right, bool by_rows) {
+    if (!is_wanted) return empty_of({0}, dtype_of<T>(), input);
+    Tensor result = empty_of(shape, dtype_of<T>(), input);
+    const int64_t rows = *shape.begin();
+    const int64_t columns = shape.size() == 2 ? *(shape.begin() + 1) : 1;
+    products.each[products.count++] = {gates,   by_rows ? width : 1,     by_rows ? 1 : width,
+                                       right,   mutable_data<T>(result), rows,
+                                       columns, by_rows ? width : batch, 0};
+    return result;
+  };
+  Grads grads = {add(wanted.input, {batch, features}, data<T>(weight_ih), true),
+                 add(wanted.h, {batch, units}, data<T>(weight_hh), true),
+                 tensors.c_grad,
+                 add(wanted.weight_ih, {width, features}, data<T>(input), false),
+                 add(wanted.weight_hh, {width, units}, data<T>(h), false),
+                 add(wanted.bias, {width}, nullptr, false)};
+  launch(products, tensors.stream);
+  return grads;
+}
+
+template Grads launch_cell_products<float>(const GradTensors&);
+template Grads launch_cell_products<Half>(const GradTensors&);
+template Grads launch_cell_products<BFloat16>(const GradTensors&);
 
 }  // namespace torchgraft::lltm::cuda

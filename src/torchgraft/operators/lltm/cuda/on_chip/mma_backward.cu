@@ -32,10 +32,6 @@
 // sums of 32 blocks for each of its rows, one row after the other. The float kernels take 3.4, 3.4 and 16.9
 // us.
 
-#include <cooperative_groups.h>
-
-#include "../kernels.h"
-#include "../unit.cuh"
 #include "mma.cuh"
 
 namespace torchgraft::lltm::cuda {
@@ -43,9 +39,9 @@ namespace {
 
 // What a gradient of h came out as NaN: an infinite weight times the halves of a number may be infinities of
 // both signs, where there is only one.
-template <typename S, typename Factor>
-__device__ __noinline__ float multiply_again(const Factor* high, Numbers weight, int64_t first, int units,
-                                             int count) {
+template <typename S, typename Element>
+__device__ __noinline__ float recompute_sum(const Element* high, DynamicInput weight, int64_t first,
+                                            int units, int count) {
   float sum = 0;
 #pragma unroll 1
   for (int k = 0; k < S::kDepth; ++k) {
@@ -56,18 +52,19 @@ __device__ __noinline__ float multiply_again(const Factor* high, Numbers weight,
   return sum;
 }
 
-template <typename Factor, typename S>
+template <typename Element, typename S>
 class Recurrence {
-  static constexpr bool kScaledRows = std::is_same_v<Factor, Half>;
+  static constexpr bool kScaledRows = std::is_same_v<Element, Half>;
   static constexpr int kUnits = S::kUnits;
   static constexpr int kPitch = S::kPitch;
 
  public:
-  __device__ __forceinline__ Recurrence(const BackwardPass& pass, const FactorView<Factor>& factor,
-                                        int group_blocks, int group_rows, uint32_t* arrived, float* exchanged)
+  __device__ __forceinline__ Recurrence(const BackwardPass& pass, const MmaWeightView<Element>& factor,
+                                        int group_blocks, int group_rows, uint32_t* arrivals,
+                                        float* exchanged)
       : pass_(pass),
-        factor_(factor),
-        arrived_(arrived),
+        mma_weight_(factor),
+        arrivals_(arrivals),
         exchanged_(exchanged),
         units_(static_cast<int>(pass.units)),
         first_(pass.reverse ? 0 : (pass.steps - 1) * pass.batch * pass.units),
@@ -88,19 +85,20 @@ class Recurrence {
     results_ =
         reinterpret_cast<float*>(weights_ + S::kWeightBytes / 16) + warp_ * kTileRows * S::kResultsPitch;
     received_ = reinterpret_cast<float*>(weights_ + (S::kWeightBytes + S::kResultBytes) / 16);
-    gates_grad_ = reinterpret_cast<Factor*>(received_ + (S::kWay != Way::grid ? 2 * received_size() : 0));
-    arrived_ += kArrivedBytes / 4 * (static_cast<int>(blockIdx.x) / group_blocks);
+    gates_grad_ =
+        reinterpret_cast<Element*>(received_ + (S::kGroup != Group::grid ? 2 * received_size() : 0));
+    arrivals_ += kArrivalBytes / 4 * (static_cast<int>(blockIdx.x) / group_blocks);
     scales_ = reinterpret_cast<float*>(gates_grad_ + 4 * padded_rows_ * kPitch);
     values_ = scales_ + 2 * padded_rows_ * S::kWarpsOfRow;
-    c_grad_ = values_ + kSlots * S::kFetched * group_rows * kUnits;
+    c_grad_ = values_ + kStages * S::kPrefetched * group_rows * kUnits;
   }
 
   __device__ __forceinline__ void run() {
-    fetch_rows(0, first_);
-    fetch_rows(1, first_ + stride_);
+    prefetch_rows(0, first_);
+    prefetch_rows(1, first_ + stride_);
     load_weights();
     for (int i = static_cast<int>(threadIdx.x); i < 4 * padded_rows_ * kPitch; i += S::kBlock) {
-      gates_grad_[i] = Factor(0.0f);
+      gates_grad_[i] = Element(0.0f);
     }
     for (int i = static_cast<int>(threadIdx.x); i < 2 * padded_rows_ * S::kWarpsOfRow; i += S::kBlock) {
       scales_[i] = 1.0f;
@@ -108,51 +106,51 @@ class Recurrence {
     for (int row = own_row_; row < rows_; row += S::kFirstRows) {
       *c_grad_of(row) = unit_ < units_ ? pass_.c_grad[state_of(row)] : 0.0f;
     }
-    meet_first();
+    start_group();
 
     // All warps take as many turns, as they may have to meet in each; the last is that of their first rows.
     const int turns = (rows_ + S::kFirstRows - 1) / S::kFirstRows;
-    Numbers::Bits output_grad;
+    DynamicInput::Bits output_grad;
     if (own_row_ < rows_) load_output_grad(first_, own_row_, output_grad);
     int64_t first = first_;
     for (int64_t step = 0; step < pass_.steps; ++step) {
-      wait_for_fetch();
+      wait_for_older_copies();
       // What does not need the gradient of h is done by the time that comes.
       const Slopes<float> own_slopes =
           own_row_ < rows_ ? slopes_of(step, own_row_) : Slopes<float>(0.0f, 0.0f, 0.0f, 0.0f);
-      if (S::kWay != Way::grid && step > 0) receive(step);
+      if (S::kGroup != Group::grid && step > 0) receive(step);
       float values[3];
 #pragma unroll 1
       for (int turn = turns - 1; turn >= 0; --turn) {
         const int row = own_row_ + turn * S::kFirstRows;
         if (row < rows_) {
           if (turn > 0) {
-            Numbers::Bits of_other;
+            DynamicInput::Bits of_other;
             load_output_grad(first, row, of_other);
-            go_back(step, row, slopes_of(step, row), pass_.output_grad.value_of(of_other), values);
+            compute_gate_grads(step, row, slopes_of(step, row), pass_.output_grad.value_of(of_other), values);
           } else {
-            go_back(step, row, own_slopes, pass_.output_grad.value_of(output_grad), values);
+            compute_gate_grads(step, row, own_slopes, pass_.output_grad.value_of(output_grad), values);
           }
         }
         if constexpr (kScaledRows && S::kWarpsOfRow > 1) __syncthreads();
-        if (row < rows_) put(step, row, values);
-        if (turn > 0 && row < rows_) keep(first, row, values);
+        if (row < rows_) store(step, row, values);
+        if (turn > 0 && row < rows_) store_results(first, row, values);
       }
       __syncthreads();
       multiply(step);
-      if constexpr (S::kWay == Way::grid) {
-        meet_on_grid(arrived_, static_cast<uint32_t>((step + 1) * group_blocks_));
+      if constexpr (S::kGroup == Group::grid) {
+        sync_group_of_grid(arrivals_, static_cast<uint32_t>((step + 1) * group_blocks_));
       }
       // While sums are under way, the results of the warp's first row leave, and what it needs after the next
       // step begins to come.
       if (own_row_ < rows_) {
-        keep(first, own_row_, values);
+        store_results(first, own_row_, values);
         if (step + 1 < pass_.steps) load_output_grad(first + stride_, own_row_, output_grad);
       }
-      fetch_rows(step + kSlots, first + kSlots * stride_);
+      prefetch_rows(step + kStages, first + kStages * stride_);
       first += stride_;
     }
-    if constexpr (S::kWay != Way::grid) receive(pass_.steps);
+    if constexpr (S::kGroup != Group::grid) receive(pass_.steps);
     for (int row = own_row_; row < rows_; row += S::kFirstRows) {
       if (unit_ >= units_) continue;
       pass_.h_grad[state_of(row)] = sum_of_blocks(pass_.steps, row);
@@ -167,34 +165,34 @@ class Recurrence {
   // Of the first gate of it among those of a step.
   __device__ __forceinline__ int gate_of(int row) const { return 3 * state_of(row) - 2 * unit_; }
   __device__ __forceinline__ float* values_of(int64_t step, int row) const {
-    return values_ + ((step & 1) * group_rows_ + row) * S::kFetched * kUnits + column_;
+    return values_ + ((step & 1) * group_rows_ + row) * S::kPrefetched * kUnits + column_;
   }
   __device__ __forceinline__ float* c_grad_of(int row) const { return c_grad_ + row * kUnits + column_; }
 
   // Activations and c, of all rows of this warp.
-  __device__ __forceinline__ void fetch_rows(int64_t step, int64_t first) const {
+  __device__ __forceinline__ void prefetch_rows(int64_t step, int64_t first) const {
     if (step < pass_.steps && unit_ < units_) {
 #pragma unroll 1
       for (int row = own_row_; row < rows_; row += S::kFirstRows) {
         float* to = values_of(step, row);
         const float* from = pass_.activations + 3 * first + gate_of(row);
 #pragma unroll
-        for (int g = 0; g < 3; ++g) fetch_four_bytes(to + g * kUnits, from + g * units_);
-        fetch_four_bytes(to + 3 * kUnits, pass_.cells + first + state_of(row));
+        for (int g = 0; g < 3; ++g) copy_four_bytes_async(to + g * kUnits, from + g * units_);
+        copy_four_bytes_async(to + 3 * kUnits, pass_.cells + first + state_of(row));
       }
     }
-    end_fetch();
+    commit_copies();
   }
   // Two bytes cannot be fetched.
-  __device__ __forceinline__ void load_output_grad(int64_t first, int row, Numbers::Bits& bits) const {
+  __device__ __forceinline__ void load_output_grad(int64_t first, int row, DynamicInput::Bits& bits) const {
     if (pass_.output_grad && unit_ < units_) pass_.output_grad.load(first + state_of(row), bits);
   }
 
   // No block may write into another's memory before that runs.
-  __device__ __forceinline__ void meet_first() {
+  __device__ __forceinline__ void start_group() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    if constexpr (S::kWay == Way::cluster) {
-      if (warp_ == 0) StepBarriers{barriers_}.start(bytes_of_step());
+    if constexpr (S::kGroup == Group::cluster) {
+      if (warp_ == 0) CountedBarriers{barriers_}.start(bytes_of_step());
       cooperative_groups::this_cluster().sync();
       return;
     }
@@ -209,8 +207,8 @@ class Recurrence {
 
   // Waits for what the blocks gave in the step before.
   __device__ __forceinline__ void receive(int64_t step) const {
-    if constexpr (S::kWay == Way::cluster) {
-      StepBarriers{barriers_}.wait(step, bytes_of_step());
+    if constexpr (S::kGroup == Group::cluster) {
+      CountedBarriers{barriers_}.wait(step, bytes_of_step());
     } else {
       __syncthreads();
     }
@@ -218,8 +216,8 @@ class Recurrence {
 
   __device__ __forceinline__ void load_weights() {
     const int begin = rank_ * kUnits + lane_ % 4 * 2;
-    const int padded = factor_.padded;
-    unit_scale_ = unit_ < units_ ? factor_.scale_of(unit_) : 1.0f;
+    const int padded = mma_weight_.padded;
+    unit_scale_ = unit_ < units_ ? mma_weight_.scale_of(unit_) : 1.0f;
 #pragma unroll
     for (int k = 0; k < S::kDepthTiles; ++k) {
 #pragma unroll
@@ -230,8 +228,8 @@ class Recurrence {
           const int unit = warp_ * S::kUnitsOfWarp + tile * 16 + lane_ / 4 + e % 2 * 8;
           const int gate = k * 16 / kUnits;
           const int from = begin + k * 16 % kUnits + e / 2 * 8;
-          fragment[e] =
-              load_pair(factor_.numbers + (unit * 3 + gate) * padded + from, unit < padded && from < padded);
+          fragment[e] = load_pair(mma_weight_.elements + (unit * 3 + gate) * padded + from,
+                                  unit < padded && from < padded);
         }
         if (k < S::kKept) {
 #pragma unroll
@@ -244,7 +242,7 @@ class Recurrence {
     }
   }
 
-  __device__ __forceinline__ void keep(int64_t first, int row, const float (&values)[3]) const {
+  __device__ __forceinline__ void store_results(int64_t first, int row, const float (&values)[3]) const {
     if (unit_ >= units_) return;
     float* to = pass_.gates_grad + 3 * first + gate_of(row);
 #pragma unroll
@@ -256,7 +254,7 @@ class Recurrence {
     const int place = row * kUnits + column_;
     const int size = padded_rows_ * kUnits;
     float sum = 0;
-    if constexpr (S::kWay != Way::grid) {
+    if constexpr (S::kGroup != Group::grid) {
       const float* from = received_ + (step & 1) * received_size() + place;
 #pragma unroll 8
       for (int block = 0; block < group_blocks_; ++block) sum += from[block * size];
@@ -277,7 +275,7 @@ class Recurrence {
   }
 
   // Of two steps: a warp may be a step ahead of one that still multiplies.
-  __device__ __forceinline__ Factor* gates_grad_of(int64_t step) const {
+  __device__ __forceinline__ Element* gates_grad_of(int64_t step) const {
     return gates_grad_ + (step & 1) * 2 * padded_rows_ * kPitch;
   }
   // Of a row: what each warp of it found.
@@ -299,8 +297,8 @@ class Recurrence {
   }
 
   // By a whole warp: the gradients of its row's gates.
-  __device__ __forceinline__ void go_back(int64_t step, int row, const Slopes<float>& slopes,
-                                          float output_grad, float (&values)[3]) const {
+  __device__ __forceinline__ void compute_gate_grads(int64_t step, int row, const Slopes<float>& slopes,
+                                                     float output_grad, float (&values)[3]) const {
     if (unit_ < units_) {
       const float h_grad = output_grad + (step == 0 ? pass_.h_grad[state_of(row)] : sum_of_blocks(step, row));
       float c_grad = *c_grad_of(row);
@@ -325,13 +323,13 @@ class Recurrence {
   }
 
   // By a whole warp: the same into the product's memory.
-  __device__ __forceinline__ void put(int64_t step, int row, const float (&values)[3]) const {
+  __device__ __forceinline__ void store(int64_t step, int row, const float (&values)[3]) const {
     float factor = 1.0f;
     if constexpr (kScaledRows) factor = __uint_as_float((254u << 23) - __float_as_uint(scale_of(step, row)));
-    Factor* high = gates_grad_of(step) + 2 * row * kPitch + column_;
+    Element* high = gates_grad_of(step) + 2 * row * kPitch + column_;
 #pragma unroll
     for (int g = 0; g < 3; ++g) {
-      const Split<Factor> split(values[g] * factor);
+      const Split<Element> split(values[g] * factor);
       high[g * kUnits] = split.high;
       high[kPitch + g * kUnits] = split.low;
     }
@@ -352,7 +350,7 @@ class Recurrence {
       }
       if (isnan(all)) repair(step, row, scale);
       __syncwarp();
-      give(step + 1, tile);
+      send(step + 1, tile);
       __syncwarp();
     }
   }
@@ -384,7 +382,7 @@ class Recurrence {
             fragment[2] = four.z;
             fragment[3] = four.w;
           }
-          multiply_add<Factor>(sums[kChains == 2 ? i : 0][t], fragment, columns[2 * i], columns[2 * i + 1]);
+          multiply_add<Element>(sums[kChains == 2 ? i : 0][t], fragment, columns[2 * i], columns[2 * i + 1]);
         }
       }
     }
@@ -410,15 +408,15 @@ class Recurrence {
       const int unit = warp_ * S::kUnitsOfWarp + at;
       if (isnan(result) && unit < units_) {
         const int64_t first = int64_t{rank_} * kUnits * units_ + unit;
-        result = scale / factor_.scale_of(unit) *
-                 multiply_again<S>(gates_grad_of(step) + 2 * row * kPitch, pass_.weight, first, units_,
-                                   units_ - rank_ * kUnits);
+        result = scale / mma_weight_.scale_of(unit) *
+                 recompute_sum<S>(gates_grad_of(step) + 2 * row * kPitch, pass_.weight, first, units_,
+                                  units_ - rank_ * kUnits);
       }
     }
   }
 
   // Four units of a row at a time.
-  __device__ __forceinline__ void give(int64_t step, int tile) const {
+  __device__ __forceinline__ void send(int64_t step, int tile) const {
     constexpr int kChunks = S::kUnitsOfWarp / 4;
     const int rows = rows_ - tile * kTileRows;
 #pragma unroll
@@ -429,9 +427,9 @@ class Recurrence {
       if (block >= group_blocks_ || row >= rows) continue;
       const uint4 four = *reinterpret_cast<const uint4*>(results_ + row * S::kResultsPitch + i % kChunks * 4);
       const int64_t place = (rank_ * padded_rows_ + tile * kTileRows + row) * kUnits + unit % kUnits;
-      if constexpr (S::kWay == Way::block) {
+      if constexpr (S::kGroup == Group::block) {
         *reinterpret_cast<uint4*>(received_ + (step & 1) * received_size() + place) = four;
-      } else if constexpr (S::kWay == Way::cluster) {
+      } else if constexpr (S::kGroup == Group::cluster) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
         const float* to = received_ + (step & 1) * received_size() + place;
         const auto rank = static_cast<uint32_t>(block);
@@ -445,8 +443,8 @@ class Recurrence {
   }
 
   BackwardPass pass_;
-  FactorView<Factor> factor_;
-  uint32_t* arrived_;
+  MmaWeightView<Element> mma_weight_;
+  uint32_t* arrivals_;
   float* exchanged_;
   int units_;
   int64_t first_;   // of the first step among the numbers of all, one a unit
@@ -466,7 +464,7 @@ class Recurrence {
   uint4* weights_;
   float* results_;   // of this warp
   float* received_;  // but on the grid: what the blocks of the group gave to this one, twice
-  Factor* gates_grad_;
+  Element* gates_grad_;
   float* scales_;  // of the rows
   float* values_;  // that come ahead
   float* c_grad_;
@@ -474,62 +472,44 @@ class Recurrence {
   uint32_t kept_[S::kKept][S::kTiles][4];
 };
 
-template <typename Factor, typename S>
+template <typename Element, typename S>
 __global__ void __launch_bounds__(S::kBlock, 1)
-    on_chip_mma_backward(BackwardPass pass, FactorView<Factor> factor, int group_blocks, int group_rows,
-                         uint32_t* arrived, float* exchanged) {
-  Recurrence<Factor, S>(pass, factor, group_blocks, group_rows, arrived, exchanged).run();
+    on_chip_mma_backward(BackwardPass pass, MmaWeightView<Element> factor, int group_blocks, int group_rows,
+                         uint32_t* arrivals, float* exchanged) {
+  Recurrence<Element, S>(pass, factor, group_blocks, group_rows, arrivals, exchanged).run();
 }
 
-// Calls `function(Tag<Factor>{}, Tag<S>{})` with the shape of a kernel, and the type of what it multiplies.
+// Calls `function(Tag<Element>{}, Tag<S>{})` with the type of what is multiplied, and the shape of a kernel.
 template <typename Function>
-auto with_shape(Kernel kernel, bool is_bfloat16, const Function& function) {
-  const auto with_factor = [&](auto shape) {
-    return is_bfloat16 ? function(Tag<BFloat16>{}, shape) : function(Tag<Half>{}, shape);
-  };
-  switch (kernel) {
-    case Kernel::on_chip_mma_block_32:
-      return with_factor(Tag<MmaBackwardBlock32>{});
-    case Kernel::on_chip_mma_cluster_4x32:
-      return with_factor(Tag<MmaBackwardCluster4x32>{});
-    case Kernel::on_chip_mma_cluster_8x32:
-      return with_factor(Tag<MmaBackwardCluster8x32>{});
-    case Kernel::on_chip_mma_cluster_2x128:
-      return with_factor(Tag<MmaBackwardCluster2x128>{});
-    case Kernel::on_chip_mma_cluster_8x64:
-      return with_factor(Tag<MmaBackwardCluster8x64>{});
-    case Kernel::on_chip_mma_grid_16x32:
-      return with_factor(Tag<MmaBackwardGrid16x32>{});
-    case Kernel::on_chip_mma_grid_32x32:
-      return with_factor(Tag<MmaBackwardGrid32x32>{});
-    default:
-      fail("lltm: no kernel on tensor cores going back");
-  }
+auto with_element_and_shape(const Problem& problem, Kernel kernel, const Function& function) {
+  return with_shape(MmaBackwardShapes{}, kernel, [&](auto shape) {
+    return problem.is_bfloat16 ? function(Tag<BFloat16>{}, shape) : function(Tag<Half>{}, shape);
+  });
 }
 
 }  // namespace
 
 int resident_on_chip_mma_backward(const Problem& problem, Kernel kernel, int64_t blocks,
                                   int64_t shared_bytes) {
-  return with_shape(kernel, problem.is_bfloat16, [&](auto factor_tag, auto tag) {
-    using Factor = typename decltype(factor_tag)::type;
+  return with_element_and_shape(problem, kernel, [&](auto element_tag, auto tag) {
+    using Element = typename decltype(element_tag)::type;
     using S = typename decltype(tag)::type;
-    return resident_groups<S>(reinterpret_cast<const void*>(on_chip_mma_backward<Factor, S>), blocks,
+    return resident_groups<S>(reinterpret_cast<const void*>(on_chip_mma_backward<Element, S>), blocks,
                               shared_bytes);
   });
 }
 
-void launch_on_chip_mma(const Problem& problem, Kernel kernel, const BackwardPass& pass, const Tensor& weight,
-                        cudaStream_t stream) {
-  with_shape(kernel, problem.is_bfloat16, [&](auto factor_tag, auto tag) {
-    using Factor = typename decltype(factor_tag)::type;
+void launch_on_chip_mma_backward(const Problem& problem, Kernel kernel, BackwardTensors& tensors) {
+  with_element_and_shape(problem, kernel, [&](auto element_tag, auto tag) {
+    using Element = typename decltype(element_tag)::type;
     using S = typename decltype(tag)::type;
-    const WeightFactor factor = columns_factor(weight, dtype_of<Factor>(), stream);
+    const MmaWeight weight = column_scaled_weight(tensors.weight_hh, dtype_of<Element>(), tensors.stream);
     const Groups groups = *fitting_groups<S>(problem);
     const int64_t rows = ceil_divide(groups.rows, kTileRows) * kTileRows;
     const int64_t exchanged_bytes =
         int64_t{2} * groups.count * groups.blocks * groups.blocks * rows * S::kUnits * 4;
-    launch_mma<S>(on_chip_mma_backward<Factor, S>, pass, factor, groups, exchanged_bytes, stream);
+    launch_mma<S>(on_chip_mma_backward<Element, S>, BackwardPass(tensors), weight, groups, exchanged_bytes,
+                  tensors.stream);
   });
 }
 

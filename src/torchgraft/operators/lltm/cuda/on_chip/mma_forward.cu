@@ -50,10 +50,6 @@
 // grid the meeting of all blocks is 2 us. Sending what a block has for another as one bulk copy took 4 %
 // longer (45 % with one row).
 
-#include <cooperative_groups.h>
-
-#include "../kernels.h"
-#include "../unit.cuh"
 #include "mma.cuh"
 
 namespace torchgraft::lltm::cuda {
@@ -63,16 +59,16 @@ namespace {
 // to a block at once. Chunks of eight change places within such a line, so that the rows of a matrix lie in
 // different banks.
 constexpr int kLine = 2 * kWarpUnits;
-__device__ __forceinline__ int placed(int chunk, int row) { return chunk ^ row % kTileRows; }
+__device__ __forceinline__ int swizzled(int chunk, int row) { return chunk ^ row % kTileRows; }
 
 // The sum of a gate that came out as NaN: an infinite weight times the halves of a number may be infinities
 // of both signs, where there is only one.
-__device__ __noinline__ float multiply_again(const Half* h, int row, Numbers weight, int64_t first,
-                                             int units) {
+__device__ __noinline__ float recompute_sum(const Half* h, int row, DynamicInput weight, int64_t first,
+                                            int units) {
   float sum = 0;
 #pragma unroll 1
   for (int k = 0; k < units; ++k) {
-    const Half* high = h + k / kWarpUnits * kLine + placed(k % kWarpUnits / 8, row) * 8 + k % 8;
+    const Half* high = h + k / kWarpUnits * kLine + swizzled(k % kWarpUnits / 8, row) * 8 + k % 8;
     const float both = static_cast<float>(high[0]) + static_cast<float>(high[kWarpUnits]);
     sum += both * weight[first + k];
   }
@@ -82,11 +78,11 @@ __device__ __noinline__ float multiply_again(const Half* h, int row, Numbers wei
 template <typename S>
 class Recurrence {
  public:
-  __device__ __forceinline__ Recurrence(const ForwardPass& pass, const FactorView<Half>& factor,
-                                        int group_blocks, int group_rows, uint32_t* arrived, Half* exchanged)
+  __device__ __forceinline__ Recurrence(const ForwardPass& pass, const MmaWeightView<Half>& factor,
+                                        int group_blocks, int group_rows, uint32_t* arrivals, Half* exchanged)
       : pass_(pass),
-        factor_(factor),
-        arrived_(arrived),
+        mma_weight_(factor),
+        arrivals_(arrivals),
         exchanged_(exchanged),
         units_(static_cast<int>(pass.units)),
         first_(pass.reverse ? (pass.steps - 1) * pass.batch * pass.units : 0),
@@ -108,19 +104,19 @@ class Recurrence {
     sums_ = reinterpret_cast<float*>(buffers_ + S::kBuffers * buffer_size());
     row_scales_ = sums_ + S::kSumBuffers * sums_size();
     gates_ = row_scales_ + padded_rows_;
-    c_ = gates_ + kSlots * 3 * group_rows * S::kUnits;
+    c_ = gates_ + kStages * 3 * group_rows * S::kUnits;
     bias_ = c_ + group_rows * S::kUnits;
     weight_scales_ = bias_ + 3 * S::kUnits;
-    arrived_ += kArrivedBytes / 4 * (static_cast<int>(blockIdx.x) / group_blocks);
+    arrivals_ += kArrivalBytes / 4 * (static_cast<int>(blockIdx.x) / group_blocks);
   }
 
   __device__ __forceinline__ void run() {
-    fetch_rows(0, first_);
-    fetch_rows(1, first_ + stride_);
+    prefetch_rows(0, first_);
+    prefetch_rows(1, first_ + stride_);
     load_units();
     load_first();
     load_weights();
-    meet_first();
+    start_group();
 
     const bool has_row = own_row_ < rows_;
     int64_t first = first_;
@@ -130,35 +126,35 @@ class Recurrence {
       Half* next = buffers_ + (S::kBuffers == 2 ? (step + 1) & 1 : 0) * buffer_size();
       if (step > 0) receive(step);
       multiply(step, h);
-      wait_for_fetch();
+      wait_for_older_copies();
       // What does not need the sums is there by the time that they are.
       Unit own = {};
       if (has_row) own = unit_of(step, own_row_);
       __syncthreads();
       float h_after = 0.0f;
       if (has_row) {
-        h_after = advance(step, own_row_, h, own);
+        h_after = compute_unit(step, own_row_, h, own);
         if (!is_last) publish(step, own_row_, h_after, next);
       }
       if constexpr (!S::kOneRow) {
 #pragma unroll 1
         for (int row = own_row_ + S::kFirstRows; row < rows_; row += S::kFirstRows) {
           Unit other = unit_of(step, row);
-          const float h_of_other = advance(step, row, h, other);
+          const float h_of_other = compute_unit(step, row, h, other);
           if (!is_last) publish(step, row, h_of_other, next);
-          keep(first, row, other, h_of_other);
+          store_results(first, row, other, h_of_other);
         }
       }
-      if constexpr (S::kWay == Way::grid) {
+      if constexpr (S::kGroup == Group::grid) {
         if (!is_last) {
-          meet_on_grid(arrived_, static_cast<uint32_t>((step + 1) * group_blocks_));
+          sync_group_of_grid(arrivals_, static_cast<uint32_t>((step + 1) * group_blocks_));
           begin_staging(step, next);
         }
       }
       // While h is under way, the results of the warp's first row leave, and what it needs after the next
       // step begins to come.
-      if (has_row) keep(first, own_row_, own, h_after);
-      fetch_rows(step + kSlots, first + kSlots * stride_);
+      if (has_row) store_results(first, own_row_, own, h_after);
+      prefetch_rows(step + kStages, first + kStages * stride_);
       first += stride_;
     }
   }
@@ -179,17 +175,17 @@ class Recurrence {
   __device__ __forceinline__ float* c_of(int row) const { return c_ + row * S::kUnits + column_ + lane_; }
 
   // The gates of inputs, of all rows of this warp.
-  __device__ __forceinline__ void fetch_rows(int64_t step, int64_t first) const {
+  __device__ __forceinline__ void prefetch_rows(int64_t step, int64_t first) const {
     if (step < pass_.steps && unit_ < units_) {
 #pragma unroll 1
       for (int row = own_row_; row < rows_; row += S::kFirstRows) {
         const float* from = pass_.activations + 3 * first + gate_of(row);
         float* to = gates_of(step, row);
 #pragma unroll
-        for (int g = 0; g < 3; ++g) fetch_four_bytes(to + g * S::kUnits, from + g * units_);
+        for (int g = 0; g < 3; ++g) copy_four_bytes_async(to + g * S::kUnits, from + g * units_);
       }
     }
-    end_fetch();
+    commit_copies();
   }
 
   // c0 of this warp's rows; the bias and the scales of weight_hh of all units.
@@ -202,14 +198,14 @@ class Recurrence {
       const int unit = rank_ * S::kUnits + i % S::kUnits;
       const bool is_there = unit < units_;
       bias_[i] = is_there && pass_.bias ? pass_.bias[gate * units_ + unit] : 0.0f;
-      weight_scales_[i] = is_there ? factor_.scale_of(gate * factor_.padded + unit) : 1.0f;
+      weight_scales_[i] = is_there ? mma_weight_.scale_of(gate * mma_weight_.padded + unit) : 1.0f;
     }
   }
 
   __device__ __forceinline__ void load_weights() {
     const int unit = rank_ * S::kUnits + warp_ / S::kDepthWarps * 16 + lane_ / 4;
     const int begin = warp_ % S::kDepthWarps * S::kTiles * 16 + lane_ % 4 * 2;
-    const int padded = factor_.padded;
+    const int padded = mma_weight_.padded;
 #pragma unroll
     for (int k = 0; k < S::kTiles; ++k) {
 #pragma unroll
@@ -219,7 +215,7 @@ class Recurrence {
         for (int e = 0; e < 4; ++e) {
           const int row = unit + e % 2 * 8;
           const int column = begin + k * 16 + e / 2 * 8;
-          fragment[e] = load_pair(factor_.numbers + (gate * padded + row) * padded + column,
+          fragment[e] = load_pair(mma_weight_.elements + (gate * padded + row) * padded + column,
                                   row < padded && column < padded);
         }
         if (k < S::kKept) {
@@ -253,7 +249,7 @@ class Recurrence {
         float largest = 0.0f;
 #pragma unroll
         for (int line = 0; line < kLines; ++line) {
-          largest = fmaxf(largest, finite_size(pass_.h0.value_of(bits[line])));
+          largest = fmaxf(largest, finite_magnitude(pass_.h0.value_of(bits[line])));
         }
         const float factor = power_to_fill_half(largest_of_warp(largest));
         if (lane_ == 0) row_scales_[row] = 1.0f / factor;
@@ -261,18 +257,18 @@ class Recurrence {
 #pragma unroll
         for (int line = 0; line < kLines; ++line) {
           const Split<Half> split(pass_.h0.value_of(bits[line]) * factor);
-          to[line * kLine + placed(lane_ / 8, row) * 8] = split.high;
-          to[line * kLine + placed(lane_ / 8 + 4, row) * 8] = split.low;
+          to[line * kLine + swizzled(lane_ / 8, row) * 8] = split.high;
+          to[line * kLine + swizzled(lane_ / 8 + 4, row) * 8] = split.low;
         }
       });
     }
   }
 
   // No block may write into another's memory before that has been initialised.
-  __device__ __forceinline__ void meet_first() {
+  __device__ __forceinline__ void start_group() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    if constexpr (S::kWay == Way::cluster) {
-      if (warp_ == 0) StepBarriers{barriers_}.start(bytes_of_step());
+    if constexpr (S::kGroup == Group::cluster) {
+      if (warp_ == 0) CountedBarriers{barriers_}.start(bytes_of_step());
 #pragma unroll
       for (int i = 0; i < S::kPeers; ++i) {
         const int block = min(lane_ / 8 + 4 * i, group_blocks_ - 1);
@@ -292,11 +288,11 @@ class Recurrence {
 
   // Waits for what the blocks published in the step before.
   __device__ __forceinline__ void receive(int64_t step) const {
-    if constexpr (S::kWay == Way::cluster) {
-      StepBarriers{barriers_}.wait(step, bytes_of_step());
+    if constexpr (S::kGroup == Group::cluster) {
+      CountedBarriers{barriers_}.wait(step, bytes_of_step());
     } else {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-      if constexpr (S::kWay == Way::grid) wait_for_all_fetches();
+      if constexpr (S::kGroup == Group::grid) wait_for_all_copies();
 #endif
       __syncthreads();
     }
@@ -308,12 +304,12 @@ class Recurrence {
   __device__ __forceinline__ void multiply_tiles(const Half* h, int tile, float* sums_of_step) {
     // Two chains of sums a gate where there are registers for them, so that a product seldom waits for the
     // last.
-    constexpr bool kHalved = kColumns == 1 && !S::kFull;
+    constexpr bool kHalved = kColumns == 1 && !S::kRegistersAreFull;
     float sums[kHalved ? 2 : kColumns][3][4] = {};
     const int part = warp_ % S::kDepthWarps;
     const uint32_t address =
         shared_address(h + (tile * kTileRows + lane_ % 8 / 2) * S::kRow + part * (S::kTiles / 2) * kLine +
-                       placed(lane_ % 2 * 4 + lane_ / 8, lane_ % 8 / 2) * 8);
+                       swizzled(lane_ % 2 * 4 + lane_ / 8, lane_ % 8 / 2) * 8);
 #pragma unroll
     for (int k = 0; k < S::kTiles; k += 2) {
       uint32_t columns[kColumns][4];
@@ -366,7 +362,7 @@ class Recurrence {
   __device__ __forceinline__ void multiply(int64_t step, const Half* h) {
     const int tiles = (rows_ + kTileRows - 1) / kTileRows;
     int tile = 0;
-    if constexpr (!S::kFull) {
+    if constexpr (!S::kRegistersAreFull) {
       for (; tile + 1 < tiles; tile += 2) multiply_tiles<2>(h, tile, sums_of(step));
     }
     for (; tile < tiles; ++tile) multiply_tiles<1>(h, tile, sums_of(step));
@@ -394,7 +390,7 @@ class Recurrence {
   }
 
   // By a whole warp: its units of a row after this step; their h.
-  __device__ __forceinline__ float advance(int64_t step, int row, const Half* h, Unit& unit) {
+  __device__ __forceinline__ float compute_unit(int64_t step, int row, const Half* h, Unit& unit) {
     const float* sums_of_row = sums_of(step) + row * S::kSumsPitch + column_ + lane_;
     float sums[3] = {};
 #pragma unroll
@@ -409,8 +405,8 @@ class Recurrence {
       for (int g = 0; g < 3; ++g) {
         if (!isnan(sums[g])) continue;
         unit.scales[g] = step == 0 ? row_scales_[row] : 1.0f;
-        sums[g] = multiply_again(h + row * S::kRow, row, pass_.weight, (int64_t{g} * units_ + unit_) * units_,
-                                 units_);
+        sums[g] = recompute_sum(h + row * S::kRow, row, pass_.weight, (int64_t{g} * units_ + unit_) * units_,
+                                units_);
       }
     }
 #pragma unroll
@@ -426,8 +422,8 @@ class Recurrence {
     const Split<Half> split(h);
     const int first = rank_ * S::kUnits + column_;
     Half* line = next + row * S::kRow + first / kWarpUnits * kLine;
-    if constexpr (S::kWay == Way::block) {
-      Half* to = line + placed(lane_ / 8, row) * 8 + lane_ % 8;
+    if constexpr (S::kGroup == Group::block) {
+      Half* to = line + swizzled(lane_ / 8, row) * 8 + lane_ % 8;
       to[0] = split.high;
       to[kWarpUnits] = split.low;
       return;
@@ -444,9 +440,9 @@ class Recurrence {
     chunk.y = __shfl_sync(0xffffffffu, pair, begin + half + 2);
     chunk.z = __shfl_sync(0xffffffffu, pair, begin + half + 4);
     chunk.w = __shfl_sync(0xffffffffu, pair, begin + half + 6);
-    if constexpr (S::kWay == Way::cluster) {
+    if constexpr (S::kGroup == Group::cluster) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-      const uint32_t to = shared_address(line + placed(lane_ % 8, row) * 8);
+      const uint32_t to = shared_address(line + swizzled(lane_ % 8, row) * 8);
       const uint32_t barrier = barriers_ + 8 * static_cast<uint32_t>((step + 1) % 2);
 #pragma unroll
       for (int i = 0; i < S::kPeers; ++i) {
@@ -470,7 +466,8 @@ class Recurrence {
     const Half* from = exchanged_of(step);
     const int chunks = group_blocks_ * (S::kUnits / 4);  // of a row
     for (int row = warp_; row < rows_; row += S::kWarps) {
-      const uint32_t to = shared_address(h + row * S::kRow + lane_ / 8 * kLine + placed(lane_ % 8, row) * 8);
+      const uint32_t to =
+          shared_address(h + row * S::kRow + lane_ / 8 * kLine + swizzled(lane_ % 8, row) * 8);
       // Four lines at a time.
       for (int chunk = lane_; chunk < chunks; chunk += 32) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
@@ -481,10 +478,10 @@ class Recurrence {
     }
   }
 
-  __device__ __forceinline__ void keep(int64_t first, int row, const Unit& unit, float h) const {
+  __device__ __forceinline__ void store_results(int64_t first, int row, const Unit& unit, float h) const {
     if (unit_ >= units_) return;
     const int state = state_of(row);
-    pass_.output.put(first + state, h);
+    pass_.output.store(first + state, h);
     (pass_.cells + first)[state] = unit.c;
     float* to = pass_.activations + 3 * first + gate_of(row);
 #pragma unroll
@@ -492,8 +489,8 @@ class Recurrence {
   }
 
   ForwardPass pass_;
-  FactorView<Half> factor_;
-  uint32_t* arrived_;
+  MmaWeightView<Half> mma_weight_;
+  uint32_t* arrivals_;
   Half* exchanged_;
   int units_;
   int64_t first_;   // of the first step among the numbers of all, one a unit
@@ -525,53 +522,28 @@ class Recurrence {
 
 template <typename S>
 __global__ void __launch_bounds__(S::kBlock, 1)
-    on_chip_mma_forward(ForwardPass pass, FactorView<Half> factor, int group_blocks, int group_rows,
-                        uint32_t* arrived, Half* exchanged) {
-  Recurrence<S>(pass, factor, group_blocks, group_rows, arrived, exchanged).run();
-}
-
-// Calls `function(Tag<S>{})` with the shape of a kernel.
-template <typename Function>
-auto with_shape(Kernel kernel, const Function& function) {
-  switch (kernel) {
-    case Kernel::on_chip_mma_block_128:
-      return function(Tag<MmaForwardBlock128>{});
-    case Kernel::on_chip_mma_cluster_4x64_one_row:
-      return function(Tag<MmaForwardCluster4x64OneRow>{});
-    case Kernel::on_chip_mma_cluster_2x128_one_row:
-      return function(Tag<MmaForwardCluster2x128OneRow>{});
-    case Kernel::on_chip_mma_cluster_2x128:
-      return function(Tag<MmaForwardCluster2x128>{});
-    case Kernel::on_chip_mma_cluster_8x64_one_row:
-      return function(Tag<MmaForwardCluster8x64OneRow>{});
-    case Kernel::on_chip_mma_cluster_8x64:
-      return function(Tag<MmaForwardCluster8x64>{});
-    case Kernel::on_chip_mma_grid_16x32:
-      return function(Tag<MmaForwardGrid16x32>{});
-    case Kernel::on_chip_mma_grid_32x32:
-      return function(Tag<MmaForwardGrid32x32>{});
-    default:
-      fail("lltm: no kernel on tensor cores going forward");
-  }
+    on_chip_mma_forward(ForwardPass pass, MmaWeightView<Half> factor, int group_blocks, int group_rows,
+                        uint32_t* arrivals, Half* exchanged) {
+  Recurrence<S>(pass, factor, group_blocks, group_rows, arrivals, exchanged).run();
 }
 
 }  // namespace
 
-int resident_on_chip_mma_forward(Kernel kernel, int64_t blocks, int64_t shared_bytes) {
-  return with_shape(kernel, [&](auto tag) {
+int resident_on_chip_mma_forward(const Problem&, Kernel kernel, int64_t blocks, int64_t shared_bytes) {
+  return with_shape(MmaForwardShapes{}, kernel, [&](auto tag) {
     using S = typename decltype(tag)::type;
     return resident_groups<S>(reinterpret_cast<const void*>(on_chip_mma_forward<S>), blocks, shared_bytes);
   });
 }
 
-void launch_on_chip_mma(const Problem& problem, Kernel kernel, const ForwardPass& pass, const Tensor& weight,
-                        cudaStream_t stream) {
-  const WeightFactor factor = rows_factor(weight, ScalarType::Half, stream);
-  with_shape(kernel, [&](auto tag) {
+void launch_on_chip_mma_forward(const Problem& problem, Kernel kernel, ForwardTensors& tensors) {
+  const MmaWeight weight = row_scaled_weight(tensors.weight_hh, ScalarType::Half, tensors.stream);
+  with_shape(MmaForwardShapes{}, kernel, [&](auto tag) {
     using S = typename decltype(tag)::type;
     const Groups groups = *fitting_groups<S>(problem);
-    const int64_t exchanged_bytes = int64_t{2} * 2 * 2 * pass.batch * groups.blocks * S::kUnits;
-    launch_mma<S>(on_chip_mma_forward<S>, pass, factor, groups, exchanged_bytes, stream);
+    const int64_t exchanged_bytes = int64_t{2} * 2 * 2 * problem.batch * groups.blocks * S::kUnits;
+    launch_mma<S>(on_chip_mma_forward<S>, ForwardPass(tensors), weight, groups, exchanged_bytes,
+                  tensors.stream);
   });
 }
 

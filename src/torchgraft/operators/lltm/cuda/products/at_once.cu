@@ -1,33 +1,28 @@
-// Products by cuBLAS: of float32 in a precision that this thread has been told, of two bytes with sums in
-// float, and those never deeper than cuBLAS gets right.
+// A product of cuBLAS: of float32 in a precision that this thread has been told, of two bytes with sums in
+// float.
 //
-// PyTorch's own products of float32 follow its switch of matrix products, which belongs to the process: to
-// turn it for a call of ours would turn it for all threads. So where a precision is asked for, cuBLAS is
-// called as PyTorch calls it, by the same function with the same handle, and the mode of the handle is
-// turned, which only this thread has, and PyTorch sets anew before each product of its own.
-//
-// Of two bytes, where a result has few tiles and the factors are deep, cuBLAS shares the depth out among
-// blocks (split-K), and may leave out what is over: up to 63 of the depth, or whole 64s, without a word. (On
-// an H200 with cuBLAS 13, of 159,000 products of random sizes 92 were short, of depths from 3,585 on and of
-// at most 30 tiles of 128 x 128; of float32, tf32 and float64 none of 120,000. Others found the same on an
-// H100 and on GB200.) So such a depth is shared out here, in parts that cuBLAS has no reason to share out
-// again.
-
-#include "multiply.h"
+// PyTorch's own products of float32 follow its switch of matrix products, which belongs to the process:
+// turning it for a call of ours would turn it for all threads. So where a precision is asked for, cuBLAS is
+// called as PyTorch calls it, by the same function with the same handle. The mode of the handle is turned,
+// which only this thread has, and which PyTorch sets anew before each product of its own.
 
 #include <torchgraft/cublas.h>
 #include <torchgraft/cuda.cuh>
-#include <torchgraft/device.cuh>
 
-#include <algorithm>
 #include <climits>
 #include <optional>
 
-#include "../policy.h"
+#include "../kernels.h"
 
 namespace torchgraft::lltm::cuda {
 namespace {
 
+// As torchgraft/precision.py sets it for the calls of one thread.
+enum class Products : int {
+  by_pytorch = 0,  // in what its switch of matrix products says
+  float32 = 1,
+  tf32 = 2,
+};
 thread_local Products products = Products::by_pytorch;
 
 // A matrix as cuBLAS takes it, by columns: read so, one that lies in rows is its own transpose.
@@ -77,73 +72,16 @@ class MathMode {
   int before_ = Cublas::float32;
 };
 
-// Of three dimensions the factors are in parts already, of so many units that there are tiles for all blocks.
-bool is_in_parts(const Tensor& left, const Tensor& result) {
-  if (left.dim() != 2 || left.element_size() != 2) return false;
-  const MatrixProblem problem = {result.size(0), result.size(1), left.size(1),
-                                 current_device().multiprocessors};
-  return choose(kMatrixRules, problem).in_parts;
-}
-
-constexpr int kThreads = 256;
-
-// A row of blocks a row: the sum of `count` matrices of float, one after the other.
-__global__ void __launch_bounds__(kThreads)
-    products_in_parts(const float* parts, int64_t count, float* result, int64_t columns, int64_t pitch) {
-  const int64_t column = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (column >= columns) return;
-  const int64_t distance = gridDim.y * columns;
-  const int64_t place = blockIdx.y * columns + column;
-  float sum = 0.0f;
-#pragma unroll 8
-  for (int64_t part = 0; part < count; ++part) sum += parts[part * distance + place];
-  result[blockIdx.y * pitch + column] = sum;
-}
-
-void multiply_in_parts(const Tensor& left, const Tensor& right, Tensor& result) {
-  using torch::stable::narrow;
-  using torch::stable::view;
-  const int64_t rows = left.size(0);
-  const int64_t depth = left.size(1);
-  const int64_t columns = right.size(1);
-  const int64_t parts = std::max<int64_t>(ceil_divide(depth, kDeepest), 2);
-  const int64_t share = ceil_divide(ceil_divide(depth, parts), kDepthStep) * kDepthStep;
-  const int64_t whole = depth / share;
-  const int64_t rest = depth - whole * share;
-  const int64_t count = whole + (rest > 0 ? 1 : 0);
-  Tensor sums = empty_of({count, rows, columns}, ScalarType::Float, result);
-  // Factors that are cut along one dimension are views, whatever their strides.
-  Tensor factor = left;
-  Tensor other = right;
-  Tensor of_whole = narrow(sums, 0, 0, whole);
-  multiply_kept(
-      torch::stable::transpose(view(narrow(factor, 1, 0, whole * share), {rows, whole, share}), 0, 1),
-      view(narrow(other, 0, 0, whole * share), {whole, share, columns}), of_whole);
-  if (rest > 0) {
-    Tensor of_rest = torch::stable::select(sums, 0, whole);
-    multiply_kept(narrow(factor, 1, whole * share, rest), narrow(other, 0, whole * share, rest), of_rest);
-  }
-  const Launch scope(result);
-  const dim3 grid(grid_of(ceil_divide<int64_t>(columns, kThreads), "lltm"), static_cast<unsigned>(rows));
-  products_in_parts<<<grid, kThreads, 0, scope.stream()>>>(
-      data<float>(sums), count, mutable_data<float>(result), columns, result.stride(0));
-  check_launch("lltm");
-}
-
 }  // namespace
 
-// Of the cell, whose small samples are deep enough for parts; the others' products are the same.
-TORCHGRAFT_KERNELS(lltm_cell, kMatrixRules)
-
-void multiply(const Tensor& left, const Tensor& right, Tensor& result) {
-  if (is_in_parts(left, result)) return multiply_in_parts(left, right, result);
+void launch_products_at_once(const Tensor& left, const Tensor& right, Tensor& result) {
   const bool is_ours = products != Products::by_pytorch && left.scalar_type() == ScalarType::Float &&
                        result.scalar_type() == ScalarType::Float && left.dim() == 2 && cublas().is_found();
   const auto one = is_ours ? by_columns(left) : std::nullopt;
   const auto other = is_ours ? by_columns(right) : std::nullopt;
   const auto into = is_ours ? by_columns(result) : std::nullopt;
   if (!one || !other || !into || into->operation != Cublas::plain) {
-    multiply_kept(left, right, result);
+    multiply_by_pytorch(left, right, result);
     return;
   }
   if (result.numel() == 0) return;
