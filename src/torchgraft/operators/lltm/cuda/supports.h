@@ -117,7 +117,7 @@ inline bool supports_products_of_halves(const RowsProblem& problem) { return pro
 constexpr int64_t kDeepest = 2048;
 constexpr int64_t kDepthStep = 64;
 
-// Whether cuBLAS may share the depth out among blocks, and leave some of it out (products/at_once.cu): of a
+// Whether cuBLAS may share the depth out among blocks, and leave some of it out (products/in_parts.cu): of a
 // deep product with fewer tiles than there are multiprocessors.
 inline bool may_be_cut_short(const MatrixProblem& problem) {
   constexpr int64_t kTile = 128;
@@ -125,9 +125,9 @@ inline bool may_be_cut_short(const MatrixProblem& problem) {
   return problem.depth > kDeepest && tiles > 0 && tiles <= problem.multiprocessors;
 }
 
-// At least two parts; and a grid with a row of blocks a row.
+// At least two parts.
 inline bool supports_parts(const MatrixProblem& problem) {
-  return problem.rows > 0 && problem.rows < 65536 && problem.columns > 0 && problem.depth > kDepthStep;
+  return problem.rows > 0 && problem.columns > 0 && problem.depth > kDepthStep;
 }
 inline bool is_never_cut_short(const MatrixProblem& problem) { return !may_be_cut_short(problem); }
 

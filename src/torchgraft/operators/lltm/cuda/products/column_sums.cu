@@ -20,8 +20,8 @@ constexpr int kInFlight = 8;  // elements of a thread
 constexpr int64_t kBlocksOfSums = 8;
 constexpr int64_t kMostShares = 256;
 
-// The sums of a matrix's columns over a share of its rows, and its largest finite number, as bits, which are
-// ordered as the numbers are where none is negative. A lane owns a column, and the warps share out the rows.
+// The sums of a matrix' columns over a share of its rows; and its largest finite magnitude as bits, which are
+// ordered as such numbers are. A lane owns a column, and the warps share out the rows.
 template <typename T, bool kLargest>
 __global__ void __launch_bounds__(kThreads)
     products_column_sums_of_shares(const T* matrix, int64_t rows, int64_t columns, T* sums,
@@ -58,7 +58,7 @@ __global__ void __launch_bounds__(kThreads)
   sums[blockIdx.y * columns + column] = sum;
 }
 
-// What the shares' sums add up to, in their order.
+// Adds the shares' sums up, in their order.
 template <typename A, typename T>
 __global__ void __launch_bounds__(kThreads)
     products_column_sums(const A* sums, int64_t shares, int64_t columns, T* results) {

@@ -18,14 +18,11 @@
 
 #include <optional>
 
-#include "../split.cuh"
 #include "rows.cuh"
+#include "sum.cuh"
 
 namespace torchgraft::lltm::cuda {
 namespace {
-
-constexpr int kThreads = 256;
-constexpr int kInFlight = 8;  // elements of a thread
 
 // A matrix of float; with `largest` it is multiplied by the power of two that brings that number near the
 // largest of float16.
@@ -55,56 +52,22 @@ struct RowsSource {
   __device__ const T* operator()(int64_t row) const { return matrix + row * pitch; }
 };
 
+// Both halves of each row, or what has no lower half twice.
 template <typename T>
-struct HalvesSink {
+struct PairsSink {
   T* matrix;
   int64_t pitch;
 
   __device__ void store(int64_t row, int64_t column, float value) const {
     const Split<T> split(value);
-    matrix[2 * row * pitch + column] = split.high;
-    matrix[(2 * row + 1) * pitch + column] = split.low;
+    store(row, column, split.high, split.low);
+  }
+  __device__ void store(int64_t row, int64_t column, T value) const { store(row, column, value, value); }
+  __device__ void store(int64_t row, int64_t column, T first, T second) const {
+    matrix[2 * row * pitch + column] = first;
+    matrix[(2 * row + 1) * pitch + column] = second;
   }
 };
-
-// Each row two times.
-template <typename T>
-struct TwiceSink {
-  T* matrix;
-  int64_t pitch;
-
-  __device__ void store(int64_t row, int64_t column, T value) const {
-    matrix[2 * row * pitch + column] = value;
-    matrix[(2 * row + 1) * pitch + column] = value;
-  }
-};
-
-// The sum of `count` matrices that are `distance` apart, divided by the power of two for `largest`, and
-// rounded.
-template <typename T>
-__global__ void __launch_bounds__(kThreads)
-    products_halves_sum(const float* sums, int count, int64_t distance, const float* largest, T* results,
-                        int64_t size) {
-  const float power = largest == nullptr ? 1.0f : 1.0f / power_to_fill_half(*largest);
-  const int64_t first = static_cast<int64_t>(blockIdx.x) * kThreads * kInFlight + threadIdx.x;
-  float values[kInFlight] = {};
-  for (int part = 0; part < count; ++part) {
-#pragma unroll
-    for (int i = 0; i < kInFlight; ++i) {
-      const int64_t index = first + i * kThreads;
-      if (index < size) values[i] += sums[part * distance + index];
-    }
-  }
-#pragma unroll
-  for (int i = 0; i < kInFlight; ++i) {
-    const int64_t index = first + i * kThreads;
-    if (index < size) results[index] = static_cast<T>(values[i] * power);
-  }
-}
-
-unsigned flat_grid(int64_t count) {
-  return grid_of(ceil_divide<int64_t>(count, kThreads * kInFlight), "lltm_grads");
-}
 
 // A matrix in two bytes, or one in float as the sum of two in two bytes.
 struct SplitMatrix {
@@ -147,7 +110,7 @@ class SplitGateGrads {
       if (of_bias) bias_ = sums;
     }
     launch_rows(MatrixSource{data<float>(gates_grad), width_, data<float>(largest_)},
-                HalvesSink<T>{mutable_data<T>(halves_), pitch_}, gates_grad.size(0), width_, stream);
+                PairsSink<T>{mutable_data<T>(halves_), pitch_}, gates_grad.size(0), width_, stream);
   }
 
   // The sums over all rows.
@@ -209,19 +172,14 @@ class SplitGateGrads {
     const int64_t pitch = padded_to_whole(columns);
     Tensor result = empty_of({2 * rows, pitch}, dtype_, source);
     launch_rows(RowsSource<T>{data<T>(source), source.stride(0)},
-                TwiceSink<T>{mutable_data<T>(result), pitch}, rows, columns, stream_);
+                PairsSink<T>{mutable_data<T>(result), pitch}, rows, columns, stream_);
     return torch::stable::narrow(result, 1, 0, columns);
   }
 
   // The sum of (count, at least rows, columns) over the first dimension.
   Tensor sum_rounded(const Tensor& sums, int64_t rows) const {
     Tensor result = empty_of({rows, sums.size(2)}, dtype_, sums);
-    const int64_t size = result.numel();
-    if (size == 0) return result;
-    products_halves_sum<T><<<flat_grid(size), kThreads, 0, stream_>>>(
-        data<float>(sums), static_cast<int>(sums.size(0)), sums.size(1) * sums.size(2), data<float>(largest_),
-        mutable_data<T>(result), size);
-    check_launch("lltm_grads");
+    launch_products_sum<T, /*kElements=*/8, /*kParts=*/2>(sums, data<float>(largest_), result, stream_);
     return result;
   }
 
@@ -240,7 +198,7 @@ SplitMatrix split_hidden_before(const GradTensors& tensors) {
   const Sizes& sizes = tensors.sizes;
   const int64_t pitch = padded_to_whole(sizes.units);
   Tensor halves = empty_of({sizes.rows(), 2 * pitch}, dtype_of<T>(), tensors.input);
-  launch_rows(HiddenSource<T>(*tensors.states, sizes), HalvesSink<T>{mutable_data<T>(halves), pitch},
+  launch_rows(HiddenSource<T>(*tensors.states, sizes), PairsSink<T>{mutable_data<T>(halves), pitch},
               sizes.rows(), sizes.units, tensors.stream);
   return {half_of(halves, sizes.units, false), half_of(halves, sizes.units, true)};
 }

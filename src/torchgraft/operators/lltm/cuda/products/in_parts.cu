@@ -12,26 +12,9 @@
 
 #include "../kernels.h"
 #include "../supports.h"
+#include "sum.cuh"
 
 namespace torchgraft::lltm::cuda {
-namespace {
-
-constexpr int kThreads = 256;
-
-// A row of blocks a row: the sum of `count` matrices of float, one after the other.
-__global__ void __launch_bounds__(kThreads)
-    products_in_parts(const float* parts, int64_t count, float* result, int64_t columns, int64_t pitch) {
-  const int64_t column = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (column >= columns) return;
-  const int64_t distance = gridDim.y * columns;
-  const int64_t place = blockIdx.y * columns + column;
-  float sum = 0.0f;
-#pragma unroll 8
-  for (int64_t part = 0; part < count; ++part) sum += parts[part * distance + place];
-  result[blockIdx.y * pitch + column] = sum;
-}
-
-}  // namespace
 
 void launch_products_in_parts(const Tensor& left, const Tensor& right, Tensor& result) {
   using torch::stable::narrow;
@@ -58,10 +41,8 @@ void launch_products_in_parts(const Tensor& left, const Tensor& right, Tensor& r
                         of_rest);
   }
   const Launch scope(result);
-  const dim3 grid(grid_of(ceil_divide<int64_t>(columns, kThreads), "lltm"), static_cast<unsigned>(rows));
-  products_in_parts<<<grid, kThreads, 0, scope.stream()>>>(
-      data<float>(sums), count, mutable_data<float>(result), columns, result.stride(0));
-  check_launch("lltm");
+  // Few elements and many parts.
+  launch_products_sum<float, /*kElements=*/1, /*kParts=*/8>(sums, nullptr, result, scope.stream());
 }
 
 }  // namespace torchgraft::lltm::cuda

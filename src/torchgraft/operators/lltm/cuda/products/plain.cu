@@ -1,6 +1,6 @@
 // The gradients as PyTorch's products, from h before each step.
 
-#include "../dispatch.h"
+#include "../kernels.h"
 #include "rows.cuh"
 
 namespace torchgraft::lltm::cuda {
