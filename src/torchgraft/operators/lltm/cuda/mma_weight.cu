@@ -1,7 +1,7 @@
 // Conversion of weight_hh for tensor cores, and of rows into halves.
 //
-// Each number is read once or twice and written once, in two bytes: of 2048 units 50 MB from float, 20 us. A
-// block has a row, or of what is transposed a tile of 32 x 32, which it turns over in shared memory.
+// Each number is read once or twice and written once, in two bytes: 50 MB of float for 2048 units, 20 us. A
+// block has a row, or a tile of 32 x 32 that it transposes in shared memory.
 
 #include "mma_weight.h"
 
@@ -14,16 +14,16 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kTile = 32;
-// Of which a thread finds the largest number of a column.
+// A thread finds the largest number of a column in so many rows.
 constexpr int64_t kRowsOfBlock = 64;
 
-// Groups of `rows` rows of `columns` numbers become groups of `padded_rows` rows of `padded_columns`, with
-// zeros in what is new; and what that leaves over goes into `low`, if that is not null. With `scales` each
-// row is multiplied by a power of two, which they divide by.
+// Copies groups of `rows` rows of `columns` numbers to groups of `padded_rows` rows of `padded_columns`, with
+// zeros in what is new, and the lower halves to `low` where that is not null. With `scales` each row is
+// divided by a power of two, its scale.
 template <typename Factor>
 __global__ void __launch_bounds__(kThreads)
-    pad_kernel(DynamicInput from, Factor* to, Factor* low, float* scales, int64_t rows, int64_t columns,
-               int64_t padded_rows, int64_t padded_columns) {
+    mma_weight_rows(DynamicInput from, Factor* to, Factor* low, float* scales, int64_t rows, int64_t columns,
+                    int64_t padded_rows, int64_t padded_columns) {
   const int64_t place = blockIdx.x;
   const int64_t row = place % padded_rows;
   const int64_t count = row < rows ? columns : 0;
@@ -46,10 +46,10 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// A thread a column of some rows: the largest finite number of each, into what is zero at first. Bits of
-// numbers that are not negative are in the order of their sizes.
+// A thread a column of some rows: the largest finite number of each, into memory that is zero at first. Bits
+// of numbers that are not negative are ordered as the numbers are.
 __global__ void __launch_bounds__(kThreads)
-    columns_kernel(DynamicInput from, uint32_t* largest, int64_t rows, int64_t columns) {
+    mma_weight_column_max(DynamicInput from, uint32_t* largest, int64_t rows, int64_t columns) {
   const int64_t column = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (column >= columns) return;
   const int64_t first = int64_t{blockIdx.y} * kRowsOfBlock;
@@ -61,12 +61,12 @@ __global__ void __launch_bounds__(kThreads)
   atomicMax(largest + column, __float_as_uint(found));
 }
 
-// A block a tile of the transpose: 32 units of one gate times 32 units of h, each of which is multiplied by
-// the power of two for its largest number, unless there are none of those.
+// A block a tile of the transpose: 32 units of one gate times 32 units of h, each multiplied by the power of
+// two for its largest number, unless `largest` is null.
 template <typename Factor>
 __global__ void __launch_bounds__(kThreads)
-    transpose_kernel(DynamicInput from, Factor* to, float* scales, const float* largest, int64_t units,
-                     int64_t padded) {
+    mma_weight_transposed(DynamicInput from, Factor* to, float* scales, const float* largest, int64_t units,
+                          int64_t padded) {
   __shared__ float tile[kTile][kTile + 1];
   const int64_t tiles = ceil_divide<int64_t>(padded, kTile);
   const int64_t gate = blockIdx.y / tiles;
@@ -95,69 +95,62 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Calls `function(Tag<T>{})` with a type of two bytes.
-template <typename Function>
-void dispatch_two_bytes(ScalarType dtype, const Function& function) {
-  if (dtype == ScalarType::Half) {
-    function(Tag<Half>{});
-  } else {
-    function(Tag<BFloat16>{});
-  }
-}
-
 }  // namespace
 
-MmaWeight row_scaled_weight(const Tensor& weight, ScalarType dtype, cudaStream_t stream) {
+template <typename T>
+MmaWeight row_scaled_weight(const Tensor& weight, cudaStream_t stream) {
+  constexpr ScalarType dtype = dtype_of<T>();
   const int64_t units = weight.size(1);
   const int64_t padded = padded_to_whole(units);
   const bool is_scaled = weight.scalar_type() != dtype;
   if (!is_scaled && units == padded && is_aligned(weight.const_data_ptr(), 16)) {
     return {weight, std::nullopt, padded};
   }
-  MmaWeight factor = {empty_of({3 * padded, padded}, dtype, weight), std::nullopt, padded};
-  if (is_scaled) factor.scales = empty_of({3 * padded}, ScalarType::Float, weight);
-  float* const scales = is_scaled ? mutable_data<float>(*factor.scales) : nullptr;
-  dispatch_two_bytes(dtype, [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    pad_kernel<T><<<grid_of(3 * padded, "lltm"), kThreads, 0, stream>>>(
-        DynamicInput(weight), mutable_data<T>(factor.matrix), nullptr, scales, units, units, padded, padded);
-  });
+  MmaWeight result = {empty_of({3 * padded, padded}, dtype, weight), std::nullopt, padded};
+  if (is_scaled) result.scales = empty_of({3 * padded}, ScalarType::Float, weight);
+  float* const scales = is_scaled ? mutable_data<float>(*result.scales) : nullptr;
+  mma_weight_rows<T><<<grid_of(3 * padded, "lltm"), kThreads, 0, stream>>>(
+      DynamicInput(weight), mutable_data<T>(result.matrix), nullptr, scales, units, units, padded, padded);
   check_launch("lltm");
-  return factor;
+  return result;
 }
 
-MmaWeight column_scaled_weight(const Tensor& weight, ScalarType dtype, cudaStream_t stream) {
+template <typename T>
+MmaWeight column_scaled_weight(const Tensor& weight, cudaStream_t stream) {
+  constexpr ScalarType dtype = dtype_of<T>();
   const int64_t units = weight.size(1);
   const int64_t padded = padded_to_whole(units);
-  MmaWeight factor = {empty_of({padded, 3 * padded}, dtype, weight), std::nullopt, padded};
+  MmaWeight result = {empty_of({padded, 3 * padded}, dtype, weight), std::nullopt, padded};
   std::optional<Tensor> largest;
   float* scales = nullptr;
   if (weight.scalar_type() != dtype) {
-    factor.scales = empty_of({padded}, ScalarType::Float, weight);
-    scales = mutable_data<float>(*factor.scales);
+    result.scales = empty_of({padded}, ScalarType::Float, weight);
+    scales = mutable_data<float>(*result.scales);
     largest = empty_of({padded}, ScalarType::Float, weight);
     torch::stable::zero_(*largest);
     const dim3 grid(grid_of(ceil_divide<int64_t>(units, kThreads), "lltm"),
                     static_cast<unsigned>(ceil_divide(3 * units, kRowsOfBlock)));
-    columns_kernel<<<grid, kThreads, 0, stream>>>(
+    mma_weight_column_max<<<grid, kThreads, 0, stream>>>(
         DynamicInput(weight), static_cast<uint32_t*>(largest->mutable_data_ptr()), 3 * units, units);
     check_launch("lltm");
   }
   const int64_t tiles = ceil_divide<int64_t>(padded, kTile);
   const dim3 grid(grid_of(tiles, "lltm"), static_cast<unsigned>(3 * tiles));
-  dispatch_two_bytes(dtype, [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    transpose_kernel<T><<<grid, kThreads, 0, stream>>>(DynamicInput(weight), mutable_data<T>(factor.matrix),
-                                                       scales, data<float>(largest), units, padded);
-  });
+  mma_weight_transposed<T><<<grid, kThreads, 0, stream>>>(
+      DynamicInput(weight), mutable_data<T>(result.matrix), scales, data<float>(largest), units, padded);
   check_launch("lltm");
-  return factor;
+  return result;
 }
+
+template MmaWeight row_scaled_weight<Half>(const Tensor&, cudaStream_t);
+template MmaWeight row_scaled_weight<BFloat16>(const Tensor&, cudaStream_t);
+template MmaWeight column_scaled_weight<Half>(const Tensor&, cudaStream_t);
+template MmaWeight column_scaled_weight<BFloat16>(const Tensor&, cudaStream_t);
 
 void split_rows(const DynamicInput& rows, int64_t count, int64_t columns, Half* high, Half* low,
                 float* scales, int64_t padded, cudaStream_t stream) {
-  pad_kernel<Half><<<grid_of(count, "lltm"), kThreads, 0, stream>>>(rows, high, low, scales, count, columns,
-                                                                    count, padded);
+  mma_weight_rows<Half><<<grid_of(count, "lltm"), kThreads, 0, stream>>>(rows, high, low, scales, count,
+                                                                         columns, count, padded);
   check_launch("lltm");
 }
 

@@ -1,9 +1,8 @@
 // weight_hh as tensor cores multiply it: in two bytes, with rows that begin at sixteen bytes.
 //
-// PyTorch's products are slow where they do not, and kernels load more at once where they do. What is not of
-// the type that is multiplied is converted, each row, or column, times a power of two: what that leaves out
-// of it is below 2**-39 of its largest number in bfloat16, and in float what is beyond eleven bits, as in
-// tf32.
+// PyTorch's products are slow without that, and kernels load more at once with it. Weights of another type
+// than is multiplied are converted, each row, or column, times a power of two. That drops numbers of bfloat16
+// below 2**-39 of the largest in the row, and of float the bits beyond eleven, as in tf32.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -19,14 +18,16 @@ struct MmaWeight {
   int64_t padded;                // units and what fills them up, with zeros
 };
 
-// (3 padded, padded): weight_hh itself where it can be.
-MmaWeight row_scaled_weight(const Tensor& weight, ScalarType dtype, cudaStream_t stream);
+// (3 padded, padded), of T, Half or BFloat16: weight_hh itself where it can be.
+template <typename T>
+MmaWeight row_scaled_weight(const Tensor& weight, cudaStream_t stream);
 
-// (padded, 3 padded), transposed: of each unit of h what it gives to all gates.
-MmaWeight column_scaled_weight(const Tensor& weight, ScalarType dtype, cudaStream_t stream);
+// (padded, 3 padded), transposed: a row has what a unit of h is multiplied with for all gates.
+template <typename T>
+MmaWeight column_scaled_weight(const Tensor& weight, cudaStream_t stream);
 
-// `count` rows of `columns` numbers as their halves in float16, (count, padded) each, times the power of two
-// that scales (count) divide by.
+// `count` rows of `columns` numbers as halves in float16, (count, padded) each, divided by `scales` (count),
+// which are powers of two.
 void split_rows(const DynamicInput& rows, int64_t count, int64_t columns, Half* high, Half* low,
                 float* scales, int64_t padded, cudaStream_t stream);
 

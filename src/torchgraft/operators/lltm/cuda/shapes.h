@@ -51,9 +51,12 @@ enum class Kernel {
 // memory; or some blocks of a cooperative grid, which meet through device memory.
 enum class Group { block, cluster, grid };
 
-// DynamicInput of device memory come into shared memory two steps before they are needed, since registers
-// hold weight_hh: a thread fetches what it uses.
+// What a step needs of device memory is copied to shared memory so many steps ahead, since registers hold
+// weight_hh. A thread copies what it uses.
 constexpr int kStages = 2;
+
+// Units of a row that a warp computes at a time, one a lane.
+constexpr int kWarpUnits = 32;
 
 // For a group that may have any number of rows.
 constexpr int64_t kAnyRows = INT64_MAX;
@@ -64,16 +67,16 @@ struct ShapeList {};
 
 // ---------------------------------------------------------------- on chip, in float
 
-// A tile is rows that are multiplied at once. While one's units are computed, and their results are on their
-// way, other warps multiply the next.
+// A tile is rows that are multiplied at once. While some warps compute the units of one tile, and its results
+// are on their way, the others multiply the next.
 constexpr int kMostTileRows = 3;
-// Of the rows of a group so many, for `tiles` of them if the group has that many rows.
+// The rows of a tile, such that a group has `tiles` of them if it has that many rows.
 constexpr int tile_rows_of(int group_rows, int tiles) {
   const int rows = (group_rows + tiles - 1) / tiles;
   return rows < kMostTileRows ? rows : kMostTileRows;
 }
 
-// Of the counted barriers of a group's tiles, `barriers` pairs each.
+// The bytes of the counted barriers of a group's tiles, `barriers` pairs each.
 constexpr int barrier_bytes_of(int group_rows, int tiles, int barriers) {
   const int rows = tile_rows_of(group_rows, tiles);
   return 16 * barriers * ((group_rows + rows - 1) / rows);
@@ -95,10 +98,11 @@ struct OnChipForward {
   static constexpr int64_t kMostRows = kAnyRows;
   static constexpr int kWarps = kUnitWarps * kDepthWarps;
   static constexpr int kBlock = 32 * kWarps;
-  static constexpr int kSums = kMostTileRows * kDepthWarps * 3 * kUnits;  // of a tile
+  static constexpr int kSums = kMostTileRows * kDepthWarps * 3 * kUnits;  // numbers of a tile
   static constexpr int kTiles = 2;
   // A warp waits for its part of the depth only.
   static constexpr int kBarriers = kDepthWarps;
+  static constexpr int kRowsAtOnce = kWarps / kUnitWarps;  // a row a warp, or several warps a row
 
   static_assert(kPart % 4 == 0 && 3 * kPart * kBlock <= 49152, "what registers hold");
   static_assert(kGroup != Group::block || kDepth == kUnits, "one block has all units");
@@ -119,8 +123,8 @@ struct ForwardCluster16x32 : OnChipForward<Kernel::on_chip_cluster_16x32, 1, 8, 
 using OnChipForwardShapes = ShapeList<ForwardBlock64, ForwardBlock96, ForwardBlock128, ForwardCluster8x32,
                                       ForwardCluster4x64, ForwardCluster16x32>;
 
-// A block's own units are kUnitWarps times 32. A warp gives sums to the units of its lanes, four each, and
-// kParts lanes share the depth, the own units' gates, in turn four at a time.
+// A block's own units are kUnitWarps times 32. A warp makes sums for the units of its lanes, four each, and
+// kParts lanes share out the depth, the gates of the block's own units, four at a time.
 template <Kernel kOwnKernel, int kWarpsOfBlock, int kUnitWarpsOfBlock, int kPartsOfDepth,
           Group kGroupOfBlocks>
 struct OnChipBackward {
@@ -141,7 +145,9 @@ struct OnChipBackward {
   // A tile more than forward, where what crosses blocks is waited for before the next tile is multiplied.
   static constexpr int kTiles = kGroup == Group::block ? 2 : 3;
   static constexpr int kBarriers = 1;
+  static constexpr int kRowsAtOnce = kWarps / kUnitWarps;
 
+  static_assert(kWarps % kUnitWarps == 0, "a warp's rows have the same units");
   static_assert(16 * kChunks * kBlock <= 49152, "what registers hold");
   static_assert(kGroup != Group::block || kMostUnits == kUnits, "one block has all units");
 
@@ -163,19 +169,17 @@ using OnChipBackwardShapes = ShapeList<BackwardBlock64, BackwardBlock96, Backwar
 
 // ---------------------------------------------------------------- on chip, on tensor cores
 
-// Of the batch in a tile of eight columns, two each.
+// Rows of the batch in a tile of eight columns, two each.
 constexpr int kTileRows = 4;
-// So many units of a row are a warp's, one a lane.
-constexpr int kWarpUnits = 32;
 
-// A warp has 16 units and kTiles times 16 of the depth. Of weight_hh kKept tiles lie in registers, the others
+// A warp has 16 units and kTiles times 16 of the depth. kKept tiles of weight_hh lie in registers, the others
 // in shared memory.
 template <Kernel kOwnKernel, int kTilesOfWarp, int kDepthWarpsOfBlock, int kTilesInRegisters,
           Group kGroupOfBlocks, int kUnitWarpsOfBlock = 2, bool kOneRowOfWarp = false>
 struct MmaForward {
   static constexpr Technique kTechnique = Technique::on_chip_mma;
   static constexpr Kernel kKernel = kOwnKernel;
-  static constexpr bool kOneRow = kOneRowOfWarp;  // of the group a warp computes one at the most
+  static constexpr bool kOneRow = kOneRowOfWarp;  // a warp computes at most one row of the group
   static constexpr int kTiles = kTilesOfWarp;
   static constexpr int kDepthWarps = kDepthWarpsOfBlock;
   static constexpr int kUnitWarps = kUnitWarpsOfBlock;
@@ -187,28 +191,27 @@ struct MmaForward {
   static constexpr int kBlock = 32 * kWarps;
   static constexpr int kDepth = 16 * kTiles * kDepthWarps;
   static constexpr int kMostUnits = kDepth;
-  // Of a row: h in both halves, and the sums of all parts of the depth; so that the four rows of a tile lie
-  // in different banks.
+  // Of a row: h in both halves, and the sums of all parts of the depth, padded so that the four rows of a
+  // tile lie in different banks.
   static constexpr int kRow = 2 * kDepth;
   static constexpr int kSumsPitch = kDepthWarps * kGates + 8;
-  // Blocks of a cluster that eight lanes write to.
+  // How many blocks of a cluster eight lanes write to.
   static constexpr int kPeers = kGroup == Group::cluster ? (kDepth / kUnits + 3) / 4 : 1;
-  // Of one row, and of how many rows the warps have a first one.
+  // The warps of a row, and the rows that a block's warps compute at once.
   static constexpr int kWarpsOfRow = kUnits / kWarpUnits;
-  static constexpr int kFirstRows = kWarps / kWarpsOfRow;
-  static constexpr int64_t kMostRows = kOneRow ? kFirstRows : kAnyRows;
+  static constexpr int kRowsAtOnce = kWarps / kWarpsOfRow;
+  static constexpr int64_t kMostRows = kOneRow ? kRowsAtOnce : kAnyRows;
   static constexpr int kBuffers = kGroup == Group::grid ? 1 : 2;
-  // Of sums: where blocks meet by counted bytes alone, a warp may write those of the next step while another
-  // reads.
+  // Where blocks meet by counted bytes alone, a warp may write the sums of the next step while another reads.
   static constexpr int kSumBuffers = kGroup == Group::cluster ? 2 : 1;
-  // Where weight_hh leaves few registers tiles are multiplied one by one.
+  // Where weight_hh leaves few registers, tiles are multiplied one by one.
   static constexpr bool kRegistersAreFull = 12 * kKept * kBlock == 49152;
-  static constexpr int64_t kBarrierBytes = 128;  // of the two of a cluster, and so that lines are whole
+  static constexpr int64_t kBarrierBytes = 128;  // two barriers, and a cache line is whole
   static constexpr int64_t kWeightBytes = int64_t{3} * (kTiles - kKept) * kBlock * 16;
 
   static_assert(kTiles % 2 == 0 && kKept % 2 == 0, "two tiles a load of a matrix");
   static_assert(kBlock <= 512 && 12 * kKept * kBlock <= 49152, "what registers hold");
-  static_assert(kWarps % kWarpsOfRow == 0, "a warp's rows are of the same units");
+  static_assert(kWarps % kWarpsOfRow == 0, "a warp's rows have the same units");
   static_assert(kGroup != Group::block || kDepth <= kUnits, "one block has all units");
 
   static int64_t shared_bytes(int64_t rows, int64_t) {
@@ -236,7 +239,7 @@ using MmaForwardShapes =
               MmaForwardGrid32x32>;
 
 // A warp has kTiles times 16 units of the product and all of its depth, the gates of the block's own units.
-// Of weight_hh kKept tiles of the depth lie in registers, the others in shared memory.
+// kKept tiles of the depth of weight_hh lie in registers, the others in shared memory.
 template <Kernel kOwnKernel, int kTilesOfWarp, int kWarpsOfBlock, int kTilesInRegisters, Group kGroupOfBlocks,
           int kWarpsOfARow = 1>
 struct MmaBackward {
@@ -247,19 +250,19 @@ struct MmaBackward {
   static constexpr int kKept = kTilesInRegisters;
   static constexpr Group kGroup = kGroupOfBlocks;
   static constexpr int kWarpsOfRow = kWarpsOfARow;
-  static constexpr int kFirstRows = kWarps / kWarpsOfRow;
+  static constexpr int kRowsAtOnce = kWarps / kWarpsOfRow;
   static constexpr int kUnits = kWarpUnits * kWarpsOfRow;
   static constexpr int kDepth = 3 * kUnits;
   static constexpr int kDepthTiles = kDepth / 16;
-  // Of the gradients of gates: eight rows of a matrix begin in different banks.
+  // A row of the gradients of gates, padded so that eight rows of a matrix begin in different banks.
   static constexpr int kPitch = kDepth + 8;
   static constexpr int kBlock = 32 * kWarps;
-  static constexpr int kPrefetched = 4;  // numbers of a unit, each step
+  static constexpr int kPrefetched = 4;  // numbers of a unit and step
   static constexpr int kUnitsOfWarp = 16 * kTiles;
   static constexpr int kMostUnits = kGroup == Group::block ? kUnits : kWarps * kUnitsOfWarp;
   static constexpr int64_t kMostRows = kAnyRows;
   static constexpr int kTilesAtOnce = kTiles < 4 ? kTiles : 4;
-  // Of a warp's results: four rows begin in different banks.
+  // A row of a warp's results, padded so that four rows begin in different banks.
   static constexpr int kResultsPitch = kUnitsOfWarp + (kTiles == 1 ? 24 : 8);
   static constexpr int64_t kBarrierBytes = kGroup == Group::cluster ? 16 : 0;  // of two barriers
   static constexpr int64_t kWeightBytes = int64_t{kTiles} * (kDepthTiles - kKept) * kBlock * 16;
@@ -267,7 +270,7 @@ struct MmaBackward {
 
   static_assert(kBlock <= 512 && 4 * kTiles * kKept * kBlock <= 49152, "what registers hold");
   static_assert(kTiles % kTilesAtOnce == 0);
-  static_assert(kWarps % kWarpsOfRow == 0, "a warp's rows are of the same units");
+  static_assert(kWarps % kWarpsOfRow == 0, "a warp's rows have the same units");
 
   static int64_t shared_bytes(int64_t rows, int64_t blocks) {
     const int64_t padded = divide_up(rows, kTileRows) * kTileRows;
@@ -291,7 +294,7 @@ using MmaBackwardShapes =
 
 // ---------------------------------------------------------------- on the grid, in float
 
-// Rows of the batch that a warp multiplies at a time, for so many columns: the sums must stay in registers.
+// Rows of the batch that a warp multiplies at a time with so many columns: the sums must stay in registers.
 constexpr int grid_rows_of(int columns) { return columns <= 4 ? 8 : columns <= 12 ? 4 : 2; }
 
 constexpr int padded_depth(int depth) { return (depth + 127) / 128 * 128; }
@@ -304,7 +307,7 @@ constexpr int parts_of(int warps, int batch, int rows) {
   return parts;
 }
 
-// A block has so many units, of which the product has columns: going forward three each, one a gate.
+// A block has so many units. The product has a column for each; going forward three, one a gate.
 template <Kernel kOwnKernel, int kUnitsOfBlock>
 struct Grid {
   static constexpr Kernel kKernel = kOwnKernel;

@@ -16,11 +16,11 @@ namespace torchgraft::lltm::cuda {
 namespace {
 
 template <typename S>
-class Backward : Member<S> {
+class Backward : TileMember {
  public:
   __device__ __forceinline__ Backward(const BackwardPass& pass, int group_blocks, int group_rows)
-      : Member<S>(pass.steps, pass.batch, pass.units, pass.reverse, group_blocks, group_rows), pass_(pass) {
-    received_ = memory();
+      : TileMember(Tag<S>{}, pass, !pass.reverse, group_blocks, group_rows), pass_(pass) {
+    received_ = memory<S>();
     gates_grad_ = received_ + 2 * group_blocks * group_rows * S::kUnits;
     values_ = gates_grad_ + 2 * kMostTileRows * S::kDepth;
     c_grad_ = values_ + kStages * 5 * group_rows * S::kUnits;
@@ -31,7 +31,7 @@ class Backward : Member<S> {
     load_first();
     visit_weight(pass_.weight, is_aligned,
                  [&](const auto* weight, auto at_once) { load_weights(weight, at_once); });
-    start_group();
+    start_group<S>();
 
     // A tile's units are computed before the tile in front of it is multiplied, so that other warps multiply
     // meanwhile; but after it where what they need would not have come by then.
@@ -60,7 +60,7 @@ class Backward : Member<S> {
     }
 
     if constexpr (S::kGroup == Group::block) __syncthreads();
-    for (int row = own_row_; row < rows_; row += kRowsAtOnce) {
+    for (int row = own_row_; row < rows_; row += S::kRowsAtOnce) {
       receive(steps_, row / tile_rows_, row);
       if (!has_unit()) continue;
       pass_.h_grad[state_of(row)] = sum_of_blocks(steps_, row);
@@ -69,19 +69,12 @@ class Backward : Member<S> {
   }
 
  private:
-  using Base = Member<S>;
-  using Base::kRowsAtOnce, Base::end_of, Base::own_row_of, Base::has_unit, Base::state_of, Base::gate_of,
-      Base::barriers_of, Base::barrier_of, Base::bytes_of, Base::start_group, Base::memory, Base::steps_,
-      Base::units_, Base::first_, Base::stride_, Base::group_blocks_, Base::group_rows_, Base::rank_,
-      Base::first_row_, Base::rows_, Base::tile_rows_, Base::tiles_, Base::lane_, Base::warp_, Base::own_row_,
-      Base::column_, Base::unit_;
-
   // Of the four that this lane gives sums to, and which part of the depth it has.
   __device__ __forceinline__ int first_unit() const { return first_of_warp_ + lane_ % S::kQuads * 4; }
   __device__ __forceinline__ int part() const { return lane_ / S::kQuads; }
 
-  // Of a row's units in this block: what a block of the group gives, twice, as some give the next while
-  // this one reads.
+  // Of a row's units in this block: what a block of the group gives, twice, as some give the next while this
+  // one reads.
   __device__ __forceinline__ float* received_of(int step, int block, int row) const {
     return received_ + ((step % 2 * group_blocks_ + block) * group_rows_ + row) * S::kUnits;
   }
@@ -95,9 +88,7 @@ class Backward : Member<S> {
     if (step >= steps_ || !has_unit()) return;
     const int state = state_of(row);
     float* to = values_of(step, row);
-    const float* from = pass_.activations + 3 * first + gate_of(row);
-#pragma unroll
-    for (int g = 0; g < 3; ++g) copy_four_bytes_async(to + g * S::kUnits, from + g * units_);
+    copy_gates_async(to, S::kUnits, pass_.activations, first, row);
     copy_four_bytes_async(to + 3 * S::kUnits, pass_.cells + first + state);
     if (pass_.output_grad) {
       copy_four_bytes_async(to + 4 * S::kUnits, pass_.output_grad.floats() + first + state);
@@ -106,7 +97,7 @@ class Backward : Member<S> {
 
   // The gradient of the last h is as if the first block had given it.
   __device__ __forceinline__ void load_first() const {
-    for (int row = own_row_; row < rows_; row += kRowsAtOnce) {
+    for (int row = own_row_; row < rows_; row += S::kRowsAtOnce) {
       prefetch(0, first_, row);
       prefetch(1, first_ + stride_, row);
       if (!has_unit()) continue;
@@ -148,7 +139,7 @@ class Backward : Member<S> {
   __device__ __forceinline__ void receive(int step, int tile, int row) const {
     if constexpr (S::kGroup == Group::cluster) {
       const bool is_first = row == tile * tile_rows_ && column_ == 0;
-      if (step > 0) barriers_of(tile, 0).wait(step, bytes_of(tile, 0), is_first);
+      if (step > 0) barriers_of(tile).wait(step, bytes_of<S>(tile, 0), is_first);
     }
   }
 
@@ -163,7 +154,7 @@ class Backward : Member<S> {
   // The gradients of the gates of this warp's rows of a tile, also for the product.
   __device__ __forceinline__ void compute_gate_grads(int step, int64_t first, int tile, float* gates) const {
     if (step == steps_) return;
-    for (int row = own_row_of(tile); row < end_of(tile); row += kRowsAtOnce) {
+    for (int row = own_row_of<S>(tile); row < end_of(tile); row += S::kRowsAtOnce) {
       wait_for_older_copies();
       const float* from = values_of(step, row);
       const Slopes<float> slopes(from[0], from[S::kUnits], from[2 * S::kUnits], from[3 * S::kUnits]);
@@ -175,9 +166,9 @@ class Backward : Member<S> {
         const float h_grad = from[4 * S::kUnits] + sum_of_blocks(step, row);
         slopes.step_back(values[0], values[1], values[2], h_grad, c_grad);
         float* of_row = gates + (row - tile * tile_rows_) * S::kDepth + column_;
-        float* to = pass_.gates_grad + 3 * first + gate_of(row);
 #pragma unroll
-        for (int g = 0; g < 3; ++g) of_row[g * S::kUnits] = to[g * units_] = values[g];
+        for (int g = 0; g < 3; ++g) of_row[g * S::kUnits] = values[g];
+        store_gates(pass_.gates_grad, first, row, values);
         *c_grad_of(row) = c_grad;
       }
       prefetch(step + kStages, first + kStages * stride_, row);
@@ -234,7 +225,7 @@ class Backward : Member<S> {
     const int block = first_unit() / S::kUnits;
     if (lane_ % 16 < S::kQuads && (is_pair || !is_upper) && block < group_blocks_) {
       float* to = received_of(step, rank_, row + lane_ / 16) + first_unit() % S::kUnits;
-      send<S::kGroup>(to, make_float4(all[0], all[1], all[2], all[3]), block, barrier_of(tile, 0, step));
+      send<S::kGroup>(to, make_float4(all[0], all[1], all[2], all[3]), block, barrier_of(tile, step));
     }
   }
 
@@ -271,8 +262,7 @@ __global__ void __launch_bounds__(S::kBlock, 1)
 }  // namespace
 
 int resident_on_chip_backward(const Problem&, Kernel kernel, int64_t blocks, int64_t shared_bytes) {
-  return with_shape(OnChipBackwardShapes{}, kernel, [&](auto tag) {
-    using S = typename decltype(tag)::type;
+  return with_shape(OnChipBackwardShapes{}, kernel, [&]<typename S>(Tag<S>) {
     return resident_groups<S>(reinterpret_cast<const void*>(on_chip_backward<S>), blocks, shared_bytes);
   });
 }
@@ -280,8 +270,7 @@ int resident_on_chip_backward(const Problem&, Kernel kernel, int64_t blocks, int
 void launch_on_chip_backward(const Problem& problem, Kernel kernel, BackwardTensors& tensors) {
   tensors.output_grad = converted(tensors.output_grad, ScalarType::Float);
   const BackwardPass pass(tensors);
-  with_shape(OnChipBackwardShapes{}, kernel, [&](auto tag) {
-    using S = typename decltype(tag)::type;
+  with_shape(OnChipBackwardShapes{}, kernel, [&]<typename S>(Tag<S>) {
     const Groups groups = *fitting_groups<S>(problem);
     launch_groups<S>(on_chip_backward<S>, groups, tensors.stream, pass, groups.blocks, groups.rows,
                      reads_float4(pass));

@@ -3,8 +3,8 @@
 // A group of blocks owns some rows of the batch for all steps, and never waits for another group. Up to 128
 // units a group is one block, which has all of weight_hh in its registers; up to 256 units a cluster of at
 // most four blocks of 64 units, or for one or two rows of at most eight blocks of 32; up to 512 units a
-// cluster of at most sixteen blocks of
-// 32. A thread holds its part of weight_hh, up to 192 numbers, from the first step to the last. A step is
+// cluster of at most sixteen blocks of 32. A thread holds its part of weight_hh, up to 192 numbers, from the
+// first step to the last. A step is
 //
 //     h of all units in shared memory -> sums, each warp's of a part of the depth -> own c, h
 //     -> own h to all blocks of the group
@@ -23,11 +23,11 @@ namespace torchgraft::lltm::cuda {
 namespace {
 
 template <typename S>
-class Forward : Member<S> {
+class Forward : TileMember {
  public:
   __device__ __forceinline__ Forward(const ForwardPass& pass, int group_blocks, int group_rows)
-      : Member<S>(pass.steps, pass.batch, pass.units, !pass.reverse, group_blocks, group_rows), pass_(pass) {
-    buffers_ = memory();
+      : TileMember(Tag<S>{}, pass, pass.reverse, group_blocks, group_rows), pass_(pass) {
+    buffers_ = memory<S>();
     sums_ = buffers_ + 2 * group_rows * S::kDepth;
     gates_ = sums_ + 2 * S::kSums;
     c_ = gates_ + kStages * 3 * group_rows * S::kUnits;
@@ -38,7 +38,7 @@ class Forward : Member<S> {
     load_first();
     visit_weight(pass_.weight, is_aligned,
                  [&](const auto* weight, auto at_once) { load_weights(weight, at_once); });
-    start_group();
+    start_group<S>();
 
     float* sums = sums_;
     float* next_sums = sums_ + S::kSums;
@@ -47,7 +47,7 @@ class Forward : Member<S> {
       for (int tile = 0; tile < tiles_; ++tile) {
         multiply(step, tile, sums);
         __syncthreads();
-        for (int row = own_row_of(tile); row < end_of(tile); row += kRowsAtOnce) {
+        for (int row = own_row_of<S>(tile); row < end_of(tile); row += S::kRowsAtOnce) {
           compute_unit(step, first, tile, row, sums);
         }
         float* const other = sums;
@@ -59,13 +59,6 @@ class Forward : Member<S> {
   }
 
  private:
-  using Base = Member<S>;
-  using Base::kRowsAtOnce, Base::end_of, Base::own_row_of, Base::has_unit, Base::state_of, Base::gate_of,
-      Base::barriers_of, Base::barrier_of, Base::bytes_of, Base::start_group, Base::memory, Base::steps_,
-      Base::units_, Base::first_, Base::stride_, Base::group_blocks_, Base::group_rows_, Base::rank_,
-      Base::first_row_, Base::rows_, Base::tile_rows_, Base::tiles_, Base::lane_, Base::warp_, Base::own_row_,
-      Base::column_, Base::unit_;
-
   // Of a row: what the others write for one step while this block may still read that of the step before.
   __device__ __forceinline__ float* h_of(int step, int row) const {
     return buffers_ + (step % 2 * group_rows_ + row) * S::kDepth;
@@ -78,15 +71,12 @@ class Forward : Member<S> {
   // Where a thread's unit is not there nothing comes.
   __device__ __forceinline__ void prefetch(int step, int64_t first, int row) const {
     if (step >= steps_ || !has_unit()) return;
-    const float* from = pass_.activations + 3 * first + gate_of(row);
-    float* to = gates_of(step, row);
-#pragma unroll
-    for (int g = 0; g < 3; ++g) copy_four_bytes_async(to + g * S::kUnits, from + g * units_);
+    copy_gates_async(gates_of(step, row), S::kUnits, pass_.activations, first, row);
   }
 
   // Zeros where there is no h, where there is no unit, and for parts of the depth that are not multiplied.
   __device__ __forceinline__ void load_first() const {
-    for (int row = own_row_; row < rows_; row += kRowsAtOnce) {
+    for (int row = own_row_; row < rows_; row += S::kRowsAtOnce) {
       prefetch(0, first_, row);
       prefetch(1, first_ + stride_, row);
       *c_of(row) = has_unit() ? pass_.c0[state_of(row)] : 0.0f;
@@ -130,7 +120,7 @@ class Forward : Member<S> {
   __device__ __forceinline__ void receive(int step, int tile) const {
     if (step == 0) return;
     if constexpr (S::kGroup == Group::cluster) {
-      barriers_of(tile, part()).wait(step, bytes_of(tile, part()), column_ == 0);
+      barriers_of(tile * S::kBarriers + part()).wait(step, bytes_of<S>(tile, part()), column_ == 0);
     } else if (tiles_ == 1) {
       __syncthreads();
     }
@@ -203,9 +193,7 @@ class Forward : Member<S> {
       const int state = state_of(row);
       pass_.output.store(first + state, h);
       (pass_.cells + first)[state] = c;
-      float* to = pass_.activations + 3 * first + gate_of(row);
-#pragma unroll
-      for (int g = 0; g < 3; ++g) to[g * units_] = gates[g];
+      store_gates(pass_.activations, first, row, gates);
     }
     prefetch(step + kStages, first + kStages * stride_, row);
     commit_copies();
@@ -225,7 +213,7 @@ class Forward : Member<S> {
       four.y = __shfl_sync(0xffffffffu, h, chunk + 1);
       four.z = __shfl_sync(0xffffffffu, h, chunk + 2);
       four.w = __shfl_sync(0xffffffffu, h, chunk + 3);
-      const uint32_t barrier = barrier_of(tile, begin / S::kPart, step);
+      const uint32_t barrier = barrier_of(tile * S::kBarriers + begin / S::kPart, step);
       constexpr int kMostBlocks = S::kDepth / S::kUnits;
 #pragma unroll
       for (int i = 0; i < kMostBlocks; i += 4) {
@@ -254,16 +242,14 @@ __global__ void __launch_bounds__(S::kBlock, 1)
 }  // namespace
 
 int resident_on_chip_forward(const Problem&, Kernel kernel, int64_t blocks, int64_t shared_bytes) {
-  return with_shape(OnChipForwardShapes{}, kernel, [&](auto tag) {
-    using S = typename decltype(tag)::type;
+  return with_shape(OnChipForwardShapes{}, kernel, [&]<typename S>(Tag<S>) {
     return resident_groups<S>(reinterpret_cast<const void*>(on_chip_forward<S>), blocks, shared_bytes);
   });
 }
 
 void launch_on_chip_forward(const Problem& problem, Kernel kernel, ForwardTensors& tensors) {
   const ForwardPass pass(tensors);
-  with_shape(OnChipForwardShapes{}, kernel, [&](auto tag) {
-    using S = typename decltype(tag)::type;
+  with_shape(OnChipForwardShapes{}, kernel, [&]<typename S>(Tag<S>) {
     const Groups groups = *fitting_groups<S>(problem);
     launch_groups<S>(on_chip_forward<S>, groups, tensors.stream, pass, groups.blocks, groups.rows,
                      reads_float4(pass));

@@ -13,11 +13,10 @@
 #include <optional>
 #include <type_traits>
 
-#include "../groups.cuh"
 #include "../mma_weight.h"
 #include "../split.cuh"
 #include "../unit.cuh"
-#include "exchange.cuh"
+#include "member.cuh"
 
 namespace torchgraft::lltm::cuda {
 
@@ -48,7 +47,45 @@ __device__ __forceinline__ uint32_t load_pair(const T* from, bool is_there) {
   return is_there ? *reinterpret_cast<const uint32_t*>(from) : 0u;
 }
 
-// A barrier of the blocks of a group on the grid, in which `arrivals`, zero at first, counts arrivals.
+// This thread's fragments of weight_hh: of each column of tiles the first kKept tiles lie in registers, and
+// the others in shared memory.
+template <int kTiles, int kColumns, int kKept, int kBlock>
+class WeightFragments {
+ public:
+  static constexpr int64_t kSharedBytes = int64_t{kColumns} * (kTiles - kKept) * kBlock * 16;
+
+  // All three with indices that are constant once loops are unrolled.
+  __device__ __forceinline__ void store(uint4* shared, int tile, int column, const uint32_t (&fragment)[4]) {
+    if (tile < kKept) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) kept_[tile < kKept ? tile : 0][column][e] = fragment[e];
+    } else {
+      shared[place_of(tile, column)] = make_uint4(fragment[0], fragment[1], fragment[2], fragment[3]);
+    }
+  }
+  __device__ __forceinline__ void load(const uint4* shared, int tile, int column,
+                                       uint32_t (&fragment)[4]) const {
+    if (tile < kKept) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) fragment[e] = kept_[tile < kKept ? tile : 0][column][e];
+    } else {
+      const uint4 four = shared[place_of(tile, column)];
+      fragment[0] = four.x;
+      fragment[1] = four.y;
+      fragment[2] = four.z;
+      fragment[3] = four.w;
+    }
+  }
+
+ private:
+  __device__ __forceinline__ static int place_of(int tile, int column) {
+    return ((tile - kKept) * kColumns + column) * kBlock + static_cast<int>(threadIdx.x);
+  }
+
+  uint32_t kept_[kKept][kColumns][4];
+};
+
+// A barrier of the blocks of a group on the grid, which counts in `arrivals`, zero at first.
 __device__ __forceinline__ void sync_group_of_grid(uint32_t* arrivals, uint32_t expected) {
   __syncthreads();
   if (threadIdx.x == 0) {
@@ -63,8 +100,51 @@ __device__ __forceinline__ void sync_group_of_grid(uint32_t* arrivals, uint32_t 
   __syncthreads();
 }
 
-// Of device memory for a group's arrivals: a line of its own.
+// A group's arrivals have a cache line of their own.
 constexpr int64_t kArrivalBytes = 128;
+
+// Who a thread is, and what both directions have in shared memory first: barriers, and what registers do not
+// hold of weight_hh.
+class MmaMember : protected GroupMember {
+ protected:
+  template <typename S, typename Pass>
+  __device__ __forceinline__ MmaMember(Tag<S>, const Pass& pass, bool is_reverse, int group_blocks,
+                                       int group_rows, uint32_t* arrivals)
+      : GroupMember(pass, is_reverse, group_blocks, group_rows, S::kUnits),
+        padded_rows_((group_rows + kTileRows - 1) / kTileRows * kTileRows),
+        barriers_{shared_address(shared_memory<uint4>())},
+        weights_(shared_memory<uint4>() + S::kBarrierBytes / 16),
+        arrivals_(arrivals + kArrivalBytes / 4 * (static_cast<int>(blockIdx.x) / group_blocks)) {}
+
+  // No block may write into another's memory before that has been initialised, and runs.
+  template <typename S>
+  __device__ __forceinline__ void start_group([[maybe_unused]] uint32_t bytes_of_step) const {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    if constexpr (S::kGroup == Group::cluster) {
+      if (warp_ == 0) barriers_.start(bytes_of_step);
+      cooperative_groups::this_cluster().sync();
+      return;
+    }
+#endif
+    __syncthreads();
+  }
+
+  // Waits for what the group's blocks sent in the step before.
+  template <typename S>
+  __device__ __forceinline__ void wait_for_group(int64_t step,
+                                                 [[maybe_unused]] uint32_t bytes_of_step) const {
+    if constexpr (S::kGroup == Group::cluster) {
+      barriers_.wait(step, bytes_of_step);
+    } else {
+      __syncthreads();
+    }
+  }
+
+  int padded_rows_;
+  CountedBarriers barriers_;
+  uint4* weights_;
+  uint32_t* arrivals_;
+};
 
 // Launches a kernel; groups on the grid get so many bytes of device memory to exchange numbers in.
 template <typename S, typename Pass, typename T, typename Exchanged>

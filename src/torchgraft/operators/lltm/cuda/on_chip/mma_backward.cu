@@ -1,44 +1,30 @@
 // The recurrence of a whole sequence back, with weight_hh in float16, bfloat16 or, where tf32 is permitted,
 // float, on tensor cores.
 //
-// Groups of blocks and their rows are as going forward (on_chip/mma_forward.cu): clusters of two blocks
-// of 128 units, of eight of 64, and where rows are few, below 129 units and on the grid of blocks of 32. A
-// block keeps of weight_hh the rows of its own gates. A step is
+// Groups of blocks and their rows are as going forward (mma_forward.cu): clusters of two blocks of 128 units,
+// of eight of 64, and of blocks of 32 where rows are few, below 129 units and on the grid. A block keeps the
+// rows of weight_hh of its own gates. A step is
 //
-//     own gradients of gates -> what they give to the gradients of h of all units
+//     own gradients of gates -> their part of the gradients of h of all units
 //     -> to each block what is for its units -> they meet -> own gradients of h, a sum over the group's
 //     blocks
 //
-// so that what crosses blocks is 4 bytes a unit and row, as going forward, where all gradients of gates would
-// be three times as much. The sum is in the order of the blocks. A warp owns kTiles times 16 units of the
-// product and all of its depth: no sums of parts.
+// so that 4 bytes a unit and row go to a block, as going forward: all gradients of gates would be three times
+// as much. The sum is in the order of the blocks. A warp owns kTiles times 16 units of the product and all of
+// its depth.
 //
-// Gradients of gates enter the product as two halves (split.cuh), which in float16 hold them divided by
-// a power of two near the largest of the block's row: gradients may be of any size. Where several warps have
-// a row they meet once more for it.
-//
-// A unit's activations and c are in shared memory before its gradient of h is known, and all that follows
-// from them alone, the slopes, is computed while that is on its way: 10 % of a step of 32 rows of 512 units.
-//
-// On an H200, microseconds a step in float16, and in bfloat16, whose halves need no power of two:
-//
-//     rows, units                      32, 512     128, 256   64, 1024
-//     a group: blocks, rows               8, 3         2, 2     32, 16
-//     predicted                            1.7          1.7        4.3
-//     measured                        1.9, 1.7     1.6, 1.5   7.1, 7.0
-//     half as many units a block      2.4, 2.1     2.9, 2.8
-//
-// On the grid blocks of eight warps that keep all of weight_hh in registers took 10.7 us: a warp reads the
-// sums of 32 blocks for each of its rows, one row after the other. The float kernels take 3.4, 3.4 and 16.9
-// us.
+// Gradients of gates enter the product as two halves (split.cuh). Halves of float16 are divided by a power of
+// two near the largest of the block's row, since gradients may have any size; where several warps have a row
+// they meet once more for it. What follows from a unit's activations and c alone, the slopes, is computed
+// while the gradient of its h is on its way.
 
 #include "mma.cuh"
 
 namespace torchgraft::lltm::cuda {
 namespace {
 
-// What a gradient of h came out as NaN: an infinite weight times the halves of a number may be infinities of
-// both signs, where there is only one.
+// Recomputes a gradient of h that came out as NaN: an infinite weight times the two halves of a number can
+// give inf - inf.
 template <typename S, typename Element>
 __device__ __noinline__ float recompute_sum(const Element* high, DynamicInput weight, int64_t first,
                                             int units, int count) {
@@ -53,41 +39,24 @@ __device__ __noinline__ float recompute_sum(const Element* high, DynamicInput we
 }
 
 template <typename Element, typename S>
-class Recurrence {
+class Recurrence : MmaMember {
   static constexpr bool kScaledRows = std::is_same_v<Element, Half>;
   static constexpr int kUnits = S::kUnits;
   static constexpr int kPitch = S::kPitch;
 
  public:
-  __device__ __forceinline__ Recurrence(const BackwardPass& pass, const MmaWeightView<Element>& factor,
+  __device__ __forceinline__ Recurrence(const BackwardPass& pass, const MmaWeightView<Element>& weight,
                                         int group_blocks, int group_rows, uint32_t* arrivals,
                                         float* exchanged)
-      : pass_(pass),
-        mma_weight_(factor),
-        arrivals_(arrivals),
-        exchanged_(exchanged),
-        units_(static_cast<int>(pass.units)),
-        first_(pass.reverse ? 0 : (pass.steps - 1) * pass.batch * pass.units),
-        stride_((pass.reverse ? 1 : -1) * pass.batch * pass.units),
-        group_blocks_(group_blocks),
-        rank_(static_cast<int>(blockIdx.x) % group_blocks),
-        first_row_(static_cast<int>(blockIdx.x) / group_blocks * group_rows),
-        rows_(min(group_rows, static_cast<int>(pass.batch) - first_row_)),
-        group_rows_(group_rows),
-        padded_rows_((group_rows + kTileRows - 1) / kTileRows * kTileRows),
-        lane_(static_cast<int>(threadIdx.x) % 32),
-        warp_(static_cast<int>(threadIdx.x) / 32),
-        own_row_(warp_ / S::kWarpsOfRow),
-        column_(warp_ % S::kWarpsOfRow * kWarpUnits + lane_),
-        unit_(rank_ * kUnits + column_) {
-    barriers_ = shared_address(shared_memory<uint4>());
-    weights_ = shared_memory<uint4>() + S::kBarrierBytes / 16;
+      : MmaMember(Tag<S>{}, pass, !pass.reverse, group_blocks, group_rows, arrivals),
+        pass_(pass),
+        mma_weight_(weight),
+        exchanged_(exchanged) {
     results_ =
         reinterpret_cast<float*>(weights_ + S::kWeightBytes / 16) + warp_ * kTileRows * S::kResultsPitch;
     received_ = reinterpret_cast<float*>(weights_ + (S::kWeightBytes + S::kResultBytes) / 16);
     gates_grad_ =
         reinterpret_cast<Element*>(received_ + (S::kGroup != Group::grid ? 2 * received_size() : 0));
-    arrivals_ += kArrivalBytes / 4 * (static_cast<int>(blockIdx.x) / group_blocks);
     scales_ = reinterpret_cast<float*>(gates_grad_ + 4 * padded_rows_ * kPitch);
     values_ = scales_ + 2 * padded_rows_ * S::kWarpsOfRow;
     c_grad_ = values_ + kStages * S::kPrefetched * group_rows * kUnits;
@@ -103,13 +72,13 @@ class Recurrence {
     for (int i = static_cast<int>(threadIdx.x); i < 2 * padded_rows_ * S::kWarpsOfRow; i += S::kBlock) {
       scales_[i] = 1.0f;
     }
-    for (int row = own_row_; row < rows_; row += S::kFirstRows) {
-      *c_grad_of(row) = unit_ < units_ ? pass_.c_grad[state_of(row)] : 0.0f;
+    for (int row = own_row_; row < rows_; row += S::kRowsAtOnce) {
+      *c_grad_of(row) = has_unit() ? pass_.c_grad[state_of(row)] : 0.0f;
     }
-    start_group();
+    start_group<S>(bytes_of_step());
 
     // All warps take as many turns, as they may have to meet in each; the last is that of their first rows.
-    const int turns = (rows_ + S::kFirstRows - 1) / S::kFirstRows;
+    const int turns = (rows_ + S::kRowsAtOnce - 1) / S::kRowsAtOnce;
     DynamicInput::Bits output_grad;
     if (own_row_ < rows_) load_output_grad(first_, own_row_, output_grad);
     int64_t first = first_;
@@ -118,11 +87,11 @@ class Recurrence {
       // What does not need the gradient of h is done by the time that comes.
       const Slopes<float> own_slopes =
           own_row_ < rows_ ? slopes_of(step, own_row_) : Slopes<float>(0.0f, 0.0f, 0.0f, 0.0f);
-      if (S::kGroup != Group::grid && step > 0) receive(step);
+      if (S::kGroup != Group::grid && step > 0) wait_for_group<S>(step, bytes_of_step());
       float values[3];
 #pragma unroll 1
       for (int turn = turns - 1; turn >= 0; --turn) {
-        const int row = own_row_ + turn * S::kFirstRows;
+        const int row = own_row_ + turn * S::kRowsAtOnce;
         if (row < rows_) {
           if (turn > 0) {
             DynamicInput::Bits of_other;
@@ -134,7 +103,7 @@ class Recurrence {
         }
         if constexpr (kScaledRows && S::kWarpsOfRow > 1) __syncthreads();
         if (row < rows_) store(step, row, values);
-        if (turn > 0 && row < rows_) store_results(first, row, values);
+        if (turn > 0 && row < rows_ && has_unit()) store_gates(pass_.gates_grad, first, row, values);
       }
       __syncthreads();
       multiply(step);
@@ -144,14 +113,14 @@ class Recurrence {
       // While sums are under way, the results of the warp's first row leave, and what it needs after the next
       // step begins to come.
       if (own_row_ < rows_) {
-        store_results(first, own_row_, values);
+        if (has_unit()) store_gates(pass_.gates_grad, first, own_row_, values);
         if (step + 1 < pass_.steps) load_output_grad(first + stride_, own_row_, output_grad);
       }
       prefetch_rows(step + kStages, first + kStages * stride_);
       first += stride_;
     }
-    if constexpr (S::kGroup != Group::grid) receive(pass_.steps);
-    for (int row = own_row_; row < rows_; row += S::kFirstRows) {
+    if constexpr (S::kGroup != Group::grid) wait_for_group<S>(pass_.steps, bytes_of_step());
+    for (int row = own_row_; row < rows_; row += S::kRowsAtOnce) {
       if (unit_ >= units_) continue;
       pass_.h_grad[state_of(row)] = sum_of_blocks(pass_.steps, row);
       pass_.c_grad[state_of(row)] = *c_grad_of(row);
@@ -160,10 +129,6 @@ class Recurrence {
 
  private:
   __device__ __forceinline__ int received_size() const { return group_blocks_ * padded_rows_ * kUnits; }
-  // Of this thread's unit of a row among those of a step.
-  __device__ __forceinline__ int state_of(int row) const { return (first_row_ + row) * units_ + unit_; }
-  // Of the first gate of it among those of a step.
-  __device__ __forceinline__ int gate_of(int row) const { return 3 * state_of(row) - 2 * unit_; }
   __device__ __forceinline__ float* values_of(int64_t step, int row) const {
     return values_ + ((step & 1) * group_rows_ + row) * S::kPrefetched * kUnits + column_;
   }
@@ -171,13 +136,11 @@ class Recurrence {
 
   // Activations and c, of all rows of this warp.
   __device__ __forceinline__ void prefetch_rows(int64_t step, int64_t first) const {
-    if (step < pass_.steps && unit_ < units_) {
+    if (step < pass_.steps && has_unit()) {
 #pragma unroll 1
-      for (int row = own_row_; row < rows_; row += S::kFirstRows) {
+      for (int row = own_row_; row < rows_; row += S::kRowsAtOnce) {
         float* to = values_of(step, row);
-        const float* from = pass_.activations + 3 * first + gate_of(row);
-#pragma unroll
-        for (int g = 0; g < 3; ++g) copy_four_bytes_async(to + g * kUnits, from + g * units_);
+        copy_gates_async(to, kUnits, pass_.activations, first, row);
         copy_four_bytes_async(to + 3 * kUnits, pass_.cells + first + state_of(row));
       }
     }
@@ -185,19 +148,7 @@ class Recurrence {
   }
   // Two bytes cannot be fetched.
   __device__ __forceinline__ void load_output_grad(int64_t first, int row, DynamicInput::Bits& bits) const {
-    if (pass_.output_grad && unit_ < units_) pass_.output_grad.load(first + state_of(row), bits);
-  }
-
-  // No block may write into another's memory before that runs.
-  __device__ __forceinline__ void start_group() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    if constexpr (S::kGroup == Group::cluster) {
-      if (warp_ == 0) CountedBarriers{barriers_}.start(bytes_of_step());
-      cooperative_groups::this_cluster().sync();
-      return;
-    }
-#endif
-    __syncthreads();
+    if (pass_.output_grad && has_unit()) pass_.output_grad.load(first + state_of(row), bits);
   }
 
   // What the blocks of a cluster, this one among them, write into this one's memory.
@@ -205,19 +156,10 @@ class Recurrence {
     return static_cast<uint32_t>(group_blocks_ * rows_ * kUnits * 4);
   }
 
-  // Waits for what the blocks gave in the step before.
-  __device__ __forceinline__ void receive(int64_t step) const {
-    if constexpr (S::kGroup == Group::cluster) {
-      CountedBarriers{barriers_}.wait(step, bytes_of_step());
-    } else {
-      __syncthreads();
-    }
-  }
-
   __device__ __forceinline__ void load_weights() {
     const int begin = rank_ * kUnits + lane_ % 4 * 2;
     const int padded = mma_weight_.padded;
-    unit_scale_ = unit_ < units_ ? mma_weight_.scale_of(unit_) : 1.0f;
+    unit_scale_ = has_unit() ? mma_weight_.scale_of(unit_) : 1.0f;
 #pragma unroll
     for (int k = 0; k < S::kDepthTiles; ++k) {
 #pragma unroll
@@ -231,22 +173,9 @@ class Recurrence {
           fragment[e] = load_pair(mma_weight_.elements + (unit * 3 + gate) * padded + from,
                                   unit < padded && from < padded);
         }
-        if (k < S::kKept) {
-#pragma unroll
-          for (int e = 0; e < 4; ++e) kept_[k < S::kKept ? k : 0][tile][e] = fragment[e];
-        } else {
-          weights_[((k - S::kKept) * S::kTiles + tile) * S::kBlock + static_cast<int>(threadIdx.x)] =
-              make_uint4(fragment[0], fragment[1], fragment[2], fragment[3]);
-        }
+        fragments_.store(weights_, k, tile, fragment);
       }
     }
-  }
-
-  __device__ __forceinline__ void store_results(int64_t first, int row, const float (&values)[3]) const {
-    if (unit_ >= units_) return;
-    float* to = pass_.gates_grad + 3 * first + gate_of(row);
-#pragma unroll
-    for (int g = 0; g < 3; ++g) to[g * units_] = values[g];
   }
 
   // What the blocks gave to the gradient of h before a step.
@@ -267,8 +196,8 @@ class Recurrence {
     return sum * unit_scale_;
   }
 
-  // On the grid: what the blocks of this group give to one of them.
-  // There are two of that, as some blocks write the next while others read.
+  // On the grid: what the blocks of this group give to one of them. There are two of that, as some blocks
+  // write the next while others read.
   __device__ __forceinline__ float* exchanged_to(int block, int64_t step) const {
     return exchanged_ +
            ((step & 1) * gridDim.x + static_cast<int64_t>(blockIdx.x) - rank_ + block) * received_size();
@@ -299,7 +228,7 @@ class Recurrence {
   // By a whole warp: the gradients of its row's gates.
   __device__ __forceinline__ void compute_gate_grads(int64_t step, int row, const Slopes<float>& slopes,
                                                      float output_grad, float (&values)[3]) const {
-    if (unit_ < units_) {
+    if (has_unit()) {
       const float h_grad = output_grad + (step == 0 ? pass_.h_grad[state_of(row)] : sum_of_blocks(step, row));
       float c_grad = *c_grad_of(row);
       slopes.step_back(values[0], values[1], values[2], h_grad, c_grad);
@@ -371,17 +300,7 @@ class Recurrence {
 #pragma unroll
         for (int t = 0; t < S::kTilesAtOnce; ++t) {
           uint32_t fragment[4];
-          if (k + i < S::kKept) {
-#pragma unroll
-            for (int e = 0; e < 4; ++e) fragment[e] = kept_[k + i < S::kKept ? k + i : 0][first + t][e];
-          } else {
-            const uint4 four = weights_[((k + i - S::kKept) * S::kTiles + first + t) * S::kBlock +
-                                        static_cast<int>(threadIdx.x)];
-            fragment[0] = four.x;
-            fragment[1] = four.y;
-            fragment[2] = four.z;
-            fragment[3] = four.w;
-          }
+          fragments_.load(weights_, k + i, first + t, fragment);
           multiply_add<Element>(sums[kChains == 2 ? i : 0][t], fragment, columns[2 * i], columns[2 * i + 1]);
         }
       }
@@ -433,7 +352,7 @@ class Recurrence {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
         const float* to = received_ + (step & 1) * received_size() + place;
         const auto rank = static_cast<uint32_t>(block);
-        const uint32_t barrier = barriers_ + 8 * static_cast<uint32_t>((step & 1));
+        const uint32_t barrier = barriers_.address + 8 * static_cast<uint32_t>(step & 1);
         ptx::st_async(ptx::mapa(shared_address(to), rank), four, ptx::mapa(barrier, rank));
 #endif
       } else {
@@ -444,24 +363,7 @@ class Recurrence {
 
   BackwardPass pass_;
   MmaWeightView<Element> mma_weight_;
-  uint32_t* arrivals_;
   float* exchanged_;
-  int units_;
-  int64_t first_;   // of the first step among the numbers of all, one a unit
-  int64_t stride_;  // from a step's to those of the next
-  int group_blocks_;
-  int rank_;
-  int first_row_;
-  int rows_;
-  int group_rows_;
-  int padded_rows_;
-  int lane_;
-  int warp_;
-  int own_row_;
-  int column_;  // of this thread's unit among the block's
-  int unit_;
-  uint32_t barriers_;
-  uint4* weights_;
   float* results_;   // of this warp
   float* received_;  // but on the grid: what the blocks of the group gave to this one, twice
   Element* gates_grad_;
@@ -469,14 +371,14 @@ class Recurrence {
   float* values_;  // that come ahead
   float* c_grad_;
   float unit_scale_;  // of what all gates give to this thread's unit
-  uint32_t kept_[S::kKept][S::kTiles][4];
+  WeightFragments<S::kDepthTiles, S::kTiles, S::kKept, S::kBlock> fragments_;
 };
 
 template <typename Element, typename S>
 __global__ void __launch_bounds__(S::kBlock, 1)
-    on_chip_mma_backward(BackwardPass pass, MmaWeightView<Element> factor, int group_blocks, int group_rows,
+    on_chip_mma_backward(BackwardPass pass, MmaWeightView<Element> weight, int group_blocks, int group_rows,
                          uint32_t* arrivals, float* exchanged) {
-  Recurrence<Element, S>(pass, factor, group_blocks, group_rows, arrivals, exchanged).run();
+  Recurrence<Element, S>(pass, weight, group_blocks, group_rows, arrivals, exchanged).run();
 }
 
 // Calls `function(Tag<Element>{}, Tag<S>{})` with the type of what is multiplied, and the shape of a kernel.
@@ -491,19 +393,15 @@ auto with_element_and_shape(const Problem& problem, Kernel kernel, const Functio
 
 int resident_on_chip_mma_backward(const Problem& problem, Kernel kernel, int64_t blocks,
                                   int64_t shared_bytes) {
-  return with_element_and_shape(problem, kernel, [&](auto element_tag, auto tag) {
-    using Element = typename decltype(element_tag)::type;
-    using S = typename decltype(tag)::type;
+  return with_element_and_shape(problem, kernel, [&]<typename Element, typename S>(Tag<Element>, Tag<S>) {
     return resident_groups<S>(reinterpret_cast<const void*>(on_chip_mma_backward<Element, S>), blocks,
                               shared_bytes);
   });
 }
 
 void launch_on_chip_mma_backward(const Problem& problem, Kernel kernel, BackwardTensors& tensors) {
-  with_element_and_shape(problem, kernel, [&](auto element_tag, auto tag) {
-    using Element = typename decltype(element_tag)::type;
-    using S = typename decltype(tag)::type;
-    const MmaWeight weight = column_scaled_weight(tensors.weight_hh, dtype_of<Element>(), tensors.stream);
+  with_element_and_shape(problem, kernel, [&]<typename Element, typename S>(Tag<Element>, Tag<S>) {
+    const MmaWeight weight = column_scaled_weight<Element>(tensors.weight_hh, tensors.stream);
     const Groups groups = *fitting_groups<S>(problem);
     const int64_t rows = ceil_divide(groups.rows, kTileRows) * kTileRows;
     const int64_t exchanged_bytes =

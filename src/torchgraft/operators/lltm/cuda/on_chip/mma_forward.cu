@@ -1,68 +1,40 @@
 // The recurrence of a whole sequence forward, in float16, bfloat16 and, where tf32 is permitted, float, on
 // tensor cores.
 //
-// A group of blocks owns some rows of the batch for all steps. A block of it owns kUnits units, and its warps
-// share them out: 16 units each, their three gates, times kDepthWarps parts of the depth. A thread keeps its
-// part of weight_hh as fragments, 192 registers at the most (192 KB a block), from the first step to the
-// last. A step is
+// A group of blocks owns some rows of the batch for all steps. A block owns kUnits units, and its warps share
+// them out: 16 units each, their three gates, times kDepthWarps parts of the depth. A thread keeps its part
+// of weight_hh as fragments, at most 192 registers (192 KB a block), from the first step to the last. A step
+// is
 //
 //     h of all units in shared memory -> sums of a part of the depth each -> own h, c, activations
 //     -> own h to all blocks of the group -> they meet
 //
-// Within h the rows of the batch are columns of the product, two each: the higher and the lower half of h
-// (mma.cuh), so a tile of eight columns serves four rows. c, the sums and the activations are
-// float; of h only the result is rounded. A cell that does not forget multiplies errors: over 512 steps with
-// h rounded to bfloat16 a fifth of the results were wrong in simulation, with two halves of bfloat16 still
-// some. So products are of float16, 22 bits of h: bfloat16 has fewer digits, and its larger range is given
-// back by a power of two for each row of weight_hh. What that leaves out of it is below 2**-39 of the largest
-// in its row. weight_hh of float, where tf32 is permitted, is rounded in the same way, to the eleven bits
-// that tf32 has too; h, in two halves, is more precise than that.
+// Rows of the batch are columns of the product, two each, the higher and the lower half of h, so a tile of
+// eight columns holds four rows. c, the sums and the activations are float; only the result of h is rounded.
+// Products are of float16, with 22 bits of h. Each row of weights of bfloat16 or float is multiplied by a
+// power of two.
 //
-// Up to 128 units a group is one block, which has all of weight_hh in its registers and meets nobody. Up to
-// 256 it is a cluster of two blocks of 128 units, or where rows are few of four of 64; up to 512 of eight of
-// 64. A block writes its h, 128 bytes a row and 32 units, into the shared memory of all of them, of which
-// each has two buffers, and a barrier in each counts the bytes that came. Nothing waits for writes to device
-// memory, as the barrier of a cluster does: with that a step of 1 row of 512 units took half as long again.
+// Up to 128 units a group is one block. Up to 256 it is a cluster of two blocks of 128 units, or where rows
+// are few of four of 64; up to 512 of eight of 64. A block writes its h, 128 bytes a row and 32 units, into
+// the shared memory of all of them, where barriers count the bytes. Up to 1024 units a group is blocks of 32
+// units of a cooperative grid, which exchange h through L2 and count arrivals in device memory.
 //
-// Up to 1024 units a group is blocks of one cooperative grid, of 32 units: they exchange h through L2, where
-// a block reads 4 * units bytes a row, and a counter in device memory says who is there.
-//
-// What bounds a step is exchange, 500 cycles from a block's write until another goes on and two a message of
-// sixteen bytes, and products, of which mma.sync makes no more than 60 % of the tensor cores' rate. Blocks
-// that own twice as many units are half as many a group, so that a group has half as many rows: one tile of
-// columns where there were two, and fewer and shorter messages. Of 32 rows of 512 units a cluster has 3: 384
-// messages from a block where clusters of sixteen blocks, of which seven fit on an H200, would have 5 rows
-// and 640.
-//
-// With 192 registers of weight_hh there are none for much else. Gates of inputs come into shared memory two
-// steps before, c lies there; and the gates, the bias and the scales of a unit are read while the block
-// meets. On an H200, microseconds a step:
-//
-//     rows, units                17, 200   32, 512   128, 256   64, 1024
-//     a group: blocks, rows         4, 1      8, 3       2, 2     32, 16
-//     predicted                      0.9       1.5        1.4        4.5
-//     measured                       0.9       1.4        1.3        5.5
-//     half as many units a block               2.0        1.9        6.0
-//
-// (Of 1024 units the last had a quarter of weight_hh in shared memory.) Of a warp's time in a step of 32 rows
-// of 512 units, sampled: products 36 %, of which a third waits for h out of shared memory; waits for h of the
-// others 18; units 17; results and what comes next 13; h to the others 10; barrier of the block 4. On the
-// grid the meeting of all blocks is 2 us. Sending what a block has for another as one bulk copy took 4 %
-// longer (45 % with one row).
+// Registers hold weight_hh and little else: gates of inputs come into shared memory two steps ahead, c lies
+// there, and the gates, the bias and the scales of a unit are read while the block meets. docs/lltm.md has
+// where a step's time goes.
 
 #include "mma.cuh"
 
 namespace torchgraft::lltm::cuda {
 namespace {
 
-// Of a row of the batch 32 higher halves and 32 lower ones lie together in shared memory, what a warp writes
-// to a block at once. Chunks of eight change places within such a line, so that the rows of a matrix lie in
-// different banks.
+// In shared memory 32 higher halves and 32 lower ones of a row lie together: what a warp writes to a block at
+// once. Chunks of eight are swizzled within such a line, so that the rows of a matrix lie in different banks.
 constexpr int kLine = 2 * kWarpUnits;
 __device__ __forceinline__ int swizzled(int chunk, int row) { return chunk ^ row % kTileRows; }
 
-// The sum of a gate that came out as NaN: an infinite weight times the halves of a number may be infinities
-// of both signs, where there is only one.
+// Recomputes the sum of a gate that came out as NaN: an infinite weight times the two halves of a number can
+// give inf - inf.
 __device__ __noinline__ float recompute_sum(const Half* h, int row, DynamicInput weight, int64_t first,
                                             int units) {
   float sum = 0;
@@ -76,30 +48,14 @@ __device__ __noinline__ float recompute_sum(const Half* h, int row, DynamicInput
 }
 
 template <typename S>
-class Recurrence {
+class Recurrence : MmaMember {
  public:
-  __device__ __forceinline__ Recurrence(const ForwardPass& pass, const MmaWeightView<Half>& factor,
+  __device__ __forceinline__ Recurrence(const ForwardPass& pass, const MmaWeightView<Half>& weight,
                                         int group_blocks, int group_rows, uint32_t* arrivals, Half* exchanged)
-      : pass_(pass),
-        mma_weight_(factor),
-        arrivals_(arrivals),
-        exchanged_(exchanged),
-        units_(static_cast<int>(pass.units)),
-        first_(pass.reverse ? (pass.steps - 1) * pass.batch * pass.units : 0),
-        stride_((pass.reverse ? -1 : 1) * pass.batch * pass.units),
-        group_blocks_(group_blocks),
-        rank_(static_cast<int>(blockIdx.x) % group_blocks),
-        first_row_(static_cast<int>(blockIdx.x) / group_blocks * group_rows),
-        rows_(min(group_rows, static_cast<int>(pass.batch) - first_row_)),
-        group_rows_(group_rows),
-        padded_rows_((group_rows + kTileRows - 1) / kTileRows * kTileRows),
-        lane_(static_cast<int>(threadIdx.x) % 32),
-        warp_(static_cast<int>(threadIdx.x) / 32),
-        own_row_(warp_ / S::kWarpsOfRow),
-        column_(warp_ % S::kWarpsOfRow * kWarpUnits),
-        unit_(rank_ * S::kUnits + column_ + lane_) {
-    barriers_ = shared_address(shared_memory<uint4>());
-    weights_ = shared_memory<uint4>() + S::kBarrierBytes / 16;
+      : MmaMember(Tag<S>{}, pass, pass.reverse, group_blocks, group_rows, arrivals),
+        pass_(pass),
+        mma_weight_(weight),
+        exchanged_(exchanged) {
     buffers_ = reinterpret_cast<Half*>(weights_ + S::kWeightBytes / 16);
     sums_ = reinterpret_cast<float*>(buffers_ + S::kBuffers * buffer_size());
     row_scales_ = sums_ + S::kSumBuffers * sums_size();
@@ -107,7 +63,6 @@ class Recurrence {
     c_ = gates_ + kStages * 3 * group_rows * S::kUnits;
     bias_ = c_ + group_rows * S::kUnits;
     weight_scales_ = bias_ + 3 * S::kUnits;
-    arrivals_ += kArrivalBytes / 4 * (static_cast<int>(blockIdx.x) / group_blocks);
   }
 
   __device__ __forceinline__ void run() {
@@ -116,7 +71,8 @@ class Recurrence {
     load_units();
     load_first();
     load_weights();
-    start_group();
+    find_peers();
+    start_group<S>(bytes_of_step());
 
     const bool has_row = own_row_ < rows_;
     int64_t first = first_;
@@ -138,7 +94,7 @@ class Recurrence {
       }
       if constexpr (!S::kOneRow) {
 #pragma unroll 1
-        for (int row = own_row_ + S::kFirstRows; row < rows_; row += S::kFirstRows) {
+        for (int row = own_row_ + S::kRowsAtOnce; row < rows_; row += S::kRowsAtOnce) {
           Unit other = unit_of(step, row);
           const float h_of_other = compute_unit(step, row, h, other);
           if (!is_last) publish(step, row, h_of_other, next);
@@ -165,24 +121,17 @@ class Recurrence {
   __device__ __forceinline__ float* sums_of(int64_t step) const {
     return sums_ + (S::kSumBuffers == 2 ? (step & 1) * sums_size() : 0);
   }
-  // Of this thread's unit of a row among those of a step.
-  __device__ __forceinline__ int state_of(int row) const { return (first_row_ + row) * units_ + unit_; }
-  // Of the first gate of it among those of a step.
-  __device__ __forceinline__ int gate_of(int row) const { return 3 * state_of(row) - 2 * unit_; }
   __device__ __forceinline__ float* gates_of(int64_t step, int row) const {
-    return gates_ + ((step & 1) * group_rows_ + row) * 3 * S::kUnits + column_ + lane_;
+    return gates_ + ((step & 1) * group_rows_ + row) * 3 * S::kUnits + column_;
   }
-  __device__ __forceinline__ float* c_of(int row) const { return c_ + row * S::kUnits + column_ + lane_; }
+  __device__ __forceinline__ float* c_of(int row) const { return c_ + row * S::kUnits + column_; }
 
   // The gates of inputs, of all rows of this warp.
   __device__ __forceinline__ void prefetch_rows(int64_t step, int64_t first) const {
-    if (step < pass_.steps && unit_ < units_) {
+    if (step < pass_.steps && has_unit()) {
 #pragma unroll 1
-      for (int row = own_row_; row < rows_; row += S::kFirstRows) {
-        const float* from = pass_.activations + 3 * first + gate_of(row);
-        float* to = gates_of(step, row);
-#pragma unroll
-        for (int g = 0; g < 3; ++g) copy_four_bytes_async(to + g * S::kUnits, from + g * units_);
+      for (int row = own_row_; row < rows_; row += S::kRowsAtOnce) {
+        copy_gates_async(gates_of(step, row), S::kUnits, pass_.activations, first, row);
       }
     }
     commit_copies();
@@ -190,8 +139,8 @@ class Recurrence {
 
   // c0 of this warp's rows; the bias and the scales of weight_hh of all units.
   __device__ __forceinline__ void load_units() {
-    for (int row = own_row_; row < rows_; row += S::kFirstRows) {
-      *c_of(row) = unit_ < units_ ? pass_.c0[state_of(row)] : 0.0f;
+    for (int row = own_row_; row < rows_; row += S::kRowsAtOnce) {
+      *c_of(row) = has_unit() ? pass_.c0[state_of(row)] : 0.0f;
     }
     for (int i = static_cast<int>(threadIdx.x); i < 3 * S::kUnits; i += S::kBlock) {
       const int gate = i / S::kUnits;
@@ -218,13 +167,7 @@ class Recurrence {
           fragment[e] = load_pair(mma_weight_.elements + (gate * padded + row) * padded + column,
                                   row < padded && column < padded);
         }
-        if (k < S::kKept) {
-#pragma unroll
-          for (int e = 0; e < 4; ++e) kept_[k < S::kKept ? k : 0][gate][e] = fragment[e];
-        } else {
-          weights_[((k - S::kKept) * 3 + gate) * S::kBlock + static_cast<int>(threadIdx.x)] =
-              make_uint4(fragment[0], fragment[1], fragment[2], fragment[3]);
-        }
+        fragments_.store(weights_, k, gate, fragment);
       }
     }
   }
@@ -264,21 +207,17 @@ class Recurrence {
     }
   }
 
-  // No block may write into another's memory before that has been initialised.
-  __device__ __forceinline__ void start_group() {
+  // The distances from this block's shared memory to the same place in the blocks that this lane writes to.
+  __device__ __forceinline__ void find_peers() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     if constexpr (S::kGroup == Group::cluster) {
-      if (warp_ == 0) CountedBarriers{barriers_}.start(bytes_of_step());
 #pragma unroll
       for (int i = 0; i < S::kPeers; ++i) {
         const int block = min(lane_ / 8 + 4 * i, group_blocks_ - 1);
-        peers_[i] = ptx::mapa(barriers_, static_cast<uint32_t>(block)) - barriers_;
+        peers_[i] = ptx::mapa(barriers_.address, static_cast<uint32_t>(block)) - barriers_.address;
       }
-      cooperative_groups::this_cluster().sync();
-      return;
     }
 #endif
-    __syncthreads();
   }
 
   // What the blocks of a cluster, this one among them, write into this one's memory.
@@ -288,14 +227,8 @@ class Recurrence {
 
   // Waits for what the blocks published in the step before.
   __device__ __forceinline__ void receive(int64_t step) const {
-    if constexpr (S::kGroup == Group::cluster) {
-      CountedBarriers{barriers_}.wait(step, bytes_of_step());
-    } else {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-      if constexpr (S::kGroup == Group::grid) wait_for_all_copies();
-#endif
-      __syncthreads();
-    }
+    if constexpr (S::kGroup == Group::grid) wait_for_all_copies();
+    wait_for_group<S>(step, bytes_of_step());
   }
 
   // The fragments of both halves of four rows a tile, kColumns tiles from `tile` on; sums of this warp's part
@@ -323,17 +256,7 @@ class Recurrence {
 #pragma unroll
         for (int gate = 0; gate < 3; ++gate) {
           uint32_t fragment[4];
-          if (k + i < S::kKept) {
-#pragma unroll
-            for (int e = 0; e < 4; ++e) fragment[e] = kept_[k + i < S::kKept ? k + i : 0][gate][e];
-          } else {
-            const uint4 four =
-                weights_[((k + i - S::kKept) * 3 + gate) * S::kBlock + static_cast<int>(threadIdx.x)];
-            fragment[0] = four.x;
-            fragment[1] = four.y;
-            fragment[2] = four.z;
-            fragment[3] = four.w;
-          }
+          fragments_.load(weights_, k + i, gate, fragment);
 #pragma unroll
           for (int c = 0; c < kColumns; ++c) {
             multiply_add<Half>(sums[kHalved ? i : c][gate], fragment, columns[c][2 * i],
@@ -381,7 +304,7 @@ class Recurrence {
     Unit unit;
 #pragma unroll
     for (int g = 0; g < 3; ++g) {
-      const int place = g * S::kUnits + column_ + lane_;
+      const int place = g * S::kUnits + column_;
       unit.gates[g] = of_input[g * S::kUnits] + bias_[place];
       unit.scales[g] = weight_scales_[place] * row_scale;
     }
@@ -391,7 +314,7 @@ class Recurrence {
 
   // By a whole warp: its units of a row after this step; their h.
   __device__ __forceinline__ float compute_unit(int64_t step, int row, const Half* h, Unit& unit) {
-    const float* sums_of_row = sums_of(step) + row * S::kSumsPitch + column_ + lane_;
+    const float* sums_of_row = sums_of(step) + row * S::kSumsPitch + column_;
     float sums[3] = {};
 #pragma unroll
     for (int g = 0; g < 3; ++g) {
@@ -400,7 +323,7 @@ class Recurrence {
         sums[g] += sums_of_row[part * S::kGates + g * S::kUnits];
       }
     }
-    if (isnan(sums[0] + sums[1] + sums[2]) && unit_ < units_) {
+    if (isnan(sums[0] + sums[1] + sums[2]) && has_unit()) {
 #pragma unroll
       for (int g = 0; g < 3; ++g) {
         if (!isnan(sums[g])) continue;
@@ -414,13 +337,13 @@ class Recurrence {
     const float h_after = step_forward_quick(unit.gates[0], unit.gates[1], unit.gates[2], unit.c);
     *c_of(row) = unit.c;
     // Where there is no unit an infinite h0 times weights of zero is NaN.
-    return unit_ < units_ ? h_after : 0.0f;
+    return has_unit() ? h_after : 0.0f;
   }
 
   // By a whole warp: its h to all blocks of the group. A lane has a quarter of one of the halves.
   __device__ __forceinline__ void publish(int64_t step, int row, float h, Half* next) const {
     const Split<Half> split(h);
-    const int first = rank_ * S::kUnits + column_;
+    const int first = rank_ * S::kUnits + warp_ % S::kWarpsOfRow * kWarpUnits;
     Half* line = next + row * S::kRow + first / kWarpUnits * kLine;
     if constexpr (S::kGroup == Group::block) {
       Half* to = line + swizzled(lane_ / 8, row) * 8 + lane_ % 8;
@@ -443,7 +366,7 @@ class Recurrence {
     if constexpr (S::kGroup == Group::cluster) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
       const uint32_t to = shared_address(line + swizzled(lane_ % 8, row) * 8);
-      const uint32_t barrier = barriers_ + 8 * static_cast<uint32_t>((step + 1) % 2);
+      const uint32_t barrier = barriers_.address + 8 * static_cast<uint32_t>((step + 1) % 2);
 #pragma unroll
       for (int i = 0; i < S::kPeers; ++i) {
         if (lane_ / 8 + 4 * i < group_blocks_) ptx::st_async(to + peers_[i], chunk, barrier + peers_[i]);
@@ -483,33 +406,13 @@ class Recurrence {
     const int state = state_of(row);
     pass_.output.store(first + state, h);
     (pass_.cells + first)[state] = unit.c;
-    float* to = pass_.activations + 3 * first + gate_of(row);
-#pragma unroll
-    for (int g = 0; g < 3; ++g) to[g * units_] = unit.gates[g];
+    store_gates(pass_.activations, first, row, unit.gates);
   }
 
   ForwardPass pass_;
   MmaWeightView<Half> mma_weight_;
-  uint32_t* arrivals_;
   Half* exchanged_;
-  int units_;
-  int64_t first_;   // of the first step among the numbers of all, one a unit
-  int64_t stride_;  // from a step's to those of the next
-  int group_blocks_;
-  int rank_;
-  int first_row_;
-  int rows_;
-  int group_rows_;
-  int padded_rows_;
-  int lane_;
-  int warp_;
-  int own_row_;
-  int column_;  // of this thread's unit among the block's, less the lane
-  int unit_;
-  uint32_t barriers_;
-  // From an address in this block's shared memory to the same place in those that this lane writes to.
   uint32_t peers_[S::kPeers];
-  uint4* weights_;
   Half* buffers_;
   float* sums_;
   float* row_scales_;  // of h0
@@ -517,29 +420,27 @@ class Recurrence {
   float* c_;
   float* bias_;  // of the gates of all units, and what their sums are divided by
   float* weight_scales_;
-  uint32_t kept_[S::kKept][3][4];
+  WeightFragments<S::kTiles, 3, S::kKept, S::kBlock> fragments_;
 };
 
 template <typename S>
 __global__ void __launch_bounds__(S::kBlock, 1)
-    on_chip_mma_forward(ForwardPass pass, MmaWeightView<Half> factor, int group_blocks, int group_rows,
+    on_chip_mma_forward(ForwardPass pass, MmaWeightView<Half> weight, int group_blocks, int group_rows,
                         uint32_t* arrivals, Half* exchanged) {
-  Recurrence<S>(pass, factor, group_blocks, group_rows, arrivals, exchanged).run();
+  Recurrence<S>(pass, weight, group_blocks, group_rows, arrivals, exchanged).run();
 }
 
 }  // namespace
 
 int resident_on_chip_mma_forward(const Problem&, Kernel kernel, int64_t blocks, int64_t shared_bytes) {
-  return with_shape(MmaForwardShapes{}, kernel, [&](auto tag) {
-    using S = typename decltype(tag)::type;
+  return with_shape(MmaForwardShapes{}, kernel, [&]<typename S>(Tag<S>) {
     return resident_groups<S>(reinterpret_cast<const void*>(on_chip_mma_forward<S>), blocks, shared_bytes);
   });
 }
 
 void launch_on_chip_mma_forward(const Problem& problem, Kernel kernel, ForwardTensors& tensors) {
-  const MmaWeight weight = row_scaled_weight(tensors.weight_hh, ScalarType::Half, tensors.stream);
-  with_shape(MmaForwardShapes{}, kernel, [&](auto tag) {
-    using S = typename decltype(tag)::type;
+  const MmaWeight weight = row_scaled_weight<Half>(tensors.weight_hh, tensors.stream);
+  with_shape(MmaForwardShapes{}, kernel, [&]<typename S>(Tag<S>) {
     const Groups groups = *fitting_groups<S>(problem);
     const int64_t exchanged_bytes = int64_t{2} * 2 * 2 * problem.batch * groups.blocks * S::kUnits;
     launch_mma<S>(on_chip_mma_forward<S>, ForwardPass(tensors), weight, groups, exchanged_bytes,

@@ -7,9 +7,8 @@
 #include <cstring>
 #include <type_traits>
 
-#include "../groups.cuh"
 #include "../unit.cuh"
-#include "exchange.cuh"
+#include "member.cuh"
 
 namespace torchgraft::lltm::cuda {
 
@@ -17,8 +16,7 @@ __device__ __forceinline__ float element_of(const float4& four, int i) {
   return i == 0 ? four.x : i == 1 ? four.y : i == 2 ? four.z : four.w;
 }
 
-// The bits of four numbers from `from` on, of which the first `count` are there: all or none where they are
-// loaded at once.
+// Loads the bits of the first `count` of four numbers; where they are loaded at once, of all or none.
 template <bool kAtOnce, typename Bits>
 __device__ __forceinline__ void load_four(Bits (&four)[4], const Bits* from, int count) {
   if constexpr (kAtOnce) {
@@ -44,8 +42,8 @@ __device__ __forceinline__ void visit_weight(const DynamicInput& weight, bool at
   });
 }
 
-// Four numbers into the shared memory of a block of the group, at the place that is `to` in this one's: in a
-// cluster so that the block's barrier counts them.
+// Writes four numbers into the shared memory of a block of the group, to the place that is `to` in this
+// block. In a cluster the other block's barrier counts their bytes.
 template <Group kGroup>
 __device__ __forceinline__ void send(float* to, const float4& four, [[maybe_unused]] int block,
                                      [[maybe_unused]] uint32_t barrier) {
@@ -61,60 +59,44 @@ __device__ __forceinline__ void send(float* to, const float4& four, [[maybe_unus
   }
 }
 
-// What a thread is to its block and to its group of blocks, forward and back. A warp computes 32 units of a
-// row at a time, a lane one of them, always of the same rows.
-template <typename S>
-class Member {
+// A group's rows are multiplied a tile at a time, and each tile has barriers of its own.
+class TileMember : protected GroupMember {
  protected:
-  static constexpr int kRowsAtOnce = S::kWarps / S::kUnitWarps;
-  static_assert(S::kWarps % S::kUnitWarps == 0 && (kRowsAtOnce & (kRowsAtOnce - 1)) == 0,
-                "a warp's rows are of the same units");
-
-  __device__ __forceinline__ Member(int64_t steps, int64_t batch, int64_t units, bool forward,
-                                    int group_blocks, int group_rows)
-      : steps_(static_cast<int>(steps)),
-        units_(static_cast<int>(units)),
-        first_(forward ? 0 : (steps - 1) * batch * units),
-        stride_((forward ? 1 : -1) * batch * units),
-        group_blocks_(group_blocks),
-        group_rows_(group_rows),
-        rank_(static_cast<int>(blockIdx.x) % group_blocks),
-        first_row_(static_cast<int>(blockIdx.x) / group_blocks * group_rows),
-        rows_(min(group_rows, static_cast<int>(batch) - first_row_)),
+  template <typename S, typename Pass>
+  __device__ __forceinline__ TileMember(Tag<S>, const Pass& pass, bool is_reverse, int group_blocks,
+                                        int group_rows)
+      : GroupMember(pass, is_reverse, group_blocks, group_rows, S::kUnits),
+        steps_(static_cast<int>(pass.steps)),
         tile_rows_(tile_rows_of(group_rows, S::kTiles)),
         tiles_((rows_ + tile_rows_ - 1) / tile_rows_),
-        lane_(static_cast<int>(threadIdx.x) % 32),
-        warp_(static_cast<int>(threadIdx.x) / 32),
-        own_row_(warp_ / S::kUnitWarps),
-        column_(warp_ % S::kUnitWarps * 32 + lane_),
-        unit_(rank_ * S::kUnits + column_),
-        barriers_(shared_address(shared_memory<float>())) {}
+        barriers_(shared_address(shared_memory<float>())) {
+    static_assert((S::kRowsAtOnce & (S::kRowsAtOnce - 1)) == 0);
+  }
 
-  // Of shared memory behind the barriers.
+  // Shared memory behind the barriers.
+  template <typename S>
   __device__ __forceinline__ float* memory() const {
     return shared_memory<float>() + barrier_bytes_of(group_rows_, S::kTiles, S::kBarriers) / 4;
   }
 
   __device__ __forceinline__ int end_of(int tile) const { return min((tile + 1) * tile_rows_, rows_); }
   // The first row of a tile whose units this warp computes, or one past the tile's end.
+  template <typename S>
   __device__ __forceinline__ int own_row_of(int tile) const {
     const int first = tile * tile_rows_;
-    return first + ((own_row_ - first) & (kRowsAtOnce - 1));
+    return first + ((own_row_ - first) & (S::kRowsAtOnce - 1));
   }
-  __device__ __forceinline__ bool has_unit() const { return unit_ < units_; }
-  // Of this thread's unit of a row among those of a step.
-  __device__ __forceinline__ int state_of(int row) const { return (first_row_ + row) * units_ + unit_; }
-  // Of the first gate of it among those of a step.
-  __device__ __forceinline__ int gate_of(int row) const { return 3 * state_of(row) - 2 * unit_; }
 
-  __device__ __forceinline__ CountedBarriers barriers_of(int tile, int part) const {
-    return {barriers_ + 16 * static_cast<uint32_t>(tile * S::kBarriers + part)};
+  // `index`: of a tile and, where a tile has several, of a part of the depth.
+  __device__ __forceinline__ CountedBarriers barriers_of(int index) const {
+    return {barriers_ + 16 * static_cast<uint32_t>(index)};
   }
-  __device__ __forceinline__ uint32_t barrier_of(int tile, int part, int step) const {
-    return barriers_of(tile, part).address + 8 * static_cast<uint32_t>(step % 2);
+  __device__ __forceinline__ uint32_t barrier_of(int index, int step) const {
+    return barriers_of(index).address + 8 * static_cast<uint32_t>(step % 2);
   }
-  // What the blocks of a cluster, this one among them, write into this one's memory for a barrier: of a part
-  // of the group's units, or where there are no parts what all blocks have for this one's.
+  // How many bytes the blocks of a cluster, this one among them, write into this one's memory for a barrier:
+  // for a part of the group's units, or where there are no parts what all blocks have for this one's.
+  template <typename S>
   __device__ __forceinline__ uint32_t bytes_of(int tile, int part) const {
     int numbers = group_blocks_ * S::kUnits;
     if constexpr (S::kBarriers > 1) numbers = max(min(numbers - part * S::kPart, S::kPart), 0);
@@ -122,6 +104,7 @@ class Member {
   }
 
   // No block may write into another's memory before that has been initialised.
+  template <typename S>
   __device__ __forceinline__ void start_group() const {
     wait_for_all_copies();
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
@@ -129,7 +112,9 @@ class Member {
       if (warp_ == 0) {
         for (int tile = 0; tile < tiles_; ++tile) {
 #pragma unroll 1
-          for (int part = 0; part < S::kBarriers; ++part) barriers_of(tile, part).start(bytes_of(tile, part));
+          for (int part = 0; part < S::kBarriers; ++part) {
+            barriers_of(tile * S::kBarriers + part).start(bytes_of<S>(tile, part));
+          }
         }
       }
       cooperative_groups::this_cluster().sync();
@@ -140,21 +125,8 @@ class Member {
   }
 
   int steps_;
-  int units_;
-  int64_t first_;   // of the first step among the numbers of all, one a unit
-  int64_t stride_;  // from a step's to those of the next
-  int group_blocks_;
-  int group_rows_;
-  int rank_;
-  int first_row_;
-  int rows_;
   int tile_rows_;
   int tiles_;
-  int lane_;
-  int warp_;
-  int own_row_;  // the first of those whose units this warp computes
-  int column_;   // of this thread's unit among the block's
-  int unit_;
   uint32_t barriers_;
 };
 

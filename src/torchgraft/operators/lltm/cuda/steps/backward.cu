@@ -236,9 +236,8 @@ void launch(Kernel kernel, BackwardTensors& tensors) {
   // Weights of the type that is multiplied need no copy. Of float the columns are scaled, which are rows
   // there.
   constexpr bool is_own = std::is_same_v<T, Element>;
-  const MmaWeight weight = is_own
-                               ? row_scaled_weight(tensors.weight_hh, dtype_of<Element>(), tensors.stream)
-                               : column_scaled_weight(tensors.weight_hh, dtype_of<Element>(), tensors.stream);
+  const MmaWeight weight = is_own ? row_scaled_weight<Element>(tensors.weight_hh, tensors.stream)
+                                  : column_scaled_weight<Element>(tensors.weight_hh, tensors.stream);
   const Tensor matrix = is_own ? weight.matrix : transposed(weight.matrix);
   if (kernel == Kernel::steps_in_parts) {
     launch_product<T, InParts>(tensors, weight, matrix);
@@ -250,7 +249,9 @@ void launch(Kernel kernel, BackwardTensors& tensors) {
 }  // namespace
 
 void launch_steps_backward(const Problem&, Kernel kernel, BackwardTensors& tensors) {
-  dispatch_steps(tensors.weight_hh, [&](auto tag) { launch<typename decltype(tag)::type>(kernel, tensors); });
+  dispatch_floating(tensors.weight_hh.scalar_type(), "lltm", [&]<typename T>(Tag<T>) {
+    if constexpr (!std::is_same_v<T, double>) launch<T>(kernel, tensors);
+  });
 }
 
 }  // namespace torchgraft::lltm::cuda

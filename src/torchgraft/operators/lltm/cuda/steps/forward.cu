@@ -19,9 +19,8 @@ namespace {
 
 using StepsForward = Steps<ForwardPass, Half>;
 
-// By a whole warp: the sum of a gate that came out as NaN, from a row's h. An infinite weight times the
-// halves of a number may be infinities of both signs, where there is only one, and a lower half of zero none
-// at all.
+// By a whole warp: recomputes the sum of a gate that came out as NaN, from a row's h. An infinite weight
+// times the two halves of a number can give inf - inf, and inf * 0 where the lower half is zero.
 __device__ __noinline__ float recompute_sum(DynamicInput h0, int64_t first_h, const float* cells,
                                             const float* output_gates, DynamicInput weight,
                                             int64_t first_weight, int64_t units) {
@@ -99,7 +98,7 @@ __global__ void __launch_bounds__(kThreads) steps_forward(StepsForward steps, in
 
 template <typename T>
 void launch(ForwardTensors& tensors) {
-  const MmaWeight weight = row_scaled_weight(tensors.weight_hh, ScalarType::Half, tensors.stream);
+  const MmaWeight weight = row_scaled_weight<Half>(tensors.weight_hh, tensors.stream);
   const ForwardPass pass(tensors);
   const cudaStream_t stream = tensors.stream;
   const Tensor right = transposed(weight.matrix);
@@ -126,7 +125,9 @@ void launch(ForwardTensors& tensors) {
 }  // namespace
 
 void launch_steps_forward(const Problem&, Kernel, ForwardTensors& tensors) {
-  dispatch_steps(tensors.weight_hh, [&](auto tag) { launch<typename decltype(tag)::type>(tensors); });
+  dispatch_floating(tensors.weight_hh.scalar_type(), "lltm", [&]<typename T>(Tag<T>) {
+    if constexpr (!std::is_same_v<T, double>) launch<T>(tensors);
+  });
 }
 
 }  // namespace torchgraft::lltm::cuda

@@ -7,7 +7,7 @@
 
 #include <type_traits>
 
-#include "../dispatch.h"
+#include "../kernels.h"
 #include "../mma_weight.h"
 #include "../split.cuh"
 #include "../unit.cuh"
@@ -62,19 +62,6 @@ void launch_step(void (*kernel)(S, int64_t), dim3 grid, unsigned threads, cudaSt
   config.numAttrs = step > 0 && waits ? 1 : 0;
   cudaLaunchKernelEx(&config, kernel, steps, step);
   check_launch("lltm");
-}
-
-// Calls `function(Tag<T>{})` with the dtype of a call, which is not double.
-template <typename Function>
-void dispatch_steps(const Tensor& weight, const Function& function) {
-  switch (weight.scalar_type()) {
-    case ScalarType::Half:
-      return function(Tag<Half>{});
-    case ScalarType::BFloat16:
-      return function(Tag<BFloat16>{});
-    default:
-      return function(Tag<float>{});
-  }
 }
 
 }  // namespace torchgraft::lltm::cuda
