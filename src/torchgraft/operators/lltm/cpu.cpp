@@ -21,8 +21,7 @@ std::tuple<Tensor, Tensor, Tensor> cell_cpu(Tensor input, Tensor h, Tensor c, Te
                                             Tensor weight_hh, std::optional<Tensor> bias) {
   const Sizes sizes = check_arguments(input, h, c, weight_ih, weight_hh, bias, false);
   const ScalarType dtype = input.scalar_type();
-  return dispatch_accumulated(dtype, "lltm_cell", [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  return dispatch_accumulated(dtype, "lltm_cell", [&]<typename T>(Tag<T>) {
     const WithoutAutograd scope;
     const ScalarType sum_dtype = accumulate_dtype(dtype);
     Tensor activations = empty_of({sizes.batch, 3 * sizes.units}, sum_dtype, input);
@@ -64,8 +63,7 @@ Grads cell_grads_cpu(Tensor input, Tensor h, Tensor c, Tensor weight_ih, Tensor 
   const Sizes sizes = check_cell_grads(input, h, c, weight_ih, weight_hh, activations, h_grad, c_grad);
   const ScalarType dtype = input.scalar_type();
   const Wanted wanted = {of_input, of_h, of_weight_ih, of_weight_hh, of_bias};
-  return dispatch_accumulated(dtype, "lltm_cell_grads", [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  return dispatch_accumulated(dtype, "lltm_cell_grads", [&]<typename T>(Tag<T>) {
     const WithoutAutograd scope;
     const ScalarType sum_dtype = accumulate_dtype(dtype);
     Tensor gates_grad = empty_of({sizes.batch, 3 * sizes.units}, sum_dtype, c);
@@ -142,8 +140,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> sequence_cpu(Tensor input, Te
                                                                 [[maybe_unused]] bool allow_tf32) {
   const Sizes sizes = check_arguments(input, h0, c0, weight_ih, weight_hh, bias, true);
   const ScalarType dtype = input.scalar_type();
-  return dispatch_accumulated(dtype, "lltm", [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  return dispatch_accumulated(dtype, "lltm", [&]<typename T>(Tag<T>) {
     const WithoutAutograd scope;
     const ScalarType sum_dtype = accumulate_dtype(dtype);
     Tensor activations = empty_of({sizes.steps, sizes.batch, 3 * sizes.units}, sum_dtype, input);
@@ -188,12 +185,12 @@ Grads sequence_grads_cpu(Tensor input, Tensor h0, Tensor weight_ih, Tensor weigh
       check_grads(input, h0, weight_ih, weight_hh, activations, cells, output_grad, h_n_grad, c_n_grad);
   const ScalarType dtype = input.scalar_type();
   const Wanted wanted = {of_input, of_h0, of_weight_ih, of_weight_hh, of_bias};
-  return dispatch_accumulated(dtype, "lltm_grads", [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  return dispatch_accumulated(dtype, "lltm_grads", [&]<typename T>(Tag<T>) {
     const WithoutAutograd scope;
     const ScalarType sum_dtype = accumulate_dtype(dtype);
     Tensor gates_grad = empty_of({sizes.rows(), 3 * sizes.units}, sum_dtype, cells);
-    Tensor h_before = empty_of({wanted.weight_hh ? sizes.steps : 0, sizes.batch, sizes.units}, sum_dtype, cells);
+    Tensor h_before =
+        empty_of({wanted.weight_hh ? sizes.steps : 0, sizes.batch, sizes.units}, sum_dtype, cells);
     Tensor h_grad = state_or_zeros(h_n_grad, sizes, sum_dtype, cells);
     Tensor c_grad = state_or_zeros(c_n_grad, sizes, sum_dtype, cells);
     Tensor packed = empty_of({cpu::packed_count<T>(sizes.units)}, sum_dtype, cells);

@@ -11,7 +11,7 @@
 
 #include <tuple>
 
-#include "cuda/dispatch.h"
+#include "cuda/kernels.h"
 #include "cuda/policy.h"
 #include "host.h"
 
@@ -22,8 +22,7 @@ std::tuple<Tensor, Tensor, Tensor> cell_cuda(Tensor input, Tensor h, Tensor c, T
                                              Tensor weight_hh, std::optional<Tensor> bias) {
   const Sizes sizes = check_arguments(input, h, c, weight_ih, weight_hh, bias, false);
   const ScalarType dtype = input.scalar_type();
-  return dispatch_floating(dtype, "lltm_cell", [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  return dispatch_floating(dtype, "lltm_cell", [&]<typename T>(Tag<T>) {
     using A = accumulate_t<T>;
     const Launch scope(input);
     const WithoutAutograd without_autograd;
@@ -67,8 +66,7 @@ Grads cell_grads_cuda(Tensor input, Tensor h, Tensor c, Tensor weight_ih, Tensor
                       bool of_input, bool of_h, bool of_weight_ih, bool of_weight_hh, bool of_bias) {
   const Sizes sizes = check_cell_grads(input, h, c, weight_ih, weight_hh, activations, h_grad, c_grad);
   const ScalarType dtype = input.scalar_type();
-  return dispatch_floating(dtype, "lltm_cell_grads", [&](auto tag) {
-    using T = typename decltype(tag)::type;
+  return dispatch_floating(dtype, "lltm_cell_grads", [&]<typename T>(Tag<T>) {
     using A = accumulate_t<T>;
     const Launch scope(input);
     const WithoutAutograd without_autograd;
@@ -132,7 +130,7 @@ Grads sequence_grads_cuda(Tensor input, Tensor h0, Tensor weight_ih, Tensor weig
   const Sizes sizes =
       check_grads(input, h0, weight_ih, weight_hh, activations, cells, output_grad, h_n_grad, c_n_grad);
   const ScalarType dtype = input.scalar_type();
-  return dispatch_floating(dtype, "lltm_grads", [&](auto tag) {
+  return dispatch_floating(dtype, "lltm_grads", [&]<typename T>(Tag<T>) {
     const Launch scope(input);
     const WithoutAutograd without_autograd;
     const ScalarType sum_dtype = accumulate_dtype(dtype);
@@ -149,11 +147,10 @@ Grads sequence_grads_cuda(Tensor input, Tensor h0, Tensor weight_ih, Tensor weig
     if (sizes.batch > 0) cuda::backward(tensors, allow_tf32);
     const Wanted wanted = {of_input, of_h0, of_weight_ih, of_weight_hh, of_bias};
     const cuda::HiddenStates states = {tensors.activations, tensors.cells, to_contiguous(h0), reverse};
-    return of_sequence(
-        cuda::multiply_grads<typename decltype(tag)::type>(
-            {rows_of(to_contiguous(input)), weight_ih, weight_hh, tensors.gates_grad, tensors.c_grad, wanted,
-             sizes, scope.stream(), std::nullopt, states, tensors.h_grad}),
-        wanted, sizes);
+    return of_sequence(cuda::multiply_grads<T>({rows_of(to_contiguous(input)), weight_ih, weight_hh,
+                                                tensors.gates_grad, tensors.c_grad, wanted, sizes,
+                                                scope.stream(), std::nullopt, states, tensors.h_grad}),
+                       wanted, sizes);
   });
 }
 

@@ -160,11 +160,6 @@ struct Sizes {
   int64_t rows() const { return steps * batch; }
 };
 
-inline void check_recurrent(const Tensor& weight_hh, int64_t units) {
-  TORCHGRAFT_CHECK(units > 0 && units < int64_t{1} << 28, "lltm: the number of units makes no sense");
-  check_shape(weight_hh, "weight_hh", {3 * units, units});
-}
-
 // A copy in the dtype of computation, or zeros.
 inline Tensor state_or_zeros(const std::optional<Tensor>& state, const Sizes& sizes, ScalarType kept,
                              const Tensor& like) {
@@ -187,7 +182,9 @@ inline Sizes check_arguments(const Tensor& input, const Tensor& h, const Tensor&
                        weight_hh.size(1)};
   TORCHGRAFT_CHECK(sizes.steps > 0, "lltm: input must have at least one step");
   TORCHGRAFT_CHECK(sizes.features > 0, "lltm: input must have at least one feature");
-  check_recurrent(weight_hh, sizes.units);
+  TORCHGRAFT_CHECK(sizes.units > 0 && sizes.units < int64_t{1} << 28,
+                   "lltm: the number of units makes no sense");
+  check_shape(weight_hh, "weight_hh", {3 * sizes.units, sizes.units});
   check_shape(weight_ih, "weight_ih", {3 * sizes.units, sizes.features});
   check_shape(h, is_sequence ? "h0" : "h", {sizes.batch, sizes.units});
   check_shape(c, is_sequence ? "c0" : "c", {sizes.batch, sizes.units});

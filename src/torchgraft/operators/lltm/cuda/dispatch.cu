@@ -1,6 +1,6 @@
 // Which kernel computes a call (policy.h), and its launch: a switch without a default for each table.
 
-#include "dispatch.h"
+#include "kernels.h"
 
 #include <torchgraft/cuda.cuh>
 #include <torchgraft/device.cuh>

@@ -1,5 +1,5 @@
-// DynamicInput in float32, float16 or bfloat16, of which a kernel learns as it runs which they are: beside
-// those in float it has few of them, and there need not be a kernel for each.
+// Tensors whose dtype, float32, float16 or bfloat16, a kernel only knows as it runs: it reads few numbers of
+// them beside those in float, so it need not be compiled for each dtype.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -24,7 +24,7 @@ class DynamicInput {
   __host__ __device__ bool is_half() const { return dtype_ == ScalarType::Half; }
   __host__ __device__ bool is_float() const { return dtype_ == ScalarType::Float; }
   __host__ __device__ const void* data() const { return data_; }
-  // Where the caller knows what they are.
+  // For a caller that knows the dtype.
   template <typename T>
   __host__ __device__ const T* as() const {
     return static_cast<const T*>(data_);
@@ -37,7 +37,7 @@ class DynamicInput {
     return value_of(bits);
   }
 
-  // A number as it was loaded, in one register or the other, so that nothing waits for it but its value.
+  // A number as it was loaded, in one register or the other, so that only what needs its value waits for it.
   struct Bits {
     uint32_t of_four = 0;
     uint16_t of_two = 0;
@@ -54,10 +54,10 @@ class DynamicInput {
   }
   __device__ __forceinline__ float value_of(uint32_t bits) const { return __uint_as_float(bits); }
   __device__ __forceinline__ float value_of(uint16_t bits) const {
-    // What bfloat16 leaves out of float is zero.
+    // bfloat16 is the upper half of a float.
     return is_half() ? __half2float(__ushort_as_half(bits)) : __uint_as_float(uint32_t{bits} << 16);
   }
-  // Calls `function` with a pointer to the bits of all, for what loads many.
+  // Calls `function` with a pointer to the bits of all numbers.
   template <typename Function>
   __device__ __forceinline__ void visit(const Function& function) const {
     if (is_float()) {

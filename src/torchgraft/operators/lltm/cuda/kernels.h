@@ -175,11 +175,7 @@ void launch_elementwise_step(const BackwardStep<T>& step, cudaStream_t stream);
 
 // ---------------------------------------------------------------- products
 
-// result = left @ right for matrices, or for as many pairs of them as `left` has in its first dimension. The
-// rows of a result have no gaps. Factors of two bytes have a result of float.
-void multiply(const Tensor& left, const Tensor& right, Tensor& result);
-
-// Chosen by `multiply`; the first for matrices of two bytes alone.
+// As `multiply` chooses; the first for matrices of two bytes alone.
 void launch_products_in_parts(const Tensor& left, const Tensor& right, Tensor& result);
 void launch_products_at_once(const Tensor& left, const Tensor& right, Tensor& result);
 
@@ -220,5 +216,23 @@ Grads launch_products_plain(const GradTensors& tensors);
 // becomes the matrix' largest finite number where that is larger.
 template <typename T>
 Tensor column_sums(const Tensor& matrix, float* largest, cudaStream_t stream);
+
+// ---------------------------------------------------------------- what chooses a kernel, and launches it
+
+// The recurrence over all steps; there are rows. In `forward` the tensor of the output may be replaced by one
+// in the dtype of sums.
+void forward(ForwardTensors& tensors, bool allow_tf32);
+void backward(BackwardTensors& tensors, bool allow_tf32);
+
+// result = left @ right for matrices, or for as many pairs of them as `left` has in its first dimension. The
+// rows of a result have no gaps. Factors of two bytes have a result of float.
+void multiply(const Tensor& left, const Tensor& right, Tensor& result);
+
+// Whether a cell's step pays as one kernel.
+bool is_small_cell(const Sizes& sizes, ScalarType dtype);
+
+// The gradients, from those of gates. T is the dtype of the call.
+template <typename T>
+Grads multiply_grads(const GradTensors& tensors);
 
 }  // namespace torchgraft::lltm::cuda

@@ -1,6 +1,7 @@
-// Which kernel computes a call of lltm on CUDA: tables, asked from the top. The first rule whose kernel supports a problem
-// (supports.h) and pays for it is the one. A kernel's name is its folder, its file and its shape. Thresholds were measured on
-// an H200; how a kernel works is told in its own file. Host code alone, so that it is tested without a GPU.
+// Which kernel computes a call of lltm on CUDA: tables, asked from the top. The first rule whose kernel
+// supports a problem (supports.h) and pays for it is the one. A kernel's name is its folder, its file and its
+// shape. Thresholds were measured on an H200; how a kernel works is told in its own file. Host code alone, so
+// that it is tested without a GPU.
 #pragma once
 
 #include <torchgraft/choice.h>
@@ -44,9 +45,7 @@ inline int64_t rows_quicker_in_float(const Problem& problem) {
 
 // With so many rows a group of more and smaller blocks takes less time; more rows would leave it fewer
 // multiprocessors than they need. (On an H200.)
-constexpr int64_t kFewRowsForward = 2;
-constexpr int64_t kFewRowsBackward = 2;
-constexpr int64_t kFewRowsMmaForward = 2;
+constexpr int64_t kFewRowsOfGroup = 2;
 constexpr int64_t kFewRowsMmaBackward = kTileRows;
 
 // A kernel pays for more units than a smaller shape has room for, and for few rows a group.
@@ -114,11 +113,11 @@ inline constexpr Rule kForwardRules[] = {
     on_chip<ForwardBlock64>("on_chip_forward_block_64"),
     on_chip<ForwardBlock96, ForwardBlock64>("on_chip_forward_block_96"),
     on_chip<ForwardBlock128, ForwardBlock96>("on_chip_forward_block_128"),
-    on_chip<ForwardCluster8x32, ForwardBlock128, kFewRowsForward>("on_chip_forward_cluster_8x32"),
+    on_chip<ForwardCluster8x32, ForwardBlock128, kFewRowsOfGroup>("on_chip_forward_cluster_8x32"),
     on_chip<ForwardCluster4x64, ForwardBlock128>("on_chip_forward_cluster_4x64"),
     on_chip<ForwardCluster16x32, ForwardCluster4x64>("on_chip_forward_cluster_16x32"),
     on_chip_mma<MmaForwardBlock128>("on_chip_mma_forward_block_128"),
-    on_chip_mma<MmaForwardCluster4x64OneRow, MmaForwardBlock128, kFewRowsMmaForward>(
+    on_chip_mma<MmaForwardCluster4x64OneRow, MmaForwardBlock128, kFewRowsOfGroup>(
         "on_chip_mma_forward_cluster_4x64_one_row"),
     on_chip_mma<MmaForwardCluster2x128OneRow, MmaForwardBlock128>(
         "on_chip_mma_forward_cluster_2x128_one_row"),
@@ -139,7 +138,7 @@ inline constexpr Rule kBackwardRules[] = {
     on_chip<BackwardBlock64>("on_chip_backward_block_64"),
     on_chip<BackwardBlock96, BackwardBlock64>("on_chip_backward_block_96"),
     on_chip<BackwardBlock128, BackwardBlock96>("on_chip_backward_block_128"),
-    on_chip<BackwardCluster8x32, BackwardBlock128, kFewRowsBackward>("on_chip_backward_cluster_8x32"),
+    on_chip<BackwardCluster8x32, BackwardBlock128, kFewRowsOfGroup>("on_chip_backward_cluster_8x32"),
     on_chip<BackwardCluster4x64, BackwardBlock128>("on_chip_backward_cluster_4x64"),
     on_chip<BackwardCluster16x32, BackwardCluster4x64>("on_chip_backward_cluster_16x32"),
     on_chip_mma<MmaBackwardBlock32>("on_chip_mma_backward_block_32"),

@@ -7,7 +7,7 @@
 
 namespace torchgraft::lltm::cuda {
 
-// The recurrence of a whole sequence, forward or back. There are steps, rows and units.
+// The recurrence of a whole sequence, forward or back, with at least one step, row and unit.
 struct Problem {
   int64_t steps;
   int64_t batch;
@@ -15,24 +15,24 @@ struct Problem {
   bool backward;
   int element_bytes;  // eight: float64
   bool is_bfloat16;
-  // Whether weight_hh may be multiplied in two bytes: that of float where tf32 is permitted.
+  // Whether weight_hh may be multiplied in two bytes: for float where tf32 is permitted.
   bool has_short_factor;
   // Whether kernels on the grid may read rows four numbers at a time.
   bool reads_float4;
-  // Of the device, and what kernels are compiled for; as 800 of compute capability 8.0.
+  // Of the device, and what kernels are compiled for; 800 for compute capability 8.0.
   int architecture;
   int compiled_for;
   int multiprocessors;
   int64_t shared_of_block;
   bool has_clusters;
   bool has_cooperative_launches;
-  // Of a kernel's blocks, with so many bytes of shared memory each: how many clusters of so many blocks can
-  // be on the device at once, or where they make no clusters how many blocks on a multiprocessor. None of a
-  // kernel that the device cannot run so.
+  // How many clusters of so many blocks, with so many bytes of shared memory each, can be on the device at
+  // once; for a kernel without clusters how many blocks can be on a multiprocessor. Zero for a kernel that
+  // the device cannot run so.
   int (*resident)(const Problem&, Technique, Kernel, int64_t blocks, int64_t shared_bytes);
 };
 
-// A cell, or the products of gradients: of a cell's rows, or of those of all steps of a sequence.
+// A cell, or the products of gradients, with the rows of a cell or of all steps of a sequence.
 struct RowsProblem {
   int64_t rows;
   int64_t features;
@@ -41,8 +41,7 @@ struct RowsProblem {
   int multiprocessors;
 };
 
-// One product of numbers of two bytes, left @ right with a result of float, (rows, depth) and (depth,
-// columns).
+// One product of numbers of two bytes, (rows, depth) @ (depth, columns), with a result of float.
 struct MatrixProblem {
   int64_t rows;
   int64_t columns;

@@ -1,8 +1,8 @@
-// DynamicInput of float as the sum of two halves.
+// A number of float as the sum of two of T, float16 or bfloat16, which tensor cores multiply.
 //
-// Of a number `high` is what T holds of it, and `low` what T holds of the rest: 22 bits of it in float16 and
-// 16 in bfloat16. float16 has no room for numbers of any size, so what becomes halves of it is multiplied by
-// a power of two before, which products are divided by.
+// `high` is a number rounded to T, and `low` the rest rounded to T: together 22 bits of it in float16 and 16
+// in bfloat16. float16 cannot hold numbers of any size, so numbers are multiplied by a power of two first,
+// and products divided by it.
 #pragma once
 
 #include <torchgraft/dispatch.h>
@@ -20,7 +20,7 @@ struct Split {
   T low;
 };
 
-// How large a number is; zero of one that is not finite.
+// The magnitude of a number, or zero where it is not finite.
 __device__ __forceinline__ float finite_magnitude(float value) {
   const float size = fabsf(value);
   return size <= 3.4e38f ? size : 0.0f;
@@ -34,7 +34,7 @@ __device__ __forceinline__ float largest_of_warp(float value) {
   return value;
 }
 
-// Of a block of whole warps.
+// For a block of whole warps.
 __device__ __forceinline__ float largest_of_block(float value) {
   __shared__ float of_warps[32];
   const unsigned lane = threadIdx.x % 32;
@@ -44,8 +44,8 @@ __device__ __forceinline__ float largest_of_block(float value) {
   return largest_of_warp(lane < blockDim.x / 32 ? of_warps[lane] : 0.0f);
 }
 
-// The power of two that brings a number, not a negative one, to 2**14 and above, as far as there is such a
-// power: the products of what is scaled so lie in the middle of what float16 holds.
+// The power of two that brings a number, which is not negative, to between 2**14 and 2**15, as far as there
+// is such a power: products of numbers scaled so lie in the middle of the range of float16.
 __device__ __forceinline__ float power_to_fill_half(float number) {
   return __uint_as_float((268u - max(__float_as_uint(number) >> 23, 15u)) << 23);
 }

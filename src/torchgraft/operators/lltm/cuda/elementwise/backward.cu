@@ -2,7 +2,7 @@
 
 #include <torchgraft/cuda.cuh>
 
-#include "../dispatch.h"
+#include "../kernels.h"
 #include "../unit.cuh"
 
 namespace torchgraft::lltm::cuda {

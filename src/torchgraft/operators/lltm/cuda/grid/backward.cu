@@ -68,16 +68,14 @@ __global__ void __launch_bounds__(kBlock, 1) grid_backward(BackwardPass pass) {
 }  // namespace
 
 int resident_grid_backward(const Problem& problem, Kernel kernel, int64_t shared_bytes) {
-  return with_grid_shape(problem, kernel, [&](auto tag, auto whole) {
-    using S = typename decltype(tag)::type;
+  return with_grid_shape(problem, kernel, [&]<typename S>(Tag<S>, auto whole) {
     return resident_groups<S>(reinterpret_cast<const void*>(grid_backward<S::kUnits, whole>), 1,
                               shared_bytes);
   });
 }
 
 void launch_grid_backward(const Problem& problem, Kernel kernel, BackwardTensors& tensors) {
-  with_grid_shape(problem, kernel, [&](auto tag, auto whole) {
-    using S = typename decltype(tag)::type;
+  with_grid_shape(problem, kernel, [&]<typename S>(Tag<S>, auto whole) {
     launch_on_grid<S>(grid_backward<S::kUnits, whole>, problem, BackwardPass(tensors), tensors.stream);
   });
 }

@@ -75,15 +75,13 @@ __global__ void __launch_bounds__(kBlock, 1) grid_forward(ForwardPass pass) {
 }  // namespace
 
 int resident_grid_forward(const Problem& problem, Kernel kernel, int64_t shared_bytes) {
-  return with_grid_shape(problem, kernel, [&](auto tag, auto whole) {
-    using S = typename decltype(tag)::type;
+  return with_grid_shape(problem, kernel, [&]<typename S>(Tag<S>, auto whole) {
     return resident_groups<S>(reinterpret_cast<const void*>(grid_forward<S::kUnits, whole>), 1, shared_bytes);
   });
 }
 
 void launch_grid_forward(const Problem& problem, Kernel kernel, ForwardTensors& tensors) {
-  with_grid_shape(problem, kernel, [&](auto tag, auto whole) {
-    using S = typename decltype(tag)::type;
+  with_grid_shape(problem, kernel, [&]<typename S>(Tag<S>, auto whole) {
     launch_on_grid<S>(grid_forward<S::kUnits, whole>, problem, ForwardPass(tensors), tensors.stream);
   });
 }

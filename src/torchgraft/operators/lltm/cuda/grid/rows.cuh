@@ -21,9 +21,9 @@ constexpr int kBlock = Grid1::kBlock;
 template <int kColumns>
 inline constexpr int kRowsFor = grid_rows_of(kColumns);
 
-// The sum of every value over the lanes of a warp: lanes exchange halves of what they hold as long as there
-// are halves. Value `first + i` ends in values[i] of the lane, for i below what is returned; where `is_owner`
-// is false another lane has the same.
+// Sums every value over the lanes of a warp: lanes exchange halves of their values as long as their number is
+// even. The sum of value `first + i` ends in values[i] of the lane, for i below left_after; where `is_owner`
+// is false another lane has the same sums.
 template <int kCount, int kOffset>
 __device__ __forceinline__ void add_lanes(float* values, int lane, int& first, bool& is_owner) {
   if constexpr (kOffset > 0) {
@@ -91,7 +91,7 @@ __device__ __forceinline__ void multiply_rows(const float* rows, const float* we
     const int begin = part * 128 + lane * 4;
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
-      // Rows past the end are the last once more, and are thrown away.
+      // Rows past the end repeat the last one, and are thrown away.
       from[r] = rows + static_cast<int64_t>(min(row + r, batch - 1)) * depth;
       next[r] = load_four<kWhole>(from[r], begin, depth);
     }
