@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields, replace
 
 import pytest
 
-from choice import PACKAGE, build
+from choice import PACKAGE, build, kernels_in
 from torchgraft.operators.depthwise_conv2d.window import Window
 
 FOLDER = PACKAGE / "operators/depthwise_conv2d"
@@ -620,8 +620,7 @@ def test_every_rule_is_asked(table):
 
 def test_names_are_those_of_the_kernels(table):
     """`graft bench --explain` prints the names of kernels; one that no rule names cannot run."""
-    sources = "".join(path.read_text() for path in sorted(FOLDER.glob("cuda/**/*.cu*")))
-    kernels = set(re.findall(r"__global__ void (?:__launch_bounds__\((?:[^()]|\([^()]*\))*\)\s+)?(\w+)\(", sources))
+    kernels = set().union(*map(kernels_in, FOLDER.glob("cuda/**/*.cu*")))
     # Columns are four results of a thread of the same kernel.
     assert {kernel for _, kernel, _, _ in table} - {"gather_columns"} == kernels - {"sum_chunks"}
 

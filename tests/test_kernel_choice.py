@@ -8,7 +8,7 @@ from functools import cache
 
 import pytest
 
-from choice import build
+from choice import PACKAGE, build, kernels_in
 
 H200 = 132, 227 << 10
 OLD = 40, 64 << 10
@@ -102,8 +102,33 @@ def test_the_kernel_of_a_recurrence(ask, dtype, architecture, batch, units, forw
     assert found == [forward, backward]
 
 
+def names(program, kind):
+    done = subprocess.run([program("lltm"), kind], capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
+
+
 def test_every_kernel_of_a_recurrence_is_asked(program):
-    done = subprocess.run([program("lltm"), "names"], capture_output=True, text=True, check=True)
-    assert set(done.stdout.split()) == {
+    assert names(program, "recurrences") == {
         kernel for *_, forward, backward in RECURRENCES for kernel in (forward, backward)
+    }
+
+
+def test_a_kernel_of_lltm_has_the_name_of_its_path(program):
+    """Its folder and its file, and behind them the shape that a rule chooses, or what a helper is for."""
+    folder = PACKAGE / "operators/lltm/cuda"
+    kernels = {
+        "_".join(path.relative_to(folder).with_suffix("").parts): kernels_in(path) for path in folder.rglob("*.cu*")
+    }
+    for path, found in kernels.items():
+        assert all(f"{kernel}_".startswith(f"{path}_") for kernel in found), path
+    named = {}
+    for rule in names(program, "recurrences") | names(program, "others"):
+        path = max((path for path in kernels if f"{rule}_".startswith(f"{path}_")), key=len, default=None)
+        assert path is not None, rule
+        named.setdefault(path, set()).add(rule)
+    # What multiplies by PyTorch's or cuBLAS' kernels has none of that name.
+    assert {path for path in named if path not in kernels[path]} == {
+        "products_at_once",
+        "products_halves",
+        "products_plain",
     }

@@ -1,11 +1,18 @@
 """Programs that say which kernel serves a problem: the policies of operators are host code, asked without a GPU."""
 
 import os
+import re
 import subprocess
 from pathlib import Path
 
 HERE = Path(__file__).parent
 PACKAGE = HERE.parents[1] / "src/torchgraft"
+_KERNEL = re.compile(r"__global__ void (?:__launch_bounds__\((?:[^()]|\([^()]*\))*\)\s+)?(\w+)\(")
+
+
+def kernels_in(path: Path) -> set[str]:
+    """The names of the CUDA kernels that a source defines."""
+    return set(_KERNEL.findall(path.read_text()))
 
 
 def build(operator: str, folder: Path) -> Path:

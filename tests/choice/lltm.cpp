@@ -1,6 +1,6 @@
 // Says which kernel serves each recurrence of standard input, one a line: its numbers are those that are read
-// below. With an argument it writes the names of all instead. A multiprocessor of the device has room for one
-// block at a time.
+// below. With the argument `recurrences` it writes the names of all of them instead, with `others` those of
+// all other kernels. A multiprocessor of the device has room for one block at a time.
 
 #include "cuda/policy.h"
 
@@ -27,10 +27,20 @@ int resident(const Problem& problem, Technique, Kernel kernel, int64_t blocks, i
 
 }  // namespace
 
-int main(int count, char**) {
+int main(int count, char** arguments) {
+  const auto write_names = [](const auto& rules) {
+    for (const auto& rule : rules) std::cout << rule.name << '\n';
+  };
+  if (count > 1 && arguments[1] == std::string("recurrences")) {
+    write_names(kForwardRules);
+    write_names(kBackwardRules);
+    return 0;
+  }
   if (count > 1) {
-    for (const Rule& rule : kForwardRules) std::cout << rule.name << '\n';
-    for (const Rule& rule : kBackwardRules) std::cout << rule.name << '\n';
+    write_names(kCellRules);
+    write_names(kCellGradsRules);
+    write_names(kSequenceGradsRules);
+    write_names(kMatrixRules);
     return 0;
   }
   std::string direction;
