@@ -16,6 +16,7 @@ from typing import Any
 import typer.main
 
 import torchgraft
+import torchgraft.arguments
 import torchgraft.building
 import torchgraft.checking
 import torchgraft.sampling
@@ -25,7 +26,15 @@ from torchgraft.cli import app
 
 LIST = Path(__file__).with_name("public.txt")
 INCLUDE = Path(torchgraft.__file__).parent / "include/torchgraft"
-MODULES = (torchgraft, torchgraft.nn, torchgraft.native, torchgraft.building, torchgraft.sampling, torchgraft.checking)
+MODULES = (
+    torchgraft,
+    torchgraft.nn,
+    torchgraft.native,
+    torchgraft.arguments,
+    torchgraft.building,
+    torchgraft.sampling,
+    torchgraft.checking,
+)
 
 
 def text() -> str:

@@ -8,7 +8,7 @@ from typing import Any as _Any
 from torchgraft import native, nn
 from torchgraft.fallback import Fallback, PerformanceWarning, fallbacks
 from torchgraft.grafting import GraftReport, graft, graft_report, ungraft
-from torchgraft.operator import Operator
+from torchgraft.operator import Operator, gradient_by_reference
 from torchgraft.operators.depthwise_conv2d import (
     depthwise_conv2d,
     depthwise_conv2d_input_grad,
@@ -36,6 +36,7 @@ __all__ = [
     "depthwise_conv2d_input_grad",
     "depthwise_conv2d_weight_grad",
     "fallbacks",
+    "gradient_by_reference",
     "graft",
     "graft_report",
     "linear",

@@ -22,12 +22,15 @@ def as_tuple(results: Any) -> tuple[Any, ...]:
 def gradient_by_reference(
     reference: Callable[..., Any], tensor_count: int, visible: Callable[[Any], Any] = lambda results: results
 ) -> Callable[..., Sequence[Tensor | None]]:
-    """A gradient formula that differentiates a reference.
+    """A gradient formula that differentiates a reference: for an operator whose gradient needs no kernel.
 
     Args:
         reference: what is differentiated, of an operator's arguments.
         tensor_count: how many tensors those begin with.
         visible: which of the reference's results have gradients.
+
+    Returns:
+        What an Operator takes as `gradient`.
     """
 
     def gradient(

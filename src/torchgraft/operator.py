@@ -19,6 +19,7 @@ from torch.utils.flop_counter import flop_registry, register_flop_formula
 from torchgraft import _torch_private, native
 from torchgraft._autocasting import AUTOCAST_KEYS, AutocastRule, cast
 from torchgraft._differentiation import as_tuple, make_autograd
+from torchgraft._differentiation import gradient_by_reference as gradient_by_reference
 from torchgraft._explaining import (
     Argument,
     describe,

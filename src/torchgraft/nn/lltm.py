@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
-from torchgraft._explaining import require_tensor
-from torchgraft._numbers import positive
+from torchgraft.arguments import positive, require_tensor
 from torchgraft.operators.lltm import lltm, lltm_cell
 
 States = tuple[Tensor, Tensor]

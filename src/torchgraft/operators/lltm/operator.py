@@ -15,10 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchgraft._differentiation import gradient_by_reference
-from torchgraft._explaining import require_tensor
-from torchgraft._numbers import flag
-from torchgraft.operator import Operator
+from torchgraft.arguments import flag, require_tensor
+from torchgraft.operator import Operator, gradient_by_reference
 from torchgraft.operators.lltm import reference
 from torchgraft.operators.lltm.packing import over_packed
 from torchgraft.precision import recurrent_products, recurrent_tf32
@@ -146,25 +144,13 @@ def _grads_output(
 
 
 def _cell_grads_output(
-    input: Tensor,
-    h: Tensor,
-    c: Tensor,
-    weight_ih: Tensor,
-    weight_hh: Tensor,
-    *others: Any,
+    input: Tensor, h: Tensor, c: Tensor, weight_ih: Tensor, weight_hh: Tensor, *others: Any
 ) -> tuple[Tensor, ...]:
     return _grads_output(input, h, weight_ih, weight_hh, others[-5:])
 
 
 def _sequence_output(
-    input: Tensor,
-    h0: Tensor,
-    c0: Tensor,
-    weight_ih: Tensor,
-    weight_hh: Tensor,
-    bias: Tensor | None,
-    reverse: bool,
-    allow_tf32: bool,
+    input: Tensor, h0: Tensor, c0: Tensor, weight_ih: Tensor, weight_hh: Tensor, *others: Any
 ) -> tuple[Tensor, ...]:
     torch._check(input.dim() == 3, lambda: f"lltm: input must be (T, B, I), got {tuple(input.shape)}")
     steps, batch, _ = input.shape
@@ -228,17 +214,12 @@ def _cell_gradient(
     needs_grad: Sequence[bool],
     output_grads: Sequence[Tensor | None],
     saved: Sequence[Tensor],
-    input: Tensor,
-    h: Tensor,
-    c: Tensor,
-    weight_ih: Tensor,
-    weight_hh: Tensor,
-    bias: Tensor | None,
+    *arguments: Any,
 ) -> _Gradients:
+    input, h, c, weight_ih, weight_hh, _ = arguments
     (activations,) = saved
     if torch.is_grad_enabled():
-        kept = _accumulated(input.dtype)
-        activations = reference.lltm_cell(*(_to(each, kept) for each in (input, h, c, weight_ih, weight_hh, bias)))[2]
+        activations = reference.lltm_cell(*(_to(each, _accumulated(input.dtype)) for each in arguments))[2]
     wanted = (*needs_grad[:2], *needs_grad[3:6])
     results = cell_grads.call(input, h, c, weight_ih, weight_hh, activations, *output_grads, *wanted)
     return _where_needed(results, needs_grad)
@@ -248,19 +229,12 @@ def _sequence_gradient(
     needs_grad: Sequence[bool],
     output_grads: Sequence[Tensor | None],
     saved: Sequence[Tensor],
-    input: Tensor,
-    h0: Tensor,
-    c0: Tensor,
-    weight_ih: Tensor,
-    weight_hh: Tensor,
-    bias: Tensor | None,
-    reverse: bool,
-    allow_tf32: bool,
+    *arguments: Any,
 ) -> _Gradients:
+    input, h0, _, weight_ih, weight_hh, _, reverse, allow_tf32 = arguments
     activations, cells = saved
     if torch.is_grad_enabled():
-        kept = _accumulated(input.dtype)
-        exact = [_to(each, kept) for each in (input, h0, c0, weight_ih, weight_hh, bias)]
+        exact = [_to(each, _accumulated(input.dtype)) for each in arguments[:6]]
         *_, activations, cells = reference.lltm(*exact, reverse, allow_tf32)  # type: ignore
     wanted = (*needs_grad[:2], *needs_grad[3:6])
     results = sequence_grads.call(
@@ -269,14 +243,8 @@ def _sequence_gradient(
     return _where_needed(results, needs_grad)
 
 
-def _cell_flops(
-    input_shape: Sequence[int],
-    h_shape: Sequence[int],
-    c_shape: Sequence[int],
-    weight_ih_shape: Sequence[int],
-    weight_hh_shape: Sequence[int],
-    bias_shape: Sequence[int] | None,
-) -> int:
+def _cell_flops(input_shape: Sequence[int], *others: Any) -> int:
+    weight_ih_shape, weight_hh_shape = others[2:4]
     return 2 * input_shape[0] * (math.prod(weight_ih_shape) + math.prod(weight_hh_shape))
 
 
@@ -286,15 +254,8 @@ def _products_flops(weight_ih_shape: Sequence[int], weight_hh_shape: Sequence[in
     return 2 * (of_features + (of_h + of_weight_hh) * math.prod(weight_hh_shape))
 
 
-def _cell_grads_flops(
-    input_shape: Sequence[int],
-    h_shape: Sequence[int],
-    c_shape: Sequence[int],
-    weight_ih_shape: Sequence[int],
-    weight_hh_shape: Sequence[int],
-    *others: Any,
-) -> int:
-    return input_shape[0] * _products_flops(weight_ih_shape, weight_hh_shape, others[-5:])
+def _cell_grads_flops(input_shape: Sequence[int], *others: Any) -> int:
+    return input_shape[0] * _products_flops(others[2], others[3], others[-5:])
 
 
 def _sequence_flops(input_shape: Sequence[int], *others: Sequence[int]) -> int:
@@ -302,17 +263,11 @@ def _sequence_flops(input_shape: Sequence[int], *others: Sequence[int]) -> int:
     return 2 * math.prod(input_shape[:2]) * (math.prod(weight_ih_shape) + math.prod(weight_hh_shape))
 
 
-def _sequence_grads_flops(
-    input_shape: Sequence[int],
-    h0_shape: Sequence[int],
-    weight_ih_shape: Sequence[int],
-    weight_hh_shape: Sequence[int],
-    *others: Any,
-) -> int:
+def _sequence_grads_flops(input_shape: Sequence[int], *others: Any) -> int:
     # Of every h there is a gradient: each step's goes into those of the step before.
     of_input, _, *of_weights = others[-5:]
     wanted = of_input, True, *of_weights
-    return math.prod(input_shape[:2]) * _products_flops(weight_ih_shape, weight_hh_shape, wanted)
+    return math.prod(input_shape[:2]) * _products_flops(others[1], others[2], wanted)
 
 
 def _require_shape(name: str, argument: str, tensor: Tensor | None, expected: Sequence[int], why: str) -> None:
@@ -362,17 +317,10 @@ def _explain_cell(
 
 
 def _explain_cell_grads(
-    input: Tensor,
-    h: Tensor,
-    c: Tensor,
-    weight_ih: Tensor,
-    weight_hh: Tensor,
-    activations: Tensor,
-    h_grad: Tensor | None,
-    c_grad: Tensor | None,
-    *wanted: bool,
+    input: Tensor, h: Tensor, c: Tensor, weight_ih: Tensor, weight_hh: Tensor, *others: Any
 ) -> None:
     name = "lltm_cell_grads"
+    activations, h_grad, c_grad = others[:3]
     _require_dim(name, "input", input, 2, "(B, I)")
     _explain_states(name, input.shape, (("h", h), ("c", c)), weight_ih, weight_hh, None)
     _require_shape(name, "activations", activations, (c.shape[0], 3 * c.shape[1]), "as c")
@@ -381,35 +329,16 @@ def _explain_cell_grads(
 
 
 def _explain_sequence(
-    input: Tensor,
-    h0: Tensor,
-    c0: Tensor,
-    weight_ih: Tensor,
-    weight_hh: Tensor,
-    bias: Tensor | None,
-    reverse: bool,
-    allow_tf32: bool,
+    input: Tensor, h0: Tensor, c0: Tensor, weight_ih: Tensor, weight_hh: Tensor, bias: Tensor | None, *others: bool
 ) -> None:
     name = "lltm"
     _require_sequence(name, input)
     _explain_states(name, input.shape[1:], (("h0", h0), ("c0", c0)), weight_ih, weight_hh, bias)
 
 
-def _explain_sequence_grads(
-    input: Tensor,
-    h0: Tensor,
-    weight_ih: Tensor,
-    weight_hh: Tensor,
-    activations: Tensor,
-    cells: Tensor,
-    output_grad: Tensor | None,
-    h_n_grad: Tensor | None,
-    c_n_grad: Tensor | None,
-    reverse: bool,
-    allow_tf32: bool,
-    *wanted: bool,
-) -> None:
+def _explain_sequence_grads(input: Tensor, h0: Tensor, weight_ih: Tensor, weight_hh: Tensor, *others: Any) -> None:
     name = "lltm_grads"
+    activations, cells, output_grad, h_n_grad, c_n_grad = others[:5]
     _require_sequence(name, input)
     _explain_states(name, input.shape[1:], (("h0", h0),), weight_ih, weight_hh, None)
     steps, batch, size = input.shape[0], *h0.shape

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchgraft._explaining import require_tensor
+from torchgraft.arguments import require_tensor
 
 
 def over_packed(

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchgraft._numbers import real
+from torchgraft.arguments import real
 from torchgraft.operator import Operator
 from torchgraft.operators.mul_constant import reference
 
