@@ -47,9 +47,9 @@ int main(int count, char** arguments) {
   Problem problem = {};
   problem.steps = 10;
   problem.resident = resident;
-  while (std::cin >> direction >> problem.element_bytes >> problem.is_bfloat16 >> problem.has_short_factor >>
-         problem.architecture >> problem.multiprocessors >> problem.shared_of_block >> problem.batch >>
-         problem.units) {
+  while (std::cin >> direction >> problem.element_bytes >> problem.is_bfloat16 >>
+         problem.allows_two_byte_weights >> problem.architecture >> problem.multiprocessors >>
+         problem.shared_of_block >> problem.batch >> problem.units) {
     problem.backward = direction == "backward";
     problem.compiled_for = problem.architecture;
     problem.has_clusters = problem.architecture >= 900;

@@ -13,7 +13,7 @@
 namespace torchgraft::lltm {
 namespace {
 
-// A thread is worth waking for so many units of a step, and for so many multiplications.
+// The least units of a step, and the least multiplications, for which a thread is worth waking.
 constexpr int64_t kUnitsGrain = 4096;
 constexpr int64_t kProductsGrain = 1 << 18;
 
@@ -91,18 +91,17 @@ Grads cell_grads_cpu(Tensor input, Tensor h, Tensor c, Tensor weight_ih, Tensor 
   });
 }
 
-// How many shares of the units the threads have, where that is better than rows of the batch: 1 where it is
-// not.
+// How many shares of the units the threads have; 1 where they had better share out the rows of the batch.
 //
-// Threads that share out units meet each step, and each reads its share of weight_hh from its own cache;
-// threads that share out rows never meet, and each reads all of weight_hh each step. That is slow where
-// weight_hh does not fit a cache, and where rows are so few that reading is what takes time.
+// Threads that share out units meet each step, and each reads its share of weight_hh from its own cache.
+// Threads that share out rows never meet, and each reads all of weight_hh each step: that is slow where
+// weight_hh does not fit a cache, and where rows are so few that a step is mostly reading.
 template <typename T>
 int64_t unit_shares(const Sizes& sizes, int64_t panels) {
   constexpr int64_t kCacheBytes = 1 << 20;
   constexpr int64_t kFewRows = 8;  // a thread
-  constexpr int64_t kProducts =
-      1 << 17;  // of a share and a step: some microseconds, against some hundred nanoseconds
+  // Of a share and a step: they take some microseconds, and a meeting some hundred nanoseconds.
+  constexpr int64_t kProducts = 1 << 17;
   const int64_t threads = torch::stable::get_num_threads();
   const int64_t weights = 3 * sizes.units * sizes.units;
   const bool rows_are_few = sizes.batch < kFewRows * threads;
@@ -111,8 +110,8 @@ int64_t unit_shares(const Sizes& sizes, int64_t panels) {
   return std::min({threads, panels, weights * sizes.batch / kProducts});
 }
 
-// `run(share, begin, end)` of shares that together are all rows and units, and of rounds that together are
-// all.
+// Calls `run(share, begin, end)` with shares that together are all rows and units, and rounds that together
+// are all.
 template <typename T, typename Run>
 void run_rounds(const Sizes& sizes, int64_t panel, int64_t rounds, const Run& run) {
   const int64_t panels = (sizes.units + panel - 1) / panel;

@@ -118,7 +118,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> sequence_cuda(Tensor input, T
   if (sizes.batch > 0) {
     Tensor gates = rows_of(tensors.activations);
     cuda::multiply(rows_of(to_contiguous(input)), transposed(to_contiguous(weight_ih)), gates);
-    cuda::forward(tensors, allow_tf32);
+    cuda::launch_recurrence(tensors, allow_tf32);
   }
   return sequence_results(tensors.output, tensors.cells, tensors.activations, dtype, reverse);
 }
@@ -144,7 +144,7 @@ Grads sequence_grads_cuda(Tensor input, Tensor h0, Tensor weight_ih, Tensor weig
                                      sizes,
                                      reverse,
                                      scope.stream()};
-    if (sizes.batch > 0) cuda::backward(tensors, allow_tf32);
+    if (sizes.batch > 0) cuda::launch_recurrence(tensors, allow_tf32);
     const Wanted wanted = {of_input, of_h0, of_weight_ih, of_weight_hh, of_bias};
     const cuda::HiddenStates states = {tensors.activations, tensors.cells, to_contiguous(h0), reverse};
     return of_sequence(cuda::multiply_grads<T>({rows_of(to_contiguous(input)), weight_ih, weight_hh,

@@ -290,14 +290,14 @@ inline Tensor rows_of(const Tensor& sequence) {
   return torch::stable::view(sequence, {sequence.size(0) * sequence.size(1), sequence.size(2)});
 }
 
-// Gradients of which that of input, where it is wanted, is of a sequence.
+// The gradients with that of the input, where it is wanted, in the shape of a sequence.
 inline Grads of_sequence(Grads grads, const Wanted& wanted, const Sizes& sizes) {
   Tensor& input = std::get<0>(grads);
   if (wanted.input) input = torch::stable::view(input, {sizes.steps, sizes.batch, sizes.features});
   return grads;
 }
 
-// The results of a sequence: the output, both states after the last step, and what is kept for the gradient.
+// The results of a sequence: the output, both states after the last step, and what its gradient needs.
 inline std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> sequence_results(const Tensor& output,
                                                                            const Tensor& cells,
                                                                            const Tensor& activations,

@@ -70,7 +70,7 @@ bool needs_dtype_of_sums(Technique technique) {
 TORCHGRAFT_KERNELS(lltm_cell, kMatrixRules)
 TORCHGRAFT_KERNELS(lltm_grads, kSequenceGradsRules)
 
-void forward(ForwardTensors& tensors, bool allow_tf32) {
+void launch_recurrence(ForwardTensors& tensors, bool allow_tf32) {
   const ScalarType dtype = tensors.h0.scalar_type();
   const ScalarType sum_dtype = accumulate_dtype(dtype);
   // What is converted begins aligned.
@@ -99,7 +99,7 @@ void forward(ForwardTensors& tensors, bool allow_tf32) {
   }
 }
 
-void backward(BackwardTensors& tensors, bool allow_tf32) {
+void launch_recurrence(BackwardTensors& tensors, bool allow_tf32) {
   const ScalarType dtype = tensors.weight_hh.scalar_type();
   const Problem problem = make_problem(tensors.sizes, dtype, true, allow_tf32, true);
   const Rule& rule = choose(kBackwardRules, problem);

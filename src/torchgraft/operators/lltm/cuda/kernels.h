@@ -219,10 +219,10 @@ Tensor column_sums(const Tensor& matrix, float* largest, cudaStream_t stream);
 
 // ---------------------------------------------------------------- what chooses a kernel, and launches it
 
-// The recurrence over all steps; there are rows. In `forward` the tensor of the output may be replaced by one
-// in the dtype of sums.
-void forward(ForwardTensors& tensors, bool allow_tf32);
-void backward(BackwardTensors& tensors, bool allow_tf32);
+// The recurrence over all steps; there are rows. Going forward the tensor of the output may be replaced by
+// one in the dtype of sums.
+void launch_recurrence(ForwardTensors& tensors, bool allow_tf32);
+void launch_recurrence(BackwardTensors& tensors, bool allow_tf32);
 
 // result = left @ right for matrices, or for as many pairs of them as `left` has in its first dimension. The
 // rows of a result have no gaps. Factors of two bytes have a result of float.

@@ -35,7 +35,7 @@ struct RuleOf {
 // is done by then. (On an H200 16 rows of 128 units took 0.8 us a step and 1.1, one of 512 units 1.0 and 1.1;
 // 17 rows of 200 units 1.8 and 1.1.)
 inline int64_t rows_quicker_in_float(const Problem& problem) {
-  if (!problem.has_short_factor) return kAnyRows;
+  if (!problem.allows_two_byte_weights) return kAnyRows;
   const bool one_block = problem.units <= ForwardBlock128::kMostUnits;
   if (!problem.backward && problem.element_bytes == 2) {
     return one_block || problem.units > ForwardCluster4x64::kMostUnits ? 1 : 0;
@@ -72,7 +72,7 @@ inline bool pays_by_steps(const Problem& problem) {
 }
 
 inline bool pays_by_steps_in_parts(const Problem& problem) {
-  constexpr int64_t kMostRows = 64;  // of which products in parts take less time
+  constexpr int64_t kMostRows = 64;  // with which products in parts take less time
   return problem.batch <= kMostRows && pays_by_steps(problem);
 }
 

@@ -16,7 +16,7 @@ struct Problem {
   int element_bytes;  // eight: float64
   bool is_bfloat16;
   // Whether weight_hh may be multiplied in two bytes: for float where tf32 is permitted.
-  bool has_short_factor;
+  bool allows_two_byte_weights;
   // Whether kernels on the grid may read rows four numbers at a time.
   bool reads_float4;
   // Of the device, and what kernels are compiled for; 800 for compute capability 8.0.

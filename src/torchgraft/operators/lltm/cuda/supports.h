@@ -25,16 +25,16 @@ struct Groups {
   int64_t count;
 };
 
-// As few rows a group as there is room for all groups at once; nothing where no number of rows fits. All
-// blocks that meet must be resident at once: a cluster is launched as one and waits for no other, a grid is
-// launched cooperatively, and of that all blocks wait for each other.
+// The groups with the fewest rows for which all groups have room at once, or nothing. Blocks that wait for
+// each other must be resident at once: a cluster is launched as one and waits for no other; all blocks of a
+// grid wait for each other, and it is launched cooperatively.
 template <typename S>
 std::optional<Groups> fitting_groups(const Problem& problem) {
   constexpr bool kCluster = S::kGroup == Group::cluster;
   constexpr bool kGrid = S::kGroup == Group::grid;
-  // Tensor cores and cp.async, and what the blocks of a cluster send each other.
+  // For tensor cores and cp.async, and in clusters for messages between blocks.
   constexpr int kArchitecture = kCluster ? 900 : 800;
-  // Places in a step are of 32 bits.
+  // Indices within a step have 32 bits.
   constexpr int64_t kRows = 65536;
   const int64_t batch = problem.batch;
   if (batch >= kRows || problem.units > S::kMostUnits || problem.compiled_for < kArchitecture ||
@@ -42,15 +42,15 @@ std::optional<Groups> fitting_groups(const Problem& problem) {
     return std::nullopt;
   }
   const int64_t blocks = divide_up(problem.units, S::kUnits);
-  // A block alone makes no cluster, and may not write to its own as if it were in one.
+  // One block is no cluster, and may not write to itself as if it were in one.
   if (kCluster && blocks < 2) return std::nullopt;
   const int64_t most_groups = problem.multiprocessors / blocks;
   if (most_groups == 0) return std::nullopt;
-  // A block that meets no other may wait until there is room for it.
+  // A block that waits for no other may begin when there is room for it.
   constexpr int64_t kMostRowsOfBlock = 32;
   const int64_t even = divide_up(batch, most_groups);
   const int64_t least = kCluster || kGrid ? even : std::min(even, kMostRowsOfBlock);
-  // Multiprocessors come in groups of the hardware, and those of one that are too few for a cluster stay
+  // A cluster lies in one of the hardware's groups of multiprocessors, and some of such a group may stay
   // idle, so a few rows more than `least` may be needed.
   const int64_t most = std::min(2 * least + 2, S::kMostRows);
   for (int64_t rows = least; rows <= most; ++rows) {
@@ -72,20 +72,20 @@ bool supports_on_chip(const Problem& problem) {
          fitting_groups<S>(problem).has_value();
 }
 
-// Their products are of numbers of two bytes: true float32 has more digits.
+// Their products multiply numbers of two bytes: true float32 has more digits.
 template <typename S>
 bool supports_on_chip_mma(const Problem& problem) {
-  return problem.has_short_factor && fitting_groups<S>(problem).has_value();
+  return problem.allows_two_byte_weights && fitting_groups<S>(problem).has_value();
 }
 
-inline bool supports_steps(const Problem& problem) { return problem.has_short_factor; }
+inline bool supports_steps(const Problem& problem) { return problem.allows_two_byte_weights; }
 
-// Rows of parts begin at sixteen bytes: each is of two ranges of units.
+// Rows of parts must begin at sixteen bytes, and each part has half of the units.
 inline bool supports_steps_in_parts(const Problem& problem) {
-  return problem.has_short_factor && divide_up(problem.units, 8) % 2 == 0;
+  return problem.allows_two_byte_weights && divide_up(problem.units, 8) % 2 == 0;
 }
 
-// A warp has 32 bits for places, and all blocks wait for each other.
+// Indices have 32 bits, and all blocks wait for each other.
 template <typename S>
 bool supports_grid(const Problem& problem) {
   constexpr int64_t kSize = 65536;

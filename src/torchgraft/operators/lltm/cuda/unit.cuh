@@ -41,8 +41,8 @@ __device__ __forceinline__ float step_forward_quick(float& i, float& o, float& z
   return copysignf(size < 0.55f ? small : large, c) * o;
 }
 
-// What a unit's step back is made of before any gradient is known: of which gradient, h's or c's, each gate
-// and c are how much.
+// What a unit's step back can compute before any gradient is known: the factors between the gradients of h
+// and c and those of the gates.
 template <typename T>
 struct Slopes {
   T c_of_h;

@@ -20,7 +20,7 @@ namespace {
 constexpr int kUnits = 8;
 constexpr int kRows = 16;
 constexpr int kRowsOfLane = 4;
-constexpr int kGroups = kRows / kRowsOfLane;  // of rows, lanes abreast
+constexpr int kGroups = kRows / kRowsOfLane;  // of rows: lanes side by side
 constexpr int kWarps = 8;
 constexpr int kCellThreads = kWarps * 32;
 constexpr int kDepth = 256;

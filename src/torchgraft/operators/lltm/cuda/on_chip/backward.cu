@@ -135,7 +135,7 @@ class Backward : TileMember {
     }
   }
 
-  // Waits for what the blocks gave to a tile, of which this warp owns a row.
+  // Waits for the sums that the blocks sent for a tile in which this warp owns a row.
   __device__ __forceinline__ void receive(int step, int tile, int row) const {
     if constexpr (S::kGroup == Group::cluster) {
       const bool is_first = row == tile * tile_rows_ && column_ == 0;

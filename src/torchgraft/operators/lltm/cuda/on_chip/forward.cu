@@ -59,7 +59,7 @@ class Forward : TileMember {
   }
 
  private:
-  // Of a row: what the others write for one step while this block may still read that of the step before.
+  // Two buffers: the other blocks write the h of one step while this block may still read the step before.
   __device__ __forceinline__ float* h_of(int step, int row) const {
     return buffers_ + (step % 2 * group_rows_ + row) * S::kDepth;
   }

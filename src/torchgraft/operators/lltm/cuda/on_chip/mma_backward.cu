@@ -77,7 +77,7 @@ class Recurrence : MmaMember {
     }
     start_group<S>(bytes_of_step());
 
-    // All warps take as many turns, as they may have to meet in each; the last is that of their first rows.
+    // All warps take the same number of turns, as they may have to meet in each; their first rows come last.
     const int turns = (rows_ + S::kRowsAtOnce - 1) / S::kRowsAtOnce;
     DynamicInput::Bits output_grad;
     if (own_row_ < rows_) load_output_grad(first_, own_row_, output_grad);

@@ -291,8 +291,8 @@ class Recurrence : MmaMember {
     for (; tile < tiles; ++tile) multiply_tiles<1>(h, tile, sums_of(step));
   }
 
-  // This thread's unit of a row in a step: its gates without what h gives to them, its c, and what the sums
-  // of h are multiplied by.
+  // This thread's unit of a row in a step: its gates without the part of h, its c, and what the sums of h are
+  // multiplied by.
   struct Unit {
     float gates[3];
     float scales[3];

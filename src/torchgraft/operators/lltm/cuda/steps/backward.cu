@@ -19,7 +19,7 @@
 namespace torchgraft::lltm::cuda {
 namespace {
 
-// Units of a row that a thread has under way at once, going back.
+// Units of a row that a thread has in flight, going back.
 constexpr int kInFlight = 2;
 // How the product of a step back is made: whole, or each gate's apart, and of each the parts of some ranges
 // of units. A range has a block, and as many threads as hold what they find in registers.
