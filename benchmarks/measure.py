@@ -17,14 +17,15 @@ from typing import Any
 
 import torch
 
-from torchgraft.benchmarking.environment import describe_environment
 from torchgraft.benchmarking.live import LiveBench
-from torchgraft.benchmarking.provenance import by_suite, provenance_of_calls, provenance_of_module, sources_of_memory
+from torchgraft.benchmarking.provenance import provenance_of_calls, provenance_of_module, sources_of_memory
 from torchgraft.benchmarking.renewing import Renewal, here, judge, plan_again, plan_new, without
 from torchgraft.benchmarking.results import BenchReport, join, report_from_dict
+from torchgraft.benchmarking.standing import by_suite
 from torchgraft.benchmarking.suite import Wanted, run
 from torchgraft.cli.shared import interrupt_when_told_to_end, make_console
 from torchgraft.demo import PARTS
+from torchgraft.environment import describe_environment
 
 RESULTS = Path(__file__).parent / "results"
 

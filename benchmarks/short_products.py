@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from torchgraft.benchmarking.environment import describe_environment
+from torchgraft.environment import describe_environment
 
 _ONES = 127
 _MOST_ROWS, _MOST_DEPTH, _MOST_ELEMENTS = 4096, 100_000, 1 << 28

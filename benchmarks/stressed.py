@@ -1,4 +1,5 @@
-"""Adds to the results what `graft check --stress N --json FILE` found: `python benchmarks/stressed.py FILE --chip h200`.
+"""Adds what `graft check --stress N --json FILE` found to the results:
+`python benchmarks/stressed.py FILE --chip h200`.
 
 Written is benchmarks/results/CHIP/stress.json, with a run for each file: which seeds, how many calls of each operator,
 and each that failed. `make docs` makes the table of docs/check.md of it. A run whose first seed is there already takes

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from generated import ROOT, write_or_check
 
-from torchgraft.benchmarking.provenance import standing
 from torchgraft.benchmarking.results import BenchReport, report_from_dict
+from torchgraft.benchmarking.standing import standing
 
 FRAGMENTS = ROOT / "docs/fragments"
 LAYOUTS = {"contiguous": "NCHW", "channels_last": "NHWC"}

@@ -16,13 +16,9 @@ from typing import Any
 from generated import ROOT, write_or_check
 
 from torchgraft.benchmarking.page import render_picture
-from torchgraft.benchmarking.provenance import (
-    provenance_of_calls,
-    provenance_of_module,
-    sources_of_memory,
-    standing,
-)
+from torchgraft.benchmarking.provenance import provenance_of_calls, provenance_of_module, sources_of_memory
 from torchgraft.benchmarking.results import BenchReport, report_from_dict
+from torchgraft.benchmarking.standing import standing
 from torchgraft.benchmarking.summary import as_markdown, short_dtype, summary_table
 from torchgraft.benchmarking.table import Table
 from torchgraft.demo import PARTS

@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-from torchgraft.benchmarking.environment import Environment
 from torchgraft.benchmarking.results import BenchReport, Card, RivalResult, Row
 from torchgraft.benchmarking.roofs import Roofs
 from torchgraft.benchmarking.timing import Ratio, Time
+from torchgraft.environment import Environment
 
 ENVIRONMENT = Environment(
     date="2026-01-02T03:04:05+00:00",

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from torchgraft._processes import clean_processes
 from torchgraft.checking.property import COMPILER
+from torchgraft.processes import clean_processes
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), ROOT / "CONTRIBUTING.md"]

@@ -72,7 +72,7 @@ def test_a_call_that_records_a_gradient_says_so(device):
     "error", [RuntimeError("lltm: sizes"), torch.OutOfMemoryError("out of memory"), ValueError("")]
 )
 def test_no_other_error_is_taken_for_it(error):
-    from torchgraft._explaining import out_of_memory
+    from torchgraft.explaining import out_of_memory
 
     assert out_of_memory(error) is None
 

@@ -16,28 +16,20 @@ from rich.console import Console
 from reports import ENVIRONMENT, make_report, make_row
 from torchgraft.benchmarking import suite
 from torchgraft.benchmarking.definitions import read_source
-from torchgraft.benchmarking.environment import describe_environment
 from torchgraft.benchmarking.live import print_report
 from torchgraft.benchmarking.models import plan_models
 from torchgraft.benchmarking.page import render_page
-from torchgraft.benchmarking.provenance import (
-    Provenance,
-    compiler_of,
-    other_tools,
-    provenance_of_models,
-    provenance_of_operator,
-    sources_now,
-    standing,
-    tools,
-)
+from torchgraft.benchmarking.provenance import Provenance, compiler_of, provenance_of_models, provenance_of_operator
 from torchgraft.benchmarking.renewing import here, judge, plan_again, plan_new, without
 from torchgraft.benchmarking.results import report_from_dict
 from torchgraft.benchmarking.roofs import Roofs
 from torchgraft.benchmarking.sources import PACKAGE, Kernels, Sources
+from torchgraft.benchmarking.standing import other_tools, sources_now, standing, tools
 from torchgraft.benchmarking.suite import Wanted, plan
 from torchgraft.benchmarking.summary import as_markdown
 from torchgraft.benchmarking.timing import Time
 from torchgraft.checking.subject import find_subjects
+from torchgraft.environment import describe_environment
 from torchgraft.native import libraries
 from torchgraft.operator import Operator
 

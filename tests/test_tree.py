@@ -2,6 +2,7 @@
 
 import ast
 import re
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,66 @@ def test_every_folder_is_imported_by_one_line_and_the_other_way_round():
         if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith(prefix)
     ]
     assert sorted(imported) == FOLDERS
+
+
+MODULES = {
+    ".".join((PACKAGE.name, *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__"): path
+    for path in PACKAGE.rglob("*.py")
+}
+
+
+def imported_by(text):
+    """The modules of the package that a module imports: inside functions too, and for its types alone."""
+    found = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= names & MODULES.keys() or {node.module}
+    return found & MODULES.keys()
+
+
+def circle_in(graph):
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return " -> ".join(reversed(error.args[1]))
+    return ""
+
+
+@pytest.fixture(scope="module")
+def imports():
+    return {name: imported_by(path.read_text()) for name, path in MODULES.items()}
+
+
+def test_no_modules_import_each_other(imports):
+    assert not circle_in(imports)
+
+
+def test_no_packages_import_each_other(imports):
+    def package(name):
+        return name.partition(".")[2].partition(".")[0]
+
+    packages = {}
+    # What nobody imports is found by its name, as samples are, which may be of layers: it ties nothing together.
+    for name in set().union(*imports.values()):
+        others = {package(each) for each in imports[name]} - {package(name)}
+        packages.setdefault(package(name), set()).update(others)
+    assert not circle_in(packages)
+
+
+def test_a_circle_is_seen():
+    text = "if TYPE_CHECKING:\n    from torchgraft.checking.case import Case\ndef f():\n    from torchgraft import cli"
+    assert imported_by(text) == {"torchgraft.checking.case", "torchgraft.cli"}
+    assert circle_in({"a": {"b"}, "b": {"c"}, "c": {"b"}}) in ("b -> c -> b", "c -> b -> c")
+
+
+def test_operators_use_public_modules_only(imports):
+    """As whoever writes one elsewhere must."""
+    for name, others in imports.items():
+        if name.startswith(f"{PACKAGE.name}.operators."):
+            assert not [each for each in others if "._" in each], name
 
 
 def test_every_operator_has_samples_and_benchmarks():

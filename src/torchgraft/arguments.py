@@ -1,6 +1,138 @@
-"""What a function takes from its caller: each raises, or gives the value as kernels and compilers take it."""
+"""What a function takes from its caller: each function raises, or gives the value as kernels and compilers take it.
 
-from torchgraft._explaining import require_tensor, stands_for_tensor
-from torchgraft._numbers import flag, positive, real, sizes, whole
+PyTorch's dispatcher takes a tensor or a NumPy float for an int, and anything for a bool. So what comes from a caller is
+looked at here first, and then means the same on every path: kernels, references and compilers.
+"""
 
-__all__ = ["flag", "positive", "real", "require_tensor", "sizes", "stands_for_tensor", "whole"]
+from __future__ import annotations
+
+import numbers
+import operator
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def whole(name: str, argument: str, value: Any) -> int:
+    """A whole number: what `operator.index` takes, NumPy's integers among it, but no bool, as in `F.conv2d`.
+
+    Args:
+        name: of the function or layer, for the message.
+        argument: of it, for the message.
+        value: what was passed.
+
+    Returns:
+        The number as an int; a SymInt as it is.
+
+    Raises:
+        TypeError: anything else.
+    """
+    if not isinstance(value, bool):
+        if isinstance(value, (int, torch.SymInt)):
+            return value  # type: ignore[return-value]
+        try:
+            return operator.index(value)
+        except TypeError:
+            pass
+    raise TypeError(f"{name}: {argument} must be an int, got {_show(value)}")
+
+
+def positive(name: str, argument: str, value: Any) -> int:
+    """As `whole`, and above zero; raises a ValueError where it is not."""
+    found = whole(name, argument, value)
+    if found <= 0:
+        raise ValueError(f"{name}: {argument} must be positive, got {found}")
+    return found
+
+
+def real(name: str, argument: str, value: Any) -> float:
+    """A number: an int, a float, or another that is registered as real, as NumPy's are; no bool, and no tensor.
+
+    Args:
+        name: of the function or layer, for the message.
+        argument: of it, for the message.
+        value: what was passed.
+
+    Returns:
+        The number as a float; one that a compiler knows by its name alone as it is.
+
+    Raises:
+        TypeError: anything else.
+        ValueError: an int that is too large for a float.
+    """
+    if isinstance(value, (float, torch.SymFloat, torch.SymInt)):
+        return value  # type: ignore[return-value]
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise TypeError(f"{name}: {argument} must be a number, got {_show(value)}")
+    try:
+        return float(value)
+    except OverflowError:
+        bits = f"an integer of {value.bit_length()} bits" if isinstance(value, int) else _show(value)
+        raise ValueError(f"{name}: {argument} must fit a float, got {bits}") from None
+
+
+def flag(name: str, argument: str, value: Any) -> bool:
+    """A bool, NumPy's among them.
+
+    Args:
+        name: of the function or layer, for the message.
+        argument: of it, for the message.
+        value: what was passed.
+
+    Returns:
+        The bool; a SymBool as it is.
+
+    Raises:
+        TypeError: anything else.
+    """
+    if isinstance(value, (bool, torch.SymBool)):
+        return value  # type: ignore[return-value]
+    kind = type(value)
+    if kind.__module__ == "numpy" and kind.__name__ in ("bool", "bool_"):
+        return bool(value)
+    raise TypeError(f"{name}: {argument} must be a bool, got {_show(value)}")
+
+
+def sizes(name: str, argument: str, value: Any, of: str) -> tuple[int, ...]:
+    """Whole numbers, one for each dimension.
+
+    Args:
+        name: of the function, for the message.
+        argument: of it, for the message.
+        value: what was passed: something with as many whole numbers.
+        of: what they are, as '(C, H, W)'.
+
+    Returns:
+        The numbers.
+
+    Raises:
+        TypeError: no such thing.
+        ValueError: more or fewer of them.
+    """
+    count = of.count(",") + 1
+    expected = f"{name}: {argument} must be {count} ints, {of}"
+    # Text is iterable, too, and its letters would be called wrong one by one.
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise TypeError(f"{expected}, got {value!r}")
+    found = tuple(whole(name, f"each of {argument}", each) for each in value)
+    if len(found) != count:
+        raise ValueError(f"{expected}, got {tuple(found)}")
+    return found
+
+
+def require_tensor(name: str, argument: str, value: object) -> None:
+    """Raises TypeError where a value is no tensor."""
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{name}: {argument} must be a Tensor, got {_show(value)}")
+
+
+def stands_for_tensor(value: object) -> bool:
+    """Whether a value records what is called with it in place of a tensor, as those of `torch.fx.symbolic_trace` do."""
+    # PyTorch's own question, `has_torch_function`, is answered with yes of everything while a mode is on.
+    return not isinstance(value, Tensor) and hasattr(type(value), "__torch_function__")
+
+
+def _show(value: object) -> str:
+    return type(value).__name__

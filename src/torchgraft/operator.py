@@ -18,16 +18,16 @@ from torch.utils.flop_counter import flop_registry, register_flop_formula
 
 from torchgraft import _torch_private, native
 from torchgraft._autocasting import AUTOCAST_KEYS, AutocastRule, cast
-from torchgraft._differentiation import as_tuple, make_autograd
-from torchgraft._differentiation import gradient_by_reference as gradient_by_reference
-from torchgraft._explaining import (
+from torchgraft.arguments import stands_for_tensor
+from torchgraft.differentiation import as_tuple, make_autograd
+from torchgraft.differentiation import gradient_by_reference as gradient_by_reference
+from torchgraft.explaining import (
     Argument,
     describe,
     explain_devices,
     explain_kinds,
     explain_memory,
     out_of_memory,
-    stands_for_tensor,
 )
 from torchgraft.fallback import note_fallback
 

@@ -11,12 +11,13 @@ import torch
 
 from planted.bug import Bug
 from torchgraft import Operator
-from torchgraft._processes import clean_processes
 from torchgraft.checking.case import differentiable
 from torchgraft.checking.compiling import fresh_compiler
-from torchgraft.checking.property import COMPILER, Result
+from torchgraft.checking.property import COMPILER
+from torchgraft.checking.result import Result
 from torchgraft.checking.running import make_jobs, run_job, run_jobs
 from torchgraft.checking.subject import subject_of
+from torchgraft.processes import clean_processes
 
 
 @dataclass(frozen=True)

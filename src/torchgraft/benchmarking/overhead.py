@@ -17,9 +17,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.benchmark import Timer
 
-from torchgraft.benchmarking.environment import Environment, describe_environment
 from torchgraft.benchmarking.provenance import Provenance, provenance_of_calls
 from torchgraft.benchmarking.table import Table
+from torchgraft.environment import Environment, describe_environment
 from torchgraft.fallback import Fallback, PerformanceWarning, fallbacks
 from torchgraft.operator import Operator
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 import torch
 
 from torchgraft.benchmarking.models import MODELS, plan_models
-from torchgraft.benchmarking.provenance import Provenance, other_tools, provenance_of_models, standing
+from torchgraft.benchmarking.provenance import Provenance, provenance_of_models
 from torchgraft.benchmarking.results import BenchReport, Row
+from torchgraft.benchmarking.standing import other_tools, standing
 from torchgraft.benchmarking.suite import LAYOUTS, Planned, Wanted, plan
 from torchgraft.checking.subject import find_subjects
 

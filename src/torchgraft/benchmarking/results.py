@@ -8,11 +8,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from torchgraft.benchmarking.environment import Environment
 from torchgraft.benchmarking.explaining import Served
 from torchgraft.benchmarking.provenance import Provenance
 from torchgraft.benchmarking.roofs import Roofs
 from torchgraft.benchmarking.timing import Ratio, Time
+from torchgraft.environment import Environment
 
 # How a rival's name begins that is a kernel of the operator itself.
 KERNEL = "kernel "

@@ -11,12 +11,12 @@ from functools import partial
 import torch
 
 from torchgraft.benchmarking.card import Reading, read_card
-from torchgraft.benchmarking.environment import describe_environment
 from torchgraft.benchmarking.measuring import Candidate, measure, refuse
 from torchgraft.benchmarking.results import BenchReport, Card, Row
 from torchgraft.benchmarking.roofs import Roofs, measure_roofs
 from torchgraft.benchmarking.timing import Stopwatch
 from torchgraft.checking.subject import Subject, expect_kernels
+from torchgraft.environment import describe_environment
 from torchgraft.operator import FLOATING
 from torchgraft.precision import equal_precision
 

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from torchgraft.benchmarking.provenance import standing, tools
 from torchgraft.benchmarking.results import BenchReport, RivalResult, Row, geometric_mean
+from torchgraft.benchmarking.standing import standing, tools
 from torchgraft.benchmarking.table import Table
 from torchgraft.benchmarking.timing import Ratio, Time
 

@@ -8,32 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
-
-from torchgraft.benchmarking.environment import describe_environment
 from torchgraft.checking.properties import PROPERTIES
-from torchgraft.checking.property import Failure, Property, Result
+from torchgraft.checking.property import Property
 from torchgraft.checking.report import CheckReport
-from torchgraft.checking.running import make_jobs, run_job
+from torchgraft.checking.result import Failure, Result
+from torchgraft.checking.running import find_devices, make_jobs, run_job
 from torchgraft.checking.subject import find_subjects, subject_of
 from torchgraft.checking.testing import make_test
+from torchgraft.environment import describe_environment
 from torchgraft.operator import Operator
 from torchgraft.sampling import Samples
 
 __all__ = ["PROPERTIES", "CheckReport", "Failure", "Property", "Result", "check", "find_devices", "make_test"]
-
-
-def find_devices(device: str = "all") -> list[str]:
-    """The devices of this machine that are meant by 'cpu', 'cuda' or 'all'.
-
-    Raises:
-        LookupError: 'cuda', and there is none.
-    """
-    if device == "all":
-        return ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
-    if torch.device(device).type == "cuda" and not torch.cuda.is_available():
-        raise LookupError("PyTorch finds no CUDA device here")
-    return [device]
 
 
 def check(

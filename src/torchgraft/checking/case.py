@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 from torchgraft import native
 from torchgraft.checking.comparing import Mismatch, expect, expect_close
-from torchgraft.checking.property import Failure, NotApplicable
+from torchgraft.checking.result import Failure, NotApplicable
 from torchgraft.checking.subject import Subject
 from torchgraft.operator import Operator
 from torchgraft.sampling import Budget, Sample, Samples, draw_at_border

@@ -12,8 +12,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from torchgraft.checking.property import Result
 from torchgraft.checking.report import CheckReport, describe, group_alike
+from torchgraft.checking.result import Result
 from torchgraft.checking.running import Job
 
 # In the order in which a cell shows them: a sign, a word where the terminal has no such sign, a style, a legend.

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from torchgraft.benchmarking.environment import Environment
-from torchgraft.checking.property import Result
+from torchgraft.checking.result import Result
+from torchgraft.environment import Environment
 
 
 @dataclass(frozen=True)

@@ -25,16 +25,17 @@ from typing import Any, Literal
 import torch
 
 from torchgraft import _torch_private, native
-from torchgraft._processes import clean_processes
 from torchgraft.checking import places
 from torchgraft.checking.case import Case, CheckFailed, failure_of
 from torchgraft.checking.comparing import Mismatch
 from torchgraft.checking.properties import PROPERTIES
-from torchgraft.checking.property import Failure, NotApplicable, Property, Result
+from torchgraft.checking.property import Property
+from torchgraft.checking.result import Failure, NotApplicable, Result
 from torchgraft.checking.subject import Subject, expect_kernels, listed_kernels, subject_of, target_of
 from torchgraft.fallback import PerformanceWarning, fallbacks
 from torchgraft.operator import Operator
 from torchgraft.precision import true_precision
+from torchgraft.processes import clean_processes
 from torchgraft.sampling import Samples
 
 # PyTorch takes those of 64 bits, with or without a sign; calls that have seeds of their own count on from the first.
@@ -105,6 +106,19 @@ class Job:
         """A result of this job."""
         title = f"{self.under}: {self.property_name}" if self.under else self.property_name
         return Result(title, self.name, self.device, self.dtype_name, status, seconds, kernel=self.kernel, **more)
+
+
+def find_devices(device: str = "all") -> list[str]:
+    """The devices of this machine that are meant by 'cpu', 'cuda' or 'all'.
+
+    Raises:
+        LookupError: 'cuda', and there is none.
+    """
+    if device == "all":
+        return ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+    if torch.device(device).type == "cuda" and not torch.cuda.is_available():
+        raise LookupError("PyTorch finds no CUDA device here")
+    return [device]
 
 
 def make_jobs(

@@ -27,7 +27,7 @@ from torchgraft import native
 from torchgraft.building import BuildError, MissingToolError, Sanitizer, build
 from torchgraft.checking import serial
 from torchgraft.checking.properties import PROPERTIES
-from torchgraft.checking.property import Failure, Result
+from torchgraft.checking.result import Failure, Result
 from torchgraft.checking.running import DIED, Job, run_jobs
 
 # What a kernel is made of, beside the compiler.

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from torchgraft import _torch_private
 from torchgraft.checking import places
-from torchgraft.checking.property import Result
+from torchgraft.checking.result import Result
 from torchgraft.checking.running import Job, run_job
 from torchgraft.precision import products_by_pytorch
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from torchgraft.checking.report import describe
-from torchgraft.checking.running import Job, make_jobs, run_job
+from torchgraft.checking.running import Job, find_devices, make_jobs, run_job
 from torchgraft.checking.subject import find_subjects, subject_of
 from torchgraft.operator import Operator
 
@@ -27,8 +27,6 @@ def make_test(
         seed: of all inputs.
     """
     import pytest
-
-    from torchgraft.checking import find_devices
 
     subjects = [subject_of(each) for each in operators if isinstance(each, Operator)]
     names = [each for each in operators if isinstance(each, str)]

@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 from torchgraft.checking.case import Call, Case, of_tensors, tensors_of
 from torchgraft.checking.comparing import Mismatch
 from torchgraft.checking.compiling import in_short, quiet_pytorch
-from torchgraft.checking.property import NotApplicable
+from torchgraft.checking.result import NotApplicable
 from torchgraft.sampling import Sample
 
 Function = Callable[..., Any]

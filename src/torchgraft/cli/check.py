@@ -28,7 +28,7 @@ from torchgraft.cli.shared import (
 )
 
 if TYPE_CHECKING:
-    from torchgraft.checking.property import Result
+    from torchgraft.checking.result import Result
     from torchgraft.checking.running import Job
 
 
@@ -122,11 +122,11 @@ def check(
     # It draws inputs; imported where it does, half a second.
     if importlib.util.find_spec("hypothesis") is None:
         explain_missing(ModuleNotFoundError(name="hypothesis"), "check")
-    from torchgraft.benchmarking.environment import describe_environment
     from torchgraft.checking import PROPERTIES, CheckReport, find_devices
     from torchgraft.checking.live import LiveCheck, print_report
     from torchgraft.checking.running import find_unreached, make_kernel_jobs, make_stress_jobs, run_everywhere
     from torchgraft.checking.sanitizing import cache_folder, run_sanitized, sanitized
+    from torchgraft.environment import describe_environment
 
     prepare_files(("--json", json_file))
     console = make_console(json_file)

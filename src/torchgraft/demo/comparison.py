@@ -9,11 +9,11 @@ from typing import Protocol
 
 import torch
 
-from torchgraft.benchmarking.environment import Environment, describe_environment
 from torchgraft.benchmarking.provenance import Provenance, provenance_of_module
 from torchgraft.demo.experiment import Experiment, Network
 from torchgraft.demo.timing import StepTime, time_steps
 from torchgraft.demo.training import Curve, Progress, build_model, train
+from torchgraft.environment import Environment, describe_environment
 from torchgraft.fallback import Fallback, PerformanceWarning, fallbacks
 
 

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from torchgraft._numbers import positive
+from torchgraft.arguments import positive
 from torchgraft.operators.depthwise_conv2d import depthwise_conv2d
 from torchgraft.operators.depthwise_conv2d.window import IntOrPair, pair
 

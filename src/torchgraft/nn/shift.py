@@ -5,8 +5,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from torchgraft._explaining import require_tensor, stands_for_tensor
-from torchgraft._numbers import whole
+from torchgraft.arguments import require_tensor, stands_for_tensor, whole
 from torchgraft.operators.shift import shift
 
 # As published: offsets begin this close to no shift along x, and a stride's samples lie between its rows.

@@ -19,7 +19,8 @@ from torch.utils._pytree import tree_leaves
 
 from torchgraft.checking.case import Call, Case
 from torchgraft.checking.comparing import expect
-from torchgraft.checking.property import NotApplicable, Property
+from torchgraft.checking.property import Property
+from torchgraft.checking.result import NotApplicable
 from torchgraft.precision import equal_precision
 
 _MOST_TIMES_RIVAL = 1.1

@@ -20,7 +20,8 @@ from torchgraft.checking.case import Call, Case, tensors_of
 from torchgraft.checking.comparing import Mismatch
 from torchgraft.checking.compiling import export, fresh_compiler, in_short
 from torchgraft.checking.other_sizes import in_other_sizes
-from torchgraft.checking.property import COMPILER, NotApplicable, Property
+from torchgraft.checking.property import COMPILER, Property
+from torchgraft.checking.result import NotApplicable
 
 _DOUBLE = """
 import sys

@@ -12,7 +12,8 @@ from torch.utils._pytree import tree_leaves
 
 from torchgraft.checking.case import Call, Case, tensors_of
 from torchgraft.checking.comparing import Mismatch, expect
-from torchgraft.checking.property import NotApplicable, Property
+from torchgraft.checking.property import Property
+from torchgraft.checking.result import NotApplicable
 
 _OTHERS = (torch.int64, torch.uint8, torch.bool, torch.complex64)
 

@@ -10,7 +10,8 @@ from random import Random
 from torchgraft.checking.case import Case
 from torchgraft.checking.properties.gradient import check_gradient
 from torchgraft.checking.properties.value import check_value
-from torchgraft.checking.property import NotApplicable, Property
+from torchgraft.checking.property import Property
+from torchgraft.checking.result import NotApplicable
 
 _DRAWS = 300
 

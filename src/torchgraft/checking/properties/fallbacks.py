@@ -11,10 +11,11 @@ from __future__ import annotations
 import torch
 from torch.utils._pytree import tree_leaves
 
-import torchgraft
 from torchgraft.checking.case import Call, Case, differentiable, tensors_of
 from torchgraft.checking.comparing import Mismatch
-from torchgraft.checking.property import NotApplicable, Property
+from torchgraft.checking.property import Property
+from torchgraft.checking.result import NotApplicable
+from torchgraft.fallback import fallbacks
 
 
 def check(case: Case) -> None:
@@ -41,7 +42,7 @@ def _check_call(call: Call) -> None:
 
 
 def _calls() -> dict[tuple[str, ...], int]:
-    return {each[:-1]: each.calls for each in torchgraft.fallbacks()}
+    return {each[:-1]: each.calls for each in fallbacks()}
 
 
 def _expect_none_since(before: dict[tuple[str, ...], int], what: str) -> None:

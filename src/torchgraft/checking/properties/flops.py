@@ -12,7 +12,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from torchgraft.checking.case import Call, Case
 from torchgraft.checking.comparing import expect
-from torchgraft.checking.property import NotApplicable, Property
+from torchgraft.checking.property import Property
+from torchgraft.checking.result import NotApplicable
 
 
 def check(case: Case) -> None:

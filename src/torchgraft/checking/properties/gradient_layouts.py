@@ -13,7 +13,8 @@ from torch.utils._pytree import tree_leaves
 
 from torchgraft.checking.case import Call, Case, differentiable, tensors_of
 from torchgraft.checking.comparing import expect
-from torchgraft.checking.property import NotApplicable, Property
+from torchgraft.checking.property import Property
+from torchgraft.checking.result import NotApplicable
 from torchgraft.sampling import Sample
 
 

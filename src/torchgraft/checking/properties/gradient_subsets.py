@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from torchgraft._differentiation import as_tuple
 from torchgraft.checking.case import Call, Case, differentiable, tensors_of
 from torchgraft.checking.comparing import expect
 from torchgraft.checking.properties.gradient import tensor_places
 from torchgraft.checking.property import Property
+from torchgraft.differentiation import as_tuple
 
 
 def check(case: Case) -> None:

@@ -16,7 +16,8 @@ from torch import Tensor
 from torchgraft.checking.case import Call, Case
 from torchgraft.checking.comparing import expect
 from torchgraft.checking.parts import expect_parts_close, prepare
-from torchgraft.checking.property import NotApplicable, Property
+from torchgraft.checking.property import Property
+from torchgraft.checking.result import NotApplicable
 from torchgraft.sampling import Large
 
 _FAR = 2**31 + 64

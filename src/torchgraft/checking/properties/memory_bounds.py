@@ -14,7 +14,8 @@ from torchgraft.checking.arena import NAN_BYTE, NUMBER_BYTE, Arena, served_call
 from torchgraft.checking.case import Call, Case
 from torchgraft.checking.comparing import Mismatch, expect_equal
 from torchgraft.checking.properties.gradient import tensor_places
-from torchgraft.checking.property import NotApplicable, Property
+from torchgraft.checking.property import Property
+from torchgraft.checking.result import NotApplicable
 
 
 def check(case: Case) -> None:

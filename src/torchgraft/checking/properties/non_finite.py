@@ -14,7 +14,8 @@ from torch.utils._pytree import tree_leaves
 
 from torchgraft.checking.case import Call, Case
 from torchgraft.checking.comparing import expect, expect_equal
-from torchgraft.checking.property import NotApplicable, Property
+from torchgraft.checking.property import Property
+from torchgraft.checking.result import NotApplicable
 
 _VALUES = (float("nan"), float("inf"), float("-inf"))
 

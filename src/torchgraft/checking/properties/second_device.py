@@ -18,7 +18,8 @@ from torchgraft.checking.case import Call, Case, tensors_of
 from torchgraft.checking.comparing import Mismatch, expect
 from torchgraft.checking.properties.gradient import check_gradient
 from torchgraft.checking.properties.value import check_value
-from torchgraft.checking.property import NotApplicable, Property
+from torchgraft.checking.property import Property
+from torchgraft.checking.result import NotApplicable
 
 
 def check(case: Case) -> None:

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 from torch.overrides import handle_torch_function
 
-from torchgraft._explaining import stands_for_tensor
-from torchgraft._numbers import flag, sizes, whole
+from torchgraft.arguments import flag, sizes, stands_for_tensor, whole
 from torchgraft.layout import is_channels_last, layout_beside
 from torchgraft.operator import Operator
 from torchgraft.operators.depthwise_conv2d import reference

@@ -5,8 +5,7 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
-import torch
-
+from torchgraft.nn import DepthwiseConv2d
 from torchgraft.operators.depthwise_conv2d import benchmarks
 from torchgraft.operators.depthwise_conv2d.case import PLAIN, Case, same
 from torchgraft.operators.depthwise_conv2d.drawing import draw_any
@@ -159,18 +158,11 @@ def _is_never_defined(sample: Sample) -> bool:
     return False
 
 
-def _layer(*arguments: Any, **options: Any) -> torch.nn.Module:
-    # Layers are made of operators, not operators of layers: nothing here needs them to be imported.
-    from torchgraft.nn import DepthwiseConv2d
-
-    return DepthwiseConv2d(*arguments, **options)
-
-
 _MODULES = (
-    ModuleSample("3x3 with padding", lambda: _layer(3, 3, padding=1), (Drawn((2, 3, 6, 7)),)),
+    ModuleSample("3x3 with padding", lambda: DepthwiseConv2d(3, 3, padding=1), (Drawn((2, 3, 6, 7)),)),
     ModuleSample(
         "every option",
-        lambda: _layer(2, (3, 2), 2, (2, 1), (1, 2), bias=False, channel_multiplier=3, padding_mode="reflect"),
+        lambda: DepthwiseConv2d(2, (3, 2), 2, (2, 1), (1, 2), bias=False, channel_multiplier=3, padding_mode="reflect"),
         (Drawn((2, 2, 7, 8), channels_last=True),),
     ),
 )

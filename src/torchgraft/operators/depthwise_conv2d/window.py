@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from torchgraft._numbers import whole
+from torchgraft.arguments import whole
 
 IntOrPair = int | Sequence[int]
 

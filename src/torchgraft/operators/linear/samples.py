@@ -2,11 +2,10 @@
 
 import math
 from random import Random
-from typing import Any
 
-import torch
 import torch.nn.functional as F
 
+from torchgraft.nn import Linear
 from torchgraft.sampling import Benchmark, Budget, Drawn, ModuleSample, Sample, Samples, any_size
 
 
@@ -53,13 +52,6 @@ def _stress(random: Random, budget: Budget) -> Sample:
     )
 
 
-def _layer(*arguments: Any, **options: Any) -> torch.nn.Module:
-    # Layers are made of operators, not operators of layers: nothing here needs them to be imported.
-    from torchgraft.nn import Linear
-
-    return Linear(*arguments, **options)
-
-
 samples = {
     "linear": Samples(
         _TABLE,
@@ -67,8 +59,8 @@ samples = {
         stress=_stress,
         summed=lambda input, weight, bias: int(weight.shape[1]),
         modules=(
-            ModuleSample("with a bias", lambda: _layer(5, 3), (Drawn((4, 5)),)),
-            ModuleSample("without", lambda: _layer(5, 3, bias=False), (Drawn((2, 3, 5)),)),
+            ModuleSample("with a bias", lambda: Linear(5, 3), (Drawn((4, 5)),)),
+            ModuleSample("without", lambda: Linear(5, 3, bias=False), (Drawn((2, 3, 5)),)),
         ),
         benchmarks=(
             Benchmark(_sample("64x256 to 256", (64,), 256, 256), "layers"),

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchgraft.nn import LLTM, LLTMCell
 from torchgraft.operators.lltm import reference
 from torchgraft.sampling import Benchmark, Budget, Drawn, ModuleSample, Sample, Samples, any_size
 
@@ -377,14 +378,6 @@ def _grads_row(*sizes: int, devices: tuple[str, ...], quick: bool, tf32: bool = 
     return Benchmark(sample, "sequence", devices, quick=quick)
 
 
-def _layer(name: str, *arguments: Any, **options: Any) -> torch.nn.Module:
-    # Layers are made of operators, not operators of layers : nothing here needs them to be imported.
-    from torchgraft import nn
-
-    layer: torch.nn.Module = getattr(nn, name)(*arguments, **options)
-    return layer
-
-
 def _summed_in_cell(input: Tensor, h: Tensor, *others: Tensor | None) -> int:
     return int(input.shape[1] + h.shape[1])
 
@@ -417,8 +410,8 @@ samples = {
         summed=_summed_in_cell,
         backward_work=2,
         modules=(
-            ModuleSample("with a bias", lambda: _layer("LLTMCell", 5, 3), (Drawn((4, 5)),)),
-            ModuleSample("without", lambda: _layer("LLTMCell", 5, 3, bias=False), (Drawn((5,)),)),
+            ModuleSample("with a bias", lambda: LLTMCell(5, 3), (Drawn((4, 5)),)),
+            ModuleSample("without", lambda: LLTMCell(5, 3, bias=False), (Drawn((5,)),)),
         ),
         benchmarks=_cell_rows(_cell),
         rivals={"pytorch": _visible(reference.lltm_cell, 2)},
@@ -441,13 +434,13 @@ samples = {
         summed=_summed_in_sequence,
         backward_work=2,
         modules=(
-            ModuleSample("one layer", lambda: _layer("LLTM", 5, 3), (Drawn((4, 2, 5)),)),
+            ModuleSample("one layer", lambda: LLTM(5, 3), (Drawn((4, 2, 5)),)),
             ModuleSample(
                 "two layers, both ways",
-                lambda: _layer("LLTM", 5, 3, num_layers=2, bidirectional=True, batch_first=True),
+                lambda: LLTM(5, 3, num_layers=2, bidirectional=True, batch_first=True),
                 (Drawn((2, 4, 5)),),
             ),
-            ModuleSample("without a bias", lambda: _layer("LLTM", 5, 3, bias=False), (Drawn((4, 5)),)),
+            ModuleSample("without a bias", lambda: LLTM(5, 3, bias=False), (Drawn((4, 5)),)),
         ),
         benchmarks=_of_sequences(_sequence_row, _GPU_SEQUENCE_SIZES),
         rivals={"pytorch": _visible(reference.lltm, 3)},

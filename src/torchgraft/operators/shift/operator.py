@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from torchgraft._numbers import flag, whole
+from torchgraft.arguments import flag, whole
 from torchgraft.layout import is_channels_last
 from torchgraft.operator import Operator
 from torchgraft.operators.shift import reference

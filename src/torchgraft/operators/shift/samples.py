@@ -4,8 +4,7 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
-import torch
-
+from torchgraft.nn import Shift
 from torchgraft.operators.shift import benchmarks, reference
 from torchgraft.operators.shift.case import Case
 from torchgraft.sampling import Budget, Drawn, Large, ModuleSample, Sample, Samples, any_size
@@ -126,18 +125,11 @@ def _results_summed(output_grad: Any, *rest: Any) -> int:
     return 4 * int(output_grad.shape[0] * output_grad.shape[2] * output_grad.shape[3])
 
 
-def _layer(*arguments: Any, **options: Any) -> torch.nn.Module:
-    # Layers are made of operators, not operators of layers: nothing here needs them to be imported.
-    from torchgraft.nn import Shift
-
-    return Shift(*arguments, **options)
-
-
 _MODULES = (
-    ModuleSample("stride 1", lambda: _layer(3), (Drawn((2, 3, 6, 7)),)),
+    ModuleSample("stride 1", lambda: Shift(3), (Drawn((2, 3, 6, 7)),)),
     ModuleSample(
         "stride 2, by the published rule",
-        lambda: _layer(4, stride=2, init_scale=1.0, offset_gradient="shift_gcn"),
+        lambda: Shift(4, stride=2, init_scale=1.0, offset_gradient="shift_gcn"),
         (Drawn((2, 4, 7, 5), channels_last=True),),
     ),
 )

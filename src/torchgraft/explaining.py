@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from torchgraft._numbers import flag, real, whole
+from torchgraft.arguments import flag, real, require_tensor, whole
 
 
 class Argument(NamedTuple):
@@ -66,18 +66,6 @@ def explain_kinds(
             _explain_number(name, argument.name, argument.kind, value)
     _explain_dtypes(name, tensors, dtypes, mixed)
     explain_devices(name, arguments, values)
-
-
-def require_tensor(name: str, argument: str, value: object) -> None:
-    """Raises TypeError where a value is no tensor."""
-    if not isinstance(value, Tensor):
-        raise TypeError(f"{name}: {argument} must be a Tensor, got {type(value).__name__}")
-
-
-def stands_for_tensor(value: object) -> bool:
-    """Whether a value records what is called with it in place of a tensor, as those of `torch.fx.symbolic_trace` do."""
-    # PyTorch's own question, `has_torch_function`, is answered with yes of everything while a mode is on.
-    return not isinstance(value, Tensor) and hasattr(type(value), "__torch_function__")
 
 
 def _explain_number(name: str, argument: str, kind: str, value: object) -> None:

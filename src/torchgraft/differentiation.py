@@ -3,15 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from torchgraft import _torch_private
+from torchgraft.explaining import Argument
 
-if TYPE_CHECKING:
-    from torchgraft.operator import Operator
+
+class Differentiated(Protocol):
+    """What is asked of an Operator here."""
+
+    name: str
+    raw: Any
+    reference: Callable[..., Any]
+    gradient: Callable[..., Sequence[Tensor | None]] | None
+    unsaved: tuple[str, ...]
+    arguments: tuple[Any, ...]
+    signature: tuple[Argument, ...]
+    tensor_count: int
+    output_count: int
+    visible_outputs: int
+
+    def visible(self, results: Any) -> Any:
+        """What a caller sees of all results."""
+
+    def note(self, arguments: Sequence[object], reason: str) -> None:
+        """Records that the reference answers."""
 
 
 def as_tuple(results: Any) -> tuple[Any, ...]:
@@ -58,7 +77,7 @@ def gradient_by_reference(
     return gradient
 
 
-def _reference_gradient(operator: Operator) -> Callable[..., Sequence[Tensor | None]]:
+def _reference_gradient(operator: Differentiated) -> Callable[..., Sequence[Tensor | None]]:
     """The gradient of an operator without a formula: that of its reference."""
     formula = gradient_by_reference(operator.reference, operator.tensor_count, operator.visible)
 
@@ -80,7 +99,7 @@ _Tensors = Sequence[Tensor | None]
 _Choice = Callable[[_Tensors], _Tensors]
 
 
-def _choose_saved(operator: Operator) -> tuple[_Choice | None, _Choice | None, int]:
+def _choose_saved(operator: Differentiated) -> tuple[_Choice | None, _Choice | None, int]:
     """What of an operator's tensor arguments is kept for its gradient.
 
     Returns:
@@ -120,7 +139,7 @@ class Autograd(NamedTuple):
     backward: Callable[..., tuple[Tensor | None, ...]]
 
 
-def make_autograd(operator: Operator) -> Autograd:
+def make_autograd(operator: Differentiated) -> Autograd:
     """Builds the two Functions of an operator.
 
     What follows is closures over functions and numbers, because torch.compile traces it and cannot wrap an Operator.

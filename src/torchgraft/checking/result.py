@@ -1,0 +1,62 @@
+"""What a property says about an operator."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+
+class NotApplicable(Exception):  # noqa: N818  an answer, not an error
+    """The property has no meaning for this operator, or cannot be checked on this machine; says why."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """How a property does not hold.
+
+    Attributes:
+        message: what is wrong.
+        sample: the name of the smallest sample that shows it, or an empty string.
+        arguments: what the operator was called with, in short.
+        expected: what should have come, where it is about one value.
+        found: what came.
+        index: where the first wrong element is.
+        reproduce: the command that shows it again.
+        traceback: where it was raised, for an error that no check raised.
+        seed: of the one call that shows it, where each has a seed of its own.
+    """
+
+    message: str
+    sample: str = ""
+    arguments: str = ""
+    expected: str = ""
+    found: str = ""
+    index: tuple[int, ...] | None = None
+    reproduce: str = ""
+    traceback: str = ""
+    seed: int | None = None
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a property said about an operator on a device in a dtype.
+
+    Attributes:
+        status: 'pass', 'fail' or 'not applicable'.
+        reason: why it is not applicable.
+        facts: what was measured on the way, by name.
+        called: how many calls were drawn and made, where the property asks of any call.
+        kernel: the kernel that served every call that it supports; empty where the library chose.
+    """
+
+    property: str
+    operator: str
+    device: str
+    dtype: str
+    status: Literal["pass", "fail", "not applicable"]
+    seconds: float
+    reason: str = ""
+    failure: Failure | None = None
+    facts: dict[str, float] = field(default_factory=dict)
+    called: int = 0
+    kernel: str = ""
