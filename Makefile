@@ -22,10 +22,11 @@ configure = mkdir -p $(1) && $(BIN)/cmake -S . -B $(1) -G Ninja -Wno-author -DCM
     -DPython_EXECUTABLE=$(abspath $(BIN)/python) $(2) > $(1)/configure.log 2>&1 || { cat $(1)/configure.log; exit 1; }
 
 # What does the installing. Byte code is made when a module is first imported: of PyTorch few are.
-PIP_INSTALL = $(BIN)/pip install --quiet --disable-pip-version-check --no-compile
+PIP_INSTALL = pip install --quiet --disable-pip-version-check --no-compile
 # uv takes a fifth of pip's time; pip goes where its own settings alone lead, and says what is wrong where nothing does.
 # PyTorch is left to pip: a machine's settings say which build of it is meant.
-install = MAKEFLAGS= $(BIN)/uv pip install --quiet --python $(BIN)/python $(1) 2> /dev/null || $(PIP_INSTALL) $(1)
+install = MAKEFLAGS= $(BIN)/uv pip install --quiet --python $(or $(2),$(BIN))/python $(1) 2> /dev/null \
+    || $(or $(2),$(BIN))/$(PIP_INSTALL) $(1)
 
 SOURCES = $(shell git ls-files '*.h' '*.cpp' '*.cu' '*.cuh')
 
@@ -42,10 +43,10 @@ test: build $(VENV)/test.done ## run the tests: nine minutes from a fresh clone,
 	@MAKEFLAGS= $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 .PHONY: test-all
-test-all: test ## run the tests, and then what is slow and rarely finds more: test-slow, test-cuda and test-newest
+test-all: test ## run the tests, and then what is slow and rarely finds more: test-slow, test-cuda and test-torch
 	@$(MAKE) --no-print-directory test-slow
 	@$(MAKE) --no-print-directory test-cuda
-	@$(MAKE) --no-print-directory test-newest
+	@$(MAKE) --no-print-directory test-torch
 
 .PHONY: test-slow
 test-slow: build $(VENV)/test.done ## run the tests marked slow: thousands of random calls, and the emulator of older GPUs
@@ -61,15 +62,15 @@ test-cuda: $(VENV)/build.done ## compile every CUDA kernel for every architectur
 coverage: build $(VENV)/test.done ## count the lines and branches of kernels that a check reaches: an hour (ARGS=shift: of one operator)
 	@MAKEFLAGS= $(BIN)/python tests/reached.py $(ARGS)
 
-# What the tests need, with the newest PyTorch in the place of ours: an environment of several gigabytes.
-.PHONY: test-newest
-test-newest: build ## run `graft check` with the newest PyTorch, in an environment of its own
-	@[ -d .venv-newest ] || $(PYTHON) -m venv .venv-newest
-	@cat requirements/demo.txt requirements/build.txt <(grep hypothesis requirements/test.txt) | sed '/^torch==/d' \
-	    > .venv-newest/requirements.txt
-	@.venv-newest/bin/pip install --quiet --disable-pip-version-check --no-compile --upgrade torch \
-	    -r .venv-newest/requirements.txt
-	@MAKEFLAGS= PYTHONPATH=src .venv-newest/bin/python -m torchgraft check --device cpu
+# Some builds of PyTorch for CUDA bring five gigabytes with them.
+TORCH_ENVIRONMENT = build/torch-$(or $(TORCH),newest)
+.PHONY: test-torch
+test-torch: build ## run `graft check --quick` under another PyTorch, in an environment of its own (TORCH=2.15.0; without: the newest)
+	@[ -d $(TORCH_ENVIRONMENT) ] || $(PYTHON) -m venv $(TORCH_ENVIRONMENT)
+	@$(TORCH_ENVIRONMENT)/bin/$(PIP_INSTALL) --upgrade torch$(addprefix ==,$(filter-out newest,$(TORCH)))
+	@grep -hE '^(typer|rich|numpy|hypothesis|expecttest)==' requirements/*.txt > $(TORCH_ENVIRONMENT)/requirements.txt
+	@$(call install,-r $(TORCH_ENVIRONMENT)/requirements.txt,$(TORCH_ENVIRONMENT)/bin)
+	@MAKEFLAGS= PYTHONPATH=src $(TORCH_ENVIRONMENT)/bin/python tests/check_torch.py $(ARGS)
 
 .PHONY: lint
 lint: $(VENV)/test.done ## check format, style and types
@@ -118,11 +119,12 @@ docs: build $(VENV)/test.done ## write the tables and plots that the docs show, 
 	@$(BIN)/python docs/goals.py
 	@$(BIN)/python docs/depthwise.py
 	@$(BIN)/python docs/diagrams.py
+	@$(BIN)/python docs/versions.py
 	@$(BIN)/python docs/include.py
 
 .PHONY: clean
 clean: ## remove what was built; the environment stays
-	@rm -rf build dist src/torchgraft/lib .venv-newest
+	@rm -rf build dist src/torchgraft/lib
 
 # The environment, in layers, each made again only when its own list changes.
 
@@ -138,12 +140,12 @@ $(VENV)/venv.done:
 
 $(VENV)/build.done: requirements/build.txt requirements/demo.txt $(VENV)/venv.done
 	@echo "installing PyTorch and what builds torchgraft (once)"
-	@$(PIP_INSTALL) -r requirements/build.txt $$(grep '^torch==' requirements/demo.txt)
+	@$(BIN)/$(PIP_INSTALL) -r requirements/build.txt $$(grep '^torch==' requirements/demo.txt)
 	@touch $@
 
 # The package itself, editable and without its libraries: `make build` puts those beside the sources.
 $(VENV)/package.done: pyproject.toml src/torchgraft/version.py $(VENV)/build.done
-	@$(PIP_INSTALL) --no-deps --no-build-isolation -C wheel.cmake=false -e .
+	@$(BIN)/$(PIP_INSTALL) --no-deps --no-build-isolation -C wheel.cmake=false -e .
 	@touch $@
 
 $(VENV)/demo.done: requirements/demo.txt $(VENV)/package.done

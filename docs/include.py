@@ -1,7 +1,7 @@
 """Puts measured results into the pages that show them: nobody types a figure.
 
 A page says `<!-- include: benchmarks/results/cpu/demo.md -->`, and what stands from there to `<!-- end -->` is replaced
-by that file. `python docs/include.py` does it for README.md and every page in docs/; with `--check` it only says which
+by that file: by its lines where the page goes on in a line of its own, by its words within a line. `python docs/include.py` does it for README.md and every page in docs/; with `--check` it only says which
 pages are not current, and exits with 1 where there are any.
 """
 
@@ -10,12 +10,17 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-BLOCK = re.compile(r"(<!-- include: (?P<file>\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
+BLOCK = re.compile(r"(<!-- include: (?P<file>\S+) -->(?P<line>\n?)).*?(<!-- end -->)", re.DOTALL)
 
 
 def included(page: str) -> str:
     """A page with every block filled from its file."""
-    return BLOCK.sub(lambda block: f"{block[1]}\n{(ROOT / block['file']).read_text().strip()}\n\n{block[3]}", page)
+
+    def filled(block: re.Match[str]) -> str:
+        ends = block["line"]
+        return f"{block[1]}{ends}{(ROOT / block['file']).read_text().strip()}{2 * ends}{block[4]}"
+
+    return BLOCK.sub(filled, page)
 
 
 def main() -> int:

@@ -7,6 +7,7 @@ import re
 import sys
 import types
 import warnings
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -17,9 +18,9 @@ from typer.testing import CliRunner
 
 from reports import ENVIRONMENT, make_report, make_row
 from torchgraft import Operator
-from torchgraft.benchmarking import models, suite
+from torchgraft.benchmarking import explaining, models, suite
 from torchgraft.benchmarking.card import read_card
-from torchgraft.benchmarking.explaining import short_name
+from torchgraft.benchmarking.explaining import Served, short_name
 from torchgraft.benchmarking.live import LiveBench, print_report, print_suite
 from torchgraft.benchmarking.measuring import Candidate, measure
 from torchgraft.benchmarking.models import Model, Variant, measure_model
@@ -295,13 +296,21 @@ class TestExplain:
     def test_a_kernel_has_a_short_name(self, launched, shown):
         assert short_name(launched) == shown
 
-    def test_a_row_names_what_serves_each_contender(self, twice):
+    def test_a_row_names_what_serves_each_contender(self, twice, monkeypatch):
+        # Whatever share of the time each takes, which on a busy machine is any.
+        monkeypatch.setattr(explaining, "_LEAST_SHARE", 0.0)
         rivals = {"pytorch": lambda input: input.sin().cos()}
         asked = replace(candidate(twice, ("pytorch",), rivals), explained=True)
         row = measure(asked, STOPWATCH, ROOFS)
         assert {"aten::sin", "aten::cos"} <= {each.name for each in row.served["pytorch"]}
         assert row.served["ours"]
         assert not measure(replace(asked, explained=False), STOPWATCH, ROOFS).served
+
+    def test_what_takes_little_of_every_call_is_not_told_and_one_that_was_interrupted_hides_none(self, monkeypatch):
+        calls = iter([{"view": 1.0, "sin": 4.0, "cos": 900.0}, {"view": 800.0, "sin": 4.0, "cos": 5.0}] * 2)
+        monkeypatch.setattr(explaining, "_seconds", lambda call, device: Counter(next(calls)))
+        monkeypatch.setattr(explaining, "_LEAST_SHARE", 0.2)
+        assert explaining.explain(lambda: None, CPU) == (Served("sin", 4.0), Served("cos", 5.0))
 
     def test_it_is_printed_and_outlives_json(self, twice):
         row = measure(replace(candidate(twice), explained=True), STOPWATCH, ROOFS)

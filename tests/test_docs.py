@@ -123,7 +123,8 @@ def _without_figures(text: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "script", ["properties", "stressed", "results", "goals", "depthwise", "diagrams", "pictures", "include"]
+    "script",
+    ["properties", "stressed", "results", "goals", "depthwise", "diagrams", "pictures", "versions", "include"],
 )
 def test_what_a_script_writes_is_current(script, monkeypatch, capsys):
     path = ROOT / f"docs/{script}.py"
