@@ -119,7 +119,7 @@ docs: build $(VENV)/test.done ## write the tables and plots that the docs show, 
 	@$(BIN)/python docs/goals.py
 	@$(BIN)/python docs/depthwise.py
 	@$(BIN)/python docs/diagrams.py
-	@$(BIN)/python docs/versions.py
+	@$(BIN)/python docs/support.py
 	@$(BIN)/python docs/include.py
 
 .PHONY: clean

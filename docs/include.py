@@ -1,8 +1,9 @@
 """Puts measured results into the pages that show them: nobody types a figure.
 
 A page says `<!-- include: benchmarks/results/cpu/demo.md -->`, and what stands from there to `<!-- end -->` is replaced
-by that file: by its lines where the page goes on in a line of its own, by its words within a line. `python docs/include.py` does it for README.md and every page in docs/; with `--check` it only says which
-pages are not current, and exits with 1 where there are any.
+by that file: in lines of its own, or where the comment is not the last of its line, by a few words. `python
+docs/include.py` does it for README.md and every page in docs/; with `--check` it only says which pages are not current,
+and exits with 1 where there are any.
 """
 
 import re

@@ -124,7 +124,7 @@ def _without_figures(text: str) -> str:
 
 @pytest.mark.parametrize(
     "script",
-    ["properties", "stressed", "results", "goals", "depthwise", "diagrams", "pictures", "versions", "include"],
+    ["properties", "stressed", "results", "goals", "depthwise", "diagrams", "pictures", "support", "include"],
 )
 def test_what_a_script_writes_is_current(script, monkeypatch, capsys):
     path = ROOT / f"docs/{script}.py"

@@ -1,6 +1,7 @@
 """The CUDA kernels of all operators, run on the CPU by the emulator of tests/emulation, and the emulator itself."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -8,7 +9,7 @@ import sys
 import pytest
 import torch
 
-from emulation import emulate
+from emulation import devices, emulate
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="the emulator of CUDA is written for Linux"),
@@ -55,10 +56,40 @@ def test_kernels_of_every_operator_hold(kernels, name, order):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("architecture", [75, 80, 86])
-def test_kernels_of_every_operator_hold_on_older_devices(architecture):
-    older = emulate.build(emulate.find_folders(), architecture=architecture, workers=2)
-    check_holds(older, emulate.check_command(emulate.find_folders(), ["--property", "value", "--workers", "2"]))
+@pytest.mark.parametrize("device", [each for each in devices.COMPILED_FOR if each != 90])
+def test_kernels_of_every_operator_hold_on_other_devices(device):
+    done = devices.check(device)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_kernels_ask_for_no_architecture_but_those_that_they_are_compiled_for():
+    """So what is compiled for 8.6 does what is compiled for 8.0 does."""
+    sources = [path for path in emulate.PACKAGE.rglob("*") if path.suffix in (".cu", ".cuh", ".h")]
+    asked = re.findall(r"__CUDA_ARCH__\s*[<>=!]+\s*(\d+)", "".join(path.read_text() for path in sources))
+    assert len(asked) > 20
+    assert {int(each) // 10 for each in asked} <= {70, *devices.COMPILED_FOR.values()}
+
+
+def test_every_kernel_says_how_many_threads_a_block_has():
+    """Then the compiler gives each thread no more registers than there are for all."""
+    sources = emulate.PACKAGE.rglob("*.cu*")
+    kernels = re.findall(r"__global__\s+void\s+(\w+)", "".join(path.read_text() for path in sources))
+    assert len(kernels) > 40
+    # The other one is never launched.
+    assert set(kernels) == {"__launch_bounds__", "compiled_as_this_file"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("operators", [("lltm",), ("lltm_grads",), ()])
+def test_no_plan_of_any_kernel_exceeds_a_device(kernels, operators):
+    found = devices.ask_plans(kernels, devices.PROBLEMS, operators)
+    for operator, asked in found.items():
+        for each in asked:
+            assert not each["refused"], each["refused"][:3]
+            assert not each["unreached"], (operator, each["device"], each["unreached"])
+            assert not each["unable"] or each["device"] != 90, (operator, each["unable"])
+            assert each["problems"] == devices.PROBLEMS
+            assert each["launches"] > devices.PROBLEMS // 2
 
 
 @pytest.mark.slow
@@ -193,6 +224,7 @@ def test_kernels_without_a_mistake_are_right(mistakes, watched_mistakes, monkeyp
         ("matrix_outside", "an access beside shared memory: 16 bytes"),
         ("too_much_shared_memory", "mistakes did not launch: invalid argument"),
         ("too_much_declared", "256 bytes of static and 49152 of dynamic shared memory are more than 49152"),
+        ("too_many_threads", "128 threads a block are more than the 64 that the kernel is compiled for"),
     ],
 )
 def test_a_mistake_is_an_error_that_names_it(mistakes, mistake, says):
@@ -200,6 +232,28 @@ def test_a_mistake_is_an_error_that_names_it(mistakes, mistake, says):
         getattr(mistakes, mistake)(NUMBERS)
     # And the next launch is not affected.
     assert mistakes.sum(NUMBERS)[0] == 2016
+
+
+@pytest.mark.parametrize("mistake", ["too_much_shared_memory", "too_much_declared", "too_many_threads"])
+def test_a_launch_is_refused_where_none_is_run(mistakes, monkeypatch, mistake):
+    monkeypatch.setenv("TORCHGRAFT_EMULATED_LAUNCHES", os.devnull)
+    # By what the kernel says as it begins, and from then on by what it has said.
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match=r"are more than|did not launch: (invalid argument|too many resources)"):
+            getattr(mistakes, mistake)(NUMBERS)
+    mistakes.sum(NUMBERS)
+
+
+def test_clusters_are_refused_that_are_too_large_or_that_the_device_has_not(mistakes, monkeypatch):
+    many = torch.zeros(16 * 64)
+    mistakes.send(many)
+    with pytest.raises(RuntimeError, match="did not launch: cluster misconfiguration"):
+        mistakes.too_large_cluster(many)
+    monkeypatch.setenv("TORCHGRAFT_EMULATED_LAUNCHES", os.devnull)
+    monkeypatch.setenv("TORCHGRAFT_EMULATED_ARCHITECTURE", "80")
+    mistakes.sum(NUMBERS)
+    with pytest.raises(RuntimeError, match="did not launch: invalid argument"):
+        mistakes.send(many)
 
 
 @pytest.mark.parametrize("device", [90, 100, 120])

@@ -1,6 +1,6 @@
-"""Kernels that a library lists are forced, one by one: by `graft check` and `graft bench`, on an operator of three.
+"""Kernels that a library lists are forced, one by one: by `graft check` and `graft bench`, on an operator of four.
 
-One of them is always chosen, one is wrong and never chosen, and no sample reaches the third.
+One of them is always chosen, one is wrong and never chosen, no sample reaches the third, and no device runs the fourth.
 """
 
 import io
@@ -25,7 +25,7 @@ from torchgraft.checking.subject import subject_of
 from torchgraft.cli import app
 
 TARGET = "planted.elementwise:chosen"
-NAMES = ("pairs", "huge", "plain")
+NAMES = ("pairs", "huge", "newer", "plain")
 CPU = torch.device("cpu")
 
 
@@ -57,6 +57,12 @@ def test_a_kernel_serves_what_it_supports_while_it_is_forced():
     with native.ForcedKernel("planted", "cpu", "huge") as forced:
         assert chosen(even, 2.0).tolist() == [2, 2, 2, 2]
     assert forced.served == 0
+    assert not forced.is_ruled_out
+    for served in (even, odd):
+        with native.ForcedKernel("planted", "cpu", "newer") as forced:
+            chosen(served, 2.0)
+        assert forced.served == 0
+        assert forced.is_ruled_out == (served is even)
     with pytest.raises(LookupError, match="the library of nobody for cpu lists no kernels"):
         native.ForcedKernel("nobody", "cpu", "pairs")
 
@@ -74,13 +80,15 @@ def test_each_kernel_is_checked_on_whatever_it_supports(tmp_path):
     assert found == {
         "pairs": {("value", "fail")},
         "huge": {("value", "not applicable"), ("reached", "fail")},
+        "newer": {("value", "not applicable")},
         "plain": {("value", "pass")},
     }
     assert "planted::chosen, kernel pairs, on cpu in float64: value" in done.output
     assert "  sample    times zero" in done.output
     assert "planted::chosen, kernel huge, on cpu in float64, float32, float16, bfloat16: reached" in done.output
     assert "no sample reaches it" in done.output
-    assert "2 properties do not hold: 4 passed, 5 failed, 4 not applicable" in done.output
+    assert "newer  this device has not what the kernel needs" in done.output
+    assert "2 properties do not hold: 4 passed, 5 failed, 8 not applicable" in done.output
 
     wrong, unreached = (
         next(each["failure"]["reproduce"] for each in report["results"] if each["kernel"] == name and each["failure"])
@@ -112,6 +120,7 @@ def test_each_call_that_is_drawn_is_asked_of_each_kernel():
     results = json.loads(done.stdout)["results"]
     assert [(each["kernel"], each["status"], each["called"]) for each in results if each["kernel"] != "pairs"] == [
         ("huge", "not applicable", 0),
+        ("newer", "not applicable", 0),
         ("plain", "pass", 20),
     ]
     failure = next(each["failure"] for each in results if each["kernel"] == "pairs")
@@ -122,7 +131,7 @@ def test_a_kernel_is_forced_in_the_process_that_asks():
     jobs = make_jobs([subject_of(chosen)], devices=["cpu"], properties=["value"], dtypes=[torch.float32])
     forced = make_kernel_jobs(jobs)
     assert [job.kernel for job in forced] == list(NAMES)
-    statuses = ["fail", "not applicable", "pass"]
+    statuses = ["fail", "not applicable", "not applicable", "pass"]
     assert [result.status for result in run_jobs(forced)] == statuses
     assert [run_job(job).status for job in forced] == statuses
     assert run_job(jobs[0]).status == "pass"
@@ -131,7 +140,10 @@ def test_a_kernel_is_forced_in_the_process_that_asks():
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (["check", TARGET, "--kernel", "pear"], "there is no kernel 'pear'; there are 'pairs', 'huge', 'plain'"),
+        (
+            ["check", TARGET, "--kernel", "pear"],
+            "there is no kernel 'pear'; there are 'pairs', 'huge', 'newer', 'plain'",
+        ),
         (["check", "planted.elementwise:scale", "--every-kernel"], "no kernels are listed for planted::scale on cpu:"),
         (["bench", "linear", "--every-kernel"], "no kernels are listed for linear on cpu:"),
     ],

@@ -146,6 +146,7 @@ class ForcedKernel:
 
     Attributes:
         served: how many calls have fallen on the kernel; known at the end of the scope.
+        is_ruled_out: whether none has, and some would have on another device.
 
     Raises:
         LookupError: the library lists no kernels.
@@ -160,14 +161,15 @@ class ForcedKernel:
         self._force.restype = ctypes.c_int64
         # The library keeps the address: these bytes live as long as the scope.
         self._name = name.encode()
-        self.served = 0
+        self.served, self.is_ruled_out = 0, False
 
     def __enter__(self) -> "ForcedKernel":
         self._force(self._name)
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.served = self._force(None)
+        served = self._force(None)
+        self.served, self.is_ruled_out = max(served, 0), served < 0
 
 
 def trace_answers(namespace: str, device: str, call: Callable[[], object]) -> int:

@@ -15,6 +15,7 @@
 #include <memory>
 #include <mutex>
 #include <random>
+#include <set>
 #include <sstream>
 #include <stdexcept>
 #include <vector>
@@ -216,6 +217,12 @@ struct Crossing {
   int64_t generation = 0;
 };
 
+// What a kernel says of itself, known once it has begun.
+struct Compiled {
+  int most_threads = 1024;
+  size_t static_shared = 0;
+};
+
 struct Machine {
   std::mutex mutex;
   uint32_t epochs = 0;
@@ -233,7 +240,11 @@ struct Machine {
 
   std::vector<Stack> stacks;
   std::vector<unsigned char*> arenas;
-  std::map<const void*, int> allowed_shared;
+  // By the device's compute capability: what is allowed on one is not on another.
+  std::map<std::pair<int, const void*>, int> allowed_shared;
+  std::set<std::pair<int, const void*>> allowed_large_clusters;
+  std::map<const void*, Compiled> compiled;
+  int64_t launches = 0;
   cudaError_t error = cudaSuccess;
 
   // Of the launch that runs.
@@ -547,7 +558,7 @@ void run_blocks(std::vector<Block*>& blocks) {
 // Dynamic shared memory that blocks of a kernel may have.
 size_t allowed_shared(const void* function) {
   const auto& allowed = machine().allowed_shared;
-  const auto found = allowed.find(function);
+  const auto found = allowed.find({architecture().capability, function});
   return found == allowed.end() ? kMostSharedUnasked
                                 : std::max(kMostSharedUnasked, static_cast<size_t>(found->second));
 }
@@ -561,6 +572,13 @@ cudaError_t refusal(const Launch& launch, const void* function) {
     return cudaErrorInvalidConfiguration;
   }
   if (launch.dynamic_shared > allowed_shared(function)) return cudaErrorInvalidValue;
+  const unsigned of_cluster = launch.cluster.x * launch.cluster.y * launch.cluster.z;
+  constexpr unsigned kPortable = 8, kMostOfCluster = 16;
+  if (of_cluster > 1 && architecture().capability < 90) return cudaErrorInvalidValue;
+  if (of_cluster > kMostOfCluster || (of_cluster > kPortable && !machine().allowed_large_clusters.contains(
+                                                                    {architecture().capability, function}))) {
+    return cudaErrorInvalidClusterSize;
+  }
   if (launch.grid.x % launch.cluster.x != 0 || launch.grid.y % launch.cluster.y != 0 ||
       launch.grid.z % launch.cluster.z != 0) {
     return cudaErrorInvalidClusterSize;
@@ -575,7 +593,27 @@ cudaError_t refusal(const Launch& launch, const void* function) {
   return cudaSuccess;
 }
 
+// The same by what the kernel has said of itself.
+cudaError_t refusal(const Launch& launch, const void* function, const Compiled& compiled) {
+  const uint64_t threads = uint64_t{launch.block.x} * launch.block.y * launch.block.z;
+  if (threads > static_cast<uint64_t>(compiled.most_threads)) return cudaErrorLaunchOutOfResources;
+  const bool asked = machine().allowed_shared.contains({architecture().capability, function});
+  const size_t most = asked ? architecture().shared_of_block : kMostSharedUnasked;
+  return launch.dynamic_shared + compiled.static_shared > most ? cudaErrorInvalidValue : cudaSuccess;
+}
+
 }  // namespace
+
+bool runs_launches() { return launches_only() == nullptr; }
+
+void expect_bounds(int most_threads, int) {
+  machine().compiled[machine().function].most_threads = most_threads;
+  const int threads = static_cast<int>(running().block->fibres.size());
+  if (threads > most_threads) {
+    fail(std::to_string(threads) + " threads a block are more than the " + std::to_string(most_threads) +
+         " that the kernel is compiled for");
+  }
+}
 
 int multiprocessors() { return from_environment("TORCHGRAFT_EMULATED_MULTIPROCESSORS", 4); }
 
@@ -594,12 +632,14 @@ void fail(const std::string& message) {
 }
 
 void write_launch(const char* path, const Launch& launch) {
+  ++machine().launches;
   std::ostringstream line;
   line << launch.kernel << '\t' << launch.grid.x << ' ' << launch.grid.y << ' ' << launch.grid.z << '\t'
        << launch.block.x << ' ' << launch.block.y << ' ' << launch.block.z << '\t' << launch.dynamic_shared
        << '\n';
   const std::string text = line.str();
-  std::ofstream(path, std::ios::app).write(text.data(), static_cast<std::streamsize>(text.size()));
+  static std::ofstream file(path, std::ios::app);
+  file.write(text.data(), static_cast<std::streamsize>(text.size()));
 }
 
 void run(const Launch& launch, const void* function, const std::function<void()>& body) {
@@ -610,8 +650,17 @@ void run(const Launch& launch, const void* function, const std::function<void()>
     return;
   }
   if (const char* path = launches_only()) {
+    const auto known = m.compiled.find(function);
+    if (known != m.compiled.end() && function != nullptr) {
+      const cudaError_t refused = refusal(launch, function, known->second);
+      if (refused != cudaSuccess) {
+        m.error = refused;
+      } else {
+        write_launch(path, launch);
+      }
+      return;
+    }
     write_launch(path, launch);
-    return;
   }
   const int seed = from_environment("TORCHGRAFT_EMULATION_ORDER", 0);
   m.shuffled = seed != 0;
@@ -628,8 +677,9 @@ void run(const Launch& launch, const void* function, const std::function<void()>
 
   const size_t threads = size_t{launch.block.x} * launch.block.y * launch.block.z;
   const dim3& cluster = launch.cluster;
-  const uint64_t together = launch.cooperative ? uint64_t{launch.grid.x} * launch.grid.y * launch.grid.z
-                                               : uint64_t{cluster.x} * cluster.y * cluster.z;
+  const bool whole = launch.cooperative && runs_launches();
+  const uint64_t together = whole ? uint64_t{launch.grid.x} * launch.grid.y * launch.grid.z
+                                  : uint64_t{cluster.x} * cluster.y * cluster.z;
   while (m.blocks.size() < together) m.blocks.push_back(std::make_unique<Block>());
 
   std::vector<Block*> alive;
@@ -668,11 +718,18 @@ void run(const Launch& launch, const void* function, const std::function<void()>
             }
           }
         }
-        if (!launch.cooperative) run_alive();
+        // Its first thread says what the kernel is compiled for, as far as it comes alone.
+        if (!runs_launches()) {
+          enter_fibre(*alive[0]->fibres[0]);
+          if (m.failed)
+            throw std::runtime_error(std::string("emulation: ") + launch.kernel + ": " + m.failure);
+          return;
+        }
+        if (!whole) run_alive();
       }
     }
   }
-  if (launch.cooperative) run_alive();
+  if (whole) run_alive();
 }
 
 void* dynamic_shared() {
@@ -689,7 +746,9 @@ void* static_shared(const void* key, size_t bytes, size_t alignment) {
   for (size_t i = 1; i < block.arrays.size(); ++i) in_use += block.arrays[i].end - block.arrays[i].begin;
   if (in_use > kMostSharedUnasked) fail("more than 48 KB of static shared memory");
   const size_t dynamic = machine().launch->dynamic_shared;
-  const bool asked = machine().allowed_shared.contains(machine().function);
+  size_t& known = machine().compiled[machine().function].static_shared;
+  known = std::max(known, in_use);
+  const bool asked = machine().allowed_shared.contains({architecture().capability, machine().function});
   const size_t most = asked ? architecture().shared_of_block : kMostSharedUnasked;
   if (in_use + dynamic > most) {
     fail(std::to_string(in_use) + " bytes of static and " + std::to_string(dynamic) +
@@ -1029,6 +1088,8 @@ const char* cudaGetErrorString(cudaError_t error) {
       return "invalid configuration argument";
     case cudaErrorNoKernelImageForDevice:
       return "no kernel image is available for execution on the device";
+    case cudaErrorLaunchOutOfResources:
+      return "too many resources requested for launch";
     case cudaErrorCooperativeLaunchTooLarge:
       return "too many blocks in cooperative launch";
     case cudaErrorInvalidClusterSize:
@@ -1088,7 +1149,11 @@ cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute attribu
     if (value < 0 || static_cast<size_t>(value) > emulation::architecture().shared_of_block) {
       return failed(cudaErrorInvalidValue);
     }
-    machine().allowed_shared[function] = value;
+    machine().allowed_shared[{emulation::architecture().capability, function}] = value;
+  }
+  if (attribute == cudaFuncAttributeNonPortableClusterSizeAllowed) {
+    if (emulation::architecture().capability < 90) return failed(cudaErrorInvalidValue);
+    machine().allowed_large_clusters.insert({emulation::architecture().capability, function});
   }
   return cudaSuccess;
 }
@@ -1130,4 +1195,9 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
   if (emulation::launches_only() != nullptr) return cudaSuccess;
   std::memcpy(to, from, bytes);
   return cudaSuccess;
+}
+
+// How many launches were written down so far, for whoever counts them.
+extern "C" __attribute__((visibility("default"))) int64_t torchgraft_emulated_launches() {
+  return machine().launches;
 }

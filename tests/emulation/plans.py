@@ -1,27 +1,41 @@
-"""Asks launches of every operator on devices of many compute capabilities: each must be one that the device takes.
+"""Asks launches of every operator on GPUs of many compute capabilities: each must be one that the GPU takes.
 
-To be run under `emulate.environment(..., launches=...)`, where nothing is computed. What a device refuses is printed.
+To be run under `emulate.environment(..., launches=...)`, where nothing is computed: a launch is refused for what the
+emulator knows of a GPU and of the kernel. That is shared memory, dynamic and declared, threads a block and what the
+kernel is compiled for (of which registers follow), grids, clusters, and cooperative launches. What a GPU refuses is
+printed.
+
+    python plans.py                     the samples of every operator, and convolutions at borders, on each GPU
+    python plans.py 5000 report.json    so many drawn calls of every operator on each GPU, with every kernel forced on
+                                        all that it supports; what was found goes to a file
 """
 
 from __future__ import annotations
 
+import ctypes
+import json
 import os
 import sys
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
 from itertools import cycle
+from pathlib import Path
 from random import Random
 from typing import Any
 
 import torch
 
-from torchgraft import Operator
-from torchgraft.checking.subject import subject_of
+from torchgraft import Operator, native
+from torchgraft.checking.subject import Subject, listed_kernels, subject_of
 from torchgraft.operators.depthwise_conv2d.case import Case, same
 from torchgraft.operators.depthwise_conv2d.window import Window
-from torchgraft.sampling import Drawn, Sample
+from torchgraft.sampling import Budget, Drawn, Sample
 
 DEVICES = (75, 80, 86, 89, 90, 100, 120)
-DTYPES = (torch.float16, torch.float32, torch.float16, torch.bfloat16)
+DTYPES = (torch.float16, torch.float32, torch.bfloat16, torch.float64)
+# Powers of two between which the elements of a drawn call lie: nothing is computed, but PyTorch copies.
+_ELEMENTS = 4, 22
 _PASSES = {
     "depthwise_conv2d": Case.forward,
     "depthwise_conv2d_input_grad": Case.input_grad,
@@ -46,32 +60,27 @@ _LARGE_TILES = (
 )
 
 
-def draw_cases(count: int, random: Random) -> Iterator[Case]:
-    """Convolutions, most of stride 1 and with sizes around those of tiles."""
-    for index in range(count):
-        kernel = (
-            random.choice((1, 3, 5, 6, 7, 8, 9, 11, 13, 17, 27, 31, 51)),
-            random.choice((1, 3, 5, 7, 8, 13, 31, 57)),
-        )
-        if random.random() < 0.6:
-            kernel = kernel[0], kernel[0]
-        size = (
-            random.choice((1, 7, 8, 14, 17, 24, 28, 33, 56, 65, 112, 300)),
-            random.choice((4, 7, 13, 21, 28, 56, 127)),
-        )
-        front = [random.choice((0, taps // 2, taps - 1)) for taps in kernel]
-        behind = [
-            max(random.choice((0, taps // 2, taps - 1, 2 * taps)), taps - pixels - first)
-            for taps, pixels, first in zip(kernel, size, front, strict=True)
-        ]
-        stride = random.choice((1, 1, 1, 2))
-        yield Case(
-            f"drawn {index}",
-            (random.choice((1, 8, 17, 64)), random.choice((8, 24, 33, 256)), *size),
-            kernel,
-            Window(stride, stride, *front, *behind),
-            channels_last=random.random() < 0.5,
-        )
+@dataclass
+class Asked:
+    """What was asked of a GPU.
+
+    Attributes:
+        device: its compute capability, as 75 or 90.
+        problems: how many calls.
+        kernels: how many kernels served one.
+        unable: those that would have served one on another GPU, and none here.
+        unreached: those that no call suits.
+        launches: how many.
+        refused: what it did not take, in words.
+    """
+
+    device: int
+    problems: int = 0
+    kernels: int = 0
+    unable: list[str] = field(default_factory=list)
+    unreached: list[str] = field(default_factory=list)
+    launches: int = 0
+    refused: list[str] = field(default_factory=list)
 
 
 def empty(argument: Any, dtype: torch.dtype) -> Any:
@@ -82,36 +91,100 @@ def empty(argument: Any, dtype: torch.dtype) -> Any:
     return torch.empty(argument.shape, dtype=dtype, memory_format=layout)
 
 
-def calls() -> Iterator[tuple[Operator, Sample]]:
-    """All operators with kernels, and what they are asked."""
-    for operator in Operator.registered.values():
-        if operator.kernels == "reference":
-            continue
-        samples = subject_of(operator).samples
-        yield from ((operator, sample) for sample in samples.named if not sample.tf32)
-        # Host functions of lltm multiply matrices, which is done here too.
-        if not operator.name.startswith("lltm"):
-            yield from ((operator, benchmark.sample) for benchmark in samples.benchmarks if benchmark.large is None)
-    for case in (*_LARGE_TILES, *draw_cases(60, Random(0))):
+def subjects() -> list[Subject]:
+    """All operators with kernels."""
+    return [subject_of(each) for each in Operator.registered.values() if each.kernels != "reference"]
+
+
+def named_calls() -> Iterator[tuple[Operator, Sample]]:
+    """What the samples of all operators ask, and convolutions whose tiles are large."""
+    for subject in subjects():
+        yield from ((subject.operator, sample) for sample in subject.samples.named if not sample.tf32)
+        yield from (
+            (subject.operator, benchmark.sample) for benchmark in subject.samples.benchmarks if benchmark.large is None
+        )
+    for case in _LARGE_TILES:
         for name, make in _PASSES.items():
             yield Operator.registered[f"torchgraft::{name}"], make(case)
+
+
+def call(operator: Operator, arguments: Sequence[Any], device: int, what: str) -> str:
+    """Calls an operator on a GPU; why that was refused, or an empty string."""
+    os.environ["TORCHGRAFT_EMULATED_ARCHITECTURE"] = str(device)
+    try:
+        operator.raw(*arguments)
+    except RuntimeError as error:
+        reason = str(error).partition("\n")[0]
+        return f"{operator.name} on {device} in {arguments[0].dtype}: {what}: {reason}"
+    return ""
+
+
+def ask_named() -> list[str]:
+    """Asks the named calls on each GPU; what was refused."""
+    dtypes = cycle(DTYPES)
+    refused = []
+    for operator, sample in named_calls():
+        for device in DEVICES:
+            dtype = next(dtypes)
+            arguments = [empty(argument, dtype) for argument in sample.arguments]
+            refused.append(call(operator, arguments, device, sample.name))
+    return [each for each in refused if each]
+
+
+def ask_drawn(subject: Subject, count: int) -> list[Asked]:
+    """Asks drawn calls of an operator on each GPU, first as they come and then with each kernel forced."""
+    operator, samples = subject.operator, subject.samples
+    assert samples.stress is not None
+    (library,) = (each for each in native.libraries() if each.device == "cpu" and each.loaded)
+    launches = library.function("torchgraft_emulated_launches")
+    launches.restype = ctypes.c_int64
+    found = [Asked(device) for device in DEVICES]
+    names = listed_kernels(operator, "cpu")
+    served: Counter[tuple[int, str]] = Counter()
+    elsewhere: Counter[tuple[int, str]] = Counter()
+    random = Random(operator.name)
+    for number, dtype in zip(range(count), cycle(DTYPES), strict=False):
+        budget = Budget(round(2 ** random.uniform(*_ELEMENTS)), 1 << 50)
+        sample = samples.stress(random, budget)
+        arguments = [empty(argument, dtype) for argument in sample.arguments]
+        suitable = names
+        for each in found:
+            before = launches()
+            each.problems += 1
+            refused = [call(operator, arguments, each.device, f"call {number}, {sample.name}")]
+            suiting = []
+            for name in suitable:
+                with native.ForcedKernel(operator.namespace, "cpu", name) as forced:
+                    what = f"call {number}, {sample.name}, kernel {name}"
+                    refused.append(call(operator, arguments, each.device, what))
+                served[each.device, name] += forced.served
+                elsewhere[each.device, name] += forced.is_ruled_out
+                if forced.served or forced.is_ruled_out:
+                    suiting.append(name)
+            # Those that no device at all could have served it with.
+            suitable = suiting
+            each.refused += filter(None, refused)
+            each.launches += launches() - before
+    for each in found:
+        none = [name for name in names if not served[each.device, name]]
+        each.kernels = len(names) - len(none)
+        each.unable = [name for name in none if elsewhere[each.device, name]]
+        each.unreached = [name for name in none if not elsewhere[each.device, name]]
+    return found
 
 
 def main() -> int:
     """The command."""
     torch.set_num_threads(1)
-    refused = 0
-    dtypes = cycle(DTYPES)
-    for operator, sample in calls():
-        for device in DEVICES:
-            os.environ["TORCHGRAFT_EMULATED_ARCHITECTURE"] = str(device)
-            dtype = next(dtypes)
-            try:
-                operator.raw(*(empty(argument, dtype) for argument in sample.arguments))
-            except RuntimeError as error:
-                refused += 1
-                reason = str(error).partition("\n")[0]
-                print(f"{operator.name} on {device} in {dtype}: {sample.name}: {reason}")
+    if len(sys.argv) == 1:
+        refused = ask_named()
+    else:
+        count, report = int(sys.argv[1]), Path(sys.argv[2])
+        names = sys.argv[3:]
+        found = {each.name: ask_drawn(each, count) for each in subjects() if not names or each.name in names}
+        report.write_text(json.dumps({name: [asdict(each) for each in asked] for name, asked in found.items()}))
+        refused = [line for asked in found.values() for each in asked for line in each.refused]
+    print("\n".join(refused))
     return 1 if refused else 0
 
 

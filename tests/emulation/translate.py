@@ -26,6 +26,7 @@ _STATIC_SHARED = re.compile(
     r"\b__shared__\s+((?:__align__\(\w+\)|alignas\(\w+\))\s+)?([\w:<>,\s]+?)\s+(\w+)\s*((?:\[[^;]*\])?)\s*;"
 )
 _COMMENT_OR_STRING = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.DOTALL)
+_BOUNDS = re.compile(r"__global__\s+void\s+__launch_bounds__\s*\(")
 _EXTENDED_LAUNCH = re.compile(r"\bcudaLaunchKernelEx\s*\(")
 
 
@@ -45,7 +46,7 @@ def translate(path: Path) -> str:
     if "__shared__" in _without_comments(text):
         raise TranslationError(f"{path}: a declaration of shared memory that is no single array")
     text = _EXTENDED_LAUNCH.sub(lambda found: f'::emulation::launch_extended("{_place(path, text, found)}", ', text)
-    return f'#line 1 "{path}"\n' + _launches(path, text)
+    return f'#line 1 "{path}"\n' + _launches(path, _bounds(text))
 
 
 def translate_tree(sources: Path, target: Path) -> list[Path]:
@@ -82,6 +83,17 @@ def _without_comments(text: str) -> str:
 
 def _place(path: Path, text: str, found: re.Match[str]) -> str:
     return f"{path.parent.name}/{path.name}:{text.count(chr(10), 0, found.start()) + 1}"
+
+
+def _bounds(text: str) -> str:
+    """With what a kernel is compiled for said at its beginning: how many threads a block has at most."""
+    at = 0
+    while found := _BOUNDS.search(text, at):
+        at = _closing(text, found.end())
+        body = re.compile(r"\s*\{").match(text, _closing(text, text.index("(", at) + 1) + 1)
+        if body is not None:
+            text = f"{text[: body.end()]} ::emulation::expect_bounds({text[found.end() : at]});{text[body.end() :]}"
+    return text
 
 
 def _launches(path: Path, text: str) -> str:

@@ -42,6 +42,8 @@ from torchgraft.sampling import Samples
 SEEDS = range(-(2**63), 2**63)
 # A property that takes longer than this hangs.
 _SECONDS_TO_END = 900.0
+# Why a kernel is not asked that serves no call here, and would serve some on another device.
+RULED_OUT = "this device has not what the kernel needs"
 # How the failure of a job begins that took its process with it.
 DIED = "the process died"
 
@@ -208,6 +210,8 @@ def make_kernel_jobs(jobs: Sequence[Job], names: Collection[str] = ()) -> list[J
 def find_unreached(jobs: Sequence[Job], results: Sequence[Result]) -> list[Result]:
     """A failure for each kernel that was forced and served no call of any job, as nothing is known of it.
 
+    One that this device cannot run is none.
+
     Args:
         jobs: those without a kernel are passed over.
         results: a result a job.
@@ -218,7 +222,7 @@ def find_unreached(jobs: Sequence[Job], results: Sequence[Result]) -> list[Resul
             kernels.setdefault((job.operator.qualified_name, job.device, job.kernel), []).append((job, result))
     unreached = []
     for asked in kernels.values():
-        if any(result.status != "not applicable" for _, result in asked):
+        if any(result.status != "not applicable" or result.reason == RULED_OUT for _, result in asked):
             continue
         job = asked[0][0]
         again = ["graft", "check", target_of(job.operator), "--device", job.device, "--kernel", job.kernel]
@@ -291,6 +295,8 @@ def _kernel_forced(job: Job) -> Iterator[None]:
         return
     with native.ForcedKernel(job.operator.namespace, torch.device(job.device).type, job.kernel) as forced:
         yield
+    if forced.is_ruled_out:
+        raise NotApplicable(RULED_OUT)
     if not forced.served:
         raise NotApplicable(f"no sample in {job.dtype_name} is one that the kernel supports")
 

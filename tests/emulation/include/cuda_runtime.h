@@ -49,6 +49,7 @@ enum cudaError_t {
   cudaErrorInvalidValue = 1,
   cudaErrorInvalidConfiguration = 9,
   cudaErrorNoKernelImageForDevice = 209,
+  cudaErrorLaunchOutOfResources = 701,
   cudaErrorCooperativeLaunchTooLarge = 720,
   cudaErrorInvalidClusterSize = 912,
 };

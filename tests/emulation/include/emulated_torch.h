@@ -7,8 +7,9 @@
 
 #include <array>
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
+
+#include "emulation.h"
 
 namespace emulation {
 
@@ -32,22 +33,24 @@ inline AOTITorchError empty_strided(int64_t dim, const int64_t* sizes, const int
   int64_t bytes = 0;
   if (const AOTITorchError error = aoti_torch_get_data_ptr(*tensor, &memory)) return error;
   if (const AOTITorchError error = aoti_torch_get_storage_size(*tensor, &bytes)) return error;
-  // Nothing is, where launches are written down and not run.
-  const bool is_filled = std::getenv("TORCHGRAFT_EMULATED_LAUNCHES") == nullptr;
-  if (bytes > 0 && is_filled) std::memset(memory, 0xff, static_cast<size_t>(bytes));
+  if (bytes > 0 && runs_launches()) std::memset(memory, 0xff, static_cast<size_t>(bytes));
   return 0;
 }
 
 // torch_call_dispatcher, and of what PyTorch has for CUDA only: products of halves with a result in float.
 inline AOTITorchError call_dispatcher(const char* name, const char* overload, StableIValue* stack,
                                       uint64_t version) {
-  if (std::strcmp(overload, "dtype_out") != 0) {
-    return torch_call_dispatcher(name, overload, stack, version);
-  }
   using torch::stable::Tensor;
   using torch::stable::detail::from;
   using torch::stable::detail::to;
-  const Tensor left = to<Tensor>(stack[0]), right = to<Tensor>(stack[1]), result = to<Tensor>(stack[3]);
+  const bool is_widened = std::strcmp(overload, "dtype_out") == 0;
+  if (runs_launches() && !is_widened) return torch_call_dispatcher(name, overload, stack, version);
+  const Tensor left = to<Tensor>(stack[0]), right = to<Tensor>(stack[1]);
+  if (!runs_launches()) {
+    stack[0] = stack[is_widened ? 3 : 2];
+    return 0;
+  }
+  const Tensor result = to<Tensor>(stack[3]);
   const auto widened = [&](const Tensor& factor) {
     Tensor wide = torch::stable::new_empty(factor, factor.sizes(), result.scalar_type());
     torch::stable::copy_(wide, factor);

@@ -87,6 +87,13 @@ void launch_deduced(const char* name, Call call, const Configuration& configurat
       nullptr, [&] { std::apply(call, values); });
 }
 
+// Said at the beginning of a kernel: how many threads a block may have, and how many blocks there is room
+// for.
+void expect_bounds(int most_threads, int blocks = 1);
+
+// Whether launches are run, and not only written down.
+bool runs_launches();
+
 // Ends the launch: the host function that began it gets an exception with this text and the kernel's name.
 [[noreturn]] void fail(const std::string& message);
 

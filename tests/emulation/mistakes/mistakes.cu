@@ -151,10 +151,10 @@ Tensor on(const Tensor& input, Launch_&& launch) {
   return output;
 }
 
-template <Mistake kMistake>
+template <Mistake kMistake, unsigned kBlock = kThreads>
 Tensor sum(Tensor input) {
   return on(input, [](const float* from, float* to, unsigned blocks, cudaStream_t stream) {
-    sum_kernel<kMistake><<<blocks, kThreads, 0, stream>>>(from, to);
+    sum_kernel<kMistake><<<blocks, kBlock, 0, stream>>>(from, to);
   });
 }
 
@@ -193,12 +193,12 @@ Tensor matrix(Tensor input) {
   });
 }
 
-template <bool kMistake>
+template <bool kMistake, unsigned kBlocksOfCluster = 2>
 Tensor send(Tensor input) {
   return on(input, [](const float* from, float* to, unsigned blocks, cudaStream_t stream) {
     cudaLaunchAttribute attribute = {};
     attribute.id = cudaLaunchAttributeClusterDimension;
-    attribute.val.clusterDim.x = 2;
+    attribute.val.clusterDim.x = kBlocksOfCluster;
     attribute.val.clusterDim.y = 1;
     attribute.val.clusterDim.z = 1;
     cudaLaunchConfig_t config = {};
@@ -263,6 +263,8 @@ Tensor allowed(Tensor input) {
   EACH(more_bytes_expected, (send<true>))                    \
   EACH(too_much_shared_memory, (matrix<0, 64 * 1024>))       \
   EACH(too_much_declared, declared)                          \
+  EACH(too_many_threads, (sum<Mistake::none, 2 * kThreads>)) \
+  EACH(too_large_cluster, (send<false, 16>))                 \
   EACH(architecture, architecture)                           \
   EACH(allowed, allowed)
 

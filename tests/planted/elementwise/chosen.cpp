@@ -1,5 +1,6 @@
-// Three kernels between which torchgraft/choice.h chooses. The one in pairs is wrong, and pays nowhere: only
-// where it is forced does a call fall on it. The huge one supports no size that any sample has.
+// Four kernels between which torchgraft/choice.h chooses. The one in pairs is wrong, and pays nowhere: only
+// where it is forced does a call fall on it. The huge one supports no size that any sample has, and the newer
+// one needs a device that there is none of.
 
 #include <torchgraft/choice.h>
 
@@ -10,6 +11,9 @@ namespace {
 
 struct Problem {
   int64_t count;
+  bool is_newer_device = false;
+
+  Problem on_any_device() const { return {count, true}; }
 };
 
 struct Rule {
@@ -22,10 +26,12 @@ bool always(const Problem&) { return true; }
 bool never(const Problem&) { return false; }
 bool is_even(const Problem& problem) { return problem.count % 2 == 0; }
 bool is_huge(const Problem& problem) { return problem.count >= int64_t{1} << 40; }
+bool is_even_and_newer(const Problem& problem) { return is_even(problem) && problem.is_newer_device; }
 
 constexpr Rule kRules[] = {
     {"pairs", is_even, never},
     {"huge", is_huge, always},
+    {"newer", is_even_and_newer, always},
     {"plain", always, always},
 };
 TORCHGRAFT_KERNELS(chosen, kRules)

@@ -6,6 +6,9 @@
 //   constexpr Rule kRules[] = {...};
 //   TORCHGRAFT_KERNELS(softplus, kRules)
 //   const Rule& rule = torchgraft::choose(kRules, problem);
+//
+// Where a problem has a function on_any_device(), which gives the same problem on a device that has all that
+// a kernel can ask for, a kernel that only this device cannot run is told apart from one that no call suits.
 #pragma once
 
 #include <atomic>
@@ -18,10 +21,12 @@
 namespace torchgraft {
 namespace internal {
 
-// The kernel that serves every call it supports, or null, and how many choices have fallen on it since.
+// The kernel that serves every call it supports, or null; how many choices have fallen on it since, and how
+// many would have on another device.
 struct Forced {
   std::atomic<const char*> name{nullptr};
   std::atomic<int64_t> served{0};
+  std::atomic<int64_t> elsewhere{0};
 };
 inline Forced forced;
 
@@ -60,24 +65,23 @@ bool list_kernels(const char* op, const Rule (&rules)[kCount]) {
 
 }  // namespace internal
 
-// Whether a tool has asked for a kernel of this name, and this is one.
-inline bool is_forced(const char* kernel) {
-  const char* const name = internal::forced.name.load(std::memory_order_relaxed);
-  if (name == nullptr || std::strcmp(name, kernel) != 0) [[likely]]
-    return false;
-  internal::forced.served.fetch_add(1, std::memory_order_relaxed);
-  return true;
-}
-
 // The forced rule if it supports the problem, or else the first that supports it and pays.
 template <typename Rule, size_t kCount, typename Problem>
 const Rule& choose(const Rule (&rules)[kCount], const Problem& problem) {
   if (internal::traced.wanted.load(std::memory_order_relaxed)) [[unlikely]] {
     internal::trace_answers(rules, problem);
   }
-  if (internal::forced.name.load(std::memory_order_relaxed) != nullptr) [[unlikely]] {
+  internal::Forced& forced = internal::forced;
+  if (const char* const name = forced.name.load(std::memory_order_relaxed)) [[unlikely]] {
     for (const Rule& rule : rules) {
-      if (rule.supports(problem) && is_forced(rule.name)) return rule;
+      if (std::strcmp(name, rule.name) != 0) continue;
+      if (rule.supports(problem)) {
+        ++forced.served;
+        return rule;
+      }
+      if constexpr (requires { problem.on_any_device(); }) {
+        if (rule.supports(problem.on_any_device())) ++forced.elsewhere;
+      }
     }
   }
   for (const Rule& rule : rules) {
@@ -94,13 +98,17 @@ const Rule& choose(const Rule (&rules)[kCount], const Problem& problem) {
       ::torchgraft::internal::list_kernels(#OPERATOR, RULES);
 
 // Exported from a library of kernels: what there is, and what serves from now on. A name stays valid as long
-// as it is forced; null forces nothing. Returned is how many calls the kernel before has served.
+// as it is forced; null forces nothing. Returned is how many calls the kernel before has served; where it is
+// none, below zero how many it would have served on another device.
 extern "C" __attribute__((weak, visibility("default"))) const char* torchgraft_kernels() {
   return torchgraft::internal::listed_kernels().c_str();
 }
 extern "C" __attribute__((weak, visibility("default"))) int64_t torchgraft_force_kernel(const char* name) {
-  torchgraft::internal::forced.name = name;
-  return torchgraft::internal::forced.served.exchange(0);
+  torchgraft::internal::Forced& forced = torchgraft::internal::forced;
+  forced.name = name;
+  const int64_t elsewhere = forced.elsewhere.exchange(0);
+  const int64_t served = forced.served.exchange(0);
+  return served > 0 ? served : -elsewhere;
 }
 // Begins to trace what rules answer, or ends it: returned is a number that stands for all answers until then.
 extern "C" __attribute__((weak, visibility("default"))) uint64_t torchgraft_trace_answers(bool wanted) {

@@ -38,6 +38,13 @@ struct Problem {
   int64_t source_rows() const { return transposed() ? geometry.steps : geometry.height; }
   int64_t result_rows() const { return transposed() ? geometry.height : geometry.steps; }
   int sum_bytes() const { return element_bytes == 8 ? 8 : 4; }
+
+  Problem on_any_device() const {
+    Problem other = *this;
+    other.shared_of_block = 227 << 10;
+    other.shared_of_multiprocessor = 228 << 10;
+    return other;
+  }
 };
 
 // How a kernel cuts its work; opaque but for the number of partial sums of a channel, along x and along y.

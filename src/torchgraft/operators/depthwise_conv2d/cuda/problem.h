@@ -29,6 +29,13 @@ struct Problem {
   constexpr bool is_half() const { return element_bytes == 2; }
   constexpr bool is_float64() const { return element_bytes == 8; }
   constexpr bool has_half_tensor_cores() const { return is_half() && tensor_cores; }
+
+  Problem on_any_device() const {
+    Problem other = *this;
+    other.tensor_cores = is_half();
+    other.shared_bytes = 227 << 10;
+    return other;
+  }
 };
 
 inline int64_t longest_side(const Geometry& geometry) {

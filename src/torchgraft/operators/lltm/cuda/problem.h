@@ -30,6 +30,18 @@ struct Problem {
   // once; for a kernel without clusters how many blocks can be on a multiprocessor. Zero for a kernel that
   // the device cannot run so.
   int (*resident)(const Problem&, Technique, Kernel, int64_t blocks, int64_t shared_bytes);
+
+  Problem on_any_device() const {
+    Problem other = *this;
+    other.architecture = other.compiled_for = 900;
+    other.multiprocessors = 132;
+    other.shared_of_block = 227 << 10;
+    other.has_clusters = other.has_cooperative_launches = true;
+    other.resident = [](const Problem& problem, Technique, Kernel, int64_t blocks, int64_t) {
+      return problem.multiprocessors / static_cast<int>(blocks);
+    };
+    return other;
+  }
 };
 
 // A cell, or the products of gradients, with the rows of a cell or of all steps of a sequence.
