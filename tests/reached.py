@@ -78,9 +78,8 @@ def main() -> int:
     given = parser.parse_args()
     folders = emulate.find_folders(given.operators)
     WORK.mkdir(parents=True, exist_ok=True)
-    operators = [name for folder in folders for name in emulate.find_operators(folder)]
-    reports = _of_emulated(folders, operators)
-    reports.append(_of_cpu(operators))
+    reports = _of_emulated(folders)
+    reports.append(_of_cpu(folders))
     merged = WORK / "all.json"
     tracefiles = [word for report in reports for word in ("--add-tracefile", str(report))]
     _gcovr(*tracefiles, "--json", str(merged))
@@ -98,7 +97,7 @@ def main() -> int:
     return 0
 
 
-def _of_emulated(folders: list[Path], operators: list[str]) -> list[Path]:
+def _of_emulated(folders: list[Path]) -> list[Path]:
     libraries = {each: emulate.build(folders, architecture=each, sanitizer="coverage") for each, _ in DEVICES}
     objects = {each: ROOT / f"build/emulation/{each}-coverage/ninja" for each in libraries}
     for each in objects.values():
@@ -108,11 +107,16 @@ def _of_emulated(folders: list[Path], operators: list[str]) -> list[Path]:
         for architecture, counts in DEVICES
         for count in counts
     ]
-    _ask(((operator, device) for operator in operators for device in devices), "--every-kernel")
+    _ask(
+        (operator, device, ("--every-kernel",) if (folder / "cuda/policy.h").is_file() else ())
+        for folder in folders
+        for operator in emulate.find_operators(folder)
+        for device in devices
+    )
     return [_report(each, f"cuda-{architecture}") for architecture, each in objects.items()]
 
 
-def _of_cpu(operators: list[str]) -> Path:
+def _of_cpu(folders: list[Path]) -> Path:
     objects = WORK / "cpu"
     defined = ["-DTORCHGRAFT_SANITIZER=coverage", "-DTORCHGRAFT_CUDA=OFF", f"-DPython_EXECUTABLE={sys.executable}"]
     tools = Path(sys.executable).parent
@@ -120,7 +124,8 @@ def _of_cpu(operators: list[str]) -> Path:
     subprocess.run([*cmake, f"-DCMAKE_MAKE_PROGRAM={tools / 'ninja'}"], check=True, stdout=subprocess.DEVNULL)
     subprocess.run([str(tools / "cmake"), "--build", str(objects)], check=True, stdout=sys.stderr)
     _forget(objects)
-    _ask((operator, {"TORCHGRAFT_LIBRARIES": str(objects)}) for operator in operators)
+    library = {"TORCHGRAFT_LIBRARIES": str(objects)}
+    _ask((operator, library, ()) for folder in folders for operator in emulate.find_operators(folder))
     return _report(objects, "cpu")
 
 
@@ -129,10 +134,10 @@ def _forget(objects: Path) -> None:
         counted.unlink()
 
 
-def _ask(questions: Iterable[tuple[str, dict[str, str]]], *options: str) -> None:
-    """Checks operators, each under variables of its own: a process each, which writes what it counted as it ends."""
+def _ask(questions: Iterable[tuple[str, dict[str, str], tuple[str, ...]]]) -> None:
+    """Checks operators, each under variables and options: a process each, which writes what it counted as it ends."""
 
-    def ask(operator: str, variables: dict[str, str]) -> None:
+    def ask(operator: str, variables: dict[str, str], options: tuple[str, ...]) -> None:
         command = [sys.executable, "-m", "torchgraft", "check", operator, "--device", "cpu", *QUESTIONS, *options]
         variables = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
         done = subprocess.run([*command, "--workers", "0"], env=variables, capture_output=True, text=True, check=False)
