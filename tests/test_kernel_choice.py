@@ -5,6 +5,7 @@ The headers are host code alone: the tests compile them into programs and ask th
 
 import subprocess
 from functools import cache
+from pathlib import Path
 
 import pytest
 
@@ -52,6 +53,14 @@ def ask(program):
 )
 def test_the_kernel_of_a_shift(ask, passed, channels_last, bytes_of_element, device, sizes, kernels):
     assert ask("shift", passed, channels_last, bytes_of_element, *device, *sizes) == kernels
+
+
+def test_a_name_of_a_kernel_of_a_shift_is_its_path(program):
+    done = subprocess.run([program("shift"), "names"], capture_output=True, text=True, check=True)
+    kernels = kernels_in(PACKAGE / "operators/shift/cuda")
+    assert {name: [f"{name}.cu"] for name in done.stdout.split()} == {
+        name: [str(path) for path in kernels[name]] for name in kernels.keys() - {"direct_sums", "add_parts"}
+    }
 
 
 FLOAT, TF32, HALF, BFLOAT16, DOUBLE = (4, 0, 0), (4, 0, 1), (2, 0, 1), (2, 1, 1), (8, 0, 0)
@@ -116,14 +125,17 @@ def test_every_kernel_of_a_recurrence_is_asked(program):
 def test_a_kernel_of_lltm_has_the_name_of_its_path(program):
     """Its folder and its file, and behind them the shape that a rule chooses, or what a helper is for."""
     folder = PACKAGE / "operators/lltm/cuda"
-    kernels = {
-        "_".join(path.relative_to(folder).with_suffix("").parts): kernels_in(path) for path in folder.rglob("*.cu*")
-    }
-    for path, found in kernels.items():
-        assert all(f"{kernel}_".startswith(f"{path}_") for kernel in found), path
+    kernels: dict[str, set[str]] = {_stem(path.relative_to(folder)): set() for path in folder.rglob("*.cu*")}
+    for kernel, (path,) in kernels_in(folder).items():
+        kernels[_stem(path)].add(kernel)
+        assert f"{kernel}_".startswith(f"{_stem(path)}_")
     # What multiplies by kernels of PyTorch's or cuBLAS has none of that name.
     without = {"products_at_once", "products_halves", "products_in_parts", "products_plain"}
     for rule in names(program, "recurrences") | names(program, "others"):
         path = max((path for path in kernels if f"{rule}_".startswith(f"{path}_")), key=len, default=None)
         assert path is not None, rule
         assert (path in kernels[path]) != (path in without), rule
+
+
+def _stem(path: Path) -> str:
+    return "_".join(path.with_suffix("").parts)

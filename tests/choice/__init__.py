@@ -10,11 +10,6 @@ PACKAGE = HERE.parents[1] / "src/torchgraft"
 _KERNEL = re.compile(r"__global__ void (?:__launch_bounds__\((?:[^()]|\([^()]*\))*\)\s+)?(\w+)\(")
 
 
-def kernels_in(path: Path) -> set[str]:
-    """The names of the CUDA kernels that a source defines."""
-    return set(_KERNEL.findall(path.read_text()))
-
-
 def build(operator: str, folder: Path) -> Path:
     """The program of an operator, compiled into a folder."""
     program = folder / operator
@@ -22,3 +17,12 @@ def build(operator: str, folder: Path) -> Path:
     compiler = [os.environ.get("CXX", "c++"), "-std=c++20", "-Wall", "-Wextra", "-Werror", *included]
     subprocess.run([*compiler, str(HERE / f"{operator}.cpp"), "-o", str(program)], check=True)
     return program
+
+
+def kernels_in(folder: Path) -> dict[str, list[Path]]:
+    """The kernels of an operator's `cuda` folder by name, each with the paths that it stands in."""
+    found: dict[str, list[Path]] = {}
+    for path in sorted(folder.glob("**/*.cu*")):
+        for name in _KERNEL.findall(path.read_text()):
+            found.setdefault(name, []).append(path.relative_to(folder))
+    return found

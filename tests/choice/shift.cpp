@@ -1,13 +1,17 @@
 // Says which kernel serves each shift of standard input, one a line: its numbers are those that are read
-// below.
-
-#include "cuda_policy.h"
+// below. With an argument it writes the names of all instead.
 
 #include <iostream>
 #include <string>
 
-int main() {
+#include "cuda/policy.h"
+
+int main(int count, char**) {
   using namespace torchgraft::shift::cuda;
+  if (count > 1) {
+    for (const Rule& rule : kRules) std::cout << rule.name << '\n';
+    return 0;
+  }
   const std::string passes[] = {"forward", "input_grad", "offset_grad", "grads"};
   std::string pass;
   Problem problem = {};

@@ -65,6 +65,12 @@ bool list_kernels(const char* op, const Rule (&rules)[kCount]) {
 
 }  // namespace internal
 
+// What a rule says whose kernel supports anything, or pays wherever it is supported.
+template <typename Problem>
+bool always(const Problem&) {
+  return true;
+}
+
 // The forced rule if it supports the problem, or else the first that supports it and pays.
 template <typename Rule, size_t kCount, typename Problem>
 const Rule& choose(const Rule (&rules)[kCount], const Problem& problem) {

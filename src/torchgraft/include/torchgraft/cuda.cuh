@@ -12,6 +12,7 @@
 #include "allocation.h"
 #include "checks.h"
 #include "device.cuh"
+#include "numbers.h"
 
 namespace torchgraft {
 
@@ -34,11 +35,6 @@ class Launch {
 inline void check_launch(const char* kernel) {
   const cudaError_t error = cudaGetLastError();
   TORCHGRAFT_CHECK(error == cudaSuccess, kernel, " did not launch: ", cudaGetErrorString(error));
-}
-
-template <typename Integer>
-__host__ __device__ constexpr Integer ceil_divide(Integer numerator, Integer denominator) {
-  return (numerator + denominator - 1) / denominator;
 }
 
 // As many elements as one sixteen-byte access holds.

@@ -41,4 +41,14 @@ decltype(auto) dispatch_floating(ScalarType dtype, const char* operator_name, Fu
   }
 }
 
+// The elements of a tensor of that dtype.
+template <typename T>
+const T* data_of(const Tensor& tensor) {
+  return static_cast<const T*>(tensor.const_data_ptr());
+}
+template <typename T>
+T* mutable_data_of(const Tensor& tensor) {
+  return static_cast<T*>(tensor.mutable_data_ptr());
+}
+
 }  // namespace torchgraft

@@ -1,9 +1,9 @@
 // depthwise_conv2d and its two gradients on CPU: registration of the host functions of host.h. The kernels
-// are in cpu_forward.cpp, cpu_input_grad.cpp and cpu_weight_grad.cpp.
+// are in cpu/forward.cpp, cpu/input_grad.cpp and cpu/weight_grad.cpp.
 
 #include <torchgraft/registration.h>
 
-#include "cpu_kernels.h"
+#include "cpu/kernels.h"
 #include "host.h"
 
 namespace torchgraft::depthwise {

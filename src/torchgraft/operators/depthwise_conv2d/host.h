@@ -19,16 +19,6 @@
 
 namespace torchgraft::depthwise {
 
-template <typename T>
-const T* data_of(const Tensor& tensor) {
-  return static_cast<const T*>(tensor.const_data_ptr());
-}
-
-template <typename T>
-T* mutable_data_of(Tensor& tensor) {
-  return static_cast<T*>(tensor.mutable_data_ptr());
-}
-
 template <typename Device>
 Tensor forward_on(Tensor input, Tensor weight, std::optional<Tensor> bias, int64_t stride_height,
                   int64_t stride_width, int64_t padding_top, int64_t padding_left, int64_t padding_bottom,

@@ -43,8 +43,6 @@ constexpr int64_t share_of_device(const Problem& problem, int64_t on_h200) {
   return on_h200 * problem.multiprocessors / kMultiprocessors;
 }
 
-inline bool pays_always(const Problem&) { return true; }
-
 // Whether images are better brought into NCHW first: where a kernel is so large that arithmetic counts for
 // more than moving images, along whose rows its windows slide.
 inline bool planes_pay(const Geometry& geometry, int element_bytes) {
@@ -215,13 +213,13 @@ inline constexpr Rule kCorrelationRules[] = {
     {Kernel::bands_large, "bands_large", "halves, NCHW, k = 8 to 57, stride 1",
      "band matrices as wide as the kernel", supports_bands_large, bands_large_pays},
     {Kernel::strips_correlate, "strips_correlate", "NCHW, k = 3, 5, 7, stride 1, 2", "every source is read once, and slides by in registers",
-     supports_strips_correlate, pays_always},
+     supports_strips_correlate, always},
     {Kernel::small_planes_whole, "small_planes_whole", "float32, NCHW, 7 x 7 and 14 x 14, 16 images or more, k >= 13 and 27, stride 1",
      "every result meets every source, and no padding", supports_small_planes_whole, small_planes_whole_pays},
     {Kernel::tiles_correlate, "tiles_correlate", "NCHW, other kernels, stride 1",
      "tiles in shared memory: two accesses feed 32 multiply-adds", supports_tiles_correlate, tiles_correlate_pays},
     {Kernel::slide_correlate, "slide_correlate", "NHWC, k = 3, 5, 7, stride 1, 2",
-     "every source is read once; lanes lie along channels", supports_slide_correlate, pays_always},
+     "every source is read once; lanes lie along channels", supports_slide_correlate, always},
     {Kernel::gather_columns, "gather_columns", "NCHW, up to 5 x 5 taps a result, or k = 7, many results",
      "four results of a column share their sources", supports_gather_columns, gather_columns_pay},
     {Kernel::gather_columns_nhwc, "gather_columns_nhwc", "the same, NHWC",
@@ -229,8 +227,8 @@ inline constexpr Rule kCorrelationRules[] = {
     {Kernel::gather_small, "gather_small", "up to 5 x 5 taps a result",
      "all loads of a result are in flight at once", supports_gather_small, gather_small_pays},
     {Kernel::gather_large, "gather_large", "any kernel that fits shared memory",
-     "taps are walked a few at a time", supports_gather, pays_always},
-    {Kernel::gather_any, "gather_any", "anything", "sizes beyond 32 bits", supports_anything, pays_always},
+     "taps are walked a few at a time", supports_gather, always},
+    {Kernel::gather_any, "gather_any", "anything", "sizes beyond 32 bits", always, always},
 };
 
 inline constexpr Rule kWeightGradRules[] = {
@@ -246,14 +244,14 @@ inline constexpr Rule kWeightGradRules[] = {
      "halves, NHWC, k = 5 to 10, stride 1", "the same; channels are turned into planes in registers",
      supports_diagonals_nhwc, products_pay},
     {Kernel::strips_weight_grad, "strips_weight_grad", "NCHW, k = 3, 5, 7, stride 1, 2",
-     "both images are read once; all taps are summed in registers", supports_strips_weight_grad, pays_always},
+     "both images are read once; all taps are summed in registers", supports_strips_weight_grad, always},
     {Kernel::tiles_weight_grad, "tiles_weight_grad", "NCHW, other kernels, stride 1",
-     "tiles in shared memory; threads own taps", supports_tiles_weight_grad, pays_always},
+     "tiles in shared memory; threads own taps", supports_tiles_weight_grad, always},
     {Kernel::slide_weight_grad, "slide_weight_grad", "NHWC, k = 3, 5, 7, stride 1, 2",
-     "both images are read once; lanes lie along channels", supports_slide_weight_grad, pays_always},
+     "both images are read once; lanes lie along channels", supports_slide_weight_grad, always},
     {Kernel::gather_weight_grad, "gather_weight_grad", "anything within 32 bits",
-     "groups of taps in registers, pixels shared out", supports_gather_weight_grad, pays_always},
-    {Kernel::gather_weight_grad_any, "gather_weight_grad_any", "anything", "sizes beyond 32 bits", supports_anything, pays_always},
+     "groups of taps in registers, pixels shared out", supports_gather_weight_grad, always},
+    {Kernel::gather_weight_grad_any, "gather_weight_grad_any", "anything", "sizes beyond 32 bits", always, always},
 };
 // clang-format on
 

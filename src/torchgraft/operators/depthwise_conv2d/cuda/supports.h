@@ -519,6 +519,4 @@ inline bool supports_gather_weight_grad(const Problem& problem) {
   return offsets_fit_32(geometry, kMoreTaps) && geometry.batch * geometry.output_pixels() < kMostPixels;
 }
 
-inline bool supports_anything(const Problem&) { return true; }
-
 }  // namespace torchgraft::depthwise::cuda

@@ -137,8 +137,8 @@ __device__ void band_products(const Band<kTapRows>& band, uint32_t address, int 
       for (int pair = 0; pair < kPairs; ++pair) {
         const int tap_row = row + next - 2 * pair;
         if (tap_row < 0 || tap_row > kTapRows) continue;
-        HalfMath<T>::multiply_add(sums[pair], band.rows[tap_row], sources[2 * next], sources[2 * next + 1],
-                                  tap_row == 0 ? starts : sums[pair]);
+        multiply_add<T>(sums[pair], band.rows[tap_row], sources[2 * next], sources[2 * next + 1],
+                        tap_row == 0 ? starts : sums[pair]);
       }
     }
   }

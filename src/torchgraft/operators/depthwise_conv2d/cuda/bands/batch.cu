@@ -27,11 +27,8 @@
 // Sums are kept in fp32. A product multiplies the zeros of a band with what lies outside a result's window:
 // where that is not finite the result comes out NaN, and every NaN is computed again tap by tap.
 
-#include "../kernels.h"
-
-#include "../diagonals/diagonals.cuh"
 #include "../half_window.cuh"
-#include "../strips/strip.cuh"
+#include "../kernels.h"
 #include "../supports.h"
 
 namespace torchgraft::depthwise::cuda {
@@ -70,7 +67,7 @@ __device__ void load_batch_pieces(const HalfBits* run, int pieces, HalfBits* til
     const int row = product.row_pieces.divide(i);
     const int channel = product.source_rows.divide(row);
     const int column = (i - row * product.row_pieces.divisor()) * kElements;
-    copy_async<kElements>(
+    copy_async<kElements * sizeof(HalfBits)>(
         tile + channel * channel_pitch + (row - channel * product.source_height) * pitch + column,
         run + i * kElements);
   }
@@ -255,7 +252,7 @@ __global__ void __launch_bounds__(kBatchWarps * 32, kBatchShapes[kShape].blocks)
 #pragma unroll
                 for (int to = 0; to < kOctets; ++to) {
                   if (first - to > kReach) continue;
-                  multiply_add_narrow<T>(sums[row][to], octet[0], octet[1], row_bands[first - to + kReach]);
+                  multiply_add<T>(sums[row][to], octet[0], octet[1], row_bands[first - to + kReach]);
                 }
               }
               continue;
@@ -270,12 +267,11 @@ __global__ void __launch_bounds__(kBatchWarps * 32, kBatchShapes[kShape].blocks)
             for (int to = 0; to < kOctets; ++to) {
               const int band = first - to + kReach;
               if (band >= 0 && band + 1 < kBands) {
-                Math::multiply_add(sums[row][to], octets, row_bands[band], row_bands[band + 1],
-                                   sums[row][to]);
+                multiply_add<T>(sums[row][to], octets, row_bands[band], row_bands[band + 1], sums[row][to]);
               } else if (band == -1) {
-                multiply_add_narrow<T>(sums[row][to], octets[2], octets[3], row_bands[0]);
+                multiply_add<T>(sums[row][to], octets[2], octets[3], row_bands[0]);
               } else if (band == kBands - 1) {
-                multiply_add_narrow<T>(sums[row][to], octets[0], octets[1], row_bands[band]);
+                multiply_add<T>(sums[row][to], octets[0], octets[1], row_bands[band]);
               }
             }
           }

@@ -171,16 +171,15 @@ __global__ void __launch_bounds__(kLargeWarps * 32, 2)
 #pragma unroll
           for (int block = 0; block < kColumnBlocks; ++block) {
             const int at = block + octet;
-            Math::multiply_add(sums[block], band, octets[at / 4][at % 4], octets[(at + 1) / 4][(at + 1) % 4],
-                               sums[block]);
+            multiply_add<T>(sums[block], band, octets[at / 4][at % 4], octets[(at + 1) / 4][(at + 1) % 4],
+                            sums[block]);
           }
         }
         if constexpr (kOctets % 2 == 1) {
 #pragma unroll
           for (int block = 0; block < kColumnBlocks; ++block) {
             const int at = block + kOctets - 1;
-            multiply_add_narrow<T>(sums[block], upper[kOctets - 1], lower[kOctets - 1],
-                                   octets[at / 4][at % 4]);
+            multiply_add<T>(sums[block], upper[kOctets - 1], lower[kOctets - 1], octets[at / 4][at % 4]);
           }
         }
       }

@@ -55,28 +55,6 @@ struct PlanesTile {
   }
 };
 
-template <int kBytes>
-__device__ void copy_asynchronously(uint32_t shared, const void* memory) {
-#if __CUDA_ARCH__ >= 800
-  ptx::cp_async_ca<kBytes>(shared, memory);
-#else
-  __trap();
-#endif
-}
-
-__device__ void commit_copies() {
-#if __CUDA_ARCH__ >= 800
-  ptx::cp_async_commit_group();
-#endif
-}
-
-template <int kPending>
-__device__ void wait_for_copies() {
-#if __CUDA_ARCH__ >= 800
-  ptx::cp_async_wait_group<kPending>();
-#endif
-}
-
 __device__ void clear_of_warp(HalfBits* shared, int elements) {
   for (int i = threadIdx.x % kWarp * 8; i < elements; i += kWarp * 8) {
     *reinterpret_cast<uint4*>(shared + i) = make_uint4(0, 0, 0, 0);
@@ -138,7 +116,7 @@ __device__ void load_tile(const HalfBits* __restrict__ source, const PlanesParam
         const HalfBits* next = from;
 #pragma unroll 4
         for (int unit = lane; unit < part.units; unit += kWarp, next += kWarp * kUnit) {
-          copy_asynchronously<2 * kUnit>(address + 2 * places[unit], next);
+          copy_async<2 * kUnit>(address + 2 * places[unit], next);
         }
       }
     }

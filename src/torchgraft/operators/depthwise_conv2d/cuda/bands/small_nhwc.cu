@@ -198,8 +198,8 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 4)
           for (int pair = 0; pair < kPairs; ++pair) {
             const int tap_row = row + next - 2 * pair;
             if (tap_row < 0 || tap_row > kTapRows) continue;
-            Math::multiply_add(sums[pair], band[tap_row], sources[2 * next], sources[2 * next + 1],
-                               tap_row == 0 ? start : sums[pair]);
+            multiply_add<T>(sums[pair], band[tap_row], sources[2 * next], sources[2 * next + 1],
+                            tap_row == 0 ? start : sums[pair]);
           }
         }
       }

@@ -19,7 +19,8 @@
 // A NaN or an infinity in a channel may make any gradient of that channel NaN, but none of another channel.
 #pragma once
 
-#include <torchgraft/ptx.cuh>
+#include <torchgraft/async_copy.cuh>
+#include <torchgraft/mma.cuh>
 
 #include "../chunks.cuh"
 
@@ -55,10 +56,6 @@ struct DiagonalSums {
   float last[Block::kOdd ? Block::kRowPairs : 1][4];
 };
 
-__device__ inline uint32_t shared_address(const void* pointer) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
-}
-
 // Loads kCount slices, one a register; lane l gives the address of row l % 8 of slice l / 8.
 template <int kCount>
 __device__ inline void load_slices(uint32_t address, uint32_t* slices) {
@@ -72,28 +69,6 @@ __device__ inline void load_neighbour_slices(uint32_t address, uint32_t* slices)
   load_slices<kNow>(address, slices);
   if constexpr (kCount > kNow) {
     load_neighbour_slices<kCount - kNow>(address + kNow * kOctetBytes, slices + kNow);
-  }
-}
-
-// sums += a * b; a is 16 x 16, b 16 x 8.
-template <typename T>
-__device__ inline void multiply_add(float (&sums)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
-                                    uint32_t b0, uint32_t b1) {
-  const uint32_t a[4] = {a0, a1, a2, a3};
-  if constexpr (std::is_same_v<T, Half>) {
-    ptx::mma_m16n8k16_f16(sums, a, b0, b1, sums);
-  } else {
-    ptx::mma_m16n8k16_bf16(sums, a, b0, b1, sums);
-  }
-}
-
-// The same of half the depth: a is 16 x 8, b 8 x 8.
-template <typename T>
-__device__ inline void multiply_add(float (&sums)[4], uint32_t a0, uint32_t a1, uint32_t b0) {
-  if constexpr (std::is_same_v<T, Half>) {
-    ptx::mma_m16n8k8_f16(sums, a0, a1, b0);
-  } else {
-    ptx::mma_m16n8k8_bf16(sums, a0, a1, b0);
   }
 }
 

@@ -61,14 +61,9 @@ struct PlanesParameters {
 // Copies kElements elements, or writes zeros in their place, where the source is not touched. Through the
 // first-level cache: 32 bytes from the second level may go to several octets, and would be fetched for each.
 template <int kElements>
-__device__ inline void copy_async(uint32_t target, const uint16_t* source, bool inside) {
+__device__ inline void copy_or_clear(uint32_t target, const uint16_t* source, bool inside) {
   constexpr int kBytes = kElements * 2;
   ptx::cp_async_ca<kBytes>(target, source, inside ? kBytes : 0);
-}
-
-template <int kElements>
-__device__ inline void copy_async(uint32_t target, const uint16_t* source) {
-  ptx::cp_async_ca<kElements * 2>(target, source);
 }
 
 // A thread's copies that lie equally far apart.
@@ -89,14 +84,15 @@ struct CopyRun {
     if constexpr (kUnit > 1) {
       if (position >= 0 && last < limit) {
 #pragma unroll 4
-        for (int i = 0; i < count; ++i, to += target_step, from += source_step) copy_async<kUnit>(to, from);
-        if (one_more) copy_async<kUnit>(to, from);
+        for (int i = 0; i < count; ++i, to += target_step, from += source_step)
+          copy_async<2 * kUnit>(to, from);
+        if (one_more) copy_async<2 * kUnit>(to, from);
       } else {
         const int copies = count + (one_more ? 1 : 0);
 #pragma unroll 1
         for (int i = 0; i < copies; ++i, to += target_step, from += source_step) {
-          copy_async<kUnit>(to, from,
-                            static_cast<unsigned>(position + i * step) < static_cast<unsigned>(limit));
+          copy_or_clear<kUnit>(to, from,
+                               static_cast<unsigned>(position + i * step) < static_cast<unsigned>(limit));
         }
       }
     } else {

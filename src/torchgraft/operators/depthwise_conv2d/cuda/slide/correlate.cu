@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
       for (int i = 0; i < Rows::kStep; ++i) copies.copy_row(stage + i * row_pitch);
       loading.advance(parameters);
     }
-    end_copies();
+    commit_copies();
   };
   for (int stage = 0; stage < kStages - 1; ++stage) copy_step(stages + stage * stage_pitch);
 

@@ -300,7 +300,7 @@ __global__ void __launch_bounds__(Shape::kMostThreads, Shape::kBlocks)
       --rows_to_copy;
       next_row += source_row_elements;
     }
-    end_copies();
+    commit_copies();
     copied_stage = copied_stage + row_bytes == kStages * row_bytes ? 0 : copied_stage + row_bytes;
   };
 #pragma unroll 1
@@ -401,9 +401,9 @@ __global__ void __launch_bounds__(Shape::kMostThreads, Shape::kBlocks)
             for (int t = 0; t < kTiles; ++t) {
               float (&unit)[4] = sums[(phase + ahead) % (kWarm + 1)][t];
               if (first + 1 < kSlices) {
-                Math::multiply_add(unit, wide[t], band[row][first], band[row][first + 1], unit);
+                multiply_add<T>(unit, wide[t], band[row][first], band[row][first + 1], unit);
               } else {
-                Math::multiply_add(unit, narrow[t], band[row][first]);
+                multiply_add<T>(unit, narrow[t][0], narrow[t][1], band[row][first]);
               }
             }
           }

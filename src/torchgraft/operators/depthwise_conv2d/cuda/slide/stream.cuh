@@ -16,7 +16,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-#include <torchgraft/ptx.cuh>
+#include <torchgraft/async_copy.cuh>
 
 #include <algorithm>
 #include <cstring>
@@ -116,36 +116,6 @@ __device__ __forceinline__ void narrow(T* pointer, const float (&values)[kCount]
     for (int i = 0; i < kCount; ++i) vector[i] = static_cast<T>(values[i]);
     *reinterpret_cast<Vector<T, kCount>*>(pointer) = vector;
   }
-}
-
-template <int kBytes>
-__device__ __forceinline__ void copy_ahead(void* shared, const void* global) {
-#if __CUDA_ARCH__ >= 800
-  const uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
-  if constexpr (kBytes == 16) {
-    ptx::cp_async_cg(address, global);
-  } else {
-    ptx::cp_async_ca<kBytes>(address, global);
-  }
-#else
-  using Piece = Vector<unsigned, kBytes / 4>;
-  *static_cast<Piece*>(shared) = *static_cast<const Piece*>(global);
-#endif
-}
-
-// Ends a group of copies, so that they can be waited for.
-__device__ __forceinline__ void end_copies() {
-#if __CUDA_ARCH__ >= 800
-  ptx::cp_async_commit_group();
-#endif
-}
-
-// Waits for this thread's copies but for the latest `kGroups` groups.
-template <int kGroups>
-__device__ __forceinline__ void wait_for_copies() {
-#if __CUDA_ARCH__ >= 800
-  ptx::cp_async_wait_group<kGroups>();
-#endif
 }
 
 // Calls take(0), take(1), ... take(kPhases - 1), with constants, as long as `more` says so.
@@ -282,7 +252,7 @@ class SlideCopies {
     int offset = 0;
 #pragma unroll 1
     for (int turn = turns_; turn > 0; --turn) {
-      copy_ahead<kBytes>(to, from_ + offset);
+      copy_async<kBytes, true>(to, from_ + offset);
       to += shared_step_;
       offset += source_step_;
     }

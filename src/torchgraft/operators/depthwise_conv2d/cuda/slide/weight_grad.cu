@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
         if (loading.step < loading.count) grad_copies.copy_row(stage + grads_begin);
         loading.advance(parameters);
       }
-      end_copies();
+      commit_copies();
     };
     for (int stage = 0; stage < kStages - 1; ++stage) copy_step(stages + stage * stage_pitch);
 

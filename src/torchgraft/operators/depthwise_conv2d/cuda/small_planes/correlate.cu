@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(Shape::kWarps * 32, Shape::kBlocks)
   const T* const first_source = source + first_element;
 #pragma unroll 4
   for (int i = lane * kVector; i + kVector <= elements; i += 32 * kVector) {
-    copy_async<kVector>(shared + i, first_source + i);
+    copy_async<kVector * sizeof(T)>(shared + i, first_source + i);
   }
   for (int i = elements / kVector * kVector + lane; i < elements; i += 32) shared[i] = first_source[i];
 
@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(Shape::kWarps * 32, Shape::kBlocks)
   if (parameters.aligned_weight && first_weight % kVector == 0 && first_weight + warp_weights <= weights) {
     copied = warp_weights / kVector * kVector;
     for (int i = lane * kVector; i < copied; i += 32 * kVector) {
-      copy_async<kVector>(shared_weight + i, weight + first_weight + i);
+      copy_async<kVector * sizeof(T)>(shared_weight + i, weight + first_weight + i);
     }
   }
 #pragma unroll 8

@@ -2,8 +2,9 @@
 // a tile of 7 x 7 pixels.
 #pragma once
 
+#include <torchgraft/async_copy.cuh>
+
 #include "../stencil.cuh"
-#include "../strips/strip.cuh"
 
 namespace torchgraft::depthwise::cuda {
 

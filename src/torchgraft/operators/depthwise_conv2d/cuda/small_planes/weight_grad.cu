@@ -71,8 +71,8 @@ __global__ void __launch_bounds__(SmallPlanesWeightGrad<Shape>::kWarps * 32,
     // All lanes have read the last image.
     __syncwarp();
     for (int i = lane * kVector; i + kVector <= elements; i += 32 * kVector) {
-      copy_async<kVector>(shared_input + i, input + first_element + i);
-      copy_async<kVector>(shared_output_grad + i, output_grad + first_element + i);
+      copy_async<kVector * sizeof(T)>(shared_input + i, input + first_element + i);
+      copy_async<kVector * sizeof(T)>(shared_output_grad + i, output_grad + first_element + i);
     }
     for (int i = elements / kVector * kVector + lane; i < elements; i += 32) {
       shared_input[i] = input[first_element + i];

@@ -12,9 +12,9 @@
 // other: 18 us. (64,512,14x14,k27) 42 us of them, 60 in all. Measured: 21 and 84 us, where
 // tiles_correlate took 147 and 334.
 
-#include "../kernels.h"
+#include <torchgraft/async_copy.cuh>
 
-#include "../strips/strip.cuh"
+#include "../kernels.h"
 
 namespace torchgraft::depthwise::cuda {
 namespace {
@@ -70,7 +70,8 @@ __global__ void __launch_bounds__(Shape::kWarps * 32, Shape::kBlocks)
   for (int image = warp; image < images; image += Shape::kWarps) {
     const float* const from = source + first_element + image * image_elements;
 #pragma unroll 4
-    for (int i = lane; i < run; i += 32) copy_async<1>(tile + image * Shape::kImagePitch + i, from + i);
+    for (int i = lane; i < run; i += 32)
+      copy_async<sizeof(float)>(tile + image * Shape::kImagePitch + i, from + i);
   }
   commit_copies();
   const float* const block_weight = weight + static_cast<int64_t>(first_channel) * parameters.taps;

@@ -1,25 +1,9 @@
-// Forward and input gradient on NCHW planes without shared memory, k = 3, 5, 7, stride 1 and 2.
-//
-// A strip is a stretch of rows of one plane (or a segment of a wide one's columns). Neighbouring lanes of a
-// warp own neighbouring columns of it; short rows leave room for several strips in a warp. The lanes slide
-// down the sources: each row comes by asynchronous copies into a ring of the warp's own in shared memory,
-// some rows ahead of its use, where a lane finds the columns of its neighbours too. Weights and the sums of
-// the results that are under way stay in registers, and a result leaves as soon as its last row of sources
-// has passed. No thread waits for another warp, and a source is read from device memory once but for the
-// kernel - 1 rows that two stretches share.
-//
-// The input gradient of stride 1 is the forward pass with the kernel turned around; that of stride 2 streams
-// the output gradient and finishes two rows of results a row of sources.
-//
-// Predicted: k <= 5 bound by memory (17 and 36 instructions a result against the 57 that fp32's memory leaves
-// time for, 28 for halves); k = 7 by its 49 multiply-adds and ten other instructions a result, which take as
-// long as fp32's memory. Measured on an H200, fp32: (128,32,112x112,k3) 113 us (floor 99),
-// (128,144,56x56,k3) 129 (111), (128,96,112x112,k3,s2) 195 forward, 213 input gradient (186),
-// (128,96,56x56,k7) 110 (74): 16 warps a multiprocessor issue three instructions in four cycles; bf16 62
-// (49), 70 (56), 104 and 109 (93), 116 (37).
+// What the kernels of strips share (correlate.cu, weight_grad.cu): how a lane's columns of sources and
+// results belong together, and how rows of sources reach a warp's own ring in shared memory ahead of their
+// use.
 #pragma once
 
-#include <torchgraft/ptx.cuh>
+#include <torchgraft/async_copy.cuh>
 
 #include "../stencil.cuh"
 
@@ -90,36 +74,6 @@ struct StripParameters {
   bool flipped;                            // the kernel is turned around
 };
 
-// Copies kElements of T, four bytes or more, to shared memory; wait_for_copies waits for all that were begun
-// before the last kBehind calls of commit_copies. Before compute capability 8.0 they take effect at once.
-template <int kElements, bool kBypassL1 = false, typename T>
-__device__ void copy_async(T* shared, const T* memory) {
-#if __CUDA_ARCH__ >= 800
-  const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
-  constexpr int kBytes = kElements * sizeof(T);
-  if constexpr (kBypassL1 && kBytes == 16) {
-    ptx::cp_async_cg(address, memory);
-  } else {
-    ptx::cp_async_ca<kBytes>(address, memory);
-  }
-#else
-  *reinterpret_cast<Vector<T, kElements>*>(shared) = *reinterpret_cast<const Vector<T, kElements>*>(memory);
-#endif
-}
-
-__device__ inline void commit_copies() {
-#if __CUDA_ARCH__ >= 800
-  ptx::cp_async_commit_group();
-#endif
-}
-
-template <int kBehind>
-__device__ void wait_for_copies() {
-#if __CUDA_ARCH__ >= 800
-  ptx::cp_async_wait_group<kBehind>();
-#endif
-}
-
 constexpr int kStripThreads = 128;
 
 // A warp's ring of rows in shared memory, one of them in use and the others under way. In a row, units of a
@@ -186,7 +140,7 @@ struct StripRows {
 #pragma unroll
     for (int i = 0; i < kElements; i += kAccess) {
       if (inside(row) && exists(i)) {
-        copy_async<kAccess, kBypassL1>(shared + i, elements + i);
+        copy_async<kAccess * sizeof(T), kBypassL1>(shared + i, elements + i);
       } else {
         *reinterpret_cast<Vector<T, kAccess>*>(shared + i) = {};
       }
@@ -242,180 +196,6 @@ __device__ typename Strip::T* prepare_ring(typename Strip::T* warp_ring, int lan
   }
   return warp_ring + (strip < strips_of_warp ? kGap + strip * pitch + lane_of_strip * Strip::kSources
                                              : Ring::kUnits * Strip::kSources);
-}
-
-template <typename Strip>
-constexpr int strip_blocks() {
-  return Strip::kKernel == 3 ? 8 : Strip::kKernel == 5 ? 6 : 4;
-}
-
-template <typename Strip>
-__global__ void __launch_bounds__(kStripThreads, strip_blocks<Strip>())
-    strips_correlate(const typename Strip::T* __restrict__ source,
-                     const typename Strip::T* __restrict__ weight, const typename Strip::T* __restrict__ bias,
-                     typename Strip::T* __restrict__ result, StripParameters parameters) {
-  using T = typename Strip::T;
-  using Ring = StripRing<Strip>;
-  using Rows = StripRows<T, Strip::kSources, Strip::kAligned>;
-  constexpr unsigned kAllLanes = 0xffffffff;
-  constexpr int kKernel = Strip::kKernel;
-  constexpr int kResults = Strip::kResults;
-  constexpr int kSources = Strip::kSources;
-
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int warp = static_cast<int>(blockIdx.x) * (kStripThreads / 32) + static_cast<int>(threadIdx.x) / 32;
-  const int strip_of_warp = parameters.lanes.divide(lane);
-  const int lane_of_strip = lane - strip_of_warp * parameters.lanes.divisor();
-  const int strip = warp * parameters.strips_of_warp + strip_of_warp;
-  const bool active = strip_of_warp < parameters.strips_of_warp && strip < parameters.strips;
-  if (warp * parameters.strips_of_warp >= parameters.strips) return;
-
-  int rest = active ? strip : 0;
-  const auto next = [&rest](const FastDivisor& size) {
-    const int quotient = size.divide(rest);
-    const int remainder = rest - quotient * size.divisor();
-    rest = quotient;
-    return remainder;
-  };
-  const int segment = next(parameters.segments);
-  const int stretch = next(parameters.stretches);
-  const int plane = rest;
-  const int channel = next(parameters.channels);
-
-  const int unit_of_segment = lane_of_strip - parameters.halo_lanes;
-  const int unit = segment * parameters.units + unit_of_segment;
-  const int source_column = parameters.first_source_column + unit * kSources;
-  const int result_column = parameters.first_result_column + unit * kResults;
-  const int source_width = parameters.source_width;
-  const int result_width = parameters.result_width;
-
-  // Rows below are counted from the first of the stretch.
-  const int first_source_row = parameters.first_source_row + stretch * parameters.source_step;
-  const int first_result_row = parameters.first_result_row + stretch * parameters.result_rows;
-  const int source_rows = parameters.source_rows;
-  // Aligned, a lane's elements are all in the image or all outside.
-  const bool loads = active && source_column + kSources > 0 && source_column < source_width;
-  const bool stores = active && unit_of_segment >= 0 && unit_of_segment < parameters.units &&
-                      result_column + kResults > 0 && result_column < result_width;
-  const int result_begin = max(-first_result_row, 0);
-  const int result_end =
-      stores ? min(parameters.result_height - first_result_row, parameters.result_rows) : 0;
-
-  Rows source_lane = {source +
-                          static_cast<int64_t>(parameters.multiplier.divide(plane)) *
-                              parameters.source_height * source_width +
-                          static_cast<int64_t>(first_source_row) * source_width + source_column,
-                      source_column, source_width, max(-first_source_row, 0),
-                      loads ? min(parameters.source_height - first_source_row, source_rows) : 0};
-  T* next_result = result + static_cast<int64_t>(plane) * parameters.result_height * result_width +
-                   static_cast<int64_t>(first_result_row + Strip::result_row(0, 0)) * result_width +
-                   result_column;
-
-  T* const ring = prepare_ring<Strip, Ring>(
-      shared_memory<T>() + static_cast<int>(threadIdx.x) / 32 * Ring::kElements, parameters.lanes.divisor(),
-      parameters.strips_of_warp, strip_of_warp, lane_of_strip);
-  // What cannot be copied asynchronously goes through registers, as many rows at a time.
-  constexpr int kPending = Rows::kAsync ? 1 : Ring::kRows;
-  T pending[kPending][kSources];
-  const auto fetch = [&](int first_row) {
-#pragma unroll
-    for (int i = 0; i < kPending; ++i) source_lane.fetch(first_row + i, pending[i]);
-  };
-  const auto put = [&] {
-    __syncwarp();
-#pragma unroll
-    for (int i = 0; i < kPending; ++i) {
-#pragma unroll
-      for (int j = 0; j < kSources; ++j) ring[i * Ring::kRow + j] = pending[i][j];
-    }
-    __syncwarp();
-  };
-  if constexpr (Rows::kAsync) {
-#pragma unroll
-    for (int row = 0; row < Ring::kRows - 1; ++row) {
-      source_lane.copy(row, ring + row * Ring::kRow);
-      commit_copies();
-    }
-  } else {
-    fetch(0);
-    put();
-  }
-
-  float taps[Strip::kTaps];
-  const int tap_step = parameters.flipped ? -1 : 1;
-  const T* const first_tap =
-      weight + static_cast<int64_t>(channel) * Strip::kTaps + (parameters.flipped ? Strip::kTaps - 1 : 0);
-#pragma unroll
-  for (int tap = 0; tap < Strip::kTaps; ++tap) taps[tap] = static_cast<float>(first_tap[tap * tap_step]);
-  const float start = bias == nullptr ? 0.0F : static_cast<float>(bias[channel]);
-
-  float sums[Strip::kSlots][kResults] = {};
-  for (int first_row = 0; first_row < source_rows; first_row += Strip::kUnroll) {
-    if constexpr (!Rows::kAsync) fetch(first_row + Strip::kUnroll);
-#pragma unroll
-    for (int phase = 0; phase < Strip::kUnroll; ++phase) {
-      const int row = first_row + phase;
-      if (row >= source_rows) break;
-      if constexpr (Rows::kAsync) {
-        wait_for_copies<Ring::kRows - 2>();
-        __syncwarp();
-        source_lane.copy(row + Ring::kRows - 1, ring + (phase + Ring::kRows - 1) % Ring::kRows * Ring::kRow);
-        commit_copies();
-      }
-
-      // Rows of padding take no part, where that spares many multiplications.
-      if (kKernel == 3 || __any_sync(kAllLanes, source_lane.inside(row))) {
-        float values[Strip::kWindow];
-        load_window<Strip>(ring + phase % Ring::kRows * Ring::kRow, values);
-#pragma unroll
-        for (int tap_row = 0; tap_row < kKernel; ++tap_row) {
-          if (!Strip::meets(phase, tap_row)) continue;
-          float* row_sums = sums[Strip::slot(phase, tap_row)];
-          if (Strip::starts(tap_row)) {
-#pragma unroll
-            for (int i = 0; i < kResults; ++i) row_sums[i] = start;
-          }
-#pragma unroll
-          for (int tap = 0; tap < kKernel; ++tap) {
-#pragma unroll
-            for (int i = 0; i < kResults; ++i) {
-              const int value = Strip::window(i, tap);
-              if (value >= 0) row_sums[i] += taps[tap_row * kKernel + tap] * values[value];
-            }
-          }
-        }
-      } else {
-#pragma unroll
-        for (int tap_row = 0; tap_row < kKernel; ++tap_row) {
-          if (!Strip::meets(phase, tap_row) || !Strip::starts(tap_row)) continue;
-#pragma unroll
-          for (int i = 0; i < kResults; ++i) sums[Strip::slot(phase, tap_row)][i] = start;
-        }
-      }
-
-#pragma unroll
-      for (int tap_row = 0; tap_row < kKernel; ++tap_row) {
-        if (!Strip::meets(phase, tap_row) || !Strip::finishes(tap_row)) continue;
-        const int result_row = Strip::result_row(row, tap_row);
-        T* const elements = next_result;
-        next_result += result_width;
-        if (result_row < result_begin || result_row >= result_end) continue;
-        Vector<T, kResults> values;
-#pragma unroll
-        for (int i = 0; i < kResults; ++i) values[i] = static_cast<T>(sums[Strip::slot(phase, tap_row)][i]);
-        if constexpr (Strip::kAligned) {
-          *reinterpret_cast<Vector<T, kResults>*>(elements) = values;
-        } else {
-#pragma unroll
-          for (int i = 0; i < kResults; ++i) {
-            if (result_column + i >= 0 && result_column + i < result_width) elements[i] = values[i];
-          }
-        }
-      }
-    }
-    if constexpr (!Rows::kAsync) put();
-  }
-  if constexpr (Rows::kAsync) wait_for_copies<0>();
 }
 
 }  // namespace torchgraft::depthwise::cuda

@@ -27,18 +27,17 @@
 // yet nothing is under way while one waits, up to four times; backward with five blocks of 80 registers, up
 // to 1.7 times; backward with two rows between barriers, up to 2.2 times.
 
+#include <torchgraft/async_copy.cuh>
+
 #include <algorithm>
 #include <cstdint>
 
-#include "cuda_channels_last.h"
-#include "cuda_copies.cuh"
-#include "cuda_kernels.h"
-#include "cuda_taps.cuh"
+#include "kernels.h"
+#include "supports.h"
+#include "taps.cuh"
 
 namespace torchgraft::shift::cuda {
 namespace {
-
-using namespace channels_last;
 
 constexpr int kRowsOfSum = 8;    // whose products a thread adds up before it takes differences of the sums
 constexpr int kNoRow = 1 << 30;  // and a span less than overflows
@@ -260,17 +259,16 @@ struct Channel {
 };
 
 template <typename T, Pass kPass, bool kStrided, int kBytes>
-__global__ void __launch_bounds__(resident_threads(kPass))
-    shift_channels_last(const T* __restrict__ source, const T* __restrict__ input,
-                        const T* __restrict__ x_offset, const T* __restrict__ y_offset,
-                        T* __restrict__ result, accumulate_t<T>* __restrict__ partial,
-                        RowsParameters parameters) {
+__global__ void __launch_bounds__(channels_last_resident_threads(kPass))
+    channels_last(const T* __restrict__ source, const T* __restrict__ input, const T* __restrict__ x_offset,
+                  const T* __restrict__ y_offset, T* __restrict__ result,
+                  accumulate_t<T>* __restrict__ partial, RowsParameters parameters) {
   using A = accumulate_t<T>;
   constexpr bool kTransposed = is_transposed(kPass);
   constexpr bool kImages = has_images(kPass);
   constexpr bool kSums = has_sums(kPass);
   constexpr int kRows = rows_between_barriers(kPass);
-  static_assert(kAhead % kRows == 0);
+  static_assert(kRowsAhead % kRows == 0);
   constexpr int kElements = kWord<T>;
   constexpr int kPixel = kBytes / static_cast<int>(sizeof(T));  // channels of a block
   constexpr int kLanes = kPixel / kElements;
@@ -327,13 +325,13 @@ __global__ void __launch_bounds__(resident_threads(kPass))
   const int end_place = first_in_ring + parameters.ring.divisor() * parameters.row_pitch;
   const auto copy_row = [&] {
     const auto copy_pieces = [&](auto bytes) {
-      if (thread < row_pieces) copy_ahead<bytes>(ring + next_place, next_source);
+      if (thread < row_pieces) copy_async<bytes, true>(ring + next_place, next_source);
 #pragma unroll 1
       for (int piece = thread + threads; piece < row_pieces; piece += threads) {
         int in_memory, in_ring;
         place_of_piece(piece, in_memory, in_ring);
-        copy_ahead<bytes>(ring + (next_place + in_ring - first_in_ring),
-                          next_source + (in_memory - first_in_memory));
+        copy_async<bytes, true>(ring + (next_place + in_ring - first_in_ring),
+                                next_source + (in_memory - first_in_memory));
       }
     };
     if (parameters.piece_bytes == 16) {
@@ -426,7 +424,7 @@ __global__ void __launch_bounds__(resident_threads(kPass))
 #pragma unroll 1
           for (; next_row <= last; ++next_row) copy_row();
         }
-        end_copies();
+        commit_copies();
       };
       const int64_t first_pixel =
           (static_cast<int64_t>(image) * parameters.rows.divisor() + first_row) * image_row +
@@ -462,7 +460,7 @@ __global__ void __launch_bounds__(resident_threads(kPass))
       // Nobody reads the ring any more, and its zeros are there.
       __syncthreads();
 #pragma unroll 1
-      for (int ahead = 0; ahead < kAhead; ahead += kRows) begin_copies(first_row + ahead);
+      for (int ahead = 0; ahead < kRowsAhead; ahead += kRows) begin_copies(first_row + ahead);
 #pragma unroll
       for (int e = 0; e < kElements; ++e) channels[e].start(first_row, taken[e], parameters);
       // What lies outside stays zero.
@@ -522,9 +520,9 @@ __global__ void __launch_bounds__(resident_threads(kPass))
 
 #pragma unroll 1
       for (int row = first_row; row < end_row; row += kRows) {
-        wait_for_copies<kAhead / kRows - 1>();
+        wait_for_copies<kRowsAhead / kRows - 1>();
         __syncthreads();
-        begin_copies(row + kAhead);
+        begin_copies(row + kRowsAhead);
         if constexpr (ChannelOfT::kKeepsRow) {
           if (row == first_row) {
 #pragma unroll
@@ -585,8 +583,8 @@ template <typename T, Pass kPass, bool kStrided, int kBytes>
 void launch(const Arguments<T>& arguments, const Plan& plan, const RowsParameters& parameters,
             accumulate_t<T>* partial, cudaStream_t stream) {
   const char* name = is_transposed(kPass) ? "shift_grads" : "shift";
-  require_shared_memory(shift_channels_last<T, kPass, kStrided, kBytes>, plan.shared_bytes, name);
-  shift_channels_last<T, kPass, kStrided, kBytes>
+  require_shared_memory(channels_last<T, kPass, kStrided, kBytes>, plan.shared_bytes, name);
+  channels_last<T, kPass, kStrided, kBytes>
       <<<static_cast<unsigned>(plan.blocks), static_cast<unsigned>(plan.threads),
          static_cast<size_t>(plan.shared_bytes), stream>>>(arguments.source, arguments.input,
                                                            arguments.x_offset, arguments.y_offset,
@@ -641,11 +639,10 @@ void launch_channels_last(const Arguments<T>& arguments, Pass pass, const Plan& 
   };
   parameters.paired = channels % kWord<T> == 0 && is_paired(arguments.input) && is_paired(arguments.result);
 
-  const bool strided = geometry.stride > 1;
-  const auto launch_pass = [&](auto tag) {
-    constexpr Pass kPass = tag;
+  with_pass(pass, [&](auto constant) {
+    constexpr Pass kPass = constant;
     const auto launch_pixels = [&](auto bytes) {
-      if (strided) {
+      if (geometry.stride > 1) {
         launch<T, kPass, true, bytes>(arguments, plan, parameters, partial, stream);
       } else {
         launch<T, kPass, false, bytes>(arguments, plan, parameters, partial, stream);
@@ -653,17 +650,7 @@ void launch_channels_last(const Arguments<T>& arguments, Pass pass, const Plan& 
     };
     if (plan.pixel_bytes == kPixelBytes) return launch_pixels(std::integral_constant<int, kPixelBytes>{});
     launch_pixels(std::integral_constant<int, kNarrowPixelBytes>{});
-  };
-  switch (pass) {
-    case Pass::forward:
-      return launch_pass(std::integral_constant<Pass, Pass::forward>{});
-    case Pass::input_grad:
-      return launch_pass(std::integral_constant<Pass, Pass::input_grad>{});
-    case Pass::offset_grad:
-      return launch_pass(std::integral_constant<Pass, Pass::offset_grad>{});
-    case Pass::grads:
-      return launch_pass(std::integral_constant<Pass, Pass::grads>{});
-  }
+  });
 }
 
 #define SHIFT_CHANNELS_LAST(T) \

@@ -9,9 +9,9 @@
 #include <algorithm>
 #include <numeric>
 
-#include "cpu_correlation.h"
-#include "cpu_kernels.h"
-#include "cpu_rows.h"
+#include "correlation.h"
+#include "kernels.h"
+#include "rows.h"
 
 namespace torchgraft::depthwise::cpu {
 namespace {

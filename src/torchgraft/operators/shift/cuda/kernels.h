@@ -9,15 +9,15 @@
 //     x_grad = sum over i of row_weights[i] * (S[i][1] - S[i][0]),  y_grad likewise along rows,
 //
 // so that an input is read once and where it lies. What that sum is not is exact about NaN and infinity: the
-// second pass (cuda_direct.cu) sees that a sum is not finite and computes the channel by the definition.
+// second pass (direct.cu) sees that a sum is not finite and computes the channel by the definition.
 #pragma once
 
 #include <cuda_runtime.h>
 #include <torchgraft/dispatch.h>
 #include <torchgraft/layout.h>
 
-#include "cuda_problem.h"
-#include "geometry.h"
+#include "../geometry.h"
+#include "problem.h"
 
 namespace torchgraft::shift::cuda {
 
@@ -34,6 +34,21 @@ struct Arguments {
   int64_t source_rows(bool transposed) const { return transposed ? geometry.steps : geometry.height; }
   int64_t result_rows(bool transposed) const { return transposed ? geometry.height : geometry.steps; }
 };
+
+// Calls `function` with the pass as a constant.
+template <typename Function>
+void with_pass(Pass pass, Function&& function) {
+  switch (pass) {
+    case Pass::forward:
+      return function(std::integral_constant<Pass, Pass::forward>{});
+    case Pass::input_grad:
+      return function(std::integral_constant<Pass, Pass::input_grad>{});
+    case Pass::offset_grad:
+      return function(std::integral_constant<Pass, Pass::offset_grad>{});
+    case Pass::grads:
+      return function(std::integral_constant<Pass, Pass::grads>{});
+  }
+}
 
 // Each as its plan says. Nothing is empty.
 template <typename T>

@@ -24,19 +24,14 @@
 // way back through shared memory, took 155 and 92 us, backward 259 and 176, and on (128,256,75,25) 157 and
 // 143.
 
-#include "cuda_copies.cuh"
-#include "cuda_kernels.h"
-#include "cuda_planes.h"
-#include "cuda_taps.cuh"
+#include <torchgraft/async_copy.cuh>
+
+#include "kernels.h"
+#include "supports.h"
+#include "taps.cuh"
 
 namespace torchgraft::shift::cuda {
 namespace {
-
-using namespace planes;
-
-// Whether blocks take tiles in turn, so that what is under way lies together in device memory; else each
-// takes a run of neighbours.
-constexpr bool kInTurn = true;
 
 struct PlanesParameters {
   FastDivisor tiles;  // of a plane
@@ -52,8 +47,8 @@ struct PlanesParameters {
   int64_t parts;  // sums of a channel
 };
 
-// All that is to be known of a tile. Threads of a block work these out side by side, kAhead tiles each, for
-// all to read.
+// All that is to be known of a tile. Threads of a block work these out side by side, kTilesAhead tiles each,
+// for all to read.
 template <typename T>
 struct alignas(16) Tile {
   using A = accumulate_t<T>;
@@ -76,7 +71,7 @@ struct alignas(16) Tile {
 // Of shared memory, next to a launch's.
 template <typename T>
 constexpr int64_t kDeclaredBytes =
-    2 * kAhead * sizeof(Tile<T>) + 2 * kMostThreads / 32 * sizeof(accumulate_t<T>);
+    2 * kTilesAhead * sizeof(Tile<T>) + 2 * kTileThreads / 32 * sizeof(accumulate_t<T>);
 static_assert(sizeof(Tile<float>) == tile_bytes(4) && sizeof(Tile<double>) == tile_bytes(8));
 
 // Elements since the last border of sixteen bytes.
@@ -168,7 +163,7 @@ __device__ void copy_pieces(const T* tensor, int64_t elements, int64_t first, in
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
         if (left > i * kThreads * kPiece)
-          copy_ahead<16>(to + i * kThreads * kPiece, from + i * kThreads * kPiece);
+          copy_async<16, true>(to + i * kThreads * kPiece, from + i * kThreads * kPiece);
       }
       from += kAtOnce * kThreads * kPiece;
       to += kAtOnce * kThreads * kPiece;
@@ -393,61 +388,59 @@ __device__ accumulate_t<T> add_outside(const T* output_grad, const Tile<T>& tile
 }
 
 template <typename T, Pass kPass, bool kStrided, int kThreads>
-__global__ void __launch_bounds__(kThreads, resident_threads(sizeof(T), kPass) / kThreads)
-    shift_planes(const T* __restrict__ source, const T* __restrict__ input, const T* __restrict__ x_offset,
-                 const T* __restrict__ y_offset, T* __restrict__ result,
-                 accumulate_t<T>* __restrict__ partial, PlanesParameters parameters) {
+__global__ void __launch_bounds__(kThreads, planes_resident_threads(sizeof(T), kPass) / kThreads)
+    planes(const T* __restrict__ source, const T* __restrict__ input, const T* __restrict__ x_offset,
+           const T* __restrict__ y_offset, T* __restrict__ result, accumulate_t<T>* __restrict__ partial,
+           PlanesParameters parameters) {
   using A = accumulate_t<T>;
   constexpr bool kTransposed = is_transposed(kPass);
   constexpr bool kImages = has_images(kPass);
   constexpr bool kSums = has_sums(kPass);
   constexpr bool kFromOneRow = kTransposed && kStrided;
 
-  __shared__ Tile<T> tiles[2 * kAhead];
+  __shared__ Tile<T> tiles[2 * kTilesAhead];
   __shared__ A warp_sums[2 * kThreads / 32];
   T* const stages = shared_memory<T>();
   T* const results = stages + kStages * parameters.stage_elements;
-  // This block's tiles: `count` of them from `first` on, `pitch` apart.
-  const int block = static_cast<int>(blockIdx.x);
-  const int blocks = static_cast<int>(gridDim.x);
-  const int first = kInTurn ? block : static_cast<int>(int64_t{parameters.tile_count} * block / blocks);
-  const int pitch = kInTurn ? blocks : 1;
-  const int count = kInTurn ? ceil_divide(parameters.tile_count - block, blocks)
-                            : static_cast<int>(int64_t{parameters.tile_count} * (block + 1) / blocks) - first;
+  // Blocks take tiles in turn, so that what is in flight lies together in device memory: this one's are
+  // `count` from `first` on, `pitch` apart.
+  const int first = static_cast<int>(blockIdx.x);
+  const int pitch = static_cast<int>(gridDim.x);
+  const int count = ceil_divide(parameters.tile_count - first, pitch);
 
   const auto make_tiles = [&](int from, int of) {
     const int index = from + static_cast<int>(threadIdx.x);
     if (static_cast<int>(threadIdx.x) < of && index < count) {
-      tiles[index % (2 * kAhead)] = make_tile<T, kPass, kStrided>(first + index * pitch, source, input,
-                                                                  result, x_offset, y_offset, parameters);
+      tiles[index % (2 * kTilesAhead)] = make_tile<T, kPass, kStrided>(
+          first + index * pitch, source, input, result, x_offset, y_offset, parameters);
     }
   };
   const auto begin_copies = [&](int index, int slot) {
     if (index < count) {
-      copy_tile<kSums, kThreads>(source, input, tiles[index % (2 * kAhead)],
+      copy_tile<kSums, kThreads>(source, input, tiles[index % (2 * kTilesAhead)],
                                  stages + slot * parameters.stage_elements, parameters);
     }
-    end_copies();
+    commit_copies();
   };
 
   const int width = parameters.width;
   const int stride = kStrided ? parameters.stride.divisor() : 1;
-  static_assert(kStages < kAhead);
-  static_assert(2 * kAhead <= 32, "a warp works out tiles");
-  make_tiles(0, 2 * kAhead);
+  static_assert(kStages < kTilesAhead);
+  static_assert(2 * kTilesAhead <= 32, "a warp works out tiles");
+  make_tiles(0, 2 * kTilesAhead);
   __syncthreads();
 #pragma unroll 1
   for (int slot = 0; slot < kStages; ++slot) begin_copies(slot, slot);
   int slot = 0;
 #pragma unroll 1
   for (int index = 0; index < count; ++index) {
-    const Tile<T>& tile = tiles[index % (2 * kAhead)];
+    const Tile<T>& tile = tiles[index % (2 * kTilesAhead)];
     T* const stage = stages + slot * parameters.stage_elements;
     wait_for_copies<kStages - 1>();
     clear_others<kThreads>(tile, stage);
     __syncthreads();
     // Half of the tiles known is used up: in its place come those after the other half.
-    if (index > 0 && index % kAhead == 0) make_tiles(index + kAhead, kAhead);
+    if (index > 0 && index % kTilesAhead == 0) make_tiles(index + kTilesAhead, kTilesAhead);
 
     TapSums<A> sums;
     // Rows of five columns, downwards. kSelect: a weight may be zero, and what it weighs be NaN.
@@ -647,9 +640,9 @@ void launch(const Arguments<T>& arguments, const Plan& plan, accumulate_t<T>* pa
   parameters.result_elements = geometry.planes() * result_rows * geometry.width;
   parameters.parts = plan.parts;
   const char* name = kTransposed ? "shift_grads" : "shift";
-  require_shared_memory(reinterpret_cast<const void*>(shift_planes<T, kPass, kStrided, kThreads>),
+  require_shared_memory(reinterpret_cast<const void*>(planes<T, kPass, kStrided, kThreads>),
                         plan.shared_bytes, name, kDeclaredBytes<T>);
-  shift_planes<T, kPass, kStrided, kThreads>
+  planes<T, kPass, kStrided, kThreads>
       <<<static_cast<unsigned>(plan.blocks), kThreads, static_cast<size_t>(plan.shared_bytes), stream>>>(
           arguments.source, arguments.input, arguments.x_offset, arguments.y_offset, arguments.result,
           partial, parameters);
@@ -662,13 +655,7 @@ void launch(const Arguments<T>& arguments, const Plan& plan, accumulate_t<T>* pa
     if (plan.threads == 32) return launch<T, kPass, kStrided, 32>(arguments, plan, partial, stream);
     if (plan.threads == 64) return launch<T, kPass, kStrided, 64>(arguments, plan, partial, stream);
   }
-  launch<T, kPass, kStrided, kMostThreads>(arguments, plan, partial, stream);
-}
-
-template <typename T, Pass kPass>
-void launch(const Arguments<T>& arguments, const Plan& plan, accumulate_t<T>* partial, cudaStream_t stream) {
-  if (arguments.geometry.stride == 1) return launch<T, kPass, false>(arguments, plan, partial, stream);
-  launch<T, kPass, true>(arguments, plan, partial, stream);
+  launch<T, kPass, kStrided, kTileThreads>(arguments, plan, partial, stream);
 }
 
 }  // namespace
@@ -676,16 +663,11 @@ void launch(const Arguments<T>& arguments, const Plan& plan, accumulate_t<T>* pa
 template <typename T>
 void launch_planes(const Arguments<T>& arguments, Pass pass, const Plan& plan, accumulate_t<T>* partial,
                    cudaStream_t stream) {
-  switch (pass) {
-    case Pass::forward:
-      return launch<T, Pass::forward>(arguments, plan, partial, stream);
-    case Pass::input_grad:
-      return launch<T, Pass::input_grad>(arguments, plan, partial, stream);
-    case Pass::offset_grad:
-      return launch<T, Pass::offset_grad>(arguments, plan, partial, stream);
-    case Pass::grads:
-      return launch<T, Pass::grads>(arguments, plan, partial, stream);
-  }
+  with_pass(pass, [&](auto constant) {
+    constexpr Pass kPass = constant;
+    if (arguments.geometry.stride == 1) return launch<T, kPass, false>(arguments, plan, partial, stream);
+    launch<T, kPass, true>(arguments, plan, partial, stream);
+  });
 }
 
 #define SHIFT_PLANES(T) \

@@ -3,8 +3,8 @@
 
 #include <torchgraft/dispatch.h>
 
-#include "cpu_correlation.h"
-#include "cpu_kernels.h"
+#include "correlation.h"
+#include "kernels.h"
 
 namespace torchgraft::depthwise::cpu {
 namespace {

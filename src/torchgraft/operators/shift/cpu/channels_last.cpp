@@ -36,7 +36,7 @@
 #include <utility>
 #include <vector>
 
-#include "cpu_kernels.h"
+#include "kernels.h"
 
 namespace torchgraft::shift::cpu {
 namespace {

@@ -2,7 +2,7 @@
 // double, float, Half, BFloat16; batch > 0.
 #pragma once
 
-#include "geometry.h"
+#include "../geometry.h"
 
 namespace torchgraft::depthwise::cpu {
 

@@ -6,7 +6,7 @@
 #include <torchgraft/dispatch.h>
 #include <torchgraft/cuda.cuh>
 
-#include "geometry.h"
+#include "../geometry.h"
 
 namespace torchgraft::shift::cuda {
 

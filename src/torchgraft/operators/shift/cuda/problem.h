@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "sizes.h"
+#include "../sizes.h"
 
 namespace torchgraft::shift::cuda {
 
@@ -13,10 +13,6 @@ enum class Pass { forward, input_grad, offset_grad, grads };
 constexpr bool is_transposed(Pass pass) { return pass != Pass::forward; }
 constexpr bool has_images(Pass pass) { return pass != Pass::offset_grad; }
 constexpr bool has_sums(Pass pass) { return pass == Pass::offset_grad || pass == Pass::grads; }
-
-constexpr int64_t divide_up(int64_t numerator, int64_t divisor) {
-  return (numerator + divisor - 1) / divisor;
-}
 
 // A stride beyond the image gives the same results as any other one there; this one still divides fast.
 inline int stride_of(const Geometry& geometry) {

@@ -11,7 +11,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "geometry.h"
+#include "../geometry.h"
 
 namespace torchgraft::shift::cpu {
 

@@ -14,7 +14,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "cpu_kernels.h"
+#include "kernels.h"
 
 namespace torchgraft::shift::cpu {
 

@@ -13,7 +13,7 @@
 
 #include <algorithm>
 
-#include "cuda_kernels.h"
+#include "kernels.h"
 
 namespace torchgraft::shift::cuda {
 namespace {
@@ -74,8 +74,8 @@ struct DirectParameters {
 
 template <bool kTransposed, typename T>
 __global__ void __launch_bounds__(kThreads)
-    shift_direct(const T* __restrict__ source, const T* __restrict__ x_offset, const T* __restrict__ y_offset,
-                 T* __restrict__ result, DirectParameters parameters) {
+    direct(const T* __restrict__ source, const T* __restrict__ x_offset, const T* __restrict__ y_offset,
+           T* __restrict__ result, DirectParameters parameters) {
   const Geometry& geometry = parameters.geometry;
   const int64_t source_rows = kTransposed ? geometry.steps : geometry.height;
   const int64_t result_rows = kTransposed ? geometry.height : geometry.steps;
@@ -171,10 +171,10 @@ __device__ Sums<accumulate_t<T>> sums_of_rows(const T* output_grad, const T* inp
 
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
-    shift_direct_sums(const T* __restrict__ output_grad, const T* __restrict__ input,
-                      const T* __restrict__ x_offset, const T* __restrict__ y_offset,
-                      accumulate_t<T>* __restrict__ partial, Geometry geometry, bool channels_last,
-                      int64_t parts, int64_t rows_of_part) {
+    direct_sums(const T* __restrict__ output_grad, const T* __restrict__ input,
+                const T* __restrict__ x_offset, const T* __restrict__ y_offset,
+                accumulate_t<T>* __restrict__ partial, Geometry geometry, bool channels_last, int64_t parts,
+                int64_t rows_of_part) {
   __shared__ accumulate_t<T> scratch[2 * kThreads / 32];
   const int64_t rows = geometry.batch * geometry.steps;
   for (int64_t block = blockIdx.x; block < geometry.channels * parts; block += gridDim.x) {
@@ -193,10 +193,9 @@ __global__ void __launch_bounds__(kThreads)
 
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
-    shift_add_parts(const accumulate_t<T>* __restrict__ partial, int64_t parts,
-                    const T* __restrict__ output_grad, const T* __restrict__ input,
-                    const T* __restrict__ x_offset, const T* __restrict__ y_offset, T* __restrict__ x_grad,
-                    T* __restrict__ y_grad, Geometry geometry, bool channels_last) {
+    add_parts(const accumulate_t<T>* __restrict__ partial, int64_t parts, const T* __restrict__ output_grad,
+              const T* __restrict__ input, const T* __restrict__ x_offset, const T* __restrict__ y_offset,
+              T* __restrict__ x_grad, T* __restrict__ y_grad, Geometry geometry, bool channels_last) {
   using A = accumulate_t<T>;
   __shared__ A scratch[2 * kThreads / 32];
   for (int64_t channel = blockIdx.x; channel < geometry.channels; channel += gridDim.x) {
@@ -233,7 +232,7 @@ void launch_images(const Arguments<T>& arguments, cudaStream_t stream) {
   const int64_t chunks = ceil_divide<int64_t>(length, kChunk);
   const int64_t blocks = planes * arguments.result_rows(kTransposed) * chunks;
   const DirectParameters parameters = {geometry, channels_last, length, chunks, blocks};
-  shift_direct<kTransposed, T><<<static_cast<unsigned>(std::min(blocks, kMostBlocks)), kThreads, 0, stream>>>(
+  direct<kTransposed, T><<<static_cast<unsigned>(std::min(blocks, kMostBlocks)), kThreads, 0, stream>>>(
       arguments.source, arguments.x_offset, arguments.y_offset, arguments.result, parameters);
   check_launch(kTransposed ? "shift_input_grad" : "shift");
 }
@@ -249,7 +248,7 @@ void launch_direct(const Arguments<T>& arguments, Pass pass, const Plan& plan, a
   if (!has_sums(pass)) return;
   const int64_t rows_of_part = ceil_divide(geometry.batch * geometry.steps, plan.parts);
   const int64_t blocks = geometry.channels * plan.parts;
-  shift_direct_sums<T><<<static_cast<unsigned>(std::min(blocks, kMostBlocks)), kThreads, 0, stream>>>(
+  direct_sums<T><<<static_cast<unsigned>(std::min(blocks, kMostBlocks)), kThreads, 0, stream>>>(
       arguments.source, arguments.input, arguments.x_offset, arguments.y_offset, partial, geometry,
       arguments.layout == Layout::channels_last, plan.parts, rows_of_part);
   check_launch("shift_offset_grad");
@@ -259,10 +258,9 @@ template <typename T>
 void launch_add_parts(const Arguments<T>& arguments, const accumulate_t<T>* partial, int64_t parts, T* x_grad,
                       T* y_grad, cudaStream_t stream) {
   const Geometry& geometry = arguments.geometry;
-  shift_add_parts<T>
-      <<<static_cast<unsigned>(std::min(geometry.channels, kMostBlocks)), kThreads, 0, stream>>>(
-          partial, parts, arguments.source, arguments.input, arguments.x_offset, arguments.y_offset, x_grad,
-          y_grad, geometry, arguments.layout == Layout::channels_last);
+  add_parts<T><<<static_cast<unsigned>(std::min(geometry.channels, kMostBlocks)), kThreads, 0, stream>>>(
+      partial, parts, arguments.source, arguments.input, arguments.x_offset, arguments.y_offset, x_grad,
+      y_grad, geometry, arguments.layout == Layout::channels_last);
   check_launch("shift_offset_grad: sum");
 }
 

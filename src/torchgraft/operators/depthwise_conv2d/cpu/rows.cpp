@@ -3,7 +3,7 @@
 // (channels_last) are copied. Two-byte types are converted on the way, a vector at a time. Every byte of the
 // tensor is touched once.
 
-#include "cpu_rows.h"
+#include "rows.h"
 
 #include <torchgraft/cpu.h>
 #include <torchgraft/cpu_convert.h>

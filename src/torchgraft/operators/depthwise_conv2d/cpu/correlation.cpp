@@ -1,6 +1,6 @@
 // Forward and input gradient on CPU, as correlations. The lanes of a vector are channels, so every load is a
 // whole vector whatever the kernel and the image's width, and padding is rows and columns that are left out:
-// nothing is read for it. See cpu_rows.h for how either layout comes to lie so.
+// nothing is read for it. See rows.h for how either layout comes to lie so.
 //
 // A thread owns a band of rows and a slice of columns of one image (or of several, where an image has few
 // channels). A tile is up to sixteen pixels of a row by one vector, in registers; of a kernel of three by
@@ -11,7 +11,7 @@
 // the multiply-adds that there could be; float32 against oneDNN's forward: channels_last k = 3, bound by
 // memory, 1.05 to 1.1 times, k = 5 and more 1.2 to 1.4 times; contiguous 1.2 to 40 times.
 
-#include "cpu_correlation.h"
+#include "correlation.h"
 
 #include <torchgraft/cpu.h>
 #include <torchgraft/dispatch.h>
@@ -20,7 +20,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "cpu_rows.h"
+#include "rows.h"
 
 namespace torchgraft::depthwise::cpu {
 namespace {

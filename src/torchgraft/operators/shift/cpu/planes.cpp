@@ -3,7 +3,7 @@
 //
 // Some rows of results at a time, as many as keep their source in first-level cache: the source is copied
 // there, once, into `accumulate_t<T>`, with zeros where there are no rows; then all results are one run
-// (cpu_runs.h). An element costs two loads and two stores, and four loads more, of first-level cache. What
+// (runs.h). An element costs two loads and two stores, and four loads more, of first-level cache. What
 // bounds it is memory, save for planes smaller than a few vectors. Rows longer than kColumns are cut: then
 // the zeros beyond a row's end are copied too. Large results in float go past the caches, in whole cache
 // lines: on two cores (8,64,300,25) took 1.2 times as long as a copy, and 1.4 where each line was read before
@@ -13,7 +13,7 @@
 // the output's gradient with differences of the same taps; a plane's sums are kept, and the planes of a
 // channel are added up in order (cpu.cpp).
 
-#include "cpu_runs.h"
+#include "runs.h"
 
 namespace torchgraft::shift::cpu {
 namespace {

@@ -1,5 +1,5 @@
 // Weight gradient on CPU: one sum over the whole batch for each channel and tap. The lanes of a vector are
-// channels, so a sum over pixels is a sum of vectors. See cpu_rows.h for how either layout comes to lie so.
+// channels, so a sum over pixels is a sum of vectors. See rows.h for how either layout comes to lie so.
 //
 // A thread owns some vectors of channels and a part of the batch's rows, and takes a band of rows through one
 // vector of channels at a time. Two kernel rows by up to seven taps of sums stay in registers along a row of
@@ -18,8 +18,8 @@
 #include <type_traits>
 #include <vector>
 
-#include "cpu_kernels.h"
-#include "cpu_rows.h"
+#include "kernels.h"
+#include "rows.h"
 
 namespace torchgraft::depthwise::cpu {
 namespace {
