@@ -7,7 +7,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 PACKAGE = HERE.parents[1] / "src/torchgraft"
-_KERNEL = re.compile(r"__global__ void (?:__launch_bounds__\((?:[^()]|\([^()]*\))*\)\s+)?(\w+)\(")
+_KERNEL = re.compile(r"__global__ void (?:__launch_bounds__\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)\s+)?(\w+)\(")
 
 
 def build(operator: str, folder: Path) -> Path:
@@ -22,6 +22,7 @@ def build(operator: str, folder: Path) -> Path:
 def kernels_in(folder: Path) -> dict[str, list[Path]]:
     """The kernels of an operator's `cuda` folder by name, each with the paths that it stands in."""
     found: dict[str, list[Path]] = {}
+    kernel = re.compile(r"__global__ void (?:__launch_bounds__.*?\)\s+)?(\w+)\(const ", re.DOTALL)
     for path in sorted(folder.glob("**/*.cu*")):
         for name in _KERNEL.findall(path.read_text()):
             found.setdefault(name, []).append(path.relative_to(folder))

@@ -68,6 +68,11 @@ inline unsigned grid_of(int64_t blocks, const char* kernel) {
   return static_cast<unsigned>(blocks);
 }
 
+// Whether a position lies in [0, size).
+__device__ inline bool is_inside(int position, int size) {
+  return static_cast<unsigned>(position) < static_cast<unsigned>(size);
+}
+
 // The shared memory of a block, whose size the launch sets.
 template <typename T>
 __device__ T* shared_memory() {

@@ -249,7 +249,7 @@ TORCHGRAFT_INLINE void correlate_pixels(const Row<A>& row, int64_t begin, int64_
 template <int kTaps, int kStep, int kVectorBytes, typename V, typename A>
 TORCHGRAFT_INLINE void correlate_row(const Row<A>& row) {
   const int64_t count = row.count;
-  const auto covered = [&](int64_t pixels) { return ceil_div(count, pixels) * pixels; };
+  const auto covered = [&](int64_t pixels) { return ceil_divide(count, pixels) * pixels; };
   if constexpr (kVectorBytes == 64 && std::is_same_v<A, float>) {
     if (count >= 14) {
       const int64_t wide = count < 16 ? 0 : count / 16 * 16 + (count % 16 > 8 ? 16 : 0);
@@ -351,22 +351,22 @@ class Correlator {
     fold_ = folded_images<T>(layout_, lanes_, correlation.source_channels, correlation.destination_channels,
                              correlation.batch);
     channels_ = fold_ * correlation.destination_channels;
-    blocks_ = ceil_div(channels_, lanes_);
+    blocks_ = ceil_divide(channels_, lanes_);
 
     plan();
     pack(weight, bias);
   }
 
   void run() const {
-    const int64_t images = ceil_div(correlation_.batch, fold_);
-    const int64_t bands = ceil_div(correlation_.height.destination, band_);
-    const int64_t slices = ceil_div(correlation_.width.destination, slice_);
+    const int64_t images = ceil_divide(correlation_.batch, fold_);
+    const int64_t bands = ceil_divide(correlation_.height.destination, band_);
+    const int64_t slices = ceil_divide(correlation_.width.destination, slice_);
     const int64_t pieces = images * bands * slices;
     const int64_t whole = layout_ == Layout::contiguous ? blocks_ : std::max<int64_t>(channels_ / lanes_, 1);
     // Rather fewer units than channels that are not read in the order of memory.
     const int64_t units = vectors_ == blocks_ ? kUnits / 8 : kUnits;
     const int64_t groups =
-        layout_ == Layout::contiguous ? blocks_ : std::clamp<int64_t>(ceil_div(units, pieces), 1, whole);
+        layout_ == Layout::contiguous ? blocks_ : std::clamp<int64_t>(ceil_divide(units, pieces), 1, whole);
     const int64_t work = band_ * slice_ * blocks_ * lanes_ * correlation_.taps() / groups;
     parallel_for(0, pieces * groups, std::max<int64_t>(kGrain / work, 1), [&](int64_t begin, int64_t end) {
       Workspace workspace;
@@ -412,7 +412,7 @@ class Correlator {
     const int64_t vector = lanes_ * static_cast<int64_t>(sizeof(A));
     // Of one vector of channels: bytes that so many outputs of a row read of a row of the source.
     const auto source_bytes = [&](int64_t columns) {
-      const int64_t outputs = ceil_div(columns, width.phases.size());
+      const int64_t outputs = ceil_divide(columns, width.phases.size());
       const int64_t met =
           (outputs - 1) * column.step + std::max<int64_t>(column.taps - 1, 0) * column.tap_step + 1;
       return std::min(met, width.source) * vector;
@@ -429,13 +429,13 @@ class Correlator {
         kLeastSlice * column.tap_step, 2 * column.tap_step * column.taps / std::max<int64_t>(column.step, 1));
     for (int64_t slices = 2; slice_ > least_slice && row_bytes(slice_, kernel_rows_) * vectors_ > kRowBytes;
          ++slices) {
-      slice_ = ceil_div(ceil_div(width.destination, slices), 14) * 14;
+      slice_ = ceil_divide(ceil_divide(width.destination, slices), 14) * 14;
     }
     while (vectors_ > 1 && row_bytes(slice_, kernel_rows_) * vectors_ > kRowBytes) --vectors_;
     while (kernel_rows_ > 4 && row_bytes(slice_, kernel_rows_) > kRowBytes)
-      kernel_rows_ = ceil_div(kernel_rows_, 2);
+      kernel_rows_ = ceil_divide(kernel_rows_, 2);
     // Vectors in groups of one size.
-    vectors_ = ceil_div(blocks_, ceil_div(blocks_, vectors_));
+    vectors_ = ceil_divide(blocks_, ceil_divide(blocks_, vectors_));
     if (direct && height.phases[0].taps * column.taps <= kFewTaps) {
       // Bound by memory, which is fastest in its own order.
       slice_ = width.destination;
@@ -446,12 +446,12 @@ class Correlator {
                                    ? std::min(width.source, source_bytes(slice_) / vector) *
                                          correlation_.source_channels * static_cast<int64_t>(sizeof(T))
                                    : source_bytes(slice_) * correlation_.sources();
-    const int64_t bands = std::clamp<int64_t>(ceil_div(height.source * line_bytes, kBandBytes), 1,
-                                              ceil_div(height.destination, 4));
-    band_ = ceil_div(height.destination, bands);
+    const int64_t bands = std::clamp<int64_t>(ceil_divide(height.source * line_bytes, kBandBytes), 1,
+                                              ceil_divide(height.destination, 4));
+    band_ = ceil_divide(height.destination, bands);
     if (is_small()) {
       const int64_t rows = 4 * height.phases[0].tap_step;
-      band_ = std::min(ceil_div(band_, rows) * rows, height.destination);
+      band_ = std::min(ceil_divide(band_, rows) * rows, height.destination);
     }
   }
 
@@ -608,7 +608,7 @@ class Correlator {
     workspace.lines.clear();
     for (int64_t column = columns.begin; column < std::min(columns.begin + phases, columns.end); ++column) {
       const Phase& phase = width.phase(column);
-      const int64_t count = ceil_div(columns.end - column, phases);
+      const int64_t count = ceil_divide(columns.end - column, phases);
       const Remainders remainders(phase.step, phase.tap_step, phase.taps, count);
       for (int64_t part = 0; part < remainders.parts; ++part) {
         const int64_t position =
@@ -622,15 +622,15 @@ class Correlator {
              .source_offset = skipped * source.column_step(),
              .source_step = remainders.stretch * source.column_step(),
              .kernel_step = phase.kernel_step * lanes,
-             .width = ceil_div(source.width() - skipped, remainders.stretch),
-             .first_position = floor_div(position, remainders.stretch),
+             .width = ceil_divide(source.width() - skipped, remainders.stretch),
+             .first_position = floor_divide(position, remainders.stretch),
              .step = remainders.parts * phase.step / remainders.stretch,
              .tap_step = phase.tap_step / remainders.stretch,
              .taps = phase.taps,
              .bias = bias_.data() + block * lanes_,
              .output_offset = (column + part * phases - workspace.destination.first_column()) * output_step,
              .output_step = remainders.parts * phases * output_step,
-             .count = ceil_div(count - part, remainders.parts),
+             .count = ceil_divide(count - part, remainders.parts),
              .sources = workspace.source_rows.data(),
              .kernels = workspace.kernel_rows.data(),
              .output_rows = workspace.output_rows.data()});
@@ -658,7 +658,7 @@ class Correlator {
     for (const Row<A>& line : workspace.lines) {
       if (line.tap_step != 1 || line.count < 7 || count < 4) return 0;
     }
-    const auto covered = [](int64_t size, int64_t block) { return ceil_div(size, block) * block; };
+    const auto covered = [](int64_t size, int64_t block) { return ceil_divide(size, block) * block; };
     const int64_t pixels = workspace.lines[0].count;
     const bool square =
         phase.step == 1 && covered(count, 4) * covered(pixels, 4) <= covered(count, 2) * covered(pixels, 7);
@@ -676,7 +676,7 @@ class Correlator {
           kernels + (phase.first_tap + tap * phase.kernel_step) * correlation_.width.kernel * block_lanes();
     }
     for (int64_t part = 0; part < apart; ++part) {
-      const int64_t count = ceil_div(rows.size() - part, apart);
+      const int64_t count = ceil_divide(rows.size() - part, apart);
       for (int64_t row = 0; row < count; row += block_rows) {
         const int64_t element = rows.begin + part + std::min(row, count - block_rows) * apart;
         for (int64_t i = 0; i < (block_rows - 1) * phase.step + phase.taps; ++i) {

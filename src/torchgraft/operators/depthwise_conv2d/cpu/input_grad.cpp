@@ -25,7 +25,7 @@ Direction input_grad_direction(const Extent& extent) {
   for (int64_t remainder = 0; remainder < phases; ++remainder) {
     Phase phase = {.first_output = remainder,
                    .output_step = extent.stride,
-                   .outputs = ceil_div(extent.input - remainder, extent.stride),
+                   .outputs = ceil_divide(extent.input - remainder, extent.stride),
                    .first_position = 0,
                    .step = 1,
                    .tap_step = extent.dilation / divisor,
@@ -37,7 +37,7 @@ Direction input_grad_direction(const Extent& extent) {
     while (least < std::min(period, extent.kernel) && distance(least) % extent.stride != 0) ++least;
     if (least < std::min(period, extent.kernel)) {
       // Positions ascend as taps descend.
-      phase.taps = ceil_div(extent.kernel - least, period);
+      phase.taps = ceil_divide(extent.kernel - least, period);
       phase.first_tap = least + (phase.taps - 1) * period;
       phase.first_position = distance(phase.first_tap) / extent.stride;
     }

@@ -6,6 +6,7 @@
 
 #include <torchgraft/dispatch.h>
 #include <torchgraft/layout.h>
+#include <torchgraft/numbers.h>
 
 #include <algorithm>
 #include <array>
@@ -15,13 +16,6 @@
 #include <vector>
 
 namespace torchgraft::depthwise::cpu {
-
-constexpr int64_t ceil_div(int64_t dividend, int64_t divisor) { return (dividend + divisor - 1) / divisor; }
-
-// Rounded down below zero too.
-constexpr int64_t floor_div(int64_t dividend, int64_t divisor) {
-  return dividend / divisor - (dividend % divisor < 0);
-}
 
 inline constexpr int64_t kMostLanes = 16;
 
@@ -103,7 +97,7 @@ struct Remainders {
     stretch = tap_step;
   }
   // Columns in front of the first one in the image that has the position's remainder.
-  int64_t skipped(int64_t position) const { return position - floor_div(position, stretch) * stretch; }
+  int64_t skipped(int64_t position) const { return position - floor_divide(position, stretch) * stretch; }
 };
 
 // Scratch that only grows, so that a thread allocates once and not for every unit of its work.

@@ -221,25 +221,25 @@ class WeightGrad {
         lanes_(vector_bytes() / static_cast<int64_t>(sizeof(A))) {
     fold_ = folded_images<T>(layout_, lanes_, geometry.channels, geometry.output_channels(), geometry.batch);
     channels_ = fold_ * geometry.output_channels();
-    blocks_ = ceil_div(channels_, lanes_);
+    blocks_ = ceil_divide(channels_, lanes_);
 
     const int64_t row_bytes = geometry.width.input * lanes_ * static_cast<int64_t>(sizeof(A));
-    const int64_t slices = std::clamp<int64_t>(ceil_div(row_bytes * geometry.height.kernel, kSliceBytes), 1,
-                                               ceil_div(geometry.width.output, 32));
-    slice_ = ceil_div(geometry.width.output, slices);
+    const int64_t slices = std::clamp<int64_t>(ceil_divide(row_bytes * geometry.height.kernel, kSliceBytes),
+                                               1, ceil_divide(geometry.width.output, 32));
+    slice_ = ceil_divide(geometry.width.output, slices);
     // Lines of memory hold channels of several vectors: all of them.
     const int64_t line_bytes =
         layout_ == Layout::channels_last && geometry.multiplier == 1
             ? geometry.width.input * geometry.channels * static_cast<int64_t>(sizeof(T))
             : row_bytes / slices;
-    const int64_t bands = std::clamp<int64_t>(ceil_div(geometry.height.input * line_bytes, kBandBytes), 1,
-                                              ceil_div(geometry.height.output, 4));
-    band_ = ceil_div(geometry.height.output, bands);
+    const int64_t bands = std::clamp<int64_t>(ceil_divide(geometry.height.input * line_bytes, kBandBytes), 1,
+                                              ceil_divide(geometry.height.output, 4));
+    band_ = ceil_divide(geometry.height.output, bands);
 
-    const int64_t lines = ceil_div(geometry.batch, fold_) * geometry.height.output;
-    parts_ =
-        std::clamp<int64_t>(std::min(ceil_div(kUnits, blocks_), lines * geometry.width.output / kLeastPixels),
-                            1, std::max<int64_t>(lines, 1));
+    const int64_t lines = ceil_divide(geometry.batch, fold_) * geometry.height.output;
+    parts_ = std::clamp<int64_t>(
+        std::min(ceil_divide(kUnits, blocks_), lines * geometry.width.output / kLeastPixels), 1,
+        std::max<int64_t>(lines, 1));
     sums_.resize(parts_ * blocks_ * geometry.taps() * lanes_);
   }
 
@@ -306,7 +306,7 @@ class WeightGrad {
   // One part of the rows for some vectors of channels, band by band.
   void sum_part(int64_t part, Range blocks, Workspace& workspace) {
     const int64_t height = geometry_.height.output;
-    const int64_t lines = ceil_div(geometry_.batch, fold_) * height;
+    const int64_t lines = ceil_divide(geometry_.batch, fold_) * height;
     const int64_t end = lines * (part + 1) / parts_;
     for (int64_t line = lines * part / parts_; line < end;) {
       const int64_t image = line / height;
@@ -370,12 +370,12 @@ class WeightGrad {
           {.output_grad_offset =
                (columns.begin + part - workspace.output_grad.first_column()) * output_grad_step,
            .output_grad_step = remainders.parts * output_grad_step,
-           .count = ceil_div(columns.size() - part, remainders.parts),
+           .count = ceil_divide(columns.size() - part, remainders.parts),
            .lanes = lanes,
            .input_offset = skipped * workspace.input.column_step(),
            .input_step = remainders.stretch * workspace.input.column_step(),
-           .width = ceil_div(workspace.input.width() - skipped, remainders.stretch),
-           .first_position = floor_div(position, remainders.stretch),
+           .width = ceil_divide(workspace.input.width() - skipped, remainders.stretch),
+           .first_position = floor_divide(position, remainders.stretch),
            .step = remainders.parts * width.stride / remainders.stretch,
            .tap_step = width.dilation / remainders.stretch,
            .taps = width.kernel});

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "half_math.cuh"
+#include "problem.h"
 
 namespace torchgraft::depthwise::cuda {
 
@@ -12,6 +13,13 @@ struct HalfWindow {
   int kernel_height, kernel_width;
   bool flipped;  // the kernel is turned around
 };
+
+inline HalfWindow half_window(const Geometry& geometry, bool transposed) {
+  const PassAxis height(geometry.height, transposed);
+  const PassAxis width(geometry.width, transposed);
+  return {height.source, width.source,  height.result, width.result, height.padding,
+          width.padding, height.kernel, width.kernel,  transposed};
+}
 
 // `plane` is of the sources and `taps` of the result's channel.
 template <typename T>

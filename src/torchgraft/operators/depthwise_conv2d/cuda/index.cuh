@@ -14,10 +14,6 @@ __device__ inline int split(int& rest, const FastDivisor& divisor) {
   return quotient;
 }
 
-__device__ inline bool is_inside(int position, int size) {
-  return static_cast<unsigned>(position) < static_cast<unsigned>(size);
-}
-
 // A pointer to device memory, computed here: 32-bit offsets are added to it with one instruction each, where
 // the compiler would add up everything else first.
 template <typename T>

@@ -2,6 +2,8 @@
 // code alone, so that every boundary is tested without a GPU.
 #pragma once
 
+#include <torchgraft/numbers.h>
+
 #include <algorithm>
 #include <cstdint>
 
@@ -36,6 +38,20 @@ struct Problem {
     other.shared_bytes = 227 << 10;
     return other;
   }
+};
+
+// One direction of a forward pass or, transposed, of an input gradient, whose positions fit 32 bits: what is
+// read, what is written and the padding between. With stride 1 an input gradient is a forward pass with the
+// kernel turned around.
+struct PassAxis {
+  int source, result, kernel, padding;
+
+  constexpr PassAxis(const Extent& extent, bool transposed)
+      : source(static_cast<int>(transposed ? extent.output : extent.input)),
+        result(static_cast<int>(transposed ? extent.input : extent.output)),
+        kernel(static_cast<int>(extent.kernel)),
+        padding(static_cast<int>(transposed && extent.stride == 1 ? extent.kernel - 1 - extent.padding
+                                                                  : extent.padding)) {}
 };
 
 inline int64_t longest_side(const Geometry& geometry) {
@@ -103,12 +119,12 @@ inline int64_t most_chunks(const Geometry& geometry, bool channels_last) {
   const int64_t weights = geometry.output_channels() * geometry.taps();
   // A block of the NHWC kernels owns up to 64 channels and takes half as long to start.
   const int64_t blocks_of_chunk =
-      channels_last ? 2 * ((geometry.output_channels() + 63) / 64) : geometry.output_channels();
+      channels_last ? 2 * ceil_divide(geometry.output_channels(), 64) : geometry.output_channels();
   const int64_t elements = geometry.batch * (geometry.channels * geometry.input_pixels() +
                                              geometry.output_channels() * geometry.output_pixels());
-  return std::max<int64_t>(1,
-                           std::min({kMost, (kBlocks + blocks_of_chunk - 1) / blocks_of_chunk,
-                                     elements / (kElementsOfPartialSum * weights), kPartialSums / weights}));
+  return std::max<int64_t>(
+      1, std::min({kMost, ceil_divide(kBlocks, blocks_of_chunk), elements / (kElementsOfPartialSum * weights),
+                   kPartialSums / weights}));
 }
 
 // The greatest power of two, at most 16, that every pointer is a multiple of.

@@ -97,12 +97,11 @@ constexpr BatchShape kBatchShapes[] = {{1, 0, 7, 4}, {2, 1, 7, 2}, {3, 2, 4, 2},
 
 // The index of the shape, or that behind the last.
 inline int batch_shape(const Geometry& geometry, bool transposed) {
-  const Extent& width = geometry.width;
-  const int64_t padding = transposed ? width.kernel - 1 - width.padding : width.padding;
-  const int64_t reach = std::max(padding, width.kernel - 1 - padding);
+  const PassAxis width(geometry.width, transposed);
+  const int reach = std::max(width.padding, width.kernel - 1 - width.padding);
   int index = 0;
   for (const BatchShape& shape : kBatchShapes) {
-    if (std::max(width.input, width.output) <= shape.pitch() &&
+    if (std::max(width.source, width.result) <= shape.pitch() &&
         (shape.reach == shape.octets - 1 || reach <= shape.reach * kOctetSize)) {
       break;
     }
@@ -113,15 +112,12 @@ inline int batch_shape(const Geometry& geometry, bool transposed) {
 
 // Rows of taps that join a row of sources with one of results, from the first such one.
 struct BatchTapRows {
-  int64_t first, count;
+  int first, count;
 };
 inline BatchTapRows batch_tap_rows(const Geometry& geometry, bool transposed) {
-  const Extent& height = geometry.height;
-  const int64_t source = transposed ? height.output : height.input;
-  const int64_t result = transposed ? height.input : height.output;
-  const int64_t padding = transposed ? height.kernel - 1 - height.padding : height.padding;
-  const int64_t first = std::max<int64_t>(0, padding - (result - 1));
-  return {first, std::max<int64_t>(0, std::min(height.kernel, source + padding) - first)};
+  const PassAxis height(geometry.height, transposed);
+  const int first = std::max(0, height.padding - (height.result - 1));
+  return {first, std::max(0, std::min(height.kernel, height.source + height.padding) - first)};
 }
 
 // Elements of an image in shared memory: an odd number of octets, so that images lie in different banks.
@@ -160,21 +156,18 @@ constexpr int kMostOctets = 8;
 constexpr int64_t kMostLargeBytes = 96 << 10;  // of shared memory
 
 constexpr int large_product_octets(int64_t kernel_width) {
-  const int64_t octets = (kOctetSize + kernel_width - 1 + kOctetSize - 1) / kOctetSize;
+  const int64_t octets = ceil_divide(kOctetSize + kernel_width - 1, kOctetSize);
   return octets <= 3 ? 3 : octets <= 5 ? 5 : kMostOctets;
 }
 
 // Elements between the rows of an image in shared memory: an odd number of octets, so that neighbouring rows
 // begin in different banks.
 inline int64_t large_product_pitch(const Geometry& geometry, bool transposed) {
-  const Extent& width = geometry.width;
-  const int64_t source = transposed ? width.output : width.input;
-  const int64_t result = transposed ? width.input : width.output;
-  const int64_t padding = transposed ? width.kernel - 1 - width.padding : width.padding;
-  const int64_t blocks = (result + kOctetSize - 1) / kOctetSize;
-  const int64_t columns =
-      std::max((blocks + large_product_octets(width.kernel) - 1) * kOctetSize, padding + source);
-  return ((columns + kOctetSize - 1) / kOctetSize | 1) * kOctetSize;
+  const PassAxis width(geometry.width, transposed);
+  const int blocks = ceil_divide(width.result, kOctetSize);
+  const int columns =
+      std::max((blocks + large_product_octets(width.kernel) - 1) * kOctetSize, width.padding + width.source);
+  return (ceil_divide(columns, kOctetSize) | 1) * kOctetSize;
 }
 
 // Octets come four at a time, and columns in groups: so much is read behind the end of a row of the tile, and
@@ -250,7 +243,7 @@ inline bool supports_slide_weight_grad_mma(const Problem& problem) {
          geometry.channels * std::max(width.input, width.output) < kMost &&
          geometry.batch * (std::max(height.input, height.output * height.stride) + 2 * height.kernel) <
              kMost &&
-         (width.output + kDiagonalColumns - 1) / kDiagonalColumns <= most_chunks(geometry, true);
+         ceil_divide(width.output, kDiagonalColumns) <= most_chunks(geometry, true);
 }
 
 // ---------------------------------------------------------------- NCHW in strips and tiles
@@ -309,7 +302,7 @@ inline bool supports_tiles(const Problem& problem) {
 // All taps and the smallest tile under them, one strip of results, fit shared memory.
 inline bool supports_tiles_correlate(const Problem& problem) {
   const Geometry& geometry = problem.geometry;
-  const int64_t row_taps = (geometry.width.kernel + kTapGroup - 1) / kTapGroup * kTapGroup;
+  const int64_t row_taps = round_up(geometry.width.kernel, kTapGroup);
   return supports_tiles(problem) &&
          geometry.height.kernel * (tile_pitch(kStrip + row_taps) + row_taps) <= kLargeKernelElements;
 }
@@ -317,7 +310,7 @@ inline bool supports_tiles_correlate(const Problem& problem) {
 // The smallest tile of the input, and that of the output gradient, fit shared memory.
 inline bool supports_tiles_weight_grad(const Problem& problem) {
   const Geometry& geometry = problem.geometry;
-  const int64_t row_taps = (geometry.width.kernel + kTapsOfThread - 1) / kTapsOfThread * kTapsOfThread;
+  const int64_t row_taps = round_up(geometry.width.kernel, kTapsOfThread);
   return supports_tiles(problem) &&
          geometry.height.kernel * tile_pitch(kPixelsAtATime + row_taps) + kPixelsAtATime <=
              kLargeKernelElements;
@@ -374,6 +367,34 @@ constexpr int64_t kSlideSharedBytes = 48 << 10;  // what every device grants wit
 // Tiles of a row that a slide tries beyond the fewest.
 constexpr int kMostSlideTiles = 12;
 
+// A way to cut a row: lanes and strips of a block, at most, and the bytes of shared memory that a lane takes.
+struct SlideCut {
+  int strips, lanes, granule;
+  int64_t lane_bytes;
+};
+
+// Calls `take` with each way to cut `groups` of channels, in granules of whole pieces of copies, and `strips`
+// of columns into blocks of at most `most_threads`, no more than `most_blocks` of which share the channels of
+// a block. `bytes(strips)` is the shared memory that a lane of so many strips takes.
+template <typename Bytes, typename Take>
+void with_slide_cuts(int groups, int piece_bytes, int strips, int most_threads, int group_bytes,
+                     const Bytes& bytes, int64_t most_blocks, const Take& take) {
+  const int granule = std::max(1, piece_bytes / group_bytes);
+  // A pixel has no more pieces than a block has threads; there may be strips beyond the image.
+  const int least_strips = ceil_divide(group_bytes, piece_bytes);
+  strips = std::max(strips, least_strips);
+  const int fewest = ceil_divide(strips, most_threads / granule);
+  for (int tiles = fewest; tiles <= std::min(strips, fewest + kMostSlideTiles); ++tiles) {
+    const int strips_of_block = std::max(ceil_divide(strips, tiles), least_strips);
+    const int64_t lane_bytes = bytes(strips_of_block);
+    const int lanes = static_cast<int>(
+        std::min({int64_t{groups}, int64_t{most_threads / strips_of_block}, kSlideSharedBytes / lane_bytes}));
+    if (lanes >= granule && ceil_divide(strips, strips_of_block) <= most_blocks) {
+      take(SlideCut{strips_of_block, lanes / granule * granule, granule, lane_bytes});
+    }
+  }
+}
+
 // Buffers for steps; in half precision more, that as many bytes be under way.
 constexpr int slide_stages(int64_t element_bytes) { return element_bytes == 4 ? 3 : 5; }
 
@@ -400,24 +421,15 @@ inline bool supports_slide_weight_grad(const Problem& problem) {
   const int64_t stride = geometry.height.stride;
   const int64_t channels = slide_weight_grad_channels(kernel);
   if (!slides(problem, static_cast<int>(channels))) return false;
-  const auto ceil_divide = [](int64_t one, int64_t other) { return (one + other - 1) / other; };
-  const int64_t group_bytes = channels * problem.element_bytes;
-  const int64_t piece = slide_piece(geometry.channels, problem.element_bytes, problem.alignment);
-  const int64_t granule = std::max<int64_t>(1, piece / group_bytes);
-  const int64_t least = ceil_divide(group_bytes, piece);
-  const int64_t strips =
-      std::max(ceil_divide(geometry.width.output, slide_weight_grad_columns(stride)), least);
-  const int64_t threads = slide_weight_grad_threads(kernel);
-  const int64_t fewest = ceil_divide(strips, threads / granule);
-  const int64_t chunks = most_chunks(geometry, true);
-  for (int64_t tiles = fewest; tiles <= std::min(strips, fewest + kMostSlideTiles); ++tiles) {
-    const int64_t of_block = std::max(ceil_divide(strips, tiles), least);
-    const int64_t lanes = std::min(
-        {geometry.channels / channels, threads / of_block,
-         kSlideSharedBytes / slide_weight_grad_lane_bytes(kernel, stride, problem.element_bytes, of_block)});
-    if (lanes >= granule && ceil_divide(strips, of_block) <= chunks) return true;
-  }
-  return false;
+  bool fits = false;
+  with_slide_cuts(
+      static_cast<int>(geometry.channels / channels),
+      slide_piece(geometry.channels, problem.element_bytes, problem.alignment),
+      static_cast<int>(ceil_divide(geometry.width.output, slide_weight_grad_columns(stride))),
+      slide_weight_grad_threads(kernel), static_cast<int>(channels) * problem.element_bytes,
+      [&](int strips) { return slide_weight_grad_lane_bytes(kernel, stride, problem.element_bytes, strips); },
+      most_chunks(geometry, true), [&](const SlideCut&) { fits = true; });
+  return fits;
 }
 
 // Patches of all images are counted in 32 bits.
@@ -445,7 +457,7 @@ inline int64_t gather_shared_taps(const Geometry& geometry, bool transposed) {
 // Of a column of results, for threads that own kResultsOfThread of them.
 inline int64_t row_groups(int64_t rows, int64_t spacing) {
   const int64_t stretch = kResultsOfThread * spacing;
-  return (rows + stretch - 1) / stretch * spacing;
+  return ceil_divide(rows, stretch) * spacing;
 }
 
 inline bool supports_gather(const Problem& problem) {
@@ -465,7 +477,7 @@ inline bool supports_gather(const Problem& problem) {
 // (stride / gcd(stride, dilation))-th one.
 inline int64_t gathered_taps(const Extent& extent, bool transposed) {
   const int64_t period = transposed ? extent.stride / std::gcd(extent.stride, extent.dilation) : 1;
-  return (extent.kernel + period - 1) / period;
+  return ceil_divide(extent.kernel, period);
 }
 
 inline int64_t gathered_taps(const Geometry& geometry, bool transposed) {

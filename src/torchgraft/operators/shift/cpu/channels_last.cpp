@@ -117,7 +117,7 @@ struct AllTaps {
       period = taps.period;
       source_rows = taps.source_rows;
       const bool has_rows =
-          floor_div(taps.row, period) < source_rows && (result_rows - 1) * step + taps.row + 1 >= 0;
+          floor_divide(taps.row, period) < source_rows && (result_rows - 1) * step + taps.row + 1 >= 0;
       const bool has_columns = taps.column >= -geometry.width && taps.column < geometry.width;
       row.push_back(has_rows && has_columns ? taps.row : kNowhere);
       column.push_back(has_columns ? taps.column : 0);
@@ -171,7 +171,7 @@ class Ring {
     step_ = geometry.channels;
     width_ = geometry.width;
     lanes_ = lanes;
-    lines_ = (unit.channels + lanes - 1) / lanes;
+    lines_ = ceil_divide(unit.channels, lanes);
     pitch_ = lines_ * width_ * lanes;
     std::tie(least_row_, most_row_) = taps.span(unit.channel, unit.channel + unit.channels);
     const int64_t apart = most_row_ - least_row_;
@@ -195,8 +195,8 @@ class Ring {
     first_ = last_;
     last_ = std::min(first_ + rows_, unit_.last);
     const AllTaps<A>& taps = *taps_;
-    const int64_t begin = floor_div(first_ * taps.step + least_row_, taps.period);
-    const int64_t end = floor_div((last_ - 1) * taps.step + most_row_ + 1, taps.period) + 1;
+    const int64_t begin = floor_divide(first_ * taps.step + least_row_, taps.period);
+    const int64_t end = floor_divide((last_ - 1) * taps.step + most_row_ + 1, taps.period) + 1;
     source_first_ = std::clamp<int64_t>(begin, 0, taps.source_rows);
     const int64_t source_last = std::clamp<int64_t>(end, source_first_, taps.source_rows);
     for (int64_t row = std::max(source_first_, brought_); row < source_last; ++row) bring<kBytes>(row);
@@ -493,7 +493,7 @@ struct ResampleApart {
       Number rows[L::kCount], rests[L::kCount];
       for (int l = 0; l < L::kCount; ++l) {
         const int64_t position = ring->first() * ring->taps().step + taps.row[l];
-        const int64_t row = floor_div(position, ring->taps().period);
+        const int64_t row = floor_divide(position, ring->taps().period);
         rows[l] = static_cast<Number>(row);
         rests[l] = static_cast<Number>(position - row * ring->taps().period);
       }
@@ -718,10 +718,10 @@ class Units {
     const int64_t lines = std::max<int64_t>(
         kRingBytes / static_cast<int64_t>(sizeof(A)) / std::max<int64_t>(row_elements * kLine, 1), 1);
     channels_ = std::min(lines * kLine, geometry.channels);
-    groups_ = (geometry.channels + channels_ - 1) / channels_;
+    groups_ = ceil_divide(geometry.channels, channels_);
     const int64_t pixels = 2 * kGrain / channels_;
     rows_ = std::max(kLeastRows, pixels / std::max<int64_t>(geometry.width, 1));
-    bands_ = std::max<int64_t>(1, (geometry.steps + rows_ - 1) / rows_);
+    bands_ = std::max<int64_t>(1, ceil_divide(geometry.steps, rows_));
     is_huge_ = std::max({geometry.width, geometry.height,
                          row_elements * kLine + kMostRows * geometry.width * kLine * geometry.stride}) >
                kMostOf32Bits;

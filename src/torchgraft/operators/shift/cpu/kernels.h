@@ -5,6 +5,7 @@
 #include <torchgraft/cpu.h>
 #include <torchgraft/cpu_convert.h>
 #include <torchgraft/dispatch.h>
+#include <torchgraft/numbers.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -45,10 +46,6 @@ void backward_planes(const Backward<T>& pass);
 template <typename T>
 void backward_channels_last(const Backward<T>& pass);
 
-inline int64_t floor_div(int64_t dividend, int64_t divisor) {
-  return dividend / divisor - (dividend % divisor < 0 ? 1 : 0);
-}
-
 // Which rows of the source the results of one channel lie between, from the first row of results to the last.
 class Rows {
  public:
@@ -57,7 +54,7 @@ class Rows {
   // Row r lies between rows r * step + first and one on; or, where `period` is more than one, as if the
   // source had as many rows less one of zeros between its own.
   Rows(int64_t first, int64_t step, int64_t period, int64_t source_rows)
-      : row_(floor_div(first, period)),
+      : row_(floor_divide(first, period)),
         remainder_(first - row_ * period),
         step_(step),
         period_(period),
@@ -131,7 +128,5 @@ inline constexpr int64_t kGrain = 16384;
 inline int64_t units_of_grain(int64_t results_of_unit) {
   return std::max<int64_t>(1, kGrain / std::max<int64_t>(1, results_of_unit));
 }
-
-inline constexpr int64_t round_up(int64_t number, int64_t step) { return (number + step - 1) / step * step; }
 
 }  // namespace torchgraft::shift::cpu

@@ -238,8 +238,8 @@ struct Chunk {
 // Rows of results [first, last) of channels whose taps lie between `least_row` and `most_row`.
 template <typename A>
 Chunk chunk_of(int64_t first, int64_t last, const Taps<A>& taps, int64_t least_row, int64_t most_row) {
-  return {first, last, floor_div(first * taps.step + least_row, taps.period),
-          floor_div((last - 1) * taps.step + most_row + 1, taps.period) + 1};
+  return {first, last, floor_divide(first * taps.step + least_row, taps.period),
+          floor_divide((last - 1) * taps.step + most_row + 1, taps.period) + 1};
 }
 
 // Results that are neighbours, and their taps.

@@ -15,10 +15,6 @@ __device__ inline int divide_down(int numerator, const FastDivisor& divisor) {
   return numerator >= 0 ? divisor.divide(numerator) : ~divisor.divide(~numerator);
 }
 
-__device__ inline bool is_inside(int position, int size) {
-  return static_cast<unsigned>(position) < static_cast<unsigned>(size);
-}
-
 // A result in column v lies between the sources' columns v + column and one to the right. In row r it lies
 // between rows r * stride + row and one below; in the transpose with a stride it comes from one row alone, or
 // none: with (r - row) = t * stride + i, from row t, which is `lower` for i = 0, `upper` for i = 1. Where

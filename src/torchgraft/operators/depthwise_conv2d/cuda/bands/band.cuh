@@ -21,17 +21,6 @@ constexpr int kBlockColumns = 8;    // results of a unit along a row
 constexpr int kSourceColumns = 16;  // under them: a product's k
 static_assert(kMostTapRows * kMostTapColumns <= 2 * kWarp, "a lane brings two taps");
 
-// One direction of a pass of stride 1: what is read, what is written and the padding between.
-struct PassAxis {
-  int source, result, kernel, padding;
-
-  PassAxis(const Extent& extent, bool transposed)
-      : source(static_cast<int>(transposed ? extent.output : extent.input)),
-        result(static_cast<int>(transposed ? extent.input : extent.output)),
-        kernel(static_cast<int>(extent.kernel)),
-        padding(static_cast<int>(transposed ? extent.kernel - 1 - extent.padding : extent.padding)) {}
-};
-
 // The pass, for kernels. The input gradient of stride 1 is the forward pass with the kernel turned around.
 struct BandPass {
   int kernel_height, kernel_width;
@@ -202,8 +191,6 @@ __device__ __noinline__ void repair_results(HalfBits* results, int pitch, int ro
     value = HalfMath<T>::from_float(window_sum<T>(source, weight, start, pass, y + i / 2, x + i % 2));
   }
 }
-
-inline int round_up(int value, int step) { return ceil_divide(value, step) * step; }
 
 // Row pairs of a band: seven or four, whichever leaves less idle.
 inline int pairs_of_band(int rows) { return round_up(rows, 14) <= round_up(rows, 8) ? 7 : 4; }

@@ -354,31 +354,12 @@ BatchPlan plan_of(const Geometry& geometry, bool transposed, const BatchShape& s
                   bool aligned_result) {
   BatchPlan plan = {};
   BatchProduct& product = plan.product;
-  const Extent& height = geometry.height;
-  const Extent& width = geometry.width;
-  const auto source = [&](const Extent& extent) {
-    return static_cast<int>(transposed ? extent.output : extent.input);
-  };
-  const auto result = [&](const Extent& extent) {
-    return static_cast<int>(transposed ? extent.input : extent.output);
-  };
-  const auto padding = [&](const Extent& extent) {
-    return static_cast<int>(transposed ? extent.kernel - 1 - extent.padding : extent.padding);
-  };
-  product.source_height = source(height);
-  product.source_width = source(width);
-  product.result_height = result(height);
-  product.result_width = result(width);
-  product.padding_y = padding(height);
-  product.padding_x = padding(width);
-  product.kernel_height = static_cast<int>(height.kernel);
-  product.kernel_width = static_cast<int>(width.kernel);
-  product.flipped = transposed;
+  static_cast<HalfWindow&>(product) = half_window(geometry, transposed);
   product.images = static_cast<int>(geometry.batch);
   product.channels = static_cast<int>(geometry.channels);
   const BatchTapRows tap_rows = batch_tap_rows(geometry, transposed);
-  product.first_tap_row = static_cast<int>(tap_rows.first);
-  product.tap_rows = static_cast<int>(tap_rows.count);
+  product.first_tap_row = tap_rows.first;
+  product.tap_rows = tap_rows.count;
   product.band_rows = FastDivisor(product.tap_rows + 1);
   product.row_groups = ceil_divide(product.result_height, shape.rows);
   product.image_pitch = static_cast<int>(batch_image_pitch(geometry, transposed, shape));
@@ -424,30 +405,19 @@ BatchPlan plan_of(const Geometry& geometry, bool transposed, const BatchShape& s
   return plan;
 }
 
-template <typename T, int kShape>
-void launch(const T* source, const T* weight, const T* bias, T* result, const Geometry& geometry,
-            bool transposed, cudaStream_t stream) {
-  const int alignment = is_aligned(source, 16)  ? 16
-                        : is_aligned(source, 8) ? 8
-                        : is_aligned(source, 4) ? 4
-                                                : 2;
-  const BatchPlan plan =
-      plan_of(geometry, transposed, kBatchShapes[kShape], alignment, is_aligned(result, 4));
-  const char* name = transposed ? "depthwise_conv2d_input_grad" : "depthwise_conv2d";
-  const auto kernel = bands_batch<T, kShape>;
-  require_shared_memory(kernel, plan.bytes, name);
-  const auto bits = [](const T* pointer) { return reinterpret_cast<const HalfBits*>(pointer); };
-  kernel<<<grid_of(plan.blocks, name), kBatchWarps * 32, plan.bytes, stream>>>(
-      bits(source), bits(weight), bits(bias), reinterpret_cast<HalfBits*>(result), plan.product);
-  check_launch(name);
-}
-
 template <typename T, int kShape = 0>
-void launch_shape(int shape, const T* source, const T* weight, const T* bias, T* result,
-                  const Geometry& geometry, bool transposed, cudaStream_t stream) {
+void launch(const Correlation<T>& pass, int shape) {
   if constexpr (kShape < std::size(kBatchShapes)) {
-    if (shape == kShape) return launch<T, kShape>(source, weight, bias, result, geometry, transposed, stream);
-    launch_shape<T, kShape + 1>(shape, source, weight, bias, result, geometry, transposed, stream);
+    if (shape != kShape) return launch<T, kShape + 1>(pass, shape);
+    const auto& [source, weight, bias, result, geometry, layout, transposed, stream] = pass;
+    const BatchPlan plan =
+        plan_of(geometry, transposed, kBatchShapes[kShape], common_alignment(source), is_aligned(result, 4));
+    const auto kernel = bands_batch<T, kShape>;
+    require_shared_memory(kernel, plan.bytes, pass.name());
+    const auto bits = [](const T* pointer) { return reinterpret_cast<const HalfBits*>(pointer); };
+    kernel<<<grid_of(plan.blocks, pass.name()), kBatchWarps * 32, plan.bytes, stream>>>(
+        bits(source), bits(weight), bits(bias), reinterpret_cast<HalfBits*>(result), plan.product);
+    check_launch(pass.name());
   }
 }
 
@@ -455,8 +425,7 @@ void launch_shape(int shape, const T* source, const T* weight, const T* bias, T*
 
 template <typename T>
 void launch_bands_batch(const Correlation<T>& pass) {
-  const auto& [source, weight, bias, result, geometry, layout, transposed, stream] = pass;
-  launch_shape(batch_shape(geometry, transposed), source, weight, bias, result, geometry, transposed, stream);
+  launch(pass, batch_shape(pass.geometry, pass.transposed));
 }
 
 template void launch_bands_batch(const Correlation<Half>&);

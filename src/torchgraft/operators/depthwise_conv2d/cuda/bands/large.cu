@@ -221,28 +221,9 @@ struct LargeProductPlan {
 LargeProductPlan plan_of(const Geometry& geometry, bool transposed) {
   LargeProductPlan plan = {};
   LargeProduct& product = plan.product;
-  const Extent& height = geometry.height;
-  const Extent& width = geometry.width;
-  const auto source = [&](const Extent& extent) {
-    return static_cast<int>(transposed ? extent.output : extent.input);
-  };
-  const auto result = [&](const Extent& extent) {
-    return static_cast<int>(transposed ? extent.input : extent.output);
-  };
-  const auto padding = [&](const Extent& extent) {
-    return static_cast<int>(transposed ? extent.kernel - 1 - extent.padding : extent.padding);
-  };
   product.channels = static_cast<int>(geometry.output_channels());
   product.multiplier = static_cast<int>(geometry.multiplier);
-  product.source_height = source(height);
-  product.source_width = source(width);
-  product.result_height = result(height);
-  product.result_width = result(width);
-  product.padding_y = padding(height);
-  product.padding_x = padding(width);
-  product.kernel_height = static_cast<int>(height.kernel);
-  product.kernel_width = static_cast<int>(width.kernel);
-  product.flipped = transposed;
+  static_cast<HalfWindow&>(product) = half_window(geometry, transposed);
   product.images = static_cast<int>(geometry.batch);
   product.pairs = FastDivisor(ceil_divide(product.result_height, 2));
   product.source_row = FastDivisor(product.source_width);
@@ -269,32 +250,30 @@ LargeProductPlan plan_of(const Geometry& geometry, bool transposed) {
   return plan;
 }
 
-template <typename T, int kOctets, int kColumnBlocks>
-void launch(const LargeProductPlan& plan, const T* source, const T* weight, const T* bias, T* result,
-            const char* name, cudaStream_t stream) {
+template <int kOctets, int kColumnBlocks, typename T>
+void launch(const LargeProductPlan& plan, const Correlation<T>& pass) {
   const auto kernel = bands_large<T, kOctets, kColumnBlocks>;
-  require_shared_memory(kernel, plan.bytes, name);
+  require_shared_memory(kernel, plan.bytes, pass.name());
   const auto bits = [](const T* pointer) { return reinterpret_cast<const HalfBits*>(pointer); };
   const int64_t blocks = int64_t{plan.product.channels} * plan.product.chunks;
-  kernel<<<grid_of(blocks, name), kLargeWarps * 32, plan.bytes, stream>>>(
-      bits(source), bits(weight), bits(bias), reinterpret_cast<HalfBits*>(result), plan.product);
-  check_launch(name);
+  kernel<<<grid_of(blocks, pass.name()), kLargeWarps * 32, plan.bytes, pass.stream>>>(
+      bits(pass.source), bits(pass.weight), bits(pass.bias), reinterpret_cast<HalfBits*>(pass.result),
+      plan.product);
+  check_launch(pass.name());
 }
 
 }  // namespace
 
 template <typename T>
 void launch_bands_large(const Correlation<T>& pass) {
-  const auto& [source, weight, bias, result, geometry, layout, transposed, stream] = pass;
-  const LargeProductPlan plan = plan_of(geometry, transposed);
-  const char* name = transposed ? "depthwise_conv2d_input_grad" : "depthwise_conv2d";
+  const LargeProductPlan plan = plan_of(pass.geometry, pass.transposed);
   const auto with = [&](auto octets) {
     if (plan.product.column_blocks <= 2) {
-      launch<T, octets, 2>(plan, source, weight, bias, result, name, stream);
+      launch<octets, 2>(plan, pass);
     } else if (plan.product.column_blocks <= 4) {
-      launch<T, octets, 4>(plan, source, weight, bias, result, name, stream);
+      launch<octets, 4>(plan, pass);
     } else {
-      launch<T, octets, 7>(plan, source, weight, bias, result, name, stream);
+      launch<octets, 7>(plan, pass);
     }
   };
   if (plan.octets == 3) {

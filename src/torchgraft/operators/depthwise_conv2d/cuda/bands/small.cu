@@ -391,17 +391,16 @@ void launch_bands_small(const Correlation<T>& pass) {
   const PlanesPlan plan = make_plan(PassAxis(geometry.height, transposed),
                                     PassAxis(geometry.width, transposed), static_cast<int>(geometry.batch),
                                     static_cast<int>(geometry.channels), transposed, source, result);
-  const char* name = transposed ? "depthwise_conv2d_input_grad" : "depthwise_conv2d";
   const int blocks =
       std::min(ceil_divide(plan.parameters.tiles, kWarps), current_device().multiprocessors * kBlocks);
   const auto bits = [](const T* pointer) { return reinterpret_cast<const HalfBits*>(pointer); };
   with_band(plan.tap_rows, plan.pairs, [&](auto tap_rows, auto pairs) {
     const auto kernel = bands_small<T, tap_rows, pairs>;
-    require_shared_memory(kernel, static_cast<int64_t>(plan.bytes), name);
+    require_shared_memory(kernel, static_cast<int64_t>(plan.bytes), pass.name());
     kernel<<<blocks, kWarps * kWarp, plan.bytes, stream>>>(
         bits(source), bits(weight), bits(bias), reinterpret_cast<HalfBits*>(result), plan.parameters);
   });
-  check_launch(name);
+  check_launch(pass.name());
 }
 
 template void launch_bands_small(const Correlation<Half>&);

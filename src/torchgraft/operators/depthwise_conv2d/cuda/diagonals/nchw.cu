@@ -574,42 +574,38 @@ PlanesPlan plan_planes(const Geometry& geometry, const void* output_grad, const 
 }
 
 template <typename T, typename Block, int kBlocksOfMultiprocessor>
-int launch_planes(const T* output_grad, const T* input, float* partial, const Geometry& geometry,
-                  cudaStream_t stream) {
-  const char* name = "depthwise_conv2d_weight_grad";
+void launch_planes(const WeightGrad<T>& pass) {
+  const auto& [output_grad, input, weight_grad, workspace, geometry, layout, stream] = pass;
   const PlanesPlan plan = plan_planes<Block>(geometry, output_grad, input);
   const auto kernel = diagonals_nchw<T, Block, kBlocksOfMultiprocessor>;
-  require_shared_memory(kernel, static_cast<int64_t>(plan.bytes), name);
-  kernel<<<grid_of(plan.blocks, name), plan.threads, plan.bytes, stream>>>(
-      reinterpret_cast<const uint16_t*>(output_grad), reinterpret_cast<const uint16_t*>(input), partial,
+  require_shared_memory(kernel, static_cast<int64_t>(plan.bytes), pass.kName);
+  kernel<<<grid_of(plan.blocks, pass.kName), plan.threads, plan.bytes, stream>>>(
+      reinterpret_cast<const uint16_t*>(output_grad), reinterpret_cast<const uint16_t*>(input), workspace,
       plan.parameters);
-  check_launch(name);
-  return plan.parameters.chunks.count;
+  check_launch(pass.kName);
+  launch_sum_chunks(workspace, weight_grad, geometry, plan.parameters.chunks.count, stream);
 }
 
 }  // namespace
 
 template <typename T>
 void launch_diagonals_nchw(const WeightGrad<T>& pass) {
-  const auto& [output_grad, input, weight_grad, workspace, geometry, layout, stream] = pass;
-  const int64_t rows = geometry.height.kernel;
-  const int64_t columns = geometry.width.kernel;
+  const Extent& width = pass.geometry.width;
+  const int64_t rows = pass.geometry.height.kernel;
   const auto launch = [&](auto block, auto blocks_of_multiprocessor) {
-    const int chunks = launch_planes<T, decltype(block), blocks_of_multiprocessor>(
-        output_grad, input, workspace, geometry, stream);
-    launch_sum_chunks(workspace, weight_grad, geometry, chunks, stream);
+    launch_planes<T, decltype(block), blocks_of_multiprocessor>(pass);
   };
   using Many = std::integral_constant<int, 5>;
   using Few = std::integral_constant<int, 4>;
   // An odd padding and an even width are one column apart from being copied two elements at once.
-  const bool pairs = alignment_of(input, geometry.width.input) > 1;
-  const int shift = pairs ? static_cast<int>(geometry.width.padding % 2) : 0;
-  if (columns <= TapBlock<7, 2>::most_columns(shift)) {
+  const bool pairs = alignment_of(pass.input, width.input) > 1;
+  const int shift = pairs ? static_cast<int>(width.padding % 2) : 0;
+  if (width.kernel <= TapBlock<7, 2>::most_columns(shift)) {
     if (rows <= 3) return launch(TapBlock<3, 2>{}, Many{});
     if (rows <= 5 || rows == 9 || rows == 10) return launch(TapBlock<5, 2>{}, Many{});
     return launch(TapBlock<7, 2>{}, Many{});
   }
-  if (columns <= TapBlock<7, 3>::most_columns(shift)) return launch(TapBlock<7, 3>{}, Few{});
+  if (width.kernel <= TapBlock<7, 3>::most_columns(shift)) return launch(TapBlock<7, 3>{}, Few{});
   launch(TapBlock<8, 5>{}, std::integral_constant<int, 3>{});
 }
 

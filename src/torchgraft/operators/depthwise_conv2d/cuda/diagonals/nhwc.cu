@@ -279,9 +279,8 @@ int64_t stage_bytes(const SegmentRows& rows, int planes, int tap_rows) {
 }
 
 template <typename T, typename Block, int kRowGroups>
-int launch_channels_last(const T* output_grad, const T* input, float* partial, const Geometry& geometry,
-                         cudaStream_t stream) {
-  const char* name = "depthwise_conv2d_weight_grad";
+void launch(const WeightGrad<T>& pass) {
+  const auto& [output_grad, input, weight_grad, workspace, geometry, layout, stream] = pass;
   const int64_t blocks = int64_t{current_device().multiprocessors} * 2;
   constexpr int kTapRows = kRowGroups * Block::kTapRows;
   const Extent& height = geometry.height;
@@ -342,37 +341,33 @@ int launch_channels_last(const T* output_grad, const T* input, float* partial, c
   parameters.strip_octets = static_cast<int>(ceil_divide<int64_t>(octets, strips));
   parameters.strips = FastDivisor(ceil_divide(octets, parameters.strip_octets));
   const int64_t tiles = bands_of_all * parameters.strips.divisor();
-  TORCHGRAFT_CHECK(tiles <= INT32_MAX / (octets + 1), name, ": the tensors are too large for one launch");
+  TORCHGRAFT_CHECK(tiles <= INT32_MAX / (octets + 1), pass.kName,
+                   ": the tensors are too large for one launch");
   parameters.chunks = make_chunks(tiles, 1, most_of_chunks);
 
   constexpr int64_t kSums = int64_t{kRowGroups} * kChannelsOfBlock * Block::kFloats * sizeof(float);
   const int64_t bytes = std::max(stage_bytes(rows, planes, kTapRows), kSums);
   const auto kernel = diagonals_nhwc<T, Block, kRowGroups>;
-  require_shared_memory(kernel, bytes, name);
-  kernel<<<grid_of(int64_t{slabs} * parameters.chunks.count, name), kRowGroups * kWarpsOfRowGroup * 32,
+  require_shared_memory(kernel, bytes, pass.kName);
+  kernel<<<grid_of(int64_t{slabs} * parameters.chunks.count, pass.kName), kRowGroups * kWarpsOfRowGroup * 32,
            static_cast<size_t>(bytes), stream>>>(reinterpret_cast<const uint16_t*>(output_grad),
-                                                 reinterpret_cast<const uint16_t*>(input), partial,
+                                                 reinterpret_cast<const uint16_t*>(input), workspace,
                                                  parameters);
-  check_launch(name);
-  return parameters.chunks.count;
+  check_launch(pass.kName);
+  launch_sum_chunks(workspace, weight_grad, geometry, parameters.chunks.count, stream);
 }
 
 }  // namespace
 
 template <typename T>
 void launch_diagonals_nhwc(const WeightGrad<T>& pass) {
-  const auto& [output_grad, input, weight_grad, workspace, geometry, layout, stream] = pass;
   static_assert(kMostChannelsLastTapColumns == TapBlock<7, 2>::most_columns(0));
   static_assert(kMostChannelsLastTapRows == 2 * TapBlock<5, 2>::kTapRows);
-  const int64_t rows = geometry.height.kernel;
-  const auto launch = [&](auto launcher) {
-    const int chunks = launcher(output_grad, input, workspace, geometry, stream);
-    launch_sum_chunks(workspace, weight_grad, geometry, chunks, stream);
-  };
-  if (rows <= 3) return launch(launch_channels_last<T, TapBlock<3, 2>, 1>);
-  if (rows <= 5) return launch(launch_channels_last<T, TapBlock<5, 2>, 1>);
-  if (rows <= 7) return launch(launch_channels_last<T, TapBlock<7, 2>, 1>);
-  launch(launch_channels_last<T, TapBlock<5, 2>, 2>);
+  const int64_t rows = pass.geometry.height.kernel;
+  if (rows <= 3) return launch<T, TapBlock<3, 2>, 1>(pass);
+  if (rows <= 5) return launch<T, TapBlock<5, 2>, 1>(pass);
+  if (rows <= 7) return launch<T, TapBlock<7, 2>, 1>(pass);
+  launch<T, TapBlock<5, 2>, 2>(pass);
 }
 
 template void launch_diagonals_nhwc(const WeightGrad<Half>&);

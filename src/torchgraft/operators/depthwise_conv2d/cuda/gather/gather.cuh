@@ -502,10 +502,6 @@ void for_each_part(const T* source, T* result, const GatherParameters& parameter
   }
 }
 
-inline const char* gather_name(bool transposed) {
-  return transposed ? "depthwise_conv2d_input_grad" : "depthwise_conv2d";
-}
-
 // Rows between the results of a thread, with the sign of the step.
 inline int64_t gather_spacing(const GatherAxis& height) {
   return height.scale == 0 ? int64_t{height.step} * height.stride.divisor() : height.step / height.scale;
@@ -520,8 +516,8 @@ inline void own_columns(GatherParameters& parameters) {
 }
 
 template <typename T, int kTaps, int kResults, bool kExact, bool kChannelsLast>
-void launch_results(const T* source, const T* weight, const T* bias, T* result, const Geometry& geometry,
-                    bool transposed, cudaStream_t stream) {
+void launch_results(const Correlation<T>& pass) {
+  const auto& [source, weight, bias, result, geometry, layout, transposed, stream] = pass;
   GatherParameters parameters =
       gather_parameters(geometry, kChannelsLast ? Layout::channels_last : Layout::contiguous, transposed);
   if constexpr (kResults > 1) own_columns(parameters);
@@ -535,7 +531,7 @@ void launch_results(const T* source, const T* weight, const T* bias, T* result, 
                       <<<grid, kGatherThreads, 0, stream>>>(part_source, weight, bias, part_result,
                                                             parameters);
                 });
-  check_launch(gather_name(transposed));
+  check_launch(pass.name());
 }
 
 // Threads of a block, along channels and along groups of results of a channel, and slices of the channels.
@@ -563,14 +559,13 @@ struct GatherBlock {
 constexpr int64_t kMostGatherChannels = 64;  // of a block
 
 template <typename T, int kTaps, bool kExact>
-void launch_columns_nhwc(const T* source, const T* weight, const T* bias, T* result, const Geometry& geometry,
-                         bool transposed, cudaStream_t stream) {
+void launch_columns_nhwc(const Correlation<T>& pass) {
+  const auto& [source, weight, bias, result, geometry, layout, transposed, stream] = pass;
   GatherParameters parameters = gather_parameters(geometry, Layout::channels_last, transposed);
   own_columns(parameters);
   parameters.kernel_taps = FastDivisor(parameters.weights_of_result);
   const int64_t lane_bytes = int64_t{sizeof(accumulate_t<T>)} * parameters.weights_of_result;
   const int64_t groups_of_image = int64_t{parameters.columns.divisor()} * parameters.rows.divisor();
-  const char* name = gather_name(transposed);
   for_each_part(
       source, result, parameters, geometry.batch, groups_of_image,
       [&](int64_t images, const T* part_source, T* part_result) {
@@ -580,16 +575,16 @@ void launch_columns_nhwc(const T* source, const T* weight, const T* bias, T* res
         parameters.slices = FastDivisor(block.slices);
         parameters.turns = block.turns(groups);
         const int64_t grid = ceil_divide(groups, int64_t{block.rows} * parameters.turns) * block.slices;
-        gather_columns_nhwc<T, kTaps, kExact><<<grid_of(grid, name), dim3(block.lanes, block.rows),
+        gather_columns_nhwc<T, kTaps, kExact><<<grid_of(grid, pass.name()), dim3(block.lanes, block.rows),
                                                 static_cast<size_t>(lane_bytes * block.lanes), stream>>>(
             part_source, weight, bias, part_result, parameters);
       });
-  check_launch(name);
+  check_launch(pass.name());
 }
 
 template <typename T, int kCount, int kColumns, bool kChannelsLast>
-void launch_taps(const T* source, const T* weight, const T* bias, T* result, const Geometry& geometry,
-                 bool transposed, cudaStream_t stream) {
+void launch_taps(const Correlation<T>& pass) {
+  const auto& [source, weight, bias, result, geometry, layout, transposed, stream] = pass;
   GatherParameters parameters =
       gather_parameters(geometry, kChannelsLast ? Layout::channels_last : Layout::contiguous, transposed);
   const GatherAxis& height = parameters.height;
@@ -600,7 +595,6 @@ void launch_taps(const T* source, const T* weight, const T* bias, T* result, con
   const int64_t lane_bytes = static_cast<int64_t>(sizeof(accumulate_t<T>)) * kCount * parameters.weight_taps *
                              height.taps * height.period.divisor();
   const int64_t pixels_of_image = int64_t{parameters.columns.divisor()} * parameters.rows.divisor();
-  const char* name = gather_name(transposed);
   for_each_part(source, result, parameters, geometry.batch, pixels_of_image,
                 [&](int64_t images, const T* part_source, T* part_result) {
                   const int64_t pixels = images * pixels_of_image;
@@ -613,11 +607,11 @@ void launch_taps(const T* source, const T* weight, const T* bias, T* result, con
                   const int64_t grid =
                       ceil_divide(pixels, int64_t{block.rows} * parameters.turns) * block.slices;
                   gather_large<T, kCount, kColumns, kChannelsLast>
-                      <<<grid_of(grid, name), dim3(block.lanes, block.rows),
+                      <<<grid_of(grid, pass.name()), dim3(block.lanes, block.rows),
                          static_cast<size_t>(lane_bytes * block.lanes), stream>>>(part_source, weight, bias,
                                                                                   part_result, parameters);
                 });
-  check_launch(name);
+  check_launch(pass.name());
 }
 
 // Whether threads may take four neighbouring channels each: their loads, the pixels that 32 bits count and
@@ -651,29 +645,24 @@ void with_few_taps(const Correlation<T>& pass, const Launch& launch) {
 
 template <typename T>
 void launch_gather_columns(const Correlation<T>& pass) {
-  const auto& [source, weight, bias, result, geometry, layout, transposed, stream] = pass;
   with_few_taps(pass, [&](auto taps, auto is_exact) {
-    launch_results<T, taps, kResultsOfThread, is_exact, false>(source, weight, bias, result, geometry,
-                                                               transposed, stream);
+    launch_results<T, taps, kResultsOfThread, is_exact, false>(pass);
   });
 }
 
 template <typename T>
 void launch_gather_columns_nhwc(const Correlation<T>& pass) {
-  const auto& [source, weight, bias, result, geometry, layout, transposed, stream] = pass;
-  with_few_taps(pass, [&](auto taps, auto is_exact) {
-    launch_columns_nhwc<T, taps, is_exact>(source, weight, bias, result, geometry, transposed, stream);
-  });
+  with_few_taps(pass, [&](auto taps, auto is_exact) { launch_columns_nhwc<T, taps, is_exact>(pass); });
 }
 
 template <typename T>
 void launch_gather_small(const Correlation<T>& pass) {
-  const auto& [source, weight, bias, result, geometry, layout, transposed, stream] = pass;
   with_few_taps(pass, [&](auto taps, auto is_exact) {
     if constexpr (taps <= 5) {
-      const auto launcher = layout == Layout::channels_last ? launch_results<T, taps, 1, is_exact, true>
-                                                            : launch_results<T, taps, 1, is_exact, false>;
-      launcher(source, weight, bias, result, geometry, transposed, stream);
+      const auto launcher = pass.layout == Layout::channels_last
+                                ? launch_results<T, taps, 1, is_exact, true>
+                                : launch_results<T, taps, 1, is_exact, false>;
+      launcher(pass);
     } else {
       fail(pass.name(), ": threads of one result take five taps of a row at most");
     }
@@ -682,20 +671,19 @@ void launch_gather_small(const Correlation<T>& pass) {
 
 template <typename T>
 void launch_gather_large(const Correlation<T>& pass) {
-  const auto& [source, weight, bias, result, geometry, layout, transposed, stream] = pass;
   // Columns of taps at a time, so that few are missing.
-  const int taps_of_row = static_cast<int>(gathered_taps(geometry.width, transposed));
+  const int taps_of_row = static_cast<int>(gathered_taps(pass.geometry.width, pass.transposed));
   const auto launch = [&](auto count, auto is_channels_last) {
-    const bool fives = ceil_divide(taps_of_row, 5) * 5 <= ceil_divide(taps_of_row, 4) * 4;
+    const bool fives = round_up(taps_of_row, 5) <= round_up(taps_of_row, 4);
     const auto launcher = taps_of_row <= 3 ? launch_taps<T, count, 3, is_channels_last>
                           : fives          ? launch_taps<T, count, 5, is_channels_last>
                                            : launch_taps<T, count, 4, is_channels_last>;
-    launcher(source, weight, bias, result, geometry, transposed, stream);
+    launcher(pass);
   };
   constexpr std::integral_constant<int, 1> kOneChannel;
-  if (layout == Layout::contiguous) return launch(kOneChannel, std::false_type{});
+  if (pass.layout == Layout::contiguous) return launch(kOneChannel, std::false_type{});
   if constexpr (!std::is_same_v<T, double>) {
-    if (can_take_four_channels(geometry, transposed, source, result)) {
+    if (can_take_four_channels(pass.geometry, pass.transposed, pass.source, pass.result)) {
       return launch(std::integral_constant<int, kChannels>{}, std::true_type{});
     }
   }

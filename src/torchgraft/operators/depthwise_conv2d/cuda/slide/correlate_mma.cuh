@@ -462,22 +462,22 @@ struct SlideProductPlan {
 
 // How channels, columns and images are cut into blocks, and rows into ranges.
 template <typename Shape>
-SlideProductPlan plan_slide_product(const Geometry& geometry, bool flipped) {
+SlideProductPlan plan_slide_product(const Geometry& geometry, bool transposed) {
   constexpr int64_t kPieceBytes = 16;
-  const Extent& height = geometry.height;
-  const Extent& width = geometry.width;
+  const PassAxis height(geometry.height, transposed);
+  const PassAxis width(geometry.width, transposed);
   SlideProductParameters base = {};
   base.batch = static_cast<int>(geometry.batch);
   base.channels = static_cast<int>(geometry.channels);
-  base.source_height = static_cast<int>(flipped ? height.output : height.input);
-  base.source_width = static_cast<int>(flipped ? width.output : width.input);
-  base.result_height = static_cast<int>(flipped ? height.input : height.output);
-  base.result_width = static_cast<int>(flipped ? width.input : width.output);
-  base.kernel_height = static_cast<int>(height.kernel);
-  base.kernel_width = static_cast<int>(width.kernel);
-  base.flipped = flipped;
-  base.padding_y = static_cast<int>(flipped ? height.kernel - 1 - height.padding : height.padding);
-  base.padding_x = static_cast<int>(flipped ? width.kernel - 1 - width.padding : width.padding);
+  base.source_height = height.source;
+  base.source_width = width.source;
+  base.result_height = height.result;
+  base.result_width = width.result;
+  base.kernel_height = height.kernel;
+  base.kernel_width = width.kernel;
+  base.flipped = transposed;
+  base.padding_y = height.padding;
+  base.padding_x = width.padding;
   base.rows = FastDivisor(base.result_height);
 
   const int octets = base.channels / kOctet;
@@ -565,32 +565,25 @@ SlideProductPlan plan_slide_product(const Geometry& geometry, bool flipped) {
   return best;
 }
 
-template <typename T, typename Shape>
-void launch_slide_product(const T* source, const T* weight, const T* bias, T* result,
-                          const Geometry& geometry, bool transposed, cudaStream_t stream) {
-  const SlideProductPlan plan = plan_slide_product<Shape>(geometry, transposed);
+template <typename Shape, typename T>
+void launch_slide_product(const Correlation<T>& pass) {
+  const SlideProductPlan plan = plan_slide_product<Shape>(pass.geometry, pass.transposed);
   const auto kernel = slide_correlate_mma<T, Shape>;
-  const char* name = transposed ? "depthwise_conv2d_input_grad" : "depthwise_conv2d";
-  require_shared_memory(kernel, plan.shared_bytes, name);
+  require_shared_memory(kernel, plan.shared_bytes, pass.name());
   const auto bits = [](const T* pointer) { return reinterpret_cast<const HalfBits*>(pointer); };
-  kernel<<<grid_of(plan.blocks, name), plan.threads, static_cast<size_t>(plan.shared_bytes), stream>>>(
-      bits(source), bits(weight), bits(bias), reinterpret_cast<HalfBits*>(result), plan.parameters);
-  check_launch(name);
+  kernel<<<grid_of(plan.blocks, pass.name()), plan.threads, static_cast<size_t>(plan.shared_bytes),
+           pass.stream>>>(bits(pass.source), bits(pass.weight), bits(pass.bias),
+                          reinterpret_cast<HalfBits*>(pass.result), plan.parameters);
+  check_launch(pass.name());
 }
 
 template <typename T>
 void launch_slide_correlate_mma(const Correlation<T>& pass) {
-  const auto& [source, weight, bias, result, geometry, layout, transposed, stream] = pass;
   const auto launch = [&](auto kernel) {
-    if (geometry.height.stride == 1) {
-      launch_slide_product<T, SlideProduct<kernel, 1>>(source, weight, bias, result, geometry, transposed,
-                                                       stream);
-    } else {
-      launch_slide_product<T, SlideProduct<kernel, 2>>(source, weight, bias, result, geometry, transposed,
-                                                       stream);
-    }
+    if (pass.geometry.height.stride == 1) return launch_slide_product<SlideProduct<kernel, 1>>(pass);
+    launch_slide_product<SlideProduct<kernel, 2>>(pass);
   };
-  const int64_t longest = std::max(geometry.height.kernel, geometry.width.kernel);
+  const int64_t longest = longest_side(pass.geometry);
   if (longest <= 3) return launch(std::integral_constant<int, 3>{});
   if (longest <= 5) return launch(std::integral_constant<int, 5>{});
   launch(std::integral_constant<int, 7>{});

@@ -48,20 +48,17 @@ struct SlideImages {
 // Rows and Columns: how a patch of results meets the taps along a direction.
 template <typename Rows, typename Columns>
 SlideImages slide_images(const Geometry& geometry, bool transposed) {
-  const Extent& height = geometry.height;
-  const Extent& width = geometry.width;
-  // The input gradient of stride 1 is the forward pass with the kernel turned around.
-  const bool flipped = transposed && !Rows::kTransposed;
-  const int padding_y = static_cast<int>(flipped ? height.kernel - 1 - height.padding : height.padding);
-  const int padding_x = static_cast<int>(flipped ? width.kernel - 1 - width.padding : width.padding);
-  const SlideImage input = {static_cast<int>(height.input), static_cast<int>(width.input), 0, 0};
-  const SlideImage output = {static_cast<int>(height.output), static_cast<int>(width.output), 0, 0};
-  SlideImages images = {flipped, padding_y, padding_x, transposed ? output : input,
-                        transposed ? input : output};
-  images.source.first_row = Rows::first_source(padding_y);
-  images.source.first_column = Columns::first_source(padding_x);
-  images.result.first_row = Rows::first_result(padding_y);
-  images.result.first_column = Columns::first_result(padding_x);
+  const PassAxis height(geometry.height, transposed);
+  const PassAxis width(geometry.width, transposed);
+  SlideImages images = {transposed && !Rows::kTransposed,
+                        height.padding,
+                        width.padding,
+                        {height.source, width.source, 0, 0},
+                        {height.result, width.result, 0, 0}};
+  images.source.first_row = Rows::first_source(height.padding);
+  images.source.first_column = Columns::first_source(width.padding);
+  images.result.first_row = Rows::first_result(height.padding);
+  images.result.first_column = Columns::first_result(width.padding);
   return images;
 }
 
@@ -274,44 +271,32 @@ struct SlideTile {
   int64_t shared_bytes;
 };
 
-// How `groups` of channels, whole pieces of copies, and `strips` of columns are cut into blocks of at most
-// `most_threads`. `bytes(strips)` is the shared memory that a lane of so many strips takes. No more than
-// `most_blocks` may share the channels of a block. No lanes: an image is too wide for that.
+// The best of with_slide_cuts. No lanes: an image is too wide for any.
 template <typename Bytes>
 SlideTile choose_slide_tile(int groups, int piece_bytes, int strips, int most_threads, int group_bytes,
-                            int halo, int strip_columns, Bytes&& bytes, int64_t most_blocks = INT32_MAX) {
-  const int granule = std::max(1, piece_bytes / group_bytes);
-  // A pixel has no more pieces than a block has threads; there may be strips beyond the image.
-  const int least_strips = ceil_divide(group_bytes, piece_bytes);
-  strips = std::max(strips, least_strips);
+                            int halo, int strip_columns, const Bytes& bytes,
+                            int64_t most_blocks = INT32_MAX) {
   SlideTile best = {};
   double best_cost = 0;
-  const int fewest = ceil_divide(strips, most_threads / granule);
-  for (int tiles = fewest; tiles <= std::min(strips, fewest + kMostSlideTiles); ++tiles) {
-    const int strips_of_block = std::max(ceil_divide(strips, tiles), least_strips);
-    const int64_t lane_bytes = bytes(strips_of_block);
-    int lanes = static_cast<int>(
-        std::min({int64_t{groups}, int64_t{most_threads / strips_of_block}, kSlideSharedBytes / lane_bytes}));
-    lanes = lanes / granule * granule;
-    if (lanes == 0) continue;
-    const int slices = ceil_divide(groups, lanes);
-    lanes = ceil_divide(ceil_divide(groups, slices), granule) * granule;
-    const int all_tiles = ceil_divide(strips, strips_of_block);
-    if (all_tiles > most_blocks) continue;
+  const auto take = [&](const SlideCut& cut) {
+    const int slices = ceil_divide(groups, cut.lanes);
+    const int lanes = round_up(ceil_divide(groups, slices), cut.granule);
+    const int all_tiles = ceil_divide(std::max(strips, cut.strips), cut.strips);
     // Threads in all, lanes that lie idle included; columns read twice; and sectors of memory in part.
-    const int warps = ceil_divide(lanes * strips_of_block, 32);
+    const int warps = ceil_divide(lanes * cut.strips, 32);
     double cost = static_cast<double>(slices) * all_tiles * warps;
-    cost *= 1 + 0.5 * halo / (strips_of_block * strip_columns);
+    cost *= 1 + 0.5 * halo / (cut.strips * strip_columns);
     const int bytes_of_pixel = lanes * group_bytes;
     if (lanes < groups && bytes_of_pixel < 128) cost *= 1.0 + (128 - bytes_of_pixel) / 256.0;
     // Blocks that may be too few for the device.
     cost *= std::max(1.0, current_device().multiprocessors * kSlideWarps /
                               (static_cast<double>(most_blocks) * slices * warps));
     if (best.lanes == 0 || cost < best_cost) {
-      best = {lanes, strips_of_block, slices, all_tiles, lanes * lane_bytes};
+      best = {lanes, cut.strips, slices, all_tiles, lanes * cut.lane_bytes};
       best_cost = cost;
     }
-  }
+  };
+  with_slide_cuts(groups, piece_bytes, strips, most_threads, group_bytes, bytes, most_blocks, take);
   return best;
 }
 

@@ -193,11 +193,10 @@ void launch_shape(const WeightGrad<T>& pass) {
       input_image, grad_image, static_cast<int>(geometry.channels), piece, tile.slices,
       tile.tiles,  ranges,     FastDivisor(grad_image.height),      units};
   const int chunks = ranges * tile.tiles;
-  const char* name = "depthwise_conv2d_weight_grad";
-  slide_weight_grad<T, Shape><<<grid_of(blocks_of_range * ranges, name), dim3(tile.lanes, tile.strips),
+  slide_weight_grad<T, Shape><<<grid_of(blocks_of_range * ranges, pass.kName), dim3(tile.lanes, tile.strips),
                                 static_cast<size_t>(tile.shared_bytes), stream>>>(
       output_grad, input, workspace, chunks == 1 ? weight_grad : nullptr, parameters);
-  check_launch(name);
+  check_launch(pass.kName);
   if (chunks > 1) launch_sum_chunks(workspace, weight_grad, geometry, chunks, stream);
 }
 

@@ -506,14 +506,13 @@ DiagonalTile choose_diagonal_tile(const Geometry& geometry, const Device& device
 }
 
 template <typename T, typename Shape>
-void launch_diagonal_slide(const T* output_grad, const T* input, T* weight_grad, float* workspace,
-                           const Geometry& geometry, cudaStream_t stream) {
-  const char* name = "depthwise_conv2d_weight_grad";
+void launch_diagonal_slide(const WeightGrad<T>& pass) {
+  const auto& [output_grad, input, weight_grad, workspace, geometry, layout, stream] = pass;
   const Extent& height = geometry.height;
   const Extent& width = geometry.width;
   const int64_t period = diagonal_period(height);
   const DiagonalTile tile = choose_diagonal_tile<Shape>(geometry, current_device());
-  TORCHGRAFT_CHECK(tile.threads > 0, name, ": no block fits this device");
+  TORCHGRAFT_CHECK(tile.threads > 0, pass.kName, ": no block fits this device");
 
   DiagonalParameters parameters = {};
   // Of a stride of two four times as many pieces are the input's.
@@ -552,11 +551,12 @@ void launch_diagonal_slide(const T* output_grad, const T* input, T* weight_grad,
 
   const int chunks = tile.ranges * tile.tiles;
   const auto kernel = slide_weight_grad_mma<T, Shape>;
-  require_shared_memory(kernel, tile.shared_bytes, name);
-  kernel<<<grid_of(int64_t{tile.slabs} * chunks, name), tile.threads, static_cast<size_t>(tile.shared_bytes),
-           stream>>>(reinterpret_cast<const uint16_t*>(output_grad), reinterpret_cast<const uint16_t*>(input),
-                     workspace, chunks == 1 ? weight_grad : nullptr, parameters);
-  check_launch(name);
+  require_shared_memory(kernel, tile.shared_bytes, pass.kName);
+  kernel<<<grid_of(int64_t{tile.slabs} * chunks, pass.kName), tile.threads,
+           static_cast<size_t>(tile.shared_bytes), stream>>>(
+      reinterpret_cast<const uint16_t*>(output_grad), reinterpret_cast<const uint16_t*>(input), workspace,
+      chunks == 1 ? weight_grad : nullptr, parameters);
+  check_launch(pass.kName);
   if (chunks > 1) launch_sum_chunks(workspace, weight_grad, geometry, chunks, stream);
 }
 
@@ -564,10 +564,8 @@ void launch_diagonal_slide(const T* output_grad, const T* input, T* weight_grad,
 
 template <typename T>
 void launch_slide_weight_grad_mma(const WeightGrad<T>& pass) {
-  const auto& [output_grad, input, weight_grad, workspace, geometry, layout, stream] = pass;
-  with_small_kernel(geometry, [&](auto kernel, auto stride) {
-    launch_diagonal_slide<T, DiagonalShape<kernel, stride>>(output_grad, input, weight_grad, workspace,
-                                                            geometry, stream);
+  with_small_kernel(pass.geometry, [&](auto kernel, auto stride) {
+    launch_diagonal_slide<T, DiagonalShape<kernel, stride>>(pass);
   });
 }
 

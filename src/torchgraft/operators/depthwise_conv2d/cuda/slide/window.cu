@@ -184,8 +184,8 @@ __global__ void __launch_bounds__(kWindowThreads, 2)
 }
 
 template <typename T, typename Shape>
-void launch_window_shape(const T* source, const T* weight, const T* bias, T* result, const Geometry& geometry,
-                         bool transposed, cudaStream_t stream) {
+void launch_window_shape(const Correlation<T>& pass) {
+  const auto& [source, weight, bias, result, geometry, layout, transposed, stream] = pass;
   using Rows = typename Shape::Rows;
   using Columns = typename Shape::Columns;
   const auto [flipped, padding_y, padding_x, source_image, result_image] =
@@ -211,11 +211,10 @@ void launch_window_shape(const T* source, const T* weight, const T* bias, T* res
                                        static_cast<int>(geometry.channels),
                                        pitch,
                                        flipped};
-  const char* name = transposed ? "depthwise_conv2d_input_grad" : "depthwise_conv2d";
   slide_window<T, Shape>
-      <<<grid_of(int64_t{ceil_divide(patches, rows)} * slices, name), dim3(lanes, rows),
+      <<<grid_of(int64_t{ceil_divide(patches, rows)} * slices, pass.name()), dim3(lanes, rows),
          sizeof(float) * Shape::kTaps * pitch, stream>>>(source, weight, bias, result, parameters);
-  check_launch(name);
+  check_launch(pass.name());
 }
 
 // Fewer results are too few threads for a large device in patches of 2 x 4.
@@ -236,7 +235,7 @@ void launch_slide_window(const Correlation<T>& pass) {
     const auto launch = [&](auto rows, auto columns, auto strided) {
       const auto launch_shape = [&](auto channels) {
         using Shape = WindowShape<kernel, stride, strided, rows, columns, channels>;
-        launch_window_shape<T, Shape>(source, weight, bias, result, geometry, transposed, stream);
+        launch_window_shape<T, Shape>(pass);
       };
       // Two channels of a window of k = 7 are more than registers hold.
       if constexpr (kernel < 7) {

@@ -128,28 +128,25 @@ __global__ void __launch_bounds__(Shape::kWarps * 32, Shape::kBlocks)
 }
 
 template <typename Shape>
-void launch(const typename Shape::T* source, const typename Shape::T* weight, const typename Shape::T* bias,
-            typename Shape::T* result, const Geometry& geometry, bool flipped, cudaStream_t stream) {
+void launch(const Correlation<typename Shape::T>& pass) {
+  const auto& [source, weight, bias, result, geometry, layout, transposed, stream] = pass;
   static_assert(Shape::kBytes <= 48 * 1024);
   const SmallPlanesParameters parameters = {static_cast<int>(geometry.batch * geometry.channels),
-                                            static_cast<int>(geometry.channels), flipped,
+                                            static_cast<int>(geometry.channels), transposed,
                                             is_aligned(weight, 16)};
-  const char* name = flipped ? "depthwise_conv2d_input_grad" : "depthwise_conv2d";
   const int warps = ceil_divide(parameters.planes, Shape::kPlanes);
   small_planes_correlate<Shape>
       <<<ceil_divide(warps, Shape::kWarps), Shape::kWarps * 32, Shape::kBytes, stream>>>(source, weight, bias,
                                                                                          result, parameters);
-  check_launch(name);
+  check_launch(pass.name());
 }
 
 }  // namespace
 
 template <typename T>
 void launch_small_planes_correlate(const Correlation<T>& pass) {
-  const auto& [source, weight, bias, result, geometry, layout, transposed, stream] = pass;
-  with_small_planes(geometry, [&](auto kernel, auto tiles) {
-    launch<SmallPlanes<T, kernel, tiles>>(source, weight, bias, result, geometry, transposed, stream);
-  });
+  with_small_planes(pass.geometry,
+                    [&](auto kernel, auto tiles) { launch<SmallPlanes<T, kernel, tiles>>(pass); });
 }
 
 template void launch_small_planes_correlate(const Correlation<float>&);

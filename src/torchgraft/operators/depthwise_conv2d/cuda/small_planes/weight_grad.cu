@@ -132,10 +132,9 @@ __global__ void __launch_bounds__(SmallPlanesWeightGrad<Shape>::kWarps * 32,
 }
 
 template <typename Shape>
-void launch_weight_grad(const typename Shape::T* output_grad, const typename Shape::T* input,
-                        typename Shape::T* weight_grad, float* workspace, const Geometry& geometry,
-                        cudaStream_t stream) {
+void launch(const WeightGrad<typename Shape::T>& pass) {
   using T = typename Shape::T;
+  const auto& [output_grad, input, weight_grad, workspace, geometry, layout, stream] = pass;
   using Sizes = SmallPlanesWeightGrad<Shape>;
   static_assert(Sizes::kBytes <= 48 * 1024);
   const int64_t groups = ceil_divide<int64_t>(geometry.channels, Shape::kPlanes);
@@ -149,16 +148,15 @@ void launch_weight_grad(const typename Shape::T* output_grad, const typename Sha
   const SmallPlanesWeightGradParameters parameters = {static_cast<int>(geometry.batch),
                                                       static_cast<int>(geometry.channels), images_of_chunk,
                                                       static_cast<int>(groups)};
-  const char* name = "depthwise_conv2d_weight_grad";
-  const unsigned grid = grid_of(groups * chunks, name);
+  const unsigned grid = grid_of(groups * chunks, pass.kName);
   if (chunks == 1) {
     small_planes_weight_grad<Shape, T>
         <<<grid, Sizes::kWarps * 32, Sizes::kBytes, stream>>>(output_grad, input, weight_grad, parameters);
-    check_launch(name);
+    check_launch(pass.kName);
   } else {
     small_planes_weight_grad<Shape, float>
         <<<grid, Sizes::kWarps * 32, Sizes::kBytes, stream>>>(output_grad, input, workspace, parameters);
-    check_launch(name);
+    check_launch(pass.kName);
     launch_sum_chunks(workspace, weight_grad, geometry, chunks, stream);
   }
 }
@@ -167,11 +165,8 @@ void launch_weight_grad(const typename Shape::T* output_grad, const typename Sha
 
 template <typename T>
 void launch_small_planes_weight_grad(const WeightGrad<T>& pass) {
-  const auto& [output_grad, input, weight_grad, workspace, geometry, layout, stream] = pass;
-  with_small_planes(geometry, [&](auto kernel, auto tiles) {
-    launch_weight_grad<SmallPlanes<T, kernel, tiles>>(output_grad, input, weight_grad, workspace, geometry,
-                                                      stream);
-  });
+  with_small_planes(pass.geometry,
+                    [&](auto kernel, auto tiles) { launch<SmallPlanes<T, kernel, tiles>>(pass); });
 }
 
 template void launch_small_planes_weight_grad(const WeightGrad<float>&);

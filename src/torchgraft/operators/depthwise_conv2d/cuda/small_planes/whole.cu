@@ -15,6 +15,7 @@
 #include <torchgraft/async_copy.cuh>
 
 #include "../kernels.h"
+#include "../problem.h"
 
 namespace torchgraft::depthwise::cuda {
 namespace {
@@ -148,11 +149,10 @@ __global__ void __launch_bounds__(Shape::kWarps * 32, Shape::kBlocks)
 }
 
 template <typename Shape>
-void launch(const float* source, const float* weight, const float* bias, float* result,
-            const Geometry& geometry, bool transposed, cudaStream_t stream) {
+void launch(const Correlation<float>& pass) {
+  const auto& [source, weight, bias, result, geometry, layout, transposed, stream] = pass;
   const auto first_tap = [&](const Extent& extent) {
-    const int64_t padding = transposed ? extent.kernel - 1 - extent.padding : extent.padding;
-    return static_cast<int>(padding - (Shape::kSide - 1));
+    return PassAxis(extent, transposed).padding - (Shape::kSide - 1);
   };
   WholePlanesParameters parameters = {};
   parameters.images = static_cast<int>(geometry.batch);
@@ -163,20 +163,18 @@ void launch(const float* source, const float* weight, const float* bias, float* 
   parameters.first_tap = first_tap(geometry.height) * parameters.kernel_width + first_tap(geometry.width);
   parameters.flipped = transposed;
   const int64_t blocks = int64_t{ceil_divide(parameters.channels, Shape::kChannels)} * parameters.chunks;
-  const char* name = transposed ? "depthwise_conv2d_input_grad" : "depthwise_conv2d";
-  small_planes_whole<Shape><<<grid_of(blocks, name), Shape::kWarps * 32, Shape::kBytes, stream>>>(
+  small_planes_whole<Shape><<<grid_of(blocks, pass.name()), Shape::kWarps * 32, Shape::kBytes, stream>>>(
       source, weight, bias, result, parameters);
-  check_launch(name);
+  check_launch(pass.name());
 }
 
 }  // namespace
 
 void launch_small_planes_whole(const Correlation<float>& pass) {
-  const auto& [source, weight, bias, result, geometry, layout, transposed, stream] = pass;
-  if (geometry.width.input == 7) {
-    launch<WholePlanes<7, 7, 4, 4>>(source, weight, bias, result, geometry, transposed, stream);
+  if (pass.geometry.width.input == 7) {
+    launch<WholePlanes<7, 7, 4, 4>>(pass);
   } else {
-    launch<WholePlanes<14, 2, 1, 3>>(source, weight, bias, result, geometry, transposed, stream);
+    launch<WholePlanes<14, 2, 1, 3>>(pass);
   }
 }
 

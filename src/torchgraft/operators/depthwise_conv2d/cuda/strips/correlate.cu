@@ -19,7 +19,6 @@
 // (49), 70 (56), 104 and 109 (93), 116 (37).
 
 #include "../kernels.h"
-
 #include "strip.cuh"
 
 namespace torchgraft::depthwise::cuda {
@@ -199,24 +198,6 @@ __global__ void __launch_bounds__(kStripThreads, strip_blocks<Strip>())
 
 namespace {
 
-// A pass as the kernel sees it: the input gradient of stride 1 is a forward pass with the kernel turned
-// around.
-struct StripAxis {
-  int source, result, padding;
-};
-
-StripAxis strip_axis(const Extent& extent, bool transposed) {
-  const int input = static_cast<int>(extent.input);
-  const int output = static_cast<int>(extent.output);
-  const int padding = static_cast<int>(extent.padding);
-  if (!transposed) return {input, output, padding};
-  return {output, input, extent.stride == 1 ? static_cast<int>(extent.kernel) - 1 - padding : padding};
-}
-
-constexpr int floor_divide(int numerator, int denominator) {
-  return numerator >= 0 ? numerator / denominator : -ceil_divide(-numerator, denominator);
-}
-
 // Rows of results of a stretch. A stretch reads kernel - 1 rows that another one reads too; it should be long
 // for that, but not so long that warps are too few to keep the device busy, or all of them end at once.
 int stretch_rows(int rows, int kernel, int64_t warps_of_stretch) {
@@ -230,10 +211,10 @@ int stretch_rows(int rows, int kernel, int64_t warps_of_stretch) {
 }
 
 template <typename Strip>
-void launch(const typename Strip::T* source, const typename Strip::T* weight, const typename Strip::T* bias,
-            typename Strip::T* result, const Geometry& geometry, bool transposed, cudaStream_t stream) {
-  const StripAxis height = strip_axis(geometry.height, transposed);
-  const StripAxis width = strip_axis(geometry.width, transposed);
+void launch(const Correlation<typename Strip::T>& pass) {
+  const auto& [source, weight, bias, result, geometry, layout, transposed, stream] = pass;
+  const PassAxis height(geometry.height, transposed);
+  const PassAxis width(geometry.width, transposed);
   StripParameters parameters = {};
 
   // With unit 0 at the left end of the results, its sources begin where the kernel's middle lies; or, where
@@ -286,38 +267,27 @@ void launch(const typename Strip::T* source, const typename Strip::T* weight, co
   parameters.result_width = width.result;
   parameters.flipped = transposed && !Strip::kTransposed;
 
-  const char* name = transposed ? "depthwise_conv2d_input_grad" : "depthwise_conv2d";
   const int warps = ceil_divide(parameters.strips, parameters.strips_of_warp);
   strips_correlate<Strip>
       <<<ceil_divide(warps, kStripThreads / kLanes), kStripThreads, StripRing<Strip>::kBytes, stream>>>(
           source, weight, bias, result, parameters);
-  check_launch(name);
-}
-
-// Whether every lane's sources, and results, lie on boundaries of as many elements.
-template <typename Strip>
-bool is_strip_aligned(const void* source, const void* result, const StripAxis& width) {
-  return width.padding == Strip::kReach && width.source % Strip::kSources == 0 &&
-         width.result % Strip::kResults == 0 &&
-         is_aligned(source, Strip::kSources * sizeof(typename Strip::T)) &&
-         is_aligned(result, Strip::kResults * sizeof(typename Strip::T));
+  check_launch(pass.name());
 }
 
 // Four sources or results a lane if rows are made for it, else two, else the fewest.
 template <typename T, int kKernel, int kStride, bool kTransposed>
-void launch_widest(const T* source, const T* weight, const T* bias, T* result, const Geometry& geometry,
-                   bool transposed, cudaStream_t stream) {
+void launch_widest(const Correlation<T>& pass) {
   constexpr int kSourcesOfResult = kTransposed ? 1 : kStride;
   using Wide = Strip<T, kKernel, kStride, kTransposed, 4 / kSourcesOfResult, true>;
   using Narrow = Strip<T, kKernel, kStride, kTransposed, 2 / kSourcesOfResult, true>;
   using Any = Strip<T, kKernel, kStride, kTransposed, kTransposed ? kStride : 1, false>;
-  const StripAxis width = strip_axis(geometry.width, transposed);
-  if (is_strip_aligned<Wide>(source, result, width)) {
-    launch<Wide>(source, weight, bias, result, geometry, transposed, stream);
-  } else if (is_strip_aligned<Narrow>(source, result, width)) {
-    launch<Narrow>(source, weight, bias, result, geometry, transposed, stream);
+  const PassAxis width(pass.geometry.width, pass.transposed);
+  if (is_strip_aligned<Wide>(pass.source, pass.result, width)) {
+    launch<Wide>(pass);
+  } else if (is_strip_aligned<Narrow>(pass.source, pass.result, width)) {
+    launch<Narrow>(pass);
   } else {
-    launch<Any>(source, weight, bias, result, geometry, transposed, stream);
+    launch<Any>(pass);
   }
 }
 
@@ -325,15 +295,11 @@ void launch_widest(const T* source, const T* weight, const T* bias, T* result, c
 
 template <typename T>
 void launch_strips_correlate(const Correlation<T>& pass) {
-  const auto& [source, weight, bias, result, geometry, layout, transposed, stream] = pass;
-  with_small_kernel(geometry, [&](auto kernel, auto stride) {
+  with_small_kernel(pass.geometry, [&](auto kernel, auto stride) {
     if constexpr (stride > 1) {
-      if (transposed) {
-        launch_widest<T, kernel, stride, true>(source, weight, bias, result, geometry, transposed, stream);
-        return;
-      }
+      if (pass.transposed) return launch_widest<T, kernel, stride, true>(pass);
     }
-    launch_widest<T, kernel, stride, false>(source, weight, bias, result, geometry, transposed, stream);
+    launch_widest<T, kernel, stride, false>(pass);
   });
 }
 

@@ -5,6 +5,7 @@
 
 #include <torchgraft/async_copy.cuh>
 
+#include "../problem.h"
 #include "../stencil.cuh"
 
 namespace torchgraft::depthwise::cuda {
@@ -196,6 +197,15 @@ __device__ typename Strip::T* prepare_ring(typename Strip::T* warp_ring, int lan
   }
   return warp_ring + (strip < strips_of_warp ? kGap + strip * pitch + lane_of_strip * Strip::kSources
                                              : Ring::kUnits * Strip::kSources);
+}
+
+// Whether every lane's sources, and results, lie on boundaries of as many elements.
+template <typename Strip>
+bool is_strip_aligned(const void* source, const void* result, const PassAxis& width) {
+  return width.padding == Strip::kReach && width.source % Strip::kSources == 0 &&
+         width.result % Strip::kResults == 0 &&
+         is_aligned(source, Strip::kSources * sizeof(typename Strip::T)) &&
+         is_aligned(result, Strip::kResults * sizeof(typename Strip::T));
 }
 
 }  // namespace torchgraft::depthwise::cuda

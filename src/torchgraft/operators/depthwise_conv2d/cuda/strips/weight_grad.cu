@@ -280,9 +280,9 @@ WeightGradPlan plan_weight_grad(const Geometry& geometry, int64_t strips, int st
 }
 
 template <typename Strip>
-void launch(const typename Strip::T* output_grad, const typename Strip::T* input,
-            typename Strip::T* weight_grad, float* workspace, const Geometry& geometry, cudaStream_t stream) {
+void launch(const WeightGrad<typename Strip::T>& pass) {
   using T = typename Strip::T;
+  const auto& [output_grad, input, weight_grad, workspace, geometry, layout, stream] = pass;
   const Extent& height = geometry.height;
   const Extent& width = geometry.width;
   WeightGradStripParameters parameters = {};
@@ -320,43 +320,34 @@ void launch(const typename Strip::T* output_grad, const typename Strip::T* input
   constexpr int kBytes = std::max(WeightGradRing<Strip>::kBytes,
                                   kStripThreads / 32 * Strip::kTaps * static_cast<int>(sizeof(float)));
   static_assert(kBytes <= 48 * 1024);
-  const char* name = "depthwise_conv2d_weight_grad";
-  const unsigned grid = grid_of(geometry.output_channels() * chunks, name);
+  const unsigned grid = grid_of(geometry.output_channels() * chunks, pass.kName);
   if (chunks == 1) {
     strips_weight_grad<Strip, T>
         <<<grid, kStripThreads, kBytes, stream>>>(output_grad, input, weight_grad, parameters);
-    check_launch(name);
+    check_launch(pass.kName);
   } else {
     strips_weight_grad<Strip, float>
         <<<grid, kStripThreads, kBytes, stream>>>(output_grad, input, workspace, parameters);
-    check_launch(name);
+    check_launch(pass.kName);
     launch_sum_chunks(workspace, weight_grad, geometry, chunks, stream);
   }
-}
-
-template <typename Strip>
-bool is_strip_aligned(const void* output_grad, const void* input, const Extent& width) {
-  using T = typename Strip::T;
-  return width.padding == Strip::kReach && width.input % Strip::kSources == 0 &&
-         width.output % Strip::kResults == 0 && is_aligned(input, Strip::kSources * sizeof(T)) &&
-         is_aligned(output_grad, Strip::kResults * sizeof(T));
 }
 
 }  // namespace
 
 template <typename T>
 void launch_strips_weight_grad(const WeightGrad<T>& pass) {
-  const auto& [output_grad, input, weight_grad, workspace, geometry, layout, stream] = pass;
-  with_small_kernel(geometry, [&](auto kernel, auto stride) {
+  with_small_kernel(pass.geometry, [&](auto kernel, auto stride) {
     using Wide = Strip<T, kernel, stride, false, 4 / stride, true>;
     using Narrow = Strip<T, kernel, stride, false, 2 / stride, true>;
     using Any = Strip<T, kernel, stride, false, 1, false>;
-    if (is_strip_aligned<Wide>(output_grad, input, geometry.width)) {
-      launch<Wide>(output_grad, input, weight_grad, workspace, geometry, stream);
-    } else if (is_strip_aligned<Narrow>(output_grad, input, geometry.width)) {
-      launch<Narrow>(output_grad, input, weight_grad, workspace, geometry, stream);
+    const PassAxis width(pass.geometry.width, /*transposed=*/false);
+    if (is_strip_aligned<Wide>(pass.input, pass.output_grad, width)) {
+      launch<Wide>(pass);
+    } else if (is_strip_aligned<Narrow>(pass.input, pass.output_grad, width)) {
+      launch<Narrow>(pass);
     } else {
-      launch<Any>(output_grad, input, weight_grad, workspace, geometry, stream);
+      launch<Any>(pass);
     }
   });
 }

@@ -226,13 +226,12 @@ void launch_tiles_correlate(const Correlation<T>& pass) {
   const auto& [source, weight, bias, result, geometry, layout, transposed, stream] = pass;
   const LargeKernelPlan plan = plan_large_kernel(geometry, transposed);
   const PlanesParameters parameters = planes_parameters(plan.tiling, geometry, transposed);
-  const char* name = transposed ? "depthwise_conv2d_input_grad" : "depthwise_conv2d";
   const auto kernel = !transposed                ? tiles_correlate<T, false, false>
                       : geometry.multiplier == 1 ? tiles_correlate<T, true, false>
                                                  : tiles_correlate<T, true, true>;
-  kernel<<<grid_of(planes_blocks(parameters), name), round_to_warps(plan.tiling.patches()),
+  kernel<<<grid_of(planes_blocks(parameters), pass.name()), round_up(plan.tiling.patches(), 32),
            plan.elements * sizeof(float), stream>>>(source, weight, bias, result, parameters, plan.kernel);
-  check_launch(name);
+  check_launch(pass.name());
 }
 
 template void launch_tiles_correlate(const Correlation<float>&);

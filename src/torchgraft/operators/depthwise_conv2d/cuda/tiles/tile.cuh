@@ -275,21 +275,12 @@ Tiling make_tiling(const TilePlan& height, const TilePlan& width, int64_t planes
   return tiling;
 }
 
-inline int round_to_warps(int threads) { return ceil_divide(threads, 32) * 32; }
-
 // One direction: a thread's patch is `patch` results, a kernel row is `padded_kernel`
 // taps.
 inline TilePlan large_kernel_plan(const Extent& extent, int patch, int padded_kernel, bool flipped) {
-  const int result = static_cast<int>(flipped ? extent.input : extent.output);
-  const int padding = static_cast<int>(flipped ? extent.kernel - 1 - extent.padding : extent.padding);
-  return {static_cast<int>(flipped ? extent.output : extent.input),
-          result,
-          ceil_divide(result, patch),
-          patch,
-          patch,
-          patch + padded_kernel,
-          0,
-          -padding};
+  const PassAxis axis(extent, flipped);
+  return {axis.source, axis.result,  ceil_divide(axis.result, patch), patch, patch, patch + padded_kernel,
+          0,           -axis.padding};
 }
 
 }  // namespace torchgraft::depthwise::cuda

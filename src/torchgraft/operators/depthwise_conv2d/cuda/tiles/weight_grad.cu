@@ -197,7 +197,7 @@ inline LargeWeightGradPlan plan_large_weight_grad(const Geometry& geometry) {
   const int groups_of_block = ceil_divide(groups, blocks);
   const TapGroups tap_groups = {kernel_height,   kernel_width, row_groups,
                                 groups_of_block, blocks,       kTileThreads / groups_of_block};
-  const int threads = round_to_warps(groups_of_block * tap_groups.slices);
+  const int threads = round_up(groups_of_block * tap_groups.slices, 32);
   const auto elements = [&](const Tiling& tiling) {
     return std::max(int64_t{tiling.planes} * (tiling.source_plane() + tiling.result_plane()),
                     int64_t{threads} * kTapsOfThread);
@@ -216,11 +216,10 @@ void launch_tiles_weight_grad(const WeightGrad<T>& pass) {
   const auto& [output_grad, input, weight_grad, workspace, geometry, layout, stream] = pass;
   const LargeWeightGradPlan plan = plan_large_weight_grad(geometry);
   const WeightGradParameters parameters = weight_grad_parameters(plan.tiling, geometry);
-  const char* name = "depthwise_conv2d_weight_grad";
   const int64_t blocks = geometry.output_channels() * plan.groups.blocks * parameters.chunks.count;
-  tiles_weight_grad<T><<<grid_of(blocks, name), plan.threads, plan.elements * sizeof(float), stream>>>(
+  tiles_weight_grad<T><<<grid_of(blocks, pass.kName), plan.threads, plan.elements * sizeof(float), stream>>>(
       output_grad, input, workspace, parameters, plan.groups);
-  check_launch(name);
+  check_launch(pass.kName);
   launch_sum_chunks(workspace, weight_grad, geometry, parameters.chunks.count, stream);
 }
 
