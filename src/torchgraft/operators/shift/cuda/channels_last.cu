@@ -1,31 +1,23 @@
 // Channels_last images: rows of up to 64 channels through a ring in shared memory.
 //
-// Each channel lies at an offset of its own, so neighbours in memory, which are channels, come from different
-// rows and columns; in device memory that is a sector for each. A block owns the channels of 128 bytes of a
-// pixel (of 32 where rows are long or channels few) and slides down the images of its range; rows of sources
-// come into a ring of them in sixteen-byte pieces, four rows of results ahead, once. In it a pixel's channels
-// fill all banks, so that lanes, one a word of channels, never meet, wherever each of them reads. A thread
-// owns five columns of its channels, down all rows: it reads six sources of a row, and with a stride of one
-// keeps them for the next. To the left and right of a row, and in the place of rows that do not exist, are
-// zeros, so that nothing is tested but where a row lies.
-//
-// Channels whose rows lie further apart than the ring holds are taken in as many passes as it takes, those
-// that lie together in one. Learnt offsets begin within six rows.
+// Each channel has an offset of its own, so neighbours in memory, which are channels, come from different
+// rows and columns: in device memory that is a sector for each. A block owns the channels of 128 bytes of a
+// pixel (32 bytes where rows are long or channels few) and slides down the images of its range. Source rows
+// come into a ring in sixteen-byte pieces, once, four rows of results ahead. A pixel's channels fill all
+// banks, so that lanes, one a word of channels, never meet, wherever each of them reads. A thread owns five
+// columns of its channels, down all rows: it reads six sources of a row, and with a stride of one keeps them
+// for the next. Beside a row, and in the place of rows that do not exist, the ring holds zeros, so that only
+// the place of a row is tested. Channels whose rows lie further apart than the ring holds are taken in
+// several passes.
 //
 // The results of the forward pass that lie outside the image count for the gradients of the offsets, zero
-// times each. They are asked for after the rows of a range: between two barriers the whole block would wait
-// for one of its threads, and did, for 37 us of the 146 that the gradients of the offsets of (128,64,300,25)
-// took in fp16.
+// times each. They are read after the rows of a range: between two barriers the whole block would wait for
+// one of its threads.
 //
-// Bytes and floors as for planes, and a few rows more for each range. Four blocks of 160 threads a
-// multiprocessor have 51 KB under way, of the 30 to 40 that fill the latency of memory. Instructions a
-// result, counted by the profiler in bfloat16 while products were still selected: forward 22, backward 43,
-// where 28 and 43 are issued in the time their bytes take; docs/shift.md says what warps wait for. On an H200
-// (128,64,300,25) took, fp32, fp16 and bf16, 148, 78 and 78 us forward, and 243, 178 and 150 backward (257,
-// 185 and 209 before the above); stride 2 on (128,128,300,25) 202, 109 and 109, and 411, 214 and 229 (488,
-// 253 and 281). Tried and slower: copies two rows ahead and not four, so that five blocks are resident and
-// yet nothing is under way while one waits, up to four times; backward with five blocks of 80 registers, up
-// to 1.7 times; backward with two rows between barriers, up to 2.2 times.
+// Bytes and floors are those of planes, and a few rows more for each range. Four blocks of 160 threads a
+// multiprocessor keep 51 KB in flight, where 30 to 40 fill the latency of memory. On an H200 (128,64,300,25)
+// takes 148 us forward and 243 backward in fp32, 78 and 178 in fp16, 78 and 150 in bf16. docs/shift.md says
+// what bounds it, and what was tried.
 
 #include <torchgraft/async_copy.cuh>
 

@@ -1,28 +1,15 @@
 // Contiguous images whose rows are not long: tiles of rows through shared memory.
 //
-// A plane of a skeleton, 300 x 25, is one piece of memory. A block takes tiles of it in turn: the rows of
-// sources of a tile come into shared memory as one run, in pieces of sixteen bytes whatever a row's length
-// and wherever it begins, the next tile's while this one is computed; rows outside the plane are zeros there.
-// A thread owns five columns of some rows and slides down: a row of sources is read and widened once, and
-// serves two rows of results. They go to shared memory, and from there in pieces of sixteen bytes to their
-// run in the plane, of whose pieces only the two at its ends are shared. In the backward passes the input at
-// the results comes in beside the sources. Blocks are one to four warps, as large as a tile gives a dozen
-// rows a thread: what a thread does once for a tile is as much as for three rows.
+// A block takes tiles of planes in turn. The source rows of a tile come into shared memory as one run,
+// sixteen bytes a copy wherever a row begins, the next tile's while this one is computed; rows outside the
+// plane are zeros there. A thread owns five columns of some rows and slides down: it reads and widens a
+// source row once, for two rows of results. Results leave through shared memory too, sixteen bytes a store.
+// The backward passes also bring the input at the results. A block has one to four warps, so that a tile
+// gives each thread a dozen rows: what a thread does once a tile costs as much as three rows.
 //
-// Bytes: each source once, but for one row a tile, and each result once: (128,64,300,25) fp32 491 MB forward,
-// 737 backward: floors 115 and 172 us at 4283 GB/s, half of that in halves. Under way are 15 KB a block and
-// four blocks of 128 threads a multiprocessor, and twice that while a block waits; backward 15 KB too, of
-// five blocks. The latency of memory is filled by 15 to 40.
-//
-// Instructions a result of (300,25): in the loops, by the machine code, fp32 forward 10, halves 13, backward
-// 16 and 20; for what a tile takes once, estimated, 6, 4, 27 and 13; where 58, 28, 86 and 43 are issued in
-// the time its bytes take. Shared memory in cycles for 32 results, estimated for two lanes that meet in a
-// bank, which rows_of_thread() sees to: fp32 forward 7 of 14, halves 4 of 7; backward 9 of 21, halves 6
-// of 10. Predicted, fp32 and halves: forward 128 and 69 us, backward 200 and 110; stride 2 on
-// (128,128,300,25) forward 195 and 105; (128,256,75,25) as (128,64,300,25). Measured: forward 144 and 76,
-// backward 214 and 120; 205 and 110; (128,256,75,25) 138 and 80. A thread a word, with neither sliding nor a
-// way back through shared memory, took 155 and 92 us, backward 259 and 176, and on (128,256,75,25) 157 and
-// 143.
+// Bytes: each source once, but for one row a tile, and each result once. Of (128,64,300,25) the floors on an
+// H200 are 115 us forward and 172 backward in fp32, and half of that in halves. Predicted: 128 and 200,
+// halves 69 and 110. Measured: 144 and 214, halves 76 and 120. docs/shift.md says what bounds it.
 
 #include <torchgraft/async_copy.cuh>
 
