@@ -81,9 +81,6 @@ void correlate(const Correlation<T>& pass) {
     case Kernel::bands_small:
       if constexpr (kIsHalf<T>) return launch_bands_small(pass);
       break;
-    case Kernel::bands_small_nhwc:
-      if constexpr (kIsHalf<T>) return launch_bands_small_nhwc(pass);
-      break;
     case Kernel::bands_batch:
       if constexpr (kIsHalf<T>) return launch_bands_batch(pass);
       break;
@@ -142,7 +139,6 @@ void sum_weight_grad(const WeightGrad<T>& pass) {
     case Kernel::slide_window:
     case Kernel::slide_correlate_mma:
     case Kernel::bands_small:
-    case Kernel::bands_small_nhwc:
     case Kernel::bands_batch:
     case Kernel::bands_large:
     case Kernel::gather_columns:

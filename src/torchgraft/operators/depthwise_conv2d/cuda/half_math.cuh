@@ -10,9 +10,18 @@
 #include <torchgraft/async_copy.cuh>
 #include <torchgraft/mma.cuh>
 
-#include "half_tile.cuh"
-
 namespace torchgraft::depthwise::cuda {
+
+// Kernels that move halves take float16 and bfloat16 alike.
+using HalfBits = uint16_t;
+
+// Clears shared memory; `elements` is a multiple of eight.
+__device__ inline void clear_halves(HalfBits* shared, int elements) {
+#pragma unroll 4
+  for (int i = threadIdx.x * 8; i < elements; i += blockDim.x * 8) {
+    *reinterpret_cast<uint4*>(shared + i) = make_uint4(0, 0, 0, 0);
+  }
+}
 
 // Conversions of both kinds of halves.
 template <typename T>

@@ -23,8 +23,8 @@ inline HalfWindow half_window(const Geometry& geometry, bool transposed) {
 
 // `plane` is of the sources and `taps` of the result's channel.
 template <typename T>
-__device__ __noinline__ float sum_of_window(const HalfBits* plane, const HalfBits* taps, float start, int y,
-                                            int x, HalfWindow window) {
+__device__ __forceinline__ float sum_inside_window(const HalfBits* plane, const HalfBits* taps, float start,
+                                                   int y, int x, const HalfWindow& window) {
   using Math = HalfMath<T>;
   float sum = start;
   for (int row = 0; row < window.kernel_height; ++row) {
@@ -40,6 +40,13 @@ __device__ __noinline__ float sum_of_window(const HalfBits* plane, const HalfBit
     }
   }
   return sum;
+}
+
+// The same, not inlined.
+template <typename T>
+__device__ __noinline__ float sum_of_window(const HalfBits* plane, const HalfBits* taps, float start, int y,
+                                            int x, HalfWindow window) {
+  return sum_inside_window<T>(plane, taps, start, y, x, window);
 }
 
 }  // namespace torchgraft::depthwise::cuda

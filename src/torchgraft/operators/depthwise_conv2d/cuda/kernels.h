@@ -73,8 +73,6 @@ void launch_slide_weight_grad_mma(const WeightGrad<T>& pass);
 template <typename T>
 void launch_bands_small(const Correlation<T>& pass);
 template <typename T>
-void launch_bands_small_nhwc(const Correlation<T>& pass);
-template <typename T>
 void launch_bands_batch(const Correlation<T>& pass);
 template <typename T>
 void launch_bands_large(const Correlation<T>& pass);

@@ -48,25 +48,15 @@ inline bool supports_small_planes_weight_grad(const Problem& problem) {
 constexpr int kMostTapRows = 7;
 constexpr int kMostTapColumns = 8;
 
-inline bool supports_small_bands(const Problem& problem) {
+inline bool supports_bands_small(const Problem& problem) {
   const Geometry& geometry = problem.geometry;
   constexpr int64_t kMostImageElements = INT32_MAX;
-  return problem.has_half_tensor_cores() &&
+  return !problem.channels_last && problem.has_half_tensor_cores() &&
          std::max(geometry.input_pixels(), geometry.output_pixels()) <=
              kMostImageElements / geometry.channels &&
          is_unit_step(geometry) && positions_fit_32(geometry) && geometry.multiplier == 1 &&
          is_padded_within_kernel(geometry) && geometry.height.kernel <= kMostTapRows &&
          geometry.width.kernel <= kMostTapColumns;
-}
-
-inline bool supports_bands_small(const Problem& problem) {
-  return !problem.channels_last && supports_small_bands(problem);
-}
-
-// A block's pixels are moved sixteen bytes, eight channels, at a time.
-inline bool supports_bands_small_nhwc(const Problem& problem) {
-  return problem.channels_last && supports_small_bands(problem) && problem.geometry.channels % 8 == 0 &&
-         problem.alignment == 16;
 }
 
 // Columns of a band matrix are made of octets.

@@ -1,5 +1,5 @@
-// What the tensor-core kernels of small kernels share: the band matrix of one channel's taps in the registers
-// of a warp, its products with sources in shared memory, and the repair of results that came out NaN.
+// What bands_small is made of: the band matrix of one channel's taps in the registers of a warp, its products
+// with sources in shared memory, and the repair of results that came out NaN.
 //
 // The product m16n8k16 of source row r gives
 //   A[(my, g)][k] = tap[r - 2 p - my][k - g]   B[k][n] = source row r of unit n, column k
@@ -9,7 +9,7 @@
 // row pairs.
 #pragma once
 
-#include "../half_math.cuh"
+#include "../half_window.cuh"
 #include "../stencil.cuh"
 #include "../supports.h"
 
@@ -22,13 +22,8 @@ constexpr int kSourceColumns = 16;  // under them: a product's k
 static_assert(kMostTapRows * kMostTapColumns <= 2 * kWarp, "a lane brings two taps");
 
 // The pass, for kernels. The input gradient of stride 1 is the forward pass with the kernel turned around.
-struct BandPass {
-  int kernel_height, kernel_width;
-  int padding_y, padding_x;
-  bool flipped;
+struct BandPass : HalfWindow {
   int lead;  // column 0 of a tile is this many columns in front of its first result's
-  int source_height, source_width;
-  int pixel_step;  // between neighbouring pixels of a channel
 
   __host__ __device__ int taps() const { return kernel_height * kernel_width; }
 };
@@ -159,26 +154,6 @@ __device__ bool store_band_results(const float (&sums)[kPairs][4], uint32_t addr
   return Math::is_nan(largest & 0xffff) || Math::is_nan(largest >> 16);
 }
 
-// The result at (y, x), tap by tap: only what lies in its window.
-template <typename T>
-__device__ float window_sum(const HalfBits* source, const HalfBits* weight, float start, const BandPass& pass,
-                            int y, int x) {
-  float sum = start;
-  for (int row = 0; row < pass.kernel_height; ++row) {
-    const int source_y = y - pass.padding_y + row;
-    if (source_y < 0 || source_y >= pass.source_height) continue;
-    for (int column = 0; column < pass.kernel_width; ++column) {
-      const int source_x = x - pass.padding_x + column;
-      if (source_x < 0 || source_x >= pass.source_width) continue;
-      const int tap = row * pass.kernel_width + column;
-      sum += HalfMath<T>::to_float(weight[pass.flipped ? pass.taps() - 1 - tap : tap]) *
-             HalfMath<T>::to_float(
-                 source[(static_cast<int64_t>(source_y) * pass.source_width + source_x) * pass.pixel_step]);
-    }
-  }
-  return sum;
-}
-
 // A product multiplies the zeros of the band with what lies outside a result's window: where that is not
 // finite the result comes out NaN. Computes again those of rows x 2 results from (y, x) on that are NaN.
 template <typename T>
@@ -188,7 +163,7 @@ __device__ __noinline__ void repair_results(HalfBits* results, int pitch, int ro
   for (int i = 0; i < 2 * rows; ++i) {
     HalfBits& value = results[i / 2 * pitch + i % 2];
     if (!HalfMath<T>::is_nan(value)) continue;
-    value = HalfMath<T>::from_float(window_sum<T>(source, weight, start, pass, y + i / 2, x + i % 2));
+    value = HalfMath<T>::from_float(sum_inside_window<T>(source, weight, start, y + i / 2, x + i % 2, pass));
   }
 }
 
@@ -201,6 +176,11 @@ inline int tap_rows_of(int kernel) { return kernel <= 3 ? 3 : kernel <= 5 ? 5 : 
 inline int pad_column_blocks(int blocks) {
   return blocks > 4 ? round_up(blocks, kUnits) : blocks == 3 ? 4 : blocks;
 }
+
+// Where a tile lies in shared memory: steps in elements, all multiples of eight (sixteen bytes).
+struct TilePitch {
+  int row, image, channel;
+};
 
 // The pitches of a tile, whose image_channels planes of one channel lie side by side, that leave the fewest
 // of the eight rows of a matrix that ldmatrix reads in banks of another one.
@@ -223,7 +203,7 @@ inline TilePitch band_pitch(int rows, int columns, int padded_columns, int bands
       }
       if (conflicts >= fewest) continue;
       fewest = conflicts;
-      best = {row_pitch, image_pitch, images * image_pitch, 0};
+      best = {row_pitch, image_pitch, images * image_pitch};
     }
   }
   return best;

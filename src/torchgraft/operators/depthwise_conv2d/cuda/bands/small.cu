@@ -24,7 +24,6 @@ constexpr int kBlocks = 4;  // of a multiprocessor
 
 struct PlanesParameters {
   BandPass pass;
-  int result_height, result_width;
   int channels, batch;
   int tile_images;
   int source_rows, source_columns, result_rows, result_columns;  // of a tile
@@ -164,10 +163,10 @@ __device__ void store_tile(HalfBits* result, const PlanesParameters& parameters,
                            const uint16_t* places, const HalfBits* shared) {
   using Bits = typename Unit<kUnit>::type;
   const int lane = threadIdx.x % kWarp;
-  const int width = parameters.result_width;
+  const int width = parameters.pass.result_width;
   const TileRuns part(tile.first_row, tile.first_column, parameters.result_rows, parameters.result_columns,
-                      parameters.result_height, width, kUnit, parameters.whole_rows);
-  const int plane = parameters.result_height * width;
+                      parameters.pass.result_height, width, kUnit, parameters.whole_rows);
+  const int plane = parameters.pass.result_height * width;
   const int image_elements = parameters.channels * plane;
   HalfBits* image = result + tile.first_image * static_cast<int64_t>(image_elements) +
                     (tile.channel * plane + part.begin_y * width + part.begin_x + lane * kUnit);
@@ -228,7 +227,7 @@ __global__ void __launch_bounds__(kWarps* kWarp, kBlocks)
   HalfBits* stages = shared_band + kBandElements + 8;
   make_places(source_places, parameters.source_places, parameters.source_unit, parameters.pass.source_width,
               pitch);
-  make_places(result_places, parameters.result_places, parameters.result_unit, parameters.result_width,
+  make_places(result_places, parameters.result_places, parameters.result_unit, parameters.pass.result_width,
               pitch);
   clear_of_warp(shared_band, kBandElements);
   __syncthreads();
@@ -308,10 +307,13 @@ struct PlanesPlan {
   size_t bytes;
 };
 
-PlanesPlan make_plan(const PassAxis& height, const PassAxis& width, int batch, int channels, bool flipped,
-                     const void* source, const void* result) {
+PlanesPlan make_plan(const Geometry& geometry, bool transposed, const void* source, const void* result) {
   PlanesPlan plan{};
   PlanesParameters& p = plan.parameters;
+  const PassAxis height(geometry.height, transposed);
+  const PassAxis width(geometry.width, transposed);
+  const int batch = static_cast<int>(geometry.batch);
+  const int channels = static_cast<int>(geometry.channels);
   plan.tap_rows = tap_rows_of(height.kernel);
   plan.pairs = pairs_of_band(height.result);
   const int band_rows = 2 * plan.pairs;
@@ -325,11 +327,7 @@ PlanesPlan make_plan(const PassAxis& height, const PassAxis& width, int batch, i
     if (lead - width.padding + width.kernel + kBlockColumns - 1 > kSourceColumns) continue;
     if (width.source % p.source_unit == 0 && is_aligned(source, 2 * p.source_unit)) break;
   }
-  p.pass = {height.kernel, width.kernel, height.padding,
-            width.padding, flipped,      lead,
-            height.source, width.source, 1};
-  p.result_height = height.result;
-  p.result_width = width.result;
+  p.pass = {half_window(geometry, transposed), lead};
   p.channels = channels;
   p.batch = batch;
 
@@ -388,9 +386,7 @@ PlanesPlan make_plan(const PassAxis& height, const PassAxis& width, int batch, i
 template <typename T>
 void launch_bands_small(const Correlation<T>& pass) {
   const auto& [source, weight, bias, result, geometry, layout, transposed, stream] = pass;
-  const PlanesPlan plan = make_plan(PassAxis(geometry.height, transposed),
-                                    PassAxis(geometry.width, transposed), static_cast<int>(geometry.batch),
-                                    static_cast<int>(geometry.channels), transposed, source, result);
+  const PlanesPlan plan = make_plan(geometry, transposed, source, result);
   const int blocks =
       std::min(ceil_divide(plan.parameters.tiles, kWarps), current_device().multiprocessors * kBlocks);
   const auto bits = [](const T* pointer) { return reinterpret_cast<const HalfBits*>(pointer); };

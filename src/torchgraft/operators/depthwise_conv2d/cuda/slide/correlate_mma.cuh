@@ -269,7 +269,7 @@ __global__ void __launch_bounds__(Shape::kMostThreads, Shape::kBlocks)
   }
 
   // Columns outside the image stay zero, for no copy touches them.
-  clear_half_tile(shared, kStages * row_bytes / kHalfBytes);
+  clear_halves(shared, kStages * row_bytes / kHalfBytes);
   __syncthreads();
 
   SlideProductRows copied_rows(parameters, block.range);
