@@ -22,7 +22,6 @@ def build(operator: str, folder: Path) -> Path:
 def kernels_in(folder: Path) -> dict[str, list[Path]]:
     """The kernels of an operator's `cuda` folder by name, each with the paths that it stands in."""
     found: dict[str, list[Path]] = {}
-    kernel = re.compile(r"__global__ void (?:__launch_bounds__.*?\)\s+)?(\w+)\(const ", re.DOTALL)
     for path in sorted(folder.glob("**/*.cu*")):
         for name in _KERNEL.findall(path.read_text()):
             found.setdefault(name, []).append(path.relative_to(folder))
