@@ -49,7 +49,7 @@ test-all: test ## run the tests, and then what is slow and rarely finds more: te
 	@$(MAKE) --no-print-directory test-torch
 
 .PHONY: test-slow
-test-slow: build $(VENV)/test.done ## run the tests marked slow: thousands of random calls, and the emulator of older GPUs
+test-slow: build $(VENV)/test.done ## run the tests marked slow: thousands of random calls, and the emulator of other GPUs
 	@MAKEFLAGS= $(BIN)/python -m pytest -m slow -n $(WORKERS) --dist worksteal $(ARGS)
 
 .PHONY: test-cuda

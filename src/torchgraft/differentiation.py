@@ -77,25 +77,7 @@ def gradient_by_reference(
     return gradient
 
 
-def _reference_gradient(operator: Differentiated) -> Callable[..., Sequence[Tensor | None]]:
-    """The gradient of an operator without a formula: that of its reference."""
-    formula = gradient_by_reference(operator.reference, operator.tensor_count, operator.visible)
-
-    def gradient(
-        needs_grad: Sequence[bool],
-        output_grads: Sequence[Tensor | None],
-        saved: Sequence[Tensor],
-        *arguments: Any,
-    ) -> Sequence[Tensor | None]:
-        operator.note(arguments, "it has no gradient formula")
-        return formula(needs_grad, output_grads, saved, *arguments)
-
-    return gradient
-
-
 _Tensors = Sequence[Tensor | None]
-
-
 _Choice = Callable[[_Tensors], _Tensors]
 
 
@@ -146,8 +128,13 @@ def make_autograd(operator: Differentiated) -> Autograd:
     """
     raw, visible = operator.raw, operator.visible
     kernel = _torch_private.callee_of(raw)
-    gradient = operator.gradient or _reference_gradient(operator)
     tensors, visible_outputs = operator.tensor_count, operator.visible_outputs
+
+    def reference(*arguments: Any) -> Any:
+        operator.note(arguments, "it has no gradient formula")
+        return operator.reference(*arguments)
+
+    gradient = operator.gradient or gradient_by_reference(reference, tensors, visible)
     several_outputs = operator.output_count > 1
     keep, give_back, saved_tensors = _choose_saved(operator)
     no_gradients_of_numbers = (None,) * (len(operator.arguments) - tensors)

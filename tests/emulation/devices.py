@@ -27,18 +27,17 @@ PROBLEMS = 5000
 _MULTIPROCESSORS = 84
 
 
-def ask_plans(library: Path, problems: int, operators: tuple[str, ...] = ()) -> dict[str, list[dict[str, Any]]]:
+def ask_plans(library: Path, problems: int) -> dict[str, list[dict[str, Any]]]:
     """What plans.Asked says of each operator on each GPU, as a dict.
 
     Args:
         library: what `emulate.build` made for 9.0.
         problems: how many are drawn.
-        operators: their names; none: all.
     """
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder, "plans.json")
         variables = emulate.environment(library, launches=Path(os.devnull), multiprocessors=_MULTIPROCESSORS)
-        command = [sys.executable, str(HERE / "plans.py"), str(problems), str(report), *operators]
+        command = [sys.executable, str(HERE / "plans.py"), str(problems), str(report)]
         subprocess.run(command, env={**os.environ, **variables}, stdout=sys.stderr, check=False)
         return json.loads(report.read_text())
 

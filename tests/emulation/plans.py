@@ -34,8 +34,9 @@ from torchgraft.sampling import Budget, Drawn, Sample
 
 DEVICES = (75, 80, 86, 89, 90, 100, 120)
 DTYPES = (torch.float16, torch.float32, torch.bfloat16, torch.float64)
-# Powers of two between which the elements of a drawn call lie: nothing is computed, but PyTorch copies.
-_ELEMENTS = 4, 22
+# Powers of two between which the elements of a drawn call lie; one of so many calls is larger, where PyTorch copies
+# nothing on the way: that is done here too.
+_ELEMENTS, _MANY_ELEMENTS, _CALLS_FOR_ONE_OF_MANY = (4, 22), (22, 32), 16
 _PASSES = {
     "depthwise_conv2d": Case.forward,
     "depthwise_conv2d_input_grad": Case.input_grad,
@@ -144,27 +145,31 @@ def ask_drawn(subject: Subject, count: int) -> list[Asked]:
     elsewhere: Counter[tuple[int, str]] = Counter()
     random = Random(operator.name)
     for number, dtype in zip(range(count), cycle(DTYPES), strict=False):
-        budget = Budget(round(2 ** random.uniform(*_ELEMENTS)), 1 << 50)
-        sample = samples.stress(random, budget)
+        is_large = number % _CALLS_FOR_ONE_OF_MANY == 0 and not operator.name.startswith("lltm")
+        elements = round(2 ** random.uniform(*(_MANY_ELEMENTS if is_large else _ELEMENTS)))
+        sample = samples.stress(random, Budget(elements, 1 << 50))
         arguments = [empty(argument, dtype) for argument in sample.arguments]
         suitable = names
         for each in found:
             before = launches()
-            each.problems += 1
             refused = [call(operator, arguments, each.device, f"call {number}, {sample.name}")]
+            each.problems += 1
+            each.launches += launches() - before
             suiting = []
             for name in suitable:
+                before = launches()
                 with native.ForcedKernel(operator.namespace, "cpu", name) as forced:
                     what = f"call {number}, {sample.name}, kernel {name}"
                     refused.append(call(operator, arguments, each.device, what))
                 served[each.device, name] += forced.served
                 elsewhere[each.device, name] += forced.is_ruled_out
+                if forced.served:
+                    each.launches += launches() - before
                 if forced.served or forced.is_ruled_out:
                     suiting.append(name)
             # Those that no device at all could have served it with.
             suitable = suiting
             each.refused += filter(None, refused)
-            each.launches += launches() - before
     for each in found:
         none = [name for name in names if not served[each.device, name]]
         each.kernels = len(names) - len(none)
@@ -180,8 +185,7 @@ def main() -> int:
         refused = ask_named()
     else:
         count, report = int(sys.argv[1]), Path(sys.argv[2])
-        names = sys.argv[3:]
-        found = {each.name: ask_drawn(each, count) for each in subjects() if not names or each.name in names}
+        found = {each.name: ask_drawn(each, count) for each in subjects()}
         report.write_text(json.dumps({name: [asdict(each) for each in asked] for name, asked in found.items()}))
         refused = [line for asked in found.values() for each in asked for line in each.refused]
     print("\n".join(refused))

@@ -11,28 +11,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Column, Table
 from rich.text import Text
 
+from torchgraft.benchmarking import summary
 from torchgraft.benchmarking.explaining import describe
 from torchgraft.benchmarking.results import KERNEL, BenchReport, Change, RivalResult, Row
 from torchgraft.benchmarking.suite import Planned
-from torchgraft.benchmarking.summary import (
-    UNVERIFIED,
-    Against,
-    doubts,
-    format_ratio,
-    format_seconds,
-    format_share,
-    format_spread,
-    format_time,
-    marked,
-    mean_of_yardstick,
-    origin,
-    refusals,
-    rivals_of,
-    short_dtype,
-    sign_of,
-    summarise_rows,
-    yardsticks_of,
-)
 from torchgraft.benchmarking.timing import Ratio
 
 _LAYOUTS = {"contiguous": "NCHW", "channels_last": "NHWC"}
@@ -96,7 +78,7 @@ def print_suite(console: Console, rows: Sequence[Row]) -> None:
     same = [
         name
         for name, values in (
-            (short_dtype(first.dtype), {row.dtype for row in rows}),
+            (summary.short_dtype(first.dtype), {row.dtype for row in rows}),
             (first.layout, {row.layout for row in rows}),
         )
         if len(values) == 1
@@ -104,7 +86,7 @@ def print_suite(console: Console, rows: Sequence[Row]) -> None:
     title = Text.assemble((first.operator, "bold"), f"  {', '.join([first.suite, *same])}")
     console.print(title)
     console.print(_suite_table(rows, console.width, console.encoding))
-    for line in refusals(rows):
+    for line in summary.refusals(rows):
         console.print(Text(line, "yellow" if line.startswith("no kernel") else "red"))
     for row in rows:
         _print_details(console, row, same)
@@ -116,11 +98,14 @@ def _print_details(console: Console, row: Row, same: Sequence[str]) -> None:
     kernels = {name: each for name, each in row.rivals.items() if name.startswith(KERNEL)}
     if not row.served and not kernels:
         return
-    own = {short_dtype(row.dtype): short_dtype(row.dtype), row.layout: _LAYOUTS.get(row.layout, row.layout)}
+    own = {
+        summary.short_dtype(row.dtype): summary.short_dtype(row.dtype),
+        row.layout: _LAYOUTS.get(row.layout, row.layout),
+    }
     console.print(Text(", ".join([_name(row), *(shown for key, shown in own.items() if key not in same)]), "bold"))
     table = Table.grid(padding=(0, _GAP, 0, 0))
     for name, each in kernels.items():
-        table.add_row(f"  {name}", format_time(each.time), _rival(each, console.encoding))
+        table.add_row(f"  {name}", summary.format_time(each.time), _rival(each, console.encoding))
     if kernels:
         console.print(table)
     width = max([9, *map(len, row.served)])
@@ -131,29 +116,29 @@ def _print_details(console: Console, row: Row, same: Sequence[str]) -> None:
 
 def _suite_table(rows: Sequence[Row], width: int, encoding: str) -> Table:
     # An operator may have more kernels than a line has room for.
-    rivals = [name for name in rivals_of(rows) if not name.startswith(KERNEL)]
-    yardsticks = yardsticks_of(rows)
+    rivals = [name for name in summary.rivals_of(rows) if not name.startswith(KERNEL)]
+    yardsticks = summary.yardsticks_of(rows)
     columns: dict[str, list[str | Text]] = {"sample": [_name(row) for row in rows]}
     if len({row.dtype for row in rows}) > 1:
-        columns["dtype"] = [short_dtype(row.dtype) for row in rows]
+        columns["dtype"] = [summary.short_dtype(row.dtype) for row in rows]
     if len({row.layout for row in rows}) > 1:
         columns["layout"] = [_LAYOUTS.get(row.layout, row.layout) for row in rows]
-    columns["time"] = [format_time(row.time) for row in rows]
-    columns["±"] = [format_spread(row.time).removeprefix("±") for row in rows]
+    columns["time"] = [summary.format_time(row.time) for row in rows]
+    columns["±"] = [summary.format_spread(row.time).removeprefix("±") for row in rows]
     if any(row.warm for row in rows):
-        columns["warm"] = [format_time(row.warm) for row in rows]
-        columns["host"] = ["" if row.host is None else format_seconds(row.host) for row in rows]
+        columns["warm"] = [summary.format_time(row.warm) for row in rows]
+        columns["host"] = ["" if row.host is None else summary.format_seconds(row.host) for row in rows]
     if any(row.bound for row in rows):
-        columns["floor"] = [format_share(row.share) for row in rows]
+        columns["floor"] = [summary.format_share(row.share) for row in rows]
         columns["bound"] = [row.bound for row in rows]
     for name in rivals:
         columns[name] = [_rival(row.rivals.get(name), encoding) for row in rows]
     for name in yardsticks:
-        columns[marked(name)] = [_rival(row.yardsticks.get(name), encoding) for row in rows]
-    summary = summarise_rows(rows)
-    foot = {"sample": "geometric mean", "floor": format_share(summary.share)}
-    foot |= {name: format_ratio(summary.against[name].ratio) for name in rivals}
-    foot |= {marked(name): format_ratio(mean_of_yardstick(rows, name)) for name in yardsticks}
+        columns[summary.marked(name)] = [_rival(row.yardsticks.get(name), encoding) for row in rows]
+    mean = summary.summarise_rows(rows)
+    foot = {"sample": "geometric mean", "floor": summary.format_share(mean.share)}
+    foot |= {name: summary.format_ratio(mean.against[name].ratio) for name in rivals}
+    foot |= {summary.marked(name): summary.format_ratio(summary.mean_of_yardstick(rows, name)) for name in yardsticks}
 
     for name in ("host", "bound", "warm", "±"):
         if _needed(columns, foot) > width:
@@ -186,9 +171,9 @@ def _rival(result: RivalResult | None, encoding: str) -> Text:
 
 
 def _ratio(ratio: Ratio, encoding: str) -> Text:
-    sign = sign_of(ratio)
+    sign = summary.sign_of(ratio)
     style = {"▼": "bold red", "~": "dim"}.get(sign, "green")
-    return Text(f"{format_ratio(ratio.median)} {_shown(sign, encoding) or ' '}", style)
+    return Text(f"{summary.format_ratio(ratio.median)} {_shown(sign, encoding) or ' '}", style)
 
 
 def _shown(sign: str, encoding: str) -> str:
@@ -215,28 +200,28 @@ def print_report(console: Console, report: BenchReport) -> None:
         legend += " The second-level cache is cold, for warm it is not; cudnn.benchmark is on, and tf32 off but "
         legend += "in rows called so."
     console.print(Text(legend, "dim"))
-    if yardsticks_of(report.rows):
-        console.print(Text(UNVERIFIED, "dim"))
-    for line in origin(report):
+    if summary.yardsticks_of(report.rows):
+        console.print(Text(summary.UNVERIFIED, "dim"))
+    for line in summary.origin(report):
         console.print(Text(line, "dim"))
     console.print(Text(f"{report.environment}{_card(report)}", "dim"))
     console.print()
-    for line in doubts(report):
+    for line in summary.doubts(report):
         console.print(Text(line, "yellow"))
-    summary = summarise_rows(report.rows)
-    for name, against in summary.against.items():
+    mean = summary.summarise_rows(report.rows)
+    for name, against in mean.against.items():
         console.print(_verdict(name, against))
-    if not math.isnan(summary.share):
-        console.print(f"{format_share(summary.share)} of the floor, geometric mean of {_rows(summary.count)}")
+    if not math.isnan(mean.share):
+        console.print(f"{summary.format_share(mean.share)} of the floor, geometric mean of {_rows(mean.count)}")
     refused = sum(bool(row.problem) for row in report.rows)
     if refused:
         console.print(Text(f"{_rows(refused)} refused", "bold red"))
     console.print(f"measured in {_duration(report.seconds)}")
 
 
-def _verdict(name: str, against: Against) -> Text:
-    text = Text(f"{format_ratio(against.ratio) or 'no ratio'} against {name}: {against}")
-    text.stylize("bold red" if against.lost else "bold green", 0, len(format_ratio(against.ratio)))
+def _verdict(name: str, against: summary.Against) -> Text:
+    text = Text(f"{summary.format_ratio(against.ratio) or 'no ratio'} against {name}: {against}")
+    text.stylize("bold red" if against.lost else "bold green", 0, len(summary.format_ratio(against.ratio)))
     return text
 
 
@@ -279,11 +264,11 @@ def _changes_table(changes: Sequence[Change]) -> Table:
         table.add_column(name, justify="left" if name in ("", "row") else "right", no_wrap=name != "row")
     for change in changes:
         row = change.row
-        parts = [row.operator, row.suite, _name(row), short_dtype(row.dtype), row.layout]
+        parts = [row.operator, row.suite, _name(row), summary.short_dtype(row.dtype), row.layout]
         table.add_row(
             Text(change.verdict, _VERDICTS[change.verdict]),
             Text(", ".join(parts)),
-            format_time(row.time),
+            summary.format_time(row.time),
             "" if math.isinf(change.ratio) else f"{change.ratio:.0%}",
             "" if math.isinf(change.ratio) else f"±{change.noise:.0%}",
         )

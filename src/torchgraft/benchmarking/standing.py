@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -50,10 +51,7 @@ def standing(rows: Iterable[Row], device: str) -> Standing:
 
 def by_suite(rows: Sequence[Row]) -> str:
     """Operators and suites, each with the number of its rows."""
-    counts: dict[str, int] = {}
-    for row in rows:
-        name = f"{row.operator}, {row.suite}"
-        counts[name] = counts.get(name, 0) + 1
+    counts = Counter(f"{row.operator}, {row.suite}" for row in rows)
     return "; ".join(f"{name} ({count})" for name, count in counts.items())
 
 

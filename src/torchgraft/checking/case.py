@@ -198,7 +198,8 @@ class Case:
     def each(self, check: Callable[[Call], None], samples: Iterable[Sample]) -> None:
         """Checks samples one by one; the first that fails is the failure, so give the smallest first."""
         for sample in samples:
-            with self.doing(f"sample {sample.name!r}"), self._of(sample, drawn=False):
+            self.progress(f"sample {sample.name!r}")
+            with self._of(sample, drawn=False):
                 check(self.call(sample))
 
     def drawn(self, check: Callable[[Call], None], examples: int) -> None:
@@ -224,7 +225,8 @@ class Case:
         @given(random=st.randoms(use_true_random=False))
         def every(random: Random) -> None:
             sample = draw(random)
-            with self.doing(f"sample {sample.name!r}"), self._of(sample, drawn=True):
+            self.progress(f"sample {sample.name!r}")
+            with self._of(sample, drawn=True):
                 check(self.call(sample))
 
         every()
@@ -244,11 +246,11 @@ class Case:
         calls = self.calls or (_QUICK_RANDOM_CALLS if self.quick else _RANDOM_CALLS)
         for seed in range(self.seed, self.seed + calls):
             random = Random(seed)
-            with self.doing(f"seed {seed}"):
-                call, other = (replace(self.call(self._draw_any(random)), seed=seed) for _ in range(2))
-                with self._of(call.sample, drawn=True, seed=seed):
-                    self.called += 1
-                    check(call, other, random)
+            self.progress(f"seed {seed}")
+            call, other = (replace(self.call(self._draw_any(random)), seed=seed) for _ in range(2))
+            with self._of(call.sample, drawn=True, seed=seed):
+                self.called += 1
+                check(call, other, random)
 
     def _draw_any(self, random: Random) -> Sample:
         """A sample of any size, as `random_calls` draws it."""
@@ -270,12 +272,6 @@ class Case:
             return native.trace_answers(
                 self.operator.namespace, self.device.type, lambda: self.operator.raw(*arguments)
             )
-
-    @contextmanager
-    def doing(self, what: str) -> Iterator[None]:
-        """Says what is about to be done."""
-        self.progress(what)
-        yield
 
     @contextmanager
     def _of(self, sample: Sample, *, drawn: bool, seed: int | None = None) -> Iterator[None]:

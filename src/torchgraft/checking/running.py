@@ -86,14 +86,8 @@ class Job:
         # One of as many calls as somebody asked for is drawn alone; one of the few that the property draws otherwise is
         # the first of these.
         words += ["--property", self.property_name] if seed is None or self.calls is None else ["--stress", "1"]
-        words += [
-            "--device",
-            self.device,
-            "--dtype",
-            self.dtype_name,
-            "--seed",
-            str(self.seed if seed is None else seed),
-        ]
+        words += ["--device", self.device, "--dtype", self.dtype_name]
+        words += ["--seed", str(self.seed if seed is None else seed)]
         if self.kernel:
             words += ["--kernel", self.kernel]
         if self.quick:

@@ -38,6 +38,13 @@ def samples_for(case: Case, count: int) -> list[Sample]:
         return case.table(empty=False)[:1]
 
 
+def check_samples(case: Case, count: int, eager: Callable[[Call], None], compiled: Callable[[Call], None]) -> None:
+    """Checks the smallest samples, and the largest one or two of them compiled too."""
+    samples = samples_for(case, count)
+    case.each(eager, samples)
+    case.each(compiled, samples[-1:] if case.quick else samples[-2:])
+
+
 class Both:
     """The operator of a call and its reference, as functions of its tensors alone, and those tensors.
 

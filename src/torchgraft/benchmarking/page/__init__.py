@@ -14,28 +14,10 @@ import torch
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from torchgraft.benchmarking import summary
 from torchgraft.benchmarking.page.charts import draw_bandwidth, draw_ratios, draw_roofline, short_rate
 from torchgraft.benchmarking.results import BenchReport, Row
 from torchgraft.benchmarking.suite import LAYOUTS
-from torchgraft.benchmarking.summary import (
-    UNVERIFIED,
-    doubts,
-    format_ratio,
-    format_seconds,
-    format_share,
-    format_spread,
-    format_time,
-    how_measured,
-    marked,
-    origin,
-    parts_of,
-    refusals,
-    rivals_of,
-    short_dtype,
-    sign_of,
-    summarise_rows,
-    yardsticks_of,
-)
 from torchgraft.benchmarking.timing import Ratio
 
 # Of a plot on a desktop and on a phone, in pixels: each is drawn for its width, or letters would shrink with it.
@@ -49,10 +31,10 @@ def render_page(report: BenchReport) -> str:
         .get_template("page.html")
         .render(
             report=report,
-            summary=summarise_rows(report.rows),
-            rivals=rivals_of(report.rows),
-            yardsticks=yardsticks_of(report.rows),
-            unverified=UNVERIFIED,
+            summary=summary.summarise_rows(report.rows),
+            rivals=summary.rivals_of(report.rows),
+            yardsticks=summary.yardsticks_of(report.rows),
+            unverified=summary.UNVERIFIED,
             overview=_overview(report),
             parts=sorted({(row.dtype, row.layout): None for row in report.rows}, key=_rank),
             suites=[_suite(*key, rows) for key, rows in report.suites.items()],
@@ -62,10 +44,10 @@ def render_page(report: BenchReport) -> str:
             unplotted=sum(not (row.operations and row.time) for row in report.rows),
             on_gpu=any(row.warm for row in report.rows),
             machine=_machine(report),
-            how=how_measured(report),
-            doubts=doubts(report),
-            origin=origin(report),
-            refusals=refusals(report.rows),
+            how=summary.how_measured(report),
+            doubts=summary.doubts(report),
+            origin=summary.origin(report),
+            refusals=summary.refusals(report.rows),
             figures=base64.b64encode(report.as_json(indent=None).encode()).decode(),
         )
     )
@@ -93,14 +75,14 @@ def _environment() -> Environment:
         undefined=StrictUndefined,
     )
     environment.filters |= {
-        "marked": marked,
-        "dtype": short_dtype,
-        "ratio": format_ratio,
-        "share": format_share,
-        "spread": format_spread,
-        "time": format_time,
-        "seconds": format_seconds,
-        "sign": sign_of,
+        "marked": summary.marked,
+        "dtype": summary.short_dtype,
+        "ratio": summary.format_ratio,
+        "share": summary.format_share,
+        "spread": summary.format_spread,
+        "time": summary.format_time,
+        "seconds": summary.format_seconds,
+        "sign": summary.sign_of,
         "rate": short_rate,
         "breakable": lambda name: escape(name).replace("_", Markup("_<wbr>")),
         "place": lambda value: f"{value:.1f}".removesuffix(".0"),
@@ -115,8 +97,8 @@ def _overview(report: BenchReport) -> list[dict[str, Any]]:
         {
             "operator": operator,
             "suite": suite,
-            "parts": {(dtype, layout): summarise_rows(part) for dtype, layout, part in parts_of(rows)},
-            "compared": {name: name in rivals_of(rows) for name in rivals_of(report.rows)},
+            "parts": {(dtype, layout): summary.summarise_rows(part) for dtype, layout, part in summary.parts_of(rows)},
+            "compared": {name: name in summary.rivals_of(rows) for name in summary.rivals_of(report.rows)},
         }
         for (operator, suite), rows in report.suites.items()
     ]
@@ -150,11 +132,11 @@ def _suite(operator: str, suite: str, rows: Sequence[Row]) -> dict[str, Any]:
     return {
         "operator": operator,
         "suite": suite,
-        "summary": summarise_rows(rows),
+        "summary": summary.summarise_rows(rows),
         "samples": samples,
         "one": place(1.0),
         "ticks": [(f"{value:g}", place(value)) for value in _apart(ticks, place)],
-        "several_rivals": len(rivals_of(rows)) > 1,
+        "several_rivals": len(summary.rivals_of(rows)) > 1,
     }
 
 
@@ -182,7 +164,9 @@ def _machine(report: BenchReport) -> list[tuple[str, str]]:
     if card.clocks:
         facts.append(("clock", " to ".join(f"{clock} MHz" for clock in card.clocks)))
         facts.append(("temperature", " to ".join(f"{each} °C" for each in card.temperatures)))
-    facts.append(("least kernel", format_seconds(roofs.launch)))
-    facts += [(f"multiply-adds, {short_dtype(name)}", short_rate(each)) for name, each in roofs.multiply_add.items()]
-    facts += [(f"matrix product, {short_dtype(name)}", short_rate(each)) for name, each in roofs.matrix.items()]
+    facts.append(("least kernel", summary.format_seconds(roofs.launch)))
+    facts += [
+        (f"multiply-adds, {summary.short_dtype(name)}", short_rate(each)) for name, each in roofs.multiply_add.items()
+    ]
+    facts += [(f"matrix product, {summary.short_dtype(name)}", short_rate(each)) for name, each in roofs.matrix.items()]
     return facts

@@ -176,10 +176,11 @@ class _Verdict:
 
 def _check_mistake(case: Case, call: Call, wrong: _Wrong) -> None:
     operator = call.operator
-    with case.doing(f"the reference, {wrong.what}, of sample {call.sample.name!r}"):
-        verdict = _ask_reference(call, wrong)
+    case.progress(f"the reference, {wrong.what}, of sample {call.sample.name!r}")
+    verdict = _ask_reference(call, wrong)
     for name, target in _targets(operator).items():
-        with case.doing(f"{wrong.what}, given to {name}, of sample {call.sample.name!r}"), _time_bounded():
+        case.progress(f"{wrong.what}, given to {name}, of sample {call.sample.name!r}")
+        with _time_bounded():
             try:
                 found = target(*wrong.arguments)
             except Exception as error:
@@ -197,13 +198,13 @@ def _check_mistake(case: Case, call: Call, wrong: _Wrong) -> None:
 def _check_freed(case: Case, call: Call, wrong: _Wrong) -> None:
     # The reference is not asked: it may be of those that read what is gone.
     for name, target in _targets(call.operator).items():
-        with case.doing(f"{wrong.what}, given to {name}, of sample {call.sample.name!r}"):
-            try:
-                target(*wrong.arguments)
-            except Exception as error:
-                if target is call.operator:
-                    _expect_clear(call.operator.name, wrong, error)
-                continue
+        case.progress(f"{wrong.what}, given to {name}, of sample {call.sample.name!r}")
+        try:
+            target(*wrong.arguments)
+        except Exception as error:
+            if target is call.operator:
+                _expect_clear(call.operator.name, wrong, error)
+            continue
         raise Mismatch(f"{wrong.what}: {name} gives a result without a word")
 
 

@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_map
 from torchgraft.checking.case import Call, Case
 from torchgraft.checking.compiling import TRACING, compiled, fresh_compiler
 from torchgraft.checking.property import COMPILER, Property
-from torchgraft.checking.transforming import Both, Function, samples_for, squares
+from torchgraft.checking.transforming import Both, Function, check_samples, squares
 
 Tensors = tuple[Tensor, ...]
 
@@ -27,9 +27,7 @@ _LOST = "the gradient is lost without a word: all of it is zero"
 
 def check(case: Case) -> None:
     """See the module."""
-    samples = samples_for(case, count=4)
-    case.each(_check_eager, samples)
-    case.each(_check_compiled, samples[-1:] if case.quick else samples[-2:])
+    check_samples(case, 4, _check_eager, _check_compiled)
 
 
 def _check_eager(call: Call) -> None:

@@ -7,6 +7,8 @@ give.
 Cannot prove: anything about derivatives of gradients; `second_gradient` does.
 """
 
+from collections.abc import Callable
+
 import torch
 from torch.autograd.gradcheck import GradcheckError
 from torch.utils._pytree import tree_leaves
@@ -52,16 +54,17 @@ def tensor_places(call: Call) -> list[int]:
     return [place for place, value in enumerate(call.sample.arguments) if hasattr(value, "shape")]
 
 
-def _check_numerically(call: Call) -> None:
+def check_numerically(call: Call, compare: Callable[..., bool], otherwise: str) -> None:
+    """Asks one of PyTorch's comparisons with differences; what to say where these give something else."""
     arguments = differentiable(call.arguments)
     try:
-        torch.autograd.gradcheck(of_tensors(call.operator, arguments), tensors_of(arguments), fast_mode=True)
+        compare(of_tensors(call.operator, arguments), tensors_of(arguments), fast_mode=True)
     except GradcheckError as error:
-        raise Mismatch(f"differences of its values give another gradient: {_first_lines(error)}") from None
+        raise Mismatch(f"{otherwise}: {' '.join(str(error).split())[:400]}") from None
 
 
-def _first_lines(error: Exception) -> str:
-    return " ".join(str(error).split())[:400]
+def _check_numerically(call: Call) -> None:
+    check_numerically(call, torch.autograd.gradcheck, "differences of its values give another gradient")
 
 
 PROPERTY = Property(check, dtypes=None, sanitized=True)

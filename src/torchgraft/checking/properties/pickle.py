@@ -23,13 +23,13 @@ from torchgraft.sampling import ModuleSample
 
 def check(case: Case) -> None:
     """See the module."""
-    with case.doing("the operator"):
-        expect(pickle.loads(pickle.dumps(case.operator)) is case.operator, "a pickled operator comes back as another")
-        expect(copy.deepcopy(case.operator) is case.operator, "a deep copy of the operator is another")
+    case.progress("the operator")
+    expect(pickle.loads(pickle.dumps(case.operator)) is case.operator, "a pickled operator comes back as another")
+    expect(copy.deepcopy(case.operator) is case.operator, "a deep copy of the operator is another")
     case.facts["layers"] = len(case.samples.modules)
     for sample in case.samples.modules:
-        with case.doing(f"layer {sample.name!r}"):
-            _check_layer(case, sample)
+        case.progress(f"layer {sample.name!r}")
+        _check_layer(case, sample)
 
 
 def _check_layer(case: Case, sample: ModuleSample) -> None:

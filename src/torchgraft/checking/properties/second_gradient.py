@@ -11,12 +11,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.gradcheck import GradcheckError
 from torch.utils._pytree import tree_leaves
 
-from torchgraft.checking.case import Call, Case, differentiable, of_tensors, tensors_of
-from torchgraft.checking.comparing import Mismatch
-from torchgraft.checking.properties.gradient import NUMERICAL_ELEMENTS, tensor_places
+from torchgraft.checking.case import Call, Case, differentiable, tensors_of
+from torchgraft.checking.properties.gradient import NUMERICAL_ELEMENTS, check_numerically, tensor_places
 from torchgraft.checking.property import Property
 
 
@@ -55,12 +53,7 @@ def _second_gradients(call: Call, function: Callable[..., Any]) -> Sequence[Tens
 
 
 def _check_numerically(call: Call) -> None:
-    arguments = differentiable(call.arguments)
-    try:
-        torch.autograd.gradgradcheck(of_tensors(call.operator, arguments), tensors_of(arguments), fast_mode=True)
-    except GradcheckError as error:
-        message = " ".join(str(error).split())[:400]
-        raise Mismatch(f"differences of its gradient give another second gradient: {message}") from None
+    check_numerically(call, torch.autograd.gradgradcheck, "differences of its gradient give another second gradient")
 
 
 PROPERTY = Property(check, dtypes=(torch.float64,))

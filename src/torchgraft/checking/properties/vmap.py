@@ -20,16 +20,14 @@ from torch.utils._pytree import tree_map
 from torchgraft.checking.case import Call, Case, tensors_of
 from torchgraft.checking.compiling import TRACING, compiled, fresh_compiler
 from torchgraft.checking.property import COMPILER, Property
-from torchgraft.checking.transforming import Both, Function, samples_for, squares
+from torchgraft.checking.transforming import Both, Function, check_samples, squares
 
 InDims = tuple[int | None, ...]
 
 
 def check(case: Case) -> None:
     """See the module."""
-    samples = samples_for(case, count=6)
-    case.each(_check_eager, samples)
-    case.each(_check_compiled, samples[-1:] if case.quick else samples[-2:])
+    check_samples(case, 6, _check_eager, _check_compiled)
 
 
 def _check_eager(call: Call) -> None:
