@@ -57,4 +57,11 @@ __device__ __forceinline__ void wait_for_copies() {
 #endif
 }
 
+// Waits for all of this thread's copies, also those of no group yet.
+__device__ __forceinline__ void wait_for_all_copies() {
+#if __CUDA_ARCH__ >= 800
+  ptx::cp_async_wait_all();
+#endif
+}
+
 }  // namespace torchgraft

@@ -2,13 +2,11 @@
 // how blocks meet. Host code alone, for supports.h; how the kernels work is told in their own files.
 #pragma once
 
+#include <torchgraft/numbers.h>
+
 #include <cstdint>
 
 namespace torchgraft::lltm::cuda {
-
-constexpr int64_t divide_up(int64_t numerator, int64_t divisor) {
-  return (numerator + divisor - 1) / divisor;
-}
 
 // The folder of a kernel, or a part of it, in either direction.
 enum class Technique {
@@ -215,7 +213,7 @@ struct MmaForward {
   static_assert(kGroup != Group::block || kDepth <= kUnits, "one block has all units");
 
   static int64_t shared_bytes(int64_t rows, int64_t) {
-    const int64_t padded = divide_up(rows, kTileRows) * kTileRows;
+    const int64_t padded = round_up(rows, kTileRows);
     const int64_t of_row = int64_t{kBuffers} * kRow * 2 + int64_t{kSumBuffers} * kSumsPitch * 4;
     return kBarrierBytes + kWeightBytes + padded * (of_row + 4) + (rows * (3 * kStages + 1) + 6) * kUnits * 4;
   }
@@ -273,7 +271,7 @@ struct MmaBackward {
   static_assert(kWarps % kWarpsOfRow == 0, "a warp's rows have the same units");
 
   static int64_t shared_bytes(int64_t rows, int64_t blocks) {
-    const int64_t padded = divide_up(rows, kTileRows) * kTileRows;
+    const int64_t padded = round_up(rows, kTileRows);
     const int64_t received = kGroup != Group::grid ? 2 * blocks * padded * kUnits * 4 : 0;
     return kBarrierBytes + kWeightBytes + kResultBytes + received +
            2 * padded * (2 * kPitch * 2 + 4 * kWarpsOfRow) + rows * (kPrefetched * kStages + 1) * kUnits * 4;

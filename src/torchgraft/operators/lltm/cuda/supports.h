@@ -11,11 +11,6 @@
 
 namespace torchgraft::lltm::cuda {
 
-template <typename AnyProblem>
-bool always(const AnyProblem&) {
-  return true;
-}
-
 // ---------------------------------------------------------------- the recurrence of a whole sequence
 
 // How the blocks of a launch share out units and rows: a group has all units of its rows.
@@ -41,14 +36,14 @@ std::optional<Groups> fitting_groups(const Problem& problem) {
       (kCluster && !problem.has_clusters) || (kGrid && !problem.has_cooperative_launches)) {
     return std::nullopt;
   }
-  const int64_t blocks = divide_up(problem.units, S::kUnits);
+  const int64_t blocks = ceil_divide(problem.units, S::kUnits);
   // One block is no cluster, and may not write to itself as if it were in one.
   if (kCluster && blocks < 2) return std::nullopt;
   const int64_t most_groups = problem.multiprocessors / blocks;
   if (most_groups == 0) return std::nullopt;
   // A block that waits for no other may begin when there is room for it.
   constexpr int64_t kMostRowsOfBlock = 32;
-  const int64_t even = divide_up(batch, most_groups);
+  const int64_t even = ceil_divide(batch, most_groups);
   const int64_t least = kCluster || kGrid ? even : std::min(even, kMostRowsOfBlock);
   // A cluster lies in one of the hardware's groups of multiprocessors, and some of such a group may stay
   // idle, so a few rows more than `least` may be needed.
@@ -56,7 +51,7 @@ std::optional<Groups> fitting_groups(const Problem& problem) {
   for (int64_t rows = least; rows <= most; ++rows) {
     const int64_t shared_bytes = S::shared_bytes(rows, blocks);
     if (shared_bytes > problem.shared_of_block) break;
-    const int64_t count = divide_up(batch, rows);
+    const int64_t count = ceil_divide(batch, rows);
     const int64_t resident = problem.resident(problem, S::kTechnique, S::kKernel, blocks, shared_bytes);
     const int64_t room = kCluster ? resident : resident * most_groups;
     if (room >= (kCluster || kGrid ? count : 1)) {
@@ -82,7 +77,7 @@ inline bool supports_steps(const Problem& problem) { return problem.allows_two_b
 
 // Rows of parts must begin at sixteen bytes, and each part has half of the units.
 inline bool supports_steps_in_parts(const Problem& problem) {
-  return problem.allows_two_byte_weights && divide_up(problem.units, 8) % 2 == 0;
+  return problem.allows_two_byte_weights && ceil_divide(problem.units, 8) % 2 == 0;
 }
 
 // Indices have 32 bits, and all blocks wait for each other.
@@ -96,7 +91,7 @@ bool supports_grid(const Problem& problem) {
   const int64_t shared_bytes = S::shared_bytes(problem.batch, problem.units, problem.backward);
   if (shared_bytes > problem.shared_of_block) return false;
   const int64_t resident = problem.resident(problem, Technique::grid, S::kKernel, 1, shared_bytes);
-  return divide_up(problem.units, S::kUnits) <= resident * problem.multiprocessors;
+  return ceil_divide(problem.units, S::kUnits) <= resident * problem.multiprocessors;
 }
 
 // ---------------------------------------------------------------- a cell, and products
@@ -121,7 +116,7 @@ constexpr int64_t kDepthStep = 64;
 // deep product with fewer tiles than there are multiprocessors.
 inline bool may_be_cut_short(const MatrixProblem& problem) {
   constexpr int64_t kTile = 128;
-  const int64_t tiles = divide_up(problem.rows, kTile) * divide_up(problem.columns, kTile);
+  const int64_t tiles = ceil_divide(problem.rows, kTile) * ceil_divide(problem.columns, kTile);
   return problem.depth > kDeepest && tiles > 0 && tiles <= problem.multiprocessors;
 }
 

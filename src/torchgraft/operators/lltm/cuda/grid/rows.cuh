@@ -149,7 +149,7 @@ template <typename S, typename Pass>
 void launch_on_grid(void (*kernel)(Pass), const Problem& problem, const Pass& pass, cudaStream_t stream) {
   const int64_t shared_bytes = S::shared_bytes(problem.batch, problem.units, problem.backward);
   require_shared_memory(kernel, shared_bytes, "lltm");
-  GroupsConfig<S> config(divide_up(problem.units, S::kUnits), shared_bytes, stream);
+  GroupsConfig<S> config(ceil_divide(problem.units, S::kUnits), shared_bytes, stream);
   cudaLaunchKernelEx(&*config, kernel, pass);
   check_launch("lltm");
 }

@@ -89,9 +89,9 @@ class Backward : TileMember {
     const int state = state_of(row);
     float* to = values_of(step, row);
     copy_gates_async(to, S::kUnits, pass_.activations, first, row);
-    copy_four_bytes_async(to + 3 * S::kUnits, pass_.cells + first + state);
+    copy_async<4>(to + 3 * S::kUnits, pass_.cells + first + state);
     if (pass_.output_grad) {
-      copy_four_bytes_async(to + 4 * S::kUnits, pass_.output_grad.floats() + first + state);
+      copy_async<4>(to + 4 * S::kUnits, pass_.output_grad.floats() + first + state);
     }
   }
 
@@ -155,7 +155,7 @@ class Backward : TileMember {
   __device__ __forceinline__ void compute_gate_grads(int step, int64_t first, int tile, float* gates) const {
     if (step == steps_) return;
     for (int row = own_row_of<S>(tile); row < end_of(tile); row += S::kRowsAtOnce) {
-      wait_for_older_copies();
+      wait_for_copies<1>();
       const float* from = values_of(step, row);
       const Slopes<float> slopes(from[0], from[S::kUnits], from[2 * S::kUnits], from[3 * S::kUnits]);
       // What does not need the gradient of h is done by the time that comes.

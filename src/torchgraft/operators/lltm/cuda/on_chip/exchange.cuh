@@ -2,14 +2,11 @@
 // next steps need.
 #pragma once
 
+#include <torchgraft/async_copy.cuh>
 #include <torchgraft/cuda.cuh>
 #include <torchgraft/ptx.cuh>
 
 namespace torchgraft::lltm::cuda {
-
-__device__ inline uint32_t shared_address(const void* pointer) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
-}
 
 // The two barriers of a block in a cluster, which count the bytes that the cluster's blocks write into its
 // shared memory. A step waits at the barrier `step % 2`.
@@ -47,33 +44,5 @@ struct CountedBarriers {
     wait(step, bytes, threadIdx.x == 0);
   }
 };
-
-__device__ __forceinline__ void copy_four_bytes_async([[maybe_unused]] float* to,
-                                                      [[maybe_unused]] const float* from) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-  ptx::cp_async_ca<4>(shared_address(to), from);
-#else
-  __trap();
-#endif
-}
-
-__device__ __forceinline__ void commit_copies() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-  ptx::cp_async_commit_group();
-#endif
-}
-
-// Waits for all copies of this thread but those that were committed last.
-__device__ __forceinline__ void wait_for_older_copies() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-  ptx::cp_async_wait_group<1>();
-#endif
-}
-
-__device__ __forceinline__ void wait_for_all_copies() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-  ptx::cp_async_wait_all();
-#endif
-}
 
 }  // namespace torchgraft::lltm::cuda

@@ -172,7 +172,7 @@ class Forward : TileMember {
   // By a whole warp: its units of a row in this step.
   __device__ __forceinline__ void compute_unit(int step, int64_t first, int tile, int row,
                                                const float* sums) const {
-    wait_for_older_copies();
+    wait_for_copies<1>();
     const float* of_input = gates_of(step, row);
     const float* from = sums + (row - tile * tile_rows_) * S::kDepthWarps * 3 * S::kUnits + column_;
     float gates[3];

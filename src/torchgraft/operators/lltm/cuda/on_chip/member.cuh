@@ -39,7 +39,7 @@ class GroupMember {
                                                    int row) const {
     const float* from = gates + 3 * first + gate_of(row);
 #pragma unroll
-    for (int g = 0; g < 3; ++g) copy_four_bytes_async(to + g * pitch, from + g * units_);
+    for (int g = 0; g < 3; ++g) copy_async<4>(to + g * pitch, from + g * units_);
   }
   __device__ __forceinline__ void store_gates(float* gates, int64_t first, int row,
                                               const float (&values)[3]) const {

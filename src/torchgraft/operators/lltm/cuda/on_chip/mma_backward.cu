@@ -83,7 +83,7 @@ class Recurrence : MmaMember {
     if (own_row_ < rows_) load_output_grad(first_, own_row_, output_grad);
     int64_t first = first_;
     for (int64_t step = 0; step < pass_.steps; ++step) {
-      wait_for_older_copies();
+      wait_for_copies<1>();
       // What does not need the gradient of h is done by the time that comes.
       const Slopes<float> own_slopes =
           own_row_ < rows_ ? slopes_of(step, own_row_) : Slopes<float>(0.0f, 0.0f, 0.0f, 0.0f);
@@ -141,7 +141,7 @@ class Recurrence : MmaMember {
       for (int row = own_row_; row < rows_; row += S::kRowsAtOnce) {
         float* to = values_of(step, row);
         copy_gates_async(to, kUnits, pass_.activations, first, row);
-        copy_four_bytes_async(to + 3 * kUnits, pass_.cells + first + state_of(row));
+        copy_async<4>(to + 3 * kUnits, pass_.cells + first + state_of(row));
       }
     }
     commit_copies();

@@ -82,7 +82,7 @@ class Recurrence : MmaMember {
       Half* next = buffers_ + (S::kBuffers == 2 ? (step + 1) & 1 : 0) * buffer_size();
       if (step > 0) receive(step);
       multiply(step, h);
-      wait_for_older_copies();
+      wait_for_copies<1>();
       // What does not need the sums is there by the time that they are.
       Unit own = {};
       if (has_row) own = unit_of(step, own_row_);
