@@ -72,6 +72,10 @@ test-torch: build ## run `graft check --quick` under another PyTorch, in an envi
 	@$(call install,-r $(TORCH_ENVIRONMENT)/requirements.txt,$(TORCH_ENVIRONMENT)/bin)
 	@MAKEFLAGS= PYTHONPATH=src $(TORCH_ENVIRONMENT)/bin/python tests/check_torch.py $(ARGS)
 
+.PHONY: mutants
+mutants: build $(VENV)/test.done ## change kernels in small ways and see that a sample tells: an hour (ARGS=--emulated: CUDA kernels)
+	@MAKEFLAGS= $(BIN)/python tests/mutants.py $(ARGS)
+
 .PHONY: lint
 lint: $(VENV)/test.done ## check format, style and types
 	@$(BIN)/ruff format --check .

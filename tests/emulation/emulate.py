@@ -16,6 +16,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TextIO
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
@@ -37,7 +38,15 @@ def find_folders(names: Sequence[str] = ()) -> list[Path]:
     return [found[name] for name in names or found]
 
 
-def build(folders: Sequence[Path], *, architecture: int = 90, sanitizer: str = "", workers: int | None = None) -> Path:
+def build(
+    folders: Sequence[Path],
+    *,
+    architecture: int = 90,
+    sanitizer: str = "",
+    workers: int | None = None,
+    work: Path | None = None,
+    said: TextIO = sys.stderr,
+) -> Path:
     """The directory of a library with the CUDA kernels of some folders, as CPU kernels: `torchgraft_cpu.so`.
 
     What did not change since the last time is not compiled again.
@@ -48,12 +57,14 @@ def build(folders: Sequence[Path], *, architecture: int = 90, sanitizer: str = "
         sanitizer: 'address' adds AddressSanitizer and UndefinedBehaviorSanitizer; 'races' makes accesses of memory by
             several threads errors where no barrier orders them; 'coverage' counts which lines and branches run.
         workers: how many compilers run at a time.
+        work: where it is built; None: in the folder of all such libraries.
+        said: where the compiler writes to.
 
     Raises:
         subprocess.CalledProcessError: it does not build; the compiler has said why.
     """
     kind = f"{architecture}-{sanitizer}" if sanitizer else str(architecture)
-    work = ROOT / "build/emulation" / kind
+    work = work or ROOT / "build/emulation" / kind
     work.mkdir(parents=True, exist_ok=True)
     with (work / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -79,7 +90,7 @@ def build(folders: Sequence[Path], *, architecture: int = 90, sanitizer: str = "
         configure = [cmake, "-S", str(HERE), "-B", str(work / "ninja"), "-G", "Ninja", "-Wno-dev", *defined]
         subprocess.run(configure, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         parallel = ["--parallel", str(workers)] if workers else []
-        subprocess.run([cmake, "--build", str(work / "ninja"), *parallel], check=True, stdout=sys.stderr)
+        subprocess.run([cmake, "--build", str(work / "ninja"), *parallel], check=True, stdout=said, stderr=said)
     return output
 
 
@@ -126,7 +137,7 @@ def _arithmetic() -> list[str]:
     return [f"-m{name}" for name in ("fma", "f16c") if name in flags]
 
 
-def _sanitizer_variables() -> dict[str, str]:
+def sanitizer_variables() -> dict[str, str]:
     found = [
         subprocess.run(["g++", f"-print-file-name={name}"], capture_output=True, text=True, check=True).stdout.strip()
         for name in ("libasan.so", "libstdc++.so")
@@ -189,7 +200,7 @@ def main() -> int:
     )
     variables = {**os.environ, **device}
     if given.sanitize == "address":
-        variables |= _sanitizer_variables()
+        variables |= sanitizer_variables()
     command = rest if given.run else check_command(folders, rest)
     return subprocess.run(command, check=False, env=variables).returncode
 

@@ -29,6 +29,7 @@ from torchgraft.checking import serial
 from torchgraft.checking.properties import PROPERTIES
 from torchgraft.checking.result import Failure, Result
 from torchgraft.checking.running import DIED, Job, run_jobs
+from torchgraft.operator import Operator
 
 # What a kernel is made of, beside the compiler.
 _SOURCE_SUFFIXES = (".cpp", ".h", ".hpp", ".inl", ".cmake")
@@ -79,7 +80,7 @@ class _CudaTool:
     products: str = ""
 
 
-_CPU_TOOLS = {
+CPU_TOOLS = {
     "address sanitizer": _CpuTool(
         "address",
         "libasan.so",
@@ -127,7 +128,7 @@ def sanitized(jobs: Sequence[Job]) -> list[Job]:
         raise LookupError(f"--sanitize runs these properties again, and none of them was asked for: {names}")
     return [
         replace(job, under=under)
-        for device, tools in (("cpu", _CPU_TOOLS), ("cuda", _CUDA_TOOLS))
+        for device, tools in (("cpu", CPU_TOOLS), ("cuda", _CUDA_TOOLS))
         for under in tools
         for job in again
         if torch.device(job.device).type == device
@@ -157,15 +158,15 @@ def run_sanitized(
     groups: dict[tuple[str, Path], list[int]] = {}
     for number, job in enumerate(jobs):
         # All operators of a folder share a build; those of a namespace share a process of compute-sanitizer.
-        shared = _folder(job) if job.under in _CPU_TOOLS else Path(job.operator.namespace)
+        shared = folder_of(job.operator) if job.under in CPU_TOOLS else Path(job.operator.namespace)
         groups.setdefault((job.under, shared), []).append(number)
 
     results: dict[int, Result] = {}
     for (under, _), numbers in groups.items():
         chosen = [jobs[number] for number in numbers]
-        if under in _CPU_TOOLS:
-            on_step(f"building {_folder(chosen[0]).name} for the {under}")
-            found = _run_on_cpu(chosen, _CPU_TOOLS[under], max(workers, 1), on_start, on_result)
+        if under in CPU_TOOLS:
+            on_step(f"building {folder_of(chosen[0].operator).name} for the {under}")
+            found = _run_on_cpu(chosen, CPU_TOOLS[under], max(workers, 1), on_start, on_result)
         else:
             on_step(f"starting {under}")
             found = _run_on_cuda(chosen, _CUDA_TOOLS[under], on_start, on_result)
@@ -173,9 +174,9 @@ def run_sanitized(
     return [results[number] for number in range(len(jobs))]
 
 
-def _folder(job: Job) -> Path:
+def folder_of(operator: Operator) -> Path:
     """Where an operator is declared; its kernels' sources lie there and below."""
-    file = getattr(sys.modules.get(job.operator.module), "__file__", None)
+    file = getattr(sys.modules.get(operator.module), "__file__", None)
     return Path(file).resolve().parent if file else Path.cwd()
 
 
@@ -192,12 +193,12 @@ def _left_out(jobs: Sequence[Job], reason: str, on_result: OnResult) -> list[Res
 def _run_on_cpu(
     jobs: Sequence[Job], tool: _CpuTool, workers: int, on_start: OnStart, on_result: OnResult
 ) -> list[Result]:
-    folder, namespace = _folder(jobs[0]), jobs[0].operator.namespace
-    sources = [path for path in _sources(folder) if path.suffix == ".cpp"]
+    folder, namespace = folder_of(jobs[0].operator), jobs[0].operator.namespace
+    sources = [path for path in sources_in(folder) if path.suffix == ".cpp"]
     if not sources:
         return _left_out(jobs, f"there is no source of a CPU kernel, *.cpp, in {folder}", on_result)
     try:
-        preloaded = _find_runtimes(tool)
+        preloaded = find_runtimes(tool)
         libraries = _instrumented(namespace, folder, sources, tool)
     except MissingToolError as missing:
         return _left_out(jobs, str(missing), on_result)
@@ -223,10 +224,10 @@ def _run_on_cpu(
     return [_explained(result, tool, folder) for result in results]
 
 
-def _sources(folder: Path) -> list[Path]:
+def sources_in(folder: Path, suffixes: Sequence[str] = _SOURCE_SUFFIXES) -> list[Path]:
     """What kernels are made of in a folder and below, but not in those that a build or an environment was put into."""
     foreign = {mark.parent for name in ("CMakeCache.txt", "pyvenv.cfg") for mark in folder.rglob(name)}
-    found = (path for path in folder.rglob("*") if path.suffix in _SOURCE_SUFFIXES)
+    found = (path for path in folder.rglob("*") if path.suffix in suffixes)
     return sorted(path for path in found if foreign.isdisjoint(path.parents))
 
 
@@ -242,7 +243,7 @@ def _instrumented(namespace: str, folder: Path, sources: Sequence[Path], tool: _
     digest = hashlib.sha256(torch.__version__.encode())
     package = Path(native.__file__).parent
     for root in (folder, package / "include", package / "cmake"):
-        for path in _sources(root):
+        for path in sources_in(root):
             digest.update(path.read_bytes())
     cache = cache_folder()
     place = hashlib.sha256(bytes(folder)).hexdigest()[:8]
@@ -261,7 +262,7 @@ def _instrumented(namespace: str, folder: Path, sources: Sequence[Path], tool: _
     return directory
 
 
-def _find_runtimes(tool: _CpuTool) -> str:
+def find_runtimes(tool: _CpuTool) -> str:
     """What must be loaded before Python is, as LD_PRELOAD takes it."""
     compiler = os.environ.get("CXX", "c++")
     found = []

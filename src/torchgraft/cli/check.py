@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 from rich.table import Table as RichTable
 
+from torchgraft.cli.mutants import check_mutants
 from torchgraft.cli.shared import (
     JsonOption,
     as_json,
@@ -94,6 +95,16 @@ def check(
             show_default=False,
         ),
     ] = None,
+    mutants: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Instead of all properties: which of N small changes of the CPU kernels' sources, drawn evenly over "
+            "their files, no sample tells from the original. A second run goes on from the first.",
+            show_default=False,
+        ),
+    ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="Leave out what takes long: Inductor, most inputs that are drawn.")
     ] = False,
@@ -117,7 +128,8 @@ def check(
 ) -> None:
     """Prove operators against their references, property by property.
 
-    The exit status is 1 where a property does not hold, and 2 where the question is wrong or no report can be written.
+    The exit status is 1 where a property does not hold or a mutant survives, and 2 where the question is wrong or no
+    report can be written.
     """
     # It draws inputs; imported where it does, half a second.
     if importlib.util.find_spec("hypothesis") is None:
@@ -145,6 +157,16 @@ def check(
         write_files((json_file, lambda: as_json({"properties": listed})))
         return
 
+    count = os.cpu_count() or 1 if workers is None else workers
+    if mutants is not None:
+        if device is Devices.cuda or properties or dtypes or sample or every_kernel or kernels or sanitize or stress:
+            typer.echo("--mutants goes with operators, --seed, --workers and --json, and with nothing else", err=True)
+            raise typer.Exit(2)
+        outcomes = check_mutants(targets or [], mutants, seed=seed, workers=count, console=console, json_file=json_file)
+        if any(outcome.status in ("survived", "not reached") for _, outcome in outcomes):
+            raise typer.Exit(1)
+        return
+
     forced = every_kernel or bool(kernels)
     try:
         devices = find_devices(device.value)
@@ -170,7 +192,6 @@ def check(
 
     if any(torch.device(job.device).type == "cpu" for job in again):
         prepare_folder("--sanitize", cache_folder(), "XDG_CACHE_HOME names another place")
-    count = os.cpu_count() or 1 if workers is None else workers
     started = time.monotonic()
     finished: list[Result] = []
     unreached: list[Result] = []

@@ -92,7 +92,7 @@ def expect_seed(seed: int) -> int:
 def explain_missing(missing: ModuleNotFoundError, extra: str) -> None:
     """Ends with one line where a package is missing that an extra brings."""
     package = (missing.name or "").partition(".")[0]
-    if package in ("sklearn", "matplotlib", "hypothesis", "jinja2"):
+    if package in ("sklearn", "matplotlib", "hypothesis", "jinja2", "tree_sitter", "tree_sitter_cpp"):
         typer.echo(f"{package} is not installed; pip install 'torchgraft[{extra}]' brings it", err=True)
         raise typer.Exit(1)
 

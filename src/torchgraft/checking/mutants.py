@@ -1,0 +1,366 @@
+"""`graft check --mutants`: which small changes of the kernels no sample tells from the original.
+
+Many mutants are compiled into one library, under AddressSanitizer, and one of them is chosen at run time; `asking` runs
+each on the samples that reach it. What came of a mutant is kept until its source changes, or else, where no sample told
+it apart, the samples.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from random import Random
+from typing import Any, Literal
+
+from torchgraft.building import BuildError, build
+from torchgraft.checking import places
+from torchgraft.checking.mutating import Mutant, find_mutants, rewrite
+from torchgraft.checking.sanitizing import CPU_TOOLS, cache_folder, find_runtimes, folder_of, sources_in
+from torchgraft.checking.subject import target_of
+from torchgraft.operator import Operator
+
+# Beside an operator's declaration: mutants that compute the same as the original, and why.
+EQUIVALENT = "equivalent_mutants.json"
+_INCLUDE = re.compile(rb'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
+_MOST_BUILDS = 20
+
+Status = Literal["killed", "survived", "equivalent", "not reached", "does not compile"]
+
+
+class MutantError(Exception):
+    """There is nothing to change, or what was said of mutants is not true any longer; the text says which."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a mutant.
+
+    Attributes:
+        how: it was told apart: 'wrong', 'dies', 'sanitizer' or 'does not end'.
+        by: what told it apart; or why it is equivalent.
+    """
+
+    mutant: Mutant
+    status: Status
+    how: str = ""
+    by: str = ""
+    seconds: float = 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        line, changed = self.mutant.shown
+        known = {name: value for name, value in asdict(self).items() if name != "mutant"}
+        return {"file": self.mutant.file, "line": self.mutant.line, "kind": self.mutant.kind, **known} | {
+            "original": line,
+            "changed": changed,
+        }
+
+
+def _build_for_cpu(namespace: str, sources: Path, directory: Path) -> Path:
+    build(namespace, sources_in(sources), directory, sanitizer="address")
+    return directory
+
+
+@dataclass(frozen=True)
+class Place:
+    """How mutants of a folder's kernels are built and run.
+
+    Attributes:
+        name: of what is kept of them.
+        suffix: of the sources; what these include goes with them.
+        build: compiles a folder, into another one, for a namespace; the directory of the library.
+        environment: of the process that loads it.
+        kinds: of mutants; empty: all.
+    """
+
+    name: str
+    suffix: str
+    build: Callable[[str, Path, Path], Path]
+    environment: Callable[[], Mapping[str, str]] = dict
+    kinds: tuple[str, ...] = ()
+
+
+# New memory is NaN: what a mutant leaves unwritten must not be what the original wrote there.
+FILLED = ":max_malloc_fill_size=2147483647:malloc_fill_byte=255"
+
+
+def _sanitizer_variables() -> dict[str, str]:
+    tool = CPU_TOOLS["address sanitizer"]
+    options = tool.environment
+    return {**options, "ASAN_OPTIONS": options["ASAN_OPTIONS"] + FILLED, "LD_PRELOAD": find_runtimes(tool)}
+
+
+ON_CPU = Place("cpu", ".cpp", _build_for_cpu, _sanitizer_variables)
+
+
+@dataclass
+class Folder:
+    """An operator's folder, and the mutants of its kernels."""
+
+    path: Path
+    place: Place
+    operators: list[Operator]
+    sources: dict[str, bytes] = field(init=False)
+    mutants: list[Mutant] = field(init=False)
+
+    def __post_init__(self) -> None:
+        paths = sources_in(self.path, (*_SUFFIXES, ".cu", ".cuh"))
+        self.all_sources = {str(path.relative_to(self.path)): path.read_bytes() for path in paths}
+        self.sources = dict(self._compiled())
+        self.mutants = [
+            mutant
+            for file, source in self.sources.items()
+            for mutant in find_mutants(file, source)
+            if not self.place.kinds or mutant.kind in self.place.kinds
+        ]
+        at = hashlib.sha256(bytes(self.path)).hexdigest()[:8]
+        self.work = cache_folder().with_name("mutants") / f"{self.path.name}-{at}-{self.place.name}"
+        scripts = [path.read_bytes() for path in sorted(self.path.glob("*.py"))]
+        self._samples = hashlib.sha256(b"".join(scripts)).hexdigest()[:16]
+        self.equivalent = self._read_equivalent()
+
+    def _compiled(self) -> Iterable[tuple[str, bytes]]:
+        """The sources of the place, and what they include by a name in quotes."""
+        waiting = [file for file in self.all_sources if file.endswith(self.place.suffix)]
+        found: dict[str, None] = {}
+        while waiting:
+            file = waiting.pop()
+            found[file] = None
+            for name in _INCLUDE.findall(self.all_sources[file]):
+                beside = os.path.normpath(os.path.join(os.path.dirname(file), name.decode()))
+                waiting += [each for each in (beside, name.decode()) if each in self.all_sources and each not in found]
+        return ((file, self.all_sources[file]) for file in sorted(found))
+
+    def _read_equivalent(self) -> dict[tuple[str, str, str], str]:
+        path = self.path / EQUIVALENT
+        listed = json.loads(path.read_text()) if path.is_file() else []
+        return {(each["file"], each["original"], each["changed"]): each["why"] for each in listed}
+
+    def expect_current(self) -> None:
+        """Raises MutantError where a mutant is listed as equivalent that is none of these."""
+        files = {mutant.file for mutant in self.mutants}
+        known = {(mutant.file, *mutant.shown) for mutant in self.mutants}
+        for file, original, changed in self.equivalent:
+            if (file in files or file not in self.all_sources) and (file, original, changed) not in known:
+                raise MutantError(
+                    f"{self.path / EQUIVALENT}: {file} has no mutant `{changed}` of `{original}` any more"
+                )
+
+    def key(self, mutant: Mutant) -> str:
+        """What a mutant is known by for as long as its file stays as it is."""
+        text = f"{mutant.file}:{mutant.start}:{mutant.end}:".encode() + mutant.after
+        return hashlib.sha256(self.sources[mutant.file] + text).hexdigest()[:24]
+
+    def read_known(self) -> dict[str, dict[str, Any]]:
+        """What is known of mutants from earlier, by key."""
+        path = self.work / "outcomes.jsonl"
+        lines = [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
+        return {
+            each["key"]: each
+            for each in lines
+            if each["status"] in ("killed", "does not compile") or each["samples"] == self._samples
+        }
+
+    def keep(self, outcome: Outcome) -> None:
+        """Writes down what became of a mutant."""
+        known = {"key": self.key(outcome.mutant), "samples": self._samples, **outcome.as_dict()}
+        with (self.work / "outcomes.jsonl").open("a") as file:
+            file.write(json.dumps(known) + "\n")
+
+    def build(self, mutants: Mapping[int, Mutant]) -> tuple[Path, list[int]]:
+        """Compiles mutants into a library: its directory, and the numbers of those that the compiler refused."""
+        sources, refused = self.work / "sources" / self.path.name, list[int]()
+        for _ in range(_MOST_BUILDS):
+            for file, source in self.all_sources.items():
+                own = {number: each for number, each in mutants.items() if each.file == file and number not in refused}
+                text = rewrite(source, own, str(self.path / file)) if file in self.sources else source
+                _write_if_new(sources / file, text)
+            try:
+                return self.place.build(self.operators[0].namespace, sources, self.work), refused
+            except BuildError as error:
+                blamed = self._blamed(str(error), mutants).difference(refused)
+                if not blamed:
+                    raise
+                refused += blamed
+        raise BuildError(f"{self.path}: the mutants do not compile")
+
+    def _blamed(self, error: str, mutants: Mapping[int, Mutant]) -> set[int]:
+        """The mutants that a compiler refuses: those that it names, or else all on the lines that it names."""
+        log = re.search(r"\(all of it: (.*)\)$", error)
+        text = Path(log[1]).read_text() if log else error
+        if named := re.findall(r"^mutants:(\d+):(?:\d+:)? +(?:error|.*required from)", text, re.MULTILINE):
+            return {int(line) - 1 for line in named}
+        lines = re.findall(rf"{re.escape(str(self.path))}/([^\s:]+):(\d+):(?:\d+:)? +(?:error|.*required from)", text)
+        places = {(file, int(line)) for file, line in lines}
+        return {number for number, each in mutants.items() if (each.file, each.line) in places}
+
+
+_SUFFIXES = (".cpp", ".h", ".hpp", ".inl")
+
+
+def _write_if_new(path: Path, content: bytes) -> None:
+    if not path.is_file() or path.read_bytes() != content:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+
+
+def find_folders(operators: Sequence[Operator], place: Place = ON_CPU) -> list[Folder]:
+    """The folders of some operators; each with all operators that it declares.
+
+    Args:
+        operators: any of a folder stand for all of it.
+        place: where mutants run.
+
+    Raises:
+        MutantError: nothing can be changed, or a list of equivalent mutants is stale.
+    """
+    folders = []
+    for path in dict.fromkeys(folder_of(operator) for operator in operators):
+        folder = Folder(path, place, [each for each in Operator.registered.values() if folder_of(each) == path])
+        folder.expect_current()
+        folders += [folder] if folder.mutants else []
+    if not folders:
+        names = ", ".join(operator.short_name for operator in operators)
+        raise MutantError(f"{names}: no source of a kernel, *{place.suffix}, holds anything to change")
+    return folders
+
+
+def draw(folders: Sequence[Folder], count: int, seed: int) -> list[list[Mutant]]:
+    """So many mutants of each folder, evenly over all files: of each in turn one, for as long as it has any."""
+    random = Random(seed)
+    files: list[tuple[int, list[Mutant]]] = []
+    for number, folder in enumerate(folders):
+        for file in folder.sources:
+            own = [mutant for mutant in folder.mutants if mutant.file == file]
+            files.append((number, random.sample(own, len(own))))
+    drawn: list[list[Mutant]] = [[] for _ in folders]
+    left = count
+    while left > 0 and any(own for _, own in files):
+        for number, own in files:
+            if own and left > 0:
+                drawn[number].append(own.pop())
+                left -= 1
+    return drawn
+
+
+def run_mutants(
+    folder: Folder,
+    mutants: Sequence[Mutant],
+    *,
+    seed: int,
+    workers: int,
+    on_step: Callable[[str], None] = lambda doing: None,
+    on_outcome: Callable[[Outcome], None] = lambda outcome: None,
+) -> list[Outcome]:
+    """What becomes of mutants of one folder.
+
+    Raises:
+        BuildError: they could not be built, whichever are left out.
+        MutantError: the original fails on all that it is asked, or a mutant that is told apart is listed as equivalent.
+    """
+    folder.work.mkdir(parents=True, exist_ok=True)
+    known, outcomes = folder.read_known(), list[Outcome]()
+
+    def finish(outcome: Outcome, *, new: bool = True) -> None:
+        if new:
+            folder.keep(outcome)
+        why = folder.equivalent.get((outcome.mutant.file, *outcome.mutant.shown))
+        if why and outcome.status == "killed":
+            line = f"{outcome.mutant.file}:{outcome.mutant.line}"
+            raise MutantError(f"{folder.path / EQUIVALENT} lists a mutant of {line} that {outcome.by} tells apart")
+        if why and outcome.status in ("survived", "not reached"):
+            outcome = replace(outcome, status="equivalent", by=why)
+        outcomes.append(outcome)
+        on_outcome(outcome)
+
+    new: dict[int, Mutant] = {}
+    for mutant in mutants:
+        if earlier := known.get(folder.key(mutant)):
+            finish(Outcome(mutant, *(earlier[name] for name in ("status", "how", "by", "seconds"))), new=False)
+        else:
+            new[len(new)] = mutant
+    if new:
+        on_step(f"building {len(new)} mutants of {folder.path.name}")
+        library, refused = folder.build(new)
+        for number in refused:
+            finish(Outcome(new[number], "does not compile"))
+        asked = [number for number in new if number not in refused]
+        for answer in _ask(folder, library, asked, len(new), seed, workers):
+            if "mutant" in answer:
+                finish(Outcome(new[answer.pop("mutant")], **answer))
+            elif "doing" in answer:
+                on_step(f"{folder.path.name}: {answer['doing']}")
+            elif answer["problems"]:
+                raise MutantError(
+                    f"{folder.path.name}: the kernels as they are fail, mend that first: {answer['problems'][0]}"
+                )
+            else:
+                on_step(f"{folder.path.name}: {answer['questions']} questions, {answer['seconds']:.0f} s")
+    return outcomes
+
+
+def _ask(
+    folder: Folder, library: Path, mutants: Sequence[int], count: int, seed: int, workers: int
+) -> Iterable[dict[str, Any]]:
+    read, write = os.pipe()
+    request = {
+        "answers": write,
+        "places": {name: str(place) for name, place in places.places().items()},
+        "targets": [target_of(operator) for operator in folder.operators],
+        "namespace": folder.operators[0].namespace,
+        "mutants": list(mutants),
+        "count": count,
+        "seed": seed,
+        "workers": max(workers, 1),
+    }
+    variables = {**os.environ, **folder.place.environment()}
+    variables |= {"CUDA_VISIBLE_DEVICES": "", "TORCHGRAFT_LIBRARIES": str(library)}
+    command = [sys.executable, "-m", "torchgraft.checking.asking"]
+    with tempfile.TemporaryFile("w+") as said:
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=said, stderr=said, text=True, env=variables, pass_fds=[write]
+        )
+        os.close(write)
+        assert process.stdin is not None
+        with process, os.fdopen(read) as answers:
+            try:
+                process.stdin.write(json.dumps(request))
+                process.stdin.close()
+                yield from map(json.loads, answers)
+            except BaseException:
+                process.kill()
+                raise
+        if process.returncode:
+            said.seek(0)
+            raise MutantError(f"{folder.path.name}: the process that asks ended early:\n{said.read()[-2000:]}")
+
+
+def count(outcomes: Iterable[tuple[str, Outcome]], *, by_kind: bool = False) -> dict[str, Counter[str]]:
+    """How many mutants came to what: of each file, or of each kind of change, and of all.
+
+    Args:
+        outcomes: each with the name of its folder.
+        by_kind: whether a row is a kind of change.
+    """
+    rows: dict[str, Counter[str]] = {}
+    total = Counter[str]()
+    for name, outcome in outcomes:
+        row = outcome.mutant.kind if by_kind else f"{name}/{outcome.mutant.file}"
+        rows.setdefault(row, Counter())[outcome.status] += 1
+        total[outcome.status] += 1
+    return {**dict(sorted(rows.items())), "all": total}
+
+
+def share_killed(counts: Counter[str]) -> str:
+    """The share of mutants that are told apart, of those that compile and are not known to be equivalent."""
+    differing = counts["killed"] + counts["survived"] + counts["not reached"]
+    return f"{100 * counts['killed'] / differing:.1f} %" if differing else ""

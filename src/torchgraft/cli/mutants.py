@@ -1,0 +1,126 @@
+"""`graft check --mutants`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from torchgraft.cli.shared import (
+    as_json,
+    explain_missing,
+    find_subjects,
+    interrupt_when_told_to_end,
+    prepare_folder,
+    write_files,
+)
+
+if TYPE_CHECKING:
+    from torchgraft.checking.mutants import Outcome, Place
+
+STATES = ("killed", "survived", "not reached", "equivalent", "does not compile")
+_STYLES = {"-": "red", "+": "green"}
+
+
+def check_mutants(
+    targets: Sequence[str],
+    count: int,
+    *,
+    seed: int,
+    workers: int,
+    console: Console,
+    json_file: Path | None,
+    place: Place | None = None,
+) -> list[tuple[str, Outcome]]:
+    """Asks which of so many mutants no sample tells from the original, and shows it while it does.
+
+    Args:
+        targets: as `graft check` takes them.
+        count: of mutants.
+        seed: of what is drawn, mutants and inputs.
+        workers: how many mutants run at a time.
+        console: where it is shown.
+        json_file: where to write it; None: nowhere.
+        place: where they run; None: on the CPU.
+
+    Returns:
+        What became of each mutant, with the name of its folder.
+
+    Raises:
+        typer.Exit: with status 2 where they cannot be built or asked.
+    """
+    from torchgraft.building import BuildError
+    from torchgraft.checking import mutants
+    from torchgraft.checking.sanitizing import cache_folder
+
+    found: list[tuple[str, Outcome]] = []
+    started = time.monotonic()
+    columns = BarColumn(bar_width=20), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}")
+    prepare_folder("--mutants", cache_folder(), "XDG_CACHE_HOME names another place")
+    interrupt_when_told_to_end()
+    try:
+        operators = [subject.operator for subject in find_subjects(targets)]
+        folders = mutants.find_folders(operators, place or mutants.ON_CPU)
+        drawn = mutants.draw(folders, count, seed)
+        with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+            task = progress.add_task("", total=sum(map(len, drawn)))
+            for folder, own in zip(folders, drawn, strict=True):
+
+                def finish(outcome: Outcome, name: str = folder.path.name) -> None:
+                    found.append((name, outcome))
+                    progress.advance(task)
+
+                def say(doing: str) -> None:
+                    progress.update(task, description=doing)
+
+                mutants.run_mutants(folder, own, seed=seed, workers=workers, on_step=say, on_outcome=finish)
+    except ModuleNotFoundError as missing:
+        explain_missing(missing, "check")
+        raise
+    except (LookupError, BuildError, mutants.MutantError) as mistake:
+        typer.echo(str(mistake.args[0]), err=True)
+        raise typer.Exit(2) from None
+    except KeyboardInterrupt:
+        console.print("stopped: the same command goes on from here", style="bold yellow")
+    try:
+        _print(console, found, time.monotonic() - started)
+    finally:
+        figures = [{"folder": name, **outcome.as_dict()} for name, outcome in found]
+        write_files((json_file, lambda: as_json({"seed": seed, "mutants": figures})))
+    return found
+
+
+def _print(console: Console, found: Sequence[tuple[str, Outcome]], seconds: float) -> None:
+    from torchgraft.checking.mutants import count, share_killed
+    from torchgraft.checking.mutating import ADVICE
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("")
+    for state in STATES:
+        table.add_column(state, justify="right")
+    table.add_column("share killed", justify="right")
+    for name, each in count(found).items():
+        table.add_row(name, *(f"{each[state]:,}" if each[state] else "" for state in STATES), share_killed(each))
+    console.print(table)
+    for name, outcome in found:
+        if outcome.status not in ("survived", "not reached"):
+            continue
+        mutant = outcome.mutant
+        advice = ADVICE[mutant.kind] if outcome.status == "survived" else "a sample that comes here"
+        console.print()
+        console.print(Text(f"{name}/{mutant.file}:{mutant.line} {outcome.status}", "bold"), soft_wrap=True)
+        for sign, text in zip("-+", mutant.shown, strict=True):
+            for line in text.splitlines():
+                console.print(Text(f"  {sign} {line}", _STYLES[sign]), soft_wrap=True)
+        console.print(Text(f"  add {advice}"), soft_wrap=True)
+    left = sum(outcome.status in ("survived", "not reached") for _, outcome in found)
+    verdict = Text(f"{left} mutants survive" if left else "every mutant is told from the original", "bold")
+    console.print()
+    console.print(Text.assemble(verdict, f": {len(found)} asked, in {seconds:.1f} s"))

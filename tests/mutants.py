@@ -1,0 +1,98 @@
+"""Asks which small changes of torchgraft's own kernels no sample tells from the original: `make mutants`.
+
+As `graft check --mutants`, and with `--emulated` of the CUDA kernels, which then run on the emulator of CUDA; with
+`--races` of their barriers, while it watches for accesses that no barrier orders. Written is a table by folder and by
+kind of change, docs/fragments/mutants-*.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "tests/emulation"))
+
+import emulate  # noqa: E402  it lies below this file
+
+from torchgraft.building import BuildError  # noqa: E402
+from torchgraft.checking.mutants import FILLED, ON_CPU, Outcome, Place, count, share_killed  # noqa: E402
+from torchgraft.cli.mutants import STATES, check_mutants  # noqa: E402
+from torchgraft.cli.shared import make_console  # noqa: E402
+
+ORDERS = (0, 1, 2)
+
+
+def emulated(sanitizer: str, order: int) -> Place:
+    """Where CUDA kernels run on the emulator, with an order in which threads run."""
+
+    def build(namespace: str, sources: Path, directory: Path) -> Path:
+        log = directory / "build.log"
+        try:
+            with log.open("w") as said:
+                return emulate.build([sources], sanitizer=sanitizer, work=directory, said=said)
+        except subprocess.CalledProcessError:
+            raise BuildError(f"{namespace} does not build on the emulator (all of it: {log})") from None
+
+    def environment() -> dict[str, str]:
+        watched = emulate.sanitizer_variables() if sanitizer == "address" else {"ASAN_OPTIONS": ""}
+        watched["ASAN_OPTIONS"] += FILLED
+        return watched | emulate.environment(Path(), order=order, multiprocessors=16)
+
+    kinds = ("barrier",) if sanitizer == "races" else ()
+    return Place(f"emulated-{sanitizer}-{order}", ".cu", build, environment, kinds)
+
+
+def table(found: list[tuple[str, Outcome]]) -> str:
+    """The table, in markdown."""
+    lines = ["| of | " + " | ".join(STATES) + " | share killed |", "| --- |" + " ---: |" * (len(STATES) + 1)]
+    by_folder: dict[str, list[tuple[str, Outcome]]] = {}
+    for name, outcome in found:
+        by_folder.setdefault(name, []).append((name, outcome))
+    rows = {f"`{name}`": count(own)["all"] for name, own in sorted(by_folder.items())} | count(found, by_kind=True)
+    for name, each in rows.items():
+        lines.append(f"| {name} | " + " | ".join(f"{each[state]:,}" for state in STATES) + f" | {share_killed(each)} |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("operators", nargs="*", help="None: all of torchgraft's.")
+    parser.add_argument("--count", type=int, default=1000, help="Of mutants.")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--emulated", action="store_true", help="CUDA kernels, on the emulator.")
+    parser.add_argument("--races", action="store_true", help="Their barriers, in several orders of threads.")
+    given = parser.parse_args()
+    if given.races:
+        places = [emulated("races", order) for order in ORDERS]
+    else:
+        places = [emulated("address", 0) if given.emulated else ON_CPU]
+    # What is told apart in one order of threads is told apart.
+    best: dict[tuple[str, object], Outcome] = {}
+    for place in places:
+        found = check_mutants(
+            given.operators,
+            given.count,
+            seed=given.seed,
+            workers=given.workers,
+            console=make_console(None),
+            json_file=None,
+            place=place,
+        )
+        for name, outcome in found:
+            if outcome.status == "killed" or (name, outcome.mutant) not in best:
+                best[name, outcome.mutant] = outcome
+    name = "races" if given.races else "emulated" if given.emulated else "cpu"
+    found = [(folder, outcome) for (folder, _), outcome in best.items()]
+    if not given.operators:
+        (ROOT / f"docs/fragments/mutants-{name}.md").write_text(table(found))
+    print(table(found))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,242 @@
+"""Mutants: the rewritten source holds each small change, and a table of samples that lacks a case is told so."""
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from types import SimpleNamespace
+
+import pytest
+
+from torchgraft.checking.mutants import EQUIVALENT, ON_CPU, Folder, MutantError, draw
+from torchgraft.checking.mutating import ADVICE, find_mutants, rewrite
+
+
+def changes(body):
+    found = find_mutants("kernel.cpp", f"void f() {{\n{body}\n}}\n".encode())
+    assert all(each.line == 2 and each.shown[0] == body for each in found)
+    return {(each.kind, each.shown[1]) for each in found}
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("g(a < b);", {("boundary", "g(a <= b);")}),
+        ("g(a >= b);", {("boundary", "g(a > b);")}),
+        ("g(a && b);", {("condition", "g(a);"), ("condition", "g(b);")}),
+        ("if (a) g();", {("condition", "if (true) g();"), ("condition", "if (false) g();")}),
+        ("g(a ? b : c);", {("condition", "g(b);"), ("condition", "g(c);")}),
+        ("g(a + b);", {("term", "g(a);"), ("term", "g(b);")}),
+        ("g(a - b);  // a + b", {("term", "g(a);  // a + b")}),
+        ("a += b;", {("term", "")}),
+        ("g(a[i]);", {("index", "g(a[(i) + 1]);"), ("index", "g(a[(i) - 1]);")}),
+        ("g(a, b);", {("swap", "g(b, a);")}),
+        ("g(std::min(a, b));", {("bound", "g(a);"), ("bound", "g(b);")}),
+        ("g(std::clamp<int64_t>(a, b, c));", {("bound", "g(a);")}),
+        ("__syncthreads();", {("barrier", "")}),
+        ("wait_for_copies<2>();", {("barrier", "")}),
+        ("KERNEL<<<a + b, c>>>(i);", set()),
+    ],
+)
+def test_a_place_is_changed(body, expected):
+    assert changes(body) == expected
+    assert {kind for kind, _ in expected} <= set(ADVICE)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "constexpr int a = b + c;",
+        "static_assert(a < b);",
+        "int a[b + c];",
+        "using T = A<(b < c)>;",
+        "if constexpr (a < b) g();",
+        "switch (a) { case b + 1: g(); }",
+        'g(a + "text");',
+        "g([&] { return a; } < b);",
+    ],
+)
+def test_constants_and_text_are_left_alone(body):
+    assert changes(body) == set()
+
+
+def test_what_stands_around_functions_is_left_alone():
+    assert find_mutants("kernel.cpp", b"const int a = b + c;\nint f(int i = a + 1);\n") == []
+
+
+def test_one_program_holds_every_mutant(tmp_path):
+    source = b"""#include <cstdio>
+#include <cstdlib>
+constexpr int below(int n) { return n < 3 && n != 1 ? n + 4 : 7; }
+static_assert(below(2) == 6);
+int sum(const int* values, int count) {
+  int total = 0;
+  for (int i = 0; i < count; ++i)
+    if (values[i] > 2) total += values[i];
+    else total -= 1;
+  return total;
+}
+int main(int, char** arguments) {
+  const int values[] = {3, 2, 5, 100};
+  torchgraft_choose_mutant(std::atoi(arguments[1]), nullptr);
+  std::printf("%d %d %d\\n", below(std::atoi("2")), sum(values, 3), __LINE__);
+}
+"""
+    mutants = find_mutants("program.cpp", source)
+    (tmp_path / "program.cpp").write_bytes(rewrite(source, dict(enumerate(mutants)), "program.cpp"))
+    compiled = ["g++", "-std=c++20", "program.cpp", "-o", "program"]
+    subprocess.run(compiled, check=True, cwd=tmp_path)
+
+    def run(number):
+        return subprocess.run([tmp_path / "program", str(number)], capture_output=True, text=True, check=True).stdout
+
+    # -1 is of the second value; the rewritten lines have their numbers.
+    assert run(-1) == "6 7 15\n"
+    expected = {
+        "for (int i = 0; i <= count; ++i)": "6 107 15\n",
+        "if (true) total += values[i];": "6 10 15\n",
+        "if (false) total += values[i];": "6 -3 15\n",
+        "if (values[i] >= 2) total += values[i];": "6 10 15\n",
+        "if (values[i] > 2)": "6 -1 15\n",
+        "else": "6 8 15\n",
+        "if (values[(i) + 1] > 2) total += values[i];": "6 6 15\n",
+        "constexpr int below(int n) { return n < 3 && n != 1 ? n : 7; }": "2 7 15\n",
+        "constexpr int below(int n) { return 7; }": "7 7 15\n",
+    }
+    found = {each.shown[1].strip(): run(number) for number, each in enumerate(mutants)}
+    assert expected.items() <= found.items()
+
+
+def folder(tmp_path):
+    (tmp_path / "cpu.cpp").write_text('#include "inner/loop.h"\nvoid f() { g(a < b, c + 1, d[i]); }\n')
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "inner/loop.h").write_text("inline void g() { if (a) b(); }\n")
+    (tmp_path / "other.h").write_text("inline void h() { if (a) b(); }\n")
+    return Folder(tmp_path, ON_CPU, [])
+
+
+def test_what_is_drawn_is_of_all_files_that_are_compiled(tmp_path):
+    made = folder(tmp_path)
+    assert set(made.sources) == {"cpu.cpp", "inner/loop.h"}
+    drawn = draw([made], 4, seed=0)[0]
+    assert Counter(each.file for each in drawn) == {"cpu.cpp": 2, "inner/loop.h": 2}
+    assert draw([made], 4, seed=0)[0] == drawn
+    assert sorted(draw([made], 100, seed=1)[0], key=made.mutants.index) == made.mutants
+
+
+def test_an_equivalent_mutant_that_is_none_any_more_is_an_error(tmp_path):
+    made = folder(tmp_path)
+    original, changed = made.mutants[0].shown
+    entry = {"file": made.mutants[0].file, "original": original, "changed": changed, "why": "both do the same"}
+    (tmp_path / EQUIVALENT).write_text(json.dumps([entry]))
+    Folder(tmp_path, ON_CPU, []).expect_current()
+    (tmp_path / EQUIVALENT).write_text(json.dumps([{**entry, "original": "what stood there"}]))
+    with pytest.raises(MutantError, match="any more"):
+        Folder(tmp_path, ON_CPU, []).expect_current()
+
+
+def test_a_mutant_that_the_compiler_names_is_left_out(tmp_path):
+    made = folder(tmp_path)
+    numbered = dict(enumerate(made.mutants))
+    first = numbered[0]
+    assert made._blamed("mutants:2:7: error: no\nmutants:2:9: error: no\nx.h:1:1: error: no", numbered) == {1}
+    at_line = made._blamed(f"{tmp_path}/{first.file}:{first.line}:3: error: no", numbered)
+    assert at_line == {
+        number for number, each in numbered.items() if (each.file, each.line) == (first.file, first.line)
+    }
+
+
+OPERATOR = """
+from pathlib import Path
+
+import torch
+import torchgraft
+
+operator = torchgraft.Operator(
+    "mutated::running_sum(Tensor input) -> Tensor",
+    reference=lambda input: torch.cumsum(input, 0),
+    output=torch.empty_like,
+)
+torchgraft.native.load("mutated", Path(__file__).parent / "lib")
+"""
+SAMPLES = """
+from torchgraft.sampling import Drawn, Sample, Samples
+
+samples = {{"running_sum": Samples([Sample(str(size), (Drawn((size,)),)) for size in {sizes}])}}
+"""
+KERNEL = """
+#include <torchgraft/dispatch.h>
+#include <torchgraft/layout.h>
+#include <torchgraft/registration.h>
+
+#include <algorithm>
+
+namespace mutated {
+
+using torchgraft::Tensor;
+constexpr int64_t kBlock = 8;
+
+Tensor running_sum_cpu(Tensor input) {
+  return torchgraft::dispatch_floating(input.scalar_type(), "running_sum", [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    using A = torchgraft::accumulate_t<T>;
+    const Tensor source = torchgraft::to_dense(input);
+    Tensor output = torchgraft::empty_as(source);
+    const T* from = static_cast<const T*>(source.const_data_ptr());
+    T* to = static_cast<T*>(output.mutable_data_ptr());
+    const int64_t count = output.numel();
+    A before = 0;
+    for (int64_t begin = 0; begin < count; begin += kBlock) {
+      const int64_t end = std::min(begin + kBlock, count);
+      A sum = 0;
+      for (int64_t i = begin; i < end; ++i) {
+        sum += static_cast<A>(from[i]);
+        to[i] = static_cast<T>(before + sum);
+      }
+      before += sum;
+    }
+    return output;
+  });
+}
+
+TORCHGRAFT_KERNEL(mutated, CPU, running_sum, running_sum_cpu)
+
+}  // namespace mutated
+"""
+SAME = {
+    "file": "cpu.cpp",
+    "original": "for (int64_t begin = 0; begin < count; begin += kBlock) {",
+    "changed": "for (int64_t begin = 0; begin <= count; begin += kBlock) {",
+    "why": "a block that begins at the end holds nothing",
+}
+
+
+@pytest.mark.slow
+def test_a_table_that_lacks_a_case_is_told_so(tmp_path):
+    place = tmp_path / "running_sum"
+    place.mkdir()
+    (place / "operator.py").write_text(OPERATOR)
+    (place / "cpu.cpp").write_text(KERNEL)
+    (place / EQUIVALENT).write_text(json.dumps([SAME]))
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+
+    def check(sizes):
+        (place / "samples.py").write_text(SAMPLES.format(sizes=sizes))
+        command = [sys.executable, "-m", "torchgraft", "check", str(place), "--mutants", "99", "--json", "out.json"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, env=environment)
+        found = json.loads((tmp_path / "out.json").read_text())["mutants"]
+        return SimpleNamespace(status=done.returncode, said=done.stdout + done.stderr, found=found)
+
+    short = check([0, 1, 5])
+    assert short.status == 1, short.said
+    left = {each["original"] for each in short.found if each["status"] == "survived"}
+    assert left == {"before += sum;", "const int64_t end = std::min(begin + kBlock, count);"} | {
+        "to[i] = static_cast<T>(before + sum);"
+    }
+    assert "add a sample in which the term that is left out is not zero" in short.said
+    # Nothing else is asked again, and nothing survives a sample of several blocks.
+    whole = check([0, 1, 5, 29])
+    assert whole.status == 0, whole.said
+    assert Counter(each["status"] for each in whole.found)["equivalent"] == 1
+    assert "every mutant is told from the original" in whole.said
