@@ -163,7 +163,8 @@ torchgraft.native.load("mutated", Path(__file__).parent / "lib")
 SAMPLES = """
 from torchgraft.sampling import Drawn, Sample, Samples
 
-samples = {{"running_sum": Samples([Sample(str(size), (Drawn((size,)),)) for size in {sizes}])}}
+table = [Sample(str(size), (Drawn((size,)),)) for size in {sizes}]
+samples = {{"running_sum": Samples(table, summed=lambda input: len(input))}}
 """
 KERNEL = """
 #include <torchgraft/dispatch.h>
@@ -235,8 +236,11 @@ def test_a_table_that_lacks_a_case_is_told_so(tmp_path):
         "to[i] = static_cast<T>(before + sum);"
     }
     assert "add a sample in which the term that is left out is not zero" in short.said
-    # Nothing else is asked again, and nothing survives a sample of several blocks.
+    # Only what survived is asked again, and nothing survives a sample of several blocks.
     whole = check([0, 1, 5, 29])
     assert whole.status == 0, whole.said
     assert Counter(each["status"] for each in whole.found)["equivalent"] == 1
+    (kept,) = (tmp_path / "cache").glob("torchgraft/mutants/*/outcomes.jsonl")
+    again = sum(each["status"] in ("survived", "equivalent") for each in short.found)
+    assert len(kept.read_text().splitlines()) == len(short.found) + again
     assert "every mutant is told from the original" in whole.said

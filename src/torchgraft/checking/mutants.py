@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -90,7 +91,7 @@ class Place:
 
 
 # New memory is NaN: what a mutant leaves unwritten must not be what the original wrote there.
-FILLED = ":max_malloc_fill_size=2147483647:malloc_fill_byte=255"
+FILLED = ":max_malloc_fill_size=2147483647:malloc_fill_byte=255:quarantine_size_mb=8:malloc_context_size=0"
 
 
 def _sanitizer_variables() -> dict[str, str]:
@@ -236,18 +237,18 @@ def find_folders(operators: Sequence[Operator], place: Place = ON_CPU) -> list[F
 
 def draw(folders: Sequence[Folder], count: int, seed: int) -> list[list[Mutant]]:
     """So many mutants of each folder, evenly over all files: of each in turn one, for as long as it has any."""
-    random = Random(seed)
     files: list[tuple[int, list[Mutant]]] = []
     for number, folder in enumerate(folders):
         for file in folder.sources:
             own = [mutant for mutant in folder.mutants if mutant.file == file]
-            files.append((number, random.sample(own, len(own))))
+            # Of each file the same, whichever others are asked: what is known of more serves for fewer.
+            files.append((number, Random(f"{seed} {folder.path.name}/{file}").sample(own, len(own))))
     drawn: list[list[Mutant]] = [[] for _ in folders]
     left = count
     while left > 0 and any(own for _, own in files):
         for number, own in files:
             if own and left > 0:
-                drawn[number].append(own.pop())
+                drawn[number].append(own.pop(0))
                 left -= 1
     return drawn
 
@@ -327,7 +328,14 @@ def _ask(
     command = [sys.executable, "-m", "torchgraft.checking.asking"]
     with tempfile.TemporaryFile("w+") as said:
         process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=said, stderr=said, text=True, env=variables, pass_fds=[write]
+            command,
+            stdin=subprocess.PIPE,
+            stdout=said,
+            stderr=said,
+            text=True,
+            env=variables,
+            pass_fds=[write],
+            start_new_session=True,
         )
         os.close(write)
         assert process.stdin is not None
@@ -337,7 +345,8 @@ def _ask(
                 process.stdin.close()
                 yield from map(json.loads, answers)
             except BaseException:
-                process.kill()
+                # With the mutants that it has forked.
+                os.killpg(process.pid, signal.SIGKILL)
                 raise
         if process.returncode:
             said.seek(0)
