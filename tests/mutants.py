@@ -1,8 +1,8 @@
 """Asks which small changes of torchgraft's own kernels no sample tells from the original: `make mutants`.
 
 As `graft check --mutants`, and with `--emulated` of the CUDA kernels, which then run on the emulator of CUDA; with
-`--races` of their barriers, while it watches for accesses that no barrier orders. Written is a table by folder and by
-kind of change, docs/fragments/mutants-*.md.
+`--races` of their barriers, while it watches for accesses that no barrier orders. Written is a table of all that is
+known so far, by folder and by kind of change, docs/fragments/mutants-*.md.
 """
 
 from __future__ import annotations
@@ -18,7 +18,17 @@ sys.path.insert(0, str(ROOT / "tests/emulation"))
 import emulate  # noqa: E402  it lies below this file
 
 from torchgraft.building import BuildError  # noqa: E402
-from torchgraft.checking.mutants import FILLED, ON_CPU, Outcome, Place, count, share_killed  # noqa: E402
+from torchgraft.checking.mutants import (  # noqa: E402
+    FILLED,
+    ON_CPU,
+    Outcome,
+    Place,
+    count,
+    find_folders,
+    share_killed,
+)
+from torchgraft.checking.mutating import Mutant  # noqa: E402
+from torchgraft.checking.subject import find_subjects  # noqa: E402
 from torchgraft.cli.mutants import STATES, check_mutants  # noqa: E402
 from torchgraft.cli.shared import make_console  # noqa: E402
 
@@ -72,9 +82,9 @@ def main() -> int:
     else:
         places = [emulated("address", 0) if given.emulated else ON_CPU]
     # What is told apart in one order of threads is told apart.
-    best: dict[tuple[str, object], Outcome] = {}
+    best: dict[tuple[str, Mutant], Outcome] = {}
     for place in places:
-        found = check_mutants(
+        check_mutants(
             given.operators,
             given.count,
             seed=given.seed,
@@ -83,13 +93,13 @@ def main() -> int:
             json_file=None,
             place=place,
         )
-        for name, outcome in found:
-            if outcome.status == "killed" or (name, outcome.mutant) not in best:
-                best[name, outcome.mutant] = outcome
-    name = "races" if given.races else "emulated" if given.emulated else "cpu"
-    found = [(folder, outcome) for (folder, _), outcome in best.items()]
-    if not given.operators:
-        (ROOT / f"docs/fragments/mutants-{name}.md").write_text(table(found))
+        for folder in find_folders([subject.operator for subject in find_subjects([])], place):
+            for mutant, outcome in folder.known().items():
+                if outcome.status == "killed" or (folder.path.name, mutant) not in best:
+                    best[folder.path.name, mutant] = outcome
+    found = [(name, outcome) for (name, _), outcome in best.items()]
+    kind = "races" if given.races else "emulated" if given.emulated else "cpu"
+    (ROOT / f"docs/fragments/mutants-{kind}.md").write_text(table(found))
     print(table(found))
     return 0
 

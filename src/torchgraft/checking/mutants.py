@@ -117,6 +117,7 @@ class Folder:
         paths = sources_in(self.path, (*_SUFFIXES, ".cu", ".cuh"))
         self.all_sources = {str(path.relative_to(self.path)): path.read_bytes() for path in paths}
         self.sources = dict(self._compiled())
+        self._digests = {file: hashlib.sha256(source) for file, source in self.sources.items()}
         self.mutants = [
             mutant
             for file, source in self.sources.items()
@@ -159,17 +160,35 @@ class Folder:
     def key(self, mutant: Mutant) -> str:
         """What a mutant is known by for as long as its file stays as it is."""
         text = f"{mutant.file}:{mutant.start}:{mutant.end}:".encode() + mutant.after
-        return hashlib.sha256(self.sources[mutant.file] + text).hexdigest()[:24]
+        digest = self._digests[mutant.file].copy()
+        digest.update(text)
+        return digest.hexdigest()[:24]
 
-    def read_known(self) -> dict[str, dict[str, Any]]:
-        """What is known of mutants from earlier, by key."""
+    def known(self) -> dict[Mutant, Outcome]:
+        """What is known of mutants from earlier runs."""
         path = self.work / "outcomes.jsonl"
         lines = [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
-        return {
-            each["key"]: each
+        kept = {
+            each["key"]: [each[name] for name in ("status", "how", "by", "seconds")]
             for each in lines
             if each["status"] in ("killed", "does not compile") or each["samples"] == self._samples
         }
+        keys = ((mutant, self.key(mutant)) for mutant in self.mutants)
+        return {mutant: self.judged(Outcome(mutant, *kept[key])) for mutant, key in keys if key in kept}
+
+    def judged(self, outcome: Outcome) -> Outcome:
+        """An outcome with what is listed of the mutant.
+
+        Raises:
+            MutantError: it is listed as equivalent, and is told apart.
+        """
+        why = self.equivalent.get((outcome.mutant.file, *outcome.mutant.shown))
+        if why and outcome.status == "killed":
+            line = f"{outcome.mutant.file}:{outcome.mutant.line}"
+            raise MutantError(f"{self.path / EQUIVALENT} lists a mutant of {line} that {outcome.by} tells apart")
+        if why and outcome.status in ("survived", "not reached"):
+            return replace(outcome, status="equivalent", by=why)
+        return outcome
 
     def keep(self, outcome: Outcome) -> None:
         """Writes down what became of a mutant."""
@@ -269,35 +288,29 @@ def run_mutants(
         MutantError: the original fails on all that it is asked, or a mutant that is told apart is listed as equivalent.
     """
     folder.work.mkdir(parents=True, exist_ok=True)
-    known, outcomes = folder.read_known(), list[Outcome]()
+    known, outcomes = folder.known(), list[Outcome]()
 
-    def finish(outcome: Outcome, *, new: bool = True) -> None:
-        if new:
-            folder.keep(outcome)
-        why = folder.equivalent.get((outcome.mutant.file, *outcome.mutant.shown))
-        if why and outcome.status == "killed":
-            line = f"{outcome.mutant.file}:{outcome.mutant.line}"
-            raise MutantError(f"{folder.path / EQUIVALENT} lists a mutant of {line} that {outcome.by} tells apart")
-        if why and outcome.status in ("survived", "not reached"):
-            outcome = replace(outcome, status="equivalent", by=why)
+    def finish(outcome: Outcome) -> None:
         outcomes.append(outcome)
         on_outcome(outcome)
 
-    new: dict[int, Mutant] = {}
+    def finish_new(outcome: Outcome) -> None:
+        folder.keep(outcome)
+        finish(folder.judged(outcome))
+
     for mutant in mutants:
-        if earlier := known.get(folder.key(mutant)):
-            finish(Outcome(mutant, *(earlier[name] for name in ("status", "how", "by", "seconds"))), new=False)
-        else:
-            new[len(new)] = mutant
+        if mutant in known:
+            finish(known[mutant])
+    new = dict(enumerate(mutant for mutant in mutants if mutant not in known))
     if new:
         on_step(f"building {len(new)} mutants of {folder.path.name}")
         library, refused = folder.build(new)
         for number in refused:
-            finish(Outcome(new[number], "does not compile"))
+            finish_new(Outcome(new[number], "does not compile"))
         asked = [number for number in new if number not in refused]
         for answer in _ask(folder, library, asked, len(new), seed, workers):
             if "mutant" in answer:
-                finish(Outcome(new[answer.pop("mutant")], **answer))
+                finish_new(Outcome(new[answer.pop("mutant")], **answer))
             elif "doing" in answer:
                 on_step(f"{folder.path.name}: {answer['doing']}")
             elif answer["problems"]:
