@@ -24,10 +24,12 @@ from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from torchgraft import native
 from torchgraft.checking import places
 from torchgraft.checking.case import Call, Case
+from torchgraft.checking.comparing import expect
 from torchgraft.checking.properties import PROPERTIES
 from torchgraft.checking.properties.gradient import check_gradient
 from torchgraft.checking.properties.value import check_value
@@ -69,8 +71,20 @@ class _KnownCall(Call):
         return self._gradients[0]
 
     @cached_property
+    def strides(self) -> list[tuple[int, ...]]:
+        """Of the results, the first time that this is asked: the original's."""
+        return self.found_strides()
+
+    def found_strides(self) -> list[tuple[int, ...]]:
+        return [result.stride() for result in tree_leaves(self.operator(*self.arguments))]
+
+    @cached_property
     def _gradients(self) -> list[tuple[Tensor, ...]]:
         return []
+
+
+def _check_strides(call: _KnownCall) -> None:
+    expect(call.strides == call.found_strides(), "the results are laid out otherwise")
 
 
 @dataclass(frozen=True)
@@ -95,20 +109,21 @@ def _questions(subject: Subject, seed: int) -> Iterator[_Question]:
     kernels = ("", *listed_kernels(operator, "cpu"))
     dtypes = operator.dtypes or FLOATING
     device = torch.device("cpu")
-    # Gradients in one dtype a sample, in turn: they take most of the time.
+    # More than the value in one dtype a sample, in turn: gradients take most of the time.
+    every: tuple[Callable[[_KnownCall], None], ...] = (check_value, _check_strides, check_gradient)
     asked = [
-        (sample, dtype, (check_value, check_gradient) if dtypes[turn % len(dtypes)] == dtype else (check_value,))
+        (sample, dtype, every if dtypes[turn % len(dtypes)] == dtype else every[:1])
         for turn, sample in enumerate(samples.table)
         for dtype in dtypes
     ]
     if samples.draw is not None:
         drawn = [(samples.draw(Random(seed + turn)), dtypes[turn % len(dtypes)]) for turn in range(_DRAWN)]
-        asked += [(sample, dtype, (check_value, check_gradient)) for sample, dtype in drawn]
+        asked += [(sample, dtype, every) for sample, dtype in drawn]
     for sample, dtype, checks in asked:
         call = _KnownCall(operator, samples, sample, device, dtype, seed)
         for check in checks:
             for kernel in kernels:
-                name = f"{check.__name__.removeprefix('check_')} of {subject.name} on {sample.name!r} in {dtype}"
+                name = f"{check.__name__.rpartition('check_')[2]} of {subject.name} on {sample.name!r} in {dtype}"
                 yield _Question(_with(name, kernel), _forced(subject, kernel, partial(check, call)))
     for whole in _WHOLE:
         dtype = torch.float32 if torch.float32 in dtypes else dtypes[0]

@@ -149,6 +149,8 @@ class Folder:
 
     def expect_current(self) -> None:
         """Raises MutantError where a mutant is listed as equivalent that is none of these."""
+        if self.place.kinds:
+            return
         files = {mutant.file for mutant in self.mutants}
         known = {(mutant.file, *mutant.shown) for mutant in self.mutants}
         for file, original, changed in self.equivalent:
