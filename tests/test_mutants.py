@@ -8,9 +8,11 @@ from collections import Counter
 from types import SimpleNamespace
 
 import pytest
+from typer.testing import CliRunner
 
 from torchgraft.checking.mutants import EQUIVALENT, ON_CPU, Folder, MutantError, draw
 from torchgraft.checking.mutating import ADVICE, find_mutants, rewrite
+from torchgraft.cli import app
 
 
 def changes(body):
@@ -145,6 +147,13 @@ def test_a_mutant_that_the_compiler_names_is_left_out(tmp_path):
     assert at_line == {
         number for number, each in numbered.items() if (each.file, each.line) == (first.file, first.line)
     }
+
+
+@pytest.mark.parametrize("other", [["--stress", "3"], ["--sanitize"], ["--property", "value"], ["--device", "cuda"]])
+def test_another_question_beside_it_is_refused(other):
+    refused = CliRunner().invoke(app, ["check", "shift", "--mutants", "5", *other])
+    assert refused.exit_code == 2
+    assert "--mutants goes with" in refused.output
 
 
 OPERATOR = """
