@@ -101,7 +101,7 @@ function(_torchgraft_sanitize target)
   elseif(TORCHGRAFT_SANITIZER STREQUAL "coverage")
     # By several threads; and of a function that is inlined each place would be counted by itself.
     set(flags --coverage -fprofile-update=atomic)
-    set(optimized -O0 -fno-inline -DTORCHGRAFT_INLINE=inline)
+    set(optimized -O1 -fno-inline -DTORCHGRAFT_INLINE=inline)
   else()
     message(FATAL_ERROR
             "TORCHGRAFT_SANITIZER must be 'address', 'thread' or 'coverage', got '${TORCHGRAFT_SANITIZER}'")
