@@ -203,6 +203,10 @@ def test_bad_sizes_are_refused_without_python_too():
         grad(images(2, 6, 6, 7), images(*W), 3, 80, 90, False, *fine)
     with pytest.raises(RuntimeError):
         grad(images(2, 6, 6, 7), images(*W), 2**61, 8, 9, False, *fine)
+    weight_grad = torch.ops.torchgraft.depthwise_conv2d_weight_grad
+    for wrong in ((3, 6, 6, 7), (2, 4, 6, 7), (2, 6, 5, 7), (2, 6, 6, 8)):
+        with pytest.raises(RuntimeError):
+            weight_grad(images(*wrong), images(*X), 3, 3, *fine)
 
 
 @each_device
