@@ -10,8 +10,9 @@ from types import SimpleNamespace
 import pytest
 from typer.testing import CliRunner
 
-from torchgraft.checking.mutants import EQUIVALENT, ON_CPU, Folder, MutantError, draw
+from torchgraft.checking.mutants import EQUIVALENT, ON_CPU, Folder, MutantError, draw, find_folders
 from torchgraft.checking.mutating import ADVICE, find_mutants, rewrite
+from torchgraft.checking.subject import find_subjects
 from torchgraft.cli import app
 
 
@@ -136,6 +137,10 @@ def test_an_equivalent_mutant_that_is_none_any_more_is_an_error(tmp_path):
     (tmp_path / EQUIVALENT).write_text(json.dumps([{**entry, "original": "what stood there"}]))
     with pytest.raises(MutantError, match="any more"):
         Folder(tmp_path, ON_CPU, []).expect_current()
+
+
+def test_every_equivalent_mutant_of_ours_is_there():
+    assert find_folders([subject.operator for subject in find_subjects([])])
 
 
 def test_a_mutant_that_the_compiler_names_is_left_out(tmp_path):
