@@ -29,9 +29,9 @@ import emulate  # noqa: E402  it lies below this file
 OPERATORS = ROOT / "src/torchgraft/operators"
 WORK = ROOT / "build/coverage"
 TABLE = ROOT / "docs/fragments/coverage.md"
-# An architecture that is compiled for, and the multiprocessors of devices that run it.
-DEVICES = ((90, (16, 84, 132)), (80, (16,)), (75, (16,)))
-QUESTIONS = ("--quick", "--property", "value", "--property", "sizes", "--property", "empty")
+# Architectures that are compiled for, and the multiprocessors of a device that runs them.
+DEVICES = ("90:16", "90:84", "90:132", "80:16", "75:16")
+PROPERTIES = ("value", "sizes", "empty", "non_finite", "layouts")
 
 
 @dataclass
@@ -75,10 +75,12 @@ def main() -> int:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("operators", nargs="*", help="Folders of operators; none: all.")
+    parser.add_argument("--device", action="append", choices=DEVICES, help="One of these emulated GPUs; none: all.")
     given = parser.parse_args()
     folders = emulate.find_folders(given.operators)
+    devices = given.device or DEVICES
     WORK.mkdir(parents=True, exist_ok=True)
-    reports = _of_emulated(folders)
+    reports = _of_emulated(folders, devices)
     reports.append(_of_cpu(folders))
     merged = WORK / "all.json"
     tracefiles = [word for report in reports for word in ("--add-tracefile", str(report))]
@@ -90,28 +92,26 @@ def main() -> int:
         if each["file"].startswith(wanted)
     }
     if not given.operators:
-        TABLE.write_text(_table(files))
+        TABLE.write_text(_table(files, devices))
     (WORK / "missing.txt").write_text("".join(f"{line}\n" for line in _missing(files)))
-    print(_table(files))
+    print(_table(files, devices))
     print(f"what was not reached: {(WORK / 'missing.txt').relative_to(ROOT)}")
     return 0
 
 
-def _of_emulated(folders: list[Path]) -> list[Path]:
-    libraries = {each: emulate.build(folders, architecture=each, sanitizer="coverage") for each, _ in DEVICES}
+def _of_emulated(folders: list[Path], devices: Iterable[str]) -> list[Path]:
+    sizes = [(int(architecture), int(count)) for architecture, _, count in (each.partition(":") for each in devices)]
+    architectures = dict.fromkeys(architecture for architecture, _ in sizes)
+    libraries = {each: emulate.build(folders, architecture=each, sanitizer="coverage") for each in architectures}
     objects = {each: ROOT / f"build/emulation/{each}-coverage/ninja" for each in libraries}
     for each in objects.values():
         _forget(each)
-    devices = [
-        emulate.environment(libraries[architecture], multiprocessors=count)
-        for architecture, counts in DEVICES
-        for count in counts
-    ]
     _ask(
-        (operator, device, ("--every-kernel",) if (folder / "cuda/policy.h").is_file() else ())
+        (operator, emulate.environment(libraries[architecture], multiprocessors=count), options)
         for folder in folders
+        for options in [("--every-kernel",) if (folder / "cuda/policy.h").is_file() else ()]
         for operator in emulate.find_operators(folder)
-        for device in devices
+        for architecture, count in sizes
     )
     return [_report(each, f"cuda-{architecture}") for architecture, each in objects.items()]
 
@@ -138,7 +138,19 @@ def _ask(questions: Iterable[tuple[str, dict[str, str], tuple[str, ...]]]) -> No
     """Checks operators, each under variables and options: a process each, which writes what it counted as it ends."""
 
     def ask(operator: str, variables: dict[str, str], options: tuple[str, ...]) -> None:
-        command = [sys.executable, "-m", "torchgraft", "check", operator, "--device", "cpu", *QUESTIONS, *options]
+        asked = [word for name in PROPERTIES for word in ("--property", name)]
+        command = [
+            sys.executable,
+            "-m",
+            "torchgraft",
+            "check",
+            operator,
+            "--device",
+            "cpu",
+            "--quick",
+            *asked,
+            *options,
+        ]
         variables = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
         done = subprocess.run([*command, "--workers", "0"], env=variables, capture_output=True, text=True, check=False)
         if done.returncode:
@@ -172,15 +184,20 @@ def _lines_of(file: dict[str, Any]) -> dict[int, Line]:
     return lines
 
 
-def _table(files: dict[str, dict[int, Line]]) -> str:
+def _table(files: dict[str, dict[int, Line]], devices: Iterable[str]) -> str:
     """A row a folder of sources, and one for all."""
+    emulated = " and ".join(
+        f"{int(architecture) / 10} with {count}" for architecture, _, count in (each.partition(":") for each in devices)
+    )
     by_folder: dict[str, Counts] = {}
     total = Counts()
     for name, lines in sorted(files.items()):
         by_folder.setdefault(str(Path(name).parent.relative_to("src/torchgraft/operators")), Counts()).add(lines)
         total.add(lines)
     rows = [counts.row(f"`{folder}`") for folder, counts in by_folder.items()]
-    head = ["| sources | lines that run | branches that run |", "| --- | --- | --- |"]
+    asked = ", ".join(f"`{name}`" for name in PROPERTIES)
+    said = f"CUDA kernels on emulated GPUs of compute capability {emulated} multiprocessors, asked {asked}."
+    head = [said, "", "| sources | lines that run | branches that run |", "| --- | --- | --- |"]
     return "\n".join([*head, *rows, total.row("all")]) + "\n"
 
 
