@@ -33,7 +33,7 @@ from torchgraft.checking.comparing import expect
 from torchgraft.checking.properties import PROPERTIES
 from torchgraft.checking.properties.gradient import check_gradient
 from torchgraft.checking.properties.value import check_value
-from torchgraft.checking.property import NotApplicable
+from torchgraft.checking.result import NotApplicable
 from torchgraft.checking.subject import Subject, find_subjects, listed_kernels
 from torchgraft.fallback import PerformanceWarning
 from torchgraft.operator import FLOATING
