@@ -1,6 +1,7 @@
 """Inputs for shift and its gradients: the traps in which published kernels were caught, each by name."""
 
 from dataclasses import replace
+from math import isfinite
 from random import Random
 from typing import Any
 
@@ -118,6 +119,12 @@ def _stress_offsets(random: Random, size: int, count: int) -> tuple[float, ...]:
     return tuple(offset() for _ in range(max(count, 1)))
 
 
+def _has_clear_weights(sample: Sample) -> bool:
+    """Whether no offset is so near a whole number that a weight is zero in one dtype and not in another."""
+    offsets = [value for tensor in sample.tensors for value in tensor.values or ()]
+    return all(value == round(value) or abs(value - round(value)) > 1e-4 for value in offsets if isfinite(value))
+
+
 def _taps_summed(*arguments: Any) -> int:
     return 4
 
@@ -154,6 +161,7 @@ def _samples(make: Any, summed: Any, means: Any, rival: Any, **more: Any) -> Sam
         draw,
         stress=stress,
         summed=summed,
+        non_finite=_has_clear_weights,
         benchmarks=tuple(benchmarks.of(make)),
         # The first sets the bound of errors; where grid_sample looks depends on how its positions are rounded.
         rivals={"reference": means, "grid_sample": rival},
