@@ -153,7 +153,10 @@ def test_a_check_that_is_stopped_tells_what_it_came_to(folder, tmp_path):
     (tmp_path / "temporary").mkdir()
     environment = {**os.environ, "BEGUN": str(tmp_path / "begun"), "TMPDIR": str(tmp_path / "temporary")}
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    # A process inherits what is ignored: the tests may run under nohup.
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     with subprocess.Popen(command, **streams, cwd=folder.parent, env=environment) as process:
+        signal.signal(signal.SIGHUP, before)
         while not (tmp_path / "begun").exists() and process.poll() is None:
             time.sleep(0.1)
         # As when its terminal is closed.

@@ -46,7 +46,7 @@ _BOTH_LAYOUTS = (
     Case("dilation and stride with a common factor", (1, 2, 15, 14), (3, 4), Window(6, 4, 2, 3, 2, 3, 4, 2)),
     Case("a stride that divides the dilation, 25 rows of 3x3", (1, 2, 56, 4), (3, 3), Window(2, 1, 1, 1, 1, 1, 4, 1)),
     Case("a stride that divides the dilation, 25 rows of 5x5", (1, 2, 25, 4), (5, 5), Window(1, 1, 4, 2, 4, 2, 2, 1)),
-    Case("a stride that divides the dilation, 25 rows of 7x7", (1, 2, 25, 4), (7, 7), Window(1, 1, 6, 3, 6, 3, 2, 1)),
+    Case("a stride that divides the dilation, 25 rows of 7x7", (1, 2, 25, 6), (7, 7), Window(1, 1, 6, 3, 6, 3, 2, 1)),
     Case("dilation wider than the image", (1, 2, 4, 4), (2, 3), Window(1, 1, 5, 6, 5, 6, 5, 6)),
     Case("no bias", (2, 3, 6, 7), (3, 3), same(3), bias=False),
     Case("multiplier 2", (2, 3, 6, 7), (3, 3), same(3), multiplier=2),
