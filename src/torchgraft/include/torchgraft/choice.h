@@ -30,8 +30,8 @@ struct Forced {
 };
 inline Forced forced;
 
-// What all rules that are asked answer, as one number, while a tool wants to know: it draws problems on either
-// side of where that changes.
+// What all rules that are asked answer, as one number, while a tool wants to know: it draws problems on
+// either side of where that changes.
 struct Traced {
   std::atomic<bool> wanted{false};
   std::atomic<uint64_t> answers{0};
