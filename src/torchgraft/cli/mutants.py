@@ -54,14 +54,14 @@ def check_mutants(
         What became of each mutant, with the name of its folder.
 
     Raises:
-        typer.Exit: with status 2 where they cannot be built or asked.
+        typer.Exit: with status 2 where they cannot be built or asked, and 1 where it was stopped.
     """
     from torchgraft.building import BuildError
     from torchgraft.checking import mutants
     from torchgraft.checking.sanitizing import cache_folder
 
     found: list[tuple[str, Outcome]] = []
-    started = time.monotonic()
+    started, stopped = time.monotonic(), False
     columns = BarColumn(bar_width=20), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}")
     prepare_folder("--mutants", cache_folder(), "XDG_CACHE_HOME names another place")
     interrupt_when_told_to_end()
@@ -88,12 +88,15 @@ def check_mutants(
         typer.echo(str(mistake.args[0]), err=True)
         raise typer.Exit(2) from None
     except KeyboardInterrupt:
+        stopped = True
         console.print("stopped: the same command goes on from here", style="bold yellow")
     try:
         _print(console, found, time.monotonic() - started)
     finally:
         figures = [{"folder": name, **outcome.as_dict()} for name, outcome in found]
         write_files((json_file, lambda: as_json({"seed": seed, "mutants": figures})))
+    if stopped:
+        raise typer.Exit(1)
     return found
 
 
