@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -247,12 +248,12 @@ class Case:
         for seed in range(self.seed, self.seed + calls):
             random = Random(seed)
             self.progress(f"seed {seed}")
-            call, other = (replace(self.call(self._draw_any(random)), seed=seed) for _ in range(2))
+            call, other = (replace(self.call(self._draw_any(random, seed)), seed=seed) for _ in range(2))
             with self._of(call.sample, drawn=True, seed=seed):
                 self.called += 1
                 check(call, other, random)
 
-    def _draw_any(self, random: Random) -> Sample:
+    def _draw_any(self, random: Random, seed: int) -> Sample:
         """A sample of any size, as `random_calls` draws it."""
         if self.samples.stress is None:
             assert self.samples.draw is not None
@@ -263,12 +264,12 @@ class Case:
         draw, budget = self.samples.stress, kind.budget(random)
         if self.calls is None or random.random() >= _AT_BORDER[where]:
             return draw(random, budget)
-        return draw_at_border(lambda source: draw(source, budget), random, self._answers)
+        return draw_at_border(lambda source: draw(source, budget), random, partial(self._answers, seed))
 
-    def _answers(self, sample: Sample) -> int:
-        """What the rules of the operator's library answer about a sample, as one number."""
+    def _answers(self, seed: int, sample: Sample) -> int:
+        """What the rules of the operator's library answer about a sample, as one number; the seed names the search."""
         arguments = sample.make(self.device, self.dtype, on_device=True)
-        with torch.no_grad():
+        with self._of(sample, drawn=True, seed=seed), torch.no_grad():
             return native.trace_answers(
                 self.operator.namespace, self.device.type, lambda: self.operator.raw(*arguments)
             )
