@@ -123,7 +123,7 @@ def models() -> str:
 def origins() -> str:
     """Which results were measured on the sources that lie here."""
     rows = [cells for chip in CHIPS for cells in _origins(chip)]
-    return Table("", ["results", "machine", "measured", "sources"], rows).markdown().partition("\n\n")[2]
+    return Table("", ["results", "machine", "measured", "sources"], rows).markdown()
 
 
 def _origins(chip: str) -> Iterator[list[str]]:

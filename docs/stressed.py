@@ -12,6 +12,8 @@ from typing import Any
 
 from generated import ROOT, write_or_check
 
+from torchgraft.benchmarking.table import Table
+
 FRAGMENT = Path(__file__).parent / "fragments/stress.md"
 
 
@@ -26,13 +28,11 @@ def table(runs: list[dict[str, Any]]) -> str:
         for failure in run["failures"]:
             (uncompared if "OutOfMemoryError" in failure["message"] else wrong)[failure["operator"]] += 1
     dtypes = list(dict.fromkeys(dtype for counts in calls.values() for dtype in counts))
-    rows = [
-        f"| `{name}` | {sum(counts.values()):,} | {' | '.join(f'{counts[dtype]:,}' for dtype in dtypes)} "
-        f"| {wrong[name]} | {uncompared[name]} |"
-        for name, counts in calls.items()
-    ]
-    head = f"| operator | calls | {' | '.join(dtypes)} | wrong | out of memory |"
-    return "\n".join([head, "| --- |" + " ---: |" * (len(dtypes) + 3), *rows])
+    rows = []
+    for name, counts in calls.items():
+        figures = sum(counts.values()), *(counts[dtype] for dtype in dtypes), wrong[name], uncompared[name]
+        rows.append([f"`{name}`", *(f"{figure:,}" for figure in figures)])
+    return Table("", ["operator", "calls", *dtypes, "wrong", "out of memory"], rows).markdown().strip()
 
 
 def fragment() -> str:

@@ -17,6 +17,7 @@ sys.path.insert(0, str(ROOT / "tests/emulation"))
 
 import emulate  # noqa: E402  it lies below this file
 
+from torchgraft.benchmarking.table import Table  # noqa: E402
 from torchgraft.building import BuildError  # noqa: E402
 from torchgraft.checking.mutants import (  # noqa: E402
     FILLED,
@@ -57,14 +58,12 @@ def emulated(sanitizer: str, order: int) -> Place:
 
 def table(found: list[tuple[str, Outcome]]) -> str:
     """The table, in markdown."""
-    lines = ["| of | " + " | ".join(STATES) + " | share killed |", "| --- |" + " ---: |" * (len(STATES) + 1)]
     by_folder: dict[str, list[tuple[str, Outcome]]] = {}
     for name, outcome in found:
         by_folder.setdefault(name, []).append((name, outcome))
     rows = {f"`{name}`": count(own)["all"] for name, own in sorted(by_folder.items())} | count(found, by_kind=True)
-    for name, each in rows.items():
-        lines.append(f"| {name} | " + " | ".join(f"{each[state]:,}" for state in STATES) + f" | {share_killed(each)} |")
-    return "\n".join(lines) + "\n"
+    cells = [[name, *(f"{each[state]:,}" for state in STATES), share_killed(each)] for name, each in rows.items()]
+    return Table("", ["of", *STATES, "share killed"], cells).markdown()
 
 
 def main() -> int:

@@ -26,6 +26,8 @@ sys.path.insert(0, str(ROOT / "tests/emulation"))
 
 import emulate  # noqa: E402  it lies below this file
 
+from torchgraft.benchmarking.table import Table  # noqa: E402
+
 OPERATORS = ROOT / "src/torchgraft/operators"
 WORK = ROOT / "build/coverage"
 TABLE = ROOT / "docs/fragments/coverage.md"
@@ -62,9 +64,9 @@ class Counts:
             self.branches += len(line.branches)
             self.branches_run += sum(line.branches.values())
 
-    def row(self, name: str) -> str:
+    def row(self, name: str) -> list[str]:
         """A row of the table."""
-        return f"| {name} | {_share(self.lines_run, self.lines)} | {_share(self.branches_run, self.branches)} |"
+        return [name, _share(self.lines_run, self.lines), _share(self.branches_run, self.branches)]
 
 
 def _share(some: int, all: int) -> str:
@@ -197,8 +199,8 @@ def _table(files: dict[str, dict[int, Line]], devices: Iterable[str]) -> str:
     rows = [counts.row(f"`{folder}`") for folder, counts in by_folder.items()]
     asked = ", ".join(f"`{name}`" for name in PROPERTIES)
     said = f"CUDA kernels on emulated GPUs of compute capability {emulated} multiprocessors, asked {asked}."
-    head = [said, "", "| sources | lines that run | branches that run |", "| --- | --- | --- |"]
-    return "\n".join([*head, *rows, total.row("all")]) + "\n"
+    table = Table("", ["sources", "lines that run", "branches that run"], [*rows, total.row("all")])
+    return f"{said}\n\n{table.markdown()}"
 
 
 def _missing(files: dict[str, dict[int, Line]]) -> list[str]:

@@ -9,7 +9,7 @@ class Table:
     """Rows of text under a header; the first column names the rows, the others hold figures.
 
     Attributes:
-        title: what was measured.
+        title: what was measured; empty where the text around it says so.
         header: a name a column.
         rows: a cell a column.
         notes: lines to print below.
@@ -25,7 +25,8 @@ class Table:
         alignment = ("---", *("---:",) * (len(self.header) - 1))
         lines = [_markdown_row(cells) for cells in (self.header, alignment, *self.rows)]
         notes = [line for note in self.notes for line in ("", note)]
-        return "\n".join([f"### {self.title}", "", *lines, *notes, ""])
+        heading = [f"### {self.title}", ""] if self.title else []
+        return "\n".join([*heading, *lines, *notes, ""])
 
 
 def _markdown_row(cells: Sequence[str]) -> str:
