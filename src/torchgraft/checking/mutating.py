@@ -32,6 +32,7 @@ _NOT_THERE = re.compile(
 _BOUNDARIES = {b"<": b"<=", b"<=": b"<", b">": b">=", b">=": b">"}
 # Values of one kind are mostly of one type.
 _SIMPLE = {"identifier", "field_expression", "binary_expression", "subscript_expression"}
+_NUMBER = re.compile(rb"(?:std::)?(?:u?int\d*(?:_t)?|size_t|bool|char|float|double|unsigned|long|short)(?: |$)")
 
 # What a sample needs that tells a mutant from the original, by the kind of the change.
 ADVICE = {
@@ -83,8 +84,8 @@ def find_mutants(file: str, source: bytes) -> list[Mutant]:
 
     code = _COMMENT_OR_STRING.sub(lambda found: found[0] if found[0][:1] == b'"' else _blank(found), source)
     tree = Parser(Language(tree_sitter_cpp.language())).parse(_FOREIGN.sub(_blank, code))
-    found = []
-    for kind, node, after in _changes(tree.root_node, inside=False):
+    found, types = [], _declared_types(tree.root_node)
+    for kind, node, after in _changes(tree.root_node, types, inside=False):
         start, end = node.start_byte, node.end_byte
         first, last = source.rfind(b"\n", 0, start) + 1, source.find(b"\n", end)
         replaced = re.sub(rb"\s*\n\s*", b" ", after)
@@ -129,6 +130,9 @@ def _rewritten(
             mutant = mutants[number]
             # A statement is left out where no expression stands.
             text = "(TORCHGRAFT_MUTANT({}) ? ({}) : (" if mutant.after else "if (TORCHGRAFT_MUTANT({})) {{{}}} else "
+            if mutant.after in (b"true", b"false"):
+                # A condition may be an optional value, which turns into a bool only where it stands alone.
+                text = text.removesuffix("(") + "static_cast<bool>("
             chosen = text.format(number, mutant.after.decode())
             marked = f'\n#line {number + 1} "mutants"\n{chosen}\n#line {mutant.line} "{path}"\n'
             original = marked.encode() + original + (b"))" if mutant.after else b"")
@@ -145,7 +149,47 @@ def _blank(found: re.Match[bytes]) -> bytes:
 _Change = tuple[str, "Node", bytes]
 
 
-def _changes(node: Node, *, inside: bool) -> Iterator[_Change]:
+def _declared_types(node: Node) -> dict[bytes, bytes]:
+    """The type of each name that a source declares, empty where several types go by the name.
+
+    Numbers are one type, which `_type_of` calls `number`; a pointer's type ends with a star.
+    """
+    types: dict[bytes, bytes] = {}
+    waiting = [node]
+    while waiting:
+        node = waiting.pop()
+        waiting += node.children
+        declared = node.child_by_field_name("type")
+        for declarator in node.children_by_field_name("declarator") if declared and declared.text else ():
+            text, stars = declared.text or b"", b""
+            inner: Node | None = declarator
+            while inner and inner.type not in ("identifier", "field_identifier", "function_declarator"):
+                stars += b"*" * (inner.type in ("pointer_declarator", "array_declarator"))
+                # A reference's declarator has no name for what it holds.
+                inner = inner.child_by_field_name("declarator") or (inner.named_children or [None])[-1]
+            if inner and inner.text and inner.type != "function_declarator":
+                found = b"" if text == b"auto" else (b"number" if _NUMBER.match(text) else text) + stars
+                types[inner.text] = found if types.get(inner.text, found) == found else b""
+    return types
+
+
+def _type_of(node: Node | None, types: Mapping[bytes, bytes]) -> bytes:
+    """The type of an expression; empty where it is not known."""
+    if node is not None and node.type == "binary_expression":
+        if _text_of(node.child_by_field_name("operator")) not in (b"+", b"-"):
+            return b""
+        left, right = (_type_of(node.child_by_field_name(side), types) for side in ("left", "right"))
+        return left if left.endswith(b"*") or left == right else right if right.endswith(b"*") else b""
+    if node is not None and node.type == "field_expression":
+        node = node.child_by_field_name("field")
+    return b"number" if node is not None and node.type == "number_literal" else types.get(_text_of(node), b"")
+
+
+def _text_of(node: Node | None) -> bytes:
+    return (node.text if node else None) or b""
+
+
+def _changes(node: Node, types: Mapping[bytes, bytes], *, inside: bool) -> Iterator[_Change]:
     """What can be changed in a node and below; `inside` a function, or in what stands around functions."""
     if _NOT_THERE.match(node.type) or (node.type == "declaration" and _has(node, b"constexpr")):
         return
@@ -154,11 +198,11 @@ def _changes(node: Node, *, inside: bool) -> Iterator[_Change]:
     if node.type == "if_statement" and _has(node, b"constexpr"):
         constant = "condition"
     elif inside:
-        yield from (change for change in _changes_of(node) if _is_plain(change[1]))
+        yield from (change for change in _changes_of(node, types) if _is_plain(change[1]))
     skipped = constant and node.child_by_field_name(constant)
     for child in node.children:
         if child != skipped:
-            yield from _changes(child, inside=inside)
+            yield from _changes(child, types, inside=inside)
 
 
 def _has(node: Node, word: bytes) -> bool:
@@ -172,12 +216,11 @@ def _is_plain(node: Node) -> bool:
     return all(_is_plain(child) for child in node.children)
 
 
-def _changes_of(node: Node) -> Iterator[_Change]:
+def _changes_of(node: Node, types: Mapping[bytes, bytes]) -> Iterator[_Change]:
     """What can be changed in a node itself."""
 
     def text(name: str) -> bytes:
-        field = node.child_by_field_name(name)
-        return (field.text if field else None) or b""
+        return _text_of(node.child_by_field_name(name))
 
     named = node.named_children
     if node.type == "binary_expression":
@@ -187,7 +230,10 @@ def _changes_of(node: Node) -> Iterator[_Change]:
         elif operator in (b"&&", b"||"):
             yield from (("condition", node, side) for side in (left, right))
         elif operator in (b"+", b"-"):
-            yield from (("term", node, side) for side in ((left, right) if operator == b"+" else (left,)))
+            yield "term", node, left
+            # What is left of a pointer's sum without the pointer is none.
+            if operator == b"+" and not _type_of(node.child_by_field_name("left"), types).endswith(b"*"):
+                yield "term", node, right
     elif node.type == "conditional_expression":
         yield from (("condition", node, text(name)) for name in ("consequence", "alternative"))
     elif node.type == "condition_clause" and node.parent and node.parent.type == "if_statement":
@@ -197,7 +243,7 @@ def _changes_of(node: Node) -> Iterator[_Change]:
         steps = (b"+ 1",) if named[0].type == "number_literal" else (b"+ 1", b"- 1")
         yield from (("index", named[0], b"(%s) %s" % (named[0].text or b"", step)) for step in steps)
     elif node.type == "call_expression" and (arguments := node.child_by_field_name("arguments")):
-        yield from _changes_of_call(node, text("function"), arguments.named_children)
+        yield from _changes_of_call(node, text("function"), arguments.named_children, types)
     elif node.type == "expression_statement" and named:
         function = named[0].child_by_field_name("function")
         if named[0].type == "assignment_expression" and (_has(named[0], b"+=") or _has(named[0], b"-=")):
@@ -206,14 +252,17 @@ def _changes_of(node: Node) -> Iterator[_Change]:
             yield "barrier", node, b""
 
 
-def _changes_of_call(node: Node, function: bytes, values: list[Node]) -> Iterator[_Change]:
+def _changes_of_call(
+    node: Node, function: bytes, values: list[Node], types: Mapping[bytes, bytes]
+) -> Iterator[_Change]:
     bounded = _BOUND.match(function)
     if bounded and len(values) == (3 if bounded[1] == b"clamp" else 2):
         yield from (("bound", node, value.text or b"") for value in values[: 1 if bounded[1] == b"clamp" else 2])
         return
     # The arguments of a macro may be anything.
     for one, other in pairwise(values if re.search(rb"[a-z]", function) else ()):
-        if one.type == other.type in _SIMPLE and one.text != other.text:
+        known = {_type_of(one, types), _type_of(other, types)} - {b""}
+        if one.type == other.type in _SIMPLE and one.text != other.text and len(known) < 2:
             whole, start = node.text or b"", node.start_byte
             places = (one.start_byte - start, one.end_byte - start, other.start_byte - start, other.end_byte - start)
             first, second = whole[places[0] : places[1]], whole[places[2] : places[3]]
