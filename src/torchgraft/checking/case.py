@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -12,14 +12,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from torchgraft import native
 from torchgraft.checking.comparing import Mismatch, expect, expect_close
 from torchgraft.checking.result import Failure, NotApplicable
 from torchgraft.checking.subject import Subject
 from torchgraft.operator import Operator
-from torchgraft.sampling import Budget, Sample, Samples, draw_at_border
+from torchgraft.sampling import Budget, Drawn, Sample, Samples, draw_at_border
 
 # Calls that are drawn for a property that asks of any call, where nobody says how many; and in a quick run.
 _RANDOM_CALLS, _QUICK_RANDOM_CALLS = 40, 10
@@ -84,24 +84,50 @@ class Call:
         """How many products one element of the result is a sum of."""
         return self.samples.summed(*self.sample.make("meta", self.dtype))
 
+    @property
+    def tensor_names(self) -> list[str]:
+        """The names of the arguments that are tensors."""
+        pairs = zip(self.operator.arguments, self.sample.arguments, strict=True)
+        return [argument.name for argument, value in pairs if isinstance(value, Drawn)]
+
+    def tensors_in_turn(self) -> Iterator[tuple[str, Tensor, Callable[[Any], tuple[Any, ...]]]]:
+        """Each tensor argument: its name, its value, and what gives all arguments with another value in its place."""
+        arguments = self.arguments
+        for place, value in enumerate(arguments):
+            if isinstance(value, Tensor):
+                yield self.operator.arguments[place].name, value, partial(replaced, arguments, place)
+
+    def reference(self, *arguments: Any) -> Any:
+        """What a caller should see, by the reference."""
+        return self.operator.visible(self.operator.reference(*arguments))
+
     def expected(self, arguments: tuple[Any, ...] | None = None) -> Any:
         """What a caller should see, in float64: by the reference, of these arguments or of others."""
-        exact = in_float64(self.arguments if arguments is None else arguments)
-        return self.operator.visible(self.operator.reference(*exact))
+        return self.reference(*in_float64(self.arguments if arguments is None else arguments))
+
+    def run(
+        self, arguments: tuple[Any, ...] | None = None, output_grads: Sequence[Tensor] | None = None
+    ) -> list[Tensor | None]:
+        """The results, and then the gradients of all tensors, None where there is none.
+
+        Args:
+            arguments: other leaves than those of this call.
+            output_grads: other incoming gradients than random ones.
+        """
+        arguments = differentiable(self.arguments) if arguments is None else arguments
+        results = tree_leaves(self.operator(*arguments))
+        output_grads = self.output_grads(results) if output_grads is None else output_grads
+        gradients = torch.autograd.grad(results, tensors_of(arguments), output_grads, allow_unused=True)
+        return [*(result.detach() for result in results), *gradients]
 
     def generator(self) -> torch.Generator:
         """For further values, such as incoming gradients."""
         return torch.Generator().manual_seed(self.seed + 1)
 
-    def randn_like(self, tensor: Tensor, generator: torch.Generator) -> Tensor:
-        """Normally distributed values of a tensor's shape, contiguous; the same on every device."""
-        values = torch.randn(tensor.shape, generator=generator, dtype=torch.float64)
-        return values.to(tensor.device, tensor.dtype)
-
     def output_grads(self, results: Iterable[Tensor]) -> list[Tensor]:
         """Incoming gradients for results: random, always the same values."""
         generator = self.generator()
-        return [self.randn_like(result, generator) for result in results]
+        return [randn_like(result, generator) for result in results]
 
     def expected_gradients(self, output_grads: Iterable[Tensor]) -> tuple[Tensor, ...]:
         """The gradients of all tensors for incoming gradients, in float64: by the reference.
@@ -110,14 +136,13 @@ class Call:
             Mismatch: the reference has none.
         """
         exact = differentiable(in_float64(self.arguments))
-        references = tree_leaves(self.operator.visible(self.operator.reference(*exact)))
+        references = tree_leaves(self.reference(*exact))
         expect(
             any(reference.requires_grad for reference in references),
             "the reference is cut off from its arguments: no gradient can be had through it",
         )
         # Of an empty batch PyTorch's own gradient is cut from the graph.
-        unused = {"allow_unused": True, "materialize_grads": True}
-        return torch.autograd.grad(references, tensors_of(exact), [each.double() for each in output_grads], **unused)
+        return grad_or_zeros(references, tensors_of(exact), [each.double() for each in output_grads])
 
     def expect_close(self, found: Any, expected: Any, **options: Any) -> None:
         """Compares with results in float64; see `comparing.expect_close`."""
@@ -312,27 +337,53 @@ def tensors_of(arguments: Iterable[Any]) -> list[Tensor]:
 
 def in_float64(arguments: Iterable[Any]) -> tuple[Any, ...]:
     """Arguments with every tensor in float64."""
-    return tuple(value.double() if isinstance(value, Tensor) else value for value in arguments)
+    return each_tensor(Tensor.double, arguments)
 
 
 def differentiable(arguments: Iterable[Any]) -> tuple[Any, ...]:
     """Arguments with every tensor a new leaf of its own strides."""
-    return tuple(
-        value.detach().clone(memory_format=torch.preserve_format).requires_grad_()
-        if isinstance(value, Tensor)
-        else value
-        for value in arguments
-    )
+    return each_tensor(lambda tensor: tensor.detach().clone().requires_grad_(), arguments)
+
+
+def each_tensor(change: Callable[[Tensor], Any], arguments: Iterable[Any]) -> tuple[Any, ...]:
+    """Arguments with every tensor changed."""
+    return tuple(tree_map_only(Tensor, change, list(arguments)))
+
+
+def replaced(values: Sequence[Any], place: int, value: Any) -> tuple[Any, ...]:
+    """Values with another in one place."""
+    return (*values[:place], value, *values[place + 1 :])
+
+
+def randn_like(tensor: Tensor, generator: torch.Generator) -> Tensor:
+    """Normally distributed values of a tensor's shape, contiguous; the same on every device, or drawn on a GPU."""
+    on_cpu = generator.device.type == "cpu"
+    drawn = torch.float64 if on_cpu else torch.promote_types(tensor.dtype, torch.float32)
+    values = torch.randn(tensor.shape, generator=generator, dtype=drawn, device=generator.device)
+    return values.to(tensor.device, tensor.dtype)
+
+
+def grad_or_zeros(
+    outputs: Sequence[Tensor], inputs: Sequence[Tensor], output_grads: Sequence[Tensor] | None = None, **options: bool
+) -> tuple[Tensor, ...]:
+    """`torch.autograd.grad` with zeros where nothing flows back to an input."""
+    return torch.autograd.grad(outputs, inputs, output_grads, allow_unused=True, materialize_grads=True, **options)
 
 
 def of_tensors(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Callable[..., Any]:
     """`function` with only its tensor arguments left to pass."""
-    places = [i for i, value in enumerate(arguments) if isinstance(value, Tensor)]
+    return with_places_left(function, arguments, [i for i, value in enumerate(arguments) if isinstance(value, Tensor)])
 
-    def call(*tensors: Tensor) -> Any:
+
+def with_places_left(
+    function: Callable[..., Any], arguments: Sequence[Any], places: Sequence[int]
+) -> Callable[..., Any]:
+    """`function` with only the arguments in some places left to pass."""
+
+    def call(*values: Any) -> Any:
         full = list(arguments)
-        for place, tensor in zip(places, tensors, strict=True):
-            full[place] = tensor
+        for place, value in zip(places, values, strict=True):
+            full[place] = value
         return function(*full)
 
     return call

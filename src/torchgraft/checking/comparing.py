@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -30,6 +31,11 @@ def expect(condition: bool, message: str, *, expected: Any = None, found: Any = 
     """Raises a Mismatch where a condition does not hold."""
     if not condition:
         raise Mismatch(message, expected=expected, found=found)
+
+
+def expect_same(found: Any, expected: Any, message: str) -> None:
+    """Raises a Mismatch that shows both where two values are not equal."""
+    expect(found == expected, message, expected=expected, found=found)
 
 
 def rounding(dtype: torch.dtype, summed: int, *, coherent: bool = False) -> tuple[float, float]:
@@ -72,19 +78,7 @@ def expect_close(
     Raises:
         Mismatch: with the first wrong element.
     """
-    found_leaves, expected_leaves = tree_leaves(found), tree_leaves(expected)
-    expect(
-        len(found_leaves) == len(expected_leaves),
-        f"{what} has {len(found_leaves)} parts, not {len(expected_leaves)}",
-    )
-    for number, (one, other) in enumerate(zip(found_leaves, expected_leaves, strict=True), 1):
-        name = what if len(found_leaves) == 1 else f"{what}, part {number}"
-        if one is None or other is None:
-            expect(one is other, f"{name} is {'missing' if one is None else 'there and should not be'}")
-            continue
-        expect(
-            one.shape == other.shape, f"{name} has the wrong shape", expected=tuple(other.shape), found=tuple(one.shape)
-        )
+    for one, other, name in _tensors_beside(found, expected, what):
         if one.numel():
             relative, absolute = rounding(dtype, summed, coherent=coherent)
             between = (roundings - 1) * relative
@@ -97,16 +91,23 @@ def expect_equal(found: Any, expected: Any, *, what: str = "the result", why: st
     Raises:
         Mismatch: with the first wrong element.
     """
-    for one, other in zip(tree_leaves(found), tree_leaves(expected), strict=True):
-        if one is None or other is None:
-            expect(one is other, f"{what} is {'missing' if one is None else 'there and should not be'}")
-            continue
-        expect(
-            one.shape == other.shape, f"{what} has the wrong shape", expected=tuple(other.shape), found=tuple(one.shape)
-        )
+    for one, other, name in _tensors_beside(found, expected, what):
         wrong = (one != other) & ~(one.isnan() & other.isnan())
         if wrong.any():
-            _raise_first(wrong, one, other, f"{what} differs{why}")
+            _raise_first(wrong, one, other, f"{name} differs{why}")
+
+
+def _tensors_beside(found: Any, expected: Any, what: str) -> Iterator[tuple[Tensor, Tensor, str]]:
+    """Each tensor found, the one expected of the same shape, and its name; passes over None in the place of both."""
+    ones, others = tree_leaves(found), tree_leaves(expected)
+    expect(len(ones) == len(others), f"{what} has {len(ones)} parts, not {len(others)}")
+    for number, (one, other) in enumerate(zip(ones, others, strict=True), 1):
+        name = what if len(ones) == 1 else f"{what}, part {number}"
+        if one is None or other is None:
+            expect(one is other, f"{name} is {'missing' if one is None else 'there and should not be'}")
+            continue
+        expect_same(tuple(one.shape), tuple(other.shape), f"{name} has the wrong shape")
+        yield one, other, name
 
 
 def _expect_each_close(found: Tensor, expected: Tensor, relative: float, absolute: float, name: str) -> None:

@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from torchgraft.checking.case import Call, Case, differentiable, of_tensors, tensors_of
-from torchgraft.checking.comparing import Mismatch, expect
+from torchgraft.checking.case import Call, Case, differentiable, grad_or_zeros, of_tensors, tensors_of, with_places_left
+from torchgraft.checking.comparing import Mismatch, expect_same
 from torchgraft.checking.other_sizes import size_arguments
+from torchgraft.checking.strides import significant_strides
 
 # What PyTorch warns of about itself, past its own modules.
 _ATTRIBUTED_ELSEWHERE = (r"`isinstance\(treespec, LeafSpec\)` is deprecated", "Attempted to insert a get_attr Node")
@@ -117,15 +118,7 @@ def of_sizes_and_tensors(call: Call, instead: Callable[..., Any] | None = None) 
     fixed = call.sample.arguments
     sizes = size_arguments(call.operator)
     places = [i for i, value in enumerate(fixed) if hasattr(value, "shape") or i in sizes]
-    operator = instead or call.operator
-
-    def function(*values: Any) -> Any:
-        arguments = list(fixed)
-        for place, value in zip(places, values, strict=True):
-            arguments[place] = value
-        return operator(*arguments)
-
-    return function, places
+    return with_places_left(instead or call.operator, fixed, places), places
 
 
 def expect_forward_and_backward(call: Call, function: Callable[..., Any], places: Sequence[int], what: str) -> None:
@@ -135,23 +128,14 @@ def expect_forward_and_backward(call: Call, function: Callable[..., Any], places
     eager = tree_leaves(call.operator(*call.arguments))
     call.expect_close(results, list(tree_leaves(call.expected())), what=f"the result of {what}")
     for one, other in zip(results, eager, strict=True):
-        expect(
-            one.dtype == other.dtype, f"the result of {what} has another dtype", expected=other.dtype, found=one.dtype
-        )
+        expect_same(one.dtype, other.dtype, f"the result of {what} has another dtype")
         if call.operator.kernels == call.operator.compile == "reference":
             # What PyTorch makes of its own operators is its to lay out: it may pad a product's rows.
             continue
-        # The stride of a dimension of one element means nothing.
-        dims = [dim for dim, size in enumerate(other.shape) if size != 1]
-        strides = [[tensor.stride(dim) for dim in dims] for tensor in (one, other)]
-        expect(
-            strides[0] == strides[1],
-            f"the result of {what} has other strides than without",
-            expected=strides[1],
-            found=strides[0],
-        )
+        found, expected = significant_strides(one), significant_strides(other)
+        expect_same(found, expected, f"the result of {what} has other strides than without")
 
     output_grads = call.output_grads(eager)
-    found = torch.autograd.grad(results, tensors_of(arguments), output_grads, allow_unused=True, materialize_grads=True)
+    gradients = grad_or_zeros(results, tensors_of(arguments), output_grads)
     summed = max(call.summed, *(result.numel() for result in results))
-    call.expect_close(found, call.expected_gradients(output_grads), summed=summed, what=f"the gradient of {what}")
+    call.expect_close(gradients, call.expected_gradients(output_grads), summed=summed, what=f"the gradient of {what}")

@@ -19,8 +19,9 @@ _PARTS = 128
 def prepare(large: Large, arguments: tuple[Any, ...]) -> None:
     """Makes arguments such that parts of them tell the whole result: of a sum, all other parts become zero."""
     if large.combine == "sum":
-        for place in large.batched:
-            _keep(arguments[place], _parts(_batch(large, arguments)))
+        for before, after in itertools.pairwise(_parts(large, arguments)):
+            for place in large.batched:
+                arguments[place][before.stop : after.start].zero_()
 
 
 def expect_parts_close(
@@ -42,7 +43,7 @@ def expect_parts_close(
     def compare(one: Any, other: Any, made_of: tuple[Any, ...], what: str) -> None:
         expect_close(one, other, **{"dtype": dtype, "summed": samples.summed(*made_of), "what": what, **options})
 
-    for part in _parts(_batch(large, arguments)):
+    for part in _parts(large, arguments):
         cut = tuple(value[part] if place in large.batched else value for place, value in enumerate(arguments))
         expected = tree_leaves(operator.visible(operator.reference(*in_float64(cut))))
         if large.combine == "sum":
@@ -54,17 +55,8 @@ def expect_parts_close(
         compare(tree_leaves(found), sums, arguments, "the result")
 
 
-def _batch(large: Large, arguments: tuple[Any, ...]) -> int:
-    return int(arguments[large.batched[0]].shape[0])
-
-
-def _parts(batch: int) -> list[slice]:
+def _parts(large: Large, arguments: tuple[Any, ...]) -> list[slice]:
     """The beginning, the middle and the end of a batch; the whole would take the reference minutes."""
+    batch = int(arguments[large.batched[0]].shape[0])
     size = -(-batch // _PARTS)
     return [slice(first, first + size) for first in (0, batch // 2, batch - size)]
-
-
-def _keep(tensor: Tensor, parts: list[slice]) -> None:
-    """Zeroes everything between the parts of a tensor."""
-    for before, after in itertools.pairwise(parts):
-        tensor[before.stop : after.start].zero_()

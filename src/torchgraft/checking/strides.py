@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from random import Random
+from typing import Any
 
 import torch
 from torch import Tensor
+
+
+def significant_strides(tensor: Tensor) -> tuple[int, ...]:
+    """Strides without those that mean nothing: of dimensions of one element, and of tensors without any."""
+    if not tensor.numel():
+        return ()
+    return tuple(stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size != 1)
 
 
 def in_awkward_strides(tensor: Tensor) -> dict[str, Tensor]:
@@ -38,12 +46,15 @@ _FEW = 8
 
 def _kinds(tensor: Tensor) -> dict[str, Callable[[], Tensor]]:
     if tensor.dim() == 0:
-        return {"cut out of a larger tensor": lambda: torch.stack([torch.full_like(tensor, torch.nan), tensor])[1]}
+        return {"cut out of a larger tensor": partial(_part, tensor, (2,), 1)}
+    *outer, last = tensor.shape
+    middle = tuple(slice(2, 2 + size) for size in tensor.shape)
+    order = tuple(reversed(range(tensor.dim())))
     kinds: dict[str, Callable[[], Tensor]] = {
         "offset by one element": partial(_offset, tensor),
-        "cut out of a larger tensor": partial(_cut, tensor),
-        "dimensions in reverse order": partial(_reversed, tensor),
-        "every other element": partial(_every_other, tensor),
+        "cut out of a larger tensor": partial(_part, tensor, [size + 3 for size in tensor.shape], middle),
+        "dimensions in reverse order": lambda: tensor.permute(order).contiguous().permute(order),
+        "every other element": partial(_part, tensor, (*outer, 2 * last), (..., slice(None, None, 2))),
     }
     if tensor.dim() >= 2:
         kinds["last two dimensions transposed"] = lambda: tensor.transpose(-1, -2).contiguous().transpose(-1, -2)
@@ -56,10 +67,14 @@ def _kinds(tensor: Tensor) -> dict[str, Callable[[], Tensor]]:
     return kinds
 
 
+def _part(tensor: Tensor, size: Sequence[int], place: Any) -> Tensor:
+    """A copy at a place in a larger tensor."""
+    return tensor.new_full(size, torch.nan)[place].copy_(tensor)
+
+
 def _offset(tensor: Tensor, elements: int = 1) -> Tensor:
     # Nothing starts on a boundary of sixteen bytes.
-    room = torch.full((tensor.numel() + elements,), torch.nan, dtype=tensor.dtype, device=tensor.device)
-    return room[elements:].view(tensor.shape).copy_(tensor)
+    return tensor.new_full((tensor.numel() + elements,), torch.nan)[elements:].view(tensor.shape).copy_(tensor)
 
 
 def _pixels_offset(tensor: Tensor, elements: int) -> Tensor:
@@ -68,21 +83,5 @@ def _pixels_offset(tensor: Tensor, elements: int) -> Tensor:
 
 def _channels_cut(tensor: Tensor) -> Tensor:
     pixels = tensor.permute(0, 2, 3, 1)
-    channels = tensor.shape[1]
-    wide = torch.full((*pixels.shape[:3], 2 * channels), torch.nan, dtype=tensor.dtype, device=tensor.device)
-    return wide[..., :channels].copy_(pixels).permute(0, 3, 1, 2)
-
-
-def _cut(tensor: Tensor) -> Tensor:
-    room = torch.full([size + 3 for size in tensor.shape], torch.nan, dtype=tensor.dtype, device=tensor.device)
-    return room[tuple(slice(2, 2 + size) for size in tensor.shape)].copy_(tensor)
-
-
-def _reversed(tensor: Tensor) -> Tensor:
-    order = tuple(reversed(range(tensor.dim())))
-    return tensor.permute(order).contiguous().permute(order)
-
-
-def _every_other(tensor: Tensor) -> Tensor:
-    room = torch.full((*tensor.shape[:-1], 2 * tensor.shape[-1]), torch.nan, dtype=tensor.dtype, device=tensor.device)
-    return room[..., ::2].copy_(tensor)
+    *outer, channels = pixels.shape
+    return _part(pixels, (*outer, 2 * channels), (..., slice(channels))).permute(0, 3, 1, 2)

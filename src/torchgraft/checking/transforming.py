@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from torchgraft.checking.case import Call, Case, of_tensors, tensors_of
+from torchgraft.checking.case import Call, Case, in_float64, of_tensors, tensors_of
 from torchgraft.checking.comparing import Mismatch
-from torchgraft.checking.compiling import in_short, quiet_pytorch
+from torchgraft.checking.compiling import TRACING, compiled, fresh_compiler, in_short, quiet_pytorch
 from torchgraft.checking.result import NotApplicable
 from torchgraft.sampling import Sample
 
@@ -24,7 +24,7 @@ _ELEMENTS = 200
 _LEAST_LOSS = 1e-6
 
 
-def samples_for(case: Case, count: int) -> list[Sample]:
+def _samples_for(case: Case, count: int) -> list[Sample]:
     """A few of the smallest samples.
 
     Raises:
@@ -38,31 +38,40 @@ def samples_for(case: Case, count: int) -> list[Sample]:
         return case.table(empty=False)[:1]
 
 
-def check_samples(case: Case, count: int, eager: Callable[[Call], None], compiled: Callable[[Call], None]) -> None:
+def check_samples(case: Case, count: int, eager: Callable[[Both], None], compiled: Callable[[Both], None]) -> None:
     """Checks the smallest samples, and the largest one or two of them compiled too."""
-    samples = samples_for(case, count)
-    case.each(eager, samples)
-    case.each(compiled, samples[-1:] if case.quick else samples[-2:])
+
+    def check_compiled(call: Call) -> None:
+        with fresh_compiler():
+            compiled(Both(call))
+
+    samples = _samples_for(case, count)
+    case.each(lambda call: eager(Both(call)), samples)
+    case.each(check_compiled, samples[-1:] if case.quick else samples[-2:])
 
 
 class Both:
     """The operator of a call and its reference, as functions of its tensors alone, and those tensors.
 
     Attributes:
+        call: of the operator.
         tensors: in the dtype of the call.
         exact: the same in float64, for the reference.
         names: of the arguments that they are.
     """
 
     def __init__(self, call: Call) -> None:
-        self._call = call
-        operator, arguments = call.operator, call.arguments
-        self.operated = of_tensors(operator, arguments)
-        self.referred = of_tensors(lambda *values: operator.visible(operator.reference(*values)), arguments)
+        self.call = call
+        arguments = call.arguments
+        self.operated = of_tensors(call.operator, arguments)
+        self.referred = of_tensors(call.reference, arguments)
         self.tensors = tuple(tensors_of(arguments))
-        self.exact = tuple(tensor.double() for tensor in self.tensors)
-        pairs = zip(operator.arguments, arguments, strict=True)
-        self.names = [argument.name for argument, value in pairs if isinstance(value, Tensor)]
+        self.exact = in_float64(self.tensors)
+        self.names = call.tensor_names
+
+    def compiled(self, function: Function, transformed: Function) -> Function:
+        """What was made of a function, compiled; of the reference as it is, which is the expectation."""
+        return compiled(transformed, backend=TRACING) if function is self.operated else transformed
 
     def expect_same(self, transform: Function, what: str, *, lost: str = "") -> None:
         """Compares `transform(function, tensors)` of the operator with that of the reference.
@@ -84,8 +93,8 @@ class Both:
         if lost and largest > _LEAST_LOSS and not any(leaf.any() for leaf in found):
             raise Mismatch(f"{what}: {lost}", expected=f"up to {largest:.3g}", found="zeros alone, and no error")
         # One rounding is the least of it: results of results, through several sums.
-        summed = max(1, self._call.sample.elements) * self._call.summed
-        self._call.expect_close(found, expected, summed=summed, scale=100.0, what=what)
+        summed = max(1, self.call.sample.elements) * self.call.summed
+        self.call.expect_close(found, expected, summed=summed, scale=100.0, what=what)
 
 
 def squares(function: Function) -> Function:

@@ -10,15 +10,14 @@ Cannot prove: that what is declared is wise: whether the definition keeps its me
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from torchgraft.checking.case import Call, Case, differentiable, in_float64, tensors_of
-from torchgraft.checking.comparing import expect
+from torchgraft.checking.case import Call, Case, differentiable, each_tensor, in_float64, tensors_of
+from torchgraft.checking.comparing import expect, expect_same
 from torchgraft.checking.compiling import TRACING, compiled, fresh_compiler
 from torchgraft.checking.property import COMPILER, Property
 
@@ -40,10 +39,8 @@ def _check_calls(dtype: torch.dtype, call: Call) -> None:
     ):
         _expect_as_declared(call, function, call.arguments, dtype, name)
         if operator.autocast != "none" and len(tensors_of(call.arguments)) > 1:
-            mixed = list(call.arguments)
-            first = next(place for place, value in enumerate(mixed) if isinstance(value, Tensor))
-            mixed[first] = mixed[first].to(dtype)
-            _expect_as_declared(call, function, mixed, dtype, f"{name}, with mixed arguments")
+            _, first, with_other = next(call.tensors_in_turn())
+            _expect_as_declared(call, function, with_other(first.to(dtype)), dtype, f"{name}, with mixed arguments")
 
 
 def _check_compiled(dtype: torch.dtype, call: Call) -> None:
@@ -67,29 +64,22 @@ def _expect_as_declared(
     with torch.autocast(call.device.type, dtype=dtype):
         results = tree_leaves(function(*leaves))
         for result, as_cast in zip(results, plain, strict=True):
-            expect(
-                result.dtype == as_cast.dtype,
-                f"the result {how}, has the wrong dtype: {rule!r} is declared",
-                expected=as_cast.dtype,
-                found=result.dtype,
-            )
+            expect_same(result.dtype, as_cast.dtype, f"the result {how}, has the wrong dtype: {rule!r} is declared")
         # Inside autocast, which must not cast again.
         torch.stack([result.float().sum() for result in results]).sum().backward()
     call.expect_close(results, tree_leaves(call.expected(declared)), dtype=plain[0].dtype, what=f"the result {how},")
     for tensor in tensors_of(leaves):
         found = None if tensor.grad is None else tensor.grad.dtype
-        message = f"the gradient {how}, has another dtype than what it is the gradient of"
-        expect(found == tensor.dtype, message, expected=tensor.dtype, found=found)
+        expect_same(found, tensor.dtype, f"the gradient {how}, has another dtype than what it is the gradient of")
 
 
 def _as_declared(call: Call, arguments: Sequence[Any], dtype: torch.dtype) -> tuple[Any, ...]:
     rule = call.operator.autocast
+    if rule == "none":
+        return tuple(arguments)
     if rule == "promote":
-        dtypes = [tensor.dtype for tensor in tensors_of(arguments)]
-        dtype = dtypes[0]
-        for other in dtypes[1:]:
-            dtype = torch.promote_types(dtype, other)
-    return tuple(value.to(dtype) if isinstance(value, Tensor) and rule != "none" else value for value in arguments)
+        dtype = reduce(torch.promote_types, (tensor.dtype for tensor in tensors_of(arguments)))
+    return each_tensor(lambda tensor: tensor.to(dtype), arguments)
 
 
 def _check_float64(call: Call) -> None:
@@ -101,8 +91,7 @@ def _check_float64(call: Call) -> None:
             results = tree_leaves(call.operator(*exact))
             results += tree_leaves(call.operator.visible(call.operator.public(*exact)))
         for result, plain in zip(results, 2 * tree_leaves(call.operator(*exact)), strict=True):
-            message = f"under autocast to {_short(dtype)} float64 is not left alone"
-            expect(result.dtype == plain.dtype, message, expected=plain.dtype, found=result.dtype)
+            expect_same(result.dtype, plain.dtype, f"under autocast to {_short(dtype)} float64 is not left alone")
 
 
 def _short(dtype: torch.dtype) -> str:

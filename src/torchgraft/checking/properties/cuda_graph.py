@@ -9,11 +9,12 @@ Cannot prove: anything about sizes that change; a graph has one.
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
-from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from torchgraft.checking.case import Call, Case, differentiable, tensors_of
+from torchgraft.checking.case import Call, Case, differentiable, in_float64, tensors_of
 from torchgraft.checking.comparing import Mismatch
 from torchgraft.checking.property import Property
 
@@ -27,14 +28,8 @@ def check(case: Case) -> None:
 
 def _check_replay(call: Call) -> None:
     arguments = differentiable(call.arguments)
-    tensors = tensors_of(arguments)
     output_grads = call.output_grads(tree_leaves(call.operator(*arguments)))
-
-    def step() -> list[Tensor | None]:
-        results = tree_leaves(call.operator(*arguments))
-        gradients = torch.autograd.grad(results, tensors, output_grads, allow_unused=True)
-        return [*(result.detach() for result in results), *gradients]
-
+    step = partial(call.run, arguments, output_grads)
     side = torch.cuda.Stream(call.device)
     side.wait_stream(torch.cuda.current_stream(call.device))
     with torch.cuda.stream(side):
@@ -50,14 +45,13 @@ def _check_replay(call: Call) -> None:
         raise Mismatch(f"a CUDA graph cannot capture it: {error}") from error
 
     others = tensors_of(call.sample.make(call.device, call.dtype, call.seed + 1))
-    for tensor, other in zip(tensors, others, strict=True):
+    for tensor, other in zip(tensors_of(arguments), others, strict=True):
         tensor.detach().copy_(other)
     for gradient in output_grads:
         gradient.neg_()
     graph.replay()
-    expected = [None if each is None else each.double() for each in step()]
     what = "a result or gradient, replayed with other values,"
-    call.expect_close(captured, expected, summed=call.sample.elements * call.summed, what=what)
+    call.expect_close(captured, in_float64(step()), summed=call.sample.elements * call.summed, what=what)
 
 
 # What a failed capture leaves behind is not for others to run on.

@@ -13,10 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-from torch import Tensor
-from torch.utils._pytree import tree_leaves
 
-from torchgraft.checking.case import Call, Case, differentiable, tensors_of
+from torchgraft.checking.case import Call, Case
 from torchgraft.checking.comparing import Mismatch, expect_equal
 from torchgraft.checking.property import Property
 
@@ -28,23 +26,15 @@ def check(case: Case) -> None:
     case.each(_check_runs, case.table())
 
 
-def _run(call: Call) -> list[Tensor | None]:
-    arguments = differentiable(call.arguments)
-    results = tree_leaves(call.operator(*arguments))
-    output_grads = call.output_grads(results)
-    gradients = torch.autograd.grad(results, tensors_of(arguments), output_grads, allow_unused=True)
-    return [*(result.detach() for result in results), *gradients]
-
-
 def _check_runs(call: Call) -> None:
-    first = _run(call)
+    first = call.run()
     threads = torch.get_num_threads()
     counts = sorted({1, 2, 3, threads} - {threads}) if call.device.type == "cpu" else []
     for run in range(_RUNS):
-        expect_equal(_run(call), first, what="a result or gradient", why=f" between run 1 and run {run + 2}")
+        expect_equal(call.run(), first, what="a result or gradient", why=f" between run 1 and run {run + 2}")
     for count in counts:
         with _on_threads(count):
-            found = _run(call)
+            found = call.run()
         try:
             expect_equal(found, first, what="a result or gradient", why=f" between {threads} threads and {count}")
         except Mismatch:
@@ -80,7 +70,7 @@ def _products_depend_on_threads(dtype: torch.dtype) -> bool:
 def _calls_products(call: Call) -> bool:
     """Whether the operator, forward or backward, calls PyTorch's matrix products."""
     with torch.autograd.profiler.profile() as profile:
-        _run(call)
+        call.run()
     return any(re.fullmatch(r"aten::(add|badd)?(mm|mv|bmm)", event.name) for event in profile.function_events)
 
 

@@ -7,11 +7,13 @@ reference gives.
 Cannot prove: that the values are right in each; `value` does that.
 """
 
+from functools import partial
+
 import torch
 from torch.utils._pytree import tree_leaves
 
-from torchgraft.checking.case import Call, Case, tensors_of
-from torchgraft.checking.comparing import Mismatch, expect
+from torchgraft.checking.case import Call, Case, each_tensor
+from torchgraft.checking.comparing import Mismatch, expect, expect_same
 from torchgraft.checking.property import Property
 from torchgraft.checking.result import NotApplicable
 
@@ -31,38 +33,29 @@ def _check_declared(call: Call) -> None:
     for dtype in operator.dtypes or ():
         arguments = call.sample.make(call.device, dtype, call.seed)
         found = [result.dtype for result in tree_leaves(operator(*arguments))]
-        expected = [result.dtype for result in tree_leaves(operator.visible(operator.reference(*arguments)))]
-        expect(found == expected, f"results for {dtype} have the wrong dtype", expected=expected, found=found)
+        expected = [result.dtype for result in tree_leaves(call.reference(*arguments))]
+        expect_same(found, expected, f"results for {dtype} have the wrong dtype")
 
 
 def _check_others(call: Call) -> None:
-    operator, arguments = call.operator, call.arguments
-    tensors = len(tensors_of(arguments))
+    operator = call.operator
     for dtype in _OTHERS:
         if dtype not in (operator.dtypes or ()):
-            _expect_refused(call, tuple(_to(value, dtype) for value in arguments), f"{dtype}")
-    for place, value in enumerate(arguments):
-        if isinstance(value, torch.Tensor) and tensors > 1:
-            name = operator.arguments[place].name
-            others = [dtype for dtype in operator.dtypes or () if dtype != call.dtype] or [torch.int64]
-            for other in others if name in operator.mixed else others[:1]:
-                mixed = (*arguments[:place], value.to(other), *arguments[place + 1 :])
-                what = f"{name} in {other} among {call.dtype}"
-                if name in operator.mixed:
-                    _expect_right(call, mixed, what)
-                else:
-                    _expect_refused(call, mixed, what)
-
-
-def _to(value: object, dtype: torch.dtype) -> object:
-    return value.to(dtype) if isinstance(value, torch.Tensor) else value
+            _expect_refused(call, each_tensor(partial(torch.Tensor.to, dtype=dtype), call.arguments), f"{dtype}")
+    if len(call.tensor_names) == 1:
+        return
+    others = [dtype for dtype in operator.dtypes or () if dtype != call.dtype] or [torch.int64]
+    for name, tensor, with_other in call.tensors_in_turn():
+        for other in others if name in operator.mixed else others[:1]:
+            expect_answer = _expect_right if name in operator.mixed else _expect_refused
+            expect_answer(call, with_other(tensor.to(other)), f"{name} in {other} among {call.dtype}")
 
 
 def _expect_right(call: Call, arguments: tuple[object, ...], what: str) -> None:
     found = call.operator(*arguments)
     unmixed = [result.dtype for result in tree_leaves(call.operator(*call.arguments))]
     dtypes = [result.dtype for result in tree_leaves(found)]
-    expect(dtypes == unmixed, f"results for {what} have the wrong dtype", expected=unmixed, found=dtypes)
+    expect_same(dtypes, unmixed, f"results for {what} have the wrong dtype")
     call.expect_close(found, call.expected(arguments), what=what)
 
 

@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from torchgraft.checking.case import Call, Case
-from torchgraft.checking.comparing import Mismatch, expect
+from torchgraft.checking.case import Call, Case, each_tensor, tensors_of
+from torchgraft.checking.comparing import Mismatch, expect, expect_same
 from torchgraft.checking.other_sizes import Place, in_other_sizes, size_arguments, sizes_of
 from torchgraft.checking.property import COMPILER, Property
-from torchgraft.checking.strides import in_awkward_strides
+from torchgraft.checking.strides import in_awkward_strides, significant_strides
 
 
 def check(case: Case) -> None:
@@ -36,53 +36,44 @@ def check(case: Case) -> None:
 def _check_layout(call: Call) -> None:
     arguments = call.arguments
     real = call.operator.raw(*arguments)
-    _expect_same_layout(call, arguments, real, seen=call.operator.raw)
-    _expect_same_layout(call, arguments, call.operator.visible(real), seen=call.operator)
+    _expect_same_layout(arguments, real, seen=call.operator.raw)
+    _expect_same_layout(arguments, call.operator.visible(real), seen=call.operator)
 
 
 def _check_awkward_layouts(call: Call) -> None:
-    arguments = call.arguments
-    for place, value in enumerate(arguments):
-        if isinstance(value, Tensor):
-            for kind, strided in in_awkward_strides(value).items():
-                changed = (*arguments[:place], strided, *arguments[place + 1 :])
-                how = f" ({call.operator.arguments[place].name}: {kind})"
-                _expect_same_layout(call, changed, call.operator.raw(*changed), seen=call.operator.raw, how=how)
+    raw = call.operator.raw
+    for name, tensor, with_other in call.tensors_in_turn():
+        for kind, strided in in_awkward_strides(tensor).items():
+            changed = with_other(strided)
+            _expect_same_layout(changed, raw(*changed), seen=raw, how=f" ({name}: {kind})")
 
 
-def _expect_same_layout(
-    call: Call, arguments: Sequence[Any], real: Any, *, seen: Callable[..., Any], how: str = ""
-) -> None:
+def _expect_same_layout(arguments: Sequence[Any], real: Any, *, seen: Callable[..., Any], how: str = "") -> None:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     with FakeTensorMode() as mode:
-        fake = seen(*(mode.from_tensor(value) if isinstance(value, Tensor) else value for value in arguments))
-    _expect_same(fake, real, f"of fake tensors{how}")
-    meta = seen(*(value.to("meta") if isinstance(value, Tensor) else value for value in arguments))
+        fake = seen(*each_tensor(mode.from_tensor, arguments))
+    _expect_as_real(fake, real, f"of fake tensors{how}")
+    on_meta = each_tensor(lambda tensor: tensor.to("meta"), arguments)
+    meta = seen(*on_meta)
     # A copy to another device keeps strides where they are dense, so of others there is nothing to say.
-    if all(_significant(value.to("meta")) == _significant(value) for value in arguments if isinstance(value, Tensor)):
-        _expect_same(meta, real, f"of meta tensors{how}", device=torch.device("meta"))
+    copied, given = ([significant_strides(tensor) for tensor in tensors_of(each)] for each in (on_meta, arguments))
+    if copied == given:
+        _expect_as_real(meta, real, f"of meta tensors{how}", device=torch.device("meta"))
 
 
-def _expect_same(found: Any, real: Any, of_what: str, device: torch.device | None = None) -> None:
+def _expect_as_real(found: Any, real: Any, of_what: str, device: torch.device | None = None) -> None:
     ones, others = tree_leaves(found), tree_leaves(real)
-    expect(len(ones) == len(others), f"the number of results {of_what} is wrong", expected=len(others), found=len(ones))
+    expect_same(len(ones), len(others), f"the number of results {of_what} is wrong")
     for number, (one, other) in enumerate(zip(ones, others, strict=True), 1):
         name = f"the result {of_what}" if len(ones) == 1 else f"result {number} {of_what}"
         for aspect, said, is_so in (
             ("sizes", tuple(one.shape), tuple(other.shape)),
             ("dtype", one.dtype, other.dtype),
             ("device", one.device, device or other.device),
-            ("strides", _significant(one), _significant(other)),
+            ("strides", significant_strides(one), significant_strides(other)),
         ):
-            expect(said == is_so, f"{name} has other {aspect} than the real one", expected=is_so, found=said)
-
-
-def _significant(tensor: Tensor) -> tuple[int | None, ...]:
-    """Strides, without those that mean nothing: of dimensions of one element, and of tensors without any."""
-    if not tensor.numel():
-        return ()
-    return tuple(None if size == 1 else stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+            expect_same(said, is_so, f"{name} has other {aspect} than the real one")
 
 
 def _check_symbolic(call: Call) -> None:
@@ -147,31 +138,25 @@ class _Traced:
 
     def expect_right(self, other: Call) -> None:
         """What was traced, read in other sizes, against what comes of those sizes."""
+        import sympy  # type: ignore[import-untyped]
+
         sizes = sizes_of(other, numbers=True)
-        values = {symbol: sizes[place] for place, symbol in self.symbols.items()}
+        values = {symbol: sympy.Integer(sizes[place]) for place, symbol in self.symbols.items()}
+
+        def read(size: int | torch.SymInt) -> int:
+            return int(size.node.expr.xreplace(values)) if isinstance(size, torch.SymInt) else size
+
         # Where a guard does not hold it would be traced again.
-        if not all(guard.expr.xreplace(_as_sympy(values)) == True for guard in self.shapes.guards):  # noqa: E712
+        if not all(guard.expr.xreplace(values) == True for guard in self.shapes.guards):  # noqa: E712
             return
         expected = tree_leaves(other.operator.output(*other.sample.make("meta", other.dtype, other.seed)))
         for number, (one, real) in enumerate(zip(self.results, expected, strict=True), 1):
             name = "the result" if len(expected) == 1 else f"result {number}"
             where = f"of symbolic sizes, read in the sizes {[tuple(tensor.shape) for tensor in other.sample.tensors]}"
-            for aspect, symbolic, is_so in (("sizes", one.shape, real.shape), ("strides", one.stride(), real.stride())):
-                found = tuple(_read(size, values) for size in symbolic)
-                if aspect == "strides":
-                    found = tuple(each for each, size in zip(found, real.shape, strict=True) if size != 1)
-                    is_so = tuple(each for each, size in zip(is_so, real.shape, strict=True) if size != 1)
-                expect(found == tuple(is_so), f"{name} {where}, has wrong {aspect}", expected=tuple(is_so), found=found)
-
-
-def _as_sympy(values: dict[Any, int]) -> dict[Any, Any]:
-    import sympy  # type: ignore[import-untyped]
-
-    return {symbol: sympy.Integer(value) for symbol, value in values.items()}
-
-
-def _read(size: int | torch.SymInt, values: dict[Any, int]) -> int:
-    return int(size.node.expr.xreplace(_as_sympy(values))) if isinstance(size, torch.SymInt) else size
+            expect_same(tuple(map(read, one.shape)), tuple(real.shape), f"{name} {where}, has wrong sizes")
+            dims = [dim for dim, size in enumerate(real.shape) if size != 1]
+            strides = tuple(read(one.stride(dim)) for dim in dims)
+            expect_same(strides, tuple(real.stride(dim) for dim in dims), f"{name} {where}, has wrong strides")
 
 
 # In two dtypes, so that none that is written down is right in both.

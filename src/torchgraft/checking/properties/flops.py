@@ -7,11 +7,10 @@ Cannot prove: that the formula is right. Nobody else knows what a kernel compute
 
 from __future__ import annotations
 
-from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from torchgraft.checking.case import Call, Case
-from torchgraft.checking.comparing import expect
+from torchgraft.checking.case import Call, Case, each_tensor
+from torchgraft.checking.comparing import expect_same
 from torchgraft.checking.property import Property
 from torchgraft.checking.result import NotApplicable
 
@@ -26,17 +25,12 @@ def check(case: Case) -> None:
 def _check_count(call: Call) -> None:
     operator, arguments = call.operator, call.arguments
     assert operator.flops is not None
-    declared = operator.flops(*(value.shape if isinstance(value, Tensor) else value for value in arguments))
+    declared = operator.flops(*each_tensor(lambda tensor: tensor.shape, arguments))
     for function, name in ((operator, "the Operator"), (operator.public, operator.public.name())):
         with FlopCounterMode(display=False) as counter:
             function(*arguments)
-        found = counter.get_total_flops()
-        expect(
-            found == declared,
-            f"FlopCounterMode counts another number of operations through {name} than is declared",
-            expected=declared,
-            found=found,
-        )
+        what = f"FlopCounterMode counts another number of operations through {name} than is declared"
+        expect_same(counter.get_total_flops(), declared, what)
 
 
 PROPERTY = Property(check, of_kernels=False)

@@ -18,8 +18,7 @@ from torch import Tensor
 from torch.func import jacfwd, jacrev, jvp
 from torch.utils._pytree import tree_leaves
 
-from torchgraft.checking.case import Call, Case
-from torchgraft.checking.compiling import TRACING, compiled, fresh_compiler
+from torchgraft.checking.case import Case, grad_or_zeros, with_places_left
 from torchgraft.checking.property import COMPILER, Property
 from torchgraft.checking.transforming import Both, Function, check_samples, squares
 
@@ -33,15 +32,12 @@ def check(case: Case) -> None:
     check_samples(case, 4, _check_eager, _check_compiled)
 
 
-def _check_eager(call: Call) -> None:
-    both = Both(call)
+def _check_eager(both: Both) -> None:
     both.expect_same(_jvp, "torch.func.jvp", lost=_LOST)
     for place, name in enumerate(both.names):
 
         def of_one(function: Function, tensors: Tensors, place: int = place) -> Any:
-            def of_it(tensor: Tensor) -> Any:
-                return function(*tensors[:place], tensor, *tensors[place + 1 :])
-
+            of_it = with_places_left(function, tensors, [place])
             return jvp(of_it, (tensors[place],), (_tangents(tensors)[place],))[1]
 
         both.expect_same(of_one, f"torch.func.jvp with respect to {name} alone", lost=_LOST)
@@ -56,19 +52,14 @@ def _check_eager(call: Call) -> None:
     both.expect_same(_backward_of_dual_numbers, "backward of torch.autograd.forward_ad", lost=_LOST)
 
 
-def _check_compiled(call: Call) -> None:
-    both = Both(call)
-
+def _check_compiled(both: Both) -> None:
     def compiled_jvp(function: Function, tensors: Tensors) -> Any:
         def of_all(*values: Tensor) -> Any:
             return jvp(function, values[: len(tensors)], values[len(tensors) :])[1]
 
-        # The reference needs no compiling: it is the expectation.
-        call = compiled(of_all, backend=TRACING) if function is both.operated else of_all
-        return call(*tensors, *_tangents(tensors))
+        return both.compiled(function, of_all)(*tensors, *_tangents(tensors))
 
-    with fresh_compiler():
-        both.expect_same(compiled_jvp, "torch.func.jvp under torch.compile", lost=_LOST)
+    both.expect_same(compiled_jvp, "torch.func.jvp under torch.compile", lost=_LOST)
 
 
 def _tangents(tensors: Tensors) -> Tensors:
@@ -93,8 +84,7 @@ def _backward_of_dual_numbers(function: Function, tensors: Tensors) -> Any:
     with forward_ad.dual_level():
         duals = [forward_ad.make_dual(*pair) for pair in zip(leaves, _tangents(tensors), strict=True)]
         value = squares(function)(*duals)
-        gradients = torch.autograd.grad(value, leaves, allow_unused=True, materialize_grads=True)
-        return [_tangent_of(gradient) for gradient in gradients]
+        return [_tangent_of(gradient) for gradient in grad_or_zeros([value], leaves)]
 
 
 def _tangent_of(tensor: Tensor) -> Tensor:

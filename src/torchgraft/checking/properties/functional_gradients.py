@@ -15,8 +15,7 @@ from torch import Tensor
 from torch.func import grad, hessian, jacrev, vjp
 from torch.utils._pytree import tree_map
 
-from torchgraft.checking.case import Call, Case
-from torchgraft.checking.compiling import TRACING, compiled, fresh_compiler
+from torchgraft.checking.case import Case, grad_or_zeros
 from torchgraft.checking.property import COMPILER, Property
 from torchgraft.checking.transforming import Both, Function, check_samples, squares
 
@@ -30,22 +29,16 @@ def check(case: Case) -> None:
     check_samples(case, 4, _check_eager, _check_compiled)
 
 
-def _check_eager(call: Call) -> None:
-    both = Both(call)
+def _check_eager(both: Both) -> None:
     for name, transform in _TRANSFORMS.items():
         both.expect_same(transform, name, lost=_LOST)
 
 
-def _check_compiled(call: Call) -> None:
-    both = Both(call)
-
+def _check_compiled(both: Both) -> None:
     def compiled_gradient(function: Function, tensors: Tensors) -> Any:
-        of_all = grad(squares(function), _all(tensors))
-        # The reference needs no compiling: it is the expectation.
-        return (compiled(of_all, backend=TRACING) if function is both.operated else of_all)(*tensors)
+        return both.compiled(function, grad(squares(function), _all(tensors)))(*tensors)
 
-    with fresh_compiler():
-        both.expect_same(compiled_gradient, "torch.func.grad under torch.compile", lost=_LOST)
+    both.expect_same(compiled_gradient, "torch.func.grad under torch.compile", lost=_LOST)
 
 
 def _all(tensors: Tensors) -> tuple[int, ...]:
@@ -59,17 +52,12 @@ def _vjp(function: Function, tensors: Tensors) -> Any:
 
 
 def _grad_of_grad(function: Function, tensors: Tensors) -> Any:
-    first = grad(squares(function), _all(tensors))
-    return grad(lambda *values: torch.stack([(each**2).sum() for each in first(*values)]).sum(), _all(tensors))(
-        *tensors
-    )
+    return grad(squares(grad(squares(function), _all(tensors))), _all(tensors))(*tensors)
 
 
 def _autograd_of_grad(function: Function, tensors: Tensors) -> Any:
     leaves = [tensor.clone().requires_grad_() for tensor in tensors]
-    first = grad(squares(function), _all(tensors))(*leaves)
-    along = torch.stack([(each**2).sum() for each in first]).sum()
-    return torch.autograd.grad(along, leaves, allow_unused=True, materialize_grads=True)
+    return grad_or_zeros([squares(grad(squares(function), _all(tensors)))(*leaves)], leaves)
 
 
 _TRANSFORMS = {

@@ -40,18 +40,12 @@ def check_gradient(call: Call) -> None:
     output_grads = call.output_grads(results)
     found = torch.autograd.grad(results, tensors_of(arguments), output_grads, allow_unused=True)
     expected = call.expected_gradients(output_grads)
-    names = [call.operator.arguments[place].name for place in tensor_places(call)]
     summed = max(call.summed, *(result.numel() for result in results))
-    for name, one, other in zip(names, found, expected, strict=True):
+    for name, one, other in zip(call.tensor_names, found, expected, strict=True):
         if one is None:
             expect(not other.any(), f"the gradient of {name} is missing, and is not zero")
             continue
         call.expect_close(one, other, summed=summed, what=f"the gradient of {name}")
-
-
-def tensor_places(call: Call) -> list[int]:
-    """Which arguments of a call are tensors."""
-    return [place for place, value in enumerate(call.sample.arguments) if hasattr(value, "shape")]
 
 
 def check_numerically(call: Call, compare: Callable[..., bool], otherwise: str) -> None:

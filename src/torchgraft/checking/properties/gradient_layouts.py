@@ -12,9 +12,10 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from torchgraft.checking.case import Call, Case, differentiable, tensors_of
-from torchgraft.checking.comparing import expect
+from torchgraft.checking.comparing import expect_same
 from torchgraft.checking.property import Property
 from torchgraft.checking.result import NotApplicable
+from torchgraft.checking.strides import significant_strides
 from torchgraft.sampling import Sample
 
 
@@ -42,11 +43,8 @@ def _check_strides(call: Call) -> None:
     for tensor, gradient in zip(tensors_of(arguments), gradients, strict=True):
         if gradient is None:
             continue
-        # The stride of a dimension of one element means nothing.
-        dims = [dim for dim, size in enumerate(tensor.shape) if size != 1]
-        found = [gradient.stride(dim) for dim in dims]
-        expected = [tensor.stride(dim) for dim in dims]
-        expect(found == expected, "a gradient has other strides than its argument", expected=expected, found=found)
+        found, expected = significant_strides(gradient), significant_strides(tensor)
+        expect_same(found, expected, "a gradient has other strides than its argument")
 
 
 PROPERTY = Property(check)

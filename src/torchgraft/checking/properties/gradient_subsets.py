@@ -7,14 +7,14 @@ Cannot prove: that no time is spent on a gradient that is thrown away before the
 """
 
 import itertools
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from torchgraft.checking.case import Call, Case, differentiable, tensors_of
-from torchgraft.checking.comparing import expect
-from torchgraft.checking.properties.gradient import tensor_places
+from torchgraft.checking.case import Call, Case, differentiable, grad_or_zeros, tensors_of
+from torchgraft.checking.comparing import expect, expect_same
 from torchgraft.checking.property import Property
 from torchgraft.differentiation import as_tuple
 
@@ -27,28 +27,25 @@ def check(case: Case) -> None:
 
 
 def _check_subsets(call: Call) -> None:
-    places = tensor_places(call)
-    full = _gradients(call, places)
-    for count in range(1, len(places)):
-        for chosen in itertools.combinations(places, count):
-            names = ", ".join(call.operator.arguments[place].name for place in chosen)
-            for place, found in zip(chosen, _gradients(call, chosen), strict=True):
-                what = f"the gradient of {call.operator.arguments[place].name}, asked for {names} alone,"
-                expected = full[places.index(place)].double()
-                call.expect_close(found, expected, summed=call.sample.elements, what=what)
+    names = call.tensor_names
+    full = _gradients(call, names)
+    for chosen in _subsets(names):
+        for name, found in _gradients(call, chosen).items():
+            what = f"the gradient of {name}, asked for {', '.join(chosen)} alone,"
+            call.expect_close(found, full[name].double(), summed=call.sample.elements, what=what)
 
 
-def _gradients(call: Call, places: tuple[int, ...] | list[int]) -> tuple[Tensor, ...]:
+def _subsets(names: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """Some of the names, and never all."""
+    return itertools.chain.from_iterable(itertools.combinations(names, count) for count in range(1, len(names)))
+
+
+def _gradients(call: Call, names: Sequence[str]) -> dict[str, Tensor]:
     arguments = call.arguments
-    leaves = [arguments[place].requires_grad_() for place in places]
+    tensors = dict(zip(call.tensor_names, tensors_of(arguments), strict=True))
+    leaves = [tensors[name].requires_grad_() for name in names]
     results = tree_leaves(call.operator(*arguments))
-    return torch.autograd.grad(
-        results,
-        leaves,
-        call.output_grads(results),
-        allow_unused=True,
-        materialize_grads=True,
-    )
+    return dict(zip(names, grad_or_zeros(results, leaves, call.output_grads(results)), strict=True))
 
 
 def _check_formula(call: Call) -> None:
@@ -58,19 +55,13 @@ def _check_formula(call: Call) -> None:
     arguments = call.arguments
     results = as_tuple(operator.raw(*arguments))
     visible, hidden = results[: operator.visible_outputs], results[operator.visible_outputs :]
-    places = tensor_places(call)
-    for chosen in itertools.chain.from_iterable(itertools.combinations(places, n) for n in range(1, len(places))):
-        needed = [place in chosen for place in range(len(operator.arguments))]
+    for chosen in _subsets(call.tensor_names):
+        needed = [argument.name in chosen for argument in operator.arguments]
         gradients = operator.gradient(needed, [torch.ones_like(each) for each in visible], hidden, *arguments)
-        expect(
-            len(gradients) == operator.tensor_count,
-            "the formula returns the wrong number of gradients",
-            expected=operator.tensor_count,
-            found=len(gradients),
-        )
-        for place, gradient in enumerate(gradients):
-            name = operator.arguments[place].name
-            if place in chosen:
+        expect_same(len(gradients), operator.tensor_count, "the formula returns the wrong number of gradients")
+        for argument, gradient in zip(operator.arguments, gradients, strict=False):
+            name = argument.name
+            if name in chosen:
                 expect(gradient is not None, f"the formula returns no gradient of {name}, which is needed")
             else:
                 expect(gradient is None, f"the formula computes the gradient of {name}, which is not needed")

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from torchgraft.checking.case import Call, Case, differentiable, tensors_of
-from torchgraft.checking.properties.gradient import tensor_places
+from torchgraft.checking.case import Call, Case, differentiable, grad_or_zeros, replaced, tensors_of
 from torchgraft.checking.property import Property
 from torchgraft.checking.strides import in_awkward_strides
 
@@ -29,13 +28,7 @@ def _gradients(call: Call, output_grads: Sequence[Tensor | None]) -> Sequence[Te
     arguments = differentiable(call.arguments)
     pairs = zip(tree_leaves(call.operator(*arguments)), output_grads, strict=True)
     used = [(result, gradient) for result, gradient in pairs if gradient is not None]
-    return torch.autograd.grad(
-        [result for result, _ in used],
-        tensors_of(arguments),
-        [gradient for _, gradient in used],
-        allow_unused=True,
-        materialize_grads=True,
-    )
+    return grad_or_zeros([result for result, _ in used], tensors_of(arguments), [gradient for _, gradient in used])
 
 
 def _random_grads(call: Call) -> list[Tensor]:
@@ -45,8 +38,7 @@ def _random_grads(call: Call) -> list[Tensor]:
 def _expect_same(
     call: Call, found: Sequence[Tensor], expected: Sequence[Tensor], kind: str, *, coherent: bool = False
 ) -> None:
-    names = [call.operator.arguments[place].name for place in tensor_places(call)]
-    for name, one, other in zip(names, found, expected, strict=True):
+    for name, one, other in zip(call.tensor_names, found, expected, strict=True):
         what = f"the gradient of {name} for an incoming gradient {kind}"
         call.expect_close(one, other.double(), summed=call.sample.elements, coherent=coherent, what=what)
 
@@ -56,13 +48,12 @@ def _check_strides(call: Call) -> None:
     expected = _gradients(call, plain)
     for place, gradient in enumerate(plain):
         for kind, strided in in_awkward_strides(gradient).items():
-            changed = [*plain[:place], strided, *plain[place + 1 :]]
-            _expect_same(call, _gradients(call, changed), expected, kind)
+            _expect_same(call, _gradients(call, replaced(plain, place, strided)), expected, kind)
 
 
 def _check_expanded(call: Call) -> None:
     plain = [torch.ones_like(gradient) for gradient in _random_grads(call)]
-    expanded = [torch.ones((), dtype=each.dtype, device=each.device).expand(each.shape) for each in plain]
+    expanded = [gradient.new_ones(()).expand(gradient.shape) for gradient in plain]
     _expect_same(call, _gradients(call, expanded), _gradients(call, plain), "expanded from one element", coherent=True)
 
 
@@ -71,9 +62,8 @@ def _check_unused(call: Call) -> None:
     if len(plain) == 1:
         return
     for place, gradient in enumerate(plain):
-        alone: list[Tensor | None] = [None] * len(plain)
-        alone[place] = gradient
-        zeros = [each if i == place else torch.zeros_like(each) for i, each in enumerate(plain)]
+        alone = replaced([None] * len(plain), place, gradient)
+        zeros = replaced([torch.zeros_like(each) for each in plain], place, gradient)
         _expect_same(call, _gradients(call, alone), _gradients(call, zeros), f"of result {place + 1} alone")
 
 

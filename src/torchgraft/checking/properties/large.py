@@ -39,15 +39,11 @@ def check(case: Case) -> None:
 
 
 def _check_far_apart(call: Call) -> None:
-    arguments = call.arguments
     expected = call.expected()
-    for place, argument in enumerate(arguments):
-        if isinstance(argument, Tensor) and argument.dim() and argument.shape[0] in (2, 3):
-            far = _far_apart(argument)
-            name = call.operator.arguments[place].name
-            changed = (*arguments[:place], far, *arguments[place + 1 :])
+    for name, tensor, with_other in call.tensors_in_turn():
+        if tensor.dim() and tensor.shape[0] in (2, 3):
             what = f"the result of {name} with 2**31 elements from one to the next of its first dimension"
-            call.expect_close(_result(call, changed), expected, what=what)
+            call.expect_close(_result(call, with_other(_far_apart(tensor))), expected, what=what)
 
 
 def _result(call: Call, arguments: Sequence[Any]) -> Any:
@@ -65,7 +61,7 @@ def _far_apart(tensor: Tensor) -> Tensor:
     inner = tensor[0].contiguous()
     needed = _FAR * (tensor.shape[0] - 1) + inner.numel()
     try:
-        room = torch.empty(needed, dtype=tensor.dtype, device=tensor.device)
+        room = tensor.new_empty(needed)
     except RuntimeError:
         raise NotApplicable(f"there is no room for {needed * tensor.element_size() / 2**30:.0f} GiB") from None
     return room.as_strided(tensor.shape, (_FAR, *inner.stride())).copy_(tensor)

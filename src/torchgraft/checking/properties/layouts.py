@@ -6,8 +6,6 @@ reference gives for the same values; and nothing between the elements of a slice
 Cannot prove: that a layout has a kernel of its own, or is fast.
 """
 
-from torch import Tensor
-
 from torchgraft.checking.case import Call, Case
 from torchgraft.checking.comparing import Mismatch
 from torchgraft.checking.property import Property
@@ -22,29 +20,22 @@ def check(case: Case) -> None:
 
 
 def _check_strides(call: Call) -> None:
-    arguments = call.arguments
     expected = call.expected()
-    for place, argument in enumerate(arguments):
-        if isinstance(argument, Tensor):
-            for kind, strided in in_awkward_strides(argument).items():
-                changed = (*arguments[:place], strided, *arguments[place + 1 :])
-                name = call.operator.arguments[place].name
-                call.expect_close(call.operator(*changed), expected, what=f"the result of {name} {kind}")
+    for name, tensor, with_other in call.tensors_in_turn():
+        for kind, strided in in_awkward_strides(tensor).items():
+            found = call.operator(*with_other(strided))
+            call.expect_close(found, expected, what=f"the result of {name} {kind}")
 
 
 def _check_expanded(call: Call) -> None:
-    arguments = call.arguments
-    for place, argument in enumerate(arguments):
-        if isinstance(argument, Tensor) and argument.dim() > 0:
-            one = argument[(slice(0, 1),) * argument.dim()].expand(argument.shape)
-            changed = (*arguments[:place], one, *arguments[place + 1 :])
-            name = call.operator.arguments[place].name
-            what = f"the result of {name} expanded"
+    for name, tensor, with_other in call.tensors_in_turn():
+        if tensor.dim() > 0:
+            changed = with_other(tensor[(slice(0, 1),) * tensor.dim()].expand(tensor.shape))
             try:
                 found = call.operator(*changed)
             except Exception as error:
                 raise Mismatch(f"{name} expanded from one element is refused: {error}") from error
-            call.expect_close(found, call.expected(changed), coherent=True, what=what)
+            call.expect_close(found, call.expected(changed), coherent=True, what=f"the result of {name} expanded")
 
 
 PROPERTY = Property(check, sanitized=True)

@@ -13,7 +13,6 @@ from torch import Tensor
 from torchgraft.checking.arena import NAN_BYTE, NUMBER_BYTE, Arena, served_call
 from torchgraft.checking.case import Call, Case
 from torchgraft.checking.comparing import Mismatch, expect_equal
-from torchgraft.checking.properties.gradient import tensor_places
 from torchgraft.checking.property import Property
 from torchgraft.checking.result import NotApplicable
 
@@ -31,7 +30,7 @@ def _run(call: Call, arena: Arena, fill: int) -> dict[str, Tensor | None]:
     def work() -> dict[str, Tensor | None]:
         results, gradients = served_call(call, arena)
         arena.expect_guards_intact()
-        names = [f"the gradient of {call.operator.arguments[place].name}" for place in tensor_places(call)]
+        names = [f"the gradient of {name}" for name in call.tensor_names]
         parts = [f"result {number}" for number in range(1, len(results) + 1)]
         # Without gradients there are fewer values than names.
         named = zip((*parts, *names), (*results, *gradients), strict=False)

@@ -33,15 +33,13 @@ def check(case: Case) -> None:
 
 def _check_each(call: Call) -> None:
     random = Random(call.seed)
-    for place, argument in enumerate(call.arguments):
-        if not isinstance(argument, Tensor):
-            continue
+    for argument, tensor, with_other in call.tensors_in_turn():
         for value in _VALUES:
-            arguments = call.arguments
-            arguments[place][tuple(random.randrange(size) for size in argument.shape)] = value
-            found = tree_leaves(call.operator(*arguments))
-            expected = tree_leaves(call.expected(arguments))
-            name = f"{call.operator.arguments[place].name} with one {value}"
+            changed = tensor.clone()
+            changed[tuple(random.randrange(size) for size in tensor.shape)] = value
+            found = tree_leaves(call.operator(*with_other(changed)))
+            expected = tree_leaves(call.expected(with_other(changed)))
+            name = f"{argument} with one {value}"
             for one, other in zip(found, expected, strict=True):
                 expect(one.shape == other.shape, f"the result of {name} has the wrong shape")
                 # NaN is equal to NaN here, and 1 stands for whatever is finite.

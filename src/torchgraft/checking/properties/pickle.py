@@ -16,7 +16,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from torchgraft.checking.case import Case
-from torchgraft.checking.comparing import expect, expect_equal
+from torchgraft.checking.comparing import expect, expect_equal, expect_same
 from torchgraft.checking.property import Property
 from torchgraft.sampling import ModuleSample
 
@@ -55,14 +55,10 @@ def _check_layer(case: Case, sample: ModuleSample) -> None:
     ):
         what = f"the result of the layer {sample.name!r}, {how}"
         expect_equal(tree_leaves(found(*inputs)), expected, what=what)
-        kept = [name for name, parameter in found.named_parameters() if parameter.requires_grad]
-        trained = [name for name, parameter in layer.named_parameters() if parameter.requires_grad]
-        expect(
-            kept == trained,
-            f"the layer {sample.name!r}, {how} has other parameters to train",
-            expected=trained,
-            found=kept,
+        kept, trained = (
+            [name for name, parameter in each.named_parameters() if parameter.requires_grad] for each in (found, layer)
         )
+        expect_same(kept, trained, f"the layer {sample.name!r}, {how} has other parameters to train")
 
 
 PROPERTY = Property(check, of_kernels=False)

@@ -11,11 +11,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
-from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from torchgraft.checking.case import Call, Case, tensors_of
-from torchgraft.checking.comparing import Mismatch, expect
+from torchgraft.checking.case import Call, Case
+from torchgraft.checking.comparing import Mismatch, expect, expect_same
 from torchgraft.checking.properties.gradient import check_gradient
 from torchgraft.checking.properties.value import check_value
 from torchgraft.checking.property import Property
@@ -32,7 +31,7 @@ def check(case: Case) -> None:
     def check_there(call: Call) -> None:
         there = replace(call, device=other)
         result = tree_leaves(call.operator(*there.arguments))[0]
-        expect(result.device == other, "the result is on another device", expected=other, found=result.device)
+        expect_same(result.device, other, "the result is on another device")
         check_value(there)
         check_gradient(there)
         expect(torch.cuda.current_device() == current, "another device is current after the call")
@@ -42,19 +41,15 @@ def check(case: Case) -> None:
 
 
 def _check_mixture(call: Call, other: torch.device) -> None:
-    arguments = call.arguments
-    if len(tensors_of(arguments)) < 2:
+    if len(call.tensor_names) < 2:
         return
-    for place, value in enumerate(arguments):
-        if not isinstance(value, Tensor):
-            continue
-        mixed = (*arguments[:place], value.to(other), *arguments[place + 1 :])
+    for name, tensor, with_other in call.tensors_in_turn():
         for target in (call.operator, call.operator.public, call.operator.raw):
             try:
-                target(*mixed)
+                target(*with_other(tensor.to(other)))
             except (ValueError, RuntimeError):
                 continue
-            raise Mismatch(f"{call.operator.arguments[place].name} on {other} among others is accepted")
+            raise Mismatch(f"{name} on {other} among others is accepted")
 
 
 # A kernel that is launched on the wrong device may leave it unusable.

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from torchgraft.checking.case import Call, Case, differentiable, tensors_of
-from torchgraft.checking.properties.gradient import NUMERICAL_ELEMENTS, check_numerically, tensor_places
+from torchgraft.checking.case import Call, Case, differentiable, grad_or_zeros, randn_like, tensors_of
+from torchgraft.checking.properties.gradient import NUMERICAL_ELEMENTS, check_numerically
 from torchgraft.checking.property import Property
 
 
@@ -26,8 +26,8 @@ def check(case: Case) -> None:
 
 def _check_against_reference(call: Call) -> None:
     found = _second_gradients(call, call.operator)
-    expected = _second_gradients(call, lambda *values: call.operator.visible(call.operator.reference(*values)))
-    names = [call.operator.arguments[place].name for place in tensor_places(call)]
+    expected = _second_gradients(call, call.reference)
+    names = call.tensor_names
     results = len(found) - len(names)
     names += ["the incoming gradient" if results == 1 else f"incoming gradient {i + 1}" for i in range(results)]
     summed = max(1, call.sample.elements) * call.summed
@@ -40,16 +40,14 @@ def _second_gradients(call: Call, function: Callable[..., Any]) -> Sequence[Tens
     tensors = tensors_of(arguments)
     results = tree_leaves(function(*arguments))
     generator = call.generator()
-    output_grads = [call.randn_like(result, generator).requires_grad_() for result in results]
-    first = torch.autograd.grad(
-        results, tensors, output_grads, create_graph=True, allow_unused=True, materialize_grads=True
-    )
-    directions = [call.randn_like(gradient, generator) for gradient in first]
+    output_grads = [randn_like(result, generator).requires_grad_() for result in results]
+    first = grad_or_zeros(results, tensors, output_grads, create_graph=True)
+    directions = [randn_like(gradient, generator) for gradient in first]
     along = torch.stack([(gradient * direction).sum() for gradient, direction in zip(first, directions, strict=True)])
     # A gradient that is constant, as that of a sum, has none itself.
     if not along.requires_grad:
         return [torch.zeros_like(each) for each in (*tensors, *output_grads)]
-    return torch.autograd.grad(along.sum(), (*tensors, *output_grads), allow_unused=True, materialize_grads=True)
+    return grad_or_zeros([along.sum()], (*tensors, *output_grads))
 
 
 def _check_numerically(call: Call) -> None:

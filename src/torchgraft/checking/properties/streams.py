@@ -8,14 +8,11 @@ Cannot prove: that no launch waits for the whole device, which is slow and not w
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
-from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from torchgraft import _torch_private
-from torchgraft.checking.case import Call, Case, differentiable, tensors_of
+from torchgraft.checking.case import Call, Case, differentiable, each_tensor, in_float64, tensors_of
 from torchgraft.checking.property import Property
 
 # In which the host has long since launched everything.
@@ -29,12 +26,10 @@ def check(case: Case) -> None:
 
 def _check_late_arguments(call: Call) -> None:
     arguments = differentiable(call.arguments)
-    tensors = tensors_of(arguments)
-    results = tree_leaves(call.operator(*arguments))
-    output_grads = call.output_grads(results)
-    expected = torch.autograd.grad(results, tensors, output_grads, allow_unused=True)
+    output_grads = call.output_grads(tree_leaves(call.operator(*arguments)))
+    expected = call.run(arguments, output_grads)
 
-    written = [*(tensor.detach() for tensor in tensors), *output_grads]
+    written = [*(tensor.detach() for tensor in tensors_of(arguments)), *output_grads]
     values = [each.clone() for each in written]
     for each in written:
         each.zero_()
@@ -46,17 +41,11 @@ def _check_late_arguments(call: Call) -> None:
         for each, value in zip(written, values, strict=True):
             each.copy_(value)
         # New leaves over the same memory: autograd warns of those that were first used on another stream.
-        again = tuple(value.detach().requires_grad_() if isinstance(value, Tensor) else value for value in arguments)
-        found_results = tree_leaves(call.operator(*again))
-        found = torch.autograd.grad(found_results, tensors_of(again), output_grads, allow_unused=True)
+        again = each_tensor(lambda tensor: tensor.detach().requires_grad_(), arguments)
+        found = call.run(again, output_grads)
     stream.synchronize()
-    _expect_same(call, found_results, results, "a result on a stream of its own")
-    _expect_same(call, found, expected, "a gradient on a stream of its own")
-
-
-def _expect_same(call: Call, found: Sequence[Tensor | None], expected: Sequence[Tensor | None], what: str) -> None:
-    exact = [None if each is None else each.detach().double() for each in expected]
-    call.expect_close(found, exact, summed=call.sample.elements * call.summed, what=what)
+    what = "a result or gradient on a stream of its own"
+    call.expect_close(found, in_float64(expected), summed=call.sample.elements * call.summed, what=what)
 
 
 PROPERTY = Property(check, devices=("cuda",))

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from torchgraft import _torch_private
-from torchgraft.checking.case import Call, Case, in_float64, tensors_of
+from torchgraft.checking.case import Call, Case, each_tensor, grad_or_zeros, in_float64, randn_like, tensors_of
 from torchgraft.checking.property import Property
 from torchgraft.checking.strides import in_any_strides
 
@@ -104,16 +104,11 @@ def _prepare(call: Call, random: Random) -> _Prepared:
     # A GPU draws its own values: millions would take a CPU longer than all else.
     plain = call.sample.make(call.device, call.dtype, call.seed, on_device=True)
     wanted = tuple(random.random() < 0.7 for _ in tensors_of(plain))
-    arguments = tuple(in_any_strides(value, random) if isinstance(value, Tensor) else value for value in plain)
+    arguments = each_tensor(lambda tensor: in_any_strides(tensor, random), plain)
     results = tree_leaves(call.operator.visible(call.operator.output(*plain)))
     generator = torch.Generator(call.device).manual_seed(call.seed + 1)
-    output_grads = tuple(incoming(_randn_like(each, generator)) for each in results)
-    exact = [None if each is None else each.double() for each in output_grads]
-
-    def reference(*values: Any) -> Any:
-        return call.operator.visible(call.operator.reference(*values))
-
-    expected = _run(reference, in_float64(plain), wanted, exact)
+    output_grads = tuple(incoming(randn_like(each, generator)) for each in results)
+    expected = _run(call.reference, in_float64(plain), wanted, in_float64(output_grads))
     # Each product that a result is a sum of goes into each tensor's gradient once, and the results that a gradient is
     # made of are themselves sums.
     of_result = call.summed
@@ -125,19 +120,13 @@ def _prepare(call: Call, random: Random) -> _Prepared:
     return _Prepared(call, arguments, wanted, output_grads, tuple(expected), summed, coherent)
 
 
-def _randn_like(tensor: Tensor, generator: torch.Generator) -> Tensor:
-    drawn = torch.promote_types(tensor.dtype, torch.float32)
-    values = torch.randn(tensor.shape, generator=generator, dtype=drawn, device=tensor.device)
-    return values.to(tensor.dtype)
-
-
 def _run(
     function: Any, arguments: Sequence[Any], wanted: Sequence[bool], output_grads: Sequence[Tensor | None]
 ) -> list[Tensor]:
     asked = iter(wanted)
     # New leaves over the same memory: autograd warns of those that were first used on another stream.
-    own = [value.detach().requires_grad_(next(asked)) if isinstance(value, Tensor) else value for value in arguments]
-    leaves = [value for value in own if isinstance(value, Tensor) and value.requires_grad]
+    own = each_tensor(lambda tensor: tensor.detach().requires_grad_(next(asked)), arguments)
+    leaves = [tensor for tensor in tensors_of(own) if tensor.requires_grad]
     results = tree_leaves(function(*own))
     detached = [result.detach() for result in results]
     pairs = zip(results, output_grads, strict=True)
@@ -146,8 +135,7 @@ def _run(
         return detached + [torch.zeros_like(leaf) for leaf in leaves]
     outputs, incoming = zip(*differentiated, strict=True)
     # Where nothing flows there may be no gradient or one of zeros.
-    gradients = torch.autograd.grad(outputs, leaves, incoming, allow_unused=True, materialize_grads=True)
-    return [*detached, *gradients]
+    return [*detached, *grad_or_zeros(outputs, leaves, incoming)]
 
 
 def _check_call(call: Call, other: Call, random: Random) -> None:

@@ -7,13 +7,13 @@ Cannot prove: a race that none of these calls lost.
 """
 
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
+from dataclasses import replace
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
 
-from torchgraft.checking.case import Call, Case, differentiable, tensors_of
+from torchgraft.checking.case import Call, Case
 from torchgraft.checking.comparing import expect_equal
 from torchgraft.checking.property import Property
 
@@ -28,37 +28,26 @@ def check(case: Case) -> None:
     case.each(_check_side_by_side, samples)
 
 
-def _run(call: Call, seed: int) -> list[Tensor | None]:
-    arguments = differentiable(call.sample.make(call.device, call.dtype, seed))
-    results = tree_leaves(call.operator(*arguments))
-    gradients = torch.autograd.grad(
-        results, tensors_of(arguments), [torch.ones_like(result) for result in results], allow_unused=True
-    )
-    return [*(result.detach() for result in results), *gradients]
-
-
-def _stream(device: torch.device) -> AbstractContextManager[object]:
-    return torch.cuda.stream(torch.cuda.Stream(device)) if device.type == "cuda" else nullcontext()
-
-
 def _check_side_by_side(call: Call) -> None:
-    expected = [_run(call, call.seed + number) for number in range(_THREADS)]
+    calls = [replace(call, seed=call.seed + number) for number in range(_THREADS)]
+    expected = [each.run() for each in calls]
     threads = torch.get_num_threads()
 
-    def work(number: int) -> list[list[Tensor | None]]:
+    def work(call: Call) -> list[list[Tensor | None]]:
         # Each thread has a setting of its own.
         torch.set_num_threads(threads)
-        with _stream(call.device):
-            found = [_run(call, call.seed + number) for _ in range(_CALLS)]
-            if call.device.type == "cuda":
+        on_gpu = call.device.type == "cuda"
+        with torch.cuda.stream(torch.cuda.Stream(call.device)) if on_gpu else nullcontext():
+            found = [call.run() for _ in range(_CALLS)]
+            if on_gpu:
                 torch.cuda.current_stream().synchronize()
         return found
 
     with ThreadPoolExecutor(_THREADS) as pool:
-        for number, found in enumerate(pool.map(work, range(_THREADS))):
+        for alone, found in zip(expected, pool.map(work, calls), strict=True):
             for each in found:
                 what = "a result or gradient of a thread"
-                expect_equal(each, expected[number], what=what, why=" from that of the same call made alone")
+                expect_equal(each, alone, what=what, why=" from that of the same call made alone")
 
 
 PROPERTY = Property(check)

@@ -17,8 +17,7 @@ from torch import Tensor
 from torch.func import grad
 from torch.utils._pytree import tree_map
 
-from torchgraft.checking.case import Call, Case, tensors_of
-from torchgraft.checking.compiling import TRACING, compiled, fresh_compiler
+from torchgraft.checking.case import Call, Case, in_float64, tensors_of
 from torchgraft.checking.property import COMPILER, Property
 from torchgraft.checking.transforming import Both, Function, check_samples, squares
 
@@ -30,15 +29,14 @@ def check(case: Case) -> None:
     check_samples(case, 6, _check_eager, _check_compiled)
 
 
-def _check_eager(call: Call) -> None:
-    both = Both(call)
+def _check_eager(both: Both) -> None:
     count = len(both.names)
     # A size that no dimension has is not taken for another.
     batch = next(size for size in (2, 3, 5, 7, 11, 13) if all(size not in tensor.shape for tensor in both.tensors))
     for place, name in enumerate(both.names):
         for dim, which in ((0, "first"), (-1, "last")):
             in_dims = tuple(dim if i == place else None for i in range(count))
-            _expect_as_loop(both, call, in_dims, batch, f"over the {which} dimension of {name}")
+            _expect_as_loop(both, in_dims, batch, f"over the {which} dimension of {name}")
     everywhere: InDims = (0,) * count
     mixed: InDims = tuple(-1 if place % 2 == 0 else 0 for place in range(count))
     for in_dims, size, what in (
@@ -46,46 +44,44 @@ def _check_eager(call: Call) -> None:
         (mixed, batch, "over other dimensions of all tensors"),
         (everywhere, 1, "over a batch of one"),
     ):
-        _expect_as_loop(both, call, in_dims, size, what)
-        _expect_as_loop(both, call, in_dims, size, f"of torch.func.grad, {what}", gradient=True)
+        _expect_as_loop(both, in_dims, size, what)
+        _expect_as_loop(both, in_dims, size, f"of torch.func.grad, {what}", gradient=True)
     one_alone: InDims = (0, *[None] * (count - 1))
-    _expect_as_loop(both, call, one_alone, batch, f"of torch.func.grad, over {both.names[0]} alone", gradient=True)
-    _expect_nested_as_loops(both, call, batch)
+    _expect_as_loop(both, one_alone, batch, f"of torch.func.grad, over {both.names[0]} alone", gradient=True)
+    _expect_nested_as_loops(both, batch)
 
 
-def _check_compiled(call: Call) -> None:
-    both = Both(call)
+def _check_compiled(both: Both) -> None:
     everywhere: InDims = (0,) * len(both.names)
-    with fresh_compiler():
-        for gradient, what in ((False, "under torch.compile"), (True, "of torch.func.grad, under torch.compile")):
-            _expect_as_loop(both, call, everywhere, 2, what, gradient=gradient, compile=True)
+    for gradient, what in ((False, "under torch.compile"), (True, "of torch.func.grad, under torch.compile")):
+        _expect_as_loop(both, everywhere, 2, what, gradient=gradient, compile=True)
 
 
 def _expect_as_loop(
-    both: Both, call: Call, in_dims: InDims, batch: int, what: str, *, gradient: bool = False, compile: bool = False
+    both: Both, in_dims: InDims, batch: int, what: str, *, gradient: bool = False, compile: bool = False
 ) -> None:
-    inputs = _batched(call, in_dims, batch)
+    inputs = _batched(both.call, in_dims, batch)
 
     def transform(function: Function, tensors: Any) -> Any:
         of_one = grad(squares(function), tuple(range(len(in_dims)))) if gradient else function
         if function is both.referred:
-            return _loop(of_one, in_dims)(*(tensor.double() for tensor in inputs))
+            return _loop(of_one, in_dims)(*in_float64(inputs))
         batched = torch.func.vmap(of_one, in_dims)
-        return (compiled(batched, backend=TRACING) if compile else batched)(*inputs)
+        return (both.compiled(function, batched) if compile else batched)(*inputs)
 
     both.expect_same(transform, f"torch.func.vmap {what}")
 
 
-def _expect_nested_as_loops(both: Both, call: Call, batch: int) -> None:
+def _expect_nested_as_loops(both: Both, batch: int) -> None:
     """Over the first tensor outside, and over all inside."""
     inside: InDims = (0,) * len(both.names)
     outside: InDims = (1, *[None] * (len(both.names) - 1))
-    first, *others = _batched(call, inside, batch)
+    first, *others = _batched(both.call, inside, batch)
     inputs = [torch.stack([first, 2 * first, first - 1], dim=1), *others]
 
     def transform(function: Function, tensors: Any) -> Any:
         if function is both.referred:
-            return _loop(_loop(function, inside), outside)(*(tensor.double() for tensor in inputs))
+            return _loop(_loop(function, inside), outside)(*in_float64(inputs))
         return torch.func.vmap(torch.func.vmap(function, inside), outside)(*inputs)
 
     both.expect_same(transform, "torch.func.vmap of torch.func.vmap")
