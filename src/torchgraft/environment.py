@@ -25,7 +25,8 @@ class Environment:
 
     def __str__(self) -> str:
         software = f"torchgraft {self.torchgraft}, PyTorch {self.torch}, Python {self.python}"
-        return f"{self.chip} ({self.device}), {_plural(self.threads, 'CPU thread')}; {software}; {self.date}"
+        threads = f"{self.threads} CPU thread{'' if self.threads == 1 else 's'}"
+        return f"{self.chip} ({self.device}), {threads}; {software}; {self.date}"
 
 
 def describe_environment(device: torch.device | str = "cpu") -> Environment:
@@ -50,7 +51,3 @@ def _cpu_name() -> str:
         lines = []
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(names, platform.processor() or platform.machine())
-
-
-def _plural(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

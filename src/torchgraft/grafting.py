@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -15,17 +14,8 @@ from torchgraft.operator import FLOATING
 Model = TypeVar("Model", bound=torch.nn.Module)
 
 
-@dataclass(frozen=True)
-class Graft:
-    """One kind of layer that can be grafted: PyTorch's class, ours, and what keeps a layer from being one."""
-
-    original: type[torch.nn.Module]
-    grafted: type[torch.nn.Module]
-    why_not: Callable[[torch.nn.Module], str]
-
-
-def _why_no_depthwise(module: torch.nn.Module) -> str:
-    assert isinstance(module, torch.nn.Conv2d)
+def _why_not(module: torch.nn.Conv2d) -> str:
+    """What keeps a layer from being grafted; empty where nothing does."""
     if module.groups == 1:
         return "not depthwise: every output channel reads every input channel (groups=1)"
     if module.groups != module.in_channels:
@@ -33,9 +23,6 @@ def _why_no_depthwise(module: torch.nn.Module) -> str:
     if module.weight.dtype not in FLOATING:
         return f"its weight has dtype {module.weight.dtype}"
     return ""
-
-
-GRAFTS = (Graft(torch.nn.Conv2d, DepthwiseConv2d, _why_no_depthwise),)
 
 
 def graft(model: Model) -> Model:
@@ -52,9 +39,8 @@ def graft(model: Model) -> Model:
         The same model.
     """
     for module in model.modules():
-        for rule in GRAFTS:
-            if type(module) is rule.original and not rule.why_not(module):
-                module.__class__ = rule.grafted
+        if type(module) is torch.nn.Conv2d and not _why_not(module):
+            module.__class__ = DepthwiseConv2d
     return model
 
 
@@ -68,9 +54,8 @@ def ungraft(model: Model) -> Model:
         The same model.
     """
     for module in model.modules():
-        for rule in GRAFTS:
-            if type(module) is rule.grafted:
-                module.__class__ = rule.original
+        if type(module) is DepthwiseConv2d:
+            module.__class__ = torch.nn.Conv2d  # type: ignore[assignment]
     return model
 
 
@@ -101,13 +86,10 @@ def graft_report(model: torch.nn.Module) -> GraftReport:
     """
     grafted, graftable, left = [], [], {}
     for name, module in model.named_modules():
-        if any(type(module) is rule.grafted for rule in GRAFTS):
+        if type(module) is DepthwiseConv2d:
             grafted.append(name)
-            continue
-        rule = next((rule for rule in GRAFTS if type(module) is rule.original), None)
-        if rule is not None:
-            reason = rule.why_not(module)
-            if reason:
+        elif type(module) is torch.nn.Conv2d:
+            if reason := _why_not(module):
                 left[name] = reason
             else:
                 graftable.append(name)

@@ -194,7 +194,8 @@ class Operator:
         if self.flops is not None:
             packets = [operator.overloadpacket for operator in (self.public, self.raw)]
             if not any(packet in flop_registry for packet in packets):
-                register_flop_formula(packets)(_without_out_shape(self.flops))
+                flops = self.flops
+                register_flop_formula(packets)(lambda *shapes, out_shape=None: flops(*shapes))
 
 
 def _registered(qualified_name: str, module: str) -> Operator:
@@ -367,10 +368,3 @@ def _make_autocast(operator: Operator) -> Callable[..., Any]:
             return operator.public(*arguments)
 
     return autocast_kernel
-
-
-def _without_out_shape(flops: Callable[..., int]) -> Callable[..., int]:
-    def formula(*shapes: Any, out_shape: Any = None) -> int:
-        return flops(*shapes)
-
-    return formula

@@ -59,16 +59,25 @@ def _switches() -> tuple[_Switch, ...]:
     return _Switch(cudnn.conv, cudnn), _Switch(_recurrent, cudnn), _Switch(_matrix_products, _matrix_products)
 
 
-@contextmanager
-def true_precision() -> Iterator[None]:
+def true_precision() -> AbstractContextManager[None]:
     """A scope in which float32 is computed as float32: no tf32."""
+    # The older names first: two of the switches share one, which sets both.
+    return _switched(_Switch.turn_off_older, _Switch.turn_off_newer)
+
+
+def tf32_permitted() -> AbstractContextManager[None]:
+    """A scope in which float32 may be computed in tf32 by all that has a switch for it."""
+    return _switched(_Switch.turn_on_newer)
+
+
+@contextmanager
+def _switched(*steps: Callable[[_Switch], None]) -> Iterator[None]:
+    """A scope before which each step was taken with every switch, one step after the other."""
     switches = _switches()
     before = [switch.read() for switch in switches]
-    # The older names first: two of the switches share one, which sets both.
-    for switch in switches:
-        switch.turn_off_older()
-    for switch in switches:
-        switch.turn_off_newer()
+    for step in steps:
+        for switch in switches:
+            step(switch)
     try:
         yield
     finally:
@@ -116,19 +125,6 @@ def _recurrent_layers_use_tf32() -> bool:
 def recurrent_tf32(input: Tensor) -> bool:
     """Whether PyTorch's recurrent layers may compute in tf32 what they are given here."""
     return input.is_cuda and input.dtype == torch.float32 and _recurrent_layers_use_tf32()
-
-
-@contextmanager
-def tf32_permitted() -> Iterator[None]:
-    """A scope in which float32 may be computed in tf32 by all that has a switch for it."""
-    switches = _switches()
-    before = [switch.read() for switch in switches]
-    for switch in switches:
-        switch.turn_on_newer()
-    try:
-        yield
-    finally:
-        _restore(switches, before)
 
 
 class _RecurrentProducts:

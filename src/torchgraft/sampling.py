@@ -247,14 +247,6 @@ def movable(random: Random, size: int, most: int) -> int:
     return random.size(size, most) if isinstance(random, SizedRandom) else size
 
 
-def _one_product(*arguments: Any) -> int:
-    return 1
-
-
-def _everywhere(sample: Sample) -> bool:
-    return True
-
-
 @dataclass(frozen=True)
 class Samples:
     """What an operator is checked on.
@@ -287,9 +279,9 @@ class Samples:
     draw: Callable[[Random], Sample] | None = None
     stress: Callable[[Random, Budget], Sample] | None = None
     gpu_table: Sequence[Sample] = ()
-    summed: Callable[..., int] = _one_product
+    summed: Callable[..., int] = lambda *arguments: 1
     large: Sequence[Large] = ()
-    non_finite: Callable[[Sample], bool] = _everywhere
+    non_finite: Callable[[Sample], bool] = lambda sample: True
     modules: Sequence[ModuleSample] = ()
     benchmarks: Sequence[Benchmark] = ()
     rivals: Mapping[str, Callable[..., Any]] = field(default_factory=dict)

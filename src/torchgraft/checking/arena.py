@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from torchgraft import _torch_private, native
-from torchgraft.checking.case import Call, tensors_of
+from torchgraft.checking.case import Call, each_tensor, tensors_of
 from torchgraft.checking.comparing import Mismatch
 
 # With every bit set, floating-point numbers of all sizes are NaN.
@@ -222,34 +222,18 @@ def _describe_memory(size: Sequence[int], dtype: torch.dtype) -> str:
 # PyTorch's C interface: aoti_torch_empty_strided, and what stands in for it.
 
 _FAILURE = 1
-_Int64s = ctypes.POINTER(ctypes.c_int64)
-_ALLOCATE = ctypes.CFUNCTYPE(
-    ctypes.c_int32,
-    ctypes.c_int64,
-    _Int64s,
-    _Int64s,
-    ctypes.c_int32,
-    ctypes.c_int32,
-    ctypes.c_int32,
-    ctypes.POINTER(ctypes.c_void_p),
-)
+# How many dimensions, their sizes and strides; dtype, type and index of the device, and where the tensor is put.
+_LAYOUT = (ctypes.c_int64, ctypes.POINTER(ctypes.c_int64), ctypes.POINTER(ctypes.c_int64))
+_KIND = (ctypes.c_int32, ctypes.c_int32, ctypes.c_int32, ctypes.POINTER(ctypes.c_void_p))
+_ALLOCATE = ctypes.CFUNCTYPE(ctypes.c_int32, *_LAYOUT, *_KIND)
 
 
 @functools.cache
 def _pytorch_library() -> ctypes.CDLL:
     suffix = "dylib" if sys.platform == "darwin" else "so"
     library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / f"libtorch_cpu.{suffix}"))
-    library.aoti_torch_create_tensor_from_blob.argtypes = (
-        ctypes.c_void_p,
-        ctypes.c_int64,
-        _Int64s,
-        _Int64s,
-        ctypes.c_int64,
-        ctypes.c_int32,
-        ctypes.c_int32,
-        ctypes.c_int32,
-        ctypes.POINTER(ctypes.c_void_p),
-    )
+    # Where memory begins, and how many elements behind that the tensor does.
+    library.aoti_torch_create_tensor_from_blob.argtypes = (ctypes.c_void_p, *_LAYOUT, ctypes.c_int64, *_KIND)
     return library
 
 
@@ -269,9 +253,7 @@ def _setters_of(device_type: str) -> list[Callable[..., None]]:
 
 def served_call(call: Call, arena: Arena) -> tuple[list[Tensor], list[Tensor | None]]:
     """Forward and backward out of an arena, for work that it runs: the results, and the gradients of the tensors."""
-    arguments = [
-        arena.place(value).requires_grad_() if isinstance(value, Tensor) else value for value in call.arguments
-    ]
+    arguments = each_tensor(lambda tensor: arena.place(tensor).requires_grad_(), call.arguments)
     with arena.serving():
         results = tree_leaves(call.operator(*arguments))
     differentiable = [result for result in results if result.requires_grad]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from types import TracebackType
+from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from torchgraft.checking.report import CheckReport, describe, group_alike
@@ -97,10 +97,8 @@ class Board:
         Args:
             most: lines; of more operators those are shown of which something runs.
         """
-        table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), show_header=False)
-        table.add_column(no_wrap=True)
-        table.add_column(no_wrap=True)
-        table.add_column(no_wrap=True, overflow="ellipsis")
+        columns = (Column(no_wrap=True), Column(no_wrap=True), Column(no_wrap=True, overflow="ellipsis"))
+        table = _table(*columns, show_header=False)
         places = self._columns
         if len(places) > most:
             running = {place for (_, place), cell in self._cells.items() if cell["running"]}
@@ -127,10 +125,9 @@ class Board:
         return text
 
     def _table(self, places: Sequence[Place]) -> Table:
-        table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
-        table.add_column("", no_wrap=True)
-        for place in places:
-            table.add_column("\n".join(self._heading(place)), no_wrap=True, min_width=_WIDTH)
+        headings = ("\n".join(self._heading(place)) for place in places)
+        columns = (Column(heading, no_wrap=True, min_width=_WIDTH) for heading in headings)
+        table = _table(Column("", no_wrap=True), *columns, header_style="bold")
         for row in self._rows:
             table.add_row(row, *(self._shown(self._cells.get((row, place), Counter())) for place in places))
         return table
@@ -160,6 +157,10 @@ class Board:
                 text.append(" " if text else "")
                 text.append(f"{shown} {cell[state]:,}" if cell.total() > 1 else shown, style)
         return text
+
+
+def _table(*columns: Column, **style: Any) -> Table:
+    return Table(*columns, box=None, pad_edge=False, padding=(0, _GAP, 0, 0), **style)
 
 
 def _weight(job: Job) -> int:
@@ -199,9 +200,7 @@ class LiveCheck:
             self._live.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._live.stop()
 
     def start(self, job: Job) -> None:
@@ -246,14 +245,11 @@ def _print_failures(console: Console, report: CheckReport) -> None:
     """Each failure of a property of an operator on a device; those that are alike in a line."""
     for alike in group_alike(report.failures):
         console.print()
-        for number, line in enumerate(describe(*alike).splitlines()):
-            console.print(Text(line, "bold red" if number == 0 else _style_of(line)), soft_wrap=True)
-
-
-def _style_of(line: str) -> str:
-    if line.startswith("  |"):
-        return "dim"
-    return "bold" if line.startswith("  again") else ""
+        title, *lines = describe(*alike).splitlines()
+        console.print(Text(title, "bold red"), soft_wrap=True)
+        for line in lines:
+            style = "dim" if line.startswith("  |") else "bold" if line.startswith("  again") else ""
+            console.print(Text(line, style), soft_wrap=True)
 
 
 def _print_reasons(console: Console, report: CheckReport) -> None:
@@ -271,9 +267,7 @@ def _print_reasons(console: Console, report: CheckReport) -> None:
     if not operators:
         return
     checked = {result.operator for result in report.results}
-    table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), show_header=False, style="dim")
-    table.add_column(no_wrap=True)
-    table.add_column()
+    table = _table(Column(no_wrap=True), Column(), show_header=False, style="dim")
     for (row, reason), names in operators.items():
         of = "" if set(names) == checked else f" ({', '.join(names)})"
         table.add_row(Text(row), Text(f"{reason}{of}"))
@@ -313,19 +307,16 @@ def _print_verdict(console: Console, report: CheckReport, seconds: float) -> Non
     if failed:
         rows = len({(result.operator, result.device, result.property, result.kernel) for result in report.failures})
         verdict = Text("one property does not hold" if rows == 1 else f"{rows} properties do not hold", "bold red")
+    elif report.unfinished:
+        verdict = Text("the check was stopped", "bold yellow")
     elif passed:
         verdict = Text("every property holds", "bold green")
     else:
         verdict = Text("no property was applicable", "bold yellow")
-    if report.unfinished and not failed:
-        verdict = Text("the check was stopped", "bold yellow")
-    counts = f"{passed} passed, {failed} failed, {left_out} not applicable, in {_duration(seconds)}"
+    minutes, rest = divmod(round(seconds), 60)
+    duration = f"{minutes} min {rest} s" if minutes else f"{seconds:.1f} s"
+    counts = f"{passed} passed, {failed} failed, {left_out} not applicable, in {duration}"
     if report.unfinished:
         counts += f"; {report.unfinished} not run to the end, as the check was stopped"
     console.print()
     console.print(Text.assemble(verdict, f": {counts}"))
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest} s" if minutes else f"{seconds:.1f} s"

@@ -53,14 +53,7 @@ class CheckReport:
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
-        return {
-            "passed": self.passed,
-            "seed": self.seed,
-            "quick": self.quick,
-            "unfinished": self.unfinished,
-            "environments": {device: asdict(each) for device, each in self.environments.items()},
-            "results": [asdict(result) for result in self.results],
-        }
+        return {"passed": self.passed, **asdict(self)}
 
     def __str__(self) -> str:
         lines = [describe(*alike) for alike in group_alike(self.failures)]

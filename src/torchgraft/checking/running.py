@@ -31,7 +31,7 @@ from torchgraft.checking.comparing import Mismatch
 from torchgraft.checking.properties import PROPERTIES
 from torchgraft.checking.property import Property
 from torchgraft.checking.result import Failure, NotApplicable, Result
-from torchgraft.checking.subject import Subject, expect_kernels, listed_kernels, subject_of, target_of
+from torchgraft.checking.subject import Subject, claims_kernel, expect_kernels, listed_kernels, subject_of, target_of
 from torchgraft.fallback import PerformanceWarning, fallbacks
 from torchgraft.operator import Operator
 from torchgraft.precision import true_precision
@@ -251,13 +251,9 @@ def _why_not_watched(job: Job) -> str:
     return f"{job.operator.module} does not load its kernels by torchgraft.native.load({namespace!r}, ...)"
 
 
-def _claims_kernel(operator: Operator, device: str, dtype: torch.dtype) -> bool:
-    return operator.kernels != "reference" and dtype in operator.kernels.get(torch.device(device).type, ())
-
-
 def _expect_kernel(operator: Operator, device: str, dtype: torch.dtype) -> None:
     """Raises Mismatch where an operator claims a kernel that is not there."""
-    if _claims_kernel(operator, device, dtype) and not _torch_private.has_kernel(operator.raw, torch.device(device)):
+    if claims_kernel(operator, device, dtype) and not _torch_private.has_kernel(operator.raw, torch.device(device)):
         why = native.why_no_kernel(operator.namespace, torch.device(device).type)
         raise Mismatch(
             f"{operator.short_name} has no kernel, and the reference would be compared with itself: {why}. Where there "
@@ -272,12 +268,13 @@ def _kernels_expected(job: Job, asked: Property) -> Iterator[None]:
         yield
         return
     _expect_kernel(job.operator, job.device, job.dtype)
-    before = {each[:-1]: each.calls for each in fallbacks()}
+    before = fallbacks()
     yield
     kind = torch.device(job.device).type
-    for each in fallbacks():
+    # One that was called again since has another count.
+    for each in set(fallbacks()).difference(before):
         operator = Operator.registered.get(each.operator)
-        if each.calls > before.get(each[:-1], 0) and each.device == kind and operator is not None:
+        if each.device == kind and operator is not None:
             _expect_kernel(operator, kind, getattr(torch, each.dtype))
 
 
@@ -303,8 +300,8 @@ def _run_here(job: Job, asked: Property, progress: Callable[[str], None]) -> Res
     torch.manual_seed(job.seed)
     started = time.perf_counter()
 
-    def taken() -> float:
-        return time.perf_counter() - started
+    def result(status: Literal["pass", "fail", "not applicable"], **more: Any) -> Result:
+        return job.result(status, time.perf_counter() - started, **{"called": case.called, **more})
 
     try:
         with warnings.catch_warnings(), true_precision():
@@ -312,16 +309,14 @@ def _run_here(job: Job, asked: Property, progress: Callable[[str], None]) -> Res
             warnings.simplefilter("ignore", PerformanceWarning)
             with _kernels_expected(job, asked), _kernel_forced(job):
                 asked.check(case)
-        return job.result("pass", taken(), facts=case.facts, called=case.called)
+        return result("pass", facts=case.facts)
     except NotApplicable as reason:
-        return job.result("not applicable", taken(), reason=str(reason))
+        return result("not applicable", reason=str(reason), called=0)
     except CheckFailed as failed:
         again = job.reproduce(failed.failure.sample, failed.failure.seed)
-        failure = replace(failed.failure, reproduce=again, traceback=_format(failed.__cause__))
-        return job.result("fail", taken(), failure=failure, called=case.called)
+        return result("fail", failure=replace(failed.failure, reproduce=again, traceback=_format(failed.__cause__)))
     except Exception as error:
-        failure = failure_of(error, reproduce=job.reproduce(), traceback=_format(error))
-        return job.result("fail", taken(), failure=failure, called=case.called)
+        return result("fail", failure=failure_of(error, reproduce=job.reproduce(), traceback=_format(error)))
     finally:
         if "torch._dynamo" in sys.modules:
             # What was compiled for one job would count towards the next one's limit of recompilations.

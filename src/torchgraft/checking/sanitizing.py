@@ -143,17 +143,14 @@ def run_sanitized(
     on_result: OnResult,
     on_step: Callable[[str], None],
 ) -> list[Result]:
-    """Runs the jobs that `sanitized` gave.
+    """Runs the jobs that `sanitized` gave, as `run_jobs` runs others.
 
     Args:
         jobs: each with its sanitizer in `under`.
         workers: how many processes at a time, at least one; a GPU is watched in one.
-        on_start: told of each job as it starts.
-        on_result: told of each result as it comes.
+        on_start: see `run_jobs`.
+        on_result: see `run_jobs`.
         on_step: told what is being done before jobs start.
-
-    Returns:
-        A result a job, in the order of the jobs.
     """
     groups: dict[tuple[str, Path], list[int]] = {}
     for number, job in enumerate(jobs):

@@ -50,6 +50,11 @@ def subject_of(operator: Operator, samples: Samples | None = None) -> Subject:
     return Subject(operator, _find_samples(operator))
 
 
+def claims_kernel(operator: Operator, device: torch.device | str, dtype: torch.dtype) -> bool:
+    """Whether an operator declares that it has a kernel for a dtype on a device."""
+    return operator.kernels != "reference" and dtype in operator.kernels.get(torch.device(device).type, ())
+
+
 def listed_kernels(operator: Operator, device: str) -> tuple[str, ...]:
     """The kernels between which an operator's library chooses on a device; none where it lists none."""
     return native.kernels(operator.namespace, torch.device(device).type).get(operator.name, ())

@@ -11,14 +11,16 @@ import torch
 import typer
 from rich.console import Console
 
-from torchgraft.benchmarking import Subject, measure_overhead
+from torchgraft.benchmarking import Overhead, Subject, measure_overhead
 from torchgraft.cli.shared import (
     Device,
     JsonOption,
     MarkdownOption,
     as_json,
+    end_with,
     explain_missing,
     find_device,
+    find_dtypes,
     find_subjects,
     interrupt_when_told_to_end,
     make_console,
@@ -28,6 +30,7 @@ from torchgraft.cli.shared import (
 )
 
 if TYPE_CHECKING:
+    from torchgraft.benchmarking.memory import MemoryReport
     from torchgraft.benchmarking.results import BenchReport
     from torchgraft.benchmarking.suite import Planned, Wanted
 
@@ -139,11 +142,15 @@ def bench(
         return
     if overhead or memory:
         prepare_files(("--json", json_file), ("--markdown", markdown_file))
-    if overhead:
-        _bench_overhead(seconds, json_file, markdown_file)
-        return
-    if memory:
-        _bench_memory(targets or [], find_device(device), _find_dtypes(dtypes), json_file, markdown_file)
+        console = make_console(json_file, markdown_file)
+        figures = (
+            _measure_overhead(console, seconds)
+            if overhead
+            else _measure_memory(console, targets or [], find_device(device), _find_dtypes(dtypes))
+        )
+        table = figures.table()
+        print_table(console, table)
+        write_files((json_file, lambda: as_json(figures.as_dict())), (markdown_file, table.markdown))
         return
     from torchgraft.benchmarking.live import LiveBench, print_suite
     from torchgraft.benchmarking.suite import Wanted, run
@@ -250,13 +257,11 @@ def _make_plan(targets: list[str], wanted: Wanted, *, models: bool) -> list[Plan
             planned += plan_models(named, wanted)
         return select(planned, wanted)
     except LookupError as mistake:
-        typer.echo(mistake.args[0], err=True)
-        raise typer.Exit(2) from None
+        end_with(mistake.args[0])
     except ModuleNotFoundError as missing:
         if missing.name not in {model.package for model in MODELS.values()}:
             raise
-        typer.echo(f"{missing.name} is not installed; pip install {missing.name} brings it", err=True)
-        raise typer.Exit(1) from None
+        end_with(f"{missing.name} is not installed; pip install {missing.name} brings it", 1)
 
 
 def _compare(old_file: Path, new_file: Path) -> None:
@@ -266,8 +271,7 @@ def _compare(old_file: Path, new_file: Path) -> None:
 
     old, new = _read_report(old_file), _read_report(new_file)
     if problem := why_not_comparable(old, new):
-        typer.echo(problem, err=True)
-        raise typer.Exit(2)
+        end_with(problem)
     changes = compare(old, new)
     print_changes(make_console(), old, new, changes)
     if regressions(changes):
@@ -281,8 +285,7 @@ def _join(files: list[Path]) -> BenchReport:
     reports = [_read_report(path) for path in files]
     for report in reports[1:]:
         if problem := why_not_comparable(reports[0], report):
-            typer.echo(problem, err=True)
-            raise typer.Exit(2)
+            end_with(problem)
     return join(reports)
 
 
@@ -307,10 +310,7 @@ def _narrow(
         and sample in (None, row.sample)
     )
     if not rows:
-        typer.echo(
-            "what was measured has no such row; without operators, --dtype, --suite and --sample it shows all", err=True
-        )
-        raise typer.Exit(2)
+        end_with("what was measured has no such row; without operators, --dtype, --suite and --sample it shows all")
     return replace(report, rows=rows)
 
 
@@ -321,8 +321,7 @@ def _read_report(path: Path) -> BenchReport:
     try:
         return report_from_dict(json.loads(path.read_text()))
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        typer.echo(f"{path} is not a report of `graft bench --json`: {type(error).__name__}: {error}", err=True)
-        raise typer.Exit(2) from None
+        end_with(f"{path} is not a report of `graft bench --json`: {type(error).__name__}: {error}")
 
 
 def _split(names: str) -> tuple[str, ...]:
@@ -332,48 +331,30 @@ def _split(names: str) -> tuple[str, ...]:
 def _find_dtypes(names: str | None) -> tuple[torch.dtype, ...] | None:
     if names is None:
         return None
-    dtypes = []
-    for name in _split(names):
-        dtype = getattr(torch, name, None)
-        if not isinstance(dtype, torch.dtype):
-            raise typer.BadParameter(f"there is no dtype {name!r}; give one as float32", param_hint="--dtype")
-        dtypes.append(dtype)
-    return tuple(dtypes)
+    try:
+        return find_dtypes(_split(names))
+    except LookupError as mistake:
+        raise typer.BadParameter(mistake.args[0], param_hint="--dtype") from None
 
 
-def _bench_overhead(seconds: float, json_file: Path | None, markdown_file: Path | None) -> None:
-    console = make_console(json_file, markdown_file)
+def _measure_overhead(console: Console, seconds: float) -> Overhead:
+    """Of every operator of torchgraft, on the smallest of its samples."""
+    subjects = [
+        Subject(each.name, each.operator, each.samples.smallest.make("cpu", torch.float32))
+        for each in find_subjects([])
+    ]
     with console.status("timing calls"):
-        result = measure_overhead(_find_subjects(), seconds)
-    table = result.table()
-    print_table(console, table)
-    write_files((json_file, lambda: as_json(result.as_dict())), (markdown_file, table.markdown))
+        return measure_overhead(subjects, seconds)
 
 
-def _bench_memory(
-    targets: list[str],
-    device: torch.device,
-    dtypes: tuple[torch.dtype, ...] | None,
-    json_file: Path | None,
-    markdown_file: Path | None,
-) -> None:
+def _measure_memory(
+    console: Console, targets: list[str], device: torch.device, dtypes: tuple[torch.dtype, ...] | None
+) -> MemoryReport:
     from torchgraft.benchmarking.memory import measure_memory
 
     try:
         subjects = find_subjects(targets)
     except LookupError as mistake:
-        typer.echo(mistake.args[0], err=True)
-        raise typer.Exit(2) from None
-    console = make_console(json_file, markdown_file)
+        end_with(mistake.args[0])
     with console.status("") as status:
-        report = measure_memory(subjects, device, (dtypes or (torch.float32,))[0], status.update)
-    print_table(console, report.table())
-    write_files((json_file, lambda: as_json(report.as_dict())), (markdown_file, report.table().markdown))
-
-
-def _find_subjects() -> list[Subject]:
-    """Every operator of torchgraft with the smallest of its samples."""
-    return [
-        Subject(each.name, each.operator, each.samples.smallest.make("cpu", torch.float32))
-        for each in find_subjects([])
-    ]
+        return measure_memory(subjects, device, (dtypes or (torch.float32,))[0], status.update)

@@ -11,15 +11,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import torch
 import typer
-from rich.console import Console
+from rich.table import Column
 from rich.table import Table as RichTable
 
 from torchgraft.cli.mutants import check_mutants
 from torchgraft.cli.shared import (
     JsonOption,
     as_json,
+    end_with,
     expect_seed,
     explain_missing,
+    find_dtypes,
     find_subjects,
     interrupt_when_told_to_end,
     make_console,
@@ -136,14 +138,23 @@ def check(
         explain_missing(ModuleNotFoundError(name="hypothesis"), "check")
     from torchgraft.checking import PROPERTIES, CheckReport, find_devices
     from torchgraft.checking.live import LiveCheck, print_report
-    from torchgraft.checking.running import find_unreached, make_kernel_jobs, make_stress_jobs, run_everywhere
+    from torchgraft.checking.running import (
+        find_unreached,
+        make_jobs,
+        make_kernel_jobs,
+        make_stress_jobs,
+        run_everywhere,
+    )
     from torchgraft.checking.sanitizing import cache_folder, run_sanitized, sanitized
     from torchgraft.environment import describe_environment
 
     prepare_files(("--json", json_file))
     console = make_console(json_file)
     if list_properties:
-        _print_properties(console, {name: each.summary for name, each in PROPERTIES.items()})
+        table = RichTable(Column(no_wrap=True, style="bold"), Column(), box=None, pad_edge=False, show_header=False)
+        for name, each in PROPERTIES.items():
+            table.add_row(name, each.summary)
+        console.print(table)
         listed = [
             {
                 "name": name,
@@ -160,8 +171,7 @@ def check(
     count = os.cpu_count() or 1 if workers is None else workers
     if mutants is not None:
         if device is Devices.cuda or properties or dtypes or sample or every_kernel or kernels or sanitize or stress:
-            typer.echo("--mutants goes with operators, --seed, --workers and --json, and with nothing else", err=True)
-            raise typer.Exit(2)
+            end_with("--mutants goes with operators, --seed, --workers and --json, and with nothing else")
         outcomes = check_mutants(targets or [], mutants, seed=seed, workers=count, console=console, json_file=json_file)
         if any(outcome.status in ("survived", "not reached") for _, outcome in outcomes):
             raise typer.Exit(1)
@@ -176,15 +186,28 @@ def check(
             properties = ["stress"]
         elif forced and not properties:
             properties = [name for name, each in PROPERTIES.items() if each.sanitized]
-        jobs = _make_jobs(targets or [], devices, properties, dtypes, sample, seed, quick)
+        subjects = find_subjects(targets or [])
+        named = dict.fromkeys(each.name for subject in subjects for each in subject.samples.named)
+        if sample is not None and sample not in named:
+            raise LookupError(f"there is no sample {sample!r}; there are {', '.join(map(repr, named))}")
+        jobs = make_jobs(
+            subjects,
+            devices=devices,
+            properties=properties or None,
+            dtypes=find_dtypes(dtypes or ()) or None,
+            seed=seed,
+            quick=quick,
+            only=sample,
+        )
+        if not jobs:
+            raise LookupError("there is nothing to check: no property asks for this device and dtype")
         if stress is not None:
             jobs = make_stress_jobs(jobs, stress)
         if forced:
             jobs = make_kernel_jobs(jobs, kernels or ())
         again = sanitized(jobs) if sanitize else []
     except LookupError as mistake:
-        typer.echo(mistake.args[0], err=True)
-        raise typer.Exit(2) from None
+        end_with(mistake.args[0])
     except Exception:
         # Of a module that declares operators: its author wants the whole of it.
         traceback.print_exc()
@@ -219,49 +242,3 @@ def check(
         write_files((json_file, lambda: as_json(report.as_dict())))
     if not report.passed:
         raise typer.Exit(1)
-
-
-def _make_jobs(
-    targets: list[str],
-    devices: list[str],
-    properties: list[str] | None,
-    dtypes: list[str] | None,
-    sample: str | None,
-    seed: int,
-    quick: bool,
-) -> list[Job]:
-    """What is asked for; LookupError where there is no such thing."""
-    from torchgraft.checking.running import make_jobs
-
-    subjects = find_subjects(targets)
-    named = [each.name for subject in subjects for each in subject.samples.named]
-    if sample is not None and sample not in named:
-        shown = ", ".join(repr(name) for name in dict.fromkeys(named))
-        raise LookupError(f"there is no sample {sample!r}; there are {shown}")
-    chosen = []
-    for name in dtypes or ():
-        dtype = getattr(torch, name, None)
-        if not isinstance(dtype, torch.dtype):
-            raise LookupError(f"there is no dtype {name!r}; give one as float32")
-        chosen.append(dtype)
-    jobs = make_jobs(
-        subjects,
-        devices=devices,
-        properties=properties or None,
-        dtypes=chosen or None,
-        seed=seed,
-        quick=quick,
-        only=sample,
-    )
-    if not jobs:
-        raise LookupError("there is nothing to check: no property asks for this device and dtype")
-    return jobs
-
-
-def _print_properties(console: Console, summaries: dict[str, str]) -> None:
-    table = RichTable(box=None, pad_edge=False, show_header=False)
-    table.add_column(no_wrap=True, style="bold")
-    table.add_column()
-    for name, summary in summaries.items():
-        table.add_row(name, summary)
-    console.print(table)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import torch
 import typer
@@ -82,6 +82,24 @@ def find_subjects(targets: Sequence[str]) -> list[Subject]:
     return subject.find_subjects(targets)
 
 
+def end_with(message: str, status: int = 2) -> NoReturn:
+    """Ends with one line."""
+    typer.echo(message, err=True)
+    raise typer.Exit(status)
+
+
+def find_dtypes(names: Sequence[str]) -> tuple[torch.dtype, ...]:
+    """The dtypes of these names.
+
+    Raises:
+        LookupError: there is none of a name.
+    """
+    for name in names:
+        if not isinstance(getattr(torch, name, None), torch.dtype):
+            raise LookupError(f"there is no dtype {name!r}; give one as float32")
+    return tuple(getattr(torch, name) for name in names)
+
+
 def expect_seed(seed: int) -> int:
     """A seed that PyTorch takes; ends with one line where it is too large. For options that are seeds."""
     if not -(2**63) <= seed < 2**63:
@@ -93,8 +111,7 @@ def explain_missing(missing: ModuleNotFoundError, extra: str) -> None:
     """Ends with one line where a package is missing that an extra brings."""
     package = (missing.name or "").partition(".")[0]
     if package in ("sklearn", "matplotlib", "hypothesis", "jinja2", "tree_sitter", "tree_sitter_cpp"):
-        typer.echo(f"{package} is not installed; pip install 'torchgraft[{extra}]' brings it", err=True)
-        raise typer.Exit(1)
+        end_with(f"{package} is not installed; pip install 'torchgraft[{extra}]' brings it", 1)
 
 
 def make_console(*files: Path | None) -> Console:
@@ -118,8 +135,7 @@ def interrupt_when_told_to_end() -> None:
 def print_table(console: Console, table: Table) -> None:
     """Prints a table of figures."""
     name, *figures = table.header
-    shown = RichTable(title=table.title, title_justify="left", box=None, pad_edge=False, header_style="bold")
-    shown.add_column(name)
+    shown = RichTable(name, title=table.title, title_justify="left", box=None, pad_edge=False, header_style="bold")
     for figure in figures:
         shown.add_column(figure, justify="right")
     for row in table.rows:
@@ -138,7 +154,7 @@ def _without_nan(value: Any) -> Any:
     """Figures with null in place of nan and infinity, which JSON does not have."""
     if isinstance(value, dict):
         return {key: _without_nan(each) for key, each in value.items()}
-    if isinstance(value, list):
+    if isinstance(value, (list, tuple)):
         return [_without_nan(each) for each in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
@@ -158,14 +174,12 @@ def prepare_files(*files: tuple[str, Path | None]) -> None:
         same = "-" if path == STANDARD_OUTPUT else os.path.realpath(path)
         if same in seen and not _is_special(path):
             what = "standard output" if path == STANDARD_OUTPUT else str(path)
-            typer.echo(f"{seen[same]} and {option} both name {what}: give one of them another file", err=True)
-            raise typer.Exit(2)
+            end_with(f"{seen[same]} and {option} both name {what}: give one of them another file")
         seen[same] = option
         try:
             _try_to_write(path)
         except OSError as error:
-            typer.echo(f"{option}: cannot write {path}: {_reason(error)}", err=True)
-            raise typer.Exit(2) from None
+            end_with(f"{option}: cannot write {path}: {_reason(error)}")
 
 
 def prepare_folder(option: str, folder: Path, advice: str) -> None:
@@ -179,8 +193,7 @@ def prepare_folder(option: str, folder: Path, advice: str) -> None:
     try:
         _try_to_write(folder / "a file")
     except OSError as error:
-        typer.echo(f"{option}: cannot write to {folder}: {_reason(error)}; {advice}", err=True)
-        raise typer.Exit(2) from None
+        end_with(f"{option}: cannot write to {folder}: {_reason(error)}; {advice}")
 
 
 def _try_to_write(path: Path) -> None:

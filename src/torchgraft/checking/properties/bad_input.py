@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import resource
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,10 +25,11 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from torchgraft.checking.case import Call, Case, in_float64, tensors_of
-from torchgraft.checking.comparing import Mismatch, expect
+from torchgraft.checking.case import Call, Case, each_tensor, in_float64, randn_like, replaced, tensors_of
+from torchgraft.checking.comparing import Mismatch, expect, expect_same
 from torchgraft.checking.property import COMPILER, Property
-from torchgraft.operator import FLOATING, Operator
+from torchgraft.checking.subject import claims_kernel
+from torchgraft.operator import FLOATING
 
 _BYTES = 4 * 2**30
 _SECONDS = 20.0
@@ -43,12 +44,14 @@ class _Wrong:
         arguments: of the call.
         always: whether it is wrong whatever the reference says of it.
         names: the argument that the error must name; an empty string where none is meant.
+        by_any_name: whether it is wrong so also where the call does not come through the Operator.
     """
 
     what: str
     arguments: tuple[Any, ...]
     always: bool = False
     names: str = ""
+    by_any_name: bool = False
 
 
 def check(case: Case) -> None:
@@ -62,12 +65,13 @@ def check(case: Case) -> None:
 
 def _check_call(case: Case, call: Call) -> None:
     for wrong in _mistakes(call):
-        _check_mistake(case, call, wrong)
-    claimed = case.operator.kernels
+        case.progress(f"the reference, {wrong.what}, of sample {call.sample.name!r}")
+        _check_mistake(case, call, wrong, _ask_reference(call, wrong))
     # PyTorch's own kernels read what is gone.
-    if claimed != "reference" and case.dtype in claimed.get(case.device.type, ()):
+    if claims_kernel(case.operator, case.device, case.dtype):
         for wrong in _freed(call):
-            _check_freed(case, call, wrong)
+            # The reference is not asked: it may be of those that read what is gone.
+            _check_mistake(case, call, wrong, _Verdict())
 
 
 # The mistakes
@@ -85,8 +89,8 @@ def _mistakes(call: Call) -> Iterator[_Wrong]:
         else:
             wrongs = _wrong_numbers(str(argument.type), value)
         for wrong in (*_wrong_types(call, str(argument.type)), *wrongs):
-            changed = (*arguments[:place], *wrong.arguments, *arguments[place + 1 :])
             names = argument.name if wrong.names else ""
+            changed = replaced(arguments, place, *wrong.arguments)
             yield _Wrong(f"{argument.name} {wrong.what}", changed, wrong.always, names)
 
 
@@ -126,11 +130,9 @@ def _wrong_tensors(call: Call, tensor: Tensor, *, may_differ: bool) -> Iterator[
     shapes = {"without its first dimension": tuple(tensor.shape[1:])} if tensor.dim() else {}
     for dim, size in enumerate(tensor.shape):
         for change in {size + 1, size - 1, 0}:
-            shape = (*tensor.shape[:dim], change, *tensor.shape[dim + 1 :])
-            shapes[f"with {change} elements in dimension {dim} for {size}"] = shape
+            shapes[f"with {change} elements in dimension {dim} for {size}"] = replaced(tensor.shape, dim, change)
     for what, shape in shapes.items():
-        values = torch.randn(shape, generator=generator, dtype=torch.float64)
-        yield _Wrong(what, (values.to(tensor.device, tensor.dtype),))
+        yield _Wrong(what, (randn_like(tensor.new_empty(shape), generator),))
 
 
 def _wrong_numbers(kind: str, value: Any) -> Iterator[_Wrong]:
@@ -145,10 +147,9 @@ def _wrong_numbers(kind: str, value: Any) -> Iterator[_Wrong]:
 
 def _freed(call: Call) -> Iterator[_Wrong]:
     """Each tensor in turn without its memory, or without that of its last element."""
-    for place, argument in enumerate(call.operator.arguments):
-        if not isinstance(tensor := call.arguments[place], Tensor) or not tensor.numel():
+    for name, tensor, with_other in call.tensors_in_turn():
+        if not tensor.numel():
             continue
-        size = tensor.element_size()
         # At an offset an address is not null where the storage's is.
         for what, offset, left in (
             ("whose storage was freed", 0, 0),
@@ -157,9 +158,8 @@ def _freed(call: Call) -> Iterator[_Wrong]:
         ):
             storage = tensor.new_zeros(offset + tensor.numel())
             changed = storage[offset:].view(tensor.shape)
-            storage.untyped_storage().resize_(left * size)
-            arguments = (*call.arguments[:place], changed, *call.arguments[place + 1 :])
-            yield _Wrong(f"{argument.name} {what}", arguments, always=True, names=argument.name)
+            storage.untyped_storage().resize_(left * tensor.element_size())
+            yield _Wrong(f"{name} {what}", with_other(changed), names=name, by_any_name=True)
 
 
 # The verdict
@@ -174,11 +174,13 @@ class _Verdict:
     unknown: bool = False
 
 
-def _check_mistake(case: Case, call: Call, wrong: _Wrong) -> None:
+def _check_mistake(case: Case, call: Call, wrong: _Wrong, verdict: _Verdict) -> None:
     operator = call.operator
-    case.progress(f"the reference, {wrong.what}, of sample {call.sample.name!r}")
-    verdict = _ask_reference(call, wrong)
-    for name, target in _targets(operator).items():
+    for name, target in (
+        ("the operator", operator),
+        (f"torch.ops.{operator.namespace}.{operator.name}", operator.public),
+        (f"torch.ops.{operator.namespace}._{operator.name}", operator.raw),
+    ):
         case.progress(f"{wrong.what}, given to {name}, of sample {call.sample.name!r}")
         with _time_bounded():
             try:
@@ -187,7 +189,7 @@ def _check_mistake(case: Case, call: Call, wrong: _Wrong) -> None:
                 if target is operator and not verdict.unknown:
                     _expect_clear(operator.name, wrong, error)
                 continue
-        if wrong.always and target is operator:
+        if wrong.by_any_name or (wrong.always and target is operator):
             raise Mismatch(f"{wrong.what}: {name} gives a result without a word")
         if verdict.raised:
             raise Mismatch(f"{wrong.what}: {name} gives a result where the reference raises {verdict.raised}")
@@ -195,42 +197,17 @@ def _check_mistake(case: Case, call: Call, wrong: _Wrong) -> None:
         _expect_right(call, wrong, verdict, visible, name)
 
 
-def _check_freed(case: Case, call: Call, wrong: _Wrong) -> None:
-    # The reference is not asked: it may be of those that read what is gone.
-    for name, target in _targets(call.operator).items():
-        case.progress(f"{wrong.what}, given to {name}, of sample {call.sample.name!r}")
-        try:
-            target(*wrong.arguments)
-        except Exception as error:
-            if target is call.operator:
-                _expect_clear(call.operator.name, wrong, error)
-            continue
-        raise Mismatch(f"{wrong.what}: {name} gives a result without a word")
-
-
-def _targets(operator: Operator) -> dict[str, Callable[..., Any]]:
-    """How a call may come to an operator's kernel."""
-    return {
-        "the operator": operator,
-        f"torch.ops.{operator.namespace}.{operator.name}": operator.public,
-        f"torch.ops.{operator.namespace}._{operator.name}": operator.raw,
-    }
-
-
 def _ask_reference(call: Call, wrong: _Wrong) -> _Verdict:
-    def ask(arguments: tuple[Any, ...]) -> Any:
-        return call.operator.visible(call.operator.reference(*arguments))
-
     tensors = tensors_of(wrong.arguments)
     arguments = wrong.arguments
     if {tensor.device.type for tensor in tensors} == {"cuda"}:
         # The definition is that of every device, and of huge numbers PyTorch's convolution on a GPU dies itself.
-        arguments = tuple(value.cpu() if isinstance(value, Tensor) else value for value in arguments)
+        arguments = each_tensor(Tensor.cpu, arguments)
     try:
         with _time_bounded(_TooLong):
-            expected = ask(arguments)
+            expected = call.reference(*arguments)
             if all(tensor.is_floating_point() for tensor in tensors):
-                expected = ask(in_float64(arguments))
+                expected = call.reference(*in_float64(arguments))
     except _TooLong:
         return _Verdict(unknown=True)
     except Exception as error:
@@ -239,9 +216,9 @@ def _ask_reference(call: Call, wrong: _Wrong) -> _Verdict:
     else:
         return _Verdict(expected)
     # Without memory there are still sizes.
-    on_meta = tuple(value.to("meta") if isinstance(value, Tensor) else value for value in wrong.arguments)
+    on_meta = each_tensor(lambda tensor: tensor.to("meta"), wrong.arguments)
     try:
-        return _Verdict(ask(on_meta), unknown=True)
+        return _Verdict(call.reference(*on_meta), unknown=True)
     except Exception:
         return _Verdict(unknown=True)
 
@@ -266,12 +243,11 @@ def _expect_clear(operator_name: str, wrong: _Wrong, error: Exception) -> None:
 
 
 def _expect_right(call: Call, wrong: _Wrong, verdict: _Verdict, found: Any, name: str) -> None:
-    leaves, expected = tree_leaves(found), tree_leaves(verdict.expected)
     if verdict.expected is None:
         return
-    for one, other in zip(leaves, expected, strict=True):
+    for one, other in zip(tree_leaves(found), tree_leaves(verdict.expected), strict=True):
         what = f"{wrong.what}: the result of {name}"
-        expect(one.shape == other.shape, f"{what} has the wrong shape", expected=other.shape, found=one.shape)
+        expect_same(one.shape, other.shape, f"{what} has the wrong shape")
         if not one.is_meta and not other.is_meta:
             terms = call.sample.elements + one.numel()
             call.expect_close(one, other.to(one.device), summed=terms * call.summed, what=what)

@@ -12,7 +12,8 @@ graph, which PyTorch does not have.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -59,7 +60,8 @@ def _check_dynamic(backend: str, call: Call) -> None:
         if not others:
             return
         try:
-            _expect_served(others[-1], graph, places)
+            with _without_recompiling(others[-1]):
+                expect_forward_and_backward(others[-1], graph, places, "a dynamic graph in other sizes")
         except Mismatch:
             if not _is_unrolled(call, others[-1]):
                 raise
@@ -80,26 +82,29 @@ def _is_unrolled(call: Call, other: Call) -> bool:
 def _compiles_again(call: Call, other: Call, graph: Callable[..., Any], places: Sequence[int]) -> bool:
     graph(*(call.arguments[place] for place in places))
     try:
-        with torch.compiler.set_stance("fail_on_recompile"):
+        with _without_recompiling(other):
             graph(*(other.arguments[place] for place in places))
-    except RuntimeError as error:
-        if "recompile" not in str(error):
-            raise
+    except _CompiledAgainError:
         return True
     return False
 
 
-def _expect_served(call: Call, graph: Callable[..., Any], places: Sequence[int]) -> None:
-    """A call by what was compiled for other sizes."""
+class _CompiledAgainError(Mismatch):
+    """What was compiled for one call does not answer another."""
+
+
+@contextmanager
+def _without_recompiling(call: Call) -> Iterator[None]:
+    """A scope in which a call is answered by what was compiled for other sizes."""
     try:
         with torch.compiler.set_stance("fail_on_recompile"):
-            expect_forward_and_backward(call, graph, places, "a dynamic graph in other sizes")
+            yield
     except RuntimeError as error:
         if "recompile" not in str(error):
             raise
         shapes = [tuple(tensor.shape) for tensor in call.sample.tensors]
         why = in_short(str(error).rpartition("guard failure(s):")[2])
-        raise Mismatch(f"a dynamic graph is compiled again for the sizes {shapes}: {why}") from error
+        raise _CompiledAgainError(f"a dynamic graph is compiled again for the sizes {shapes}: {why}") from error
 
 
 PROPERTY = Property(check, imports=COMPILER)

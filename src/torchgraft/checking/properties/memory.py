@@ -137,23 +137,9 @@ def _in_use(device: torch.device) -> dict[str, int]:
 
 
 class _Mallinfo2(ctypes.Structure):
-    """What glibc's mallinfo2 returns."""
+    """What glibc's mallinfo2 returns: ten sizes, of which the fifth is `hblkhd` and the eighth `uordblks`."""
 
-    _fields_ = tuple(
-        (name, ctypes.c_size_t)
-        for name in (
-            "arena",
-            "ordblks",
-            "smblks",
-            "hblks",
-            "hblkhd",
-            "usmblks",
-            "fsmblks",
-            "uordblks",
-            "fordblks",
-            "keepcost",
-        )
-    )
+    _fields_ = (("sizes", ctypes.c_size_t * 10),)
 
 
 def _heap_bytes() -> int:
@@ -163,8 +149,8 @@ def _heap_bytes() -> int:
         unit = 1 if sys.platform == "darwin" else 1024
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
     mallinfo2.restype = _Mallinfo2
-    info = mallinfo2()
-    return info.uordblks + info.hblkhd
+    *_, hblkhd, _, _, uordblks, _, _ = mallinfo2().sizes
+    return uordblks + hblkhd
 
 
 PROPERTY = Property(check)
