@@ -99,9 +99,7 @@ class Arena:
 
     def place(self, tensor: Tensor) -> Tensor:
         """A copy of a tensor, of its strides, between guards."""
-        described = f"an argument of shape {tuple(tensor.shape)}"
-        placed = self._cut(tensor.shape, tensor.stride(), tensor.dtype, described, asked=False)
-        return placed.copy_(tensor)
+        return self._cut(tensor.shape, tensor.stride(), tensor.dtype, asked=False).copy_(tensor)
 
     @contextmanager
     def serving(self) -> Iterator[None]:
@@ -119,7 +117,7 @@ class Arena:
                 # Of no bytes, until PyTorch resizes it, as it does with results of reductions: not within the arena.
                 storage = torch.UntypedStorage(0, device=self.device)
                 return self._memory.view(dtype).data.set_(storage, 0, size, stride)
-            return self._cut(size, stride, dtype, _describe_memory(size, dtype), asked=True)
+            return self._cut(size, stride, dtype, asked=True)
 
         def empty(
             size: Sequence[int],
@@ -144,7 +142,7 @@ class Arena:
 
     @contextmanager
     def _serving_libraries(self) -> Iterator[None]:
-        pytorch = _pytorch_library()
+        pytorch, kind = _pytorch_library(), self.device.type
         dtypes = _dtypes_by_code()
 
         def allocate(
@@ -152,9 +150,8 @@ class Arena:
         ) -> int:
             # The pointers of a scalar may be null.
             size, stride = (sizes[:dim], strides[:dim]) if dim else ([], [])
-            dtype = dtypes[dtype_code]
             try:
-                start = self._reserve(size, stride, dtype, _describe_memory(size, dtype), asked=True)
+                start = self._reserve(size, stride, dtypes[dtype_code], asked=True)
             except _Full:
                 return _FAILURE
             address = self._memory.data_ptr() + start
@@ -163,7 +160,9 @@ class Arena:
             )
 
         function = _ALLOCATE(allocate)
-        setters = _setters_of(self.device.type)
+        # A library none of whose kernels asks for memory in this way has no such function.
+        found = (each.function("torchgraft_set_allocate") for each in native.libraries() if each.device == kind)
+        setters = [setter for setter in found if setter is not None]
         for setter in setters:
             setter(function)
         try:
@@ -194,14 +193,16 @@ class Arena:
     def _pieces(self, first: int, last: int) -> Iterable[Tensor]:
         return self._memory[first:last].split(_PIECE_BYTES.get(self.device.type, self._memory.numel()))
 
-    def _cut(self, size: Sequence[int], stride: Sequence[int], dtype: torch.dtype, of: str, *, asked: bool) -> Tensor:
-        start = self._reserve(size, stride, dtype, of, asked=asked)
+    def _cut(self, size: Sequence[int], stride: Sequence[int], dtype: torch.dtype, *, asked: bool) -> Tensor:
+        start = self._reserve(size, stride, dtype, asked=asked)
         # `data` is a tensor of its own and no view: tensors of the arena share nothing that autograd knows of.
         tensor = self._memory.view(dtype).data
         return tensor.set_(self._memory.untyped_storage(), start // dtype.itemsize, size, stride)
 
-    def _reserve(self, size: Sequence[int], stride: Sequence[int], dtype: torch.dtype, of: str, *, asked: bool) -> int:
+    def _reserve(self, size: Sequence[int], stride: Sequence[int], dtype: torch.dtype, *, asked: bool) -> int:
         """The first byte of a new allocation."""
+        what = f"new memory of shape {tuple(size)} in {str(dtype).removeprefix('torch.')}"
+        of = what if asked else f"an argument of shape {tuple(size)}"
         extent = 0 if 0 in size else 1 + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
         with self._lock:
             behind = self.allocations[-1].end if self.allocations else 0
@@ -213,10 +214,6 @@ class Arena:
                 raise _Full(f"{of} does not fit")
             self.allocations.append(Allocation(start, end, of, asked))
         return start
-
-
-def _describe_memory(size: Sequence[int], dtype: torch.dtype) -> str:
-    return f"new memory of shape {tuple(size)} in {str(dtype).removeprefix('torch.')}"
 
 
 # PyTorch's C interface: aoti_torch_empty_strided, and what stands in for it.
@@ -242,13 +239,6 @@ def _dtypes_by_code() -> dict[int, torch.dtype]:
     named = ("float64", "float32", "float16", "bfloat16", "uint8", "int8", "int16", "int32", "int64", "bool")
     names = (*named, "complex64", "complex128")
     return {getattr(_pytorch_library(), f"aoti_torch_dtype_{name}")(): getattr(torch, name) for name in names}
-
-
-def _setters_of(device_type: str) -> list[Callable[..., None]]:
-    """How each loaded library of kernels for a kind of device is told where its memory comes from."""
-    # A library none of whose kernels asks for memory in this way has no such function.
-    found = (each.function("torchgraft_set_allocate") for each in native.libraries() if each.device == device_type)
-    return [function for function in found if function is not None]
 
 
 def served_call(call: Call, arena: Arena) -> tuple[list[Tensor], list[Tensor | None]]:

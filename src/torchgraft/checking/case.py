@@ -80,6 +80,11 @@ class Call:
         return self.sample.make(self.device, self.dtype, self.seed)
 
     @property
+    def shapes(self) -> list[tuple[int, ...]]:
+        """The sizes of its tensors."""
+        return [tuple(tensor.shape) for tensor in self.sample.tensors]
+
+    @property
     def summed(self) -> int:
         """How many products one element of the result is a sum of."""
         return self.samples.summed(*self.sample.make("meta", self.dtype))

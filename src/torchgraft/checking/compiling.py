@@ -17,6 +17,8 @@ from torchgraft.checking.comparing import Mismatch, expect_same
 from torchgraft.checking.other_sizes import size_arguments
 from torchgraft.checking.strides import significant_strides
 
+# Letters of an error of PyTorch's that are shown.
+_MOST_SAID = 400
 # What PyTorch warns of about itself, past its own modules.
 _ATTRIBUTED_ELSEWHERE = (r"`isinstance\(treespec, LeafSpec\)` is deprecated", "Attempted to insert a get_attr Node")
 
@@ -67,13 +69,13 @@ def compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]
     return call
 
 
-def in_short(error: BaseException | str, length: int = 400) -> str:
+def in_short(error: BaseException | str) -> str:
     """What an error says, on one line: of PyTorch's long ones the beginning, and the line of code that it is about."""
     text = str(error)
     frames = re.findall(r'File "([^"]+)", line (\d+), in (\S+)', text)
     said = " ".join(text.partition("from user code:")[0].partition("User Stack")[0].split())
-    if len(said) > length:
-        said = f"{said[:length]} ..."
+    if len(said) > _MOST_SAID:
+        said = f"{said[:_MOST_SAID]} ..."
     return f"{said} (in {frames[-1][2]}, {frames[-1][0]}:{frames[-1][1]})" if frames else said
 
 
@@ -104,6 +106,15 @@ def export(call: Call, *, strict: bool = False, open_sizes: bool = False) -> tor
         return torch.export.export(Module(), tensors, strict=strict, dynamic_shapes=(sizes,) if open_sizes else None)
     except Exception as error:
         raise Mismatch(f"torch.export fails: {in_short(error)}") from error
+
+
+def expect_served(call: Call, program: Callable[..., Any], name: str) -> None:
+    """Compares what an exported program gives for the tensors of a call with the reference."""
+    try:
+        found = program(*tensors_of(call.arguments))
+    except (AssertionError, RuntimeError) as error:
+        raise Mismatch(f"{name} does not take the sizes {call.shapes}: {in_short(error)}") from error
+    call.expect_close(found, call.expected(), what=f"the result of {name} in the sizes {call.shapes}")
 
 
 def of_sizes_and_tensors(call: Call, instead: Callable[..., Any] | None = None) -> tuple[Callable[..., Any], list[int]]:

@@ -68,10 +68,6 @@ class Board:
         cell[result.status] += 1
         cell["pass"] += max(result.called, 1) - 1
 
-    def count(self, state: str) -> int:
-        """How many jobs are in a state."""
-        return sum(cell[state] for cell in self._cells.values())
-
     def tables(self, width: int) -> list[Table]:
         """The whole table, or several with some of the columns each where one would be wider than the terminal."""
         chosen: list[list[Place]] = [[]]

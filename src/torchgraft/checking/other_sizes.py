@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from torch.utils._pytree import tree_leaves
 
-from torchgraft.checking.case import Call
+from torchgraft.checking.case import Call, replaced
 from torchgraft.operator import Operator
 from torchgraft.sampling import Drawn
 
@@ -75,10 +75,7 @@ def _changed(call: Call, sizes: dict[Place, int]) -> Call:
     arguments = list(call.sample.arguments)
     for (argument, dim), size in sizes.items():
         value = arguments[argument]
-        if dim is None:
-            arguments[argument] = size
-        else:
-            arguments[argument] = replace(value, shape=(*value.shape[:dim], size, *value.shape[dim + 1 :]))
+        arguments[argument] = size if dim is None else replace(value, shape=replaced(value.shape, dim, size))
     return replace(call, sample=replace(call.sample, arguments=tuple(arguments)))
 
 

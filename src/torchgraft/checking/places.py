@@ -29,12 +29,9 @@ class _Finder(MetaPathFinder):
         place = self.places.get(fullname)
         if place is None:
             return None
-        if place.is_file():
-            return importlib.util.spec_from_file_location(fullname, place)
-        if (place / "__init__.py").is_file():
-            return importlib.util.spec_from_file_location(
-                fullname, place / "__init__.py", submodule_search_locations=[str(place)]
-            )
+        file = place / "__init__.py" if place.is_dir() else place
+        if file.is_file():
+            return importlib.util.spec_from_file_location(fullname, file)
         spec = ModuleSpec(fullname, None, is_package=True)
         spec.submodule_search_locations = [str(place)]
         return spec
@@ -123,8 +120,5 @@ def _declares(path: Path) -> bool:
         # Whoever wrote it wants to see what is wrong with it.
         return "Operator(" in text
     called = (node.func for node in nodes if isinstance(node, ast.Call))
-    return any(
-        (isinstance(each, ast.Name) and each.id == "Operator")
-        or (isinstance(each, ast.Attribute) and each.attr == "Operator")
-        for each in called
-    )
+    # A name has an id, and what is looked up in a module is an attribute.
+    return any("Operator" in (getattr(each, "id", None), getattr(each, "attr", None)) for each in called)

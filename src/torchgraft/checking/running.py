@@ -21,6 +21,7 @@ from itertools import cycle
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, Literal
+from unittest.mock import patch
 
 import torch
 
@@ -228,7 +229,7 @@ def find_unreached(jobs: Sequence[Job], results: Sequence[Result]) -> list[Resul
     return unreached
 
 
-def run_job(job: Job, progress: Callable[[str], None] = lambda doing: None) -> Result:
+def run_job(job: Job) -> Result:
     """Runs a job in this process; an isolated property gets a process of its own, unless this is one already."""
     asked = PROPERTIES[job.property_name]
     if asked.isolated and not _in_worker:
@@ -236,7 +237,7 @@ def run_job(job: Job, progress: Callable[[str], None] = lambda doing: None) -> R
             reason = "it needs a process of its own, which finds only samples beside the operator's declaration"
             return job.result("not applicable", 0.0, reason=reason)
         return run_jobs([job], workers=1)[0]
-    return _run_here(job, asked, progress)
+    return _run_here(job)
 
 
 def _why_not_watched(job: Job) -> str:
@@ -292,7 +293,8 @@ def _kernel_forced(job: Job) -> Iterator[None]:
         raise NotApplicable(f"no sample in {job.dtype_name} is one that the kernel supports")
 
 
-def _run_here(job: Job, asked: Property, progress: Callable[[str], None]) -> Result:
+def _run_here(job: Job, progress: Callable[[str], None] = lambda doing: None) -> Result:
+    asked = PROPERTIES[job.property_name]
     if reason := _why_not_watched(job):
         return job.result("not applicable", 0.0, reason=reason)
     subject = subject_of(job.operator, job.samples)
@@ -356,7 +358,7 @@ def _work(
     for module in modules:
         importlib.import_module(module)
     while (job := connection.recv()) is not None:
-        result = _run_here(job, PROPERTIES[job.property_name], lambda doing: connection.send(("doing", doing)))
+        result = _run_here(job, lambda doing: connection.send(("doing", doing)))
         is_last = result.status == "fail" and _is_broken(torch.device(job.device))
         connection.send(("last result" if is_last else "result", result))
 
@@ -368,23 +370,6 @@ def _is_broken(device: torch.device) -> bool:
     except RuntimeError:
         return True
     return False
-
-
-@contextmanager
-def _environment(more: Mapping[str, str]) -> Iterator[None]:
-    """Gives processes that are started here further variables."""
-    # They wait for work asleep: spinning, the threads of several take the cores.
-    more = {"OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE"), **more}
-    before = {name: os.environ.get(name) for name in more}
-    os.environ.update(more)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
 
 
 class _Worker:
@@ -402,7 +387,10 @@ class _Worker:
         fcntl.fcntl(self.output, fcntl.F_SETFL, fcntl.fcntl(self.output, fcntl.F_GETFL) | os.O_APPEND)
         # A connection travels to a process that is spawned, as a bare file does not.
         written = Connection(os.dup(self.output.fileno()), readable=False)
-        with _environment(environment):
+        # It waits for work asleep: spinning, the threads of several take the cores.
+        waits = {"OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE")}
+        # What starts a process takes variables from here alone.
+        with patch.dict(os.environ, {**waits, **environment}):
             arguments = (other, places.places(), modules, written, dict(os.environ))
             self.process = context.Process(target=_work, args=arguments, daemon=True)
             self.process.start()
@@ -427,7 +415,10 @@ class _Worker:
         except (EOFError, ConnectionError):
             self.process.join()
             self.is_usable = False
-            return self._died(f"{DIED}: {_name_of_exit(self.process.exitcode)}")
+            code = self.process.exitcode
+            killed = code is not None and code < 0
+            how = f"{signal.Signals(-code).name} ({signal.strsignal(-code)})" if killed else f"exit status {code}"
+            return self._died(f"{DIED}: {how}")
         if kind == "doing":
             self.doing = value
             return None
@@ -469,12 +460,6 @@ class _Worker:
         self.process.join(10)
         self.connection.close()
         self.output.close()
-
-
-def _name_of_exit(code: int | None) -> str:
-    if code is not None and code < 0:
-        return f"{signal.Signals(-code).name} ({signal.strsignal(-code)})"
-    return f"exit status {code}"
 
 
 def run_jobs(
@@ -563,13 +548,10 @@ def run_everywhere(
     """Runs jobs as the command does: those of the CPU in so many processes, then those of a GPU, mostly in one.
 
     Args:
-        jobs: see `run_jobs`.
+        jobs: see `run_jobs`, as for all else.
         workers: how many processes at a time; 0: all jobs run in this one, and a crash is the end.
-        on_start: told of each job as it starts.
-        on_result: told of each result as it comes.
-
-    Returns:
-        A result a job, in the order of the jobs.
+        on_start: see `run_jobs`.
+        on_result: see `run_jobs`.
     """
     results: dict[int, Result] = {}
     numbers = range(len(jobs))

@@ -75,7 +75,6 @@ class _CudaTool:
         products: of `serial.PRODUCTS`, what makes PyTorch's matrix products such as the tool takes; empty: nothing.
     """
 
-    name: str
     filtered: bool = True
     products: str = ""
 
@@ -100,13 +99,10 @@ CPU_TOOLS = {
     ),
 }
 _CUDA_TOOLS = {
-    tool.name: tool
-    for tool in (
-        _CudaTool("memcheck"),
-        _CudaTool("racecheck", products="--products-in-float32"),
-        _CudaTool("initcheck", filtered=False, products="--products-filled"),
-        _CudaTool("synccheck"),
-    )
+    "memcheck": _CudaTool(),
+    "racecheck": _CudaTool(products="--products-in-float32"),
+    "initcheck": _CudaTool(filtered=False, products="--products-filled"),
+    "synccheck": _CudaTool(),
 }
 _ERROR_EXIT_CODE = 9
 # Of reports in one process. Where PyTorch's own kernels are watched too, theirs must not use up the few of the default.
@@ -337,16 +333,16 @@ def _source_line(path: Path, number: int) -> str:
 
 
 def _run_on_cuda(jobs: Sequence[Job], tool: _CudaTool, on_start: OnStart, on_result: OnResult) -> list[Result]:
-    namespace = jobs[0].operator.namespace
+    name, namespace = jobs[0].under, jobs[0].operator.namespace
     program = shutil.which("compute-sanitizer") or shutil.which("compute-sanitizer", path="/usr/local/cuda/bin")
     if program is None:
         return _left_out(jobs, "compute-sanitizer is not installed: it comes with the CUDA toolkit", on_result)
     if reason := _why_not_watched(namespace):
         return _left_out(jobs, reason, on_result)
 
-    command = [program, "--tool", tool.name, "--error-exitcode", str(_ERROR_EXIT_CODE), "--show-backtrace", "no"]
+    command = [program, "--tool", name, "--error-exitcode", str(_ERROR_EXIT_CODE), "--show-backtrace", "no"]
     command += ["--print-limit", str(_PRINT_LIMIT)]
-    if tool.name == "memcheck":
+    if name == "memcheck":
         # Calls of the CUDA runtime that fail: PyTorch finds out so what a device can do.
         command += ["--report-api-errors", "no"]
     if tool.filtered:
@@ -451,6 +447,6 @@ class _Watched:
         results = [self._results[number] for number in range(len(self._jobs))]
         if code == _ERROR_EXIT_CODE and self._tool.filtered and all(each.status != "fail" for each in results):
             last = self._jobs[-1]
-            failure = Failure(f"{self._tool.name} found errors", reproduce=last.reproduce(), traceback=said)
+            failure = Failure(f"{last.under} found errors", reproduce=last.reproduce(), traceback=said)
             results[-1] = last.result("fail", results[-1].seconds, failure=failure)
         return results

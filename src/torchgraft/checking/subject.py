@@ -174,7 +174,10 @@ def _is_place(target: str) -> bool:
 
 
 def _find_in_module(module_name: str, attribute: str) -> Operator:
-    _look_in_working_directory()
+    # A command does not have the working directory on Python's path, as `python -m` has. Last: whatever else lies
+    # there must not be taken for a module that is installed.
+    if str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))
     try:
         value: Any = importlib.import_module(module_name)
     except ModuleNotFoundError as missing:
@@ -188,13 +191,6 @@ def _find_in_module(module_name: str, attribute: str) -> Operator:
         hint = f"; its operators: {', '.join(declared)}" if declared else ""
         raise LookupError(f"{module_name}:{attribute} is not a torchgraft.Operator{hint}")
     return value
-
-
-def _look_in_working_directory() -> None:
-    # A command does not have the working directory on Python's path, as `python -m` has. Last: whatever else lies
-    # there must not be taken for a module that is installed.
-    if str(Path.cwd()) not in sys.path:
-        sys.path.append(str(Path.cwd()))
 
 
 def _find_in_place(place: Path) -> list[Operator]:

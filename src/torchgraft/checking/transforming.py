@@ -13,7 +13,6 @@ from torchgraft.checking.case import Call, Case, in_float64, of_tensors, tensors
 from torchgraft.checking.comparing import Mismatch
 from torchgraft.checking.compiling import TRACING, compiled, fresh_compiler, in_short, quiet_pytorch
 from torchgraft.checking.result import NotApplicable
-from torchgraft.sampling import Sample
 
 Function = Callable[..., Any]
 
@@ -24,28 +23,23 @@ _ELEMENTS = 200
 _LEAST_LOSS = 1e-6
 
 
-def _samples_for(case: Case, count: int) -> list[Sample]:
-    """A few of the smallest samples.
+def check_samples(case: Case, count: int, eager: Callable[[Both], None], compiled: Callable[[Both], None]) -> None:
+    """Checks a few of the smallest samples, and the largest one or two of them compiled too.
 
     Raises:
         NotApplicable: the operator has no dtype in which derivatives of derivatives can be compared.
     """
-    if torch.finfo(case.dtype).eps > torch.finfo(torch.float32).eps:
-        raise NotApplicable(f"{case.dtype} is too coarse to compare derivatives of derivatives")
-    try:
-        return case.table(empty=False, below=_ELEMENTS, count=count)
-    except NotApplicable:
-        return case.table(empty=False)[:1]
-
-
-def check_samples(case: Case, count: int, eager: Callable[[Both], None], compiled: Callable[[Both], None]) -> None:
-    """Checks the smallest samples, and the largest one or two of them compiled too."""
 
     def check_compiled(call: Call) -> None:
         with fresh_compiler():
             compiled(Both(call))
 
-    samples = _samples_for(case, count)
+    if torch.finfo(case.dtype).eps > torch.finfo(torch.float32).eps:
+        raise NotApplicable(f"{case.dtype} is too coarse to compare derivatives of derivatives")
+    try:
+        samples = case.table(empty=False, below=_ELEMENTS, count=count)
+    except NotApplicable:
+        samples = case.table(empty=False)[:1]
     case.each(lambda call: eager(Both(call)), samples)
     case.each(check_compiled, samples[-1:] if case.quick else samples[-2:])
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import torch
 import typer
@@ -162,8 +162,11 @@ def bench(
         except ModuleNotFoundError as missing:
             explain_missing(missing, "bench")
             raise
-    files = _Files(json_file, html_file, markdown_file) if output is None else _Files.within(output)
-    prepare_files(*files.named(output))
+    options = ("--json", "--html", "--markdown") if output is None else ("--output",) * 5
+    files = _Files(json_file, html_file, markdown_file)
+    if output is not None:
+        files = _Files(*(output / f"bench{kind}" for kind in (".json", ".html", "-rows.md", ".md", ".svg")))
+    prepare_files(*zip(options, files, strict=False))
     console = make_console(files.json, files.html, files.markdown)
     if measured:
         report = _narrow(_join(measured), targets or [], _find_dtypes(dtypes), _split(suites or ""), sample)
@@ -190,8 +193,7 @@ def bench(
     _finish_bench(console, report, files)
 
 
-@dataclass(frozen=True)
-class _Files:
+class _Files(NamedTuple):
     """Where a report goes; None: nowhere."""
 
     json: Path | None = None
@@ -200,32 +202,14 @@ class _Files:
     summary: Path | None = None
     picture: Path | None = None
 
-    @classmethod
-    def within(cls, folder: Path) -> _Files:
-        """All kinds in one folder."""
-        return cls(*(folder / f"bench{kind}" for kind in (".json", ".html", "-rows.md", ".md", ".svg")))
-
-    def named(self, output: Path | None) -> list[tuple[str, Path | None]]:
-        """Each with the option that asks for it."""
-        options = ("--json", "--html", "--markdown") if output is None else ("--output",) * 5
-        return list(zip(options, (self.json, self.html, self.markdown, self.summary, self.picture), strict=False))
-
 
 def _finish_bench(console: Console, report: BenchReport, files: _Files) -> None:
     """Says what all rows come to, writes the files, and ends with 1 where one of ours is refused."""
     from torchgraft.benchmarking.live import print_report
     from torchgraft.benchmarking.summary import as_markdown, summary_table
 
-    def page() -> str:
-        from torchgraft.benchmarking.page import render_page
-
-        return render_page(report)
-
-    def picture() -> str:
-        from torchgraft.benchmarking.page import render_picture
-
-        return render_picture(report)
-
+    if files.html is not None or files.picture is not None:
+        from torchgraft.benchmarking.page import render_page, render_picture
     try:
         print_report(console, report)
     finally:
@@ -233,8 +217,8 @@ def _finish_bench(console: Console, report: BenchReport, files: _Files) -> None:
             (files.json, lambda: as_json(report.as_dict())),
             (files.markdown, lambda: as_markdown(report)),
             (files.summary, lambda: summary_table(report).markdown()),
-            (files.html, page),
-            (files.picture, picture),
+            (files.html, lambda: render_page(report)),
+            (files.picture, lambda: render_picture(report)),
         )
     if files.html is not None:
         console.print(f"Report: {files.html}", soft_wrap=True, markup=False)

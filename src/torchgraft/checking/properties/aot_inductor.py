@@ -16,9 +16,9 @@ from pathlib import Path
 
 import torch
 
-from torchgraft.checking.case import Call, Case, tensors_of
+from torchgraft.checking.case import Call, Case
 from torchgraft.checking.comparing import Mismatch
-from torchgraft.checking.compiling import export, fresh_compiler, in_short
+from torchgraft.checking.compiling import expect_served, export, fresh_compiler, in_short
 from torchgraft.checking.other_sizes import in_other_sizes
 from torchgraft.checking.property import COMPILER, Property
 from torchgraft.checking.result import NotApplicable
@@ -70,12 +70,7 @@ def _check_package(call: Call) -> None:
         except Exception as error:
             raise Mismatch(f"AOTInductor cannot compile and load it: {in_short(error)}") from error
         for each in [call, *in_other_sizes(call, numbers=False)[-1:]]:
-            shapes = [tuple(tensor.shape) for tensor in each.sample.tensors]
-            try:
-                found = package(*tensors_of(each.arguments))
-            except RuntimeError as error:
-                raise Mismatch(f"the package does not take the sizes {shapes}: {in_short(error)}") from error
-            each.expect_close(found, each.expected(), what=f"the result of the package in the sizes {shapes}")
+            expect_served(each, package, "the package")
 
 
 PROPERTY = Property(check, slow=True, imports=COMPILER)

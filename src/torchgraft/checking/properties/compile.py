@@ -102,9 +102,8 @@ def _without_recompiling(call: Call) -> Iterator[None]:
     except RuntimeError as error:
         if "recompile" not in str(error):
             raise
-        shapes = [tuple(tensor.shape) for tensor in call.sample.tensors]
         why = in_short(str(error).rpartition("guard failure(s):")[2])
-        raise _CompiledAgainError(f"a dynamic graph is compiled again for the sizes {shapes}: {why}") from error
+        raise _CompiledAgainError(f"a dynamic graph is compiled again for the sizes {call.shapes}: {why}") from error
 
 
 PROPERTY = Property(check, imports=COMPILER)

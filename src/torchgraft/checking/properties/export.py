@@ -10,12 +10,13 @@ Cannot prove: that a program runs where torchgraft is not imported: there its op
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 
 import torch
 
-from torchgraft.checking.case import Call, Case, tensors_of
-from torchgraft.checking.comparing import Mismatch, expect
-from torchgraft.checking.compiling import export, fresh_compiler, in_short
+from torchgraft.checking.case import Call, Case
+from torchgraft.checking.comparing import expect
+from torchgraft.checking.compiling import expect_served, export, fresh_compiler
 from torchgraft.checking.other_sizes import in_other_sizes
 from torchgraft.checking.property import COMPILER, Property
 
@@ -36,34 +37,25 @@ def _check_fixed_sizes(call: Call) -> None:
                 called = {node.target for node in program.graph.nodes if node.op == "call_function"}
                 name = call.operator.public.name()
                 expect(call.operator.public in called, f"the program exported {how} does not call {name}")
-            _expect_right(call, program, f"exported {how}")
-            _expect_right(call, _saved_and_loaded(program), f"exported {how}, saved and loaded")
+            _expect_taken([call], program, f"the program exported {how}")
 
 
 def _check_open_sizes(call: Call) -> None:
     with fresh_compiler():
         program = export(call, open_sizes=True)
-        loaded = _saved_and_loaded(program)
-        for other in [call, *in_other_sizes(call, numbers=False)[-1:]]:
-            _expect_right(other, program, "exported with open sizes")
-            _expect_right(other, loaded, "exported with open sizes, saved and loaded")
+        others = in_other_sizes(call, numbers=False)[-1:]
+        _expect_taken([call, *others], program, "the program exported with open sizes")
 
 
-def _expect_right(call: Call, program: torch.export.ExportedProgram, how: str) -> None:
-    tensors = tensors_of(call.arguments)
-    try:
-        found = program.module()(*tensors)
-    except (AssertionError, RuntimeError) as error:
-        shapes = [tuple(tensor.shape) for tensor in tensors]
-        raise Mismatch(f"the program {how} does not take the sizes {shapes}: {in_short(error)}") from error
-    call.expect_close(found, call.expected(), what=f"the result of the program {how}")
-
-
-def _saved_and_loaded(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
+def _expect_taken(calls: Sequence[Call], program: torch.export.ExportedProgram, name: str) -> None:
+    """By the program, and by itself saved and loaded."""
     file = io.BytesIO()
     torch.export.save(program, file)
     file.seek(0)
-    return torch.export.load(file)
+    loaded = torch.export.load(file)
+    for call in calls:
+        expect_served(call, program.module(), name)
+        expect_served(call, loaded.module(), f"{name}, saved and loaded,")
 
 
 PROPERTY = Property(check, imports=COMPILER)

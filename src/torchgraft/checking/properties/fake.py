@@ -152,7 +152,7 @@ class _Traced:
         expected = tree_leaves(other.operator.output(*other.sample.make("meta", other.dtype, other.seed)))
         for number, (one, real) in enumerate(zip(self.results, expected, strict=True), 1):
             name = "the result" if len(expected) == 1 else f"result {number}"
-            where = f"of symbolic sizes, read in the sizes {[tuple(tensor.shape) for tensor in other.sample.tensors]}"
+            where = f"of symbolic sizes, read in the sizes {other.shapes}"
             expect_same(tuple(map(read, one.shape)), tuple(real.shape), f"{name} {where}, has wrong sizes")
             dims = [dim for dim, size in enumerate(real.shape) if size != 1]
             strides = tuple(read(one.stride(dim)) for dim in dims)
