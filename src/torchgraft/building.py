@@ -1,7 +1,5 @@
 """Builds kernels: yours by the same CMake module that builds ours."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import re

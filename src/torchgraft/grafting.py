@@ -1,7 +1,5 @@
 """graft(model): swaps, in place, the class of each layer that an operator serves exactly."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import TypeVar
 

@@ -1,7 +1,5 @@
 """PyTorch's switches that trade precision for speed."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext

@@ -1,7 +1,5 @@
 """Where processes come from that share nothing with this one."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import tempfile

@@ -4,8 +4,6 @@ A property is a file in `properties`; a case is an operator, a device and a dtyp
 `report` says what came of it. Nothing here knows an operator by name.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from torchgraft.checking.properties import PROPERTIES

@@ -4,8 +4,6 @@ For as long as an operator runs, on its kind of device alone, PyTorch's own kern
 replaced, and so is the function that kernels get memory from past the dispatcher (`torchgraft/allocation.h`).
 """
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import sys

@@ -1,7 +1,5 @@
 """A case: one operator, on one device, in one dtype, as a property sees it."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """How results are compared: with float64, in units of what a dtype can hold."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from typing import Any

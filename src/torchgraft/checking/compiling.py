@@ -1,7 +1,5 @@
 """What the properties share that compile or export an operator."""
 
-from __future__ import annotations
-
 import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence

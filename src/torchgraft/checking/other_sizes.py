@@ -1,7 +1,5 @@
 """Calls in other sizes: what dynamic shapes must be ready for."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Results that are too large to be compared whole: a few parts of the batch stand for all of it."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

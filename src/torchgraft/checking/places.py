@@ -4,8 +4,6 @@ A folder that a person names is imported as a package of its own, and nothing th
 place of an installed module. Another process finds the same modules once it is told the `places` of this one.
 """
 
-from __future__ import annotations
-
 import ast
 import importlib
 import importlib.util

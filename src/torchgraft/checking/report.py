@@ -1,7 +1,5 @@
 """What a check found, for a person and for a machine."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass

@@ -1,7 +1,5 @@
 """What a property says about an operator."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """Runs properties: each is a job, which says pass, fail or not applicable whatever happens to the process it is in."""
 
-from __future__ import annotations
-
 import fcntl
 import importlib
 import multiprocessing

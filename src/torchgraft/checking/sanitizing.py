@@ -5,8 +5,6 @@ loaded first; the first report ends the process, so that it is laid to the job a
 library is the one that is installed, and compute-sanitizer watches one process that runs job after job.
 """
 
-from __future__ import annotations
-
 import ctypes
 import hashlib
 import os

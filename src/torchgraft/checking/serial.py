@@ -5,8 +5,6 @@ what came of it, in lines of its own: what the tool says stands between them. Be
 how matrix products of PyTorch are computed.
 """
 
-from __future__ import annotations
-
 import base64
 import importlib
 import pickle

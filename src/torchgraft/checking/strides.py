@@ -1,7 +1,5 @@
 """The same values in memory of every awkward kind."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from random import Random

@@ -1,7 +1,5 @@
 """What is checked: an operator and its samples, found by the names that a person has for them."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from collections.abc import Sequence

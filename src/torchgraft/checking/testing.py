@@ -1,7 +1,5 @@
 """The pytest entry: one line makes a test of an operator, a case a property, device and dtype."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from torchgraft.checking.report import describe

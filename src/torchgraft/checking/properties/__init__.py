@@ -1,7 +1,5 @@
 """The properties, one file each: what every operator must be."""
 
-from __future__ import annotations
-
 import importlib
 
 from torchgraft.checking.property import Property

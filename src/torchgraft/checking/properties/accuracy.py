@@ -8,8 +8,6 @@ Cannot prove: that no single element is worse: an error is a root mean square, r
 elements of all samples.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

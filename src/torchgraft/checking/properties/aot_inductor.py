@@ -6,8 +6,6 @@ of the reference, and in other sizes too.
 Cannot prove: that the package runs without Python: that takes the operator's library, loaded by the program in C++.
 """
 
-from __future__ import annotations
-
 import functools
 import subprocess
 import sys

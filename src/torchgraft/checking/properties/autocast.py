@@ -7,8 +7,6 @@ backward works inside autocast; and float64 is left alone.
 Cannot prove: that what is declared is wise: whether the definition keeps its meaning in a lower dtype.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial, reduce
 from typing import Any

@@ -10,8 +10,6 @@ Cannot prove: anything about two arguments that are wrong together; nor what hug
 reference needs more memory or time than this takes.
 """
 
-from __future__ import annotations
-
 import resource
 import signal
 from collections.abc import Iterator, Sequence

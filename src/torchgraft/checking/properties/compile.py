@@ -10,8 +10,6 @@ Cannot prove: anything about graphs that hold more than the operator, nor about 
 graph, which PyTorch does not have.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial

@@ -7,8 +7,6 @@ values on the host.
 Cannot prove: anything about sizes that change; a graph has one.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 import torch

@@ -7,8 +7,6 @@ exported with sizes left open takes other sizes.
 Cannot prove: that a program runs where torchgraft is not imported: there its operator does not exist.
 """
 
-from __future__ import annotations
-
 import io
 from collections.abc import Sequence
 

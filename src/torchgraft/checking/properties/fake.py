@@ -8,8 +8,6 @@ Cannot prove: anything about sizes that no sample leads to, nor about layouts th
 constants by PyTorch's own rule.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

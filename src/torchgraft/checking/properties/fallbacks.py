@@ -6,8 +6,6 @@ backward falls back to a reference, its own or that of an operator which its gra
 Cannot prove: that the kernel is fast; nor anything about compiled graphs, which are not counted.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

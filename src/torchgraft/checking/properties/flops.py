@@ -5,8 +5,6 @@ Proves: on a few samples it counts what the operator's formula says, called thro
 Cannot prove: that the formula is right. Nobody else knows what a kernel computes.
 """
 
-from __future__ import annotations
-
 from torch.utils.flop_counter import FlopCounterMode
 
 from torchgraft.checking.case import Call, Case, each_tensor

@@ -8,8 +8,6 @@ Cannot prove: anything about forward mode inside of other transforms than backwa
 Hessian, which is one.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -6,8 +6,6 @@ Cannot prove: anything about other nestings; the Operator chooses its way by the
 which are here stand for them.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

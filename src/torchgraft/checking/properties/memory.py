@@ -8,8 +8,6 @@ Cannot prove: anything about a leak on the device that comes to less than the tw
 out memory; nor, where the C library does not say what is in use (glibc does), about one of less than a page.
 """
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import resource

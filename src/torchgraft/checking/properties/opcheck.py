@@ -7,8 +7,6 @@ out as real ones, and that tracing with symbolic sizes, forward and backward, gi
 Cannot prove: that anything it computes is right: it compares an operator with itself alone.
 """
 
-from __future__ import annotations
-
 import torch
 
 from torchgraft.checking.case import Call, Case, differentiable

@@ -6,8 +6,6 @@ for bit, after pickling, after deep copy, and as a new layer with its `state_dic
 Cannot prove: anything about layers that the samples do not name.
 """
 
-from __future__ import annotations
-
 import copy
 import io
 import pickle

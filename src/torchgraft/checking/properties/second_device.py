@@ -6,8 +6,6 @@ current afterwards; arguments on two CUDA devices are refused.
 Cannot prove: anything on a machine with one CUDA device.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import torch

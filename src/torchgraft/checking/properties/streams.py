@@ -6,8 +6,6 @@ written; a kernel launched on another one would read what stood there before.
 Cannot prove: that no launch waits for the whole device, which is slow and not wrong; `cuda_graph` refuses most of that.
 """
 
-from __future__ import annotations
-
 import torch
 from torch.utils._pytree import tree_leaves
 

@@ -9,8 +9,6 @@ five of these runs beside another, and one in fifty from CUDA graphs.
 Cannot prove: anything about the calls that were not drawn.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random

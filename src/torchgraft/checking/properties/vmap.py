@@ -7,8 +7,6 @@ what a loop over the reference gives.
 Cannot prove: that a batch is computed at once: an operator without a vmap rule loops, and says so.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
