@@ -70,11 +70,11 @@ class Board:
 
     def tables(self, width: int) -> list[Table]:
         """The whole table, or several with some of the columns each where one would be wider than the terminal."""
-        chosen: list[list[Place]] = [[]]
-        left = width - max(len(row) for row in self._rows)
+        chosen: list[list[Place]] = []
+        left = 0
         for place in self._columns:
             needed = max(_WIDTH, *(len(line) for line in self._heading(place))) + _GAP
-            if chosen[-1] and left < needed:
+            if not chosen or left < needed:
                 chosen.append([])
                 left = width - max(len(row) for row in self._rows)
             left -= needed

@@ -93,10 +93,7 @@ def products_in_float32(key: str) -> AbstractContextManager[None]:
         key: of PyTorch's dispatcher, 'CUDA' or 'CPU'.
     """
 
-    def product(left: Tensor, right: Tensor, out_dtype: torch.dtype) -> Tensor:
-        return torch.matmul(left.to(out_dtype), right.to(out_dtype))
-
-    def into(left: Tensor, right: Tensor, out_dtype: torch.dtype, *, out: Tensor) -> Tensor:
+    def product(left: Tensor, right: Tensor, out_dtype: torch.dtype, *, out: Tensor | None = None) -> Tensor:
         return torch.matmul(left.to(out_dtype), right.to(out_dtype), out=out)
 
     def added(
@@ -104,9 +101,8 @@ def products_in_float32(key: str) -> AbstractContextManager[None]:
     ) -> Tensor:
         return torch.addmm(sums, left.to(out_dtype), right.to(out_dtype), out=out, **options)
 
-    kernels: dict[str, Any] = {f"{name}.dtype": product for name in ("mm", "bmm")}
-    kernels |= {f"{name}.dtype_out": into for name in ("mm", "bmm")}
-    return _replaced({**kernels, "addmm.dtype_out": added}, key)
+    products = dict.fromkeys(("mm.dtype", "bmm.dtype", "mm.dtype_out", "bmm.dtype_out"), product)
+    return _replaced({**products, "addmm.dtype_out": added}, key)
 
 
 PRODUCTS = {"--products-filled": filled_products, "--products-in-float32": products_in_float32}

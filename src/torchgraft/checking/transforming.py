@@ -15,6 +15,7 @@ from torchgraft.checking.compiling import TRACING, compiled, fresh_compiler, in_
 from torchgraft.checking.result import NotApplicable
 
 Function = Callable[..., Any]
+Tensors = tuple[Tensor, ...]
 
 # Jacobians of Jacobians have the square of it in elements.
 _ELEMENTS = 200
@@ -59,7 +60,7 @@ class Both:
         arguments = call.arguments
         self.operated = of_tensors(call.operator, arguments)
         self.referred = of_tensors(call.reference, arguments)
-        self.tensors = tuple(tensors_of(arguments))
+        self.tensors: Tensors = tuple(tensors_of(arguments))
         self.exact = in_float64(self.tensors)
         self.names = call.tensor_names
 

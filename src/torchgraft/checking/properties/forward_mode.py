@@ -18,9 +18,7 @@ from torch.utils._pytree import tree_leaves
 
 from torchgraft.checking.case import Case, grad_or_zeros, with_places_left
 from torchgraft.checking.property import COMPILER, Property
-from torchgraft.checking.transforming import Both, Function, check_samples, squares
-
-Tensors = tuple[Tensor, ...]
+from torchgraft.checking.transforming import Both, Function, Tensors, check_samples, squares
 
 _LOST = "the tangent is lost without a word: all of it is zero, as of a constant"
 

@@ -9,15 +9,12 @@ which are here stand for them.
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.func import grad, hessian, jacrev, vjp
 from torch.utils._pytree import tree_map
 
 from torchgraft.checking.case import Case, grad_or_zeros
 from torchgraft.checking.property import COMPILER, Property
-from torchgraft.checking.transforming import Both, Function, check_samples, squares
-
-Tensors = tuple[Tensor, ...]
+from torchgraft.checking.transforming import Both, Function, Tensors, check_samples, squares
 
 _LOST = "the gradient is lost without a word: all of it is zero"
 
