@@ -234,6 +234,7 @@ def test_what_breaks_the_gpu_for_its_process_is_a_failure_and_the_rest_goes_on()
 def test_samples_may_be_given():
     given = Samples((Sample("two elements", (Drawn((2,)),)),))
     assert check(wrong_above_eight, given, properties=["value"], device="cpu").passed
+    assert check("checking::wrong_above_eight", given, properties=["value"], device="cpu").passed
     report = check(correct, given, properties=["sizes"], device="cpu")
     assert {result.reason for result in report.results} == {"its samples have no draw"}
 

@@ -11,7 +11,7 @@ from torchgraft.checking.property import Property
 from torchgraft.checking.report import CheckReport
 from torchgraft.checking.result import Failure, Result
 from torchgraft.checking.running import find_devices, make_jobs, run_job
-from torchgraft.checking.subject import find_subjects, subject_of
+from torchgraft.checking.subject import find_subjects
 from torchgraft.checking.testing import make_test
 from torchgraft.environment import describe_environment
 from torchgraft.operator import Operator
@@ -45,7 +45,7 @@ def check(
     Raises:
         LookupError: there is no such operator, property or device, or no samples.
     """
-    subjects = find_subjects([operator]) if isinstance(operator, str) else [subject_of(operator, samples)]
+    subjects = find_subjects([operator], samples)
     devices = find_devices(device)
     jobs = make_jobs(subjects, devices=devices, properties=properties, seed=seed, quick=quick)
     results = tuple(run_job(job) for job in jobs)

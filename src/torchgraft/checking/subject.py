@@ -100,26 +100,25 @@ def _find_samples(operator: Operator) -> Samples:
     return found
 
 
-def find_subjects(targets: Sequence[str]) -> list[Subject]:
+def find_subjects(targets: Sequence[Operator | str], samples: Samples | None = None) -> list[Subject]:
     """The operators that a person means.
 
     Args:
-        targets: each the name of an operator of torchgraft, `namespace::name` of one that is declared,
+        targets: each an operator; or the name of an operator of torchgraft, `namespace::name` of one that is declared,
             `package.module:operator`, a folder or a file that declares operators, or `folder:operator` for one of them;
             none means all of torchgraft. The name of an operator goes before a folder of that name, which is then
             written `./name`.
+        samples: for `subject_of`.
 
     Raises:
         LookupError: there is no such operator, or it has no samples.
     """
     if not targets:
-        return [
-            subject_of(operator)
-            for name, operator in Operator.registered.items()
-            if name.startswith("torchgraft::") and operator.module.startswith("torchgraft.")
-        ]
-    subjects = [subject_of(operator) for target in targets for operator in _find(target)]
-    return list({subject.operator.qualified_name: subject for subject in subjects}.values())
+        ours = (each for name, each in Operator.registered.items() if name.startswith("torchgraft::"))
+        found = [each for each in ours if each.module.startswith("torchgraft.")]
+    else:
+        found = [each for target in targets for each in _find(target)]
+    return [subject_of(operator, samples) for operator in dict.fromkeys(found)]
 
 
 def say_which_is_meant(target: str) -> str:
@@ -145,7 +144,9 @@ def target_of(operator: Operator) -> str:
     return f"{operator.module}:{next(attributes, operator.name)}"
 
 
-def _find(target: str) -> list[Operator]:
+def _find(target: Operator | str) -> list[Operator]:
+    if isinstance(target, Operator):
+        return [target]
     if not target.strip():
         raise LookupError("an empty name is no operator; this folder is named `.`")
     if (registered := _registered(target)) is not None:

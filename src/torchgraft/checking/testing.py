@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from torchgraft.checking.report import describe
 from torchgraft.checking.running import Job, find_devices, make_jobs, run_job
-from torchgraft.checking.subject import find_subjects, subject_of
+from torchgraft.checking.subject import find_subjects
 from torchgraft.operator import Operator
 
 
@@ -26,11 +26,7 @@ def make_test(
     """
     import pytest
 
-    subjects = [subject_of(each) for each in operators if isinstance(each, Operator)]
-    names = [each for each in operators if isinstance(each, str)]
-    if names or not operators:
-        subjects += find_subjects(names)
-    jobs = make_jobs(subjects, devices=find_devices(device), seed=seed, quick=quick)
+    jobs = make_jobs(find_subjects(operators), devices=find_devices(device), seed=seed, quick=quick)
 
     @pytest.mark.parametrize(
         "job", [pytest.param(job, id=f"{job.name}-{job.property_name}-{job.device}-{job.dtype_name}") for job in jobs]
