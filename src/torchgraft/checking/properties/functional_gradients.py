@@ -46,10 +46,6 @@ def _vjp(function: Function, tensors: Tensors) -> Any:
     return results, pull(tree_map(torch.cos, results))
 
 
-def _grad_of_grad(function: Function, tensors: Tensors) -> Any:
-    return grad(squares(grad(squares(function), _all(tensors))), _all(tensors))(*tensors)
-
-
 def _autograd_of_grad(function: Function, tensors: Tensors) -> Any:
     leaves = [tensor.clone().requires_grad_() for tensor in tensors]
     return grad_or_zeros([squares(grad(squares(function), _all(tensors)))(*leaves)], leaves)
@@ -60,7 +56,9 @@ _TRANSFORMS = {
     "torch.func.vjp": _vjp,
     "torch.func.jacrev": lambda function, tensors: jacrev(function, _all(tensors))(*tensors),
     "torch.func.hessian": lambda function, tensors: hessian(squares(function), _all(tensors))(*tensors),
-    "torch.func.grad of torch.func.grad": _grad_of_grad,
+    "torch.func.grad of torch.func.grad": lambda function, tensors: grad(
+        squares(grad(squares(function), _all(tensors))), _all(tensors)
+    )(*tensors),
     "torch.func.jacrev of torch.func.jacrev": lambda function, tensors: jacrev(
         jacrev(squares(function), _all(tensors)), _all(tensors)
     )(*tensors),

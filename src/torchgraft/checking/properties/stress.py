@@ -58,8 +58,7 @@ class _Prepared:
     """A call with all that is random about it, and what must come of it.
 
     Attributes:
-        arguments: of the call, in memory of any kind.
-        wanted: which tensor arguments want a gradient.
+        arguments: of the call, in memory of any kind; some tensors want a gradient.
         output_grads: what comes in, None where nothing does.
         expected: results, and gradients where any come in, in float64.
         summed: how many products an element of each of these is a sum of, at most.
@@ -68,7 +67,6 @@ class _Prepared:
 
     call: Call
     arguments: tuple[Any, ...]
-    wanted: tuple[bool, ...]
     output_grads: tuple[Tensor | None, ...]
     expected: tuple[Tensor, ...]
     summed: tuple[int, ...]
@@ -76,14 +74,14 @@ class _Prepared:
 
     def run(self) -> list[Tensor]:
         """Results and gradients, on the current stream."""
-        return _run(self.call.operator, self.arguments, self.wanted, self.output_grads)
+        return _run(self.call.operator, self.arguments, self.output_grads)
 
     def expect(self, found: Sequence[Tensor], where: str) -> None:
         """Raises a Mismatch where what came is not what must."""
         call = self.call
         # PyTorch's own compositions may round a sum and then that sum with a bias, depending on strides.
         roundings = 2 if call.operator.kernels == "reference" else 1
-        results = len(found) - sum(self.wanted)
+        results = len(self.output_grads)
         for number, (one, other, summed) in enumerate(zip(found, self.expected, self.summed, strict=True), 1):
             kind, place = ("result", number) if number <= results else ("gradient", number - results)
             what = f"{kind} {place}{where}"
@@ -101,29 +99,25 @@ def _prepare(call: Call, random: Random) -> _Prepared:
 
     # A GPU draws its own values: millions would take a CPU longer than all else.
     plain = call.sample.make(call.device, call.dtype, call.seed, on_device=True)
-    wanted = tuple(random.random() < 0.7 for _ in tensors_of(plain))
-    arguments = each_tensor(lambda tensor: in_any_strides(tensor, random), plain)
     results = tree_leaves(call.operator.visible(call.operator.output(*plain)))
+    arguments = each_tensor(lambda tensor: in_any_strides(tensor, random).requires_grad_(random.random() < 0.7), plain)
     generator = torch.Generator(call.device).manual_seed(call.seed + 1)
     output_grads = tuple(incoming(randn_like(each, generator)) for each in results)
-    expected = _run(call.reference, in_float64(plain), wanted, in_float64(output_grads))
+    expected = _run(call.reference, in_float64(arguments), in_float64(output_grads))
     # Each product that a result is a sum of goes into each tensor's gradient once, and the results that a gradient is
     # made of are themselves sums.
     of_result = call.summed
     products = of_result * sum(each.numel() for each in results)
-    leaves = [tensor for tensor, asked in zip(tensors_of(plain), wanted, strict=True) if asked]
+    leaves = [tensor for tensor in tensors_of(arguments) if tensor.requires_grad]
     of_gradients = [max(of_result, -(-products // max(leaf.numel(), 1))) for leaf in leaves]
     summed = (*(of_result for _ in results), *of_gradients)
     coherent = any(each is not None and each.numel() > 1 and not any(each.stride()) for each in output_grads)
-    return _Prepared(call, arguments, wanted, output_grads, tuple(expected), summed, coherent)
+    return _Prepared(call, arguments, output_grads, tuple(expected), summed, coherent)
 
 
-def _run(
-    function: Any, arguments: Sequence[Any], wanted: Sequence[bool], output_grads: Sequence[Tensor | None]
-) -> list[Tensor]:
-    asked = iter(wanted)
+def _run(function: Any, arguments: Sequence[Any], output_grads: Sequence[Tensor | None]) -> list[Tensor]:
     # New leaves over the same memory: autograd warns of those that were first used on another stream.
-    own = each_tensor(lambda tensor: tensor.detach().requires_grad_(next(asked)), arguments)
+    own = each_tensor(lambda tensor: tensor.detach().requires_grad_(tensor.requires_grad), arguments)
     leaves = [tensor for tensor in tensors_of(own) if tensor.requires_grad]
     results = tree_leaves(function(*own))
     detached = [result.detach() for result in results]
