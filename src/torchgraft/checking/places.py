@@ -101,13 +101,9 @@ def declaring_modules(folder: Path) -> list[Path]:
 
     Nothing else is imported, as it may be a script that does something.
     """
-    files = sorted(path for path in folder.glob("*.py") if not is_test(path))
+    # A file of pytest's may ask for what the folder declares while it is being imported.
+    files = sorted({*folder.glob("*.py")} - {*folder.glob("test_*.py"), folder / "conftest.py"})
     return [path for path in files if path.name in ("__init__.py", "operator.py") or _declares(path)]
-
-
-def is_test(path: Path) -> bool:
-    """Whether a file is one of pytest's, which may ask for what a folder declares while it is being imported."""
-    return path.stem.startswith("test_") or path.stem == "conftest"
 
 
 def _declares(path: Path) -> bool:

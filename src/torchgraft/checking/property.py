@@ -1,6 +1,6 @@
 """What a property is."""
 
-import inspect
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -47,8 +47,7 @@ class Property:
     @property
     def summary(self) -> str:
         """The first line of its module's docstring."""
-        module = inspect.getmodule(self.check)
-        return (module.__doc__ or "").strip().partition("\n")[0] if module else ""
+        return (sys.modules[self.check.__module__].__doc__ or "").strip().partition("\n")[0]
 
     def dtypes_for(self, operator: Operator) -> tuple[torch.dtype, ...]:
         """In which dtypes an operator is asked: those of the property that the operator has, or else its first."""

@@ -80,8 +80,8 @@ def _find_samples(operator: Operator) -> Samples:
     if not hasattr(module, "samples") or isinstance(module.samples, ModuleType):
         beside = operator.module.rpartition(".")[0]
         name = f"{beside}.samples" if beside else "samples"
-        file = Path(getattr(module, "__file__", None) or ".").with_name("samples.py") if not beside else None
-        if file is not None and file.is_file():
+        file = Path(getattr(module, "__file__", None) or ".").with_name("samples.py")
+        if not beside and file.is_file():
             make_importable(file)
         try:
             holder = importlib.import_module(name)
