@@ -4,8 +4,6 @@ PyTorch's dispatcher takes a tensor or a NumPy float for an int, and anything fo
 looked at here first, and then means the same on every path: kernels, references and compilers.
 """
 
-from __future__ import annotations
-
 import numbers
 import operator
 from collections.abc import Iterable

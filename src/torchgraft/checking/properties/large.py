@@ -7,9 +7,6 @@ Cannot prove: anything about an operator without kernels of its own where those 
 anything about tensors that really have so many elements: they would take minutes.
 """
 
-from collections.abc import Sequence
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -42,18 +39,16 @@ def _check_far_apart(call: Call) -> None:
     expected = call.expected()
     for name, tensor, with_other in call.tensors_in_turn():
         if tensor.dim() and tensor.shape[0] in (2, 3):
+            try:
+                found = call.operator(*with_other(_far_apart(tensor)))
+            except RuntimeError as error:
+                # cuBLAS takes no matrix whose rows are so far apart, and says so.
+                if call.operator.kernels != "reference":
+                    raise
+                refused = f"its kernels are PyTorch's, which refuse this: {str(error).splitlines()[0]}"
+                raise NotApplicable(refused) from None
             what = f"the result of {name} with 2**31 elements from one to the next of its first dimension"
-            call.expect_close(_result(call, with_other(_far_apart(tensor))), expected, what=what)
-
-
-def _result(call: Call, arguments: Sequence[Any]) -> Any:
-    try:
-        return call.operator(*arguments)
-    except RuntimeError as error:
-        # cuBLAS takes no matrix whose rows are so far apart, and says so.
-        if call.operator.kernels == "reference":
-            raise NotApplicable(f"its kernels are PyTorch's, which refuse this: {str(error).splitlines()[0]}") from None
-        raise
+            call.expect_close(found, expected, what=what)
 
 
 def _far_apart(tensor: Tensor) -> Tensor:
