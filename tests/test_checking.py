@@ -6,6 +6,7 @@ import os
 import pickle
 import re
 import sys
+from functools import partial
 
 import pytest
 import torch
@@ -374,6 +375,15 @@ class TestComparing:
         with pytest.raises(Mismatch, match=r"1 of 6 elements, the first at \[1, 0\]") as raised:
             expect_close(found, expected, dtype=torch.float64)
         assert (raised.value.index, raised.value.found, raised.value.expected) == ((1, 0), 5.0, 0.0)
+
+    @pytest.mark.parametrize("compare", [expect_equal, partial(expect_close, dtype=torch.float64)])
+    def test_of_several_results_the_wrong_one_is_named(self, compare):
+        expected = [torch.zeros(2, dtype=torch.float64), torch.ones(2, dtype=torch.float64)]
+        compare([each.clone() for each in expected], expected)
+        with pytest.raises(Mismatch, match=r"^what a graph gives, part 2 (differs|is wrong)"):
+            compare([expected[0], expected[0]], expected, what="what a graph gives,")
+        with pytest.raises(Mismatch, match=r"^what a graph gives has 1 parts, not 2"):
+            compare(expected[:1], expected, what="what a graph gives")
 
     def test_nan_is_equal_to_nan_and_to_nothing_else(self):
         nan = torch.tensor([float("nan")], dtype=torch.float64)

@@ -100,7 +100,7 @@ def _tensors_beside(found: Any, expected: Any, what: str) -> Iterator[tuple[Tens
     ones, others = tree_leaves(found), tree_leaves(expected)
     expect(len(ones) == len(others), f"{what} has {len(ones)} parts, not {len(others)}")
     for number, (one, other) in enumerate(zip(ones, others, strict=True), 1):
-        name = what if len(ones) == 1 else f"{what}, part {number}"
+        name = what if len(ones) == 1 else f"{what.removesuffix(',')}, part {number}"
         if one is None or other is None:
             expect(one is other, f"{name} is {'missing' if one is None else 'there and should not be'}")
             continue
