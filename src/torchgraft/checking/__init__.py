@@ -4,15 +4,14 @@ A property is a file in `properties`; a case is an operator, a device and a dtyp
 `report` says what came of it. Nothing here knows an operator by name.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from torchgraft.checking.properties import PROPERTIES
 from torchgraft.checking.property import Property
-from torchgraft.checking.report import CheckReport
+from torchgraft.checking.report import CheckReport, describe
 from torchgraft.checking.result import Failure, Result
-from torchgraft.checking.running import find_devices, make_jobs, run_job
+from torchgraft.checking.running import Job, find_devices, make_jobs, run_job
 from torchgraft.checking.subject import find_subjects
-from torchgraft.checking.testing import make_test
 from torchgraft.environment import describe_environment
 from torchgraft.operator import Operator
 from torchgraft.sampling import Samples
@@ -50,3 +49,36 @@ def check(
     jobs = make_jobs(subjects, devices=devices, properties=properties, seed=seed, quick=quick)
     results = tuple(run_job(job) for job in jobs)
     return CheckReport(results, {each: describe_environment(each) for each in devices}, seed, quick)
+
+
+def make_test(
+    *operators: Operator | str, device: str = "all", quick: bool = False, seed: int = 0
+) -> Callable[..., None]:
+    """A test function for pytest, with a case for each property, device and dtype.
+
+    In a test module:
+
+        test_softplus = torchgraft.checking.make_test("mypackage.softplus:softplus")
+
+    Args:
+        operators: each an operator, or what `graft check` takes: a name, `package.module:operator`, or a folder; none
+            means all of torchgraft.
+        device: 'cpu', 'cuda', or 'all' that there are.
+        quick: leaves out what takes long.
+        seed: of all inputs.
+    """
+    import pytest
+
+    jobs = make_jobs(find_subjects(operators), devices=find_devices(device), seed=seed, quick=quick)
+
+    @pytest.mark.parametrize(
+        "job", [pytest.param(job, id=f"{job.name}-{job.property_name}-{job.device}-{job.dtype_name}") for job in jobs]
+    )
+    def test_operator(job: Job) -> None:
+        result = run_job(job)
+        if result.status == "not applicable":
+            pytest.skip(result.reason)
+        if result.status == "fail":
+            pytest.fail(describe(result), pytrace=False)
+
+    return test_operator

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from torchgraft.checking.case import Call, Case, differentiable, grad_or_zeros, of_tensors, tensors_of, with_places_left
+from torchgraft.checking.case import Call, differentiable, grad_or_zeros, of_tensors, tensors_of, with_places_left
 from torchgraft.checking.comparing import Mismatch, expect_same
 from torchgraft.checking.other_sizes import size_arguments
 from torchgraft.checking.strides import significant_strides
@@ -44,11 +44,6 @@ def fresh_compiler() -> Iterator[None]:
 
 # Traces as Inductor does, forward and backward, and runs what it has traced.
 TRACING = "aot_eager"
-
-
-def backend_for(case: Case) -> str:
-    """What compiles: Inductor; in a quick run the same tracing without the code that it would generate."""
-    return TRACING if case.quick else "inductor"
 
 
 def compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:

@@ -413,7 +413,11 @@ class _Watched:
 
     def _finish(self, number: int, result: Result) -> None:
         """Ends a job: with what was reported since the last one ended, or else with its own result."""
-        ours = [report for report in self._reports if self._is_ours(report)]
+        ours = [
+            report
+            for report in self._reports
+            if self._tool.filtered or any(f"{self._jobs[0].operator.namespace}::" in line for line in report)
+        ]
         self._reports, self._report = [], []
         if ours:
             message, *others = ours[0][: _REPORT_LINES + 1]
@@ -423,10 +427,6 @@ class _Watched:
             result = replace(result, status="fail", reason="", failure=failure)
         self._results[number] = result
         self._on_result(self._jobs[number], result)
-
-    def _is_ours(self, report: Sequence[str]) -> bool:
-        namespace = self._jobs[0].operator.namespace
-        return self._tool.filtered or any(f"{namespace}::" in line for line in report)
 
     def end(self, code: int) -> list[Result]:
         """A result a job, also of those that were not run as the process had ended."""

@@ -78,21 +78,18 @@ def _check_symbolic(call: Call) -> None:
     others = in_other_sizes(call, numbers=True, apart=True)
     traced = _Traced(call)
     for place, constant in traced.constants().items():
+        name = call.operator.arguments[place.argument].name
+        where = name if place.dim is None else f"dimension {place.dim} of {name}"
         taken = {sizes_of(other, numbers=True)[place] for other in others} - {constant}
         expect(
             not taken,
-            f"under symbolic shapes {_describe(call, place)} becomes a constant, although the operator takes other "
+            f"under symbolic shapes {where} becomes a constant, although the operator takes other "
             "sizes there: a dynamic graph would be compiled again for each",
             expected=f"any size, such as {max(taken, default=0)}",
             found=constant,
         )
     for other in others:
         traced.expect_right(other)
-
-
-def _describe(call: Call, place: Place) -> str:
-    name = call.operator.arguments[place.argument].name
-    return name if place.dim is None else f"dimension {place.dim} of {name}"
 
 
 class _Traced:
