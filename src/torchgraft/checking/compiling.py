@@ -15,7 +15,7 @@ from torchgraft.checking.comparing import Mismatch, expect_same
 from torchgraft.checking.other_sizes import size_arguments
 from torchgraft.checking.strides import significant_strides
 
-# Letters of an error of PyTorch's that are shown.
+# So many characters of an error of PyTorch's are shown.
 _MOST_SAID = 400
 # What PyTorch warns of about itself, past its own modules.
 _ATTRIBUTED_ELSEWHERE = (r"`isinstance\(treespec, LeafSpec\)` is deprecated", "Attempted to insert a get_attr Node")

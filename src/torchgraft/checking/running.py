@@ -270,10 +270,10 @@ def _kernels_expected(job: Job, asked: Property) -> Iterator[None]:
     before = fallbacks()
     yield
     kind = torch.device(job.device).type
-    # One that was called again since has another count.
-    for each in set(fallbacks()).difference(before):
+    for each in fallbacks():
         operator = Operator.registered.get(each.operator)
-        if each.device == kind and operator is not None:
+        # One that was called again since has another count.
+        if each not in before and each.device == kind and operator is not None:
             _expect_kernel(operator, kind, getattr(torch, each.dtype))
 
 
@@ -387,7 +387,7 @@ class _Worker:
         written = Connection(os.dup(self.output.fileno()), readable=False)
         # It waits for work asleep: spinning, the threads of several take the cores.
         waits = {"OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE")}
-        # What starts a process takes variables from here alone.
+        # A process takes the variables of the one that starts it.
         with patch.dict(os.environ, {**waits, **environment}):
             arguments = (other, places.places(), modules, written, dict(os.environ))
             self.process = context.Process(target=_work, args=arguments, daemon=True)

@@ -43,7 +43,8 @@ def _check_call(call: Call) -> None:
 
 def _expect_none_since(before: Sequence[Fallback], what: str) -> None:
     # One that was called again since has another count.
-    for operator, device, dtype, reason, _ in set(fallbacks()).difference(before):
+    new = [each for each in fallbacks() if each not in before]
+    for operator, device, dtype, reason, _ in new:
         raise Mismatch(
             f"{what} runs on the reference of {operator} in {dtype} on {device}, not on a kernel: {reason}",
             expected="a kernel, as the declaration claims",
