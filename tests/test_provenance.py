@@ -166,9 +166,9 @@ class Tree:
         return {
             "cpu": sources.of_operator("double", "cpu"),
             "cuda": sources.of_operator("double", "cuda"),
-            "small": sources.of_operator("double", "cuda", ran=["small_kernel", "somebody_elses"]),
-            "large": sources.of_operator("double", "cuda", ran=["large_kernel"]),
-            "grads": sources.of_operator("double_grads", "cuda", ran=["grads_kernel"]),
+            "small": sources.of_operator("double", "cuda", ran=("small_kernel", "somebody_elses")),
+            "large": sources.of_operator("double", "cuda", ran=("large_kernel",)),
+            "grads": sources.of_operator("double_grads", "cuda", ran=("grads_kernel",)),
             "backward": sources.of_operator("double", "cuda", gradients=True),
             "other": sources.of_operator("other", "cpu"),
             "model": sources.of_module("pack.grafting", "cuda"),

@@ -41,10 +41,10 @@ _KEYWORDS = frozenset(
 )
 _TYPES = frozenset({"struct", "class", "union", "enum"})
 _OPENING, _CLOSING = frozenset("([{"), frozenset(")]}")
-# The conditions under which a definition is compiled, as far as they lie outside of it.
 # Functions that a loop calls without their names.
 _UNNAMED_CALLS = frozenset({"begin", "end"})
 _ACCESS = frozenset({"public", "private", "protected"})
+# The conditions under which a definition is compiled, as far as they lie outside of it.
 _CONDITIONS = frozenset({"if", "ifdef", "ifndef", "elif", "else", "endif"})
 
 

@@ -12,10 +12,10 @@ import ast
 import hashlib
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from torchgraft.benchmarking.definitions import Definition, SourceFile, read_source
 
@@ -35,10 +35,7 @@ class Unit:
     def __init__(self, own: Collection[Definition], included: Collection[Definition]) -> None:
         self.own = frozenset(own)
         self.definitions = dict.fromkeys((*own, *included))
-        self.named: dict[str, list[Definition]] = defaultdict(list)
-        for each in self.definitions:
-            for name in each.names:
-                self.named[name].append(each)
+        self.named = _grouped((name, each) for each in self.definitions for name in each.names)
 
     def offers(self, name: str) -> list[Definition]:
         """What other files mean by a name."""
@@ -62,41 +59,31 @@ class Kernels:
         self._device, self._include = device, include
         depth = "**/" if (folder / "__init__.py").is_file() else ""
         paths = sorted(folder.glob(f"{depth}*{_SUFFIXES[device]}")) if device in _SUFFIXES else []
-        self._files: dict[Path, SourceFile] = {}
-        self._units = [self._unit(path, include) for path in paths]
-        self._below: dict[_Node, tuple[_Node, ...]] = {}
+        self._units = [self._unit(path.resolve()) for path in paths]
 
-    def _unit(self, path: Path, include: Path) -> Unit:
-        seen: dict[Path, SourceFile] = {}
-
-        def visit(file: Path) -> None:
-            if file in seen or not file.is_file():
-                return
-            if file not in self._files:
-                # By its text: a file may change while a process runs, and most are read for both kinds of device.
-                self._files[file] = _read(file.read_text())
-            seen[file] = self._files[file]
-            for name in seen[file].includes:
-                # Of others' headers nothing is known; a compiler and a PyTorch bring them.
-                beside = (file.parent,) if name.startswith('"') else ()
-                for place in (*beside, include):
-                    if (found := (place / name.strip('"<>')).resolve()).is_file():
-                        visit(found)
-                        break
-
-        visit(path.resolve())
-        own, *others = seen.values()
+    def _unit(self, path: Path) -> Unit:
+        own, *others = (self._read(file) for file in _reached([path], self._includes))
         return Unit(own.definitions, [each for file in others for each in file.definitions])
+
+    @cache  # noqa: B019  as long as the kernels
+    def _read(self, path: Path) -> SourceFile:
+        # By its text: a file may change while a process runs, and most are read for both kinds of device.
+        return _read_text(path.read_text())
+
+    def _includes(self, path: Path) -> Iterator[Path]:
+        """The files that a file includes; of others' headers nothing is known: a compiler and a PyTorch bring them."""
+        for name in self._read(path).includes:
+            beside = (path.parent,) if name.startswith('"') else ()
+            places = ((place / name.strip('"<>')).resolve() for place in (*beside, self._include))
+            if found := next(filter(Path.is_file, places), None):
+                yield found
 
     @cached_property
     def operators(self) -> dict[str, list[_Node]]:
         """Where each operator is registered."""
-        found: dict[str, list[_Node]] = defaultdict(list)
-        for number, unit in enumerate(self._units):
-            for each in unit.own:
-                if (registered := each.registers) and registered[0] == self._device:
-                    found[registered[1]].append((number, each))
-        return dict(found)
+        own = ((number, each) for number, unit in enumerate(self._units) for each in unit.own)
+        registered = ((node[1].registers, node) for node in own)
+        return dict(_grouped((what[1], node) for what, node in registered if what and what[0] == self._device))
 
     def texts(self, operators: Collection[str], ran: Collection[str] = ()) -> set[str]:
         """The definitions that decide how long operators take, and the compiler's options.
@@ -111,7 +98,8 @@ class Kernels:
         barred: set[_Node] = set()
         if ran := set(ran) & self.kernel_names:
             barred = self._leading_to(self.kernel_names) - self._leading_to(ran)
-        reached = self._reach([node for name in operators for node in known[name]], barred)
+        starts = {node for name in operators for node in known[name]}
+        reached = _reached(starts - barred, lambda node: {*self._mentioned(node), *self._nameless[node[0]]} - barred)
         return self._flags | {definition.text for _, definition in reached}
 
     @cached_property
@@ -130,66 +118,38 @@ class Kernels:
     def _nodes(self) -> list[_Node]:
         return [(number, each) for number, unit in enumerate(self._units) for each in unit.definitions]
 
-    def _reach(self, starts: Iterable[_Node], barred: Collection[_Node] = ()) -> set[_Node]:
-        reached: set[_Node] = set()
-        waiting = list(starts)
-        while waiting:
-            node = waiting.pop()
-            if node in reached or node in barred:
-                continue
-            reached.add(node)
-            waiting += self._mentioned(node)
-        return reached
-
     @cached_property
-    def _above(self) -> dict[_Node, list[_Node]]:
-        above: dict[_Node, list[_Node]] = defaultdict(list)
-        for node in self._nodes:
-            for each in self._mentioned(node, nameless=False):
-                above[each].append(node)
-        return above
+    def _above(self) -> defaultdict[_Node, list[_Node]]:
+        return _grouped((each, node) for node in self._nodes for each in self._mentioned(node))
 
     def _leading_to(self, kernels: Collection[str]) -> set[_Node]:
         """Whatever launches one of these kernels, be it through others."""
-        waiting = [node for node in self._nodes if node[1].is_kernel and node[1].names & set(kernels)]
-        found: set[_Node] = set()
-        while waiting:
-            node = waiting.pop()
-            if node not in found:
-                found.add(node)
-                waiting += self._above[node]
-        return found
-
-    def _mentioned(self, node: _Node, *, nameless: bool = True) -> tuple[_Node, ...]:
-        """What a definition mentions; and, as it is used, what has no name in its unit or is called from outside."""
-        if node not in self._below:
-            self._below[node] = tuple(dict.fromkeys(self._look_up(*node)))
-        below = self._below[node]
-        return (*below, *self._nameless[node[0]]) if nameless else below
+        starts = [node for node in self._nodes if node[1].is_kernel and node[1].names & set(kernels)]
+        return set(_reached(starts, self._above.__getitem__))
 
     @cached_property
-    def _nameless(self) -> list[list[_Node]]:
-        return [
-            [
-                (number, each)
-                for each in unit.definitions
-                if each.is_exported or (not each.names and each.registers is None)
-            ]
-            for number, unit in enumerate(self._units)
-        ]
+    def _nameless(self) -> defaultdict[int, list[_Node]]:
+        """Of each unit what counts with all that is used of it: what has no name, or is called from outside."""
+        return _grouped(
+            (node[0], node)
+            for node in self._nodes
+            if node[1].is_exported or (not node[1].names and node[1].registers is None)
+        )
 
-    def _look_up(self, number: int, definition: Definition) -> Iterator[_Node]:
-        unit = self._units[number]
+    @cache  # noqa: B019  as long as the kernels
+    def _mentioned(self, node: _Node) -> tuple[_Node, ...]:
+        """What a definition mentions, and of a class the members that are defined outside of it."""
+        number, definition = node
+        found: list[_Node] = []
         for name in definition.mentioned:
-            here = unit.named.get(name, [])
-            yield from ((number, each) for each in here)
+            here = self._units[number].named.get(name, [])
+            found += ((number, each) for each in here)
             # As a linker does, where the name is only declared here; a macro may declare what it mentions.
-            for each in here:
-                if not each.has_body or each.tokens[0] == "#define":
-                    yield from self._elsewhere(name)
-                    break
+            if any(not each.has_body or each.tokens[0] == "#define" for each in here):
+                found += self._elsewhere(name)
         for name in definition.names:
-            yield from self._members.get(name, ())
+            found += self._members.get(name, ())
+        return tuple(dict.fromkeys(found))
 
     @cache  # noqa: B019  as long as the kernels
     def _elsewhere(self, name: str) -> tuple[_Node, ...]:
@@ -201,14 +161,31 @@ class Kernels:
     @cached_property
     def _members(self) -> dict[str, list[_Node]]:
         """Of each class the members that are defined outside of it."""
-        members: dict[str, list[_Node]] = defaultdict(list)
-        for node in self._nodes:
-            if node[1].owner:
-                members[node[1].owner].append(node)
-        return members
+        return _grouped((node[1].owner, node) for node in self._nodes if node[1].owner)
 
 
-_read = cache(read_source)
+_read_text = cache(read_source)
+_Key = TypeVar("_Key", bound=Hashable)
+_Value = TypeVar("_Value")
+
+
+def _grouped(pairs: Iterable[tuple[_Key, _Value]]) -> defaultdict[_Key, list[_Value]]:
+    groups = defaultdict[_Key, list[_Value]](list)
+    for key, value in pairs:
+        groups[key].append(value)
+    return groups
+
+
+def _reached(starts: Iterable[_Key], further: Callable[[_Key], Iterable[_Key]]) -> list[_Key]:
+    """Starts and all that they lead to, be it through others; of a single start, that first."""
+    found: dict[_Key, None] = {}
+    waiting = list(starts)
+    while waiting:
+        each = waiting.pop()
+        if each not in found:
+            found[each] = None
+            waiting += further(each)
+    return list(found)
 
 
 class Sources:
@@ -224,17 +201,15 @@ class Sources:
         self._include = package / "include"
         if not self._include.is_dir():
             self._include = PACKAGE / "include"
-        rooms = package / "operators"
-        self._rooms = (
-            {path.name: path for path in rooms.iterdir() if (path / "__init__.py").is_file()}
-            if rooms.is_dir()
-            else {package.name: package}
-        )
-        self._kernels: dict[tuple[Path, str], Kernels] = {}
-        # A thousand rows ask some thirty questions.
-        self._hashes: dict[tuple[Any, ...], str] = {}
+        self._rooms = [path for path in package.glob("operators/*") if (path / "__init__.py").is_file()] or [package]
+        paths = (path for room in self._rooms for path in room.rglob("*.c*"))
+        if len(self._rooms) > 1 and not any(path.suffix in _SUFFIXES.values() for path in paths):
+            # A wheel holds the declarations alone.
+            self._rooms = []
 
-    def of_operator(self, name: str, device: str, *, gradients: bool = False, ran: Collection[str] = ()) -> str:
+    # A thousand rows ask some thirty questions.
+    @cache  # noqa: B019  as long as the sources
+    def of_operator(self, name: str, device: str, *, gradients: bool = False, ran: tuple[str, ...] = ()) -> str:
         """The hash of what decides how long an operator takes.
 
         Args:
@@ -246,9 +221,6 @@ class Sources:
         Returns:
             Sixteen digits; empty where the sources are not there, as in a wheel.
         """
-        return self._remembered("operator", name, device, gradients, tuple(sorted(ran)))
-
-    def _of_operator(self, name: str, device: str, gradients: bool, ran: Collection[str]) -> str:
         room = self._room_of(name)
         if room is None:
             return ""
@@ -259,7 +231,8 @@ class Sources:
             return _hash(kernels.texts([name], ran))
         return _hash([*kernels.texts(list(kernels.operators), ran), *self._python(room)])
 
-    def of_module(self, name: str, device: str, *, ran: Collection[str] = ()) -> str:
+    @cache  # noqa: B019  as long as the sources
+    def of_module(self, name: str, device: str, *, ran: tuple[str, ...] = ()) -> str:
         """The hash of a module, of all that it imports from `nn` and `operators`, and of the kernels of these.
 
         Args:
@@ -270,42 +243,23 @@ class Sources:
         Returns:
             Sixteen digits; empty where there is no such module in the package.
         """
-        return self._remembered("module", name, device, tuple(sorted(ran)))
-
-    def _of_module(self, name: str, device: str, ran: Collection[str]) -> str:
         package, *parts = name.split(".")
         start = self._package.joinpath(*parts).with_suffix(".py")
-        if package != self._package.name or not start.is_file():
+        if package != self._package.name or not start.is_file() or not self._rooms:
             return ""
-        return self._of_modules(self._imported([start]), device, ran)
+        return self._of_modules(_reached([start], self._imports_of), device, ran)
 
     def of_calls(self, device: str) -> str:
         """The hash of all that a call of any operator goes through: the package's own modules, and every operator."""
-        if not self._at_hand:
+        if not self._rooms:
             return ""
-        modules = sorted(self._package.glob("*.py"))
-        for room in self._rooms.values():
-            modules += self._imported([room / "operator.py"])
-        return self._of_modules(modules, device)
-
-    @cached_property
-    def _at_hand(self) -> bool:
-        """Whether kernels' sources lie here: a wheel holds the declarations alone."""
-        rooms = self._rooms.values()
-        alone = len(rooms) == 1
-        return alone or any(True for room in rooms for end in _SUFFIXES.values() for _ in room.rglob(f"*{end}"))
-
-    def _remembered(self, kind: str, *asked: Any) -> str:
-        if not self._at_hand:
-            return ""
-        if (kind, *asked) not in self._hashes:
-            answer = self._of_operator if kind == "operator" else self._of_module
-            self._hashes[(kind, *asked)] = answer(*asked)
-        return self._hashes[(kind, *asked)]
+        declared = (room / "operator.py" for room in self._rooms)
+        imported = _reached(filter(Path.is_file, declared), self._imports_of)
+        return self._of_modules([*self._package.glob("*.py"), *imported], device)
 
     def _of_modules(self, modules: Collection[Path], device: str, ran: Collection[str] = ()) -> str:
         texts = [_python_text(module) for module in modules]
-        for room in self._rooms.values():
+        for room in self._rooms:
             if any(room in module.parents for module in modules):
                 kernels = self._kernels_of(room, device)
                 texts += kernels.texts(list(kernels.operators), ran)
@@ -313,42 +267,29 @@ class Sources:
 
     def kernels_among(self, names: Iterable[str]) -> tuple[str, ...]:
         """Those of the names of kernels that are ours."""
-        ours = frozenset[str]().union(*(self._kernels_of(room, "cuda").kernel_names for room in self._rooms.values()))
+        ours = frozenset[str]().union(*(self._kernels_of(room, "cuda").kernel_names for room in self._rooms))
         return tuple(sorted({name.partition("<")[0] for name in names} & ours))
 
     def _room_of(self, name: str) -> Path | None:
         """The folder of the operator's declaration, whose schema begins with its name."""
         if len(self._rooms) == 1:
-            return next(iter(self._rooms.values()))
+            return self._rooms[0]
         declared = re.compile(rf"""["']\w+::{re.escape(name)}\(""")
-        for room in self._rooms.values():
-            if any(declared.search(path.read_text()) for path in room.glob("*.py")):
-                return room
-        return None
+        return next(
+            (room for room in self._rooms if any(declared.search(path.read_text()) for path in room.glob("*.py"))), None
+        )
 
+    @cache  # noqa: B019  as long as the sources
     def _kernels_of(self, room: Path, device: str) -> Kernels:
-        key = room, device
-        if key not in self._kernels:
-            self._kernels[key] = Kernels(room, device, self._include)
-        return self._kernels[key]
+        return Kernels(room, device, self._include)
 
     def _python(self, room: Path) -> list[str]:
         start = room / "operator.py"
-        modules = self._imported([start]) if start.is_file() else sorted(room.glob("*.py"))
+        modules = _reached([start], self._imports_of) if start.is_file() else room.glob("*.py")
         return [_python_text(path) for path in modules if path.stem not in _INPUTS]
 
-    def _imported(self, starts: Iterable[Path]) -> list[Path]:
-        """Modules, and all of the package's layers and operators that they import."""
-        seen: dict[Path, None] = {}
-        waiting = list(starts)
-        while waiting:
-            path = waiting.pop()
-            if path not in seen and path.is_file():
-                seen[path] = None
-                waiting += self._imports_of(path)
-        return list(seen)
-
     def _imports_of(self, path: Path) -> Iterator[Path]:
+        """The package's layers and operators that a module imports."""
         for node in ast.walk(_parse(path)):
             if isinstance(node, ast.ImportFrom) and node.module:
                 for alias in node.names:
