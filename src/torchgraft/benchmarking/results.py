@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from dataclasses import asdict, dataclass, field, is_dataclass, replace
+from functools import cache
+from types import UnionType
+from typing import Any, get_args, get_type_hints
 
 from torchgraft.benchmarking.explaining import Served
 from torchgraft.benchmarking.provenance import Provenance
@@ -117,16 +119,9 @@ class BenchReport:
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON; `report_from_dict` reads it."""
-        return {
-            "environment": asdict(self.environment),
-            "card": asdict(self.card),
-            "roofs": asdict(self.roofs) | {"bandwidth": {str(k): v for k, v in self.roofs.bandwidth.items()}},
-            "quick": self.quick,
-            "seconds": self.seconds,
-            "unmeasured": self.unmeasured,
-            "unit": "seconds",
-            "rows": [asdict(row) for row in self.rows],
-        }
+        figures = asdict(self)
+        rows = figures.pop("rows")
+        return {**figures, "unit": "seconds", "rows": list(rows)}
 
     def as_json(self, indent: int | None = 2) -> str:
         """The text of a file of JSON, which has no nan: null stands in its place."""
@@ -151,50 +146,28 @@ def _without_nan(value: Any) -> Any:
 
 
 def report_from_dict(figures: Mapping[str, Any]) -> BenchReport:
-    """A report that was written as JSON; of those that name a commit, what else they say."""
-    roofs = dict(figures["roofs"])
-    roofs["bandwidth"] = {int(size): rate for size, rate in roofs["bandwidth"].items()}
-    return BenchReport(
-        environment_from_dict(figures["environment"]),
-        Card(figures["card"]["name"], tuple(figures["card"]["clocks"]), tuple(figures["card"]["temperatures"])),
-        Roofs(**roofs),
-        tuple(_row_from_dict(row) for row in figures["rows"]),
-        figures["quick"],
-        figures["seconds"],
-        figures.get("unmeasured", 0),
-    )
+    """A report that was written as JSON. What later versions no longer know is passed over, as a commit."""
+    report: BenchReport = _read(BenchReport, figures)
+    return report
 
 
-def environment_from_dict(figures: Mapping[str, Any]) -> Environment:
-    """An environment that was written as JSON."""
-    return Environment(**{name: value for name, value in figures.items() if name != "commit"})
+def _read(kind: Any, value: Any) -> Any:
+    """A value of a type, from what JSON made of it."""
+    if value is None:
+        # JSON has no nan.
+        return math.nan if kind is float else None
+    kinds = get_args(kind)
+    if isinstance(kind, UnionType):
+        return _read(kinds[0], value)
+    if isinstance(kind, type) and is_dataclass(kind):
+        types = _types(kind)
+        return kind(**{name: _read(types[name], each) for name, each in value.items() if name in types})
+    if isinstance(value, Mapping):
+        return {kinds[0](key): _read(kinds[1], each) for key, each in value.items()}
+    return tuple(_read(kinds[0], each) for each in value) if isinstance(value, list | tuple) else value
 
 
-def provenance_from_dict(figures: Mapping[str, Any]) -> Provenance:
-    """A provenance that was written as JSON."""
-    return Provenance(**{**figures, "kernels": tuple(figures.get("kernels", ()))})
-
-
-def _row_from_dict(row: Mapping[str, Any]) -> Row:
-    values = {name: value for name, value in row.items() if name != "commit"}
-    values["provenance"] = provenance_from_dict(row.get("provenance", {}))
-    for name in ("time", "warm"):
-        values[name] = Time(**values[name]) if values[name] else None
-    values["noise"] = Ratio(**values["noise"]) if values["noise"] else None
-    # JSON has no nan.
-    values["floor"] = math.nan if values["floor"] is None else values["floor"]
-    values["fallbacks"] = tuple(values["fallbacks"])
-    values["served"] = {name: tuple(Served(**each) for each in parts) for name, parts in row.get("served", {}).items()}
-    for kind in ("rivals", "yardsticks"):
-        values[kind] = {
-            name: RivalResult(
-                Time(**rival["time"]) if rival["time"] else None,
-                Ratio(**rival["ratio"]) if rival["ratio"] else None,
-                rival["problem"],
-            )
-            for name, rival in row.get(kind, {}).items()
-        }
-    return Row(**values)
+_types = cache(get_type_hints)
 
 
 def geometric_mean(values: Iterable[float]) -> float:
