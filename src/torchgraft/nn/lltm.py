@@ -109,11 +109,10 @@ class LLTMCell(torch.nn.Module):
             )
         _require_features("LLTMCell", input, self.input_size)
         rows = input.unsqueeze(0) if input.dim() == 1 else input
-        if hx is not None:
-            _require_states("LLTMCell", ("h", "c"), hx)
         if hx is None:
             h = c = rows.new_zeros(rows.shape[0], self.hidden_size)
         else:
+            _require_states("LLTMCell", ("h", "c"), hx)
             h, c = (state.unsqueeze(0) for state in hx) if input.dim() == 1 else hx
         h, c = lltm_cell(rows, h, c, self.weight_ih, self.weight_hh, self.bias)
         return (h.squeeze(0), c.squeeze(0)) if input.dim() == 1 else (h, c)

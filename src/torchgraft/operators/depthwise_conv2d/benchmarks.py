@@ -10,6 +10,7 @@ from torch import Tensor
 from torchgraft.operators.depthwise_conv2d.case import Case, same
 from torchgraft.operators.depthwise_conv2d.reference import depthwise_conv2d
 from torchgraft.operators.depthwise_conv2d.window import Window
+from torchgraft.operators.shared import empty_images
 from torchgraft.sampling import Benchmark, Large, Sample
 
 
@@ -113,10 +114,8 @@ def conv2d_input_grad(
     *window: int,
 ) -> Tensor:
     """What autograd calls for the input of F.conv2d."""
-    layout = torch.channels_last if channels_last else torch.contiguous_format
     # Of the input only the shape is read.
-    size = (output_grad.shape[0], channels, height, width)
-    input = torch.empty(size, dtype=output_grad.dtype, device=output_grad.device, memory_format=layout)
+    input = empty_images(output_grad, (output_grad.shape[0], channels, height, width), bool(channels_last))
     return _backward(output_grad, input, weight, Window(*window), (True, False, False))[0]
 
 

@@ -8,7 +8,6 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.overrides import handle_torch_function
 
@@ -17,6 +16,7 @@ from torchgraft.layout import is_channels_last, layout_beside
 from torchgraft.operator import Operator
 from torchgraft.operators.depthwise_conv2d import reference
 from torchgraft.operators.depthwise_conv2d.window import IntOrPair, Window, make_window
+from torchgraft.operators.shared import batch_as_channels, check_images, empty_images, require, require_dim
 
 
 def depthwise_conv2d(
@@ -193,16 +193,11 @@ def _with_channels(input: Any, groups: int, fits: Any) -> Any:
     raise ValueError(f"depthwise_conv2d: input must have {groups} channels, got {shape[-3]}: its shape is {shape}")
 
 
-def _empty_images(like: Tensor, size: Sequence[int], channels_last: bool) -> Tensor:
-    layout = torch.channels_last if channels_last else torch.contiguous_format
-    return torch.empty(size, dtype=like.dtype, device=like.device, memory_format=layout)
-
-
 def _output(input: Tensor, weight: Tensor, bias: Tensor | None, *window: int) -> Tensor:
-    torch._check(input.dim() == 4, lambda: f"depthwise_conv2d: input must have 4 dimensions, got {input.dim()}")
-    torch._check(weight.dim() == 4, lambda: f"depthwise_conv2d: weight must have 4 dimensions, got {weight.dim()}")
+    check_images("depthwise_conv2d", "input", input)
+    check_images("depthwise_conv2d", "weight", weight)
     size = Window(*window).output_size(*input.shape[2:], *weight.shape[2:])
-    return _empty_images(input, (input.shape[0], weight.shape[0], *size), is_channels_last(input))
+    return empty_images(input, (input.shape[0], weight.shape[0], *size), is_channels_last(input))
 
 
 def _input_grad_output(
@@ -216,7 +211,7 @@ def _input_grad_output(
 ) -> Tensor:
     if channels_last is None:
         channels_last = is_channels_last(output_grad)
-    return _empty_images(output_grad, (output_grad.shape[0], channels, height, width), channels_last)
+    return empty_images(output_grad, (output_grad.shape[0], channels, height, width), channels_last)
 
 
 def _weight_grad_output(
@@ -284,34 +279,8 @@ def _weight_grad_gradient(
     )
 
 
-def _fold(tensor: Tensor | None, batch_dim: int | None, batch_size: int, into: int) -> Tensor | None:
-    """Merges vmap's batch dimension into the channels: a batch of depthwise convolutions is one with more channels."""
-    if tensor is None:
-        return None
-    if batch_dim is None:
-        shape = list(tensor.shape)
-        tensor = tensor.unsqueeze(into).expand(*shape[:into], batch_size, *shape[into:])
-    else:
-        tensor = tensor.movedim(batch_dim, into)
-    return tensor.flatten(into, into + 1)
-
-
-def _vmap(
-    operator: Any,
-    batch_size: int,
-    in_dims: Sequence[int | None],
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    *window: int,
-) -> tuple[Tensor, int]:
-    result = operator(
-        _fold(input, in_dims[0], batch_size, 1),
-        _fold(weight, in_dims[1], batch_size, 0),
-        _fold(bias, in_dims[2], batch_size, 0),
-        *window,
-    )
-    return result.unflatten(1, (batch_size, -1)), 1
+# A third argument that is no tensor, as the number of channels is, stays as it is.
+_images_by_channel = batch_as_channels((1, 0, 0), (1,))
 
 
 def _input_grad_vmap(
@@ -323,25 +292,7 @@ def _input_grad_vmap(
     channels: int,
     *numbers: int,
 ) -> tuple[Tensor, int]:
-    result = operator(
-        _fold(output_grad, in_dims[0], batch_size, 1),
-        _fold(weight, in_dims[1], batch_size, 0),
-        batch_size * channels,
-        *numbers,
-    )
-    return result.unflatten(1, (batch_size, -1)), 1
-
-
-def _weight_grad_vmap(
-    operator: Any,
-    batch_size: int,
-    in_dims: Sequence[int | None],
-    output_grad: Tensor,
-    input: Tensor,
-    *numbers: int,
-) -> tuple[Tensor, int]:
-    result = operator(_fold(output_grad, in_dims[0], batch_size, 1), _fold(input, in_dims[1], batch_size, 1), *numbers)
-    return result.unflatten(0, (batch_size, -1)), 0
+    return _images_by_channel(operator, batch_size, in_dims, output_grad, weight, batch_size * channels, *numbers)
 
 
 def _multiply_adds(output_shape: Sequence[int], kernel_height: int, kernel_width: int) -> int:
@@ -360,19 +311,8 @@ def _input_grad_flops(output_grad_shape: Sequence[int], weight_shape: Sequence[i
     return _multiply_adds(output_grad_shape, *weight_shape[2:])
 
 
-def _weight_grad_flops(
-    output_grad_shape: Sequence[int],
-    input_shape: Sequence[int],
-    kernel_height: int,
-    kernel_width: int,
-    *window: int,
-) -> int:
-    return _multiply_adds(output_grad_shape, kernel_height, kernel_width)
-
-
-def _require(condition: bool, name: str, problem: str) -> None:
-    if not condition:
-        raise ValueError(f"{name}: {problem}")
+def _weight_grad_flops(output_grad_shape: Sequence[int], input_shape: Sequence[int], *numbers: int) -> int:
+    return _multiply_adds(output_grad_shape, *numbers[:2])
 
 
 def _explain_sizes(
@@ -385,14 +325,14 @@ def _explain_sizes(
     window: Window,
 ) -> tuple[int, int, int, int]:
     """What is wrong with the sizes of a convolution; the shape of its output where nothing is."""
-    _require(min(window.stride) > 0, name, f"stride must be positive, got {window.stride}")
-    _require(min(window.dilation) > 0, name, f"dilation must be positive, got {window.dilation}")
-    _require(min(window.padding) >= 0, name, f"padding must not be negative, got {window.padding} (left, right, ...)")
-    _require(batch >= 0, name, f"the batch must not be negative, got {batch}")
-    _require(channels > 0, name, f"input must have at least one channel, got {channels}")
-    _require(min(size) > 0, name, f"input must have at least one pixel, its height and width are {tuple(size)}")
-    _require(min(kernel_size) > 0, name, f"weight must have at least one tap, its kernels are {tuple(kernel_size)}")
-    _require(
+    require(min(window.stride) > 0, name, f"stride must be positive, got {window.stride}")
+    require(min(window.dilation) > 0, name, f"dilation must be positive, got {window.dilation}")
+    require(min(window.padding) >= 0, name, f"padding must not be negative, got {window.padding} (left, right, ...)")
+    require(batch >= 0, name, f"the batch must not be negative, got {batch}")
+    require(channels > 0, name, f"input must have at least one channel, got {channels}")
+    require(min(size) > 0, name, f"input must have at least one pixel, its height and width are {tuple(size)}")
+    require(min(kernel_size) > 0, name, f"weight must have at least one tap, its kernels are {tuple(kernel_size)}")
+    require(
         output_channels > 0 and output_channels % channels == 0,
         name,
         f"weight has {output_channels} channels, which must be a multiple of the {channels} of input",
@@ -402,7 +342,7 @@ def _explain_sizes(
         size[0] + window.padding_top + window.padding_bottom,
         size[1] + window.padding_left + window.padding_right,
     ]
-    _require(
+    require(
         spans[0] <= rooms[0] and spans[1] <= rooms[1],
         name,
         f"the kernel spans {spans[0]} x {spans[1]} pixels and the padded input has only {rooms[0]} x {rooms[1]}",
@@ -410,21 +350,17 @@ def _explain_sizes(
     output = (batch, output_channels, *window.output_size(*size, *kernel_size))
     largest = max(math.prod(output), batch * channels * math.prod(size))
     fits = largest < 2**60 and max(*rooms, *spans, *window.stride, *window.dilation) < 2**40
-    _require(fits, name, "these sizes make a tensor that no memory can hold")
+    require(fits, name, "these sizes make a tensor that no memory can hold")
     return output
 
 
-def _explain_dim(name: str, argument: str, tensor: Tensor, dim: int, shape: str) -> None:
-    _require(tensor.dim() == dim, name, f"{argument} must be {shape}, got {tuple(tensor.shape)}")
-
-
 def _explain_weight(name: str, weight: Tensor) -> None:
-    _explain_dim(name, "weight", weight, 4, "(channels, 1, height, width)")
-    _require(weight.shape[1] == 1, name, f"weight must be (channels, 1, height, width), got {tuple(weight.shape)}")
+    require_dim(name, "weight", weight, 4, "(channels, 1, height, width)")
+    require(weight.shape[1] == 1, name, f"weight must be (channels, 1, height, width), got {tuple(weight.shape)}")
 
 
 def _explain_output_grad(name: str, output_grad: Tensor, expected: Sequence[int]) -> None:
-    _require(
+    require(
         tuple(output_grad.shape) == tuple(expected),
         name,
         f"output_grad must be {tuple(expected)} for these sizes, got {tuple(output_grad.shape)}",
@@ -433,13 +369,13 @@ def _explain_output_grad(name: str, output_grad: Tensor, expected: Sequence[int]
 
 def _explain(input: Tensor, weight: Tensor, bias: Tensor | None, *numbers: int) -> None:
     name = "depthwise_conv2d"
-    _explain_dim(name, "input", input, 4, "(N, C, H, W) or (C, H, W)")
+    require_dim(name, "input", input, 4, "(N, C, H, W) or (C, H, W)")
     _explain_weight(name, weight)
     channels, *size = input.shape[1:]
     _explain_sizes(name, input.shape[0], channels, size, weight.shape[0], weight.shape[2:], Window(*numbers))
     if bias is not None:
         expected = (weight.shape[0],)
-        _require(bias.shape == expected, name, f"bias must be {expected}, as weight, got {tuple(bias.shape)}")
+        require(bias.shape == expected, name, f"bias must be {expected}, as weight, got {tuple(bias.shape)}")
 
 
 def _explain_input_grad(
@@ -452,7 +388,7 @@ def _explain_input_grad(
     *numbers: int,
 ) -> None:
     name = "depthwise_conv2d_input_grad"
-    _explain_dim(name, "output_grad", output_grad, 4, "(N, C * m, OH, OW)")
+    require_dim(name, "output_grad", output_grad, 4, "(N, C * m, OH, OW)")
     _explain_weight(name, weight)
     expected = _explain_sizes(
         name, output_grad.shape[0], channels, (height, width), weight.shape[0], weight.shape[2:], Window(*numbers)
@@ -464,8 +400,8 @@ def _explain_weight_grad(
     output_grad: Tensor, input: Tensor, kernel_height: int, kernel_width: int, *numbers: int
 ) -> None:
     name = "depthwise_conv2d_weight_grad"
-    _explain_dim(name, "output_grad", output_grad, 4, "(N, C * m, OH, OW)")
-    _explain_dim(name, "input", input, 4, "(N, C, H, W)")
+    require_dim(name, "output_grad", output_grad, 4, "(N, C * m, OH, OW)")
+    require_dim(name, "input", input, 4, "(N, C, H, W)")
     channels, *size = input.shape[1:]
     kernel_size = (kernel_height, kernel_width)
     expected = _explain_sizes(name, input.shape[0], channels, size, output_grad.shape[1], kernel_size, Window(*numbers))
@@ -484,7 +420,7 @@ convolution = Operator(
     gradient=_gradient,
     unsaved=("bias",),
     autocast="lower",
-    vmap=_vmap,
+    vmap=_images_by_channel,
     flops=_flops,
     explain=_explain,
 )
@@ -506,7 +442,7 @@ weight_grad = Operator(
     reference=reference.depthwise_conv2d_weight_grad,
     output=_weight_grad_output,
     gradient=_weight_grad_gradient,
-    vmap=_weight_grad_vmap,
+    vmap=batch_as_channels((1, 1), (0,)),
     flops=_weight_grad_flops,
     explain=_explain_weight_grad,
 )

@@ -1,6 +1,6 @@
 """Inputs for depthwise_conv2d and its gradients: the traps in which published kernels were caught, each by name."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -101,19 +101,11 @@ _LONG_SLIDES = (
 )
 
 
-def _tables(kinds: Sequence[Case], more: Sequence[Case] = ()) -> dict[str, tuple[Sample, ...]]:
-    """Samples of each operator: of some kinds in both layouts, of more as they are."""
-    cases = []
-    for case in kinds:
-        cases.append(case)
+def _both_layouts() -> Iterator[Case]:
+    for number, case in enumerate(_BOTH_LAYOUTS):
+        yield case
         # A gradient that is not told otherwise is laid out as what it is made of: here.
-        cases.append(replace(case, name=f"{case.name}, channels_last", channels_last=True, is_told=len(cases) % 4 == 1))
-    cases.extend(more)
-    return {
-        "depthwise_conv2d": tuple(case.forward() for case in cases),
-        "depthwise_conv2d_input_grad": tuple(case.input_grad() for case in cases),
-        "depthwise_conv2d_weight_grad": tuple(case.weight_grad() for case in cases),
-    }
+        yield replace(case, name=f"{case.name}, channels_last", channels_last=True, is_told=number % 2 == 0)
 
 
 def _draw_case(random: Random) -> Case:
@@ -151,8 +143,7 @@ def _outputs_summed(output_grad: Any, *rest: Any) -> int:
 
 def _is_defined(sample: Sample) -> bool:
     """Whether no tap lies over padding: there PyTorch's own implementations disagree about NaN times nothing."""
-    window = Window(*sample.arguments[-len(PLAIN) :])
-    return not any((window.padding_top, window.padding_left, window.padding_bottom, window.padding_right))
+    return not Window(*sample.arguments[-len(PLAIN) :]).padded
 
 
 def _is_never_defined(sample: Sample) -> bool:
@@ -169,7 +160,7 @@ _MODULES = (
     ),
 )
 
-_table = _tables(_BOTH_LAYOUTS, (*_WHOLE_PLANES, *_PADDED_BEHIND, *_LONG_SLIDES))
+_CASES = (*_both_layouts(), *_WHOLE_PLANES, *_PADDED_BEHIND, *_LONG_SLIDES)
 
 
 def _weight_grad_in_parts(sample: Sample) -> Large:
@@ -182,36 +173,34 @@ _LARGE = tuple(
     for name, channels_last in (("", False), (", channels_last", True))
 )
 
+
+def _samples(
+    make: Callable[[Case], Sample],
+    summed: Callable[..., int],
+    non_finite: Callable[[Sample], bool],
+    rival: Callable[..., Any],
+    large: Callable[[Sample], Large] = Large,
+    modules: tuple[ModuleSample, ...] = (),
+) -> Samples:
+    return Samples(
+        tuple(make(case) for case in _CASES),
+        lambda random: make(_draw_case(random)),
+        stress=lambda random, budget: make(draw_any(random, budget)),
+        summed=summed,
+        large=tuple(large(make(case)) for case in _LARGE),
+        non_finite=non_finite,
+        modules=modules,
+        benchmarks=tuple(benchmarks.of(make, large)),
+        rivals={"pytorch": rival},
+    )
+
+
 samples = {
-    "depthwise_conv2d": Samples(
-        _table["depthwise_conv2d"],
-        lambda random: _draw_case(random).forward(),
-        stress=lambda random, budget: draw_any(random, budget).forward(),
-        summed=_taps_summed,
-        large=tuple(Large(case.forward()) for case in _LARGE),
-        non_finite=_is_defined,
-        modules=_MODULES,
-        benchmarks=tuple(benchmarks.of(Case.forward, Large)),
-        rivals={"pytorch": benchmarks.conv2d},
+    "depthwise_conv2d": _samples(Case.forward, _taps_summed, _is_defined, benchmarks.conv2d, modules=_MODULES),
+    "depthwise_conv2d_input_grad": _samples(
+        Case.input_grad, _input_grad_summed, _is_never_defined, benchmarks.conv2d_input_grad
     ),
-    "depthwise_conv2d_input_grad": Samples(
-        _table["depthwise_conv2d_input_grad"],
-        lambda random: _draw_case(random).input_grad(),
-        stress=lambda random, budget: draw_any(random, budget).input_grad(),
-        summed=_input_grad_summed,
-        large=tuple(Large(case.input_grad()) for case in _LARGE),
-        non_finite=_is_never_defined,
-        benchmarks=tuple(benchmarks.of(Case.input_grad, Large)),
-        rivals={"pytorch": benchmarks.conv2d_input_grad},
-    ),
-    "depthwise_conv2d_weight_grad": Samples(
-        _table["depthwise_conv2d_weight_grad"],
-        lambda random: _draw_case(random).weight_grad(),
-        stress=lambda random, budget: draw_any(random, budget).weight_grad(),
-        summed=_outputs_summed,
-        large=tuple(_weight_grad_in_parts(case.weight_grad()) for case in _LARGE),
-        non_finite=_is_never_defined,
-        benchmarks=tuple(benchmarks.of(Case.weight_grad, _weight_grad_in_parts)),
-        rivals={"pytorch": benchmarks.conv2d_weight_grad},
+    "depthwise_conv2d_weight_grad": _samples(
+        Case.weight_grad, _outputs_summed, _is_never_defined, benchmarks.conv2d_weight_grad, _weight_grad_in_parts
     ),
 }

@@ -19,6 +19,7 @@ from torchgraft.arguments import flag, require_tensor
 from torchgraft.operator import Operator, gradient_by_reference
 from torchgraft.operators.lltm import reference
 from torchgraft.operators.lltm.packing import over_packed
+from torchgraft.operators.shared import require, require_dim
 from torchgraft.precision import recurrent_products, recurrent_tf32
 
 
@@ -243,9 +244,9 @@ def _sequence_gradient(
     return _where_needed(results, needs_grad)
 
 
-def _cell_flops(input_shape: Sequence[int], *others: Any) -> int:
+def _flops(input_shape: Sequence[int], *others: Any) -> int:
     weight_ih_shape, weight_hh_shape = others[2:4]
-    return 2 * input_shape[0] * (math.prod(weight_ih_shape) + math.prod(weight_hh_shape))
+    return 2 * math.prod(input_shape[:-1]) * (math.prod(weight_ih_shape) + math.prod(weight_hh_shape))
 
 
 def _products_flops(weight_ih_shape: Sequence[int], weight_hh_shape: Sequence[int], wanted: Sequence[bool]) -> int:
@@ -256,11 +257,6 @@ def _products_flops(weight_ih_shape: Sequence[int], weight_hh_shape: Sequence[in
 
 def _cell_grads_flops(input_shape: Sequence[int], *others: Any) -> int:
     return input_shape[0] * _products_flops(others[2], others[3], others[-5:])
-
-
-def _sequence_flops(input_shape: Sequence[int], *others: Sequence[int]) -> int:
-    weight_ih_shape, weight_hh_shape = others[2:4]
-    return 2 * math.prod(input_shape[:2]) * (math.prod(weight_ih_shape) + math.prod(weight_hh_shape))
 
 
 def _sequence_grads_flops(input_shape: Sequence[int], *others: Any) -> int:
@@ -275,15 +271,9 @@ def _require_shape(name: str, argument: str, tensor: Tensor | None, expected: Se
         raise ValueError(f"{name}: {argument} must be {tuple(expected)}, {why}, got {tuple(tensor.shape)}")
 
 
-def _require_dim(name: str, argument: str, tensor: Tensor, dim: int, shape: str) -> None:
-    if tensor.dim() != dim:
-        raise ValueError(f"{name}: {argument} must be {shape}, got {tuple(tensor.shape)}")
-
-
 def _require_sequence(name: str, input: Tensor) -> None:
-    _require_dim(name, "input", input, 3, "(T, B, I)")
-    if input.shape[0] == 0:
-        raise ValueError(f"{name}: input must have at least one step, got {tuple(input.shape)}")
+    require_dim(name, "input", input, 3, "(T, B, I)")
+    require(input.shape[0] > 0, name, f"input must have at least one step, got {tuple(input.shape)}")
 
 
 def _explain_states(
@@ -295,13 +285,11 @@ def _explain_states(
     bias: Tensor | None,
 ) -> None:
     batch, features = rows
-    _require_dim(name, "weight_hh", weight_hh, 2, "(3 * S, S)")
+    require_dim(name, "weight_hh", weight_hh, 2, "(3 * S, S)")
     size = weight_hh.shape[1]
     _require_shape(name, "weight_hh", weight_hh, (3 * size, size), "three times as many rows as columns")
-    if size == 0:
-        raise ValueError(f"{name}: weight_hh must have at least one column, got {tuple(weight_hh.shape)}")
-    if features == 0:
-        raise ValueError(f"{name}: input must have at least one feature")
+    require(size > 0, name, f"weight_hh must have at least one column, got {tuple(weight_hh.shape)}")
+    require(features > 0, name, "input must have at least one feature")
     _require_shape(name, "weight_ih", weight_ih, (3 * size, features), "as weight_hh and input")
     for argument, state in states:
         _require_shape(name, argument, state, (batch, size), "as input and weight_hh")
@@ -312,7 +300,7 @@ def _explain_cell(
     input: Tensor, h: Tensor, c: Tensor, weight_ih: Tensor, weight_hh: Tensor, bias: Tensor | None
 ) -> None:
     name = "lltm_cell"
-    _require_dim(name, "input", input, 2, "(B, I)")
+    require_dim(name, "input", input, 2, "(B, I)")
     _explain_states(name, input.shape, (("h", h), ("c", c)), weight_ih, weight_hh, bias)
 
 
@@ -321,7 +309,7 @@ def _explain_cell_grads(
 ) -> None:
     name = "lltm_cell_grads"
     activations, h_grad, c_grad = others[:3]
-    _require_dim(name, "input", input, 2, "(B, I)")
+    require_dim(name, "input", input, 2, "(B, I)")
     _explain_states(name, input.shape, (("h", h), ("c", c)), weight_ih, weight_hh, None)
     _require_shape(name, "activations", activations, (c.shape[0], 3 * c.shape[1]), "as c")
     _require_shape(name, "h_grad", h_grad, c.shape, "as c")
@@ -357,7 +345,7 @@ cell = Operator(
     gradient=_in_recurrent_precision(_cell_gradient),
     visible_outputs=2,
     autocast="lower",
-    flops=_cell_flops,
+    flops=_flops,
     explain=_explain_cell,
 )
 
@@ -383,7 +371,7 @@ sequence = Operator(
     gradient=_in_recurrent_precision(_sequence_gradient),
     visible_outputs=3,
     autocast="lower",
-    flops=_sequence_flops,
+    flops=_flops,
     explain=_explain_sequence,
 )
 

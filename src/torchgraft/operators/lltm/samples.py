@@ -243,16 +243,19 @@ _GPU_GRADS = (
 )
 
 
-def _draw_cell(random: Random) -> Sample:
-    sizes = random.randint(0, 5), random.randint(1, 5), random.randint(1, 7)
+def _draw_cell(random: Random, sizes: Sequence[int]) -> Sample:
     return _cell(f"drawn {sizes}", *sizes, bias=random.random() < 0.7)
 
 
-def _draw_cell_grads(random: Random) -> Sample:
-    sizes = random.randint(0, 5), random.randint(1, 5), random.randint(1, 7)
+def _draw_cell_grads(random: Random, sizes: Sequence[int]) -> Sample:
     of_h = random.random() < 0.7
     wanted = [random.random() < 0.7 for _ in _ALL]
     return _cell_grads(f"drawn {sizes}", *sizes, of_h=of_h, of_c=not of_h or random.random() < 0.7, wanted=wanted)
+
+
+def _few(random: Random) -> tuple[int, int, int]:
+    """Rows, features and units of a small cell."""
+    return random.randint(0, 5), random.randint(1, 5), random.randint(1, 7)
 
 
 def _draw_sequence(random: Random) -> Sample:
@@ -284,17 +287,6 @@ def _any_sizes(random: Random, budget: Budget, most_steps: int) -> tuple[int, in
     rest = max(rows // steps, 1)
     batch = rest if random.random() < 0.3 else any_size(random, min(rest, 600), _ROWS)
     return steps, 0 if random.random() < 0.02 else batch, features, size
-
-
-def _stress_cell(random: Random, budget: Budget) -> Sample:
-    _, *sizes = _any_sizes(random, budget, 1)
-    return _cell(f"drawn {sizes}", *sizes, bias=random.random() < 0.7)
-
-
-def _stress_cell_grads(random: Random, budget: Budget) -> Sample:
-    _, *sizes = _any_sizes(random, budget, 1)
-    of_h, wanted = random.random() < 0.7, [random.random() < 0.7 for _ in _ALL]
-    return _cell_grads(f"drawn {sizes}", *sizes, of_h=of_h, of_c=not of_h or random.random() < 0.7, wanted=wanted)
 
 
 def _stress_sequence(random: Random, budget: Budget) -> Sample:
@@ -358,24 +350,17 @@ _GPU_SEQUENCE_SIZES = (
 )
 
 
-def _of_sequences(make: Callable[..., Benchmark], on_gpu: Sequence[tuple[int, ...]]) -> tuple[Benchmark, ...]:
-    """A row a size, made of steps, batch, features and units, of the devices, and of whether it is a quick one."""
-    rows = [make(*each, devices=("cpu", "cuda"), quick=each == _SEQUENCE_SIZES[0]) for each in _SEQUENCE_SIZES]
-    rows += [make(*each, devices=("cuda",), quick=False) for each in on_gpu]
+def _sequence_rows(make: Callable[..., Sample], on_gpu: Sequence[tuple[int, ...]]) -> tuple[Benchmark, ...]:
+    """A row a size, made of steps, batch, features and units."""
+
+    def row(sizes: tuple[int, ...], devices: tuple[str, ...], *, quick: bool = False, tf32: bool = False) -> Benchmark:
+        return Benchmark(make(_of_size("TBIS", *sizes), *sizes, tf32=tf32), "sequence", devices, quick=quick)
+
+    rows = [row(each, ("cpu", "cuda"), quick=each == _SEQUENCE_SIZES[0]) for each in _SEQUENCE_SIZES]
+    rows += [row(each, ("cuda",)) for each in on_gpu]
     # The same sizes where PyTorch's layers may use tf32, as they do unless they are told not to.
-    sizes = *_SEQUENCE_SIZES, *on_gpu
-    rows += [make(*each, devices=("cuda",), quick=False, tf32=True) for each in sizes]
+    rows += [row(each, ("cuda",), tf32=True) for each in (*_SEQUENCE_SIZES, *on_gpu)]
     return tuple(rows)
-
-
-def _sequence_row(*sizes: int, devices: tuple[str, ...], quick: bool, tf32: bool = False) -> Benchmark:
-    sample = _sequence(_of_size("TBIS", *sizes), *sizes, tf32=tf32)
-    return Benchmark(sample, "sequence", devices, quick=quick)
-
-
-def _grads_row(*sizes: int, devices: tuple[str, ...], quick: bool, tf32: bool = False) -> Benchmark:
-    sample = _grads(_of_size("TBIS", *sizes), *sizes, tf32=tf32)
-    return Benchmark(sample, "sequence", devices, quick=quick)
 
 
 def _summed_in_cell(input: Tensor, h: Tensor, *others: Tensor | None) -> int:
@@ -404,9 +389,9 @@ _LOOP_ROUNDINGS = dict.fromkeys(("pytorch", "reference", "compile", "cuda_graph"
 samples = {
     "lltm_cell": Samples(
         _CELLS,
-        _draw_cell,
+        lambda random: _draw_cell(random, _few(random)),
         gpu_table=_GPU_CELLS,
-        stress=_stress_cell,
+        stress=lambda random, budget: _draw_cell(random, [*_any_sizes(random, budget, 1)[1:]]),
         summed=_summed_in_cell,
         backward_work=2,
         modules=(
@@ -419,9 +404,9 @@ samples = {
     ),
     "lltm_cell_grads": Samples(
         _CELL_GRADS,
-        _draw_cell_grads,
+        lambda random: _draw_cell_grads(random, _few(random)),
         gpu_table=_GPU_CELL_GRADS,
-        stress=_stress_cell_grads,
+        stress=lambda random, budget: _draw_cell_grads(random, [*_any_sizes(random, budget, 1)[1:]]),
         summed=_summed_in_cell_grads,
         benchmarks=_cell_rows(_cell_grads),
         rivals={"pytorch": reference.lltm_cell_grads},
@@ -442,7 +427,7 @@ samples = {
             ),
             ModuleSample("without a bias", lambda: LLTM(5, 3, bias=False), (Drawn((4, 5)),)),
         ),
-        benchmarks=_of_sequences(_sequence_row, _GPU_SEQUENCE_SIZES),
+        benchmarks=_sequence_rows(_sequence, _GPU_SEQUENCE_SIZES),
         rivals={"pytorch": _visible(reference.lltm, 3)},
         rival_roundings=_LOOP_ROUNDINGS,
         yardsticks={"nn.LSTM": _lstm},
@@ -453,7 +438,7 @@ samples = {
         gpu_table=_GPU_GRADS,
         stress=_stress_grads,
         summed=_summed_in_grads,
-        benchmarks=_of_sequences(_grads_row, _GPU_SEQUENCE_SIZES[:2]),
+        benchmarks=_sequence_rows(_grads, _GPU_SEQUENCE_SIZES[:2]),
         rivals={"pytorch": reference.lltm_grads},
         rival_roundings=_LOOP_ROUNDINGS,
     ),

@@ -15,6 +15,7 @@ from torch import Tensor
 from torchgraft.arguments import flag, whole
 from torchgraft.layout import is_channels_last
 from torchgraft.operator import Operator
+from torchgraft.operators.shared import batch_as_channels, check_images, empty_images, require, require_dim
 from torchgraft.operators.shift import reference
 
 
@@ -132,41 +133,32 @@ def shift_grads(
     return all_grads[0], all_grads[1], all_grads[2]
 
 
-def _check_dim(name: str, argument: str, tensor: Tensor) -> None:
-    torch._check(tensor.dim() == 4, lambda: f"{name}: {argument} must have 4 dimensions, got {tensor.dim()}")
-
-
-def _empty_images(like: Tensor, size: Sequence[int], channels_last: bool) -> Tensor:
-    layout = torch.channels_last if channels_last else torch.contiguous_format
-    return torch.empty(size, dtype=like.dtype, device=like.device, memory_format=layout)
-
-
 def _output(input: Tensor, x_offset: Tensor, y_offset: Tensor, stride: int) -> Tensor:
-    _check_dim("shift", "input", input)
+    check_images("shift", "input", input)
     batch, channels, height, width = input.shape
-    return _empty_images(input, (batch, channels, height // stride, width), is_channels_last(input))
+    return empty_images(input, (batch, channels, height // stride, width), is_channels_last(input))
 
 
 def _input_grad_output(
     output_grad: Tensor, x_offset: Tensor, y_offset: Tensor, height: int, channels_last: bool, stride: int
 ) -> Tensor:
-    _check_dim("shift_input_grad", "output_grad", output_grad)
+    check_images("shift_input_grad", "output_grad", output_grad)
     batch, channels, _, width = output_grad.shape
-    return _empty_images(output_grad, (batch, channels, height, width), channels_last)
+    return empty_images(output_grad, (batch, channels, height, width), channels_last)
 
 
 def _offset_grad_output(
     output_grad: Tensor, input: Tensor, x_offset: Tensor, y_offset: Tensor, stride: int
 ) -> tuple[Tensor, Tensor]:
-    _check_dim("shift_offset_grad", "input", input)
+    check_images("shift_offset_grad", "input", input)
     return input.new_empty(input.shape[1]), input.new_empty(input.shape[1])
 
 
 def _grads_output(
     output_grad: Tensor, input: Tensor, x_offset: Tensor, y_offset: Tensor, stride: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    _check_dim("shift_grads", "input", input)
-    images = _empty_images(input, input.shape, is_channels_last(input))
+    check_images("shift_grads", "input", input)
+    images = empty_images(input, input.shape, is_channels_last(input))
     return (images, *_offset_grad_output(output_grad, input, x_offset, y_offset, stride))
 
 
@@ -181,17 +173,11 @@ def _gradient(
 ) -> tuple[Tensor | None, ...]:
     (output_grad,) = output_grads
     needs_input, needs_x, needs_y = needs_grad[:3]
-    found: tuple[Tensor | None, Tensor | None, Tensor | None]
     if not (needs_x or needs_y):
-        found = (
-            input_grad.call(output_grad, x_offset, y_offset, input.shape[2], is_channels_last(input), stride),
-            None,
-            None,
-        )
-    elif needs_input:
-        found = grads.call(output_grad, input, x_offset, y_offset, stride)
-    else:
-        found = (None, *offset_grad.call(output_grad, input, x_offset, y_offset, stride))
+        shape = input.shape[2], is_channels_last(input)
+        return input_grad.call(output_grad, x_offset, y_offset, *shape, stride), None, None
+    arguments = output_grad, input, x_offset, y_offset, stride
+    found = grads.call(*arguments) if needs_input else (None, *offset_grad.call(*arguments))
     return found[0], found[1] if needs_x else None, found[2] if needs_y else None
 
 
@@ -249,12 +235,10 @@ def _offset_grad_gradient(
     stride: int,
 ) -> tuple[Tensor | None, ...]:
     along_x, along_y = output_grads
-    if output_grad.shape[2] == 0:  # and then a stride may be larger than anything
-        arguments = output_grad, input, x_offset, y_offset
-        return tuple(
-            torch.zeros_like(each) if needed else None for each, needed in zip(arguments, needs_grad[:4], strict=True)
-        )
+    arguments = output_grad, input, x_offset, y_offset
     results: list[Tensor | None] = [None, None, None, None]
+    if output_grad.shape[2] == 0:  # and then a stride may be larger than anything
+        return _zeros_for_none(results, arguments, needs_grad)
 
     def add(place: int, value: Tensor) -> None:
         before = results[place]
@@ -285,10 +269,17 @@ def _offset_grad_gradient(
             add(2, along_y * mixed)
         if needs_y and along_x is not None:
             add(3, along_x * mixed)
-    for place, each in ((2, x_offset), (3, y_offset)):
-        if needs_grad[place] and results[place] is None:
-            results[place] = torch.zeros_like(each)
-    return tuple(results)
+    return _zeros_for_none(results, arguments, needs_grad)
+
+
+def _zeros_for_none(
+    results: Sequence[Tensor | None], arguments: Sequence[Tensor], needs_grad: Sequence[bool]
+) -> tuple[Tensor | None, ...]:
+    """Gradients of arguments, zero where one is needed and nothing was found."""
+    return tuple(
+        torch.zeros_like(argument) if needed and each is None else each
+        for argument, needed, each in zip(arguments, needs_grad, results, strict=False)
+    )
 
 
 def _row_differences(input: Tensor, stride: int) -> Tensor:
@@ -326,54 +317,21 @@ def _grads_gradient(
         for place, each in zip((0, 2, 3), more, strict=True):
             before = found[place]
             found[place] = each if before is None or each is None else before + each
-    return tuple(
-        torch.zeros_like(argument) if needed and each is None else each
-        for argument, needed, each in zip(arguments, needs_grad[: len(arguments)], found, strict=True)
-    )
-
-
-def _fold(tensor: Tensor, batch_dim: int | None, batch_size: int, into: int) -> Tensor:
-    """Merges vmap's batch dimension into the channels: a batch of shifts is one with more channels."""
-    if batch_dim is None:
-        shape = list(tensor.shape)
-        tensor = tensor.unsqueeze(into).expand(*shape[:into], batch_size, *shape[into:])
-    else:
-        tensor = tensor.movedim(batch_dim, into)
-    return tensor.flatten(into, into + 1)
-
-
-def _vmap(operator: Any, batch_size: int, in_dims: Sequence[int | None], *arguments: Any) -> tuple[Any, Any]:
-    folded = [
-        _fold(value, dim, batch_size, 1 if value.dim() - (dim is not None) == 4 else 0)
-        if isinstance(value, Tensor)
-        else value
-        for value, dim in zip(arguments, in_dims, strict=True)
-    ]
-    results = operator(*folded)
-    if isinstance(results, Tensor):
-        return results.unflatten(1, (batch_size, -1)), 1
-    dims = tuple(1 if each.dim() == 4 else 0 for each in results)
-    split = tuple(each.unflatten(dim, (batch_size, -1)) for each, dim in zip(results, dims, strict=True))
-    return split, dims
-
-
-def _require(condition: bool, name: str, problem: str) -> None:
-    if not condition:
-        raise ValueError(f"{name}: {problem}")
+    return _zeros_for_none(found, arguments, needs_grad)
 
 
 def _explain_images(name: str, argument: str, images: Tensor) -> None:
-    _require(images.dim() == 4, name, f"{argument} must be (N, C, T, V), got {tuple(images.shape)}")
+    require_dim(name, argument, images, 4, "(N, C, T, V)")
 
 
 def _explain_offsets(name: str, channels: int, x_offset: Tensor, y_offset: Tensor, stride: int) -> None:
     for argument, offset in (("x_offset", x_offset), ("y_offset", y_offset)):
-        _require(
+        require(
             offset.shape == (channels,),
             name,
             f"{argument} must be ({channels},), one a channel, got {tuple(offset.shape)}",
         )
-    _require(stride >= 1, name, f"stride must be at least 1, got {stride}")
+    require(stride >= 1, name, f"stride must be at least 1, got {stride}")
 
 
 def _explain(input: Tensor, x_offset: Tensor, y_offset: Tensor, stride: int) -> None:
@@ -388,15 +346,15 @@ def _explain_input_grad(
     _explain_images(name, "output_grad", output_grad)
     batch, channels, steps, width = output_grad.shape
     _explain_offsets(name, channels, x_offset, y_offset, stride)
-    _require(height >= 0, name, f"height must not be negative, got {height}")
-    _require(
+    require(height >= 0, name, f"height must not be negative, got {height}")
+    require(
         height // stride == steps,
         name,
         f"output_grad must be ({batch}, {channels}, {height // stride}, {width}) for a height of {height} and a "
         f"stride of {stride}, got {tuple(output_grad.shape)}",
     )
     # What fits the memory that a stride saves may not fit without.
-    _require(batch * channels * width * height < 2**60, name, "these sizes make a tensor that no memory can hold")
+    require(batch * channels * width * height < 2**60, name, "these sizes make a tensor that no memory can hold")
 
 
 def _explain_with_input(name: str) -> Any:
@@ -406,7 +364,7 @@ def _explain_with_input(name: str) -> Any:
         batch, channels, height, width = input.shape
         _explain_offsets(name, channels, x_offset, y_offset, stride)
         expected = (batch, channels, height // stride, width)
-        _require(
+        require(
             tuple(output_grad.shape) == expected,
             name,
             f"output_grad must be {expected} for these sizes, got {tuple(output_grad.shape)}",
@@ -421,7 +379,7 @@ sample = Operator(
     output=_output,
     gradient=_gradient,
     autocast="promote",
-    vmap=_vmap,
+    vmap=batch_as_channels((1, 0, 0), (1,)),
     explain=_explain,
 )
 
@@ -431,7 +389,7 @@ input_grad = Operator(
     reference=reference.shift_input_grad,
     output=_input_grad_output,
     gradient=_input_grad_gradient,
-    vmap=_vmap,
+    vmap=batch_as_channels((1, 0, 0), (1,)),
     explain=_explain_input_grad,
 )
 
@@ -441,7 +399,7 @@ offset_grad = Operator(
     reference=reference.shift_offset_grad,
     output=_offset_grad_output,
     gradient=_offset_grad_gradient,
-    vmap=_vmap,
+    vmap=batch_as_channels((1, 1, 0, 0), (0, 0)),
     explain=_explain_with_input("shift_offset_grad"),
 )
 
@@ -451,6 +409,6 @@ grads = Operator(
     reference=reference.shift_grads,
     output=_grads_output,
     gradient=_grads_gradient,
-    vmap=_vmap,
+    vmap=batch_as_channels((1, 1, 0, 0), (1, 0, 0)),
     explain=_explain_with_input("shift_grads"),
 )

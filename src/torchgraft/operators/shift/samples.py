@@ -150,16 +150,10 @@ _LARGE = tuple(
 
 
 def _samples(make: Any, summed: Any, means: Any, rival: Any, **more: Any) -> Samples:
-    def draw(random: Random) -> Sample:
-        return make(_draw_case(random))
-
-    def stress(random: Random, budget: Budget) -> Sample:
-        return make(_stress_case(random, budget))
-
     return Samples(
         tuple(make(case) for case in _both_layouts()),
-        draw,
-        stress=stress,
+        lambda random: make(_draw_case(random)),
+        stress=lambda random, budget: make(_stress_case(random, budget)),
         summed=summed,
         non_finite=_has_clear_weights,
         benchmarks=tuple(benchmarks.of(make)),
