@@ -15,7 +15,6 @@ from torchgraft.benchmarking import summary
 from torchgraft.benchmarking.explaining import describe
 from torchgraft.benchmarking.results import KERNEL, BenchReport, Change, RivalResult, Row
 from torchgraft.benchmarking.suite import Planned
-from torchgraft.benchmarking.timing import Ratio
 
 _LAYOUTS = {"contiguous": "NCHW", "channels_last": "NHWC"}
 _GAP = 2
@@ -102,7 +101,9 @@ def _print_details(console: Console, row: Row, same: Sequence[str]) -> None:
         summary.short_dtype(row.dtype): summary.short_dtype(row.dtype),
         row.layout: _LAYOUTS.get(row.layout, row.layout),
     }
-    console.print(Text(", ".join([_name(row), *(shown for key, shown in own.items() if key not in same)]), "bold"))
+    console.print(
+        Text(", ".join([summary.name_of(row), *(shown for key, shown in own.items() if key not in same)]), "bold")
+    )
     table = Table.grid(padding=(0, _GAP, 0, 0))
     for name, each in kernels.items():
         table.add_row(f"  {name}", summary.format_time(each.time), _rival(each, console.encoding))
@@ -118,7 +119,7 @@ def _suite_table(rows: Sequence[Row], width: int, encoding: str) -> Table:
     # An operator may have more kernels than a line has room for.
     rivals = [name for name in summary.rivals_of(rows) if not name.startswith(KERNEL)]
     yardsticks = summary.yardsticks_of(rows)
-    columns: dict[str, list[str | Text]] = {"sample": [_name(row) for row in rows]}
+    columns: dict[str, list[str | Text]] = {"sample": [summary.name_of(row) for row in rows]}
     if len({row.dtype for row in rows}) > 1:
         columns["dtype"] = [summary.short_dtype(row.dtype) for row in rows]
     if len({row.layout for row in rows}) > 1:
@@ -158,22 +159,14 @@ def _suite_table(rows: Sequence[Row], width: int, encoding: str) -> Table:
     return table
 
 
-def _name(row: Row) -> str:
-    return f"{row.sample}, backward" if row.direction == "backward" else row.sample
-
-
 def _rival(result: RivalResult | None, encoding: str) -> Text:
     if result is None:
         return Text("")
     if result.ratio is None:
         return Text("refused", "red")
-    return _ratio(result.ratio, encoding)
-
-
-def _ratio(ratio: Ratio, encoding: str) -> Text:
-    sign = summary.sign_of(ratio)
+    sign = summary.sign_of(result.ratio)
     style = {"▼": "bold red", "~": "dim"}.get(sign, "green")
-    return Text(f"{summary.format_ratio(ratio.median)} {_shown(sign, encoding) or ' '}", style)
+    return Text(f"{summary.format_ratio(result.ratio.median)} {_shown(sign, encoding) or ' '}", style)
 
 
 def _shown(sign: str, encoding: str) -> str:
@@ -264,7 +257,7 @@ def _changes_table(changes: Sequence[Change]) -> Table:
         table.add_column(name, justify="left" if name in ("", "row") else "right", no_wrap=name != "row")
     for change in changes:
         row = change.row
-        parts = [row.operator, row.suite, _name(row), summary.short_dtype(row.dtype), row.layout]
+        parts = [row.operator, row.suite, summary.name_of(row), summary.short_dtype(row.dtype), row.layout]
         table.add_row(
             Text(change.verdict, _VERDICTS[change.verdict]),
             Text(", ".join(parts)),

@@ -146,7 +146,7 @@ def _suite_table(operator: str, suite: str, rows: Sequence[Row]) -> Table:
     header += [f"times {marked(name)}'s speed" for name in yardsticks]
     cells = []
     for row in rows:
-        line = [_sample(row), short_dtype(row.dtype), row.layout, format_time(row.time), format_spread(row.time)]
+        line = [name_of(row), short_dtype(row.dtype), row.layout, format_time(row.time), format_spread(row.time)]
         line += [format_share(row.share), row.bound]
         if on_gpu:
             line += [format_time(row.warm), "" if row.host is None else format_seconds(row.host)]
@@ -160,7 +160,8 @@ def _suite_table(operator: str, suite: str, rows: Sequence[Row]) -> Table:
     return Table(f"{operator}: {suite}", header, [*cells, foot], notes)
 
 
-def _sample(row: Row) -> str:
+def name_of(row: Row) -> str:
+    """A row's sample, and its direction where that is not the usual one."""
     return row.sample if row.direction in ("forward", "training") else f"{row.sample}, {row.direction}"
 
 
@@ -187,7 +188,7 @@ def refusals(rows: Iterable[Row]) -> list[str]:
     """Why rows or rivals have no time, and which rows no kernel ran."""
     lines = []
     for row in rows:
-        name = f"{_sample(row)}, {short_dtype(row.dtype)}, {row.layout}"
+        name = f"{name_of(row)}, {short_dtype(row.dtype)}, {row.layout}"
         if row.problem:
             lines.append(f"refused: {name}: {row.problem}")
             continue

@@ -15,7 +15,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from torchgraft.benchmarking import summary
-from torchgraft.benchmarking.page.charts import draw_bandwidth, draw_ratios, draw_roofline, short_rate
+from torchgraft.benchmarking.page.charts import Axis, draw_bandwidth, draw_ratios, draw_roofline, short_rate
 from torchgraft.benchmarking.results import BenchReport, Row
 from torchgraft.benchmarking.suite import LAYOUTS
 from torchgraft.benchmarking.timing import Ratio
@@ -109,44 +109,27 @@ def _suite(operator: str, suite: str, rows: Sequence[Row]) -> dict[str, Any]:
     ratios = [each.ratio for row in rows for each in row.rivals.values() if each.ratio]
     low = min([0.8, *(ratio.median for ratio in ratios)]) * 0.95
     high = max([2.0, *(ratio.median for ratio in ratios)]) * 1.1
-
-    def place(value: float) -> float:
-        share = math.log(value / low) / math.log(high / low)
-        return 100 * min(1.0, max(0.0, share))
+    axis = Axis(low, high, 0.0, 100.0)
 
     def bar(ratio: Ratio) -> dict[str, float]:
-        ends = sorted((place(1.0), place(ratio.median)))
-        return {
-            "left": ends[0],
-            "width": max(ends[1] - ends[0], 0.3),
-            "low": place(ratio.low),
-            "high": place(ratio.high),
-        }
+        left, right = sorted((axis.at(1.0), axis.at(ratio.median)))
+        # An interval may reach beyond all medians.
+        ends = {"low": max(0.0, axis.at(ratio.low)), "high": min(100.0, axis.at(ratio.high))}
+        return {"left": left, "width": max(right - left, 0.3), **ends}
 
     samples: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
-        name = row.sample if row.direction in ("forward", "training") else f"{row.sample}, {row.direction}"
         bars = [(name, each, bar(each.ratio) if each.ratio else None) for name, each in row.rivals.items()]
-        samples.setdefault(name, []).append({"row": row, "bars": bars})
-    ticks = [value for value in (0.1, 0.5, 1, 2, 5, 10, 20, 50, 100, 500, 1000) if low <= value <= high]
+        samples.setdefault(summary.name_of(row), []).append({"row": row, "bars": bars})
     return {
         "operator": operator,
         "suite": suite,
         "summary": summary.summarise_rows(rows),
         "samples": samples,
-        "one": place(1.0),
-        "ticks": [(f"{value:g}", place(value)) for value in _apart(ticks, place)],
+        "one": axis.at(1.0),
+        "ticks": [(f"{value:g}", axis.at(value)) for value in axis.ticks(9)],
         "several_rivals": len(summary.rivals_of(rows)) > 1,
     }
-
-
-def _apart(ticks: Sequence[float], place: Any) -> list[float]:
-    """Those ticks between which a label has room; 1 is always among them."""
-    kept = [1.0]
-    for value in sorted(ticks, key=lambda value: abs(math.log(value))):
-        if all(abs(place(value) - place(other)) > 9 for other in kept):
-            kept.append(value)
-    return sorted(kept)
 
 
 def _machine(report: BenchReport) -> list[tuple[str, str]]:
@@ -165,8 +148,6 @@ def _machine(report: BenchReport) -> list[tuple[str, str]]:
         facts.append(("clock", " to ".join(f"{clock} MHz" for clock in card.clocks)))
         facts.append(("temperature", " to ".join(f"{each} °C" for each in card.temperatures)))
     facts.append(("least kernel", summary.format_seconds(roofs.launch)))
-    facts += [
-        (f"multiply-adds, {summary.short_dtype(name)}", short_rate(each)) for name, each in roofs.multiply_add.items()
-    ]
-    facts += [(f"matrix product, {summary.short_dtype(name)}", short_rate(each)) for name, each in roofs.matrix.items()]
+    for what, rates in (("multiply-adds", roofs.multiply_add), ("matrix product", roofs.matrix)):
+        facts += [(f"{what}, {summary.short_dtype(name)}", short_rate(each)) for name, each in rates.items()]
     return facts

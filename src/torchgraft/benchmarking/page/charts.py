@@ -116,13 +116,22 @@ class Plot:
     one: float = 0.0
     rival: str = ""
     path: str = ""
-    dtypes: tuple[str, ...] = ()
-    layouts: tuple[str, ...] = ()
+    rows: Sequence[Row] = ()
 
     @property
     def narrow(self) -> bool:
         """Whether it is for a phone."""
         return self.width < _PHONE
+
+    @property
+    def dtypes(self) -> list[str]:
+        """Those of its rows, for a legend."""
+        return list(dict.fromkeys(row.dtype for row in self.rows))
+
+    @property
+    def layouts(self) -> list[str]:
+        """Those of its rows, for a legend."""
+        return list(dict.fromkeys(row.layout for row in self.rows))
 
 
 def draw_ratios(report: BenchReport, width: int) -> Plot:
@@ -166,7 +175,6 @@ def draw_ratios(report: BenchReport, width: int) -> Plot:
             )
         )
         top += above + height + 10
-    shown = [row for *_, ratios in chosen for row, _ in ratios]
     return Plot(
         width,
         top + 26,
@@ -178,8 +186,7 @@ def draw_ratios(report: BenchReport, width: int) -> Plot:
         strips=tuple(strips),
         one=axis.at(1.0),
         rival=rivals_of(report.rows)[0] if only else "the rival",
-        dtypes=_dtypes(shown),
-        layouts=_layouts(shown),
+        rows=[row for *_, ratios in chosen for row, _ in ratios],
     )
 
 
@@ -189,8 +196,7 @@ def draw_roofline(report: BenchReport, width: int) -> Plot:
     height = 420.0 if narrow else 500.0
     rows = [row for row in report.rows if row.operations and row.time]
     roofs = report.roofs
-    dtypes = _dtypes(rows)
-    peaks = _merged({dtype: roofs.peak(dtype) for dtype in dtypes if roofs.peak(dtype)})
+    peaks = _merged({row.dtype: roofs.peak(row.dtype) for row in rows if roofs.peak(row.dtype)})
     sizes = sorted(roofs.bandwidth)
     memory, best = roofs.bandwidth[sizes[-1]], max(roofs.bandwidth.values())
     reached = [row.operations / row.time.median for row in rows if row.time]
@@ -215,11 +221,7 @@ def draw_roofline(report: BenchReport, width: int) -> Plot:
         angle = math.degrees(math.atan2(ends[3] - ends[1], ends[2] - ends[0]))
         # Near the upper end: dots crowd at the lower.
         share = 0.62 if kind == "copy" else 0.5
-        label = (
-            f"copy of {_bytes(size)}: {short_rate(bandwidth, 'B/s')}"
-            if not narrow
-            else f"{_bytes(size)}: {short_rate(bandwidth, 'B/s')}"
-        )
+        label = f"{'' if narrow else 'copy of '}{_bytes(size)}: {short_rate(bandwidth, 'B/s')}"
         x, y = ends[0] + share * (ends[2] - ends[0]), ends[1] + share * (ends[3] - ends[1])
         lines.append(Line(*ends, kind, label, x, y, angle))
     for names, peak in peaks.items():
@@ -248,8 +250,7 @@ def draw_roofline(report: BenchReport, width: int) -> Plot:
         tuple(Tick(y_axis.at(value), short_rate(value, "")) for value in y_axis.ticks(24)),
         lines=tuple(lines),
         dots=dots,
-        dtypes=dtypes,
-        layouts=_layouts(rows),
+        rows=rows,
     )
 
 
@@ -335,11 +336,3 @@ def _merged(peaks: dict[str, float]) -> dict[tuple[str, ...], float]:
         else:
             merged[(*near, name)] = max(peak, merged.pop(near))
     return merged
-
-
-def _dtypes(rows: Sequence[Row]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(row.dtype for row in rows))
-
-
-def _layouts(rows: Sequence[Row]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(row.layout for row in rows))
