@@ -18,6 +18,20 @@ def require_dim(name: str, argument: str, tensor: Tensor, dim: int, shape: str) 
     require(tensor.dim() == dim, name, f"{argument} must be {shape}, got {tuple(tensor.shape)}")
 
 
+def require_shape(name: str, argument: str, tensor: Tensor | None, expected: Sequence[int], why: str) -> None:
+    """Raises a ValueError where a tensor has another shape than it must; None is let through.
+
+    Args:
+        name: of the operator, for the message.
+        argument: of it, for the message.
+        tensor: that argument.
+        expected: its shape.
+        why: what follows the shape in the message, as ', as weight'.
+    """
+    if tensor is not None and tuple(tensor.shape) != tuple(expected):
+        raise ValueError(f"{name}: {argument} must be {tuple(expected)}{why}, got {tuple(tensor.shape)}")
+
+
 def check_images(name: str, argument: str, tensor: Tensor) -> None:
     """The same while an output is made up, where sizes may be symbols: a tensor must have four dimensions."""
     torch._check(tensor.dim() == 4, lambda: f"{name}: {argument} must have 4 dimensions, got {tensor.dim()}")

@@ -16,7 +16,14 @@ from torchgraft.layout import is_channels_last, layout_beside
 from torchgraft.operator import Operator
 from torchgraft.operators.depthwise_conv2d import reference
 from torchgraft.operators.depthwise_conv2d.window import IntOrPair, Window, make_window
-from torchgraft.operators.shared import batch_as_channels, check_images, empty_images, require, require_dim
+from torchgraft.operators.shared import (
+    batch_as_channels,
+    check_images,
+    empty_images,
+    require,
+    require_dim,
+    require_shape,
+)
 
 
 def depthwise_conv2d(
@@ -359,23 +366,13 @@ def _explain_weight(name: str, weight: Tensor) -> None:
     require(weight.shape[1] == 1, name, f"weight must be (channels, 1, height, width), got {tuple(weight.shape)}")
 
 
-def _explain_output_grad(name: str, output_grad: Tensor, expected: Sequence[int]) -> None:
-    require(
-        tuple(output_grad.shape) == tuple(expected),
-        name,
-        f"output_grad must be {tuple(expected)} for these sizes, got {tuple(output_grad.shape)}",
-    )
-
-
 def _explain(input: Tensor, weight: Tensor, bias: Tensor | None, *numbers: int) -> None:
     name = "depthwise_conv2d"
     require_dim(name, "input", input, 4, "(N, C, H, W) or (C, H, W)")
     _explain_weight(name, weight)
     channels, *size = input.shape[1:]
     _explain_sizes(name, input.shape[0], channels, size, weight.shape[0], weight.shape[2:], Window(*numbers))
-    if bias is not None:
-        expected = (weight.shape[0],)
-        require(bias.shape == expected, name, f"bias must be {expected}, as weight, got {tuple(bias.shape)}")
+    require_shape(name, "bias", bias, weight.shape[:1], ", as weight")
 
 
 def _explain_input_grad(
@@ -393,7 +390,7 @@ def _explain_input_grad(
     expected = _explain_sizes(
         name, output_grad.shape[0], channels, (height, width), weight.shape[0], weight.shape[2:], Window(*numbers)
     )
-    _explain_output_grad(name, output_grad, expected)
+    require_shape(name, "output_grad", output_grad, expected, " for these sizes")
 
 
 def _explain_weight_grad(
@@ -405,7 +402,7 @@ def _explain_weight_grad(
     channels, *size = input.shape[1:]
     kernel_size = (kernel_height, kernel_width)
     expected = _explain_sizes(name, input.shape[0], channels, size, output_grad.shape[1], kernel_size, Window(*numbers))
-    _explain_output_grad(name, output_grad, expected)
+    require_shape(name, "output_grad", output_grad, expected, " for these sizes")
 
 
 _WINDOW_SCHEMA = (

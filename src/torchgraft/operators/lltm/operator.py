@@ -19,7 +19,7 @@ from torchgraft.arguments import flag, require_tensor
 from torchgraft.operator import Operator, gradient_by_reference
 from torchgraft.operators.lltm import reference
 from torchgraft.operators.lltm.packing import over_packed
-from torchgraft.operators.shared import require, require_dim
+from torchgraft.operators.shared import require, require_dim, require_shape
 from torchgraft.precision import recurrent_products, recurrent_tf32
 
 
@@ -266,11 +266,6 @@ def _sequence_grads_flops(input_shape: Sequence[int], *others: Any) -> int:
     return math.prod(input_shape[:2]) * _products_flops(others[1], others[2], wanted)
 
 
-def _require_shape(name: str, argument: str, tensor: Tensor | None, expected: Sequence[int], why: str) -> None:
-    if tensor is not None and tuple(tensor.shape) != tuple(expected):
-        raise ValueError(f"{name}: {argument} must be {tuple(expected)}, {why}, got {tuple(tensor.shape)}")
-
-
 def _require_sequence(name: str, input: Tensor) -> None:
     require_dim(name, "input", input, 3, "(T, B, I)")
     require(input.shape[0] > 0, name, f"input must have at least one step, got {tuple(input.shape)}")
@@ -287,13 +282,13 @@ def _explain_states(
     batch, features = rows
     require_dim(name, "weight_hh", weight_hh, 2, "(3 * S, S)")
     size = weight_hh.shape[1]
-    _require_shape(name, "weight_hh", weight_hh, (3 * size, size), "three times as many rows as columns")
+    require_shape(name, "weight_hh", weight_hh, (3 * size, size), ", three times as many rows as columns")
     require(size > 0, name, f"weight_hh must have at least one column, got {tuple(weight_hh.shape)}")
     require(features > 0, name, "input must have at least one feature")
-    _require_shape(name, "weight_ih", weight_ih, (3 * size, features), "as weight_hh and input")
+    require_shape(name, "weight_ih", weight_ih, (3 * size, features), ", as weight_hh and input")
     for argument, state in states:
-        _require_shape(name, argument, state, (batch, size), "as input and weight_hh")
-    _require_shape(name, "bias", bias, (3 * size,), "as weight_hh")
+        require_shape(name, argument, state, (batch, size), ", as input and weight_hh")
+    require_shape(name, "bias", bias, (3 * size,), ", as weight_hh")
 
 
 def _explain_cell(
@@ -311,9 +306,9 @@ def _explain_cell_grads(
     activations, h_grad, c_grad = others[:3]
     require_dim(name, "input", input, 2, "(B, I)")
     _explain_states(name, input.shape, (("h", h), ("c", c)), weight_ih, weight_hh, None)
-    _require_shape(name, "activations", activations, (c.shape[0], 3 * c.shape[1]), "as c")
-    _require_shape(name, "h_grad", h_grad, c.shape, "as c")
-    _require_shape(name, "c_grad", c_grad, c.shape, "as c")
+    require_shape(name, "activations", activations, (c.shape[0], 3 * c.shape[1]), ", as c")
+    require_shape(name, "h_grad", h_grad, c.shape, ", as c")
+    require_shape(name, "c_grad", c_grad, c.shape, ", as c")
 
 
 def _explain_sequence(
@@ -330,11 +325,11 @@ def _explain_sequence_grads(input: Tensor, h0: Tensor, weight_ih: Tensor, weight
     _require_sequence(name, input)
     _explain_states(name, input.shape[1:], (("h0", h0),), weight_ih, weight_hh, None)
     steps, batch, size = input.shape[0], *h0.shape
-    _require_shape(name, "activations", activations, (steps, batch, 3 * size), "as input and h0")
-    _require_shape(name, "cells", cells, (steps, batch, size), "as input and h0")
-    _require_shape(name, "output_grad", output_grad, (steps, batch, size), "as input and h0")
-    _require_shape(name, "h_n_grad", h_n_grad, (batch, size), "as h0")
-    _require_shape(name, "c_n_grad", c_n_grad, (batch, size), "as h0")
+    require_shape(name, "activations", activations, (steps, batch, 3 * size), ", as input and h0")
+    require_shape(name, "cells", cells, (steps, batch, size), ", as input and h0")
+    require_shape(name, "output_grad", output_grad, (steps, batch, size), ", as input and h0")
+    require_shape(name, "h_n_grad", h_n_grad, (batch, size), ", as h0")
+    require_shape(name, "c_n_grad", c_n_grad, (batch, size), ", as h0")
 
 
 cell = Operator(

@@ -15,7 +15,14 @@ from torch import Tensor
 from torchgraft.arguments import flag, whole
 from torchgraft.layout import is_channels_last
 from torchgraft.operator import Operator
-from torchgraft.operators.shared import batch_as_channels, check_images, empty_images, require, require_dim
+from torchgraft.operators.shared import (
+    batch_as_channels,
+    check_images,
+    empty_images,
+    require,
+    require_dim,
+    require_shape,
+)
 from torchgraft.operators.shift import reference
 
 
@@ -326,11 +333,7 @@ def _explain_images(name: str, argument: str, images: Tensor) -> None:
 
 def _explain_offsets(name: str, channels: int, x_offset: Tensor, y_offset: Tensor, stride: int) -> None:
     for argument, offset in (("x_offset", x_offset), ("y_offset", y_offset)):
-        require(
-            offset.shape == (channels,),
-            name,
-            f"{argument} must be ({channels},), one a channel, got {tuple(offset.shape)}",
-        )
+        require_shape(name, argument, offset, (channels,), ", one a channel")
     require(stride >= 1, name, f"stride must be at least 1, got {stride}")
 
 
@@ -344,15 +347,11 @@ def _explain_input_grad(
 ) -> None:
     name = "shift_input_grad"
     _explain_images(name, "output_grad", output_grad)
-    batch, channels, steps, width = output_grad.shape
+    batch, channels, _, width = output_grad.shape
     _explain_offsets(name, channels, x_offset, y_offset, stride)
     require(height >= 0, name, f"height must not be negative, got {height}")
-    require(
-        height // stride == steps,
-        name,
-        f"output_grad must be ({batch}, {channels}, {height // stride}, {width}) for a height of {height} and a "
-        f"stride of {stride}, got {tuple(output_grad.shape)}",
-    )
+    expected = batch, channels, height // stride, width
+    require_shape(name, "output_grad", output_grad, expected, f" for a height of {height} and a stride of {stride}")
     # What fits the memory that a stride saves may not fit without.
     require(batch * channels * width * height < 2**60, name, "these sizes make a tensor that no memory can hold")
 
@@ -363,12 +362,8 @@ def _explain_with_input(name: str) -> Any:
         _explain_images(name, "input", input)
         batch, channels, height, width = input.shape
         _explain_offsets(name, channels, x_offset, y_offset, stride)
-        expected = (batch, channels, height // stride, width)
-        require(
-            tuple(output_grad.shape) == expected,
-            name,
-            f"output_grad must be {expected} for these sizes, got {tuple(output_grad.shape)}",
-        )
+        expected = batch, channels, height // stride, width
+        require_shape(name, "output_grad", output_grad, expected, " for these sizes")
 
     return explain
 
