@@ -8,6 +8,7 @@ name, and counts wherever its file is used.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -45,7 +46,7 @@ _OPENING, _CLOSING = frozenset("([{"), frozenset(")]}")
 _UNNAMED_CALLS = frozenset({"begin", "end"})
 _ACCESS = frozenset({"public", "private", "protected"})
 # The conditions under which a definition is compiled, as far as they lie outside of it.
-_CONDITIONS = frozenset({"if", "ifdef", "ifndef", "elif", "else", "endif"})
+_CONDITIONS = frozenset({"if", "ifdef", "ifndef", "elif", "else"})
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +74,7 @@ class Definition:
     @cached_property
     def mentioned(self) -> frozenset[str]:
         """Every word in it."""
-        return frozenset(token for token in self.tokens if token.isidentifier() and token not in _KEYWORDS)
+        return frozenset(filter(_is_name, self.tokens))
 
     @cached_property
     def text(self) -> str:
@@ -114,7 +115,7 @@ def _lines(text: str) -> Iterator[tuple[str, list[str]]]:
     tokens: list[str] = []
     at_start, directive = True, False
     for found in _TOKEN.finditer(text):
-        kind = found.lastgroup if found.lastgroup != "mark" else "raw"
+        kind = found.lastgroup
         if kind == "line":
             if directive:
                 yield "directive", tokens
@@ -153,25 +154,20 @@ class _Reader:
             self._tokens += ["\n#", *tokens, "\n"]
         elif kind == "define" and rest:
             self._add(Definition(("#define", *rest), frozenset(rest[:1])))
-        elif kind in _CONDITIONS:
-            self._condition(kind, tokens)
-        elif kind not in ("undef", "") and tokens != ["pragma", "once"]:
-            self._add(Definition(("#", *tokens), frozenset()))
-
-    def _condition(self, kind: str, tokens: list[str]) -> None:
-        if kind == "endif":
+        elif kind == "endif":
             del self._conditions[-1:]
         elif kind in ("elif", "else") and self._conditions:
             self._conditions[-1] += ["\n#", *tokens]
-        else:
+        elif kind in _CONDITIONS:
             self._conditions.append(["\n#", *tokens])
+        elif kind not in ("undef", "") and tokens != ["pragma", "once"]:
+            self._add(Definition(("#", *tokens), frozenset()))
 
     def code(self, tokens: Sequence[str]) -> None:
         for place, token in enumerate(tokens):
-            if self._depth == 0 and not self._tokens and token == "}":
-                del self._namespaces[-1:]
-                continue
-            if self._depth == 0 and not self._tokens and token == ";":
+            if self._depth == 0 and not self._tokens and token in ("}", ";"):
+                if token == "}":
+                    del self._namespaces[-1:]
                 continue
             self._tokens.append(token)
             if token in _OPENING:
@@ -219,8 +215,12 @@ class _Reader:
         return SourceFile(tuple(self.definitions), tuple(self.includes))
 
 
+def _is_name(token: str) -> bool:
+    return token.isidentifier() and token not in _KEYWORDS
+
+
 def _is_call(tokens: Sequence[str]) -> bool:
-    return len(tokens) > 1 and tokens[0].isidentifier() and tokens[0] not in _KEYWORDS and tokens[1] == "("
+    return len(tokens) > 1 and _is_name(tokens[0]) and tokens[1] == "("
 
 
 def _head(tokens: Sequence[str]) -> list[str]:
@@ -232,28 +232,18 @@ def _head(tokens: Sequence[str]) -> list[str]:
             depth += (token in _OPENING) - (token in _CLOSING)
             angle += ((token == "<") - (token == ">")) if depth == 0 else 0
             continue
-        if token in _CLOSING:
-            depth -= 1
+        depth -= token in _CLOSING
         if depth == 0:
-            if token in ("{", ";"):
-                head.append(token)
-                break
             head.append(token)
-        if token in _OPENING:
-            depth += 1
-        if token == "=" and depth == 0:
-            break
+            if token in ("{", ";", "="):
+                break
+        depth += token in _OPENING
     return head
 
 
 def _is_type(head: Sequence[str]) -> bool:
     """Whether a type is declared: its keyword comes before any parameters of a function."""
-    for token in head:
-        if token in _TYPES:
-            return True
-        if token == "(":
-            return False
-    return False
+    return not _TYPES.isdisjoint(itertools.takewhile("(".__ne__, head))
 
 
 def _define(tokens: tuple[str, ...], *, local: bool) -> Iterator[Definition]:
@@ -262,7 +252,7 @@ def _define(tokens: tuple[str, ...], *, local: bool) -> Iterator[Definition]:
     members: list[Definition] = []
     head = _head(tokens)
     if _is_type(head) and head[-1] == "{" and "enum" not in head and "\n#" not in tokens:
-        opening = next(place for place, count in enumerate(_depths(tokens)) if count and tokens[place] == "{")
+        opening = tokens.index("{")
         closing = len(tokens) - 1 - tokens[::-1].index("}")
         reader = _Reader()
         reader.code(tokens[opening + 1 : closing])
@@ -280,20 +270,12 @@ def _define(tokens: tuple[str, ...], *, local: bool) -> Iterator[Definition]:
     yield from members
 
 
-def _depths(tokens: Sequence[str]) -> Iterator[int]:
-    """How many brackets are open behind each token."""
-    depth = 0
-    for token in tokens:
-        depth += (token in _OPENING) - (token in _CLOSING)
-        yield depth
-
-
 def _define_one(tokens: tuple[str, ...], *, local: bool) -> Definition:
     head = _head(tokens)
     local = local or "static" in head
     if _is_call(tokens) or "operator" in head or head[:2] == ["using", "namespace"] or head[:1] == ["namespace"]:
         return Definition(tokens, frozenset(), is_local=local)
-    words = [token for token in head if token.isidentifier() and token not in _KEYWORDS]
+    words = list(filter(_is_name, head))
     if head[:1] == ["using"]:
         return Definition(tokens, frozenset(words[-1:] if "=" not in head else words[:1]), is_local=local)
     if head[:1] == ["typedef"]:
@@ -302,12 +284,11 @@ def _define_one(tokens: tuple[str, ...], *, local: bool) -> Definition:
         own = head[: head.index(":")] if ":" in head else head
         names = frozenset(word for word in words if word in own) | _enumerators(tokens, head)
         return Definition(tokens, names, has_body="{" in head, is_local=local)
-    calls = [place for place, token in enumerate(head) if token == "("]
     functions: set[str] = set()
     owner = ""
-    for place in calls:
+    for place in (place for place, token in enumerate(head) if token == "("):
         before = _before_arguments(head, place)
-        if before >= 0 and head[before].isidentifier() and head[before] not in _KEYWORDS:
+        if before >= 0 and _is_name(head[before]):
             functions.add(head[before])
             if before > 1 and head[before - 1] == "::":
                 owner = head[before - 2]
@@ -316,7 +297,7 @@ def _define_one(tokens: tuple[str, ...], *, local: bool) -> Definition:
     variables = frozenset(
         token
         for token, after in zip(head, [*head[1:], ""], strict=True)
-        if token.isidentifier() and token not in _KEYWORDS and after in ("=", "[", "{", ";", ",")
+        if _is_name(token) and after in ("=", "[", "{", ";", ",")
     )
     return Definition(tokens, variables, has_body="extern" not in head, is_local=local)
 

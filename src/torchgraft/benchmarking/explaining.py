@@ -36,7 +36,9 @@ def explain(call: Callable[[], Any], device: torch.device) -> tuple[Served, ...]
         device: on which it works.
     """
     seconds, *others = (_seconds(call, device) for _ in range(1 if device.type == "cuda" else _CPU_CALLS))
-    return _most(Counter({name: min([spent, *(each[name] for each in others)]) for name, spent in seconds.items()}))
+    seconds = Counter({name: min([spent, *(each[name] for each in others)]) for name, spent in seconds.items()})
+    least = _LEAST_SHARE * seconds.total()
+    return tuple(Served(name, spent) for name, spent in seconds.items() if spent >= least)
 
 
 def kernels_of(call: Callable[[], Any], device: torch.device) -> tuple[str, ...]:
@@ -74,11 +76,6 @@ def _quiet() -> Iterator[None]:
     finally:
         os.dup2(kept, 2)
         os.close(kept)
-
-
-def _most(seconds: Counter[str]) -> tuple[Served, ...]:
-    least = _LEAST_SHARE * sum(seconds.values())
-    return tuple(Served(name, spent) for name, spent in seconds.items() if spent >= least)
 
 
 def short_name(name: str) -> str:

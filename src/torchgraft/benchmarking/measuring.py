@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
@@ -369,7 +369,8 @@ def _work(candidate: Candidate, arguments: Sequence[Any]) -> tuple[int, int]:
     if candidate.samples.moved is not None:
         moved = candidate.samples.moved(*arguments)
     else:
-        results = tree_leaves(candidate.operator.visible(candidate.operator.output(*_meta(arguments))))
+        on_meta = (value.to("meta") if isinstance(value, Tensor) else value for value in arguments)
+        results = tree_leaves(candidate.operator.visible(candidate.operator.output(*on_meta)))
         moved = sum(each.numel() * each.element_size() for each in (*tensors, *results))
     if candidate.direction == "backward":
         # The incoming gradient, and every argument once more as its gradient; each gradient is as much work.
@@ -377,7 +378,3 @@ def _work(candidate: Candidate, arguments: Sequence[Any]) -> tuple[int, int]:
         work = candidate.samples.backward_work
         operations *= sum(each.dim() > 1 for each in tensors) if work is None else work
     return moved, operations
-
-
-def _meta(arguments: Sequence[Any]) -> Iterator[Any]:
-    return (value.to("meta") if isinstance(value, Tensor) else value for value in arguments)

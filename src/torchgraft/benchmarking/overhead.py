@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 from torch.utils.benchmark import Timer
 
 from torchgraft.benchmarking.provenance import Provenance, provenance_of_calls
@@ -26,6 +27,9 @@ from torchgraft.operator import Operator
 # Microseconds that a call may cost beyond what PyTorch's own machinery costs.
 FRONT_DOOR_GOAL = 1.5
 BACKWARD_GOAL = 20.0
+
+# Figures of an operator that follow from what was measured.
+_DERIVED = ("front_door", "front_door_reached", "yardstick", "excess", "excess_reached")
 
 # Many short blocks: on a busy machine some fall between two interruptions.
 _ROUNDS = 25
@@ -127,17 +131,7 @@ class Overhead:
             "unit": "microseconds a call",
             "goals": {"front_door": FRONT_DOOR_GOAL, "excess": BACKWARD_GOAL},
             "yardsticks": self.yardsticks,
-            "operators": [
-                asdict(each)
-                | {
-                    "front_door": each.front_door,
-                    "front_door_reached": each.front_door_reached,
-                    "yardstick": each.yardstick,
-                    "excess": each.excess,
-                    "excess_reached": each.excess_reached,
-                }
-                for each in self.operators
-            ],
+            "operators": [asdict(each) | {name: getattr(each, name) for name in _DERIVED} for each in self.operators],
             "reached": self.reached,
             "fallbacks": [each._asdict() for each in self.fallbacks],
         }
@@ -218,7 +212,9 @@ def kernel_calls(subject: Subject) -> list[KernelCall]:
     """Runs a subject forward and backward; the calls that the dispatcher saw, on arguments that need no gradient."""
     recording = _Recording(subject)
     with _Recorder() as recorder:
-        torch.autograd.grad(_as_tuple(subject.operator(*recording.arguments)), recording.inputs, recording.output_grads)
+        torch.autograd.grad(
+            tree_leaves(subject.operator(*recording.arguments)), recording.inputs, recording.output_grads
+        )
     return recorder.calls
 
 
@@ -245,9 +241,12 @@ class _Recording:
     """The arguments of a subject with a gradient recorded for each that can have one."""
 
     def __init__(self, subject: Subject) -> None:
-        self.arguments = tuple(_requiring_grad(value) for value in _detached(subject.arguments))
+        self.arguments = tuple(
+            value.detach().clone().requires_grad_(value.is_floating_point()) if isinstance(value, Tensor) else value
+            for value in subject.arguments
+        )
         self.inputs = tuple(value for value in self.arguments if isinstance(value, Tensor) and value.requires_grad)
-        outputs = _as_tuple(subject.operator(*self.arguments))
+        outputs = tree_leaves(subject.operator(*self.arguments))
         self.output_grads = tuple(torch.ones_like(output) for output in outputs)
 
 
@@ -317,16 +316,6 @@ def _visible_reference(operator: Operator) -> Callable[..., Any]:
 
 def _detached(values: Iterable[Any]) -> tuple[Any, ...]:
     return tuple(value.detach() if isinstance(value, Tensor) else value for value in values)
-
-
-def _requiring_grad(value: Any) -> Any:
-    if isinstance(value, Tensor) and value.is_floating_point():
-        return value.clone().requires_grad_()
-    return value
-
-
-def _as_tuple(outputs: Any) -> tuple[Tensor, ...]:
-    return tuple(outputs) if isinstance(outputs, (tuple, list)) else (outputs,)
 
 
 def _mark(reached: bool) -> str:

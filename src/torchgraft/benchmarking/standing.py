@@ -57,25 +57,18 @@ def by_suite(rows: Sequence[Row]) -> str:
 
 def other_tools(row: Row, compiler: str, torch_version: str) -> str:
     """With what else than this compiler and PyTorch a row was measured, as far as it says; empty where with these."""
-    differ = [
-        (what, then)
-        for what, then, now in (
-            ("PyTorch", row.provenance.torch, torch_version),
-            ("", row.provenance.compiler, compiler),
-        )
-        if then and now and then != now
-    ]
-    return ", ".join(f"{what} {then}".strip() for what, then in differ)
+    now = {"PyTorch ": (row.provenance.torch, torch_version), "": (row.provenance.compiler, compiler)}
+    return ", ".join(f"{what}{then}" for what, (then, here) in now.items() if then and here and then != here)
 
 
 def tools(rows: Iterable[Row]) -> str:
     """With what rows were compiled and measured, as far as they say, for a person to read."""
-    versions: dict[str, int] = {}
+    versions: Counter[str] = Counter()
     for row in rows:
         compiler = f"compiled by {row.provenance.compiler}" if row.provenance.compiler else ""
         beside = f"PyTorch {row.provenance.torch}" if row.provenance.torch else ""
         if said := ", ".join(filter(None, (compiler, beside))):
-            versions[said] = versions.get(said, 0) + 1
+            versions[said] += 1
     if len(versions) < 2:
         return "".join(versions)
     return "; ".join(f"{said} ({count} {'row' if count == 1 else 'rows'})" for said, count in versions.items())

@@ -5,8 +5,9 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
+from itertools import product
 
 import torch
 
@@ -149,26 +150,23 @@ def _candidates(subject: Subject, wanted: Wanted) -> Iterator[Candidate]:
         against = (*(tuple(samples.rivals) or ("reference",)), *samples.yardsticks)
     # One that another operator has is not this one's.
     against = tuple(name for name in against if name in {**samples.rivals, **samples.yardsticks} or name in _ALWAYS)
-    for benchmark in samples.benchmarks:
-        if wanted.device.type not in benchmark.devices:
+    for benchmark, direction, dtype in product(samples.benchmarks, wanted.directions, wanted.asked_dtypes):
+        if wanted.device.type not in benchmark.devices or dtype not in (operator.dtypes or FLOATING):
             continue
-        for direction in wanted.directions:
-            for dtype in wanted.asked_dtypes:
-                if dtype not in (operator.dtypes or FLOATING) or (benchmark.sample.tf32 and dtype != torch.float32):
-                    continue
-                candidate = Candidate(
-                    operator,
-                    samples,
-                    benchmark,
-                    dtype,
-                    wanted.device,
-                    direction,
-                    against,
-                    wanted.explained,
-                    wanted.every_kernel and direction == "forward",
-                )
-                if candidate.layout in wanted.layouts:
-                    yield candidate
+        candidate = Candidate(
+            operator,
+            samples,
+            benchmark,
+            dtype,
+            wanted.device,
+            direction,
+            against,
+            wanted.explained,
+            wanted.every_kernel and direction == "forward",
+        )
+        # What tf32 is permitted in is float32.
+        if candidate.layout in wanted.layouts and not (benchmark.sample.tf32 and dtype != torch.float32):
+            yield candidate
 
 
 def _plan_one(candidate: Candidate) -> Planned:
@@ -188,22 +186,6 @@ def _plan_one(candidate: Candidate) -> Planned:
     )
 
 
-@dataclass
-class _Readings:
-    """What the card did, first and last; empty where nothing tells."""
-
-    device: torch.device
-    taken: list[Reading] = field(default_factory=list)
-
-    def take(self) -> None:
-        if reading := read_card(self.device):
-            self.taken.append(reading)
-
-    def card(self, name: str) -> Card:
-        ends = [self.taken[0], self.taken[-1]] if self.taken else []
-        return Card(name, tuple(each.clock for each in ends), tuple(each.temperature for each in ends))
-
-
 def run(
     planned: Sequence[Planned],
     wanted: Wanted,
@@ -220,15 +202,16 @@ def run(
         on_row: called with each row.
     """
     started = time.monotonic()
-    device, readings = wanted.device, _Readings(wanted.device)
+    device = wanted.device
     environment = describe_environment(device)
-    rows = []
+    rows: list[Row] = []
+    readings: list[Reading | None] = []
     with equal_precision():
         on_start("the roofs of this device")
         dtypes = tuple(dict.fromkeys(each.dtype for each in planned))
         roofs = measure_roofs(device, dtypes, _QUICK_ROOF_SECONDS if wanted.quick else _ROOF_SECONDS)
         # Before the first row but not of an idle card, whose clock says nothing.
-        readings.take()
+        readings.append(read_card(device))
         stopwatch = Stopwatch(device, _QUICK_SECONDS if wanted.quick else _SECONDS)
         for each in planned:
             try:
@@ -240,15 +223,17 @@ def run(
                 except torch.OutOfMemoryError as error:
                     row = each.refuse(f"it does not fit into memory: {str(error).splitlines()[0]}", roofs)
                 if device.type == "cuda":
-                    readings.take()
+                    readings.append(read_card(device))
                     _free_memory(device)
             except KeyboardInterrupt:
                 break
             rows.append(row)
             on_row(each, row)
+    told = [each for each in readings if each]
+    ends = [told[0], told[-1]] if told else []
     return BenchReport(
         environment,
-        readings.card(environment.chip),
+        Card(environment.chip, tuple(each.clock for each in ends), tuple(each.temperature for each in ends)),
         roofs,
         tuple(rows),
         wanted.quick,

@@ -23,10 +23,6 @@ class Network:
     build: Callable[[], nn.Module]
 
 
-def _say_nothing(rival: nn.Module, ours: nn.Module) -> str:
-    return ""
-
-
 @dataclass(frozen=True)
 class Experiment:
     """Two classifiers to be trained from the same random numbers, on the same data in the same order.
@@ -62,7 +58,7 @@ class Experiment:
     timing_seconds: float
     layouts: tuple[str, ...] = ("contiguous",)
     without: Callable[[], nn.Module] | None = None
-    describe: Callable[[nn.Module, nn.Module], str] = _say_nothing
+    describe: Callable[[nn.Module, nn.Module], str] = lambda rival, ours: ""
 
     @property
     def module(self) -> str:

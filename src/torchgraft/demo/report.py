@@ -7,7 +7,6 @@ from typing import Any
 from torchgraft.benchmarking.table import Table
 from torchgraft.demo.comparison import Comparison
 from torchgraft.demo.timing import StepTime
-from torchgraft.demo.training import Curve
 
 
 def make_table(comparison: Comparison) -> Table:
@@ -76,7 +75,13 @@ def _comparison_as_dict(comparison: Comparison) -> dict[str, Any]:
         "steps": len(comparison.rival.losses),
         "description": comparison.description,
         "networks": [
-            {"name": network.name, "parameters": parameters, **_curve_as_dict(curve)}
+            {
+                "name": network.name,
+                "parameters": parameters,
+                "accuracy": curve.accuracy,
+                "step_milliseconds": curve.step_milliseconds,
+                "losses": list(curve.losses),
+            }
             for network, parameters, curve in zip(
                 (experiment.rival, experiment.ours),
                 comparison.parameters,
@@ -95,14 +100,6 @@ def _comparison_as_dict(comparison: Comparison) -> dict[str, Any]:
         "fallbacks": [each._asdict() for each in comparison.fallbacks],
         "problems": list(comparison.problems),
         "passed": not comparison.problems,
-    }
-
-
-def _curve_as_dict(curve: Curve) -> dict[str, Any]:
-    return {
-        "accuracy": curve.accuracy,
-        "step_milliseconds": curve.step_milliseconds,
-        "losses": list(curve.losses),
     }
 
 

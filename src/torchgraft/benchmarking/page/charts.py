@@ -314,15 +314,11 @@ def _swarm(places: Sequence[float], apart: float) -> list[float]:
     offsets = [0.0] * len(places)
     put: list[tuple[float, float]] = []
     for index in sorted(range(len(places)), key=lambda index: places[index]):
-        step = 0
-        while True:
-            # 0, up, down, twice up, twice down
-            offset = (step + 1) // 2 * apart * (1 if step % 2 else -1)
-            if all(math.hypot(places[index] - x, offset - y) >= apart for x, y in put):
-                break
-            step += 1
-        offsets[index] = offset
-        put.append((places[index], offset))
+        # 0, up, down, twice up, twice down
+        ways = ((step + 1) // 2 * apart * (1 if step % 2 else -1) for step in itertools.count())
+        x = places[index]
+        offsets[index] = next(way for way in ways if all(math.hypot(x - other, way - y) >= apart for other, y in put))
+        put.append((x, offsets[index]))
     return offsets
 
 

@@ -31,10 +31,6 @@ class CharacterModel(nn.Module):
         return logits
 
 
-def _describe(rival: nn.Module, ours: nn.Module) -> str:
-    return "An LLTM has three gates where an LSTM has four: they are not the same function, and learn side by side."
-
-
 CHARACTER_MODEL = Experiment(
     name="characters",
     title="A character model on the documentation of Python",
@@ -47,5 +43,7 @@ CHARACTER_MODEL = Experiment(
     least_accuracy=0.33,
     tolerance=None,
     timing_seconds=4.0,
-    describe=_describe,
+    describe=lambda rival, ours: (
+        "An LLTM has three gates where an LSTM has four: they are not the same function, and learn side by side."
+    ),
 )
