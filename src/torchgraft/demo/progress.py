@@ -1,5 +1,6 @@
 """The progress of a comparison, live in a terminal."""
 
+from collections.abc import Sequence
 from types import TracebackType
 
 from rich.console import Console
@@ -31,7 +32,7 @@ class LiveProgress:
             name: self._bars.add_task(name, total=None, start=False, figures="")
             for name in (experiment.rival.name, experiment.ours.name, _TIMING)
         }
-        self._means: dict[str, tuple[float, float, float]] = {}
+        self._means: dict[str, Sequence[float]] = {}
 
     def __enter__(self) -> "LiveProgress":
         self._bars.start()
@@ -46,11 +47,8 @@ class LiveProgress:
         """Shows a step of a training."""
         latest = progress.loss, progress.accuracy, progress.milliseconds
         means = self._means.get(run, latest)
-        loss, accuracy, milliseconds = self._means[run] = (
-            _SMOOTHING * means[0] + (1 - _SMOOTHING) * latest[0],
-            _SMOOTHING * means[1] + (1 - _SMOOTHING) * latest[1],
-            _SMOOTHING * means[2] + (1 - _SMOOTHING) * latest[2],
-        )
+        smoothed = [_SMOOTHING * mean + (1 - _SMOOTHING) * new for mean, new in zip(means, latest, strict=True)]
+        loss, accuracy, milliseconds = self._means[run] = smoothed
         figures = f"loss {loss:.4f}  accuracy {accuracy:4.0%}  {milliseconds:5.1f} ms a step"
         self._update(run, progress.step, progress.steps, figures)
 

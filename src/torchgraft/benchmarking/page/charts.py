@@ -142,15 +142,15 @@ def draw_ratios(report: BenchReport, width: int) -> Plot:
     chosen = []
     for (operator, suite), rows in report.suites.items():
         for name in rivals_of(rows):
-            ratios = [(row, row.rivals[name].ratio) for row in rows if name in row.rivals and row.rivals[name].ratio]
+            ratios = [(row, ratio) for row in rows if name in row.rivals and (ratio := row.rivals[name].ratio)]
             if ratios:
                 chosen.append((operator, suite if only else f"{suite}, {name}", rows, name, ratios))
-    medians = [ratio.median for *_, ratios in chosen for _, ratio in ratios if ratio]
+    medians = [ratio.median for *_, ratios in chosen for _, ratio in ratios]
     axis = Axis(min([0.7, *medians]) * 0.9, max([2.0, *medians]) * 1.15, left, right)
     radius, top = (4.0 if narrow else 5.0), 34.0
     strips = []
     for operator, suite, rows, name, ratios in chosen:
-        offsets = _swarm([axis.at(ratio.median) for _, ratio in ratios if ratio], 2 * radius + 1)
+        offsets = _swarm([axis.at(ratio.median) for _, ratio in ratios], 2 * radius + 1)
         # The label of the strip on a phone, and that of the mean.
         above = 38.0 if narrow else 18.0
         height = max(30.0, 2 * max(abs(offset) for offset in offsets) + 2 * radius + 4)
@@ -158,7 +158,6 @@ def draw_ratios(report: BenchReport, width: int) -> Plot:
         dots = tuple(
             _dot(row, axis.at(ratio.median), middle + offset, loses=ratio.high < 1)
             for (row, ratio), offset in zip(ratios, offsets, strict=True)
-            if ratio
         )
         mean = summarise_rows(rows).against[name].ratio
         strips.append(
@@ -194,13 +193,16 @@ def draw_roofline(report: BenchReport, width: int) -> Plot:
     """What rows reach, over the operations that they do for each byte, under the measured roofs."""
     narrow = width < _PHONE
     height = 420.0 if narrow else 500.0
-    rows = [row for row in report.rows if row.operations and row.time]
-    roofs = report.roofs
+    points = [
+        (row, row.operations / row.moved, row.operations / row.time.median)
+        for row in report.rows
+        if row.operations and row.time
+    ]
+    rows, roofs = [row for row, *_ in points], report.roofs
     peaks = _merged({row.dtype: roofs.peak(row.dtype) for row in rows if roofs.peak(row.dtype)})
     sizes = sorted(roofs.bandwidth)
     memory, best = roofs.bandwidth[sizes[-1]], max(roofs.bandwidth.values())
-    reached = [row.operations / row.time.median for row in rows if row.time]
-    intensities = [row.operations / row.moved for row in rows]
+    reached, intensities = [rate for *_, rate in points], [intensity for _, intensity, _ in points]
     ridges = [peak / memory for peak in peaks.values()]
     x_axis = Axis(
         min([0.1, *intensities]) / 2, max([10.0, *intensities, *ridges]) * 4, 46 if narrow else 64, width - 14.0
@@ -230,14 +232,7 @@ def draw_roofline(report: BenchReport, width: int) -> Plot:
         begin = x_axis.at(max(x_axis.low, peak / best))
         lines.append(Line(begin, y, x_axis.end, y, names[0], label, x_axis.end, y - 6))
     dots = tuple(
-        _dot(
-            row,
-            x_axis.at(row.operations / row.moved),
-            y_axis.at(row.operations / row.time.median),
-            loses=bool(row.loses_to),
-        )
-        for row in rows
-        if row.time
+        _dot(row, x_axis.at(intensity), y_axis.at(rate), loses=bool(row.loses_to)) for row, intensity, rate in points
     )
     return Plot(
         width,
