@@ -89,9 +89,14 @@ function(_torchgraft_add_library target)
   endif()
 endfunction()
 
-# Instrumented, and in one version for the least of processors: the resolvers of others run before a sanitizer does.
+# Instrumented, and in one version, as the resolvers of several would run before a sanitizer does: for the least of
+# processors, or with TORCHGRAFT_NATIVE for this machine's, of which all code may then use all instructions.
 function(_torchgraft_sanitize target)
   set(optimized -O1)
+  set(level "")
+  if(TORCHGRAFT_NATIVE)
+    _torchgraft_find_level(level)
+  endif()
   if(TORCHGRAFT_SANITIZER STREQUAL "address")
     set(flags -fsanitize=address,undefined -fno-sanitize=vptr -fno-sanitize-recover=all)
     target_compile_definitions(${target} PRIVATE _GLIBCXX_ASSERTIONS)
@@ -106,7 +111,14 @@ function(_torchgraft_sanitize target)
     message(FATAL_ERROR
             "TORCHGRAFT_SANITIZER must be 'address', 'thread' or 'coverage', got '${TORCHGRAFT_SANITIZER}'")
   endif()
-  target_compile_definitions(${target} PRIVATE TORCHGRAFT_NO_CLONES)
+  if(level)
+    target_compile_definitions(${target} PRIVATE TORCHGRAFT_X86_64_LEVEL=${level})
+    list(APPEND flags -march=x86-64-v${level})
+  else()
+    target_compile_definitions(${target} PRIVATE TORCHGRAFT_NO_CLONES)
+  endif()
+  # Between what samples of shift have in float32 and in float64.
+  target_compile_definitions(${target} PRIVATE TORCHGRAFT_STREAMED_BYTES=180224)
   target_compile_options(${target} PRIVATE ${flags} ${optimized} -g -fno-omit-frame-pointer)
   target_link_options(${target} PRIVATE ${flags})
 endfunction()

@@ -6,8 +6,13 @@
 
 namespace torchgraft {
 
-// So many bytes of results or more go past the caches: more than a second-level cache has.
+// So many bytes of results or more go past the caches: more than a second-level cache has. Instrumented
+// libraries send less there too, so that small tensors show what goes wrong.
+#ifdef TORCHGRAFT_STREAMED_BYTES
+inline constexpr int64_t kStreamedBytes = TORCHGRAFT_STREAMED_BYTES;
+#else
 inline constexpr int64_t kStreamedBytes = 4 << 20;
+#endif
 
 // Past the caches, to where a vector of T begins that is aligned. What follows may overtake it until
 // end_streams(). Worth it where neighbours fill whole cache lines one after the other.

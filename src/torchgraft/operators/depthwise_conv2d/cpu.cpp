@@ -21,7 +21,6 @@ class Cpu {
   Tensor to_layout(const Tensor& tensor, Layout layout) const {
     return torchgraft::to_layout(tensor, layout);
   }
-  Tensor relayout(const Tensor& tensor, Layout layout) const { return to_layout(tensor, layout); }
 
   template <typename T>
   void forward(const T* input, const T* weight, const T* bias, T* output, const Geometry& geometry,

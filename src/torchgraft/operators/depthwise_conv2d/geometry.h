@@ -38,7 +38,6 @@ inline Extent make_extent(const char* direction, int64_t input, int64_t kernel, 
 inline Geometry make_geometry(int64_t batch, int64_t channels, int64_t output_channels, int64_t input_height,
                               int64_t input_width, int64_t kernel_height, int64_t kernel_width,
                               const Window& window) {
-  TORCHGRAFT_CHECK(batch >= 0, "batch must not be negative, got ", batch);
   TORCHGRAFT_CHECK(channels > 0, "input must have at least one channel");
   TORCHGRAFT_CHECK(output_channels > 0 && output_channels % channels == 0, "weight has ", output_channels,
                    " channels, which is no multiple of the ", channels, " of input");

@@ -4,7 +4,8 @@
 //   Device(tensor)                           makes the tensor's device current, for a scope
 //   Layout layout<T>(geometry, asked)        that kernels are given
 //   Tensor to_layout(tensor, layout)         the tensor itself where it lies so already
-//   Tensor relayout(tensor, layout)          from the other dense layout, in a new tensor
+//   Tensor relayout(tensor, layout)          from the other dense layout, in a new tensor; a device whose
+//                                            kernels take either layout has no such function
 //   void forward(input, weight, bias, output, geometry, layout)
 //   void input_grad(output_grad, weight, input_grad, geometry, layout)
 //   void weight_grad(output_grad, input, weight_grad, geometry, layout, like)
@@ -18,6 +19,16 @@
 #include "geometry.h"
 
 namespace torchgraft::depthwise {
+
+// A result in the layout that was asked for.
+template <typename Device>
+Tensor result_in([[maybe_unused]] const Device& device, const Tensor& result, [[maybe_unused]] Layout layout,
+                 [[maybe_unused]] Layout asked) {
+  if constexpr (requires { device.relayout(result, asked); }) {
+    if (layout != asked) return device.relayout(result, asked);
+  }
+  return result;
+}
 
 template <typename Device>
 Tensor forward_on(Tensor input, Tensor weight, std::optional<Tensor> bias, int64_t stride_height,
@@ -41,7 +52,7 @@ Tensor forward_on(Tensor input, Tensor weight, std::optional<Tensor> bias, int64
       device.forward(data_of<T>(input), data_of<T>(weight), bias ? data_of<T>(*bias) : nullptr,
                      mutable_data_of<T>(output), geometry, layout);
     }
-    return layout == asked ? output : device.relayout(output, asked);
+    return result_in(device, output, layout, asked);
   });
 }
 
@@ -67,7 +78,7 @@ Tensor input_grad_on(Tensor output_grad, Tensor weight, int64_t channels, int64_
       device.input_grad(data_of<T>(output_grad), data_of<T>(weight), mutable_data_of<T>(result), geometry,
                         layout);
     }
-    return layout == asked ? result : device.relayout(result, asked);
+    return result_in(device, result, layout, asked);
   });
 }
 

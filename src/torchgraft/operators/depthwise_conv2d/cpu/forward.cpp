@@ -27,14 +27,10 @@ Direction forward_direction(const Extent& extent) {
 template <typename T>
 void forward(const T* input, const T* weight, const T* bias, T* output, const Geometry& geometry,
              Layout layout) {
-  const Correlation correlation = {geometry.batch,
-                                   geometry.channels,
-                                   geometry.output_channels(),
-                                   geometry.multiplier,
-                                   /*transposed=*/false,
-                                   forward_direction(geometry.height),
-                                   forward_direction(geometry.width)};
-  correlate(input, weight, bias, output, correlation, layout);
+  correlate(input, weight, bias, output,
+            {geometry.batch, geometry.channels, geometry.output_channels(), geometry.multiplier,
+             /*transposed=*/false, forward_direction(geometry.height), forward_direction(geometry.width)},
+            layout);
 }
 
 template void forward(const double*, const double*, const double*, double*, const Geometry&, Layout);

@@ -51,14 +51,11 @@ Direction input_grad_direction(const Extent& extent) {
 template <typename T>
 void input_grad(const T* output_grad, const T* weight, T* input_grad, const Geometry& geometry,
                 Layout layout) {
-  const Correlation correlation = {geometry.batch,
-                                   geometry.output_channels(),
-                                   geometry.channels,
-                                   geometry.multiplier,
-                                   /*transposed=*/true,
-                                   input_grad_direction(geometry.height),
-                                   input_grad_direction(geometry.width)};
-  correlate<T>(output_grad, weight, nullptr, input_grad, correlation, layout);
+  correlate<T>(
+      output_grad, weight, nullptr, input_grad,
+      {geometry.batch, geometry.output_channels(), geometry.channels, geometry.multiplier,
+       /*transposed=*/true, input_grad_direction(geometry.height), input_grad_direction(geometry.width)},
+      layout);
 }
 
 template void input_grad(const double*, const double*, double*, const Geometry&, Layout);

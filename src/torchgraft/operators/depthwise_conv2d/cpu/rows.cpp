@@ -134,7 +134,6 @@ TORCHGRAFT_INLINE void scatter_pieces(const A* from, const Channels<T>& channels
 template <int kRun, typename V, typename T>
 TORCHGRAFT_INLINE void gather_runs(const Channels<const T>& channels, const T* image, T* to, int64_t pixels) {
   constexpr int64_t kLanes = sizeof(V) / sizeof(T);
-  if (pixels == 0) return;
   const int64_t last = channels.count / kRun - 1;
   const T* from[kMostLanes / kRun] = {};
   for (int64_t run = 0; run <= last; ++run) from[run] = image + channels.offsets[run * kRun];
@@ -164,14 +163,14 @@ TORCHGRAFT_INLINE void scatter_some(const A* from, const Channels<T>& channels, 
   constexpr int64_t kLanes = sizeof(V) / sizeof(A);
   if (channels.count == kLanes) {
     scatter_pixels<V>(from, channels, image, pixels);
-  } else if (kLanes > 8 && channels.count >= 8) {
+  } else if constexpr (kLanes == kMostLanes) {
+    // More than half of the lanes are channels: up to eight take a vector of half as many lanes.
     scatter_pieces<8, V>(from, channels, image, pixels);
   } else if (kLanes > 4 && channels.count >= 4) {
     scatter_pieces<4, V>(from, channels, image, pixels);
-  } else if (kLanes > 2 && channels.count >= 2) {
+  } else if constexpr (kLanes > 2) {
+    // Two channels or three: one alone is a plane.
     scatter_pieces<2, V>(from, channels, image, pixels);
-  } else {
-    scatter_any(from, kLanes, channels, image, pixels);
   }
 }
 
@@ -196,6 +195,7 @@ TORCHGRAFT_INLINE void dispatch_scatter_runs(const float* from, int64_t lanes,
 template <int kBytes, typename T, typename A>
 TORCHGRAFT_INLINE void dispatch_gather(const Channels<const T>& channels, int64_t pixel, A* to, int64_t lanes,
                                        int64_t pixels) {
+  // Padding alone is read where no tap meets the image.
   if (pixels == 0) return;
   using V = Vector<A, kBytes>;
   constexpr int64_t kLanes = kBytes / sizeof(A);
@@ -208,44 +208,45 @@ TORCHGRAFT_INLINE void dispatch_gather(const Channels<const T>& channels, int64_
       }
     }
   }
-  if (lanes == kLanes && channels.pixel_step == 1 && pixels >= kLanes) {
+  const bool is_whole = kLanes < kMostLanes || lanes == kLanes;
+  if (is_whole && channels.pixel_step == 1 && pixels >= kLanes) {
     if (std::is_same_v<T, A> && channels.count <= kFewPlanes) {
-      gather_few_planes<V>(channels, image, to, pixels);
-    } else {
-      gather_planes<V>(channels, image, to, pixels);
+      return gather_few_planes<V>(channels, image, to, pixels);
     }
-  } else if (lanes == kLanes && channels.consecutive()) {
-    gather_pixels<V>(channels, image, to, pixels);
-  } else if (lanes == kLanes / 2 && channels.consecutive()) {
-    gather_pixels<Vector<A, kBytes / 2>>(channels, image, to, pixels);
-  } else {
-    gather_any(channels, image, to, lanes, pixels);
+    return gather_planes<V>(channels, image, to, pixels);
   }
+  if (channels.consecutive()) {
+    if (is_whole) return gather_pixels<V>(channels, image, to, pixels);
+    if constexpr (kLanes == kMostLanes) {
+      return gather_pixels<Vector<A, kBytes / 2>>(channels, image, to, pixels);
+    }
+  }
+  gather_any(channels, image, to, lanes, pixels);
 }
 
 template <int kBytes, typename T, typename A>
 TORCHGRAFT_INLINE void dispatch_scatter(const A* from, int64_t lanes, const Channels<T>& channels,
                                         int64_t pixel, int64_t pixels) {
-  if (pixels == 0) return;
   using V = Vector<A, kBytes>;
   constexpr int64_t kLanes = kBytes / sizeof(A);
   T* image = channels.image + pixel * channels.pixel_step;
   if constexpr (std::is_same_v<T, float>) {
     if (channels.in_runs()) return dispatch_scatter_runs(from, lanes, channels, image, pixels);
   }
-  if (lanes == kLanes && channels.pixel_step == 1 && pixels >= kLanes) {
+  const bool is_whole = kLanes < kMostLanes || lanes == kLanes;
+  if (is_whole && channels.pixel_step == 1 && pixels >= kLanes) {
     if (std::is_same_v<T, A> && channels.count <= kFewPlanes) {
-      scatter_few_planes<V>(from, channels, image, pixels);
-    } else {
-      scatter_planes<V>(from, channels, image, pixels);
+      return scatter_few_planes<V>(from, channels, image, pixels);
     }
-  } else if (lanes == kLanes && channels.consecutive()) {
-    scatter_some<V>(from, channels, image, pixels);
-  } else if (lanes == kLanes / 2 && channels.consecutive()) {
-    scatter_some<Vector<A, kBytes / 2>>(from, channels, image, pixels);
-  } else {
-    scatter_any(from, lanes, channels, image, pixels);
+    return scatter_planes<V>(from, channels, image, pixels);
   }
+  if (channels.consecutive()) {
+    if (is_whole) return scatter_some<V>(from, channels, image, pixels);
+    if constexpr (kLanes == kMostLanes) {
+      return scatter_some<Vector<A, kBytes / 2>>(from, channels, image, pixels);
+    }
+  }
+  scatter_any(from, lanes, channels, image, pixels);
 }
 
 TORCHGRAFT_VECTOR_CLONES(int64_t register_bytes(), return kVectorBytes;)

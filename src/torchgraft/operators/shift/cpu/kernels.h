@@ -1,5 +1,5 @@
 // The passes on CPU, a file a layout. T is one of double, float, Half, BFloat16; images are dense, offsets
-// contiguous. Which gradients are computed is told by which of their places are not null.
+// contiguous; there are results. Which gradients are computed is told by which of their places are not null.
 #pragma once
 
 #include <torchgraft/cpu.h>

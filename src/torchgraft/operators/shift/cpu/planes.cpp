@@ -59,7 +59,7 @@ class Source {
     while (!runs_.next(run)) {
       if (row_ >= result_rows_) {
         begin_ += kColumns;
-        if (begin_ >= width_ || result_rows_ == 0) return false;
+        if (begin_ >= width_) return false;
         open_columns();
       }
       bring<kBytes>();
