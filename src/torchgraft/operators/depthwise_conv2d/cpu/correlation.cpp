@@ -20,7 +20,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "rows.h"
+#include "blocks.h"
 
 namespace torchgraft::depthwise::cpu {
 namespace {
@@ -344,42 +344,38 @@ class Correlator {
       : source_(source),
         destination_(destination),
         correlation_(correlation),
-        // Of one channel both layouts are one, and planes can share a vector.
-        layout_(correlation.source_channels == 1 && correlation.destination_channels == 1 ? Layout::contiguous
-                                                                                          : layout),
-        lanes_(vector_bytes() / static_cast<int64_t>(sizeof(A))) {
-    fold_ = folded_images<T>(layout_, lanes_, correlation.source_channels, correlation.destination_channels,
-                             correlation.batch);
-    channels_ = fold_ * correlation.destination_channels;
-    blocks_ = ceil_divide(channels_, lanes_);
-
+        blocks_(make_blocks<T>(layout, correlation.source_channels, correlation.destination_channels,
+                               correlation.batch)) {
     plan();
     pack(weight, bias);
   }
 
   void run() const {
-    const int64_t images = ceil_divide(correlation_.batch, fold_);
+    const int64_t images = ceil_divide(correlation_.batch, blocks_.fold);
     const int64_t bands = ceil_divide(correlation_.height.destination, band_);
     const int64_t slices = ceil_divide(correlation_.width.destination, slice_);
     const int64_t pieces = images * bands * slices;
-    const int64_t whole = layout_ == Layout::contiguous ? blocks_ : std::max<int64_t>(channels_ / lanes_, 1);
+    const int64_t whole = blocks_.layout == Layout::contiguous
+                              ? blocks_.count
+                              : std::max<int64_t>(blocks_.channels / blocks_.lanes, 1);
     // Rather fewer units than channels that are not read in the order of memory.
-    const int64_t units = vectors_ == blocks_ ? kUnits / 8 : kUnits;
-    const int64_t groups =
-        layout_ == Layout::contiguous ? blocks_ : std::clamp<int64_t>(ceil_divide(units, pieces), 1, whole);
-    const int64_t work = band_ * slice_ * blocks_ * lanes_ * correlation_.taps() / groups;
+    const int64_t units = vectors_ == blocks_.count ? kUnits / 8 : kUnits;
+    const int64_t groups = blocks_.layout == Layout::contiguous
+                               ? blocks_.count
+                               : std::clamp<int64_t>(ceil_divide(units, pieces), 1, whole);
+    const int64_t work = band_ * slice_ * blocks_.count * blocks_.lanes * correlation_.taps() / groups;
     parallel_for(0, pieces * groups, std::max<int64_t>(kGrain / work, 1), [&](int64_t begin, int64_t end) {
       Workspace workspace;
       for (int64_t unit = begin; unit < end; ++unit) {
         const int64_t group = unit % groups;
         const int64_t column = unit / groups % slices * slice_;
         const int64_t row = unit / groups / slices % bands * band_;
-        const int64_t image = unit / groups / slices / bands * fold_;
+        const int64_t image = unit / groups / slices / bands * blocks_.fold;
         // Channels that fill no register go by themselves, on the thread of those before.
-        const int64_t last_block = group + 1 == groups ? blocks_ : whole * (group + 1) / groups;
+        const int64_t last_block = group + 1 == groups ? blocks_.count : whole * (group + 1) / groups;
         for (int64_t block = whole * group / groups; block < last_block;) {
-          const int64_t vectors =
-              std::clamp<int64_t>(std::min(channels_ / lanes_, last_block) - block, 1, vectors_);
+          const int64_t vectors = std::clamp<int64_t>(
+              std::min(blocks_.channels / blocks_.lanes, last_block) - block, 1, vectors_);
           correlate_blocks(image, {row, std::min(row + band_, correlation_.height.destination)},
                            {column, std::min(column + slice_, correlation_.width.destination)}, block,
                            vectors, workspace);
@@ -405,11 +401,11 @@ class Correlator {
   // pieces.
   void plan() {
     const bool direct =
-        layout_ == Layout::channels_last && std::is_same_v<T, A> && correlation_.multiplier == 1;
+        blocks_.layout == Layout::channels_last && std::is_same_v<T, A> && correlation_.multiplier == 1;
     const Direction& height = correlation_.height;
     const Direction& width = correlation_.width;
     const Phase& column = width.phases[0];
-    const int64_t vector = lanes_ * static_cast<int64_t>(sizeof(A));
+    const int64_t vector = blocks_.lanes * static_cast<int64_t>(sizeof(A));
     // Of one vector of channels: bytes that so many outputs of a row read of a row of the source.
     const auto source_bytes = [&](int64_t columns) {
       const int64_t outputs = ceil_divide(columns, width.phases.size());
@@ -423,7 +419,7 @@ class Correlator {
     };
     kernel_rows_ = std::max<int64_t>(height.phases[0].taps, 1);
     slice_ = width.destination;
-    vectors_ = direct ? std::min(kMostVectors, blocks_) : 1;
+    vectors_ = direct ? std::min(kMostVectors, blocks_.count) : 1;
     // Slices are read with the columns that the kernel reaches beyond them.
     const int64_t least_slice = std::max<int64_t>(
         kLeastSlice * column.tap_step, 2 * column.tap_step * column.taps / std::max<int64_t>(column.step, 1));
@@ -435,14 +431,14 @@ class Correlator {
     while (kernel_rows_ > 4 && row_bytes(slice_, kernel_rows_) > kRowBytes)
       kernel_rows_ = ceil_divide(kernel_rows_, 2);
     // Vectors in groups of one size.
-    vectors_ = ceil_divide(blocks_, ceil_divide(blocks_, vectors_));
+    vectors_ = ceil_divide(blocks_.count, ceil_divide(blocks_.count, vectors_));
     if (direct && height.phases[0].taps * column.taps <= kFewTaps) {
       // Bound by memory, which is fastest in its own order.
       slice_ = width.destination;
-      vectors_ = blocks_;
+      vectors_ = blocks_.count;
     }
     // Lines of memory hold channels of several vectors: all of them.
-    const int64_t line_bytes = layout_ == Layout::channels_last && correlation_.multiplier == 1
+    const int64_t line_bytes = blocks_.layout == Layout::channels_last && correlation_.multiplier == 1
                                    ? std::min(width.source, source_bytes(slice_) / vector) *
                                          correlation_.source_channels * static_cast<int64_t>(sizeof(T))
                                    : source_bytes(slice_) * correlation_.sources();
@@ -455,69 +451,33 @@ class Correlator {
     }
   }
 
-  // Lanes of a block: half of sixteen where they hold all channels that there are, side by side.
-  int64_t block_lanes() const {
-    const bool half = lanes_ == kMostLanes && channels_ <= kMostLanes / 2;
-    return layout_ == Layout::channels_last && half ? kMostLanes / 2 : lanes_;
-  }
-
-  // The first of a block's channels. Where they lie side by side the last block is a whole one too, and makes
-  // again what the one before has made.
-  int64_t block_begin(int64_t block) const {
-    const int64_t begin = block * lanes_;
-    return layout_ == Layout::channels_last && fold_ == 1 && channels_ >= lanes_
-               ? std::min(begin, channels_ - lanes_)
-               : begin;
-  }
-
   // Kernels as [block][source][tap][lane] and bias as [block][lane].
   void pack(const T* weight, const T* bias) {
     const int64_t sources = correlation_.sources();
     const int64_t taps = correlation_.taps();
-    kernels_.resize(blocks_ * sources * taps * lanes_);
-    bias_.resize(blocks_ * lanes_);
+    kernels_.resize(blocks_.count * sources * taps * blocks_.lanes);
+    bias_.resize(blocks_.count * blocks_.lanes);
     const auto pack_block = [&](int64_t block) {
-      const int64_t lanes = block_lanes();
+      const int64_t lanes = blocks_.block_lanes();
       Channels<const T> channels = {weight, {}, 0, 1};
       for (int64_t s = 0; s < sources; ++s) {
         channels.count = 0;
-        const int64_t first = block_begin(block);
-        for (int64_t lane = first; lane < std::min(first + lanes_, channels_); ++lane) {
+        const int64_t first = blocks_.begin(block);
+        for (int64_t lane = first; lane < std::min(first + blocks_.lanes, blocks_.channels); ++lane) {
           const int64_t channel = lane % correlation_.destination_channels;
           channels.offsets[channels.count++] = correlation_.kernel(channel, s) * taps;
-          if (bias != nullptr) bias_[block * lanes_ + lane - first] = static_cast<A>(bias[channel]);
+          if (bias != nullptr) bias_[block * blocks_.lanes + lane - first] = static_cast<A>(bias[channel]);
         }
         gather(channels, 0,
-               kernels_.data() + (block * sources + s) * taps * lanes_ - s * taps * (lanes_ - lanes), lanes,
-               taps);
+               kernels_.data() + (block * sources + s) * taps * blocks_.lanes -
+                   s * taps * (blocks_.lanes - lanes),
+               lanes, taps);
       }
     };
-    parallel_for(0, blocks_, std::max<int64_t>(kGrain / (sources * taps * lanes_), 1),
+    parallel_for(0, blocks_.count, std::max<int64_t>(kGrain / (sources * taps * blocks_.lanes), 1),
                  [&](int64_t begin, int64_t end) {
                    for (int64_t block = begin; block < end; ++block) pack_block(block);
                  });
-  }
-
-  // The channels of one block, from `image` on, in an image of so many channels and pixels.
-  template <typename U, typename Channel>
-  Channels<U> block_channels(U* images, int64_t image, int64_t block, int64_t channels, int64_t pixels,
-                             const Channel& channel_of) const {
-    const bool contiguous = layout_ == Layout::contiguous;
-    const int64_t last = std::min(fold_, correlation_.batch - image) * correlation_.destination_channels;
-    Channels<U> result = {images + image * channels * pixels, {}, 0, contiguous ? 1 : channels};
-    const int64_t first = block_begin(block);
-    const int64_t end = std::min(first + lanes_, last);
-    // A division a lane would cost as much as a row of outputs.
-    int64_t offset = first / correlation_.destination_channels * channels * pixels;
-    int64_t channel = first % correlation_.destination_channels;
-    for (int64_t lane = first; lane < end; ++lane) {
-      result.offsets[result.count++] = offset + channel_of(channel) * (contiguous ? pixels : 1);
-      if (++channel == correlation_.destination_channels) {
-        channel = 0;
-        offset += channels * pixels;
-      }
-    }
-    return result;
   }
 
   // What of the source the elements `outputs` of the destination meet, and with how many taps altogether.
@@ -541,7 +501,7 @@ class Correlator {
                         Workspace& workspace) const {
     const Direction& height = correlation_.height;
     const Direction& width = correlation_.width;
-    const int64_t lanes = block_lanes();
+    const int64_t lanes = blocks_.block_lanes();
     const int64_t sources = correlation_.sources();
     int64_t most_taps = 0;
     for (const Phase& phase : height.phases) most_taps = std::max(most_taps, phase.taps);
@@ -553,13 +513,14 @@ class Correlator {
     workspace.sources.resize(sources);
     for (int64_t s = 0; s < sources; ++s) {
       workspace.sources[s].open(
-          block_channels(source_, image, block, correlation_.source_channels, height.source * width.source,
-                         [&](int64_t channel) { return correlation_.source_channel(channel, s); }),
+          blocks_.channels_of(block, source_, image, correlation_.source_channels,
+                              height.source * width.source,
+                              [&](int64_t channel) { return correlation_.source_channel(channel, s); }),
           lanes, width.source, source_rows, source_columns, row_taps);
     }
     workspace.destination.open(
-        block_channels(destination_, image, block, correlation_.destination_channels,
-                       height.destination * width.destination, [](int64_t channel) { return channel; }),
+        blocks_.channels_of(block, destination_, image, correlation_.destination_channels,
+                            height.destination * width.destination, [](int64_t channel) { return channel; }),
         lanes, width.destination, rows, columns, rows.size());
 
     plan_lines(workspace, block, vectors, columns);
@@ -574,7 +535,7 @@ class Correlator {
         const Phase& phase = height.phase(element);
         int64_t met = 0;
         for (int64_t s = 0; s < sources; ++s) {
-          const A* kernels = kernels_.data() + block * sources * correlation_.taps() * lanes_ +
+          const A* kernels = kernels_.data() + block * sources * correlation_.taps() * blocks_.lanes +
                              s * correlation_.taps() * lanes;
           for (int64_t tap = first_tap; tap < std::min(first_tap + kernel_rows_, phase.taps); ++tap) {
             const int64_t position = phase.position(height.output(element), tap);
@@ -596,7 +557,7 @@ class Correlator {
   // How one row of the destination is made, phase by phase, but for where its rows lie.
   void plan_lines(Workspace& workspace, int64_t block, int64_t vectors, Range columns) const {
     const Direction& width = correlation_.width;
-    const int64_t lanes = block_lanes();
+    const int64_t lanes = blocks_.block_lanes();
     const int64_t phases = width.phases.size();
     const Rows<const T>& source = workspace.sources[0];
     const int64_t output_step = workspace.destination.column_step();
@@ -617,7 +578,7 @@ class Correlator {
         workspace.lines.push_back(
             {.lanes = lanes,
              .vectors = vectors,
-             .vector_step = correlation_.sources() * correlation_.taps() * lanes_,
+             .vector_step = correlation_.sources() * correlation_.taps() * blocks_.lanes,
              .kernel_offset = phase.first_tap * lanes,
              .source_offset = skipped * source.column_step(),
              .source_step = remainders.stretch * source.column_step(),
@@ -627,7 +588,7 @@ class Correlator {
              .step = remainders.parts * phase.step / remainders.stretch,
              .tap_step = phase.tap_step / remainders.stretch,
              .taps = phase.taps,
-             .bias = bias_.data() + block * lanes_,
+             .bias = bias_.data() + block * blocks_.lanes,
              .output_offset = (column + part * phases - workspace.destination.first_column()) * output_step,
              .output_step = remainders.parts * phases * output_step,
              .count = ceil_divide(count - part, remainders.parts),
@@ -645,7 +606,7 @@ class Correlator {
     if (height.phases.size() > 1 || width.phases.size() > 1 || correlation_.sources() > 1) return false;
     const Phase& row = height.phases[0];
     const Phase& column = width.phases[0];
-    return std::is_same_v<A, float> && lanes_ == kMostLanes && row.taps == 3 && column.taps == 3 &&
+    return std::is_same_v<A, float> && blocks_.lanes == kMostLanes && row.taps == 3 && column.taps == 3 &&
            row.step == column.step &&
            (row.step == 1 || (row.step == 2 && row.tap_step * column.tap_step == 1));
   }
@@ -670,10 +631,10 @@ class Correlator {
     const Direction& height = correlation_.height;
     const Phase& phase = height.phases[0];
     const int64_t apart = phase.tap_step;
-    const A* kernels = kernels_.data() + block * correlation_.taps() * lanes_;
+    const A* kernels = kernels_.data() + block * correlation_.taps() * blocks_.lanes;
     for (int64_t tap = 0; tap < phase.taps; ++tap) {
-      workspace.kernel_rows[tap] =
-          kernels + (phase.first_tap + tap * phase.kernel_step) * correlation_.width.kernel * block_lanes();
+      workspace.kernel_rows[tap] = kernels + (phase.first_tap + tap * phase.kernel_step) *
+                                                 correlation_.width.kernel * blocks_.block_lanes();
     }
     for (int64_t part = 0; part < apart; ++part) {
       const int64_t count = ceil_divide(rows.size() - part, apart);
@@ -708,11 +669,7 @@ class Correlator {
   const T* source_;
   T* destination_;
   const Correlation& correlation_;
-  Layout layout_;
-  int64_t lanes_;        // of a register
-  int64_t fold_;         // images that a vector takes channels of
-  int64_t channels_;     // of these images
-  int64_t blocks_;       // vectors
+  const Blocks blocks_;
   int64_t vectors_;      // that a row of outputs takes along
   int64_t band_;         // rows of the destination
   int64_t slice_;        // columns of the destination

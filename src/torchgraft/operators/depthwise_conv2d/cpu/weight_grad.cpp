@@ -18,8 +18,8 @@
 #include <type_traits>
 #include <vector>
 
+#include "blocks.h"
 #include "kernels.h"
-#include "rows.h"
 
 namespace torchgraft::depthwise::cpu {
 namespace {
@@ -216,45 +216,40 @@ class WeightGrad {
       : output_grad_(output_grad),
         input_(input),
         geometry_(geometry),
-        // Of one channel both layouts are one, and planes can share a vector.
-        layout_(geometry.output_channels() == 1 ? Layout::contiguous : layout),
-        lanes_(vector_bytes() / static_cast<int64_t>(sizeof(A))) {
-    fold_ = folded_images<T>(layout_, lanes_, geometry.channels, geometry.output_channels(), geometry.batch);
-    channels_ = fold_ * geometry.output_channels();
-    blocks_ = ceil_divide(channels_, lanes_);
-
-    const int64_t row_bytes = geometry.width.input * lanes_ * static_cast<int64_t>(sizeof(A));
+        blocks_(make_blocks<T>(layout, geometry.channels, geometry.output_channels(), geometry.batch)) {
+    const int64_t row_bytes = geometry.width.input * blocks_.lanes * static_cast<int64_t>(sizeof(A));
     const int64_t slices = std::clamp<int64_t>(ceil_divide(row_bytes * geometry.height.kernel, kSliceBytes),
                                                1, ceil_divide(geometry.width.output, 32));
     slice_ = ceil_divide(geometry.width.output, slices);
     // Lines of memory hold channels of several vectors: all of them.
     const int64_t line_bytes =
-        layout_ == Layout::channels_last && geometry.multiplier == 1
+        blocks_.layout == Layout::channels_last && geometry.multiplier == 1
             ? geometry.width.input * geometry.channels * static_cast<int64_t>(sizeof(T))
             : row_bytes / slices;
     const int64_t bands = std::clamp<int64_t>(ceil_divide(geometry.height.input * line_bytes, kBandBytes), 1,
                                               ceil_divide(geometry.height.output, 4));
     band_ = ceil_divide(geometry.height.output, bands);
 
-    const int64_t lines = ceil_divide(geometry.batch, fold_) * geometry.height.output;
+    const int64_t lines = ceil_divide(geometry.batch, blocks_.fold) * geometry.height.output;
     parts_ = std::clamp<int64_t>(
-        std::min(ceil_divide(kUnits, blocks_), lines * geometry.width.output / kLeastPixels), 1,
+        std::min(ceil_divide(kUnits, blocks_.count), lines * geometry.width.output / kLeastPixels), 1,
         std::max<int64_t>(lines, 1));
-    sums_.resize(parts_ * blocks_ * geometry.taps() * lanes_);
+    sums_.resize(parts_ * blocks_.count * geometry.taps() * blocks_.lanes);
   }
 
   void run(T* weight_grad) {
-    const int64_t pixels = geometry_.batch * geometry_.output_pixels() / fold_ / parts_;
-    const int64_t work = std::max<int64_t>(pixels * lanes_ * geometry_.taps(), 1);
-    parallel_for(0, parts_ * blocks_, std::max<int64_t>(kGrain / work, 1), [&](int64_t begin, int64_t end) {
-      Workspace workspace;
-      while (begin < end) {
-        const int64_t part = begin / blocks_;
-        const int64_t part_end = std::min(end, (part + 1) * blocks_);
-        sum_part(part, {begin - part * blocks_, part_end - part * blocks_}, workspace);
-        begin = part_end;
-      }
-    });
+    const int64_t pixels = geometry_.batch * geometry_.output_pixels() / blocks_.fold / parts_;
+    const int64_t work = std::max<int64_t>(pixels * blocks_.lanes * geometry_.taps(), 1);
+    parallel_for(
+        0, parts_ * blocks_.count, std::max<int64_t>(kGrain / work, 1), [&](int64_t begin, int64_t end) {
+          Workspace workspace;
+          while (begin < end) {
+            const int64_t part = begin / blocks_.count;
+            const int64_t part_end = std::min(end, (part + 1) * blocks_.count);
+            sum_part(part, {begin - part * blocks_.count, part_end - part * blocks_.count}, workspace);
+            begin = part_end;
+          }
+        });
     parallel_for(0, geometry_.output_channels(), std::max<int64_t>(kGrain / (parts_ * geometry_.taps()), 1),
                  [&](int64_t begin, int64_t end) { add_parts(weight_grad, {begin, end}); });
   }
@@ -268,52 +263,21 @@ class WeightGrad {
     std::vector<Row<A>> lines;  // what one row of the output gradient is cut into
   };
 
-  // Lanes of a block: half of sixteen where they hold all channels that there are, side by side.
-  int64_t block_lanes() const {
-    const bool half = lanes_ == kMostLanes && channels_ <= kMostLanes / 2;
-    return layout_ == Layout::channels_last && half ? kMostLanes / 2 : lanes_;
-  }
-
-  // The first of a block's channels. Where they lie side by side the last block is a whole one too.
-  int64_t block_begin(int64_t block) const {
-    const int64_t begin = block * lanes_;
-    return layout_ == Layout::channels_last && fold_ == 1 && channels_ >= lanes_
-               ? std::min(begin, channels_ - lanes_)
-               : begin;
-  }
-
   A* block_sums(int64_t part, int64_t block) {
-    return sums_.data() + (part * blocks_ + block) * geometry_.taps() * lanes_;
-  }
-
-  // The channels of one block, from `image` on. `multiplier` output channels share one of these images'
-  // channels.
-  Channels<const T> block_channels(const T* images, int64_t image, int64_t block, int64_t multiplier,
-                                   int64_t pixels) const {
-    const bool contiguous = layout_ == Layout::contiguous;
-    const int64_t channels = geometry_.output_channels() / multiplier;
-    const int64_t last = std::min(fold_, geometry_.batch - image) * geometry_.output_channels();
-    Channels<const T> result = {images + image * channels * pixels, {}, 0, contiguous ? 1 : channels};
-    const int64_t first = block_begin(block);
-    for (int64_t lane = first; lane < std::min(first + lanes_, last); ++lane) {
-      const int64_t offset = lane / geometry_.output_channels() * channels * pixels;
-      const int64_t channel = lane % geometry_.output_channels() / multiplier;
-      result.offsets[result.count++] = offset + channel * (contiguous ? pixels : 1);
-    }
-    return result;
+    return sums_.data() + (part * blocks_.count + block) * geometry_.taps() * blocks_.lanes;
   }
 
   // One part of the rows for some vectors of channels, band by band.
   void sum_part(int64_t part, Range blocks, Workspace& workspace) {
     const int64_t height = geometry_.height.output;
-    const int64_t lines = ceil_divide(geometry_.batch, fold_) * height;
+    const int64_t lines = ceil_divide(geometry_.batch, blocks_.fold) * height;
     const int64_t end = lines * (part + 1) / parts_;
     for (int64_t line = lines * part / parts_; line < end;) {
       const int64_t image = line / height;
       const int64_t last = std::min({line + band_, end, (image + 1) * height});
       for (int64_t block = blocks.begin; block < blocks.end; ++block) {
         for (int64_t column = 0; column < geometry_.width.output; column += slice_) {
-          sum_band(part, block, image * fold_, {line - image * height, last - image * height},
+          sum_band(part, block, image * blocks_.fold, {line - image * height, last - image * height},
                    {column, std::min(column + slice_, geometry_.width.output)}, workspace);
         }
       }
@@ -329,13 +293,16 @@ class WeightGrad {
   void sum_band(int64_t part, int64_t block, int64_t image, Range rows, Range columns, Workspace& workspace) {
     const Extent& height = geometry_.height;
     const Extent& width = geometry_.width;
-    const int64_t lanes = block_lanes();
+    const int64_t lanes = blocks_.block_lanes();
     const Range input_rows = input_range(height, rows);
-    workspace.output_grad.open(block_channels(output_grad_, image, block, 1, geometry_.output_pixels()),
-                               lanes, width.output, rows, columns, rows.size());
-    workspace.input.open(block_channels(input_, image, block, geometry_.multiplier, geometry_.input_pixels()),
-                         lanes, width.input, input_rows, input_range(width, columns),
-                         rows.size() * height.kernel);
+    workspace.output_grad.open(
+        blocks_.channels_of(block, output_grad_, image, geometry_.output_channels(),
+                            geometry_.output_pixels(), [](int64_t channel) { return channel; }),
+        lanes, width.output, rows, columns, rows.size());
+    workspace.input.open(
+        blocks_.channels_of(block, input_, image, geometry_.channels, geometry_.input_pixels(),
+                            [&](int64_t channel) { return channel / geometry_.multiplier; }),
+        lanes, width.input, input_rows, input_range(width, columns), rows.size() * height.kernel);
     plan_lines(workspace, lanes, columns);
     A* sums = block_sums(part, block);
     for (int64_t row = rows.begin; row < rows.end; ++row) {
@@ -388,9 +355,9 @@ class WeightGrad {
       for (int64_t tap = 0; tap < taps; ++tap) {
         A sum = 0;
         for (int64_t part = 0; part < parts_; ++part) {
-          for (int64_t lane = channel; lane < channels_; lane += geometry_.output_channels()) {
-            const int64_t block = lane / lanes_;
-            sum += block_sums(part, block)[tap * block_lanes() + lane - block_begin(block)];
+          for (int64_t lane = channel; lane < blocks_.channels; lane += geometry_.output_channels()) {
+            const int64_t block = lane / blocks_.lanes;
+            sum += block_sums(part, block)[tap * blocks_.block_lanes() + lane - blocks_.begin(block)];
           }
         }
         weight_grad[channel * taps + tap] = static_cast<T>(sum);
@@ -401,11 +368,7 @@ class WeightGrad {
   const T* output_grad_;
   const T* input_;
   const Geometry& geometry_;
-  Layout layout_;
-  int64_t lanes_;        // of a register
-  int64_t fold_;         // images that a vector takes channels of
-  int64_t channels_;     // output channels of these images
-  int64_t blocks_;       // vectors
+  const Blocks blocks_;
   int64_t band_;         // rows of the output gradient
   int64_t slice_;        // columns of the output gradient
   int64_t parts_;        // that the rows of the batch are cut into

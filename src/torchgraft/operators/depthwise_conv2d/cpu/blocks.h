@@ -1,0 +1,72 @@
+// How channels fall into vectors, for all passes on CPU. A block is one vector of channels of an image, or of
+// several images where an image has few channels.
+#pragma once
+
+#include <torchgraft/numbers.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "rows.h"
+
+namespace torchgraft::depthwise::cpu {
+
+struct Blocks {
+  Layout layout;
+  int64_t batch;
+  int64_t image_channels;  // destination channels of one image
+  int64_t lanes;           // of a register
+  int64_t fold;            // images that a block takes channels of
+  int64_t channels;        // destination channels of these images
+  int64_t count;           // blocks that hold them
+
+  // Lanes of a block: half of sixteen where they hold all channels that there are, side by side.
+  int64_t block_lanes() const {
+    const bool half = lanes == kMostLanes && channels <= kMostLanes / 2;
+    return layout == Layout::channels_last && half ? kMostLanes / 2 : lanes;
+  }
+
+  // The first of a block's channels. Where they lie side by side the last block is a whole one too, and makes
+  // again what the one before has made.
+  int64_t begin(int64_t block) const {
+    const int64_t begin = block * lanes;
+    return layout == Layout::channels_last && fold == 1 && channels >= lanes
+               ? std::min(begin, channels - lanes)
+               : begin;
+  }
+
+  // The channels of one block, from `image` on, in images of so many channels and pixels; `channel_of` turns
+  // a destination channel into one of theirs.
+  template <typename T, typename Channel>
+  Channels<T> channels_of(int64_t block, T* images, int64_t image, int64_t channels_of_image, int64_t pixels,
+                          const Channel& channel_of) const {
+    const bool contiguous = layout == Layout::contiguous;
+    const int64_t elements = channels_of_image * pixels;
+    Channels<T> result = {images + image * elements, {}, 0, contiguous ? 1 : channels_of_image};
+    const int64_t first = begin(block);
+    const int64_t end = std::min(first + lanes, std::min(fold, batch - image) * image_channels);
+    // A division for each lane would cost as much as a row of outputs.
+    int64_t offset = first / image_channels * elements;
+    int64_t channel = first % image_channels;
+    for (int64_t lane = first; lane < end; ++lane) {
+      result.offsets[result.count++] = offset + channel_of(channel) * (contiguous ? pixels : 1);
+      if (++channel == image_channels) {
+        channel = 0;
+        offset += elements;
+      }
+    }
+    return result;
+  }
+};
+
+template <typename T>
+Blocks make_blocks(Layout layout, int64_t source_channels, int64_t destination_channels, int64_t batch) {
+  // Of one channel both layouts are one, and planes can share a vector.
+  if (source_channels == 1 && destination_channels == 1) layout = Layout::contiguous;
+  const int64_t lanes = vector_bytes() / static_cast<int64_t>(sizeof(accumulate_t<T>));
+  const int64_t fold = folded_images<T>(layout, lanes, source_channels, destination_channels, batch);
+  const int64_t channels = fold * destination_channels;
+  return {layout, batch, destination_channels, lanes, fold, channels, ceil_divide(channels, lanes)};
+}
+
+}  // namespace torchgraft::depthwise::cpu
