@@ -117,7 +117,7 @@ function(_torchgraft_sanitize target)
   else()
     target_compile_definitions(${target} PRIVATE TORCHGRAFT_NO_CLONES)
   endif()
-  # Between what samples of shift have in float32 and in float64.
+  # Between what samples have in float32 and in float64: both ways are asked.
   target_compile_definitions(${target} PRIVATE TORCHGRAFT_STREAMED_BYTES=180224)
   target_compile_options(${target} PRIVATE ${flags} ${optimized} -g -fno-omit-frame-pointer)
   target_link_options(${target} PRIVATE ${flags})
