@@ -16,7 +16,7 @@ from torch.func import grad, hessian, jacfwd, jacrev, jvp, linearize, vjp, vmap
 from torch.utils._pytree import tree_leaves
 
 import torchgraft
-from torchgraft import Operator, PerformanceWarning
+from torchgraft import Operator, PerformanceWarning, _torch_private
 from torchgraft.operators.depthwise_conv2d import reference as depthwise_reference
 from torchgraft.operators.depthwise_conv2d.operator import convolution
 from torchgraft.operators.linear.operator import operator as linear_operator
@@ -342,17 +342,6 @@ def test_compiled_backward(case, backend, dynamic):
     same(backward(compiled), backward(case.referred))
 
 
-class Untraceable:
-    """An argument of a schema as PyTorch describes it, whose type no compiler may look at: newer ones refuse to."""
-
-    def __init__(self, argument):
-        self.name = argument.name
-
-    @property
-    def type(self):
-        raise AssertionError("what a compiler traces has asked PyTorch for the type of an argument")
-
-
 @pytest.mark.parametrize(
     ("operator", "arguments"),
     [(mul_constant_operator, (torch.ones(3), 2.0)), (linear_operator, (torch.ones(2, 3), torch.ones(4, 3), None))],
@@ -360,7 +349,12 @@ class Untraceable:
 )
 def test_what_is_traced_asks_pytorch_for_no_types(operator, arguments, monkeypatch):
     expected = operator(*arguments)
-    monkeypatch.setattr(operator, "arguments", tuple(Untraceable(each) for each in operator.arguments))
+
+    def asked(of):
+        raise AssertionError("what a compiler traces has asked PyTorch for the types of arguments")
+
+    for name in ("schema_of", "parse_schema"):
+        monkeypatch.setattr(_torch_private, name, asked)
     compiled = torch.compile(lambda *values: operator(*values), fullgraph=True, backend="eager")
     assert torch.equal(compiled(*arguments), expected)
     with pytest.raises(Exception, match="input must be a Tensor, got list"):
@@ -524,12 +518,22 @@ def test_a_mixture_of_dtypes_is_refused_unless_it_is_declared():
     [
         ("no_namespace(Tensor x) -> Tensor", "namespace::name"),
         ("composition::_hidden(Tensor x) -> Tensor", "namespace::name"),
-        ("composition::late(int n, Tensor x) -> Tensor", "tensors first"),
-        ("composition::lists(Tensor x, int[] n) -> Tensor", "no lists"),
-        ("composition::none(int n) -> Tensor", "at least one"),
+        ("composition::none(int n) -> Tensor", "needs a tensor among its arguments"),
+        ("composition::told(Tenso x) -> Tensor", "cannot read the schema"),
+        ("composition::told(Tensor x) -> int", "result 0 is int, .*return a tensor of one element"),
+        ("composition::told(Tensor x) -> (Tensor y, Tensor? z)", r"z is Optional\[Tensor\], .*a tensor of no elements"),
+        ("composition::told(Tensor x) -> (Tensor[], Tensor[])", "nothing says where the first ends"),
+        ("composition::told(Tensor(a!) x) -> Tensor(a!)", "use the argument after the call"),
+        ("composition::told(Tensor x) -> ()", "no argument is marked as written to"),
         ("composition::cell(Tensor x) -> Tensor", "declared already"),
     ],
 )
 def test_a_schema_that_cannot_be_served_says_why(schema, problem):
     with pytest.raises(ValueError, match=problem):
         Operator(schema, reference=lambda *a: a[0], output=lambda *a: a[0])
+
+
+def test_a_name_that_was_refused_is_free():
+    with pytest.raises(ValueError, match="unsaved"):
+        Operator("composition::refused(Tensor x) -> Tensor", reference=lambda x: 2 * x, unsaved=("y",))
+    Operator("composition::refused(Tensor x) -> Tensor", reference=lambda x: 2 * x)

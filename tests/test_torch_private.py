@@ -118,3 +118,62 @@ def test_has_kernel():
     operator._library.impl("_kernels", torch.clone, "CPU")
     assert _torch_private.has_kernel(operator.raw, cpu)
     assert not _torch_private.has_kernel(operator.raw, torch.device("cuda"))
+
+
+def test_dispatch_modes():
+    from torch.utils.flop_counter import FlopCounterMode
+
+    assert _torch_private.dispatch_modes() == 0
+    with FlopCounterMode(display=False):
+        assert _torch_private.dispatch_modes() == 1
+
+
+def test_parse_schema():
+    (argument,) = _torch_private.parse_schema("private::f(Tensor(a!)[] x) -> ()").arguments
+    assert (argument.name, argument.real_type.kind(), argument.alias_info.is_write) == ("x", "ListType", True)
+    assert argument.real_type.getElementType().kind() == "TensorType"
+    with pytest.raises(RuntimeError, match="unknown type"):
+        _torch_private.parse_schema("private::f(Tenso x) -> ()")
+
+
+def test_undefine():
+    for _ in range(2):
+        library = torch.library.Library("private", "FRAGMENT")
+        library.define("passing(Tensor x) -> Tensor")
+        _torch_private.undefine(library)
+
+
+def test_boxed_kernel_of_and_override():
+    with _torch_private.scoped_library("private", "FRAGMENT") as library:
+        library.define("doubled(Tensor x) -> Tensor")
+        overload = torch.ops.private.doubled.default
+        assert _torch_private.boxed_kernel_of(overload, "CPU") is None
+        library.impl("doubled", lambda x: 2 * x, "CPU")
+        before = _torch_private.boxed_kernel_of(overload, "CPU")
+        _torch_private.override(library, overload, lambda x: before(x) + 1, "CPU")
+        assert overload(torch.ones(1)).item() == 3
+
+
+def test_below_views_and_below_autograd():
+    with _torch_private.scoped_library("private", "FRAGMENT") as library:
+        library.define("counted(Tensor(a!) x) -> ()")
+        overload, seen = torch.ops.private.counted.default, []
+
+        def passing(name, go_on):
+            def kernel(keyset, *arguments, **named):
+                seen.append(name)
+                return go_on(overload, keyset, arguments, named)
+
+            return kernel
+
+        library.impl("counted", passing("autograd", _torch_private.below_autograd), "Autograd", with_keyset=True)
+        library.impl("counted", passing("views", _torch_private.below_views), "ADInplaceOrView", with_keyset=True)
+        library.impl("counted", lambda x: seen.append("kernel"), "CPU")
+        overload(torch.ones(1))
+        assert seen == ["autograd", "views", "kernel"]
+
+
+def test_triton_called_directly_and_functional_mode():
+    with _torch_private.triton_called_directly():
+        pass
+    assert _torch_private.functional_mode().__name__ == "FunctionalTensorMode"

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
 from torchgraft import native, nn
+from torchgraft.decomposing import decompositions
 from torchgraft.fallback import Fallback, PerformanceWarning, fallbacks
 from torchgraft.grafting import GraftReport, graft, graft_report, ungraft
-from torchgraft.operator import Operator, gradient_by_reference
+from torchgraft.operator import Operator, gradient_by_reference, unknown_size
 from torchgraft.operators.depthwise_conv2d import (
     depthwise_conv2d,
     depthwise_conv2d_input_grad,
@@ -18,6 +19,7 @@ from torchgraft.operators.linear import linear
 from torchgraft.operators.lltm import lltm, lltm_cell
 from torchgraft.operators.mul_constant import mul_constant
 from torchgraft.operators.shift import shift, shift_grads, shift_input_grad, shift_offset_grad
+from torchgraft.python_kernels import wrap_triton
 from torchgraft.version import __version__
 
 if _TYPE_CHECKING:
@@ -32,6 +34,7 @@ __all__ = [
     "__version__",
     "check",
     "checking",
+    "decompositions",
     "depthwise_conv2d",
     "depthwise_conv2d_input_grad",
     "depthwise_conv2d_weight_grad",
@@ -50,6 +53,8 @@ __all__ = [
     "shift_input_grad",
     "shift_offset_grad",
     "ungraft",
+    "unknown_size",
+    "wrap_triton",
 ]
 
 native.load("torchgraft", _Path(__file__).parent / "lib")

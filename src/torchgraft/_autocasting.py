@@ -1,10 +1,13 @@
 """What autocast does to the arguments of an operator."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
+
+from torchgraft import _torch_private
 
 AutocastRule = Literal["lower", "promote", "none"]
 
@@ -14,13 +17,10 @@ AUTOCAST_KEYS = {"cpu": "AutocastCPU", "cuda": "AutocastCUDA"}
 
 def cast(rule: AutocastRule, arguments: Sequence[Any]) -> Sequence[Any]:
     """Arguments as autocast wants them; unchanged where it is off for their device. float64 is left alone."""
-    device = next((value.device.type for value in arguments if isinstance(value, Tensor)), None)
+    device = next((tensor.device.type for tensor in _tensors(arguments)), None)
     if rule == "none" or device is None or not torch.is_autocast_enabled(device):
         return arguments
-    castable = [
-        isinstance(value, Tensor) and value.is_floating_point() and value.dtype != torch.float64 for value in arguments
-    ]
-    dtypes = {value.dtype for value, is_castable in zip(arguments, castable, strict=True) if is_castable}
+    dtypes = {tensor.dtype for tensor in _tensors(arguments) if is_castable(tensor)}
     if rule == "lower":
         dtype = torch.get_autocast_dtype(device)
     else:
@@ -30,6 +30,34 @@ def cast(rule: AutocastRule, arguments: Sequence[Any]) -> Sequence[Any]:
             dtype = other if dtype is None else torch.promote_types(dtype, other)
     if dtypes <= {dtype}:
         return arguments
-    return tuple(
-        value.to(dtype) if is_castable else value for value, is_castable in zip(arguments, castable, strict=True)
-    )
+
+    def cast_one(value: Any) -> Any:
+        return value.to(dtype) if isinstance(value, Tensor) and is_castable(value) else value
+
+    return tuple(_each(cast_one, value) for value in arguments)
+
+
+def no_autocast(arguments: Sequence[Any]) -> AbstractContextManager[Any]:
+    """A scope in which autocast casts nothing: it has done its work on these arguments, or is not to."""
+    if not _torch_private.any_autocast():
+        return nullcontext()
+    device = next((tensor.device.type for tensor in _tensors(arguments)), "cpu")
+    return torch.autocast(device, enabled=False)
+
+
+def is_castable(tensor: Tensor) -> bool:
+    """Whether autocast may cast a tensor; of float64 it takes none."""
+    # What has one byte or fewer is a code, and no number that another dtype could hold in its place.
+    return tensor.is_floating_point() and tensor.dtype != torch.float64 and tensor.element_size() > 1
+
+
+def _tensors(arguments: Sequence[Any]) -> Iterator[Tensor]:
+    for value in arguments:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from (element for element in value if isinstance(element, Tensor))
+
+
+def _each(function: Callable[[Any], Any], value: Any) -> Any:
+    return [function(element) for element in value] if isinstance(value, (list, tuple)) else function(value)

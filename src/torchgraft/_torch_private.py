@@ -4,6 +4,8 @@ PyTorch may change these without notice. Each stands behind a name of ours with 
 `tests/test_torch_private.py` calls each, so that a PyTorch that broke one says which.
 """
 
+import warnings
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -16,6 +18,9 @@ any_autocast = torch._C._is_any_autocast_enabled
 
 # Whether torch.jit.trace records: the cheap question, without a frame of Python.
 jit_tracing = torch._C._is_tracing
+
+# How many TorchDispatchModes are active: each sees what runs below autograd.
+dispatch_modes = torch._C._len_torch_dispatch_stack
 
 _functorch_active = torch._C._are_functorch_transforms_active
 
@@ -38,9 +43,30 @@ def schema_of(operator: Any) -> Any:
     return operator._schema
 
 
+def parse_schema(text: str) -> Any:
+    """The FunctionSchema that a text declares; raises RuntimeError where it is none."""
+    return torch._C.parse_schema(text)
+
+
+def undefine(library: torch.library.Library) -> None:
+    """Undoes what a library defined, so that its names are free."""
+    library._destroy()
+
+
 def callee_of(operator: Any) -> Any:
     """What an operator overload calls when it is called, one Python frame cheaper; compilers know the overload only."""
     return operator._op
+
+
+def below_views(operator: Any, keyset: Any, arguments: Sequence[Any], named: Mapping[str, Any]) -> Any:
+    """Goes on with a call of an operator overload below the key that counts versions and makes views."""
+    return operator.redispatch(keyset & torch._C._after_ADInplaceOrView_keyset, *arguments, **named)
+
+
+def below_autograd(operator: Any, keyset: Any, arguments: Sequence[Any], named: Mapping[str, Any]) -> Any:
+    """Goes on with a call of an operator overload below autograd."""
+    with torch._C._AutoDispatchBelowAutograd():
+        return operator.redispatch(keyset & torch._C._after_autograd_keyset, *arguments, **named)
 
 
 def without_autocast() -> AbstractContextManager[Any]:
@@ -55,6 +81,37 @@ def constant_when_traced(function: Any) -> Any:
     """
     function._dynamo_marked_constant = True
     return function
+
+
+def boxed_kernel_of(operator: Any, key: str) -> Any:
+    """What calls the kernel of an operator overload under a key of the dispatcher; None where it has none."""
+    kernel = kernel_of(operator.name(), key)
+    if kernel is None:
+        return None
+    keyset = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))
+    return lambda *arguments: kernel.call_boxed(keyset, *arguments)
+
+
+def override(library: torch.library.Library, operator: Any, function: Any, key: str) -> None:
+    """Registers a kernel that goes before one that a compiled library registered."""
+    with warnings.catch_warnings():
+        # PyTorch warns of it, and here it is meant.
+        warnings.filterwarnings("ignore", message="Warning only once for all operators")
+        library.impl(operator.name().split("::")[1], function, key, allow_override=True)
+
+
+def triton_called_directly() -> AbstractContextManager[Any]:
+    """A scope in which what `torch.library.wrap_triton` gives is launched as it is, and not recorded."""
+    from torch._library.triton import set_wrap_triton_enabled
+
+    return set_wrap_triton_enabled(False)
+
+
+def functional_mode() -> type:
+    """The mode in which compilers trace: what is written to arguments is a result there."""
+    from torch._subclasses.functional_tensor import FunctionalTensorMode
+
+    return FunctionalTensorMode
 
 
 def wait_on_gpu(seconds: float) -> None:

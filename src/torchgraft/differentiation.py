@@ -2,40 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from torchgraft import _torch_private
-from torchgraft.explaining import Argument
-
-
-class Differentiated(Protocol):
-    """What is asked of an Operator here."""
-
-    name: str
-    raw: Any
-    reference: Callable[..., Any]
-    gradient: Callable[..., Sequence[Tensor | None]] | None
-    unsaved: tuple[str, ...]
-    arguments: tuple[Any, ...]
-    signature: tuple[Argument, ...]
-    tensor_count: int
-    output_count: int
-    visible_outputs: int
-
-    def visible(self, results: Any) -> Any:
-        """What a caller sees of all results."""
-
-    def note(self, arguments: Sequence[object], reason: str) -> None:
-        """Records that the reference answers."""
+from torchgraft.declared import Declared
+from torchgraft.schema import Argument, Arrangement, arrange
 
 
 def as_tuple(results: Any) -> tuple[Any, ...]:
     """One result as a tuple of one; several as they are."""
     return tuple(results) if isinstance(results, (tuple, list)) else (results,)
+
+
+def single(results: tuple[Any, ...]) -> Any:
+    """The reverse of `as_tuple`."""
+    return results[0] if len(results) == 1 else results
+
+
+def flat_results(results: Any) -> tuple[Any, ...]:
+    """Results one by one, those in a list too."""
+    flat: list[Any] = []
+    for result in as_tuple(results):
+        flat.extend(result if isinstance(result, (tuple, list)) else (result,))
+    return tuple(flat)
+
+
+def nested(values: Sequence[Any], lists: Sequence[bool]) -> tuple[Any, ...]:
+    """What stands for results one by one, as it stands for the results: the reverse of `flat_results`.
+
+    Args:
+        values: one each.
+        lists: of each result whether it is a list; at most one is.
+    """
+    found, rest = [], list(values)
+    for number, is_list in enumerate(lists):
+        length = len(rest) - (len(lists) - number - 1) if is_list else 1
+        found.append(rest[:length] if is_list else rest[0])
+        rest = rest[length:]
+    return tuple(found)
 
 
 def gradient_by_reference(
@@ -51,28 +59,39 @@ def gradient_by_reference(
     Returns:
         What an Operator takes as `gradient`.
     """
+    return differentiate_reference(reference, arrange([Argument("", "Tensor")] * tensor_count), visible)
+
+
+def differentiate_reference(
+    reference: Callable[..., Any], arrangement: Arrangement, visible: Callable[[Any], Any]
+) -> Callable[..., Sequence[Tensor | None]]:
+    """As `gradient_by_reference`, wherever the tensors stand."""
 
     def gradient(
-        needs_grad: Sequence[bool],
-        output_grads: Sequence[Tensor | None],
-        saved: Sequence[Tensor],
-        *arguments: Any,
-    ) -> Sequence[Tensor | None]:
-        wanted = [i for i in range(tensor_count) if needs_grad[i]]
+        needs_grad: Sequence[Any], output_grads: Sequence[Any], saved: Sequence[Tensor], *arguments: Any
+    ) -> Sequence[Any]:
+        tensors, others = arrangement.tensors(arguments), arrangement.others(arguments)
+        needed = arrangement.flat(needs_grad, others)
+        wanted = [i for i in range(len(tensors)) if needed[i]]
+        flat_grads = flat_results(output_grads)
 
         def of_wanted(*values: Tensor) -> tuple[Tensor, ...]:
-            replaced = list(arguments)
+            replaced = list(tensors)
             for i, value in zip(wanted, values, strict=True):
                 replaced[i] = value
-            return as_tuple(visible(reference(*replaced)))
+            results = flat_results(visible(reference(*arrangement.together(replaced, others))))
+            # Indices and counts have no gradients.
+            return tuple(filter(_has_gradients, results))
 
-        outputs, vjp = torch.func.vjp(of_wanted, *(arguments[i] for i in wanted))[:2]
+        outputs, vjp = torch.func.vjp(of_wanted, *(tensors[i] for i in wanted))[:2]
+        if len(flat_grads) != len(outputs):
+            results = flat_results(visible(reference(*arguments)))
+            flat_grads = tuple(grad for grad, result in zip(flat_grads, results, strict=True) if _has_gradients(result))
         cotangents = tuple(
-            torch.zeros_like(output) if grad is None else grad
-            for output, grad in zip(outputs, output_grads, strict=True)
+            torch.zeros_like(output) if grad is None else grad for output, grad in zip(outputs, flat_grads, strict=True)
         )
         gradients = dict(zip(wanted, vjp(cotangents), strict=True))
-        return tuple(gradients.get(i) for i in range(tensor_count))
+        return arrangement.by_argument(tuple(gradients.get(i) for i in range(len(tensors))), others)
 
     return gradient
 
@@ -81,14 +100,14 @@ _Tensors = Sequence[Tensor | None]
 _Choice = Callable[[_Tensors], _Tensors]
 
 
-def _choose_saved(operator: Differentiated) -> tuple[_Choice | None, _Choice | None, int]:
-    """What of an operator's tensor arguments is kept for its gradient.
+def _choose_saved(operator: Declared) -> tuple[_Choice | None, _Choice | None, int]:
+    """What of an operator's tensor arguments, none of them a list, is kept for its gradient.
 
     Returns:
         What takes those that are kept out of all; what puts them back in their places, with None in the others; and how
         many are kept. None and None where all are.
     """
-    names = [argument.name for argument in operator.signature[: operator.tensor_count]]
+    names = [argument.name for argument in operator.arguments if argument.holds_tensors]
     places = [place for place, name in enumerate(names) if name not in operator.unsaved]
     count = len(places)
     if count == len(names):
@@ -102,6 +121,16 @@ def _choose_saved(operator: Differentiated) -> tuple[_Choice | None, _Choice | N
         lambda kept: tuple(kept[at[place]] if place in at else None for place in range(len(names))),
         count,
     )
+
+
+def _has_gradients(tensor: Tensor | None) -> bool:
+    """Whether a tensor can have a gradient, or be one: indices and counts cannot."""
+    return tensor is not None and (tensor.is_floating_point() or tensor.is_complex())
+
+
+def _none_needed(needed: Any) -> Any:
+    """That no gradient is needed, in the form in which it was said."""
+    return [False] * len(needed) if isinstance(needed, (list, tuple)) else False
 
 
 class Autograd(NamedTuple):
@@ -121,82 +150,146 @@ class Autograd(NamedTuple):
     backward: Callable[..., tuple[Tensor | None, ...]]
 
 
-def make_autograd(operator: Differentiated) -> Autograd:
+def make_autograd(operator: Declared) -> Autograd:
     """Builds the two Functions of an operator.
 
     What follows is closures over functions and numbers, because torch.compile traces it and cannot wrap an Operator.
     """
-    raw, visible = operator.raw, operator.visible
-    kernel = _torch_private.callee_of(raw)
-    tensors, visible_outputs = operator.tensor_count, operator.visible_outputs
+    raw, visible, arrangement = operator.raw, operator.visible, operator.arrangement
+    kernel, several_visible = _torch_private.callee_of(raw), operator.visible_outputs > 1 and not any(operator.lists)
+    visible_outputs, lists = operator.visible_outputs, operator.lists
+    tensors_first, together = arrangement.first is not None, arrangement.together
 
     def reference(*arguments: Any) -> Any:
         operator.note(arguments, "it has no gradient formula")
         return operator.reference(*arguments)
 
-    gradient = operator.gradient or gradient_by_reference(reference, tensors, visible)
-    several_outputs = operator.output_count > 1
+    gradient = operator.gradient or differentiate_reference(reference, arrangement, visible)
     keep, give_back, saved_tensors = _choose_saved(operator)
-    no_gradients_of_numbers = (None,) * (len(operator.arguments) - tensors)
+    signature = operator.arguments
+    places = [place for place, argument in enumerate(signature) if argument.holds_tensors]
+    takes_lists, gives_lists = any(signature[place].is_list for place in places), any(lists)
+    several_outputs, gives_one = operator.output_count > 1 or gives_lists, operator.output_count == 1
+    # A list of tensors leaves its length among what is no tensor.
+    other_count = sum(not argument.is_tensor for argument in signature)
+    differentiable = [signature[place].name not in operator.not_differentiable for place in places]
+    all_differentiable, constant_outputs = all(differentiable), operator.constant_outputs
     any_autocast = _torch_private.any_autocast
 
-    def save(ctx: Any, values: Sequence[Tensor | None], numbers: tuple[Any, ...], results: Any) -> None:
-        ctx.numbers = numbers
+    def each_of(results: Any) -> tuple[Any, ...]:
+        return (results,) if gives_one else tuple(results)
+
+    def save(ctx: Any, values: Sequence[Tensor | None], others: tuple[Any, ...], results: Any) -> None:
+        ctx.others = others
         if keep is not None:
             values = keep(values)
+        if takes_lists:
+            ctx.saved_count = len(values)
         if several_outputs:
-            ctx.save_for_backward(*values, *results[visible_outputs:])
+            ctx.save_for_backward(*values, *flat_results(each_of(results)[visible_outputs:]))
             ctx.set_materialize_grads(False)
         else:
             ctx.save_for_backward(*values)
 
-    def tensor_gradients(ctx: Any, output_grads: tuple[Tensor | None, ...]) -> Sequence[Tensor | None]:
+    def mark(ctx: Any, results: Any, first_hidden: int) -> None:
+        """Tells autograd which results have no gradients."""
+        each = each_of(results)
+        constant = flat_results((*(each[place] for place in constant_outputs), *each[first_hidden:]))
+        if constant:
+            ctx.mark_non_differentiable(*constant)
+
+    def gradients_of(ctx: Any, needs_grad: Sequence[Any], flat_grads: Sequence[Tensor | None]) -> Sequence[Any]:
+        """The gradients of the arguments that hold tensors, of such a list a list."""
+        output_grads = nested(flat_grads, lists) if gives_lists else flat_grads
         output_grads = output_grads[:visible_outputs]
         # A loop and no generator, which would cost a third of a microsecond.
-        for grad in output_grads:
+        for grad in flat_results(output_grads) if gives_lists else output_grads:
             if grad is not None:
                 break
         else:
-            return (None,) * tensors
+            return (None,) * len(places)
+        if several_visible:
+            # Compilers give zeros where autograd gives None.
+            output_grads = [grad if _has_gradients(grad) else None for grad in output_grads]
+        if not all_differentiable:
+            pairs = zip(needs_grad, differentiable, strict=False)
+            needs_grad = [needed if may else _none_needed(needed) for needed, may in pairs]
         kept = ctx.saved_tensors
-        values, hidden = kept[:saved_tensors], kept[saved_tensors:]
+        count = ctx.saved_count if takes_lists else saved_tensors
+        values, hidden = kept[:count], kept[count:]
         if give_back is not None:
             values = give_back(values)
+        arguments = (*values, *ctx.others) if tensors_first else together(values, ctx.others)
         if any_autocast():
             # Autocast has done its work in the forward pass; the gradients have the dtypes that it chose.
             with torch.autocast(grad.device.type, enabled=False):
-                return gradient(ctx.needs_input_grad, output_grads, hidden, *values, *ctx.numbers)
-        return gradient(ctx.needs_input_grad, output_grads, hidden, *values, *ctx.numbers)
+                return gradient(needs_grad, output_grads, hidden, *arguments)
+        return gradient(needs_grad, output_grads, hidden, *arguments)
 
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        save(ctx, inputs[:tensors], tuple(inputs[tensors:]), output)
-        if several_outputs:
-            ctx.mark_non_differentiable(*output[visible_outputs:])
+    def flat_gradients(ctx: Any, count: int, flat_grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+        """The gradients of tensors one by one; `count` arguments of the Function are none."""
+        needs_grad = ctx.needs_input_grad
+        if not takes_lists:
+            return gradients_of(ctx, needs_grad, flat_grads)
+        needs_grad = arrangement.by_argument(needs_grad[: len(needs_grad) - count], ctx.others)
+        return arrangement.flat(gradients_of(ctx, needs_grad, flat_grads), ctx.others)
 
-    def backward(ctx: Any, *output_grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        return (*tensor_gradients(ctx, output_grads), *no_gradients_of_numbers)
+    def setup_context(
+        ctx: Any, inputs: tuple[Any, ...], output: Any, keyword_only_inputs: Mapping[str, Any] | None = None
+    ) -> None:
+        arguments = (*inputs, *(keyword_only_inputs or {}).values())
+        save(ctx, arrangement.tensors(arguments), arrangement.others(arguments), output)
+        mark(ctx, output, visible_outputs)
+
+    def backward(ctx: Any, *output_grads: Any) -> tuple[Any, ...]:
+        needs_grad = ctx.needs_input_grad
+        # PyTorch leaves out what equals its default.
+        needed = [needs_grad[place] if place < len(needs_grad) else False for place in places]
+        found: list[Any] = [None] * len(needs_grad)
+        gradients = gradients_of(ctx, needed, flat_results(output_grads))
+        for place, need, of_argument in zip(places, needed, gradients, strict=True):
+            if place < len(found):
+                if of_argument is None and isinstance(need, (list, tuple)):
+                    of_argument = [None] * len(need)
+                found[place] = of_argument
+        return tuple(found)
 
     class Eager(torch.autograd.Function):
         @staticmethod
-        def forward(ctx: Any, *values_and_numbers: Any) -> Any:
-            *values, numbers = values_and_numbers
-            results = kernel(*values, *numbers)
-            save(ctx, values, numbers, results)
-            return visible(results)
+        def forward(ctx: Any, *values_and_others: Any) -> Any:
+            *values, others = values_and_others
+            results = kernel(*values, *others) if tensors_first else kernel(*together(values, others))
+            save(ctx, values, others, results)
+            if constant_outputs:
+                mark(ctx, results, operator.output_count)
+            return flat_results(visible(results)) if gives_lists else visible(results)
 
         @staticmethod
         def backward(ctx: Any, *output_grads: Tensor | None) -> tuple[Tensor | None, ...]:
-            return (*tensor_gradients(ctx, output_grads), None)
+            return (*flat_gradients(ctx, 1, output_grads), None)
 
     class Functional(torch.autograd.Function):
         generate_vmap_rule = True
 
         @staticmethod
-        def forward(*arguments: Any) -> Any:
-            return raw(*arguments)
+        def forward(*values_and_others: Any) -> Any:
+            if tensors_first and not gives_lists:
+                return raw(*values_and_others)
+            count = len(values_and_others) - other_count
+            results = raw(*together(values_and_others[:count], values_and_others[count:]))
+            return flat_results(results) if gives_lists else results
 
-    Functional.setup_context = staticmethod(setup_context)  # type: ignore[method-assign]
-    Functional.backward = staticmethod(backward)  # type: ignore[method-assign]
+        @staticmethod
+        def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+            count = len(inputs) - other_count
+            results = nested(output, lists) if gives_lists else output
+            save(ctx, inputs[:count], tuple(inputs[count:]), results)
+            mark(ctx, results, visible_outputs)
+
+        @staticmethod
+        def backward(ctx: Any, *output_grads: Tensor | None) -> tuple[Tensor | None, ...]:
+            return (*flat_gradients(ctx, other_count, output_grads), *(None,) * other_count)
+
     for function in (Eager, Functional):
         # The name under which it appears as grad_fn.
         function.__name__ = "".join(part.capitalize() for part in operator.name.split("_"))

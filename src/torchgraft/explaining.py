@@ -1,44 +1,20 @@
 """What is wrong with the arguments of a call, as far as it is the same for every operator."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from torchgraft.arguments import flag, real, require_tensor, whole
+from torchgraft.schema import Argument
 
-
-class Argument(NamedTuple):
-    """An argument of a schema, in words: compilers trace what is explained, and PyTorch's own description they cannot.
-
-    Attributes:
-        name: as in the schema.
-        kind: 'Tensor', 'int', 'float', 'bool' or another word of the schema, without the mark for an optional one.
-        optional: whether None may stand for it.
-    """
-
-    name: str
-    kind: str
-    optional: bool
-
-
-def describe(arguments: Sequence[Any]) -> tuple[Argument, ...]:
-    """The arguments of a FunctionSchema in words."""
-    kinds = [str(argument.type) for argument in arguments]
-    optional = [kind.startswith("Optional[") for kind in kinds]
-    return tuple(
-        Argument(argument.name, kind.removeprefix("Optional[").removesuffix("]") if may_be_none else kind, may_be_none)
-        for argument, kind, may_be_none in zip(arguments, kinds, optional, strict=True)
-    )
+# What each argument must be: of a name that is not here anything goes.
+Dtypes = Mapping[str, tuple[torch.dtype, ...]]
 
 
 def explain_kinds(
-    name: str,
-    arguments: Sequence[Argument],
-    values: Sequence[Any],
-    dtypes: Sequence[torch.dtype] | None,
-    mixed: Sequence[str] = (),
+    name: str, arguments: Sequence[Argument], values: Sequence[Any], dtypes: Dtypes, mixed: Sequence[str] = ()
 ) -> None:
     """Raises where the types, dtypes or devices of the arguments make no sense; returns where they do.
 
@@ -46,8 +22,8 @@ def explain_kinds(
         name: the operator's name, for the message.
         arguments: the arguments of its schema.
         values: what was passed for them.
-        dtypes: what every tensor must be, and all of them the same; None where anything goes.
-        mixed: arguments that may be of another of `dtypes` than the first.
+        dtypes: what each tensor must be; those of which the same is said must be of the same dtype.
+        mixed: arguments that may be of another of their dtypes than the others are.
 
     Raises:
         TypeError: a value of another type, or a tensor of another dtype.
@@ -55,21 +31,37 @@ def explain_kinds(
     """
     if len(values) != len(arguments):
         raise TypeError(f"{name} takes {len(arguments)} arguments, got {len(values)}")
-    tensors: dict[str, Tensor] = {}
     for argument, value in zip(arguments, values, strict=True):
         if value is None and argument.optional:
             continue
-        if argument.kind == "Tensor":
-            require_tensor(name, argument.name, value)
-            tensors[argument.name] = value
-        else:
-            _explain_number(name, argument.name, argument.kind, value)
+        if not argument.is_list:
+            _explain_value(name, argument.name, argument.kind, value)
+        # One number stands for a list of a known length.
+        elif argument.length is None or not isinstance(value, (int, float)):
+            _explain_list(name, argument, value)
+    tensors = list(_tensors(arguments, values))
+    if not tensors:
+        raise ValueError(f"{name}: at least one argument must be a tensor, got none")
     _explain_dtypes(name, tensors, dtypes, mixed)
     explain_devices(name, arguments, values)
 
 
-def _explain_number(name: str, argument: str, kind: str, value: object) -> None:
-    if kind in ("int", "SymInt"):
+def _tensors(arguments: Sequence[Argument], values: Sequence[Any]) -> Iterator[tuple[str, str, Tensor]]:
+    """The tensors among some values, each with the argument that it belongs to and its name for a message."""
+    for argument, value in zip(arguments, values, strict=True):
+        if isinstance(value, Tensor):
+            yield argument.name, argument.name, value
+        elif argument.holds_tensors and isinstance(value, (list, tuple)):
+            for number, element in enumerate(value):
+                if isinstance(element, Tensor):
+                    yield argument.name, f"{argument.name}[{number}]", element
+
+
+def _explain_value(name: str, argument: str, kind: str, value: object) -> None:
+    """Raises where a value is not of the kind of its argument."""
+    if kind == "Tensor":
+        require_tensor(name, argument, value)
+    elif kind in ("int", "SymInt"):
         found = whole(name, argument, value)
         if isinstance(found, int) and not -(2**63) <= found < 2**63:
             raise ValueError(f"{name}: {argument} must fit 64 bits, got {found}")
@@ -77,37 +69,63 @@ def _explain_number(name: str, argument: str, kind: str, value: object) -> None:
         real(name, argument, value)
     elif kind == "bool":
         flag(name, argument, value)
+    elif kind in _KINDS and not isinstance(value, _KINDS[kind][0]):
+        raise TypeError(f"{name}: {argument} must be {_KINDS[kind][1]}, got {type(value).__name__}")
+
+
+# What is passed for the other kinds of a schema, and what a message calls it.
+_KINDS: Mapping[str, tuple[tuple[type, ...], str]] = {
+    "str": ((str,), "a str"),
+    "ScalarType": ((torch.dtype,), "a torch.dtype"),
+    "Device": ((torch.device, str), "a torch.device"),
+    "Generator": ((torch.Generator,), "a torch.Generator"),
+    "Scalar": ((int, float, complex, torch.SymInt, torch.SymFloat), "a number"),
+}
+
+
+def _explain_list(name: str, argument: Argument, value: object) -> None:
+    """Raises where a value is no list of the kind and length of its argument."""
+    if not isinstance(value, (list, tuple)):
+        raise TypeError(f"{name}: {argument.name} must be a list, got {type(value).__name__}")
+    if argument.length is not None and len(value) != argument.length:
+        raise ValueError(f"{name}: {argument.name} must have {argument.length} elements, got {len(value)}")
+    for number, element in enumerate(value):
+        if element is not None or not argument.optional_elements:
+            _explain_value(name, f"{argument.name}[{number}]", argument.kind, element)
 
 
 def _explain_dtypes(
-    name: str, tensors: Mapping[str, Tensor], dtypes: Sequence[torch.dtype] | None, mixed: Sequence[str]
+    name: str, tensors: Sequence[tuple[str, str, Tensor]], dtypes: Dtypes, mixed: Sequence[str]
 ) -> None:
-    if dtypes is None or not tensors:
-        return
-    first, *others = tensors.items()
-    for argument, tensor in [first, *(other for other in others if other[0] in mixed)]:
-        if tensor.dtype not in dtypes:
-            expected = ", ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
-            raise TypeError(f"{name}: {argument} has dtype {tensor.dtype}, expected one of {expected}")
-    for other, tensor in others:
-        if tensor.dtype != first[1].dtype and other not in mixed:
+    firsts: dict[tuple[torch.dtype, ...], tuple[str, Tensor]] = {}
+    others = []
+    for argument, shown, tensor in tensors:
+        allowed = dtypes.get(argument)
+        if allowed is None:
+            continue
+        if allowed in firsts and argument not in mixed:
+            others.append((shown, tensor, *firsts[allowed]))
+            continue
+        if argument not in mixed:
+            firsts[allowed] = shown, tensor
+        if tensor.dtype not in allowed:
+            expected = ", ".join(str(dtype).removeprefix("torch.") for dtype in allowed)
+            raise TypeError(f"{name}: {shown} has dtype {tensor.dtype}, expected one of {expected}")
+    for shown, tensor, first, like in others:
+        if tensor.dtype != like.dtype:
             raise TypeError(
-                f"{name}: {other} has dtype {tensor.dtype} and {first[0]} has {first[1].dtype}; they must be the same"
+                f"{name}: {shown} has dtype {tensor.dtype} and {first} has {like.dtype}; they must be the same"
             )
 
 
 def explain_devices(name: str, arguments: Sequence[Argument], values: Sequence[Any]) -> None:
     """Raises ValueError where tensors are on different devices."""
-    tensors = {
-        argument.name: value for argument, value in zip(arguments, values, strict=True) if isinstance(value, Tensor)
-    }
-    if not tensors:
-        return
-    first, *others = tensors.items()
-    for other, tensor in others:
-        if tensor.device != first[1].device:
+    tensors = list(_tensors(arguments, values))
+    for _, shown, tensor in tensors[1:]:
+        _, first, like = tensors[0]
+        if tensor.device != like.device:
             raise ValueError(
-                f"{name}: {other} is on {tensor.device} and {first[0]} on {first[1].device}; they must be on one device"
+                f"{name}: {shown} is on {tensor.device} and {first} on {like.device}; they must be on one device"
             )
 
 
@@ -119,7 +137,7 @@ def explain_memory(name: str, arguments: Sequence[Argument], values: Sequence[An
     Raises:
         ValueError: a tensor without memory for all of its elements.
     """
-    for argument, value in zip(arguments, values, strict=True):
+    for _, shown, value in _tensors(arguments, values):
         if type(value) not in (Tensor, torch.nn.Parameter) or value.layout != torch.strided or not value.numel():
             continue
         try:
@@ -131,8 +149,7 @@ def explain_memory(name: str, arguments: Sequence[Argument], values: Sequence[An
         needed = (value.storage_offset() + steps + 1) * value.element_size()
         if stored < needed:
             raise ValueError(
-                f"{name}: {argument.name} needs a storage of {needed} bytes, and its storage has {stored}: its memory"
-                " was freed"
+                f"{name}: {shown} needs a storage of {needed} bytes, and its storage has {stored}: its memory was freed"
             )
 
 

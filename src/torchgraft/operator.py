@@ -10,26 +10,38 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor
-from torch.utils.flop_counter import flop_registry, register_flop_formula
+from torch.utils._pytree import tree_leaves, tree_map_only
 
-from torchgraft import _torch_private, native
-from torchgraft._autocasting import AUTOCAST_KEYS, AutocastRule, cast
+from torchgraft import _torch_private, mutation, python_kernels, registration
+from torchgraft._autocasting import AutocastRule, cast, no_autocast
 from torchgraft.arguments import stands_for_tensor
-from torchgraft.differentiation import as_tuple, make_autograd
+from torchgraft.declaring import check_kinds, check_names, dtypes_of, make_output
 from torchgraft.differentiation import gradient_by_reference as gradient_by_reference
-from torchgraft.explaining import (
-    Argument,
-    describe,
-    explain_devices,
-    explain_kinds,
-    explain_memory,
-    out_of_memory,
-)
+from torchgraft.differentiation import make_autograd, nested, single
+from torchgraft.explaining import explain_kinds, explain_memory, out_of_memory
 from torchgraft.fallback import note_fallback
+from torchgraft.schema import REQUIRED, Argument, arrange, by_name, make_complete, positional_signature, read_schema
+
+_Kernel = TypeVar("_Kernel", bound=Callable[..., Any])
+_Policy = TypeVar("_Policy", bound=Callable[..., str])
+
+
+def unknown_size(*, least: int = 0, most: int | None = None) -> Any:
+    """A size that depends on what tensors hold, for the `output` of an Operator with `sizes_from_data`.
+
+    Args:
+        least: it is at least so large.
+        most: it is at most so large; None: nobody knows.
+
+    Returns:
+        A size that a compiler carries along.
+    """
+    return torch.library.get_ctx().new_dynamic_size(min=least, max=most)
+
 
 FLOATING: tuple[torch.dtype, ...] = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
@@ -42,32 +54,48 @@ _TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.flexible_layout)
 class Operator:
     """An operator: a schema, what it means, and what PyTorch must know about it.
 
-    Calling it takes the arguments of its schema by position. Where a kernel refuses them, `explain` looks at them and
-    raises a ValueError or TypeError that a person can use; a call that succeeds pays nothing for that.
+    Calling it takes the arguments of its schema, as PyTorch's operators do: by position and by name, defaults left out.
+    Where a kernel refuses them, `explain` looks at them and raises a ValueError or TypeError that a person can use; a
+    call that succeeds pays nothing for that.
+
+    What is given below is called with all arguments of the schema, in its order; those that it wants named, by name.
 
     Args:
-        schema: `namespace::name(Tensor input, ..., int size) -> Tensor`. Tensors come first, then numbers, each an
-            argument of its own: a list costs a microsecond. Libraries implement it as `name` and as `_name`.
-        reference: what the operator means, in differentiable PyTorch, for any device; takes the schema's arguments and
-            returns the schema's results.
-        output: empty results with the sizes, strides, dtype and device that a kernel gives.
+        schema: `namespace::name(Tensor input, ..., int size=1) -> Tensor`, with any arguments that PyTorch's schemas
+            have, at least one of them a tensor or a list of tensors. Results are tensors, or a list of them. Libraries
+            implement it as `name` and as `_name`. A call is quickest where tensors come first and then numbers, each an
+            argument of its own: a list costs a microsecond. `Tensor(a!)` is written to (see `reference`).
+        reference: what the operator means, in differentiable PyTorch, for any device; returns the schema's results. Of
+            an operator that writes to arguments it returns what these hold afterwards, as new tensors, in the order of
+            the schema, and then the results; it writes to none.
+        output: empty results with the sizes, strides, dtype and device that a kernel gives. None: those of the
+            reference, which then runs on tensors without data, and whose sizes may not depend on data.
         gradient: `gradient(needs_grad, output_grads, saved, *arguments)`: which tensor arguments need a gradient, the
             gradients of the visible results (None where nothing flows back), the hidden results, and the arguments of
-            the call. Returns one gradient a tensor argument, None where it is not needed. Made of operators, so that
-            it can be differentiated again. Without it the reference is differentiated.
+            the call. Returns one gradient a tensor argument, None where it is not needed; a list of them for a list of
+            tensors. Made of operators, so that it can be differentiated again. Without it the reference is
+            differentiated.
         unsaved: names of tensor arguments that `gradient` does not read. They are not kept for it, so that memory is
-            free earlier and a caller may change them in place; None stands in their places.
+            free earlier and a caller may change them in place; None stands in their places. What is written to is
+            never kept.
+        not_differentiable: names of tensor arguments that have no gradient, and of results, as the schema names them,
+            that have none; integers and booleans have none in any case.
         visible_outputs: how many of the schema's results a caller sees; the others are kept for the gradient and are
             not differentiable. None: all are visible.
         autocast: under autocast 'lower' casts to autocast's dtype, 'promote' to the widest dtype among the arguments,
-            'none' not at all. float64 is left alone.
+            'none' not at all. float64 is left alone, and what is not a floating-point number.
         vmap: `vmap(operator, batch_size, in_dims, *arguments)`: the results and their batch dimensions, computed by
             `operator` from arguments without a batch dimension of vmap's. Without it a batch is a loop.
         flops: the number of floating-point operations, from the arguments with a shape in place of each tensor.
         kernels: the dtypes that have kernels, by kind of device; 'reference' where PyTorch's own composition is the
             best kernel and no warning is due. None: `dtypes` on cpu and cuda.
         compile: 'reference' where torch.compile makes more of the reference than of an opaque kernel.
-        dtypes: what every tensor argument must be, and all of them the same; None leaves that to the reference.
+        dtypes: what every tensor argument must be, and all of them the same; or, by the names of arguments, what each
+            of these must be: those of which the same is said are of the same. None leaves that to the reference.
+        sizes_from_data: whether sizes of results depend on what tensors hold, as how many boxes are kept. `output` then
+            says `torchgraft.unknown_size()` where it does not know.
+        random: names of whole-number arguments, as a seed, that choose the values of random results. A kernel then need
+            not give the numbers of the reference, and is asked whether they are distributed alike.
         mixed: names of tensor arguments, not the first, that may be of another of `dtypes` than the others are.
         explain: raises ValueError or TypeError where the arguments make no sense; otherwise returns.
 
@@ -82,17 +110,20 @@ class Operator:
         schema: str,
         *,
         reference: Callable[..., Any],
-        output: Callable[..., Any],
-        gradient: Callable[..., Sequence[Tensor | None]] | None = None,
+        output: Callable[..., Any] | None = None,
+        gradient: Callable[..., Sequence[Any]] | None = None,
         unsaved: Sequence[str] = (),
+        not_differentiable: Sequence[str] = (),
         visible_outputs: int | None = None,
         autocast: AutocastRule = "none",
         vmap: Callable[..., Any] | None = None,
         flops: Callable[..., int] | None = None,
         kernels: Mapping[str, Sequence[torch.dtype]] | Literal["reference"] | None = None,
         compile: Literal["kernel", "reference"] = "kernel",
-        dtypes: Sequence[torch.dtype] | None = FLOATING,
+        dtypes: Sequence[torch.dtype] | Mapping[str, Sequence[torch.dtype]] | None = FLOATING,
         mixed: Sequence[str] = (),
+        sizes_from_data: bool = False,
+        random: Sequence[str] = (),
         explain: Callable[..., None] | None = None,
     ) -> None:
         # Where it is declared: another process finds it by importing that.
@@ -104,43 +135,69 @@ class Operator:
         if self.qualified_name in Operator.registered:
             raise ValueError(f"{self.qualified_name} is declared already; an operator's name must be its own")
 
-        self._library = torch.library.Library(self.namespace, "FRAGMENT")
-        signature = schema[schema.index("(") :]
-        for name in (self.name, f"_{self.name}"):
-            self._library.define(name + signature, tags=_TAGS)
-        namespace = getattr(torch.ops, self.namespace)
-        self.public = getattr(namespace, self.name).default
-        self.raw = getattr(namespace, f"_{self.name}").default
-
-        described = _torch_private.schema_of(self.public)
-        self.arguments = tuple(described.arguments)
-        self.signature = describe(self.arguments)
-        self.tensor_count = _count_tensors(self.qualified_name, self.signature)
-        self.output_count = len(described.returns)
+        read = read_schema(schema)
+        self.arguments = read.arguments
+        self.lists = tuple(result.is_list for result in read.results)
+        self.arrangement = arrange(self.arguments)
+        self.complete = make_complete(self.name, self.arguments)
+        self.mutates = any(argument.mutated for argument in self.arguments)
+        self.output_count = len(read.results)
         self.visible_outputs = self.output_count if visible_outputs is None else visible_outputs
 
-        self.reference = reference
-        self.output = output
-        self.gradient = gradient
-        self.unsaved = tuple(unsaved)
-        _check_unsaved(self)
-        self.autocast = autocast
-        self.vmap = vmap
-        self.flops = flops
-        self.dtypes = None if dtypes is None else tuple(dtypes)
-        self.kernels = dict.fromkeys(("cpu", "cuda"), self.dtypes or FLOATING) if kernels is None else kernels
-        self.mixed = tuple(mixed)
-        self.compile = compile
-        self._explain = explain
+        def called(function: Callable[..., Any] | None, before: int = 0) -> Any:
+            return function and by_name(function, self.arguments, before)
 
-        self.autograd = make_autograd(self)
-        self._register()
-        # What calling the Operator does, one Python frame cheaper.
-        self.call = _make_call(self)
+        self.reference = called(reference)
+        written = sum(argument.mutated for argument in self.arguments)
+        self.output = called(output) or make_output(self.reference, written, self.output_count)
+        self.gradient = called(gradient, 3)
+        self.vmap = called(vmap, 3)
+        self.flops = called(flops)
+        self._explain = called(explain)
+        self.knows_output = output is not None
+        self.autocast = autocast
+        self.compile = compile
+        self.mixed = tuple(mixed)
+        self.sizes_from_data = sizes_from_data
+        self.random = tuple(random)
+        if strangers := sorted(set(random) - {each.name for each in self.arguments if each.kind in ("int", "SymInt")}):
+            raise ValueError(f"{self.qualified_name}: random names {strangers}, which are no whole numbers")
+        self.not_differentiable = tuple(not_differentiable)
+        self.dtypes_of, self.primary = dtypes_of(self, dtypes)
+        self.dtypes = self.dtypes_of.get(self.arguments[self.primary].name)
+        self.kernels = dict.fromkeys(("cpu", "cuda"), self.dtypes or FLOATING) if kernels is None else kernels
+        mutated = [argument.name for argument in self.arguments if argument.mutated and argument.holds_tensors]
+        check_names(self, "unsaved", unsaved)
+        check_names(self, "not_differentiable", not_differentiable, [result.name for result in read.results])
+        check_kinds(self, unsaved)
+        self.unsaved = tuple(dict.fromkeys((*unsaved, *mutated)))
+        visible_results = read.results[: self.visible_outputs]
+        self.constant_outputs = tuple(
+            place for place, result in enumerate(visible_results) if result.name and result.name in not_differentiable
+        )
+
+        self._library = torch.library.Library(self.namespace, "FRAGMENT")
+        try:
+            self._library.define(self.name + schema[schema.index("(") :], tags=_TAGS)
+            self._library.define(f"_{self.name}{positional_signature(schema)}", tags=_TAGS)
+            namespace = getattr(torch.ops, self.namespace)
+            self.public = getattr(namespace, self.name).default
+            self.raw = getattr(namespace, f"_{self.name}").default
+            self.autograd = make_autograd(self)
+            registration.register(self, self._library)
+        except BaseException:
+            # The name is free again.
+            _torch_private.undefine(self._library)
+            raise
+        # What calling the Operator does where all arguments are given in the order of the schema.
+        self.call = mutation.make_call(self) if self.mutates else _make_call(self)
+        self._argument_count = -1 if any(argument.keyword_only for argument in self.arguments) else len(self.arguments)
         Operator.registered[self.qualified_name] = self
 
-    def __call__(self, *arguments: Any) -> Any:
-        """The visible results of the operator; arguments by position, as in the schema."""
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        """The visible results of the operator; arguments by position and by name, as in the schema."""
+        if named or len(arguments) != self._argument_count:
+            arguments = self.complete(arguments, named)
         return self.call(*arguments)
 
     def __repr__(self) -> str:
@@ -149,18 +206,79 @@ class Operator:
     def __reduce__(self) -> tuple[Any, ...]:
         return _registered, (self.qualified_name, self.module)
 
+    def argument(self, name: str) -> Argument:
+        """The argument of a name; that of a tensor in a list is `name[0]`, too."""
+        return next(argument for argument in self.arguments if argument.name == name.partition("[")[0])
+
+    @property
+    def tensor_arguments(self) -> tuple[Argument, ...]:
+        """The arguments that are tensors or lists of them."""
+        return tuple(argument for argument in self.arguments if argument.holds_tensors)
+
     @property
     def short_name(self) -> str:
         """As a person writes it: without the namespace for an operator of torchgraft."""
         return self.qualified_name.removeprefix("torchgraft::")
 
+    def kernel(self, device: str, *, name: str | None = None, triton: bool = False) -> Callable[[_Kernel], _Kernel]:
+        """Makes a function one of the operator's kernels, written in Python: a decorator.
+
+        It takes all arguments of the schema, in its order, and returns new tensors like those of `output`; what is
+        written to, it writes to.
+
+        Args:
+            device: the kind of device, 'cpu' or 'cuda'.
+            name: of the kernel, where an operator has several; None: the function's.
+            triton: whether it is made of Triton kernels, each launched through `torchgraft.wrap_triton`. Compilers see
+                these; and under Triton's interpreter it is a kernel of the CPU as well.
+
+        Raises:
+            ValueError: there is no such kind of device, or the name is taken.
+        """
+
+        def register(function: _Kernel) -> _Kernel:
+            named, called = name or function.__name__, by_name(function, self.arguments)
+            devices = dict.fromkeys((device, "cpu") if triton and python_kernels.is_interpreted() else (device,))
+            for each in devices:
+                python_kernels.register(self, self._library, each, named, called, triton=triton)
+            return function
+
+        return register
+
+    def choose_kernel(self, device: str) -> Callable[[_Policy], _Policy]:
+        """Makes a function the policy for a kind of device: it says which kernel a call takes. A decorator.
+
+        The function takes all arguments of the schema, in its order, and returns the name of a kernel; `'compiled'` is
+        that of the compiled library. Without a policy that goes first, and then the kernel that was registered first.
+
+        Args:
+            device: the kind of device, 'cpu' or 'cuda'.
+
+        Raises:
+            ValueError: no kernel written in Python is registered for it.
+        """
+
+        def register(function: _Policy) -> _Policy:
+            found = python_kernels.kernels_of(self.qualified_name, device)
+            if found is None:
+                raise ValueError(f"{self.qualified_name} has no kernels in Python for {device}: register these first")
+            found.policy = by_name(function, self.arguments)
+            return function
+
+        return register
+
     def explain(self, *arguments: Any) -> None:
         """Raises the ValueError or TypeError that says what is wrong with arguments; returns where nothing is."""
-        explain_kinds(self.name, self.signature, arguments, self.dtypes, self.mixed)
+        explain_kinds(self.name, self.arguments, arguments, self.dtypes_of, self.mixed)
         # First, as what explains sizes may compute something.
-        explain_memory(self.name, self.signature, arguments)
+        explain_memory(self.name, self.arguments, arguments)
         if self._explain is not None:
             self._explain(*arguments)
+
+    def with_defaults(self, arguments: Sequence[Any]) -> tuple[Any, ...]:
+        """Arguments in the order of the schema, with the defaults of those that are missing at the end."""
+        missing = self.arguments[len(arguments) :]
+        return (*arguments, *(argument.default for argument in missing))
 
     def visible(self, results: Any) -> Any:
         """What a caller sees of all results."""
@@ -173,29 +291,33 @@ class Operator:
         if self.kernels != "reference":
             note_fallback(self.qualified_name, arguments, reason)
 
-    def _register(self) -> None:
-        for operator in (self.public, self.raw):
-            name = operator.name()
-            torch.library.register_fake(name, _make_fake(self), lib=self._library)
-            torch.library.register_vmap(name, _make_vmap(self, operator), lib=self._library)
-            # Last in rank: a kernel that a library registers for a device goes before it.
-            self._library.impl(name.split("::")[1], _make_fallback(self), "CompositeExplicitAutograd")
-        # What torch.jit.trace records is to have gradients, whether or not they were asked for then.
-        self._library.impl(f"_{self.name}", self.public, "Tracer")
-        torch.library.register_autograd(
-            self.qualified_name,
-            self.autograd.backward,
-            setup_context=self.autograd.setup_context,
-            lib=self._library,
-        )
-        if self.autocast != "none":
-            for key in AUTOCAST_KEYS.values():
-                self._library.impl(self.name, _make_autocast(self), key)
-        if self.flops is not None:
-            packets = [operator.overloadpacket for operator in (self.public, self.raw)]
-            if not any(packet in flop_registry for packet in packets):
-                flops = self.flops
-                register_flop_formula(packets)(lambda *shapes, out_shape=None: flops(*shapes))
+    def recover(self, error: Exception, arguments: Sequence[Any]) -> Any:
+        """Raises what a person can use for an error of a call; where values stand for tensors, records the call."""
+        if any(map(stands_for_tensor, arguments)):
+            return self.visible(self.call_public(*arguments))
+        try:
+            self.explain(*arguments)
+        except (ValueError, TypeError) as clear:
+            raise clear from None
+        if (lacking := out_of_memory(error)) is not None:
+            raise lacking from None
+        raise error
+
+    def needs_grad(self, arguments: Sequence[Any]) -> bool:
+        """Whether a tensor needs a gradient that has one."""
+        pairs = zip(self.arguments, arguments, strict=True)
+        wanted = [value for argument, value in pairs if argument.name not in self.not_differentiable]
+        return any(isinstance(value, Tensor) and value.requires_grad for value in tree_leaves(wanted))
+
+    def call_public(self, *arguments: Any) -> Any:
+        """Calls the public name; all arguments in the order of the schema."""
+        return by_name(self.public, self.arguments)(*arguments)
+
+    def filled(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A function of all arguments, which PyTorch may call without those that equal their defaults."""
+        if all(argument.default is REQUIRED and not argument.keyword_only for argument in self.arguments):
+            return function
+        return lambda *arguments, **named: function(*self.complete(arguments, named))
 
 
 def _registered(qualified_name: str, module: str) -> Operator:
@@ -204,40 +326,26 @@ def _registered(qualified_name: str, module: str) -> Operator:
     return Operator.registered[qualified_name]
 
 
-def _count_tensors(qualified_name: str, arguments: Sequence[Argument]) -> int:
-    """How many tensors an operator's arguments begin with."""
-    is_tensor = [argument.kind == "Tensor" for argument in arguments]
-    count = sum(is_tensor)
-    if not count or not all(is_tensor[:count]) or any("List" in argument.kind for argument in arguments):
-        raise ValueError(f"{qualified_name}: a schema has tensors first, at least one, then numbers, and no lists")
-    return count
-
-
-def _check_unsaved(operator: Operator) -> None:
-    """Raises ValueError for names that are no tensor arguments, and where the reference, which reads all, is used."""
-    tensors = [argument.name for argument in operator.signature[: operator.tensor_count]]
-    strangers = sorted(set(operator.unsaved) - set(tensors))
-    if strangers:
-        raise ValueError(f"{operator.qualified_name}: unsaved names {strangers}, and its tensors are {tensors}")
-    if operator.unsaved and operator.gradient is None:
-        raise ValueError(f"{operator.qualified_name}: without a gradient of its own nothing can be left unsaved")
-
-
 def _make_call(operator: Operator) -> Callable[..., Any]:
     """The choice made at each call: which of an operator's two names to call, and through what."""
-    public, raw, reference = operator.public, operator.raw, operator.reference
+    raw, reference, call_public = operator.raw, operator.reference, by_name(operator.public, operator.arguments)
     kernel = _torch_private.callee_of(raw)
     visible, all_visible = operator.visible, operator.visible_outputs == operator.output_count
     eager, functional = operator.autograd.eager, operator.autograd.functional
-    tensor_count = operator.tensor_count
+    take_tensors, take_others = operator.arrangement.tensors, operator.arrangement.others
+    tensor_count, tensors_first = operator.arrangement.first or 0, operator.arrangement.first is not None
+    lists, gives_lists = operator.lists, any(operator.lists)
+    is_plain = tensors_first and not gives_lists
+    not_differentiable = bool(operator.not_differentiable)
     casts = operator.autocast != "none"
     has_gradient = operator.gradient is not None
     # PyTorch's autograd, transforms and compilers know what the reference is made of; where compilers are to see the
     # operator all the same, export that traces without TorchDynamo must find it in this call.
     by_pytorch = operator.kernels == operator.compile == "reference"
-    dtypes = operator.dtypes or ()
+    described, dtypes_of, mixed = operator.arguments, operator.dtypes_of, operator.mixed
+    dtypes, primary = operator.dtypes or (), operator.primary
     any_autocast, transform_active = _torch_private.any_autocast, _torch_private.transform_active
-    jit_tracing = _torch_private.jit_tracing
+    jit_tracing, dispatch_modes = _torch_private.jit_tracing, _torch_private.dispatch_modes
     is_compiling, is_exporting = torch.compiler.is_compiling, torch.compiler.is_exporting
     is_grad_enabled = torch.is_grad_enabled
     # Devices that have kernels for some dtypes only; mostly empty, and then there is nothing to ask.
@@ -246,7 +354,22 @@ def _make_call(operator: Operator) -> Callable[..., Any]:
 
     def by_reference(arguments: Sequence[Any], reason: str) -> Any:
         operator.note(arguments, reason)
+        return call_reference(arguments)
+
+    def call_reference(arguments: Sequence[Any]) -> Any:
+        if any_autocast():
+            # It has cast what the declaration says, and would cast all else that the reference is made of.
+            with no_autocast(arguments):
+                return visible(reference(*arguments))
         return visible(reference(*arguments))
+
+    def first_of(value: Any) -> Any:
+        return value[0] if isinstance(value, (list, tuple)) else value
+
+    def apply(function: Callable[..., Any], arguments: Sequence[Any]) -> Any:
+        """What a functional Function gives, as the schema has it."""
+        results = function(*take_tensors(arguments), *take_others(arguments))
+        return visible(single(nested(results, lists)) if gives_lists else results)
 
     def call(*arguments: Any) -> Any:
         try:
@@ -254,18 +377,19 @@ def _make_call(operator: Operator) -> Callable[..., Any]:
                 arguments = tuple(cast(operator.autocast, arguments))
             compiling = is_compiling()
             if compiling and operator.compile == "reference":
-                explain_kinds(operator.name, operator.signature, arguments, operator.dtypes, operator.mixed)
-                return visible(reference(*arguments))
+                explain_kinds(operator.name, described, arguments, dtypes_of, mixed)
+                return call_reference(arguments)
             if by_pytorch:
                 # PyTorch may take dtypes that the operator does not, and meta beside anything; all else it refuses.
-                device = arguments[0].device
-                for tensor in arguments[:tensor_count]:
+                device = first_of(arguments[primary]).device
+                for tensor in take_tensors(arguments):
                     if tensor is not None and (tensor.dtype not in dtypes or tensor.device != device):
-                        explain_kinds(operator.name, operator.signature, arguments, operator.dtypes, operator.mixed)
-                return visible(reference(*arguments))
-            if partial:
-                first = arguments[0]
+                        explain_kinds(operator.name, described, arguments, dtypes_of, mixed)
+                return call_reference(arguments)
+            if partial and not (compiling and is_exporting()):
+                first = first_of(arguments[primary])
                 if first.dtype not in partial.get(first.device.type, (first.dtype,)):
+                    explain_kinds(operator.name, described, arguments, dtypes_of, mixed)
                     return by_reference(arguments, f"no kernel for this dtype on {first.device.type}")
 
             # Before compilation: then what is compiled may hold transforms too, and they give right answers.
@@ -274,97 +398,41 @@ def _make_call(operator: Operator) -> Callable[..., Any]:
                     return by_reference(arguments, "it has no gradient formula, and torch.func needs one")
                 # compile(grad(f)) through an autograd.Function gives zero gradients without a word.
                 if compiling:
-                    return visible(reference(*arguments))
+                    return call_reference(arguments)
                 if _torch_private.forward_mode_active():
                     return by_reference(arguments, "kernels do not carry forward-mode tangents")
-                return visible(functional(*arguments))
+                return apply(functional, arguments)
 
             needs_grad = False
-            tensors = arguments[:tensor_count]
+            tensors = arguments[:tensor_count] if tensors_first else take_tensors(arguments)
             if is_grad_enabled():
                 for tensor in tensors:
                     if tensor is not None and tensor.requires_grad:
                         needs_grad = True
                         break
-            if compiling and (is_exporting() or (needs_grad and not has_gradient)):
-                return visible(public(*arguments))
-            if not needs_grad:
-                results = raw(*arguments) if compiling else kernel(*arguments)
-                return results if all_visible else visible(results)
+                if needs_grad and not_differentiable:
+                    needs_grad = operator.needs_grad(arguments)
+                    if not needs_grad:
+                        arguments = tree_map_only(Tensor, Tensor.detach, tuple(arguments))
             if compiling:
-                return visible(functional(*arguments))
+                if is_exporting() or (needs_grad and not has_gradient):
+                    return visible(call_public(*arguments))
+                return apply(functional, arguments) if needs_grad else visible(raw(*arguments))
+            if dispatch_modes():
+                # What sees each operator, as a policy of selective checkpointing does, knows the public names.
+                return visible(call_public(*arguments))
+            if not needs_grad:
+                results = kernel(*arguments)
+                return results if all_visible else visible(results)
             if jit_tracing():
                 # It records what the dispatcher sees, and can make nothing of a Function that is written in Python.
                 with torch.no_grad():
-                    return visible(public(*arguments))
-            return eager(*tensors, arguments[tensor_count:])
+                    return visible(call_public(*arguments))
+            if is_plain:
+                return eager(*tensors, arguments[tensor_count:])
+            results = eager(*tensors, take_others(arguments))
+            return single(nested(results, lists[: operator.visible_outputs])) if gives_lists else results
         except Exception as error:
-            if any(map(stands_for_tensor, arguments)):
-                return visible(public(*arguments))
-            try:
-                operator.explain(*arguments)
-            except (ValueError, TypeError) as clear:
-                raise clear from None
-            if (lacking := out_of_memory(error)) is not None:
-                raise lacking from None
-            raise
+            return operator.recover(error, arguments)
 
     return call
-
-
-def _make_vmap(operator: Operator, name: Any) -> Callable[..., Any]:
-    """The vmap rule of one of an operator's names: the declared one, or a loop."""
-    rule = operator.vmap
-    if rule is not None:
-        return lambda info, in_dims, *arguments: rule(name, info.batch_size, in_dims, *arguments)
-
-    def loop(info: Any, in_dims: Sequence[int | None], *arguments: Any) -> tuple[Any, Any]:
-        operator.note(arguments, "it has no vmap rule, so a batch is a loop")
-        rows = []
-        for i in range(info.batch_size):
-            row = [
-                value.select(dim, i) if isinstance(value, Tensor) and dim is not None else value
-                for value, dim in zip(arguments, in_dims, strict=True)
-            ]
-            rows.append(as_tuple(name(*row)))
-        results = tuple(torch.stack(column) for column in zip(*rows, strict=True))
-        return (results, (0,) * len(results)) if len(results) > 1 else (results[0], 0)
-
-    return loop
-
-
-def _make_fake(operator: Operator) -> Callable[..., Any]:
-    """What tracing sees of a kernel: empty results, and no mixture of devices, which a kernel would refuse."""
-
-    def fake(*arguments: Any) -> Any:
-        explain_devices(operator.name, operator.signature, arguments)
-        return operator.output(*arguments)
-
-    return fake
-
-
-def _make_fallback(operator: Operator) -> Callable[..., Any]:
-    """The kernel of devices that have none: the reference, laid out as a kernel would."""
-
-    def fallback(*arguments: Any) -> Any:
-        operator.explain(*arguments)
-        device = arguments[0].device.type
-        operator.note(arguments, native.why_no_kernel(operator.namespace, device))
-        results = as_tuple(operator.reference(*arguments))
-        expected = as_tuple(operator.output(*arguments))
-        # A copy also where the reference returned a view of an argument: results are never aliased.
-        laid_out = tuple(empty.copy_(result) for empty, result in zip(expected, results, strict=True))
-        return laid_out[0] if len(laid_out) == 1 else laid_out
-
-    return fallback
-
-
-def _make_autocast(operator: Operator) -> Callable[..., Any]:
-    """The autocast kernel of the public name, for calls that do not come through the Operator."""
-
-    def autocast_kernel(*arguments: Any) -> Any:
-        arguments = tuple(cast(operator.autocast, arguments))
-        with _torch_private.without_autocast():
-            return operator.public(*arguments)
-
-    return autocast_kernel

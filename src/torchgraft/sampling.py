@@ -14,12 +14,19 @@ from torch import Tensor
 class Drawn:
     """A tensor argument: normally distributed values of a shape, contiguous or channels_last.
 
+    Integers and booleans are drawn evenly from a range; complex numbers have both parts.
+
     Attributes:
         shape: of the tensor.
         channels_last: whether a tensor of four dimensions is laid out so.
         scale: the standard deviation. What is fed back into itself grows, error and all, unless its weights are small.
         values: what it holds instead, taken in turn, where only certain values are of interest.
         rounded: a dtype that the values are rounded to first, whatever the dtype of the tensor.
+        dtype: of the tensor, where it is another than that of the call: of indices, masks and codes.
+        low: the smallest integer that is drawn.
+        high: one more than the largest integer that is drawn, as a size that indices stay below.
+        distinct: whether no integer is drawn twice; there must be as many of them as elements.
+        ordered: whether the values rise.
     """
 
     shape: tuple[int, ...]
@@ -27,27 +34,52 @@ class Drawn:
     scale: float = 1.0
     values: tuple[float, ...] | None = None
     rounded: torch.dtype | None = None
+    dtype: torch.dtype | None = None
+    low: int = 0
+    high: int = 2
+    distinct: bool = False
+    ordered: bool = False
+
+    @property
+    def elements(self) -> int:
+        """How many elements the tensor has."""
+        return torch.Size(self.shape).numel()
 
     def make(self, device: torch.device | str, dtype: torch.dtype, generator: torch.Generator) -> Tensor:
         """The tensor, its values drawn where the generator is and rounded to the dtype; on `meta` it has none."""
-        device = torch.device(device)
+        device, dtype = torch.device(device), self.dtype or dtype
         layout = torch.channels_last if self.channels_last and len(self.shape) == 4 else torch.contiguous_format
         if device.type == "meta":
             return torch.empty(self.shape, dtype=dtype, device=device, memory_format=layout)
         if self.values is not None:
-            elements = torch.Size(self.shape).numel()
-            turns = torch.tensor(self.values, dtype=torch.float64).repeat(-(-elements // len(self.values)))
-            return turns[:elements].reshape(self.shape).to(device, dtype).contiguous(memory_format=layout)
-        if generator.device.type == device.type != "cpu":
+            turns = torch.tensor(self.values, dtype=torch.float64).repeat(-(-self.elements // len(self.values)))
+            values = turns[: self.elements].reshape(self.shape)
+        elif not (dtype.is_floating_point or dtype.is_complex):
+            values = self._integers(generator)
+        elif generator.device.type == device.type != "cpu" and not self.ordered:
             # A dtype of its own would take several times the memory of what may be most of a card.
             drawn = torch.empty(self.shape, dtype=dtype, device=device, memory_format=layout).normal_(
                 std=self.scale, generator=generator
             )
             return drawn if self.rounded is None else drawn.to(self.rounded).to(dtype)
-        values = self.scale * torch.randn(self.shape, generator=generator, dtype=torch.float64)
-        if self.rounded is not None:
-            values = values.to(self.rounded)
+        else:
+            exact = torch.complex128 if dtype.is_complex else torch.float64
+            values = self.scale * torch.randn(self.shape, generator=generator, dtype=exact, device=generator.device)
+            if self.rounded is not None:
+                values = values.to(self.rounded)
+        if self.ordered:
+            values = values.flatten().sort().values.reshape(self.shape)
         return values.to(device, dtype).contiguous(memory_format=layout)
+
+    def _integers(self, generator: torch.Generator) -> Tensor:
+        """Whole numbers of the range."""
+        device = generator.device
+        if not self.distinct:
+            return torch.randint(self.low, self.high, self.shape, generator=generator, device=device)
+        if self.high - self.low < self.elements:
+            raise ValueError(f"{self.elements} distinct integers were asked for from {self.low} to below {self.high}")
+        chosen = torch.randperm(self.high - self.low, generator=generator, device=device)[: self.elements]
+        return chosen.reshape(self.shape) + self.low
 
 
 @dataclass(frozen=True)
@@ -56,7 +88,8 @@ class Sample:
 
     Attributes:
         name: for a person.
-        arguments: of the call; `Drawn` stands for a tensor.
+        arguments: of the call, in the order of the schema; `Drawn` stands for a tensor, also in a list. Those at the
+            end that are what the schema says by default may be left out.
         tf32: whether it permits products of float32 to be computed in tf32. Its values must be such as tf32 holds, as
             the result is compared with the exact one. It is measured in float32 alone, where all may use tf32.
     """
@@ -77,20 +110,24 @@ class Sample:
             on_device: whether a device may draw values of its own, which is quick, where all else have the same.
         """
         generator = torch.Generator(device if on_device else "cpu").manual_seed(seed)
-        return tuple(
-            argument.make(device, dtype, generator) if isinstance(argument, Drawn) else argument
-            for argument in self.arguments
-        )
+
+        def made(argument: Any) -> Any:
+            if isinstance(argument, (list, tuple)):
+                return [made(element) for element in argument]
+            return argument.make(device, dtype, generator) if isinstance(argument, Drawn) else argument
+
+        return tuple(map(made, self.arguments))
 
     @property
     def tensors(self) -> tuple[Drawn, ...]:
-        """The tensor arguments."""
-        return tuple(argument for argument in self.arguments if isinstance(argument, Drawn))
+        """The tensor arguments, those in lists one by one."""
+        single = [list(each) if isinstance(each, (list, tuple)) else [each] for each in self.arguments]
+        return tuple(argument for each in single for argument in each if isinstance(argument, Drawn))
 
     @property
     def elements(self) -> int:
         """How many elements all tensor arguments have together."""
-        return sum(torch.Size(tensor.shape).numel() for tensor in self.tensors)
+        return sum(tensor.elements for tensor in self.tensors)
 
     @property
     def is_empty(self) -> bool:

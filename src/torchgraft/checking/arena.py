@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from torchgraft import _torch_private, native
-from torchgraft.checking.case import Call, each_tensor, tensors_of
+from torchgraft.checking.case import Call, each_tensor, leaves_of
 from torchgraft.checking.comparing import Mismatch
 
 # With every bit set, floating-point numbers of all sizes are NaN.
@@ -241,13 +241,14 @@ def _dtypes_by_code() -> dict[int, torch.dtype]:
 
 def served_call(call: Call, arena: Arena) -> tuple[list[Tensor], list[Tensor | None]]:
     """Forward and backward out of an arena, for work that it runs: the results, and the gradients of the tensors."""
-    arguments = each_tensor(lambda tensor: arena.place(tensor).requires_grad_(), call.arguments)
+    leaves = call.leaves(required=False)
+    arguments = each_tensor(lambda tensor: arena.place(tensor.detach()).requires_grad_(tensor.requires_grad), leaves)
     with arena.serving():
-        results = tree_leaves(call.operator(*arguments))
+        results = tree_leaves(call.function(*arguments))
     differentiable = [result for result in results if result.requires_grad]
     if not differentiable:
         return results, []
     output_grads = [arena.place(each) for each in call.output_grads(differentiable)]
     with arena.serving():
-        gradients = torch.autograd.grad(differentiable, tensors_of(arguments), output_grads, allow_unused=True)
+        gradients = torch.autograd.grad(differentiable, leaves_of(arguments), output_grads, allow_unused=True)
     return results, list(gradients)

@@ -10,12 +10,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
 
-from torchgraft import native
+from torchgraft import mutation, native
 from torchgraft.checking.comparing import Mismatch, expect, expect_close
 from torchgraft.checking.result import Failure, NotApplicable
 from torchgraft.checking.subject import Subject
+from torchgraft.differentiation import as_tuple, single
 from torchgraft.operator import Operator
 from torchgraft.sampling import Budget, Drawn, Sample, Samples, draw_at_border
 
@@ -75,7 +76,21 @@ class Call:
     @property
     def arguments(self) -> tuple[Any, ...]:
         """New tensors at each look; always the same values."""
-        return self.sample.make(self.device, self.dtype, self.seed)
+        return self.make()
+
+    def make(
+        self, device: torch.device | str | None = None, *, seed: int = 0, on_device: bool = False
+    ) -> tuple[Any, ...]:
+        """All arguments, with what the sample leaves to the schema's defaults.
+
+        Args:
+            device: where, if not on the call's; on `meta` they hold nothing.
+            seed: is added to the call's.
+            on_device: whether a GPU may draw values of its own.
+        """
+        where = self.device if device is None else device
+        made = self.sample.make(where, self.dtype, self.seed + seed, on_device=on_device)
+        return self.operator.with_defaults(made)
 
     @property
     def shapes(self) -> list[tuple[int, ...]]:
@@ -85,23 +100,98 @@ class Call:
     @property
     def summed(self) -> int:
         """How many products one element of the result is a sum of."""
-        return self.samples.summed(*self.sample.make("meta", self.dtype))
+        return self.samples.summed(*self.make("meta"))
 
     @property
     def tensor_names(self) -> list[str]:
-        """The names of the arguments that are tensors."""
-        pairs = zip(self.operator.arguments, self.sample.arguments, strict=True)
-        return [argument.name for argument, value in pairs if isinstance(value, Drawn)]
+        """The names of all tensors among the arguments."""
+        return [name for name, _, _ in self.named_tensors(self.make("meta"))]
+
+    @property
+    def leaf_names(self) -> list[str]:
+        """The names of the tensors that have gradients."""
+        return [name for name, _, has_gradient in self.named_tensors(self.make("meta")) if has_gradient]
+
+    def named_tensors(self, arguments: Sequence[Any]) -> Iterator[tuple[str, Tensor, bool]]:
+        """Each tensor among some arguments, with its name and whether it has a gradient."""
+        for argument, value in zip(self.operator.arguments, arguments, strict=True):
+            has_gradient = argument.name not in self.operator.not_differentiable and not argument.mutated
+            has_gradient &= _gives_gradients(self)
+            for number, each in enumerate(value if isinstance(value, list) else [value]):
+                if isinstance(each, Tensor):
+                    name = f"{argument.name}[{number}]" if isinstance(value, list) else argument.name
+                    yield name, each, has_gradient and is_number(each)
+
+    def leaves(self, arguments: Sequence[Any] | None = None, *, required: bool = True) -> tuple[Any, ...]:
+        """Arguments with every tensor a new one of its own strides, a leaf where it has a gradient.
+
+        Args:
+            arguments: others than those of this call.
+            required: whether to ask for one at least.
+
+        Raises:
+            NotApplicable: none has a gradient, and one is required.
+        """
+        arguments = self.arguments if arguments is None else arguments
+        wanted = [has_gradient for _, _, has_gradient in self.named_tensors(arguments)]
+        if required and not any(wanted):
+            raise NotApplicable("no argument has a gradient")
+        flags = iter(wanted)
+        return each_tensor(lambda tensor: tensor.detach().clone().requires_grad_(next(flags)), arguments)
+
+    def of_leaves(self, function: Callable[..., Any], arguments: Sequence[Any]) -> Callable[..., Any]:
+        """`function` with only the tensors left to pass that have gradients, and only results that have one."""
+        chosen = [has_gradient for _, _, has_gradient in self.named_tensors(arguments)]
+        of_chosen = of_tensors(function, arguments, chosen)
+        return lambda *tensors: single(tuple(self.differentiable_results(tree_leaves(of_chosen(*tensors)))))
+
+    def differentiable_results(self, results: Sequence[Tensor]) -> list[Tensor]:
+        """Those of all results, one by one, that should have a gradient where an argument needs one."""
+        constant = [False] * len(results)
+        written = len(tensors_of(self.written(self.make("meta")))) if self.operator.mutates else 0
+        constant[:written] = [True] * written
+        for place in self.operator.constant_outputs:
+            constant[written + place] = True
+        return [
+            each for each, is_constant in zip(results, constant, strict=True) if not is_constant and is_number(each)
+        ]
+
+    def written(self, arguments: Sequence[Any]) -> list[Any]:
+        """Those of some arguments that a call writes to."""
+        return [value for _, value in mutation.written(self.operator.arguments, arguments)]
+
+    def function(self, *arguments: Any) -> Any:
+        """What a call gives: new values of what it writes to, and its results."""
+        found = self.operator.call(*arguments)
+        if not self.operator.mutates:
+            return found
+        return single((*self.written(arguments), *(as_tuple(found) if self.operator.lists else ())))
 
     def tensors_in_turn(self) -> Iterator[tuple[str, Tensor, Callable[[Any], tuple[Any, ...]]]]:
         """Each tensor argument: its name, its value, and what gives all arguments with another value in its place."""
         arguments = self.arguments
+
+        def others(change: Callable[..., tuple[Any, ...]], *at: Any) -> Callable[[Any], tuple[Any, ...]]:
+            # What a call writes to must not be there again in the next one.
+            return lambda value: change(self.arguments if self.operator.mutates else arguments, *at, value)
+
         for place, value in enumerate(arguments):
+            name = self.operator.arguments[place].name
             if isinstance(value, Tensor):
-                yield self.operator.arguments[place].name, value, partial(replaced, arguments, place)
+                yield name, value, others(replaced, place)
+            for number, each in enumerate(value if isinstance(value, list) else ()):
+                if isinstance(each, Tensor):
+                    yield f"{name}[{number}]", each, others(_replaced_inside, place, number)
 
     def reference(self, *arguments: Any) -> Any:
-        """What a caller should see, by the reference."""
+        """What a caller should see, by the reference.
+
+        Of random results, which are not the reference's, what the operator gives for contiguous arguments.
+        """
+        if self.operator.random:
+            taken = self.operator.dtypes
+            exact = taken is None or torch.float64 in taken
+            return self.function(*each_tensor(lambda each: _plain(each, None if exact else self.dtype), arguments))
         return self.operator.visible(self.operator.reference(*arguments))
 
     def expected(self, arguments: tuple[Any, ...] | None = None) -> Any:
@@ -111,16 +201,19 @@ class Call:
     def run(
         self, arguments: tuple[Any, ...] | None = None, output_grads: Sequence[Tensor] | None = None
     ) -> list[Tensor | None]:
-        """The results, and then the gradients of all tensors, None where there is none.
+        """The results, and then the gradients of all tensors that have any, None where there is none.
 
         Args:
             arguments: other leaves than those of this call.
             output_grads: other incoming gradients than random ones.
         """
-        arguments = differentiable(self.arguments) if arguments is None else arguments
-        results = tree_leaves(self.operator(*arguments))
-        output_grads = self.output_grads(results) if output_grads is None else output_grads
-        gradients = torch.autograd.grad(results, tensors_of(arguments), output_grads, allow_unused=True)
+        arguments = self.leaves(required=False) if arguments is None else arguments
+        results = tree_leaves(self.function(*arguments))
+        differentiated = with_gradients(results)
+        gradients: Sequence[Tensor | None] = ()
+        if differentiated:
+            output_grads = self.output_grads(differentiated) if output_grads is None else output_grads
+            gradients = torch.autograd.grad(differentiated, leaves_of(arguments), output_grads, allow_unused=True)
         return [*(result.detach() for result in results), *gradients]
 
     def generator(self) -> torch.Generator:
@@ -138,14 +231,11 @@ class Call:
         Raises:
             Mismatch: the reference has none.
         """
-        exact = differentiable(in_float64(self.arguments))
-        references = tree_leaves(self.reference(*exact))
-        expect(
-            any(reference.requires_grad for reference in references),
-            "the reference is cut off from its arguments: no gradient can be had through it",
-        )
+        exact = self.leaves(in_float64(self.arguments))
+        references = with_gradients(tree_leaves(self.reference(*exact)))
+        expect(bool(references), "the reference is cut off from its arguments: no gradient can be had through it")
         # Of an empty batch PyTorch's own gradient is cut from the graph.
-        return grad_or_zeros(references, tensors_of(exact), [each.double() for each in output_grads])
+        return grad_or_zeros(references, leaves_of(exact), in_float64(output_grads))
 
     def expect_close(self, found: Any, expected: Any, **options: Any) -> None:
         """Compares with results in float64; see `comparing.expect_close`."""
@@ -296,7 +386,7 @@ class Case:
 
     def _answers(self, seed: int, sample: Sample) -> int:
         """What the rules of the operator's library answer about a sample, as one number; the seed names the search."""
-        arguments = sample.make(self.device, self.dtype, on_device=True)
+        arguments = self.operator.with_defaults(sample.make(self.device, self.dtype, on_device=True))
         with self._of(sample, drawn=True, seed=seed), torch.no_grad():
             return native.trace_answers(
                 self.operator.namespace, self.device.type, lambda: self.operator.raw(*arguments)
@@ -327,25 +417,71 @@ def describe_arguments(operator: Operator, sample: Sample) -> str:
     """The arguments of a sample in short: shapes of tensors, numbers as they are."""
     described = []
     for argument, value in zip(operator.arguments, sample.arguments, strict=False):
-        shape = getattr(value, "shape", None)
-        layout = ", channels_last" if getattr(value, "channels_last", False) else ""
-        described.append(f"{argument.name}={value if shape is None else f'{tuple(shape)}{layout}'}")
+        described.append(f"{argument.name}={_describe(value)}")
     return ", ".join(described)
 
 
+def _describe(value: Any) -> str:
+    if isinstance(value, (list, tuple)) and any(isinstance(each, Drawn) for each in value):
+        return f"[{', '.join(map(_describe, value))}]"
+    if not isinstance(value, Drawn):
+        return str(value)
+    layout = ", channels_last" if value.channels_last else ""
+    dtype = "" if value.dtype is None else f" in {str(value.dtype).removeprefix('torch.')}"
+    return f"{value.shape}{layout}{dtype}"
+
+
 def tensors_of(arguments: Iterable[Any]) -> list[Tensor]:
-    """The tensors among arguments."""
-    return [value for value in arguments if isinstance(value, Tensor)]
+    """The tensors among arguments, those in lists too."""
+    return [value for value in tree_leaves(list(arguments)) if isinstance(value, Tensor)]
+
+
+def leaves_of(arguments: Iterable[Any]) -> list[Tensor]:
+    """The tensors among arguments that need a gradient."""
+    return with_gradients(tensors_of(arguments))
+
+
+def with_gradients(tensors: Iterable[Tensor]) -> list[Tensor]:
+    """Those of some tensors that need a gradient, or carry one."""
+    return [tensor for tensor in tensors if tensor.requires_grad]
 
 
 def in_float64(arguments: Iterable[Any]) -> tuple[Any, ...]:
-    """Arguments with every tensor in float64."""
-    return each_tensor(Tensor.double, arguments)
+    """Arguments with every number in float64 or complex128; what has one byte or fewer is a code and stays so."""
+    return each_tensor(_exact, arguments)
 
 
-def differentiable(arguments: Iterable[Any]) -> tuple[Any, ...]:
-    """Arguments with every tensor a new leaf of its own strides."""
-    return each_tensor(lambda tensor: tensor.detach().clone().requires_grad_(), arguments)
+def _exact(tensor: Tensor) -> Tensor:
+    if not is_number(tensor):
+        return tensor
+    return tensor.to(torch.complex128) if tensor.is_complex() else tensor.double()
+
+
+def is_number(tensor: Tensor) -> bool:
+    """Whether a tensor holds what can have gradients: neither indices nor flags, nor codes of one byte."""
+    return tensor.is_complex() or (tensor.is_floating_point() and tensor.element_size() > 1)
+
+
+def _plain(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
+    """A tensor as kernels like it best; numbers in a dtype, where one is given."""
+    return tensor.contiguous() if dtype is None or not is_number(tensor) else tensor.contiguous().to(dtype)
+
+
+_answers: dict[tuple[str, torch.dtype], bool] = {}
+
+
+def _gives_gradients(call: Call) -> bool:
+    """Whether a result of a call can have a gradient; the same for all calls in a dtype."""
+    key = call.operator.qualified_name, call.dtype
+    if key not in _answers:
+        _answers[key] = False
+        knows = call.operator.knows_output and not call.operator.sizes_from_data
+        with torch.no_grad():
+            results = call.operator.output(*call.make("meta")) if knows else call.reference(*call.arguments)
+        results = call.operator.visible(results) if knows else results
+        leaves = [*([] if not knows else tensors_of(call.written(call.make("meta")))), *tree_leaves(results)]
+        _answers[key] = bool(call.operator.lists) and bool(call.differentiable_results(leaves))
+    return _answers[key]
 
 
 def each_tensor(change: Callable[[Tensor], Any], arguments: Iterable[Any]) -> tuple[Any, ...]:
@@ -358,10 +494,17 @@ def replaced(values: Sequence[Any], place: int, value: Any) -> tuple[Any, ...]:
     return (*values[:place], value, *values[place + 1 :])
 
 
+def _replaced_inside(values: Sequence[Any], place: int, number: int, value: Any) -> tuple[Any, ...]:
+    """Values with another in a place of a list that stands in one place."""
+    return replaced(values, place, list(replaced(values[place], number, value)))
+
+
 def randn_like(tensor: Tensor, generator: torch.Generator) -> Tensor:
     """Normally distributed values of a tensor's shape, contiguous; the same on every device, or drawn on a GPU."""
     on_cpu = generator.device.type == "cpu"
     drawn = torch.float64 if on_cpu else torch.promote_types(tensor.dtype, torch.float32)
+    if on_cpu and tensor.is_complex():
+        drawn = torch.complex128
     values = torch.randn(tensor.shape, generator=generator, dtype=drawn, device=generator.device)
     return values.to(tensor.device, tensor.dtype)
 
@@ -373,9 +516,21 @@ def grad_or_zeros(
     return torch.autograd.grad(outputs, inputs, output_grads, allow_unused=True, materialize_grads=True, **options)
 
 
-def of_tensors(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Callable[..., Any]:
-    """`function` with only its tensor arguments left to pass."""
-    return with_places_left(function, arguments, [i for i, value in enumerate(arguments) if isinstance(value, Tensor)])
+def of_tensors(
+    function: Callable[..., Any], arguments: Sequence[Any], chosen: Sequence[bool] | None = None
+) -> Callable[..., Any]:
+    """`function` with only its tensor arguments left to pass, those in lists one by one.
+
+    Args:
+        function: of all arguments.
+        arguments: what it takes else.
+        chosen: which of the tensors are left to pass; None: all.
+    """
+    leaves, structure = tree_flatten(list(arguments))
+    places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
+    if chosen is not None:
+        places = [place for place, is_chosen in zip(places, chosen, strict=True) if is_chosen]
+    return with_places_left(lambda *each: function(*tree_unflatten(list(each), structure)), leaves, places)
 
 
 def with_places_left(

@@ -43,7 +43,7 @@ def rounding(dtype: torch.dtype, summed: int, *, coherent: bool = False) -> tupl
     (float32 for dtypes of two bytes): sqrt(summed) units of its epsilon, as errors of both signs make a random walk;
     `summed` units where the products are all alike and their errors of one sign. Eight times either is never reached.
     """
-    kept = torch.float64 if dtype == torch.float64 else torch.float32
+    kept = torch.float64 if dtype in (torch.float64, torch.complex128) else torch.float32
     terms = max(summed, 1)
     growth = terms if coherent else math.sqrt(terms)
     return torch.finfo(dtype).eps, 8 * growth * torch.finfo(kept).eps
@@ -77,8 +77,12 @@ def expect_close(
         Mismatch: with the first wrong element.
     """
     for one, other, name in _tensors_beside(found, expected, what):
-        if one.numel():
+        if one.numel() and not (one.is_floating_point() or one.is_complex()):
+            expect_equal(one, other, what=name)
+        elif one.numel():
             relative, absolute = rounding(dtype, summed, coherent=coherent)
+            # A result may be of a coarser dtype than the arguments are.
+            relative = max(relative, torch.finfo(one.dtype).eps)
             between = (roundings - 1) * relative
             _expect_each_close(one, other, relative * roundings, absolute * scale + between, name)
 
@@ -90,6 +94,9 @@ def expect_equal(found: Any, expected: Any, *, what: str = "the result", why: st
         Mismatch: with the first wrong element.
     """
     for one, other, name in _tensors_beside(found, expected, what):
+        # Codes of one byte cannot be compared with each other.
+        if one.is_floating_point() and one.element_size() == 1:
+            one, other = one.double(), other.double()
         wrong = (one != other) & ~(one.isnan() & other.isnan())
         if wrong.any():
             _raise_first(wrong, one, other, f"{name} differs{why}")
@@ -109,6 +116,8 @@ def _tensors_beside(found: Any, expected: Any, what: str) -> Iterator[tuple[Tens
 
 
 def _expect_each_close(found: Tensor, expected: Tensor, relative: float, absolute: float, name: str) -> None:
+    if found.is_complex() or expected.is_complex():
+        found, expected = (torch.view_as_real(each.to(torch.complex128)) for each in (found, expected))
     one, other = found.double(), expected.double()
     magnitude = other.abs()
     largest = magnitude.amax()

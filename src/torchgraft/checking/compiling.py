@@ -10,7 +10,15 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from torchgraft.checking.case import Call, differentiable, grad_or_zeros, of_tensors, tensors_of, with_places_left
+from torchgraft.checking.case import (
+    Call,
+    grad_or_zeros,
+    leaves_of,
+    of_tensors,
+    tensors_of,
+    with_gradients,
+    with_places_left,
+)
 from torchgraft.checking.comparing import Mismatch, expect_same
 from torchgraft.checking.other_sizes import size_arguments
 from torchgraft.checking.strides import significant_strides
@@ -84,7 +92,7 @@ def export(call: Call, *, strict: bool = False, open_sizes: bool = False) -> tor
         Mismatch: it cannot be exported.
     """
     arguments = call.arguments
-    function = of_tensors(call.operator, arguments)
+    function = of_tensors(call.function, arguments)
     tensors = tuple(tensors_of(arguments))
 
     class Module(torch.nn.Module):
@@ -119,17 +127,19 @@ def of_sizes_and_tensors(call: Call, instead: Callable[..., Any] | None = None) 
         call: one of the operator.
         instead: called in the operator's place.
     """
-    fixed = call.sample.arguments
+    fixed = call.make("meta")
     sizes = size_arguments(call.operator)
-    places = [i for i, value in enumerate(fixed) if hasattr(value, "shape") or i in sizes]
-    return with_places_left(instead or call.operator, fixed, places), places
+    places = [i for i, argument in enumerate(call.operator.arguments) if argument.holds_tensors or i in sizes]
+    places = [place for place in places if fixed[place] is not None]
+    return with_places_left(instead or call.function, fixed, places), places
 
 
 def expect_forward_and_backward(call: Call, function: Callable[..., Any], places: Sequence[int], what: str) -> None:
     """Compares results, their strides and the gradients of all tensors with those of the reference."""
-    arguments = differentiable(call.arguments)
+    arguments = call.leaves(required=False)
     results = tree_leaves(function(*(arguments[place] for place in places)))
-    eager = tree_leaves(call.operator(*call.arguments))
+    eager = tree_leaves(call.function(*call.arguments))
+    carriers = with_gradients(results)
     call.expect_close(results, list(tree_leaves(call.expected())), what=f"the result of {what}")
     for one, other in zip(results, eager, strict=True):
         expect_same(one.dtype, other.dtype, f"the result of {what} has another dtype")
@@ -139,7 +149,10 @@ def expect_forward_and_backward(call: Call, function: Callable[..., Any], places
         found, expected = significant_strides(one), significant_strides(other)
         expect_same(found, expected, f"the result of {what} has other strides than without")
 
-    output_grads = call.output_grads(eager)
-    gradients = grad_or_zeros(results, tensors_of(arguments), output_grads)
+    if not leaves_of(arguments):
+        return
+    expect_same(len(carriers), len(call.differentiable_results(eager)), f"results of {what} are cut off")
+    output_grads = call.output_grads(carriers)
+    gradients = grad_or_zeros(carriers, leaves_of(arguments), output_grads)
     summed = max(call.summed, *(result.numel() for result in results))
     call.expect_close(gradients, call.expected_gradients(output_grads), summed=summed, what=f"the gradient of {what}")

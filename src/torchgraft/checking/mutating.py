@@ -159,15 +159,14 @@ def _declared_types(node: Node) -> dict[bytes, bytes]:
     while waiting:
         node = waiting.pop()
         waiting += node.children
-        declared = node.child_by_field_name("type")
-        for declarator in node.children_by_field_name("declarator") if declared and declared.text else ():
-            text, stars = declared.text or b"", b""
-            inner: Node | None = declarator
-            while inner and inner.type not in ("identifier", "field_identifier", "function_declarator"):
+        text = _text_of(node.child_by_field_name("type"))
+        for declarator in node.children_by_field_name("declarator") if text else ():
+            stars, inner = b"", declarator
+            while inner.type not in ("identifier", "field_identifier", "function_declarator") and inner.named_children:
                 stars += b"*" * (inner.type in ("pointer_declarator", "array_declarator"))
                 # A reference's declarator has no name for what it holds.
-                inner = inner.child_by_field_name("declarator") or (inner.named_children or [None])[-1]
-            if inner and inner.text and inner.type != "function_declarator":
+                inner = inner.child_by_field_name("declarator") or inner.named_children[-1]
+            if inner.text and inner.type != "function_declarator":
                 found = b"" if text == b"auto" else (b"number" if _NUMBER.match(text) else text) + stars
                 types[inner.text] = found if types.get(inner.text, found) == found else b""
     return types

@@ -1,6 +1,6 @@
 """Calls in other sizes: what dynamic shapes must be ready for."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -12,15 +12,16 @@ from torchgraft.sampling import Drawn
 
 
 class Place(NamedTuple):
-    """Where a size is: an argument, and its dimension; None for an argument that is itself a size."""
+    """Where a size is: an argument, its dimension, None where it is itself a size, and its number in a list."""
 
     argument: int
     dim: int | None
+    element: int | None = None
 
 
 def size_arguments(operator: Operator) -> list[int]:
     """Which arguments are numbers that the schema calls `SymInt`: sizes, which dynamic shapes leave open."""
-    return [place for place, argument in enumerate(operator.arguments) if argument.real_type.kind() == "SymIntType"]
+    return [place for place, argument in enumerate(operator.arguments) if argument.kind == "SymInt"]
 
 
 def sizes_of(call: Call, *, numbers: bool) -> dict[Place, int]:
@@ -33,9 +34,13 @@ def sizes_of(call: Call, *, numbers: bool) -> dict[Place, int]:
     sizes = {}
     open_numbers = size_arguments(call.operator) if numbers else ()
     for argument, value in enumerate(call.sample.arguments):
-        if isinstance(value, Drawn):
-            sizes.update({Place(argument, dim): size for dim, size in enumerate(value.shape)})
-        elif argument in open_numbers:
+        elements = list(enumerate(value)) if isinstance(value, (list, tuple)) else [(None, value)]
+        for number, element in elements:
+            if isinstance(element, Drawn):
+                sizes.update({Place(argument, dim, number): size for dim, size in enumerate(element.shape)})
+        if isinstance(value, (Drawn, list, tuple)):
+            continue
+        if argument in open_numbers:
             sizes[Place(argument, None)] = value
     return {place: size for place, size in sizes.items() if size > 1}
 
@@ -71,23 +76,31 @@ def in_other_sizes(call: Call, *, numbers: bool, apart: bool = False) -> list[Ca
 
 def _changed(call: Call, sizes: dict[Place, int]) -> Call:
     arguments = list(call.sample.arguments)
-    for (argument, dim), size in sizes.items():
+    for (argument, dim, number), size in sizes.items():
         value = arguments[argument]
-        arguments[argument] = size if dim is None else replace(value, shape=replaced(value.shape, dim, size))
+        if dim is None:
+            arguments[argument] = size
+            continue
+        drawn = value if number is None else value[number]
+        resized = replace(drawn, shape=replaced(drawn.shape, dim, size))
+        arguments[argument] = resized if number is None else list(replaced(value, number, resized))
     return replace(call, sample=replace(call.sample, arguments=tuple(arguments)))
 
 
 def _is_taken(call: Call) -> bool:
     """Whether the operator takes the sizes of a call, by all that it declares."""
     operator, arguments = call.operator, call.arguments
+    if operator.sizes_from_data:
+        return False
     try:
         operator.explain(*arguments)
         results = operator.reference(*arguments)
-        outputs = operator.output(*call.sample.make("meta", call.dtype, call.seed))
+        outputs = operator.output(*call.make("meta")) if operator.lists else ()
     except Exception:
         return False
-    return _shapes(results) == _shapes(outputs)
+    # An operator that writes to its arguments has new values of these before its results.
+    return _shapes(results)[len(call.written(arguments)) :] == _shapes(outputs)
 
 
-def _shapes(results: object) -> Iterable[tuple[int, ...]]:
+def _shapes(results: object) -> Sequence[tuple[int, ...]]:
     return [tuple(result.shape) for result in tree_leaves(results)]

@@ -143,7 +143,8 @@ def make_jobs(
         for device in devices:
             for name in PROPERTIES if properties is None else properties:
                 asked = PROPERTIES[name]
-                if (quick and asked.slow and properties is None) or torch.device(device).type not in asked.devices:
+                left_out = (quick and asked.slow) or not asked.asked_of(subject.operator)
+                if (left_out and properties is None) or torch.device(device).type not in asked.devices:
                     continue
                 chosen = (dtype for dtype in asked.dtypes_for(subject.operator) if dtypes is None or dtype in dtypes)
                 jobs += [Job(name, subject.operator, samples, device, dtype, seed, quick, only) for dtype in chosen]

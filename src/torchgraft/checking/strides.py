@@ -65,14 +65,21 @@ def _kinds(tensor: Tensor) -> dict[str, Callable[[], Tensor]]:
     return kinds
 
 
+def _poison(tensor: Tensor) -> float:
+    """What a result shows that was made of it: NaN, or an index beyond everything."""
+    if tensor.is_floating_point() or tensor.is_complex():
+        return torch.nan
+    return 1 if tensor.dtype == torch.bool else torch.iinfo(tensor.dtype).max
+
+
 def _part(tensor: Tensor, size: Sequence[int], place: Any) -> Tensor:
     """A copy at a place in a larger tensor."""
-    return tensor.new_full(size, torch.nan)[place].copy_(tensor)
+    return tensor.new_full(size, _poison(tensor))[place].copy_(tensor)
 
 
 def _offset(tensor: Tensor, elements: int = 1) -> Tensor:
     # Nothing starts on a boundary of sixteen bytes.
-    return tensor.new_full((tensor.numel() + elements,), torch.nan)[elements:].view(tensor.shape).copy_(tensor)
+    return tensor.new_full((tensor.numel() + elements,), _poison(tensor))[elements:].view(tensor.shape).copy_(tensor)
 
 
 def _pixels_offset(tensor: Tensor, elements: int) -> Tensor:

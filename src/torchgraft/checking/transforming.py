@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from torchgraft.checking.case import Call, Case, in_float64, of_tensors, tensors_of
+from torchgraft.checking.case import Call, Case, in_float64, leaves_of
 from torchgraft.checking.comparing import Mismatch
 from torchgraft.checking.compiling import TRACING, compiled, fresh_compiler, in_short, quiet_pytorch
 from torchgraft.checking.result import NotApplicable
@@ -37,6 +37,12 @@ def check_samples(case: Case, count: int, eager: Callable[[Both], None], compile
 
     if torch.finfo(case.dtype).eps > torch.finfo(torch.float32).eps:
         raise NotApplicable(f"{case.dtype} is too coarse to compare derivatives of derivatives")
+    if case.dtype.is_complex:
+        raise NotApplicable("the Jacobians of torch.func are of real numbers")
+    if case.operator.random:
+        raise NotApplicable("its reference draws other values, and may draw none where torch.func batches")
+    if case.operator.mutates:
+        raise NotApplicable("it writes to its arguments, and what torch.func transforms does not")
     try:
         samples = case.table(empty=False, below=_ELEMENTS, count=count)
     except NotApplicable:
@@ -58,11 +64,12 @@ class Both:
     def __init__(self, call: Call) -> None:
         self.call = call
         arguments = call.arguments
-        self.operated = of_tensors(call.operator, arguments)
-        self.referred = of_tensors(call.reference, arguments)
-        self.tensors: Tensors = tuple(tensors_of(arguments))
+        # Raises where nothing has a gradient.
+        self.tensors: Tensors = tuple(tensor.detach() for tensor in leaves_of(call.leaves(arguments)))
+        self.operated = call.of_leaves(call.function, arguments)
+        self.referred = call.of_leaves(call.reference, in_float64(arguments))
         self.exact = in_float64(self.tensors)
-        self.names = call.tensor_names
+        self.names = call.leaf_names
 
     def compiled(self, function: Function, transformed: Function) -> Function:
         """What was made of a function, compiled; of the reference as it is, which is the expectation."""
@@ -97,6 +104,6 @@ def squares(function: Function) -> Function:
 
     def scalar(*tensors: Tensor) -> Tensor:
         results = tree_leaves(function(*tensors))
-        return torch.stack([(result * result).sum() for result in results]).sum()
+        return torch.stack([(result * result.conj()).real.sum() for result in results]).sum()
 
     return scalar

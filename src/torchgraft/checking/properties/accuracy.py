@@ -40,7 +40,7 @@ def check(case: Case) -> None:
         if not all(each.isfinite().all() for each in tree_leaves(found)):
             return  # nor have room for it
         theirs.append(_relative_error(found, expected))
-        ours.append(_relative_error(call.operator(*call.arguments), expected))
+        ours.append(_relative_error(call.function(*call.arguments), expected))
 
     # In tf32 less is asked for.
     samples = [sample for sample in case.table(empty=False) if not sample.tf32]

@@ -14,10 +14,12 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
-from torchgraft.checking.case import Call, Case, differentiable, each_tensor, in_float64, tensors_of
+from torchgraft._autocasting import is_castable
+from torchgraft.checking.case import Call, Case, each_tensor, in_float64, leaves_of, tensors_of, with_gradients
 from torchgraft.checking.comparing import expect, expect_same
 from torchgraft.checking.compiling import TRACING, compiled, fresh_compiler
 from torchgraft.checking.property import COMPILER, Property
+from torchgraft.checking.result import NotApplicable
 
 
 def check(case: Case) -> None:
@@ -31,19 +33,21 @@ def check(case: Case) -> None:
 
 def _check_calls(dtype: torch.dtype, call: Call) -> None:
     operator = call.operator
+    if operator.mutates:
+        raise NotApplicable("it writes to its arguments, and autocast casts none of them")
     for function, name in (
-        (operator, "the Operator"),
-        (lambda *arguments: operator.visible(operator.public(*arguments)), operator.public.name()),
+        (operator.call, "the Operator"),
+        (lambda *arguments: operator.visible(operator.call_public(*arguments)), operator.public.name()),
     ):
         _expect_as_declared(call, function, call.arguments, dtype, name)
-        if operator.autocast != "none" and len(tensors_of(call.arguments)) > 1:
+        if operator.autocast != "none" and sum(map(is_castable, tensors_of(call.arguments))) > 1:
             _, first, with_other = next(call.tensors_in_turn())
             _expect_as_declared(call, function, with_other(first.to(dtype)), dtype, f"{name}, with mixed arguments")
 
 
 def _check_compiled(dtype: torch.dtype, call: Call) -> None:
     with fresh_compiler():
-        graph = compiled(lambda *arguments: call.operator(*arguments), backend=TRACING)
+        graph = compiled(lambda *arguments: call.function(*arguments), backend=TRACING)
         _expect_as_declared(call, graph, call.arguments, dtype, "torch.compile")
 
 
@@ -57,16 +61,17 @@ def _expect_as_declared(
     )
     how = f"under autocast to {_short(dtype)}, through {name}"
     declared = _as_declared(call, arguments, dtype)
-    plain = tree_leaves(call.operator(*declared))
-    leaves = differentiable(arguments)
+    plain = tree_leaves(call.function(*declared))
+    leaves = call.leaves(arguments, required=False)
     with torch.autocast(call.device.type, dtype=dtype):
         results = tree_leaves(function(*leaves))
         for result, as_cast in zip(results, plain, strict=True):
             expect_same(result.dtype, as_cast.dtype, f"the result {how}, has the wrong dtype: {rule!r} is declared")
         # Inside autocast, which must not cast again.
-        torch.stack([result.float().sum() for result in results]).sum().backward()
+        if carriers := with_gradients(results):
+            torch.stack([result.abs().float().sum() for result in carriers]).sum().backward()
     call.expect_close(results, tree_leaves(call.expected(declared)), dtype=plain[0].dtype, what=f"the result {how},")
-    for tensor in tensors_of(leaves):
+    for tensor in leaves_of(leaves):
         found = None if tensor.grad is None else tensor.grad.dtype
         expect_same(found, tensor.dtype, f"the gradient {how}, has another dtype than what it is the gradient of")
 
@@ -76,8 +81,8 @@ def _as_declared(call: Call, arguments: Sequence[Any], dtype: torch.dtype) -> tu
     if rule == "none":
         return tuple(arguments)
     if rule == "promote":
-        dtype = reduce(torch.promote_types, (tensor.dtype for tensor in tensors_of(arguments)))
-    return each_tensor(lambda tensor: tensor.to(dtype), arguments)
+        dtype = reduce(torch.promote_types, (tensor.dtype for tensor in tensors_of(arguments) if is_castable(tensor)))
+    return each_tensor(lambda tensor: tensor.to(dtype) if is_castable(tensor) else tensor, arguments)
 
 
 def _check_float64(call: Call) -> None:
@@ -86,9 +91,9 @@ def _check_float64(call: Call) -> None:
     exact = in_float64(call.arguments)
     for dtype in (torch.bfloat16, torch.float16):
         with torch.autocast(call.device.type, dtype=dtype):
-            results = tree_leaves(call.operator(*exact))
-            results += tree_leaves(call.operator.visible(call.operator.public(*exact)))
-        for result, plain in zip(results, 2 * tree_leaves(call.operator(*exact)), strict=True):
+            results = tree_leaves(call.function(*exact))
+            results += tree_leaves(call.operator.visible(call.operator.call_public(*exact)))
+        for result, plain in zip(results, 2 * tree_leaves(call.function(*exact)), strict=True):
             expect_same(result.dtype, plain.dtype, f"under autocast to {_short(dtype)} float64 is not left alone")
 
 

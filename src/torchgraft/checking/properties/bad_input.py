@@ -27,7 +27,8 @@ from torchgraft.checking.case import Call, Case, each_tensor, in_float64, randn_
 from torchgraft.checking.comparing import Mismatch, expect, expect_same
 from torchgraft.checking.property import COMPILER, Property
 from torchgraft.checking.subject import claims_kernel
-from torchgraft.operator import FLOATING
+from torchgraft.operator import FLOATING, Operator
+from torchgraft.schema import REQUIRED, Argument, by_name
 
 _BYTES = 4 * 2**30
 _SECONDS = 20.0
@@ -76,43 +77,47 @@ def _check_call(case: Case, call: Call) -> None:
 
 
 def _mistakes(call: Call) -> Iterator[_Wrong]:
-    arguments = call.arguments
-    for count in range(len(arguments)):
-        yield _Wrong(f"{count} arguments for {len(arguments)}", arguments[:count], always=True)
-    yield _Wrong("an argument too many", (*arguments, 1), always=True)
+    arguments, described = call.arguments, call.operator.arguments
+    if not any(argument.keyword_only for argument in described):
+        for count in range(sum(argument.default is REQUIRED for argument in described)):
+            yield _Wrong(f"{count} arguments for {len(arguments)}", arguments[:count], always=True)
+        yield _Wrong("an argument too many", (*arguments, 1), always=True)
     for place, value in enumerate(arguments):
-        argument = call.operator.arguments[place]
-        if isinstance(value, Tensor):
-            wrongs = _wrong_tensors(call, value, may_differ=argument.name in call.operator.mixed)
-        else:
-            wrongs = _wrong_numbers(str(argument.type), value)
-        for wrong in (*_wrong_types(call, str(argument.type)), *wrongs):
+        argument = described[place]
+        for wrong in (*_wrong_types(call, argument), *_wrong_numbers(argument, value)):
             names = argument.name if wrong.names else ""
             changed = replaced(arguments, place, *wrong.arguments)
             yield _Wrong(f"{argument.name} {wrong.what}", changed, wrong.always, names)
+    for name, tensor, with_other in call.tensors_in_turn():
+        for wrong in (*_wrong_tensors(call, name, tensor), *_wrong_indices(call, tensor)):
+            names = name if wrong.names else ""
+            yield _Wrong(f"{name} {wrong.what}", with_other(*wrong.arguments), wrong.always, names)
 
 
-def _wrong_types(call: Call, kind: str) -> Iterator[_Wrong]:
+def _wrong_types(call: Call, argument: Argument) -> Iterator[_Wrong]:
     """One argument of a wrong type; PyTorch itself takes a tensor of one element for a number, and much for a bool."""
     pair = torch.ones(2, device=call.device)
     wrong: dict[str, Sequence[Any]] = {
         "Tensor": ("text", [1.0], 1.0, None),
-        "Optional[Tensor]": ("text", [1.0], 1.0),
         "int": ("1", [1], 1.5, None, pair),
         "SymInt": ("1", [1], 1.5, None, pair),
         "float": ("1", [1.0], 1j, None, pair),
         "bool": ("text",),
     }
-    for value in wrong.get(kind, ()):
+    for value in () if argument.is_list else wrong.get(argument.kind, ()):
+        if value is None and argument.optional:
+            continue
         shown = "two elements of a tensor" if value is pair else repr(value)
         yield _Wrong(f"made {shown}", (value,), always=True, names="this")
 
 
-def _wrong_tensors(call: Call, tensor: Tensor, *, may_differ: bool) -> Iterator[_Wrong]:
+def _wrong_tensors(call: Call, name: str, tensor: Tensor) -> Iterator[_Wrong]:
     several = len(tensors_of(call.arguments)) > 1
-    declared = call.operator.dtypes
+    operator, argument = call.operator, name.partition("[")[0]
+    declared = operator.dtypes_of.get(argument)
+    alike = [each for each in call.tensor_names if operator.dtypes_of.get(each.partition("[")[0]) == declared]
     for dtype in (torch.int64, torch.bool, torch.complex64, *FLOATING):
-        if may_differ and dtype in (declared or ()):
+        if declared is not None and dtype in declared and (argument in operator.mixed or len(alike) == 1):
             continue
         if dtype != tensor.dtype and (several or dtype not in FLOATING):
             changed = tensor.to(dtype)
@@ -130,10 +135,25 @@ def _wrong_tensors(call: Call, tensor: Tensor, *, may_differ: bool) -> Iterator[
         for change in {size + 1, size - 1, 0}:
             shapes[f"with {change} elements in dimension {dim} for {size}"] = replaced(tensor.shape, dim, change)
     for what, shape in shapes.items():
-        yield _Wrong(what, (randn_like(tensor.new_empty(shape), generator),))
+        is_real = tensor.is_floating_point() or tensor.is_complex()
+        yield _Wrong(what, (randn_like(tensor.new_empty(shape), generator) if is_real else tensor.new_zeros(shape),))
 
 
-def _wrong_numbers(kind: str, value: Any) -> Iterator[_Wrong]:
+def _wrong_indices(call: Call, tensor: Tensor) -> Iterator[_Wrong]:
+    """Whole numbers beyond those of the sample; on a GPU a kernel may stop the process for them, as PyTorch's do."""
+    if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool or call.device.type == "cuda":
+        return
+    limits = torch.iinfo(tensor.dtype)
+    most = int(tensor.max()) if tensor.numel() else 0
+    for number in (-1, most + 1, most + 1000, limits.max, limits.min):
+        if tensor.numel() and limits.min <= number <= limits.max:
+            changed = tensor.clone()
+            changed.view(-1)[-1] = number
+            yield _Wrong(f"with an element of {number}", (changed,))
+
+
+def _wrong_numbers(argument: Argument, value: Any) -> Iterator[_Wrong]:
+    kind = "" if argument.is_list or value is None else argument.kind
     if kind in ("int", "SymInt"):
         # Those that come out as the right one when their upper half is cut off, and those that overflow in a product.
         for number in (0, -1, -7, 2**40 + value, 2**62, 2**63 - 1, -(2**63)):
@@ -174,25 +194,39 @@ class _Verdict:
 
 def _check_mistake(case: Case, call: Call, wrong: _Wrong, verdict: _Verdict) -> None:
     operator = call.operator
+    whole = by_name(operator, operator.arguments)
     for name, target in (
-        ("the operator", operator),
-        (f"torch.ops.{operator.namespace}.{operator.name}", operator.public),
+        ("the operator", whole),
+        (f"torch.ops.{operator.namespace}.{operator.name}", operator.call_public),
         (f"torch.ops.{operator.namespace}._{operator.name}", operator.raw),
     ):
         case.progress(f"{wrong.what}, given to {name}, of sample {call.sample.name!r}")
         with _time_bounded():
             try:
-                found = target(*wrong.arguments)
+                found = target(*_unshared(operator, wrong.arguments))
             except Exception as error:
-                if target is operator and not verdict.unknown:
+                if target is whole and not verdict.unknown:
                     _expect_clear(operator.name, wrong, error)
                 continue
-        if wrong.by_any_name or (wrong.always and target is operator):
+        if wrong.by_any_name or (wrong.always and target is whole):
             raise Mismatch(f"{wrong.what}: {name} gives a result without a word")
         if verdict.raised:
             raise Mismatch(f"{wrong.what}: {name} gives a result where the reference raises {verdict.raised}")
-        visible = found if target is operator else operator.visible(found)
+        if operator.mutates:
+            continue
+        visible = found if target is whole else operator.visible(found)
         _expect_right(call, wrong, verdict, visible, name)
+
+
+def _unshared(operator: Operator, arguments: Sequence[Any]) -> Sequence[Any]:
+    """Arguments with copies of those that are written to, so that the next call finds them as they were."""
+    if not operator.mutates or len(arguments) != len(operator.arguments):
+        return arguments
+    pairs = zip(operator.arguments, arguments, strict=True)
+    return [
+        value.clone() if argument.mutated and isinstance(value, Tensor) and value.untyped_storage().nbytes() else value
+        for argument, value in pairs
+    ]
 
 
 def _ask_reference(call: Call, wrong: _Wrong) -> _Verdict:
@@ -204,8 +238,7 @@ def _ask_reference(call: Call, wrong: _Wrong) -> _Verdict:
     try:
         with _time_bounded(_TooLong):
             expected = call.reference(*arguments)
-            if all(tensor.is_floating_point() for tensor in tensors):
-                expected = call.reference(*in_float64(arguments))
+            expected = call.reference(*in_float64(arguments))
     except _TooLong:
         return _Verdict(unknown=True)
     except Exception as error:

@@ -12,9 +12,10 @@ from functools import partial
 import torch
 from torch.utils._pytree import tree_leaves
 
-from torchgraft.checking.case import Call, Case, differentiable, in_float64, tensors_of
+from torchgraft.checking.case import Call, Case, in_float64, tensors_of, with_gradients
 from torchgraft.checking.comparing import Mismatch
 from torchgraft.checking.property import Property
+from torchgraft.checking.result import NotApplicable
 
 _WARM_UPS = 3
 
@@ -25,8 +26,10 @@ def check(case: Case) -> None:
 
 
 def _check_replay(call: Call) -> None:
-    arguments = differentiable(call.arguments)
-    output_grads = call.output_grads(tree_leaves(call.operator(*arguments)))
+    if call.operator.mutates:
+        raise NotApplicable("a replay writes to what the one before it has written")
+    arguments = call.leaves(required=False)
+    output_grads = call.output_grads(with_gradients(tree_leaves(call.function(*arguments))))
     step = partial(call.run, arguments, output_grads)
     side = torch.cuda.Stream(call.device)
     side.wait_stream(torch.cuda.current_stream(call.device))
@@ -42,7 +45,7 @@ def _check_replay(call: Call) -> None:
     except Exception as error:
         raise Mismatch(f"a CUDA graph cannot capture it: {error}") from error
 
-    others = tensors_of(call.sample.make(call.device, call.dtype, call.seed + 1))
+    others = tensors_of(call.make(seed=1))
     for tensor, other in zip(tensors_of(arguments), others, strict=True):
         tensor.detach().copy_(other)
     for gradient in output_grads:

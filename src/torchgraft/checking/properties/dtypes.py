@@ -7,9 +7,11 @@ reference gives.
 Cannot prove: that the values are right in each; `value` does that.
 """
 
+from dataclasses import replace
 from functools import partial
 
 import torch
+from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from torchgraft.checking.case import Call, Case, each_tensor
@@ -31,9 +33,9 @@ def check(case: Case) -> None:
 def _check_declared(call: Call) -> None:
     operator = call.operator
     for dtype in operator.dtypes or ():
-        arguments = call.sample.make(call.device, dtype, call.seed)
-        found = [result.dtype for result in tree_leaves(operator(*arguments))]
-        expected = [result.dtype for result in tree_leaves(call.reference(*arguments))]
+        in_dtype = replace(call, dtype=dtype)
+        found = [result.dtype for result in tree_leaves(in_dtype.function(*in_dtype.arguments))]
+        expected = [result.dtype for result in tree_leaves(call.reference(*in_dtype.arguments))]
         expect_same(found, expected, f"results for {dtype} have the wrong dtype")
 
 
@@ -41,19 +43,32 @@ def _check_others(call: Call) -> None:
     operator = call.operator
     for dtype in _OTHERS:
         if dtype not in (operator.dtypes or ()):
-            _expect_refused(call, each_tensor(partial(torch.Tensor.to, dtype=dtype), call.arguments), f"{dtype}")
-    if len(call.tensor_names) == 1:
-        return
-    others = [dtype for dtype in operator.dtypes or () if dtype != call.dtype] or [torch.int64]
+            convert = partial(_converted, before=call.dtype, to=dtype)
+            _expect_refused(call, each_tensor(convert, call.arguments), f"{dtype}")
     for name, tensor, with_other in call.tensors_in_turn():
-        for other in others if name in operator.mixed else others[:1]:
-            expect_answer = _expect_right if name in operator.mixed else _expect_refused
-            expect_answer(call, with_other(tensor.to(other)), f"{name} in {other} among {call.dtype}")
+        argument = name.partition("[")[0]
+        allowed = operator.dtypes_of.get(argument)
+        if allowed is None:
+            continue
+        alike = [each for each in call.tensor_names if operator.dtypes_of.get(each.partition("[")[0]) == allowed]
+        others = [dtype for dtype in allowed if dtype != tensor.dtype]
+        if argument in operator.mixed:
+            for dtype in others:
+                _expect_right(call, with_other(tensor.to(dtype)), f"{name} in {dtype} among {call.dtype}")
+        elif others and len(alike) > 1:
+            _expect_refused(call, with_other(tensor.to(others[0])), f"{name} in {others[0]} among {tensor.dtype}")
+        strange = next(dtype for dtype in (torch.int64, *_OTHERS, torch.float32) if dtype not in allowed)
+        _expect_refused(call, with_other(tensor.to(strange)), f"{name} in {strange}")
+
+
+def _converted(tensor: Tensor, before: torch.dtype, to: torch.dtype) -> Tensor:
+    """A tensor in another dtype, where it has the dtype of the call."""
+    return tensor.to(to) if tensor.dtype == before else tensor
 
 
 def _expect_right(call: Call, arguments: tuple[object, ...], what: str) -> None:
-    found = call.operator(*arguments)
-    unmixed = [result.dtype for result in tree_leaves(call.operator(*call.arguments))]
+    found = call.function(*arguments)
+    unmixed = [result.dtype for result in tree_leaves(call.function(*call.arguments))]
     dtypes = [result.dtype for result in tree_leaves(found)]
     expect_same(dtypes, unmixed, f"results for {what} have the wrong dtype")
     call.expect_close(found, call.expected(arguments), what=what)
@@ -61,7 +76,7 @@ def _expect_right(call: Call, arguments: tuple[object, ...], what: str) -> None:
 
 def _expect_refused(call: Call, arguments: tuple[object, ...], what: str) -> None:
     try:
-        call.operator(*arguments)
+        call.function(*arguments)
     except TypeError as error:
         expect(call.operator.name in str(error), f"the error for {what} does not name the operator: {error}")
         return

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch.utils._pytree import tree_leaves
 
-from torchgraft.checking.case import Call, Case, differentiable, tensors_of
+from torchgraft.checking.case import Call, Case, leaves_of
 from torchgraft.checking.comparing import Mismatch
 from torchgraft.checking.property import Property
 from torchgraft.checking.result import NotApplicable
@@ -30,14 +30,14 @@ def check(case: Case) -> None:
 
 def _check_call(call: Call) -> None:
     before = fallbacks()
-    call.operator(*call.arguments)
+    call.function(*call.arguments)
     _expect_none_since(before, "the call")
-    arguments = differentiable(call.arguments)
-    results = [result for result in tree_leaves(call.operator(*arguments)) if result.requires_grad]
+    arguments = call.leaves(required=False)
+    results = [result for result in tree_leaves(call.function(*arguments)) if result.requires_grad]
     _expect_none_since(before, "the call that records a gradient")
     if results:
         output_grads = call.output_grads(results)
-        torch.autograd.grad(results, tensors_of(arguments), output_grads, allow_unused=True)
+        torch.autograd.grad(results, leaves_of(arguments), output_grads, allow_unused=True)
     _expect_none_since(before, "backward")
 
 

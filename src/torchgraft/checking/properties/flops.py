@@ -24,7 +24,7 @@ def _check_count(call: Call) -> None:
     operator, arguments = call.operator, call.arguments
     assert operator.flops is not None
     declared = operator.flops(*each_tensor(lambda tensor: tensor.shape, arguments))
-    for function, name in ((operator, "the Operator"), (operator.public, operator.public.name())):
+    for function, name in ((operator.call, "the Operator"), (operator.call_public, operator.public.name())):
         with FlopCounterMode(display=False) as counter:
             function(*arguments)
         what = f"FlopCounterMode counts another number of operations through {name} than is declared"

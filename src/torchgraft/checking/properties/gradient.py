@@ -7,52 +7,66 @@ give.
 Cannot prove: anything about derivatives of gradients; `second_gradient` does.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
+from torch import Tensor
 from torch.autograd.gradcheck import GradcheckError
 from torch.utils._pytree import tree_leaves
 
-from torchgraft.checking.case import Call, Case, differentiable, of_tensors, tensors_of
+from torchgraft.checking.case import Call, Case, leaves_of
 from torchgraft.checking.comparing import Mismatch, expect
 from torchgraft.checking.property import Property
 
 # A numerical gradient takes two evaluations an element.
 NUMERICAL_ELEMENTS = 150
+# In any other dtype differences tell nothing.
+DOUBLE = (torch.float64, torch.complex128)
 
 
 def check(case: Case) -> None:
     """See the module."""
     case.each(check_gradient, case.table())
-    case.drawn(check_gradient, examples=40)
-    if case.dtype == torch.float64:
+    if case.samples.draw is not None:
+        case.drawn(check_gradient, examples=40)
+    if case.dtype in DOUBLE:
         case.each(_check_numerically, case.table(empty=False, below=NUMERICAL_ELEMENTS, count=12))
 
 
 def check_gradient(call: Call) -> None:
     """The gradients of one call against those of the reference."""
-    arguments = differentiable(call.arguments)
-    results = tree_leaves(call.operator(*arguments))
-    expect(
-        all(result.requires_grad for result in results),
-        "the result is cut off from its arguments: it does not require a gradient although they do",
-    )
+    arguments = call.leaves()
+    results = expect_gradients(call, tree_leaves(call.function(*arguments)))
     output_grads = call.output_grads(results)
-    found = torch.autograd.grad(results, tensors_of(arguments), output_grads, allow_unused=True)
+    found = torch.autograd.grad(results, leaves_of(arguments), output_grads, allow_unused=True)
     expected = call.expected_gradients(output_grads)
     summed = max(call.summed, *(result.numel() for result in results))
-    for name, one, other in zip(call.tensor_names, found, expected, strict=True):
+    for name, one, other in zip(call.leaf_names, found, expected, strict=True):
         if one is None:
             expect(not other.any(), f"the gradient of {name} is missing, and is not zero")
             continue
         call.expect_close(one, other, summed=summed, what=f"the gradient of {name}")
 
 
+def expect_gradients(call: Call, results: Sequence[Tensor]) -> list[Tensor]:
+    """The results that carry a gradient.
+
+    Raises:
+        Mismatch: one that should carries none.
+    """
+    should = call.differentiable_results(results)
+    expect(
+        all(result.requires_grad for result in should),
+        "the result is cut off from its arguments: it does not require a gradient although they do",
+    )
+    return should
+
+
 def check_numerically(call: Call, compare: Callable[..., bool], otherwise: str) -> None:
     """Asks one of PyTorch's comparisons with differences; what to say where these give something else."""
-    arguments = differentiable(call.arguments)
+    arguments = call.leaves()
     try:
-        compare(of_tensors(call.operator, arguments), tensors_of(arguments), fast_mode=True)
+        compare(call.of_leaves(call.function, arguments), leaves_of(arguments), fast_mode=True)
     except GradcheckError as error:
         raise Mismatch(f"{otherwise}: {' '.join(str(error).split())[:400]}") from None
 

@@ -11,7 +11,7 @@ are; nor where an argument is contiguous and channels_last at once, as with one 
 import torch
 from torch.utils._pytree import tree_leaves
 
-from torchgraft.checking.case import Call, Case, differentiable, tensors_of
+from torchgraft.checking.case import Call, Case, leaves_of, tensors_of, with_gradients
 from torchgraft.checking.comparing import expect_same
 from torchgraft.checking.property import Property
 from torchgraft.checking.result import NotApplicable
@@ -35,12 +35,12 @@ def _has_both_layouts(sample: Sample) -> bool:
 
 
 def _check_strides(call: Call) -> None:
-    arguments = differentiable(call.arguments)
-    results = tree_leaves(call.operator(*arguments))
+    arguments = call.leaves()
+    results = with_gradients(tree_leaves(call.function(*arguments)))
     plain = call.output_grads(results)
     output_grads = [torch.empty_like(result).copy_(each) for result, each in zip(results, plain, strict=True)]
-    gradients = torch.autograd.grad(results, tensors_of(arguments), output_grads, allow_unused=True)
-    for tensor, gradient in zip(tensors_of(arguments), gradients, strict=True):
+    gradients = torch.autograd.grad(results, leaves_of(arguments), output_grads, allow_unused=True)
+    for tensor, gradient in zip(leaves_of(arguments), gradients, strict=True):
         if gradient is None:
             continue
         found, expected = significant_strides(gradient), significant_strides(tensor)

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from torchgraft.checking.case import Call, Case, differentiable, grad_or_zeros, tensors_of
+from torchgraft.checking.case import Call, Case, grad_or_zeros, in_float64, tensors_of
 from torchgraft.checking.comparing import expect, expect_same
+from torchgraft.checking.properties.gradient import expect_gradients
 from torchgraft.checking.property import Property
 from torchgraft.differentiation import as_tuple
 
@@ -27,12 +28,13 @@ def check(case: Case) -> None:
 
 
 def _check_subsets(call: Call) -> None:
-    names = call.tensor_names
+    call.leaves()
+    names = call.leaf_names
     full = _gradients(call, names)
     for chosen in _subsets(names):
         for name, found in _gradients(call, chosen).items():
             what = f"the gradient of {name}, asked for {', '.join(chosen)} alone,"
-            call.expect_close(found, full[name].double(), summed=call.sample.elements, what=what)
+            call.expect_close(found, *in_float64([full[name]]), summed=call.sample.elements, what=what)
 
 
 def _subsets(names: Sequence[str]) -> Iterator[tuple[str, ...]]:
@@ -42,24 +44,29 @@ def _subsets(names: Sequence[str]) -> Iterator[tuple[str, ...]]:
 
 def _gradients(call: Call, names: Sequence[str]) -> dict[str, Tensor]:
     arguments = call.arguments
-    tensors = dict(zip(call.tensor_names, tensors_of(arguments), strict=True))
+    tensors = {name: tensor for name, tensor, _ in call.named_tensors(arguments)}
     leaves = [tensors[name].requires_grad_() for name in names]
-    results = tree_leaves(call.operator(*arguments))
+    results = expect_gradients(call, tree_leaves(call.function(*arguments)))
     return dict(zip(names, grad_or_zeros(results, leaves, call.output_grads(results)), strict=True))
 
 
 def _check_formula(call: Call) -> None:
     operator = call.operator
-    if operator.gradient is None:
+    # The formula of an operator that writes to its arguments is asked of what was there before.
+    if operator.gradient is None or operator.mutates or any(operator.lists):
         return
     arguments = call.arguments
     results = as_tuple(operator.raw(*arguments))
     visible, hidden = results[: operator.visible_outputs], results[operator.visible_outputs :]
-    for chosen in _subsets(call.tensor_names):
-        needed = [argument.name in chosen for argument in operator.arguments]
-        gradients = operator.gradient(needed, [torch.ones_like(each) for each in visible], hidden, *arguments)
-        expect_same(len(gradients), operator.tensor_count, "the formula returns the wrong number of gradients")
-        for argument, gradient in zip(operator.arguments, gradients, strict=False):
+    if any(argument.is_list for argument in operator.tensor_arguments):
+        return
+    incoming = call.differentiable_results(visible)
+    grads = [torch.ones_like(each) if any(each is other for other in incoming) else None for each in visible]
+    for chosen in _subsets(call.leaf_names):
+        needed = [argument.name in chosen for argument in operator.tensor_arguments]
+        gradients = operator.gradient(needed, grads, hidden, *arguments)
+        expect_same(len(gradients), len(operator.tensor_arguments), "the formula returns the wrong number of gradients")
+        for argument, gradient in zip(operator.tensor_arguments, gradients, strict=True):
             name = argument.name
             if name in chosen:
                 expect(gradient is not None, f"the formula returns no gradient of {name}, which is needed")
@@ -68,14 +75,14 @@ def _check_formula(call: Call) -> None:
 
 
 def _check_nothing_recorded(call: Call) -> None:
-    for result in tree_leaves(call.operator(*call.arguments)):
+    for result in tree_leaves(call.function(*call.arguments)):
         expect(not result.requires_grad, "a result requires a gradient although no argument does")
-    arguments = differentiable(call.arguments)
+    arguments = call.leaves()
     with torch.no_grad():
-        for result in tree_leaves(call.operator(*arguments)):
+        for result in tree_leaves(call.function(*arguments)):
             expect(not result.requires_grad, "a result requires a gradient under torch.no_grad()")
     with torch.inference_mode():
-        for result in tree_leaves(call.operator(*call.arguments)):
+        for result in tree_leaves(call.function(*call.arguments)):
             expect(result.is_inference(), "a result of inference mode is not an inference tensor")
     expect(all(tensor.grad is None for tensor in tensors_of(arguments)), "an argument has a gradient without backward")
 

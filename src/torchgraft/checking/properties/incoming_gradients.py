@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from torchgraft.checking.case import Call, Case, differentiable, grad_or_zeros, replaced, tensors_of
+from torchgraft.checking.case import Call, Case, grad_or_zeros, in_float64, leaves_of, replaced
 from torchgraft.checking.property import Property
 from torchgraft.checking.strides import in_awkward_strides
 
@@ -25,22 +25,24 @@ def check(case: Case) -> None:
 
 
 def _gradients(call: Call, output_grads: Sequence[Tensor | None]) -> Sequence[Tensor]:
-    arguments = differentiable(call.arguments)
-    pairs = zip(tree_leaves(call.operator(*arguments)), output_grads, strict=True)
+    arguments = call.leaves()
+    results = call.differentiable_results(tree_leaves(call.function(*arguments)))
+    pairs = zip(results, output_grads, strict=True)
     used = [(result, gradient) for result, gradient in pairs if gradient is not None]
-    return grad_or_zeros([result for result, _ in used], tensors_of(arguments), [gradient for _, gradient in used])
+    return grad_or_zeros([result for result, _ in used], leaves_of(arguments), [gradient for _, gradient in used])
 
 
 def _random_grads(call: Call) -> list[Tensor]:
-    return call.output_grads(tree_leaves(call.operator(*call.arguments)))
+    call.leaves()
+    return call.output_grads(call.differentiable_results(tree_leaves(call.function(*call.arguments))))
 
 
 def _expect_same(
     call: Call, found: Sequence[Tensor], expected: Sequence[Tensor], kind: str, *, coherent: bool = False
 ) -> None:
-    for name, one, other in zip(call.tensor_names, found, expected, strict=True):
+    for name, one, other in zip(call.leaf_names, found, expected, strict=True):
         what = f"the gradient of {name} for an incoming gradient {kind}"
-        call.expect_close(one, other.double(), summed=call.sample.elements, coherent=coherent, what=what)
+        call.expect_close(one, *in_float64([other]), summed=call.sample.elements, coherent=coherent, what=what)
 
 
 def _check_strides(call: Call) -> None:

@@ -6,11 +6,14 @@ with an argument, with another result, or with the result of an earlier call.
 Cannot prove: that nothing outside of the tensors is written; `memory_bounds` and the sanitizers look there.
 """
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from torchgraft.checking.case import Call, Case, differentiable, tensors_of
+from torchgraft.checking.case import Call, Case, leaves_of, tensors_of, with_gradients
 from torchgraft.checking.comparing import expect, expect_equal
 from torchgraft.checking.property import Property
 
@@ -26,12 +29,18 @@ def _address(tensor: Tensor) -> int:
 
 
 def _check_forward(call: Call) -> None:
+    def results_of(arguments: Sequence[Any]) -> list[Tensor]:
+        found = call.operator.raw(*arguments)
+        return tree_leaves(found) if call.operator.lists else []
+
     arguments = call.arguments
-    before = [tensor.clone() for tensor in tensors_of(arguments)]
-    versions = [tensor._version for tensor in tensors_of(arguments)]
-    results = [result for result in tree_leaves(call.operator.raw(*arguments)) if result.numel()]
-    expect_equal(tensors_of(arguments), before, what="an argument", why=" after the call from before it")
-    for tensor, version in zip(tensors_of(arguments), versions, strict=True):
+    written = {id(tensor) for tensor in tensors_of(call.written(arguments))}
+    read = [tensor for tensor in tensors_of(arguments) if id(tensor) not in written]
+    before = [tensor.clone() for tensor in read]
+    versions = [tensor._version for tensor in read]
+    results = [result for result in results_of(arguments) if result.numel()]
+    expect_equal(read, before, what="an argument", why=" after the call from before it")
+    for tensor, version in zip(read, versions, strict=True):
         expect(tensor._version == version, "an argument was written to, although with the same values")
     inputs = {_address(tensor) for tensor in tensors_of(arguments) if tensor.numel()}
     for result in results:
@@ -39,18 +48,19 @@ def _check_forward(call: Call) -> None:
     expect(len({_address(result) for result in results}) == len(results), "two results share their memory")
 
     kept = [result.clone() for result in results]
-    others = call.sample.make(call.device, call.dtype, call.seed + 1)
-    later = [result for result in tree_leaves(call.operator.raw(*others)) if result.numel()]
+    later = [result for result in results_of(call.make(seed=1)) if result.numel()]
     for one, other in zip(results, later, strict=True):
         expect(_address(one) != _address(other), "the results of two calls share their memory")
     expect_equal(results, kept, what="a result", why=" after a later call")
 
 
 def _check_backward(call: Call) -> None:
-    arguments = differentiable(call.arguments)
-    tensors = tensors_of(arguments)
+    arguments = call.leaves(required=False)
+    tensors = leaves_of(arguments)
+    if not tensors:
+        return
     before = [tensor.detach().clone() for tensor in tensors]
-    results = tree_leaves(call.operator(*arguments))
+    results = with_gradients(tree_leaves(call.function(*arguments)))
     output_grads = call.output_grads(results)
     copies = [gradient.clone() for gradient in output_grads]
     gradients = torch.autograd.grad(results, tensors, output_grads, allow_unused=True)

@@ -40,7 +40,7 @@ def _check_far_apart(call: Call) -> None:
     for name, tensor, with_other in call.tensors_in_turn():
         if tensor.dim() and tensor.shape[0] in (2, 3):
             try:
-                found = call.operator(*with_other(_far_apart(tensor)))
+                found = call.function(*with_other(_far_apart(tensor)))
             except RuntimeError as error:
                 # cuBLAS takes no matrix whose rows are so far apart, and says so.
                 if call.operator.kernels != "reference":

@@ -19,7 +19,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from torchgraft.checking.arena import NAN_BYTE, Arena, served_call
-from torchgraft.checking.case import Call, Case, differentiable, tensors_of
+from torchgraft.checking.case import Call, Case, leaves_of
 from torchgraft.checking.comparing import expect
 from torchgraft.checking.property import Property
 from torchgraft.sampling import Sample
@@ -109,16 +109,16 @@ def _expect_no_growth(do_round: Callable[[], dict[str, int]], calls: int) -> Non
 
 def _prepare(call: Call) -> Callable[[], None]:
     """A call, forward and backward, that makes nothing but what the operator makes."""
-    arguments = differentiable(call.arguments)
-    results = tree_leaves(call.operator(*arguments))
+    arguments = call.leaves(required=False)
+    results = tree_leaves(call.function(*arguments))
     places = [place for place, result in enumerate(results) if result.requires_grad]
     output_grads = call.output_grads(results[place] for place in places)
 
     def work() -> None:
-        results = tree_leaves(call.operator(*arguments))
+        results = tree_leaves(call.function(*arguments))
         if places:
             differentiated = [results[place] for place in places]
-            torch.autograd.grad(differentiated, tensors_of(arguments), output_grads, allow_unused=True)
+            torch.autograd.grad(differentiated, leaves_of(arguments), output_grads, allow_unused=True)
 
     return work
 

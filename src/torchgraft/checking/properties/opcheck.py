@@ -9,10 +9,11 @@ Cannot prove: that anything it computes is right: it compares an operator with i
 
 import torch
 
-from torchgraft.checking.case import Call, Case, differentiable
+from torchgraft.checking.case import Call, Case
 from torchgraft.checking.comparing import Mismatch
 from torchgraft.checking.compiling import fresh_compiler, in_short
 from torchgraft.checking.property import COMPILER, Property
+from torchgraft.operator import Operator
 
 # What it means that one of its tests fails.
 _MEANINGS = {
@@ -31,15 +32,26 @@ def check(case: Case) -> None:
 
 def _check_both_names(call: Call) -> None:
     for operator, arguments in (
-        (call.operator.public, differentiable(call.arguments)),
+        # What is written to must not need a gradient, and then nothing else can have one past the Operator.
+        (call.operator.public, call.arguments if call.operator.mutates else call.leaves(required=False)),
         (call.operator.raw, call.arguments),
     ):
         with fresh_compiler():
-            outcomes = torch.library.opcheck(operator, arguments, raise_exception=False)
+            named = _named(call.operator) if operator is call.operator.public else ()
+            positional, by_name = (
+                arguments[: len(arguments) - len(named)],
+                dict(zip(named, arguments[-len(named) :], strict=False)),
+            )
+            outcomes = torch.library.opcheck(operator, positional, by_name, raise_exception=False)
         for test, outcome in outcomes.items():
             if isinstance(outcome, Exception):
                 meaning = _MEANINGS.get(test, "it fails")
                 raise Mismatch(f"{operator.name()}: {meaning} ({test}): {in_short(outcome)}") from outcome
+
+
+def _named(operator: Operator) -> list[str]:
+    """The arguments that must be named; they stand last."""
+    return [argument.name for argument in operator.arguments if argument.keyword_only]
 
 
 PROPERTY = Property(check, dtypes=(torch.float64,), imports=COMPILER)

@@ -28,7 +28,7 @@ def check(case: Case) -> None:
 
     def check_there(call: Call) -> None:
         there = replace(call, device=other)
-        result = tree_leaves(call.operator(*there.arguments))[0]
+        result = tree_leaves(call.function(*there.arguments))[0]
         expect_same(result.device, other, "the result is on another device")
         check_value(there)
         check_gradient(there)
@@ -42,7 +42,7 @@ def _check_mixture(call: Call, other: torch.device) -> None:
     if len(call.tensor_names) < 2:
         return
     for name, tensor, with_other in call.tensors_in_turn():
-        for target in (call.operator, call.operator.public, call.operator.raw):
+        for target in (call.operator.call, call.operator.call_public, call.operator.raw):
             try:
                 target(*with_other(tensor.to(other)))
             except (ValueError, RuntimeError):

@@ -10,7 +10,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from torchgraft import _torch_private
-from torchgraft.checking.case import Call, Case, differentiable, each_tensor, in_float64, tensors_of
+from torchgraft.checking.case import Call, Case, each_tensor, in_float64, tensors_of, with_gradients
 from torchgraft.checking.property import Property
 
 # In which the host has long since launched everything.
@@ -23,9 +23,9 @@ def check(case: Case) -> None:
 
 
 def _check_late_arguments(call: Call) -> None:
-    arguments = differentiable(call.arguments)
-    output_grads = call.output_grads(tree_leaves(call.operator(*arguments)))
-    expected = call.run(arguments, output_grads)
+    arguments = call.leaves(required=False)
+    expected = call.run(call.leaves(arguments, required=False))
+    output_grads = call.output_grads(with_gradients(tree_leaves(call.function(*call.leaves(required=False)))))
 
     written = [*(tensor.detach() for tensor in tensors_of(arguments)), *output_grads]
     values = [each.clone() for each in written]
@@ -39,7 +39,7 @@ def _check_late_arguments(call: Call) -> None:
         for each, value in zip(written, values, strict=True):
             each.copy_(value)
         # New leaves over the same memory: autograd warns of those that were first used on another stream.
-        again = each_tensor(lambda tensor: tensor.detach().requires_grad_(), arguments)
+        again = each_tensor(lambda tensor: tensor.detach().requires_grad_(tensor.requires_grad), arguments)
         found = call.run(again, output_grads)
     stream.synchronize()
     what = "a result or gradient on a stream of its own"

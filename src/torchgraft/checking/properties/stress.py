@@ -74,7 +74,7 @@ class _Prepared:
 
     def run(self) -> list[Tensor]:
         """Results and gradients, on the current stream."""
-        return _run(self.call.operator, self.arguments, self.output_grads)
+        return _run(self.call.function, self.arguments, self.output_grads)
 
     def expect(self, found: Sequence[Tensor], where: str) -> None:
         """Raises a Mismatch where what came is not what must."""
@@ -98,11 +98,19 @@ def _prepare(call: Call, random: Random) -> _Prepared:
         return None if kind == "none" else in_any_strides(gradient, random)
 
     # A GPU draws its own values: millions would take a CPU longer than all else.
-    plain = call.sample.make(call.device, call.dtype, call.seed, on_device=True)
-    results = tree_leaves(call.operator.visible(call.operator.output(*plain)))
-    arguments = each_tensor(lambda tensor: in_any_strides(tensor, random).requires_grad_(random.random() < 0.7), plain)
+    plain = call.make(on_device=True)
+    if call.operator.sizes_from_data or not call.operator.knows_output:
+        results = tree_leaves(call.reference(*plain))
+    else:
+        results = tree_leaves(call.operator.visible(call.operator.output(*plain))) if call.operator.lists else []
+        results = [*tensors_of(call.written(plain)), *results]
+    flags = iter([has_gradient for _, _, has_gradient in call.named_tensors(plain)])
+    arguments = each_tensor(
+        lambda each: in_any_strides(each, random).requires_grad_(next(flags) and random.random() < 0.7), plain
+    )
     generator = torch.Generator(call.device).manual_seed(call.seed + 1)
-    output_grads = tuple(incoming(randn_like(each, generator)) for each in results)
+    carriers = {id(each) for each in call.differentiable_results(results)}
+    output_grads = tuple(incoming(randn_like(each, generator)) if id(each) in carriers else None for each in results)
     expected = _run(call.reference, in_float64(arguments), in_float64(output_grads))
     # Each product that a result is a sum of goes into each tensor's gradient once, and the results that a gradient is
     # made of are themselves sums.

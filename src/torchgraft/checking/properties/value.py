@@ -19,7 +19,7 @@ def check(case: Case) -> None:
 def check_value(call: Call) -> None:
     """The result of one call against the reference."""
     arguments = call.arguments
-    call.expect_close(call.operator(*arguments), call.expected())
+    call.expect_close(call.function(*arguments), call.expected())
 
 
 PROPERTY = Property(check, dtypes=None, sanitized=True)

@@ -15,8 +15,9 @@ from torch import Tensor
 from torch.func import grad
 from torch.utils._pytree import tree_map
 
-from torchgraft.checking.case import Call, Case, in_float64, tensors_of
+from torchgraft.checking.case import Call, Case, in_float64, leaves_of
 from torchgraft.checking.property import COMPILER, Property
+from torchgraft.checking.result import NotApplicable
 from torchgraft.checking.transforming import Both, Function, check_samples, squares
 
 InDims = tuple[int | None, ...]
@@ -24,6 +25,10 @@ InDims = tuple[int | None, ...]
 
 def check(case: Case) -> None:
     """See the module."""
+    if case.operator.random:
+        raise NotApplicable("calls of a batch have seeds of their own")
+    if case.operator.sizes_from_data:
+        raise NotApplicable("results of a batch would have different sizes")
     check_samples(case, 6, _check_eager, _check_compiled)
 
 
@@ -87,7 +92,8 @@ def _expect_nested_as_loops(both: Both, batch: int) -> None:
 
 def _batched(call: Call, in_dims: InDims, batch: int) -> list[Tensor]:
     """The tensors of as many calls, of which those that have a dimension in `in_dims` are stacked along it."""
-    rows = [tensors_of(call.sample.make(call.device, call.dtype, call.seed + i)) for i in range(batch)]
+    rows = [leaves_of(call.leaves(call.make(seed=i))) for i in range(batch)]
+    rows = [[tensor.detach() for tensor in row] for row in rows]
     columns = zip(*rows, strict=True)
     return [
         column[0] if dim is None else torch.stack(column, dim) for column, dim in zip(columns, in_dims, strict=True)

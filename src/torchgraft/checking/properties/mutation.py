@@ -1,0 +1,126 @@
+"""What the schema says is written to is written, and nothing else.
+
+Proves: under both names, through the Operator and through torch.ops, arguments marked as in `Tensor(a!)` hold what the
+reference says afterwards, their versions advance, and autograd notices that what it saved has changed; where such an
+argument is a part of a larger tensor, the rest of that is left alone; the same tensor given as two arguments gives what
+the reference gives of two equal ones; an argument that needs a gradient is refused, and is then unchanged.
+
+Cannot prove: what happens where two arguments overlap in part.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from torchgraft.checking.case import Call, Case, each_tensor, replaced, tensors_of
+from torchgraft.checking.comparing import Mismatch, expect, expect_equal
+from torchgraft.checking.property import Property
+from torchgraft.checking.result import NotApplicable
+
+
+def check(case: Case) -> None:
+    """See the module."""
+    if not case.operator.mutates:
+        raise NotApplicable("it writes to no argument")
+    case.each(_check_names, case.table())
+    case.each(_check_parts, case.table(small=True, empty=False, count=8))
+    case.each(_check_same_twice, case.table(small=True, empty=False, count=8))
+    case.each(_check_refused, case.table(small=True, empty=False, count=2))
+
+
+def _check_names(call: Call) -> None:
+    operator = call.operator
+    for function, name in (
+        (operator.call, "the Operator"),
+        (operator.call_public, operator.public.name()),
+        (operator.raw, operator.raw.name()),
+    ):
+        arguments = call.arguments
+        written = tensors_of(call.written(arguments))
+        versions = [tensor._version for tensor in written]
+        _expect_written(call, arguments, function(*arguments), call.expected(), f"through {name}")
+        for tensor, version in zip(written, versions, strict=True):
+            expect(
+                tensor._version > version,
+                f"{name} writes to an argument whose version does not advance: autograd will use what it overwrote",
+            )
+
+
+def _expect_written(call: Call, arguments: Sequence[Any], results: Any, expected: Any, how: str) -> None:
+    found = [*tensors_of(call.written(arguments)), *(tree_leaves(results) if call.operator.lists else ())]
+    call.expect_close(found, tree_leaves(expected), what=f"what is written and returned {how}")
+
+
+def _check_parts(call: Call) -> None:
+    """The middle of a larger tensor, with every other element of its last dimension."""
+    arguments = list(call.arguments)
+    around: list[tuple[Tensor, Tensor]] = []
+
+    def inside(tensor: Tensor) -> Tensor:
+        sizes = [size + 2 for size in tensor.shape[:-1]] + [2 * size + 3 for size in tensor.shape[-1:]]
+        middle = [slice(1, 1 + size) for size in tensor.shape[:-1]]
+        middle += [slice(1, 1 + 2 * size, 2) for size in tensor.shape[-1:]]
+        larger = tensor.new_full(sizes, 1) if sizes else tensor.new_full((3,), 1)
+        part = larger[tuple(middle)] if sizes else larger[1]
+        part.copy_(tensor)
+        around.append((larger, part))
+        return part
+
+    for place, argument in enumerate(call.operator.arguments):
+        if argument.mutated:
+            arguments[place] = each_tensor(inside, [arguments[place]])[0]
+    results = call.operator.call(*arguments)
+    _expect_written(call, arguments, results, call.expected(), "into parts of larger tensors")
+    for larger, part in around:
+        part.fill_(1)
+        expect_equal(larger, torch.ones_like(larger), what="what lies around an argument that is written to")
+
+
+def _check_same_twice(call: Call) -> None:
+    """A tensor that is written to, given also as another argument of its shape and dtype."""
+    operator = call.operator
+    for place, argument in enumerate(operator.arguments):
+        value = call.arguments[place]
+        if not argument.mutated or not isinstance(value, Tensor):
+            continue
+        for other, beside in enumerate(call.arguments):
+            if operator.arguments[other].mutated or not isinstance(beside, Tensor):
+                continue
+            if (beside.shape, beside.dtype) == (value.shape, value.dtype):
+                arguments = replaced(call.arguments, other, value)
+                arguments = replaced(arguments, place, value)
+                expected = call.expected(each_tensor(Tensor.clone, arguments))
+                how = f"where {operator.arguments[other].name} is {argument.name} itself,"
+                _expect_written(call, arguments, operator.call(*arguments), expected, how)
+
+
+def _check_refused(call: Call) -> None:
+    operator = call.operator
+    for place, argument in enumerate(operator.arguments):
+        value = call.arguments[place]
+        if not argument.mutated or not isinstance(value, Tensor) or not value.is_floating_point():
+            continue
+        for function, name in (
+            (operator.call, "the Operator"),
+            (operator.call_public, operator.public.name()),
+        ):
+            _expect_refused(
+                call, function, replaced(call.arguments, place, value.clone().requires_grad_()), place, name
+            )
+
+
+def _expect_refused(call: Call, function: Callable[..., Any], arguments: Sequence[Any], place: int, name: str) -> None:
+    before = arguments[place].detach().clone()
+    what = f"{name} writes to {call.operator.arguments[place].name}, a leaf that needs a gradient"
+    try:
+        function(*arguments)
+    except (ValueError, RuntimeError):
+        expect_equal(arguments[place].detach(), before, what=f"{what} and is refused: it")
+        return
+    raise Mismatch(f"{what}, without a word")
+
+
+PROPERTY = Property(check, sanitized=True, asked_of=lambda operator: operator.mutates)

@@ -1,0 +1,87 @@
+"""Random results follow from the seed, and are distributed as the reference's are.
+
+Proves: the same arguments give the same bits; another value of each argument that the declaration calls random gives
+others; over many seeds the mean of every element and of its square are those of the reference, within six standard
+deviations, and no two elements of a result always go together.
+
+Cannot prove: that what a generator gives is random enough for a purpose.
+"""
+
+import dataclasses
+
+import torch
+from torch import Tensor
+
+from torchgraft.checking.case import Call, Case, replaced, tensors_of
+from torchgraft.checking.comparing import Mismatch, expect, expect_equal
+from torchgraft.checking.property import Property
+from torchgraft.checking.result import NotApplicable
+
+_SEEDS = 200
+_DEVIATIONS = 6.0
+# So few elements may be alike by chance.
+_ELEMENTS = 8
+
+
+def check(case: Case) -> None:
+    """See the module."""
+    if not case.operator.random:
+        raise NotApplicable("it declares no argument that chooses random values")
+    samples = case.table(empty=False, small=True, count=4)
+    case.each(_check_seeds, samples)
+    case.each(_check_distribution, samples[-1:])
+
+
+def _results(call: Call) -> list[Tensor]:
+    return [tensor.detach() for tensor in tensors_of([call.function(*call.arguments)])]
+
+
+def _with_another(call: Call, name: str, by: int) -> Call:
+    place = next(place for place, argument in enumerate(call.operator.arguments) if argument.name == name)
+    arguments = call.operator.with_defaults(call.sample.arguments)
+    changed = dataclasses.replace(call.sample, arguments=replaced(arguments, place, arguments[place] + by))
+    return dataclasses.replace(call, sample=changed)
+
+
+def _check_seeds(call: Call) -> None:
+    first = _results(call)
+    expect_equal(_results(call), first, what="a result", why=" between two calls with the same seed")
+    if sum(each.numel() for each in first) < _ELEMENTS:
+        return
+    for name in call.operator.random:
+        others = _results(_with_another(call, name, 1))
+        if all(torch.equal(one, other) for one, other in zip(first, others, strict=True)):
+            raise Mismatch(f"another {name} gives the same bits: it is ignored")
+
+
+def _check_distribution(call: Call) -> None:
+    found, expected = [], []
+    for turn in range(_SEEDS):
+        seeded = _with_another(call, call.operator.random[0], turn)
+        found.append(torch.cat([each.double().flatten() for each in _results(seeded)]))
+        results = tensors_of([call.operator.visible(call.operator.reference(*seeded.arguments))])
+        expected.append(torch.cat([each.detach().double().flatten() for each in results]))
+    ours, theirs = torch.stack(found), torch.stack(expected)
+    for power, what in ((1, "mean"), (2, "mean square")):
+        one, other = ours**power, theirs**power
+        # As if both were drawn from what the reference draws; what is always the same may differ by a rounding.
+        deviation = (other.var(0).mean().sqrt() / _SEEDS**0.5) * 2**0.5
+        allowed = _DEVIATIONS * deviation + 1e-2 * other.abs().mean()
+        worst = (one.mean(0) - other.mean(0)).abs().max()
+        expect(
+            bool(worst <= allowed),
+            f"over {_SEEDS} seeds the {what} of an element is not the reference's",
+            expected=f"at most {allowed.item():.3g} apart",
+            found=f"{worst.item():.3g}",
+        )
+    varying = ours[:, ours.var(0) > 0]
+    if varying.shape[1] > 1:
+        alike = torch.corrcoef((varying - varying.mean(0)).t()).fill_diagonal_(0).abs().max()
+        expect(
+            bool(alike < 1 - 1e-6),
+            "two elements of a result always go together",
+            found=f"correlation {alike.item():.6f}",
+        )
+
+
+PROPERTY = Property(check, asked_of=lambda operator: bool(operator.random))

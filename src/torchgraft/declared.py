@@ -1,0 +1,61 @@
+"""What the modules behind an Operator ask of it; they cannot import it, as it imports them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from torchgraft._autocasting import AutocastRule
+from torchgraft.schema import Argument, Arrangement
+
+
+class Declared(Protocol):
+    """An Operator; see there."""
+
+    name: str
+    namespace: str
+    qualified_name: str
+    public: Any
+    raw: Any
+    reference: Callable[..., Any]
+    output: Callable[..., Any]
+    knows_output: bool
+    sizes_from_data: bool
+    gradient: Callable[..., Sequence[Any]] | None
+    unsaved: tuple[str, ...]
+    not_differentiable: tuple[str, ...]
+    vmap: Callable[..., Any] | None
+    flops: Callable[..., int] | None
+    autocast: AutocastRule
+    arguments: tuple[Argument, ...]
+    arrangement: Arrangement
+    lists: tuple[bool, ...]
+    constant_outputs: tuple[int, ...]
+    output_count: int
+    visible_outputs: int
+    mutates: bool
+    autograd: Any
+
+    def complete(self, values: Sequence[Any], named: Mapping[str, Any]) -> tuple[Any, ...]:
+        """All arguments of a call, in the order of the schema."""
+
+    def filled(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A function of all arguments, which PyTorch may call without those that equal their defaults."""
+
+    def call_public(self, *arguments: Any) -> Any:
+        """Calls the public name; all arguments in the order of the schema."""
+
+    def explain(self, *arguments: Any) -> None:
+        """Raises the ValueError or TypeError that says what is wrong with arguments."""
+
+    def visible(self, results: Any) -> Any:
+        """What a caller sees of all results."""
+
+    def needs_grad(self, arguments: Sequence[Any]) -> bool:
+        """Whether a tensor needs a gradient that has one."""
+
+    def note(self, arguments: Sequence[object], reason: str) -> None:
+        """Records that the reference answers."""
+
+    def recover(self, error: Exception, arguments: Sequence[Any]) -> Any:
+        """Raises what a person can use for an error of a call."""

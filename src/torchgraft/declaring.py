@@ -1,0 +1,61 @@
+"""What follows from a declaration, and what in one cannot be served."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_map
+
+from torchgraft.declared import Declared
+from torchgraft.differentiation import single
+
+
+def make_output(reference: Callable[..., Any], written: int, results: int) -> Callable[..., Any]:
+    """Empty results like a reference's: laid out as these are, unless they overlap themselves."""
+
+    def output(*arguments: Any) -> Any:
+        values = reference(*arguments)
+        if written:
+            values = single(tuple(values[written:])) if results else ()
+        return tree_map(torch.empty_like, values)
+
+    return output
+
+
+def dtypes_of(
+    operator: Declared, dtypes: Sequence[torch.dtype] | Mapping[str, Sequence[torch.dtype]] | None
+) -> tuple[dict[str, tuple[torch.dtype, ...]], int]:
+    """What each tensor argument must be, by name; and the place of the first that has the dtypes of the operator."""
+    tensors = {argument.name: place for place, argument in enumerate(operator.arguments) if argument.holds_tensors}
+    if not isinstance(dtypes, Mapping):
+        return ({} if dtypes is None else dict.fromkeys(tensors, tuple(dtypes))), next(iter(tensors.values()))
+    check_names(operator, "dtypes", tuple(dtypes))
+    found = {name: tuple(each) for name, each in dtypes.items()}
+    real = (
+        name for name in tensors if any(dtype.is_floating_point or dtype.is_complex for dtype in found.get(name, ()))
+    )
+    return found, tensors[next(real, next((name for name in tensors if name in found), next(iter(tensors))))]
+
+
+def check_names(operator: Declared, what: str, names: Sequence[str], more: Sequence[str] = ()) -> None:
+    """Raises ValueError for names that are no tensor arguments, and none of some more."""
+    tensors = [argument.name for argument in operator.arguments if argument.holds_tensors]
+    if strangers := sorted(set(names) - {*tensors, *more}):
+        raise ValueError(f"{operator.qualified_name}: {what} names {strangers}, and its tensors are {tensors}")
+
+
+def check_kinds(operator: Declared, unsaved: Sequence[str]) -> None:
+    """Raises ValueError for what cannot be served together."""
+    name, has_lists = operator.qualified_name, any(each.is_list for each in operator.arguments if each.holds_tensors)
+    if unsaved and operator.gradient is None:
+        raise ValueError(f"{name}: without a gradient of its own nothing can be left unsaved")
+    if unsaved and has_lists:
+        raise ValueError(f"{name}: it takes lists of tensors, and then all is saved for the gradient")
+    if operator.mutates and operator.autocast != "none":
+        raise ValueError(f"{name}: it writes to its arguments, and autocast would have it write to copies of them")
+    if operator.mutates and operator.gradient and has_lists:
+        raise ValueError(f"{name}: an operator that writes to its arguments and takes lists has no gradient formula")
+    if operator.mutates and operator.visible_outputs != operator.output_count:
+        raise ValueError(f"{name}: all results of an operator that writes to its arguments are visible")

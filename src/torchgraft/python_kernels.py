@@ -1,0 +1,159 @@
+"""Kernels that are written in Python, as those in Triton are.
+
+An operator may have several of them for a kind of device, beside those of a compiled library; a policy function of its
+author's says which one a call takes. Compilers see inside those that are made of Triton kernels.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from torchgraft import _torch_private
+from torchgraft.declared import Declared
+
+Kernel = Callable[..., Any]
+
+# What stands for the kernels of a compiled library in a policy.
+COMPILED = "compiled"
+
+_KEYS = {"cpu": "CPU", "cuda": "CUDA"}
+
+
+@dataclass
+class PythonKernels:
+    """The kernels of an operator for a kind of device that are written in Python.
+
+    Attributes:
+        operator: whose they are.
+        device: the kind of device.
+        kernels: by name.
+        policy: takes the arguments of a call and returns the name of a kernel; None: the compiled library's, or else
+            the first.
+        compiled: the kernels of a compiled library, which these stand before; None where there are none.
+        shown_to_compilers: the names of those that are made of Triton kernels.
+        served: how many calls fell on the kernel that is forced.
+    """
+
+    operator: Declared
+    device: str
+    kernels: dict[str, Kernel] = field(default_factory=dict)
+    policy: Callable[..., str] | None = None
+    compiled: Kernel | None = None
+    shown_to_compilers: set[str] = field(default_factory=set)
+    served: int = 0
+
+    def choose(self, arguments: Sequence[Any]) -> str:
+        """The name of the kernel that a call takes."""
+        if (forced := forced_name()) in self.kernels:
+            return forced
+        if self.policy is not None:
+            name = self.policy(*arguments)
+            if name not in self.kernels and (name != COMPILED or self.compiled is None):
+                known = [*self.kernels, *([COMPILED] if self.compiled is not None else [])]
+                raise ValueError(f"{self.operator.name}: its policy for {self.device} chose {name!r} of {known}")
+            return name
+        return COMPILED if self.compiled is not None else next(iter(self.kernels))
+
+    def call(self, *arguments: Any) -> Any:
+        """What PyTorch calls for the kind of device.
+
+        Compiled kernels check what protects memory; those in Python need not, as it is done here.
+        """
+        name = self.choose(arguments)
+        if name == COMPILED and self.compiled is not None:
+            return self.compiled(*arguments)
+        self.operator.explain(*arguments)
+        self.served += name == forced_name()
+        with _torch_private.triton_called_directly():
+            return self.kernels[name](*arguments)
+
+
+_registered: dict[tuple[str, str], PythonKernels] = {}
+_shown: set[str] = set()
+_forced: list[str] = []
+
+
+def forced_name() -> str:
+    """The name of the kernel that is forced; empty where none is."""
+    return _forced[-1] if _forced else ""
+
+
+def kernels_of(qualified_name: str, device: str) -> PythonKernels | None:
+    """The kernels of an operator for a kind of device that are written in Python."""
+    return _registered.get((qualified_name, device))
+
+
+def register(
+    operator: Declared, library: torch.library.Library, device: str, name: str, function: Kernel, *, triton: bool
+) -> None:
+    """Makes a function one of an operator's kernels for a kind of device.
+
+    Args:
+        operator: whose kernel it is.
+        library: that registers for it.
+        device: the kind of device, 'cpu' or 'cuda'.
+        name: of the kernel.
+        function: takes all arguments and returns what the schema says.
+        triton: whether it is made of Triton kernels, called through `wrap_triton`.
+
+    Raises:
+        ValueError: there is no such kind of device, or the name is taken.
+    """
+    if device not in _KEYS:
+        raise ValueError(f"{operator.name}: kernels are for {' or '.join(_KEYS)}, got {device!r}")
+    found = _registered.get((operator.qualified_name, device))
+    if found is None:
+        compiled = _torch_private.boxed_kernel_of(operator.raw, _KEYS[device])
+        found = _registered[operator.qualified_name, device] = PythonKernels(operator, device, compiled=compiled)
+        for overload in (operator.public, operator.raw):
+            called = found.call if overload is operator.raw else operator.filled(found.call)
+            _torch_private.override(library, overload, called, _KEYS[device])
+    if name in (*found.kernels, COMPILED):
+        raise ValueError(f"{operator.name}: a kernel for {device} is named {name} already")
+    found.kernels[name] = function
+    # An interpreter reads the values of tensors, and a compiler's have none.
+    if triton and not is_interpreted():
+        found.shown_to_compilers.add(name)
+        _show_to_compilers(operator, library)
+
+
+def _show_to_compilers(operator: Declared, library: torch.library.Library) -> None:
+    """Lets compilers see what Triton kernels compute, in the place of an operator that they cannot see into."""
+    if operator.qualified_name in _shown:
+        return
+    _shown.add(operator.qualified_name)
+
+    def see_inside(mode: Any, overload: Any, types: Any, arguments: Any = (), named: Any = None) -> Any:
+        tensors = [value for value in tree_leaves(arguments) if isinstance(value, Tensor)]
+        kernels = kernels_of(operator.qualified_name, tensors[0].device.type) if tensors else None
+        if kernels is None or kernels.choose(arguments) not in kernels.shown_to_compilers:
+            return mode.__torch_dispatch__(overload, types, arguments, named)
+        with mode:
+            return kernels.kernels[kernels.choose(arguments)](*arguments)
+
+    name = operator.raw.name()
+    torch.library.register_torch_dispatch(name, _torch_private.functional_mode(), see_inside, lib=library)
+
+
+def wrap_triton(kernel: Any) -> Any:
+    """A Triton kernel as a kernel of an Operator launches it: `wrap_triton(kernel)[grid](arguments)`.
+
+    Compilers then see the launch. Under Triton's interpreter, as TRITON_INTERPRET=1 has it, it is the kernel itself.
+
+    Args:
+        kernel: what `triton.jit` or `triton.autotune` made.
+    """
+    # What the interpreter runs has a class of its own.
+    return kernel if type(kernel).__name__ == "InterpretedFunction" else torch.library.wrap_triton(kernel)
+
+
+def is_interpreted() -> bool:
+    """Whether Triton's interpreter runs the Triton kernels of this process, on the CPU."""
+    return os.environ.get("TRITON_INTERPRET") == "1"

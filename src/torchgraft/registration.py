@@ -1,0 +1,160 @@
+"""What PyTorch is told of an operator: fake results, batches, autocast, gradients, and the fallback."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map, tree_map_only
+from torch.utils.flop_counter import flop_registry, register_flop_formula
+
+from torchgraft import _torch_private, mutation, native
+from torchgraft._autocasting import AUTOCAST_KEYS, cast, no_autocast
+from torchgraft.declared import Declared
+from torchgraft.differentiation import as_tuple, nested, single
+from torchgraft.explaining import explain_devices
+from torchgraft.schema import by_name
+
+
+def register(operator: Declared, library: torch.library.Library) -> None:
+    """Registers all that stands behind both names of an operator, but for kernels.
+
+    Args:
+        operator: what is registered.
+        library: that defines its names.
+    """
+    names_tensors = any(argument.keyword_only and argument.holds_tensors for argument in operator.arguments)
+    for overload in (operator.public, operator.raw):
+        name = overload.name()
+        fake, fallback = _make_fake(operator), _make_fallback(operator)
+        if overload is operator.public:
+            fake, fallback = operator.filled(fake), operator.filled(fallback)
+        torch.library.register_fake(name, fake, lib=library)
+        if overload is operator.raw or not names_tensors:
+            torch.library.register_vmap(name, _make_vmap(operator, overload), lib=library)
+        # Last in rank: a kernel that a library registers for a device goes before it.
+        library.impl(name.split("::")[1], fallback, "CompositeExplicitAutograd")
+    if operator.autocast != "none":
+        for key in AUTOCAST_KEYS.values():
+            library.impl(operator.name, operator.filled(_make_autocast(operator)), key)
+    if operator.flops is not None:
+        packets = [overload.overloadpacket for overload in (operator.public, operator.raw)]
+        if not any(packet in flop_registry for packet in packets):
+            flops = operator.flops
+            register_flop_formula(packets)(lambda *shapes, out_shape=None: flops(*shapes))
+    if operator.mutates:
+        mutation.register(operator, library)
+        return
+    # What torch.jit.trace records is to have gradients, whether or not they were asked for then.
+    library.impl(f"_{operator.name}", operator.call_public, "Tracer")
+    if names_tensors:
+        # PyTorch's register_autograd knows no tensors that must be named.
+        library.impl(operator.name, _make_autograd_kernel(operator), "Autograd", with_keyset=True)
+    else:
+        torch.library.register_autograd(
+            operator.qualified_name,
+            operator.autograd.backward,
+            setup_context=operator.autograd.setup_context,
+            lib=library,
+        )
+
+
+def _make_vmap(operator: Declared, name: Any) -> Callable[..., Any]:
+    """The vmap rule of one of an operator's names: the declared one, or a loop."""
+    rule = operator.vmap
+    call = by_name(name, operator.arguments)
+
+    def loop(batch_size: int, in_dims: Sequence[Any], arguments: Sequence[Any]) -> tuple[Any, Any]:
+        operator.note(arguments, "it has no vmap rule, so a batch is a loop")
+        rows = []
+        for i in range(batch_size):
+            row = [_row(value, dim, i) for value, dim in zip(arguments, in_dims, strict=True)]
+            rows.append(as_tuple(call(*row)))
+        results = tuple(_stacked(column) for column in zip(*rows, strict=True))
+        in_front = tuple([0] * len(result) if isinstance(result, list) else 0 for result in results)
+        return single(results), single(in_front)
+
+    def batched(info: Any, in_dims: Sequence[Any], *arguments: Any, **named: Any) -> tuple[Any, Any]:
+        if named or len(arguments) < len(operator.arguments):
+            arguments = operator.complete(arguments, named)
+            in_dims = (*in_dims, *(None,) * (len(arguments) - len(in_dims)))
+        if rule is not None:
+            return rule(name, info.batch_size, in_dims, *arguments)
+        return loop(info.batch_size, in_dims, arguments)
+
+    return batched
+
+
+def _row(value: Any, dim: Any, i: int) -> Any:
+    """An argument of one call of a batch."""
+    if isinstance(value, (list, tuple)) and isinstance(dim, (list, tuple)):
+        return [_row(element, each, i) for element, each in zip(value, dim, strict=True)]
+    return value.select(dim, i) if isinstance(value, Tensor) and dim is not None else value
+
+
+def _stacked(column: Sequence[Any]) -> Any:
+    """One result of all calls of a batch."""
+    if isinstance(column[0], (list, tuple)):
+        return [torch.stack(each) for each in zip(*column, strict=True)]
+    return torch.stack(list(column))
+
+
+def _make_fake(operator: Declared) -> Callable[..., Any]:
+    """What tracing sees of a kernel: empty results, and no mixture of devices, which a kernel would refuse."""
+
+    def fake(*arguments: Any) -> Any:
+        explain_devices(operator.name, operator.arguments, arguments)
+        return operator.output(*arguments) if operator.lists else None
+
+    return fake
+
+
+def _make_fallback(operator: Declared) -> Callable[..., Any]:
+    """The kernel of devices that have none: the reference, laid out as a kernel would."""
+
+    def fallback(*arguments: Any) -> Any:
+        operator.explain(*arguments)
+        device = next(tensor.device.type for tensor in operator.arrangement.tensors(arguments) if tensor is not None)
+        operator.note(arguments, native.why_no_kernel(operator.namespace, device))
+        with no_autocast(arguments):
+            if operator.mutates:
+                results = mutation.answer_by_reference(operator, arguments)
+            else:
+                results = operator.reference(*arguments)
+            # A copy also where the reference returned a view of an argument: results are never aliased.
+            if not operator.knows_output or operator.sizes_from_data:
+                return tree_map_only(Tensor, _copied, results)
+            return tree_map(Tensor.copy_, operator.output(*arguments), results) if operator.lists else None
+
+    return fallback
+
+
+def _copied(result: Tensor) -> Tensor:
+    return torch.empty_like(result).copy_(result)
+
+
+def _make_autocast(operator: Declared) -> Callable[..., Any]:
+    """The autocast kernel of the public name, for calls that do not come through the Operator."""
+
+    def autocast_kernel(*arguments: Any) -> Any:
+        arguments = tuple(cast(operator.autocast, arguments))
+        with _torch_private.without_autocast():
+            return by_name(operator.public, operator.arguments)(*arguments)
+
+    return autocast_kernel
+
+
+def _make_autograd_kernel(operator: Declared) -> Callable[..., Any]:
+    """The autograd kernel of the public name, where PyTorch has none to offer."""
+    functional, arrangement = operator.autograd.functional, operator.arrangement
+
+    def autograd_kernel(keyset: Any, *arguments: Any, **named: Any) -> Any:
+        complete = operator.complete(arguments, named)
+        if not torch.is_grad_enabled() or not operator.needs_grad(complete):
+            return _torch_private.below_autograd(operator.public, keyset, arguments, named)
+        results = functional(*arrangement.tensors(complete), *arrangement.others(complete))
+        return single(nested(results, operator.lists)) if any(operator.lists) else results
+
+    return autograd_kernel

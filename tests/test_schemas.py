@@ -1,0 +1,483 @@
+"""Operators of any schema: lists, defaults, arguments that must be named, integers, what is written to, and kernels in
+Python. Each is called, differentiated and compiled, and compared with plain PyTorch."""
+
+import inspect
+
+import pytest
+import torch
+from torch.utils._pytree import tree_leaves
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+
+import torchgraft
+from torchgraft import Operator
+from torchgraft.operator import FLOATING
+
+pytestmark = pytest.mark.filterwarnings("ignore::torchgraft.PerformanceWarning")
+
+INTEGERS = (torch.int32, torch.int64)
+
+
+def declare(signature, reference, **more):
+    """An operator named after the test that declares it."""
+    name = inspect.stack()[1].function.removeprefix("test_")
+    return Operator(f"schemas::{name}{len(Operator.registered)}{signature}", reference=reference, **more)
+
+
+def same_gradients(function, expected, *leaves):
+    """Compares results, and the gradients of those that have one."""
+    results = [tree_leaves(each(*leaves)) for each in (function, expected)]
+    torch.testing.assert_close(*results)
+    assert [each.requires_grad for each in results[0]] == [each.requires_grad for each in results[1]]
+    found = [
+        torch.autograd.grad(sum((result * (result + 1)).sum() for result in each if result.requires_grad), leaves)
+        for each in results
+    ]
+    torch.testing.assert_close(*found)
+
+
+def every_way(operator, reference, *leaves):
+    """A call of an operator eagerly, past Python, compiled, and under a transform, each differentiated."""
+    same_gradients(operator, reference, *leaves)
+    same_gradients(
+        torch.compile(lambda *each: operator(*each), fullgraph=True, backend="aot_eager"), reference, *leaves
+    )
+
+    def summed(function):
+        return lambda *each: sum(
+            result.sin().sum() for result in tree_leaves(function(*each)) if result.is_floating_point()
+        )
+
+    places = tuple(range(len(leaves)))
+    detached = [leaf.detach() for leaf in leaves]
+    found = torch.func.grad(summed(operator), places)(*detached)
+    torch.testing.assert_close(found, torch.func.grad(summed(reference), places)(*detached))
+    stacked = [torch.stack((leaf, leaf + 1)) for leaf in detached]
+    torch.testing.assert_close(torch.vmap(operator)(*stacked), torch.vmap(reference)(*stacked))
+
+
+def leaves(*shapes):
+    return [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
+
+
+FORMULA = pytest.mark.parametrize("has_formula", [False, True], ids=["no formula", "formula"])
+
+
+class TestLists:
+    @FORMULA
+    def test_of_tensors_among_arguments(self, has_formula):
+        def reference(scale, tensors, dim=0):
+            return scale * torch.cat(tensors, dim)
+
+        def gradient(needs_grad, output_grads, saved, scale, tensors, dim):
+            scale_needed, tensors_needed = needs_grad
+            (grad,) = output_grads
+            sizes = [tensor.shape[dim] for tensor in tensors]
+            pieces = (scale * grad).split(sizes, dim)
+            return (
+                (grad * torch.cat(tensors, dim)).sum() if scale_needed else None,
+                [piece if needed else None for piece, needed in zip(pieces, tensors_needed, strict=True)],
+            )
+
+        operator = declare(
+            "(Tensor scale, Tensor[] tensors, int dim=0) -> Tensor",
+            reference,
+            gradient=gradient if has_formula else None,
+            output=lambda scale, tensors, dim: torch.cat(tensors, dim),
+        )
+        scale, *tensors = leaves((), (2, 3), (4, 3))
+        every_way(
+            lambda scale, *each: operator(scale, list(each)),
+            lambda scale, *each: reference(scale, list(each)),
+            scale,
+            *tensors,
+        )
+        same_gradients(
+            lambda one: operator(scale.detach(), [one, one], dim=1),
+            lambda one: torch.cat([one, one], 1) * scale.detach(),
+            tensors[0],
+        )
+
+    @FORMULA
+    def test_of_results(self, has_formula):
+        def reference(input, count, scale):
+            return [scale * piece for piece in input.chunk(count)]
+
+        def gradient(needs_grad, output_grads, saved, input, count, scale):
+            ((*grads,),) = output_grads
+            pieces = input.chunk(count)
+            whole = [
+                torch.zeros_like(piece) if grad is None else grad for grad, piece in zip(grads, pieces, strict=True)
+            ]
+            return (scale * torch.cat(whole),)
+
+        operator = declare(
+            "(Tensor input, int count, float scale=2.0) -> Tensor[]",
+            reference,
+            gradient=gradient if has_formula else None,
+        )
+        every_way(lambda input: operator(input, 2), lambda input: reference(input, 2, 2.0), *leaves((4, 3)))
+        # One piece alone: nothing flows back to the others.
+        same_gradients(lambda input: operator(input, 2)[1], lambda input: reference(input, 2, 2.0)[1], *leaves((4, 3)))
+
+    def test_of_numbers_and_of_optional_tensors(self):
+        def reference(input, sizes, weights):
+            padded = torch.nn.functional.pad(input, list(sizes))
+            return sum((padded * weight for weight in weights if weight is not None), padded)
+
+        operator = declare("(Tensor input, int[2] sizes, Tensor?[] weights) -> Tensor", reference)
+        input, weight = leaves((2, 3), (2, 6))
+        same_gradients(
+            lambda input, weight: operator(input, [1, 2], [None, weight]),
+            lambda input, weight: reference(input, [1, 2], [None, weight]),
+            input,
+            weight,
+        )
+        with pytest.raises(ValueError, match="sizes must have 2 elements, got 3"):
+            operator(input, [1, 2, 3], [])
+        with pytest.raises(TypeError, match=r"weights\[1\] must be a Tensor, got float"):
+            operator(input, [1, 2], [None, 1.0])
+
+
+class TestArguments:
+    def test_are_given_by_position_and_by_name(self):
+        def reference(input, scale, *, bias, offset):
+            return input * scale + (0 if bias is None else bias) + offset
+
+        operator = declare(
+            "(Tensor input, float scale=2.0, *, Tensor? bias=None, float offset=0.5) -> Tensor", reference
+        )
+        input, bias = leaves((3,), (3,))
+        expected = reference(input, 2.0, bias=bias, offset=0.5)
+        for found in (
+            operator(input, bias=bias),
+            operator(input, 2.0, bias=bias, offset=0.5),
+            operator(bias=bias, input=input),
+            operator.public(input, bias=bias),
+            operator.public(input, 2.0, bias=bias),
+        ):
+            torch.testing.assert_close(found, expected)
+            torch.testing.assert_close(
+                torch.autograd.grad(found.sum(), (input, bias)), (2 * torch.ones_like(input), torch.ones_like(bias))
+            )
+        every_way(
+            lambda input, bias: operator(input, bias=bias), lambda input, bias: 2 * input + bias + 0.5, input, bias
+        )
+
+    @pytest.mark.parametrize(
+        ("positional", "named", "problem"),
+        [
+            ((), {}, "input is missing"),
+            ((1, 2, 3), {}, "takes 2 arguments by position, got 3"),
+            ((1,), {"input": 1}, "input is given twice"),
+            ((1,), {"inputs": 1}, "no argument inputs"),
+        ],
+    )
+    def test_that_do_not_fit_are_told(self, positional, named, problem):
+        operator = declare(
+            "(Tensor input, float scale=2.0, *, float offset=0.5) -> Tensor", lambda input, scale, offset: input
+        )
+        with pytest.raises(TypeError, match=problem):
+            operator(*positional, **named)
+
+    def test_a_first_tensor_may_be_none(self):
+        operator = declare(
+            "(Tensor? input, Tensor other, int count) -> Tensor",
+            lambda input, other, count: count * (other if input is None else input + other),
+        )
+        input, other = leaves((3,), (3,))
+        same_gradients(lambda other: operator(None, other, 3), lambda other: 3 * other, other)
+        every_way(
+            lambda input, other: operator(input, other, 3), lambda input, other: 3 * (input + other), input, other
+        )
+        with pytest.raises(ValueError, match="at least one argument must be a tensor"):
+            declare("(Tensor? input, int count) -> Tensor", lambda input, count: input)(None, 3)
+
+    def test_of_every_kind_reach_the_reference(self):
+        seen = []
+
+        def reference(count, input, mode, dtype, device, generator, sizes, flag, factor):
+            seen.append((count, mode, dtype, device, generator, sizes, flag, factor))
+            return input * count
+
+        operator = declare(
+            "(int count, Tensor input, str mode, ScalarType dtype, Device device, Generator? generator,"
+            " SymInt[2]? sizes, bool flag, Scalar factor) -> Tensor",
+            reference,
+            output=lambda count, input, *rest: torch.empty_like(input),
+        )
+        generator = torch.Generator()
+        given = (2, torch.ones(3), "sum", torch.float16, torch.device("cpu"), generator, [1, 2], True, 1.5)
+        assert operator(*given).tolist() == [2, 2, 2]
+        count, mode, dtype, device, generator, sizes, flag, factor = seen[-1]
+        assert (count, mode, dtype, device, list(sizes), flag, factor) == (
+            2,
+            "sum",
+            torch.float16,
+            given[4],
+            [1, 2],
+            True,
+            1.5,
+        )
+        for place, wrong, problem in (
+            (2, 1, "mode must be a str, got int"),
+            (3, "float16", "dtype must be a torch.dtype, got str"),
+            (5, 0, "generator must be a torch.Generator, got int"),
+            (6, [1.5, 2], r"sizes\[0\] must be an int, got float"),
+            (7, "no", "flag must be a bool, got str"),
+        ):
+            with pytest.raises(TypeError, match=problem):
+                operator(*given[:place], wrong, *given[place + 1 :])
+
+
+class TestDtypes:
+    @FORMULA
+    def test_an_index_has_dtypes_of_its_own(self, has_formula):
+        def reference(weight, index):
+            return weight[index]
+
+        def gradient(needs_grad, output_grads, saved, weight, index):
+            return torch.zeros_like(weight).index_add(0, index, output_grads[0]), None
+
+        operator = declare(
+            "(Tensor weight, Tensor index) -> Tensor",
+            reference,
+            dtypes={"weight": FLOATING, "index": INTEGERS},
+            gradient=gradient if has_formula else None,
+        )
+        index = torch.tensor([2, 0, 2])
+        same_gradients(lambda weight: operator(weight, index), lambda weight: weight[index], *leaves((3, 2)))
+        with pytest.raises(TypeError, match=r"index has dtype torch\.float32, expected one of int32, int64"):
+            operator(torch.ones(3, 2), torch.ones(3))
+        with pytest.raises(TypeError, match=r"weight has dtype torch\.int64, expected one of float64"):
+            operator(index, index)
+
+    def test_an_index_may_stand_first(self):
+        operator = declare(
+            "(Tensor index, Tensor weight) -> Tensor",
+            lambda index, weight: weight[index],
+            dtypes={"index": INTEGERS, "weight": FLOATING},
+            kernels={"cpu": (torch.float32,)},
+        )
+        index = torch.tensor([1, 0])
+        with pytest.warns(torchgraft.PerformanceWarning, match="no kernel for this dtype"):
+            operator(index, torch.ones(3, 2, dtype=torch.float64))
+        assert operator.dtypes == FLOATING
+
+    @FORMULA
+    def test_results_may_be_integers(self, has_formula):
+        def gradient(needs_grad, output_grads, saved, input):
+            values_grad, index_grad = output_grads
+            assert index_grad is None
+            index = input.max(0).indices
+            return (torch.zeros_like(input).scatter(0, index[None], values_grad[None]),)
+
+        operator = declare(
+            "(Tensor input) -> (Tensor values, Tensor indices)",
+            lambda input: tuple(input.max(0)),
+            gradient=gradient if has_formula else None,
+        )
+        every_way(operator, lambda input: tuple(input.max(0)), *leaves((4, 3)))
+
+    def test_what_is_declared_so_has_no_gradient(self):
+        def reference(input, statistics):
+            return input * statistics.detach(), (input + statistics).detach()
+
+        operator = declare(
+            "(Tensor input, Tensor statistics) -> (Tensor scaled, Tensor moved)",
+            reference,
+            not_differentiable=("statistics", "moved"),
+        )
+        input, statistics = leaves((3,), (3,))
+        same_gradients(lambda input: operator(input, statistics), lambda input: reference(input, statistics), input)
+        scaled, moved = operator(input, statistics)
+        assert scaled.requires_grad
+        assert not moved.requires_grad
+        assert not operator(input.detach(), statistics)[0].requires_grad
+
+    @pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
+    def test_complex_numbers(self, dtype):
+        operator = declare(
+            "(Tensor input) -> Tensor", lambda input: input * input, dtypes=(torch.complex64, torch.complex128)
+        )
+        input = torch.randn(3, dtype=dtype, requires_grad=True)
+        (found,) = torch.autograd.grad(operator(input).abs().sum(), input)
+        (expected,) = torch.autograd.grad((input * input).abs().sum(), input)
+        torch.testing.assert_close(found, expected)
+
+
+class TestMutation:
+    @staticmethod
+    def accumulate(**more):
+        return declare(
+            "(Tensor(a!) total, Tensor input, float scale=1.0) -> ()",
+            lambda total, input, scale: total + scale * input,
+            **more,
+        )
+
+    def test_writes_and_counts_versions(self):
+        operator = self.accumulate()
+        total, input = torch.zeros(3), torch.ones(3)
+        version = total._version
+        assert operator(total, input) is None
+        assert operator(total, input, scale=2.0) is None
+        assert total.tolist() == [3, 3, 3]
+        assert total._version > version
+
+    def test_of_a_view_and_of_one_tensor_twice(self):
+        operator = self.accumulate()
+        base = torch.zeros(2, 3)
+        operator(base[:, 1], torch.ones(2))
+        assert base.tolist() == [[0, 1, 0], [0, 1, 0]]
+        operator(base, base)
+        assert base.tolist() == [[0, 2, 0], [0, 2, 0]]
+
+    @pytest.mark.parametrize("call", ["operator", "torch.ops"])
+    def test_of_what_needs_a_gradient_is_refused(self, call):
+        operator = self.accumulate()
+        function = operator if call == "operator" else operator.public
+        leaf, plain = torch.ones(3, requires_grad=True), torch.zeros(3)
+        with pytest.raises(ValueError, match="total is written to and needs a gradient"):
+            function(leaf, plain)
+        with pytest.raises(ValueError, match="input needs a gradient, and the operator has no result"):
+            function(plain, leaf)
+        with torch.no_grad():
+            function(leaf, plain)
+
+    def test_is_functional_where_it_is_compiled(self):
+        operator = self.accumulate()
+
+        def step(total, input):
+            operator(total, input, scale=2.0)
+            return total + 1
+
+        for backend in ("aot_eager", "inductor"):
+            total = torch.zeros(3)
+            found = torch.compile(step, fullgraph=True, backend=backend)(total, torch.ones(3))
+            assert (found.tolist(), total.tolist()) == ([3, 3, 3], [2, 2, 2])
+
+    @FORMULA
+    def test_beside_a_result_that_has_a_gradient(self, has_formula):
+        def reference(running, input):
+            mean = input.mean(0)
+            return 0.9 * running + 0.1 * mean.detach(), input - mean
+
+        operator = declare(
+            "(Tensor(a!) running, Tensor input) -> Tensor",
+            reference,
+            gradient=(lambda needs, grads, saved, running, input: (None, grads[0] - grads[0].mean(0)))
+            if has_formula
+            else None,
+        )
+        running = torch.zeros(3, dtype=torch.float64)
+        same_gradients(lambda input: operator(running, input), lambda input: input - input.mean(0), *leaves((4, 3)))
+        assert running.abs().sum() > 0
+
+    def test_of_a_list(self):
+        operator = declare(
+            "(Tensor(a!)[] parameters, Tensor[] grads, float rate) -> ()",
+            lambda parameters, grads, rate: [each - rate * grad for each, grad in zip(parameters, grads, strict=True)],
+        )
+        parameters, grads = [torch.ones(2), torch.ones(3)], [torch.ones(2), 2 * torch.ones(3)]
+        operator(parameters, grads, 0.5)
+        assert [each.tolist() for each in parameters] == [[0.5, 0.5], [0, 0, 0]]
+
+
+class TestReferences:
+    def test_autocast_casts_nothing_inside_where_the_rule_is_none(self):
+        operator = declare("(Tensor input, Tensor weight) -> Tensor", lambda input, weight: input @ weight)
+        input, weight = torch.randn(5, 5), torch.randn(5, 5)
+        expected = (input.double() @ weight.double()).float()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            for function in (operator, operator.public, torch.vmap(operator, (None, 0))):
+                given = weight[None] if function not in (operator, operator.public) else weight
+                torch.testing.assert_close(function(input, given).reshape(5, 5), expected)
+
+    def test_say_what_results_are_where_nothing_else_does(self):
+        operator = declare("(Tensor input) -> (Tensor, Tensor)", lambda input: (input.t(), input.sum(0).int()))
+        input = torch.randn(2, 3)
+        turned, summed = operator(input)
+        assert turned.stride() == input.t().stride()
+        assert turned.data_ptr() != input.data_ptr()
+        assert summed.dtype == torch.int32
+        torch.library.opcheck(operator.raw, (input,))
+
+
+def test_policies_of_checkpoints_know_the_public_name():
+    operator = declare("(Tensor input) -> Tensor", lambda input: input * input.sin())
+    seen = []
+
+    def policy(context, function, *arguments, **named):
+        seen.append(function)
+        return CheckpointPolicy.MUST_SAVE if function == operator.public else CheckpointPolicy.PREFER_RECOMPUTE
+
+    (input,) = leaves((3,))
+    found = checkpoint(
+        lambda input: operator(input).cos(),
+        input,
+        use_reentrant=False,
+        context_fn=lambda: create_selective_checkpoint_contexts(policy),
+    )
+    found.sum().backward()
+    assert operator.public in seen
+    assert operator.raw not in seen
+    torch.testing.assert_close(input.grad, torch.func.grad(lambda x: (x * x.sin()).cos().sum())(input.detach()))
+
+
+@pytest.mark.parametrize("has_formula", [False, True])
+def test_a_trace_without_gradients_has_them_when_it_runs(has_formula):
+    operator = declare(
+        "(Tensor input, Tensor weight) -> Tensor",
+        lambda input, weight: input * weight,
+        gradient=(lambda needs, grads, saved, input, weight: (grads[0] * weight, grads[0] * input))
+        if has_formula
+        else None,
+    )
+
+    class Scaled(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.randn(3))
+
+        def forward(self, input):
+            return operator(input, self.weight)
+
+    module = Scaled()
+    with torch.no_grad():
+        traced = torch.jit.trace(module, (torch.ones(3),), check_trace=False)
+    traced(2 * torch.ones(3)).sum().backward()
+    assert module.weight.grad.tolist() == [2, 2, 2]
+
+
+class TestPythonKernels:
+    def test_go_before_the_reference(self):
+        operator = declare("(Tensor input, float scale=2.0) -> Tensor", lambda input, scale: input * scale)
+        called = []
+
+        @operator.kernel("cpu")
+        def doubled(input, scale):
+            called.append("doubled")
+            return input * scale
+
+        assert operator(torch.ones(2)).tolist() == operator.public(torch.ones(2)).tolist() == [2, 2]
+        assert called == ["doubled"] * 2
+        every_way(operator, lambda input: 2 * input, *leaves((3,)))
+
+    def test_a_policy_chooses_among_several(self):
+        operator = declare("(Tensor input) -> Tensor", lambda input: input.clone())
+        called = []
+        for name in ("small", "large"):
+            operator.kernel("cpu", name=name)(lambda input, name=name: (called.append(name), input.clone())[1])
+        operator(torch.ones(9))
+        operator.choose_kernel("cpu")(lambda input: "large" if input.numel() > 5 else "small")
+        operator(torch.ones(9))
+        operator(torch.ones(2))
+        assert called == ["small", "large", "small"]
+        operator.choose_kernel("cpu")(lambda input: "huge")
+        with pytest.raises(ValueError, match=r"its policy for cpu chose 'huge' of \['small', 'large'\]"):
+            operator(torch.ones(9))
+        with pytest.raises(ValueError, match="named small already"):
+            operator.kernel("cpu", name="small")(torch.clone)
+        with pytest.raises(ValueError, match="register these first"):
+            operator.choose_kernel("cuda")(lambda input: "small")
+        with pytest.raises(ValueError, match="kernels are for cpu or cuda, got 'xpu'"):
+            operator.kernel("xpu")(torch.clone)
