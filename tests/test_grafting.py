@@ -298,3 +298,25 @@ class TestRecorded:
         model.requires_grad_(True)
         found = torch.autograd.grad(traced(images).square().sum(), list(traced.parameters()))
         torch.testing.assert_close(found, torch.autograd.grad(model(images).square().sum(), list(model.parameters())))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_grafted_model_runs_in_onnx_without_torchgraft(tmp_path):
+    import onnxruntime
+
+    model = convnext().eval()
+    images = torch.randn(1, 3, 64, 64)
+    with torch.no_grad():
+        expected = model(images).last_hidden_state
+        graft(model)
+        program = torch.export.export(model, (images,))
+    overload = torch.ops.torchgraft.depthwise_conv2d.default
+    assert overload in {node.target for node in program.graph.nodes}
+    table = {**torch.export.default_decompositions(), **torchgraft.decompositions()}
+    program = program.run_decompositions(table)
+    assert overload not in {node.target for node in program.graph.nodes}
+    torch.onnx.export(program, (images,), dynamo=True, verbose=False).save(tmp_path / "model.onnx")
+    session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
+    (name,) = (each.name for each in session.get_inputs())
+    found = torch.from_numpy(session.run(None, {name: images.numpy()})[0])
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
