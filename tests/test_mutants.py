@@ -132,6 +132,11 @@ def test_what_is_drawn_is_of_all_files_that_are_compiled(tmp_path):
     assert sorted(draw([made], 100, seed=1)[0], key=made.mutants.index) == made.mutants
 
 
+def test_a_file_of_which_nothing_changes_results_is_left_out(tmp_path):
+    (tmp_path / EQUIVALENT).write_text(json.dumps([{"file": "inner/loop.h", "why": "it says what is quickest"}]))
+    assert {each.file for each in folder(tmp_path).mutants} == {"cpu.cpp"}
+
+
 def test_an_equivalent_mutant_that_is_none_any_more_is_an_error(tmp_path):
     made = folder(tmp_path)
     original, changed = made.mutants[0].shown

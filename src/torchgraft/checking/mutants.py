@@ -117,10 +117,12 @@ class Folder:
         paths = sources_in(self.path, (*_SUFFIXES, ".cu", ".cuh"))
         self.all_sources = {str(path.relative_to(self.path)): path.read_bytes() for path in paths}
         self.sources = dict(self._compiled())
+        self.left_out, self.equivalent = self._read_equivalent()
         self._digests = {file: hashlib.sha256(source) for file, source in self.sources.items()}
         self.mutants = [
             mutant
             for file, source in self.sources.items()
+            if file not in self.left_out
             for mutant in find_mutants(file, source)
             if not self.place.kinds or mutant.kind in self.place.kinds
         ]
@@ -128,7 +130,6 @@ class Folder:
         self.work = cache_folder().with_name("mutants") / f"{self.path.name}-{at}-{self.place.name}"
         scripts = [path.read_bytes() for path in sorted(self.path.glob("*.py"))]
         self._samples = hashlib.sha256(b"".join(scripts)).hexdigest()[:16]
-        self.equivalent = self._read_equivalent()
 
     def _compiled(self) -> Iterable[tuple[str, bytes]]:
         """The sources of the place, and what they include by a name in quotes."""
@@ -142,10 +143,14 @@ class Folder:
                 waiting += [each for each in (beside, name.decode()) if each in self.all_sources and each not in found]
         return ((file, self.all_sources[file]) for file in sorted(found))
 
-    def _read_equivalent(self) -> dict[tuple[str, str, str], str]:
+    def _read_equivalent(self) -> tuple[set[str], dict[tuple[str, str, str], str]]:
+        """Files of which every change computes the same, and changes of others that do, each with the reason."""
         path = self.path / EQUIVALENT
         listed = json.loads(path.read_text()) if path.is_file() else []
-        return {(each["file"], each["original"], each["changed"]): each["why"] for each in listed}
+        whole = {each["file"] for each in listed if "original" not in each}
+        return whole, {
+            (each["file"], each["original"], each["changed"]): each["why"] for each in listed if "original" in each
+        }
 
     def expect_current(self) -> None:
         """Raises MutantError where a mutant is listed as equivalent that is none of these."""
