@@ -219,11 +219,15 @@ def kernel_calls(subject: Subject) -> list[KernelCall]:
 
 
 class _Recorder(TorchDispatchMode):
-    """Notes every call that the dispatcher makes, and lets it pass."""
+    """Notes every call that the dispatcher makes, and lets it pass.
+
+    While it looks operators go by their public names; a call that nobody looks at takes the raw one.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.calls: list[KernelCall] = []
+        self._raw = {each.public: each.raw for each in Operator.registered.values()}
 
     def __torch_dispatch__(
         self,
@@ -233,7 +237,7 @@ class _Recorder(TorchDispatchMode):
         keywords: dict[str, Any] | None = None,
     ) -> Any:
         keywords = keywords or {}
-        self.calls.append(KernelCall(function, _detached(arguments), keywords))
+        self.calls.append(KernelCall(self._raw.get(function, function), _detached(arguments), keywords))
         return function(*arguments, **keywords)
 
 
