@@ -18,7 +18,7 @@ from torchgraft.benchmarking.provenance import provenance_of_operator
 from torchgraft.benchmarking.results import KERNEL, RivalResult, Row
 from torchgraft.benchmarking.roofs import Roofs
 from torchgraft.benchmarking.timing import Stopwatch, Timing, ratio_of, summarise
-from torchgraft.checking.case import in_float64
+from torchgraft.checking.case import Call, each_tensor, in_float64, leaves_of, tensors_of, with_gradients
 from torchgraft.checking.comparing import Mismatch, expect_close
 from torchgraft.checking.parts import expect_parts_close, prepare
 from torchgraft.checking.subject import listed_kernels
@@ -64,6 +64,11 @@ class Candidate:
         return "tf32" if self.benchmark.sample.tf32 else str(self.dtype).removeprefix("torch.")
 
     @property
+    def call(self) -> Call:
+        """What is called."""
+        return Call(self.operator, self.samples, self.benchmark.sample, self.device, self.dtype, 0)
+
+    @property
     def layout(self) -> str:
         """'channels_last' where an argument is, or else 'contiguous'."""
         tensors = self.benchmark.sample.tensors
@@ -76,7 +81,7 @@ def measure(candidate: Candidate, stopwatch: Stopwatch, roofs: Roofs) -> Row:
     A contender is refused, and its time is not reported, where its result on new values of the same tensors is not
     the reference's, or where it was faster than the device can be.
     """
-    arguments = candidate.benchmark.sample.make(candidate.device, candidate.dtype, on_device=True)
+    arguments = candidate.call.make(on_device=True)
     if candidate.every_kernel:
         candidate = replace(candidate, against=(*candidate.against, *_kernels_that_serve(candidate, arguments)))
     contenders = {name: _bind(candidate, function, arguments) for name, function in _functions(candidate).items()}
@@ -111,6 +116,9 @@ def measure(candidate: Candidate, stopwatch: Stopwatch, roofs: Roofs) -> Row:
             again = _functions(candidate)
             contenders |= {name: _bind(candidate, again[name], arguments) for name in contenders if name in again}
         verify = _verifier(candidate, arguments)
+        if candidate.operator.mutates:
+            again = _functions(candidate)
+            contenders |= {name: _rewriting(candidate, again[name], arguments) for name in contenders if name in again}
         refused |= {
             name: problem
             for name in timings
@@ -131,7 +139,7 @@ def measure(candidate: Candidate, stopwatch: Stopwatch, roofs: Roofs) -> Row:
 
 def refuse(candidate: Candidate, problem: str, roofs: Roofs) -> Row:
     """The row of what cannot be measured, and why."""
-    arguments = candidate.benchmark.sample.make("meta", candidate.dtype)
+    arguments = candidate.call.make("meta")
     return _row(candidate, arguments, {}, {"ours": problem}, roofs, ())
 
 
@@ -149,7 +157,7 @@ def _kernels_that_serve(candidate: Candidate, arguments: Sequence[Any]) -> list[
     for kernel in listed_kernels(candidate.operator, candidate.device.type):
         with _precision(candidate), _forced(candidate, kernel) as forced:
             # An error is reported where the kernel is called as a rival.
-            _why_it_fails(lambda: candidate.operator(*arguments))
+            _why_it_fails(lambda: candidate.operator.call(*arguments))
         if forced.served:
             serving.append(f"{KERNEL}{kernel}")
     return serving
@@ -161,7 +169,7 @@ def _by_kernel(candidate: Candidate, kernel: str) -> Callable[..., Any]:
 
     def call(*arguments: Any) -> Any:
         with forced:
-            return candidate.operator(*arguments)
+            return candidate.operator.call(*arguments)
 
     return call
 
@@ -181,7 +189,7 @@ def _functions(candidate: Candidate) -> dict[str, Callable[..., Any]]:
     for name in candidate.against:
         if name.startswith(KERNEL):
             known[name] = _by_kernel(candidate, name.removeprefix(KERNEL))
-    return dict.fromkeys(_OURS, operator) | {name: known[name] for name in candidate.against if name in known}
+    return dict.fromkeys(_OURS, operator.call) | {name: known[name] for name in candidate.against if name in known}
 
 
 def _captured(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -213,8 +221,26 @@ def _bind(candidate: Candidate, function: Callable[..., Any], arguments: Sequenc
     """A call of a function on arguments, in the direction that is asked for."""
     if candidate.direction == "forward":
         return lambda: function(*arguments)
-    leaves = [value.requires_grad_() for value in arguments if isinstance(value, Tensor)]
+    named = candidate.call.named_tensors(arguments)
+    leaves = [tensor.requires_grad_() for _, tensor, has_gradient in named if has_gradient]
     return _bind_gradients(lambda: function(*arguments), leaves)
+
+
+def _rewriting(candidate: Candidate, function: Callable[..., Any], arguments: Sequence[Any]) -> Callable[[], Any]:
+    """A call of what writes to its arguments, each time to the values of now: what they hold then, and the results."""
+    written = tensors_of(candidate.call.written(arguments))
+    values = [tensor.clone() for tensor in written]
+
+    def call() -> Any:
+        for tensor, value in zip(written, values, strict=True):
+            tensor.copy_(value)
+        found = function(*arguments)
+        # The reference writes to nothing.
+        changed = tensors_of([found])[: len(written)] if function.__name__ == "reference" else written
+        results = tensors_of([found])[len(written) :] if changed is not written else tensors_of([found])
+        return [*(tensor.clone() for tensor in changed), *results]
+
+    return call
 
 
 def _bind_yardstick(
@@ -238,7 +264,7 @@ def _bind_gradients(call: Callable[[], Any], leaves: Sequence[Tensor]) -> Callab
     def backward() -> Any:
         # The forward pass is made at the first call, which is not timed.
         if not graph:
-            results = tree_leaves(call())
+            results = with_gradients(tree_leaves(call()))
             graph.extend((results, _output_grads(results)))
         return torch.autograd.grad(graph[0], leaves, graph[1], retain_graph=True)
 
@@ -270,23 +296,18 @@ def _verifier(candidate: Candidate, arguments: tuple[Any, ...]) -> Callable[[Any
     Forward it is called on new values of the same tensors, so that a result that was remembered shows as wrong.
     """
     operator, samples, sample = candidate.operator, candidate.samples, candidate.benchmark.sample
-    summed = samples.summed(*sample.make("meta", candidate.dtype))
+    summed = candidate.call.summed
     options: dict[str, Any] = {"dtype": candidate.dtype, "summed": summed, "scale": 4.0}
     if candidate.direction == "backward":
-        exact = tuple(
-            value.detach().double().requires_grad_() if isinstance(value, Tensor) else value for value in arguments
-        )
-        results = tree_leaves(operator.visible(operator.reference(*exact)))
+        exact = candidate.call.leaves(in_float64(arguments))
+        results = with_gradients(tree_leaves(operator.visible(operator.reference(*exact))))
         rounded = [result.detach().to(candidate.dtype) for result in results]
-        output_grads = [each.double() for each in _output_grads(rounded)]
-        expected = torch.autograd.grad(results, [each for each in exact if isinstance(each, Tensor)], output_grads)
+        output_grads = in_float64(_output_grads(rounded))
+        expected = torch.autograd.grad(results, leaves_of(exact), output_grads)
         options["summed"] = max(summed, *(each.numel() for each in expected), sample.elements)
         return lambda found, roundings: expect_close(found, expected, **options, roundings=roundings)
-    for value, new in zip(
-        arguments, sample.make(candidate.device, candidate.dtype, seed=1, on_device=True), strict=True
-    ):
-        if isinstance(value, Tensor):
-            value.copy_(new)
+    for value, new in zip(tensors_of(arguments), tensors_of(candidate.call.make(seed=1, on_device=True)), strict=True):
+        value.copy_(new)
     if (large := candidate.benchmark.large) is not None:
         prepare(large, arguments)
         return lambda found, roundings: expect_parts_close(
@@ -361,16 +382,19 @@ def _row(
 
 def _work(candidate: Candidate, arguments: Sequence[Any]) -> tuple[int, int]:
     """The bytes that must be moved and the operations that must be done."""
-    tensors = [value for value in arguments if isinstance(value, Tensor)]
-    shapes = [value.shape if isinstance(value, Tensor) else value for value in arguments]
+    tensors = tensors_of(arguments)
+    shapes = each_tensor(lambda tensor: tensor.shape, arguments)
     operations = candidate.benchmark.operations
     if operations is None:
         operations = candidate.operator.flops(*shapes) if candidate.operator.flops else 0
     if candidate.samples.moved is not None:
         moved = candidate.samples.moved(*arguments)
     else:
-        on_meta = (value.to("meta") if isinstance(value, Tensor) else value for value in arguments)
-        results = tree_leaves(candidate.operator.visible(candidate.operator.output(*on_meta)))
+        on_meta = each_tensor(lambda tensor: tensor.to("meta"), arguments)
+        # Of results whose sizes depend on data nobody knows; what is written to was read before.
+        knows = candidate.operator.lists and not candidate.operator.sizes_from_data
+        results = tree_leaves(candidate.operator.visible(candidate.operator.output(*on_meta))) if knows else []
+        results += tensors_of(candidate.call.written(arguments))
         moved = sum(each.numel() * each.element_size() for each in (*tensors, *results))
     if candidate.direction == "backward":
         # The incoming gradient, and every argument once more as its gradient; each gradient is as much work.

@@ -164,6 +164,8 @@ def _candidates(subject: Subject, wanted: Wanted) -> Iterator[Candidate]:
             wanted.explained,
             wanted.every_kernel and direction == "forward",
         )
+        if direction == "backward" and not candidate.call.leaf_names:
+            continue
         # What tf32 is permitted in is float32.
         if candidate.layout in wanted.layouts and not (benchmark.sample.tf32 and dtype != torch.float32):
             yield candidate
