@@ -263,6 +263,16 @@ class TestDtypes:
             operator(index, torch.ones(3, 2, dtype=torch.float64))
         assert operator.dtypes == FLOATING
 
+    def test_the_argument_whose_dtypes_count_may_be_none(self):
+        operator = declare(
+            "(Tensor? weight, Tensor index) -> Tensor",
+            lambda weight, index: index if weight is None else weight[index],
+            dtypes={"weight": FLOATING, "index": INTEGERS},
+            kernels={"cpu": (torch.float32,)},
+        )
+        index = torch.tensor([1, 0])
+        assert operator(None, index).tolist() == [1, 0]
+
     @FORMULA
     def test_results_may_be_integers(self, has_formula):
         def gradient(needs_grad, output_grads, saved, input):

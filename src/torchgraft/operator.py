@@ -363,8 +363,12 @@ def _make_call(operator: Operator) -> Callable[..., Any]:
                 return visible(reference(*arguments))
         return visible(reference(*arguments))
 
-    def first_of(value: Any) -> Any:
-        return value[0] if isinstance(value, (list, tuple)) else value
+    def first_of(arguments: Sequence[Any]) -> Any:
+        value = arguments[primary]
+        if isinstance(value, Tensor):
+            return value
+        # It is a list, or None stands for it.
+        return next(tensor for tensor in take_tensors(arguments) if tensor is not None)
 
     def apply(function: Callable[..., Any], arguments: Sequence[Any]) -> Any:
         """What a functional Function gives, as the schema has it."""
@@ -381,13 +385,13 @@ def _make_call(operator: Operator) -> Callable[..., Any]:
                 return call_reference(arguments)
             if by_pytorch:
                 # PyTorch may take dtypes that the operator does not, and meta beside anything; all else it refuses.
-                device = first_of(arguments[primary]).device
+                device = first_of(arguments).device
                 for tensor in take_tensors(arguments):
                     if tensor is not None and (tensor.dtype not in dtypes or tensor.device != device):
                         explain_kinds(operator.name, described, arguments, dtypes_of, mixed)
                 return call_reference(arguments)
             if partial and not (compiling and is_exporting()):
-                first = first_of(arguments[primary])
+                first = first_of(arguments)
                 if first.dtype not in partial.get(first.device.type, (first.dtype,)):
                     explain_kinds(operator.name, described, arguments, dtypes_of, mixed)
                     return by_reference(arguments, f"no kernel for this dtype on {first.device.type}")
