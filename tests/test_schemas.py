@@ -491,3 +491,28 @@ class TestPythonKernels:
             operator.choose_kernel("cuda")(lambda input: "small")
         with pytest.raises(ValueError, match="kernels are for cpu or cuda, got 'xpu'"):
             operator.kernel("xpu")(torch.clone)
+
+    def test_compilers_see_inside_those_made_of_triton_kernels(self):
+        import triton
+        import triton.language as tl
+        from torch._subclasses.fake_tensor import FakeTensorMode
+        from torch._subclasses.functional_tensor import dispatch_functionalize
+        from torch.fx.experimental.proxy_tensor import make_fx
+
+        operator = declare("(Tensor input) -> Tensor", lambda input: 2 * input, output=torch.empty_like)
+
+        @triton.jit
+        def double(input, output, size, block: tl.constexpr):
+            at = tl.program_id(0) * block + tl.arange(0, block)
+            tl.store(output + at, 2 * tl.load(input + at, mask=at < size), mask=at < size)
+
+        @operator.kernel("cuda", triton=True)
+        def doubled(input):
+            output = torch.empty_like(input)
+            torchgraft.wrap_triton(double)[(triton.cdiv(input.numel(), 64),)](input, output, input.numel(), block=64)
+            return output
+
+        with FakeTensorMode(), torch.no_grad():
+            traced = make_fx(dispatch_functionalize(operator.raw))(torch.empty(100, device="cuda"))
+        assert "triton_kernel_wrapper_functional" in traced.code
+        assert "schemas" not in traced.code
