@@ -5,8 +5,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
-from torchgraft import building
+from torchgraft import Operator, building, native, signatures
 from torchgraft.building import BuildError, build
 
 KERNEL = """
@@ -110,3 +111,98 @@ def test_the_first_error_is_shown_and_not_a_flag_that_is_called_so():
     assert building._first_error(output) == "x.cpp:3:7: error: no\n  3 | what"
     assert building._first_error("x.cu(3): error: no\n").startswith("x.cu(3)")
     assert building._first_error("one\ntwo\n") == "one\ntwo"
+
+
+SCHEMA = "(Tensor input, Tensor? bias, float scale, int[] sizes) -> (Tensor, Tensor)"
+FITTING = ("Tensor input", "std::optional<Tensor> bias", "double scale", "std::vector<int64_t> sizes")
+RETURNED = "std::tuple<Tensor, Tensor>"
+# A function, what it takes and returns in C++, and what is said of it.
+FUNCTIONS = {
+    "fits": (FITTING, RETURNED, ""),
+    "takes_int": (
+        (*FITTING[:2], "int64_t scale", FITTING[3]),
+        RETURNED,
+        "says float scale, and takes_int takes int64_t: write double",
+    ),
+    "takes_tensor": (
+        (FITTING[0], "Tensor bias", *FITTING[2:]),
+        RETURNED,
+        "says Tensor? bias, and takes_tensor takes Tensor: write std::optional<Tensor>",
+    ),
+    "takes_one": (
+        (*FITTING[:3], "int64_t sizes"),
+        RETURNED,
+        "says int[] sizes, and takes_one takes int64_t: write std::vector<int64_t>",
+    ),
+    "takes_another_order": (
+        (FITTING[0], *FITTING[:0:-1]),
+        RETURNED,
+        "says Tensor? bias, and takes_another_order takes std::vector<int64_t>: write std::optional<Tensor>",
+    ),
+    "takes_fewer": (
+        FITTING[:3],
+        RETURNED,
+        "has 4 arguments, and takes_fewer takes 3: write"
+        " takes_fewer(Tensor, std::optional<Tensor>, double, std::vector<int64_t>)",
+    ),
+    "returns_one": (FITTING, "Tensor", "returns Tensor, Tensor, and returns_one returns Tensor"),
+}
+
+
+class TestTypes:
+    """What the function of a kernel takes is compared with the schema before it is ever called."""
+
+    @pytest.fixture(scope="class")
+    @staticmethod
+    def built(tmp_path_factory):
+        folder = tmp_path_factory.mktemp("types")
+        functions = "\n".join(
+            f"{returns} {function}({', '.join(takes)}) {{ std::abort(); }}\n"
+            f"TORCHGRAFT_KERNEL(NAMESPACE, CPU, {function}, {function})"
+            for function, (takes, returns, _) in FUNCTIONS.items()
+        )
+        head = "#include <cstdlib>\n#include <torchgraft/checks.h>\n#include <torchgraft/registration.h>\n"
+        for namespace in ("types_first", "types_last"):
+            text = f"{head}using namespace torchgraft;\n{functions.replace('NAMESPACE', namespace)}\n"
+            (folder / f"{namespace}.cpp").write_text(text)
+            build(namespace, [folder / f"{namespace}.cpp"], folder)
+        return folder
+
+    @staticmethod
+    def declare(namespace, function):
+        return Operator(f"{namespace}::{function}{SCHEMA}", reference=lambda input, *rest: (input, input))
+
+    @pytest.mark.parametrize("function", FUNCTIONS)
+    def test_are_compared_where_an_operator_is_declared(self, built, function):
+        native.load("types_first", built)
+        problem = FUNCTIONS[function][2]
+        if not problem:
+            self.declare("types_first", function)
+            return
+        with pytest.raises(TypeError) as raised:
+            self.declare("types_first", function)
+        assert str(raised.value) == f"types_first::{function}: the schema {problem}"
+
+    def test_are_compared_where_a_library_is_loaded(self, built, monkeypatch):
+        monkeypatch.setattr(signatures, "_declared", [])
+        operators = {function: self.declare("types_last", function) for function in FUNCTIONS}
+        with pytest.raises(TypeError) as raised:
+            native.load("types_last", built)
+        expected = [
+            f"types_last::{function}: the schema {problem}"
+            for function, (_, _, problem) in FUNCTIONS.items()
+            if problem
+        ]
+        assert str(raised.value).splitlines() == expected
+        # No name reaches a kernel that does not fit, which would end the process.
+        for function, operator in operators.items():
+            for name in (operator, operator.public, operator.raw) if FUNCTIONS[function][2] else ():
+                with pytest.raises(TypeError, match="the schema"):
+                    name(torch.ones(1), None, 1.0, [1])
+
+
+def test_a_type_that_no_schema_has_does_not_compile(tmp_path):
+    source = tmp_path / "cpu.cpp"
+    source.write_text(KERNEL.replace("Tensor twice_cpu(Tensor input) {", "Tensor twice_cpu(Tensor input, float) {"))
+    with pytest.raises(BuildError, match="write int64_t for int, double for float"):
+        build("unknown", [source], tmp_path)

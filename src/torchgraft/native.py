@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -39,13 +39,19 @@ def _open(path: Path) -> ctypes.PyDLL:
 
 
 _libraries: dict[tuple[str, str], NativeLibrary] = {}
+_on_load: list[Callable[[str, str], None]] = []
+
+
+def tell_of_libraries(told: Callable[[str, str], None]) -> None:
+    """Has a function called with the namespace and the device of each library that is loaded from now on."""
+    _on_load.append(told)
 
 
 def load(namespace: str, directory: Path) -> None:
     """Loads `<namespace>_cpu` and `<namespace>_cuda` from a directory, each where this PyTorch can use it.
 
     Nothing is raised where one is missing or does not load: its operators then run on their references, and every
-    warning about that gives the reason found here.
+    warning about that gives the reason found here. A kernel whose types are not those of its schema is an error.
 
     The variable TORCHGRAFT_LIBRARIES names a directory that goes before: a library of that name in it is loaded
     instead. `graft check --sanitize` puts instrumented builds there.
@@ -53,12 +59,18 @@ def load(namespace: str, directory: Path) -> None:
     Args:
         namespace: the operators' namespace in `torch.ops`, and the stem of the libraries' names.
         directory: where the libraries lie; for an installed package its own `lib` folder.
+
+    Raises:
+        TypeError: a kernel of a declared operator does not fit its schema; the message says what to write.
     """
     for device in ("cpu", "cuda"):
         path = directory / f"{namespace}_{device}.so"
         if (instead := os.environ.get("TORCHGRAFT_LIBRARIES")) and Path(instead, path.name).is_file():
             path = Path(instead, path.name)
-        _libraries[namespace, device] = NativeLibrary(namespace, device, path, _try_to_load(namespace, device, path))
+        library = NativeLibrary(namespace, device, path, _try_to_load(namespace, device, path))
+        _libraries[namespace, device] = library
+        for told in _on_load if library.loaded else ():
+            told(namespace, device)
 
 
 def _try_to_load(namespace: str, device: str, path: Path) -> str:
@@ -103,7 +115,9 @@ def why_no_kernel(namespace: str, device: str) -> str:
         return (
             f"{namespace} has no kernels for {device}: nothing was loaded by torchgraft.native.load({namespace!r}, ...)"
         )
-    return library.problem or f"{library.path} has none for this operator"
+    return library.problem or (
+        f"{library.path} has none for this operator, but for {', '.join(signatures(namespace, device)) or 'none'}"
+    )
 
 
 def _chooser(namespace: str, device: str) -> NativeLibrary | None:
@@ -131,6 +145,40 @@ def kernels(namespace: str, device: str) -> dict[str, tuple[str, ...]]:
         operator, _, kernel = line.partition("\t")
         listed.setdefault(operator, {})[kernel] = None
     return {operator: tuple(names) for operator, names in listed.items()}
+
+
+class Signature(NamedTuple):
+    """What the C++ function of a kernel takes and returns, each in the word of a schema.
+
+    Attributes:
+        function: its name.
+        arguments: the types that it takes.
+        results: the types that it returns.
+    """
+
+    function: str
+    arguments: tuple[str, ...]
+    results: tuple[str, ...]
+
+
+def signatures(namespace: str, device: str) -> dict[str, Signature]:
+    """What the kernels of a loaded library take and return, by the name of their operator; empty where none is loaded.
+
+    Args:
+        namespace: of the operators.
+        device: the kind of device, 'cpu' or 'cuda'.
+    """
+    library = _libraries.get((namespace, device))
+    lines = library.function("torchgraft_signatures") if library is not None else None
+    if lines is None:
+        return {}
+    lines.restype = ctypes.c_char_p
+    found = {}
+    for line in lines().decode().splitlines():
+        operator, function, arguments, results = line.split("\t")
+        words = (tuple(filter(None, text.split(", "))) for text in (arguments, results))
+        found[operator] = Signature(function, *words)
+    return found
 
 
 class ForcedKernel:

@@ -25,6 +25,7 @@ from torchgraft.differentiation import make_autograd, nested, single
 from torchgraft.explaining import explain_kinds, explain_memory, out_of_memory
 from torchgraft.fallback import note_fallback
 from torchgraft.schema import REQUIRED, Argument, arrange, by_name, make_complete, positional_signature, read_schema
+from torchgraft.signatures import expect_fitting
 
 _Kernel = TypeVar("_Kernel", bound=Callable[..., Any])
 _Policy = TypeVar("_Policy", bound=Callable[..., str])
@@ -101,6 +102,7 @@ class Operator:
 
     Raises:
         ValueError: for a schema that cannot be served, or a name that is taken.
+        TypeError: a loaded library has a kernel of this name whose C++ types are not those of the schema.
     """
 
     registered: dict[str, Operator] = {}  # noqa: RUF012  every operator of this process, by qualified name
@@ -185,6 +187,7 @@ class Operator:
             self.raw = getattr(namespace, f"_{self.name}").default
             self.autograd = make_autograd(self)
             registration.register(self, self._library)
+            expect_fitting(self, self._library)
         except BaseException:
             # The name is free again.
             _torch_private.undefine(self._library)

@@ -3,6 +3,8 @@
 
 #include <torch/csrc/stable/library.h>
 
+#include "signature.h"
+
 // What compiled a library stands in it as text, where `graft bench` finds it: a result names its compiler.
 #define TORCHGRAFT_QUOTED(TEXT) TORCHGRAFT_QUOTED_(TEXT)
 #define TORCHGRAFT_QUOTED_(TEXT) #TEXT
@@ -23,9 +25,12 @@ namespace torchgraft {
 
 // TORCHGRAFT_KERNEL(mypackage, CPU, softplus, softplus_cpu): `softplus_cpu` is the kernel of
 // `mypackage::softplus` on CPU. Every operator has two names, the public one that autograd knows and the raw
-// one, with an underscore, that it does not (see torchgraft/operator.py); one kernel serves both.
-#define TORCHGRAFT_KERNEL(NAMESPACE, DEVICE, OPERATOR, FUNCTION) \
-  STABLE_TORCH_LIBRARY_IMPL(NAMESPACE, DEVICE, library) {        \
-    library.impl(#OPERATOR, TORCH_BOX(&FUNCTION));               \
-    library.impl("_" #OPERATOR, TORCH_BOX(&FUNCTION));           \
+// one, with an underscore, that it does not (see torchgraft/operator.py); one kernel serves both. Its types
+// must be those of the schema, which is asked when the library is loaded.
+#define TORCHGRAFT_KERNEL(NAMESPACE, DEVICE, OPERATOR, FUNCTION)               \
+  [[maybe_unused]] static const bool torchgraft_takes_##OPERATOR =             \
+      ::torchgraft::internal::list_signature(#OPERATOR, #FUNCTION, &FUNCTION); \
+  STABLE_TORCH_LIBRARY_IMPL(NAMESPACE, DEVICE, library) {                      \
+    library.impl(#OPERATOR, TORCH_BOX(&FUNCTION));                             \
+    library.impl("_" #OPERATOR, TORCH_BOX(&FUNCTION));                         \
   }

@@ -1,0 +1,109 @@
+"""Whether the C++ function of a kernel takes and returns what the schema says.
+
+PyTorch passes every argument as 64 bits and asks no types: a kernel that takes another type computes garbage, or ends
+the process. What `TORCHGRAFT_KERNEL` found of a function is compared here when a library is loaded, or else when an
+operator of it is declared, and a kernel that does not fit is never called.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import torch
+
+from torchgraft import _torch_private, native
+from torchgraft.declared import Declared
+from torchgraft.schema import Argument
+
+# What stands in C++ for a word of a schema.
+_IN_CPP = {"int": "int64_t", "float": "double", "bool": "bool", "str": "std::string", "Device": "Device"}
+_KEYS = {"cpu": "CPU", "cuda": "CUDA"}
+
+
+_declared: list[tuple[Declared, torch.library.Library]] = []
+
+
+def expect_fitting(operator: Declared, library: torch.library.Library) -> None:
+    """Raises where a loaded library has a kernel of an operator that does not fit its schema; so will one later.
+
+    Args:
+        operator: that is declared.
+        library: defines its names; through it a kernel that does not fit is replaced by one that raises, too.
+
+    Raises:
+        TypeError: with what to write in C++.
+    """
+    if problems := _refuse_misfits(operator, library):
+        raise TypeError(problems[0])
+    _declared.append((operator, library))
+
+
+def _expect_all_fitting(namespace: str, device: str) -> None:
+    """Asks of a library that was loaded what is declared of its operators."""
+    problems = [
+        problem
+        for operator, library in _declared
+        if operator.namespace == namespace
+        for problem in _refuse_misfits(operator, library)
+    ]
+    if problems:
+        raise TypeError("\n".join(problems))
+
+
+native.tell_of_libraries(_expect_all_fitting)
+
+
+def _refuse_misfits(operator: Declared, library: torch.library.Library) -> list[str]:
+    """What does not fit of an operator's loaded kernels; these raise it from now on, under both names."""
+    problems = []
+    for device, key in _KEYS.items():
+        found = native.signatures(operator.namespace, device).get(operator.name)
+        problem = found and _problem(operator, found)
+        if problem:
+
+            def refuse(*arguments: Any, problem: str = problem, **named: Any) -> NoReturn:
+                raise TypeError(problem)
+
+            for overload in (operator.public, operator.raw):
+                _torch_private.override(library, overload, refuse, key)
+            problems.append(problem)
+    return problems
+
+
+def _problem(operator: Declared, found: native.Signature) -> str:
+    """What does not fit, and what to write; empty where all does."""
+    expected = [_word(argument) for argument in operator.arguments]
+    if len(found.arguments) != len(expected):
+        taken = ", ".join(map(_in_cpp, expected))
+        return (
+            f"{operator.qualified_name}: the schema has {len(expected)} arguments, and {found.function} takes"
+            f" {len(found.arguments)}: write {found.function}({taken})"
+        )
+    for argument, word, taken in zip(operator.arguments, expected, found.arguments, strict=True):
+        if word != taken:
+            return (
+                f"{operator.qualified_name}: the schema says {word} {argument.name}, and {found.function} takes"
+                f" {_in_cpp(taken)}: write {_in_cpp(word)}"
+            )
+    results = ["Tensor[]" if is_list else "Tensor" for is_list in operator.lists]
+    if results != list(found.results):
+        said, given = (", ".join(each) or "nothing" for each in (results, found.results))
+        return f"{operator.qualified_name}: the schema returns {said}, and {found.function} returns {given}"
+    return ""
+
+
+def _word(argument: Argument) -> str:
+    """The type of an argument, as a library says it."""
+    word = "int" if argument.kind == "SymInt" else argument.kind
+    if argument.is_list:
+        word += "?[]" if argument.optional_elements else "[]"
+    return f"{word}?" if argument.optional else word
+
+
+def _in_cpp(word: str) -> str:
+    """The type of C++ for a word of a schema."""
+    if word.endswith("?"):
+        return f"std::optional<{_in_cpp(word[:-1])}>"
+    if word.endswith("[]"):
+        return f"std::vector<{_in_cpp(word[:-2])}>"
+    return _IN_CPP.get(word, word)
