@@ -162,7 +162,11 @@ class Call:
 
     def function(self, *arguments: Any) -> Any:
         """What a call gives: new values of what it writes to, and its results."""
-        found = self.operator.call(*arguments)
+        return self.outcome_of(self.operator.call, arguments)
+
+    def outcome_of(self, function: Callable[..., Any], arguments: Sequence[Any]) -> Any:
+        """What calling a function gives that computes the same as the operator; see `function`."""
+        found = function(*arguments)
         if not self.operator.mutates:
             return found
         return single((*self.written(arguments), *(as_tuple(found) if self.operator.lists else ())))

@@ -89,10 +89,12 @@ def _changed(call: Call, sizes: dict[Place, int]) -> Call:
 
 def _is_taken(call: Call) -> bool:
     """Whether the operator takes the sizes of a call, by all that it declares."""
-    operator, arguments = call.operator, call.arguments
+    operator = call.operator
     if operator.sizes_from_data:
         return False
     try:
+        # Of more distinct integers than there are none can be drawn.
+        arguments = call.arguments
         operator.explain(*arguments)
         results = operator.reference(*arguments)
         outputs = operator.output(*call.make("meta")) if operator.lists else ()

@@ -78,7 +78,8 @@ def _find_samples(operator: Operator) -> Samples:
     module = sys.modules.get(operator.module) or importlib.import_module(operator.module)
     holder: ModuleType | None = module
     if not hasattr(module, "samples") or isinstance(module.samples, ModuleType):
-        beside = operator.module.rpartition(".")[0]
+        # What a package declares in its own file lies beside the modules in it.
+        beside = operator.module if hasattr(module, "__path__") else operator.module.rpartition(".")[0]
         name = f"{beside}.samples" if beside else "samples"
         file = Path(getattr(module, "__file__", None) or ".").with_name("samples.py")
         if not beside and file.is_file():

@@ -223,10 +223,14 @@ def _unshared(operator: Operator, arguments: Sequence[Any]) -> Sequence[Any]:
     if not operator.mutates or len(arguments) != len(operator.arguments):
         return arguments
     pairs = zip(operator.arguments, arguments, strict=True)
-    return [
-        value.clone() if argument.mutated and isinstance(value, Tensor) and value.untyped_storage().nbytes() else value
-        for argument, value in pairs
-    ]
+    return [each_tensor(_copied, [value])[0] if argument.mutated else value for argument, value in pairs]
+
+
+def _copied(tensor: Tensor) -> Tensor:
+    """A copy; what has lost its memory as it is, as it could not be copied, and no call may write to it."""
+    elements = 1 + sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+    needed = (tensor.storage_offset() + elements) * tensor.element_size() if tensor.numel() else 0
+    return tensor if tensor.is_meta or tensor.untyped_storage().nbytes() < needed else tensor.clone()
 
 
 def _ask_reference(call: Call, wrong: _Wrong) -> _Verdict:

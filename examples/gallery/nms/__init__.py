@@ -1,0 +1,66 @@
+"""nms: which boxes are kept where many overlap. A result whose size depends on the values of its inputs."""
+
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+import torchgraft
+
+NAMESPACE = "gallery_nms"
+_SOURCE = Path(__file__).with_name("cpu.cpp")
+_CACHE = _SOURCE.with_name("cache")
+
+
+def overlaps(boxes: Tensor) -> Tensor:
+    """The intersection over union of each pair of boxes.
+
+    Args:
+        boxes: (N, 4), the corners x1, y1, x2, y2 of each.
+
+    Returns:
+        (N, N).
+    """
+    top_left, bottom_right = boxes[:, :2], boxes[:, 2:]
+    areas = (bottom_right - top_left).prod(1)
+    sides = torch.minimum(bottom_right[:, None], bottom_right) - torch.maximum(top_left[:, None], top_left)
+    shared = sides.clamp(min=0).prod(2)
+    return shared / (areas[:, None] + areas - shared)
+
+
+def _explain(boxes: Tensor, scores: Tensor, iou_threshold: float) -> None:
+    if boxes.dim() != 2 or boxes.shape[1] != 4:
+        raise ValueError(f"nms: boxes must be (N, 4), got {tuple(boxes.shape)}")
+    if scores.dim() != 1 or scores.shape[0] != boxes.shape[0]:
+        raise ValueError(f"nms: scores must be (N,) with N = {boxes.shape[0]} boxes, got {tuple(scores.shape)}")
+
+
+def _reference(boxes: Tensor, scores: Tensor, iou_threshold: float) -> Tensor:
+    _explain(boxes, scores, iou_threshold)
+    order = scores.argsort(descending=True, stable=True)
+    # In float64 whatever comes in: which boxes are kept must not depend on how an overlap is rounded.
+    overlap_too_much = overlaps(boxes[order].double()) > iou_threshold
+    dropped = torch.zeros_like(order, dtype=torch.bool)
+    for best in range(len(order)):
+        dropped[best + 1 :] |= overlap_too_much[best, best + 1 :] & ~dropped[best]
+    return order[~dropped]
+
+
+def _output(boxes: Tensor, scores: Tensor, iou_threshold: float) -> Tensor:
+    return scores.new_empty(torchgraft.unknown_size(), dtype=torch.int64)
+
+
+# nms(boxes, scores, iou_threshold): the places of the boxes that are kept, the best first.
+nms = torchgraft.Operator(
+    f"{NAMESPACE}::nms(Tensor boxes, Tensor scores, float iou_threshold) -> Tensor",
+    reference=_reference,
+    output=_output,
+    explain=_explain,
+    sizes_from_data=True,
+    kernels={"cpu": torchgraft.operator.FLOATING},
+)
+
+_LIBRARY = _CACHE / f"{NAMESPACE}_cpu.so"
+if not _LIBRARY.is_file() or _LIBRARY.stat().st_mtime < _SOURCE.stat().st_mtime:
+    torchgraft.building.build(NAMESPACE, [_SOURCE], _CACHE)
+torchgraft.native.load(NAMESPACE, _CACHE)
