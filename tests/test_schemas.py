@@ -472,6 +472,14 @@ class TestPythonKernels:
         assert called == ["doubled"] * 2
         every_way(operator, lambda input: 2 * input, *leaves((3,)))
 
+    def test_are_not_cast_by_autocast(self):
+        operator = declare("(Tensor left, Tensor right) -> Tensor", lambda left, right: left @ right)
+        operator.kernel("cpu")(lambda left, right: left @ right)
+        left, right = torch.randn(5, 5), torch.randn(5, 5)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            for function in (operator, operator.public):
+                torch.testing.assert_close(function(left, right), (left.double() @ right.double()).float())
+
     def test_a_policy_chooses_among_several(self):
         operator = declare("(Tensor input) -> Tensor", lambda input: input.clone())
         called = []

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from torchgraft import _torch_private
+from torchgraft._autocasting import no_autocast
 from torchgraft.declared import Declared
 
 Kernel = Callable[..., Any]
@@ -71,7 +72,8 @@ class PythonKernels:
             return self.compiled(*arguments)
         self.operator.explain(*arguments)
         self.served += name == forced_name()
-        with _torch_private.triton_called_directly():
+        # Autocast has cast what the declaration says, and would cast all else that the kernel is made of.
+        with _torch_private.triton_called_directly(), no_autocast(arguments):
             return self.kernels[name](*arguments)
 
 

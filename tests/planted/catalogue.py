@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from planted import elementwise, matrices, products, reduction
+from planted import elementwise, kinds, matrices, products, reduction
 from planted.bug import Bug
 from torchgraft import Operator
 
-BUGS: tuple[Bug, ...] = (*elementwise.BUGS, *reduction.BUGS, *products.BUGS, *matrices.BUGS)
-CONTROLS: tuple[Operator, ...] = (elementwise.scale, reduction.row_sum, products.multiply, matrices.matrix_product)
+BUGS: tuple[Bug, ...] = (*elementwise.BUGS, *reduction.BUGS, *products.BUGS, *matrices.BUGS, *kinds.BUGS)
+CONTROLS: tuple[Operator, ...] = (
+    elementwise.scale,
+    reduction.row_sum,
+    products.multiply,
+    matrices.matrix_product,
+    matrices.left_alone,
+    *kinds.CONTROLS,
+)
 
 
 def bugs_of(device: str) -> list[Bug]:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 import torchgraft
+from torchgraft import building, native
 
 NAMESPACE = "gallery_reshape_and_cache"
 _SOURCE = Path(__file__).with_name("cpu.cpp")
@@ -84,5 +85,5 @@ reshape_and_cache = torchgraft.Operator(
 
 _LIBRARY = _CACHE / f"{NAMESPACE}_cpu.so"
 if not _LIBRARY.is_file() or _LIBRARY.stat().st_mtime < _SOURCE.stat().st_mtime:
-    torchgraft.building.build(NAMESPACE, [_SOURCE], _CACHE)
-torchgraft.native.load(NAMESPACE, _CACHE)
+    building.build(NAMESPACE, [_SOURCE], _CACHE)
+native.load(NAMESPACE, _CACHE)

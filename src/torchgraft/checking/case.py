@@ -466,6 +466,11 @@ def is_number(tensor: Tensor) -> bool:
     return tensor.is_complex() or (tensor.is_floating_point() and tensor.element_size() > 1)
 
 
+def in_dtype(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """A tensor in another dtype; of complex numbers the real parts, where the dtype has no others."""
+    return (tensor if dtype.is_complex or not tensor.is_complex() else tensor.real).to(dtype)
+
+
 def _plain(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
     """A tensor as kernels like it best; numbers in a dtype, where one is given."""
     return tensor.contiguous() if dtype is None or not is_number(tensor) else tensor.contiguous().to(dtype)

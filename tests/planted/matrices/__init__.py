@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from planted import kernels
@@ -42,12 +43,13 @@ def _declare(name: str, **changes: Any) -> Operator:
 
 
 matrix_product = _declare("matrix_product")
-casts_in_the_reference = _declare("casts_in_the_reference", autocast="none")
+# Right, although its reference calls what autocast casts: the Operator sees to it that nothing is cast there.
+left_alone = _declare("left_alone", autocast="none")
 
 BUGS.append(
     Bug(
-        casts_in_the_reference,
-        "says that autocast leaves it alone, and its reference calls what autocast casts",
+        _declare("lowers_to_what_it_does_not_take", dtypes=(torch.float64, torch.float32)),
+        "says that autocast lowers it, to dtypes that it does not take",
         "autocast",
     )
 )

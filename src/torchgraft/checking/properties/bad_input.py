@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from torchgraft.checking.case import Call, Case, each_tensor, in_float64, randn_like, replaced, tensors_of
+from torchgraft.checking.case import Call, Case, each_tensor, in_dtype, in_float64, randn_like, replaced, tensors_of
 from torchgraft.checking.comparing import Mismatch, expect, expect_same
 from torchgraft.checking.property import COMPILER, Property
 from torchgraft.checking.subject import claims_kernel
@@ -120,7 +120,7 @@ def _wrong_tensors(call: Call, name: str, tensor: Tensor) -> Iterator[_Wrong]:
         if declared is not None and dtype in declared and (argument in operator.mixed or len(alike) == 1):
             continue
         if dtype != tensor.dtype and (several or dtype not in FLOATING):
-            changed = tensor.to(dtype)
+            changed = in_dtype(tensor, dtype)
             yield _Wrong(
                 f"in {str(dtype).removeprefix('torch.')}", (changed,), always=declared is not None, names="this"
             )

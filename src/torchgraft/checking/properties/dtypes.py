@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from torchgraft.checking.case import Call, Case, each_tensor
+from torchgraft.checking.case import Call, Case, each_tensor, in_dtype
 from torchgraft.checking.comparing import Mismatch, expect, expect_same
 from torchgraft.checking.property import Property
 from torchgraft.checking.result import NotApplicable
@@ -33,9 +33,9 @@ def check(case: Case) -> None:
 def _check_declared(call: Call) -> None:
     operator = call.operator
     for dtype in operator.dtypes or ():
-        in_dtype = replace(call, dtype=dtype)
-        found = [result.dtype for result in tree_leaves(in_dtype.function(*in_dtype.arguments))]
-        expected = [result.dtype for result in tree_leaves(call.reference(*in_dtype.arguments))]
+        other = replace(call, dtype=dtype)
+        found = [result.dtype for result in tree_leaves(other.function(*other.arguments))]
+        expected = [result.dtype for result in tree_leaves(call.reference(*other.arguments))]
         expect_same(found, expected, f"results for {dtype} have the wrong dtype")
 
 
@@ -54,16 +54,18 @@ def _check_others(call: Call) -> None:
         others = [dtype for dtype in allowed if dtype != tensor.dtype]
         if argument in operator.mixed:
             for dtype in others:
-                _expect_right(call, with_other(tensor.to(dtype)), f"{name} in {dtype} among {call.dtype}")
+                _expect_right(call, with_other(in_dtype(tensor, dtype)), f"{name} in {dtype} among {call.dtype}")
         elif others and len(alike) > 1:
-            _expect_refused(call, with_other(tensor.to(others[0])), f"{name} in {others[0]} among {tensor.dtype}")
+            _expect_refused(
+                call, with_other(in_dtype(tensor, others[0])), f"{name} in {others[0]} among {tensor.dtype}"
+            )
         strange = next(dtype for dtype in (torch.int64, *_OTHERS, torch.float32) if dtype not in allowed)
-        _expect_refused(call, with_other(tensor.to(strange)), f"{name} in {strange}")
+        _expect_refused(call, with_other(in_dtype(tensor, strange)), f"{name} in {strange}")
 
 
 def _converted(tensor: Tensor, before: torch.dtype, to: torch.dtype) -> Tensor:
     """A tensor in another dtype, where it has the dtype of the call."""
-    return tensor.to(to) if tensor.dtype == before else tensor
+    return in_dtype(tensor, to) if tensor.dtype == before else tensor
 
 
 def _expect_right(call: Call, arguments: tuple[object, ...], what: str) -> None:

@@ -1,0 +1,439 @@
+"""Operators of every kind that a schema can name: indices, lists, complex numbers, codes of one byte, seeds, and
+arguments that are written to. Their kernels are written in Python.
+
+A kind has an operator that is right, the control, and operators with its schema and reference that are wrong.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from planted import kernels
+from planted.bug import Bug
+from torchgraft import Operator, _torch_private
+from torchgraft.sampling import Drawn, Sample, Samples
+
+BUGS: list[Bug] = []
+CONTROLS: list[Operator] = []
+samples: dict[str, Samples] = {}
+
+_FLOATS = (torch.float64, torch.float32, torch.float16)
+
+
+class _Kind:
+    """What operators of one schema share."""
+
+    def __init__(self, signature: str, asked: Samples, dtypes: Any, **declared: Any) -> None:
+        self.signature, self.asked, self.dtypes, self.declared = signature, asked, dtypes, declared
+
+    def _declare(self, name: str, kernel: Callable[..., Any], **changes: Any) -> Operator:
+        own = self.dtypes if isinstance(self.dtypes, tuple) else next(iter(self.dtypes.values()))
+        options = {"dtypes": self.dtypes, "kernels": {"cpu": own}, **self.declared, **changes}
+        if "explain" in options:
+            options["explain"] = _named(name, options["explain"])
+        operator = Operator(f"{kernels.NAMESPACE}::{name}{self.signature}", **options)
+        operator.kernel("cpu")(kernel)
+        samples[name] = self.asked
+        return operator
+
+    def control(self, name: str, kernel: Callable[..., Any]) -> Operator:
+        operator = self._declare(name, kernel)
+        CONTROLS.append(operator)
+        return operator
+
+    def plant(
+        self,
+        name: str,
+        wrong: str,
+        caught_by: str,
+        kernel: Callable[..., Any],
+        *,
+        harms: bool = False,
+        by_chance: bool = False,
+        **changes: Any,
+    ) -> Operator:
+        operator = self._declare(name, kernel, **changes)
+        BUGS.append(Bug(operator, wrong, caught_by, harms=harms, by_chance=by_chance))
+        return operator
+
+
+def _named(name: str, explain: Callable[..., None]) -> Callable[..., None]:
+    """What explains arguments, with the name of the operator in front."""
+
+    def named(*arguments: Any) -> None:
+        try:
+            explain(*arguments)
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from None
+
+    return named
+
+
+# Indices: rows of a table.
+
+
+def _expect_indices(table: Tensor, indices: Tensor) -> None:
+    if table.dim() != 2 or indices.dim() != 1:
+        raise ValueError(
+            f"table must be (rows, columns) and indices (count,), got {tuple(table.shape)} and {tuple(indices.shape)}"
+        )
+
+
+def _expect_rows(table: Tensor, indices: Tensor) -> None:
+    _expect_indices(table, indices)
+    rows = table.shape[0]
+    if indices.device.type == "cpu" and indices.numel() and not 0 <= int(indices.min()) <= int(indices.max()) < rows:
+        raise ValueError(f"indices must lie between 0 and {rows - 1}, as table has {rows} rows")
+
+
+def _take_rows(table: Tensor, indices: Tensor) -> Tensor:
+    _expect_indices(table, indices)
+    return table.index_select(0, indices)
+
+
+def _take_clamped(table: Tensor, indices: Tensor) -> Tensor:
+    if not len(table):
+        return table.new_zeros(len(indices), table.shape[1])
+    return table.index_select(0, indices.clamp(0, len(table) - 1))
+
+
+def _rows(name: str, rows: int, columns: int, count: int) -> Sample:
+    indices = Drawn((count,), dtype=torch.int64, high=max(rows, 1))
+    return Sample(name, (Drawn((rows, columns)), indices))
+
+
+_taking = _Kind(
+    "(Tensor table, Tensor indices) -> Tensor",
+    Samples(
+        (
+            _rows("one row", 1, 3, 1),
+            _rows("five rows", 4, 3, 5),
+            _rows("no indices", 4, 3, 0),
+            _rows("no columns", 4, 0, 2),
+        ),
+        lambda random: _rows("drawn", random.randint(1, 5), random.randint(0, 4), random.randint(0, 6)),
+    ),
+    {"table": _FLOATS, "indices": (torch.int64,)},
+    reference=_take_rows,
+    output=lambda table, indices: table.new_empty(indices.shape[0], table.shape[1]),
+    gradient=lambda needs_grad, grads, saved, table, indices: (
+        table.new_zeros(table.shape).index_add(0, indices, grads[0]),
+        None,
+    ),
+    explain=_expect_rows,
+)
+_taking.control("take_rows", lambda table, indices: table.index_select(0, indices))
+_taking.plant(
+    "clamps_indices",
+    "reads the last row for an index that is out of range",
+    "bad_input",
+    _take_clamped,
+    explain=_expect_indices,
+)
+
+
+# What is written to: a total, to which an input is added from its end on.
+
+
+def _expect_same_sizes(total: Tensor, input: Tensor) -> None:
+    if total.shape != input.shape or total.dim() != 1:
+        raise ValueError(f"total and input must be (count,), got {tuple(total.shape)} and {tuple(input.shape)}")
+
+
+def _add_reversed(total: Tensor, input: Tensor) -> Tensor:
+    _expect_same_sizes(total, input)
+    return total + input.flip(0)
+
+
+def _add_in_turn(total: Tensor, input: Tensor) -> None:
+    for i in range(len(total)):
+        total[i] += input[len(input) - 1 - i]
+
+
+def _total(name: str, count: int) -> Sample:
+    return Sample(name, (Drawn((count,)), Drawn((count,))))
+
+
+_adding = _Kind(
+    "(Tensor(a!) total, Tensor input) -> ()",
+    Samples(
+        (_total("one element", 1), _total("empty", 0), _total("seven elements", 7), _total("eight elements", 8)),
+        lambda random: _total("drawn", random.randint(0, 9)),
+    ),
+    _FLOATS,
+    reference=_add_reversed,
+    explain=_expect_same_sizes,
+)
+# `data` has versions of its own.
+_adding.control("add_reversed", lambda total, input: _add_in_turn(total.data, input.detach().clone()))
+_adding.plant(
+    "reads_what_it_has_written",
+    "writes to an argument while it still reads from it, where one tensor is given as both",
+    "mutation",
+    lambda total, input: _add_in_turn(total.data, input.detach()),
+)
+_uncounted = _adding.plant(
+    "hides_what_it_writes",
+    "writes past what counts the versions of a tensor, and lets the key that would count them fall through",
+    "mutation",
+    lambda total, input: _add_in_turn(total.data, input.detach().clone()),
+)
+_past_the_counter = torch.library.Library(kernels.NAMESPACE, "FRAGMENT")
+for _name in (_uncounted.public, _uncounted.raw):
+    _torch_private.override(_past_the_counter, _name, torch.library.fallthrough_kernel, "ADInplaceOrView")
+
+
+# A seed: noise on top of an input.
+
+
+def _noisy(input: Tensor, seed: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    noise = torch.randn(input.shape, generator=generator, dtype=torch.float64)
+    return (input.double() + noise.to(input.device)).to(input.dtype)
+
+
+_adding_noise = _Kind(
+    "(Tensor input, int seed) -> Tensor",
+    Samples(
+        (
+            Sample("one element", (Drawn((1,)), 3)),
+            Sample("empty", (Drawn((0,)), 3)),
+            Sample("three rows", (Drawn((3, 5)), 0)),
+        ),
+        lambda random: Sample("drawn", (Drawn((random.randint(0, 20),)), random.randrange(1000))),
+    ),
+    _FLOATS,
+    reference=_noisy,
+    output=lambda input, seed: torch.empty_like(input),
+    gradient=lambda needs_grad, grads, saved, input, seed: (grads[0].clone(),),
+    random=("seed",),
+)
+_adding_noise.control("add_noise", lambda input, seed: torch.empty_like(input).copy_(_noisy(input, seed)))
+_adding_noise.plant(
+    "ignores_its_seed",
+    "draws the same numbers whatever the seed is",
+    "randomness",
+    lambda input, seed: torch.empty_like(input).copy_(_noisy(input, 0)),
+)
+_adding_noise.plant(
+    "draws_other_numbers",
+    "draws evenly distributed numbers where the definition says normally distributed ones",
+    "randomness",
+    lambda input, seed: torch.empty_like(input).copy_(
+        input + torch.rand(input.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    ),
+)
+
+
+# Complex numbers: a rotation.
+
+
+def _turn(input: Tensor, angle: float) -> Tensor:
+    return math.cos(angle) * input + math.sin(angle) * (1j * input)
+
+
+_turning = _Kind(
+    "(Tensor input, float angle) -> Tensor",
+    Samples(
+        (
+            Sample("scalar", (Drawn(()), 0.7)),
+            Sample("empty", (Drawn((0,)), 0.7)),
+            Sample("three rows", (Drawn((3, 5)), -2.0)),
+        ),
+        lambda random: Sample("drawn", (Drawn((random.randint(0, 20),)), random.uniform(-3, 3))),
+    ),
+    (torch.complex128, torch.complex64),
+    reference=_turn,
+    output=lambda input, angle: torch.empty_like(input),
+    gradient=lambda needs_grad, grads, saved, input, angle: (_turn(grads[0], -angle),),
+)
+_turning.control("turn", lambda input, angle: _turn(input, angle).clone(memory_format=torch.preserve_format))
+_turning.plant(
+    "drops_imaginary_parts",
+    "reads the real parts of complex numbers alone",
+    "value",
+    lambda input, angle: torch.empty_like(input).copy_(_turn(input.real, angle)),
+)
+
+
+# Lists: tensors one after the other.
+
+
+def _expect_vectors(tensors: Sequence[Tensor]) -> None:
+    for number, tensor in enumerate(tensors):
+        if tensor.dim() != 1:
+            raise ValueError(f"tensors[{number}] must be (count,), got {tuple(tensor.shape)}")
+
+
+def _join(tensors: Sequence[Tensor]) -> Tensor:
+    _expect_vectors(tensors)
+    return torch.cat(tuple(tensors))
+
+
+def _parts(name: str, *counts: int) -> Sample:
+    return Sample(name, ([Drawn((count,)) for count in counts],))
+
+
+_joining = _Kind(
+    "(Tensor[] tensors) -> Tensor",
+    Samples(
+        (
+            _parts("one tensor", 3),
+            _parts("one empty tensor", 0),
+            _parts("three tensors", 3, 1, 4),
+            _parts("an empty tensor between others", 2, 0, 5),
+        ),
+        lambda random: _parts("drawn", *(random.randint(0, 5) for _ in range(random.randint(1, 4)))),
+    ),
+    _FLOATS,
+    reference=_join,
+    output=lambda tensors: tensors[0].new_empty(sum(tensor.shape[0] for tensor in tensors)),
+    gradient=lambda needs_grad, grads, saved, tensors: (
+        [piece.clone() for piece in grads[0].split([tensor.shape[0] for tensor in tensors])],
+    ),
+    explain=_expect_vectors,
+)
+_joining.control("join", lambda tensors: torch.cat(tensors))
+_joining.plant(
+    "reverses_a_list",
+    "takes the tensors of a list from its end on",
+    "value",
+    lambda tensors: torch.cat(tensors[::-1]),
+)
+
+
+# Codes of one byte: numbers with a scale.
+
+_FP8 = torch.float8_e4m3fn
+_MOST = torch.finfo(_FP8).max
+
+
+def _quantize(input: Tensor, scale: float) -> Tensor:
+    return (input * scale).clamp(-_MOST, _MOST).to(_FP8)
+
+
+def _wrap(input: Tensor, scale: float) -> Tensor:
+    scaled = (input.double() * scale).nan_to_num(0.0, 0.0, 0.0)
+    return torch.remainder(scaled + _MOST, 2 * _MOST).sub(_MOST).to(_FP8)
+
+
+_quantizing = _Kind(
+    "(Tensor input, float scale) -> Tensor",
+    Samples(
+        (
+            Sample("one element", (Drawn((1,)), 2.0)),
+            Sample("empty", (Drawn((0,)), 2.0)),
+            Sample("numbers that fit", (Drawn((3, 5)), 10.0)),
+            Sample("numbers that do not fit", (Drawn((3, 5)), 1000.0)),
+        ),
+        lambda random: Sample("drawn", (Drawn((random.randint(0, 20),)), random.uniform(-3, 600))),
+    ),
+    _FLOATS,
+    reference=_quantize,
+    output=lambda input, scale: torch.empty_like(input, dtype=_FP8),
+)
+
+
+def _laid_out(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    return lambda input, *others: torch.empty_like(input, dtype=_FP8).copy_(function(input, *others))
+
+
+_quantizing.control("quantize", _laid_out(_quantize))
+_quantizing.plant(
+    "gives_nan_where_it_is_full",
+    "gives NaN for what is larger than the largest code, where it should give that",
+    "value",
+    _laid_out(lambda input, scale: (input.double() * scale).where(input.double().abs() * scale <= _MOST, math.nan)),
+)
+_quantizing.plant(
+    "wraps_around",
+    "begins again at the smallest code for what is larger than the largest",
+    "value",
+    _laid_out(_wrap),
+)
+
+
+# Blocks: kernels that read and write as many addresses as a block has, as those in Triton do.
+
+_BLOCK = 16
+
+
+def _expect_vector(input: Tensor) -> None:
+    if input.dim() != 1:
+        raise ValueError(f"input must be (count,), got {tuple(input.shape)}")
+
+
+def _normalize(input: Tensor) -> Tensor:
+    _expect_vector(input)
+    blocks = pad(input, (0, -len(input) % _BLOCK)).unflatten(0, (-1, _BLOCK))
+    return (blocks / (1 + blocks.abs().sum(1, keepdim=True))).flatten()[: len(input)]
+
+
+def _at(tensor: Tensor, begin: int, count: int) -> Tensor:
+    """So many numbers from an address on, whatever lies there."""
+    size = tensor.element_size()
+    memory = (ctypes.c_char * (count * size)).from_address(tensor.data_ptr() + begin * size)
+    return torch.frombuffer(memory, dtype=tensor.dtype)
+
+
+def _by_blocks(*, masked_load: bool = True, masked_store: bool = True) -> Callable[[Tensor], Tensor]:
+    def kernel(input: Tensor) -> Tensor:
+        source = input.detach().contiguous()
+        output = torch.empty(source.shape, dtype=source.dtype, device=source.device)
+        for begin in range(0, len(source), _BLOCK):
+            within = min(_BLOCK, len(source) - begin)
+            loaded = _at(source, begin, within if masked_load else _BLOCK).double()
+            block = pad(loaded, (0, _BLOCK - len(loaded)))
+            result = block / (1 + block.abs().sum())
+            stored = within if masked_store else _BLOCK
+            _at(output, begin, stored).copy_(result[:stored])
+        return output
+
+    return kernel
+
+
+def _vector(name: str, count: int) -> Sample:
+    return Sample(name, (Drawn((count,)),))
+
+
+_normalizing = _Kind(
+    "(Tensor input) -> Tensor",
+    Samples(
+        (
+            _vector("one element", 1),
+            _vector("empty", 0),
+            _vector("one less than a block", 15),
+            _vector("a block", 16),
+            _vector("one more than two blocks", 33),
+        ),
+        lambda random: _vector("drawn", random.randint(0, 40)),
+        summed=lambda input: _BLOCK,
+    ),
+    _FLOATS,
+    reference=_normalize,
+    output=lambda input: input.new_empty(input.shape),
+    not_differentiable=("input",),
+    explain=_expect_vector,
+)
+_normalizing.control("normalize_blocks", _by_blocks())
+_normalizing.plant(
+    "loads_without_a_mask",
+    "the last block is read whole, and what lies behind the input is summed with it",
+    "memory_bounds",
+    _by_blocks(masked_load=False),
+    by_chance=True,
+)
+_normalizing.plant(
+    "stores_without_a_mask",
+    "the last block is written whole, past the end of the result",
+    "memory_bounds",
+    _by_blocks(masked_store=False),
+    harms=True,
+)
