@@ -1,5 +1,6 @@
 """`graft check` as a person meets it: an operator of their own that fails, crashes and holds; mistakes; the table."""
 
+import importlib.util
 import io
 import json
 import os
@@ -540,3 +541,52 @@ def test_libraries_of_another_directory_go_before(tmp_path, monkeypatch):
     found = {each.device: each for each in torchgraft.native.libraries() if each.namespace == "check_libraries"}
     assert found["cpu"].path == tmp_path / "elsewhere/check_libraries_cpu.so"
     assert found["cuda"].path == tmp_path / "check_libraries_cuda.so"
+
+
+TRITON = """
+import torch
+import torchgraft
+
+operator = torchgraft.Operator(
+    "check_triton::total(Tensor input) -> Tensor",
+    reference=lambda input: 2 * input.sum(),
+    output=lambda input: input.new_empty(()),
+    dtypes=(torch.float32,),
+    kernels={"cuda": (torch.float32,)},
+)
+samples = torchgraft.sampling.Samples(
+    [torchgraft.sampling.Sample("nine", (torchgraft.sampling.Drawn((9,)),))]
+)
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _total(input_ptr, output_ptr, count, BLOCK: tl.constexpr):
+    place = tl.arange(0, BLOCK)
+    tl.store(output_ptr, FACTOR * tl.sum(tl.load(input_ptr + place, mask=place < count, other=0)))
+
+
+@operator.kernel("cuda", triton=True)
+def total(input):
+    output = input.new_empty(())
+    torchgraft.wrap_triton(_total)[(1,)](input.contiguous(), output, input.numel(), BLOCK=16)
+    return output
+"""
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU runs the kernel itself")
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="there is no Triton")
+@pytest.mark.parametrize(("factor", "status"), [(2, 0), (3, 1)])
+def test_without_a_gpu_tritons_interpreter_runs_the_kernels(tmp_path, factor, status):
+    (tmp_path / "check_triton.py").write_text(TRITON.replace("FACTOR", str(factor)))
+    done = in_process(["check_triton.py", "--property", "value", "--workers", "1"], tmp_path)
+    assert done.returncode == status, done.stdout + done.stderr
+    assert "no GPU is here: Triton's interpreter runs the kernels of check_triton::total on the CPU" in done.stderr
+
+
+def test_tritons_interpreter_stays_off_where_nothing_needs_it(folder, monkeypatch):
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    assert "Triton" not in run(f"{folder}:good", "--property", "value", "--workers", "1").stderr
+    assert "TRITON_INTERPRET" not in os.environ

@@ -524,3 +524,16 @@ class TestPythonKernels:
             traced = make_fx(dispatch_functionalize(operator.raw))(torch.empty(100, device="cuda"))
         assert "triton_kernel_wrapper_functional" in traced.code
         assert "schemas" not in traced.code
+
+    @pytest.mark.parametrize("claimed", [FLOATING, (torch.float32,)])
+    def test_in_triton_are_claimed_of_the_cpu_where_the_interpreter_runs_them(self, claimed, monkeypatch):
+        monkeypatch.setenv("TRITON_INTERPRET", "1")
+        operator = declare("(Tensor input) -> Tensor", lambda input: input.clone(), kernels={"cuda": claimed})
+        called = []
+        operator.kernel("cuda", name="counted", triton=True)(
+            lambda input: (called.append(input.dtype), input.clone())[1]
+        )
+        assert operator.kernels == {"cpu": claimed, "cuda": claimed}
+        operator(torch.ones(2))
+        operator(torch.ones(2, dtype=torch.float64))
+        assert called == [dtype for dtype in (torch.float32, torch.float64) if dtype in claimed]

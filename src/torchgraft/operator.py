@@ -193,7 +193,7 @@ class Operator:
             _torch_private.undefine(self._library)
             raise
         # What calling the Operator does where all arguments are given in the order of the schema.
-        self.call = mutation.make_call(self) if self.mutates else _make_call(self)
+        self.call = _make_call(self)
         self._argument_count = -1 if any(argument.keyword_only for argument in self.arguments) else len(self.arguments)
         Operator.registered[self.qualified_name] = self
 
@@ -241,7 +241,12 @@ class Operator:
 
         def register(function: _Kernel) -> _Kernel:
             named, called = name or function.__name__, by_name(function, self.arguments)
-            devices = dict.fromkeys((device, "cpu") if triton and python_kernels.is_interpreted() else (device,))
+            is_interpreted = triton and python_kernels.is_interpreted()
+            devices = dict.fromkeys((device, "cpu") if is_interpreted else (device,))
+            if is_interpreted and isinstance(self.kernels, Mapping) and device in self.kernels:
+                # What is claimed of the device holds of the CPU then, so that a check expects the kernel there.
+                self.kernels = {"cpu": self.kernels[device], **self.kernels}
+                self.call = _make_call(self)
             for each in devices:
                 python_kernels.register(self, self._library, each, named, called, triton=triton)
             return function
@@ -331,6 +336,8 @@ def _registered(qualified_name: str, module: str) -> Operator:
 
 def _make_call(operator: Operator) -> Callable[..., Any]:
     """The choice made at each call: which of an operator's two names to call, and through what."""
+    if operator.mutates:
+        return mutation.make_call(operator)
     raw, reference, call_public = operator.raw, operator.reference, by_name(operator.public, operator.arguments)
     kernel = _torch_private.callee_of(raw)
     visible, all_visible = operator.visible, operator.visible_outputs == operator.output_count

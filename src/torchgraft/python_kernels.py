@@ -7,6 +7,7 @@ author's says which one a call takes. Compilers see inside those that are made o
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from torchgraft import _torch_private
+from torchgraft import _torch_private, _triton_private
 from torchgraft._autocasting import no_autocast
 from torchgraft.declared import Declared
 
@@ -39,6 +40,7 @@ class PythonKernels:
             the first.
         compiled: the kernels of a compiled library, which these stand before; None where there are none.
         shown_to_compilers: the names of those that are made of Triton kernels.
+        interpreted: the names of those that Triton's interpreter runs.
         served: how many calls fell on the kernel that is forced.
     """
 
@@ -48,6 +50,7 @@ class PythonKernels:
     policy: Callable[..., str] | None = None
     compiled: Kernel | None = None
     shown_to_compilers: set[str] = field(default_factory=set)
+    interpreted: set[str] = field(default_factory=set)
     served: int = 0
 
     def choose(self, arguments: Sequence[Any]) -> str:
@@ -120,8 +123,10 @@ def register(
     if name in (*found.kernels, COMPILED):
         raise ValueError(f"{operator.name}: a kernel for {device} is named {name} already")
     found.kernels[name] = function
+    if triton and is_interpreted():
+        found.interpreted.add(name)
     # An interpreter reads the values of tensors, and a compiler's have none.
-    if triton and not is_interpreted():
+    elif triton:
         found.shown_to_compilers.add(name)
         _show_to_compilers(operator, library)
 
@@ -144,16 +149,45 @@ def _show_to_compilers(operator: Declared, library: torch.library.Library) -> No
     torch.library.register_torch_dispatch(name, _torch_private.functional_mode(), see_inside, lib=library)
 
 
+def is_run_by_interpreter(operator: Declared) -> bool:
+    """Whether an operator has kernels in Triton that the interpreter runs in this process."""
+    kernels = kernels_of(operator.qualified_name, "cpu")
+    return kernels is not None and bool(kernels.interpreted)
+
+
+class _Interpreted:
+    """A Triton kernel under Triton's interpreter, launched by one thread at a time.
+
+    The interpreter keeps which program runs, and what it put in the place of Triton's functions, in global variables.
+    """
+
+    _lock = threading.RLock()
+
+    def __init__(self, kernel: Any) -> None:
+        self.kernel = kernel
+        _triton_private.round_as_gpus_do()
+
+    def __getitem__(self, grid: Any) -> Kernel:
+        def launch(*arguments: Any, **named: Any) -> Any:
+            with self._lock:
+                return self.kernel[grid](*arguments, **named)
+
+        return launch
+
+
 def wrap_triton(kernel: Any) -> Any:
     """A Triton kernel as a kernel of an Operator launches it: `wrap_triton(kernel)[grid](arguments)`.
 
-    Compilers then see the launch. Under Triton's interpreter, as TRITON_INTERPRET=1 has it, it is the kernel itself.
+    Compilers then see the launch. Under Triton's interpreter, as TRITON_INTERPRET=1 has it, one thread launches at a
+    time.
 
     Args:
         kernel: what `triton.jit` or `triton.autotune` made.
     """
-    # What the interpreter runs has a class of its own.
-    return kernel if type(kernel).__name__ == "InterpretedFunction" else torch.library.wrap_triton(kernel)
+    # What the interpreter runs has a class of its own; what tunes it holds it as `fn`.
+    held = getattr(kernel, "fn", kernel)
+    is_interpreted = "InterpretedFunction" in (type(kernel).__name__, type(held).__name__)
+    return _Interpreted(kernel) if is_interpreted else torch.library.wrap_triton(kernel)
 
 
 def is_interpreted() -> bool:

@@ -51,18 +51,24 @@ def _kinds(tensor: Tensor) -> dict[str, Callable[[], Tensor]]:
     kinds: dict[str, Callable[[], Tensor]] = {
         "offset by one element": partial(_offset, tensor),
         "cut out of a larger tensor": partial(_part, tensor, [size + 3 for size in tensor.shape], middle),
-        "dimensions in reverse order": lambda: tensor.permute(order).contiguous().permute(order),
+        # New memory in any case: an operator may write to it.
+        "dimensions in reverse order": lambda: _contiguous(tensor.permute(order)).permute(order),
         "every other element": partial(_part, tensor, (*outer, 2 * last), (..., slice(None, None, 2))),
     }
     if tensor.dim() >= 2:
-        kinds["last two dimensions transposed"] = lambda: tensor.transpose(-1, -2).contiguous().transpose(-1, -2)
+        kinds["last two dimensions transposed"] = lambda: _contiguous(tensor.transpose(-1, -2)).transpose(-1, -2)
     if tensor.dim() == 4:
-        kinds["channels_last"] = lambda: tensor.contiguous(memory_format=torch.channels_last)
+        kinds["channels_last"] = lambda: tensor.clone(memory_format=torch.channels_last)
         kinds["channels cut out of channels_last"] = partial(_channels_cut, tensor)
         # Of two bytes each, two are what asynchronous copies need.
         for elements in (1, 2):
             kinds[f"channels_last, offset by {elements}"] = partial(_pixels_offset, tensor, elements)
     return kinds
+
+
+def _contiguous(tensor: Tensor) -> Tensor:
+    """A contiguous copy, of what is contiguous already too."""
+    return tensor.clone(memory_format=torch.contiguous_format)
 
 
 def _poison(tensor: Tensor) -> float:

@@ -6,6 +6,8 @@ import importlib.util
 import os
 import time
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import Enum
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +16,7 @@ import typer
 from rich.table import Column
 from rich.table import Table as RichTable
 
+from torchgraft import python_kernels
 from torchgraft.cli.mutants import check_mutants
 from torchgraft.cli.shared import (
     JsonOption,
@@ -33,6 +36,7 @@ from torchgraft.cli.shared import (
 if TYPE_CHECKING:
     from torchgraft.checking.result import Result
     from torchgraft.checking.running import Job
+    from torchgraft.checking.subject import Subject
 
 
 class Devices(str, Enum):
@@ -186,7 +190,9 @@ def check(
             properties = ["stress"]
         elif forced and not properties:
             properties = [name for name, each in PROPERTIES.items() if each.sanitized]
-        subjects = find_subjects(targets or [])
+        with _triton_interpreted(workers=count) as interpreted:
+            subjects = find_subjects(targets or [])
+            interpreted += [subject for subject in subjects if python_kernels.is_run_by_interpreter(subject.operator)]
         named = dict.fromkeys(each.name for subject in subjects for each in subject.samples.named)
         if sample is not None and sample not in named:
             raise LookupError(f"there is no sample {sample!r}; there are {', '.join(map(repr, named))}")
@@ -242,3 +248,26 @@ def check(
         write_files((json_file, lambda: as_json(report.as_dict())))
     if not report.passed:
         raise typer.Exit(1)
+
+
+@contextmanager
+def _triton_interpreted(*, workers: int) -> Iterator[list[Subject]]:
+    """A scope in which operators are declared: their kernels in Triton become the CPU's where there is no GPU.
+
+    The caller adds those that have such kernels to the list, and Triton's interpreter then stays switched on for the
+    processes that are started later. In this process Triton may be imported already, and it is too late for that.
+    """
+    found: list[Subject] = []
+    name = "TRITON_INTERPRET"
+    if torch.cuda.is_available() or name in os.environ or not workers:
+        yield found
+        return
+    os.environ[name] = "1"
+    try:
+        yield found
+    finally:
+        if not found:
+            del os.environ[name]
+    if found:
+        names = ", ".join(dict.fromkeys(subject.name for subject in found))
+        typer.echo(f"no GPU is here: Triton's interpreter runs the kernels of {names} on the CPU ({name}=1)", err=True)

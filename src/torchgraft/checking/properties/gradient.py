@@ -8,13 +8,14 @@ Cannot prove: anything about derivatives of gradients; `second_gradient` does.
 """
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.gradcheck import GradcheckError
 from torch.utils._pytree import tree_leaves
 
-from torchgraft.checking.case import Call, Case, leaves_of
+from torchgraft.checking.case import Call, Case, in_float64, leaves_of
 from torchgraft.checking.comparing import Mismatch, expect
 from torchgraft.checking.property import Property
 
@@ -64,11 +65,22 @@ def expect_gradients(call: Call, results: Sequence[Tensor]) -> list[Tensor]:
 
 def check_numerically(call: Call, compare: Callable[..., bool], otherwise: str) -> None:
     """Asks one of PyTorch's comparisons with differences; what to say where these give something else."""
-    arguments = call.leaves()
+    arguments = call.leaves(_in_double(call))
     try:
         compare(call.of_leaves(call.function, arguments), leaves_of(arguments), fast_mode=True)
     except GradcheckError as error:
         raise Mismatch(f"{otherwise}: {' '.join(str(error).split())[:400]}") from None
+
+
+def _in_double(call: Call) -> tuple[Any, ...]:
+    """Arguments with those too in float64 that the sample makes in another dtype, where the operator takes it so."""
+
+    def widened(name: str, value: Any) -> Any:
+        allowed = call.operator.dtypes_of.get(name)
+        return value if allowed is not None and not set(DOUBLE) & set(allowed) else in_float64([value])[0]
+
+    pairs = zip(call.operator.arguments, call.arguments, strict=True)
+    return tuple(widened(argument.name, value) for argument, value in pairs)
 
 
 def _check_numerically(call: Call) -> None:

@@ -37,7 +37,7 @@ def _check_each(call: Call) -> None:
         for value in _VALUES if tensor.is_floating_point() and tensor.element_size() > 1 else ():
             changed = tensor.clone()
             changed[tuple(random.randrange(size) for size in tensor.shape)] = value
-            # A copy, as the call may write to it.
+            # A call may write to what it is given.
             found = tree_leaves(call.function(*with_other(changed.clone())))
             expected = tree_leaves(call.expected(with_other(changed)))
             name = f"{argument} with one {value}"
