@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 from typer.testing import CliRunner
 
+from torchgraft.checking import mutants
 from torchgraft.checking.mutants import EQUIVALENT, ON_CPU, Folder, MutantError, draw, find_folders
 from torchgraft.checking.mutating import ADVICE, find_mutants, rewrite
 from torchgraft.checking.subject import find_subjects
@@ -135,6 +136,44 @@ def test_what_is_drawn_is_of_all_files_that_are_compiled(tmp_path):
 def test_a_file_of_which_nothing_changes_results_is_left_out(tmp_path):
     (tmp_path / EQUIVALENT).write_text(json.dumps([{"file": "inner/loop.h", "why": "it says what is quickest"}]))
     assert {each.file for each in folder(tmp_path).mutants} == {"cpu.cpp"}
+
+
+def test_what_is_equivalent_on_another_device_counts_there_alone(tmp_path):
+    made = folder(tmp_path)
+    original, changed = made.mutants[0].shown
+    entry = {"file": made.mutants[0].file, "original": original, "changed": changed, "why": "both do the same"}
+    for device, listed in (("cpu", 1), ("cuda", 0)):
+        (tmp_path / EQUIVALENT).write_text(json.dumps([{**entry, "device": device}]))
+        assert len(Folder(tmp_path, ON_CPU, []).equivalent) == listed
+
+
+def test_what_one_build_does_not_tell_apart_is_asked_in_the_other(tmp_path, monkeypatch):
+    monkeypatch.setattr(mutants.platform, "machine", lambda: "x86_64")
+    made = folder(tmp_path)
+    assert len(made.builds) == 1
+    (tmp_path / "cpu.cpp").write_bytes(made.sources["cpu.cpp"] + b"TORCHGRAFT_VECTOR_CLONES(void f(), g();)\n")
+    made = Folder(tmp_path, ON_CPU, [])
+    made.work = tmp_path / "work"
+    narrow, wide = (directory for directory, _ in made.builds)
+    asked = made.mutants[:5]
+    told = {
+        narrow: ["killed", "survived", "survived", "not reached"],
+        wide: [None, "killed", "not reached", "survived"],
+    }
+    monkeypatch.setattr(
+        Folder, "build", lambda self, chosen, directory, build: (directory, [4] if directory == narrow else [])
+    )
+    monkeypatch.setattr(
+        mutants,
+        "_ask",
+        lambda folder, library, chosen, *rest: [
+            {"mutant": number, "status": told[library][number], "how": "", "by": library.name} for number in chosen
+        ],
+    )
+    found = mutants.run_mutants(made, asked, seed=0, workers=1)
+    by_mutant = {outcome.mutant: outcome.status for outcome in found}
+    expected = ["killed", "killed", "survived", "survived", "does not compile"]
+    assert [by_mutant[mutant] for mutant in asked] == expected
 
 
 def test_an_equivalent_mutant_that_is_none_any_more_is_an_error(tmp_path):

@@ -12,6 +12,8 @@ from typing import Literal
 
 import torch
 
+__all__ = ["BuildError", "MissingToolError", "build"]
+
 Sanitizer = Literal["address", "thread"]
 
 _MODULE = Path(__file__).parent / "cmake/TorchgraftKernels.cmake"
@@ -66,6 +68,30 @@ def build(
         MissingToolError: there is no CMake, Ninja or compiler; a BuildError too.
         BuildError: the first error of the compiler.
     """
+    compile_kernels(namespace, sources, directory, sanitizer=sanitizer, cuda=cuda, architectures=architectures)
+
+
+def compile_kernels(
+    namespace: str,
+    sources: Sequence[Path],
+    directory: Path,
+    *,
+    sanitizer: Sanitizer | None = None,
+    cuda: bool = False,
+    architectures: str | None = None,
+    native: bool = False,
+) -> None:
+    """As `build`, which is what others call.
+
+    Args:
+        namespace: of the operators in `torch.ops`.
+        sources: the files.
+        directory: where the libraries are put.
+        sanitizer: what the CPU library is instrumented with.
+        cuda: whether the CUDA library is wanted.
+        architectures: the GPUs to compile for.
+        native: whether the CPU library is for this machine's processor alone, with its widest vectors.
+    """
     cpu_sources = [path for path in sources if path.suffix == ".cpp"]
     cuda_sources = [path for path in sources if path.suffix == ".cu"] if cuda else []
     if not cpu_sources and not cuda_sources:
@@ -90,6 +116,7 @@ def build(
         "CMAKE_LIBRARY_OUTPUT_DIRECTORY": str(directory),
         "Python_EXECUTABLE": sys.executable,
         "TORCHGRAFT_SANITIZER": sanitizer or "",
+        "TORCHGRAFT_NATIVE": "ON" if native else "OFF",
         "TORCHGRAFT_CUDA": "ON" if cuda_sources else "OFF",
     }
     if cuda_sources and (chosen := architectures or _present_architecture()):

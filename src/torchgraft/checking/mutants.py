@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import platform
 import re
 import signal
 import subprocess
@@ -22,7 +23,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, Literal
 
-from torchgraft.building import BuildError, build
+from torchgraft.building import BuildError, compile_kernels
 from torchgraft.checking import places
 from torchgraft.checking.mutating import Mutant, find_mutants, rewrite
 from torchgraft.checking.sanitizing import CPU_TOOLS, cache_folder, find_runtimes, folder_of, sources_in
@@ -66,8 +67,13 @@ class Outcome:
         }
 
 
-def _build_for_cpu(namespace: str, sources: Path, directory: Path) -> Path:
-    build(namespace, sources_in(sources), directory, sanitizer="address")
+def _build_for_any(namespace: str, sources: Path, directory: Path) -> Path:
+    compile_kernels(namespace, sources_in(sources), directory, sanitizer="address")
+    return directory
+
+
+def _build_for_this(namespace: str, sources: Path, directory: Path) -> Path:
+    compile_kernels(namespace, sources_in(sources), directory, sanitizer="address", native=True)
     return directory
 
 
@@ -81,6 +87,8 @@ class Place:
         build: compiles a folder, into another one, for a namespace; the directory of the library.
         environment: of the process that loads it.
         kinds: of mutants; empty: all.
+        build_wide: as `build`, for the widest vectors of this machine's processor: what no sample tells apart in the
+            one library is asked in the other, where sources are compiled for vectors of several widths.
     """
 
     name: str
@@ -88,6 +96,12 @@ class Place:
     build: Callable[[str, Path, Path], Path]
     environment: Callable[[], Mapping[str, str]] = dict
     kinds: tuple[str, ...] = ()
+    build_wide: Callable[[str, Path, Path], Path] | None = None
+
+    @property
+    def device(self) -> str:
+        """Whose kernels they are."""
+        return "cuda" if self.suffix == ".cu" else "cpu"
 
 
 # New memory is NaN: what a mutant leaves unwritten must not be what the original wrote there.
@@ -100,7 +114,7 @@ def _sanitizer_variables() -> dict[str, str]:
     return {**options, "ASAN_OPTIONS": options["ASAN_OPTIONS"] + FILLED, "LD_PRELOAD": find_runtimes(tool)}
 
 
-ON_CPU = Place("cpu", ".cpp", _build_for_cpu, _sanitizer_variables)
+ON_CPU = Place("cpu", ".cpp", _build_for_any, _sanitizer_variables, build_wide=_build_for_this)
 
 
 @dataclass
@@ -128,8 +142,18 @@ class Folder:
         ]
         at = hashlib.sha256(bytes(self.path)).hexdigest()[:8]
         self.work = cache_folder().with_name("mutants") / f"{self.path.name}-{at}-{self.place.name}"
-        scripts = [path.read_bytes() for path in sorted(self.path.glob("*.py"))]
-        self._samples = hashlib.sha256(b"".join(scripts)).hexdigest()[:16]
+        scripts = [*sorted(self.path.glob("*.py")), Path(__file__).with_name("asking.py")]
+        asked = b"".join(path.read_bytes() for path in scripts) + repr(len(self.builds)).encode()
+        self._samples = hashlib.sha256(asked).hexdigest()[:16]
+
+    @property
+    def builds(self) -> list[tuple[Path, Callable[[str, Path, Path], Path]]]:
+        """Where mutants are built, and how: once, and for the widest vectors where that is other code."""
+        found = [(self.work, self.place.build)]
+        has_clones = any(b"TORCHGRAFT_VECTOR_CLONES(" in source for source in self.sources.values())
+        if self.place.build_wide and has_clones and platform.machine() == "x86_64":
+            found.append((self.work / "wide", self.place.build_wide))
+        return found
 
     def _compiled(self) -> Iterable[tuple[str, bytes]]:
         """The sources of the place, and what they include by a name in quotes."""
@@ -146,7 +170,9 @@ class Folder:
     def _read_equivalent(self) -> tuple[set[str], dict[tuple[str, str, str], str]]:
         """Files of which every change computes the same, and changes of others that do, each with the reason."""
         path = self.path / EQUIVALENT
-        listed = json.loads(path.read_text()) if path.is_file() else []
+        written = json.loads(path.read_text()) if path.is_file() else []
+        # What both devices compile may be used by one of them.
+        listed = [each for each in written if each.get("device", self.place.device) == self.place.device]
         whole = {each["file"] for each in listed if "original" not in each}
         return whole, {
             (each["file"], each["original"], each["changed"]): each["why"] for each in listed if "original" in each
@@ -203,8 +229,16 @@ class Folder:
         with (self.work / "outcomes.jsonl").open("a") as file:
             file.write(json.dumps(known) + "\n")
 
-    def build(self, mutants: Mapping[int, Mutant]) -> tuple[Path, list[int]]:
-        """Compiles mutants into a library: its directory, and the numbers of those that the compiler refused."""
+    def build(
+        self, mutants: Mapping[int, Mutant], directory: Path, build: Callable[[str, Path, Path], Path]
+    ) -> tuple[Path, list[int]]:
+        """Compiles mutants into a library: its directory, and the numbers of those that the compiler refused.
+
+        Args:
+            mutants: by number.
+            directory: of `builds`, as is what compiles.
+            build: compiles.
+        """
         sources, refused = self.work / "sources" / self.path.name, list[int]()
         for _ in range(_MOST_BUILDS):
             for file, source in self.all_sources.items():
@@ -212,7 +246,7 @@ class Folder:
                 text = rewrite(source, own, str(self.path / file)) if file in self.sources else source
                 _write_if_new(sources / file, text)
             try:
-                return self.place.build(self.operators[0].namespace, sources, self.work), refused
+                return build(self.operators[0].namespace, sources, directory), refused
             except BuildError as error:
                 blamed = self._blamed(str(error), mutants).difference(refused)
                 if not blamed:
@@ -309,15 +343,27 @@ def run_mutants(
         if mutant in known:
             finish(known[mutant])
     new = dict(enumerate(mutant for mutant in mutants if mutant not in known))
-    if new:
-        on_step(f"building {len(new)} mutants of {folder.path.name}")
-        library, refused = folder.build(new)
+    left: dict[int, Outcome | None] = dict.fromkeys(new)
+    for directory, build in folder.builds:
+        if not left:
+            break
+        is_last = directory == folder.builds[-1][0]
+        directory.mkdir(parents=True, exist_ok=True)
+        on_step(f"building {len(left)} mutants of {folder.path.name}")
+        library, refused = folder.build({number: new[number] for number in left}, directory, build)
         for number in refused:
-            finish_new(Outcome(new[number], "does not compile"))
-        asked = [number for number in new if number not in refused]
-        for answer in _ask(folder, library, asked, len(new), seed, workers):
+            finish_new(left.pop(number) or Outcome(new[number], "does not compile"))
+        for answer in _ask(folder, library, list(left), len(new), seed, workers):
             if "mutant" in answer:
-                finish_new(Outcome(new[answer.pop("mutant")], **answer))
+                number = answer.pop("mutant")
+                before, outcome = left[number], Outcome(new[number], **answer)
+                if before and before.status == "survived" and outcome.status == "not reached":
+                    outcome = before
+                left[number] = outcome
+                # What a later build may tell apart is not known yet.
+                if is_last or outcome.status == "killed":
+                    finish_new(outcome)
+                    del left[number]
             elif "doing" in answer:
                 on_step(f"{folder.path.name}: {answer['doing']}")
             elif answer["problems"]:
@@ -338,6 +384,7 @@ def _ask(
         "places": {name: str(place) for name, place in places.places().items()},
         "targets": [target_of(operator) for operator in folder.operators],
         "namespace": folder.operators[0].namespace,
+        "threads": any(b"get_num_threads" in source for source in folder.sources.values()),
         "mutants": list(mutants),
         "count": count,
         "seed": seed,
