@@ -28,15 +28,15 @@ from torch.utils._pytree import tree_leaves
 
 from torchgraft import native
 from torchgraft.checking import places
-from torchgraft.checking.case import Call, Case
+from torchgraft.checking.case import Call, Case, replaced
 from torchgraft.checking.comparing import expect
-from torchgraft.checking.properties import PROPERTIES
+from torchgraft.checking.properties import PROPERTIES, bad_input
 from torchgraft.checking.properties.gradient import check_gradient
 from torchgraft.checking.properties.value import check_value
 from torchgraft.checking.result import NotApplicable
-from torchgraft.checking.subject import Subject, find_subjects, listed_kernels
+from torchgraft.checking.subject import Subject, claims_kernel, find_subjects, listed_kernels
 from torchgraft.fallback import PerformanceWarning
-from torchgraft.operator import FLOATING
+from torchgraft.operator import FLOATING, Operator
 from torchgraft.precision import true_precision
 
 # Asked as they are; the others draw calls, compile, or look at what no kernel decides.
@@ -46,8 +46,12 @@ _DRAWN = 40
 _TIMES_AS_LONG, _SECONDS_MORE = 20, 5
 # An exit status that no signal and no sanitizer has.
 _TOLD_APART = 77
+# A question that does not apply; as little.
+_NOT_APPLICABLE = 78
 # The number of no mutant.
 _ORIGINAL = -1
+# Of PyTorch, where a kernel asks for their number.
+_THREADS = 4
 
 
 @dataclass(frozen=True)
@@ -87,12 +91,59 @@ def _check_strides(call: _KnownCall) -> None:
     expect(call.strides == call.found_strides(), "the results are laid out otherwise")
 
 
+# Where the limits of sizes lie, if there are any: where no memory holds a tensor of that size.
+_LIMITS = tuple(2**power for power in range(36, 63))
+
+
+@dataclass
+class _Errors:
+    """What a kernel says of calls with a mistake each: its texts are the original's, and so is what it takes."""
+
+    case: Case
+
+    @cached_property
+    def _calls(self) -> list[tuple[Call, str, tuple[Any, ...]]]:
+        found = []
+        for sample in bad_input.smallest_samples(self.case):
+            call = self.case.call(sample)
+            wrong = [(each.what, each.arguments) for each in (*bad_input.mistakes(call), *bad_input.freed(call))]
+            numbers = [place for place, value in enumerate(call.arguments) if type(value) is int]
+            for place in numbers:
+                name = call.operator.arguments[place].name
+                wrong += [(f"{name} of {limit}", replaced(call.arguments, place, limit)) for limit in _LIMITS]
+            found += [(call, *each) for each in wrong]
+        return found
+
+    def _said(self) -> list[str]:
+        with bad_input.memory_bounded(self.case.device):
+            return [_said_of(call.operator, arguments) for call, _, arguments in self._calls]
+
+    @cached_property
+    def _expected(self) -> list[str | None]:
+        """The first time that this is asked: the original's; None where it does not say the same twice."""
+        return [one if one == other else None for one, other in zip(self._said(), self._said(), strict=True)]
+
+    def check(self) -> None:
+        for (_, what, _), expected, said in zip(self._calls, self._expected, self._said(), strict=True):
+            expect(expected in (None, said), f"of {what} something else is said", expected=expected, found=said)
+
+
+def _said_of(operator: Operator, arguments: tuple[Any, ...]) -> str:
+    """The text of the error that a kernel raises; an empty one where it takes the arguments."""
+    try:
+        operator.raw(*arguments)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
 @dataclass(frozen=True)
 class _Question:
     """What may tell a mutant from the original: `ask` raises where it does.
 
     Attributes:
         isolated: whether it may end the process that asks it.
+        threads: of PyTorch; with several, only a process that is forked to end may ask it.
         seconds: that the original takes.
         reached: the mutants that it runs through.
     """
@@ -100,11 +151,18 @@ class _Question:
     name: str
     ask: Callable[[], None]
     isolated: bool = False
+    threads: int = 1
     seconds: float = 0.0
     reached: frozenset[int] = frozenset()
 
+    def ask_on_threads(self) -> None:
+        """Asks it on as many threads as it names."""
+        if torch.get_num_threads() != self.threads:
+            torch.set_num_threads(self.threads)
+        self.ask()
 
-def _questions(subject: Subject, seed: int) -> Iterator[_Question]:
+
+def _questions(subject: Subject, seed: int, *, threads: bool) -> Iterator[_Question]:
     operator, samples = subject.operator, subject.samples
     kernels = ("", *listed_kernels(operator, "cpu"))
     dtypes = operator.dtypes or FLOATING
@@ -124,13 +182,19 @@ def _questions(subject: Subject, seed: int) -> Iterator[_Question]:
         for check in checks:
             for kernel in kernels:
                 name = f"{check.__name__.rpartition('check_')[2]} of {subject.name} on {sample.name!r} in {dtype}"
-                yield _Question(_with(name, kernel), _forced(subject, kernel, partial(check, call)))
+                question = _Question(_with(name, kernel), _forced(subject, kernel, partial(check, call)))
+                yield question
+                # After the one above: what it expects is known then.
+                if threads and checks is every:
+                    yield replace(question, name=f"{question.name}, {_THREADS} threads", threads=_THREADS)
     for whole in _WHOLE:
         dtype = torch.float32 if torch.float32 in dtypes else dtypes[0]
         case = Case(subject, device, dtype, seed, quick=True)
         for kernel in kernels:
             ask = _forced(subject, kernel, partial(PROPERTIES[whole].check, case))
             yield _Question(_with(f"{whole} of {subject.name}", kernel), ask, PROPERTIES[whole].isolated)
+    if claims_kernel(operator, device, dtype) and not operator.mutates:
+        yield _Question(f"errors of {subject.name}", _Errors(case).check, isolated=True)
 
 
 def _with(name: str, kernel: str) -> str:
@@ -169,6 +233,8 @@ class _Library:
         if question.isolated and not _ends_well(question):
             return ""
         self._reached[:] = bytes(len(self._reached))
+        if question.threads > 1:
+            return self._traced_apart(question)
         self.choose(_ORIGINAL, ctypes.c_void_p(self._buffer))
         started = time.perf_counter()
         try:
@@ -179,8 +245,29 @@ class _Library:
             return f"{question.name}: {error}"
         finally:
             self.choose(_ORIGINAL, None)
+        return self._with_reached(question, time.perf_counter() - started)
+
+    def _traced_apart(self, question: _Question) -> _Question | str:
+        """Likewise, by a process that is forked to end: one that has run threads cannot be forked any more."""
+        started = time.perf_counter()
+        if (child := os.fork()) == 0:
+            self.choose(_ORIGINAL, ctypes.c_void_p(self._buffer))
+            try:
+                question.ask_on_threads()
+            except NotApplicable:
+                os._exit(_NOT_APPLICABLE)
+            except BaseException as error:
+                print(f"{question.name}: {error}", file=sys.stderr, flush=True)
+                os._exit(_TOLD_APART)
+            os._exit(0)
+        status = os.waitpid(child, 0)[1]
+        if os.WIFEXITED(status) and os.WEXITSTATUS(status) == _NOT_APPLICABLE:
+            return ""
+        return self._with_reached(question, time.perf_counter() - started) if status == 0 else question.name
+
+    def _with_reached(self, question: _Question, seconds: float) -> _Question:
         reached = frozenset(number for number, byte in enumerate(self._reached[:]) if byte)
-        return replace(question, seconds=time.perf_counter() - started, reached=reached)
+        return replace(question, seconds=seconds, reached=reached)
 
 
 def _ends_well(question: _Question) -> bool:
@@ -197,14 +284,20 @@ def _run(mutant: int, questions: Sequence[_Question], at: mmap.mmap, slot: int, 
     os.dup2(silent, 2)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     choose(mutant, None)
+    # A mutant may want all memory that there is.
+    with bad_input.memory_bounded(torch.device("cpu")):
+        _ask_all(questions, at, slot)
+    os._exit(0)
+
+
+def _ask_all(questions: Sequence[_Question], at: mmap.mmap, slot: int) -> None:
     for number, question in enumerate(questions):
         at[4 * slot : 4 * slot + 4] = number.to_bytes(4, "little")
         signal.setitimer(signal.ITIMER_REAL, _TIMES_AS_LONG * question.seconds + _SECONDS_MORE)
         try:
-            question.ask()
+            question.ask_on_threads()
         except BaseException:
             os._exit(_TOLD_APART)
-    os._exit(0)
 
 
 def _how(status: int) -> str:
@@ -219,7 +312,7 @@ def _answer(request: dict[str, Any], tell: Callable[[dict[str, Any]], None]) -> 
     tell({"doing": "computing what the references give"})
     questions, problems = [], []
     for subject in subjects:
-        for question in _questions(subject, request["seed"]):
+        for question in _questions(subject, request["seed"], threads=request["threads"]):
             traced = library.traced(question)
             if isinstance(traced, _Question):
                 questions.append(traced)

@@ -28,6 +28,7 @@ from torchgraft.checking.comparing import Mismatch, expect, expect_same
 from torchgraft.checking.property import COMPILER, Property
 from torchgraft.checking.subject import claims_kernel
 from torchgraft.operator import FLOATING, Operator
+from torchgraft.sampling import Sample
 from torchgraft.schema import REQUIRED, Argument, by_name
 
 _BYTES = 4 * 2**30
@@ -55,20 +56,24 @@ class _Wrong:
 
 def check(case: Case) -> None:
     """See the module."""
+    with memory_bounded(case.device):
+        case.each(lambda call: _check_call(case, call), smallest_samples(case))
+
+
+def smallest_samples(case: Case) -> list[Sample]:
+    """The smallest sample, and one with as many tensors as may be."""
     small = case.table(empty=False, small=True)
-    # The smallest, and one with as many tensors as may be.
     samples = {sample.name: sample for sample in (small[0], max(small, key=lambda sample: len(sample.tensors)))}
-    with _memory_bounded(case.device):
-        case.each(lambda call: _check_call(case, call), samples.values())
+    return list(samples.values())
 
 
 def _check_call(case: Case, call: Call) -> None:
-    for wrong in _mistakes(call):
+    for wrong in mistakes(call):
         case.progress(f"the reference, {wrong.what}, of sample {call.sample.name!r}")
         _check_mistake(case, call, wrong, _ask_reference(call, wrong))
     # PyTorch's own kernels read what is gone.
     if claims_kernel(case.operator, case.device, case.dtype):
-        for wrong in _freed(call):
+        for wrong in freed(call):
             # The reference is not asked: it may be of those that read what is gone.
             _check_mistake(case, call, wrong, _Verdict())
 
@@ -76,7 +81,8 @@ def _check_call(case: Case, call: Call) -> None:
 # The mistakes
 
 
-def _mistakes(call: Call) -> Iterator[_Wrong]:
+def mistakes(call: Call) -> Iterator[_Wrong]:
+    """A call with each mistake in turn."""
     arguments, described = call.arguments, call.operator.arguments
     if not any(argument.keyword_only for argument in described):
         for count in range(sum(argument.default is REQUIRED for argument in described)):
@@ -163,7 +169,7 @@ def _wrong_numbers(argument: Argument, value: Any) -> Iterator[_Wrong]:
         yield _Wrong("of 10**400", (10**400,), always=True)
 
 
-def _freed(call: Call) -> Iterator[_Wrong]:
+def freed(call: Call) -> Iterator[_Wrong]:
     """Each tensor in turn without its memory, or without that of its last element."""
     for name, tensor, with_other in call.tensors_in_turn():
         if not tensor.numel():
@@ -313,7 +319,7 @@ def _time_bounded(raising: type[Exception] | None = None) -> Iterator[None]:
 
 
 @contextmanager
-def _memory_bounded(device: torch.device) -> Iterator[None]:
+def memory_bounded(device: torch.device) -> Iterator[None]:
     """A scope in which little more memory can be had than is in use: huge sizes fail at once, on every machine."""
     if device.type == "cuda":
         _, total = torch.cuda.mem_get_info(device)
