@@ -185,6 +185,10 @@ def _ask(questions: Iterable[tuple[str, dict[str, str], tuple[str, ...]]]) -> No
 
 def _report(objects: Path, name: str) -> Path:
     path = WORK / f"{name}.json"
+    # What was compiled and wrote no counts is of a source that is there no more.
+    for compiled in objects.rglob("*.gcno"):
+        if not compiled.with_suffix(".gcda").is_file():
+            compiled.unlink()
     # What has no text but a bracket runs where an exception passes.
     real = ("--exclude-throw-branches", "--exclude-unreachable-branches", "--exclude-noncode-lines")
     _gcovr("--object-directory", str(objects), str(objects), *real, "--json", str(path))
