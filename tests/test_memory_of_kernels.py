@@ -7,6 +7,7 @@ from torch import Tensor
 import torchgraft
 from planted import kernels
 from torchgraft import Operator
+from torchgraft.checking.properties.memory import _heap_bytes
 from torchgraft.checking.subject import subject_of
 
 on_cuda = (
@@ -88,6 +89,27 @@ def test_memory_without_a_trace_is_pytorchs(capfd):
     with pytest.raises(RuntimeError, match="you tried to allocate 40000000000000 bytes"):
         torch.ops.planted.empty_quietly(like, 10**13)
     assert capfd.readouterr().err == ""
+
+
+def test_a_kernel_takes_any_kind_of_argument_and_keeps_nothing():
+    kernels.build(cuda=False)
+    like, tensors = torch.ones(3, dtype=torch.float64), [torch.ones(2), torch.ones(2, 3)]
+
+    def call(text="mean", other=None):
+        return torch.ops.planted.takes_any_kind(like, tensors, [None, like, None], [4, 5, 6], text, other)
+
+    assert call().tolist() == [8, 1, 15, 4, 1, -1]
+    # Longer than what std::string holds without memory of its own; and with a zero inside.
+    assert call("no mean " * 20, "a\0b").tolist() == [8, 1, 15, 160, 0, 3]
+
+    def growth(calls=2000):
+        before = _heap_bytes()
+        for _ in range(calls):
+            call("no mean " * 20, "another")
+        return (_heap_bytes() - before) / calls
+
+    growth()
+    assert min(growth() for _ in range(3)) < 1
 
 
 def freed(tensor: Tensor) -> Tensor:
