@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from torchgraft.checking.case import Call, Case, in_float64, leaves_of
+from torchgraft.checking.case import Call, Case, in_float64, is_number, leaves_of, of_tensors
 from torchgraft.checking.comparing import Mismatch
 from torchgraft.checking.compiling import TRACING, compiled, fresh_compiler, in_short, quiet_pytorch
 from torchgraft.checking.result import NotApplicable
@@ -24,11 +24,25 @@ _ELEMENTS = 200
 _LEAST_LOSS = 1e-6
 
 
-def check_samples(case: Case, count: int, eager: Callable[[Both], None], compiled: Callable[[Both], None]) -> None:
+def check_samples(
+    case: Case,
+    count: int,
+    eager: Callable[[Both], None],
+    compiled: Callable[[Both], None],
+    *,
+    of_gradients: bool = True,
+) -> None:
     """Checks a few of the smallest samples, and the largest one or two of them compiled too.
 
+    Args:
+        case: what is asked about.
+        count: how many samples.
+        eager: checks one.
+        compiled: checks one under a compiler.
+        of_gradients: whether the question is about gradients alone.
+
     Raises:
-        NotApplicable: the operator has no dtype in which derivatives of derivatives can be compared.
+        NotApplicable: the operator has no dtype in which derivatives of derivatives can be compared, or no gradient.
     """
 
     def check_compiled(call: Call) -> None:
@@ -37,7 +51,7 @@ def check_samples(case: Case, count: int, eager: Callable[[Both], None], compile
 
     if torch.finfo(case.dtype).eps > torch.finfo(torch.float32).eps:
         raise NotApplicable(f"{case.dtype} is too coarse to compare derivatives of derivatives")
-    if case.dtype.is_complex:
+    if case.dtype.is_complex and of_gradients:
         raise NotApplicable("the Jacobians of torch.func are of real numbers")
     if case.operator.random:
         raise NotApplicable("its reference draws other values, and may draw none where torch.func batches")
@@ -47,8 +61,24 @@ def check_samples(case: Case, count: int, eager: Callable[[Both], None], compile
         samples = case.table(empty=False, below=_ELEMENTS, count=count)
     except NotApplicable:
         samples = case.table(empty=False)[:1]
+    if of_gradients and not case.call(samples[0]).leaf_names:
+        raise NotApplicable("no argument has a gradient")
     case.each(lambda call: eager(Both(call)), samples)
     case.each(check_compiled, samples[-1:] if case.quick else samples[-2:])
+
+
+def moved_tensors(call: Call, arguments: Sequence[Any]) -> list[Tensor]:
+    """The tensors that a transform is asked about: those that have gradients, or else all that hold numbers.
+
+    Raises:
+        NotApplicable: there are none.
+    """
+    if call.leaf_names:
+        return leaves_of(call.leaves(arguments))
+    numbers = [tensor for _, tensor, _ in call.named_tensors(arguments) if is_number(tensor)]
+    if not numbers:
+        raise NotApplicable("no argument holds numbers")
+    return numbers
 
 
 class Both:
@@ -56,6 +86,7 @@ class Both:
 
     Attributes:
         call: of the operator.
+        is_differentiable: whether a result has a gradient.
         tensors: in the dtype of the call.
         exact: the same in float64, for the reference.
         names: of the arguments that they are.
@@ -64,12 +95,18 @@ class Both:
     def __init__(self, call: Call) -> None:
         self.call = call
         arguments = call.arguments
-        # Raises where nothing has a gradient.
-        self.tensors: Tensors = tuple(tensor.detach() for tensor in leaves_of(call.leaves(arguments)))
-        self.operated = call.of_leaves(call.function, arguments)
-        self.referred = call.of_leaves(call.reference, in_float64(arguments))
+        self.tensors: Tensors = tuple(tensor.detach() for tensor in moved_tensors(call, arguments))
+        self.is_differentiable = bool(call.leaf_names)
+        if self.is_differentiable:
+            self.operated = call.of_leaves(call.function, arguments)
+            self.referred = call.of_leaves(call.reference, in_float64(arguments))
+            self.names = call.leaf_names
+        else:
+            chosen = [is_number(tensor) for _, tensor, _ in call.named_tensors(arguments)]
+            self.operated = of_tensors(call.function, arguments, chosen)
+            self.referred = of_tensors(call.reference, in_float64(arguments), chosen)
+            self.names = [name for name, tensor, _ in call.named_tensors(arguments) if is_number(tensor)]
         self.exact = in_float64(self.tensors)
-        self.names = call.leaf_names
 
     def compiled(self, function: Function, transformed: Function) -> Function:
         """What was made of a function, compiled; of the reference as it is, which is the expectation."""
@@ -91,7 +128,7 @@ class Both:
                 raise
             except Exception as error:
                 raise Mismatch(f"{what} fails: {type(error).__name__}: {in_short(error)}") from error
-        largest = max((leaf.abs().max().item() for leaf in expected if leaf.numel()), default=0.0)
+        largest = max((leaf.double().abs().max().item() for leaf in expected if leaf.numel() and lost), default=0.0)
         if lost and largest > _LEAST_LOSS and not any(leaf.any() for leaf in found):
             raise Mismatch(f"{what}: {lost}", expected=f"up to {largest:.3g}", found="zeros alone, and no error")
         # One rounding is the least of it: results of results, through several sums.

@@ -15,10 +15,10 @@ from torch import Tensor
 from torch.func import grad
 from torch.utils._pytree import tree_map
 
-from torchgraft.checking.case import Call, Case, in_float64, leaves_of
+from torchgraft.checking.case import Call, Case, in_float64
 from torchgraft.checking.property import COMPILER, Property
 from torchgraft.checking.result import NotApplicable
-from torchgraft.checking.transforming import Both, Function, check_samples, squares
+from torchgraft.checking.transforming import Both, Function, check_samples, moved_tensors, squares
 
 InDims = tuple[int | None, ...]
 
@@ -29,7 +29,7 @@ def check(case: Case) -> None:
         raise NotApplicable("calls of a batch have seeds of their own")
     if case.operator.sizes_from_data:
         raise NotApplicable("results of a batch would have different sizes")
-    check_samples(case, 6, _check_eager, _check_compiled)
+    check_samples(case, 6, _check_eager, _check_compiled, of_gradients=False)
 
 
 def _check_eager(both: Both) -> None:
@@ -48,16 +48,19 @@ def _check_eager(both: Both) -> None:
         (everywhere, 1, "over a batch of one"),
     ):
         _expect_as_loop(both, in_dims, size, what)
-        _expect_as_loop(both, in_dims, size, f"of torch.func.grad, {what}", gradient=True)
-    one_alone: InDims = (0, *[None] * (count - 1))
-    _expect_as_loop(both, one_alone, batch, f"of torch.func.grad, over {both.names[0]} alone", gradient=True)
+        if both.is_differentiable:
+            _expect_as_loop(both, in_dims, size, f"of torch.func.grad, {what}", gradient=True)
+    if both.is_differentiable:
+        one_alone: InDims = (0, *[None] * (count - 1))
+        _expect_as_loop(both, one_alone, batch, f"of torch.func.grad, over {both.names[0]} alone", gradient=True)
     _expect_nested_as_loops(both, batch)
 
 
 def _check_compiled(both: Both) -> None:
     everywhere: InDims = (0,) * len(both.names)
     for gradient, what in ((False, "under torch.compile"), (True, "of torch.func.grad, under torch.compile")):
-        _expect_as_loop(both, everywhere, 2, what, gradient=gradient, compile=True)
+        if both.is_differentiable or not gradient:
+            _expect_as_loop(both, everywhere, 2, what, gradient=gradient, compile=True)
 
 
 def _expect_as_loop(
@@ -92,7 +95,7 @@ def _expect_nested_as_loops(both: Both, batch: int) -> None:
 
 def _batched(call: Call, in_dims: InDims, batch: int) -> list[Tensor]:
     """The tensors of as many calls, of which those that have a dimension in `in_dims` are stacked along it."""
-    rows = [leaves_of(call.leaves(call.make(seed=i))) for i in range(batch)]
+    rows = [moved_tensors(call, call.make(seed=i)) for i in range(batch)]
     rows = [[tensor.detach() for tensor in row] for row in rows]
     columns = zip(*rows, strict=True)
     return [
