@@ -16,7 +16,7 @@ from torchgraft.declared import Declared
 from torchgraft.schema import Argument
 
 # What stands in C++ for a word of a schema.
-_IN_CPP = {"int": "int64_t", "float": "double", "bool": "bool", "str": "std::string", "Device": "Device"}
+_IN_CPP = {"int": "int64_t", "float": "double", "bool": "bool", "str": "Text", "Device": "Device"}
 _KEYS = {"cpu": "CPU", "cuda": "CUDA"}
 
 

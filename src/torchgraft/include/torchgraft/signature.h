@@ -32,7 +32,6 @@ TORCHGRAFT_WORD(torch::stable::Tensor, "Tensor")
 TORCHGRAFT_WORD(int64_t, "int")
 TORCHGRAFT_WORD(double, "float")
 TORCHGRAFT_WORD(bool, "bool")
-TORCHGRAFT_WORD(std::string, "str")
 TORCHGRAFT_WORD(torch::headeronly::ScalarType, "ScalarType")
 TORCHGRAFT_WORD(torch::headeronly::Layout, "Layout")
 TORCHGRAFT_WORD(torch::headeronly::MemoryFormat, "MemoryFormat")
@@ -72,8 +71,9 @@ template <typename Result, typename... Arguments>
 bool list_signature(const char* operator_name, const char* function, Result (*)(Arguments...)) {
   static_assert(
       (Word<std::decay_t<Arguments>>::is_known && ...),
-      "a kernel takes Tensor, int64_t, double, bool, std::string, ScalarType, Layout, MemoryFormat, "
-      "Device, and std::optional and std::vector of these: write int64_t for int, double for float");
+      "a kernel takes Tensor, int64_t, double, bool, ScalarType, Layout, MemoryFormat, Device, Text of "
+      "torchgraft/text.h, and std::optional and std::vector of these: write int64_t for int, double for "
+      "float, Text for std::string");
   static_assert(Word<Result>::is_known,
                 "a kernel returns Tensor, std::vector<Tensor>, a std::tuple of these, or void");
   listed_signatures() += std::string(operator_name) + '\t' + function + '\t' +

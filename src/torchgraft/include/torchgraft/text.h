@@ -10,11 +10,18 @@
 #include <string>
 
 #include "checks.h"
+#include "signature.h"
 
 namespace torchgraft {
 
 struct Text : std::string {
   using std::string::string;
+};
+
+template <>
+struct internal::Word<Text> {
+  static constexpr bool is_known = true;
+  static std::string text() { return "str"; }
 };
 
 }  // namespace torchgraft
