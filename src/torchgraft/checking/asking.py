@@ -44,6 +44,7 @@ _WHOLE = ("layouts", "incoming_gradients", "non_finite", "bad_input")
 _DRAWN = 40
 # A mutant may make a loop long or endless.
 _TIMES_AS_LONG, _SECONDS_MORE = 20, 5
+_FIRST_SECONDS = 10.0
 # An exit status that no signal and no sanitizer has.
 _TOLD_APART = 77
 # A question that does not apply; as little.
@@ -189,7 +190,8 @@ def _questions(subject: Subject, seed: int, *, threads: bool) -> Iterator[_Quest
                     yield replace(question, name=f"{question.name}, {_THREADS} threads", threads=_THREADS)
     for whole in _WHOLE:
         dtype = torch.float32 if torch.float32 in dtypes else dtypes[0]
-        case = Case(subject, device, dtype, seed, quick=True)
+        # Strides of every small sample, as each may be the one whose layout another one's is not.
+        case = Case(subject, device, dtype, seed, quick=whole != "layouts")
         for kernel in kernels:
             ask = _forced(subject, kernel, partial(PROPERTIES[whole].check, case))
             yield _Question(_with(f"{whole} of {subject.name}", kernel), ask, PROPERTIES[whole].isolated)
@@ -273,7 +275,8 @@ class _Library:
 def _ends_well(question: _Question) -> bool:
     """Whether a process that asks a question of the original ends as it should; a reference may be what ends it."""
     if (child := os.fork()) == 0:
-        _run(_ORIGINAL, [question], mmap.mmap(-1, 4), 0, lambda number, reached: None)
+        # How long it takes is not known yet.
+        _run(_ORIGINAL, [replace(question, seconds=_FIRST_SECONDS)], mmap.mmap(-1, 4), 0, lambda number, reached: None)
     return os.waitpid(child, 0)[1] == 0
 
 
