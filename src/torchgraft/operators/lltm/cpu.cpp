@@ -28,10 +28,8 @@ std::tuple<Tensor, Tensor, Tensor> cell_cpu(Tensor input, Tensor h, Tensor c, Te
     Tensor hidden_gates = empty_of({sizes.batch, 3 * sizes.units}, sum_dtype, input);
     Tensor h_after = empty_of({sizes.batch, sizes.units}, sum_dtype, input);
     Tensor c_after = empty_of({sizes.batch, sizes.units}, sum_dtype, input);
-    if (sizes.batch > 0) {
-      multiply(converted(input, sum_dtype), transposed(converted(weight_ih, sum_dtype)), activations);
-      multiply(converted(h, sum_dtype), transposed(converted(weight_hh, sum_dtype)), hidden_gates);
-    }
+    multiply(converted(input, sum_dtype), transposed(converted(weight_ih, sum_dtype)), activations);
+    multiply(converted(h, sum_dtype), transposed(converted(weight_hh, sum_dtype)), hidden_gates);
 
     c = converted(c, sum_dtype);
     bias = converted(bias, sum_dtype);
@@ -118,7 +116,7 @@ void run_rounds(const Sizes& sizes, int64_t panel, int64_t rounds, const Run& ru
   const int64_t shares = unit_shares<T>(sizes, panels);
   if (shares <= 1) {
     const int64_t products = 3 * sizes.steps * sizes.units * sizes.units;
-    parallel_for(0, sizes.batch, std::max<int64_t>(1, kProductsGrain / std::max<int64_t>(1, products)),
+    parallel_for(0, sizes.batch, std::max<int64_t>(1, kProductsGrain / products),
                  [&](int64_t begin, int64_t end) { run(cpu::Share{begin, end, 0, sizes.units}, 0, rounds); });
     return;
   }
@@ -146,11 +144,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> sequence_cpu(Tensor input, Te
     Tensor output = empty_of({sizes.steps, sizes.batch, sizes.units}, sum_dtype, input);
     Tensor cells = empty_of({sizes.steps, sizes.batch, sizes.units}, sum_dtype, input);
     Tensor packed = empty_of({cpu::packed_count<T>(sizes.units)}, sum_dtype, input);
-    if (sizes.batch > 0) {
-      Tensor gates = torch::stable::view(activations, {sizes.rows(), 3 * sizes.units});
-      const Tensor rows = torch::stable::view(converted(input, sum_dtype), {sizes.rows(), sizes.features});
-      multiply(rows, transposed(converted(weight_ih, sum_dtype)), gates);
-    }
+    Tensor gates = torch::stable::view(activations, {sizes.rows(), 3 * sizes.units});
+    const Tensor rows = torch::stable::view(converted(input, sum_dtype), {sizes.rows(), sizes.features});
+    multiply(rows, transposed(converted(weight_ih, sum_dtype)), gates);
 
     weight_hh = converted(weight_hh, sum_dtype);
     bias = converted(bias, sum_dtype);

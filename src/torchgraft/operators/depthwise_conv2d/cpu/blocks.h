@@ -30,9 +30,7 @@ struct Blocks {
   // again what the one before has made.
   int64_t begin(int64_t block) const {
     const int64_t begin = block * lanes;
-    return layout == Layout::channels_last && fold == 1 && channels >= lanes
-               ? std::min(begin, channels - lanes)
-               : begin;
+    return layout == Layout::channels_last && channels >= lanes ? std::min(begin, channels - lanes) : begin;
   }
 
   // The channels of one block, from `image` on, in images of so many channels and pixels; `channel_of` turns

@@ -17,9 +17,6 @@ namespace torchgraft::depthwise::cpu {
 // One direction of one phase. All is stated in elements of its direction, positions may lie outside of the
 // source.
 struct Phase {
-  int64_t first_output;  // outputs of this phase are first_output + i * output_step, for i in [0, outputs)
-  int64_t output_step;
-  int64_t outputs;
   int64_t first_position;  // what output 0 reads at tap 0
   int64_t step;            // from an output to the next
   int64_t tap_step;        // from a tap to the next

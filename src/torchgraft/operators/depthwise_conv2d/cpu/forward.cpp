@@ -10,10 +10,7 @@ namespace torchgraft::depthwise::cpu {
 namespace {
 
 Direction forward_direction(const Extent& extent) {
-  const Phase phase = {.first_output = 0,
-                       .output_step = 1,
-                       .outputs = extent.output,
-                       .first_position = -extent.padding,
+  const Phase phase = {.first_position = -extent.padding,
                        .step = extent.stride,
                        .tap_step = extent.dilation,
                        .taps = extent.kernel,

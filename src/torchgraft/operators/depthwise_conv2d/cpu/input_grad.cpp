@@ -23,10 +23,7 @@ Direction input_grad_direction(const Extent& extent) {
   const int64_t divisor = std::gcd(extent.stride, extent.dilation);
   const int64_t period = extent.stride / divisor;
   for (int64_t remainder = 0; remainder < phases; ++remainder) {
-    Phase phase = {.first_output = remainder,
-                   .output_step = extent.stride,
-                   .outputs = ceil_divide(extent.input - remainder, extent.stride),
-                   .first_position = 0,
+    Phase phase = {.first_position = 0,
                    .step = 1,
                    .tap_step = extent.dilation / divisor,
                    .taps = 0,

@@ -129,22 +129,22 @@ TORCHGRAFT_INLINE void scatter_pieces(const A* from, const Channels<T>& channels
   }
 }
 
-// Two to four channels of each of several images, in pieces of four: what a piece has too much the next one
-// puts right, and the last pixel, behind which nothing may lie, comes one element at a time.
+// Two to four channels of each of several images, in pieces of four: what a piece has too much lies in the
+// next image, and the next piece puts it right. Nothing may lie behind the last one, which has no more than
+// its channels.
 template <int kRun, typename V, typename T>
 TORCHGRAFT_INLINE void gather_runs(const Channels<const T>& channels, const T* image, T* to, int64_t pixels) {
   constexpr int64_t kLanes = sizeof(V) / sizeof(T);
   const int64_t last = channels.count / kRun - 1;
   const T* from[kMostLanes / kRun] = {};
   for (int64_t run = 0; run <= last; ++run) from[run] = image + channels.offsets[run * kRun];
-  for (int64_t p = 0; p + 1 < pixels; ++p) {
+  for (int64_t p = 0; p < pixels; ++p) {
     T* at = to + p * kLanes;
     store(V{}, at);
     for (int64_t run = 0; run < last; ++run)
       std::memcpy(at + run * kRun, from[run] + p * kRun, 4 * sizeof(T));
     std::memcpy(at + last * kRun, from[last] + p * kRun, kRun * sizeof(T));
   }
-  gather_any(channels, image + (pixels - 1) * kRun, to + (pixels - 1) * kLanes, kLanes, 1);
 }
 
 template <int kRun, typename T>

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <type_traits>
 #include <vector>
 
@@ -49,22 +50,18 @@ void backward_channels_last(const Backward<T>& pass);
 // Which rows of the source the results of one channel lie between, from the first row of results to the last.
 class Rows {
  public:
-  static constexpr int64_t kNone = -1;
+  static constexpr int64_t kNone = std::numeric_limits<int64_t>::min();
 
   // Row r lies between rows r * step + first and one on; or, where `period` is more than one, as if the
   // source had as many rows less one of zeros between its own.
-  Rows(int64_t first, int64_t step, int64_t period, int64_t source_rows)
-      : row_(floor_divide(first, period)),
-        remainder_(first - row_ * period),
-        step_(step),
-        period_(period),
-        source_rows_(source_rows) {}
+  Rows(int64_t first, int64_t step, int64_t period)
+      : row_(floor_divide(first, period)), remainder_(first - row_ * period), step_(step), period_(period) {}
 
-  // The upper one, 0, or the lower one, 1; kNone outside of the source.
+  // The upper one, 0, or the lower one, 1, which may lie outside of the source; kNone between two of its
+  // rows.
   int64_t under(int i) const {
-    const int64_t found = row_ + i;
     const bool is_row = i == 0 ? remainder_ == 0 : remainder_ + 1 == period_;
-    return is_row && found >= 0 && found < source_rows_ ? found : kNone;
+    return is_row ? row_ + i : kNone;
   }
 
   void advance() {
@@ -81,7 +78,6 @@ class Rows {
   int64_t remainder_;
   int64_t step_;
   int64_t period_;
-  int64_t source_rows_;
 };
 
 // Where the results of one channel come from. The gradient of the input is a sampling too, of the output's
@@ -110,7 +106,7 @@ struct Taps {
   }
 
   // Those under a row of results and the following ones.
-  Rows rows(int64_t first) const { return Rows(first * step + row, step, period, source_rows); }
+  Rows rows(int64_t first) const { return Rows(first * step + row, step, period); }
 };
 
 template <typename Pass>

@@ -84,7 +84,7 @@ class Source {
   template <int kBytes>
   TORCHGRAFT_INLINE void bring() {
     const int64_t last = std::min(row_ + rows_, result_rows_);
-    chunk_ = chunk_of(row_, last, taps_, taps_.row, taps_.row);
+    chunk_ = chunk_of(row_, last, taps_);
     row_ = last;
     // The columns under the results, those of them that there are, and where they go.
     const int64_t column = is_whole() ? 0 : taps_.column + begin_;
@@ -117,9 +117,8 @@ class Source {
         std::fill(at + count, row + pitch_, A(0));
       }
     }
-    // Where no column has a tap, every place is as good.
-    const bool in_sight = taps_.column >= -width_ && taps_.column <= width_;
-    const A* source = elements_.data() + margin_ + (is_whole() && in_sight ? taps_.column : 0);
+    // A displacement ends a column or two beyond the image, where the margin holds what is masked out.
+    const A* source = elements_.data() + margin_ + (is_whole() ? taps_.column : 0);
     runs_ = Runs<A>(chunk_, taps_, source, pitch_, zeros_.data(), count_, width_);
   }
 

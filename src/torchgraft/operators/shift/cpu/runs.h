@@ -235,11 +235,11 @@ struct Chunk {
   int64_t source_rows() const { return source_last - source_first; }
 };
 
-// Rows of results [first, last) of channels whose taps lie between `least_row` and `most_row`.
+// Rows of results [first, last) of a channel.
 template <typename A>
-Chunk chunk_of(int64_t first, int64_t last, const Taps<A>& taps, int64_t least_row, int64_t most_row) {
-  return {first, last, floor_divide(first * taps.step + least_row, taps.period),
-          floor_divide((last - 1) * taps.step + most_row + 1, taps.period) + 1};
+Chunk chunk_of(int64_t first, int64_t last, const Taps<A>& taps) {
+  return {first, last, floor_divide(first * taps.step + taps.row, taps.period),
+          floor_divide((last - 1) * taps.step + taps.row + 1, taps.period) + 1};
 }
 
 // Results that are neighbours, and their taps.
@@ -257,8 +257,9 @@ class Runs {
  public:
   Runs() = default;
 
-  // Rows of the source begin at `source`, `pitch` apart, `zeros` is one that is none. A row of results has
-  // `columns`, and the next one begins `result_pitch` further on.
+  // The chunk's rows of the source begin at `source`, `pitch` apart; those that are outside of it are zeros,
+  // and so is `zeros`, which lies between two. A row of results has `columns`, and the next one begins
+  // `result_pitch` further on.
   Runs(const Chunk& chunk, const Taps<A>& taps, const A* source, int64_t pitch, const A* zeros,
        int64_t columns, int64_t result_pitch)
       : source_(source - chunk.source_first * pitch),
@@ -269,7 +270,7 @@ class Runs {
         left_(chunk.rows()),
         rows_(taps.rows(chunk.first)) {
     if (taps.step == 1 && taps.period == 1 && pitch == columns && columns == result_pitch) {
-      whole_ = source + (chunk.first + taps.row - chunk.source_first) * pitch;
+      whole_ = source;
     }
   }
 
@@ -301,7 +302,7 @@ class Runs {
   int64_t left_ = 0;
   int64_t element_ = 0;
   const A* whole_ = nullptr;
-  Rows rows_ = Rows(0, 1, 1, 0);
+  Rows rows_ = Rows(0, 1, 1);
 };
 
 // Keeps what all results of a channel of an image add up to.
