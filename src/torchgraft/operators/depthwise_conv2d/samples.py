@@ -72,6 +72,20 @@ _BOTH_LAYOUTS = (
     Case("51x51", (1, 1, 26, 25), (51, 51), same(51)),
 )
 
+_SINGLE = (
+    # Few rows of the source are read, none of the first.
+    Case("taps far apart under much padding", (1, 2, 2, 3), (2, 1), Window(1, 1, 12, 0, 9, 0, 9, 1)),
+    # Channels of two images that are read twice each lie as far apart as eight would side by side.
+    Case(
+        "multiplier 2, three pixels", (2, 2, 1, 3), (1, 3), Window(1, 1, 0, 1, 0, 1), multiplier=2, channels_last=True
+    ),
+    # They fill a vector of sixteen.
+    Case("two channels of eight images", (8, 2, 3, 4), (3, 3), same(3), channels_last=True),
+    # Fewer than a tile of sixteen.
+    Case("fifteen columns", (1, 2, 5, 15), (5, 5), same(5)),
+    Case("empty batch, told channels_last", (0, 3, 6, 7), (3, 3), same(3), channels_last=True),
+)
+
 # Planes of the sizes that some kernels move whole, as few of them as a warp takes.
 _WHOLE_PLANES = (
     Case("3x3 on planes of 7x7", (2, 40, 7, 7), (3, 3), same(3)),
@@ -164,7 +178,7 @@ _MODULES = (
     ),
 )
 
-_CASES = (*_both_layouts(), *_WHOLE_PLANES, *_PADDED_BEHIND, *_LONG_SLIDES)
+_CASES = (*_both_layouts(), *_SINGLE, *_WHOLE_PLANES, *_PADDED_BEHIND, *_LONG_SLIDES)
 
 
 def _weight_grad_in_parts(sample: Sample) -> Large:
