@@ -92,7 +92,8 @@ class Arena:
                 # What a kernel lets through may be another exception than the one raised here.
                 if not self._needed:
                     raise
-            size = max(2 * self._memory.numel(), 2 * self._needed)
+            # In whole elements of every dtype.
+            size = -(-max(2 * self._memory.numel(), 2 * self._needed) // 16) * 16
             self._memory = torch.empty(size, dtype=torch.uint8, device=self.device)
 
     def place(self, tensor: Tensor) -> Tensor:

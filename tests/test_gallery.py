@@ -1,0 +1,69 @@
+"""Every example of the gallery holds what `graft check` asks, and can be had where nothing but Python is."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+GALLERY = Path(__file__).parent.parent / "examples/gallery"
+EXAMPLES = sorted(path.name for path in GALLERY.iterdir() if path.is_dir() and path.name.isidentifier())
+
+# What makes Python believe that there is no Triton: nothing beside the examples is imported in its place.
+IMPORTED_WITHOUT_TRITON = """
+import sys
+from importlib.abc import MetaPathFinder
+
+
+class Hidden(MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "triton":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
+sys.meta_path.insert(0, Hidden())
+import importlib.util
+
+found = importlib.util.find_spec
+importlib.util.find_spec = lambda name, package=None: None if name == "triton" else found(name, package)
+import torch
+from torchgraft.checking.subject import find_subjects
+
+for subject in find_subjects(sys.argv[1:]):
+    subject.operator.call(*subject.operator.with_defaults(subject.samples.smallest.make("cpu", torch.float32)))
+    print("called", subject.operator.qualified_name)
+"""
+
+
+def in_process(*arguments):
+    return subprocess.run([sys.executable, *map(str, arguments)], capture_output=True, text=True, check=False)
+
+
+def is_in_triton(example):
+    return any("import triton" in path.read_text() for path in (GALLERY / example).glob("*.py"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_every_property_holds(example):
+    if is_in_triton(example):
+        pytest.importorskip("triton")
+    arguments = ("--device", "cpu", "--quick", "--workers", "1", "--json", "-")
+    done = in_process("-m", "torchgraft", "check", GALLERY / example, *arguments)
+    assert done.returncode == 0, done.stderr
+    statuses = {each["status"] for each in json.loads(done.stdout)["results"]}
+    assert statuses <= {"pass", "not applicable"}
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_the_table_names_it_and_a_page_tells_of_it(example):
+    assert f"[{example}]({example}/README.md)" in (GALLERY / "README.md").read_text()
+    assert (GALLERY / example / "README.md").read_text().startswith(f"# {example}\n")
+
+
+def test_without_triton_the_reference_answers():
+    examples = [each for each in EXAMPLES if is_in_triton(each)]
+    done = in_process("-c", IMPORTED_WITHOUT_TRITON, *(GALLERY / each for each in examples))
+    assert done.returncode == 0, done.stderr
+    assert all(f"called gallery::{each}\n" in done.stdout for each in examples)
