@@ -285,8 +285,7 @@ class Operator:
 
     def with_defaults(self, arguments: Sequence[Any]) -> tuple[Any, ...]:
         """Arguments in the order of the schema, with the defaults of those that are missing at the end."""
-        missing = self.arguments[len(arguments) :]
-        return (*arguments, *(argument.default for argument in missing))
+        return (*arguments, *(argument.default for argument in self.arguments[len(arguments) :]))
 
     def visible(self, results: Any) -> Any:
         """What a caller sees of all results."""
@@ -346,9 +345,8 @@ def _make_call(operator: Operator) -> Callable[..., Any]:
     tensor_count, tensors_first = operator.arrangement.first or 0, operator.arrangement.first is not None
     lists, gives_lists = operator.lists, any(operator.lists)
     is_plain = tensors_first and not gives_lists
-    not_differentiable = bool(operator.not_differentiable)
-    casts = operator.autocast != "none"
-    has_gradient = operator.gradient is not None
+    casts, not_differentiable = operator.autocast != "none", bool(operator.not_differentiable)
+    has_gradient, is_grad_enabled = operator.gradient is not None, torch.is_grad_enabled
     # PyTorch's autograd, transforms and compilers know what the reference is made of; where compilers are to see the
     # operator all the same, export that traces without TorchDynamo must find it in this call.
     by_pytorch = operator.kernels == operator.compile == "reference"
@@ -357,7 +355,6 @@ def _make_call(operator: Operator) -> Callable[..., Any]:
     any_autocast, transform_active = _torch_private.any_autocast, _torch_private.transform_active
     jit_tracing, dispatch_modes = _torch_private.jit_tracing, _torch_private.dispatch_modes
     is_compiling, is_exporting = torch.compiler.is_compiling, torch.compiler.is_exporting
-    is_grad_enabled = torch.is_grad_enabled
     # Devices that have kernels for some dtypes only; mostly empty, and then there is nothing to ask.
     partial = operator.kernels if isinstance(operator.kernels, Mapping) else {}
     partial = {device: dtypes for device, dtypes in partial.items() if set(dtypes) != set(operator.dtypes or FLOATING)}
