@@ -10,7 +10,10 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 
 import torchgraft
 from torchgraft import Operator
+from torchgraft.checking.running import make_jobs, make_kernel_jobs, run_job
+from torchgraft.checking.subject import Subject
 from torchgraft.operator import FLOATING
+from torchgraft.sampling import Drawn, Sample, Samples
 
 pytestmark = pytest.mark.filterwarnings("ignore::torchgraft.PerformanceWarning")
 
@@ -499,6 +502,15 @@ class TestPythonKernels:
             operator.choose_kernel("cuda")(lambda input: "small")
         with pytest.raises(ValueError, match="kernels are for cpu or cuda, got 'xpu'"):
             operator.kernel("xpu")(torch.clone)
+
+    def test_each_is_checked_and_one_that_is_wrong_is_named(self):
+        operator = declare("(Tensor input) -> Tensor", lambda input: 2 * input, output=torch.empty_like)
+        operator.kernel("cpu", name="right")(lambda input: 2 * input)
+        operator.kernel("cpu", name="wrong")(lambda input: 2 * input + (input > 2))
+        subject = Subject(operator, Samples([Sample("a few", (Drawn((20,), scale=3.0),))]), beside=False)
+        jobs = make_jobs([subject], devices=["cpu"], properties=["value"], quick=True)
+        found = {job.kernel: run_job(job).status for job in (*jobs, *make_kernel_jobs(jobs))}
+        assert found == {"": "pass", "right": "pass", "wrong": "fail"}
 
     def test_compilers_see_inside_those_made_of_triton_kernels(self):
         import triton

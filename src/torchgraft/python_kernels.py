@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from torchgraft import _torch_private, _triton_private
+from torchgraft import _torch_private, _triton_private, native
 from torchgraft._autocasting import no_autocast
 from torchgraft.declared import Declared
 
@@ -55,8 +55,8 @@ class PythonKernels:
 
     def choose(self, arguments: Sequence[Any]) -> str:
         """The name of the kernel that a call takes."""
-        if (forced := forced_name()) in self.kernels:
-            return forced
+        if (named := forced_name()) in self.kernels:
+            return named
         if self.policy is not None:
             name = self.policy(*arguments)
             if name not in self.kernels and (name != COMPILED or self.compiled is None):
@@ -88,6 +88,45 @@ _forced: list[str] = []
 def forced_name() -> str:
     """The name of the kernel that is forced; empty where none is."""
     return _forced[-1] if _forced else ""
+
+
+class ForcedPythonKernel:
+    """A scope in which every call of an operator falls on a kernel that is written in Python, in all threads.
+
+    Attributes:
+        served: how many calls have fallen on it; known at the end of the scope.
+        is_ruled_out: whether none has, and some would have on another device.
+    """
+
+    def __init__(self, kernels: PythonKernels, name: str) -> None:
+        self._kernels, self._name = kernels, name
+        self.served, self.is_ruled_out = 0, False
+
+    def __enter__(self) -> ForcedPythonKernel:
+        self._kernels.served = 0
+        _forced.append(self._name)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        _forced.remove(self._name)
+        self.served = self._kernels.served
+
+
+def forced(operator: Declared, device: str, name: str) -> native.ForcedKernel | ForcedPythonKernel:
+    """A scope in which every call that a kernel supports falls on it.
+
+    Args:
+        operator: whose kernel it is.
+        device: the kind of device, 'cpu' or 'cuda'.
+        name: of the kernel.
+
+    Raises:
+        LookupError: it is none in Python, and the library of the operator lists none.
+    """
+    kernels = kernels_of(operator.qualified_name, device)
+    if kernels is not None and name in kernels.kernels:
+        return ForcedPythonKernel(kernels, name)
+    return native.ForcedKernel(operator.namespace, device, name)
 
 
 def kernels_of(qualified_name: str, device: str) -> PythonKernels | None:

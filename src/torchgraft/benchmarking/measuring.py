@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from torchgraft import native
+from torchgraft import python_kernels
 from torchgraft.benchmarking.explaining import explain, kernels_of
 from torchgraft.benchmarking.provenance import provenance_of_operator
 from torchgraft.benchmarking.results import KERNEL, RivalResult, Row
@@ -147,15 +147,11 @@ def _precision(candidate: Candidate) -> AbstractContextManager[Any]:
     return tf32_permitted() if candidate.benchmark.sample.tf32 else nullcontext()
 
 
-def _forced(candidate: Candidate, kernel: str) -> native.ForcedKernel:
-    return native.ForcedKernel(candidate.operator.namespace, candidate.device.type, kernel)
-
-
 def _kernels_that_serve(candidate: Candidate, arguments: Sequence[Any]) -> list[str]:
     """The operator's kernels that support a call, as rivals are named."""
     serving = []
     for kernel in listed_kernels(candidate.operator, candidate.device.type):
-        with _precision(candidate), _forced(candidate, kernel) as forced:
+        with _precision(candidate), python_kernels.forced(candidate.operator, candidate.device.type, kernel) as forced:
             # An error is reported where the kernel is called as a rival.
             _why_it_fails(lambda: candidate.operator.call(*arguments))
         if forced.served:
@@ -165,7 +161,7 @@ def _kernels_that_serve(candidate: Candidate, arguments: Sequence[Any]) -> list[
 
 def _by_kernel(candidate: Candidate, kernel: str) -> Callable[..., Any]:
     """The operator, served by a kernel of its own that is forced."""
-    forced = _forced(candidate, kernel)
+    forced = python_kernels.forced(candidate.operator, candidate.device.type, kernel)
 
     def call(*arguments: Any) -> Any:
         with forced:

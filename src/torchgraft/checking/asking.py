@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from torchgraft import native
+from torchgraft import native, python_kernels
 from torchgraft.checking import places
 from torchgraft.checking.case import Call, Case, replaced
 from torchgraft.checking.comparing import expect
@@ -209,7 +209,7 @@ def _forced(subject: Subject, kernel: str, ask: Callable[[], None]) -> Callable[
         return ask
 
     def ask_forced() -> None:
-        with native.ForcedKernel(subject.operator.namespace, "cpu", kernel) as forced:
+        with python_kernels.forced(subject.operator, "cpu", kernel) as forced:
             ask()
         if not forced.served:
             raise NotApplicable(f"{kernel} serves no call")

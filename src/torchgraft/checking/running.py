@@ -23,7 +23,7 @@ from unittest.mock import patch
 
 import torch
 
-from torchgraft import _torch_private, native
+from torchgraft import _torch_private, native, python_kernels
 from torchgraft.checking import places
 from torchgraft.checking.case import Case, CheckFailed, failure_of
 from torchgraft.checking.comparing import Mismatch
@@ -284,7 +284,7 @@ def _kernel_forced(job: Job) -> Iterator[None]:
     if not job.kernel:
         yield
         return
-    with native.ForcedKernel(job.operator.namespace, torch.device(job.device).type, job.kernel) as forced:
+    with python_kernels.forced(job.operator, torch.device(job.device).type, job.kernel) as forced:
         yield
     if forced.is_ruled_out:
         raise NotApplicable(RULED_OUT)

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from torchgraft import native
+from torchgraft import native, python_kernels
 from torchgraft.checking.places import declaring_modules, make_importable, name_of
 from torchgraft.operator import Operator
 from torchgraft.sampling import Samples
@@ -54,8 +54,11 @@ def claims_kernel(operator: Operator, device: torch.device | str, dtype: torch.d
 
 
 def listed_kernels(operator: Operator, device: str) -> tuple[str, ...]:
-    """The kernels between which an operator's library chooses on a device; none where it lists none."""
-    return native.kernels(operator.namespace, torch.device(device).type).get(operator.name, ())
+    """The kernels between which an operator chooses on a device: those that its library lists, and those in Python."""
+    kind = torch.device(device).type
+    in_python = python_kernels.kernels_of(operator.qualified_name, kind)
+    listed = native.kernels(operator.namespace, kind).get(operator.name, ())
+    return listed if in_python is None else (*listed, *in_python.kernels)
 
 
 def expect_kernels(operators: Sequence[Operator], devices: Sequence[str]) -> list[str]:
