@@ -1,6 +1,6 @@
 """What autocast does to the arguments of an operator."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal
 
@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from torchgraft import _torch_private
+from torchgraft.schema import tensors_in
 
 AutocastRule = Literal["lower", "promote", "none"]
 
@@ -17,10 +18,10 @@ AUTOCAST_KEYS = {"cpu": "AutocastCPU", "cuda": "AutocastCUDA"}
 
 def cast(rule: AutocastRule, arguments: Sequence[Any]) -> Sequence[Any]:
     """Arguments as autocast wants them; unchanged where it is off for their device. float64 is left alone."""
-    device = next((tensor.device.type for tensor in _tensors(arguments)), None)
+    device = next((tensor.device.type for tensor in tensors_in(arguments)), None)
     if rule == "none" or device is None or not torch.is_autocast_enabled(device):
         return arguments
-    dtypes = {tensor.dtype for tensor in _tensors(arguments) if is_castable(tensor)}
+    dtypes = {tensor.dtype for tensor in tensors_in(arguments) if is_castable(tensor)}
     if rule == "lower":
         dtype = torch.get_autocast_dtype(device)
     else:
@@ -41,7 +42,7 @@ def no_autocast(arguments: Sequence[Any]) -> AbstractContextManager[Any]:
     """A scope in which autocast casts nothing: it has done its work on these arguments, or is not to."""
     if not _torch_private.any_autocast():
         return nullcontext()
-    device = next((tensor.device.type for tensor in _tensors(arguments)), "cpu")
+    device = next((tensor.device.type for tensor in tensors_in(arguments)), "cpu")
     return torch.autocast(device, enabled=False)
 
 
@@ -49,14 +50,6 @@ def is_castable(tensor: Tensor) -> bool:
     """Whether autocast may cast a tensor; of float64 it takes none."""
     # What has one byte or fewer is a code, and no number that another dtype could hold in its place.
     return tensor.is_floating_point() and tensor.dtype != torch.float64 and tensor.element_size() > 1
-
-
-def _tensors(arguments: Sequence[Any]) -> Iterator[Tensor]:
-    for value in arguments:
-        if isinstance(value, Tensor):
-            yield value
-        elif isinstance(value, (list, tuple)):
-            yield from (element for element in value if isinstance(element, Tensor))
 
 
 def _each(function: Callable[[Any], Any], value: Any) -> Any:

@@ -13,6 +13,9 @@ import torch
 import torch.autograd.forward_ad as forward_ad
 from torch._C import _functorch
 
+# Under which PyTorch keeps the kernels of a kind of device.
+DEVICE_KEYS = {"cpu": "CPU", "cuda": "CUDA"}
+
 # Whether autocast is on for any device: the cheap question before the exact one.
 any_autocast = torch._C._is_any_autocast_enabled
 

@@ -12,8 +12,6 @@ from typing import Literal
 
 import torch
 
-__all__ = ["BuildError", "MissingToolError", "build"]
-
 Sanitizer = Literal["address", "thread"]
 
 _MODULE = Path(__file__).parent / "cmake/TorchgraftKernels.cmake"
@@ -48,6 +46,7 @@ def build(
     sanitizer: Sanitizer | None = None,
     cuda: bool = False,
     architectures: str | None = None,
+    native: bool = False,
 ) -> None:
     """Compiles kernels into `<namespace>_cpu.so` and `<namespace>_cuda.so`, the names that `native.load` looks for.
 
@@ -63,34 +62,11 @@ def build(
         cuda: whether the CUDA library is wanted.
         architectures: the GPUs to compile for, as CMake writes them: `90-real`, or several with semicolons. None:
             that of this machine's GPU, or else all that are supported.
+        native: whether the CPU library is for this machine's processor alone, with its widest vectors.
 
     Raises:
         MissingToolError: there is no CMake, Ninja or compiler; a BuildError too.
         BuildError: the first error of the compiler.
-    """
-    compile_kernels(namespace, sources, directory, sanitizer=sanitizer, cuda=cuda, architectures=architectures)
-
-
-def compile_kernels(
-    namespace: str,
-    sources: Sequence[Path],
-    directory: Path,
-    *,
-    sanitizer: Sanitizer | None = None,
-    cuda: bool = False,
-    architectures: str | None = None,
-    native: bool = False,
-) -> None:
-    """As `build`, which is what others call.
-
-    Args:
-        namespace: of the operators in `torch.ops`.
-        sources: the files.
-        directory: where the libraries are put.
-        sanitizer: what the CPU library is instrumented with.
-        cuda: whether the CUDA library is wanted.
-        architectures: the GPUs to compile for.
-        native: whether the CPU library is for this machine's processor alone, with its widest vectors.
     """
     cpu_sources = [path for path in sources if path.suffix == ".cpp"]
     cuda_sources = [path for path in sources if path.suffix == ".cu"] if cuda else []

@@ -8,7 +8,8 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
-from torch.utils._pytree import tree_leaves
+
+from torchgraft.schema import tensors_in
 
 
 class PerformanceWarning(UserWarning):
@@ -42,7 +43,7 @@ def note_fallback(operator: str, arguments: Iterable[object], reason: str) -> No
     """Counts a call that a reference answers, and warns at the first of its kind."""
     if torch.compiler.is_compiling():
         return
-    tensor = next((value for value in tree_leaves(list(arguments)) if isinstance(value, torch.Tensor)), None)
+    tensor = next(tensors_in(arguments), None)
     device = tensor.device.type if tensor is not None else "none"
     dtype = str(tensor.dtype).removeprefix("torch.") if tensor is not None else "none"
     key = (operator, device, dtype, reason)

@@ -7,31 +7,21 @@ or through the reference.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from torchgraft import _torch_private
 from torchgraft.declared import Declared
 from torchgraft.differentiation import as_tuple, nested, single
-from torchgraft.schema import Argument
+from torchgraft.schema import Argument, tensors_in
 
 
 def written(signature: Sequence[Argument], arguments: Sequence[Any]) -> list[tuple[str, Any]]:
     """The arguments that are written to, each a tensor, a list of them or None, with their names."""
     pairs = zip(signature, arguments, strict=True)
     return [(argument.name, value) for argument, value in pairs if argument.mutated]
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    """The tensors of an argument: itself, or those in a list."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for element in value:
-            yield from _tensors(element)
 
 
 def answer_by_reference(operator: Declared, arguments: Sequence[Any]) -> Any:
@@ -46,7 +36,7 @@ def answer_by_reference(operator: Declared, arguments: Sequence[Any]) -> Any:
             f" got {len(values)} values"
         )
     for (_, old), new in zip(mutated, values, strict=False):
-        for to, value in zip(_tensors(old), _tensors(new), strict=True):
+        for to, value in zip(tensors_in([old]), tensors_in([new]), strict=True):
             to.detach().copy_(value.detach())
     results = values[len(mutated) :]
     return results[0] if len(results) == 1 else results or None
@@ -56,14 +46,14 @@ def expect_writable(operator: Declared, arguments: Sequence[Any]) -> None:
     """Raises ValueError where what is written to needs a gradient, and where no result could carry one."""
     mutated = written(operator.arguments, arguments)
     for name, value in mutated:
-        if any(tensor.requires_grad for tensor in _tensors(value)):
+        if any(tensor.requires_grad for tensor in tensors_in([value])):
             raise ValueError(
                 f"{operator.name}: {name} is written to and needs a gradient; call it under torch.no_grad(), or on"
                 f" {name}.detach()"
             )
     if not operator.lists:
         for argument, value in zip(operator.arguments, arguments, strict=True):
-            if any(tensor.requires_grad for tensor in _tensors(value)):
+            if any(tensor.requires_grad for tensor in tensors_in([value])):
                 raise ValueError(
                     f"{operator.name}: {argument.name} needs a gradient, and the operator has no result that could"
                     f" carry one; call it under torch.no_grad(), or on {argument.name}.detach()"
@@ -121,7 +111,7 @@ def _counting(operator: Declared, overload: Any) -> Callable[..., Any]:
     def count(keyset: Any, *arguments: Any, **named: Any) -> Any:
         for place in places:
             value = arguments[place] if place < len(arguments) else named.get(names[place])
-            for tensor in _tensors(value):
+            for tensor in tensors_in([value]):
                 torch.autograd.graph.increment_version(tensor)
         return _torch_private.below_views(overload, keyset, arguments, named)
 

@@ -9,23 +9,21 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch.utils._pytree import tree_leaves
 
 from torchgraft import _torch_private, _triton_private, native
 from torchgraft._autocasting import no_autocast
 from torchgraft.declared import Declared
+from torchgraft.schema import tensors_in
 
 Kernel = Callable[..., Any]
 
 # What stands for the kernels of a compiled library in a policy.
 COMPILED = "compiled"
-
-_KEYS = {"cpu": "CPU", "cuda": "CUDA"}
 
 
 @dataclass
@@ -75,8 +73,9 @@ class PythonKernels:
             return self.compiled(*arguments)
         self.operator.explain(*arguments)
         self.served += name == forced_name()
+        is_wrapped = name in self.shown_to_compilers
         # Autocast has cast what the declaration says, and would cast all else that the kernel is made of.
-        with _torch_private.triton_called_directly(), no_autocast(arguments):
+        with _torch_private.triton_called_directly() if is_wrapped else nullcontext(), no_autocast(arguments):
             return self.kernels[name](*arguments)
 
 
@@ -150,15 +149,15 @@ def register(
     Raises:
         ValueError: there is no such kind of device, or the name is taken.
     """
-    if device not in _KEYS:
-        raise ValueError(f"{operator.name}: kernels are for {' or '.join(_KEYS)}, got {device!r}")
+    if device not in _torch_private.DEVICE_KEYS:
+        raise ValueError(f"{operator.name}: kernels are for {' or '.join(_torch_private.DEVICE_KEYS)}, got {device!r}")
     found = _registered.get((operator.qualified_name, device))
     if found is None:
-        compiled = _torch_private.boxed_kernel_of(operator.raw, _KEYS[device])
+        compiled = _torch_private.boxed_kernel_of(operator.raw, _torch_private.DEVICE_KEYS[device])
         found = _registered[operator.qualified_name, device] = PythonKernels(operator, device, compiled=compiled)
         for overload in (operator.public, operator.raw):
             called = found.call if overload is operator.raw else operator.filled(found.call)
-            _torch_private.override(library, overload, called, _KEYS[device])
+            _torch_private.override(library, overload, called, _torch_private.DEVICE_KEYS[device])
     if name in (*found.kernels, COMPILED):
         raise ValueError(f"{operator.name}: a kernel for {device} is named {name} already")
     found.kernels[name] = function
@@ -177,8 +176,7 @@ def _show_to_compilers(operator: Declared, library: torch.library.Library) -> No
     _shown.add(operator.qualified_name)
 
     def see_inside(mode: Any, overload: Any, types: Any, arguments: Any = (), named: Any = None) -> Any:
-        tensors = [value for value in tree_leaves(arguments) if isinstance(value, Tensor)]
-        kernels = kernels_of(operator.qualified_name, tensors[0].device.type) if tensors else None
+        kernels = kernels_of(operator.qualified_name, next(tensors_in(arguments)).device.type)
         if kernels is None or kernels.choose(arguments) not in kernels.shown_to_compilers:
             return mode.__torch_dispatch__(overload, types, arguments, named)
         with mode:

@@ -141,7 +141,7 @@ def _make_autocast(operator: Declared) -> Callable[..., Any]:
     def autocast_kernel(*arguments: Any) -> Any:
         arguments = tuple(cast(operator.autocast, arguments))
         with _torch_private.without_autocast():
-            return by_name(operator.public, operator.arguments)(*arguments)
+            return operator.call_public(*arguments)
 
     return autocast_kernel
 

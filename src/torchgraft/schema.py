@@ -7,8 +7,10 @@ takes tensors one by one. `Arrangement` takes arguments apart for it, and puts t
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
+
+from torch import Tensor
 
 from torchgraft import _torch_private
 
@@ -135,6 +137,15 @@ def _without(kind: Any, outer: str) -> tuple[Any, bool]:
     """What a type holds, where it is an optional one or a list, and whether it is."""
     is_outer = kind.kind() == outer
     return (kind.getElementType() if is_outer else kind), is_outer
+
+
+def tensors_in(values: Iterable[Any]) -> Iterator[Tensor]:
+    """The tensors among values, those in lists too."""
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from tensors_in(value)
 
 
 def positional_signature(text: str) -> str:

@@ -17,7 +17,6 @@ from torchgraft.schema import Argument
 
 # What stands in C++ for a word of a schema.
 _IN_CPP = {"int": "int64_t", "float": "double", "bool": "bool", "str": "Text", "Device": "Device"}
-_KEYS = {"cpu": "CPU", "cuda": "CUDA"}
 
 
 _declared: list[tuple[Declared, torch.library.Library]] = []
@@ -56,7 +55,7 @@ native.tell_of_libraries(_expect_all_fitting)
 def _refuse_misfits(operator: Declared, library: torch.library.Library) -> list[str]:
     """What does not fit of an operator's loaded kernels; these raise it from now on, under both names."""
     problems = []
-    for device, key in _KEYS.items():
+    for device, key in _torch_private.DEVICE_KEYS.items():
         found = native.signatures(operator.namespace, device).get(operator.name)
         problem = found and _problem(operator, found)
         if problem:

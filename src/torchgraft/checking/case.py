@@ -19,6 +19,7 @@ from torchgraft.checking.subject import Subject
 from torchgraft.differentiation import as_tuple, single
 from torchgraft.operator import Operator
 from torchgraft.sampling import Budget, Drawn, Sample, Samples, draw_at_border
+from torchgraft.schema import tensors_in
 
 # Calls that are drawn for a property that asks of any call, where nobody says how many; and in a quick run.
 _RANDOM_CALLS, _QUICK_RANDOM_CALLS = 40, 10
@@ -114,9 +115,10 @@ class Call:
 
     def named_tensors(self, arguments: Sequence[Any]) -> Iterator[tuple[str, Tensor, bool]]:
         """Each tensor among some arguments, with its name and whether it has a gradient."""
+        gives_gradients = _gives_gradients(self)
         for argument, value in zip(self.operator.arguments, arguments, strict=True):
-            has_gradient = argument.name not in self.operator.not_differentiable and not argument.mutated
-            has_gradient &= _gives_gradients(self)
+            may = argument.name not in self.operator.not_differentiable and not argument.mutated
+            has_gradient = gives_gradients and may
             for number, each in enumerate(value if isinstance(value, list) else [value]):
                 if isinstance(each, Tensor):
                     name = f"{argument.name}[{number}]" if isinstance(value, list) else argument.name
@@ -437,7 +439,7 @@ def _describe(value: Any) -> str:
 
 def tensors_of(arguments: Iterable[Any]) -> list[Tensor]:
     """The tensors among arguments, those in lists too."""
-    return [value for value in tree_leaves(list(arguments)) if isinstance(value, Tensor)]
+    return list(tensors_in(arguments))
 
 
 def leaves_of(arguments: Iterable[Any]) -> list[Tensor]:

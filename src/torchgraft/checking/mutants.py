@@ -23,7 +23,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, Literal
 
-from torchgraft.building import BuildError, compile_kernels
+from torchgraft.building import BuildError, build
 from torchgraft.checking import places
 from torchgraft.checking.mutating import Mutant, find_mutants, rewrite
 from torchgraft.checking.sanitizing import CPU_TOOLS, cache_folder, find_runtimes, folder_of, sources_in
@@ -68,12 +68,12 @@ class Outcome:
 
 
 def _build_for_any(namespace: str, sources: Path, directory: Path) -> Path:
-    compile_kernels(namespace, sources_in(sources), directory, sanitizer="address")
+    build(namespace, sources_in(sources), directory, sanitizer="address")
     return directory
 
 
 def _build_for_this(namespace: str, sources: Path, directory: Path) -> Path:
-    compile_kernels(namespace, sources_in(sources), directory, sanitizer="address", native=True)
+    build(namespace, sources_in(sources), directory, sanitizer="address", native=True)
     return directory
 
 
@@ -344,13 +344,13 @@ def run_mutants(
             finish(known[mutant])
     new = dict(enumerate(mutant for mutant in mutants if mutant not in known))
     left: dict[int, Outcome | None] = dict.fromkeys(new)
-    for directory, build in folder.builds:
+    for directory, make in folder.builds:
         if not left:
             break
         is_last = directory == folder.builds[-1][0]
         directory.mkdir(parents=True, exist_ok=True)
         on_step(f"building {len(left)} mutants of {folder.path.name}")
-        library, refused = folder.build({number: new[number] for number in left}, directory, build)
+        library, refused = folder.build({number: new[number] for number in left}, directory, make)
         for number in refused:
             finish_new(left.pop(number) or Outcome(new[number], "does not compile"))
         for answer in _ask(folder, library, list(left), len(new), seed, workers):
