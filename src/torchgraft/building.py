@@ -12,6 +12,8 @@ from typing import Literal
 
 import torch
 
+from torchgraft import native
+
 Sanitizer = Literal["address", "thread"]
 
 _MODULE = Path(__file__).parent / "cmake/TorchgraftKernels.cmake"
@@ -101,6 +103,25 @@ def build(
     log = folder / "build.log"
     _run([cmake, "-S", str(folder), "-B", str(folder / "ninja"), "-G", "Ninja", "-Wno-dev", *defined], namespace, log)
     _run([cmake, "--build", str(folder / "ninja")], namespace, log)
+
+
+def load(namespace: str, sources: Sequence[Path], directory: Path) -> None:
+    """Loads the CPU library of a package that compiles its kernels where it is imported: builds it where it is older.
+
+    Args:
+        namespace: of the operators in `torch.ops`.
+        sources: the files, as `build` takes them.
+        directory: where the library is put, and looked for.
+
+    Raises:
+        MissingToolError: there is no CMake, Ninja or compiler; a BuildError too.
+        BuildError: the first error of the compiler.
+    """
+    library = directory / f"{namespace}_cpu.so"
+    newest = max(path.stat().st_mtime for path in sources)
+    if not library.is_file() or library.stat().st_mtime < newest:
+        build(namespace, sources, directory)
+    native.load(namespace, directory)
 
 
 def _listed(paths: Sequence[Path]) -> str:

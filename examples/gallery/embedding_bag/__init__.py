@@ -7,11 +7,10 @@ import torch
 from torch import Tensor
 
 import torchgraft
-from torchgraft import building, native
+from torchgraft import building
 
 NAMESPACE = "gallery_embedding_bag"
 _SOURCE = Path(__file__).with_name("cpu.cpp")
-_CACHE = _SOURCE.with_name("cache")
 
 
 def _expect_sizes(weight: Tensor, indices: Tensor, offsets: Tensor, mode: str) -> None:
@@ -147,7 +146,4 @@ embedding_bag_backward = torchgraft.Operator(
     explain=_explain_backward,
 )
 
-_LIBRARY = _CACHE / f"{NAMESPACE}_cpu.so"
-if not _LIBRARY.is_file() or _LIBRARY.stat().st_mtime < _SOURCE.stat().st_mtime:
-    building.build(NAMESPACE, [_SOURCE], _CACHE)
-native.load(NAMESPACE, _CACHE)
+building.load(NAMESPACE, [_SOURCE], _SOURCE.with_name("cache"))

@@ -6,27 +6,15 @@ from pathlib import Path
 from torch import Tensor
 
 import torchgraft
-from torchgraft import building, native
+from torchgraft import building
 
 NAMESPACE = "gallery_multi_tensor_sgd"
 _SOURCE = Path(__file__).with_name("cpu.cpp")
-_CACHE = _SOURCE.with_name("cache")
 
 Tensors = Sequence[Tensor]
 
 
-def _explain(
-    parameters: Tensors,
-    grads: Tensors,
-    momentum: Tensors,
-    learning_rate: float,
-    *,
-    momentum_decay: float,
-    dampening: float,
-    weight_decay: float,
-    nesterov: bool,
-    is_first: bool,
-) -> None:
+def _explain(parameters: Tensors, grads: Tensors, momentum: Tensors, *numbers: float, **named: float) -> None:
     for argument, tensors in (("grads", grads), ("momentum", momentum)):
         if len(tensors) != len(parameters):
             raise ValueError(
@@ -53,17 +41,7 @@ def _reference(
     nesterov: bool,
     is_first: bool,
 ) -> tuple[list[Tensor], list[Tensor]]:
-    _explain(
-        parameters,
-        grads,
-        momentum,
-        learning_rate,
-        momentum_decay=momentum_decay,
-        dampening=dampening,
-        weight_decay=weight_decay,
-        nesterov=nesterov,
-        is_first=is_first,
-    )
+    _explain(parameters, grads, momentum)
     stepped, averaged = [], []
     for parameter, grad, average in zip(parameters, grads, momentum, strict=True):
         decayed = grad + weight_decay * parameter
@@ -86,7 +64,4 @@ multi_tensor_sgd = torchgraft.Operator(
     kernels={"cpu": torchgraft.operator.FLOATING},
 )
 
-_LIBRARY = _CACHE / f"{NAMESPACE}_cpu.so"
-if not _LIBRARY.is_file() or _LIBRARY.stat().st_mtime < _SOURCE.stat().st_mtime:
-    building.build(NAMESPACE, [_SOURCE], _CACHE)
-native.load(NAMESPACE, _CACHE)
+building.load(NAMESPACE, [_SOURCE], _SOURCE.with_name("cache"))

@@ -6,11 +6,10 @@ import torch
 from torch import Tensor
 
 import torchgraft
-from torchgraft import building, native
+from torchgraft import building
 
 NAMESPACE = "gallery_nms"
 _SOURCE = Path(__file__).with_name("cpu.cpp")
-_CACHE = _SOURCE.with_name("cache")
 
 
 def overlaps(boxes: Tensor) -> Tensor:
@@ -61,7 +60,4 @@ nms = torchgraft.Operator(
     kernels={"cpu": torchgraft.operator.FLOATING},
 )
 
-_LIBRARY = _CACHE / f"{NAMESPACE}_cpu.so"
-if not _LIBRARY.is_file() or _LIBRARY.stat().st_mtime < _SOURCE.stat().st_mtime:
-    building.build(NAMESPACE, [_SOURCE], _CACHE)
-native.load(NAMESPACE, _CACHE)
+building.load(NAMESPACE, [_SOURCE], _SOURCE.with_name("cache"))
