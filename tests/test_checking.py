@@ -6,6 +6,7 @@ import os
 import pickle
 import re
 import sys
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -174,8 +175,8 @@ def test_memory_that_pytorch_itself_makes_larger_is_not_taken_for_overrun():
 @pytest.mark.parametrize(("growing_rounds", "holds"), [(12, True), (sys.maxsize, False)])
 def test_what_other_processes_take_of_a_device_for_a_while_is_no_leak(monkeypatch, growing_rounds, holds):
     rounds = itertools.count()
-    monkeypatch.setattr(memory, "_CALLS_A_ROUND", 6)
-    monkeypatch.setattr(memory, "_in_use", lambda device: {"bytes of the device": min(next(rounds), growing_rounds)})
+    monkeypatch.setattr(memory, "_CALLS_A_ROUND", 60)
+    monkeypatch.setattr(memory, "_on_device", lambda device: {"bytes of the device": min(next(rounds), growing_rounds)})
     report = check(correct, properties=["memory"], device="cpu")
     assert report.passed == holds, str(report)
     if not holds:
@@ -211,6 +212,26 @@ def test_the_same_seed_gives_the_same_inputs_and_another_seed_others():
     first, again, other = (sample.make("cpu", torch.float32, seed)[0] for seed in (3, 3, 4))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
+
+
+def test_distinct_values_are_not_begun_anew():
+    slots = Drawn((2,), dtype=torch.int64, values=(5.0, -1.0, -1.0), distinct=True)
+    assert slots.make("cpu", torch.float32, torch.Generator()).tolist() == [5, -1]
+    with pytest.raises(ValueError, match="4 distinct values were asked for from 3"):
+        replace(slots, shape=(4,)).make("cpu", torch.float32, torch.Generator())
+
+
+def test_a_rival_without_a_kernel_for_a_dtype_is_no_failure_and_one_that_takes_nothing_is():
+    def without_kernel(input):
+        raise NotImplementedError("'double' not implemented for 'Half'")
+
+    def of_other_arguments(input, factor):
+        return factor * input
+
+    for rival, status in ((without_kernel, "not applicable"), (of_other_arguments, "fail")):
+        asked = replace(samples["correct"], rivals={"rival": rival})
+        results = check(correct, asked, properties=["accuracy"], device="cpu").results
+        assert {result.status for result in results} == {status}
 
 
 def test_a_process_that_dies_is_a_failure_and_the_rest_goes_on():

@@ -5,7 +5,7 @@ import torch
 
 from planted import kernels
 from planted.bug import Bug
-from planted.catalogue import CONTROLS, bugs_of
+from planted.catalogue import bugs_of, controls_of
 from planted.finding import find
 from planted.table import RESULTS, read_rows, row
 from torchgraft import Operator
@@ -53,8 +53,14 @@ def test_a_planted_bug_is_caught(bug: Bug, device: str):
         assert found == recorded
 
 
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("operator", CONTROLS, ids=lambda operator: operator.name)
+@pytest.mark.parametrize(
+    ("operator", "device"),
+    [
+        pytest.param(operator, *device.values, id=f"{operator.name}-{device.values[0]}", marks=device.marks)
+        for device in DEVICES
+        for operator in controls_of(*device.values)
+    ],
+)
 def test_a_control_passes(operator: Operator, device: str):
     jobs = make_jobs([subject_of(operator)], devices=[device], quick=True)
     results = [run_job(job) for job in jobs if not PROPERTIES[job.property_name].isolated]
@@ -64,7 +70,7 @@ def test_a_control_passes(operator: Operator, device: str):
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_controls_pass_what_needs_a_process_of_its_own(device: str):
-    jobs = make_jobs([subject_of(operator) for operator in CONTROLS], devices=[device], quick=True)
+    jobs = make_jobs([subject_of(operator) for operator in controls_of(device)], devices=[device], quick=True)
     results = run_jobs([job for job in jobs if PROPERTIES[job.property_name].isolated])
     failed = [describe(result) for result in results if result.status == "fail"]
     assert not failed, "\n".join(failed)

@@ -25,7 +25,7 @@ class Drawn:
         dtype: of the tensor, where it is another than that of the call: of indices, masks and codes.
         low: the smallest integer that is drawn.
         high: one more than the largest integer that is drawn, as a size that indices stay below.
-        distinct: whether no integer is drawn twice; there must be as many of them as elements.
+        distinct: whether no integer is drawn twice, and `values` are not begun anew; there must be as many as elements.
         ordered: whether the values rise.
     """
 
@@ -52,6 +52,8 @@ class Drawn:
         if device.type == "meta":
             return torch.empty(self.shape, dtype=dtype, device=device, memory_format=layout)
         if self.values is not None:
+            if self.distinct and self.elements > len(self.values):
+                raise ValueError(f"{self.elements} distinct values were asked for from {len(self.values)}")
             turns = torch.tensor(self.values, dtype=torch.float64).repeat(-(-self.elements // len(self.values)))
             values = turns[: self.elements].reshape(self.shape)
         elif not (dtype.is_floating_point or dtype.is_complex):

@@ -20,3 +20,8 @@ CONTROLS: tuple[Operator, ...] = (
 def bugs_of(device: str) -> list[Bug]:
     """Those that are bugs on a kind of device."""
     return [bug for bug in BUGS if device in bug.devices]
+
+
+def controls_of(device: str) -> list[Operator]:
+    """Those that can be asked on a kind of device: what the host draws by a reference no CUDA graph captures."""
+    return [control for control in CONTROLS if device == "cpu" or not control.random]

@@ -78,19 +78,31 @@ def _bags(indices: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
     return bags, (ends - offsets).clamp(min=1)
 
 
+def _summed(values: Tensor, places: Tensor, rows: int, dtype: torch.dtype) -> Tensor:
+    """Sums of the values that belong in each row; on a GPU always in the same order, which `index_add` would not be."""
+    return values.new_zeros(rows, values.shape[1]).index_put((places,), values, accumulate=True).to(dtype)
+
+
+def _widened(tensor: Tensor) -> Tensor:
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+
+
 def _reference(weight: Tensor, indices: Tensor, offsets: Tensor, *, mode: str) -> Tensor:
     _expect_sizes(weight, indices, offsets, mode)
     bags, counts = _bags(indices, offsets)
-    sums = weight.new_zeros(offsets.shape[0], weight.shape[1]).index_add(0, bags, weight.index_select(0, indices))
-    return sums / counts[:, None].to(weight.dtype) if mode == "mean" else sums
+    rows = _widened(weight).index_select(0, indices)
+    if mode == "mean":
+        rows = rows / counts[bags, None]
+    return _summed(rows, bags, offsets.shape[0], weight.dtype)
 
 
 def _reference_backward(grad: Tensor, indices: Tensor, offsets: Tensor, rows: int, *, mode: str) -> Tensor:
     _expect_sizes_backward(grad, indices, offsets, rows, mode)
     bags, counts = _bags(indices, offsets)
+    of_bags = _widened(grad)
     if mode == "mean":
-        grad = grad / counts[:, None].to(grad.dtype)
-    return grad.new_zeros(rows, grad.shape[1]).index_add(0, indices, grad.index_select(0, bags))
+        of_bags = of_bags / counts[:, None]
+    return _summed(of_bags.index_select(0, bags), indices, rows, grad.dtype)
 
 
 def _gradient(

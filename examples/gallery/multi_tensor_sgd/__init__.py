@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 import torchgraft
@@ -43,13 +44,16 @@ def _reference(
 ) -> tuple[list[Tensor], list[Tensor]]:
     _explain(parameters, grads, momentum)
     stepped, averaged = [], []
-    for parameter, grad, average in zip(parameters, grads, momentum, strict=True):
+    for tensors in zip(parameters, grads, momentum, strict=True):
+        # What is in half precision is rounded once, at the end.
+        wide = torch.promote_types(tensors[0].dtype, torch.float32)
+        parameter, grad, average = (each.to(wide) for each in tensors)
         decayed = grad + weight_decay * parameter
         # In the first step nothing was averaged yet.
         moved = decayed if is_first else momentum_decay * average + (1 - dampening) * decayed
         step = decayed + momentum_decay * moved if nesterov else moved
-        averaged.append(moved)
-        stepped.append(parameter - learning_rate * step)
+        averaged.append(moved.to(tensors[2].dtype))
+        stepped.append((parameter - learning_rate * step).to(tensors[0].dtype))
     return stepped, averaged
 
 

@@ -22,7 +22,7 @@ def _sample(
     tokens = tokens if slots is None else len(slots)
     places = Drawn((tokens,), dtype=torch.int64, high=blocks * block_size, distinct=True)
     if slots is not None:
-        places = Drawn((tokens,), dtype=torch.int64, values=tuple(map(float, slots)) or None)
+        places = Drawn((tokens,), dtype=torch.int64, values=tuple(map(float, slots)) or None, distinct=True)
     rows = Drawn((tokens, heads, head_size))
     key_cache = Drawn((blocks, heads, head_size // width, block_size, width))
     return Sample(name, (rows, rows, key_cache, Drawn((blocks, heads, head_size, block_size)), places))

@@ -162,6 +162,11 @@ class Call:
         """Those of some arguments that a call writes to."""
         return [value for _, value in mutation.written(self.operator.arguments, arguments)]
 
+    def with_copies_of_written(self, arguments: Sequence[Any]) -> tuple[Any, ...]:
+        """Some arguments, with copies of the same strides of those that a call writes to."""
+        written = {id(each) for each in tensors_of(self.written(arguments))}
+        return each_tensor(lambda each: _copied(each) if id(each) in written else each, arguments)
+
     def function(self, *arguments: Any) -> Any:
         """What a call gives: new values of what it writes to, and its results."""
         return self.outcome_of(self.operator.call, arguments)
@@ -471,6 +476,11 @@ def is_number(tensor: Tensor) -> bool:
 def in_dtype(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     """A tensor in another dtype; of complex numbers the real parts, where the dtype has no others."""
     return (tensor if dtype.is_complex or not tensor.is_complex() else tensor.real).to(dtype)
+
+
+def _copied(tensor: Tensor) -> Tensor:
+    """A copy of the same strides, gaps and all."""
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device).copy_(tensor)
 
 
 def _plain(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:

@@ -67,10 +67,14 @@ def _check_growth(calls: Sequence[Call]) -> None:
     repeats = max(1, _CALLS_A_ROUND // len(prepared))
 
     def do_round() -> dict[str, int]:
+        """What a round adds to what is in use, by kind of memory."""
+        # To ask the driver takes some of the heap itself.
+        of_device, of_host = _on_device(calls[0].device), _on_host()
         for _ in range(repeats):
             for work in prepared:
                 work()
-        return _in_use(calls[0].device)
+        grown = {kind: used - of_host[kind] for kind, used in _on_host().items()}
+        return grown | {kind: used - of_device[kind] for kind, used in _on_device(calls[0].device).items()}
 
     do_round()
     # What is there already is not looked through at each round: in a large program that takes longer than the calls.
@@ -83,17 +87,14 @@ def _check_growth(calls: Sequence[Call]) -> None:
 
 
 def _expect_no_growth(do_round: Callable[[], dict[str, int]], calls: int) -> None:
-    """Raises a Mismatch where what is in use after a round of so many calls grows with each."""
-    before = do_round()
+    """Raises a Mismatch where what is in use grows with each round of so many calls."""
     for _ in range(_LOOKS):
         growths: list[dict[str, int]] = []
         # What grows once is a cache; what grows in each round is a leak.
         while len(growths) < _ROUNDS or (
             min(each.get(_DEVICE, 0) for each in growths) > 0 and len(growths) < _MOST_ROUNDS
         ):
-            after = do_round()
-            growths.append({kind: used - before[kind] for kind, used in after.items()})
-            before = after
+            growths.append(do_round())
         looks_like_a_leak = False
         for kind, tolerated in _TOLERATED.items():
             found = [growth.get(kind, 0) / calls for growth in growths]
@@ -123,15 +124,18 @@ def _prepare(call: Call) -> Callable[[], None]:
     return work
 
 
-def _in_use(device: torch.device) -> dict[str, int]:
+def _on_host() -> dict[str, int]:
     """How much is in use, by kind of memory."""
     gc.collect()
-    used = {_HEAP: _heap_bytes(), _BLOCKS: sys.getallocatedblocks()}
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-        free, total = torch.cuda.mem_get_info(device)
-        used |= {_ALLOCATOR: torch.cuda.memory_allocated(device), _DEVICE: total - free}
-    return used
+    return {_HEAP: _heap_bytes(), _BLOCKS: sys.getallocatedblocks()}
+
+
+def _on_device(device: torch.device) -> dict[str, int]:
+    if device.type != "cuda":
+        return {}
+    torch.cuda.synchronize(device)
+    free, total = torch.cuda.mem_get_info(device)
+    return {_ALLOCATOR: torch.cuda.memory_allocated(device), _DEVICE: total - free}
 
 
 class _Mallinfo2(ctypes.Structure):
