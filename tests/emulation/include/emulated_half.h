@@ -20,6 +20,12 @@ struct alignas(2) HalfOf {
     half.bits = bits;
     return half;
   }
+  // With no more magnitude than the value has.
+  static HalfOf towards_zero(float value) {
+    HalfOf half(value);
+    if (::fabsf(half) > ::fabsf(value)) --half.bits;
+    return half;
+  }
   operator float() const { return static_cast<float>(Stored(bits, Stored::from_bits())); }
 };
 
@@ -35,6 +41,7 @@ struct alignas(4) PairOf {
   using PAIR = emulation::PairOf<HALF>;                                                          \
   inline HALF __float2##NAME##_rn(float value) { return HALF(value); }                           \
   inline HALF __float2##NAME(float value) { return HALF(value); }                                \
+  inline HALF __float2##NAME##_rz(float value) { return HALF::towards_zero(value); }             \
   inline float __##NAME##2float(HALF value) { return value; }                                    \
   inline HALF __ushort_as_##NAME(uint16_t bits) { return HALF::from_bits(bits); }                \
   inline uint16_t __##NAME##_as_ushort(HALF value) { return value.bits; }                        \

@@ -40,9 +40,15 @@ __global__ void __launch_bounds__(kThreads)
   }
 #pragma unroll 4
   for (int64_t k = threadIdx.x; k < padded_columns; k += kThreads) {
-    const Split<Factor> split(k < count ? from[first + k] * factor : 0.0f);
-    to[place * padded_columns + k] = split.high;
-    if (low != nullptr) low[place * padded_columns + k] = split.low;
+    const float number = k < count ? from[first + k] * factor : 0.0f;
+    const int64_t at = place * padded_columns + k;
+    if (low == nullptr) {
+      to[at] = rounded_to_no_zero<Factor>(number);
+    } else {
+      const Split<Factor> split(number);
+      to[at] = split.high;
+      low[at] = split.low;
+    }
   }
 }
 
@@ -91,7 +97,7 @@ __global__ void __launch_bounds__(kThreads)
       factor = power_to_fill_half(largest[k]);
       if (blockIdx.y == 0 && lane == 0) scales[k] = 1.0f / factor;
     }
-    to[(k * 3 + gate) * padded + unit] = static_cast<Factor>(tile[lane][row] * factor);
+    to[(k * 3 + gate) * padded + unit] = rounded_to_no_zero<Factor>(tile[lane][row] * factor);
   }
 }
 

@@ -1,8 +1,9 @@
 // weight_hh as tensor cores multiply it: in two bytes, with rows that begin at sixteen bytes.
 //
 // PyTorch's products are slow without that, and kernels load more at once with it. Weights of another type
-// than is multiplied are converted, each row, or column, times a power of two. That drops numbers of bfloat16
-// below 2**-39 of the largest in the row, and of float the bits beyond eleven, as in tf32.
+// than is multiplied are converted, each row, or column, times a power of two. That rounds numbers of
+// bfloat16 below 2**-39 of the largest in the row up to that, and drops the bits of float beyond eleven, as
+// in tf32.
 #pragma once
 
 #include <cuda_runtime.h>

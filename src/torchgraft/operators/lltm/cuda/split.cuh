@@ -1,19 +1,52 @@
 // A number of float as the sum of two of T, float16 or bfloat16, which tensor cores multiply.
 //
-// `high` is a number rounded to T, and `low` the rest rounded to T: together 22 bits of it in float16 and 16
-// in bfloat16. float16 cannot hold numbers of any size, so numbers are multiplied by a power of two first,
-// and products divided by it.
+// `high` is a number rounded towards zero to T, and `low` the rest rounded to T: together 21 bits of it in
+// float16 and 15 in bfloat16. float16 cannot hold numbers of any size, so numbers are multiplied by a power
+// of two first, and products divided by it.
+//
+// Both have the sign of the number, and neither is zero where it is not: infinity times both adds up to
+// infinity then, as infinity times the number does, and not to the NaN of inf - inf or inf * 0.
 #pragma once
 
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
 #include <torchgraft/dispatch.h>
+
+#include <type_traits>
 
 namespace torchgraft::lltm::cuda {
 
+// Half of a number, or where that is zero and the number is not, one of its sign that is next to nothing.
+template <typename T>
+__device__ __forceinline__ T unless_zero(T half, float number) {
+  // Of bfloat16 the least that is not subnormal.
+  constexpr unsigned kNextToNothing = std::is_same_v<T, Half> ? 1 : 0x80;
+  const unsigned sign = __float_as_uint(number) >> 16 & 0x8000u;
+  const bool is_lost = (half.x & 0x7fff) == 0 && number != 0.0f;
+  return is_lost ? T(static_cast<uint16_t>(sign | kNextToNothing), T::from_bits()) : half;
+}
+
+template <typename T>
+__device__ __forceinline__ T rounded_towards_zero(float number) {
+  if constexpr (std::is_same_v<T, Half>) {
+    return Half(__half_as_ushort(__float2half_rz(number)), Half::from_bits());
+  } else {
+    return BFloat16(__bfloat16_as_ushort(__float2bfloat16_rz(number)), BFloat16::from_bits());
+  }
+}
+
+// A number rounded to nearest, but to no zero.
+template <typename T>
+__device__ __forceinline__ T rounded_to_no_zero(float number) {
+  return unless_zero(static_cast<T>(number), number);
+}
+
 template <typename T>
 struct Split {
-  __device__ explicit Split(float value) : high(static_cast<T>(value)) {
-    const float rounded = static_cast<float>(high);
-    low = static_cast<T>(isinf(rounded) ? 0.0f : value - rounded);
+  __device__ explicit Split(float number) : high(rounded_towards_zero<T>(number)) {
+    const float rest = isinf(number) ? number : number - static_cast<float>(high);
+    low = unless_zero(static_cast<T>(rest), number);
+    high = unless_zero(high, number);
   }
 
   T high;

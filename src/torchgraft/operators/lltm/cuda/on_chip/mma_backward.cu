@@ -23,21 +23,6 @@
 namespace torchgraft::lltm::cuda {
 namespace {
 
-// Recomputes a gradient of h that came out as NaN: an infinite weight times the two halves of a number can
-// give inf - inf.
-template <typename S, typename Element>
-__device__ __noinline__ float recompute_sum(const Element* high, DynamicInput weight, int64_t first,
-                                            int units, int count) {
-  float sum = 0;
-#pragma unroll 1
-  for (int k = 0; k < S::kDepth; ++k) {
-    if (k % S::kUnits >= count) continue;
-    const float value = static_cast<float>(high[k]) + static_cast<float>(high[S::kPitch + k]);
-    sum += value * weight[first + (int64_t{k / S::kUnits} * units + k % S::kUnits) * units];
-  }
-  return sum;
-}
-
 template <typename Element, typename S>
 class Recurrence : MmaMember {
   static constexpr bool kScaledRows = std::is_same_v<Element, Half>;
@@ -272,20 +257,18 @@ class Recurrence : MmaMember {
     for (int tile = 0; tile < tiles; ++tile) {
       const int row = tile * kTileRows + lane_ % 4;
       const float scale = kScaledRows ? scale_of(step, row) : 1.0f;
-      float all = 0;
 #pragma unroll
       for (int first = 0; first < S::kTiles; first += S::kTilesAtOnce) {
-        all += multiply_tiles(step, tile, first, scale);
+        multiply_tiles(step, tile, first, scale);
       }
-      if (isnan(all)) repair(step, row, scale);
       __syncwarp();
       send(step + 1, tile);
       __syncwarp();
     }
   }
 
-  // The same of some tiles of this warp's units, into its results; what those add up to.
-  __device__ __forceinline__ float multiply_tiles(int64_t step, int tile, int first, float scale) {
+  // The same of some tiles of this warp's units, into its results.
+  __device__ __forceinline__ void multiply_tiles(int64_t step, int tile, int first, float scale) {
     // Where tiles are few two chains of sums each, so that a product seldom waits for the last.
     constexpr int kChains = S::kTilesAtOnce <= 2 ? 2 : 1;
     float sums[kChains][S::kTilesAtOnce][4] = {};
@@ -305,31 +288,13 @@ class Recurrence : MmaMember {
         }
       }
     }
-    float all = 0;
 #pragma unroll
     for (int t = 0; t < S::kTilesAtOnce; ++t) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         float sum = sums[0][t][2 * half] + sums[0][t][2 * half + 1];
         if constexpr (kChains == 2) sum += sums[1][t][2 * half] + sums[1][t][2 * half + 1];
-        all += sum;
         results_[lane_ % 4 * S::kResultsPitch + (first + t) * 16 + half * 8 + lane_ / 4] = sum * scale;
-      }
-    }
-    return all;
-  }
-
-  // Of this lane's results those that are NaN, again.
-  __device__ __forceinline__ void repair(int64_t step, int row, float scale) const {
-#pragma unroll 1
-    for (int at = lane_ / 4; at < S::kUnitsOfWarp; at += 8) {
-      float& result = results_[lane_ % 4 * S::kResultsPitch + at];
-      const int unit = warp_ * S::kUnitsOfWarp + at;
-      if (isnan(result) && unit < units_) {
-        const int64_t first = int64_t{rank_} * kUnits * units_ + unit;
-        result = scale / mma_weight_.scale_of(unit) *
-                 recompute_sum<S>(gates_grad_of(step) + 2 * row * kPitch, pass_.weight, first, units_,
-                                  units_ - rank_ * kUnits);
       }
     }
   }

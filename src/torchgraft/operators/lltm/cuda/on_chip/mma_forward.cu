@@ -11,7 +11,7 @@
 //
 // Rows of the batch are columns of the product, two each, the higher and the lower half of h, so a tile of
 // eight columns holds four rows. c, the sums and the activations are float; only the result of h is rounded.
-// Products are of float16, with 22 bits of h. Each row of weights of bfloat16 or float is multiplied by a
+// Products are of float16, with 21 bits of h. Each row of weights of bfloat16 or float is multiplied by a
 // power of two.
 //
 // Up to 128 units a group is one block. Up to 256 it is a cluster of two blocks of 128 units, or where rows
@@ -32,20 +32,6 @@ namespace {
 // once. Chunks of eight are swizzled within such a line, so that the rows of a matrix lie in different banks.
 constexpr int kLine = 2 * kWarpUnits;
 __device__ __forceinline__ int swizzled(int chunk, int row) { return chunk ^ row % kTileRows; }
-
-// Recomputes the sum of a gate that came out as NaN: an infinite weight times the two halves of a number can
-// give inf - inf.
-__device__ __noinline__ float recompute_sum(const Half* h, int row, DynamicInput weight, int64_t first,
-                                            int units) {
-  float sum = 0;
-#pragma unroll 1
-  for (int k = 0; k < units; ++k) {
-    const Half* high = h + k / kWarpUnits * kLine + swizzled(k % kWarpUnits / 8, row) * 8 + k % 8;
-    const float both = static_cast<float>(high[0]) + static_cast<float>(high[kWarpUnits]);
-    sum += both * weight[first + k];
-  }
-  return sum;
-}
 
 template <typename S>
 class Recurrence : MmaMember {
@@ -89,14 +75,14 @@ class Recurrence : MmaMember {
       __syncthreads();
       float h_after = 0.0f;
       if (has_row) {
-        h_after = compute_unit(step, own_row_, h, own);
+        h_after = compute_unit(step, own_row_, own);
         if (!is_last) publish(step, own_row_, h_after, next);
       }
       if constexpr (!S::kOneRow) {
 #pragma unroll 1
         for (int row = own_row_ + S::kRowsAtOnce; row < rows_; row += S::kRowsAtOnce) {
           Unit other = unit_of(step, row);
-          const float h_of_other = compute_unit(step, row, h, other);
+          const float h_of_other = compute_unit(step, row, other);
           if (!is_last) publish(step, row, h_of_other, next);
           store_results(first, row, other, h_of_other);
         }
@@ -313,7 +299,7 @@ class Recurrence : MmaMember {
   }
 
   // By a whole warp: its units of a row after this step; their h.
-  __device__ __forceinline__ float compute_unit(int64_t step, int row, const Half* h, Unit& unit) {
+  __device__ __forceinline__ float compute_unit(int64_t step, int row, Unit& unit) {
     const float* sums_of_row = sums_of(step) + row * S::kSumsPitch + column_;
     float sums[3] = {};
 #pragma unroll
@@ -321,15 +307,6 @@ class Recurrence : MmaMember {
 #pragma unroll
       for (int part = 0; part < S::kDepthWarps; ++part) {
         sums[g] += sums_of_row[part * S::kGates + g * S::kUnits];
-      }
-    }
-    if (isnan(sums[0] + sums[1] + sums[2]) && has_unit()) {
-#pragma unroll
-      for (int g = 0; g < 3; ++g) {
-        if (!isnan(sums[g])) continue;
-        unit.scales[g] = step == 0 ? row_scales_[row] : 1.0f;
-        sums[g] = recompute_sum(h + row * S::kRow, row, pass_.weight, (int64_t{g} * units_ + unit_) * units_,
-                                units_);
       }
     }
 #pragma unroll

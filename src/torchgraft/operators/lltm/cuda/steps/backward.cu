@@ -52,7 +52,7 @@ __device__ __forceinline__ float& row_scale(const StepsBackward<Element>& steps,
   return steps.row_scales[(step % 2 * Product::kRanges + range) * steps.pass.batch + row];
 }
 
-// The gradient of a row's h before so many steps back; NaN where it is to be computed again.
+// The gradient of a row's h before so many steps back.
 template <typename T, typename Product>
 __device__ __forceinline__ float summed_h_grad(const StepsBackward<BackwardElement<T>>& steps, int64_t step,
                                                int64_t row, int64_t unit) {
@@ -71,22 +71,6 @@ __device__ __forceinline__ float summed_h_grad(const StepsBackward<BackwardEleme
     sum += std::is_same_v<T, BFloat16> ? of_range : of_range * row_scale<Product>(steps, step, range, row);
   }
   return std::is_same_v<T, float> ? sum * steps.weight_scales[unit] : sum;
-}
-
-// The same from the gradients of gates in float: see the other recompute_sum.
-__device__ __noinline__ float recompute_sum(const float* gates_grad, DynamicInput weight, int64_t unit,
-                                            int64_t units) {
-  float sum = 0;
-#pragma unroll 4
-  for (int64_t k = 0; k < 3 * units; ++k) sum += gates_grad[k] * weight[k * units + unit];
-  return sum;
-}
-
-__device__ __forceinline__ float repair_nan(float h_grad, const BackwardPass& pass, int64_t step, int64_t row,
-                                            int64_t unit) {
-  if (step == 0 || !isnan(h_grad)) return h_grad;
-  const float* const gates_grad = pass.gates_grad + place_back(pass, step - 1, row) * 3 * pass.units;
-  return recompute_sum(gates_grad, pass.weight, unit, pass.units);
 }
 
 // A block a range of a row; T is what is given.
@@ -145,7 +129,7 @@ __global__ void __launch_bounds__(Product::kMostThreads)
     for (int i = 0; i < kInFlight; ++i) {
       const int64_t unit = unit_of(turn, i);
       if (unit >= end) continue;
-      const float h_grad = repair_nan(h_grads[i], pass, step, row, unit) + output_grads[i];
+      const float h_grad = h_grads[i] + output_grads[i];
       step_back(values[i][0], values[i][1], values[i][2], cs[i], h_grad, c_grads[i]);
       c_grad[unit] = c_grads[i];
 #pragma unroll
@@ -188,8 +172,7 @@ __global__ void __launch_bounds__(kThreads) steps_backward_end(StepsBackward<Bac
   const int64_t row = blockIdx.x;
   const int64_t unit = int64_t{blockIdx.y} * blockDim.x + threadIdx.x;
   if (unit >= pass.units) return;
-  const float h_grad = summed_h_grad<T, Product>(steps, pass.steps, row, unit);
-  pass.h_grad[row * pass.units + unit] = repair_nan(h_grad, pass, pass.steps, row, unit);
+  pass.h_grad[row * pass.units + unit] = summed_h_grad<T, Product>(steps, pass.steps, row, unit);
 }
 
 template <typename T, typename Product>

@@ -6,7 +6,7 @@
 //
 // Rows of the lower halves of h (split.cuh) lie below those of the higher ones, so that one product reads
 // weight_hh once for both. It leaves a sum in float for each, and the kernel adds the two. Halves are of
-// float16, 22 bits of h. Weights of bfloat16 and float are converted once a call, each row multiplied by a
+// float16, 21 bits of h. Weights of bfloat16 and float are converted once a call, each row multiplied by a
 // power of two.
 //
 // The kernel moves 62 bytes a unit and row. With 64 rows of 2048 units 14 us a step were predicted, and 12
@@ -18,21 +18,6 @@ namespace torchgraft::lltm::cuda {
 namespace {
 
 using StepsForward = Steps<ForwardPass, Half>;
-
-// By a whole warp: recomputes the sum of a gate that came out as NaN, from a row's h. An infinite weight
-// times the two halves of a number can give inf - inf, and inf * 0 where the lower half is zero.
-__device__ __noinline__ float recompute_sum(DynamicInput h0, int64_t first_h, const float* cells,
-                                            const float* output_gates, DynamicInput weight,
-                                            int64_t first_weight, int64_t units) {
-  float sum = 0;
-  for (int64_t k = threadIdx.x % 32; k < units; k += 32) {
-    const float h = h0 ? h0[first_h + k] : tanh(cells[k]) * output_gates[k];
-    sum += h * weight[first_weight + k];
-  }
-#pragma unroll
-  for (int offset = 16; offset > 0; offset /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, offset);
-  return sum;
-}
 
 // A thread a unit; T is what is given and asked for.
 template <typename T>
@@ -69,22 +54,9 @@ __global__ void __launch_bounds__(kThreads) steps_forward(StepsForward steps, in
     c = step == 0 ? static_cast<float>(pass.c0.as<T>()[row * units + unit])
                   : pass.cells[place_before * units + unit];
   }
-#pragma unroll
-  for (int g = 0; g < 3; ++g) {
-    for (unsigned lost = __ballot_sync(0xffffffffu, isnan(sums[g])); lost != 0; lost &= lost - 1) {
-      const int lane = __ffs(static_cast<int>(lost)) - 1;
-      const int own_lane = static_cast<int>(threadIdx.x) % 32;
-      const int64_t weight = (g * units + unit - own_lane + lane) * units;
-      const float sum =
-          step == 0
-              ? recompute_sum(pass.h0, row * units, nullptr, nullptr, pass.weight, weight, units)
-              : recompute_sum(DynamicInput(), 0, pass.cells + place_before * units,
-                              pass.activations + (place_before * 3 + 1) * units, pass.weight, weight, units);
-      if (own_lane == lane) sums[g] = sum;
-    }
-    gates[g] += sums[g];
-  }
   if (!has_unit) return;
+#pragma unroll
+  for (int g = 0; g < 3; ++g) gates[g] += sums[g];
 
   const float h = step_forward(gates[0], gates[1], gates[2], c);
 #pragma unroll
