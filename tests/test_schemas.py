@@ -549,3 +549,86 @@ class TestPythonKernels:
         operator(torch.ones(2))
         operator(torch.ones(2, dtype=torch.float64))
         assert called == [dtype for dtype in (torch.float32, torch.float64) if dtype in claimed]
+
+
+GATED = "(Tensor grad, Tensor input, Tensor[] more, Tensor? bias=None, int groups=2) -> (Tensor, Tensor)"
+
+
+def gated(shapes):
+    return declare(GATED, lambda grad, input, *others: (input.sin(), grad.cos()), shapes=shapes, dtypes=None)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "sizes", "message"),
+    [
+        ("n d, n 2*d, ..., d -> n, d", [(3, 4), (3, 8), (4,)], None),
+        ("n d, n 2*d, ..., d -> n, d", [(3, 4), (3, 8)], None),
+        ("n d, n 2*d, ..., d -> n, d", [(3, 4), (3, 7)], "input must have the shape (n, 2*d), where n is 3 as in grad"),
+        (
+            "n d, n 2*d, ..., d -> n, d",
+            [(3, 4), (3, 8), (5,)],
+            "bias must have the shape (d,), where d is 4 as in grad",
+        ),
+        ("n d, n 2*d, ..., d -> n, d", [(3,), (3, 8)], "grad must have the shape (n, d), got (3,)"),
+        ("2*d, d, ..., _ -> d, d", [(5,), (2,)], "grad must have the shape (2*d,), got (5,)"),
+        ("... d, ... 1, ..., d -> ..., d", [(2, 3, 4), (2, 3, 1), (4,)], None),
+        ("... d, ... 1, ..., d -> ..., d", [(4,), (1,)], None),
+        ("... d, ... 1, ..., d -> ..., d", [(2, 4), (3, 1)], "where ... is 2, got (3, 1)"),
+        ("... d, ... 1, ..., d -> ..., d", [(4,), (2, 1)], "where ... is nothing, got (2, 1)"),
+        ("... d, ... 1, ..., d -> ..., d", [(2, 4), (2, 3)], "input must have the shape (..., 1)"),
+        ("... d, ... 1, ..., d -> ..., d", [(), (1,)], "grad must have the shape (..., d), got ()"),
+        ("groups, (), ..., _ -> groups, ()", [(2,), ()], None),
+        ("groups, (), ..., _ -> groups, ()", [(3,), ()], "where groups is 2, got (3,)"),
+        ("groups, (), ..., _ -> groups, ()", [(2,), (1,)], "input must have the shape (), got (1,)"),
+    ],
+)
+def test_shapes_say_which_sizes_are_the_same(shapes, sizes, message):
+    tensors = [torch.zeros(each) for each in sizes]
+    tensors.insert(2, [torch.zeros(9)])
+    operator = gated(shapes)
+    if message is None:
+        operator.explain(*operator.with_defaults(tensors))
+    else:
+        with pytest.raises(ValueError, match=operator.name) as raised:
+            operator.explain(*operator.with_defaults(tensors))
+        assert message in str(raised.value)
+
+
+def test_shapes_tell_the_results_where_all_of_their_sizes_stand_there():
+    told, of_reference = gated("n d, ..., ..., _ -> 3*d groups n, ... 4"), gated("n d, _ d, ..., _ -> n _, _")
+    arguments = torch.zeros(5, 7, dtype=torch.float16), torch.zeros(2, 7, dtype=torch.float16), []
+    wide, rest = told.output(*told.with_defaults(arguments))
+    assert (wide.shape, wide.dtype, rest.shape) == ((21, 2, 5), torch.float16, (2, 7, 4))
+    assert [each.shape for each in of_reference.output(*of_reference.with_defaults(arguments))] == [(2, 7), (5, 7)]
+    assert told.knows_output
+    assert not of_reference.knows_output
+
+
+@pytest.mark.parametrize(
+    ("shapes", "message"),
+    [
+        ("n, n, n, n", "shapes must be 4 of tensor arguments, '->' and 2 of results, got 'n, n, n, n'"),
+        ("n, n, n -> n, n", "4 of tensor arguments"),
+        ("n, n, ..., n -> n", "2 of results"),
+        ("n-1, n, ..., n -> n, n", "'n-1' of shapes is no size"),
+        ("... ..., n, ..., n -> n, n", "'... ...' of shapes must have sizes"),
+        ("n, , ..., n -> n, n", "'' of shapes must have sizes"),
+        ("n, n, ..., k -> k, n", "no argument that is always there tells ['k']"),
+    ],
+)
+def test_shapes_that_make_no_sense_are_refused_where_they_are_declared(shapes, message):
+    with pytest.raises(ValueError, match="gated") as raised:
+        gated(shapes)
+    assert message in str(raised.value)
+
+
+def test_shapes_are_kept_under_every_tracer():
+    scaled = declare("(Tensor input, Tensor weight) -> Tensor", lambda x, w: x * w, shapes="... d, d -> ... d")
+    leaves = torch.randn(2, 3, 4, requires_grad=True), torch.randn(4, requires_grad=True)
+    every_way(scaled, lambda x, w: x * w, *leaves)
+    with pytest.raises(ValueError, match="weight must have the shape"):
+        scaled(torch.zeros(3, 4), torch.zeros(1))
+    with pytest.raises(Exception, match="weight must have the shape"):
+        torch.compile(lambda *each: scaled(*each), fullgraph=True, backend="aot_eager")(
+            torch.zeros(3, 4), torch.zeros(1)
+        )

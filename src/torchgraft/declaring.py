@@ -59,3 +59,16 @@ def check_kinds(operator: Declared, unsaved: Sequence[str]) -> None:
         raise ValueError(f"{name}: an operator that writes to its arguments and takes lists has no gradient formula")
     if operator.mutates and operator.visible_outputs != operator.output_count:
         raise ValueError(f"{name}: all results of an operator that writes to its arguments are visible")
+
+
+def unknown_size(*, least: int = 0, most: int | None = None) -> Any:
+    """A size that depends on what tensors hold, for the `output` of an Operator with `sizes_from_data`.
+
+    Args:
+        least: it is at least so large.
+        most: it is at most so large; None: nobody knows.
+
+    Returns:
+        A size that a compiler carries along.
+    """
+    return torch.library.get_ctx().new_dynamic_size(min=least, max=most)

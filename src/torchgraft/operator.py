@@ -20,28 +20,17 @@ from torchgraft import _torch_private, mutation, python_kernels, registration
 from torchgraft._autocasting import AutocastRule, cast, no_autocast
 from torchgraft.arguments import stands_for_tensor
 from torchgraft.declaring import check_kinds, check_names, dtypes_of, make_output
+from torchgraft.declaring import unknown_size as unknown_size
 from torchgraft.differentiation import gradient_by_reference as gradient_by_reference
 from torchgraft.differentiation import make_autograd, nested, single
 from torchgraft.explaining import explain_kinds, explain_memory, out_of_memory
 from torchgraft.fallback import note_fallback
 from torchgraft.schema import REQUIRED, Argument, arrange, by_name, make_complete, positional_signature, read_schema
+from torchgraft.shapes import Shapes
 from torchgraft.signatures import expect_fitting
 
 _Kernel = TypeVar("_Kernel", bound=Callable[..., Any])
 _Policy = TypeVar("_Policy", bound=Callable[..., str])
-
-
-def unknown_size(*, least: int = 0, most: int | None = None) -> Any:
-    """A size that depends on what tensors hold, for the `output` of an Operator with `sizes_from_data`.
-
-    Args:
-        least: it is at least so large.
-        most: it is at most so large; None: nobody knows.
-
-    Returns:
-        A size that a compiler carries along.
-    """
-    return torch.library.get_ctx().new_dynamic_size(min=least, max=most)
 
 
 FLOATING: tuple[torch.dtype, ...] = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
@@ -69,8 +58,11 @@ class Operator:
         reference: what the operator means, in differentiable PyTorch, for any device; returns the schema's results. Of
             an operator that writes to arguments it returns what these hold afterwards, as new tensors, in the order of
             the schema, and then the results; it writes to none.
-        output: empty results with the sizes, strides, dtype and device that a kernel gives. None: those of the
-            reference, which then runs on tensors without data, and whose sizes may not depend on data.
+        output: empty results with the sizes, strides, dtype and device that a kernel gives. None: contiguous ones of
+            the first argument's dtype, where `shapes` says all their sizes; or else those of the reference, which then
+            runs on tensors without data, and whose sizes may not depend on data.
+        shapes: the sizes of tensors and results in words, as `"n c, c -> n c"`: see `torchgraft.shapes.Shapes`. Where
+            sizes do not fit, the error says so, before `explain` is asked.
         gradient: `gradient(needs_grad, output_grads, saved, *arguments)`: which tensor arguments need a gradient, the
             gradients of the visible results (None where nothing flows back), the hidden results, and the arguments of
             the call. Returns one gradient a tensor argument, None where it is not needed; a list of them for a list of
@@ -113,6 +105,7 @@ class Operator:
         *,
         reference: Callable[..., Any],
         output: Callable[..., Any] | None = None,
+        shapes: str | None = None,
         gradient: Callable[..., Sequence[Any]] | None = None,
         unsaved: Sequence[str] = (),
         not_differentiable: Sequence[str] = (),
@@ -151,12 +144,11 @@ class Operator:
 
         self.reference = called(reference)
         written = sum(argument.mutated for argument in self.arguments)
-        self.output = called(output) or make_output(self.reference, written, self.output_count)
+        self.shapes = None if shapes is None else Shapes(self.name, shapes, self.arguments, read.results)
         self.gradient = called(gradient, 3)
         self.vmap = called(vmap, 3)
         self.flops = called(flops)
         self._explain = called(explain)
-        self.knows_output = output is not None
         self.autocast = autocast
         self.compile = compile
         self.mixed = tuple(mixed)
@@ -167,6 +159,9 @@ class Operator:
         self.not_differentiable = tuple(not_differentiable)
         self.dtypes_of, self.primary = dtypes_of(self, dtypes)
         self.dtypes = self.dtypes_of.get(self.arguments[self.primary].name)
+        told = self.shapes.make_output(self.primary) if self.shapes and self.shapes.tells_results else None
+        self.knows_output = output is not None or told is not None
+        self.output = called(output) or told or make_output(self.reference, written, self.output_count)
         self.kernels = dict.fromkeys(("cpu", "cuda"), self.dtypes or FLOATING) if kernels is None else kernels
         mutated = [argument.name for argument in self.arguments if argument.mutated and argument.holds_tensors]
         check_names(self, "unsaved", unsaved)
@@ -280,6 +275,8 @@ class Operator:
         explain_kinds(self.name, self.arguments, arguments, self.dtypes_of, self.mixed)
         # First, as what explains sizes may compute something.
         explain_memory(self.name, self.arguments, arguments)
+        if self.shapes is not None:
+            self.shapes.explain(*arguments)
         if self._explain is not None:
             self._explain(*arguments)
 

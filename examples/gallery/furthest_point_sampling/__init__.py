@@ -13,8 +13,6 @@ _SOURCE = Path(__file__).with_name("cpu.cpp")
 
 
 def _explain(points: Tensor, count: int) -> None:
-    if points.dim() != 3 or points.shape[2] != 3:
-        raise ValueError(f"furthest_point_sampling: points must be (batch, points, 3), got {tuple(points.shape)}")
     if not 0 <= count <= points.shape[1]:
         raise ValueError(
             f"furthest_point_sampling: count must lie between 0 and the number of points, which is {points.shape[1]},"
@@ -43,6 +41,7 @@ def _output(points: Tensor, count: int) -> Tensor:
 furthest_point_sampling = torchgraft.Operator(
     f"{NAMESPACE}::furthest_point_sampling(Tensor points, int count) -> Tensor",
     reference=_reference,
+    shapes="batch points 3 -> batch count",
     output=_output,
     explain=_explain,
     kernels={"cpu": torchgraft.operator.FLOATING},

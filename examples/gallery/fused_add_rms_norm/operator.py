@@ -18,18 +18,6 @@ def _reference(input: Tensor, residual: Tensor, weight: Tensor, epsilon: float) 
 
 
 def _explain(input: Tensor, residual: Tensor, weight: Tensor, epsilon: float) -> None:
-    if input.dim() == 0:
-        raise ValueError("fused_add_rms_norm: input must have a dimension that is normalized, got a scalar")
-    if residual.shape != input.shape:
-        raise ValueError(
-            f"fused_add_rms_norm: residual must have the shape of input, {tuple(input.shape)}, got"
-            f" {tuple(residual.shape)}"
-        )
-    if weight.shape != input.shape[-1:]:
-        raise ValueError(
-            f"fused_add_rms_norm: weight must have the shape {tuple(input.shape[-1:])} of the last dimension of input,"
-            f" got {tuple(weight.shape)}"
-        )
     if not 0 <= epsilon < math.inf:
         raise ValueError(f"fused_add_rms_norm: epsilon must be a finite number and not negative, got {epsilon}")
 
@@ -37,6 +25,7 @@ def _explain(input: Tensor, residual: Tensor, weight: Tensor, epsilon: float) ->
 fused_add_rms_norm = Operator(
     "gallery::fused_add_rms_norm(Tensor(a!) input, Tensor(b!) residual, Tensor weight, float epsilon=1e-6) -> ()",
     reference=_reference,
+    shapes="... columns, ... columns, columns ->",
     kernels={"cuda": FLOATING},
     explain=_explain,
 )

@@ -28,15 +28,7 @@ def overlaps(boxes: Tensor) -> Tensor:
     return shared / (areas[:, None] + areas - shared)
 
 
-def _explain(boxes: Tensor, scores: Tensor, iou_threshold: float) -> None:
-    if boxes.dim() != 2 or boxes.shape[1] != 4:
-        raise ValueError(f"nms: boxes must be (N, 4), got {tuple(boxes.shape)}")
-    if scores.dim() != 1 or scores.shape[0] != boxes.shape[0]:
-        raise ValueError(f"nms: scores must be (N,) with N = {boxes.shape[0]} boxes, got {tuple(scores.shape)}")
-
-
 def _reference(boxes: Tensor, scores: Tensor, iou_threshold: float) -> Tensor:
-    _explain(boxes, scores, iou_threshold)
     order = scores.argsort(descending=True, stable=True)
     # In float64 whatever comes in: which boxes are kept must not depend on how an overlap is rounded.
     overlap_too_much = overlaps(boxes[order].double()) > iou_threshold
@@ -55,7 +47,7 @@ nms = torchgraft.Operator(
     f"{NAMESPACE}::nms(Tensor boxes, Tensor scores, float iou_threshold) -> Tensor",
     reference=_reference,
     output=_output,
-    explain=_explain,
+    shapes="boxes 4, boxes -> _",
     sizes_from_data=True,
     kernels={"cpu": torchgraft.operator.FLOATING},
 )

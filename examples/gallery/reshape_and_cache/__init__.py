@@ -14,25 +14,8 @@ _SOURCE = Path(__file__).with_name("cpu.cpp")
 
 def _explain(key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, slot_mapping: Tensor) -> None:
     name = "reshape_and_cache"
-    for argument, tensor, expected in (
-        ("key", key, "(tokens, heads, head_size)"),
-        ("value", value, "(tokens, heads, head_size)"),
-        ("key_cache", key_cache, "(blocks, heads, head_size / x, block_size, x)"),
-        ("value_cache", value_cache, "(blocks, heads, head_size, block_size)"),
-        ("slot_mapping", slot_mapping, "(tokens,)"),
-    ):
-        if tensor.dim() != expected.count(",") + (not expected.endswith(",)")):
-            raise ValueError(f"{name}: {argument} must be {expected}, got {tuple(tensor.shape)}")
-    tokens, heads, head_size = key.shape
+    head_size = key.shape[2]
     blocks, _, _, block_size, width = key_cache.shape
-    for argument, tensor, sizes in (
-        ("value", value, (tokens, heads, head_size)),
-        ("key_cache", key_cache, (blocks, heads, head_size // max(width, 1), block_size, width)),
-        ("value_cache", value_cache, (blocks, heads, head_size, block_size)),
-        ("slot_mapping", slot_mapping, (tokens,)),
-    ):
-        if tuple(tensor.shape) != tuple(sizes):
-            raise ValueError(f"{name}: {argument} must be {tuple(sizes)}, got {tuple(tensor.shape)}")
     if key_cache.shape[2] * width != head_size:
         raise ValueError(
             f"{name}: key_cache must hold {head_size} elements a head, got {key_cache.shape[2]} times {width}"
@@ -50,7 +33,6 @@ def _explain(key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor,
 def _reference(
     key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, slot_mapping: Tensor
 ) -> tuple[Tensor, Tensor]:
-    _explain(key, value, key_cache, value_cache, slot_mapping)
     blocks, heads, groups, block_size, width = key_cache.shape
     # One slot more than there are takes what is left out.
     slots = blocks * block_size
@@ -74,6 +56,8 @@ reshape_and_cache = torchgraft.Operator(
     f"{NAMESPACE}::reshape_and_cache(Tensor key, Tensor value, Tensor(a!) key_cache, Tensor(b!) value_cache,"
     " Tensor slot_mapping) -> ()",
     reference=_reference,
+    shapes="tokens heads head_size, tokens heads head_size, blocks heads groups block_size width,"
+    " blocks heads head_size block_size, tokens ->",
     explain=_explain,
     dtypes={
         **dict.fromkeys(("key", "value", "key_cache", "value_cache"), torchgraft.operator.FLOATING),

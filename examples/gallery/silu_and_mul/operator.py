@@ -17,17 +17,6 @@ def _reference(input: Tensor) -> Tensor:
     return gate * torch.sigmoid(gate) * up
 
 
-def _output(input: Tensor) -> Tensor:
-    return input.new_empty((*input.shape[:-1], input.shape[-1] // 2))
-
-
-def _explain(input: Tensor) -> None:
-    if input.dim() == 0 or input.shape[-1] % 2:
-        raise ValueError(
-            f"silu_and_mul: input must have an even number of columns, as (..., 2 * d), got {tuple(input.shape)}"
-        )
-
-
 def _gradient(needs_grad: Sequence[bool], output_grads: Sequence[Tensor], saved: Any, input: Tensor) -> tuple[Tensor]:
     return (silu_and_mul_backward(output_grads[0], input),)
 
@@ -40,13 +29,12 @@ def _vmap(operator: Any, batch_size: int, in_dims: Sequence[Any], input: Tensor)
 silu_and_mul = Operator(
     "gallery::silu_and_mul(Tensor input) -> Tensor",
     reference=_reference,
-    output=_output,
+    shapes="... 2*d -> ... d",
     gradient=_gradient,
     vmap=_vmap,
     # The exponential, two sums, a quotient and a product for each result.
     flops=lambda input_shape: 5 * math.prod(input_shape) // 2,
     kernels={"cuda": FLOATING},
-    explain=_explain,
 )
 
 
@@ -59,26 +47,11 @@ def _backward_reference(output_grad: Tensor, input: Tensor) -> Tensor:
     return torch.cat((gate_grad, grad * (gate * sigmoid)), -1).to(input.dtype)
 
 
-def _explain_backward(output_grad: Tensor, input: Tensor) -> None:
-    if input.dim() == 0 or input.shape[-1] % 2:
-        raise ValueError(
-            "silu_and_mul_backward: input must have an even number of columns, as (..., 2 * d),"
-            f" got {tuple(input.shape)}"
-        )
-    expected = (*input.shape[:-1], input.shape[-1] // 2)
-    if tuple(output_grad.shape) != expected:
-        raise ValueError(
-            f"silu_and_mul_backward: output_grad must have the shape {expected} of the result of input, got"
-            f" {tuple(output_grad.shape)}"
-        )
-
-
 silu_and_mul_backward = Operator(
     "gallery::silu_and_mul_backward(Tensor output_grad, Tensor input) -> Tensor",
     reference=_backward_reference,
-    output=lambda output_grad, input: input.new_empty(input.shape),
+    shapes="... d, ... 2*d -> ... 2*d",
     # Second derivatives are rare, and need no kernel.
     gradient=gradient_by_reference(_backward_reference, 2),
     kernels={"cuda": FLOATING},
-    explain=_explain_backward,
 )
