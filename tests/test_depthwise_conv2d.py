@@ -75,12 +75,28 @@ def test_gradients_by_name(device):
 
 X, W = (2, 3, 8, 9), (6, 1, 3, 3)
 BAD = {
-    "rank of input": (lambda: depthwise_conv2d(images(8, 9), images(*W)), ValueError, r"input must be .* got \(8, 9\)"),
-    "rank of weight": (lambda: depthwise_conv2d(images(*X), images(6, 3, 3)), ValueError, "weight must be"),
-    "dense weight": (lambda: depthwise_conv2d(images(*X), images(6, 3, 3, 3)), ValueError, "weight must be"),
+    "rank of input": (
+        lambda: depthwise_conv2d(images(8, 9), images(*W)),
+        ValueError,
+        r"must .* \(N, C, H, W\), got",
+    ),
+    "rank of weight": (lambda: depthwise_conv2d(images(*X), images(6, 3, 3)), ValueError, "weight must have"),
+    "dense weight": (
+        lambda: depthwise_conv2d(images(*X), images(6, 3, 3, 3)),
+        ValueError,
+        "weight must have",
+    ),
     "channels": (lambda: depthwise_conv2d(images(*X), images(4, 1, 3, 3)), ValueError, "multiple of the 3"),
-    "bias length": (lambda: depthwise_conv2d(images(*X), images(*W), images(3)), ValueError, r"bias must be \(6,\)"),
-    "bias rank": (lambda: depthwise_conv2d(images(*X), images(*W), images(6, 1)), ValueError, "bias must be"),
+    "bias length": (
+        lambda: depthwise_conv2d(images(*X), images(*W), images(3)),
+        ValueError,
+        "where M is 6 as in weight",
+    ),
+    "bias rank": (
+        lambda: depthwise_conv2d(images(*X), images(*W), images(6, 1)),
+        ValueError,
+        "bias must have",
+    ),
     "kernel too large": (
         lambda: depthwise_conv2d(images(*X), images(3, 1, 9, 3)),
         ValueError,
@@ -173,7 +189,7 @@ BAD = {
     "output_grad of another batch": (
         lambda: depthwise_conv2d_weight_grad(images(3, 6, 6, 7), images(*X), (3, 3)),
         ValueError,
-        "output_grad must be",
+        "input must have the shape .* where N is 3 as in output_grad",
     ),
 }
 

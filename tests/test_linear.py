@@ -15,10 +15,10 @@ def _tensors(*shapes):
 @pytest.mark.parametrize(
     ("shapes", "message"),
     [
-        (((2, 3), (4, 5)), r"input must be \(\.\.\., 5\) for a weight of \(4, 5\), got \(2, 3\)"),
-        (((), (4, 5)), r"input must be \(\.\.\., 5\)"),
-        (((2, 5), (5,)), r"weight must be \(out_features, in_features\), got \(5,\)"),
-        (((2, 5), (4, 5), (5,)), r"bias must be \(4,\), got \(5,\)"),
+        (((2, 3), (4, 5)), r"weight must have the shape \(m, n\), where n is 3 as in input, got \(4, 5\)"),
+        (((), (4, 5)), r"input must have the shape \(\.\.\., n\)"),
+        (((2, 5), (5,)), r"weight must have the shape \(m, n\), where n is 5 as in input, got \(5,\)"),
+        (((2, 5), (4, 5), (5,)), r"bias must have the shape \(m,\), where m is 4 as in weight, got \(5,\)"),
     ],
 )
 def test_sizes_that_do_not_fit_are_told(shapes, message):

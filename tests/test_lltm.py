@@ -139,14 +139,14 @@ class TestFunctions:
     @pytest.mark.parametrize(
         ("place", "shape", "message"),
         [
-            (0, (2, 3), r"lltm: input must be \(T, B, I\), got \(2, 3\)"),
+            (0, (2, 3), r"lltm: input must have the shape \(T, B, I\), got \(2, 3\)"),
             (0, (0, 3, 4), "at least one step"),
-            (0, (6, 3, 0), "at least one feature"),
-            (1, (2, 5), r"h0 must be \(3, 5\), as input and weight_hh, got \(2, 5\)"),
-            (2, (3, 6), r"c0 must be \(3, 5\)"),
-            (3, (15, 3), r"weight_ih must be \(15, 4\)"),
-            (4, (14, 5), r"weight_hh must be \(15, 5\), three times as many rows as columns"),
-            (5, (5,), r"bias must be \(15,\)"),
+            (0, (6, 3, 0), r"weight_ih must have the shape \(3\*S, I\), where S is 5 as in h0 and I is 0 as in input"),
+            (1, (2, 5), r"h0 must have the shape \(B, S\), where B is 3 as in input, got \(2, 5\)"),
+            (2, (3, 6), r"c0 must have the shape \(B, S\), where B is 3 as in input and S is 5 as in h0,"),
+            (3, (15, 3), r"weight_ih must have the shape \(3\*S, I\), where S is 5 as in h0 and I is 4"),
+            (4, (14, 5), r"weight_hh must have the shape \(3\*S, S\), where S is 5"),
+            (5, (5,), r"bias must have the shape \(3\*S,\), where S is 5"),
         ],
     )
     def test_sizes_that_do_not_fit_are_told(self, place, shape, message):

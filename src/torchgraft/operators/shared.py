@@ -13,11 +13,6 @@ def require(condition: bool, name: str, problem: str) -> None:
         raise ValueError(f"{name}: {problem}")
 
 
-def require_dim(name: str, argument: str, tensor: Tensor, dim: int, shape: str) -> None:
-    """Raises a ValueError where a tensor has another number of dimensions than the shape that it must have."""
-    require(tensor.dim() == dim, name, f"{argument} must be {shape}, got {tuple(tensor.shape)}")
-
-
 def require_shape(name: str, argument: str, tensor: Tensor | None, expected: Sequence[int], why: str) -> None:
     """Raises a ValueError where a tensor has another shape than it must; None is let through.
 

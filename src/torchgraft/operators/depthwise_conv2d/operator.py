@@ -21,7 +21,6 @@ from torchgraft.operators.shared import (
     check_images,
     empty_images,
     require,
-    require_dim,
     require_shape,
 )
 
@@ -221,12 +220,6 @@ def _input_grad_output(
     return empty_images(output_grad, (output_grad.shape[0], channels, height, width), channels_last)
 
 
-def _weight_grad_output(
-    output_grad: Tensor, input: Tensor, kernel_height: int, kernel_width: int, *window: int
-) -> Tensor:
-    return input.new_empty(output_grad.shape[1], 1, kernel_height, kernel_width)
-
-
 def _gradient(
     needs_grad: Sequence[bool],
     output_grads: Sequence[Tensor],
@@ -361,18 +354,10 @@ def _explain_sizes(
     return output
 
 
-def _explain_weight(name: str, weight: Tensor) -> None:
-    require_dim(name, "weight", weight, 4, "(channels, 1, height, width)")
-    require(weight.shape[1] == 1, name, f"weight must be (channels, 1, height, width), got {tuple(weight.shape)}")
-
-
 def _explain(input: Tensor, weight: Tensor, bias: Tensor | None, *numbers: int) -> None:
     name = "depthwise_conv2d"
-    require_dim(name, "input", input, 4, "(N, C, H, W) or (C, H, W)")
-    _explain_weight(name, weight)
     channels, *size = input.shape[1:]
     _explain_sizes(name, input.shape[0], channels, size, weight.shape[0], weight.shape[2:], Window(*numbers))
-    require_shape(name, "bias", bias, weight.shape[:1], ", as weight")
 
 
 def _explain_input_grad(
@@ -385,8 +370,6 @@ def _explain_input_grad(
     *numbers: int,
 ) -> None:
     name = "depthwise_conv2d_input_grad"
-    require_dim(name, "output_grad", output_grad, 4, "(N, C * m, OH, OW)")
-    _explain_weight(name, weight)
     expected = _explain_sizes(
         name, output_grad.shape[0], channels, (height, width), weight.shape[0], weight.shape[2:], Window(*numbers)
     )
@@ -397,8 +380,6 @@ def _explain_weight_grad(
     output_grad: Tensor, input: Tensor, kernel_height: int, kernel_width: int, *numbers: int
 ) -> None:
     name = "depthwise_conv2d_weight_grad"
-    require_dim(name, "output_grad", output_grad, 4, "(N, C * m, OH, OW)")
-    require_dim(name, "input", input, 4, "(N, C, H, W)")
     channels, *size = input.shape[1:]
     kernel_size = (kernel_height, kernel_width)
     expected = _explain_sizes(name, input.shape[0], channels, size, output_grad.shape[1], kernel_size, Window(*numbers))
@@ -413,6 +394,7 @@ _WINDOW_SCHEMA = (
 convolution = Operator(
     f"torchgraft::depthwise_conv2d(Tensor input, Tensor weight, Tensor? bias, {_WINDOW_SCHEMA}) -> Tensor",
     reference=reference.depthwise_conv2d,
+    shapes="N C H W, M 1 _ _, M -> N M _ _",
     output=_output,
     gradient=_gradient,
     unsaved=("bias",),
@@ -426,6 +408,7 @@ input_grad = Operator(
     "torchgraft::depthwise_conv2d_input_grad(Tensor output_grad, Tensor weight, SymInt channels, SymInt height, "
     f"SymInt width, bool? channels_last, {_WINDOW_SCHEMA}) -> Tensor",
     reference=reference.depthwise_conv2d_input_grad,
+    shapes="N M _ _, M 1 _ _ -> N channels height width",
     output=_input_grad_output,
     gradient=_input_grad_gradient,
     vmap=_input_grad_vmap,
@@ -437,7 +420,7 @@ weight_grad = Operator(
     "torchgraft::depthwise_conv2d_weight_grad(Tensor output_grad, Tensor input, SymInt kernel_height, "
     f"SymInt kernel_width, {_WINDOW_SCHEMA}) -> Tensor",
     reference=reference.depthwise_conv2d_weight_grad,
-    output=_weight_grad_output,
+    shapes="N M _ _, N C H W -> M 1 kernel_height kernel_width",
     gradient=_weight_grad_gradient,
     vmap=batch_as_channels((1, 1), (0,)),
     flops=_weight_grad_flops,

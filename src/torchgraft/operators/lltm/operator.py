@@ -19,7 +19,7 @@ from torchgraft.arguments import flag, require_tensor
 from torchgraft.operator import Operator, gradient_by_reference
 from torchgraft.operators.lltm import reference
 from torchgraft.operators.lltm.packing import over_packed
-from torchgraft.operators.shared import require, require_dim, require_shape
+from torchgraft.operators.shared import require
 from torchgraft.precision import recurrent_products, recurrent_tf32
 
 
@@ -266,82 +266,31 @@ def _sequence_grads_flops(input_shape: Sequence[int], *others: Any) -> int:
     return math.prod(input_shape[:2]) * _products_flops(others[1], others[2], wanted)
 
 
-def _require_sequence(name: str, input: Tensor) -> None:
-    require_dim(name, "input", input, 3, "(T, B, I)")
-    require(input.shape[0] > 0, name, f"input must have at least one step, got {tuple(input.shape)}")
+def _explain_some(name: str) -> Callable[..., None]:
+    """What no sizes may be without."""
+
+    def explain(input: Tensor, h: Tensor, *others: Any) -> None:
+        steps = 1 if input.dim() == 2 else input.shape[0]
+        require(steps > 0, name, f"input must have at least one step, got {tuple(input.shape)}")
+        require(input.shape[-1] > 0, name, "input must have at least one feature")
+        require(h.shape[1] > 0, name, "weight_hh must have at least one column, and states one unit")
+
+    return explain
 
 
-def _explain_states(
-    name: str,
-    rows: Sequence[int],
-    states: Sequence[tuple[str, Tensor]],
-    weight_ih: Tensor,
-    weight_hh: Tensor,
-    bias: Tensor | None,
-) -> None:
-    batch, features = rows
-    require_dim(name, "weight_hh", weight_hh, 2, "(3 * S, S)")
-    size = weight_hh.shape[1]
-    require_shape(name, "weight_hh", weight_hh, (3 * size, size), ", three times as many rows as columns")
-    require(size > 0, name, f"weight_hh must have at least one column, got {tuple(weight_hh.shape)}")
-    require(features > 0, name, "input must have at least one feature")
-    require_shape(name, "weight_ih", weight_ih, (3 * size, features), ", as weight_hh and input")
-    for argument, state in states:
-        require_shape(name, argument, state, (batch, size), ", as input and weight_hh")
-    require_shape(name, "bias", bias, (3 * size,), ", as weight_hh")
-
-
-def _explain_cell(
-    input: Tensor, h: Tensor, c: Tensor, weight_ih: Tensor, weight_hh: Tensor, bias: Tensor | None
-) -> None:
-    name = "lltm_cell"
-    require_dim(name, "input", input, 2, "(B, I)")
-    _explain_states(name, input.shape, (("h", h), ("c", c)), weight_ih, weight_hh, bias)
-
-
-def _explain_cell_grads(
-    input: Tensor, h: Tensor, c: Tensor, weight_ih: Tensor, weight_hh: Tensor, *others: Any
-) -> None:
-    name = "lltm_cell_grads"
-    activations, h_grad, c_grad = others[:3]
-    require_dim(name, "input", input, 2, "(B, I)")
-    _explain_states(name, input.shape, (("h", h), ("c", c)), weight_ih, weight_hh, None)
-    require_shape(name, "activations", activations, (c.shape[0], 3 * c.shape[1]), ", as c")
-    require_shape(name, "h_grad", h_grad, c.shape, ", as c")
-    require_shape(name, "c_grad", c_grad, c.shape, ", as c")
-
-
-def _explain_sequence(
-    input: Tensor, h0: Tensor, c0: Tensor, weight_ih: Tensor, weight_hh: Tensor, bias: Tensor | None, *others: bool
-) -> None:
-    name = "lltm"
-    _require_sequence(name, input)
-    _explain_states(name, input.shape[1:], (("h0", h0), ("c0", c0)), weight_ih, weight_hh, bias)
-
-
-def _explain_sequence_grads(input: Tensor, h0: Tensor, weight_ih: Tensor, weight_hh: Tensor, *others: Any) -> None:
-    name = "lltm_grads"
-    activations, cells, output_grad, h_n_grad, c_n_grad = others[:5]
-    _require_sequence(name, input)
-    _explain_states(name, input.shape[1:], (("h0", h0),), weight_ih, weight_hh, None)
-    steps, batch, size = input.shape[0], *h0.shape
-    require_shape(name, "activations", activations, (steps, batch, 3 * size), ", as input and h0")
-    require_shape(name, "cells", cells, (steps, batch, size), ", as input and h0")
-    require_shape(name, "output_grad", output_grad, (steps, batch, size), ", as input and h0")
-    require_shape(name, "h_n_grad", h_n_grad, (batch, size), ", as h0")
-    require_shape(name, "c_n_grad", c_n_grad, (batch, size), ", as h0")
-
+_GRADS_RESULTS = ", ".join(6 * ["..."])
 
 cell = Operator(
     "torchgraft::lltm_cell(Tensor input, Tensor h, Tensor c, Tensor weight_ih, Tensor weight_hh, Tensor? bias)"
     " -> (Tensor, Tensor, Tensor)",
     reference=reference.lltm_cell,
+    shapes="B I, B S, B S, 3*S I, 3*S S, 3*S -> B S, B S, B 3*S",
     output=_cell_output,
     gradient=_in_recurrent_precision(_cell_gradient),
     visible_outputs=2,
     autocast="lower",
     flops=_flops,
-    explain=_explain_cell,
+    explain=_explain_some("lltm_cell"),
 )
 
 cell_grads = Operator(
@@ -349,25 +298,27 @@ cell_grads = Operator(
     " Tensor activations, Tensor? h_grad, Tensor? c_grad, bool of_input, bool of_h, bool of_weight_ih,"
     " bool of_weight_hh, bool of_bias) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
     reference=reference.lltm_cell_grads,
+    shapes=f"B I, B S, B S, 3*S I, 3*S S, B 3*S, B S, B S -> {_GRADS_RESULTS}",
     output=_cell_grads_output,
     # A derivative of the second order: PyTorch's own composition, as there is nothing to be kept on chip.
     gradient=gradient_by_reference(_exactly(reference.lltm_cell_grads), 8),
     flops=_cell_grads_flops,
     # Those of a cell of two bytes are in float32.
     mixed=("activations",),
-    explain=_explain_cell_grads,
+    explain=_explain_some("lltm_cell_grads"),
 )
 
 sequence = Operator(
     "torchgraft::lltm(Tensor input, Tensor h0, Tensor c0, Tensor weight_ih, Tensor weight_hh, Tensor? bias,"
     " bool reverse, bool allow_tf32) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
     reference=reference.lltm,
+    shapes="T B I, B S, B S, 3*S I, 3*S S, 3*S -> T B S, B S, B S, T B 3*S, T B S",
     output=_sequence_output,
     gradient=_in_recurrent_precision(_sequence_gradient),
     visible_outputs=3,
     autocast="lower",
     flops=_flops,
-    explain=_explain_sequence,
+    explain=_explain_some("lltm"),
 )
 
 sequence_grads = Operator(
@@ -376,10 +327,11 @@ sequence_grads = Operator(
     " bool of_input, bool of_h0, bool of_weight_ih, bool of_weight_hh, bool of_bias)"
     " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
     reference=reference.lltm_grads,
+    shapes=f"T B I, B S, 3*S I, 3*S S, T B 3*S, T B S, T B S, B S, B S -> {_GRADS_RESULTS}",
     output=_sequence_grads_output,
     gradient=gradient_by_reference(_exactly(reference.lltm_grads), 9),
     flops=_sequence_grads_flops,
     # Those of a sequence of two bytes are in float32.
     mixed=("activations", "cells"),
-    explain=_explain_sequence_grads,
+    explain=_explain_some("lltm_grads"),
 )

@@ -20,7 +20,6 @@ from torchgraft.operators.shared import (
     check_images,
     empty_images,
     require,
-    require_dim,
     require_shape,
 )
 from torchgraft.operators.shift import reference
@@ -154,19 +153,12 @@ def _input_grad_output(
     return empty_images(output_grad, (batch, channels, height, width), channels_last)
 
 
-def _offset_grad_output(
-    output_grad: Tensor, input: Tensor, x_offset: Tensor, y_offset: Tensor, stride: int
-) -> tuple[Tensor, Tensor]:
-    check_images("shift_offset_grad", "input", input)
-    return input.new_empty(input.shape[1]), input.new_empty(input.shape[1])
-
-
 def _grads_output(
     output_grad: Tensor, input: Tensor, x_offset: Tensor, y_offset: Tensor, stride: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     check_images("shift_grads", "input", input)
     images = empty_images(input, input.shape, is_channels_last(input))
-    return (images, *_offset_grad_output(output_grad, input, x_offset, y_offset, stride))
+    return images, x_offset.new_empty(x_offset.shape), y_offset.new_empty(y_offset.shape)
 
 
 def _gradient(
@@ -327,28 +319,20 @@ def _grads_gradient(
     return _zeros_for_none(found, arguments, needs_grad)
 
 
-def _explain_images(name: str, argument: str, images: Tensor) -> None:
-    require_dim(name, argument, images, 4, "(N, C, T, V)")
-
-
-def _explain_offsets(name: str, channels: int, x_offset: Tensor, y_offset: Tensor, stride: int) -> None:
-    for argument, offset in (("x_offset", x_offset), ("y_offset", y_offset)):
-        require_shape(name, argument, offset, (channels,), ", one a channel")
+def _explain_stride(name: str, stride: int) -> None:
     require(stride >= 1, name, f"stride must be at least 1, got {stride}")
 
 
 def _explain(input: Tensor, x_offset: Tensor, y_offset: Tensor, stride: int) -> None:
-    _explain_images("shift", "input", input)
-    _explain_offsets("shift", input.shape[1], x_offset, y_offset, stride)
+    _explain_stride("shift", stride)
 
 
 def _explain_input_grad(
     output_grad: Tensor, x_offset: Tensor, y_offset: Tensor, height: int, channels_last: bool, stride: int
 ) -> None:
     name = "shift_input_grad"
-    _explain_images(name, "output_grad", output_grad)
     batch, channels, _, width = output_grad.shape
-    _explain_offsets(name, channels, x_offset, y_offset, stride)
+    _explain_stride(name, stride)
     require(height >= 0, name, f"height must not be negative, got {height}")
     expected = batch, channels, height // stride, width
     require_shape(name, "output_grad", output_grad, expected, f" for a height of {height} and a stride of {stride}")
@@ -358,10 +342,8 @@ def _explain_input_grad(
 
 def _explain_with_input(name: str) -> Any:
     def explain(output_grad: Tensor, input: Tensor, x_offset: Tensor, y_offset: Tensor, stride: int) -> None:
-        _explain_images(name, "output_grad", output_grad)
-        _explain_images(name, "input", input)
         batch, channels, height, width = input.shape
-        _explain_offsets(name, channels, x_offset, y_offset, stride)
+        _explain_stride(name, stride)
         expected = batch, channels, height // stride, width
         require_shape(name, "output_grad", output_grad, expected, " for these sizes")
 
@@ -371,6 +353,7 @@ def _explain_with_input(name: str) -> Any:
 sample = Operator(
     "torchgraft::shift(Tensor input, Tensor x_offset, Tensor y_offset, int stride) -> Tensor",
     reference=reference.shift,
+    shapes="N C T V, C, C -> N C _ V",
     output=_output,
     gradient=_gradient,
     autocast="promote",
@@ -382,6 +365,7 @@ input_grad = Operator(
     "torchgraft::shift_input_grad(Tensor output_grad, Tensor x_offset, Tensor y_offset, SymInt height, "
     "bool channels_last, int stride) -> Tensor",
     reference=reference.shift_input_grad,
+    shapes="N C _ V, C, C -> N C height V",
     output=_input_grad_output,
     gradient=_input_grad_gradient,
     vmap=batch_as_channels((1, 0, 0), (1,)),
@@ -392,7 +376,7 @@ offset_grad = Operator(
     "torchgraft::shift_offset_grad(Tensor output_grad, Tensor input, Tensor x_offset, Tensor y_offset, int stride) "
     "-> (Tensor x_offset_grad, Tensor y_offset_grad)",
     reference=reference.shift_offset_grad,
-    output=_offset_grad_output,
+    shapes="N C _ V, N C T V, C, C -> C, C",
     gradient=_offset_grad_gradient,
     vmap=batch_as_channels((1, 1, 0, 0), (0, 0)),
     explain=_explain_with_input("shift_offset_grad"),
@@ -402,6 +386,7 @@ grads = Operator(
     "torchgraft::shift_grads(Tensor output_grad, Tensor input, Tensor x_offset, Tensor y_offset, int stride) "
     "-> (Tensor input_grad, Tensor x_offset_grad, Tensor y_offset_grad)",
     reference=reference.shift_grads,
+    shapes="N C _ V, N C T V, C, C -> N C T V, C, C",
     output=_grads_output,
     gradient=_grads_gradient,
     vmap=batch_as_channels((1, 1, 0, 0), (1, 0, 0)),
