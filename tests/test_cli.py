@@ -174,9 +174,9 @@ def test_a_home_that_refuses_is_said_before_sanitizers_build(works, tmp_path, mo
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     result = run("check", "mul_constant", "--property", "value", "--device", "cpu", "--sanitize")
     assert result.exit_code == 2
-    folder = tmp_path / "file/torchgraft/sanitized"
+    folder = tmp_path / "file/torchgraft"
     assert result.stderr == (
-        f"--sanitize: cannot write to {folder}: Not a directory; XDG_CACHE_HOME names another place\n"
+        f"--sanitize: cannot write to {folder}: Not a directory; TORCHGRAFT_CACHE names another place\n"
     )
 
 

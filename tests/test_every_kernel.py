@@ -31,7 +31,7 @@ CPU = torch.device("cpu")
 
 @pytest.fixture(scope="module", autouse=True)
 def _kernels():
-    kernels.build(cuda=torch.cuda.is_available())
+    kernels.load()
 
 
 def run(*arguments):

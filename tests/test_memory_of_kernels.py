@@ -80,7 +80,7 @@ def test_no_other_error_is_taken_for_it(error):
 
 def test_memory_without_a_trace_is_pytorchs(capfd):
     """What PyTorch before 2.13 is asked for memory by, on this one, whose function has the same name."""
-    kernels.build(cuda=False)
+    kernels.load()
     like = torch.ones(3, dtype=torch.bfloat16)
     found = torch.ops.planted.empty_quietly(like, 5)
     assert (found.shape, found.stride(), found.dtype) == ((5, 2), (2, 1), torch.bfloat16)
@@ -92,7 +92,7 @@ def test_memory_without_a_trace_is_pytorchs(capfd):
 
 
 def test_a_kernel_takes_any_kind_of_argument_and_keeps_nothing():
-    kernels.build(cuda=False)
+    kernels.load()
     like, tensors = torch.ones(3, dtype=torch.float64), [torch.ones(2), torch.ones(2, 3)]
 
     def call(text="mean", other=None):

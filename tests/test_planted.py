@@ -25,7 +25,7 @@ DEVICES = [pytest.param("cpu"), pytest.param("cuda", marks=on_cuda)]
 
 @pytest.fixture(scope="module", autouse=True)
 def _kernels():
-    kernels.build(cuda=torch.cuda.is_available())
+    kernels.load()
 
 
 @pytest.mark.parametrize(

@@ -1,18 +1,20 @@
 """Builds kernels: yours by the same CMake module that builds ours."""
 
+import hashlib
 import itertools
 import os
+import platform
 import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
-from torchgraft import native
+from torchgraft import cache, native
 
 Sanitizer = Literal["address", "thread"]
 
@@ -74,6 +76,8 @@ def build(
     cuda_sources = [path for path in sources if path.suffix == ".cu"] if cuda else []
     if not cpu_sources and not cuda_sources:
         raise BuildError(f"{namespace}: there is nothing to compile among {_listed(sources)}")
+    if cuda and not cuda_sources:
+        raise BuildError(f"{namespace}: cuda=True, and there is no .cu among {_listed(sources)}")
 
     cmake, ninja = _find_tool("cmake"), _find_tool("ninja")
     _require_compiler("CXX", ("c++", "g++", "clang++"), "C++ compiler: install g++")
@@ -105,23 +109,129 @@ def build(
     _run([cmake, "--build", str(folder / "ninja")], namespace, log)
 
 
-def load(namespace: str, sources: Sequence[Path], directory: Path) -> None:
-    """Loads the CPU library of a package that compiles its kernels where it is imported: builds it where it is older.
+def build_once(
+    namespace: str,
+    sources: Sequence[Path],
+    *,
+    sanitizer: Sanitizer | None = None,
+    cuda: bool = False,
+    native: bool = False,
+) -> Path:
+    """Builds kernels as `build` does, where the cache (`torchgraft.cache`) has none that are made of the same.
+
+    The same are the bytes of the sources and of the headers that they include, the options, compilers, PyTorch and this
+    package. Any number of processes may ask at once, and end at any time.
+
+    Args:
+        namespace: of the operators in `torch.ops`.
+        sources: as `build` takes them.
+        sanitizer: as `build` takes it.
+        cuda: as there.
+        native: as there.
+
+    Returns:
+        The folder of the libraries, which nobody may write to.
+
+    Raises:
+        MissingToolError: there is no CMake, Ninja or compiler; a BuildError too.
+        BuildError: the first error of the compiler; or there is nothing in the cache, and TORCHGRAFT_JIT=0 forbids to
+            compile; or there is no room.
+    """
+    options = {"sanitizer": sanitizer, "cuda": cuda, "native": native}
+    key = f"{namespace}-{_identity(namespace, sources, options)}"
+
+    def make(directory: Path) -> None:
+        if os.environ.get("TORCHGRAFT_JIT") == "0":
+            raise BuildError(f"{namespace} is not in {cache.folder()}, and TORCHGRAFT_JIT=0 forbids to compile it")
+        build(namespace, sources, directory, sanitizer=sanitizer, cuda=cuda, native=native)
+        shutil.rmtree(directory / "build")
+
+    try:
+        return cache.keep(key, make)
+    except OSError as error:
+        raise BuildError(f"{namespace} cannot be built: {error}") from None
+
+
+def load(namespace: str, sources: Sequence[Path], *, cuda: bool | None = None) -> None:
+    """Loads the libraries of a package that compiles its kernels where it is imported: builds those that are not kept.
 
     Args:
         namespace: of the operators in `torch.ops`.
         sources: the files, as `build` takes them.
-        directory: where the library is put, and looked for.
+        cuda: whether to build those for CUDA too. None: where there is a GPU and a compiler for it.
 
     Raises:
         MissingToolError: there is no CMake, Ninja or compiler; a BuildError too.
-        BuildError: the first error of the compiler.
+        BuildError: as of `build_once`.
     """
-    library = directory / f"{namespace}_cpu.so"
-    newest = max(path.stat().st_mtime for path in sources)
-    if not library.is_file() or library.stat().st_mtime < newest:
-        build(namespace, sources, directory)
-    native.load(namespace, directory)
+    if cuda is None:
+        wanted = any(path.suffix == ".cu" for path in sources)
+        cuda = wanted and torch.cuda.is_available() and shutil.which(os.environ.get("CUDACXX", "nvcc")) is not None
+    native.load(namespace, build_once(namespace, sources, cuda=cuda))
+
+
+# What else decides what a compiler makes of sources.
+_VARIABLES = ("CXXFLAGS", "CPPFLAGS", "LDFLAGS", "CPATH", "CPLUS_INCLUDE_PATH", "CUDAFLAGS", "CUDAARCHS")
+_NVCC_VARIABLES = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")
+_INCLUDE = re.compile(rb"^[ \t]*#[ \t]*include(?:_next)?\b[ \t]*(.*)$", re.MULTILINE)
+
+
+def _identity(namespace: str, sources: Sequence[Path], options: dict[str, Any]) -> str:
+    """A word for all that decides what is built."""
+    made_of = hashlib.sha256(repr((namespace, sorted(options.items()))).encode())
+    package = Path(__file__).parent
+    for root in (package / "include", package / "cmake"):
+        for path in sorted(each for each in root.rglob("*") if each.is_file()):
+            made_of.update(f"{path.relative_to(package)}\0".encode() + path.read_bytes() + b"\0")
+    for number, source in enumerate(sources):
+        files = {source.resolve(): source.name}
+        # Where each is found counts, and not where the first one lies.
+        for path, name in _with_headers(source.resolve(), files).items():
+            made_of.update(f"{number}\0{name}\0".encode() + path.read_bytes() + b"\0")
+    said = [torch.__version__, torch.version.git_version, platform.machine(), *platform.libc_ver()]
+    said += [_version_of(os.environ.get("CXX") or "c++")]
+    if options["cuda"]:
+        said += [_version_of(os.environ.get("CUDACXX") or "nvcc"), _present_architecture() or "all"]
+    if options["native"]:
+        said += [_processor()]
+    said += [f"{name}={os.environ.get(name, '')}" for name in (*_VARIABLES, *_NVCC_VARIABLES)]
+    made_of.update(repr(said).encode())
+    return made_of.hexdigest()[:32]
+
+
+def _with_headers(source: Path, found: dict[Path, str]) -> dict[Path, str]:
+    """Files, and those that they include by quotes, each with how it is reached."""
+    for word in _INCLUDE.findall(source.read_bytes()):
+        name = word.decode(errors="replace").strip()
+        if name.startswith('"'):
+            paths = {source.parent / name[1:].partition('"')[0]: name}
+        elif name.startswith("<"):
+            continue
+        else:
+            # A macro names it: it may be any.
+            paths = {path: f"{name} {path.name}" for path in sorted(source.parent.rglob("*.*h*"))}
+        for path, reached in paths.items():
+            # What is not beside the file is this package's or the compiler's.
+            if path.is_file() and (resolved := path.resolve()) not in found:
+                found[resolved] = f"{found[source]} {reached}"
+                _with_headers(resolved, found)
+    return found
+
+
+def _version_of(compiler: str) -> str:
+    """What a compiler says of itself; empty where there is none, which the build then tells of."""
+    try:
+        done = subprocess.run([*compiler.split(), "--version"], capture_output=True, text=True, check=False)
+    except OSError:
+        return ""
+    return done.stdout
+
+
+def _processor() -> str:
+    """What a library for this processor alone is made for."""
+    information = Path("/proc/cpuinfo")
+    lines = information.read_text().splitlines() if information.is_file() else [platform.processor()]
+    return "".join(line for line in lines[:40] if line.startswith(("flags", "Features", "model name")))
 
 
 def _listed(paths: Sequence[Path]) -> str:

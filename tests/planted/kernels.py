@@ -2,44 +2,20 @@
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
+from functools import cache
 from pathlib import Path
 
-import torchgraft
-from torchgraft import building, native
+from torchgraft import building
 
 NAMESPACE = "planted"
-
-_HERE = Path(__file__).parent
-_BUILT = _HERE.parents[1] / "build" / "planted"
 
 
 def sources() -> list[Path]:
     """The kernels of all families."""
-    return sorted(path for path in _HERE.glob("*/*") if path.suffix in (".cpp", ".cu"))
+    return sorted(path for path in Path(__file__).parent.glob("*/*") if path.suffix in (".cpp", ".cu"))
 
 
-def directory() -> Path:
-    """Where the libraries lie, by what they are made of."""
-    headers = sorted((Path(torchgraft.__file__).parent / "include").rglob("*.*h"))
-    made_of = hashlib.sha256()
-    for path in (*sources(), *sorted(_HERE.glob("*/*.*h")), *headers):
-        made_of.update(path.name.encode() + path.read_bytes())
-    return _BUILT / made_of.hexdigest()[:16]
-
-
+@cache
 def load() -> None:
-    """Loads the libraries, those that are built."""
-    native.load(NAMESPACE, directory())
-
-
-def build(*, cuda: bool) -> None:
-    """Builds and loads what is not there yet; several processes may ask at once."""
-    libraries = [directory() / f"{NAMESPACE}_{device}.so" for device in ("cpu", *(["cuda"] if cuda else []))]
-    directory().mkdir(parents=True, exist_ok=True)
-    with (directory() / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not all(library.is_file() for library in libraries):
-            building.build(NAMESPACE, sources(), directory(), cuda=cuda)
-    load()
+    """Loads the libraries, and builds them where that was not done yet."""
+    building.load(NAMESPACE, sources())

@@ -158,4 +158,4 @@ embedding_bag_backward = torchgraft.Operator(
     explain=_explain_backward,
 )
 
-building.load(NAMESPACE, [_SOURCE], _SOURCE.with_name("cache"))
+building.load(NAMESPACE, [_SOURCE])

@@ -47,4 +47,4 @@ furthest_point_sampling = torchgraft.Operator(
     kernels={"cpu": torchgraft.operator.FLOATING},
 )
 
-building.load(NAMESPACE, [_SOURCE], _SOURCE.with_name("cache"))
+building.load(NAMESPACE, [_SOURCE])

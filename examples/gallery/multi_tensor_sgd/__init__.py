@@ -68,4 +68,4 @@ multi_tensor_sgd = torchgraft.Operator(
     kernels={"cpu": torchgraft.operator.FLOATING},
 )
 
-building.load(NAMESPACE, [_SOURCE], _SOURCE.with_name("cache"))
+building.load(NAMESPACE, [_SOURCE])

@@ -52,4 +52,4 @@ nms = torchgraft.Operator(
     kernels={"cpu": torchgraft.operator.FLOATING},
 )
 
-building.load(NAMESPACE, [_SOURCE], _SOURCE.with_name("cache"))
+building.load(NAMESPACE, [_SOURCE])

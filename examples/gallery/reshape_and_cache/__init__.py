@@ -66,4 +66,4 @@ reshape_and_cache = torchgraft.Operator(
     kernels={"cpu": torchgraft.operator.FLOATING},
 )
 
-building.load(NAMESPACE, [_SOURCE], _SOURCE.with_name("cache"))
+building.load(NAMESPACE, [_SOURCE])

@@ -23,10 +23,11 @@ from pathlib import Path
 from random import Random
 from typing import Any, Literal
 
+from torchgraft import cache
 from torchgraft.building import BuildError, build
 from torchgraft.checking import places
 from torchgraft.checking.mutating import Mutant, find_mutants, rewrite
-from torchgraft.checking.sanitizing import CPU_TOOLS, cache_folder, find_runtimes, folder_of, sources_in
+from torchgraft.checking.sanitizing import CPU_TOOLS, find_runtimes, folder_of, sources_in
 from torchgraft.checking.subject import target_of
 from torchgraft.operator import Operator
 
@@ -141,7 +142,7 @@ class Folder:
             if not self.place.kinds or mutant.kind in self.place.kinds
         ]
         at = hashlib.sha256(bytes(self.path)).hexdigest()[:8]
-        self.work = cache_folder().with_name("mutants") / f"{self.path.name}-{at}-{self.place.name}"
+        self.work = cache.folder() / "mutants" / f"{self.path.name}-{at}-{self.place.name}"
         scripts = [*sorted(self.path.glob("*.py")), Path(__file__).with_name("asking.py")]
         asked = b"".join(path.read_bytes() for path in scripts) + repr(len(self.builds)).encode()
         self._samples = hashlib.sha256(asked).hexdigest()[:16]

@@ -6,7 +6,6 @@ library is the one that is installed, and compute-sanitizer watches one process 
 """
 
 import ctypes
-import hashlib
 import os
 import re
 import shutil
@@ -22,7 +21,7 @@ from pathlib import Path
 import torch
 
 from torchgraft import native
-from torchgraft.building import BuildError, MissingToolError, Sanitizer, build
+from torchgraft.building import BuildError, MissingToolError, Sanitizer, build_once
 from torchgraft.checking import serial
 from torchgraft.checking.properties import PROPERTIES
 from torchgraft.checking.result import Failure, Result
@@ -190,7 +189,7 @@ def _run_on_cpu(
         return _left_out(jobs, f"there is no source of a CPU kernel, *.cpp, in {folder}", on_result)
     try:
         preloaded = find_runtimes(tool)
-        libraries = _instrumented(namespace, folder, sources, tool)
+        libraries = build_once(namespace, sources, sanitizer=tool.sanitizer)
     except MissingToolError as missing:
         return _left_out(jobs, str(missing), on_result)
     except (BuildError, OSError) as error:
@@ -220,37 +219,6 @@ def sources_in(folder: Path, suffixes: Sequence[str] = _SOURCE_SUFFIXES) -> list
     foreign = {mark.parent for name in ("CMakeCache.txt", "pyvenv.cfg") for mark in folder.rglob(name)}
     found = (path for path in folder.rglob("*") if path.suffix in suffixes)
     return sorted(path for path in found if foreign.isdisjoint(path.parents))
-
-
-def cache_folder() -> Path:
-    """Where instrumented libraries are kept."""
-    # Not Path.home(), which raises an error for a user whom the system does not know.
-    home = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
-    return (home if home.is_absolute() else Path(tempfile.gettempdir())) / "torchgraft/sanitized"
-
-
-def _instrumented(namespace: str, folder: Path, sources: Sequence[Path], tool: _CpuTool) -> Path:
-    """The directory of an instrumented library, which is kept for as long as nothing that it is made of changes."""
-    digest = hashlib.sha256(torch.__version__.encode())
-    package = Path(native.__file__).parent
-    for root in (folder, package / "include", package / "cmake"):
-        for path in sources_in(root):
-            digest.update(path.read_bytes())
-    cache = cache_folder()
-    place = hashlib.sha256(bytes(folder)).hexdigest()[:8]
-    kind = f"{namespace}-{place}-{tool.sanitizer}-"
-    directory, library = cache / f"{kind}{digest.hexdigest()[:16]}", f"{namespace}_cpu.so"
-    if not (directory / library).is_file():
-        cache.mkdir(parents=True, exist_ok=True)
-        others = sorted(cache.glob(f"{kind}*"), key=lambda path: path.stat().st_mtime)
-        for old in others[:-_KEPT_BUILDS]:
-            shutil.rmtree(old, ignore_errors=True)
-        # Built apart, and put there in one step: another check may be at the same.
-        with tempfile.TemporaryDirectory(prefix=kind, dir=cache) as built:
-            build(namespace, sources, Path(built), sanitizer=tool.sanitizer)
-            directory.mkdir(exist_ok=True)
-            Path(built, library).replace(directory / library)
-    return directory
 
 
 def find_runtimes(tool: _CpuTool) -> str:

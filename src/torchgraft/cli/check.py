@@ -16,7 +16,7 @@ import typer
 from rich.table import Column
 from rich.table import Table as RichTable
 
-from torchgraft import python_kernels
+from torchgraft import cache, python_kernels
 from torchgraft.cli.mutants import check_mutants
 from torchgraft.cli.shared import (
     JsonOption,
@@ -149,7 +149,7 @@ def check(
         make_stress_jobs,
         run_everywhere,
     )
-    from torchgraft.checking.sanitizing import cache_folder, run_sanitized, sanitized
+    from torchgraft.checking.sanitizing import run_sanitized, sanitized
     from torchgraft.environment import describe_environment
 
     prepare_files(("--json", json_file))
@@ -220,7 +220,7 @@ def check(
         raise typer.Exit(2) from None
 
     if any(torch.device(job.device).type == "cpu" for job in again):
-        prepare_folder("--sanitize", cache_folder(), "XDG_CACHE_HOME names another place")
+        prepare_folder("--sanitize", cache.folder(), "TORCHGRAFT_CACHE names another place")
     started = time.monotonic()
     finished: list[Result] = []
     unreached: list[Result] = []

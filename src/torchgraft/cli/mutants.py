@@ -56,14 +56,14 @@ def check_mutants(
     Raises:
         typer.Exit: with status 2 where they cannot be built or asked, and 1 where it was stopped.
     """
+    from torchgraft import cache
     from torchgraft.building import BuildError
     from torchgraft.checking import mutants
-    from torchgraft.checking.sanitizing import cache_folder
 
     found: list[tuple[str, Outcome]] = []
     started, stopped = time.monotonic(), False
     columns = BarColumn(bar_width=20), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}")
-    prepare_folder("--mutants", cache_folder(), "XDG_CACHE_HOME names another place")
+    prepare_folder("--mutants", cache.folder() / "mutants", "TORCHGRAFT_CACHE names another place")
     interrupt_when_told_to_end()
     try:
         operators = [subject.operator for subject in find_subjects(targets)]

@@ -1,0 +1,191 @@
+"""A cache of what was compiled: by the bytes that it is made of, for any number of processes at once.
+
+What is made goes into a folder of its own first, and into its place in one step, so that whoever looks finds all of it
+or nothing. A lock saves others the same work, and nothing but work depends on it. The cache is the user's own: nothing
+is taken from where somebody else may write.
+"""
+
+import atexit
+import contextlib
+import errno
+import fcntl
+import functools
+import hashlib
+import json
+import os
+import shutil
+import stat
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+# The file in an entry that says what else is in it.
+_CONTENT = "content.json"
+# After which nobody waits for another process any longer, and makes it too.
+_PATIENCE_SECONDS = 600.0
+_LOOKS_A_SECOND = 20
+# What nobody took for so long goes when something else is made, and what a process that died left behind.
+_UNUSED_SECONDS, _LEFT_SECONDS = 60 * 86400.0, 86400.0
+
+
+def folder() -> Path:
+    """Where the cache lies: TORCHGRAFT_CACHE names it; else it is `torchgraft` in the user's folder of caches."""
+    if own := os.environ.get("TORCHGRAFT_CACHE"):
+        return Path(own).absolute()
+    # Not Path.home(), which raises an error for a user whom the system does not know.
+    home = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
+    return (home if home.is_absolute() else Path(tempfile.gettempdir())) / "torchgraft"
+
+
+def find(key: str) -> Path | None:
+    """The folder of what was made for a key, where it is there, whole, and the user's own."""
+    made = folder() / "made"
+    return made / key if not _why_unsafe(made) and _is_whole(made / key) else None
+
+
+def keep(key: str, make: Callable[[Path], None]) -> Path:
+    """The folder of what was made for a key; made now where it is not there.
+
+    Where the cache cannot be written, or others may write there, it is made for this process alone, with a warning.
+
+    Args:
+        key: a word for all that it is made of.
+        make: fills a folder that is empty; what it raises is raised, and nothing is kept then.
+
+    Raises:
+        OSError: no folder at all can be written.
+    """
+    if (found := find(key)) is not None:
+        with contextlib.suppress(OSError):
+            os.utime(found / _CONTENT)
+        return found
+    root = folder()
+    try:
+        for each in ("made", "making", "locks"):
+            (root / each).mkdir(mode=0o700, parents=True, exist_ok=True)
+        # It may be there and not be writable.
+        built = Path(tempfile.mkdtemp(dir=root / "making"))
+        why = _why_unsafe(root / "made")
+    except OSError as error:
+        why = f"{root} cannot be written: {error.strerror}"
+    if why:
+        return _keep_for_this_process(key, make, why)
+
+    try:
+        with _others_waited_for(root / "locks" / key, lambda: find(key) is not None):
+            if find(key) is None:
+                make(built)
+                _write_content(built)
+                _put(built, root / "made" / key)
+    finally:
+        shutil.rmtree(built, ignore_errors=True)
+    _tidy(root)
+    return root / "made" / key
+
+
+def _why_unsafe(made: Path) -> str:
+    """Why nothing is taken from a folder; empty where it is the user's own."""
+    try:
+        found = made.stat()
+    except OSError as error:
+        return f"{made}: {error.strerror}"
+    if found.st_uid != os.getuid():
+        return f"{made} belongs to another user"
+    return f"others may write to {made}" if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) else ""
+
+
+def _is_whole(place: Path) -> bool:
+    try:
+        content = json.loads((place / _CONTENT).read_bytes())
+        return all(_digest(place / name) == digest for name, digest in content.items())
+    except (OSError, ValueError, AttributeError):
+        return False
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _write_content(built: Path) -> None:
+    """Says what is in a folder, once all of it has reached the disk."""
+    files = sorted(path for path in built.rglob("*") if path.is_file())
+    (built / _CONTENT).write_text(json.dumps({str(path.relative_to(built)): _digest(path) for path in files}))
+    for path in (*files, built / _CONTENT):
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+
+
+def _put(built: Path, place: Path) -> None:
+    """Puts a folder in its place; where a whole one is there already, that stays."""
+    while True:
+        try:
+            built.rename(place)
+            return
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+        if _is_whole(place):
+            return
+        # Something broke it: it goes where what is left behind goes.
+        with contextlib.suppress(FileNotFoundError), tempfile.TemporaryDirectory(dir=built.parent) as aside:
+            place.rename(Path(aside) / place.name)
+
+
+@contextlib.contextmanager
+def _others_waited_for(lock: Path, is_there: Callable[[], bool]) -> Iterator[None]:
+    """A scope that one process is in at a time; who waits goes in at the end of its patience, or once it is there."""
+    # Never removed: who holds a lock on a file that is gone holds nothing.
+    with lock.open("w") as file:
+        end = time.monotonic() + _PATIENCE_SECONDS
+        while time.monotonic() < end:
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            if is_there():
+                break
+            time.sleep(1 / _LOOKS_A_SECOND)
+        yield
+
+
+@functools.cache
+def _own_folder() -> Path:
+    made = Path(tempfile.mkdtemp(prefix="torchgraft-"))
+    atexit.register(_remove_own, made, os.getpid())
+    return made
+
+
+def _remove_own(made: Path, process: int) -> None:
+    # A fork would take it away from its parent.
+    if os.getpid() == process:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+def _keep_for_this_process(key: str, make: Callable[[Path], None], why: str) -> Path:
+    place = _own_folder() / key
+    if not _is_whole(place):
+        warnings.warn(
+            f"{why}; so kernels are compiled for this process alone. TORCHGRAFT_CACHE may name another folder.",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+        built = Path(tempfile.mkdtemp(dir=_own_folder()))
+        try:
+            make(built)
+            _write_content(built)
+            _put(built, place)
+        finally:
+            shutil.rmtree(built, ignore_errors=True)
+    return place
+
+
+def _tidy(root: Path) -> None:
+    """Removes what nobody has use for."""
+    now = time.time()
+    for kind, seconds in (("made", _UNUSED_SECONDS), ("making", _LEFT_SECONDS)):
+        for each in (root / kind).iterdir():
+            with contextlib.suppress(OSError):
+                used = (each / _CONTENT if kind == "made" else each).stat().st_mtime
+                if now - used > seconds:
+                    shutil.rmtree(each, ignore_errors=True)
