@@ -32,7 +32,8 @@ from torchgraft.benchmarking.table import Table  # noqa: E402
 OPERATORS = ROOT / "src/torchgraft/operators"
 WORK = ROOT / "build/coverage"
 TABLE = ROOT / "docs/fragments/coverage.md"
-# Architectures that are compiled for, and the multiprocessors of a device that runs them.
+# Architectures that are compiled for, and the multiprocessors of a device that runs them. On the first all of PROPERTIES
+# are asked. The others differ in which kernels there are and in how work is shared out: a call of each sample tells.
 DEVICES = ("90:16", "90:84", "90:132", "80:16", "75:16")
 # C++ kernels as they are compiled: for the least of processors, and for this machine's; asked on so many threads. The
 # definition of a convolution's gradient crashes on bad input on one thread: it is PyTorch's.
@@ -43,6 +44,7 @@ KINDS: dict[str, tuple[str, int, tuple[str, ...]]] = {
 # A property that may end its process is asked in this one: a worker ends without writing what it counted.
 CHECK = "from torchgraft.checking import running; running._in_worker = True; from torchgraft.cli import main; main()"
 PROPERTIES = ("value", "sizes", "empty", "non_finite", "layouts")
+PROPERTIES_ELSEWHERE = ("value",)
 
 
 @dataclass
@@ -116,18 +118,22 @@ def main() -> int:
 
 
 def _of_emulated(folders: list[Path], devices: Iterable[str]) -> list[Path]:
-    sizes = [(int(architecture), int(count)) for architecture, _, count in (each.partition(":") for each in devices)]
-    architectures = dict.fromkeys(architecture for architecture, _ in sizes)
+    sizes = [
+        (int(architecture), int(count), PROPERTIES if each == DEVICES[0] else PROPERTIES_ELSEWHERE)
+        for each in devices
+        for architecture, _, count in [each.partition(":")]
+    ]
+    architectures = dict.fromkeys(architecture for architecture, _, _ in sizes)
     libraries = {each: emulate.build(folders, architecture=each, sanitizer="coverage") for each in architectures}
     objects = {each: ROOT / f"build/emulation/{each}-coverage/ninja" for each in libraries}
     for each in objects.values():
         _forget(each)
     _ask(
-        (operator, emulate.environment(libraries[architecture], multiprocessors=count), options)
+        (operator, emulate.environment(libraries[architecture], multiprocessors=count), (*_asked(properties), *options))
         for folder in folders
         for options in [("--every-kernel",) if (folder / "cuda/policy.h").is_file() else ()]
         for operator in emulate.find_operators(folder)
-        for architecture, count in sizes
+        for architecture, count, properties in sizes
     )
     return [_report(each, f"cuda-{architecture}") for architecture, each in objects.items()]
 
@@ -148,7 +154,8 @@ def _of_cpu(folders: list[Path], kind: str) -> Path:
         "OMP_NUM_THREADS": str(threads),
         "OMP_WAIT_POLICY": "passive",
     }
-    _ask((operator, library, options) for folder in folders for operator in emulate.find_operators(folder))
+    asked = *_asked(PROPERTIES), *options
+    _ask((operator, library, asked) for folder in folders for operator in emulate.find_operators(folder))
     return _report(objects, kind)
 
 
@@ -157,23 +164,15 @@ def _forget(objects: Path) -> None:
         counted.unlink()
 
 
+def _asked(properties: Iterable[str]) -> list[str]:
+    return [word for name in properties for word in ("--property", name)]
+
+
 def _ask(questions: Iterable[tuple[str, dict[str, str], tuple[str, ...]]]) -> None:
     """Checks operators, each under variables and options: a process each, which writes what it counted as it ends."""
 
     def ask(operator: str, variables: dict[str, str], options: tuple[str, ...]) -> None:
-        asked = [word for name in PROPERTIES for word in ("--property", name)]
-        command = [
-            sys.executable,
-            "-c",
-            CHECK,
-            "check",
-            operator,
-            "--device",
-            "cpu",
-            "--quick",
-            *asked,
-            *options,
-        ]
+        command = [sys.executable, "-c", CHECK, "check", operator, "--device", "cpu", "--quick", *options]
         variables = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
         done = subprocess.run([*command, "--workers", "0"], env=variables, capture_output=True, text=True, check=False)
         if done.returncode:
@@ -223,9 +222,10 @@ def _table(files: dict[str, dict[int, Line]], devices: Iterable[str]) -> str:
         by_folder.setdefault(str(Path(name).parent.relative_to("src/torchgraft/operators")), Counts()).add(lines)
         total.add(lines)
     rows = [counts.row(f"`{folder}`") for folder, counts in by_folder.items()]
-    asked = ", ".join(f"`{name}`" for name in PROPERTIES)
+    asked, elsewhere = (", ".join(f"`{name}`" for name in names) for names in (PROPERTIES, PROPERTIES_ELSEWHERE))
     said = f"CUDA kernels on emulated GPUs of compute capability {emulated} multiprocessors, " if emulated else ""
-    said += f"C++ kernels for any processor and for the one that ran them, asked {asked}."
+    said += f"C++ kernels for any processor and for the one that ran them, asked {asked}"
+    said += f"; on each GPU but the first {elsewhere} alone." if emulated else "."
     table = Table("", ["sources", "lines that run", "branches that run"], [*rows, total.row("all")])
     return f"{said}\n\n{table.markdown()}"
 
