@@ -32,8 +32,8 @@ from torchgraft.benchmarking.table import Table  # noqa: E402
 OPERATORS = ROOT / "src/torchgraft/operators"
 WORK = ROOT / "build/coverage"
 TABLE = ROOT / "docs/fragments/coverage.md"
-# Architectures that are compiled for, and the multiprocessors of a device that runs them. On the first all of PROPERTIES
-# are asked. The others differ in which kernels there are and in how work is shared out: a call of each sample tells.
+# Architectures that are compiled for, and the multiprocessors of a device that runs them. The first is asked all of
+# PROPERTIES. The others differ in which kernels there are and in how work is shared out: a call of each sample tells.
 DEVICES = ("90:16", "90:84", "90:132", "80:16", "75:16")
 # C++ kernels as they are compiled: for the least of processors, and for this machine's; asked on so many threads. The
 # definition of a convolution's gradient crashes on bad input on one thread: it is PyTorch's.
