@@ -235,8 +235,9 @@ def _pytorch_library() -> ctypes.CDLL:
 
 @functools.cache
 def _dtypes_by_code() -> dict[int, torch.dtype]:
-    named = ("float64", "float32", "float16", "bfloat16", "uint8", "int8", "int16", "int32", "int64", "bool")
-    names = (*named, "complex64", "complex128")
+    whole = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
+    codes = ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu")
+    names = ("float64", "float32", "float16", "bfloat16", *whole, "bool", "complex64", "complex128", *codes)
     return {getattr(_pytorch_library(), f"aoti_torch_dtype_{name}")(): getattr(torch, name) for name in names}
 
 
