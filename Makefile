@@ -58,6 +58,11 @@ test-cuda: $(VENV)/build.done ## compile every CUDA kernel for every architectur
 	@$(call configure,build/cuda,$(if $(ARCHITECTURES),-DCMAKE_CUDA_ARCHITECTURES="$(ARCHITECTURES)",-UCMAKE_CUDA_ARCHITECTURES))
 	@MAKEFLAGS= NINJA_STATUS="compiling the CUDA library, %f of %t, %w: " $(BIN)/cmake --build build/cuda --target torchgraft_cuda
 
+.PHONY: test-emulated
+test-emulated: build $(VENV)/test.done ## draw calls of CUDA kernels on an emulated GPU, under AddressSanitizer: a night (CALLS=100: of each operator)
+	@MAKEFLAGS= $(BIN)/python tests/emulation/emulate.py --sanitize address --multiprocessors 16 -- \
+	    --stress $(or $(CALLS),1000) $(ARGS)
+
 .PHONY: coverage
 coverage: build $(VENV)/test.done ## count the lines and branches of kernels that a check reaches: an hour (ARGS=shift: of one operator)
 	@MAKEFLAGS= $(BIN)/python tests/reached.py $(ARGS)

@@ -32,9 +32,9 @@ DEMO = {part.name: part.module for part in PARTS}
 
 
 @cache
-def report(chip: str) -> BenchReport:
-    """The rows that were measured on a chip."""
-    return report_from_dict(figures(chip, "bench"))
+def report(chip: str, name: str = "bench") -> BenchReport:
+    """The rows that were measured on a chip: of our operators, or of the gallery's."""
+    return report_from_dict(figures(chip, name))
 
 
 def figures(chip: str, name: str) -> dict[str, Any]:
@@ -155,6 +155,8 @@ def files() -> dict[Path, str]:
         written[RESULTS / chip / "bench.md"] = summary_table(report(chip)).markdown()
         written[RESULTS / chip / "bench-rows.md"] = as_markdown(report(chip))
         written[RESULTS / chip / "bench.svg"] = render_picture(report(chip))
+        if (RESULTS / chip / "gallery.json").is_file():
+            written[RESULTS / chip / "gallery.md"] = as_markdown(report(chip, "gallery"))
     return written
 
 

@@ -1,4 +1,4 @@
-"""Writes the tables of calls drawn by machine, from benchmarks/results/*/stress.json.
+"""Writes the tables of calls drawn by machine, from benchmarks/results/*/stress*.json.
 
 `python docs/stressed.py` writes docs/fragments/stress.md, which docs/check.md includes; with `--check` it only says
 whether that is current, and exits with 1 where it is not.
@@ -38,13 +38,16 @@ def table(runs: list[dict[str, Any]]) -> str:
 def fragment() -> str:
     """A table a machine."""
     parts = []
-    for path in sorted((ROOT / "benchmarks/results").glob("*/stress.json")):
+    for path in sorted((ROOT / "benchmarks/results").glob("*/stress*.json")):
         runs = json.loads(path.read_text())["runs"]
         first = runs[0]["environment"]
         dates = sorted(run["environment"]["date"][:10] for run in runs)
         total = sum(sum(counts.values()) for run in runs for counts in run["calls"].values())
         when = " to ".join(dict.fromkeys((dates[0], dates[-1])))
-        parts += [f"**{first['chip']}**, PyTorch {first['torch']}, {when}: {total:,} calls.", table(runs)]
+        # As `make test-emulated` does it.
+        emulated = "CUDA kernels on an emulated GPU, under AddressSanitizer, by "
+        where = f"{emulated if path.stem == 'stress-emulated' else ''}**{first['chip']}**"
+        parts += [f"{where}, PyTorch {first['torch']}, {when}: {total:,} calls.", table(runs)]
         wrong = [
             f"- `{failure['operator']}`, {failure['dtype']}, {failure['arguments']}: {failure['message']}"
             for run in runs
