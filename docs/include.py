@@ -2,8 +2,8 @@
 
 A page says `<!-- include: benchmarks/results/cpu/demo.md -->`, and what stands from there to `<!-- end -->` is replaced
 by that file: in lines of its own, or where the comment is not the last of its line, by a few words. `python
-docs/include.py` does it for README.md and every page in docs/ and examples/; with `--check` it only says which pages are
-not current, and exits with 1 where there are any.
+docs/include.py` does it for README.md and every page in docs/ and examples/; with `--check` it only says which pages
+are not current, and exits with 1 where there are any.
 """
 
 import re

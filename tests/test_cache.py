@@ -222,6 +222,20 @@ def test_compiling_may_be_forbidden(tmp_path, monkeypatch):
     assert sorted(path.name for path in place.iterdir()) == ["content.json", "forbidden_cpu.so"]
 
 
+def test_what_does_not_compile_is_told_with_all_that_the_compiler_said(tmp_path, root):
+    source = tmp_path / "cpu.cpp"
+    source.write_text("int x = nothing;\n")
+    with pytest.raises(BuildError, match=r"cpu.cpp:1:9: error: .*nothing.* was not declared") as raised:
+        build_once("failing", [source])
+    log = Path(str(raised.value).rpartition("(all of it: ")[2].rstrip(")"))
+    assert log.parent == root / "making"
+    assert "nothing" in log.read_text()
+    assert list((root / "making").iterdir()) == [log]
+    os.utime(log, (0, 0))
+    cache.keep("key", made())
+    assert not log.exists()
+
+
 def test_cuda_without_a_source_for_it_is_told(tmp_path):
     source = tmp_path / "cpu.cpp"
     source.write_text("int x;")

@@ -143,7 +143,14 @@ def build_once(
     def make(directory: Path) -> None:
         if os.environ.get("TORCHGRAFT_JIT") == "0":
             raise BuildError(f"{namespace} is not in {cache.folder()}, and TORCHGRAFT_JIT=0 forbids to compile it")
-        build(namespace, sources, directory, sanitizer=sanitizer, cuda=cuda, native=native)
+        try:
+            build(namespace, sources, directory, sanitizer=sanitizer, cuda=cuda, native=native)
+        except BuildError as error:
+            # The folder goes, and what the compiler said stays for a day.
+            for log in (directory / "build").glob("*/build.log"):
+                kept = shutil.copy(log, directory.with_suffix(".log"))
+                raise BuildError(str(error).replace(str(log), str(kept))) from None
+            raise
         shutil.rmtree(directory / "build")
 
     try:

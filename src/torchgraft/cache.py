@@ -188,4 +188,4 @@ def _tidy(root: Path) -> None:
             with contextlib.suppress(OSError):
                 used = (each / _CONTENT if kind == "made" else each).stat().st_mtime
                 if now - used > seconds:
-                    shutil.rmtree(each, ignore_errors=True)
+                    each.unlink() if each.is_file() else shutil.rmtree(each)
