@@ -77,6 +77,33 @@ def test_a_users_kernel_is_built_and_found(kernel, tmp_path):
         build("building", [broken], tmp_path)
 
 
+def test_several_build_in_one_folder_at_once(kernel, tmp_path):
+    program = "import sys; from pathlib import Path; from torchgraft.building import build\n"
+    program += "build('building', [Path(sys.argv[1])], Path(sys.argv[2]))"
+    processes = [
+        subprocess.Popen([sys.executable, "-c", program, str(kernel), str(tmp_path)], stderr=subprocess.PIPE, text=True)
+        for _ in range(3)
+    ]
+    assert [(process.communicate()[1], process.returncode) for process in processes] == [("", 0)] * 3
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["build", "building_cpu.so"]
+    assert "refused" in run_with(tmp_path)
+
+
+def test_a_library_that_is_loaded_keeps_what_it_had_when_it_is_built_anew(tmp_path):
+    source = tmp_path / "cpu.cpp"
+    source.write_text(KERNEL)
+    build("building", [source], tmp_path)
+    library = tmp_path / "building_cpu.so"
+    with library.open("rb") as loaded:
+        before = loaded.read()
+        source.write_text(KERNEL.replace("2 * from", "4 * from"))
+        build("building", [source], tmp_path)
+        loaded.seek(0)
+        assert loaded.read() == before
+    assert library.read_bytes() != before
+    assert "[0.0, 4.0, 8.0, 12.0, 16.0]" in run_with(tmp_path)
+
+
 def test_the_loop_for_threads_that_a_sanitizer_knows(kernel, tmp_path):
     # The loop alone, without the sanitizer, whose runtime would have to be loaded first.
     unsanitized = tmp_path / "cpu.cpp"

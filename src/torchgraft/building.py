@@ -1,5 +1,6 @@
 """Builds kernels: yours by the same CMake module that builds ours."""
 
+import fcntl
 import hashlib
 import itertools
 import os
@@ -8,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -54,7 +56,8 @@ def build(
 ) -> None:
     """Compiles kernels into `<namespace>_cpu.so` and `<namespace>_cuda.so`, the names that `native.load` looks for.
 
-    What did not change since the last time is not compiled again.
+    What did not change since the last time is not compiled again. Several may build in one folder, and each finds its
+    library whole: they take turns, and a library takes the place of the one before in one step.
 
     Args:
         namespace: of the operators in `torch.ops`.
@@ -90,12 +93,9 @@ def build(
     lists = _CMAKE_LISTS.format(
         namespace=namespace, module=_MODULE, cpu=_listed(cpu_sources), cuda=_listed(cuda_sources)
     )
-    (folder / "CMakeLists.txt").write_text(lists)
-
     options = {
         "CMAKE_MAKE_PROGRAM": ninja,
         "CMAKE_BUILD_TYPE": "Debug" if sanitizer else "Release",
-        "CMAKE_LIBRARY_OUTPUT_DIRECTORY": str(directory),
         "Python_EXECUTABLE": sys.executable,
         "TORCHGRAFT_SANITIZER": sanitizer or "",
         "TORCHGRAFT_NATIVE": "ON" if native else "OFF",
@@ -104,9 +104,16 @@ def build(
     if cuda_sources and (chosen := architectures or _present_architecture()):
         options["CMAKE_CUDA_ARCHITECTURES"] = chosen
     defined = [f"-D{name}={value}" for name, value in options.items()]
-    log = folder / "build.log"
-    _run([cmake, "-S", str(folder), "-B", str(folder / "ninja"), "-G", "Ninja", "-Wno-dev", *defined], namespace, log)
-    _run([cmake, "--build", str(folder / "ninja")], namespace, log)
+    log, ninjas = folder / "build.log", folder / "ninja"
+    # Given back by whoever ends, however it ends; the file stays, as a lock on one that is gone locks nothing.
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        (folder / "CMakeLists.txt").write_text(lists)
+        _run([cmake, "-S", str(folder), "-B", str(ninjas), "-G", "Ninja", "-Wno-dev", *defined], namespace, log)
+        _run([cmake, "--build", str(ninjas)], namespace, log)
+        for device, compiled in (("cpu", cpu_sources), ("cuda", cuda_sources)):
+            if compiled:
+                _replace(ninjas / f"{namespace}_{device}.so", directory)
 
 
 def build_once(
@@ -239,6 +246,13 @@ def _processor() -> str:
     information = Path("/proc/cpuinfo")
     lines = information.read_text().splitlines() if information.is_file() else [platform.processor()]
     return "".join(line for line in lines[:40] if line.startswith(("flags", "Features", "model name")))
+
+
+def _replace(built: Path, directory: Path) -> None:
+    """Puts a library into a folder in one step: who has loaded the one before keeps it."""
+    with tempfile.TemporaryDirectory(prefix=f".{built.stem}-", dir=directory) as aside:
+        shutil.copy2(built, aside)
+        Path(aside, built.name).replace(directory / built.name)
 
 
 def _listed(paths: Sequence[Path]) -> str:
