@@ -117,6 +117,12 @@ def functional_mode() -> type:
     return FunctionalTensorMode
 
 
+def driver_version() -> int:
+    """The newest CUDA that the driver runs, as 13000 for 13.0; where there is a GPU."""
+    found: int = torch._C._cuda_getDriverVersion()  # type: ignore[attr-defined]
+    return found
+
+
 def wait_on_gpu(seconds: float) -> None:
     """Keeps the current stream of the current GPU busy with nothing for about so long."""
     # In cycles, and no card runs above two thousand million a second by much.

@@ -82,10 +82,10 @@ def build(
     if cuda and not cuda_sources:
         raise BuildError(f"{namespace}: cuda=True, and there is no .cu among {_listed(sources)}")
 
-    cmake, ninja = _find_tool("cmake"), _find_tool("ninja")
-    _require_compiler("CXX", ("c++", "g++", "clang++"), "C++ compiler: install g++")
+    cmake, ninja = find_tool("cmake"), find_tool("ninja")
+    require_compiler("CXX", ("c++", "g++", "clang++"), "C++ compiler: install g++")
     if cuda_sources:
-        _require_compiler("CUDACXX", ("nvcc",), "CUDA compiler: install the CUDA toolkit and put nvcc on PATH")
+        require_compiler("CUDACXX", ("nvcc",), "CUDA compiler: install the CUDA toolkit and put nvcc on PATH")
 
     directory = directory.resolve()
     folder = directory / "build" / (sanitizer or "plain")
@@ -203,9 +203,9 @@ def _identity(namespace: str, sources: Sequence[Path], options: dict[str, Any]) 
         for path, name in _with_headers(source.resolve(), files).items():
             made_of.update(f"{number}\0{name}\0".encode() + path.read_bytes() + b"\0")
     said = [torch.__version__, torch.version.git_version, platform.machine(), *platform.libc_ver()]
-    said += [_version_of(os.environ.get("CXX") or "c++")]
+    said += [version_of(os.environ.get("CXX") or "c++")]
     if options["cuda"]:
-        said += [_version_of(os.environ.get("CUDACXX") or "nvcc"), _present_architecture() or "all"]
+        said += [version_of(os.environ.get("CUDACXX") or "nvcc"), _present_architecture() or "all"]
     if options["native"]:
         said += [_processor()]
     said += [f"{name}={os.environ.get(name, '')}" for name in (*_VARIABLES, *_NVCC_VARIABLES)]
@@ -232,7 +232,7 @@ def _with_headers(source: Path, found: dict[Path, str]) -> dict[Path, str]:
     return found
 
 
-def _version_of(compiler: str) -> str:
+def version_of(compiler: str) -> str:
     """What a compiler says of itself; empty where there is none, which the build then tells of."""
     try:
         done = subprocess.run([*compiler.split(), "--version"], capture_output=True, text=True, check=False)
@@ -259,7 +259,7 @@ def _listed(paths: Sequence[Path]) -> str:
     return " ".join(f'"{path.resolve()}"' for path in paths)
 
 
-def _find_tool(name: str) -> str:
+def find_tool(name: str) -> str:
     """A program that a Python package brings: that of this environment, which need not be activated, or of PATH."""
     found = shutil.which(name, path=str(Path(sys.executable).parent)) or shutil.which(name)
     if found is None:
@@ -267,7 +267,7 @@ def _find_tool(name: str) -> str:
     return found
 
 
-def _require_compiler(variable: str, names: Sequence[str], what: str) -> None:
+def require_compiler(variable: str, names: Sequence[str], what: str) -> None:
     """Names what is missing, before CMake says it in forty lines."""
     named = os.environ.get(variable)
     if named and shutil.which(named.split()[0]) is None:

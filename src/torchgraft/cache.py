@@ -61,18 +61,10 @@ def keep(key: str, make: Callable[[Path], None]) -> Path:
         with contextlib.suppress(OSError):
             os.utime(found / _CONTENT)
         return found
-    root = folder()
-    try:
-        for each in ("made", "making", "locks"):
-            (root / each).mkdir(mode=0o700, parents=True, exist_ok=True)
-        # It may be there and not be writable.
-        built = Path(tempfile.mkdtemp(dir=root / "making"))
-        why = _why_unsafe(root / "made")
-    except OSError as error:
-        why = f"{root} cannot be written: {error.strerror}"
-    if why:
+    if why := why_unusable():
         return _keep_for_this_process(key, make, why)
-
+    root = folder()
+    built = Path(tempfile.mkdtemp(dir=root / "making"))
     try:
         with _others_waited_for(root / "locks" / key, lambda: find(key) is not None):
             if find(key) is None:
@@ -83,6 +75,19 @@ def keep(key: str, make: Callable[[Path], None]) -> Path:
         shutil.rmtree(built, ignore_errors=True)
     _tidy(root)
     return root / "made" / key
+
+
+def why_unusable() -> str:
+    """Why nothing can be kept, for a person to read; empty where the cache, made if need be, is as it must be."""
+    root = folder()
+    try:
+        for each in ("made", "making", "locks"):
+            (root / each).mkdir(mode=0o700, parents=True, exist_ok=True)
+        # It may be there and not be writable.
+        with tempfile.TemporaryDirectory(dir=root / "making"):
+            return _why_unsafe(root / "made")
+    except OSError as error:
+        return f"{root} cannot be written: {error.strerror}"
 
 
 def _why_unsafe(made: Path) -> str:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-_OLDEST_TORCH = (2, 11)
+OLDEST_TORCH = (2, 11)
 
 
 @dataclass(frozen=True)
@@ -73,11 +73,15 @@ def load(namespace: str, directory: Path) -> None:
             told(namespace, device)
 
 
+def torch_version() -> tuple[int, ...]:
+    """The first two numbers of PyTorch's version."""
+    return tuple(int(part) for part in torch.__version__.split(".")[:2])
+
+
 def _try_to_load(namespace: str, device: str, path: Path) -> str:
     """Loads one library; what kept it from being loaded, or an empty string."""
-    version = tuple(int(part) for part in torch.__version__.split(".")[:2])
-    if version < _OLDEST_TORCH:
-        return f"PyTorch {torch.__version__} is older than {'.'.join(map(str, _OLDEST_TORCH))}; install a newer one"
+    if torch_version() < OLDEST_TORCH:
+        return f"PyTorch {torch.__version__} is older than {'.'.join(map(str, OLDEST_TORCH))}; install a newer one"
     if device == "cuda" and torch.version.cuda is None:
         return "this PyTorch was built without CUDA; install one with CUDA"
     if not path.is_file():

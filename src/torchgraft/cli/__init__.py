@@ -13,6 +13,7 @@ from torchgraft import native
 from torchgraft.cli.bench import bench
 from torchgraft.cli.check import check
 from torchgraft.cli.demo import demo
+from torchgraft.cli.doctor import doctor
 from torchgraft.cli.shared import make_console
 from torchgraft.version import __version__
 
@@ -58,5 +59,5 @@ def main() -> None:
     app(prog_name="graft")
 
 
-for _command in (demo, check, bench):
+for _command in (demo, check, bench, doctor):
     app.command()(_command)

@@ -1,0 +1,49 @@
+"""`graft doctor`."""
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import typer
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from torchgraft.cli.shared import JsonOption, as_json, make_console, prepare_files, write_files
+
+if TYPE_CHECKING:
+    from torchgraft.doctor import Finding
+
+_MARKS = {"ok": ("✓", "green"), "absent": ("-", "dim"), "wrong": ("✗", "red")}
+
+
+def doctor(json_file: JsonOption = None) -> None:
+    """Look at what this machine has to run kernels and to build them, and say what to do where something is not right.
+
+    The exit status is 1 where something is wrong. What is absent only some want, and each line says who.
+    """
+    from torchgraft.doctor import examine
+
+    prepare_files(("--json", json_file))
+    console = make_console(json_file)
+    findings = examine()
+    console.print(_table(findings))
+    wrong = sum(finding.status == "wrong" for finding in findings)
+    console.print()
+    if wrong:
+        console.print(f"{wrong} {'thing is' if wrong == 1 else 'things are'} not right; each line says what to do")
+    else:
+        console.print("nothing is wrong")
+    write_files((json_file, lambda: as_json({"findings": [asdict(finding) for finding in findings]})))
+    raise typer.Exit(1 if wrong else 0)
+
+
+def _table(findings: "list[Finding]") -> RichTable:
+    shown = RichTable(box=None, show_header=False, pad_edge=False)
+    for name in ("", "thing", "found"):
+        shown.add_column(name, overflow="fold")
+    for finding in findings:
+        mark, style = _MARKS[finding.status]
+        found = Text(finding.found)
+        if finding.advice:
+            found.append(f"\n{finding.advice}", style="bold" if finding.status == "wrong" else "dim")
+        shown.add_row(Text(mark, style=style), finding.thing, found)
+    return shown

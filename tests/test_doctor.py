@@ -1,0 +1,134 @@
+"""`graft doctor`: what is right, what is absent and who wants it, and what to do about what is wrong."""
+
+import importlib.util
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from torchgraft import building, cache, doctor, native
+from torchgraft.cli import app
+
+VERSIONS = Path(__file__).parent.parent / "docs/versions"
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHGRAFT_CACHE", str(tmp_path / "cache"))
+
+
+def finding(thing):
+    return next(each for each in doctor.examine() if each.thing == thing)
+
+
+def make_large(directory):
+    (directory / "library.so").write_bytes(bytes(3_000_000))
+
+
+def test_on_this_machine_nothing_of_ours_is_wrong():
+    done = CliRunner().invoke(app, ["doctor"])
+    # What other tests have loaded on purpose is not this machine's fault.
+    others = [each for each in doctor.examine() if each.status == "wrong" and "," not in each.thing]
+    assert not others, done.output
+    assert torch.__version__ in done.output
+
+
+def test_a_machine_reads_the_same(tmp_path):
+    file = tmp_path / "doctor.json"
+    CliRunner().invoke(app, ["doctor", "--json", str(file)])
+    found = json.loads(file.read_text())["findings"]
+    assert [each["thing"] for each in found] == [each.thing for each in doctor.examine()]
+    assert set(found[0]) == {"thing", "status", "found", "advice"}
+
+
+@pytest.mark.parametrize(
+    ("version", "status", "advice"),
+    [
+        ((2, 10), "wrong", "install 2.11 or newer: kernels need it"),
+        ((2, 11), "ok", ""),
+        (doctor.NEWEST_TESTED, "ok", ""),
+        ((3, 0), "ok", "newer than 2.15, the newest that was tested: graft check --quick asks whether all holds"),
+    ],
+)
+def test_pytorch_is_held_against_what_was_tested(monkeypatch, version, status, advice):
+    monkeypatch.setattr(native, "torch_version", lambda: version)
+    found = finding("PyTorch")
+    assert (found.status, found.advice) == (status, advice)
+
+
+def test_the_newest_that_was_tested_is_that_of_the_reports():
+    newest = max(tuple(map(int, path.stem.split("."))) for path in VERSIONS.glob("*.json"))
+    assert newest[:2] == doctor.NEWEST_TESTED
+
+
+def test_what_is_not_there_says_who_wants_it_and_what_brings_it(monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr(shutil, "which", lambda *arguments, **named: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    for thing, advice in (
+        ("C++ compiler", "there is no C++ compiler: install g++, or set CXX"),
+        ("cmake", "cmake is not installed; pip install 'torchgraft[check]' brings it"),
+        ("ninja", "ninja is not installed; pip install 'torchgraft[check]' brings it"),
+        ("nvcc", "install the CUDA toolkit and put nvcc on PATH"),
+        ("jinja2", "pip install 'torchgraft[bench]'"),
+    ):
+        found = finding(thing)
+        assert (found.status, found.advice) == ("absent", advice)
+        assert "need" in found.found
+
+
+def test_a_compiler_that_is_too_old_is_told(monkeypatch):
+    monkeypatch.setattr(building, "version_of", lambda compiler: "g++ (Debian 9.4.0-1) 9.4.0\nCopyright")
+    found = finding("C++ compiler")
+    assert (found.status, found.advice) == ("wrong", "kernels are C++20: install g++ 11 or newer")
+
+
+def test_a_toolkit_that_is_newer_than_the_driver_is_told(monkeypatch):
+    monkeypatch.setattr(doctor, "_driver_version", lambda: "12.4")
+    monkeypatch.setattr(building, "version_of", lambda compiler: "Cuda compilation tools, release 13.0, V13.0.88")
+    found = finding("nvcc")
+    assert (found.status, found.found) == ("wrong", "CUDA 13.0")
+    assert found.advice == "what it compiles does not run with a driver for CUDA 12.4: update the driver"
+
+
+def test_a_cache_that_cannot_be_used_is_told(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("TORCHGRAFT_CACHE", str(tmp_path / "file/cache"))
+    found = finding("cache")
+    assert (found.status, found.found) == ("wrong", f"{tmp_path / 'file/cache'} cannot be written: Not a directory")
+    assert "TORCHGRAFT_CACHE may name another folder" in found.advice
+    done = CliRunner().invoke(app, ["doctor"])
+    assert done.exit_code == 1
+    assert "not right; each line says what to do" in done.output
+
+
+def test_a_cache_says_what_it_holds(tmp_path):
+    cache.keep("key", make_large)
+    assert finding("cache").found == f"1 build in {tmp_path / 'cache'}, 3 MB"
+
+
+def test_a_kernel_that_does_not_run_is_told(monkeypatch):
+    def fail(*arguments):
+        raise RuntimeError("no kernel image is available for execution on the device\nmore")
+
+    monkeypatch.setattr(torch.ops.torchgraft, "_mul_constant", fail)
+    found = finding("torchgraft, cpu")
+    assert found.status == "wrong"
+    assert found.advice == "a kernel does not run there: no kernel image is available for execution on the device"
+    monkeypatch.setattr(torch.ops.torchgraft, "_mul_constant", lambda *arguments: torch.zeros(3))
+    assert finding("torchgraft, cpu").advice.startswith("a kernel says there that twice 0, 1 and 2 are [0.0, 0.0, 0.0]")
+
+
+def test_a_library_that_did_not_load_says_why(tmp_path):
+    native.load("doctors", tmp_path)
+    found = finding("doctors, cpu")
+    assert (found.status, found.found) == ("wrong", "no kernels: the references answer")
+    assert "building.build('doctors'" in found.advice
+
+
+def test_variables_that_change_what_runs_are_shown(monkeypatch):
+    monkeypatch.setenv("TORCHGRAFT_JIT", "0")
+    assert finding("TORCHGRAFT_JIT").found == "0"
