@@ -9,6 +9,7 @@ from torchgraft import native, nn
 from torchgraft.decomposing import decompositions
 from torchgraft.fallback import Fallback, PerformanceWarning, fallbacks
 from torchgraft.grafting import GraftReport, graft, graft_report, ungraft
+from torchgraft.inline import load_inline
 from torchgraft.operator import Operator, gradient_by_reference, unknown_size
 from torchgraft.operators.depthwise_conv2d import (
     depthwise_conv2d,
@@ -45,6 +46,7 @@ __all__ = [
     "linear",
     "lltm",
     "lltm_cell",
+    "load_inline",
     "mul_constant",
     "native",
     "nn",

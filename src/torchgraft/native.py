@@ -39,6 +39,8 @@ def _open(path: Path) -> ctypes.PyDLL:
 
 
 _libraries: dict[tuple[str, str], NativeLibrary] = {}
+# Of one operator each, by its qualified name and the device.
+_told: dict[tuple[str, str], NativeLibrary] = {}
 _on_load: list[Callable[[str, str], None]] = []
 
 
@@ -73,6 +75,39 @@ def load(namespace: str, directory: Path) -> None:
             told(namespace, device)
 
 
+def load_for(operator: str, device: str, path: Path) -> NativeLibrary:
+    """Loads a library that registers its kernels when it is told to; see `tell`.
+
+    Args:
+        operator: the qualified name of the one that has a kernel in it.
+        device: the kind of device, 'cpu' or 'cuda'.
+        path: of the library.
+
+    Raises:
+        OSError: it does not load.
+    """
+    namespace = operator.partition("::")[0]
+    if problem := _try_to_load(namespace, device, path):
+        raise OSError(problem)
+    return NativeLibrary(namespace, device, path, "")
+
+
+def tell(operator: str, device: str, library: NativeLibrary | None) -> None:
+    """Has the kernel of an operator be that of a library, in the place of the one before; None: no library's.
+
+    Raises:
+        RuntimeError: PyTorch refuses it.
+    """
+    for each, wanted in ((_told.pop((operator, device), None), False), (library, True)):
+        if each is not None:
+            register = each.function("torchgraft_register")
+            register.argtypes, register.restype = (ctypes.c_bool,), ctypes.c_bool
+            if not register(wanted):
+                raise RuntimeError(f"{operator}: PyTorch does not take the kernel of {each.path}")
+    if library is not None:
+        _told[operator, device] = library
+
+
 def torch_version() -> tuple[int, ...]:
     """The first two numbers of PyTorch's version."""
     return tuple(int(part) for part in torch.__version__.split(".")[:2])
@@ -103,13 +138,13 @@ def _how_to_build(namespace: str, device: str, path: Path) -> str:
 
 def libraries() -> tuple[NativeLibrary, ...]:
     """All libraries that were asked for, loaded or not."""
-    return tuple(_libraries.values())
+    return (*_libraries.values(), *_told.values())
 
 
 def has_kernels(namespace: str, device: str) -> bool:
     """Whether a library with a namespace's kernels for a kind of device is loaded."""
-    library = _libraries.get((namespace, device))
-    return library is not None and library.loaded
+    found = (each for each in libraries() if (each.namespace, each.device) == (namespace, device))
+    return any(library.loaded for library in found)
 
 
 def why_no_kernel(namespace: str, device: str) -> str:
@@ -172,8 +207,16 @@ def signatures(namespace: str, device: str) -> dict[str, Signature]:
         namespace: of the operators.
         device: the kind of device, 'cpu' or 'cuda'.
     """
-    library = _libraries.get((namespace, device))
-    lines = library.function("torchgraft_signatures") if library is not None else None
+    found: dict[str, Signature] = {}
+    for library in libraries():
+        if (library.namespace, library.device) == (namespace, device):
+            found |= signatures_of(library)
+    return found
+
+
+def signatures_of(library: NativeLibrary) -> dict[str, Signature]:
+    """The same of one library."""
+    lines = library.function("torchgraft_signatures")
     if lines is None:
         return {}
     lines.restype = ctypes.c_char_p

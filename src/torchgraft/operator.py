@@ -27,7 +27,7 @@ from torchgraft.explaining import explain_kinds, explain_memory, out_of_memory
 from torchgraft.fallback import note_fallback
 from torchgraft.schema import REQUIRED, Argument, arrange, by_name, make_complete, positional_signature, read_schema
 from torchgraft.shapes import Shapes
-from torchgraft.signatures import expect_fitting
+from torchgraft.signatures import expect_fitting, forget
 
 _Kernel = TypeVar("_Kernel", bound=Callable[..., Any])
 _Policy = TypeVar("_Policy", bound=Callable[..., str])
@@ -203,6 +203,13 @@ class Operator:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _registered, (self.qualified_name, self.module)
+
+    def undeclare(self) -> None:
+        """Frees its names: calling it is an error from now on, until another is declared so."""
+        Operator.registered.pop(self.qualified_name, None)
+        forget(self)
+        python_kernels.forget(self.qualified_name)
+        _torch_private.undefine(self._library)
 
     def argument(self, name: str) -> Argument:
         """The argument of a name; that of a tensor in a list is `name[0]`, too."""

@@ -128,6 +128,13 @@ def forced(operator: Declared, device: str, name: str) -> native.ForcedKernel | 
     return native.ForcedKernel(operator.namespace, device, name)
 
 
+def forget(qualified_name: str) -> None:
+    """Forgets the kernels of an operator whose names are free again."""
+    for device in _torch_private.DEVICE_KEYS:
+        _registered.pop((qualified_name, device), None)
+    _shown.discard(qualified_name)
+
+
 def kernels_of(qualified_name: str, device: str) -> PythonKernels | None:
     """The kernels of an operator for a kind of device that are written in Python."""
     return _registered.get((qualified_name, device))

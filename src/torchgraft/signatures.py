@@ -7,6 +7,7 @@ operator of it is declared, and a kernel that does not fit is never called.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import torch
@@ -37,6 +38,11 @@ def expect_fitting(operator: Declared, library: torch.library.Library) -> None:
     _declared.append((operator, library))
 
 
+def forget(operator: Declared) -> None:
+    """Libraries that are loaded from now on are not asked about an operator any longer."""
+    _declared[:] = [each for each in _declared if each[0] is not operator]
+
+
 def _expect_all_fitting(namespace: str, device: str) -> None:
     """Asks of a library that was loaded what is declared of its operators."""
     problems = [
@@ -57,7 +63,7 @@ def _refuse_misfits(operator: Declared, library: torch.library.Library) -> list[
     problems = []
     for device, key in _torch_private.DEVICE_KEYS.items():
         found = native.signatures(operator.namespace, device).get(operator.name)
-        problem = found and _problem(operator, found)
+        problem = found and problem_of(operator.qualified_name, operator.arguments, operator.lists, found)
         if problem:
 
             def refuse(*arguments: Any, problem: str = problem, **named: Any) -> NoReturn:
@@ -69,25 +75,32 @@ def _refuse_misfits(operator: Declared, library: torch.library.Library) -> list[
     return problems
 
 
-def _problem(operator: Declared, found: native.Signature) -> str:
-    """What does not fit, and what to write; empty where all does."""
-    expected = [_word(argument) for argument in operator.arguments]
+def problem_of(name: str, arguments: Sequence[Argument], lists: Sequence[bool], found: native.Signature) -> str:
+    """What does not fit of a kernel, and what to write; empty where all does.
+
+    Args:
+        name: of the operator.
+        arguments: of its schema.
+        lists: of each result, whether it is a list.
+        found: what the kernel takes and returns.
+    """
+    expected = [_word(argument) for argument in arguments]
     if len(found.arguments) != len(expected):
         taken = ", ".join(map(_in_cpp, expected))
         return (
-            f"{operator.qualified_name}: the schema has {len(expected)} arguments, and {found.function} takes"
+            f"{name}: the schema has {len(expected)} arguments, and {found.function} takes"
             f" {len(found.arguments)}: write {found.function}({taken})"
         )
-    for argument, word, taken in zip(operator.arguments, expected, found.arguments, strict=True):
+    for argument, word, taken in zip(arguments, expected, found.arguments, strict=True):
         if word != taken:
             return (
-                f"{operator.qualified_name}: the schema says {word} {argument.name}, and {found.function} takes"
+                f"{name}: the schema says {word} {argument.name}, and {found.function} takes"
                 f" {_in_cpp(taken)}: write {_in_cpp(word)}"
             )
-    results = ["Tensor[]" if is_list else "Tensor" for is_list in operator.lists]
+    results = ["Tensor[]" if is_list else "Tensor" for is_list in lists]
     if results != list(found.results):
         said, given = (", ".join(each) or "nothing" for each in (results, found.results))
-        return f"{operator.qualified_name}: the schema returns {said}, and {found.function} returns {given}"
+        return f"{name}: the schema returns {said}, and {found.function} returns {given}"
     return ""
 
 

@@ -27,6 +27,13 @@ namespace torchgraft {
 // `mypackage::softplus` on CPU. Every operator has two names, the public one that autograd knows and the raw
 // one, with an underscore, that it does not (see torchgraft/operator.py); one kernel serves both. Its types
 // must be those of the schema, which is asked when the library is loaded.
+#ifdef TORCHGRAFT_REGISTERED_WHEN_TOLD
+#include "registered_when_told.h"
+#define TORCHGRAFT_KERNEL(NAMESPACE, DEVICE, OPERATOR, FUNCTION)                 \
+  [[maybe_unused]] static const bool torchgraft_takes_##OPERATOR =               \
+      ::torchgraft::internal::list_signature(#OPERATOR, #FUNCTION, &FUNCTION) && \
+      ::torchgraft::internal::list_kernel({#NAMESPACE, #DEVICE, #OPERATOR, TORCH_BOX(&FUNCTION)});
+#else
 #define TORCHGRAFT_KERNEL(NAMESPACE, DEVICE, OPERATOR, FUNCTION)               \
   [[maybe_unused]] static const bool torchgraft_takes_##OPERATOR =             \
       ::torchgraft::internal::list_signature(#OPERATOR, #FUNCTION, &FUNCTION); \
@@ -34,3 +41,4 @@ namespace torchgraft {
     library.impl(#OPERATOR, TORCH_BOX(&FUNCTION));                             \
     library.impl("_" #OPERATOR, TORCH_BOX(&FUNCTION));                         \
   }
+#endif
