@@ -16,7 +16,7 @@ _SIZE = re.compile(r"(?:(\d+)\*)?([A-Za-z]\w*)|(\d+)")
 
 
 class _Size(NamedTuple):
-    """A size in words: so many times what a name stands for, or a number alone."""
+    """A size in words: so many times what a name stands for, a number alone, or any size."""
 
     times: int
     name: str = ""
@@ -24,9 +24,29 @@ class _Size(NamedTuple):
     def __str__(self) -> str:
         return self.name if self.times == 1 and self.name else f"{self.times}*{self.name}".rstrip("*")
 
+    def of(self, sizes: dict[str, Any]) -> Any:
+        """The size, where its name is known."""
+        return self.times * sizes[self.name] if self.name else self.times
 
-# Of a tensor: sizes, `...` for any number of them, once, and `_` for any one.
-_Shape = tuple[_Size | str, ...]
+
+class _Shape(NamedTuple):
+    """The shape of a tensor: sizes in front of `...`, and behind it; without `...` all are in front."""
+
+    front: tuple[_Size, ...]
+    back: tuple[_Size, ...]
+    has_rest: bool
+
+    @property
+    def sizes(self) -> tuple[_Size, ...]:
+        return self.front + self.back
+
+    @property
+    def names(self) -> set[str]:
+        return {size.name for size in self.sizes} - {"", _ANY}
+
+    def __str__(self) -> str:
+        words = [*map(str, self.front), *([_REST] if self.has_rest else []), *map(str, self.back)]
+        return f"({', '.join(words)}{',' if len(words) == 1 else ''})"
 
 
 class Shapes:
@@ -62,36 +82,34 @@ class Shapes:
         ]
         # What stands in a list, or may be None, tells no size of a result.
         telling = [shape for (_, argument), shape in pairs if argument.is_tensor and not argument.optional]
-        known = {size.name for shape in telling for size in shape if isinstance(size, _Size)}
-        sizes = [size for shape in self._results for size in shape]
-        strangers = (
-            {size.name for size in sizes if isinstance(size, _Size)} - known - {name for _, name in self._numbers}
+        known = {name for _, name in self._numbers}.union(*(shape.names for shape in telling))
+        if strangers := sorted(set[str]().union(*(shape.names for shape in self._results)) - known):
+            raise ValueError(f"{operator}: no argument that is always there tells {strangers} of shapes, {text!r}")
+        tells_rest = any(shape.has_rest for shape in telling)
+        self.tells_results = not any(result.is_list for result in results) and all(
+            (tells_rest or not shape.has_rest) and all(size.name != _ANY for size in shape.sizes)
+            for shape in self._results
         )
-        if strangers - {""}:
-            raise ValueError(
-                f"{operator}: no argument that is always there tells {sorted(strangers - {''})} of shapes, {text!r}"
-            )
-        tells_rest = any(_REST in shape for shape in telling) or _REST not in sizes
-        self.tells_results = tells_rest and _ANY not in sizes and not any(result.is_list for result in results)
 
     def _read(self, text: str) -> list[_Shape]:
-        shapes = []
-        for words in text.split(",") if text.strip() else ():
-            found: list[_Size | str] = []
-            for word in () if words.strip() == "()" else words.split():
-                if word in (_REST, _ANY):
-                    found.append(word)
-                elif size := _SIZE.fullmatch(word):
-                    times, name, number = size.groups()
-                    found.append(_Size(int(number or times or 1), name or ""))
-                else:
-                    raise ValueError(f"{self._operator}: {word!r} of shapes is no size, as n, 4, 2*n, _ and ... are")
-            if found.count(_REST) > 1 or (not found and words.strip() != "()"):
-                raise ValueError(
-                    f"{self._operator}: {words.strip()!r} of shapes must have sizes, and '...' once at most"
-                )
-            shapes.append(tuple(found))
-        return shapes
+        return [self._read_one(words.strip()) for words in text.split(",")] if text.strip() else []
+
+    def _read_one(self, text: str) -> _Shape:
+        words = [] if text == "()" else text.split()
+        if words.count(_REST) > 1 or not (words or text == "()"):
+            raise ValueError(f"{self._operator}: {text!r} of shapes must have sizes, and '...' once at most")
+        at = words.index(_REST) if _REST in words else len(words)
+        front, back = (tuple(map(self._read_size, part)) for part in (words[:at], words[at + 1 :]))
+        return _Shape(front, back, _REST in words)
+
+    def _read_size(self, word: str) -> _Size:
+        if word == _ANY:
+            return _Size(1, _ANY)
+        size = _SIZE.fullmatch(word)
+        if size is None:
+            raise ValueError(f"{self._operator}: {word!r} of shapes is no size, as n, 4, 2*n, _ and ... are")
+        times, name, number = size.groups()
+        return _Size(int(number or times or 1), name or "")
 
     def explain(self, *arguments: Any) -> None:
         """Raises ValueError where a tensor has other sizes than it must."""
@@ -104,62 +122,54 @@ class Shapes:
             sizes, rest = self._bind(arguments)
             like = arguments[primary]
             shapes = (
-                [each for size in shape for each in (rest if size == _REST else (_value(size, sizes),))]
-                for shape in self._results
+                (*(size.of(sizes) for size in front), *(rest if has_rest else ()), *(size.of(sizes) for size in back))
+                for front, back, has_rest in self._results
             )
             return single(tuple(like.new_empty(shape) for shape in shapes))
 
         return output
 
     def _bind(self, arguments: Sequence[Any]) -> tuple[dict[str, Any], Sequence[Any]]:
-        """What each name stands for, and `...`."""
+        """What each name stands for, and `...`; raises ValueError where a tensor has other sizes than it must."""
         sizes = {name: arguments[place] for place, name in self._numbers}
-        origins = dict.fromkeys(sizes, "")
         rest: Sequence[Any] | None = None
         for place, name, shape in self._tensors:
             tensor = arguments[place]
             if not isinstance(tensor, Tensor):
                 continue
-            found = list(tensor.shape)
-            expected = list(shape)
-            own_rest: list[Any] | None = None
-            if _REST in expected and len(found) >= len(expected) - 1:
-                first, many = expected.index(_REST), len(found) - len(expected) + 1
-                own_rest = found[first : first + many]
-                del found[first : first + many]
-                del expected[first]
-            fits = len(found) == len(expected) and (rest is None or own_rest is None or own_rest == rest)
+            front, back, has_rest = shape
+            found, before, after = tensor.shape, len(front), len(back)
+            many = len(found) - before - after
+            fits = many == 0 or (many > 0 and has_rest)
+            own_rest = found[before : before + many] if has_rest else ()
+            fits = fits and (rest is None or not has_rest or own_rest == rest)
             bound: dict[str, Any] = {}
-            for size, value in zip(expected, found, strict=False):
-                if isinstance(size, _Size) and size.name not in {**sizes, **bound, "": None}:
-                    fits = fits and value % size.times == 0
-                    bound[size.name] = value // size.times
-                fits = fits and (size == _ANY or value == _value(size, {**sizes, **bound}))
+            beside = (*found[:before], *found[before + many :]) if fits else ()
+            for size, value in zip(shape.sizes, beside, strict=False):
+                times, known = size
+                if known == _ANY:
+                    continue
+                if known and known not in sizes and known not in bound:
+                    fits = fits and value % times == 0
+                    bound[known] = value // times if times > 1 else value
+                elif value != (times * (sizes[known] if known in sizes else bound[known]) if known else times):
+                    fits = False
             if not fits:
-                raise ValueError(self._refusal(name, tensor, shape, sizes, origins, rest))
-            sizes |= bound
-            origins |= dict.fromkeys(bound, name)
-            rest = own_rest if rest is None else rest
+                raise ValueError(self._refusal(name, tensor, shape, sizes, rest))
+            sizes.update(bound)
+            rest = own_rest if has_rest and rest is None else rest
         return sizes, rest or ()
 
     def _refusal(
-        self,
-        name: str,
-        tensor: Tensor,
-        shape: _Shape,
-        sizes: dict[str, Any],
-        origins: dict[str, str],
-        rest: Sequence[Any] | None,
+        self, name: str, tensor: Tensor, shape: _Shape, sizes: dict[str, Any], rest: Sequence[Any] | None
     ) -> str:
-        known = dict.fromkeys(size.name for size in shape if isinstance(size, _Size) and size.name in sizes)
-        said = [f"{each} is {sizes[each]}{f' as in {origins[each]}' if origins[each] else ''}" for each in known]
-        said += [f"... is {', '.join(map(str, rest)) or 'nothing'}"] if _REST in shape and rest is not None else []
+        """What is wrong with a tensor, by what was known before it was looked at."""
+        numbers = {number for _, number in self._numbers}
+        said = []
+        for known in dict.fromkeys(size.name for size in shape.sizes if size.name in sizes):
+            origin = next(other for _, other, before in self._tensors if known in before.names)
+            said.append(f"{known} is {sizes[known]}{'' if known in numbers else f' as in {origin}'}")
+        if shape.has_rest and rest is not None:
+            said.append(f"... is {', '.join(map(str, rest)) or 'nothing'}")
         where = f", where {' and '.join(said)}," if said else ","
-        comma = "," if len(shape) == 1 else ""
-        words = ", ".join(map(str, shape))
-        return f"{self._operator}: {name} must have the shape ({words}{comma}){where} got {tuple(tensor.shape)}"
-
-
-def _value(size: _Size | str, sizes: dict[str, Any]) -> Any:
-    assert isinstance(size, _Size)
-    return size.times * sizes[size.name] if size.name else size.times
+        return f"{self._operator}: {name} must have the shape {shape}{where} got {tuple(tensor.shape)}"

@@ -43,6 +43,7 @@ _BOTH_LAYOUTS = (
     Case("stride larger than the image", (2, 3, 4, 5), (3, 3), Window(7, 7, 1, 1, 1, 1)),
     Case("asymmetric everything", (2, 3, 10, 13), (3, 5), Window(2, 3, 1, 2, 3, 0, 2, 1)),
     Case("dilation 2", (1, 3, 11, 12), (3, 3), Window(1, 1, 2, 2, 2, 2, 2, 2)),
+    Case("dilation 2, an odd width", (1, 3, 7, 13), (3, 3), Window(1, 1, 2, 2, 2, 2, 2, 2)),
     Case("dilation 2, narrow", (1, 3, 9, 6), (3, 3), Window(1, 1, 2, 2, 2, 2, 2, 2)),
     Case("dilation 3 with stride 2", (1, 3, 13, 12), (3, 3), Window(2, 2, 3, 3, 3, 3, 3, 3)),
     Case("dilation and stride with a common factor", (1, 2, 15, 14), (3, 4), Window(6, 4, 2, 3, 2, 3, 4, 2)),
