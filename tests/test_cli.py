@@ -238,3 +238,19 @@ def test_a_file_of_its_own_in_a_folder_that_refuses_is_written_in_place(tmp_path
     # What is no file is never replaced.
     write_files((Path("/dev/null"), lambda: "new"))
     assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
+
+
+@pytest.mark.parametrize("command", ["check", "bench"])
+def test_kernels_that_do_not_compile_where_they_are_imported_are_told_without_a_traceback(
+    tmp_path, monkeypatch, command
+):
+    monkeypatch.setenv("TORCHGRAFT_CACHE", str(tmp_path / "cache"))
+    package = tmp_path / f"does_not_compile_for_{command}"
+    package.mkdir()
+    (package / "cpu.cpp").write_text("int x = nothing;\n")
+    loading = f'building.load("{package.name}", [Path(__file__).with_name("cpu.cpp")])\n'
+    (package / "__init__.py").write_text(f"from pathlib import Path\nfrom torchgraft import building\n{loading}")
+    result = run(command, str(package))
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"{package.name} does not build:\n{package}/cpu.cpp:1:9: error: 'nothing' was not")
+    assert "Traceback" not in result.stderr

@@ -96,6 +96,7 @@ def build(
     options = {
         "CMAKE_MAKE_PROGRAM": ninja,
         "CMAKE_BUILD_TYPE": "Debug" if sanitizer else "Release",
+        "CMAKE_LIBRARY_OUTPUT_DIRECTORY": str(folder / "ninja"),
         "Python_EXECUTABLE": sys.executable,
         "TORCHGRAFT_SANITIZER": sanitizer or "",
         "TORCHGRAFT_NATIVE": "ON" if native else "OFF",

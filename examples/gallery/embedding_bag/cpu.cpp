@@ -59,6 +59,44 @@ struct Bags {
   int64_t divisor(int64_t bag) const { return is_mean ? std::max<int64_t>(end(bag) - offsets[bag], 1) : 1; }
 };
 
+// The sums or means of one bag. Some columns at a time, whose sums stay in registers. Rows lie anywhere in
+// the table, so those of the next indices are asked for ahead, in the next bags too: there are `ahead` more.
+template <int kVectorBytes, typename T>
+TORCHGRAFT_INLINE void sum_bag(const T* table, int64_t columns, const int64_t* indices, int64_t count,
+                               int64_t ahead, accumulate_t<T> divisor, T* result) {
+  using A = accumulate_t<T>;
+  constexpr int64_t kColumns = 4 * kVectorBytes / sizeof(A), kAhead = 16;
+  int64_t column = 0;
+  for (; column + kColumns <= columns; column += kColumns) {
+    A sums[kColumns] = {};
+    for (int64_t i = 0; i < count; ++i) {
+      const T* const row = table + indices[i] * columns + column;
+      if (i + kAhead < count + ahead) {
+        const T* const next = table + indices[i + kAhead] * columns + column;
+        for (int64_t c = 0; c < kColumns; c += 64 / sizeof(T)) __builtin_prefetch(next + c);
+      }
+      for (int64_t c = 0; c < kColumns; ++c) sums[c] += static_cast<A>(row[c]);
+    }
+    for (int64_t c = 0; c < kColumns; ++c) result[column + c] = static_cast<T>(sums[c] / divisor);
+  }
+  for (; column < columns; ++column) {
+    A sum = 0;
+    for (int64_t i = 0; i < count; ++i) sum += static_cast<A>(table[indices[i] * columns + column]);
+    result[column] = static_cast<T>(sum / divisor);
+  }
+}
+
+// Once for each instruction set: torchgraft/cpu.h.
+#define EMBEDDING_BAG_SUM(T)                                                                               \
+  TORCHGRAFT_VECTOR_CLONES(void run_bag(const T* table, int64_t columns, const int64_t* indices,           \
+                                        int64_t count, int64_t ahead, accumulate_t<T> divisor, T* result), \
+                           sum_bag<kVectorBytes>(table, columns, indices, count, ahead, divisor, result);)
+EMBEDDING_BAG_SUM(double)
+EMBEDDING_BAG_SUM(float)
+EMBEDDING_BAG_SUM(Half)
+EMBEDDING_BAG_SUM(BFloat16)
+#undef EMBEDDING_BAG_SUM
+
 Tensor empty_matrix(int64_t rows, int64_t columns, const Tensor& like) {
   const int64_t sizes[] = {rows, columns}, strides[] = {std::max<int64_t>(columns, 1), 1};
   checked_product(rows, std::max<int64_t>(columns, 1) * 8, "the result");
@@ -79,16 +117,11 @@ Tensor embedding_bag_cpu(Tensor weight, Tensor indices, Tensor offsets, Text mod
     const int64_t work = columns * std::max<int64_t>(bags.index_count, 1) / std::max<int64_t>(bags.count, 1);
     parallel_for(0, bags.count, std::max<int64_t>(kGrain / std::max<int64_t>(work, 1), 1),
                  [&](int64_t first, int64_t last) {
-                   std::vector<A> sums(columns);
                    for (int64_t bag = first; bag < last; ++bag) {
-                     std::fill(sums.begin(), sums.end(), A(0));
-                     for (int64_t i = bags.offsets[bag]; i < bags.end(bag); ++i) {
-                       const T* const row = from + bags.indices[i] * columns;
-                       for (int64_t c = 0; c < columns; ++c) sums[c] += static_cast<A>(row[c]);
-                     }
-                     const A divisor = static_cast<A>(bags.divisor(bag));
-                     T* const result = to + bag * columns;
-                     for (int64_t c = 0; c < columns; ++c) result[c] = static_cast<T>(sums[c] / divisor);
+                     const int64_t begin = bags.offsets[bag];
+                     run_bag(from, columns, bags.indices + begin, bags.end(bag) - begin,
+                             bags.index_count - bags.end(bag), static_cast<A>(bags.divisor(bag)),
+                             to + bag * columns);
                    }
                  });
     return output;

@@ -71,15 +71,21 @@ def find_device(device: Device) -> torch.device:
 def find_subjects(targets: Sequence[str]) -> list[Subject]:
     """The operators that are named on the command line; says where a name could mean something else.
 
+    Ends with what the compiler says where a package compiles kernels as it is imported, and they do not compile.
+
     Raises:
         LookupError: there is no such operator, or it has no samples.
     """
+    from torchgraft.building import BuildError
     from torchgraft.checking import subject
 
     for target in targets:
         if doubt := subject.say_which_is_meant(target):
             typer.echo(doubt, err=True)
-    return subject.find_subjects(targets)
+    try:
+        return subject.find_subjects(targets)
+    except BuildError as error:
+        end_with(str(error))
 
 
 def end_with(message: str, status: int = 2) -> NoReturn:
