@@ -241,9 +241,7 @@ def test_a_file_of_its_own_in_a_folder_that_refuses_is_written_in_place(tmp_path
 
 
 @pytest.mark.parametrize("command", ["check", "bench"])
-def test_kernels_that_do_not_compile_where_they_are_imported_are_told_without_a_traceback(
-    tmp_path, monkeypatch, command
-):
+def test_kernels_that_do_not_compile_as_they_are_imported_are_told_without_a_traceback(tmp_path, monkeypatch, command):
     monkeypatch.setenv("TORCHGRAFT_CACHE", str(tmp_path / "cache"))
     package = tmp_path / f"does_not_compile_for_{command}"
     package.mkdir()

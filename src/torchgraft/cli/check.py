@@ -212,6 +212,8 @@ def check(
         if forced:
             jobs = make_kernel_jobs(jobs, kernels or ())
         again = sanitized(jobs) if sanitize else []
+    except typer.Exit:
+        raise
     except LookupError as mistake:
         end_with(mistake.args[0])
     except Exception:
