@@ -56,9 +56,7 @@ def main() -> int:
     parser.add_argument("reports", nargs="+", type=Path, help="Files that --json wrote.")
     parser.add_argument("--chip", required=True, help="The folder of benchmarks/results.")
     parser.add_argument("--device", default="cuda", choices=("cpu", "cuda"))
-    parser.add_argument(
-        "--emulated", action="store_true", help="CUDA kernels ran there: `make test-emulated`."
-    )
+    parser.add_argument("--emulated", action="store_true", help="CUDA kernels ran there: `make test-emulated`.")
     given = parser.parse_args()
     path = RESULTS / given.chip / ("stress-emulated.json" if given.emulated else "stress.json")
     runs = {each["seed"]: each for each in json.loads(path.read_text())["runs"]} if path.is_file() else {}
