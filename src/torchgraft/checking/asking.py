@@ -40,7 +40,7 @@ from torchgraft.operator import FLOATING, Operator
 from torchgraft.precision import true_precision
 
 # Asked as they are; the others draw calls, compile, or look at what no kernel decides.
-_WHOLE = ("layouts", "incoming_gradients", "non_finite", "bad_input", "accuracy")
+_WHOLE = ("layouts", "incoming_gradients", "non_finite", "bad_input")
 _DRAWN = 40
 # A mutant may make a loop long or endless.
 _TIMES_AS_LONG, _SECONDS_MORE = 20, 5
