@@ -175,7 +175,6 @@ def test_memory_that_pytorch_itself_makes_larger_is_not_taken_for_overrun():
 @pytest.mark.parametrize(("growing_rounds", "holds"), [(12, True), (sys.maxsize, False)])
 def test_what_other_processes_take_of_a_device_for_a_while_is_no_leak(monkeypatch, growing_rounds, holds):
     rounds = itertools.count()
-    monkeypatch.setattr(memory, "_CALLS_A_ROUND", 60)
     monkeypatch.setattr(memory, "_on_device", lambda device: {"bytes of the device": min(next(rounds), growing_rounds)})
     report = check(correct, properties=["memory"], device="cpu")
     assert report.passed == holds, str(report)

@@ -356,6 +356,7 @@ def _explain_sizes(
 
 def _explain(input: Tensor, weight: Tensor, bias: Tensor | None, *numbers: int) -> None:
     name = "depthwise_conv2d"
+    require(input.dim() == 4, name, f"input must be (N, C, H, W) or (C, H, W), got {tuple(input.shape)}")
     channels, *size = input.shape[1:]
     _explain_sizes(name, input.shape[0], channels, size, weight.shape[0], weight.shape[2:], Window(*numbers))
 
@@ -394,7 +395,8 @@ _WINDOW_SCHEMA = (
 convolution = Operator(
     f"torchgraft::depthwise_conv2d(Tensor input, Tensor weight, Tensor? bias, {_WINDOW_SCHEMA}) -> Tensor",
     reference=reference.depthwise_conv2d,
-    shapes="N C H W, M 1 _ _, M -> N M _ _",
+    # A layer takes an image without a batch, too, which `_explain` says.
+    shapes="..., M 1 _ _, M -> ...",
     output=_output,
     gradient=_gradient,
     unsaved=("bias",),
