@@ -9,7 +9,6 @@ from torchgraft import native, nn
 from torchgraft.decomposing import decompositions
 from torchgraft.fallback import Fallback, PerformanceWarning, fallbacks
 from torchgraft.grafting import GraftReport, graft, graft_report, ungraft
-from torchgraft.inline import load_inline
 from torchgraft.operator import Operator, gradient_by_reference, unknown_size
 from torchgraft.operators.depthwise_conv2d import (
     depthwise_conv2d,
@@ -26,6 +25,7 @@ from torchgraft.version import __version__
 if _TYPE_CHECKING:
     from torchgraft import checking
     from torchgraft.checking import check
+    from torchgraft.inline import load_inline
 
 __all__ = [
     "Fallback",
@@ -67,4 +67,6 @@ def __getattr__(name: str) -> _Any:
     if name in ("check", "checking"):
         checking = _importlib.import_module("torchgraft.checking")
         return checking.check if name == "check" else checking
+    if name == "load_inline":
+        return _importlib.import_module("torchgraft.inline").load_inline
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -89,6 +89,7 @@ def build(
 
     directory = directory.resolve()
     folder = directory / "build" / (sanitizer or "plain")
+    log, ninjas = folder / "build.log", folder / "ninja"
     folder.mkdir(parents=True, exist_ok=True)
     lists = _CMAKE_LISTS.format(
         namespace=namespace, module=_MODULE, cpu=_listed(cpu_sources), cuda=_listed(cuda_sources)
@@ -96,7 +97,7 @@ def build(
     options = {
         "CMAKE_MAKE_PROGRAM": ninja,
         "CMAKE_BUILD_TYPE": "Debug" if sanitizer else "Release",
-        "CMAKE_LIBRARY_OUTPUT_DIRECTORY": str(folder / "ninja"),
+        "CMAKE_LIBRARY_OUTPUT_DIRECTORY": str(ninjas),
         "Python_EXECUTABLE": sys.executable,
         "TORCHGRAFT_SANITIZER": sanitizer or "",
         "TORCHGRAFT_NATIVE": "ON" if native else "OFF",
@@ -105,7 +106,6 @@ def build(
     if cuda_sources and (chosen := architectures or _present_architecture()):
         options["CMAKE_CUDA_ARCHITECTURES"] = chosen
     defined = [f"-D{name}={value}" for name, value in options.items()]
-    log, ninjas = folder / "build.log", folder / "ninja"
     # Given back by whoever ends, however it ends; the file stays, as a lock on one that is gone locks nothing.
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -186,8 +186,10 @@ def load(namespace: str, sources: Sequence[Path], *, cuda: bool | None = None) -
 
 
 # What else decides what a compiler makes of sources.
-_VARIABLES = ("CXXFLAGS", "CPPFLAGS", "LDFLAGS", "CPATH", "CPLUS_INCLUDE_PATH", "CUDAFLAGS", "CUDAARCHS")
-_NVCC_VARIABLES = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")
+_VARIABLES = (
+    *("CXXFLAGS", "CPPFLAGS", "LDFLAGS", "CPATH", "CPLUS_INCLUDE_PATH"),
+    *("CUDAFLAGS", "CUDAARCHS", "NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS"),
+)
 _INCLUDE = re.compile(rb"^[ \t]*#[ \t]*include(?:_next)?\b[ \t]*(.*)$", re.MULTILINE)
 
 
@@ -209,7 +211,7 @@ def _identity(namespace: str, sources: Sequence[Path], options: dict[str, Any]) 
         said += [version_of(os.environ.get("CUDACXX") or "nvcc"), _present_architecture() or "all"]
     if options["native"]:
         said += [_processor()]
-    said += [f"{name}={os.environ.get(name, '')}" for name in (*_VARIABLES, *_NVCC_VARIABLES)]
+    said += [f"{name}={os.environ.get(name, '')}" for name in _VARIABLES]
     made_of.update(repr(said).encode())
     return made_of.hexdigest()[:32]
 

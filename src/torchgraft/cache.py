@@ -64,15 +64,9 @@ def keep(key: str, make: Callable[[Path], None]) -> Path:
     if why := why_unusable():
         return _keep_for_this_process(key, make, why)
     root = folder()
-    built = Path(tempfile.mkdtemp(dir=root / "making"))
-    try:
-        with _others_waited_for(root / "locks" / key, lambda: find(key) is not None):
-            if find(key) is None:
-                make(built)
-                _write_content(built)
-                _put(built, root / "made" / key)
-    finally:
-        shutil.rmtree(built, ignore_errors=True)
+    with _others_waited_for(root / "locks" / key, lambda: find(key) is not None):
+        if find(key) is None:
+            _make_at(root / "made" / key, root / "making", make)
     _tidy(root)
     return root / "made" / key
 
@@ -111,6 +105,17 @@ def _is_whole(place: Path) -> bool:
 
 def _digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _make_at(place: Path, apart: Path, make: Callable[[Path], None]) -> None:
+    """Makes an entry in a folder of its own, and puts it in its place in one step."""
+    built = Path(tempfile.mkdtemp(dir=apart))
+    try:
+        make(built)
+        _write_content(built)
+        _put(built, place)
+    finally:
+        shutil.rmtree(built, ignore_errors=True)
 
 
 def _write_content(built: Path) -> None:
@@ -175,13 +180,7 @@ def _keep_for_this_process(key: str, make: Callable[[Path], None], why: str) -> 
             RuntimeWarning,
             stacklevel=3,
         )
-        built = Path(tempfile.mkdtemp(dir=_own_folder()))
-        try:
-            make(built)
-            _write_content(built)
-            _put(built, place)
-        finally:
-            shutil.rmtree(built, ignore_errors=True)
+        _make_at(place, _own_folder(), make)
     return place
 
 

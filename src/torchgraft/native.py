@@ -141,10 +141,14 @@ def libraries() -> tuple[NativeLibrary, ...]:
     return (*_libraries.values(), *_told.values())
 
 
+def libraries_of(namespace: str, device: str) -> tuple[NativeLibrary, ...]:
+    """Those of a namespace for a kind of device: what `load` looked for comes first."""
+    return tuple(each for each in libraries() if (each.namespace, each.device) == (namespace, device))
+
+
 def has_kernels(namespace: str, device: str) -> bool:
     """Whether a library with a namespace's kernels for a kind of device is loaded."""
-    found = (each for each in libraries() if (each.namespace, each.device) == (namespace, device))
-    return any(library.loaded for library in found)
+    return any(library.loaded for library in libraries_of(namespace, device))
 
 
 def why_no_kernel(namespace: str, device: str) -> str:
@@ -208,9 +212,8 @@ def signatures(namespace: str, device: str) -> dict[str, Signature]:
         device: the kind of device, 'cpu' or 'cuda'.
     """
     found: dict[str, Signature] = {}
-    for library in libraries():
-        if (library.namespace, library.device) == (namespace, device):
-            found |= signatures_of(library)
+    for library in libraries_of(namespace, device):
+        found |= signatures_of(library)
     return found
 
 

@@ -168,8 +168,8 @@ _unchanged = nullcontext()
 @functools.cache
 def _products_setter() -> Callable[[int], int] | None:
     """The function of the loaded library that sets what products of the current thread are made in, if there is one."""
-    found = (each for each in native.libraries() if (each.namespace, each.device) == ("torchgraft", "cuda"))
-    return next((each.function("torchgraft_set_products") for each in found), None)
+    found = native.libraries_of("torchgraft", "cuda")
+    return found[0].function("torchgraft_set_products") if found else None
 
 
 def recurrent_products(input: Tensor) -> AbstractContextManager[None]:

@@ -66,7 +66,7 @@ class Shapes:
     """
 
     def __init__(self, operator: str, text: str, arguments: Sequence[Argument], results: Sequence[Result]) -> None:
-        self.text, self._operator = text, operator
+        self._operator = operator
         before, arrow, after = text.partition("->")
         tensors = [(place, argument) for place, argument in enumerate(arguments) if argument.holds_tensors]
         shapes, self._results = self._read(before), self._read(after)

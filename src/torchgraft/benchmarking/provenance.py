@@ -85,7 +85,7 @@ def provenance_of_calls() -> Provenance:
 
 
 def _compiler(namespace: str, device: str) -> str:
-    paths = [each.path for each in native.libraries() if (each.namespace, each.device) == (namespace, device)]
+    paths = [each.path for each in native.libraries_of(namespace, device)]
     return compiler_of(paths[0]) if paths else ""
 
 

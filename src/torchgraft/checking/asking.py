@@ -221,7 +221,7 @@ class _Library:
     """The library that holds the mutants."""
 
     def __init__(self, namespace: str, mutants: int) -> None:
-        named = [each for each in native.libraries() if (each.namespace, each.device) == (namespace, "cpu")]
+        named = native.libraries_of(namespace, "cpu")
         self.choose: Any = named[0].function("torchgraft_choose_mutant") if named else None
         if self.choose is None:
             why = named[0].problem if named else f"nothing is loaded by torchgraft.native.load({namespace!r}, ...)"

@@ -335,7 +335,7 @@ def _run_on_cuda(jobs: Sequence[Job], tool: _CudaTool, on_start: OnStart, on_res
 
 def _why_not_watched(namespace: str) -> str:
     """Why compute-sanitizer, which is told of kernels by their names, would overlook those of a namespace."""
-    library = next((each for each in native.libraries() if (each.namespace, each.device) == (namespace, "cuda")), None)
+    library = next(iter(native.libraries_of(namespace, "cuda")), None)
     if library is None or not library.loaded:
         return native.why_no_kernel(namespace, "cuda")
     names = re.findall(rb"_Z[A-Z][\w.$]+", library.path.read_bytes())
