@@ -1,5 +1,8 @@
 // Wrong: threads add to one number without waiting for each other.
 
+#include <chrono>
+#include <thread>
+
 #include "rows.h"
 
 namespace planted {
@@ -10,7 +13,12 @@ Tensor races_between_threads_cpu(Tensor input) {
     using T = std::decay_t<decltype(*sum)>;
     volatile accumulate_t<T> total = 0;
     parallel_for(0, columns, 1024, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) total = total + static_cast<accumulate_t<T>>(row[i]);
+      for (int64_t i = begin; i < end; ++i) {
+        const accumulate_t<T> seen = total;
+        // On a busy machine one thread would often be done before the next wakes, and nothing be lost.
+        if (i % 1024 == 0) std::this_thread::sleep_for(std::chrono::microseconds(1));
+        total = seen + static_cast<accumulate_t<T>>(row[i]);
+      }
     });
     *sum = static_cast<T>(total);
   });
