@@ -2,7 +2,7 @@
 
 The kernels of the operators named are translated to C++, compiled on an emulator of CUDA, and loaded in the place of
 the operators' CPU kernels; then `graft check` runs on those operators, with what stands behind `--`. Nothing of the
-CUDA toolkit is needed.
+CUDA toolkit is needed. `--package examples/rms_norm/src/rms_norm` does so with the kernels of a package.
 """
 
 from __future__ import annotations
@@ -41,18 +41,20 @@ def find_folders(names: Sequence[str] = ()) -> list[Path]:
 def build(
     folders: Sequence[Path],
     *,
+    namespace: str = "torchgraft",
     architecture: int = 90,
     sanitizer: str = "",
     workers: int | None = None,
     work: Path | None = None,
     said: TextIO = sys.stderr,
 ) -> Path:
-    """The directory of a library with the CUDA kernels of some folders, as CPU kernels: `torchgraft_cpu.so`.
+    """The directory of a library with the CUDA kernels of some folders, as CPU kernels: `<namespace>_cpu.so`.
 
     What did not change since the last time is not compiled again.
 
     Args:
         folders: of `.cu` files and what they include.
+        namespace: of their operators in `torch.ops`.
         architecture: the compute capability that kernels are compiled for, as 75 or 90.
         sanitizer: 'address' adds AddressSanitizer and UndefinedBehaviorSanitizer; 'races' makes accesses of memory by
             several threads errors where no barrier orders them; 'coverage' counts which lines and branches run.
@@ -63,7 +65,7 @@ def build(
     Raises:
         subprocess.CalledProcessError: it does not build; the compiler has said why.
     """
-    kind = f"{architecture}-{sanitizer}" if sanitizer else str(architecture)
+    kind = "-".join(filter(None, (str(architecture), sanitizer, namespace.removeprefix("torchgraft"))))
     work = work or ROOT / "build/emulation" / kind
     work.mkdir(parents=True, exist_ok=True)
     with (work / "lock").open("w") as lock:
@@ -78,6 +80,7 @@ def build(
             "CMAKE_LIBRARY_OUTPUT_DIRECTORY": str(output),
             "CMAKE_MAKE_PROGRAM": _tool("ninja"),
             "Python_EXECUTABLE": sys.executable,
+            "NAMESPACE": namespace,
             "TORCHGRAFT_SANITIZER": sanitizer if sanitizer in ("address", "coverage") else "",
             "TRANSLATED": str(translated),
             "SOURCES": ";".join(map(str, sources)),
@@ -171,6 +174,7 @@ def main() -> int:
         arguments, rest = arguments[:at], arguments[at + 1 :]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("operators", nargs="*", help="None: all that have CUDA kernels.")
+    parser.add_argument("--package", type=Path, help="A package's folder with .cu files, of the name of its namespace.")
     parser.add_argument("--architecture", type=int, default=90, help="Compute capability that is compiled for.")
     parser.add_argument("--device", type=int, help="Of the device; as what is compiled for without it.")
     parser.add_argument("--launches", type=Path, help="A file for launches, which are then not run.")
@@ -182,11 +186,12 @@ def main() -> int:
     given = parser.parse_args(arguments)
 
     try:
-        folders = find_folders(given.operators)
+        folders = [given.package.resolve()] if given.package else find_folders(given.operators)
     except LookupError as mistake:
         parser.error(str(mistake))
     library = build(
         folders,
+        namespace=folders[0].name if given.package else "torchgraft",
         architecture=given.architecture,
         sanitizer=given.sanitize or "",
         workers=given.workers,
@@ -201,7 +206,8 @@ def main() -> int:
     variables = {**os.environ, **device}
     if given.sanitize == "address":
         variables |= sanitizer_variables()
-    command = rest if given.run else check_command(folders, rest)
+    check = [sys.executable, "-m", "torchgraft", "check", str(given.package), "--device", "cpu", *rest]
+    command = rest if given.run else check if given.package else check_command(folders, rest)
     return subprocess.run(command, check=False, env=variables).returncode
 
 
