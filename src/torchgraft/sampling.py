@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, Literal
 
@@ -18,7 +18,7 @@ class Drawn:
 
     Attributes:
         shape: of the tensor.
-        channels_last: whether a tensor of four dimensions is laid out so.
+        channels_last: whether a tensor of three or four dimensions has its channels, the second, side by side.
         scale: the standard deviation. What is fed back into itself grows, error and all, unless its weights are small.
         values: what it holds instead, taken in turn, where only certain values are of interest.
         rounded: a dtype that the values are rounded to first, whatever the dtype of the tensor.
@@ -48,6 +48,11 @@ class Drawn:
     def make(self, device: torch.device | str, dtype: torch.dtype, generator: torch.Generator) -> Tensor:
         """The tensor, its values drawn where the generator is and rounded to the dtype; on `meta` it has none."""
         device, dtype = torch.device(device), self.dtype or dtype
+        if self.channels_last and len(self.shape) == 3:
+            # PyTorch has no name for this layout.
+            turned = (self.shape[0], self.shape[2], self.shape[1])
+            plain = replace(self, channels_last=False).make(device, dtype, generator)
+            return torch.empty(turned, device=device, dtype=dtype).transpose(1, 2).copy_(plain)
         layout = torch.channels_last if self.channels_last and len(self.shape) == 4 else torch.contiguous_format
         if device.type == "meta":
             return torch.empty(self.shape, dtype=dtype, device=device, memory_format=layout)

@@ -1,0 +1,363 @@
+// causal_conv1d on CUDA where neighbouring channels are neighbours in memory.
+//
+// A thread owns four channels, two of float64, which it reads and writes as one vector, and walks along a
+// stretch of time: it holds their last width - 1 inputs, and backward as many gradients, in registers. So all
+// is read once, but for the width - 1 elements on which two stretches meet. Loads of four steps are under way
+// together.
+//
+// Backward a gradient of the input is complete width - 1 steps after its time. A block owns 32 vectors of
+// channels and eight stretches, and adds up what these give to the gradients of weight and bias.
+
+#include "kernels.cuh"
+
+namespace causal_conv1d {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kLanes = 32;
+constexpr int kStretches = kThreads / kLanes;
+constexpr int kUnrolled = 4;
+// What a stretch reads twice is little of so many steps.
+constexpr int kSteps = 32;
+constexpr int kMost = INT32_MAX / 2;
+
+template <typename T>
+inline constexpr int kVector = sizeof(T) == 8 ? 2 : 4;
+// Backward, more would not fit the registers of two blocks.
+template <typename T>
+inline constexpr int kVectorBackward = sizeof(T) == 8 ? 1 : 2;
+
+// Weight and bias of the channels of a thread.
+template <int kWidth, int kCount, typename A>
+struct Weights {
+  A taps[kWidth][kCount];
+  A bias[kCount];
+
+  template <typename T>
+  __device__ Weights(const T* weight, const T* bias_of, int channel) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+#pragma unroll
+      for (int tap = 0; tap < kWidth; ++tap) {
+        taps[tap][i] = static_cast<A>(weight[(channel + i) * kWidth + tap]);
+      }
+      bias[i] = bias_of == nullptr ? A{0} : static_cast<A>(bias_of[channel + i]);
+    }
+  }
+};
+
+// The last values of each channel, the oldest first.
+template <int kSize, int kCount, typename A>
+struct Window {
+  A values[kSize][kCount];
+
+  __device__ void push(const A (&next)[kCount]) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+#pragma unroll
+      for (int j = 0; j + 1 < kSize; ++j) values[j][i] = values[j + 1][i];
+      values[kSize - 1][i] = next[i];
+    }
+  }
+};
+
+// The inputs just before a time.
+template <int kWidth, int kCount, typename T, typename A>
+__device__ void load_window(Window<kWidth - 1, kCount, A>& window, const View<const T>& input,
+                            const View<const T>& initial_state, int item, int channel, int time) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    const T* from = channel_of(input, item, channel + i);
+    const T* state = channel_of(initial_state, item, channel + i);
+#pragma unroll
+    for (int j = 0; j < kWidth - 1; ++j) {
+      window.values[j][i] = static_cast<A>(
+          element_at<kWidth>(from, input.time, state, initial_state.time, time - kWidth + 1 + j));
+    }
+  }
+}
+
+template <int kWidth, int kCount, typename A>
+__device__ void sum_up(A (&sums)[kCount], const Weights<kWidth, kCount, A>& weights,
+                       const Window<kWidth - 1, kCount, A>& window, const A (&newest)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    sums[i] = weights.bias[i];
+#pragma unroll
+    for (int j = 0; j < kWidth - 1; ++j) sums[i] += weights.taps[j][i] * window.values[j][i];
+    sums[i] += weights.taps[kWidth - 1][i] * newest[i];
+  }
+}
+
+template <typename T, int kCount>
+__device__ Vector<T, kCount> load_vector(const T* from) {
+  return *reinterpret_cast<const Vector<T, kCount>*>(from);
+}
+
+template <typename T, int kCount, typename A>
+__device__ void store_vector(T* to, const A (&values)[kCount]) {
+  Vector<T, kCount> stored;
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) stored[i] = static_cast<T>(values[i]);
+  *reinterpret_cast<Vector<T, kCount>*>(to) = stored;
+}
+
+template <int kCount, typename T, typename A>
+__device__ void widen(A (&to)[kCount], const Vector<T, kCount>& from) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) to[i] = static_cast<A>(from[i]);
+}
+
+template <typename T, int kWidth, int kCount>
+__global__ void __launch_bounds__(kThreads)
+    forward_kernel(Forward<T> call, FastDivisor vectors, FastDivisor stretches, int count) {
+  using A = accumulate_t<T>;
+  const int index = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x);
+  if (index >= count) return;
+  const int rest = vectors.divide(index), channel = (index - rest * vectors.divisor()) * kCount;
+  const int item = stretches.divide(rest), stretch = rest - item * stretches.divisor();
+  const int begin = stretch * kSteps, end = min(begin + kSteps, static_cast<int>(call.sizes.length));
+
+  const Weights<kWidth, kCount, A> weights(call.weight, call.bias, channel);
+  Window<kWidth - 1, kCount, A> window;
+  load_window<kWidth, kCount>(window, call.input, call.initial_state, item, channel, begin);
+  const T* input = channel_of(call.input, item, channel);
+  T* output = channel_of(call.output, item, channel);
+  for (int first = begin; first < end; first += kUnrolled) {
+    Vector<T, kCount> loaded[kUnrolled] = {};
+#pragma unroll
+    for (int u = 0; u < kUnrolled; ++u) {
+      if (first + u < end) loaded[u] = load_vector<T, kCount>(input + (first + u) * call.input.time);
+    }
+#pragma unroll
+    for (int u = 0; u < kUnrolled; ++u) {
+      if (first + u < end) {
+        A newest[kCount], sums[kCount];
+        widen(newest, loaded[u]);
+        sum_up(sums, weights, window, newest);
+        if (call.silu) {
+#pragma unroll
+          for (int i = 0; i < kCount; ++i) sums[i] = silu<T>(sums[i]);
+        }
+        store_vector<T, kCount>(output + (first + u) * call.output.time, sums);
+        window.push(newest);
+      }
+    }
+  }
+
+  if (stretch == stretches.divisor() - 1) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      T* final_state = channel_of(call.final_state, item, channel + i);
+#pragma unroll
+      for (int j = 0; j < kWidth - 1; ++j) {
+        final_state[j * call.final_state.time] = static_cast<T>(window.values[j][i]);
+      }
+    }
+  }
+}
+
+// What a place of the final state adds to the gradient of the element that it holds.
+template <typename T, int kCount, typename A>
+__device__ void add_final_state_grad(A (&results)[kCount], const Backward<T>& call, int item, int channel,
+                                     int place) {
+  if (call.final_state_grad.data == nullptr) return;
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    const T* grads = channel_of(call.final_state_grad, item, channel + i);
+    results[i] += static_cast<A>(grads[place * call.final_state_grad.time]);
+  }
+}
+
+template <typename T, int kWidth, int kCount>
+__global__ void __launch_bounds__(kThreads, 2)
+    backward_kernel(Backward<T> call, accumulate_t<T>* partials, FastDivisor groups,
+                    FastDivisor stretch_groups) {
+  using A = accumulate_t<T>;
+  constexpr int kPast = kWidth - 1;
+  constexpr int kSums = kCount * (kWidth + 1);
+  const int channels = static_cast<int>(call.sizes.channels), length = static_cast<int>(call.sizes.length);
+  const int lane = static_cast<int>(threadIdx.x) % kLanes, turn = static_cast<int>(threadIdx.x) / kLanes;
+  const int part = groups.divide(static_cast<int>(blockIdx.x));
+  const int channel = ((static_cast<int>(blockIdx.x) - part * groups.divisor()) * kLanes + lane) * kCount;
+  const int item = stretch_groups.divide(part);
+  const int begin = ((part - item * stretch_groups.divisor()) * kStretches + turn) * kSteps;
+  const int end = min(begin + kSteps, length);
+
+  // For each channel of each tap, and then of the bias.
+  A sums[kWidth + 1][kCount] = {};
+  if (channel < channels && (begin < length || begin == 0)) {
+    const Weights<kWidth, kCount, A> weights(call.weight, call.bias, channel);
+    Window<kPast, kCount, A> window, grads = {};
+    load_window<kWidth, kCount>(window, call.input, call.initial_state, item, channel, begin);
+    const T* input = channel_of(call.input, item, channel);
+    const T* output_grad = channel_of(call.output_grad, item, channel);
+    T* input_grad = channel_of(call.input_grad, item, channel);
+    // A stretch completes the gradients of its own times; the first one those of the past too.
+    const int earliest = begin == 0 ? -kPast : begin, behind = end + kPast;
+    // The next steps. They are `whole` where all that they read and complete lies in the stretch: then
+    // nothing need be asked.
+    const auto walk = [&](int first, auto is_whole) {
+      constexpr bool kWhole = is_whole;
+      Vector<T, kCount> inputs[kUnrolled] = {}, output_grads[kUnrolled] = {};
+#pragma unroll
+      for (int u = 0; u < kUnrolled; ++u) {
+        const int time = first + u;
+        if (kWhole || (time < behind && time < length)) {
+          inputs[u] = load_vector<T, kCount>(input + time * call.input.time);
+          output_grads[u] = load_vector<T, kCount>(output_grad + time * call.output_grad.time);
+        }
+      }
+#pragma unroll
+      for (int u = 0; u < kUnrolled; ++u) {
+        const int time = first + u;
+        if (!kWhole && time >= behind) break;
+        A newest[kCount] = {}, grad[kCount] = {};
+        if (kWhole || time < length) {
+          widen(newest, inputs[u]);
+          widen(grad, output_grads[u]);
+          if (call.silu) {
+            A before[kCount];
+            sum_up(before, weights, window, newest);
+#pragma unroll
+            for (int i = 0; i < kCount; ++i) grad[i] *= silu_slope<T>(before[i]);
+          }
+          if (kWhole || time < end) {
+#pragma unroll
+            for (int i = 0; i < kCount; ++i) {
+#pragma unroll
+              for (int j = 0; j < kPast; ++j) sums[j][i] += grad[i] * window.values[j][i];
+              sums[kPast][i] += grad[i] * newest[i];
+              sums[kWidth][i] += grad[i];
+            }
+          }
+        }
+
+        A results[kCount] = {};
+#pragma unroll
+        for (int tap = 0; tap < kWidth; ++tap) {
+          // Products with what lies outside are left out, rather than made zero: the weight may be infinite.
+          if (!kWhole && !is_inside(time - tap, length)) continue;
+#pragma unroll
+          for (int i = 0; i < kCount; ++i) {
+            results[i] +=
+                weights.taps[tap][i] * (tap == 0 ? grad[i] : grads.values[kWidth - 1 - max(tap, 1)][i]);
+          }
+        }
+        window.push(newest);
+        grads.push(grad);
+        const int complete = time - kPast;
+        if (!kWhole && complete < earliest) continue;
+        if (!kWhole && time >= length) add_final_state_grad<T>(results, call, item, channel, time - length);
+        if (kWhole || complete >= 0) {
+          store_vector<T, kCount>(input_grad + complete * call.input_grad.time, results);
+        } else {
+#pragma unroll
+          for (int i = 0; i < kCount; ++i) {
+            channel_of(call.initial_state_grad, item, channel + i)[time * call.initial_state_grad.time] =
+                static_cast<T>(results[i]);
+          }
+        }
+      }
+    };
+    int first = begin;
+    walk(first, std::false_type{});
+    for (first += kUnrolled; first + kUnrolled <= end; first += kUnrolled) walk(first, std::true_type{});
+    for (; first < behind; first += kUnrolled) walk(first, std::false_type{});
+  }
+
+  // In the order of time, so that the bits are the same at each run.
+  __shared__ A of_stretches[kStretches][kSums][kLanes];
+#pragma unroll
+  for (int j = 0; j <= kWidth; ++j) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) of_stretches[turn][i * (kWidth + 1) + j][lane] = sums[j][i];
+  }
+  __syncthreads();
+  if (channel >= channels) return;
+  A* const to = partials + (static_cast<int64_t>(part) * channels + channel) * (kWidth + 1);
+  for (int j = turn; j < kSums; j += kStretches) {
+    A total = 0;
+#pragma unroll
+    for (int other = 0; other < kStretches; ++other) total += of_stretches[other][j][lane];
+    to[j] = total;
+  }
+}
+
+// Whether the channels of each item and time can be read as vectors.
+template <int kCount, typename T, typename... Views>
+bool has_vectors(const Sizes& sizes, const Views&... views) {
+  return sizes.channels % kCount == 0 && ((is_aligned(views.data, kCount * sizeof(T)) &&
+                                           views.batch % kCount == 0 && views.time % kCount == 0) &&
+                                          ...);
+}
+
+template <int kCount, typename Function>
+void dispatch(const Sizes& sizes, bool vectors, const Function& function) {
+  dispatch_width(sizes.width, [&](auto width) {
+    if (vectors) {
+      function(width, std::integral_constant<int, kCount>{});
+    } else {
+      function(width, std::integral_constant<int, 1>{});
+    }
+  });
+}
+
+// Stretches of an item. An empty one has a state too.
+int count_stretches(const Sizes& sizes) {
+  TORCHGRAFT_CHECK(sizes.length < kMost, "causal_conv1d: input is too long for one launch");
+  return std::max(ceil_divide(static_cast<int>(sizes.length), kSteps), 1);
+}
+
+int product(int64_t left, int64_t right) {
+  TORCHGRAFT_CHECK(left == 0 || right <= kMost / left, "causal_conv1d: input is too large for one launch");
+  return static_cast<int>(left * right);
+}
+
+}  // namespace
+
+template <typename T>
+void forward_channels_last(const Forward<T>& call, cudaStream_t stream) {
+  const Sizes& sizes = call.sizes;
+  const int stretches = count_stretches(sizes);
+  const bool has = has_vectors<kVector<T>, T>(sizes, call.input, call.output);
+  dispatch<kVector<T>>(sizes, has, [&](auto width, auto vector) {
+    const int vectors = product(sizes.channels / vector, 1);
+    const int count = product(product(sizes.batch, stretches), vectors);
+    const unsigned blocks = grid_of(ceil_divide(count, kThreads), "causal_conv1d");
+    forward_kernel<T, width, vector>
+        <<<blocks, kThreads, 0, stream>>>(call, FastDivisor(vectors), FastDivisor(stretches), count);
+  });
+  check_launch("causal_conv1d");
+}
+
+template <typename T>
+Partials backward_channels_last(const Backward<T>& call, const Tensor& like, cudaStream_t stream) {
+  const Sizes& sizes = call.sizes;
+  const int stretch_groups = ceil_divide(count_stretches(sizes), kStretches);
+  const int parts = product(sizes.batch, stretch_groups);
+  Partials partials = {empty_workspace<accumulate_t<T>>(parts * sizes.channels * (sizes.width + 1), like),
+                       parts};
+  if (parts == 0) return partials;
+  const bool has = has_vectors<kVectorBackward<T>, T>(sizes, call.input, call.output_grad, call.input_grad);
+  dispatch<kVectorBackward<T>>(sizes, has, [&](auto width, auto vector) {
+    const int groups = product(ceil_divide(sizes.channels, int64_t{kLanes} * vector), 1);
+    const unsigned blocks = grid_of(product(parts, groups), "causal_conv1d_backward");
+    backward_kernel<T, width, vector>
+        <<<blocks, kThreads, 0, stream>>>(call, mutable_data_of<accumulate_t<T>>(partials.memory),
+                                          FastDivisor(groups), FastDivisor(stretch_groups));
+  });
+  check_launch("causal_conv1d_backward");
+  return partials;
+}
+
+#define INSTANTIATE(T)                                                     \
+  template void forward_channels_last<T>(const Forward<T>&, cudaStream_t); \
+  template Partials backward_channels_last<T>(const Backward<T>&, const Tensor&, cudaStream_t);
+INSTANTIATE(double)
+INSTANTIATE(float)
+INSTANTIATE(Half)
+INSTANTIATE(BFloat16)
+#undef INSTANTIATE
+
+}  // namespace causal_conv1d
