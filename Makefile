@@ -104,8 +104,8 @@ build: $(VENV)/package.done ## compile the libraries into src/torchgraft/lib; CU
 	@mkdir -p src/torchgraft/lib && install -C $(BUILD)/*.so src/torchgraft/lib/
 
 .PHONY: wheel
-wheel: $(VENV)/build.done ## make a wheel for every supported CUDA architecture, in dist/
-	@MAKEFLAGS= $(BIN)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist . && ls -l dist/*.whl
+wheel: $(VENV)/wheel.done ## make a wheel for every supported CUDA architecture, in dist/
+	@MAKEFLAGS= $(BIN)/graft wheel
 
 .PHONY: bench
 bench: build $(VENV)/bench.done ## measure a few rows of every operator: within a minute
@@ -167,8 +167,13 @@ $(VENV)/bench.done: requirements/bench.txt $(VENV)/demo.done
 	@$(call install,-r requirements/bench.txt)
 	@touch $@
 
-# All of it at once: demo and benchmark are tested too.
+$(VENV)/wheel.done: requirements/wheel.txt $(VENV)/demo.done
+	@echo "installing what makes wheels (once)"
+	@$(call install,-r requirements/wheel.txt)
+	@touch $@
+
+# All of it at once: demo, benchmark and wheels are tested too.
 $(VENV)/test.done: $(wildcard requirements/*.txt) $(VENV)/package.done
 	@echo "installing what the tests need (once)"
 	@$(call install,-r requirements/test.txt)
-	@touch $(VENV)/demo.done $(VENV)/bench.done $@
+	@touch $(VENV)/demo.done $(VENV)/bench.done $(VENV)/wheel.done $@

@@ -10,11 +10,15 @@ import torch
 import typer
 
 from torchgraft import native
+from torchgraft.cli.adopt import adopt
 from torchgraft.cli.bench import bench
 from torchgraft.cli.check import check
 from torchgraft.cli.demo import demo
 from torchgraft.cli.doctor import doctor
+from torchgraft.cli.new import new
 from torchgraft.cli.shared import make_console
+from torchgraft.cli.watch import watch
+from torchgraft.cli.wheel import wheel
 from torchgraft.version import __version__
 
 app = typer.Typer(
@@ -59,5 +63,5 @@ def main() -> None:
     app(prog_name="graft")
 
 
-for _command in (demo, check, bench, doctor):
+for _command in (demo, new, watch, check, adopt, bench, doctor, wheel):
     app.command()(_command)

@@ -57,6 +57,23 @@ function(_torchgraft_add_stand_in name)
   set_target_properties(${name} PROPERTIES LIBRARY_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/stand_in")
 endfunction()
 
+# The folder that holds all of some sources.
+function(_torchgraft_find_root result)
+  set(root "")
+  foreach(source IN LISTS ARGN)
+    cmake_path(ABSOLUTE_PATH source BASE_DIRECTORY "${CMAKE_CURRENT_SOURCE_DIR}" NORMALIZE)
+    if(NOT root)
+      cmake_path(GET source PARENT_PATH root)
+    endif()
+    cmake_path(IS_PREFIX root "${source}" holds)
+    while(NOT holds)
+      cmake_path(GET root PARENT_PATH root)
+      cmake_path(IS_PREFIX root "${source}" holds)
+    endwhile()
+  endforeach()
+  set(${result} "${root}" PARENT_SCOPE)
+endfunction()
+
 # What the libraries for all devices share.
 function(_torchgraft_add_library target)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;STAND_INS")
@@ -74,6 +91,14 @@ function(_torchgraft_add_library target)
   if(TORCHGRAFT_WERROR)
     target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Werror>)
   endif()
+  # Errors name the source by __FILE__. Where it lay on the build machine is cut off: libraries travel.
+  # nvcc divides what it hands on at spaces and commas, but for what is quoted twice.
+  _torchgraft_find_root(root ${arg_SOURCES})
+  foreach(folder IN ITEMS "${root}" "${_torchgraft_package}/include" "${_torchgraft_torch_include}")
+    set(option "-fmacro-prefix-map=${folder}/=")
+    target_compile_options(${target} PRIVATE
+      "$<$<COMPILE_LANGUAGE:CXX>:${option}>" "$<$<COMPILE_LANGUAGE:CUDA>:SHELL:-Xcompiler '\"${option}\"'>")
+  endforeach()
   foreach(name IN LISTS arg_STAND_INS)
     _torchgraft_add_stand_in(${name})
   endforeach()

@@ -1,0 +1,140 @@
+"""Proves a wheel: installs it beside another PyTorch, where no compiler is, and checks the package there."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torchgraft
+from torchgraft import cache
+from torchgraft.authoring.wheel import last_error, run_quietly
+from torchgraft.building import BuildError
+
+# What torchgraft and `graft check` need beside PyTorch.
+_REQUIREMENTS = ("typer", "rich", "numpy", "hypothesis", "expecttest")
+# What another PyTorch or a compiler could come from.
+_HIDDEN = re.compile("CC|CXX|CUDACXX|CUDA_HOME|CUDA_PATH|LD_PRELOAD|VIRTUAL_ENV|PYTHON.*|TORCHGRAFT_.*")
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What `graft check --quick` said of an installed wheel.
+
+    Attributes:
+        torch: the version of PyTorch.
+        passed: how many properties hold.
+        failed: those that do not, each with its operator and what is wrong.
+        on_kernels: how many operators were seen to run on kernels in some dtype: `torchgraft.fallbacks()` stayed empty.
+        seconds: how long it took.
+    """
+
+    torch: str
+    passed: int
+    failed: tuple[str, ...]
+    on_kernels: int
+    seconds: float
+
+
+def make_environment(version: str) -> Path:
+    """The Python of an environment with a PyTorch; made where it is not there, and kept beside the cache of kernels.
+
+    Args:
+        version: of PyTorch, as `2.13.0`.
+
+    Raises:
+        ValueError: it is no version.
+        BuildError: pip refuses.
+    """
+    if not re.fullmatch(r"\d+\.\d+\.\d+", version):
+        raise ValueError(f"a version of PyTorch is three numbers, as 2.13.0, got {version!r}")
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    place = cache.folder() / "environments" / f"torch-{version}-python-{python}"
+    if not place.is_dir():
+        place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # Made aside and moved: what is stopped half way is not taken for an environment.
+        with tempfile.TemporaryDirectory(prefix=".making-", dir=place.parent) as folder:
+            made = Path(folder, place.name)
+            run_quietly([sys.executable, "-m", "venv", str(made)])
+            pip = [str(made / "bin/python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+            run_quietly([*pip, f"torch=={version}", *map(_pinned, _REQUIREMENTS)])
+            made.rename(place)
+    return place / "bin/python"
+
+
+def _pinned(name: str) -> str:
+    try:
+        return f"{name}=={importlib.metadata.version(name)}"
+    except importlib.metadata.PackageNotFoundError:
+        return name
+
+
+def prove(wheel: Path, python: Path) -> Proof:
+    """Installs a wheel for a Python and checks the package there, with the running torchgraft and without a compiler.
+
+    Nothing of the environment is changed: the wheel goes into a folder of its own.
+
+    Args:
+        wheel: of a package with operators.
+        python: of an environment with PyTorch, pip and what `graft check` needs.
+
+    Raises:
+        BuildError: the wheel cannot be installed there, or the package cannot be checked at all.
+    """
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="torchgraft-proof-") as name:
+        folder = Path(name)
+        packages, report = folder / "packages", folder / "report.json"
+        environment = {key: value for key, value in os.environ.items() if not _HIDDEN.fullmatch(key)}
+        # An empty cache: what was compiled on this machine must not stand in for what the wheel lacks.
+        environment |= {"PATH": str(python.parent), "TORCHGRAFT_JIT": "0", "TORCHGRAFT_CACHE": str(folder / "cache")}
+        pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        run_quietly([*pip, "--no-index", "--no-deps", "--target", str(packages), str(wheel)], environment=environment)
+        package = _package_in(packages)
+        if package.name == torchgraft.__name__:
+            raise BuildError("a wheel of torchgraft itself is not proved so: `make test-torch TORCH=2.15.0` checks it")
+        has_kernels = any(package.rglob("*_cpu.so"))
+        # Alone, as beside it may lie the running PyTorch.
+        (packages / "torchgraft").symlink_to(Path(torchgraft.__file__).parent)
+        environment["PYTHONPATH"] = str(packages)
+        command = [str(python), "-m", "torchgraft", "check", "--quick", "--device", "cpu", "--json", str(report)]
+        done = subprocess.run(
+            [*command, str(package)],
+            cwd=folder,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+        if not report.is_file():
+            raise BuildError(f"{package.name} cannot be checked with {python}: {last_error(done.stdout)}")
+        found = json.loads(report.read_text())
+    results = found["results"]
+    failed = tuple(
+        f"{each['operator']}, {each['property']} in {each['dtype']}: {each['failure']['message']}"
+        for each in results
+        if each["status"] == "fail"
+    )
+    held = [each for each in results if each["status"] == "pass"]
+    # The property `fallbacks` calls all samples and holds where `torchgraft.fallbacks()` has nothing new after that.
+    on_kernels = {each["operator"] for each in held if each["property"] == "fallbacks"}
+    if has_kernels and not on_kernels:
+        failed += (f"{package.name}: no operator ran on the kernels of the wheel",)
+    version = found["environments"]["cpu"]["torch"]
+    return Proof(version, len(held), failed, len(on_kernels), time.monotonic() - started)
+
+
+def _package_in(packages: Path) -> Path:
+    """The package that a wheel was unpacked to: the folder that declares operators."""
+    folders = [path.parent for path in packages.glob("*/__init__.py")]
+    if len(folders) != 1:
+        raise BuildError(f"one package was expected in the wheel, found {', '.join(each.name for each in folders)}")
+    return folders[0]

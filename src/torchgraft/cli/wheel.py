@@ -1,0 +1,132 @@
+"""`graft wheel`."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table as RichTable
+
+from torchgraft.cli.shared import JsonOption, as_json, end_with, make_console, prepare_files, write_files
+
+if TYPE_CHECKING:
+    from torchgraft.authoring.proving import Proof
+    from torchgraft.authoring.wheel import Wheel
+
+_SHOWN_SYMBOLS = 4
+
+
+def wheel(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Of the package, with its pyproject.toml.")] = Path(),
+    directory: Annotated[Path, typer.Option("--directory", "-d", help="Where the wheel is put.")] = Path("dist"),
+    cuda: Annotated[bool, typer.Option("--cuda", help="Insist on the CUDA library; without it as pyproject says.")] = (
+        False
+    ),
+    prove: Annotated[
+        str,
+        typer.Option(
+            metavar="VERSION,...",
+            help="Install the wheel beside each of these versions of PyTorch, where no compiler is, and run `graft "
+            "check --quick` on it there. The environments are kept beside the cache of kernels: some builds of PyTorch "
+            "bring five gigabytes with them.",
+            show_default=False,
+        ),
+    ] = "",
+    hub: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER", help="Lay the package out for Hugging Face's `kernels`, too.", show_default=False
+        ),
+    ] = None,
+    json_file: JsonOption = None,
+) -> None:
+    """Make a wheel of a package with kernels, for every Python and every PyTorch from 2.11, and say what it holds.
+
+    The exit status is 1 where a property does not hold beside one of the versions of --prove, and 2 where there is no
+    wheel or no environment to check it in.
+    """
+    from torchgraft.authoring.hub import lay_out
+    from torchgraft.authoring.proving import make_environment
+    from torchgraft.authoring.proving import prove as prove_wheel
+    from torchgraft.authoring.wheel import make_wheel
+    from torchgraft.building import BuildError
+
+    prepare_files(("--json", json_file))
+    console = make_console(json_file)
+    proofs = []
+    try:
+        with console.status(f"building {folder.resolve().name}"):
+            made = make_wheel(folder, directory, cuda=cuda)
+        _print_wheel(console, made)
+        if hub is not None:
+            for place in lay_out(made, hub, cuda=_cuda_version()):
+                console.print(f"for kernels: {place}", soft_wrap=True, markup=False)
+        for version in filter(None, map(str.strip, prove.split(","))):
+            with console.status(f"making an environment with PyTorch {version}"):
+                python = make_environment(version)
+            with console.status(f"checking with PyTorch {version}"):
+                proofs.append(prove_wheel(made.path, python))
+            _print_proof(console, proofs[-1])
+    except (BuildError, ValueError) as error:
+        end_with(str(error))
+    write_files((json_file, lambda: as_json(_as_dict(made, proofs))))
+    if any(proof.failed for proof in proofs):
+        raise typer.Exit(1)
+
+
+def _print_wheel(console: Console, made: Wheel) -> None:
+    console.print(f"{made.path}: {_size(made.size)}, {made.seconds:.0f} s", soft_wrap=True, markup=False)
+    if not made.libraries:
+        console.print("it holds no libraries: it is for any machine")
+        return
+    table = RichTable("library", "size", "compiled for", box=None, pad_edge=False, header_style="bold")
+    for library in made.libraries:
+        table.add_row(
+            library.name, _size(library.size), ", ".join(library.architectures) or "cuobjdump is not here to say"
+        )
+    console.print(table)
+    if made.too_new:
+        console.print(f"it is {made.tag} and not manylinux_2_28, as libraries of this system are newer:", markup=False)
+        for name, newer in made.too_new.items():
+            needed = ", ".join(_with_symbols(version, symbols) for version, symbols in newer.items())
+            console.print(f"  {name} needs {needed}", soft_wrap=True, markup=False)
+        console.print("build it in PyPA's image manylinux_2_28, whose compilers need nothing newer", markup=False)
+
+
+def _with_symbols(version: str, symbols: Sequence[str]) -> str:
+    # The symbols of C++ are written so that only its tools read them.
+    readable = [symbol for symbol in symbols if not symbol.startswith("_Z")]
+    return f"{version} ({', '.join(readable[:_SHOWN_SYMBOLS])})" if readable else version
+
+
+def _print_proof(console: Console, proof: Proof) -> None:
+    console.print(
+        f"PyTorch {proof.torch}: {proof.passed} properties hold, {len(proof.failed)} fail; "
+        f"{proof.on_kernels} {'operator runs' if proof.on_kernels == 1 else 'operators run'} on kernels; "
+        f"{proof.seconds:.0f} s",
+        soft_wrap=True,
+    )
+    for failure in proof.failed:
+        console.print(f"  {failure}", style="red", soft_wrap=True, markup=False)
+
+
+def _size(size: int) -> str:
+    return f"{size / 1e6:.1f} MB" if size >= 1e6 else f"{size / 1e3:.0f} kB"
+
+
+def _cuda_version() -> str:
+    """Of nvcc, as 13.0; empty where there is none."""
+    from torchgraft import building
+
+    found = re.search(r"release (\d+\.\d+)", building.version_of(os.environ.get("CUDACXX") or "nvcc"))
+    return found[1] if found else ""
+
+
+def _as_dict(made: Wheel, proofs: list[Proof]) -> dict[str, Any]:
+    return {**asdict(made), "path": str(made.path), "tag": made.tag, "proofs": [asdict(proof) for proof in proofs]}

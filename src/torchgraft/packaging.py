@@ -1,0 +1,192 @@
+"""Builds packages with kernels: `build-backend = "torchgraft.packaging"` in the pyproject.toml of such a package.
+
+Hatchling does what every package needs: metadata, the source distribution, and the wheel of the Python files. This
+module compiles the kernels and puts the libraries into the wheel, in the folder `lib` of the package. The libraries use
+PyTorch's stable ABI, so one wheel is for every Python. The package may say in its pyproject.toml
+
+    [tool.torchgraft]
+    namespace = "mykernels"                 # of the operators; without it the name of the package
+    cuda = true                             # without it: where there is a .cu and nvcc
+    architectures = ["80-real", "90-real"]  # without it: all that torchgraft supports
+
+The names of the functions are those of PEP 517 and PEP 660. An editable install compiles nothing: such a package
+compiles its kernels where it is imported, by `torchgraft.building.load`.
+"""
+
+from __future__ import annotations
+
+import os
+import sysconfig
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torchgraft import building
+
+if TYPE_CHECKING:
+    from hatchling.builders.wheel import WheelBuilder
+
+_HATCHLING = "hatchling>=1.26"
+# The libraries hold the kernels, and those that were built in the folder before may be old.
+_LEFT_OUT = ("*.cpp", "*.cu", "*.h", "*.cuh")
+_SETTINGS = {"namespace": str, "cuda": bool, "architectures": list}
+
+
+@dataclass(frozen=True)
+class _Kernels:
+    """What is to be compiled: `building.build` takes it."""
+
+    namespace: str
+    sources: tuple[Path, ...]
+    cuda: bool
+    architectures: str
+
+
+def get_requires_for_build_wheel(config_settings: Mapping[str, Any] | None = None) -> list[str]:
+    """What building a wheel needs beside the requirements of the build system."""
+    missing = [name for name in ("cmake", "ninja") if not building.has_tool(name)]
+    return [_HATCHLING, *missing]
+
+
+def get_requires_for_build_sdist(config_settings: Mapping[str, Any] | None = None) -> list[str]:
+    """What building a source distribution needs beside the requirements of the build system."""
+    return [_HATCHLING]
+
+
+def get_requires_for_build_editable(config_settings: Mapping[str, Any] | None = None) -> list[str]:
+    """What an editable install needs beside the requirements of the build system."""
+    return [_HATCHLING]
+
+
+def build_sdist(sdist_directory: str, config_settings: Mapping[str, Any] | None = None) -> str:
+    """Makes the source distribution of the package in the working directory.
+
+    Returns:
+        The name of the file.
+    """
+    from hatchling import build
+
+    return build.build_sdist(sdist_directory)
+
+
+def build_editable(
+    wheel_directory: str, config_settings: Mapping[str, Any] | None = None, metadata_directory: str | None = None
+) -> str:
+    """Makes a wheel that leads to the package in the working directory.
+
+    Returns:
+        The name of the file.
+    """
+    root = Path.cwd()
+    return Path(next(_builder(root).build(directory=wheel_directory, versions=["editable"]))).name
+
+
+def build_wheel(
+    wheel_directory: str, config_settings: Mapping[str, Any] | None = None, metadata_directory: str | None = None
+) -> str:
+    """Compiles the kernels of the package in the working directory, and makes its wheel.
+
+    Args:
+        wheel_directory: where the wheel is put.
+        config_settings: `cuda` is true or false, and goes before that of pyproject.toml.
+        metadata_directory: not used.
+
+    Returns:
+        The name of the file.
+
+    Raises:
+        ValueError: a setting is not known, or it is not clear which folder is the package.
+        BuildError: the kernels do not compile.
+    """
+    root = Path.cwd()
+    with tempfile.TemporaryDirectory(prefix="torchgraft-wheel-") as folder:
+        builder = _builder(root, Path(folder))
+        package = _package(builder)
+        kernels = _kernels(root / package, builder.metadata.config, config_settings or {})
+        if kernels is not None:
+            _compile(kernels, Path(folder))
+        return Path(next(builder.build(directory=wheel_directory, versions=["standard"]))).name
+
+
+def _compile(kernels: _Kernels, folder: Path) -> None:
+    try:
+        building.build(
+            kernels.namespace, kernels.sources, folder, cuda=kernels.cuda, architectures=kernels.architectures
+        )
+    except building.BuildError as error:
+        # The folder goes, and the log in it: who builds shows what is printed.
+        for log in folder.glob("build/*/build.log"):
+            print(log.read_text())
+            raise building.BuildError(str(error).replace(f"\n(all of it: {log})", "")) from None
+        raise
+
+
+def _builder(root: Path, libraries: Path | None = None) -> WheelBuilder:
+    """Hatchling's builder, which adds the libraries that lie in a folder once it builds."""
+    from hatchling.builders.wheel import WheelBuilder, WheelBuilderConfig
+
+    class Config(WheelBuilderConfig):
+        def default_global_exclude(self) -> list[str]:
+            return [*super().default_global_exclude(), *_LEFT_OUT, f"/{_package(builder)}/lib/"]
+
+        @property
+        def dev_mode_dirs(self) -> list[str]:
+            # Where no folder is named, Hatchling wants one package more to find it.
+            return super().dev_mode_dirs or [str(Path(_package(builder)).parent)]
+
+    class Builder(WheelBuilder):
+        @classmethod
+        def get_config_class(cls) -> type[WheelBuilderConfig]:
+            return Config
+
+        def get_default_build_data(self) -> dict[str, Any]:
+            data = super().get_default_build_data()
+            into = f"{self.config.get_distribution_path(_package(self))}/lib"
+            built = sorted(libraries.glob("*.so")) if libraries else ()
+            if found := {str(path): f"{into}/{path.name}" for path in built}:
+                platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+                data |= {"pure_python": False, "tag": f"py3-none-{platform}", "force_include": found}
+            return data
+
+    builder = Builder(str(root))
+    return builder
+
+
+def _package(builder: WheelBuilder) -> str:
+    """The folder of the package, as Hatchling finds it by the name of the project, or as the author names it to it."""
+    packages = builder.config.packages
+    if len(packages) != 1:
+        raise ValueError(
+            f"torchgraft.packaging builds one package, and Hatchling finds {', '.join(packages) or 'none'}: name its "
+            'folder in pyproject.toml, [tool.hatch.build.targets.wheel] packages = ["src/NAME"]'
+        )
+    return packages[0]
+
+
+def _kernels(package: Path, project: Mapping[str, Any], config_settings: Mapping[str, Any]) -> _Kernels | None:
+    """What a package wants compiled; None where it has no sources."""
+    table = project.get("tool", {}).get("torchgraft", {})
+    for name, value in table.items():
+        if name not in _SETTINGS:
+            raise ValueError(f"[tool.torchgraft] has no setting {name!r}, but {', '.join(_SETTINGS)}")
+        items = value if isinstance(value, list) else ()
+        if not isinstance(value, _SETTINGS[name]) or not all(isinstance(each, str) for each in items):
+            expected = {str: "a string", bool: "true or false", list: 'a list of strings, as ["90-real"]'}[
+                _SETTINGS[name]
+            ]
+            raise ValueError(f"[tool.torchgraft] {name} must be {expected}, got {value!r}")
+    for name, value in config_settings.items():
+        if name != "cuda" or value not in ("true", "false"):
+            raise ValueError(f"the only setting of a build is cuda=true or cuda=false, got {name}={value}")
+    sources = tuple(path for path in sorted(package.rglob("*")) if path.suffix in (".cpp", ".cu"))
+    if not sources:
+        return None
+    cuda = table.get("cuda")
+    if (chosen := config_settings.get("cuda")) is not None:
+        cuda = chosen == "true"
+    if cuda is None:
+        cuda = any(path.suffix == ".cu" for path in sources) and building.has_tool(os.environ.get("CUDACXX") or "nvcc")
+    architectures = ";".join(table.get("architectures", ())) or building.SUPPORTED
+    return _Kernels(table.get("namespace", package.name), sources, cuda, architectures)

