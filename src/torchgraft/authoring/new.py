@@ -1,0 +1,446 @@
+"""`graft new`: a package with an operator that passes every check from the first minute."""
+
+from __future__ import annotations
+
+import importlib.util
+import keyword
+import re
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from string import Template
+
+from torchgraft import _torch_private
+from torchgraft.authoring import stubs
+from torchgraft.authoring.stubs import Stub
+from torchgraft.schema import read_schema
+
+_TEMPLATES = Path(__file__).parent / "templates"
+# What other files of the package are called.
+_FILES = ("cpu", "cuda", "kernels", "operator", "reference", "samples")
+_SCHEMA = "(Tensor input, float factor) -> Tensor"
+
+
+def make_package(
+    name: str,
+    directory: Path,
+    *,
+    schema: str | None = None,
+    cuda: bool = False,
+    triton: bool = False,
+    backward: bool = False,
+) -> Path:
+    """Makes a package with an operator: kernels, declaration, samples, a test and what builds it.
+
+    Args:
+        name: of the package, of the folder and of the operators' namespace.
+        directory: where the folder is put.
+        schema: of the operator, as `(Tensor input, float eps=1e-5) -> Tensor`, with or without a name before it. Its
+            kernels copy tensors until their author writes what they compute. None: an operator that is complete,
+            `factor * input * input`.
+        cuda: whether there is a kernel in CUDA C++, too.
+        triton: whether there is one in Triton, too.
+        backward: whether the gradient is an operator with kernels of its own.
+
+    Returns:
+        The folder.
+
+    Raises:
+        ValueError: the name or the schema cannot be had; the message says why and what to do.
+        OSError: the folder cannot be written.
+    """
+    _expect_free(name, directory)
+    found = _operators(name, schema, backward)
+    with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=directory) as aside:
+        folder = Path(aside, name)
+        for path, text in _files(name, found, is_complete=schema is None, cuda=cuda, triton=triton).items():
+            file = folder / path
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text)
+        # All of it or nothing.
+        folder.rename(directory / name)
+    return directory / name
+
+
+def _expect_free(name: str, directory: Path) -> None:
+    """Raises ValueError where a package cannot have a name."""
+    if not (name.isidentifier() and name.isascii()) or name.startswith("_"):
+        raise ValueError(f"{name!r} is no name of a package: give letters, digits and underscores, as my_kernels")
+    if keyword.iskeyword(name) or stubs.CPP_WORDS.fullmatch(name):
+        raise ValueError(f"{name} is a word of Python or C++: give another name")
+    if (directory / name).exists():
+        raise ValueError(f"{directory / name} exists already: give another name, or remove it")
+    if name in _torch_private.operator_namespaces():
+        raise ValueError(f"{name} is a namespace of PyTorch's own or of a loaded package: give another name")
+    # A folder without a module in it has a spec, too, and no origin.
+    if (found := importlib.util.find_spec(name)) is not None and found.origin is not None:
+        raise ValueError(f"{name} is a module that Python has already: give another name")
+
+
+def _operators(name: str, schema: str | None, backward: bool) -> list[Stub]:
+    """The operator of a package, and that of its gradient where it is wanted."""
+    named, opened, signature = (schema or _SCHEMA).strip().partition("(")
+    namespace, _, operator = named.strip().rpartition("::")
+    operator = operator or name
+    if namespace not in ("", name):
+        raise ValueError(f"the namespace of the schema must be that of the package: write {name}::{operator}(")
+    if not opened or not operator.isidentifier() or operator.startswith("_"):
+        raise ValueError(f"schema must be '{name}::name(Tensor input, ...) -> Tensor', got {schema!r}")
+    if operator in _FILES or keyword.iskeyword(operator):
+        raise ValueError(f"{operator} cannot be the name of an operator, as a file of the package has it: rename it")
+    text = f"{name}::{operator}({signature}"
+    read = read_schema(text)
+    first = stubs.read_stub(operator, text, read)
+    if schema is None:
+        first = first._replace(formula="factor * input * input", summary="factor * input * input, of every element.")
+    else:
+        does = "sets what it writes to to zero" if first.mutated else "copies"
+        first = first._replace(summary=f"{does}, until its author writes what it computes.")
+    if not backward:
+        return [first]
+    text, copies = stubs.backward_of(first, read)
+    second = first._replace(
+        name=f"{operator}_backward",
+        schema=f"{name}::{operator}_backward{text}",
+        arguments=read_schema(f"{name}::{operator}_backward{text}").arguments,
+        copies=copies,
+        formula="2 * factor * input * output_grad" if schema is None else "",
+        summary=f"the gradient of {operator}.",
+    )
+    return [first, second]
+
+
+def _files(name: str, found: Sequence[Stub], *, is_complete: bool, cuda: bool, triton: bool) -> dict[str, str]:
+    """The text of each file, by its path in the package."""
+    rows = {"cuda.cu": ("the kernel in CUDA C++", cuda), "kernels.py": ("the kernel in Triton", triton)}
+    values = {
+        "name": name,
+        "operator": found[0].name,
+        "summary": found[0].summary,
+        "extras": "check,triton" if triton else "check",
+        "triton_test": f"\t@$(GRAFT) check src/{name} --every-kernel --property value\n" if triton else "",
+        "triton_check": f"\n\t@$(GRAFT) check src/{name} --every-kernel" if triton else "",
+        "kernel_rows": "".join(
+            f"| [src/{name}/{file}](src/{name}/{file}) | {what} |\n" for file, (what, wanted) in rows.items() if wanted
+        ),
+    }
+    templates = {
+        "pyproject.toml": "pyproject.toml",
+        "Makefile": "Makefile",
+        "README.md": "README.md",
+        ".gitignore": "gitignore",
+        ".clang-format": "clang-format",
+        ".github/workflows/ci.yml": "ci.yml",
+    }
+    made = {path: _filled(template, values) for path, template in templates.items()}
+    made |= {
+        f"tests/test_{name}.py": _test(name, found),
+        f"src/{name}/__init__.py": _init(name, found[0], ["cpu.cpp", *(["cuda.cu"] if cuda else [])], triton),
+        f"src/{name}/reference.py": _references(found),
+        f"src/{name}/operator.py": _declarations(name, found, is_complete, cuda or triton),
+        f"src/{name}/samples.py": _samples(found),
+        f"src/{name}/cpu.cpp": _source("cpu", name, found, is_complete),
+    }
+    if cuda:
+        made[f"src/{name}/cuda.cu"] = _source("cuda", name, found, is_complete)
+    if triton:
+        made[f"src/{name}/kernels.py"] = _triton(name, found, is_complete)
+    return made
+
+
+def _filled(template: str, values: dict[str, str]) -> str:
+    return Template((_TEMPLATES / f"{template}.template").read_text()).substitute(values)
+
+
+# What a text in Python imports where it says something, in the order that formatters want.
+_STANDARD_IMPORTS = (
+    (r"\bSequence\[", "from collections.abc import Sequence"),
+    (r"\bfind_spec\(", "from importlib.util import find_spec"),
+    (r"\bPath\(", "from pathlib import Path"),
+)
+_OTHER_IMPORTS = (
+    (r"\btorch\.", "import torch"),
+    (r"\btriton\.", "import triton"),
+    (r"\btl\.", "import triton.language as tl"),
+    (r"\bTensor\b", "from torch import Tensor"),
+    (r"\bbuilding\.", "from torchgraft import building"),
+    (r"gradient_by_reference\(", "from torchgraft import Operator, gradient_by_reference"),
+    (r"\A(?!.*gradient_by_reference\().* Operator\(", "from torchgraft import Operator"),
+    (r"\bwrap_triton\(", "from torchgraft import wrap_triton"),
+    (r"\bmake_test\(", "from torchgraft.checking import make_test"),
+    (r"\bFLOATING\b", "from torchgraft.operator import FLOATING"),
+)
+
+
+def _module(summary: str, body: str, own: Sequence[str] = ()) -> str:
+    """A file in Python: a docstring, the imports that the body needs, and the body.
+
+    Args:
+        summary: the docstring.
+        body: begins with as many empty lines as it wants above it.
+        own: what is imported of the package itself.
+    """
+    # A schema that is text uses no names.
+    code = re.sub(r"\"[^\"\n]*\"|'[^'\n]*'", "", body)
+    groups = [
+        [line for pattern, line in imports if re.search(pattern, code, re.DOTALL)]
+        for imports in (_STANDARD_IMPORTS, _OTHER_IMPORTS)
+    ]
+    blocks = ["\n".join(lines) for lines in (*groups, own) if lines]
+    return "\n\n".join([f'"""{summary}"""', *blocks]) + f"\n{body}"
+
+
+def _called(stub: Stub) -> str:
+    """What the Operator is called in Python."""
+    return f"{stub.name}_operator"
+
+
+def _import_of(name: str, found: Sequence[Stub]) -> str:
+    return f"from {name}.operator import {', '.join(sorted(map(_called, found)))}"
+
+
+def _test(name: str, found: Sequence[Stub]) -> str:
+    operators = [_called(stub) for stub in found]
+    return _module(
+        "Every property of every operator of the package, as `graft check` asks them.",
+        "\n" + stubs.joined(f"test_{name} = make_test(", [*operators, "quick=True"], ")\n"),
+        [_import_of(name, found)],
+    )
+
+
+def _init(name: str, stub: Stub, sources: Sequence[str], triton: bool) -> str:
+    loaded = stubs.joined(
+        f'building.load("{name}", [', [f'Path(__file__).with_name("{source}")' for source in sources], "])"
+    )
+    body = f"""
+# In an installed wheel the compiled kernels lie in lib/. Elsewhere they are compiled here, once.
+{loaded}
+"""
+    if triton:
+        body += f"""
+# Without Triton the other kernels answer.
+if find_spec("triton") is not None:
+    from {name} import kernels as kernels
+"""
+    body += f"""
+
+{stubs.joined(f"def {stub.name}(", stubs.parameters(stub, defaults=True), f") -> {stubs.result_annotation(stub)}:")}
+    \"\"\"{stub.summary[0].upper()}{stub.summary[1:]}
+
+    Args:
+{stubs.described(stub)}
+"""
+    if stub.copies:
+        body += f"""
+    Returns:
+        {stub.formula or f"A copy of {', '.join(copy.argument for copy in stub.copies)}"}.
+"""
+    returned = "return " if stub.copies else ""
+    body += f"""
+    Raises:
+        TypeError: an argument is of another type than its own, or a tensor of another dtype.
+    \"\"\"
+    {stubs.joined(f"{returned}{_called(stub)}(", stubs.values(stub), ")", 4)}
+"""
+    return _module(f"{stub.name}: {stub.summary}", body, [_import_of(name, [stub])])
+
+
+def _references(found: Sequence[Stub]) -> str:
+    functions = []
+    for stub in found:
+        annotation = stubs.result_annotation(stub, written=True)
+        comment = "" if stub.formula else "    # Write here, in differentiable PyTorch, what the operator computes.\n"
+        functions.append(
+            f"""
+
+{stubs.joined(f"def {stub.name}(", stubs.parameters(stub), f") -> {annotation}:")}
+    \"\"\"{stub.summary[0].upper()}{stub.summary[1:]}\"\"\"
+{comment}    return {stubs.reference_body(stub)}
+"""
+        )
+    return _module(f"What {found[0].name} means: its kernels are compared with this.", "".join(functions))
+
+
+def _declarations(name: str, found: Sequence[Stub], is_complete: bool, on_gpu: bool) -> str:
+    first, *others = found
+    body = ""
+    # That of the gradient first, as the other one calls it.
+    for stub in (*others, first):
+        has_formula = stub is first and (is_complete or bool(others))
+        is_backward_of_square = is_complete and stub is not first
+        by_reference = "" if has_formula else _gradient_by_reference(stub)
+        schema = stubs.quoted(stub.schema, 4)
+        if by_reference.endswith("_SCHEMA)"):
+            is_long = "\n" in schema or len(schema) + len("_SCHEMA = ") > 120
+            body += f"\n_SCHEMA = {f'({chr(10)}    {schema}{chr(10)})' if is_long else schema}\n"
+            schema = "_SCHEMA"
+        declared = [schema, f"reference=reference.{stub.name}"]
+        if is_backward_of_square:
+            declared.append('shapes="..., ... -> ..."')
+        elif stub.copies:
+            declared.append(f"output=_{stub.name}_output")
+            body += f"""
+
+{stubs.joined(f"def _{stub.name}_output(", stubs.parameters(stub), f") -> {stubs.result_annotation(stub)}:")}
+    return {stubs.output_body(stub)}
+"""
+        if has_formula:
+            declared.append(f"gradient=_{stub.name}_gradient")
+            body += _gradient(stub, others[0] if others else None)
+        elif by_reference:
+            declared.append(f"gradient={by_reference}")
+        elif stub.copies:
+            names = [f'"{argument.name}"' for argument in stub.arguments if argument.holds_tensors]
+            declared.append(stubs.joined("not_differentiable=[", names, "]", 4))
+        if zero := [f'"{copy.argument}_grad"' for copy in stub.copies if copy.zero]:
+            declared.append(stubs.joined("not_differentiable=[", zero, "]", 4))
+        declared += ["dtypes=FLOATING", *([] if on_gpu else ['kernels={"cpu": FLOATING}'])]
+        lines = "".join(f"    {line},\n" for line in declared)
+        body += "\n" * (2 if body else 1) + f"{_called(stub)} = Operator(\n{lines})\n"
+    summary = f"The declaration of {first.name}: what PyTorch must know about it, and nothing about how it is computed."
+    return _module(summary, body, [f"from {name} import reference"])
+
+
+def _gradient_by_reference(stub: Stub) -> str:
+    """The gradient that PyTorch makes of a reference, in Python; empty where nothing has one.
+
+    What is written to is not kept, so that a reference cannot be called again.
+    """
+    if not stub.copies or stub.mutated:
+        return ""
+    tensors = [argument for argument in stub.arguments if argument.holds_tensors]
+    is_plain = stub.arguments[: len(tensors)] == tuple(tensors) and not any(
+        argument.keyword_only or (argument.holds_tensors and argument.is_list) for argument in stub.arguments
+    )
+    return f"gradient_by_reference(reference.{stub.name}, {len(tensors) if is_plain else '_SCHEMA'})"
+
+
+def _gradient(stub: Stub, backward: Stub | None) -> str:
+    """The function that is a gradient formula."""
+    tensors = [argument for argument in stub.arguments if argument.holds_tensors]
+    taken = [f"{each}: Sequence[{kind}]" for each, kind in _GRADIENT_TAKES] + stubs.parameters(stub)
+    returned = f"tuple[{', '.join(['Tensor'] * len(tensors))}]"
+    if backward is None:
+        body = "    return (2 * factor * input * output_grads[0],)\n"
+    else:
+        call = stubs.joined(f"{_called(backward)}(", ["output_grads[0]", *stubs.values(stub)], ")", 4)
+        body = f"    return ({call},)\n"
+        if len(tensors) > 1:
+            returned = "tuple[Tensor | None, ...]"
+            body = f"    grads = {call}\n    return {_NEEDED}\n"
+    return f"""
+
+{stubs.joined(f"def _{stub.name}_gradient(", taken, f") -> {returned}:")}
+{body}"""
+
+
+_NEEDED = "tuple(grad if needed else None for grad, needed in zip(grads, needs_grad, strict=False))"
+_GRADIENT_TAKES = (("needs_grad", "bool"), ("output_grads", "Tensor"), ("saved", "Tensor"))
+
+
+def _samples(found: Sequence[Stub]) -> str:
+    functions, entries = [], []
+    for stub in found:
+        made = stubs.joined("return (", stubs.sample_values(stub), ")", 4)
+        made = made.replace("return (Drawn(shape))", "return (Drawn(shape),)")
+        functions.append(f"def _{stub.name}(shape: tuple[int, ...]) -> tuple[Any, ...]:\n    {made}\n")
+        more = []
+        if any(argument.optional or argument.optional_elements for argument in stub.arguments):
+            without = stubs.sample_values(stub, without_optional=True)
+            arguments = stubs.joined("(", without, ",)" if len(without) == 1 else ")", 12).replace("shape", "(5,)")
+            more = [stubs.joined("Sample(", ['"with None where it may be"', arguments], ")", 8)]
+        entry = stubs.joined(f'"{stub.name}": _samples(', [f"_{stub.name}", *more], "),", 4)
+        entries.append(f"    {entry}\n")
+    body = "\n\n".join(functions)
+    return _filled(
+        "samples.py",
+        {
+            "operator": found[0].name,
+            "torch_import": "import torch\n" if re.search(r"\btorch\.", body) else "",
+            "functions": body,
+            "samples": "".join(entries) + "}",
+        },
+    )
+
+
+# The headers of what a text in C++ uses.
+_HEADERS = (
+    ("torch::stable::zero_(", "torch/csrc/stable/ops.h"),
+    ("check_alike(", "torchgraft/arguments.h"),
+    ("parallel_for(", "torchgraft/cpu.h"),
+    ("dispatch_floating(", "torchgraft/dispatch.h"),
+    ("empty_as(", "torchgraft/layout.h"),
+    ("ceil_divide<", "torchgraft/numbers.h"),
+    ("", "torchgraft/registration.h"),
+    ("Text ", "torchgraft/text.h"),
+    ("Text>", "torchgraft/text.h"),
+    ("Launch ", "torchgraft/cuda.cuh"),
+)
+_OTHER_HEADERS = (
+    ("std::optional<", "optional"),
+    ("std::tuple<", "tuple"),
+    ("std::vector<", "vector"),
+)
+
+
+def _source(device: str, name: str, found: Sequence[Stub], is_complete: bool) -> str:
+    """The kernels in C++ for a kind of device."""
+    suffix = "cpp" if device == "cpu" else "cu"
+    values = {"name": name, "operator": found[0].name}
+    if is_complete:
+        parts = [f"square.{suffix}", f"square_backward.{suffix}"][: len(found)]
+        text = "".join(_filled(part, values) for part in parts)
+    else:
+        used = stubs.helpers_of(found)
+        helpers = {
+            "copied": f"helper_copied.{suffix}",
+            "copied_list": "helper_copied_list",
+            "zeros": "helper_zeros",
+            "set_to_zero": "helper_set_to_zero",
+        }
+        text = "".join(_filled(part, values) for helper, part in helpers.items() if helper in used)
+        text += "\n\n".join(stubs.host_function(stub, device) for stub in found) + "\n"
+    blocks = []
+    for headers in (_HEADERS, _OTHER_HEADERS):
+        included = dict.fromkeys(f"#include <{header}>\n" for word, header in headers if word in text)
+        blocks += ["\n" + "".join(included)] if included else []
+    leads = {"cpu": "one pass through memory, on all threads.", "cuda": "a thread owns one element."}
+    return _filled(
+        f"{device}.{suffix}",
+        {
+            "name": name,
+            "operator": found[0].name,
+            "lead": leads[device] if is_complete else found[0].summary,
+            "includes": "".join(blocks),
+            "functions": text,
+            "registrations": "\n".join(
+                f"TORCHGRAFT_KERNEL({name}, {device.upper()}, {stub.name}, {stub.name}_{device})" for stub in found
+            ),
+        },
+    )
+
+
+def _triton(name: str, found: Sequence[Stub], is_complete: bool) -> str:
+    """The kernels in Triton."""
+    values = {"name": name, "operator": found[0].name}
+    if is_complete:
+        parts = ["square.py", "square_backward.py"][: len(found)]
+        text = "\n" + "".join(_filled(part, values) for part in parts)
+    else:
+        text = "\n" + _filled("helper_copied.py", values) if "copied" in stubs.helpers_of(found) else ""
+        for stub in found:
+            signature = stubs.joined(
+                f"def {stub.name}_blocks(", stubs.parameters(stub), f") -> {stubs.result_annotation(stub)}:"
+            )
+            body = "".join(f"    {line}\n" for line in "\n".join(stubs.triton_body(stub)).splitlines())
+            text += f"""
+
+@{_called(stub)}.kernel("cuda", triton=True)
+{signature}
+    \"\"\"One program for each block of elements.\"\"\"
+{body}"""
+    block = "\n_BLOCK = 1024\n" if "_BLOCK" in text else ""
+    summary = (
+        f"Kernels of {found[0].name} in Triton: a program owns a block of elements, and reads and writes each once."
+    )
+    return _module(summary, f"{block}{text}", [_import_of(name, found)])

@@ -1,0 +1,213 @@
+"""`graft watch`: at each save it builds kernels and asks what failed last, and then all that is quick.
+
+Each round is a process of its own, so that what is saved may be as wrong as it likes: it ends a round, not the watch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NoReturn
+
+from rich.console import Console
+
+from torchgraft import building
+from torchgraft.checking.places import declaring_modules
+from torchgraft.checking.sanitizing import folder_of
+from torchgraft.operator import Operator
+
+_SECONDS_BETWEEN_LOOKS = 0.3
+# A check that is told to end shows what it has first.
+_SECONDS_TO_END = 10
+_COMPILED = (".cpp", ".cu")
+_SUFFIXES = (".py", *_COMPILED, ".h", ".hpp", ".cuh", ".inl", ".cmake")
+# Folders with these hold what was built or installed.
+_FOREIGN = {"CMakeCache.txt", "pyvenv.cfg"}
+# How a source says which namespace its kernels belong to.
+_NAMESPACE = re.compile(r"\b(?:TORCHGRAFT_KERNEL|(?:STABLE_)?TORCH_LIBRARY_IMPL)\(\s*(\w+)\s*,")
+_IMPORTS_BUILDING = re.compile(r"^\s*(?:from|import)\b.*\bbuilding\b", re.MULTILINE)
+
+
+class Files:
+    """The files of folders that an operator is made of, and which of them were saved since somebody last asked."""
+
+    def __init__(self, folders: Iterable[Path]) -> None:
+        self._folders = list(dict.fromkeys(folders))
+        self._known: dict[Path, tuple[tuple[int, int], bytes]] = {}
+
+    def changed(self) -> list[Path]:
+        """The files that are new, gone, or have another content than when this was last asked."""
+        found: dict[Path, tuple[tuple[int, int], bytes]] = {}
+        for path in (each for folder in self._folders for each in files_in(folder)):
+            # Some editors put a new file in the place of the old one, and for a moment there is none.
+            with suppress(FileNotFoundError):
+                status = path.stat()
+                mark = status.st_mtime_ns, status.st_size
+                known = self._known.get(path)
+                found[path] = (
+                    known if known and known[0] == mark else (mark, hashlib.sha256(path.read_bytes()).digest())
+                )
+        before, self._known = self._known, found
+        paths = sorted({*before, *found})
+        return [path for path in paths if before.get(path, (0, b""))[1] != found.get(path, (0, b""))[1]]
+
+
+def files_in(folder: Path) -> Iterator[Path]:
+    """Sources and Python files of a folder and below, but not what is hidden, built or installed there."""
+    for root, folders, names in os.walk(folder):
+        if not _FOREIGN.isdisjoint(names):
+            folders.clear()
+            continue
+        folders[:] = [each for each in folders if not each.startswith((".", "__pycache__"))]
+        yield from (Path(root, name) for name in names if name.endswith(_SUFFIXES))
+
+
+def sources_in(folders: Iterable[Path]) -> dict[str, list[Path]]:
+    """What is to be compiled in folders, by namespace, but not of packages that compile it as they are imported.
+
+    A source that names no namespace goes into each library of its folder.
+    """
+    found: dict[str, list[Path]] = {}
+    for folder in folders:
+        modules = (path for path in declaring_modules(folder) if path.is_file())
+        if any(_IMPORTS_BUILDING.search(path.read_text(errors="replace")) for path in modules):
+            continue
+        sources = sorted(path for path in files_in(folder) if path.suffix in _COMPILED)
+        named = {path: set(_NAMESPACE.findall(path.read_text(errors="replace"))) for path in sources}
+        for namespace in sorted(set().union(*named.values())):
+            mine = [path for path in sources if namespace in (named[path] or {namespace})]
+            found.setdefault(namespace, []).extend(mine)
+    return found
+
+
+def find_folder(target: str) -> Path:
+    """The folder of what a person names as for `graft check`; nothing is imported, as it may be broken.
+
+    Raises:
+        LookupError: there is none.
+    """
+    if (operator := Operator.registered.get(f"torchgraft::{target}")) is not None:
+        return folder_of(operator)
+    before = target.rpartition(":")[0]
+    for path in (Path(name).resolve() for name in (target, before) if name):
+        if path.is_dir() or (path.suffix == ".py" and path.is_file()):
+            return path if path.is_dir() else path.parent
+    top, *rest = before.split(".")
+    if str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))
+    spec = importlib.util.find_spec(top) if top.isidentifier() else None
+    if spec is None or not spec.has_location:
+        raise LookupError(f"there is no operator, folder, file or module {target!r} to watch")
+    place = Path(spec.origin or "").resolve().parent.joinpath(*rest)
+    return place if place.is_dir() else place.parent
+
+
+class Watch:
+    """One person's watch over some operators.
+
+    Args:
+        targets: as `graft check` takes them.
+        device: as its option takes it.
+        properties: that are asked; none: all that are quick.
+        console: for what is said here; what a check says goes to standard output.
+
+    Raises:
+        LookupError: a target names nothing, or there is nothing to watch.
+    """
+
+    def __init__(self, targets: Sequence[str], device: str, properties: Sequence[str], console: Console) -> None:
+        self._targets, self._device, self._properties = targets, device, properties
+        self._console = console
+        self._folders = list(dict.fromkeys(map(find_folder, targets)))
+        self._files = Files(self._folders)
+        # The properties that did not hold when they were last asked.
+        self._failed: list[str] = []
+        if not (watched := self._files.changed()):
+            raise LookupError(f"there are no sources and no Python files in {self._folders[0]}")
+        places = ", ".join(map(str, self._folders))
+        files = "one file" if len(watched) == 1 else f"{len(watched)} files"
+        self._said = f"watching {files} in {places}; Ctrl-C ends this"
+
+    def run(self) -> NoReturn:
+        """Goes on until somebody interrupts it."""
+        with tempfile.TemporaryDirectory(prefix="graft-watch-") as folder:
+            while True:
+                if self._console.is_terminal:
+                    self._console.clear()
+                self._console.print(self._said, style="dim", markup=False, soft_wrap=True)
+                changed = self._round(Path(folder))
+                if not changed:
+                    self._console.print("waiting for a file to be saved", style="dim")
+                while not changed:
+                    time.sleep(_SECONDS_BETWEEN_LOOKS)
+                    changed = self._files.changed()
+                # An editor may save several files at once.
+                time.sleep(_SECONDS_BETWEEN_LOOKS)
+                names = dict.fromkeys(path.name for path in (*changed, *self._files.changed()))
+                self._said = f"saved: {', '.join(names)}"
+
+    def _round(self, folder: Path) -> list[Path]:
+        """Builds, asks what failed last, and then all; ends where something is wrong or files are saved: these."""
+        try:
+            with self._console.status("building"):
+                environment = {**os.environ, **self._build(folder)}
+        except building.BuildError as error:
+            self._console.print(str(error), style="red", markup=False, soft_wrap=True)
+            return []
+        if self._failed:
+            self._console.print(f"what failed last: {', '.join(self._failed)}", markup=False, soft_wrap=True)
+            changed, holds = self._check(self._failed, folder, environment)
+            if changed or not holds:
+                return changed
+        return self._check(self._properties, folder, environment)[0]
+
+    def _build(self, folder: Path) -> dict[str, str]:
+        """Builds what packages do not build themselves as they are imported; the variables by which it is found."""
+        for link in folder.glob("*.so"):
+            link.unlink()
+        for namespace, sources in sources_in(self._folders).items():
+            cuda = building.can_build_cuda(sources)
+            if cuda or any(source.suffix == ".cpp" for source in sources):
+                # Apart from the author's own libraries, which may be made of more than these sources.
+                for library in building.build_once(namespace, sources, cuda=cuda).glob("*.so"):
+                    (folder / library.name).symlink_to(library)
+        return {"TORCHGRAFT_LIBRARIES": str(folder)}
+
+    def _check(self, properties: Sequence[str], folder: Path, environment: dict[str, str]) -> tuple[list[Path], bool]:
+        """Runs `graft check`: the files that were saved meanwhile, which end it; and whether every property holds."""
+        report = folder / "report.json"
+        report.unlink(missing_ok=True)
+        command = [sys.executable, "-m", "torchgraft", "check", *self._targets, "--device", self._device, "--quick"]
+        command += [word for name in properties for word in ("--property", name)]
+        # In a session of its own: Ctrl-C is for the watch, which ends the check.
+        with subprocess.Popen([*command, "--json", str(report)], env=environment, start_new_session=True) as process:
+            try:
+                while not _has_ended(process, _SECONDS_BETWEEN_LOOKS):
+                    if changed := self._files.changed():
+                        return changed, False
+            finally:
+                process.terminate()
+                if not _has_ended(process, _SECONDS_TO_END):
+                    process.kill()
+        if report.is_file():
+            results = json.loads(report.read_text())["results"]
+            self._failed = list(dict.fromkeys(each["property"] for each in results if each["status"] == "fail"))
+        return [], process.returncode == 0
+
+
+def _has_ended(process: subprocess.Popen[bytes], seconds: float) -> bool:
+    try:
+        process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return False
+    return True

@@ -1,0 +1,40 @@
+// What a host function asks of all its tensors at once: memory that is there, one dtype, one device.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "checks.h"
+
+namespace torchgraft {
+
+// What a schema has for tensors: one, one that may be missing, and lists of either.
+inline void check_beside(const Tensor& first, const char* first_name, const Tensor& tensor,
+                         const char* name) {
+  check_memory(tensor, name);
+  check_same_kind(first, first_name, tensor, name);
+}
+
+template <typename T>
+void check_beside(const Tensor& first, const char* first_name, const std::optional<T>& value,
+                  const char* name) {
+  if (value.has_value()) check_beside(first, first_name, *value, name);
+}
+
+template <typename T>
+void check_beside(const Tensor& first, const char* first_name, const std::vector<T>& values,
+                  const char* name) {
+  for (const T& value : values) check_beside(first, first_name, value, name);
+}
+
+// check_alike(input, "input", weight, "weight", ...): each tensor with its name.
+inline void check_alike(const Tensor& first, const char* first_name) { check_memory(first, first_name); }
+
+template <typename Value, typename... More>
+void check_alike(const Tensor& first, const char* first_name, const Value& value, const char* name,
+                 const More&... more) {
+  check_beside(first, first_name, value, name);
+  check_alike(first, first_name, more...);
+}
+
+}  // namespace torchgraft

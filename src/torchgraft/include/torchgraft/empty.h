@@ -1,0 +1,40 @@
+// Results and workspaces of sizes that a kernel works out.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <initializer_list>
+#include <vector>
+
+#include "allocation.h"
+#include "checks.h"
+
+namespace torchgraft {
+
+// An uninitialised contiguous tensor on the device of `like`, of a dtype as `aoti_torch_dtype_int64()`. A
+// size below zero and a number of bytes beyond 64 bits are errors. On CUDA the caching allocator ties the
+// memory to the current stream: a workspace may be dropped when its last kernel is launched.
+inline Tensor empty_contiguous(std::initializer_list<int64_t> sizes, const Tensor& like, int32_t dtype) {
+  std::vector<int64_t> strides(sizes.size());
+  int64_t step = 1;
+  for (size_t d = sizes.size(); d-- > 0;) {
+    const int64_t size = sizes.begin()[d];
+    TORCHGRAFT_CHECK(size >= 0, "a result must not have a negative size, got ", size);
+    strides[d] = step;
+    step = checked_product(step, std::max<int64_t>(size, 1), "a result");
+  }
+  checked_product(step, static_cast<int64_t>(aoti_torch_dtype_element_size(dtype)), "a result");
+  int32_t device_type = 0;
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(like.get(), &device_type));
+  return make_empty(static_cast<int64_t>(sizes.size()), sizes.begin(), strides.data(), dtype, device_type,
+                    like.get_device_index());
+}
+
+// The same, of the dtype of `like`.
+inline Tensor empty_contiguous(std::initializer_list<int64_t> sizes, const Tensor& like) {
+  int32_t dtype = 0;
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(like.get(), &dtype));
+  return empty_contiguous(sizes, like, dtype);
+}
+
+}  // namespace torchgraft

@@ -1,0 +1,167 @@
+"""`graft new`: packages that pass at once, formatted, of any schema; and what it refuses."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import torchgraft
+from torchgraft import building
+from torchgraft.authoring.new import make_package
+from torchgraft.cli import app
+
+SCHEMAS = {
+    "optional": "(Tensor input, Tensor weight, Tensor? bias=None, float eps=1e-5) -> Tensor",
+    "lists": 'other(Tensor[] tensors, int dim=0, *, float scale=1.0, bool flag=False, str mode="mean") -> Tensor[]',
+    "several": "new_several::several(Tensor input, int[2] sizes, int[]? more=None) -> (Tensor values, Tensor rest)",
+    "written": "(Tensor(a!) total, Tensor input, Tensor(b!)? other=None) -> Tensor",
+    "written_lists": "(Tensor(a!)[] parameters, Tensor[] grads, float rate, *, Tensor?[] masks) -> ()",
+    "kinds": "(Tensor default, ScalarType dtype, Device device, Layout layout, MemoryFormat? format=None,"
+    " str? text=None, float[] scales=[1.0, 2.0], SymInt n=3, *, Tensor?[] more) -> (Tensor, Tensor[])",
+    "no_reference": "(Tensor input, Tensor weight, *, int n=1) -> Tensor",
+}
+EVERYTHING = {"cuda": True, "triton": True}
+
+
+def make(name, directory, **options):
+    folder = make_package(name, directory, **options)
+    return folder, folder / "src" / name
+
+
+def holds(folder, *properties):
+    report = torchgraft.check(str(folder), device="cpu", properties=properties, quick=True)
+    assert report.passed, str(report)
+    return report
+
+
+def test_a_package_holds_what_is_asked_of_it_and_needs_no_sources_once_it_is_built(tmp_path, monkeypatch):
+    """As a wheel has it: the library in lib/, and nothing to compile."""
+    folder, package = make("new_complete", tmp_path, backward=True)
+    built = building.build_once("new_complete", [package / "cpu.cpp"])
+    shutil.copytree(built, package / "lib")
+    (package / "cpu.cpp").unlink()
+    monkeypatch.setenv("TORCHGRAFT_JIT", "0")
+    report = holds(folder, "value", "gradient")
+    assert {result.operator for result in report.results} == {
+        "new_complete::new_complete",
+        "new_complete::new_complete_backward",
+    }
+
+
+@pytest.mark.parametrize("schema", ["kinds", "written"])
+def test_a_package_of_a_schema_holds_what_is_asked_of_it(schema, tmp_path):
+    folder, _ = make(f"new_{schema}", tmp_path, schema=SCHEMAS[schema])
+    assert holds(folder, "value").results
+
+
+@pytest.mark.parametrize("backward", [False, True], ids=["", "backward"])
+@pytest.mark.parametrize("schema", [None, *SCHEMAS])
+def test_what_is_made_is_formatted(schema, backward, tmp_path):
+    if backward and schema not in (None, "no_reference"):
+        pytest.skip("such a backward operator is refused")
+    text = schema and SCHEMAS[schema].replace("new_", "made_")
+    folder, _ = make(f"made_{schema}", tmp_path, schema=text, backward=backward, **EVERYTHING)
+    programs = Path(sys.executable).parent
+    rules = ("--select=E,F,I,UP,B,SIM,RUF,D", "--ignore=D105,D107,D203,D213,D413,D401,D100,D103")
+    for command in (("format", "--diff"), ("check", *rules)):
+        run(programs / "ruff", *command, "--no-cache", folder)
+    run(programs / "clang-format", "--dry-run", "--Werror", *folder.rglob("*.cpp"), *folder.rglob("*.cu"))
+
+
+def run(*command, cwd=None, **more):
+    done = subprocess.run([*map(str, command)], capture_output=True, text=True, check=False, cwd=cwd, **more)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def invoke(directory, monkeypatch, *arguments):
+    monkeypatch.chdir(directory)
+    return CliRunner().invoke(app, ["new", *arguments])
+
+
+def test_the_command_lists_what_it_made(tmp_path, monkeypatch):
+    result = invoke(tmp_path, monkeypatch, "new_listed", "--cuda", "--triton")
+    assert result.exit_code == 0
+    listed = result.stdout.partition("\n\n")[0].splitlines()
+    assert listed == sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file())
+    assert "new_listed/src/new_listed/cuda.cu" in listed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["no-name"], r"'no-name' is no name of a package: give letters"),
+        (["_hidden"], "is no name of a package"),
+        (["class"], "class is a word of Python or C\\+\\+: give another name"),
+        (["namespace"], "namespace is a word of"),
+        (["taken"], "taken exists already: give another name, or remove it"),
+        (["aten"], "aten is a namespace of PyTorch's own"),
+        (["json"], "json is a module that Python has already"),
+        (["new_x", "--schema", "(int n) -> Tensor"], "a schema needs a tensor among its arguments"),
+        (["new_x", "--schema", "(Tensor input) -> int"], "results are tensors or lists of them"),
+        (["new_x", "--schema", "(Tensor input -> Tensor"], "PyTorch cannot read the schema"),
+        (["new_x", "--schema", "Tensor"], "schema must be 'new_x::name"),
+        (["new_x", "--schema", "other::f(Tensor input) -> Tensor"], "the namespace of the schema must be that"),
+        (["new_x", "--schema", "samples(Tensor input) -> Tensor"], "samples cannot be the name of an operator"),
+        (["new_x", "--schema", "(Tensor lambda) -> Tensor"], "cannot be named lambda: rename it in the schema"),
+        (["new_x", "--schema", "(Tensor input, Generator g) -> Tensor"], "takes no Generator"),
+        (["new_x", "--schema", "(Tensor? input) -> Tensor"], "a kernel needs a tensor that is always there"),
+        (["new_x", "--schema", "(Tensor[] input) -> Tensor", "--backward"], "leave --backward out"),
+    ],
+    ids=lambda each: each[-1] if isinstance(each, list) else "",
+)
+def test_what_cannot_be_made_is_refused_in_one_line(arguments, said, tmp_path, monkeypatch):
+    (tmp_path / "taken").mkdir()
+    result = invoke(tmp_path, monkeypatch, *arguments)
+    assert result.exit_code == 2
+    assert re.search(said, result.output), result.output
+    assert not isinstance(result.exception, ValueError)
+    assert [path.name for path in tmp_path.iterdir()] == ["taken"]
+
+
+def test_a_package_is_found_from_its_folder_and_from_the_one_above(tmp_path, monkeypatch):
+    from torchgraft.checking.subject import _place_of
+
+    _, package = make("new_found", tmp_path)
+    for directory, target in (
+        (tmp_path, "new_found"),
+        (tmp_path / "new_found", "new_found"),
+        (tmp_path / "new_found", "."),
+    ):
+        monkeypatch.chdir(directory)
+        assert _place_of(target).resolve() == package.resolve()
+
+
+WALKS = {
+    "walked": {},
+    "walked_backward": {"backward": True},
+    "walked_cuda": {"cuda": True},
+    "walked_triton": {"triton": True},
+    **{
+        f"walked_{name}": {"schema": schema.replace("new_", "walked_"), **EVERYTHING}
+        for name, schema in SCHEMAS.items()
+    },
+    "walked_both": {"schema": SCHEMAS["no_reference"], "backward": True, **EVERYTHING},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WALKS)
+def test_its_own_test_holds(name, tmp_path):
+    if WALKS[name].get("triton"):
+        pytest.importorskip("triton")
+    folder, _ = make(name, tmp_path, **WALKS[name])
+    assert "passed" in run("make", "test", f"PYTHON={sys.executable}", cwd=folder)
+
+
+@pytest.mark.slow
+def test_every_property_holds(tmp_path):
+    folder, _ = make("walked_slowly", tmp_path)
+    check = ("-m", "torchgraft", "check", "walked_slowly", "--device", "cpu", "--json", "-")
+    results = json.loads(run(sys.executable, *check, cwd=folder))["results"]
+    assert {each["status"] for each in results} <= {"pass", "not applicable"}
