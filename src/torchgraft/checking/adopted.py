@@ -1,0 +1,374 @@
+"""`graft adopt`: an operator that somebody else registered, as the checks see one.
+
+Nothing is registered for it. Its schema, fake kernel and gradient are its own, and are what is checked; the reference
+comes from whoever asks.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from torchgraft import _torch_private
+from torchgraft.checking.case import each_tensor, is_number, leaves_of
+from torchgraft.checking.drawing import draw_samples
+from torchgraft.checking.places import make_importable
+from torchgraft.checking.subject import target_of
+from torchgraft.declaring import make_output
+from torchgraft.operator import FLOATING, Operator
+from torchgraft.sampling import Drawn, Sample, Samples
+from torchgraft.schema import Argument, by_name, make_complete, read_schema, tensors_in
+
+# Properties of what a declaration says, and of the names that an Operator has.
+_OF_DECLARATIONS = {
+    "gradient_layouts": "how its gradients are laid out is its own affair",
+    "autocast": "what autocast makes of it nobody has declared",
+    "flops": "how many operations it takes nobody has declared",
+    "fallbacks": "it has no reference of its own that it could fall back to",
+    "pickle": "it is known by its name, and is not what a program pickles",
+}
+# What an author may leave out, and says so: derivatives of derivatives, and transforms.
+_TRANSFORMS = ("second_gradient", "functional_gradients", "forward_mode", "vmap")
+_DECLINING = (
+    "once_differentiable",
+    "double backward",
+    "is not implemented",
+    "not been implemented",
+    "setup_context",
+    "implement the jvp",
+)
+
+
+@dataclass(frozen=True)
+class Adoption:
+    """What a person says of an operator that is to be checked; it names everything, so that it travels.
+
+    Attributes:
+        target: `torch.ops.namespace.name`, `namespace::name`, and `.overload` behind either.
+        reference: `module:function`, or `file.py:function`.
+        samples: the module or the file that has `samples`; empty: they are drawn from the schema.
+        imports: modules that register the operator as they are imported.
+        device: the kind of device on which it is tried.
+        without_gradient: names of arguments that have none, although the reference has one.
+    """
+
+    target: str
+    reference: str
+    samples: str = ""
+    imports: tuple[str, ...] = ()
+    device: str = "cpu"
+    without_gradient: tuple[str, ...] = ()
+
+    def words(self) -> list[str]:
+        """The command that asks again."""
+        words = ["adopt", self.target, "--reference", self.reference]
+        words += ["--samples", self.samples] if self.samples else []
+        for option, names in (("--import", self.imports), ("--no-gradient", self.without_gradient)):
+            for name in names:
+                words += [option, name]
+        return words
+
+
+class Adopted(Operator):
+    """An operator as it is registered, with what the checks ask of an Operator.
+
+    Attributes:
+        adoption: what it was made of.
+        samples: what it is checked on.
+        notes: what was found out about it by trying, for a person.
+    """
+
+    def __init__(self, adoption: Adoption) -> None:
+        for module in adoption.imports:
+            _import(module)
+        self.adoption = adoption
+        self.public = _find_overload(adoption.target)
+        schema = _torch_private.schema_of(self.public)
+        self.qualified_name = str(schema).partition("(")[0]
+        self.namespace, _, self.name = self.qualified_name.partition("::")
+        if any(result.alias_info is not None for result in schema.returns):
+            raise LookupError(
+                f"{self.qualified_name} returns an argument or a view of one, which no check can tell from a copy; "
+                "ask about the operator that returns new tensors"
+            )
+        try:
+            read = read_schema(str(schema))
+        except ValueError as error:
+            raise LookupError(str(error)) from None
+        self.arguments = read.arguments
+        self.lists = tuple(result.is_list for result in read.results)
+        self.complete = make_complete(self.name, self.arguments)
+        self.mutates = any(argument.mutated for argument in self.arguments)
+        self.output_count = self.visible_outputs = len(read.results)
+        self.module, function = _find_reference(adoption.reference)
+        self.reference = by_name(function, self.arguments)
+        self.output = make_output(self.reference, sum(each.mutated for each in self.arguments), self.output_count)
+        self.knows_output = False
+        self.raw = _ByPosition(self.public, self.arguments)
+        self.call: Callable[..., Any] = self.raw
+        self._explain: Any = self.raw
+        self._argument_count = -1
+        self.shapes = self.gradient = self.vmap = self.flops = None
+        self.autocast, self.mixed, self.random, self.dtypes_of = "none", (), (), {}
+        self.unsaved = self.constant_outputs = self.not_differentiable = ()
+        # What PyTorch decomposes, a compiler does not see.
+        is_decomposed = self.namespace == "aten" or _torch_private.is_composite(self.public)
+        self.compile = "reference" if is_decomposed else "kernel"
+        self.kernels = "reference" if is_decomposed else {}
+        self.notes: list[str] = []
+        self.dtypes = FLOATING
+        with warnings.catch_warnings():
+            # The properties hear what it warns of.
+            warnings.simplefilter("ignore")
+            self.samples = self._find_samples()
+            self._try()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return adopt, (self.adoption,)
+
+    def _find_samples(self) -> Samples:
+        if not self.adoption.samples:
+            samples, tried = draw_samples(self.arguments, self._makes_sense)
+            self.notes.append(
+                f"samples: {len(samples.table)} of {tried} calls that were drawn from the schema are ones that the "
+                "reference and the operator take"
+            )
+            return samples
+        module = _import(self.adoption.samples)
+        found = getattr(module, "samples", None)
+        if isinstance(found, dict):
+            found = found.get(self.name)
+        if not isinstance(found, Samples):
+            raise LookupError(
+                f"{self.adoption.samples} has no samples for {self.qualified_name}: it needs `samples = "
+                f"torchgraft.sampling.Samples([...])`, or a dict of them with the key {self.name!r}"
+            )
+        return found
+
+    def _makes_sense(self, sample: Sample) -> bool:
+        """Whether the reference gives finite results for a call, and the operator takes it."""
+        try:
+            for each in _with_extremes(sample):
+                arguments = self.with_defaults(each.make(self.adoption.device, torch.float64))
+                results = tree_leaves(self.reference(*arguments))
+                if not all(isinstance(result, Tensor) and result.isfinite().all() for result in results):
+                    return False
+                for dtype in (torch.float64, torch.float32):
+                    # A call may write to what it is given.
+                    self.raw(*self.with_defaults(each.make(self.adoption.device, dtype)))
+        except Exception:
+            return False
+        return True
+
+    def _try(self) -> None:
+        """Finds out what nobody has declared: which dtypes it takes, what has a gradient, which sizes are open."""
+        sample = self.samples.smallest
+        takes_any = any(each.dtype is None for each in sample.tensors)
+        refused = {dtype: self._refusal(sample, dtype) for dtype in (FLOATING if takes_any else (torch.float32,))}
+        self.dtypes = tuple(dtype for dtype, said in refused.items() if not said)
+        if not self.dtypes:
+            said = refused[torch.float32]
+            raise LookupError(f"{self.qualified_name} takes no dtype of sample {sample.name!r}; it says: {said}")
+        self.notes += [f"{dtype}: refused, {said}" for dtype, said in refused.items() if said]
+        self.sizes_from_data = self._has_sizes_from_data(sample)
+        names = [argument.name for argument in self.arguments if argument.holds_tensors]
+        if unknown := sorted(set(self.adoption.without_gradient) - set(names)):
+            raise LookupError(f"--no-gradient names {unknown[0]!r}; the tensors of the schema are {', '.join(names)}")
+        self.not_differentiable = self.adoption.without_gradient
+        if reason := self._why_no_gradient(sample):
+            self.notes.append(f"gradients are not asked for: {reason}")
+            self.not_differentiable = tuple(names)
+
+    def _refusal(self, sample: Sample, dtype: torch.dtype) -> str:
+        """What it says where it does not take a dtype; empty where it does."""
+        try:
+            self.raw(*self._make(sample, dtype))
+        except Exception as error:
+            return _first_line(error) or type(error).__name__
+        return ""
+
+    def _make(self, sample: Sample, dtype: torch.dtype | None = None) -> tuple[Any, ...]:
+        return self.with_defaults(sample.make(self.adoption.device, dtype or (self.dtypes or FLOATING)[0]))
+
+    def _has_sizes_from_data(self, sample: Sample) -> bool:
+        """Whether sizes of results depend on what tensors hold, as its own fake kernel says."""
+        from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensorMode
+        from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+        with FakeTensorMode(shape_env=ShapeEnv()) as mode:
+            arguments = each_tensor(lambda each: mode.from_tensor(each, static_shapes=True), self._make(sample))
+            try:
+                results = tensors_in([self.raw(*arguments)])
+                return any(not isinstance(size, int) for result in results for size in result.shape)
+            except DynamicOutputShapeException:
+                return True
+            except Exception:
+                # The properties about fake tensors say what is wrong.
+                return False
+
+    def _why_no_gradient(self, sample: Sample) -> str:
+        """Why no gradients are to be asked for; empty where they are. Notes results that carry none."""
+        if self.mutates:
+            return "it writes to its arguments"
+        if not _torch_private.has_autograd(self.public):
+            return "no autograd kernel is registered for it"
+
+        def as_leaf(name: str, value: Any) -> Any:
+            wanted = name not in self.not_differentiable
+            return each_tensor(lambda each: each.detach().clone().requires_grad_(wanted and is_number(each)), [value])[
+                0
+            ]
+
+        pairs = zip(self.arguments, self._make(sample), strict=True)
+        arguments = [as_leaf(argument.name, value) for argument, value in pairs]
+        if not leaves_of(arguments):
+            return "no argument holds numbers"
+        results = tree_leaves(self.raw(*arguments))
+        differentiated = [result for result in results if result.requires_grad]
+        if not differentiated:
+            return "none of its results requires one where arguments do"
+        self.constant_outputs = tuple(
+            place for place, result in enumerate(results) if is_number(result) and not result.requires_grad
+        )
+        if self.constant_outputs:
+            self.reference = _detaching(self.reference, self.constant_outputs)
+            places = ", ".join(str(place + 1) for place in self.constant_outputs)
+            self.notes.append(f"results without a gradient, as the operator marks them: {places}")
+        try:
+            torch.autograd.grad([each.sum() for each in differentiated], leaves_of(arguments), allow_unused=True)
+        except Exception as error:
+            # Any other error is for the property `gradient`.
+            if isinstance(error, NotImplementedError) or "no autograd formula" in str(error):
+                return _first_line(error)
+        return ""
+
+
+class _ByPosition:
+    """An operator overload that takes all arguments by position, those too that its schema wants named."""
+
+    def __init__(self, overload: Any, arguments: Sequence[Argument]) -> None:
+        self.name: Callable[[], str] = overload.name
+        self._call = by_name(overload, arguments)
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self._call(*arguments)
+
+
+@cache
+def adopt(adoption: Adoption) -> Adopted:
+    """An operator that is registered already, to be checked; the same one for the same words.
+
+    Raises:
+        LookupError: there is no such operator, reference or samples, or it takes none of these.
+    """
+    return Adopted(adoption)
+
+
+def words_of(operator: Operator) -> list[str]:
+    """The command, and what it is told, that asks about an operator."""
+    return operator.adoption.words() if isinstance(operator, Adopted) else ["check", target_of(operator)]
+
+
+def why_not_asked(operator: Operator, property_name: str) -> str:
+    """Why a property has no meaning for an operator that is adopted; empty where it has, and for all others."""
+    return _OF_DECLARATIONS.get(property_name, "") if isinstance(operator, Adopted) else ""
+
+
+def declined(operator: Operator, property_name: str, error: BaseException | None) -> str:
+    """What an adopted operator says of a derivative or a transform that its author left out; empty for other errors."""
+    if not isinstance(operator, Adopted) or property_name not in _TRANSFORMS:
+        return ""
+    while error is not None:
+        said = _first_line(error)
+        if isinstance(error, (NotImplementedError, RuntimeError)) and any(each in said for each in _DECLINING):
+            return f"its author left it out: {said}"
+        error = error.__cause__ or error.__context__
+    return ""
+
+
+def _detaching(reference: Callable[..., Any], places: Sequence[int]) -> Callable[..., Any]:
+    """A reference whose results in some places have no gradient either."""
+
+    def detached(*arguments: Any) -> Any:
+        results = reference(*arguments)
+        return tuple(result.detach() if place in places else result for place, result in enumerate(results))
+
+    return detached
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().partition("\n")[0]
+
+
+def _with_extremes(sample: Sample) -> Iterator[Sample]:
+    """A sample, and the same with the largest index everywhere: other seeds may draw that."""
+    yield sample
+    if any(each.dtype == torch.int64 for each in sample.tensors):
+
+        def largest(value: Any) -> Any:
+            if isinstance(value, list):
+                return [largest(each) for each in value]
+            is_index = isinstance(value, Drawn) and value.dtype == torch.int64
+            return replace(value, values=(value.high - 1,)) if is_index else value
+
+        yield replace(sample, arguments=tuple(map(largest, sample.arguments)))
+
+
+def _find_overload(target: str) -> Any:
+    words = target.removeprefix("torch.ops.").replace("::", ".").split(".")
+    if len(words) not in (2, 3) or not all(words):
+        raise LookupError(f"{target!r} names no operator: give torch.ops.namespace.name, or ....name.overload")
+    namespace, name, *overload = words
+    packet = getattr(getattr(torch.ops, namespace), name, None)
+    if packet is None:
+        raise LookupError(f"there is no operator {namespace}::{name}: name the module that registers it by --import")
+    # Some, as `aten::add` of two numbers, are TorchScript's.
+    known = [each for each in packet.overloads() if _takes_tensors(getattr(packet, each))]
+    chosen = overload[0] if overload else "default" if "default" in known else known[0] if len(known) == 1 else ""
+    if chosen not in packet.overloads():
+        raise LookupError(f"give one of the overloads of {namespace}::{name}: {', '.join(known)}")
+    return getattr(packet, chosen)
+
+
+def _takes_tensors(overload: Any) -> bool:
+    return any("Tensor" in str(argument.type) for argument in _torch_private.schema_of(overload).arguments)
+
+
+def _import(name: str) -> Any:
+    """A module of Python's path or of the working directory, or a file."""
+    if name.endswith(".py"):
+        if not Path(name).is_file():
+            raise LookupError(f"there is no file {name}")
+        return importlib.import_module(make_importable(Path(name).resolve()))
+    if str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as missing:
+        if missing.name is None or not f"{name}.".startswith(f"{missing.name}."):
+            raise
+        raise LookupError(f"there is no module {name!r} on Python's path or in this directory") from None
+
+
+def _find_reference(reference: str) -> tuple[str, Callable[..., Any]]:
+    """The module of a reference, and the function."""
+    place, colon, attribute = reference.rpartition(":")
+    if not colon or not place:
+        raise LookupError(f"--reference is module:function or file.py:function, got {reference!r}")
+    module = _import(place)
+    function: Any = module
+    for part in attribute.split("."):
+        function = getattr(function, part, None)
+    if not callable(function):
+        raise LookupError(f"{place} has no function {attribute!r}")
+    return module.__name__, function

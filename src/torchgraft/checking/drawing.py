@@ -1,0 +1,193 @@
+"""Samples drawn from a schema, for an operator that nobody has written samples for.
+
+A schema does not say which sizes fit together. Calls are drawn at random, and those that make no sense are dropped;
+half of the later ones are earlier ones with one argument changed, so that what fits is found more than once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import combinations, product
+from random import Random
+from typing import Any
+
+import torch
+
+from torchgraft.checking.case import replaced
+from torchgraft.sampling import Drawn, Sample, Samples
+from torchgraft.schema import REQUIRED, Argument, tensors_in
+
+# Calls in the table; with fewer than the least a check says too little.
+_MOST, _LEAST = 24, 8
+_MOST_EMPTY = 3
+_TRIES, _TRIES_FOR_THE_FIRST = 3000, 300
+# For one call that a property draws; where none of them makes sense, one of the table is taken.
+_TRIES_A_CALL = 20
+# Small ones mostly, and some past what a vector or a warp holds.
+_SIZES = (1, 2, 2, 3, 3, 4, 5)
+_LARGER_SIZES = (0, 17, 33, 65)
+_NUMBERS = (0, 1, 2, 3, -1)
+_FLOATS = (1.0, 0.5, 2.0, 1e-5)
+
+_Typed = tuple[Argument, torch.dtype | None]
+_Draw = Callable[[Sequence[Sample], Random, str], Sample]
+
+
+def draw_samples(arguments: Sequence[Argument], makes_sense: Callable[[Sample], bool]) -> tuple[Samples, int]:
+    """Samples that a schema allows and that make sense, and how many calls were drawn to find them.
+
+    Args:
+        arguments: of the schema.
+        makes_sense: whether a call is one that the operator should take.
+
+    Raises:
+        LookupError: too few make sense, or no value can be drawn for an argument.
+    """
+    _expect_drawable(arguments)
+    drawn = most = 0
+    for dtypes in _dtypes_to_try(sum(argument.holds_tensors for argument in arguments)):
+        draw = partial(_draw, _with_dtypes(arguments, dtypes))
+        table, tried = _fill_table(draw, makes_sense)
+        drawn, most = drawn + tried, max(most, len(table))
+        if sum(not each.is_empty for each in table) >= _LEAST:
+            return Samples(table, partial(_draw_another, draw, table, makes_sense), summed=_count_elements), drawn
+    raise LookupError(
+        f"of {drawn} calls that were drawn from the schema, the reference and the operator take {most}: too few to "
+        "check. Write samples and name their module by --samples: `samples = torchgraft.sampling.Samples([Sample("
+        '"a matrix", (Drawn((3, 5)),))])`'
+    )
+
+
+def _dtypes_to_try(count: int) -> Iterator[tuple[torch.dtype | None, ...]]:
+    """Dtypes of so many tensors, None for that of the call: numbers first, then indices and masks, the last ones first.
+
+    All calls have the same ones: whether a result has a gradient depends on them.
+    """
+    for others in range(min(count, 2) + 1):
+        for places in combinations(reversed(range(count)), others):
+            for dtypes in product((torch.int64, torch.bool), repeat=others):
+                chosen = dict(zip(places, dtypes, strict=True))
+                yield tuple(chosen.get(place) for place in range(count))
+
+
+def _with_dtypes(arguments: Sequence[Argument], dtypes: Sequence[torch.dtype | None]) -> list[_Typed]:
+    """The arguments, each with the dtype of its tensors."""
+    of_tensors = iter(dtypes)
+    return [(argument, next(of_tensors) if argument.holds_tensors else None) for argument in arguments]
+
+
+def _fill_table(draw: _Draw, makes_sense: Callable[[Sample], bool]) -> tuple[list[Sample], int]:
+    """Different calls that make sense, and how many were drawn."""
+    random = Random(0)
+    table: list[Sample] = []
+    seen: set[str] = set()
+    tried = 0
+    while len(table) < _MOST and tried < (_TRIES if table else _TRIES_FOR_THE_FIRST):
+        tried += 1
+        sample = draw(table, random, f"drawn {len(table) + 1}")
+        is_an_empty_one_more = sample.is_empty and sum(each.is_empty for each in table) >= _MOST_EMPTY
+        if repr(sample.arguments) in seen or is_an_empty_one_more:
+            continue
+        seen.add(repr(sample.arguments))
+        if makes_sense(sample):
+            table.append(sample)
+    return table, tried
+
+
+def _expect_drawable(arguments: Sequence[Argument]) -> None:
+    for argument in arguments:
+        known = argument.kind in ("Tensor", "int", "SymInt", "float", "bool", "Scalar")
+        if not known and not argument.optional and argument.default is REQUIRED:
+            raise LookupError(
+                f"no value can be drawn for {argument.name}, which is a {argument.kind}: write samples and name their "
+                "module by --samples"
+            )
+
+
+def _count_elements(*arguments: Any) -> int:
+    """How many products an element of a result may be a sum of: nobody says, so as many as there are elements."""
+    return sum(tensor.numel() for tensor in tensors_in(arguments))
+
+
+def _draw_another(
+    draw: _Draw, table: Sequence[Sample], makes_sense: Callable[[Sample], bool], random: Random
+) -> Sample:
+    """Any sample, for a property that draws its own."""
+    # What is drawn here takes more numbers than a search for a smaller example could follow.
+    source = Random(random.getrandbits(32))
+    for _ in range(_TRIES_A_CALL):
+        sample = draw(table, source, "any")
+        if makes_sense(sample):
+            return sample
+    return source.choice(table)
+
+
+def _draw(typed: Sequence[_Typed], table: Sequence[Sample], random: Random, name: str) -> Sample:
+    shape = _draw_shape(random)
+    if table and random.random() < 0.5:
+        values = random.choice(table).arguments
+        place = random.randrange(len(values))
+        # A value that is changed fits best where its sizes are those of a tensor that is there.
+        there = [each.shape for each in Sample("", values).tensors]
+        return Sample(name, replaced(values, place, _draw_value(typed[place], random.choice([*there, shape]), random)))
+    drawn: list[Any] = []
+    for each in typed:
+        is_first = not any(isinstance(value, Drawn) for value in drawn)
+        drawn.append(_draw_value(each, shape, random, is_first=is_first))
+    return Sample(name, tuple(drawn))
+
+
+def _draw_shape(random: Random) -> tuple[int, ...]:
+    sizes = [random.choice(_SIZES) for _ in range(random.randint(0, 4))]
+    if sizes and random.random() < 0.2:
+        sizes[random.randrange(len(sizes))] = random.choice(_LARGER_SIZES)
+    return tuple(sizes)
+
+
+def _draw_value(typed: _Typed, shape: tuple[int, ...], random: Random, *, is_first: bool = False) -> Any:
+    argument, dtype = typed
+    if argument.default is not REQUIRED and random.random() < 0.4:
+        return argument.default
+    if argument.optional and random.random() < 0.3:
+        return None
+
+    def draw_element() -> Any:
+        if argument.kind == "Tensor":
+            return _draw_tensor(shape if is_first else _related(shape, random), dtype, random)
+        if argument.kind in ("int", "SymInt"):
+            return random.choice((*_NUMBERS, *range(len(shape)), *shape))
+        if argument.kind in ("float", "Scalar"):
+            return random.choice(_FLOATS)
+        if argument.kind == "bool":
+            return random.random() < 0.5
+        return None if argument.default is REQUIRED else argument.default
+
+    if not argument.is_list:
+        return draw_element()
+    if argument.kind in ("int", "SymInt") and argument.length is None and random.random() < 0.5:
+        # The last sizes of a tensor, as those over which it is normalized.
+        return list(shape[random.randrange(len(shape)) :]) if shape else []
+    return [draw_element() for _ in range(argument.length or random.randint(1, 3))]
+
+
+def _related(shape: tuple[int, ...], random: Random) -> tuple[int, ...]:
+    """Sizes that a tensor beside one of a shape may have."""
+    start = random.randint(0, len(shape))
+    return random.choice(
+        (
+            shape,
+            shape,
+            shape[start:],
+            shape[:start],
+            tuple(1 if random.random() < 0.5 else size for size in shape),
+            (random.choice((*shape, *_SIZES)),),
+            _draw_shape(random),
+        )
+    )
+
+
+def _draw_tensor(shape: tuple[int, ...], dtype: torch.dtype | None, random: Random) -> Drawn:
+    if dtype is None:
+        return Drawn(shape, channels_last=len(shape) == 4 and random.random() < 0.3)
+    return Drawn(shape, dtype=dtype, high=2 if dtype == torch.bool else random.choice((*filter(None, shape), *_SIZES)))

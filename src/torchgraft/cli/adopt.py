@@ -1,0 +1,123 @@
+"""`graft adopt`."""
+
+from __future__ import annotations
+
+import os
+import traceback
+from typing import Annotated
+
+import typer
+
+from torchgraft.cli.check import Devices, expect_hypothesis, run_and_report
+from torchgraft.cli.shared import JsonOption, end_with, expect_seed, find_dtypes, make_console, prepare_files
+
+
+def adopt(
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="OPERATOR",
+            help="torch.ops.namespace.name, or torch.ops.namespace.name.overload.",
+            show_default=False,
+        ),
+    ],
+    reference: Annotated[
+        str,
+        typer.Option(
+            metavar="MODULE:FUNCTION",
+            help="What the operator means, in plain PyTorch; takes the arguments of its schema. FILE.py:FUNCTION, too.",
+        ),
+    ],
+    samples: Annotated[
+        str,
+        typer.Option(
+            metavar="MODULE",
+            help="A module or a file with `samples`, a torchgraft.sampling.Samples. Without it calls are drawn from "
+            "the schema, and those that the reference and the operator take are the samples.",
+            show_default=False,
+        ),
+    ] = "",
+    imports: Annotated[
+        list[str] | None,
+        typer.Option("--import", metavar="MODULE", help="Registers the operator; may be given again."),
+    ] = None,
+    without_gradient: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--no-gradient",
+            metavar="NAME",
+            help="An argument that has no gradient, although the reference has one; may be given again.",
+        ),
+    ] = None,
+    device: Annotated[Devices, typer.Option(help="Where to check; all: the CPU, and a GPU if there is one.")] = (
+        Devices.cpu
+    ),
+    properties: Annotated[
+        list[str] | None,
+        typer.Option("--property", metavar="NAME", help="This property only; may be given again. None: all."),
+    ] = None,
+    dtypes: Annotated[
+        list[str] | None,
+        typer.Option("--dtype", metavar="NAME", help="In this dtype only, as float32; may be given again."),
+    ] = None,
+    sample: Annotated[str | None, typer.Option(metavar="NAME", help="On this sample only.")] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Leave out what takes long: Inductor, most inputs that are drawn.")
+    ] = False,
+    json_file: JsonOption = None,
+    seed: Annotated[
+        int, typer.Option(callback=expect_seed, help="Of all inputs; the same seed gives the same inputs.")
+    ] = 0,
+    workers: Annotated[
+        int | None,
+        typer.Option(min=0, help="Processes at a time; 0: all in this one. None: one a core.", show_default=False),
+    ] = None,
+) -> None:
+    """Prove an operator that is installed, whoever registered it, against a reference of yours.
+
+    It is asked the properties of `graft check`, without a declaration: its schema, its fake kernel and its gradient are
+    its own. The exit status is 1 where a property does not hold, and 2 where the question is wrong.
+    """
+    expect_hypothesis()
+    from torchgraft.checking import find_devices
+    from torchgraft.checking.adopted import Adoption
+    from torchgraft.checking.adopted import adopt as adopt_operator
+    from torchgraft.checking.running import make_jobs
+    from torchgraft.checking.subject import subject_of
+
+    prepare_files(("--json", json_file))
+    console = make_console(json_file)
+    try:
+        devices = find_devices(device.value)
+        adoption = Adoption(
+            target, reference, samples, tuple(imports or ()), devices[-1], tuple(without_gradient or ())
+        )
+        with console.status("trying the operator"):
+            operator = adopt_operator(adoption)
+        subject = subject_of(operator)
+        named = [each.name for each in subject.samples.named]
+        if sample is not None and sample not in named:
+            raise LookupError(f"there is no sample {sample!r}; there are {', '.join(map(repr, named))}")
+        jobs = make_jobs(
+            [subject],
+            devices=devices,
+            properties=properties or None,
+            dtypes=find_dtypes(dtypes or ()) or None,
+            seed=seed,
+            quick=quick,
+            only=sample,
+        )
+        if not jobs:
+            raise LookupError("there is nothing to check: no property asks for this device and dtype")
+    except LookupError as mistake:
+        end_with(mistake.args[0])
+    except Exception:
+        # Of a module of the author's, who wants the whole of it.
+        traceback.print_exc()
+        raise typer.Exit(2) from None
+    console.print(repr(operator), markup=False, soft_wrap=True)
+    for note in operator.notes:
+        console.print(f"  {note}", markup=False, soft_wrap=True)
+    console.print()
+    count = os.cpu_count() or 1 if workers is None else workers
+    run_and_report(console, jobs, workers=count, seed=seed, quick=quick, json_file=json_file)
