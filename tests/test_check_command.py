@@ -23,7 +23,7 @@ import torchgraft
 from torchgraft.checking import PROPERTIES, sanitizing
 from torchgraft.checking.live import Board, LiveCheck, print_report
 from torchgraft.checking.report import CheckReport
-from torchgraft.checking.running import Job, make_jobs
+from torchgraft.checking.running import SMOKE, Job, make_jobs
 from torchgraft.checking.subject import find_subjects
 from torchgraft.cli import app
 
@@ -145,6 +145,21 @@ def test_what_fails_is_told_and_can_be_seen_again_and_a_crash_is_no_end(folder, 
     again = in_process([*arguments, "--workers", "0"], "/")
     assert again.returncode == 1, again.stderr
     assert failure["message"] in again.stdout
+
+
+def test_what_is_not_wired_is_told_first_and_at_once(folder):
+    command = [sys.executable, "-m", "torchgraft", "check", f"{folder}:wrong", "--quick", "--device", "cpu"]
+    command += ["--property", "large", "--property", "smoke", "--property", "value"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stderr
+    told, _, rest = done.stdout.partition("The other properties are asked all the same")
+    assert told.startswith("check_command::wrong on cpu in float32: smoke\n")
+    assert "  at fault  the kernel: its values are wrong" in told
+    # The table comes behind it, with all verdicts, and one report.
+    assert re.search(r"^smoke +✗ *$", rest, re.MULTILINE)
+    assert re.search(r"^value +✗ 4 *$", rest, re.MULTILINE)
+    assert rest.count("  at fault") == 1
+    assert re.search(r"also fail, most likely of the same cause: .*value", rest)
 
 
 def test_a_check_that_is_stopped_tells_what_it_came_to(folder, tmp_path):
@@ -311,7 +326,8 @@ def test_check_is_there_and_not_imported_before_it_is_asked_for():
 
 
 def many_jobs() -> list[Job]:
-    cpu = make_jobs(find_subjects([]), devices=["cpu"])
+    # Without those that come first, one of each operator: the first two jobs are then of one operator and property.
+    cpu = [job for job in make_jobs(find_subjects([]), devices=["cpu"]) if job.property_name != SMOKE]
     return [*cpu, *(replace(job, device="cuda") for job in cpu)]
 
 

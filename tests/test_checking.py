@@ -92,6 +92,35 @@ half_built = _operator(
     gradient=lambda needs_grad, output_grads, saved, input: (unbuilt(output_grads[0]),),
 )
 
+
+def _doubled_and_cubed(grad, input, first, second):
+    """What a gradient with flags gives: an empty tensor, or zeros, for what is not wanted."""
+    return 2 * grad if first else grad.new_empty(0), input**3 * float(second)
+
+
+def _flagged(name: str, slope: float) -> Operator:
+    def gradient(needs_grad, output_grads, saved, grad, input, first, second):
+        doubled, cubed = output_grads
+        return (
+            torch.zeros_like(grad) if doubled is None or not first else 2 * doubled,
+            torch.zeros_like(input) if cubed is None or not second else slope * input**2 * cubed,
+        )
+
+    return Operator(
+        f"checking::{name}(Tensor grad, Tensor input, bool first, bool second) -> (Tensor, Tensor)",
+        reference=_doubled_and_cubed,
+        output=lambda grad, input, first, second: (
+            torch.empty_like(grad) if first else grad.new_empty(0),
+            torch.empty_like(input),
+        ),
+        gradient=gradient,
+        kernels="reference",
+        compile="operator",
+    )
+
+
+flagged, wrongly_flagged = _flagged("flagged", 3.0), _flagged("wrongly_flagged", 2.0)
+
 _TABLE = tuple(Sample(f"{size} elements", (Drawn((size,)),)) for size in (100, 0, 1, 3, 9, 40))
 samples = {
     name: Samples(_TABLE, lambda random: Sample("drawn", (Drawn((random.randint(0, 30),)),)))
@@ -100,6 +129,12 @@ samples = {
         *("unbuilt", "declared_so", "elsewhere", "half_built"),
     )
 }
+_FLAGGED = tuple(
+    Sample(f"first {first}, second {second}", (Drawn((3, 4)), Drawn((3, 18)), first, second))
+    for first in (True, False)
+    for second in (True, False)
+)
+samples |= dict.fromkeys(("flagged", "wrongly_flagged"), Samples(_FLAGGED))
 
 EAGER = ["value", "sizes", "empty", "dtypes", "layouts", "gradient", "second_gradient", "determinism"]
 
@@ -111,6 +146,17 @@ def test_a_correct_operator_passes():
     assert report.count("pass") == len(report.results) > len(EAGER)
 
 
+@pytest.mark.parametrize("sample", _FLAGGED, ids=lambda sample: sample.name)
+def test_gradients_that_are_empty_or_constant_are_compared_with_their_own(sample):
+    # PyTorch's gradgradcheck takes a gradient that is constant for the next one: "size of tensor a (54) must match".
+    of = Samples((sample,))
+    report = check(flagged, of, properties=["gradient", "second_gradient"], device="cpu")
+    assert report.passed, str(report)
+    wrong = check(wrongly_flagged, of, properties=["gradient", "second_gradient"], device="cpu")
+    assert wrong.passed is not sample.arguments[-1], str(wrong)
+    assert {each.status for each in wrong.results} == {"pass" if wrong.passed else "fail"}
+
+
 def test_a_question_about_a_kernel_that_is_not_there_fails_and_says_so():
     asked = [name for name, each in PROPERTIES.items() if "cpu" in each.devices and not each.isolated]
     report = check(unbuilt, properties=[name for name in asked if PROPERTIES[name].of_kernels], device="cpu")
@@ -120,7 +166,7 @@ def test_a_question_about_a_kernel_that_is_not_there_fails_and_says_so():
     # Said once, with what it is said of, and what to do.
     for part in ("the reference would be compared with itself", "torchgraft.native.load('checking'", "kernels='ref"):
         assert str(report).count(part) == 1, str(report)
-    assert "  also      accuracy, sizes, empty, dtypes, " in str(report)
+    assert "  also fail, most likely of the same cause: accuracy, sizes, empty, dtypes, " in str(report)
     # A question that no kernel has a part in.
     assert check(unbuilt, properties=["pickle"], device="cpu").count("pass") == 1
 

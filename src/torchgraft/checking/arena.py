@@ -238,7 +238,13 @@ def _dtypes_by_code() -> dict[int, torch.dtype]:
     whole = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
     codes = ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu")
     names = ("float64", "float32", "float16", "bfloat16", *whole, "bool", "complex64", "complex128", *codes)
-    return {getattr(_pytorch_library(), f"aoti_torch_dtype_{name}")(): getattr(torch, name) for name in names}
+    codes_of = {name: f"aoti_torch_dtype_{name}" for name in names}
+    # PyTorch 2.11 has no code for all of them.
+    return {
+        getattr(_pytorch_library(), code)(): getattr(torch, name)
+        for name, code in codes_of.items()
+        if hasattr(_pytorch_library(), code)
+    }
 
 
 def served_call(call: Call, arena: Arena) -> tuple[list[Tensor], list[Tensor | None]]:

@@ -159,8 +159,8 @@ class Call:
         ]
 
     def written(self, arguments: Sequence[Any]) -> list[Any]:
-        """Those of some arguments that a call writes to."""
-        return [value for _, value in mutation.written(self.operator.arguments, arguments)]
+        """Those of some arguments that a call writes to, and that are not left out."""
+        return [value for _, value in mutation.written(self.operator.arguments, arguments) if value is not None]
 
     def with_copies_of_written(self, arguments: Sequence[Any]) -> tuple[Any, ...]:
         """Some arguments, with copies of the same strides of those that a call writes to."""
@@ -203,7 +203,11 @@ class Call:
             taken = self.operator.dtypes
             exact = taken is None or torch.float64 in taken
             return self.function(*each_tensor(lambda each: _plain(each, None if exact else self.dtype), arguments))
-        return self.operator.visible(self.operator.reference(*arguments))
+        results = self.operator.visible(self.operator.reference(*arguments))
+        if not self.operator.mutates:
+            return results
+        # What was left out has no new value.
+        return single(tuple(each for each in as_tuple(results) if each is not None))
 
     def expected(self, arguments: tuple[Any, ...] | None = None) -> Any:
         """What a caller should see, in float64: by the reference, of these arguments or of others."""
@@ -243,10 +247,14 @@ class Call:
             Mismatch: the reference has none.
         """
         exact = self.leaves(in_float64(self.arguments))
-        references = with_gradients(tree_leaves(self.reference(*exact)))
-        expect(bool(references), "the reference is cut off from its arguments: no gradient can be had through it")
+        references = self.differentiable_results(tree_leaves(self.reference(*exact)))
+        expect(
+            any(reference.requires_grad for reference in references) or not any(map(Tensor.numel, references)),
+            "the reference is cut off from its arguments: no gradient can be had through it",
+        )
+        leaves = leaves_of(exact)
         # Of an empty batch PyTorch's own gradient is cut from the graph.
-        return grad_or_zeros(references, leaves_of(exact), in_float64(output_grads))
+        return grad_or_zeros(attached(references, leaves), leaves, in_float64(output_grads))
 
     def expect_close(self, found: Any, expected: Any, **options: Any) -> None:
         """Compares with results in float64; see `comparing.expect_close`."""
@@ -270,6 +278,7 @@ class Case:
         progress: told what is about to be done, so that a crash can be laid to it.
         facts: what was measured on the way, by name.
         called: how many calls were drawn and made so far by a property that asks of any call.
+        asked: the call that was looked at last, and what asks the same of it once more.
     """
 
     subject: Subject
@@ -282,6 +291,7 @@ class Case:
     progress: Callable[[str], None] = lambda doing: None
     facts: dict[str, float] = field(default_factory=dict)
     called: int = 0
+    asked: tuple[Call, Callable[[], None]] | None = field(default=None, init=False)
 
     @property
     def operator(self) -> Operator:
@@ -329,8 +339,10 @@ class Case:
         """Checks samples one by one; the first that fails is the failure, so give the smallest first."""
         for sample in samples:
             self.progress(f"sample {sample.name!r}")
+            call = self.call(sample)
             with self._of(sample, drawn=False):
-                check(self.call(sample))
+                self.asked = call, partial(check, call)
+                check(call)
 
     def drawn(self, check: Callable[[Call], None], examples: int) -> None:
         """Checks samples that are drawn; of those that fail, the smallest that can be found is the failure."""
@@ -341,6 +353,7 @@ class Case:
             return
         from hypothesis import HealthCheck, Phase, given, seed, settings
         from hypothesis import strategies as st
+        from hypothesis.errors import FlakyFailure
 
         @seed(self.seed)
         @settings(
@@ -356,10 +369,16 @@ class Case:
         def every(random: Random) -> None:
             sample = draw(random)
             self.progress(f"sample {sample.name!r}")
+            call = self.call(sample)
             with self._of(sample, drawn=True):
-                check(self.call(sample))
+                self.asked = call, partial(check, call)
+                check(call)
 
-        every()
+        try:
+            every()
+        except FlakyFailure as error:
+            # The same call held when it was made again: what failed is told, and not that it did so once.
+            raise next((each for each in error.exceptions if isinstance(each, CheckFailed)), error) from error
 
     def random_calls(self, check: Callable[[Call, Call, Random], None]) -> None:
         """Checks calls that are drawn, each beside another: `check(call, other, random)`.
@@ -378,8 +397,10 @@ class Case:
             random = Random(seed)
             self.progress(f"seed {seed}")
             call, other = (replace(self.call(self._draw_any(random, seed)), seed=seed) for _ in range(2))
+            state = random.getstate()
             with self._of(call.sample, drawn=True, seed=seed):
                 self.called += 1
+                self.asked = call, partial(_check_from, state, check, call, other)
                 check(call, other, random)
 
     def _draw_any(self, random: Random, seed: int) -> Sample:
@@ -416,11 +437,19 @@ class Case:
             raise CheckFailed(failure) from error
 
 
+def _check_from(state: Any, check: Callable[[Call, Call, Random], None], call: Call, other: Call) -> None:
+    """Checks a call with what is random about it as it was before."""
+    random = Random()
+    random.setstate(state)
+    check(call, other, random)
+
+
 def failure_of(error: Exception, **more: Any) -> Failure:
     """What an exception says: all that a Mismatch holds, of any other its kind and its text."""
     if not isinstance(error, Mismatch):
         return Failure(f"{type(error).__name__}: {error}", **more)
     expected, found = ("" if value is None else str(value) for value in (error.expected, error.found))
+    more["tolerance"] = error.tolerance
     return Failure(str(error), expected=expected, found=found, index=error.index, **more)
 
 
@@ -455,6 +484,15 @@ def leaves_of(arguments: Iterable[Any]) -> list[Tensor]:
 def with_gradients(tensors: Iterable[Tensor]) -> list[Tensor]:
     """Those of some tensors that need a gradient, or carry one."""
     return [tensor for tensor in tensors if tensor.requires_grad]
+
+
+def attached(results: Iterable[Tensor], leaves: Iterable[Tensor]) -> list[Tensor]:
+    """Results with those that carry no gradient made to carry one of zeros, so that none is left out of a row.
+
+    A function with flags gives an empty tensor or zeros for what nobody wants: such a result depends on no argument.
+    """
+    nothing = torch.stack([(leaf * 0).real.nan_to_num().sum() for leaf in leaves]).sum()
+    return [each if each.requires_grad else each + nothing.to(each.dtype) for each in results]
 
 
 def in_float64(arguments: Iterable[Any]) -> tuple[Any, ...]:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,13 +16,20 @@ class Mismatch(Exception):  # noqa: N818  a finding, not an error of the program
         index: where the first wrong element is, or None where it is not about elements.
         expected: what should be there.
         found: what is there.
+        tolerance: how the difference that is allowed came about; empty where none is.
     """
 
     def __init__(
-        self, message: str, *, index: tuple[int, ...] | None = None, expected: Any = None, found: Any = None
+        self,
+        message: str,
+        *,
+        index: tuple[int, ...] | None = None,
+        expected: Any = None,
+        found: Any = None,
+        tolerance: str = "",
     ) -> None:
         super().__init__(message)
-        self.index, self.expected, self.found = index, expected, found
+        self.index, self.expected, self.found, self.tolerance = index, expected, found, tolerance
 
 
 def expect(condition: bool, message: str, *, expected: Any = None, found: Any = None) -> None:
@@ -43,10 +50,17 @@ def rounding(dtype: torch.dtype, summed: int, *, coherent: bool = False) -> tupl
     (float32 for dtypes of two bytes): sqrt(summed) units of its epsilon, as errors of both signs make a random walk;
     `summed` units where the products are all alike and their errors of one sign. Eight times either is never reached.
     """
-    kept = torch.float64 if dtype in (torch.float64, torch.complex128) else torch.float32
     terms = max(summed, 1)
     growth = terms if coherent else math.sqrt(terms)
-    return torch.finfo(dtype).eps, 8 * growth * torch.finfo(kept).eps
+    return torch.finfo(dtype).eps, _FACTOR * growth * torch.finfo(_kept(dtype)).eps
+
+
+_FACTOR = 8
+
+
+def _kept(dtype: torch.dtype) -> torch.dtype:
+    """The dtype that sums are kept in."""
+    return torch.float64 if dtype in (torch.float64, torch.complex128) else torch.float32
 
 
 def expect_close(
@@ -84,7 +98,8 @@ def expect_close(
             # A result may be of a coarser dtype than the arguments are.
             relative = max(relative, torch.finfo(one.dtype).eps)
             between = (roundings - 1) * relative
-            _expect_each_close(one, other, relative * roundings, absolute * scale + between, name)
+            allowance = _Allowance(dtype, one.dtype, max(summed, 1), coherent, scale, roundings)
+            _expect_each_close(one, other, relative * roundings, absolute * scale + between, name, allowance)
 
 
 def expect_equal(found: Any, expected: Any, *, what: str = "the result", why: str = "") -> None:
@@ -115,7 +130,37 @@ def _tensors_beside(found: Any, expected: Any, what: str) -> Iterator[tuple[Tens
         yield one, other, name
 
 
-def _expect_each_close(found: Tensor, expected: Tensor, relative: float, absolute: float, name: str) -> None:
+class _Allowance(NamedTuple):
+    """What the allowed difference is made of; in words only where somebody reads it."""
+
+    dtype: torch.dtype
+    of_result: torch.dtype
+    summed: int
+    coherent: bool
+    scale: float
+    roundings: int
+
+    def explained(self, magnitude: float, largest: float) -> str:
+        coarsest = max(self.dtype, self.of_result, key=lambda dtype: torch.finfo(dtype).eps)
+        kept = _kept(self.dtype)
+        growth = f"{self.summed:,}" if self.coherent else f"sqrt({self.summed:,})"
+        scale = "" if self.scale == 1 else f"{self.scale:g} x "
+        times = "" if self.roundings == 1 else f"{self.roundings} x "
+        text = (
+            f"{times}{_epsilon(coarsest)} x {magnitude:.3g} expected there, for rounding, "
+            f"+ {scale}{_FACTOR} x {growth} terms summed x {_epsilon(kept)} x {largest:.3g}, the largest expected or 1"
+        )
+        between = f" + {self.roundings - 1} x {_epsilon(coarsest)} x the same, for roundings in between"
+        return text if self.roundings == 1 else text + between
+
+
+def _epsilon(dtype: torch.dtype) -> str:
+    return f"{torch.finfo(dtype).eps:.3g} (epsilon of {str(dtype).removeprefix('torch.')})"
+
+
+def _expect_each_close(
+    found: Tensor, expected: Tensor, relative: float, absolute: float, name: str, allowance: _Allowance
+) -> None:
     if found.is_complex() or expected.is_complex():
         found, expected = (torch.view_as_real(each.to(torch.complex128)) for each in (found, expected))
     one, other = found.double(), expected.double()
@@ -125,7 +170,8 @@ def _expect_each_close(found: Tensor, expected: Tensor, relative: float, absolut
     # Nearly always this is all: a GPU is waited for once, and few passes are made over what may be large.
     if close.all() & largest.isfinite():
         return
-    allowed = absolute * magnitude.where(other.isfinite(), 0).amax().clamp(min=1) + relative * magnitude
+    bounded = magnitude.where(other.isfinite(), 0).amax().clamp(min=1)
+    allowed = absolute * bounded + relative * magnitude
     close = other.isfinite() & ((one - other).abs() <= allowed)
     # What is beyond the numbers of a dtype is rounded to infinity.
     if found.is_floating_point():
@@ -135,10 +181,18 @@ def _expect_each_close(found: Tensor, expected: Tensor, relative: float, absolut
     wrong = ~(close | (one == other) | (one.isnan() & other.isnan()))
     if wrong.any():
         zeros = " (all of it is zero)" if not one.any() and other.any() else ""
-        _raise_first(wrong, one, other, f"{name} is wrong{zeros}", allowed)
+        _raise_first(wrong, one, other, f"{name} is wrong{zeros}", allowed, allowance, bounded.item())
 
 
-def _raise_first(wrong: Tensor, found: Tensor, expected: Tensor, message: str, allowed: Tensor | None = None) -> None:
+def _raise_first(
+    wrong: Tensor,
+    found: Tensor,
+    expected: Tensor,
+    message: str,
+    allowed: Tensor | None = None,
+    allowance: _Allowance | None = None,
+    largest: float = 0.0,
+) -> None:
     index = tuple(int(place) for place in wrong.nonzero()[0])
     count, total = int(wrong.sum()), wrong.numel()
     error = "" if allowed is None else f"; {allowed[index].item():.3g} of difference is allowed there"
@@ -147,4 +201,5 @@ def _raise_first(wrong: Tensor, found: Tensor, expected: Tensor, message: str, a
         index=index,
         expected=expected[index].item(),
         found=found[index].item(),
+        tolerance="" if allowance is None else allowance.explained(abs(expected[index].item()), largest),
     )

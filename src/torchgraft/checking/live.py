@@ -14,7 +14,7 @@ from rich.text import Text
 
 from torchgraft.checking.report import CheckReport, describe, group_alike
 from torchgraft.checking.result import Result
-from torchgraft.checking.running import Job
+from torchgraft.checking.running import SMOKE, Job
 
 # In the order in which a cell shows them: a sign, a word where the terminal has no such sign, a style, a legend.
 _STATES = {
@@ -208,6 +208,14 @@ class LiveCheck:
         """Shows that a job has ended."""
         self.board.finish(job, result)
         self._progress.advance(self._task, _weight(job))
+        if job.property_name == SMOKE and result.status == "fail":
+            self._tell_at_once(result)
+
+    def _tell_at_once(self, result: Result) -> None:
+        """What is wrong with an operator that is not even wired: much of what follows fails of it."""
+        self._console.print(Text(describe(result), "bold red"), soft_wrap=True)
+        told = "The other properties are asked all the same; Ctrl-C ends the check with what it has found."
+        self._console.print(Text(f"{told}\n", "dim"), soft_wrap=True)
 
     def say(self, what: str) -> None:
         """Shows what is being done for no job alone."""

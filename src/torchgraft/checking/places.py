@@ -10,7 +10,7 @@ import importlib.util
 import sys
 from collections.abc import Mapping, Sequence
 from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
 
@@ -26,6 +26,9 @@ class _Finder(MetaPathFinder):
     ) -> ModuleSpec | None:
         place = self.places.get(fullname)
         if place is None:
+            return None
+        installed = PathFinder.find_spec(fullname, path)
+        if installed is not None and not _is_folder_around(installed, place):
             return None
         file = place / "__init__.py" if place.is_dir() else place
         if file.is_file():
@@ -46,8 +49,8 @@ def places() -> dict[str, Path]:
 def remember(known: Mapping[str, Path]) -> None:
     """Makes packages and modules known by the places that another process has for them."""
     if _finder not in sys.meta_path:
-        # Last: whatever is installed goes before it.
-        sys.meta_path.append(_finder)
+        # It lets whatever is installed go before it.
+        sys.meta_path.insert(0, _finder)
     _finder.places.update(known)
 
 
@@ -81,13 +84,19 @@ def make_importable(path: Path) -> str:
     except ValueError:
         # A module that Python made itself.
         found = ModuleSpec(top, None)
-    if found is None:
+    if found is None or _is_folder_around(found, place):
         remember({top: place})
     elif place not in _locations(found):
         there = ", ".join(map(str, _locations(found))) or "Python itself"
         raise LookupError(f"{place} has the name of another module, {top!r} from {there}: rename the folder or file")
     importlib.invalidate_caches()
     return name
+
+
+def _is_folder_around(spec: ModuleSpec, place: Path) -> bool:
+    """Whether a module is no more than a folder in which another lies, as a project around its package."""
+    locations = _locations(spec)
+    return spec.origin is None and bool(locations) and all(each in place.parents for each in locations)
 
 
 def _locations(spec: ModuleSpec) -> list[Path]:

@@ -1,11 +1,12 @@
 """What a check found, for a person and for a machine."""
 
+import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from torchgraft.checking.result import Result
+from torchgraft.checking.result import DIED, Result
 from torchgraft.environment import Environment
 
 
@@ -64,16 +65,43 @@ class CheckReport:
 def group_alike(failures: Iterable[Result]) -> list[list[Result]]:
     """Failures in groups, of each of which one description is enough.
 
-    Those of a property in several dtypes are a group; so are those of several properties for the same reason that has
-    nothing to do with inputs, as where a kernel is missing.
+    Those with the same cause are a group, which the first of them describes. So are those of several properties that
+    say the same of no input, as where a kernel is missing, or end in the same error at the same place. Any other is in
+    a group with those of the same property in other dtypes.
     """
     groups: dict[tuple[str, ...], list[Result]] = {}
     for result in failures:
-        assert result.failure is not None
-        about_inputs = result.failure.sample or result.failure.arguments or result.failure.traceback
-        what = result.property if about_inputs else result.failure.message
-        groups.setdefault((result.operator, result.device, result.kernel, what), []).append(result)
-    return list(groups.values())
+        keys = [(result.operator, result.device, result.kernel, what) for what in _causes_of(result)]
+        group = next((groups[key] for key in keys if key in groups), [])
+        group.append(result)
+        for key in keys:
+            groups.setdefault(key, group)
+    return list({id(group): group for group in groups.values()}.values())
+
+
+def _causes_of(result: Result) -> list[str]:
+    """What failures of one cause have in common: any of these is enough."""
+    failure = result.failure
+    assert failure is not None
+    causes = [failure.cause] if failure.cause else []
+    places = _PLACE.findall(failure.traceback)
+    died = failure.message.startswith(DIED)
+    if died and _HEAP.search(failure.traceback):
+        # What wrote past its memory did so before, anywhere.
+        causes.append(f"{DIED}: memory allocated is found damaged")
+    elif places or died:
+        causes.append("\n".join((_NUMBER.sub("#", failure.message), *places[-1:])))
+    about_inputs = failure.sample or failure.arguments or failure.traceback
+    # What is at fault may differ between dtypes.
+    alone = f"{result.property}: {failure.at_fault.partition(':')[0]}" if about_inputs else failure.message
+    return causes or [alone]
+
+
+# A line of a traceback, and what differs between two errors that are the same: numbers and addresses.
+_PLACE = re.compile(r'^ *File ".*', re.MULTILINE)
+_NUMBER = re.compile(r"(0x)?[0-9a-f]*\d[0-9a-f]*")
+# How glibc says that it found the heap damaged: "free(): invalid pointer", "corrupted size vs. prev_size".
+_HEAP = re.compile(r"^(\w*(alloc|free)\w*\(\): |corrupted |double free)", re.MULTILINE)
 
 
 def describe(result: Result, *alike: Result) -> str:
@@ -88,19 +116,23 @@ def describe(result: Result, *alike: Result) -> str:
     kernel = f", kernel {result.kernel}," if result.kernel else ""
     lines = [f"{result.operator}{kernel} on {result.device} in {result.dtype}: {result.property}"]
     lines.append(f"  {failure.message}")
+    if failure.at_fault:
+        lines.append(f"  at fault  {failure.at_fault}")
     if failure.sample:
         lines.append(f"  sample    {failure.sample}")
     if failure.arguments:
         lines.append(f"  arguments {failure.arguments}")
     if failure.expected or failure.found:
         lines += [f"  expected  {failure.expected}", f"  found     {failure.found}"]
+    if failure.tolerance:
+        lines.append(f"  allowed   {failure.tolerance}")
     if failure.traceback:
         lines += [f"  | {line}" for line in failure.traceback.splitlines()[-6:]]
     lines.append(f"  again     {failure.reproduce}")
     properties = dict.fromkeys(other.property for other in alike if other.property != result.property)
     dtypes = dict.fromkeys(other.dtype for other in alike if other.property == result.property)
     if properties:
-        lines.append(f"  also      {', '.join(properties)}")
+        lines.append(f"  also fail, most likely of the same cause: {', '.join(properties)}")
     if dtypes:
         lines.append(f"  also in   {', '.join(dtypes)}")
     return "\n".join(lines)

@@ -8,6 +8,10 @@ class NotApplicable(Exception):  # noqa: N818  an answer, not an error
     """The property has no meaning for this operator, or cannot be checked on this machine; says why."""
 
 
+# How the failure of a job begins that took its process with it.
+DIED = "the process died"
+
+
 @dataclass(frozen=True)
 class Failure:
     """How a property does not hold.
@@ -22,6 +26,10 @@ class Failure:
         reproduce: the command that shows it again.
         traceback: where it was raised, for an error that no check raised.
         seed: of the one call that shows it, where each has a seed of its own.
+        at_fault: the part of the operator that is wrong, and how that is known; empty where it is not.
+        cause: failures of an operator on a device that have the same one are told together; empty where this one has
+            nothing in common with others that is known.
+        tolerance: how the difference that is allowed came about, where results are compared with one.
     """
 
     message: str
@@ -33,6 +41,9 @@ class Failure:
     reproduce: str = ""
     traceback: str = ""
     seed: int | None = None
+    at_fault: str = ""
+    cause: str = ""
+    tolerance: str = ""
 
 
 @dataclass(frozen=True)

@@ -25,26 +25,38 @@ import torch
 
 from torchgraft import _torch_private, native, python_kernels
 from torchgraft.checking import places
+from torchgraft.checking.adopted import declined, why_not_asked, words_of
+from torchgraft.checking.blaming import find_blame
 from torchgraft.checking.case import Case, CheckFailed, failure_of
 from torchgraft.checking.comparing import Mismatch
 from torchgraft.checking.properties import PROPERTIES
 from torchgraft.checking.property import Property
-from torchgraft.checking.result import Failure, NotApplicable, Result
-from torchgraft.checking.subject import Subject, claims_kernel, expect_kernels, listed_kernels, subject_of, target_of
+from torchgraft.checking.result import DIED, Failure, NotApplicable, Result
+from torchgraft.checking.subject import (
+    Subject,
+    claims_kernel,
+    expect_kernels,
+    listed_kernels,
+    subject_of,
+    target_of,
+)
 from torchgraft.fallback import PerformanceWarning, fallbacks
 from torchgraft.operator import Operator
 from torchgraft.precision import true_precision
 from torchgraft.processes import clean_processes
 from torchgraft.sampling import Samples
+from torchgraft.signatures import why_no_kernel
 
 # PyTorch takes those of 64 bits, with or without a sign; calls that have seeds of their own count on from the first.
 SEEDS = range(-(2**63), 2**63)
+# The property that is asked before all others, and whose failure is told at once.
+SMOKE = "smoke"
 # A property that takes longer than this hangs.
 _SECONDS_TO_END = 900.0
+# A failure is told without what is at fault where that is not found in this time.
+_SECONDS_TO_BLAME = 60.0
 # Why a kernel is not asked that serves no call here, and would serve some on another device.
 RULED_OUT = "this device has not what the kernel needs"
-# How the failure of a job begins that took its process with it.
-DIED = "the process died"
 
 
 @dataclass(frozen=True)
@@ -81,7 +93,7 @@ class Job:
 
     def reproduce(self, sample: str = "", seed: int | None = None) -> str:
         """The command that runs this job alone, or only the call of a seed."""
-        words = ["graft", "check", target_of(self.operator)]
+        words = ["graft", *words_of(self.operator)]
         # One of as many calls as somebody asked for is drawn alone; one of the few that the property draws otherwise is
         # the first of these.
         words += ["--property", self.property_name] if seed is None or self.calls is None else ["--stress", "1"]
@@ -126,7 +138,7 @@ def make_jobs(
     quick: bool = False,
     only: str | None = None,
 ) -> list[Job]:
-    """Every property of every operator, on every device, in every dtype that it asks for.
+    """Every property of every operator, on every device, in every dtype that it asks for; `smoke` of all comes first.
 
     Raises:
         LookupError: there is no property of a given name.
@@ -148,7 +160,7 @@ def make_jobs(
                     continue
                 chosen = (dtype for dtype in asked.dtypes_for(subject.operator) if dtypes is None or dtype in dtypes)
                 jobs += [Job(name, subject.operator, samples, device, dtype, seed, quick, only) for dtype in chosen]
-    return jobs
+    return sorted(jobs, key=lambda job: job.property_name != SMOKE)
 
 
 # Calls of one job: a failure, a crash and a call that hangs end no more than these.
@@ -254,7 +266,7 @@ def _why_not_watched(job: Job) -> str:
 def _expect_kernel(operator: Operator, device: str, dtype: torch.dtype) -> None:
     """Raises Mismatch where an operator claims a kernel that is not there."""
     if claims_kernel(operator, device, dtype) and not _torch_private.has_kernel(operator.raw, torch.device(device)):
-        why = native.why_no_kernel(operator.namespace, torch.device(device).type)
+        why = why_no_kernel(operator, torch.device(device).type)
         raise Mismatch(
             f"{operator.short_name} has no kernel, and the reference would be compared with itself: {why}. Where there "
             "is to be no kernel, declare that: kernels='reference', or kernels={...} with the devices that have some"
@@ -292,9 +304,14 @@ def _kernel_forced(job: Job) -> Iterator[None]:
         raise NotApplicable(f"no sample in {job.dtype_name} is one that the kernel supports")
 
 
-def _run_here(job: Job, progress: Callable[[str], None] = lambda doing: None) -> Result:
+def _run_here(
+    job: Job,
+    progress: Callable[[str], None] = lambda doing: None,
+    on_failure: Callable[[Result], None] = lambda failure: None,
+) -> Result:
+    """Runs a job; `on_failure` is told what failed before it is asked what is at fault, which may end the process."""
     asked = PROPERTIES[job.property_name]
-    if reason := _why_not_watched(job):
+    if reason := _why_not_watched(job) or why_not_asked(job.operator, job.property_name):
         return job.result("not applicable", 0.0, reason=reason)
     subject = subject_of(job.operator, job.samples)
     case = Case(subject, torch.device(job.device), job.dtype, job.seed, job.quick, job.only, job.calls, progress)
@@ -314,14 +331,40 @@ def _run_here(job: Job, progress: Callable[[str], None] = lambda doing: None) ->
     except NotApplicable as reason:
         return result("not applicable", reason=str(reason), called=0)
     except CheckFailed as failed:
+        if left_out := declined(job.operator, job.property_name, failed.__cause__):
+            return result("not applicable", reason=left_out, called=0)
         again = job.reproduce(failed.failure.sample, failed.failure.seed)
-        return result("fail", failure=replace(failed.failure, reproduce=again, traceback=_format(failed.__cause__)))
+        failure = replace(failed.failure, reproduce=again, traceback=_format(failed.__cause__))
     except Exception as error:
-        return result("fail", failure=failure_of(error, reproduce=job.reproduce(), traceback=_format(error)))
+        failure = failure_of(error, reproduce=job.reproduce(), traceback=_format(error))
     finally:
         if "torch._dynamo" in sys.modules:
             # What was compiled for one job would count towards the next one's limit of recompilations.
             torch._dynamo.reset()
+    found = result("fail", failure=failure)
+    on_failure(found)
+    return replace(found, failure=_blamed(failure, job, case))
+
+
+def _blamed(failure: Failure, job: Job, case: Case) -> Failure:
+    """A failure with what is at fault."""
+    # A sanitizer says itself where it is.
+    if case.asked is None or job.under:
+        return failure
+    asked = PROPERTIES[job.property_name]
+    call, ask = case.asked
+
+    def ask_again() -> None:
+        with _kernels_expected(job, asked), _kernel_forced(job):
+            if failure.sample:
+                ask()
+            else:
+                asked.check(replace(case, facts={}))
+
+    with warnings.catch_warnings(), true_precision():
+        warnings.simplefilter("ignore")
+        blame = find_blame(call, ask_again)
+    return replace(failure, at_fault=blame.part, cause=blame.cause)
 
 
 def _format(error: BaseException | None) -> str:
@@ -357,7 +400,11 @@ def _work(
     for module in modules:
         importlib.import_module(module)
     while (job := connection.recv()) is not None:
-        result = _run_here(job, lambda doing: connection.send(("doing", doing)))
+        result = _run_here(
+            job,
+            lambda doing: connection.send(("doing", doing)),
+            lambda failure: connection.send(("failure", failure)),
+        )
         is_last = result.status == "fail" and _is_broken(torch.device(job.device))
         connection.send(("last result" if is_last else "result", result))
 
@@ -397,11 +444,13 @@ class _Worker:
         written.close()
         self.job: Job | None = None
         self.started = 0.0
+        # What failed, where it is being found out why.
+        self.failure: Result | None = None
         self.doing = ""
         self.is_usable = True
 
     def give(self, job: Job) -> None:
-        self.job, self.started, self.doing = job, time.monotonic(), ""
+        self.job, self.started, self.doing, self.failure = job, time.monotonic(), "", None
         os.ftruncate(self.output.fileno(), 0)
         self.connection.send(job)
 
@@ -414,6 +463,8 @@ class _Worker:
         except (EOFError, ConnectionError):
             self.process.join()
             self.is_usable = False
+            if self.failure is not None:
+                return self.failure
             code = self.process.exitcode
             killed = code is not None and code < 0
             how = f"{signal.Signals(-code).name} ({signal.strsignal(-code)})" if killed else f"exit status {code}"
@@ -421,17 +472,22 @@ class _Worker:
         if kind == "doing":
             self.doing = value
             return None
+        if kind == "failure":
+            self.failure, self.started = value, time.monotonic()
+            return None
         self.is_usable = kind == "result"
         result: Result = value
         return result
 
     def overdue(self) -> Result | None:
         """A failure where the job takes too long; the process is ended."""
-        if time.monotonic() - self.started < _SECONDS_TO_END:
+        if time.monotonic() - self.started < (_SECONDS_TO_END if self.failure is None else _SECONDS_TO_BLAME):
             return None
         self.process.kill()
         self.process.join()
         self.is_usable = False
+        if self.failure is not None:
+            return self.failure
         return self._died(f"it did not end within {_SECONDS_TO_END:.0f} seconds")
 
     def _died(self, how: str) -> Result:

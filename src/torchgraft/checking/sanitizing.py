@@ -24,8 +24,8 @@ from torchgraft import native
 from torchgraft.building import BuildError, MissingToolError, Sanitizer, build_once
 from torchgraft.checking import serial
 from torchgraft.checking.properties import PROPERTIES
-from torchgraft.checking.result import Failure, Result
-from torchgraft.checking.running import DIED, Job, run_jobs
+from torchgraft.checking.result import DIED, Failure, Result
+from torchgraft.checking.running import Job, run_jobs
 from torchgraft.operator import Operator
 
 # What a kernel is made of, beside the compiler.

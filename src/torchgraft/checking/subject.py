@@ -45,6 +45,9 @@ def subject_of(operator: Operator, samples: Samples | None = None) -> Subject:
     """
     if samples is not None:
         return Subject(operator, samples, beside=False)
+    # An operator that is adopted brings its own.
+    if isinstance(own := getattr(operator, "samples", None), Samples):
+        return Subject(operator, own)
     return Subject(operator, _find_samples(operator))
 
 
@@ -111,7 +114,7 @@ def find_subjects(targets: Sequence[Operator | str], samples: Samples | None = N
         targets: each an operator; or the name of an operator of torchgraft, `namespace::name` of one that is declared,
             `package.module:operator`, a folder or a file that declares operators, or `folder:operator` for one of them;
             none means all of torchgraft. The name of an operator goes before a folder of that name, which is then
-            written `./name`.
+            written `./name`. A package in a folder `src` is named without it.
         samples: for `subject_of`.
 
     Raises:
@@ -155,11 +158,12 @@ def _find(target: Operator | str) -> list[Operator]:
         raise LookupError("an empty name is no operator; this folder is named `.`")
     if (registered := _registered(target)) is not None:
         return [registered]
-    if _is_place(target):
-        return _find_in_place(Path(target))
+    if (place := _place_of(target)) is not None:
+        return _find_in_place(place)
     before, _, name = target.rpartition(":")
     if before and "::" not in target:
-        return [_find_named(Path(before), name) if _is_place(before) else _find_in_module(before, name)]
+        place = _place_of(before)
+        return [_find_in_module(before, name) if place is None else _find_named(place, name)]
     ours = [name.removeprefix("torchgraft::") for name in Operator.registered if name.startswith("torchgraft::")]
     raise LookupError(
         f"there is no operator {target!r}: give one of {', '.join(ours)}; or package.module:operator; "
@@ -171,9 +175,14 @@ def _registered(target: str) -> Operator | None:
     return Operator.registered.get(target if "::" in target else f"torchgraft::{target}")
 
 
-def _is_place(target: str) -> bool:
+def _place_of(target: str) -> Path | None:
+    """The folder or file that a person means; a package may lie in `src`, of the named folder or of this one."""
     path = Path(target)
-    return path.is_dir() or (path.suffix == ".py" and path.is_file())
+    if path.suffix == ".py" and path.is_file():
+        return path
+    places = (path, path / "src" / path.resolve().name, Path("src") / path)
+    declaring = (each for each in places if each.is_dir() and declaring_modules(each))
+    return next(declaring, path if path.is_dir() else None)
 
 
 def _find_in_module(module_name: str, attribute: str) -> Operator:

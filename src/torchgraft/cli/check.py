@@ -6,13 +6,15 @@ import importlib.util
 import os
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import torch
 import typer
+from rich.console import Console
 from rich.table import Column
 from rich.table import Table as RichTable
 
@@ -137,20 +139,10 @@ def check(
     The exit status is 1 where a property does not hold or a mutant survives, and 2 where the question is wrong or no
     report can be written.
     """
-    # It draws inputs; imported where it does, half a second.
-    if importlib.util.find_spec("hypothesis") is None:
-        explain_missing(ModuleNotFoundError(name="hypothesis"), "check")
-    from torchgraft.checking import PROPERTIES, CheckReport, find_devices
-    from torchgraft.checking.live import LiveCheck, print_report
-    from torchgraft.checking.running import (
-        find_unreached,
-        make_jobs,
-        make_kernel_jobs,
-        make_stress_jobs,
-        run_everywhere,
-    )
-    from torchgraft.checking.sanitizing import run_sanitized, sanitized
-    from torchgraft.environment import describe_environment
+    expect_hypothesis()
+    from torchgraft.checking import PROPERTIES, find_devices
+    from torchgraft.checking.running import make_jobs, make_kernel_jobs, make_stress_jobs
+    from torchgraft.checking.sanitizing import sanitized
 
     prepare_files(("--json", json_file))
     console = make_console(json_file)
@@ -196,6 +188,7 @@ def check(
         named = dict.fromkeys(each.name for subject in subjects for each in subject.samples.named)
         if sample is not None and sample not in named:
             raise LookupError(f"there is no sample {sample!r}; there are {', '.join(map(repr, named))}")
+        _tell_of_undeclared(dict.fromkeys(subject.operator.namespace for subject in subjects))
         jobs = make_jobs(
             subjects,
             devices=devices,
@@ -223,6 +216,56 @@ def check(
 
     if any(torch.device(job.device).type == "cpu" for job in again):
         prepare_folder("--sanitize", cache.folder(), "TORCHGRAFT_CACHE names another place")
+    unreached = sample is None and not dtypes
+    run_and_report(
+        console,
+        jobs,
+        again,
+        find_kernels_unreached=unreached,
+        workers=count,
+        seed=seed,
+        quick=quick,
+        json_file=json_file,
+    )
+
+
+def expect_hypothesis() -> None:
+    """Ends with one line where the package is missing that draws inputs; it is imported where it does."""
+    if importlib.util.find_spec("hypothesis") is None:
+        explain_missing(ModuleNotFoundError(name="hypothesis"), "check")
+
+
+def run_and_report(
+    console: Console,
+    jobs: Sequence[Job],
+    again: Sequence[Job] = (),
+    *,
+    workers: int,
+    seed: int,
+    quick: bool,
+    json_file: Path | None,
+    find_kernels_unreached: bool = False,
+) -> None:
+    """Runs jobs, shows them as they go on, and prints and writes what came of them.
+
+    Ends with status 1 where a property does not hold.
+
+    Args:
+        console: for a person.
+        jobs: to run.
+        again: those that are run under sanitizers.
+        workers: processes at a time; 0: none but this one.
+        seed: of all inputs.
+        quick: whether slow properties were left out.
+        json_file: the report for a machine; None: nobody wants one.
+        find_kernels_unreached: whether a forced kernel that served no call is a failure.
+    """
+    from torchgraft.checking import CheckReport
+    from torchgraft.checking.live import LiveCheck, print_report
+    from torchgraft.checking.running import find_unreached, run_everywhere
+    from torchgraft.checking.sanitizing import run_sanitized
+    from torchgraft.environment import describe_environment
+
     started = time.monotonic()
     finished: list[Result] = []
     unreached: list[Result] = []
@@ -234,12 +277,13 @@ def check(
             live.finish(job, result)
 
         try:
-            results = run_everywhere(jobs, workers=count, on_start=live.start, on_result=finish)
-            if sample is None and not dtypes:
+            results = run_everywhere(jobs, workers=workers, on_start=live.start, on_result=finish)
+            if find_kernels_unreached:
                 unreached = find_unreached(jobs, results)
-            results += run_sanitized(again, workers=count, on_start=live.start, on_result=finish, on_step=live.say)
+            results += run_sanitized(again, workers=workers, on_start=live.start, on_result=finish, on_step=live.say)
         except KeyboardInterrupt:
             results = finished
+    devices = dict.fromkeys(job.device for job in jobs)
     environments = {each: describe_environment(each) for each in devices}
     unfinished = len(jobs) + len(again) - len(results)
     report = CheckReport((*results, *unreached), environments, seed, quick, unfinished)
@@ -250,6 +294,22 @@ def check(
         write_files((json_file, lambda: as_json(report.as_dict())))
     if not report.passed:
         raise typer.Exit(1)
+
+
+def _tell_of_undeclared(namespaces: Iterable[str]) -> None:
+    """Says which kernels of the libraries belong to no operator that was imported."""
+    from torchgraft.operator import Operator
+    from torchgraft.signatures import undeclared
+
+    for namespace in namespaces:
+        for device in ("cpu", "cuda"):
+            if names := undeclared(namespace, device):
+                declared = [each.name for each in Operator.registered.values() if each.namespace == namespace]
+                typer.echo(
+                    f"{namespace} has {device.upper()} kernels that nobody declares, so nothing checks them:"
+                    f" {', '.join(names)}; declared: {', '.join(declared)}",
+                    err=True,
+                )
 
 
 @contextmanager

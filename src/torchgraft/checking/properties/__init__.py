@@ -6,6 +6,7 @@ from torchgraft.checking.property import Property
 
 # In the order in which a person wants to hear of them.
 _NAMES = (
+    "smoke",
     "value",
     "accuracy",
     "sizes",

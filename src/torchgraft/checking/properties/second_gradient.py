@@ -13,8 +13,13 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from torchgraft.checking.case import Call, Case, grad_or_zeros, leaves_of, randn_like
-from torchgraft.checking.properties.gradient import DOUBLE, NUMERICAL_ELEMENTS, check_numerically
+from torchgraft.checking.case import Call, Case, attached, grad_or_zeros, leaves_of, randn_like
+from torchgraft.checking.properties.gradient import (
+    DOUBLE,
+    NUMERICAL_ELEMENTS,
+    check_numerically,
+    function_of_leaves,
+)
 from torchgraft.checking.property import Property
 
 
@@ -39,7 +44,7 @@ def _check_against_reference(call: Call) -> None:
 def _second_gradients(call: Call, function: Callable[..., Any]) -> Sequence[Tensor]:
     arguments = call.leaves()
     tensors = leaves_of(arguments)
-    results = call.differentiable_results(tree_leaves(function(*arguments)))
+    results = attached(call.differentiable_results(tree_leaves(function(*arguments))), tensors)
     generator = call.generator()
     output_grads = [randn_like(result, generator).requires_grad_() for result in results]
     first = grad_or_zeros(results, tensors, output_grads, create_graph=True)
@@ -53,7 +58,18 @@ def _second_gradients(call: Call, function: Callable[..., Any]) -> Sequence[Tens
 
 
 def _check_numerically(call: Call) -> None:
-    check_numerically(call, torch.autograd.gradgradcheck, "differences of its gradient give another second gradient")
+    function, leaves = function_of_leaves(call)
+    output_grads = [randn_like(result, call.generator()).requires_grad_() for result in function(*leaves)]
+
+    def gradients(*values: Tensor) -> list[Tensor]:
+        """The first gradients, of the arguments and then of what comes in."""
+        found = grad_or_zeros(
+            function(*values[: len(leaves)]), values[: len(leaves)], values[len(leaves) :], create_graph=True
+        )
+        return attached(found, values)
+
+    # Not by gradgradcheck, which takes a gradient that is constant, as one of zeros, for the next one.
+    check_numerically(gradients, [*leaves, *output_grads], "differences of its gradient give another second gradient")
 
 
 PROPERTY = Property(check, dtypes=DOUBLE)

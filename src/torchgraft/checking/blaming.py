@@ -1,0 +1,224 @@
+"""What is at fault where a property does not hold.
+
+Parts of an operator are replaced, one after the other, by what its reference says, and the same is asked again: the
+part whose replacement mends it is at fault. Of a kernel only the wrong results are replaced at first, so that what is
+mended is known to come of them, and of nothing else that the kernel does.
+"""
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map
+
+from torchgraft import _torch_private
+from torchgraft.checking.case import Call, each_tensor, in_float64
+from torchgraft.checking.comparing import Mismatch, expect_close
+from torchgraft.checking.strides import significant_strides
+from torchgraft.differentiation import differentiate_reference
+
+_Kernel = Callable[..., Any]
+# No other part is tried after this time.
+_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class Blame:
+    """What is at fault.
+
+    Attributes:
+        part: the part of the declaration, and how that is known; empty where it is not.
+        cause: failures of an operator that have the same one are one report; empty where this one stands alone.
+    """
+
+    part: str = ""
+    cause: str = ""
+
+
+def find_blame(call: Call, ask: Callable[[], None]) -> Blame:
+    """What is at fault for a failure.
+
+    Args:
+        call: shows the failure.
+        ask: asks again; raises where it still fails.
+    """
+    operator, began = call.operator, time.monotonic()
+    try:
+        call.reference(*in_float64(call.arguments))
+    except Exception as error:
+        what = f"{type(error).__name__}: {error}"
+        return Blame(f"the reference: it raises {what} in float64", f"reference: {what}")
+    if _holds(ask):
+        part = "what changes from call to call: asked again, the same holds. Memory that nobody wrote, or threads"
+        return Blame(part, "chance")
+    # What is written to, and what is drawn, cannot be computed once more beside the call.
+    if operator.mutates or operator.random or operator.sizes_from_data:
+        return Blame()
+    for find in (_blame_layout, _blame_values, _blame_strides, _blame_kernel, _blame_formula):
+        if time.monotonic() - began > _SECONDS:
+            break
+        if (found := find(call, ask)) is not None:
+            return found
+    return Blame()
+
+
+def _blame_layout(call: Call, ask: Callable[[], None]) -> Blame | None:
+    """Whether `output` says other sizes, strides or dtypes than there are, and that is all."""
+    difference = layout_difference(call)
+    if not difference:
+        return None
+    replacement = _replaced_kernel(call, lambda kernel, arguments: _laid_out(call, arguments, kernel(*arguments)))
+    return Blame(difference, "layout") if _holds(ask, replacement) else None
+
+
+def layout_difference(call: Call) -> str:
+    """In what the results that `output` promises differ from those of the kernel; empty where they do not."""
+    if call.operator.sizes_from_data:
+        return ""
+    try:
+        fake = tree_leaves(call.operator.output(*call.make("meta")))
+        real = tree_leaves(call.operator.raw(*call.arguments))
+        defined = tree_leaves(call.operator.reference(*call.arguments))
+    except Exception:
+        return ""
+    promise = "`shapes=`" if call.operator.shapes and call.operator.shapes.tells_results else "`output=`"
+    for one, other, right in zip(fake, real, defined, strict=False):
+        for aspect, of in _ASPECTS.items():
+            said, is_so = of(one), of(other)
+            if said != is_so:
+                whose = promise if of(right) == is_so else "the kernel" if of(right) == said else f"{promise} or kernel"
+                return f"{whose}: {promise} says {aspect} {said}, the kernel gives {is_so}, the reference {of(right)}"
+    return ""
+
+
+_ASPECTS: dict[str, Callable[[Tensor], Any]] = {
+    "sizes": lambda tensor: tuple(tensor.shape),
+    "dtype": lambda tensor: tensor.dtype,
+    "strides": significant_strides,
+}
+
+
+def _blame_values(call: Call, ask: Callable[[], None]) -> Blame | None:
+    """Whether the failure comes of results that are wrong, or errors, for arguments that are laid out plainly."""
+    seen: list[str] = []
+
+    def mended(kernel: _Kernel, arguments: Sequence[Any]) -> Any:
+        plain = each_tensor(_plain, arguments)
+        right = _laid_out(call, arguments, call.operator.reference(*in_float64(plain)))
+        try:
+            _expect_right(call, plain, kernel(*plain))
+        except Exception as error:
+            seen.append("its values are wrong" if isinstance(error, Mismatch) else f"it raises {type(error).__name__}")
+            return right
+        return kernel(*arguments)
+
+    if not _holds(ask, _replaced_kernel(call, mended)) or not seen:
+        return None
+    difference = layout_difference(call)
+    what = difference if difference.startswith("the kernel:") else f"the kernel: {seen[0]}"
+    return Blame(f"{what}; with the reference's in their place this holds", "value")
+
+
+def _expect_right(call: Call, arguments: Sequence[Any], found: Any) -> None:
+    tensor = next(each for each in tree_leaves(list(arguments)) if isinstance(each, Tensor))
+    exact = call.operator.reference(*in_float64(arguments))
+    summed = call.samples.summed(*each_tensor(lambda each: each.to("meta"), arguments))
+    expect_close(found, exact, dtype=tensor.dtype if tensor.is_floating_point() else call.dtype, summed=summed)
+
+
+def _blame_strides(call: Call, ask: Callable[[], None]) -> Blame | None:
+    """Whether the kernel gives what is right where the same arguments are laid out plainly."""
+
+    def by_plain_arguments(kernel: _Kernel, arguments: Sequence[Any]) -> Any:
+        return _laid_out(call, arguments, kernel(*each_tensor(_plain, arguments)))
+
+    if not _holds(ask, _replaced_kernel(call, by_plain_arguments)):
+        return None
+    return Blame("the kernel: given copies of its arguments that are contiguous, it is right", "strides")
+
+
+def _blame_kernel(call: Call, ask: Callable[[], None]) -> Blame | None:
+    def by_reference(kernel: _Kernel, arguments: Sequence[Any]) -> Any:
+        return _laid_out(call, arguments, call.operator.reference(*in_float64(arguments)))
+
+    if not _holds(ask, _replaced_kernel(call, by_reference)):
+        return None
+    return Blame("the kernel: with the reference in its place this holds")
+
+
+def _blame_formula(call: Call, ask: Callable[[], None]) -> Blame | None:
+    from torchgraft.checking.properties.gradient import check_gradient
+
+    operator = call.operator
+    if operator.gradient is None:
+        return None
+    formula = differentiate_reference(operator.reference, operator.arrangement, operator.visible)
+
+    @contextmanager
+    def replaced() -> Iterator[None]:
+        before = operator.autograd.replace_formula(formula)
+        try:
+            yield
+        finally:
+            operator.autograd.replace_formula(before)
+
+    if not _holds(ask, replaced()):
+        return None
+    part = "the gradient formula: with the reference's gradient in its place this holds"
+    return Blame(part, "" if _holds(partial(check_gradient, call)) else "gradient")
+
+
+def _holds(ask: Callable[[], None], replacement: AbstractContextManager[Any] | None = None) -> bool:
+    try:
+        with replacement or nullcontext():
+            ask()
+    except Exception:
+        return False
+    finally:
+        # What was compiled would hold what was replaced.
+        if "torch._dynamo" in sys.modules:
+            torch._dynamo.reset()
+    return True
+
+
+@contextmanager
+def _replaced_kernel(call: Call, function: Callable[[_Kernel, Sequence[Any]], Any]) -> Iterator[None]:
+    """A scope in which a function answers in the place of the kernel; where it cannot, the kernel does."""
+    operator, key = call.operator, _torch_private.DEVICE_KEYS[call.device.type]
+    kernel = _torch_private.boxed_kernel_of(operator.raw, key)
+    if kernel is None:
+        raise LookupError(f"{operator.qualified_name} has no kernel for {call.device.type}")
+
+    def answer(*arguments: Any) -> Any:
+        try:
+            with torch.no_grad():
+                return function(kernel, arguments)
+        except Exception:
+            return kernel(*arguments)
+
+    with _torch_private.scoped_library(operator.namespace, "FRAGMENT") as library:
+        _torch_private.override(library, operator.raw, answer, key)
+        _torch_private.override(library, operator.public, operator.filled(answer), key)
+        yield
+
+
+def _laid_out(call: Call, arguments: Sequence[Any], results: Any) -> Any:
+    """Results in memory of the layout and the dtype that `output` says."""
+    return tree_map(
+        lambda made, result: made if result is None else made.copy_(result),
+        call.operator.output(*arguments),
+        results,
+    )
+
+
+def _plain(tensor: Tensor) -> Tensor:
+    """A copy that is contiguous, or channels_last, and has its memory for itself."""
+    if tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last):
+        return tensor.clone(memory_format=torch.channels_last)
+    return tensor.clone(memory_format=torch.contiguous_format)

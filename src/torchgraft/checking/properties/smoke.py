@@ -1,0 +1,48 @@
+"""It is wired at all: on its smallest samples it runs, and gives what its declaration promises.
+
+Proves: in a few seconds, before anything else is asked: there is a kernel; on the three smallest samples that are not
+empty, results have the sizes, strides and dtypes that `output` or `shapes` promises, the values of the reference, and
+its gradients.
+
+Cannot prove: anything about inputs that are larger or of another kind. All other properties ask about those.
+"""
+
+import itertools
+import time
+from contextlib import suppress
+
+from torchgraft.checking.blaming import layout_difference
+from torchgraft.checking.case import Call, Case
+from torchgraft.checking.comparing import expect
+from torchgraft.checking.properties.gradient import check_gradient
+from torchgraft.checking.properties.value import check_value
+from torchgraft.checking.property import Property
+from torchgraft.checking.result import NotApplicable
+
+_SAMPLES = 3
+# Nothing else is asked after this time.
+_SECONDS = 5.0
+
+
+def check(case: Case) -> None:
+    """See the module."""
+    began = time.monotonic()
+    smallest = case.table(empty=False)[:_SAMPLES]
+    for ask, sample in itertools.product((_check_promise, check_value, _check_gradient), smallest):
+        if time.monotonic() - began > _SECONDS:
+            break
+        case.each(ask, [sample])
+
+
+def _check_promise(call: Call) -> None:
+    difference = layout_difference(call)
+    expect(not difference, f"what is promised is not what comes: {difference}")
+
+
+def _check_gradient(call: Call) -> None:
+    # Where no argument has a gradient, all else has been asked.
+    with suppress(NotApplicable):
+        check_gradient(call)
+
+
+PROPERTY = Property(check)
