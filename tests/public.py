@@ -19,6 +19,7 @@ import torchgraft
 import torchgraft.arguments
 import torchgraft.building
 import torchgraft.checking
+import torchgraft.packaging
 import torchgraft.sampling
 from torchgraft import Operator
 from torchgraft.benchmarking.definitions import read_source
@@ -34,6 +35,7 @@ MODULES = (
     torchgraft.building,
     torchgraft.sampling,
     torchgraft.checking,
+    torchgraft.packaging,
 )
 
 

@@ -1,6 +1,8 @@
 """The cache of compiled kernels: the right ones for whoever asks, whoever else asks, dies, or breaks what is there."""
 
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -234,6 +236,31 @@ def test_what_does_not_compile_is_told_with_all_that_the_compiler_said(tmp_path,
     os.utime(log, (0, 0))
     cache.keep("key", made())
     assert not log.exists()
+
+
+# In namespaces of its own a process may mount what it likes.
+ALONE = ("unshare", "--user", "--map-root-user", "--mount")
+
+
+@pytest.mark.skipif(
+    shutil.which(ALONE[0]) is None
+    or subprocess.run([*ALONE, "true"], capture_output=True, check=False).returncode != 0,
+    reason="this system gives no namespaces",
+)
+@pytest.mark.parametrize("size", ["60k", "260k"], ids=["before the compiler", "while it compiles"])
+def test_a_full_disk_is_told_and_nothing_is_kept(tmp_path, root, size):
+    source, script = tmp_path / "cpu.cpp", tmp_path / "build.sh"
+    source.write_text("#include <torchgraft/cpu.h>\n")
+    root.mkdir()
+    build = (
+        "import sys, pathlib; from torchgraft import building; building.build_once('full', [pathlib.Path(sys.argv[1])])"
+    )
+    script.write_text(
+        f"mount -t tmpfs -o size={size} tmpfs {root}\n{sys.executable} -c {build!r} {source}\nls {root}/made\n"
+    )
+    done = subprocess.run([*ALONE, "sh", script], capture_output=True, text=True, check=False)
+    assert re.search(r"BuildError: full cannot be built: .*No space left on device.*\n.*Make room", done.stderr), done
+    assert done.stdout == ""
 
 
 def test_cuda_without_a_source_for_it_is_told(tmp_path):

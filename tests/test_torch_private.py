@@ -23,6 +23,10 @@ def test_jit_tracing():
     assert seen == [True]
 
 
+def test_operator_namespaces():
+    assert {"aten", "prims", "torchgraft"} <= _torch_private.operator_namespaces()
+
+
 def test_transform_active():
     assert not _torch_private.transform_active()
     seen = []
@@ -177,3 +181,13 @@ def test_triton_called_directly_and_functional_mode():
     with _torch_private.triton_called_directly():
         pass
     assert _torch_private.functional_mode().__name__ == "FunctionalTensorMode"
+
+
+def test_has_autograd_and_is_composite():
+    for operator, has_autograd, is_composite in (
+        (torch.ops.aten.gelu.default, True, False),
+        (torch.ops.aten.layer_norm.default, True, True),
+        (torch.ops.torchgraft._mul_constant.default, False, False),
+    ):
+        assert _torch_private.has_autograd(operator) == has_autograd
+        assert _torch_private.is_composite(operator) == is_composite

@@ -51,6 +51,11 @@ def parse_schema(text: str) -> Any:
     return torch._C.parse_schema(text)
 
 
+def operator_namespaces() -> set[str]:
+    """The namespaces in which operators are defined in this process: PyTorch's own, and those of packages."""
+    return {name.partition("::")[0] for name in torch._C._dispatch_get_all_op_names()}
+
+
 def undefine(library: torch.library.Library) -> None:
     """Undoes what a library defined, so that its names are free."""
     library._destroy()
@@ -138,6 +143,17 @@ def has_kernel(operator: Any, device: torch.device) -> bool:
     """Whether an operator overload has a kernel for a kind of device, and not only one for every kind."""
     key = torch._C._dispatch_key_for_device(device.type)
     return bool(torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), key))
+
+
+def has_autograd(operator: Any) -> bool:
+    """Whether an operator overload has a gradient of its own, or is made of operators that may have some."""
+    keys = ("Autograd", "AutogradCPU", "AutogradCUDA", "CompositeImplicitAutograd")
+    return any(torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), key) for key in keys)
+
+
+def is_composite(operator: Any) -> bool:
+    """Whether PyTorch takes an operator overload apart before autograd and compilers see it."""
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), "CompositeImplicitAutograd"))
 
 
 def kernel_of(name: str, key: str) -> Any:

@@ -1,5 +1,6 @@
 """Builds kernels: yours by the same CMake module that builds ours."""
 
+import errno
 import fcntl
 import hashlib
 import itertools
@@ -19,12 +20,15 @@ import torch
 from torchgraft import cache, native
 
 Sanitizer = Literal["address", "thread"]
+# In the place of architectures: all that torchgraft supports, which the CMake module lists.
+SUPPORTED = "supported"
 
 _MODULE = Path(__file__).parent / "cmake/TorchgraftKernels.cmake"
 # As compilers write it: `file.cpp:3:7: error: ...`, `file.cu(3): error: ...`, `fatal error: ...`; not `-Werror`.
 _ERROR = re.compile(r"\berror(?: [#A-Z]*\d+)?: |^CMake Error", re.MULTILINE)
 # Of what a tool says from its first error on: enough for the line, the code and the mark under it.
 _ERROR_LINES = 8
+_NO_SPACE = os.strerror(errno.ENOSPC)
 # Where Ninja speaks again.
 _NINJA = re.compile(r"\[\d+/\d+\] |FAILED: |ninja: ")
 
@@ -67,13 +71,14 @@ def build(
         sanitizer: 'address' instruments the CPU library with AddressSanitizer and UndefinedBehaviorSanitizer, 'thread'
             with ThreadSanitizer. Such a library loads only where the sanitizer's runtime was loaded first.
         cuda: whether the CUDA library is wanted.
-        architectures: the GPUs to compile for, as CMake writes them: `90-real`, or several with semicolons. None:
-            that of this machine's GPU, or else all that are supported.
+        architectures: the GPUs to compile for, as CMake writes them: `90-real`, or several with semicolons;
+            `SUPPORTED`: all that are supported. None: that of this machine's GPU, or else all that are supported.
         native: whether the CPU library is for this machine's processor alone, with its widest vectors.
 
     Raises:
         MissingToolError: there is no CMake, Ninja or compiler; a BuildError too.
         BuildError: the first error of the compiler.
+        OSError: the directory cannot be written.
     """
     cpu_sources = [path for path in sources if path.suffix == ".cpp"]
     cuda_sources = [path for path in sources if path.suffix == ".cu"] if cuda else []
@@ -103,7 +108,7 @@ def build(
         "TORCHGRAFT_NATIVE": "ON" if native else "OFF",
         "TORCHGRAFT_CUDA": "ON" if cuda_sources else "OFF",
     }
-    if cuda_sources and (chosen := architectures or _present_architecture()):
+    if cuda_sources and (chosen := architectures or _present_architecture()) not in (None, SUPPORTED):
         options["CMAKE_CUDA_ARCHITECTURES"] = chosen
     defined = [f"-D{name}={value}" for name, value in options.items()]
     # Given back by whoever ends, however it ends; the file stays, as a lock on one that is gone locks nothing.
@@ -164,11 +169,18 @@ def build_once(
     try:
         return cache.keep(key, make)
     except OSError as error:
-        raise BuildError(f"{namespace} cannot be built: {error}") from None
+        advice = (
+            f"\nCompilers write to {tempfile.gettempdir()} too. Make room, or let TORCHGRAFT_CACHE and TMPDIR name"
+            " folders on another disk."
+        )
+        raise BuildError(f"{namespace} cannot be built: {error}{advice * (error.errno == errno.ENOSPC)}") from None
 
 
 def load(namespace: str, sources: Sequence[Path], *, cuda: bool | None = None) -> None:
-    """Loads the libraries of a package that compiles its kernels where it is imported: builds those that are not kept.
+    """Loads the libraries of a package: those that were installed with it, or else builds those that are not kept.
+
+    Installed libraries lie in a folder `lib` beside the sources, as in a wheel. Then nothing is compiled, and the
+    sources need not be there.
 
     Args:
         namespace: of the operators in `torch.ops`.
@@ -179,10 +191,19 @@ def load(namespace: str, sources: Sequence[Path], *, cuda: bool | None = None) -
         MissingToolError: there is no CMake, Ninja or compiler; a BuildError too.
         BuildError: as of `build_once`.
     """
+    for directory in dict.fromkeys(path.parent / "lib" for path in sources):
+        if any((directory / f"{namespace}_{device}.so").is_file() for device in ("cpu", "cuda")):
+            native.load(namespace, directory)
+            return
     if cuda is None:
-        wanted = any(path.suffix == ".cu" for path in sources)
-        cuda = wanted and torch.cuda.is_available() and shutil.which(os.environ.get("CUDACXX", "nvcc")) is not None
+        cuda = can_build_cuda(sources)
     native.load(namespace, build_once(namespace, sources, cuda=cuda))
+
+
+def can_build_cuda(sources: Sequence[Path]) -> bool:
+    """Whether kernels for CUDA are among sources, and there is a GPU and a compiler for them."""
+    wanted = any(path.suffix == ".cu" for path in sources)
+    return wanted and torch.cuda.is_available() and shutil.which(os.environ.get("CUDACXX", "nvcc")) is not None
 
 
 # What else decides what a compiler makes of sources.
@@ -262,12 +283,21 @@ def _listed(paths: Sequence[Path]) -> str:
     return " ".join(f'"{path.resolve()}"' for path in paths)
 
 
-def find_tool(name: str) -> str:
+def find_tool(name: str, extra: str = "check") -> str:
     """A program that a Python package brings: that of this environment, which need not be activated, or of PATH."""
-    found = shutil.which(name, path=str(Path(sys.executable).parent)) or shutil.which(name)
+    found = _which(name)
     if found is None:
-        raise MissingToolError(f"{name} is not installed; pip install 'torchgraft[check]' brings it")
+        raise MissingToolError(f"{name} is not installed; pip install 'torchgraft[{extra}]' brings it")
     return found
+
+
+def has_tool(name: str) -> bool:
+    """Whether there is such a program in this environment, or on PATH."""
+    return _which(name) is not None
+
+
+def _which(name: str) -> str | None:
+    return shutil.which(name, path=str(Path(sys.executable).parent)) or shutil.which(name)
 
 
 def require_compiler(variable: str, names: Sequence[str], what: str) -> None:
@@ -293,6 +323,8 @@ def _run(command: Sequence[str], namespace: str, log: Path) -> None:
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, env=environment
     )
     if done.returncode != 0:
+        if _NO_SPACE in done.stdout:
+            raise OSError(errno.ENOSPC, _NO_SPACE, str(log.parent))
         log.write_text(done.stdout)
         raise BuildError(f"{namespace} does not build:\n{_first_error(done.stdout)}\n(all of it: {log})")
 

@@ -21,7 +21,8 @@ class Declared(Protocol):
     output: Callable[..., Any]
     knows_output: bool
     sizes_from_data: bool
-    gradient: Callable[..., Sequence[Any]] | None
+    gradient: Callable[..., Any] | None
+    materialize_grads: bool
     unsaved: tuple[str, ...]
     not_differentiable: tuple[str, ...]
     vmap: Callable[..., Any] | None

@@ -46,10 +46,23 @@ def check_names(operator: Declared, what: str, names: Sequence[str], more: Seque
         raise ValueError(f"{operator.qualified_name}: {what} names {strangers}, and its tensors are {tensors}")
 
 
-def check_kinds(operator: Declared, unsaved: Sequence[str]) -> None:
+def check_random(operator: Declared, names: Sequence[str]) -> tuple[str, ...]:
+    """The names; raises ValueError for those of no whole numbers."""
+    numbers = {each.name for each in operator.arguments if each.kind in ("int", "SymInt")}
+    if strangers := sorted(set(names) - numbers):
+        raise ValueError(f"{operator.qualified_name}: random names {strangers}, which are no whole numbers")
+    return tuple(names)
+
+
+def check_kinds(operator: Declared, unsaved: Sequence[str], gradient: object) -> None:
     """Raises ValueError for what cannot be served together."""
     name, has_lists = operator.qualified_name, any(each.is_list for each in operator.arguments if each.holds_tensors)
-    if unsaved and operator.gradient is None:
+    if operator.mutates and gradient == "reference":
+        raise ValueError(
+            f"{name}: it writes to its arguments, so a later gradient by its reference would be of other values; leave"
+            " gradient out, and its reference answers where one is needed"
+        )
+    if unsaved and not callable(gradient):
         raise ValueError(f"{name}: without a gradient of its own nothing can be left unsaved")
     if unsaved and has_lists:
         raise ValueError(f"{name}: it takes lists of tensors, and then all is saved for the gradient")

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from torchgraft import _torch_private
 from torchgraft.declared import Declared
-from torchgraft.schema import Argument, Arrangement, arrange
+from torchgraft.schema import Argument, Arrangement, arrange, by_name, read_schema
 
 
 def as_tuple(results: Any) -> tuple[Any, ...]:
@@ -47,18 +47,29 @@ def nested(values: Sequence[Any], lists: Sequence[bool]) -> tuple[Any, ...]:
 
 
 def gradient_by_reference(
-    reference: Callable[..., Any], tensor_count: int, visible: Callable[[Any], Any] = lambda results: results
+    reference: Callable[..., Any],
+    tensor_count: int | str,
+    visible: Callable[[Any], Any] = lambda results: results,
 ) -> Callable[..., Sequence[Tensor | None]]:
     """A gradient formula that differentiates a reference: for an operator whose gradient needs no kernel.
 
     Args:
         reference: what is differentiated, of an operator's arguments.
-        tensor_count: how many tensors those begin with.
+        tensor_count: how many tensors those begin with; or the operator's schema, where tensors stand elsewhere or in
+            lists, or where arguments must be named.
         visible: which of the reference's results have gradients.
 
     Returns:
         What an Operator takes as `gradient`.
+
+    Raises:
+        ValueError: PyTorch cannot read the schema, or no Operator can serve it.
     """
+    if isinstance(tensor_count, str):
+        arguments = read_schema(tensor_count).arguments
+        gradient = differentiate_reference(by_name(reference, arguments), arrange(arguments), visible)
+        # Those that must be named come in the order of the schema.
+        return lambda *values, **named: gradient(*values, *named.values())
     return differentiate_reference(reference, arrange([Argument("", "Tensor")] * tensor_count), visible)
 
 
@@ -94,6 +105,25 @@ def differentiate_reference(
         return arrangement.by_argument(tuple(gradients.get(i) for i in range(len(tensors))), others)
 
     return gradient
+
+
+def make_gradient(operator: Declared, gradient: object) -> Callable[..., Any] | None:
+    """The gradient formula of an operator, as a function of arguments in the order of the schema.
+
+    Args:
+        operator: whose arguments, reference and visible results are known.
+        gradient: a formula, 'reference' or None.
+
+    Raises:
+        TypeError: it is none of these.
+    """
+    if gradient == "reference":
+        return differentiate_reference(operator.reference, operator.arrangement, operator.visible)
+    if gradient is not None and not callable(gradient):
+        raise TypeError(
+            f"{operator.qualified_name}: gradient must be a function, 'reference' or None, got {gradient!r}"
+        )
+    return gradient and by_name(gradient, operator.arguments, 3)
 
 
 _Tensors = Sequence[Tensor | None]
@@ -133,6 +163,39 @@ def _none_needed(needed: Any) -> Any:
     return [False] * len(needed) if isinstance(needed, (list, tuple)) else False
 
 
+def _drop_unneeded(name: str, tensors: Sequence[str], gradients: Any, needs_grad: Sequence[Any]) -> Sequence[Any]:
+    """What a formula returned, with None for each gradient that is not needed.
+
+    Args:
+        name: of the operator.
+        tensors: the names of its arguments that hold tensors.
+        gradients: one each, or one alone; for a list of tensors a list, or None.
+        needs_grad: whether each is needed; for a list of tensors a list.
+
+    Raises:
+        ValueError: there are more or fewer.
+    """
+    gradients = as_tuple(gradients)
+    if len(gradients) != len(needs_grad):
+        raise ValueError(
+            f"{name}: its gradient must return one for each of the arguments {', '.join(tensors)}, got {len(gradients)}"
+        )
+    if needs_grad.count(True) == len(needs_grad):
+        return gradients
+    kept: list[Any] = []
+    for gradient, needed, argument in zip(gradients, needs_grad, tensors, strict=True):
+        if not isinstance(needed, (list, tuple)) or gradient is None:
+            kept.append(gradient if needed else None)
+            continue
+        if len(gradient) != len(needed):
+            raise ValueError(
+                f"{name}: its gradient must return one for each of the {len(needed)} tensors of {argument}, got"
+                f" {len(gradient)}"
+            )
+        kept.append([each if wanted else None for each, wanted in zip(gradient, needed, strict=True)])
+    return kept
+
+
 class Autograd(NamedTuple):
     """An operator's places in autograd.
 
@@ -142,12 +205,15 @@ class Autograd(NamedTuple):
         functional: the same, in the form that torch.func and torch.compile understand; takes each argument by itself.
         setup_context: what to save for backward, where each argument stands by itself.
         backward: the gradients of all arguments, None for those that are numbers.
+        replace_formula: puts another formula in the place of the operator's, and returns the one that was there, for
+            checks that find out which part of an operator is wrong.
     """
 
     eager: Callable[..., Any]
     functional: Callable[..., Any]
     setup_context: Callable[..., None]
     backward: Callable[..., tuple[Tensor | None, ...]]
+    replace_formula: Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def make_autograd(operator: Declared) -> Autograd:
@@ -168,6 +234,8 @@ def make_autograd(operator: Declared) -> Autograd:
     keep, give_back, saved_tensors = _choose_saved(operator)
     signature = operator.arguments
     places = [place for place, argument in enumerate(signature) if argument.holds_tensors]
+    tensor_count, tensor_names, name = len(places), [signature[place].name for place in places], operator.name
+    materialize_grads = operator.materialize_grads
     takes_lists, gives_lists = any(signature[place].is_list for place in places), any(lists)
     several_outputs, gives_one = operator.output_count > 1 or gives_lists, operator.output_count == 1
     # A list of tensors leaves its length among what is no tensor.
@@ -187,7 +255,7 @@ def make_autograd(operator: Declared) -> Autograd:
             ctx.saved_count = len(values)
         if several_outputs:
             ctx.save_for_backward(*values, *flat_results(each_of(results)[visible_outputs:]))
-            ctx.set_materialize_grads(False)
+            ctx.set_materialize_grads(materialize_grads)
         else:
             ctx.save_for_backward(*values)
 
@@ -212,7 +280,7 @@ def make_autograd(operator: Declared) -> Autograd:
             # Compilers give zeros where autograd gives None.
             output_grads = [grad if _has_gradients(grad) else None for grad in output_grads]
         if not all_differentiable:
-            pairs = zip(needs_grad, differentiable, strict=False)
+            pairs = zip(needs_grad, differentiable, strict=True)
             needs_grad = [needed if may else _none_needed(needed) for needed, may in pairs]
         kept = ctx.saved_tensors
         count = ctx.saved_count if takes_lists else saved_tensors
@@ -223,14 +291,21 @@ def make_autograd(operator: Declared) -> Autograd:
         if any_autocast():
             # Autocast has done its work in the forward pass; the gradients have the dtypes that it chose.
             with torch.autocast(grad.device.type, enabled=False):
-                return gradient(needs_grad, output_grads, hidden, *arguments)
-        return gradient(needs_grad, output_grads, hidden, *arguments)
+                found = gradient(needs_grad, output_grads, hidden, *arguments)
+        else:
+            found = gradient(needs_grad, output_grads, hidden, *arguments)
+        return _drop_unneeded(name, tensor_names, found, needs_grad)
+
+    def replace_formula(formula: Callable[..., Any]) -> Callable[..., Any]:
+        nonlocal gradient
+        before, gradient = gradient, formula
+        return before
 
     def flat_gradients(ctx: Any, count: int, flat_grads: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
         """The gradients of tensors one by one; `count` arguments of the Function are none."""
         needs_grad = ctx.needs_input_grad
         if not takes_lists:
-            return gradients_of(ctx, needs_grad, flat_grads)
+            return gradients_of(ctx, needs_grad[:tensor_count], flat_grads)
         needs_grad = arrangement.by_argument(needs_grad[: len(needs_grad) - count], ctx.others)
         return arrangement.flat(gradients_of(ctx, needs_grad, flat_grads), ctx.others)
 
@@ -293,4 +368,4 @@ def make_autograd(operator: Declared) -> Autograd:
     for function in (Eager, Functional):
         # The name under which it appears as grad_fn.
         function.__name__ = "".join(part.capitalize() for part in operator.name.split("_"))
-    return Autograd(Eager.apply, Functional.apply, setup_context, backward)
+    return Autograd(Eager.apply, Functional.apply, setup_context, backward, replace_formula)

@@ -19,8 +19,8 @@ from torchgraft.signatures import problem_of
 
 # What the text of a kernel may use without including it.
 _HEADERS = {
-    "cpu": ("cpu.h", "dispatch.h", "layout.h", "registration.h", "text.h"),
-    "cuda": ("cuda.cuh", "device.cuh", "dispatch.h", "layout.h", "registration.h", "text.h"),
+    "cpu": ("cpu.h", "dispatch.h", "empty.h", "layout.h", "registration.h", "text.h"),
+    "cuda": ("cuda.cuh", "device.cuh", "dispatch.h", "empty.h", "layout.h", "registration.h", "text.h"),
 }
 _SUFFIXES = {"cpu": ".cpp", "cuda": ".cu"}
 

@@ -152,15 +152,13 @@ def has_kernels(namespace: str, device: str) -> bool:
 
 
 def why_no_kernel(namespace: str, device: str) -> str:
-    """Why an operator of a namespace runs without a kernel on a kind of device, for a person to read."""
+    """Why a namespace has no kernels for a kind of device, for a person to read."""
     library = _libraries.get((namespace, device))
     if library is None:
         return (
             f"{namespace} has no kernels for {device}: nothing was loaded by torchgraft.native.load({namespace!r}, ...)"
         )
-    return library.problem or (
-        f"{library.path} has none for this operator, but for {', '.join(signatures(namespace, device)) or 'none'}"
-    )
+    return library.problem or f"{library.path} registers no kernel by TORCHGRAFT_KERNEL"
 
 
 def _chooser(namespace: str, device: str) -> NativeLibrary | None:

@@ -19,10 +19,10 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from torchgraft import _torch_private, mutation, python_kernels, registration
 from torchgraft._autocasting import AutocastRule, cast, no_autocast
 from torchgraft.arguments import stands_for_tensor
-from torchgraft.declaring import check_kinds, check_names, dtypes_of, make_output
+from torchgraft.declaring import check_kinds, check_names, check_random, dtypes_of, make_output
 from torchgraft.declaring import unknown_size as unknown_size
 from torchgraft.differentiation import gradient_by_reference as gradient_by_reference
-from torchgraft.differentiation import make_autograd, nested, single
+from torchgraft.differentiation import make_autograd, make_gradient, nested, single
 from torchgraft.explaining import explain_kinds, explain_memory, out_of_memory
 from torchgraft.fallback import note_fallback
 from torchgraft.schema import REQUIRED, Argument, arrange, by_name, make_complete, positional_signature, read_schema
@@ -63,11 +63,12 @@ class Operator:
             runs on tensors without data, and whose sizes may not depend on data.
         shapes: the sizes of tensors and results in words, as `"n c, c -> n c"`: see `torchgraft.shapes.Shapes`. Where
             sizes do not fit, the error says so, before `explain` is asked.
-        gradient: `gradient(needs_grad, output_grads, saved, *arguments)`: which tensor arguments need a gradient, the
-            gradients of the visible results (None where nothing flows back), the hidden results, and the arguments of
-            the call. Returns one gradient a tensor argument, None where it is not needed; a list of them for a list of
-            tensors. Made of operators, so that it can be differentiated again. Without it the reference is
-            differentiated.
+        gradient: `gradient(needs_grad, output_grads, saved, *arguments)`: whether each tensor argument needs one, the
+            gradients of the visible results, the hidden results, and the arguments of the call; for a list of
+            tensors a list, everywhere. Returns one gradient a tensor argument. Those that nobody needs may be there,
+            and are dropped. Made of operators, so that it can be differentiated again. 'reference': the reference is
+            differentiated, and that is the best there is. None: it is, and a warning says so.
+        materialize_grads: whether `gradient` gets zeros, and not None, for a result to which nothing flows back.
         unsaved: names of tensor arguments that `gradient` does not read. They are not kept for it, so that memory is
             free earlier and a caller may change them in place; None stands in their places. What is written to is
             never kept.
@@ -106,7 +107,8 @@ class Operator:
         reference: Callable[..., Any],
         output: Callable[..., Any] | None = None,
         shapes: str | None = None,
-        gradient: Callable[..., Sequence[Any]] | None = None,
+        gradient: Callable[..., Any] | Literal["reference"] | None = None,
+        materialize_grads: bool = False,
         unsaved: Sequence[str] = (),
         not_differentiable: Sequence[str] = (),
         visible_outputs: int | None = None,
@@ -145,7 +147,8 @@ class Operator:
         self.reference = called(reference)
         written = sum(argument.mutated for argument in self.arguments)
         self.shapes = None if shapes is None else Shapes(self.name, shapes, self.arguments, read.results)
-        self.gradient = called(gradient, 3)
+        self.gradient = make_gradient(self, gradient)
+        self.materialize_grads = materialize_grads
         self.vmap = called(vmap, 3)
         self.flops = called(flops)
         self._explain = called(explain)
@@ -153,9 +156,7 @@ class Operator:
         self.compile = compile
         self.mixed = tuple(mixed)
         self.sizes_from_data = sizes_from_data
-        self.random = tuple(random)
-        if strangers := sorted(set(random) - {each.name for each in self.arguments if each.kind in ("int", "SymInt")}):
-            raise ValueError(f"{self.qualified_name}: random names {strangers}, which are no whole numbers")
+        self.random = check_random(self, random)
         self.not_differentiable = tuple(not_differentiable)
         self.dtypes_of, self.primary = dtypes_of(self, dtypes)
         self.dtypes = self.dtypes_of.get(self.arguments[self.primary].name)
@@ -166,7 +167,7 @@ class Operator:
         mutated = [argument.name for argument in self.arguments if argument.mutated and argument.holds_tensors]
         check_names(self, "unsaved", unsaved)
         check_names(self, "not_differentiable", not_differentiable, [result.name for result in read.results])
-        check_kinds(self, unsaved)
+        check_kinds(self, unsaved, gradient)
         self.unsaved = tuple(dict.fromkeys((*unsaved, *mutated)))
         visible_results = read.results[: self.visible_outputs]
         self.constant_outputs = tuple(
@@ -267,15 +268,7 @@ class Operator:
         Raises:
             ValueError: no kernel written in Python is registered for it.
         """
-
-        def register(function: _Policy) -> _Policy:
-            found = python_kernels.kernels_of(self.qualified_name, device)
-            if found is None:
-                raise ValueError(f"{self.qualified_name} has no kernels in Python for {device}: register these first")
-            found.policy = by_name(function, self.arguments)
-            return function
-
-        return register
+        return lambda function: python_kernels.choose_by(self, device, function)
 
     def explain(self, *arguments: Any) -> None:
         """Raises the ValueError or TypeError that says what is wrong with arguments; returns where nothing is."""

@@ -11,16 +11,17 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from torchgraft import _torch_private, _triton_private, native
 from torchgraft._autocasting import no_autocast
 from torchgraft.declared import Declared
-from torchgraft.schema import tensors_in
+from torchgraft.schema import by_name, tensors_in
 
 Kernel = Callable[..., Any]
+_Policy = TypeVar("_Policy", bound=Callable[..., str])
 
 # What stands for the kernels of a compiled library in a policy.
 COMPILED = "compiled"
@@ -138,6 +139,19 @@ def forget(qualified_name: str) -> None:
 def kernels_of(qualified_name: str, device: str) -> PythonKernels | None:
     """The kernels of an operator for a kind of device that are written in Python."""
     return _registered.get((qualified_name, device))
+
+
+def choose_by(operator: Declared, device: str, policy: _Policy) -> _Policy:
+    """Has a policy choose between an operator's kernels for a kind of device, and returns it.
+
+    Raises:
+        ValueError: it has none that are written in Python.
+    """
+    found = kernels_of(operator.qualified_name, device)
+    if found is None:
+        raise ValueError(f"{operator.qualified_name} has no kernels in Python for {device}: register these first")
+    found.policy = by_name(policy, operator.arguments)
+    return policy
 
 
 def register(

@@ -10,12 +10,13 @@ from torch import Tensor
 from torch.utils._pytree import tree_map, tree_map_only
 from torch.utils.flop_counter import flop_registry, register_flop_formula
 
-from torchgraft import _torch_private, mutation, native
+from torchgraft import _torch_private, mutation
 from torchgraft._autocasting import AUTOCAST_KEYS, cast, no_autocast
 from torchgraft.declared import Declared
 from torchgraft.differentiation import as_tuple, nested, single
 from torchgraft.explaining import explain_devices
 from torchgraft.schema import by_name
+from torchgraft.signatures import why_no_kernel
 
 
 def register(operator: Declared, library: torch.library.Library) -> None:
@@ -117,7 +118,7 @@ def _make_fallback(operator: Declared) -> Callable[..., Any]:
     def fallback(*arguments: Any) -> Any:
         operator.explain(*arguments)
         device = next(tensor.device.type for tensor in operator.arrangement.tensors(arguments) if tensor is not None)
-        operator.note(arguments, native.why_no_kernel(operator.namespace, device))
+        operator.note(arguments, why_no_kernel(operator, device))
         with no_autocast(arguments):
             if operator.mutates:
                 results = mutation.answer_by_reference(operator, arguments)

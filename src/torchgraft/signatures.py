@@ -1,12 +1,15 @@
-"""Whether the C++ function of a kernel takes and returns what the schema says.
+"""Whether a library's kernels are those that are declared: their names, and what they take and return.
 
 PyTorch passes every argument as 64 bits and asks no types: a kernel that takes another type computes garbage, or ends
 the process. What `TORCHGRAFT_KERNEL` found of a function is compared here when a library is loaded, or else when an
 operator of it is declared, and a kernel that does not fit is never called.
+
+Names are compared later, where a kernel is missed: a library may be loaded before its operators are declared, or after.
 """
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -17,7 +20,16 @@ from torchgraft.declared import Declared
 from torchgraft.schema import Argument
 
 # What stands in C++ for a word of a schema.
-_IN_CPP = {"int": "int64_t", "float": "double", "bool": "bool", "str": "Text", "Device": "Device"}
+_IN_CPP = {
+    "int": "int64_t",
+    "float": "double",
+    "bool": "bool",
+    "str": "Text",
+    "Device": "torch::stable::Device",
+    # In the namespace of this package a Layout is that of images.
+    "Layout": "torch::headeronly::Layout",
+    "MemoryFormat": "torch::headeronly::MemoryFormat",
+}
 
 
 _declared: list[tuple[Declared, torch.library.Library]] = []
@@ -75,6 +87,37 @@ def _refuse_misfits(operator: Declared, library: torch.library.Library) -> list[
     return problems
 
 
+def why_no_kernel(operator: Declared, device: str) -> str:
+    """Why an operator runs without a compiled kernel, with what is implemented and what is declared.
+
+    Args:
+        operator: that has none.
+        device: the kind of device, 'cpu' or 'cuda'.
+    """
+    namespace, name, key = operator.namespace, operator.name, device.upper()
+    implemented = native.signatures(namespace, device)
+    if not implemented:
+        return native.why_no_kernel(namespace, device)
+    libraries = ", ".join(str(each.path) for each in native.libraries_of(namespace, device) if each.loaded)
+    reason = f"{namespace} has no {key} kernel {name}"
+    if name in implemented:
+        # A library does not list under which namespace and device it registers a name.
+        words = f"{namespace}, {key}"
+        return f"{reason}: {libraries} names it in a TORCHGRAFT_KERNEL whose first two words must be {words}"
+    declared = [each.name for each, _ in _declared if each.namespace == namespace]
+    reason += f"; {libraries} implements: {', '.join(implemented)}; declared: {', '.join(declared)}"
+    for similar in difflib.get_close_matches(name, undeclared(namespace, device), 1):
+        written = f"TORCHGRAFT_KERNEL({namespace}, {key}, {name}, {implemented[similar].function})"
+        reason += f". Nobody declares {similar}; where {name} is meant, write {written}"
+    return reason
+
+
+def undeclared(namespace: str, device: str) -> list[str]:
+    """The names that loaded libraries implement and that no operator has: typos, or operators not imported yet."""
+    declared = {each.name for each, _ in _declared if each.namespace == namespace}
+    return [name for name in native.signatures(namespace, device) if name not in declared]
+
+
 def problem_of(name: str, arguments: Sequence[Argument], lists: Sequence[bool], found: native.Signature) -> str:
     """What does not fit of a kernel, and what to write; empty where all does.
 
@@ -102,6 +145,11 @@ def problem_of(name: str, arguments: Sequence[Argument], lists: Sequence[bool], 
         said, given = (", ".join(each) or "nothing" for each in (results, found.results))
         return f"{name}: the schema returns {said}, and {found.function} returns {given}"
     return ""
+
+
+def cpp_type(argument: Argument) -> str:
+    """The type of C++ in which a kernel takes an argument, as names of the namespace `torchgraft`."""
+    return _in_cpp(_word(argument))
 
 
 def _word(argument: Argument) -> str:

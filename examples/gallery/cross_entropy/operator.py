@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from torchgraft import Operator, gradient_by_reference
+from torchgraft import Operator
 from torchgraft.operator import FLOATING
 
 _REDUCTIONS = ("mean", "sum", "none")
@@ -120,7 +120,7 @@ cross_entropy_backward = Operator(
     reference=_backward_reference,
     output=lambda output_grad, input, *others: input.new_empty(input.shape),
     # Second derivatives are rare, and need no kernel.
-    gradient=gradient_by_reference(_backward_reference, 4),
+    gradient="reference",
     dtypes={"output_grad": FLOATING, "logsumexp": FLOATING, **_DTYPES},
     # It is in float32 beside half precision.
     mixed=("logsumexp",),

@@ -6,6 +6,7 @@
 
 #include <torchgraft/cpu.h>
 #include <torchgraft/dispatch.h>
+#include <torchgraft/empty.h>
 #include <torchgraft/layout.h>
 #include <torchgraft/registration.h>
 #include <torchgraft/text.h>
@@ -97,12 +98,6 @@ EMBEDDING_BAG_SUM(Half)
 EMBEDDING_BAG_SUM(BFloat16)
 #undef EMBEDDING_BAG_SUM
 
-Tensor empty_matrix(int64_t rows, int64_t columns, const Tensor& like) {
-  const int64_t sizes[] = {rows, columns}, strides[] = {std::max<int64_t>(columns, 1), 1};
-  checked_product(rows, std::max<int64_t>(columns, 1) * 8, "the result");
-  return empty_strided(sizes, strides, 2, like);
-}
-
 Tensor embedding_bag_cpu(Tensor weight, Tensor indices, Tensor offsets, Text mode) {
   check_dim(weight, 2, "weight");
   const int64_t columns = weight.size(1);
@@ -111,7 +106,7 @@ Tensor embedding_bag_cpu(Tensor weight, Tensor indices, Tensor offsets, Text mod
     using T = typename decltype(tag)::type;
     using A = accumulate_t<T>;
     const Tensor source = to_contiguous(weight, "weight");
-    Tensor output = empty_matrix(bags.count, columns, source);
+    Tensor output = empty_contiguous({bags.count, columns}, source);
     const T* const from = data_of<T>(source);
     T* const to = mutable_data_of<T>(output);
     const int64_t work = columns * std::max<int64_t>(bags.index_count, 1) / std::max<int64_t>(bags.count, 1);
@@ -138,7 +133,7 @@ Tensor embedding_bag_backward_cpu(Tensor grad, Tensor indices, Tensor offsets, i
     using T = typename decltype(tag)::type;
     using A = accumulate_t<T>;
     const Tensor source = to_contiguous(grad, "grad");
-    Tensor output = empty_matrix(rows, columns, source);
+    Tensor output = empty_contiguous({rows, columns}, source);
     const T* const from = data_of<T>(source);
     T* const to = mutable_data_of<T>(output);
     const int64_t work = std::max<int64_t>(bags.index_count + rows, 1);

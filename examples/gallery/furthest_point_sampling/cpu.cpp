@@ -7,6 +7,7 @@
 
 #include <torchgraft/cpu.h>
 #include <torchgraft/dispatch.h>
+#include <torchgraft/empty.h>
 #include <torchgraft/layout.h>
 #include <torchgraft/registration.h>
 
@@ -62,8 +63,7 @@ Tensor furthest_point_sampling_cpu(Tensor points, int64_t count) {
     using T = typename decltype(tag)::type;
     const Tensor source = to_contiguous(points);
     const int64_t batch = source.size(0), size = source.size(1);
-    const int64_t sizes[] = {batch, count}, strides[] = {std::max<int64_t>(count, 1), 1};
-    Tensor output = make_empty(2, sizes, strides, aoti_torch_dtype_int64(), aoti_torch_device_type_cpu(), 0);
+    Tensor output = empty_contiguous({batch, count}, source, aoti_torch_dtype_int64());
     if (count == 0) return output;
 
     const T* const from = data_of<T>(source);

@@ -7,6 +7,7 @@
 
 #include <torchgraft/cpu.h>
 #include <torchgraft/dispatch.h>
+#include <torchgraft/empty.h>
 #include <torchgraft/layout.h>
 #include <torchgraft/registration.h>
 
@@ -95,8 +96,7 @@ Tensor nms_cpu(Tensor boxes, Tensor scores, double iou_threshold) {
       });
     }
 
-    const int64_t size = static_cast<int64_t>(kept.size()), step = 1;
-    Tensor output = make_empty(1, &size, &step, aoti_torch_dtype_int64(), aoti_torch_device_type_cpu(), 0);
+    Tensor output = empty_contiguous({static_cast<int64_t>(kept.size())}, boxes, aoti_torch_dtype_int64());
     std::copy(kept.begin(), kept.end(), mutable_data_of<int64_t>(output));
     return output;
   });

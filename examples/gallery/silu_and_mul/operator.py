@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchgraft import Operator, gradient_by_reference
+from torchgraft import Operator
 from torchgraft.operator import FLOATING
 
 
@@ -52,6 +52,6 @@ silu_and_mul_backward = Operator(
     reference=_backward_reference,
     shapes="... d, ... 2*d -> ... 2*d",
     # Second derivatives are rare, and need no kernel.
-    gradient=gradient_by_reference(_backward_reference, 2),
+    gradient="reference",
     kernels={"cuda": FLOATING},
 )

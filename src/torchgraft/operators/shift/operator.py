@@ -171,7 +171,7 @@ def _gradient(
     stride: int,
 ) -> tuple[Tensor | None, ...]:
     (output_grad,) = output_grads
-    needs_input, needs_x, needs_y = needs_grad[:3]
+    needs_input, needs_x, needs_y = needs_grad
     if not (needs_x or needs_y):
         shape = input.shape[2], is_channels_last(input)
         return input_grad.call(output_grad, x_offset, y_offset, *shape, stride), None, None
@@ -193,7 +193,7 @@ def _input_grad_gradient(
 ) -> tuple[Tensor | None, ...]:
     # The gradient of an input gradient is as large as an input, and plays its part.
     (input,) = output_grads
-    needs_output_grad, needs_x, needs_y = needs_grad[:3]
+    needs_output_grad, needs_x, needs_y = needs_grad
     of_output_grad = sample(input, x_offset, y_offset, stride) if needs_output_grad else None
     if not (needs_x or needs_y):
         return of_output_grad, None, None
