@@ -24,7 +24,8 @@ def _rotated(tensor: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Ten
 def _reference(
     query: Tensor, key: Tensor, positions: Tensor, cos: Tensor, sin: Tensor, *, interleaved: bool, inverse: bool
 ) -> tuple[Tensor, Tensor]:
-    cos, sin = cos[positions], sin[positions]
+    # No position counts from the end, as an index in brackets would.
+    cos, sin = cos.index_select(0, positions), sin.index_select(0, positions)
     if inverse:
         sin = -sin
     return _rotated(query, cos, sin, interleaved), _rotated(key, cos, sin, interleaved)

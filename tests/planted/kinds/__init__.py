@@ -109,6 +109,13 @@ def _rows(name: str, rows: int, columns: int, count: int) -> Sample:
     return Sample(name, (Drawn((rows, columns)), indices))
 
 
+def _summed_by_row(grad: Tensor, table: Tensor, indices: Tensor) -> Tensor:
+    # In float32 at least: on a GPU a sum in float16 is rounded as often as a row was taken.
+    wide = torch.promote_types(table.dtype, torch.float32)
+    sums = torch.zeros(table.shape, dtype=wide, device=table.device).index_add(0, indices, grad.to(wide))
+    return sums.to(table.dtype)
+
+
 _taking = _Kind(
     "(Tensor table, Tensor indices) -> Tensor",
     Samples(
@@ -123,10 +130,7 @@ _taking = _Kind(
     {"table": _FLOATS, "indices": (torch.int64,)},
     reference=_take_rows,
     output=lambda table, indices: table.new_empty(indices.shape[0], table.shape[1]),
-    gradient=lambda needs_grad, grads, saved, table, indices: (
-        table.new_zeros(table.shape).index_add(0, indices, grads[0]),
-        None,
-    ),
+    gradient=lambda needs_grad, grads, saved, table, indices: (_summed_by_row(grads[0], table, indices), None),
     explain=_expect_rows,
 )
 _taking.control("take_rows", lambda table, indices: table.index_select(0, indices))
