@@ -1,9 +1,10 @@
 // causal_conv1d on CUDA where neighbouring times are neighbours in memory.
 //
-// A thread owns a chunk of one row, a channel of an item: eight elements, four of float64. It reads them in
-// vectors, and the four elements on either side that it needs too, which the first level of the cache has as
-// a neighbouring thread reads them. Chunks begin where memory is aligned, so that rows of any length are read
-// in vectors; the first and the last chunk of a row may then be partial. No thread waits for another.
+// A thread owns a chunk of one row, a channel of an item: eight elements, sixteen of two bytes, four of
+// float64. It reads them in vectors, and the four elements on either side that it needs too, which the first
+// level of the cache has as a neighbouring thread reads them. Chunks begin where memory is aligned, so that
+// rows of any length are read in vectors; the first and the last chunk of a row may then be partial. No
+// thread waits for another.
 //
 // Forward, threads own the chunks of all rows in order. Backward, a block owns chunks of one channel, of all
 // items in order, and sums up the gradients of the channel's weight and bias; a thread computes the gradient
@@ -15,7 +16,9 @@ namespace causal_conv1d {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kWarps = kThreads / 32;
+// Backward, blocks are small: while one waits for memory the others compute.
+constexpr int kBackwardThreads = 128;
+constexpr int kBackwardWarps = kBackwardThreads / 32;
 // Elements beside a chunk that are read as one vector; a convolution needs three at most.
 constexpr int kBeside = 4;
 // So many blocks of the backward pass keep a multiprocessor busy to the end.
@@ -23,8 +26,12 @@ constexpr int kBlocksOfMultiprocessor = 32;
 // Kernels count chunks in 32 bits, and may count on by a block's threads.
 constexpr int kMost = INT32_MAX / 2;
 
+// What a thread does once for its chunk is as much as the arithmetic of some ten elements, and elements of
+// two bytes come so fast that they must share it among more.
 template <typename T>
-inline constexpr int kChunk = sizeof(T) == 8 ? 4 : 8;
+inline constexpr int kChunk = sizeof(T) == 8   ? 4
+                              : sizeof(T) == 2 ? 16
+                                               : 8;
 
 // The distance of a row's first element from the boundary of a chunk before it.
 template <typename T>
@@ -36,9 +43,10 @@ __host__ __device__ int misalignment(const T* row) {
 template <int kCount, bool kVectors, typename T, typename A>
 __device__ void load(A* values, const T* row, int first, int length) {
   if (kVectors && first >= 0 && first + kCount <= length) {
-    const auto loaded = *reinterpret_cast<const Vector<T, kCount>*>(row + first);
+    Packed<T, kCount> loaded;
+    loaded.load(row + first);
 #pragma unroll
-    for (int k = 0; k < kCount; ++k) values[k] = static_cast<A>(loaded[k]);
+    for (int k = 0; k < kCount; ++k) values[k] = loaded[k];
     return;
   }
 #pragma unroll
@@ -59,7 +67,7 @@ __device__ void load_past(A* values, const T* state, int64_t step, int first) {
 }
 
 template <typename T, int kWidth, bool kVectors>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, sizeof(T) == 2 ? 6 : 1)
     forward_kernel(Forward<T> call, FastDivisor chunks, FastDivisor channels, int count) {
   using A = accumulate_t<T>;
   constexpr int kOwn = kChunk<T>;
@@ -72,15 +80,14 @@ __global__ void __launch_bounds__(kThreads)
   const T* state = channel_of(call.initial_state, item, channel);
   const int first = chunk * kOwn - (kVectors ? misalignment(input) : 0);
 
-  A values[kBeside + kOwn];
-  load<kBeside, kVectors>(values, input, first - kBeside, length);
-  load<kOwn, kVectors>(values + kBeside, input, first, length);
-  load_past<kWidth, kBeside + kOwn>(values, state, call.initial_state.time, first - kBeside);
   A weight[kWidth];
 #pragma unroll
   for (int tap = 0; tap < kWidth; ++tap) weight[tap] = static_cast<A>(call.weight[channel * kWidth + tap]);
   const A bias = call.bias == nullptr ? A{0} : static_cast<A>(call.bias[channel]);
-
+  A values[kBeside + kOwn];
+  load<kBeside, kVectors>(values, input, first - kBeside, length);
+  load<kOwn, kVectors>(values + kBeside, input, first, length);
+  load_past<kWidth, kBeside + kOwn>(values, state, call.initial_state.time, first - kBeside);
   Vector<T, kOwn> results;
 #pragma unroll
   for (int k = 0; k < kOwn; ++k) {
@@ -114,7 +121,7 @@ __global__ void __launch_bounds__(kThreads)
 // end.
 template <int kCount, typename A>
 __device__ A sum_of_block(A (&sums)[kCount]) {
-  __shared__ A of_warps[kWarps][kCount];
+  __shared__ A of_warps[kBackwardWarps][kCount];
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
   for (int j = 0; j < kCount; ++j) {
@@ -132,8 +139,28 @@ __device__ A sum_of_block(A (&sums)[kCount]) {
   return total;
 }
 
+// What a thread of the backward pass reads of its next chunk while it computes the one before.
+template <typename T, bool kVectors>
+struct NextChunk {
+  static constexpr int kOwn = kChunk<T>;
+  int item, chunk, first;
+  Packed<T, kOwn> input, output_grad;
+
+  __device__ bool is_read_ahead(int length) const { return kVectors && first >= 0 && first + kOwn <= length; }
+
+  __device__ void load(const Backward<T>& call, const FastDivisor& chunks, int channel, int index) {
+    item = chunks.divide(index);
+    chunk = index - item * chunks.divisor();
+    const T* from = channel_of(call.input, item, channel);
+    first = chunk * kOwn - (kVectors ? misalignment(from) : 0);
+    if (!is_read_ahead(static_cast<int>(call.sizes.length))) return;
+    input.load(from + first);
+    output_grad.load(channel_of(call.output_grad, item, channel) + first);
+  }
+};
+
 template <typename T, int kWidth, bool kVectors>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kBackwardThreads, sizeof(T) == 2 ? 5 : 1)
     backward_kernel(Backward<T> call, accumulate_t<T>* partials, FastDivisor chunks, int count, int share) {
   using A = accumulate_t<T>;
   constexpr int kOwn = kChunk<T>, kPast = kWidth - 1, kGrads = kOwn + kPast;
@@ -148,20 +175,30 @@ __global__ void __launch_bounds__(kThreads)
   A sums[kWidth + 1] = {};
 
   const int end = min(count, (part + 1) * share);
-  for (int index = part * share + static_cast<int>(threadIdx.x); index < end;
-       index += static_cast<int>(blockDim.x)) {
-    const int item = chunks.divide(index), chunk = index - item * chunks.divisor();
+  const int begin = part * share + static_cast<int>(threadIdx.x), step = static_cast<int>(blockDim.x);
+  NextChunk<T, kVectors> next;
+  if (begin < end) next.load(call, chunks, channel, begin);
+  for (int index = begin; index < end; index += step) {
+    const NextChunk<T, kVectors> now = next;
+    if (index + step < end) next.load(call, chunks, channel, index + step);
+    const int item = now.item, chunk = now.chunk, first = now.first;
     const T* input = channel_of(call.input, item, channel);
     const T* output_grad = channel_of(call.output_grad, item, channel);
-    const int first = chunk * kOwn - (kVectors ? misalignment(input) : 0);
 
-    A values[kBeside + kOwn + kBeside];
+    A values[kBeside + kOwn + kBeside], grads[kOwn + kBeside];
     load<kBeside, kVectors>(values, input, first - kBeside, length);
-    load<kOwn, kVectors>(values + kBeside, input, first, length);
     load<kBeside, kVectors>(values + kBeside + kOwn, input, first + kOwn, length);
-    A grads[kOwn + kBeside];
-    load<kOwn, kVectors>(grads, output_grad, first, length);
     load<kBeside, kVectors>(grads + kOwn, output_grad, first + kOwn, length);
+    if (now.is_read_ahead(length)) {
+#pragma unroll
+      for (int k = 0; k < kOwn; ++k) {
+        values[kBeside + k] = now.input[k];
+        grads[k] = now.output_grad[k];
+      }
+    } else {
+      load<kOwn, false>(values + kBeside, input, first, length);
+      load<kOwn, false>(grads, output_grad, first, length);
+    }
     const T* state = channel_of(call.initial_state, item, channel);
     load_past<kWidth, kBeside + kOwn + kBeside>(values, state, call.initial_state.time, first - kBeside);
 
@@ -302,7 +339,7 @@ Partials backward_channels_first(const Backward<T>& call, const Tensor& like, cu
   const Sizes& sizes = call.sizes;
   const Cut cut = cut_rows(sizes, call.input, call.output_grad, call.input_grad);
   const int count = count_chunks(cut, sizes.batch);
-  const int threads = std::min(kThreads, round_up(std::max(count, 1), 32));
+  const int threads = std::min(kBackwardThreads, round_up(std::max(count, 1), 32));
   // Several blocks share a channel where there are not enough channels for the device.
   const int64_t wanted =
       ceil_divide(int64_t{kBlocksOfMultiprocessor} * current_device().multiprocessors, sizes.channels);

@@ -2,8 +2,8 @@
 //
 // A thread owns four channels, two of float64, which it reads and writes as one vector, and walks along a
 // stretch of time: it holds their last width - 1 inputs, and backward as many gradients, in registers. So all
-// is read once, but for the width - 1 elements on which two stretches meet. Loads of four steps are under way
-// together.
+// is read once, but for the width - 1 elements on which two stretches meet. Loads of several steps are under
+// way together.
 //
 // Backward a gradient of the input is complete width - 1 steps after its time. A block owns 32 vectors of
 // channels and eight stretches, and adds up what these give to the gradients of weight and bias.
@@ -16,16 +16,24 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kLanes = 32;
 constexpr int kStretches = kThreads / kLanes;
-constexpr int kUnrolled = 4;
-// What a stretch reads twice is little of so many steps.
-constexpr int kSteps = 32;
+// What a stretch reads twice is little of so many steps; few threads take fewer, for the sake of more
+// threads.
+constexpr int kMostSteps = 32, kFewestSteps = 8;
+// Threads of a multiprocessor that hide how long memory takes.
+constexpr int kBusyThreads = 1024;
 constexpr int kMost = INT32_MAX / 2;
 
 template <typename T>
 inline constexpr int kVector = sizeof(T) == 8 ? 2 : 4;
 // Backward, more would not fit the registers of two blocks.
 template <typename T>
-inline constexpr int kVectorBackward = sizeof(T) == 8 ? 1 : 2;
+inline constexpr int kVectorBackward = sizeof(T) == 8   ? 1
+                                       : sizeof(T) == 2 ? 4
+                                                        : 2;
+// Steps whose loads are under way together: of small elements more, for as many bytes.
+template <typename T>
+inline constexpr int kUnrolled = sizeof(T) == 2 ? 8 : 4;
+constexpr int kUnrolledBackward = 4;
 
 // Weight and bias of the channels of a thread.
 template <int kWidth, int kCount, typename A>
@@ -89,11 +97,6 @@ __device__ void sum_up(A (&sums)[kCount], const Weights<kWidth, kCount, A>& weig
   }
 }
 
-template <typename T, int kCount>
-__device__ Vector<T, kCount> load_vector(const T* from) {
-  return *reinterpret_cast<const Vector<T, kCount>*>(from);
-}
-
 template <typename T, int kCount, typename A>
 __device__ void store_vector(T* to, const A (&values)[kCount]) {
   Vector<T, kCount> stored;
@@ -103,47 +106,52 @@ __device__ void store_vector(T* to, const A (&values)[kCount]) {
 }
 
 template <int kCount, typename T, typename A>
-__device__ void widen(A (&to)[kCount], const Vector<T, kCount>& from) {
+__device__ void widen(A (&to)[kCount], const Packed<T, kCount>& from) {
 #pragma unroll
-  for (int i = 0; i < kCount; ++i) to[i] = static_cast<A>(from[i]);
+  for (int i = 0; i < kCount; ++i) to[i] = from[i];
 }
 
 template <typename T, int kWidth, int kCount>
 __global__ void __launch_bounds__(kThreads)
-    forward_kernel(Forward<T> call, FastDivisor vectors, FastDivisor stretches, int count) {
+    forward_kernel(Forward<T> call, FastDivisor vectors, FastDivisor stretches, int steps, int count) {
   using A = accumulate_t<T>;
   const int index = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x);
   if (index >= count) return;
   const int rest = vectors.divide(index), channel = (index - rest * vectors.divisor()) * kCount;
   const int item = stretches.divide(rest), stretch = rest - item * stretches.divisor();
-  const int begin = stretch * kSteps, end = min(begin + kSteps, static_cast<int>(call.sizes.length));
+  const int begin = stretch * steps, end = min(begin + steps, static_cast<int>(call.sizes.length));
 
   const Weights<kWidth, kCount, A> weights(call.weight, call.bias, channel);
   Window<kWidth - 1, kCount, A> window;
   load_window<kWidth, kCount>(window, call.input, call.initial_state, item, channel, begin);
   const T* input = channel_of(call.input, item, channel);
   T* output = channel_of(call.output, item, channel);
-  for (int first = begin; first < end; first += kUnrolled) {
-    Vector<T, kCount> loaded[kUnrolled] = {};
+  // The next steps; all of them are in the stretch where they are `whole`.
+  const auto walk = [&](int first, auto is_whole) {
+    const T* from = input + first * call.input.time;
+    T* to = output + first * call.output.time;
+    Packed<T, kCount> loaded[kUnrolled<T>] = {};
 #pragma unroll
-    for (int u = 0; u < kUnrolled; ++u) {
-      if (first + u < end) loaded[u] = load_vector<T, kCount>(input + (first + u) * call.input.time);
+    for (int u = 0; u < kUnrolled<T>; ++u) {
+      if (is_whole || first + u < end) loaded[u].load(from + u * call.input.time);
     }
 #pragma unroll
-    for (int u = 0; u < kUnrolled; ++u) {
-      if (first + u < end) {
-        A newest[kCount], sums[kCount];
-        widen(newest, loaded[u]);
-        sum_up(sums, weights, window, newest);
-        if (call.silu) {
+    for (int u = 0; u < kUnrolled<T>; ++u) {
+      if (!is_whole && first + u >= end) break;
+      A newest[kCount], sums[kCount];
+      widen(newest, loaded[u]);
+      sum_up(sums, weights, window, newest);
+      if (call.silu) {
 #pragma unroll
-          for (int i = 0; i < kCount; ++i) sums[i] = silu<T>(sums[i]);
-        }
-        store_vector<T, kCount>(output + (first + u) * call.output.time, sums);
-        window.push(newest);
+        for (int i = 0; i < kCount; ++i) sums[i] = silu<T>(sums[i]);
       }
+      store_vector<T, kCount>(to + u * call.output.time, sums);
+      window.push(newest);
     }
-  }
+  };
+  int first = begin;
+  for (; first + kUnrolled<T> <= end; first += kUnrolled<T>) walk(first, std::true_type{});
+  if (first < end) walk(first, std::false_type{});
 
   if (stretch == stretches.divisor() - 1) {
 #pragma unroll
@@ -172,7 +180,7 @@ __device__ void add_final_state_grad(A (&results)[kCount], const Backward<T>& ca
 template <typename T, int kWidth, int kCount>
 __global__ void __launch_bounds__(kThreads, 2)
     backward_kernel(Backward<T> call, accumulate_t<T>* partials, FastDivisor groups,
-                    FastDivisor stretch_groups) {
+                    FastDivisor stretch_groups, int steps) {
   using A = accumulate_t<T>;
   constexpr int kPast = kWidth - 1;
   constexpr int kSums = kCount * (kWidth + 1);
@@ -181,8 +189,8 @@ __global__ void __launch_bounds__(kThreads, 2)
   const int part = groups.divide(static_cast<int>(blockIdx.x));
   const int channel = ((static_cast<int>(blockIdx.x) - part * groups.divisor()) * kLanes + lane) * kCount;
   const int item = stretch_groups.divide(part);
-  const int begin = ((part - item * stretch_groups.divisor()) * kStretches + turn) * kSteps;
-  const int end = min(begin + kSteps, length);
+  const int begin = ((part - item * stretch_groups.divisor()) * kStretches + turn) * steps;
+  const int end = min(begin + steps, length);
 
   // For each channel of each tap, and then of the bias.
   A sums[kWidth + 1][kCount] = {};
@@ -199,17 +207,19 @@ __global__ void __launch_bounds__(kThreads, 2)
     // nothing need be asked.
     const auto walk = [&](int first, auto is_whole) {
       constexpr bool kWhole = is_whole;
-      Vector<T, kCount> inputs[kUnrolled] = {}, output_grads[kUnrolled] = {};
+      const T* from = input + first * call.input.time;
+      const T* grads_from = output_grad + first * call.output_grad.time;
+      Packed<T, kCount> inputs[kUnrolledBackward] = {}, output_grads[kUnrolledBackward] = {};
 #pragma unroll
-      for (int u = 0; u < kUnrolled; ++u) {
+      for (int u = 0; u < kUnrolledBackward; ++u) {
         const int time = first + u;
         if (kWhole || (time < behind && time < length)) {
-          inputs[u] = load_vector<T, kCount>(input + time * call.input.time);
-          output_grads[u] = load_vector<T, kCount>(output_grad + time * call.output_grad.time);
+          inputs[u].load(from + u * call.input.time);
+          output_grads[u].load(grads_from + u * call.output_grad.time);
         }
       }
 #pragma unroll
-      for (int u = 0; u < kUnrolled; ++u) {
+      for (int u = 0; u < kUnrolledBackward; ++u) {
         const int time = first + u;
         if (!kWhole && time >= behind) break;
         A newest[kCount] = {}, grad[kCount] = {};
@@ -262,8 +272,9 @@ __global__ void __launch_bounds__(kThreads, 2)
     };
     int first = begin;
     walk(first, std::false_type{});
-    for (first += kUnrolled; first + kUnrolled <= end; first += kUnrolled) walk(first, std::true_type{});
-    for (; first < behind; first += kUnrolled) walk(first, std::false_type{});
+    for (first += kUnrolledBackward; first + kUnrolledBackward <= end; first += kUnrolledBackward)
+      walk(first, std::true_type{});
+    for (; first < behind; first += kUnrolledBackward) walk(first, std::false_type{});
   }
 
   // In the order of time, so that the bits are the same at each run.
@@ -303,10 +314,18 @@ void dispatch(const Sizes& sizes, bool vectors, const Function& function) {
   });
 }
 
+// How many steps of time a thread takes, where so many threads share each step of all items.
+int steps_of(const Sizes& sizes, int64_t threads) {
+  const int64_t wanted = int64_t{kBusyThreads} * current_device().multiprocessors;
+  int steps = kMostSteps;
+  while (steps > kFewestSteps && threads * ceil_divide(sizes.length, int64_t{steps}) < wanted) steps /= 2;
+  return steps;
+}
+
 // Stretches of an item. An empty one has a state too.
-int count_stretches(const Sizes& sizes) {
+int count_stretches(const Sizes& sizes, int steps) {
   TORCHGRAFT_CHECK(sizes.length < kMost, "causal_conv1d: input is too long for one launch");
-  return std::max(ceil_divide(static_cast<int>(sizes.length), kSteps), 1);
+  return std::max(ceil_divide(static_cast<int>(sizes.length), steps), 1);
 }
 
 int product(int64_t left, int64_t right) {
@@ -319,14 +338,15 @@ int product(int64_t left, int64_t right) {
 template <typename T>
 void forward_channels_last(const Forward<T>& call, cudaStream_t stream) {
   const Sizes& sizes = call.sizes;
-  const int stretches = count_stretches(sizes);
   const bool has = has_vectors<kVector<T>, T>(sizes, call.input, call.output);
   dispatch<kVector<T>>(sizes, has, [&](auto width, auto vector) {
     const int vectors = product(sizes.channels / vector, 1);
+    const int steps = steps_of(sizes, sizes.batch * vectors);
+    const int stretches = count_stretches(sizes, steps);
     const int count = product(product(sizes.batch, stretches), vectors);
     const unsigned blocks = grid_of(ceil_divide(count, kThreads), "causal_conv1d");
     forward_kernel<T, width, vector>
-        <<<blocks, kThreads, 0, stream>>>(call, FastDivisor(vectors), FastDivisor(stretches), count);
+        <<<blocks, kThreads, 0, stream>>>(call, FastDivisor(vectors), FastDivisor(stretches), steps, count);
   });
   check_launch("causal_conv1d");
 }
@@ -334,18 +354,19 @@ void forward_channels_last(const Forward<T>& call, cudaStream_t stream) {
 template <typename T>
 Partials backward_channels_last(const Backward<T>& call, const Tensor& like, cudaStream_t stream) {
   const Sizes& sizes = call.sizes;
-  const int stretch_groups = ceil_divide(count_stretches(sizes), kStretches);
-  const int parts = product(sizes.batch, stretch_groups);
-  Partials partials = {empty_workspace<accumulate_t<T>>(parts * sizes.channels * (sizes.width + 1), like),
-                       parts};
-  if (parts == 0) return partials;
+  Partials partials;
   const bool has = has_vectors<kVectorBackward<T>, T>(sizes, call.input, call.output_grad, call.input_grad);
   dispatch<kVectorBackward<T>>(sizes, has, [&](auto width, auto vector) {
     const int groups = product(ceil_divide(sizes.channels, int64_t{kLanes} * vector), 1);
+    const int steps = steps_of(sizes, sizes.batch * groups * kLanes);
+    const int stretch_groups = ceil_divide(count_stretches(sizes, steps), kStretches);
+    const int parts = product(sizes.batch, stretch_groups);
+    partials = {empty_workspace<accumulate_t<T>>(parts * sizes.channels * (sizes.width + 1), like), parts};
+    if (parts == 0) return;
     const unsigned blocks = grid_of(product(parts, groups), "causal_conv1d_backward");
     backward_kernel<T, width, vector>
         <<<blocks, kThreads, 0, stream>>>(call, mutable_data_of<accumulate_t<T>>(partials.memory),
-                                          FastDivisor(groups), FastDivisor(stretch_groups));
+                                          FastDivisor(groups), FastDivisor(stretch_groups), steps);
   });
   check_launch("causal_conv1d_backward");
   return partials;

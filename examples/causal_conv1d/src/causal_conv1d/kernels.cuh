@@ -2,6 +2,8 @@
 #pragma once
 
 #include <torchgraft/cuda.cuh>
+#include <torchgraft/packed.cuh>
+#include <torchgraft/ptx.cuh>
 
 #include "host.h"
 
@@ -26,12 +28,13 @@ Partials backward_channels_last(const Backward<T>& call, const Tensor& like, cud
 __device__ inline float exponential(float value) { return expf(value); }
 __device__ inline double exponential(double value) { return exp(value); }
 
-// A value through the sigmoid, times `factor`. Where a result is rounded to two bytes the quick functions do,
-// which are off by some 1e-6 of it.
+// A value through the sigmoid, times `factor`. Where a result is rounded to two bytes the quick instructions
+// do, which are off by some 1e-6 of it.
 template <typename T>
 __device__ accumulate_t<T> sigmoid(accumulate_t<T> value, accumulate_t<T> factor) {
   if constexpr (sizeof(T) == 2) {
-    return __fdividef(factor, 1 + __expf(-value));
+    constexpr float kLog2E = 1.44269504f;
+    return factor * ptx::rcp_approx_ftz(1 + ptx::ex2_approx_ftz(-kLog2E * value));
   } else {
     return factor / (1 + exponential(-value));
   }

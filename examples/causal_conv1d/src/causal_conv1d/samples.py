@@ -1,6 +1,6 @@
 """Inputs of causal_conv1d: lengths around its width, a chunk and a stretch of time, in both layouts."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Any, NamedTuple
 
@@ -135,17 +135,18 @@ def _by_pytorch(
 
 
 def _samples(
-    make: Callable[[_Case], Sample], summed: Callable[..., int], rivals: Mapping[str, Callable[..., Any]]
+    make: Callable[[_Case], Sample],
+    summed: Callable[..., int],
+    benchmarks: Sequence[Benchmark] = (),
+    rivals: Mapping[str, Callable[..., Any]] | None = None,
 ) -> Samples:
     return Samples(
         [make(case) for case in _CASES],
         lambda random: make(_draw(random)),
         stress=lambda random, budget: make(_stress(random, budget)),
         summed=summed,
-        benchmarks=[
-            Benchmark(make(case), "layers", devices=devices, quick=case.length == 512) for case, devices in _LAYERS
-        ],
-        rivals=rivals,
+        benchmarks=benchmarks,
+        rivals=rivals or {},
     )
 
 
@@ -153,13 +154,16 @@ samples = {
     "causal_conv1d": _samples(
         _Case.forward,
         lambda input, weight, *others: weight.shape[1] + 1,
-        {"pytorch": _by_pytorch, "compiled": torch.compile(_by_pytorch)},
+        benchmarks=[
+            Benchmark(_Case.forward(case), "layers", devices=devices, quick=case.length == 512)
+            for case, devices in _LAYERS
+        ],
+        rivals={"pytorch": _by_pytorch, "compiled": torch.compile(_by_pytorch)},
     ),
+    # It is timed as the backward pass of the one above.
     "causal_conv1d_backward": _samples(
         _Case.backward,
         # The gradients of weight and bias are sums over batch and time.
         lambda output_grad, *others: max(output_grad.shape[0] * output_grad.shape[2], 5),
-        # PyTorch has no function for it alone; rows of the operator above time it, as their backward pass.
-        {},
     ),
 }

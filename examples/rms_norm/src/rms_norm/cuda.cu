@@ -1,9 +1,10 @@
 // rms_norm on CUDA, with and without an addition before it, and the gradient of both.
 //
-// A row of blockDim.x threads owns a row of the input and keeps it in registers, kVectors vectors of sixteen
-// bytes a thread, between the row's sums and its results: each byte is read once and written once. Rows of
-// 32 threads or fewer share a block, and sum by shuffles alone; wider rows have a block each, of at most 512
-// threads. Rows that are wider still are streamed: read twice, the second time from the cache.
+// A row of blockDim.x threads owns a row of the input, or takes one after the other, and keeps it in
+// registers, kVectors vectors of sixteen bytes a thread, between its sums and its results: each byte is read
+// once and written once. Rows of 32 threads or fewer share a block, and sum by shuffles alone; wider rows
+// have a block each, of at most 512 threads. Rows that are wider still are streamed: read twice, the second
+// time from the cache.
 //
 // The gradient of the weight is a sum over all rows. A block goes over many rows and keeps its part of that
 // sum in registers; then the parts of all blocks, a row each of `partials`, are summed in their order. So the
@@ -11,6 +12,7 @@
 
 #include <torchgraft/registration.h>
 #include <torchgraft/cuda.cuh>
+#include <torchgraft/packed.cuh>
 #include <torchgraft/sums.cuh>
 
 #include <algorithm>
@@ -28,6 +30,9 @@ constexpr int kWarp = 32;
 constexpr int kMostThreads = 512, kSharedThreads = 256;
 // With as many vectors a thread, accumulators of the weight's gradient still fit into 128 registers.
 constexpr int kMostVectors = 4;
+// Threads of a multiprocessor whose registers hold two vectors of a row and of the next one; of four vectors
+// five eighths of them.
+constexpr int kForwardThreads = 1024;
 // Threads of a multiprocessor in the backward pass. More blocks are more partial sums to write and to read.
 constexpr int kBackwardThreads = 512;
 
@@ -43,7 +48,7 @@ __device__ Vector<T, kElements>* vectors_of(T* row) {
 // The vectors of a row that one thread owns: those at threadIdx.x, a row of threads further, and so on.
 template <typename T, int kElements, int kVectors>
 struct Share {
-  Vector<T, kElements> vectors[kVectors];
+  Packed<T, kElements> vectors[kVectors];
 
   // The first `count` vectors of the row are there; zeros stand for the others, and for a row that is null.
   __device__ void load(const T* row, int count) {
@@ -51,10 +56,10 @@ struct Share {
     for (int v = 0; v < kVectors; ++v) {
       vectors[v] = {};
       const int place = v * blockDim.x + threadIdx.x;
-      if (row != nullptr && place < count) vectors[v] = vectors_of<T, kElements>(row)[place];
+      if (row != nullptr && place < count) vectors[v].load(row + place * kElements);
     }
   }
-  __device__ accumulate_t<T> at(int v, int e) const { return static_cast<accumulate_t<T>>(vectors[v][e]); }
+  __device__ accumulate_t<T> at(int v, int e) const { return vectors[v][e]; }
 };
 
 template <typename T>
@@ -62,47 +67,93 @@ __device__ const T* row_of(const T* matrix, int64_t row, int64_t columns) {
   return matrix == nullptr ? nullptr : matrix + row * columns;
 }
 
+// Where results are rounded to two bytes the quick functions do, which are off by some 1e-7 of it.
+template <typename T>
+__device__ accumulate_t<T> mean_of(const Problem<T>& problem, accumulate_t<T> sum) {
+  const auto columns = static_cast<accumulate_t<T>>(problem.columns);
+  if constexpr (sizeof(T) == 2) {
+    return __fdividef(sum, columns);
+  } else {
+    return sum / columns;
+  }
+}
+
 template <typename T>
 __device__ accumulate_t<T> scale_of(const Problem<T>& problem, accumulate_t<T> squares) {
-  using A = accumulate_t<T>;
-  return A{1} / std::sqrt(squares / static_cast<A>(problem.columns) + problem.epsilon);
+  const accumulate_t<T> mean = mean_of(problem, squares) + problem.epsilon;
+  if constexpr (sizeof(T) == 2) {
+    return rsqrtf(mean);
+  } else {
+    return accumulate_t<T>{1} / std::sqrt(mean);
+  }
 }
+
+// Rows of two-byte elements are so short a time under way that a block goes over many and reads the next one
+// while it sums this one. Otherwise each row has threads of its own.
+template <typename T>
+constexpr bool reads_ahead(bool adds) {
+  return sizeof(T) == 2 && !adds;
+}
+
+// What is read of a row before its sum.
+template <typename T, int kElements, int kVectors, bool kAdds>
+struct ForwardShare {
+  Share<T, kElements, kVectors> input, residual;
+
+  // A block's last rows may not be there; its threads take part in the sums all the same.
+  __device__ void load(const Problem<T>& problem, int64_t row) {
+    const int count = row < problem.rows ? static_cast<int>(problem.columns / kElements) : 0;
+    input.load(row_of(problem.input, row, problem.columns), count);
+    if constexpr (kAdds) residual.load(row_of(problem.residual, row, problem.columns), count);
+  }
+};
 
 template <typename T, int kElements, int kVectors, bool kAdds>
 __global__ void __launch_bounds__(kMostThreads) rms_norm_rows(Problem<T> problem) {
   using A = accumulate_t<T>;
-  const int64_t row = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
-  // A block's last rows may not be there; its threads take part in the sums all the same.
-  const int count = row < problem.rows ? static_cast<int>(problem.columns / kElements) : 0;
-  Share<T, kElements, kVectors> input, residual, weight;
-  input.load(row_of(problem.input, row, problem.columns), count);
-  if constexpr (kAdds) residual.load(row_of(problem.residual, row, problem.columns), count);
-  A totals[kVectors][kElements], squares[1] = {};
+  constexpr bool kReadsAhead = reads_ahead<T>(kAdds);
+  const int count = static_cast<int>(problem.columns / kElements);
+  const int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.y;
+  ForwardShare<T, kElements, kVectors, kAdds> next;
+  if (kReadsAhead) next.load(problem, static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y);
+  Share<T, kElements, kVectors> weight;
+  if (kReadsAhead) weight.load(problem.weight, count);
+  int turn = 0;
+  for (int64_t first = static_cast<int64_t>(blockIdx.x) * blockDim.y; first < problem.rows; first += step) {
+    const int64_t row = first + threadIdx.y;
+    if (!kReadsAhead) next.load(problem, row);
+    A totals[kVectors][kElements], squares[1] = {};
 #pragma unroll
-  for (int v = 0; v < kVectors; ++v) {
+    for (int v = 0; v < kVectors; ++v) {
 #pragma unroll
-    for (int e = 0; e < kElements; ++e) {
-      totals[v][e] = input.at(v, e);
-      if constexpr (kAdds) totals[v][e] += residual.at(v, e);
-      squares[0] += totals[v][e] * totals[v][e];
+      for (int e = 0; e < kElements; ++e) {
+        totals[v][e] = next.input.at(v, e);
+        if constexpr (kAdds) totals[v][e] += next.residual.at(v, e);
+        squares[0] += totals[v][e] * totals[v][e];
+      }
     }
-  }
-  // It is under way while the threads wait for each other.
-  weight.load(problem.weight, count);
-  sum_over_x<kMostThreads>(squares);
-  const A scale = scale_of(problem, squares[0]);
-#pragma unroll
-  for (int v = 0; v < kVectors; ++v) {
-    const int place = v * blockDim.x + threadIdx.x;
-    if (place >= count) continue;
-    Vector<T, kElements> output, total;
-#pragma unroll
-    for (int e = 0; e < kElements; ++e) {
-      output[e] = static_cast<T>(totals[v][e] * scale * weight.at(v, e));
-      total[e] = static_cast<T>(totals[v][e]);
+    // They are under way while the threads wait for each other.
+    if (kReadsAhead) {
+      next.load(problem, row + step);
+    } else {
+      weight.load(problem.weight, count);
     }
-    vectors_of<T, kElements>(problem.output + row * problem.columns)[place] = output;
-    if constexpr (kAdds) vectors_of<T, kElements>(problem.total + row * problem.columns)[place] = total;
+    sum_over_x<kMostThreads>(squares, turn);
+    turn ^= 1;
+    const A scale = scale_of(problem, squares[0]);
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+      const int place = v * blockDim.x + threadIdx.x;
+      if (row >= problem.rows || place >= count) continue;
+      Vector<T, kElements> output, total;
+#pragma unroll
+      for (int e = 0; e < kElements; ++e) {
+        output[e] = static_cast<T>(totals[v][e] * scale * weight.at(v, e));
+        total[e] = static_cast<T>(totals[v][e]);
+      }
+      vectors_of<T, kElements>(problem.output + row * problem.columns)[place] = output;
+      if constexpr (kAdds) vectors_of<T, kElements>(problem.total + row * problem.columns)[place] = total;
+    }
   }
 }
 
@@ -158,7 +209,7 @@ __global__ void __launch_bounds__(kMostThreads) rms_norm_backward_rows(Problem<T
     sum_over_x<kMostThreads>(sums, turn);
     turn ^= 1;
     const A scale = scale_of(problem, sums[0]);
-    const A mean = sums[1] / static_cast<A>(problem.columns) * scale;
+    const A mean = mean_of(problem, sums[1]) * scale;
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
       const int place = v * blockDim.x + threadIdx.x;
@@ -253,7 +304,7 @@ __global__ void __launch_bounds__(kMostThreads) rms_norm_backward_streamed(Probl
     sum_over_x<kMostThreads>(sums, turn);
     turn ^= 1;
     const A scale = scale_of(problem, sums[0]);
-    const A mean = sums[1] / static_cast<A>(problem.columns) * scale;
+    const A mean = mean_of(problem, sums[1]) * scale;
     for (int64_t place = threadIdx.x; place < count; place += kMostThreads) {
       const Vector<A, kElements> totals = total_at<T, kElements>(problem, row, place);
       const Vector<T, kElements> weight = vectors_of<T, kElements>(problem.weight)[place];
@@ -318,8 +369,14 @@ struct Cuda {
                            : plan.vectors == 2         ? rms_norm_rows<T, kElements, 2, false>
                            : adds                      ? rms_norm_rows<T, kElements, kMostVectors, true>
                                                        : rms_norm_rows<T, kElements, kMostVectors, false>;
-      const unsigned blocks = grid_of(ceil_divide<int64_t>(problem.rows, plan.block.y), "rms_norm");
-      kernel<<<blocks, plan.block, 0, scope.stream()>>>(problem);
+      auto blocks = ceil_divide<int64_t>(problem.rows, plan.block.y);
+      if (reads_ahead<T>(adds) && plan.vectors > 0) {
+        const int threads = static_cast<int>(plan.block.x * plan.block.y);
+        const int resident = plan.vectors == 2 ? kForwardThreads : kForwardThreads * 5 / 8;
+        blocks =
+            std::min<int64_t>(blocks, current_device().multiprocessors * std::max(resident / threads, 1));
+      }
+      kernel<<<grid_of(blocks, "rms_norm"), plan.block, 0, scope.stream()>>>(problem);
     });
     check_launch("rms_norm");
   }

@@ -249,6 +249,23 @@ __device__ __forceinline__ uint32_t max_nan_bf16x2(uint32_t a, uint32_t b) {
   return result;
 }
 
+// ex2.approx.ftz: 2 to the power of a number, off by 2 units in the last place at most; a result or a number
+// below the normal ones is zero. Without this rounding to zero `exp2f` and `__expf` take four instructions
+// more.
+__device__ __forceinline__ float ex2_approx_ftz(float exponent) {
+  float power;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(exponent));
+  return power;
+}
+
+// rcp.approx.ftz: one over a number, off by one unit in the last place at most; a result or a number below
+// the normal ones is zero.
+__device__ __forceinline__ float rcp_approx_ftz(float number) {
+  float reciprocal;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(reciprocal) : "f"(number));
+  return reciprocal;
+}
+
 // No instruction: a value that the compiler must have in a register here, as it would otherwise compute or
 // convert it again at each use.
 __device__ __forceinline__ void keep(float& value) { asm volatile("" : "+f"(value)); }

@@ -4,7 +4,9 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include <cmath>
 #include <cstdint>
+#include <limits>
 
 // Inlined, so that an error tells the line that the instruction is on.
 #define EMULATED_INSTRUCTION inline __attribute__((always_inline))
@@ -269,6 +271,17 @@ EMULATED_INSTRUCTION uint32_t max_nan_f16x2(uint32_t a, uint32_t b) {
 }
 EMULATED_INSTRUCTION uint32_t max_nan_bf16x2(uint32_t a, uint32_t b) {
   return emulated::larger_pair<__nv_bfloat16>(a, b);
+}
+
+// Zero for a number or a result below the normal ones.
+inline float emulated_flush(float number) {
+  return std::fabs(number) < std::numeric_limits<float>::min() ? std::copysign(0.0f, number) : number;
+}
+EMULATED_INSTRUCTION float ex2_approx_ftz(float exponent) {
+  return emulated_flush(::exp2f(emulated_flush(exponent)));
+}
+EMULATED_INSTRUCTION float rcp_approx_ftz(float number) {
+  return emulated_flush(1.0f / emulated_flush(number));
 }
 
 EMULATED_INSTRUCTION void keep(float&) {}
