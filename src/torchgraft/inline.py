@@ -18,10 +18,8 @@ from torchgraft.schema import read_schema
 from torchgraft.signatures import problem_of
 
 # What the text of a kernel may use without including it.
-_HEADERS = {
-    "cpu": ("cpu.h", "dispatch.h", "empty.h", "layout.h", "registration.h", "text.h"),
-    "cuda": ("cuda.cuh", "device.cuh", "dispatch.h", "empty.h", "layout.h", "registration.h", "text.h"),
-}
+_HEADERS_OF_BOTH = ("arguments.h", "dispatch.h", "empty.h", "layout.h", "registration.h", "rows.h", "text.h")
+_HEADERS = {"cpu": (*_HEADERS_OF_BOTH, "cpu.h", "sums.h"), "cuda": (*_HEADERS_OF_BOTH, "cuda.cuh", "sums.cuh")}
 _SUFFIXES = {"cpu": ".cpp", "cuda": ".cu"}
 
 _SOURCE = """\

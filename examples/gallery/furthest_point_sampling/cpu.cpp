@@ -8,8 +8,8 @@
 #include <torchgraft/cpu.h>
 #include <torchgraft/dispatch.h>
 #include <torchgraft/empty.h>
-#include <torchgraft/layout.h>
 #include <torchgraft/registration.h>
+#include <torchgraft/rows.h>
 
 #include <algorithm>
 #include <cmath>
@@ -61,16 +61,15 @@ Tensor furthest_point_sampling_cpu(Tensor points, int64_t count) {
   TORCHGRAFT_CHECK(count >= 0 && count <= points.size(1), "count must lie between 0 and ", points.size(1));
   return dispatch_floating(points.scalar_type(), "furthest_point_sampling", [&](auto tag) {
     using T = typename decltype(tag)::type;
-    const Tensor source = to_contiguous(points);
-    const int64_t batch = source.size(0), size = source.size(1);
-    Tensor output = empty_contiguous({batch, count}, source, aoti_torch_dtype_int64());
+    const Rows clouds = rows_of(points, "points", 2);
+    Tensor output = empty_contiguous({clouds.count, count}, points, aoti_torch_dtype_int64());
     if (count == 0) return output;
 
-    const T* const from = data_of<T>(source);
+    const T* const from = data_of<T>(clouds.tensor, "points");
     int64_t* const to = mutable_data_of<int64_t>(output);
-    parallel_for(0, batch, 1, [&](int64_t begin, int64_t end) {
+    parallel_for(0, clouds.count, 1, [&](int64_t begin, int64_t end) {
       for (int64_t cloud_number = begin; cloud_number < end; ++cloud_number) {
-        Cloud cloud(from + cloud_number * size * 3, size);
+        Cloud cloud(from + cloud_number * clouds.columns, clouds.columns / 3);
         int64_t* const chosen = to + cloud_number * count;
         chosen[0] = 0;
         for (int64_t i = 1; i < count; ++i) {

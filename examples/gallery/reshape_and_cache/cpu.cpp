@@ -28,15 +28,17 @@ void copy_head(const Tensor& key, const Tensor& value, const Tensor& key_cache, 
                const int64_t* slots, const Sizes& sizes, int64_t head) {
   const auto key_strides = key.strides(), value_strides = value.strides();
   const auto key_steps = key_cache.strides(), value_steps = value_cache.strides();
+  const T *const keys = data_of<T>(key, "key"), *const values = data_of<T>(value, "value");
+  T* const cached_keys = mutable_data_of<T>(key_cache, "key_cache");
+  T* const cached_values = mutable_data_of<T>(value_cache, "value_cache");
   for (int64_t token = 0; token < sizes.tokens; ++token) {
     if (slots[token] < 0) continue;
     const int64_t block = slots[token] / sizes.block_size, slot = slots[token] % sizes.block_size;
-    const T* const from_key = data_of<T>(key) + token * key_strides[0] + head * key_strides[1];
-    const T* const from_value = data_of<T>(value) + token * value_strides[0] + head * value_strides[1];
-    T* const to_key =
-        mutable_data_of<T>(key_cache) + block * key_steps[0] + head * key_steps[1] + slot * key_steps[3];
-    T* const to_value = mutable_data_of<T>(value_cache) + block * value_steps[0] + head * value_steps[1] +
-                        slot * value_steps[3];
+    const T* const from_key = keys + token * key_strides[0] + head * key_strides[1];
+    const T* const from_value = values + token * value_strides[0] + head * value_strides[1];
+    T* const to_key = cached_keys + block * key_steps[0] + head * key_steps[1] + slot * key_steps[3];
+    T* const to_value =
+        cached_values + block * value_steps[0] + head * value_steps[1] + slot * value_steps[3];
     for (int64_t i = 0; i < sizes.head_size; ++i) {
       to_key[i / sizes.width * key_steps[2] + i % sizes.width * key_steps[4]] = from_key[i * key_strides[2]];
       to_value[i * value_steps[2]] = from_value[i * value_strides[2]];

@@ -1,17 +1,15 @@
 // rms_norm on CPU, with and without an addition before it, and the gradient of both.
 //
 // A thread owns some of the rows. A row is read twice, for its sums and for its results, the second time from
-// the cache. The gradient of the weight is summed over chunks of rows that do not depend on the number of
-// threads, and then over the chunks in their order: so the result has the same bits on any number of threads.
+// the cache. The gradient of the weight is summed by `sum_rows`: it has the same bits on any number of
+// threads.
 
 #include <torchgraft/cpu.h>
 #include <torchgraft/cpu_stream.h>
-#include <torchgraft/numbers.h>
 #include <torchgraft/registration.h>
+#include <torchgraft/sums.h>
 
-#include <algorithm>
 #include <cmath>
-#include <vector>
 
 #include "host.h"
 
@@ -20,8 +18,6 @@ namespace {
 
 // A thread is worth waking for this many elements and no fewer.
 constexpr int64_t kGrain = 32768;
-// Each chunk has a row of sums: more than these would cost too much, and fewer rows would not pay for one.
-constexpr int64_t kMostChunks = 64, kLeastRowsOfChunk = 4;
 
 // Row `row` of a problem, and where the sums of its chunk are.
 template <typename T>
@@ -219,29 +215,12 @@ struct Cpu {
 
   template <typename T>
   static void backward(const Problem<T>& problem, const Tensor& /*like*/) {
-    using A = accumulate_t<T>;
-    const int64_t columns = problem.columns;
-    const int64_t rows_of_chunk = std::max(ceil_divide(problem.rows, kMostChunks), kLeastRowsOfChunk);
-    const int64_t chunks = ceil_divide(problem.rows, rows_of_chunk);
-    std::vector<A> partials(chunks * columns);
-    parallel_for(0, chunks, kGrain / (rows_of_chunk * columns), [&](int64_t first, int64_t last) {
-      for (int64_t chunk = first; chunk < last; ++chunk) {
-        Problem<T> part = problem;
-        part.partials = partials.data() + chunk * columns;
-        const int64_t begin = chunk * rows_of_chunk;
-        run_backward(part, begin, std::min(begin + rows_of_chunk, problem.rows));
-      }
-    });
-    parallel_for(0, columns, std::max<int64_t>(kGrain / std::max<int64_t>(chunks, 1), 1),
-                 [&](int64_t first, int64_t last) {
-                   std::vector<A> sums(last - first);
-                   for (int64_t chunk = 0; chunk < chunks; ++chunk) {
-                     const A* const partial = partials.data() + chunk * columns + first;
-                     for (int64_t c = 0; c < last - first; ++c) sums[c] += partial[c];
-                   }
-                   std::transform(sums.begin(), sums.end(), problem.weight_grad + first,
-                                  [](A sum) { return static_cast<T>(sum); });
-                 });
+    sum_rows<accumulate_t<T>>(problem.rows, problem.columns, kGrain, problem.weight_grad,
+                              [&](int64_t first, int64_t last, accumulate_t<T>* sums) {
+                                Problem<T> part = problem;
+                                part.partials = sums;
+                                run_backward(part, first, last);
+                              });
   }
 };
 

@@ -11,6 +11,7 @@
 
 #include <torchgraft/registration.h>
 #include <torchgraft/cuda.cuh>
+#include <torchgraft/sums.cuh>
 
 #include <algorithm>
 #include <cmath>
@@ -23,7 +24,6 @@ namespace rms_norm {
 namespace {
 
 constexpr int kWarp = 32;
-constexpr unsigned kAllLanes = 0xffffffff;
 // A row of threads has at most this many, and where rows share a block, the block has so many.
 constexpr int kMostThreads = 512, kSharedThreads = 256;
 // With as many vectors a thread, accumulators of the weight's gradient still fit into 128 registers.
@@ -62,32 +62,6 @@ __device__ const T* row_of(const T* matrix, int64_t row, int64_t columns) {
   return matrix == nullptr ? nullptr : matrix + row * columns;
 }
 
-// Sums over a row of threads, for each of them. A block that does so again passes 0 and 1 in turn, so that
-// none writes where another still reads.
-template <typename A, int kSums>
-__device__ void sum_row(A (&sums)[kSums], int turn) {
-#pragma unroll
-  for (int s = 0; s < kSums; ++s) {
-    for (int offset = min(static_cast<int>(blockDim.x), kWarp) / 2; offset > 0; offset /= 2) {
-      sums[s] += __shfl_xor_sync(kAllLanes, sums[s], offset);
-    }
-  }
-  if (blockDim.x <= kWarp) return;
-  __shared__ A of_warps[2][kMostThreads / kWarp][kSums];
-  if (threadIdx.x % kWarp == 0) {
-#pragma unroll
-    for (int s = 0; s < kSums; ++s) of_warps[turn][threadIdx.x / kWarp][s] = sums[s];
-  }
-  __syncthreads();
-#pragma unroll
-  for (int s = 0; s < kSums; ++s) {
-    sums[s] = 0;
-    for (int warp = 0; warp < static_cast<int>(blockDim.x) / kWarp; ++warp) {
-      sums[s] += of_warps[turn][warp][s];
-    }
-  }
-}
-
 template <typename T>
 __device__ accumulate_t<T> scale_of(const Problem<T>& problem, accumulate_t<T> squares) {
   using A = accumulate_t<T>;
@@ -115,7 +89,7 @@ __global__ void __launch_bounds__(kMostThreads) rms_norm_rows(Problem<T> problem
   }
   // It is under way while the threads wait for each other.
   weight.load(problem.weight, count);
-  sum_row(squares, 0);
+  sum_over_x<kMostThreads>(squares);
   const A scale = scale_of(problem, squares[0]);
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) {
@@ -149,39 +123,6 @@ struct BackwardShare {
   }
 };
 
-// Adds up what the rows of threads of a block have, in their order; whether this thread then has the sums.
-template <typename A, int kElements, int kVectors>
-__device__ bool sum_block(A (&sums)[kVectors][kElements]) {
-  if (blockDim.x > kWarp) return true;
-  const int thread = threadIdx.y * blockDim.x + threadIdx.x;
-  const int warps = static_cast<int>(blockDim.x * blockDim.y) / kWarp;
-  __shared__ A of_warps[kVectors][kElements][kWarp];
-#pragma unroll
-  for (int v = 0; v < kVectors; ++v) {
-#pragma unroll
-    for (int e = 0; e < kElements; ++e) {
-      for (int offset = blockDim.x; offset < kWarp; offset *= 2) {
-        sums[v][e] += __shfl_xor_sync(kAllLanes, sums[v][e], offset);
-      }
-    }
-  }
-  for (int warp = 0; warp < warps; ++warp) {
-    if (thread / kWarp == warp) {
-#pragma unroll
-      for (int v = 0; v < kVectors; ++v) {
-#pragma unroll
-        for (int e = 0; e < kElements; ++e) {
-          A& sum = of_warps[v][e][thread % kWarp];
-          if (warp > 0) sums[v][e] += sum;
-          sum = sums[v][e];
-        }
-      }
-    }
-    __syncthreads();
-  }
-  return thread / kWarp == warps - 1 && thread % kWarp < static_cast<int>(blockDim.x);
-}
-
 template <typename T, int kElements, int kVectors, bool kAdds>
 __global__ void __launch_bounds__(kMostThreads) rms_norm_backward_rows(Problem<T> problem) {
   using A = accumulate_t<T>;
@@ -214,7 +155,7 @@ __global__ void __launch_bounds__(kMostThreads) rms_norm_backward_rows(Problem<T
     if constexpr (kAdds) {
       total_grad.load(row_of(problem.total_grad, row, problem.columns), row < problem.rows ? count : 0);
     }
-    sum_row(sums, turn);
+    sum_over_x<kMostThreads>(sums, turn);
     turn ^= 1;
     const A scale = scale_of(problem, sums[0]);
     const A mean = sums[1] / static_cast<A>(problem.columns) * scale;
@@ -234,7 +175,7 @@ __global__ void __launch_bounds__(kMostThreads) rms_norm_backward_rows(Problem<T
       vectors_of<T, kElements>(problem.output + row * problem.columns)[place] = input_grad;
     }
   }
-  if (!sum_block(weight_grad)) return;
+  if (!sum_over_y(weight_grad)) return;
   A* const partials = problem.partials + blockIdx.x * problem.columns;
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) {
@@ -272,7 +213,7 @@ __global__ void __launch_bounds__(kMostThreads) rms_norm_streamed(Problem<T> pro
 #pragma unroll
     for (int e = 0; e < kElements; ++e) squares[0] += totals[e] * totals[e];
   }
-  sum_row(squares, 0);
+  sum_over_x<kMostThreads>(squares);
   const A scale = scale_of(problem, squares[0]);
   for (int64_t place = threadIdx.x; place < count; place += kMostThreads) {
     const Vector<A, kElements> totals = total_at<T, kElements>(problem, row, place);
@@ -309,7 +250,7 @@ __global__ void __launch_bounds__(kMostThreads) rms_norm_backward_streamed(Probl
         sums[1] += static_cast<A>(output_grad[e]) * static_cast<A>(weight[e]) * totals[e];
       }
     }
-    sum_row(sums, turn);
+    sum_over_x<kMostThreads>(sums, turn);
     turn ^= 1;
     const A scale = scale_of(problem, sums[0]);
     const A mean = sums[1] / static_cast<A>(problem.columns) * scale;
@@ -332,25 +273,6 @@ __global__ void __launch_bounds__(kMostThreads) rms_norm_backward_streamed(Probl
       vectors_of<T, kElements>(problem.output + row * problem.columns)[place] = input_grad;
     }
   }
-}
-
-// The gradient of the weight, a row of threads for each thirty-second part of the blocks' sums.
-template <typename T>
-__global__ void __launch_bounds__(kWarp* kWarp) rms_norm_sum_partials(Problem<T> problem, int blocks) {
-  using A = accumulate_t<T>;
-  const int64_t column = static_cast<int64_t>(blockIdx.x) * kWarp + threadIdx.x;
-  __shared__ A sums[kWarp][kWarp];
-  A sum = 0;
-  if (column < problem.columns) {
-    for (int block = threadIdx.y; block < blocks; block += kWarp) {
-      sum += problem.partials[block * problem.columns + column];
-    }
-  }
-  sums[threadIdx.y][threadIdx.x] = sum;
-  __syncthreads();
-  if (threadIdx.y != 0 || column >= problem.columns) return;
-  for (int y = 1; y < kWarp; ++y) sum += sums[y][threadIdx.x];
-  problem.weight_grad[column] = static_cast<T>(sum);
 }
 
 // How rows are cut: vectors a thread, none where rows are streamed, and the threads of a block.
@@ -424,9 +346,8 @@ struct Cuda {
         kernel<<<static_cast<unsigned>(blocks), plan.block, 0, scope.stream()>>>(problem);
         check_launch("rms_norm_backward");
       }
-      const unsigned groups = grid_of(ceil_divide<int64_t>(problem.columns, kWarp), "rms_norm_backward");
-      rms_norm_sum_partials<T><<<groups, dim3(kWarp, kWarp), 0, scope.stream()>>>(problem, blocks);
-      check_launch("rms_norm_backward");
+      sum_partials(problem.partials, blocks, problem.columns, problem.weight_grad, scope.stream(),
+                   "rms_norm_backward");
     });
   }
 };

@@ -3,7 +3,7 @@
 #pragma once
 
 #include <torchgraft/dispatch.h>
-#include <torchgraft/layout.h>
+#include <torchgraft/rows.h>
 
 #include <optional>
 #include <tuple>
@@ -25,15 +25,18 @@ struct Problem {
 
 // The arguments of a call, checked and contiguous.
 struct Call {
+  Rows rows;
   Tensor input, weight;
   std::optional<Tensor> residual, output_grad, total_grad;
 
   Call(const Tensor& input_argument, const std::optional<Tensor>& residual_argument,
        const Tensor& weight_argument, const std::optional<Tensor>& output_grad_argument = {},
        const std::optional<Tensor>& total_grad_argument = {})
-      : input(to_contiguous(input_argument, "input")), weight(to_contiguous(weight_argument, "weight")) {
+      : rows(rows_of(input_argument, "input")),
+        input(rows.tensor),
+        weight(to_contiguous(weight_argument, "weight")) {
     check_same_kind(input, "input", weight, "weight");
-    TORCHGRAFT_CHECK(input.dim() > 0 && weight.dim() == 1 && weight.size(0) == input.size(input.dim() - 1),
+    TORCHGRAFT_CHECK(weight.dim() == 1 && weight.size(0) == rows.columns,
                      "weight must have one dimension, as large as the last of input");
     residual = beside_input(residual_argument, "residual");
     output_grad = beside_input(output_grad_argument, "output_grad");
@@ -55,8 +58,8 @@ struct Call {
     Problem<T> problem = {};
     problem.input = data(input), problem.residual = data(residual), problem.weight = data(weight);
     problem.output_grad = data(output_grad), problem.total_grad = data(total_grad);
-    problem.columns = weight.size(0);
-    problem.rows = problem.columns == 0 ? 0 : input.numel() / problem.columns;
+    problem.columns = rows.columns;
+    problem.rows = rows.columns == 0 ? 0 : rows.count;
     problem.epsilon = static_cast<accumulate_t<T>>(epsilon);
     return problem;
   }

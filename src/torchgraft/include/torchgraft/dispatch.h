@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "checks.h"
+#include "data.h"
 
 namespace torchgraft {
 
@@ -39,16 +40,6 @@ decltype(auto) dispatch_floating(ScalarType dtype, const char* operator_name, Fu
     default:
       fail(operator_name, " has kernels for float64, float32, float16 and bfloat16 only");
   }
-}
-
-// The elements of a tensor of that dtype.
-template <typename T>
-const T* data_of(const Tensor& tensor) {
-  return static_cast<const T*>(tensor.const_data_ptr());
-}
-template <typename T>
-T* mutable_data_of(const Tensor& tensor) {
-  return static_cast<T*>(tensor.mutable_data_ptr());
 }
 
 }  // namespace torchgraft

@@ -31,8 +31,8 @@ Tensor mul_constant_cpu(Tensor input, double constant) {
     const Tensor source = to_dense(input, "input");
     Tensor output = empty_as(source);
 
-    const T* from = static_cast<const T*>(source.const_data_ptr());
-    T* to = static_cast<T*>(output.mutable_data_ptr());
+    const T* from = data_of<T>(source, "input");
+    T* to = mutable_data_of<T>(output);
     const auto factor = static_cast<accumulate_t<T>>(constant);
     parallel_for(0, output.numel(), kGrain, [&](int64_t begin, int64_t end) {
       mul_constant_row(from + begin, factor, to + begin, end - begin);

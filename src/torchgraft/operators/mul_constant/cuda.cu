@@ -47,8 +47,8 @@ Tensor mul_constant_cuda(Tensor input, double constant) {
     const Tensor source = to_dense(input, "input");
     Tensor output = empty_as(source);
 
-    const T* from = static_cast<const T*>(source.const_data_ptr());
-    T* to = static_cast<T*>(output.mutable_data_ptr());
+    const T* from = data_of<T>(source, "input");
+    T* to = mutable_data_of<T>(output);
     const int64_t count = output.numel();
     const int64_t whole = is_aligned(from, 16) && is_aligned(to, 16) ? count / kVectorElements<T> : 0;
     const int64_t done = whole * kVectorElements<T>;

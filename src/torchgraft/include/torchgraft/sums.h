@@ -1,0 +1,65 @@
+// CPU kernels: sums whose bits are the same at each run, on any number of threads.
+//
+// A sum of floating-point numbers depends on the order of its additions. Here that order follows from the
+// sizes alone.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "cpu.h"
+#include "numbers.h"
+
+namespace torchgraft {
+
+// value(0) + value(1) + ... + value(count - 1), in type A, on the calling thread. Element i is added to the
+// lane i % 16, and the lanes are added in their order in float64, so that a compiler makes vectors of the
+// loop: call it in a function with TORCHGRAFT_CLONES, and let `value` only read and multiply.
+template <typename A, typename Value>
+TORCHGRAFT_INLINE double sum_of(int64_t count, const Value& value) {
+  constexpr int64_t kLanes = 16;
+  A lanes[kLanes] = {};
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    for (int64_t lane = 0; lane < kLanes; ++lane) lanes[lane] += value(i + lane);
+  }
+  for (int64_t lane = 0; i + lane < count; ++lane) lanes[lane] += value(i + lane);
+  double sum = 0;
+  for (int64_t lane = 0; lane < kLanes; ++lane) sum += static_cast<double>(lanes[lane]);
+  return sum;
+}
+
+// result[c] = the sum over all rows of column c. Threads take chunks of rows, which the sizes alone cut: for
+// each, `add_rows(first, last, sums)` adds the rows [first, last) to `columns` sums of type A, which start as
+// zero. Then the chunks' sums are added up in their order. Without rows the result is zero. A thread is worth
+// waking for `grain` elements. `add_rows` may do more with its rows, as a gradient that writes another result
+// of each.
+template <typename A, typename T, typename AddRows>
+void sum_rows(int64_t rows, int64_t columns, int64_t grain, T* result, const AddRows& add_rows) {
+  // Each chunk has a row of sums: more than these would cost too much, and fewer rows would not pay for one.
+  constexpr int64_t kMostChunks = 64, kLeastRowsOfChunk = 4;
+  if (columns == 0) return;
+  const int64_t rows_of_chunk = std::max(ceil_divide(rows, kMostChunks), kLeastRowsOfChunk);
+  const int64_t chunks = ceil_divide(rows, rows_of_chunk);
+  std::vector<A> partials(static_cast<size_t>(chunks * columns));
+  parallel_for(0, chunks, grain / (rows_of_chunk * columns), [&](int64_t first, int64_t last) {
+    for (int64_t chunk = first; chunk < last; ++chunk) {
+      const int64_t begin = chunk * rows_of_chunk;
+      add_rows(begin, std::min(begin + rows_of_chunk, rows), partials.data() + chunk * columns);
+    }
+  });
+  parallel_for(0, columns, std::max<int64_t>(grain / std::max<int64_t>(chunks, 1), 1),
+               [&](int64_t first, int64_t last) {
+                 std::vector<A> sums(static_cast<size_t>(last - first));
+                 for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+                   const A* const partial = partials.data() + chunk * columns + first;
+                   for (int64_t c = 0; c < last - first; ++c) sums[c] += partial[c];
+                 }
+                 std::transform(sums.begin(), sums.end(), result + first,
+                                [](A sum) { return static_cast<T>(sum); });
+               });
+}
+
+}  // namespace torchgraft
