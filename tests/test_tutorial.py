@@ -3,6 +3,7 @@
 import re
 import shutil
 import subprocess
+import sys
 import sysconfig
 from pathlib import Path
 
@@ -109,6 +110,6 @@ def test_the_kernels_for_cuda_are_right_in_the_emulator(tmp_path):
     emulate = [ROOT / "tests/emulation/emulate.py", "--package", place / "rms_norm/src/rms_norm", "--"]
     asked = ["--property", "value", "--property", "determinism", "--property", "empty"]
     done = subprocess.run(
-        ["python", *map(str, emulate), *asked], capture_output=True, text=True, check=False, env=environment
+        [sys.executable, *map(str, emulate), *asked], capture_output=True, text=True, check=False, env=environment
     )
     assert done.returncode == 0, done.stdout + done.stderr
