@@ -23,6 +23,7 @@ SAMPLES = Samples([Sample("a matrix", (Drawn((2, 3)),))])
 
 # One library with all of the mistakes, as compiling takes seconds.
 KERNELS = """
+#include <torchgraft/data.h>
 #include <torchgraft/empty.h>
 #include <torchgraft/layout.h>
 #include <torchgraft/registration.h>
@@ -54,6 +55,13 @@ TORCHGRAFT_KERNEL(mistakes, CPU, doubled, doubled_cpu)
 
 Tensor grown_cpu(Tensor input, int64_t size) { return empty_contiguous({size, size}, input); }
 TORCHGRAFT_KERNEL(mistakes, CPU, grown, grown_cpu)
+
+Tensor taken_cpu(Tensor input) {
+  Tensor output = empty_as(to_contiguous(input, "input"));
+  mutable_data_of<double>(output)[0] = data_of<double>(input, "input")[0];
+  return output;
+}
+TORCHGRAFT_KERNEL(mistakes, CPU, taken, taken_cpu)
 """
 
 
@@ -185,6 +193,9 @@ MISTAKES = {
         lambda: declare("grown", "Tensor input, int size", lambda input, size: input.new_empty((size, size)))(
             torch.ones(1), 2**40
         ),
+    ),
+    "A pointer of another type than the tensor's": lambda: error_of(
+        RuntimeError, lambda: declare("taken", "Tensor input", lambda input: input.clone())(torch.ones(1))
     ),
     "A syntax error in the text of a kernel": lambda: first_error_of(
         "Tensor copied_cpu(Tensor input) {\n  return to_contiguous(input)\n}\n"

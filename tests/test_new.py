@@ -25,6 +25,12 @@ SCHEMAS = {
     " str? text=None, float[] scales=[1.0, 2.0], SymInt n=3, *, Tensor?[] more) -> (Tensor, Tensor[])",
     "no_reference": "(Tensor input, Tensor weight, *, int n=1) -> Tensor",
 }
+# Schemas with the shapes of their tensors.
+SHAPES = {
+    "rows": ("(Tensor input, Tensor weight, float eps=1e-5) -> Tensor", "... columns, columns -> ... columns"),
+    "sizes": ("(Tensor a, Tensor b, int n, Tensor? c=None) -> (Tensor, Tensor)", "n d, 2*d 4 n, d _ -> n d, 2*d 4 n"),
+    "elements": ("(Tensor input, Tensor other) -> Tensor", "..., () -> ..."),
+}
 EVERYTHING = {"cuda": True, "triton": True}
 
 
@@ -59,13 +65,20 @@ def test_a_package_of_a_schema_holds_what_is_asked_of_it(schema, tmp_path):
     assert holds(folder, "value").results
 
 
+def test_a_package_of_shapes_holds_what_is_asked_of_it(tmp_path):
+    schema, shapes = SHAPES["rows"]
+    folder, package = make("new_rows", tmp_path, schema=schema, shapes=shapes, backward=True)
+    assert holds(folder, "value", "fake").results
+    assert 'shapes="... columns, ... columns, columns -> ... columns, columns"' in (package / "operator.py").read_text()
+
+
 @pytest.mark.parametrize("backward", [False, True], ids=["", "backward"])
-@pytest.mark.parametrize("schema", [None, *SCHEMAS])
+@pytest.mark.parametrize("schema", [None, *SCHEMAS, *SHAPES])
 def test_what_is_made_is_formatted(schema, backward, tmp_path):
-    if backward and schema not in (None, "no_reference"):
+    if backward and schema not in (None, "no_reference", "rows", "elements"):
         pytest.skip("such a backward operator is refused")
-    text = schema and SCHEMAS[schema].replace("new_", "made_")
-    folder, _ = make(f"made_{schema}", tmp_path, schema=text, backward=backward, **EVERYTHING)
+    text, shapes = SHAPES.get(schema, (schema and SCHEMAS.get(schema, "").replace("new_", "made_"), None))
+    folder, _ = make(f"made_{schema}", tmp_path, schema=text, shapes=shapes, backward=backward, **EVERYTHING)
     programs = Path(sys.executable).parent
     rules = ("--select=E,F,I,UP,B,SIM,RUF,D", "--ignore=D105,D107,D203,D213,D413,D401,D100,D103")
     for command in (("format", "--diff"), ("check", *rules)):
@@ -92,6 +105,9 @@ def test_the_command_lists_what_it_made(tmp_path, monkeypatch):
     assert "new_listed/src/new_listed/cuda.cu" in listed
 
 
+OF_ONE = ["new_x", "--schema", "(Tensor input) -> Tensor", "--shapes"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -112,6 +128,12 @@ def test_the_command_lists_what_it_made(tmp_path, monkeypatch):
         (["new_x", "--schema", "(Tensor input, Generator g) -> Tensor"], "takes no Generator"),
         (["new_x", "--schema", "(Tensor? input) -> Tensor"], "a kernel needs a tensor that is always there"),
         (["new_x", "--schema", "(Tensor[] input) -> Tensor", "--backward"], "leave --backward out"),
+        (["new_x", "--shapes", "d -> d"], "shapes are those of a schema: give --schema, too"),
+        ([*OF_ONE, "d, d -> d"], "shapes must be 1 of tensor arguments, '->' and 1 of results"),
+        ([*OF_ONE, "n d -> n"], "no tensor among the arguments\\s+has its shape, n: leave --shapes out"),
+        ([*OF_ONE, "d -> _"], "shapes must tell all sizes of tensors that results are"),
+        ([*OF_ONE, "4 -> 4"], "shapes must have a size with a name"),
+        ([*OF_ONE, "class -> class"], "a size cannot be named class: rename it in the shapes"),
     ],
     ids=lambda each: each[-1] if isinstance(each, list) else "",
 )
@@ -145,6 +167,10 @@ WALKS = {
     **{
         f"walked_{name}": {"schema": schema.replace("new_", "walked_"), **EVERYTHING}
         for name, schema in SCHEMAS.items()
+    },
+    **{
+        f"walked_{name}": {"schema": schema, "shapes": shapes, "backward": name == "rows", **EVERYTHING}
+        for name, (schema, shapes) in SHAPES.items()
     },
     "walked_both": {"schema": SCHEMAS["no_reference"], "backward": True, **EVERYTHING},
 }

@@ -11,7 +11,8 @@ from pathlib import Path
 from string import Template
 
 from torchgraft import _torch_private
-from torchgraft.authoring import stubs
+from torchgraft.authoring import sizes, stubs
+from torchgraft.authoring.sizes import read_words
 from torchgraft.authoring.stubs import Stub
 from torchgraft.schema import read_schema
 
@@ -26,6 +27,7 @@ def make_package(
     directory: Path,
     *,
     schema: str | None = None,
+    shapes: str | None = None,
     cuda: bool = False,
     triton: bool = False,
     backward: bool = False,
@@ -38,6 +40,8 @@ def make_package(
         schema: of the operator, as `(Tensor input, float eps=1e-5) -> Tensor`, with or without a name before it. Its
             kernels copy tensors until their author writes what they compute. None: an operator that is complete,
             `factor * input * input`.
+        shapes: of its tensors, as `"... d, d -> ... d"` (`shapes` of `torchgraft.Operator`): the declaration has them,
+            and samples are made of them.
         cuda: whether there is a kernel in CUDA C++, too.
         triton: whether there is one in Triton, too.
         backward: whether the gradient is an operator with kernels of its own.
@@ -46,11 +50,11 @@ def make_package(
         The folder.
 
     Raises:
-        ValueError: the name or the schema cannot be had; the message says why and what to do.
+        ValueError: the name, the schema or the shapes cannot be had; the message says why and what to do.
         OSError: the folder cannot be written.
     """
     _expect_free(name, directory)
-    found = _operators(name, schema, backward)
+    found = _operators(name, schema, shapes, backward)
     with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=directory) as aside:
         folder = Path(aside, name)
         for path, text in _files(name, found, is_complete=schema is None, cuda=cuda, triton=triton).items():
@@ -77,7 +81,7 @@ def _expect_free(name: str, directory: Path) -> None:
         raise ValueError(f"{name} is a module that Python has already: give another name")
 
 
-def _operators(name: str, schema: str | None, backward: bool) -> list[Stub]:
+def _operators(name: str, schema: str | None, shapes: str | None, backward: bool) -> list[Stub]:
     """The operator of a package, and that of its gradient where it is wanted."""
     named, opened, signature = (schema or _SCHEMA).strip().partition("(")
     namespace, _, operator = named.strip().rpartition("::")
@@ -90,7 +94,10 @@ def _operators(name: str, schema: str | None, backward: bool) -> list[Stub]:
         raise ValueError(f"{operator} cannot be the name of an operator, as a file of the package has it: rename it")
     text = f"{name}::{operator}({signature}"
     read = read_schema(text)
-    first = stubs.read_stub(operator, text, read)
+    if shapes is not None and schema is None:
+        raise ValueError("shapes are those of a schema: give --schema, too")
+    words = None if shapes is None else read_words(operator, shapes, read)
+    first = stubs.read_stub(operator, text, read, words)
     if schema is None:
         first = first._replace(formula="factor * input * input", summary="factor * input * input, of every element.")
     else:
@@ -105,6 +112,7 @@ def _operators(name: str, schema: str | None, backward: bool) -> list[Stub]:
         arguments=read_schema(f"{name}::{operator}_backward{text}").arguments,
         copies=copies,
         formula="2 * factor * input * output_grad" if schema is None else "",
+        words=words and words.backward(),
         summary=f"the gradient of {operator}.",
     )
     return [first, second]
@@ -236,9 +244,10 @@ if find_spec("triton") is not None:
         {stub.formula or f"A copy of {', '.join(copy.argument for copy in stub.copies)}"}.
 """
     returned = "return " if stub.copies else ""
+    refusal = "" if stub.words is None else "\n        ValueError: a tensor has another shape."
     body += f"""
     Raises:
-        TypeError: an argument is of another type than its own, or a tensor of another dtype.
+        TypeError: an argument is of another type than its own, or a tensor of another dtype.{refusal}
     \"\"\"
     {stubs.joined(f"{returned}{_called(stub)}(", stubs.values(stub), ")", 4)}
 """
@@ -275,7 +284,9 @@ def _declarations(name: str, found: Sequence[Stub], is_complete: bool, on_gpu: b
             body += f"\n_SCHEMA = {f'({chr(10)}    {schema}{chr(10)})' if is_long else schema}\n"
             schema = "_SCHEMA"
         declared = [schema, f"reference=reference.{stub.name}"]
-        if is_backward_of_square:
+        if stub.words is not None:
+            declared.append(f'shapes="{stub.words}"')
+        elif is_backward_of_square:
             declared.append('shapes="..., ... -> ..."')
         elif stub.copies:
             declared.append(f"output=_{stub.name}_output")
@@ -339,28 +350,45 @@ _GRADIENT_TAKES = (("needs_grad", "bool"), ("output_grads", "Tensor"), ("saved",
 
 
 def _samples(found: Sequence[Stub]) -> str:
-    functions, entries = [], []
+    words = found[0].words
+    taken = ["shape: tuple[int, ...]"] if words is None else sizes.parameters(words)
+    functions: list[str] = []
+    entries = []
+
+    def add_function(name: str, values: Sequence[str]) -> None:
+        made = stubs.joined("return (", values, ",)" if len(values) == 1 else ")", 4)
+        functions.append(f"{stubs.joined(f'def _{name}(', taken, ') -> tuple[Any, ...]:')}\n    {made}\n")
+
     for stub in found:
-        made = stubs.joined("return (", stubs.sample_values(stub), ")", 4)
-        made = made.replace("return (Drawn(shape))", "return (Drawn(shape),)")
-        functions.append(f"def _{stub.name}(shape: tuple[int, ...]) -> tuple[Any, ...]:\n    {made}\n")
+        add_function(stub.name, stubs.sample_values(stub))
         more = []
         if any(argument.optional or argument.optional_elements for argument in stub.arguments):
             without = stubs.sample_values(stub, without_optional=True)
-            arguments = stubs.joined("(", without, ",)" if len(without) == 1 else ")", 12).replace("shape", "(5,)")
+            if words is None:
+                arguments = stubs.joined("(", without, ",)" if len(without) == 1 else ")", 12).replace("shape", "(5,)")
+            else:
+                add_function(f"{stub.name}_without", without)
+                arguments = f"_{stub.name}_without({sizes.smallest(words)})"
             more = [stubs.joined("Sample(", ['"with None where it may be"', arguments], ")", 8)]
         entry = stubs.joined(f'"{stub.name}": _samples(', [f"_{stub.name}", *more], "),", 4)
         entries.append(f"    {entry}\n")
     body = "\n\n".join(functions)
-    return _filled(
-        "samples.py",
-        {
-            "operator": found[0].name,
-            "torch_import": "import torch\n" if re.search(r"\btorch\.", body) else "",
-            "functions": body,
-            "samples": "".join(entries) + "}",
-        },
-    )
+    values = {
+        "operator": found[0].name,
+        "torch_import": "import torch\n" if re.search(r"\btorch\.", body) else "",
+        "functions": body,
+        "samples": "".join(entries) + "}",
+    }
+    if words is None:
+        return _filled("samples.py", values)
+    name, measured = sizes.benchmark(words)
+    values |= {
+        "names": ", ".join(words.names),
+        "rows": "".join(f'    "{name}": {row},\n' for name, row in sizes.rows(words)),
+        "drawn": sizes.drawn(words),
+        "measured": f'"{name}", arguments({measured})',
+    }
+    return _filled("samples_of_sizes.py", values)
 
 
 # The headers of what a text in C++ uses.
@@ -383,10 +411,15 @@ _OTHER_HEADERS = (
 )
 
 
+def _to_dense(found: Sequence[Stub]) -> str:
+    """What brings a tensor into the layout of a result: where shapes are declared, that is contiguous."""
+    return "to_dense" if found[0].words is None else "to_contiguous"
+
+
 def _source(device: str, name: str, found: Sequence[Stub], is_complete: bool) -> str:
     """The kernels in C++ for a kind of device."""
     suffix = "cpp" if device == "cpu" else "cu"
-    values = {"name": name, "operator": found[0].name}
+    values = {"name": name, "operator": found[0].name, "to_dense": _to_dense(found)}
     if is_complete:
         parts = [f"square.{suffix}", f"square_backward.{suffix}"][: len(found)]
         text = "".join(_filled(part, values) for part in parts)
@@ -427,7 +460,8 @@ def _triton(name: str, found: Sequence[Stub], is_complete: bool) -> str:
         parts = ["square.py", "square_backward.py"][: len(found)]
         text = "\n" + "".join(_filled(part, values) for part in parts)
     else:
-        text = "\n" + _filled("helper_copied.py", values) if "copied" in stubs.helpers_of(found) else ""
+        helper = "helper_copied.py" if found[0].words is None else "helper_copied_contiguous.py"
+        text = "\n" + _filled(helper, values) if "copied" in stubs.helpers_of(found) else ""
         for stub in found:
             signature = stubs.joined(
                 f"def {stub.name}_blocks(", stubs.parameters(stub), f") -> {stubs.result_annotation(stub)}:"

@@ -13,6 +13,8 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from torchgraft.authoring import sizes
+from torchgraft.authoring.sizes import Words
 from torchgraft.schema import REQUIRED, Argument, Schema
 from torchgraft.signatures import cpp_type
 
@@ -81,6 +83,7 @@ class Stub(NamedTuple):
         copies: what its results are, in order.
         formula: what the reference computes, in Python, where that is more than copies.
         summary: what it computes, for docstrings.
+        words: the shapes of its tensors, where they are known: results are then contiguous.
     """
 
     name: str
@@ -89,6 +92,7 @@ class Stub(NamedTuple):
     copies: tuple[Copy, ...]
     formula: str = ""
     summary: str = ""
+    words: Words | None = None
 
     @property
     def mutated(self) -> tuple[Argument, ...]:
@@ -96,13 +100,14 @@ class Stub(NamedTuple):
         return tuple(argument for argument in self.arguments if argument.mutated)
 
 
-def read_stub(name: str, schema: str, read: Schema) -> Stub:
-    """What stands for an operator of which only the schema is known.
+def read_stub(name: str, schema: str, read: Schema, words: Words | None = None) -> Stub:
+    """What stands for an operator of which only the schema is known, and perhaps the shapes.
 
     Args:
         name: of the operator.
         schema: its text.
         read: what it says.
+        words: the shapes of its tensors.
 
     Raises:
         ValueError: no kernel can be written for the schema; the message says what to change.
@@ -123,11 +128,20 @@ def read_stub(name: str, schema: str, read: Schema) -> Stub:
         raise ValueError(f"{name}: a kernel needs a tensor that is always there: add a Tensor or a Tensor[] argument")
     copies = []
     for number, result in enumerate(read.results):
-        if lists and (result.is_list or not singles):
+        if words is not None:
+            fitting = [each.name for each in singles if words.arguments[each.name] == words.results[number]]
+            if not fitting or result.is_list:
+                shape = " ".join(words.results[number]) or "()"
+                raise ValueError(
+                    f"{name}: a result is a copy until its author writes the kernel, and no tensor among the arguments"
+                    f" has its shape, {shape}: leave --shapes out, and write shapes= in operator.py"
+                )
+            copies.append(Copy(fitting[0]))
+        elif lists and (result.is_list or not singles):
             copies.append(Copy(lists[0].name, from_list=True, to_list=result.is_list))
         else:
             copies.append(Copy(singles[min(number, len(singles) - 1)].name, to_list=result.is_list))
-    return Stub(name, schema, read.arguments, tuple(copies))
+    return Stub(name, schema, read.arguments, tuple(copies), words=words)
 
 
 def backward_of(stub: Stub, read: Schema) -> tuple[str, tuple[Copy, ...]]:
@@ -203,6 +217,8 @@ def described(stub: Stub) -> str:
     found = []
     for argument in stub.arguments:
         kind = _IN_ENGLISH[argument.kind]
+        if stub.words is not None and argument.holds_tensors:
+            kind = kind.replace("a tensor of any shape", sizes.bracketed(stub.words.arguments[argument.name]))
         text = f"some, each {kind}" if argument.is_list else kind
         text += "; it is written to" if argument.mutated else ""
         text += "; or None" if argument.optional else ""
@@ -245,6 +261,12 @@ def sample_values(stub: Stub, *, without_optional: bool = False) -> list[str]:
     found = []
     for argument in stub.arguments:
         text = _IN_PYTHON[argument.kind][1]
+        if stub.words is not None:
+            if argument.holds_tensors:
+                text = text.replace("shape", sizes.expression(stub.words.arguments[argument.name]))
+            elif argument.name in stub.words.names and not argument.is_list:
+                found.append(argument.name)
+                continue
         if argument.optional and without_optional:
             text = "None"
         elif argument.default not in (REQUIRED, None) and argument.kind in ("int", "SymInt", "float", "bool", "str"):
@@ -295,7 +317,9 @@ def _copied(copy: Copy, function: str) -> str:
 def triton_body(stub: Stub) -> list[str]:
     """The lines of a kernel in Python that launches kernels in Triton, without indentation."""
     results = [
-        f"torch.zeros_like({copy.argument})" if copy.zero else _copied(copy, "").replace(".clone()", "")
+        f"torch.zeros_like({copy.argument}{_format_of(stub)})"
+        if copy.zero
+        else _copied(copy, "").replace(".clone()", "")
         for copy in stub.copies
     ]
     copied = [text if copy.zero else _in_triton(copy, text) for copy, text in zip(stub.copies, results, strict=True)]
@@ -312,6 +336,10 @@ def triton_body(stub: Stub) -> list[str]:
     if copied:
         lines.append("return copies" if stub.mutated else f"return {', '.join(copied)}")
     return lines
+
+
+def _format_of(stub: Stub) -> str:
+    return ", memory_format=torch.contiguous_format" if stub.words is not None else ""
 
 
 def _in_triton(copy: Copy, text: str) -> str:

@@ -21,6 +21,14 @@ def new(
             show_default=False,
         ),
     ] = None,
+    shapes: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TEXT",
+            help="Of its tensors, as '... d, d -> ... d': the declaration and the samples have them.",
+            show_default=False,
+        ),
+    ] = None,
     cuda: Annotated[bool, typer.Option("--cuda", help="With a kernel in CUDA C++, too.")] = False,
     triton: Annotated[bool, typer.Option("--triton", help="With a kernel in Triton, too.")] = False,
     backward: Annotated[
@@ -29,12 +37,14 @@ def new(
 ) -> None:
     """Make a package with an operator, in a folder here: kernels, declaration, samples, a test, and what builds it.
 
-    It passes its test at once. The exit status is 2 where the name or the schema cannot be had.
+    It passes its test at once. The exit status is 2 where the name, the schema or the shapes cannot be had.
     """
     from torchgraft.authoring.new import make_package
 
     try:
-        folder = make_package(name, Path.cwd(), schema=schema, cuda=cuda, triton=triton, backward=backward)
+        folder = make_package(
+            name, Path.cwd(), schema=schema, shapes=shapes, cuda=cuda, triton=triton, backward=backward
+        )
     except (ValueError, OSError) as mistake:
         end_with(str(mistake))
     console = make_console()
