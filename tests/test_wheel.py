@@ -19,8 +19,10 @@ import torchgraft
 from test_docs import FENCED, ROOT
 from torchgraft import building, packaging
 from torchgraft.authoring import hub, proving, wheel
+from torchgraft.benchmarking.sources import Sources
 from torchgraft.building import BuildError, MissingToolError
 from torchgraft.cli import app
+from torchgraft.operator import Operator
 
 
 def write_package(folder):
@@ -223,6 +225,26 @@ def test_a_source_distribution_holds_the_sources_and_an_editable_wheel_leads_to_
     with zipfile.ZipFile(tmp_path / packaging.build_editable(str(tmp_path))) as archive:
         [leads] = [name for name in archive.namelist() if ".dist-info/" not in name]
         assert Path(archive.read(leads).decode()) == tmp_path / "scaled/src"
+
+
+def test_our_own_wheel_holds_the_sources_of_the_smallest_operator_to_be_read_and_of_no_other(tmp_path, monkeypatch):
+    from scikit_build_core.build import build_wheel
+
+    monkeypatch.chdir(ROOT)
+    # Without libraries, whose compilation takes minutes; all else is as in a wheel that is published.
+    settings = {"wheel.cmake": "false", "build-dir": str(tmp_path / "build")}
+    with zipfile.ZipFile(tmp_path / build_wheel(str(tmp_path), settings)) as archive:
+        archive.extractall(tmp_path / "unpacked")
+    package = tmp_path / "unpacked/torchgraft"
+    held = {path.relative_to(package).as_posix() for path in package.glob("operators/**/*.*") if path.suffix != ".py"}
+    assert held == {"operators/mul_constant/cpu.cpp", "operators/mul_constant/cuda.cu"}
+    assert (package / "include/torchgraft/registration.h").is_file()
+    # What is measured with it was measured on sources that are not all known, so none is said.
+    sources = Sources(package)
+    names = [name.partition("::")[2] for name in Operator.registered if name.startswith("torchgraft::")]
+    assert len(names) > 5
+    assert {sources.of_operator(name, device) for name in names for device in ("cpu", "cuda")} == {""}
+    assert sources.of_calls("cpu") == sources.of_module("torchgraft.nn.shift", "cpu") == ""
 
 
 def test_a_wheel_of_torchgraft_is_not_taken_for_a_package(tmp_path, monkeypatch):

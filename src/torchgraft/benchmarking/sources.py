@@ -25,6 +25,8 @@ _DIGITS = 16
 # Beside an operator: what is measured, and not how.
 _INPUTS = frozenset({"samples", "benchmarks", "case"})
 _BUILD = "cmake/TorchgraftKernels.cmake"
+# The operator whose sources are in our wheels too, to be read.
+_IN_WHEELS = "mul_constant"
 # Options of a compiler that decide what code it makes: all but those about warnings and how it works.
 _FLAG = re.compile(r"(?<![\w-])-(?:O|f|m|use_fast_math|-use_fast_math|-fmad|-maxrregcount)\S*")
 
@@ -202,9 +204,9 @@ class Sources:
         if not self._include.is_dir():
             self._include = PACKAGE / "include"
         self._rooms = [path for path in package.glob("operators/*") if (path / "__init__.py").is_file()] or [package]
-        paths = (path for room in self._rooms for path in room.rglob("*.c*"))
+        paths = (path for room in self._rooms if room.name != _IN_WHEELS for path in room.rglob("*.c*"))
         if len(self._rooms) > 1 and not any(path.suffix in _SUFFIXES.values() for path in paths):
-            # A wheel holds the declarations alone.
+            # A wheel holds the declarations, and of kernels those of one operator.
             self._rooms = []
 
     # A thousand rows ask some thirty questions.
