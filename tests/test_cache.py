@@ -1,5 +1,6 @@
 """The cache of compiled kernels: the right ones for whoever asks, whoever else asks, dies, or breaks what is there."""
 
+import fcntl
 import os
 import re
 import shutil
@@ -157,6 +158,37 @@ def test_what_nobody_took_for_long_goes(root):
     cache.keep("more", made())
     assert cache.find("old") is None
     assert cache.find("new") is not None
+
+
+def test_an_environment_that_nobody_took_for_a_month_goes(root):
+    def make(place):
+        place.mkdir()
+        (place / "python").touch()
+
+    ages = {"old": 31, "young": 29, "asked for": 31, "in use": 31, ".making-left": 2}
+    old, young, asked_for, in_use, _ = places = [cache.keep_environment(name, make) for name in ages]
+    for place, days in zip(places, ages.values(), strict=True):
+        then = time.time() - days * 86400
+        os.utime(place, (then, then))
+    assert cache.keep_environment("asked for", lambda place: pytest.fail("it is there already")) == asked_for
+    with (root / "locks/in use").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        cache.keep("more", made())
+    assert sorted((root / "environments").iterdir()) == sorted([young, asked_for, in_use])
+    # It is made anew for whoever asks.
+    assert (cache.keep_environment("old", make) / "python").is_file()
+    assert not in_use.exists()
+    assert old.exists()
+
+
+def test_two_processes_make_an_environment_once(root, tmp_path):
+    program = PROGRAM.replace('cache.keep("key", make)', 'cache.keep_environment("key", make)').replace(
+        "    for part", "    directory.mkdir()\n    for part"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path / "made"), "0.5", cache.__file__]
+    processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    assert [process.communicate()[0].strip() for process in processes] == ["5"] * 2
+    assert (tmp_path / "made").read_text() == "made\n"
 
 
 class TestIdentity:

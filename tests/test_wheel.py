@@ -19,6 +19,7 @@ import torchgraft
 from test_docs import FENCED, ROOT
 from torchgraft import building, packaging
 from torchgraft.authoring import hub, proving, wheel
+from torchgraft.authoring.new import make_package
 from torchgraft.benchmarking.sources import Sources
 from torchgraft.building import BuildError, MissingToolError
 from torchgraft.cli import app
@@ -163,6 +164,20 @@ def test_an_unpacked_wheel_runs_its_kernel_without_a_compiler(made, tmp_path):
     wheel.unpack(Path(made[1]["path"]), tmp_path)
     program = "import sys; sys.path.insert(0, sys.argv[1]); import scaled as loaded"
     assert print_of(program, tmp_path, PATH="", TORCHGRAFT_JIT="0") == "[3.0, 3.0] []\n"
+
+
+def test_the_licence_of_a_new_package_is_its_authors_to_choose(tmp_path):
+    from hatchling.metadata.core import ProjectMetadata
+
+    folder = make_package("unlicensed", tmp_path)
+    licence = ProjectMetadata(str(folder), None).core.license_expression
+    (tmp_path / "unlicensed-0.1.0.dist-info").mkdir()
+    (tmp_path / "unlicensed-0.1.0.dist-info/METADATA").write_text(
+        f"Metadata-Version: 2.4\nName: unlicensed\nVersion: 0.1.0\nLicense-Expression: {licence}\n"
+    )
+    with pytest.raises(BuildError, match=r"kernels name their licence: give unlicensed's in pyproject\.toml"):
+        hub._metadata(tmp_path, folder / "src/unlicensed")
+    assert "$(GRAFT) wheel" in (folder / "Makefile").read_text()
 
 
 def test_kernels_loads_the_layout_offline(made):
