@@ -25,8 +25,6 @@ _DIGITS = 16
 # Beside an operator: what is measured, and not how.
 _INPUTS = frozenset({"samples", "benchmarks", "case"})
 _BUILD = "cmake/TorchgraftKernels.cmake"
-# The operator whose sources are in our wheels too, to be read.
-_IN_WHEELS = "mul_constant"
 # Options of a compiler that decide what code it makes: all but those about warnings and how it works.
 _FLAG = re.compile(r"(?<![\w-])-(?:O|f|m|use_fast_math|-use_fast_math|-fmad|-maxrregcount)\S*")
 
@@ -204,9 +202,8 @@ class Sources:
         if not self._include.is_dir():
             self._include = PACKAGE / "include"
         self._rooms = [path for path in package.glob("operators/*") if (path / "__init__.py").is_file()] or [package]
-        paths = (path for room in self._rooms if room.name != _IN_WHEELS for path in room.rglob("*.c*"))
-        if len(self._rooms) > 1 and not any(path.suffix in _SUFFIXES.values() for path in paths):
-            # A wheel holds the declarations, and of kernels those of one operator.
+        if len(self._rooms) > 1 and 2 * sum(map(_has_kernels, self._rooms)) < len(self._rooms):
+            # A wheel holds all declarations, and the kernels of one operator alone, to be read.
             self._rooms = []
 
     # A thousand rows ask some thirty questions.
@@ -314,6 +311,10 @@ class Sources:
                     for alias in node.names:
                         if (alias.asname or alias.name) == name:
                             yield from self._find(node.module, alias.name)
+
+
+def _has_kernels(room: Path) -> bool:
+    return any(path.suffix in _SUFFIXES.values() for path in room.rglob("*.c*"))
 
 
 def _hash(texts: Iterable[str]) -> str:
