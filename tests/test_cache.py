@@ -256,6 +256,45 @@ def test_compiling_may_be_forbidden(tmp_path, monkeypatch):
     assert sorted(path.name for path in place.iterdir()) == ["content.json", "forbidden_cpu.so"]
 
 
+def test_sources_go_before_the_libraries_beside_them_where_they_can_be_compiled(tmp_path, monkeypatch):
+    source, library = tmp_path / "cpu.cpp", tmp_path / "lib/edited_cpu.so"
+    library.parent.mkdir()
+    library.write_text("old")
+    loaded = []
+    monkeypatch.setattr(
+        building.native, "load", lambda namespace, folder: loaded.append((folder / library.name).read_text())
+    )
+
+    def built(namespace, sources, directory, **options):
+        (directory / "build").mkdir()
+        (directory / library.name).write_text(sources[0].read_text())
+
+    monkeypatch.setattr(building, "build", built)
+    # As in a wheel.
+    building.load("edited", [source])
+    for text in ("first", "edited"):
+        source.write_text(text)
+        building.load("edited", [source])
+    assert loaded == ["old", "first", "edited"]
+
+    source.write_text("edited again")
+    monkeypatch.setenv("TORCHGRAFT_JIT", "0")
+    with pytest.warns(RuntimeWarning, match=r"edited: the libraries in .*lib are used.*TORCHGRAFT_JIT=0 forbids"):
+        building.load("edited", [source])
+    monkeypatch.delenv("TORCHGRAFT_JIT")
+
+    def refuse(*_, **__):
+        raise building.MissingToolError("there is no C++ compiler")
+
+    monkeypatch.setattr(building, "build", refuse)
+    with pytest.warns(RuntimeWarning, match="nothing can be compiled: there is no C.. compiler"):
+        building.load("edited", [source])
+    assert loaded[3:] == ["old", "old"]
+    library.unlink()
+    with pytest.raises(building.MissingToolError):
+        building.load("edited", [source])
+
+
 def test_what_does_not_compile_is_told_with_all_that_the_compiler_said(tmp_path, root):
     source = tmp_path / "cpu.cpp"
     source.write_text("int x = nothing;\n")
