@@ -41,13 +41,10 @@ std::vector<Tensor> copied(const std::vector<Tensor>& tensors, const char* name)
   return copies;
 }
 
-std::tuple<Tensor, std::vector<Tensor>> kept_kinds_cpu(Tensor input, std::optional<Tensor> other,
-                                                       std::vector<Tensor> more, int64_t /*n*/,
-                                                       std::vector<int64_t> /*sizes*/,
-                                                       std::vector<double> /*scales*/, bool /*flag*/,
-                                                       Text /*mode*/, std::optional<ScalarType> /*dtype*/,
-                                                       std::optional<torch::stable::Device> /*device*/,
-                                                       double /*eps*/) {
+std::tuple<Tensor, std::vector<Tensor>> kept_kinds_cpu(
+    Tensor input, std::optional<Tensor> other, std::vector<Tensor> more, int64_t /*n*/,
+    std::vector<int64_t> /*sizes*/, std::vector<double> /*scales*/, bool /*flag*/, Text /*mode*/,
+    std::optional<ScalarType> /*dtype*/, std::optional<torch::stable::Device> /*device*/, double /*eps*/) {
   check_alike(input, "input", other, "other", more, "more");
   return {copied(input, "input"), copied(more, "more")};
 }
