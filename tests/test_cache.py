@@ -1,5 +1,6 @@
 """The cache of compiled kernels: the right ones for whoever asks, whoever else asks, dies, or breaks what is there."""
 
+import fcntl
 import os
 import re
 import shutil
@@ -159,6 +160,37 @@ def test_what_nobody_took_for_long_goes(root):
     assert cache.find("new") is not None
 
 
+def test_an_environment_that_nobody_took_for_a_month_goes(root):
+    def make(place):
+        place.mkdir()
+        (place / "python").touch()
+
+    ages = {"old": 31, "young": 29, "asked for": 31, "in use": 31, ".making-left": 2}
+    old, young, asked_for, in_use, _ = places = [cache.keep_environment(name, make) for name in ages]
+    for place, days in zip(places, ages.values(), strict=True):
+        then = time.time() - days * 86400
+        os.utime(place, (then, then))
+    assert cache.keep_environment("asked for", lambda place: pytest.fail("it is there already")) == asked_for
+    with (root / "locks/in use").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        cache.keep("more", made())
+    assert sorted((root / "environments").iterdir()) == sorted([young, asked_for, in_use])
+    # It is made anew for whoever asks.
+    assert (cache.keep_environment("old", make) / "python").is_file()
+    assert not in_use.exists()
+    assert old.exists()
+
+
+def test_two_processes_make_an_environment_once(root, tmp_path):
+    program = PROGRAM.replace('cache.keep("key", make)', 'cache.keep_environment("key", make)').replace(
+        "    for part", "    directory.mkdir()\n    for part"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path / "made"), "0.5", cache.__file__]
+    processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    assert [process.communicate()[0].strip() for process in processes] == ["5"] * 2
+    assert (tmp_path / "made").read_text() == "made\n"
+
+
 class TestIdentity:
     @pytest.fixture
     def source(self, tmp_path):
@@ -222,6 +254,45 @@ def test_compiling_may_be_forbidden(tmp_path, monkeypatch):
     monkeypatch.setenv("TORCHGRAFT_JIT", "0")
     assert build_once("forbidden", [source]) == place
     assert sorted(path.name for path in place.iterdir()) == ["content.json", "forbidden_cpu.so"]
+
+
+def test_sources_go_before_the_libraries_beside_them_where_they_can_be_compiled(tmp_path, monkeypatch):
+    source, library = tmp_path / "cpu.cpp", tmp_path / "lib/edited_cpu.so"
+    library.parent.mkdir()
+    library.write_text("old")
+    loaded = []
+    monkeypatch.setattr(
+        building.native, "load", lambda namespace, folder: loaded.append((folder / library.name).read_text())
+    )
+
+    def built(namespace, sources, directory, **options):
+        (directory / "build").mkdir()
+        (directory / library.name).write_text(sources[0].read_text())
+
+    monkeypatch.setattr(building, "build", built)
+    # As in a wheel.
+    building.load("edited", [source])
+    for text in ("first", "edited"):
+        source.write_text(text)
+        building.load("edited", [source])
+    assert loaded == ["old", "first", "edited"]
+
+    source.write_text("edited again")
+    monkeypatch.setenv("TORCHGRAFT_JIT", "0")
+    with pytest.warns(RuntimeWarning, match=r"edited: the libraries in .*lib are used.*TORCHGRAFT_JIT=0 forbids"):
+        building.load("edited", [source])
+    monkeypatch.delenv("TORCHGRAFT_JIT")
+
+    def refuse(*_, **__):
+        raise building.MissingToolError("there is no C++ compiler")
+
+    monkeypatch.setattr(building, "build", refuse)
+    with pytest.warns(RuntimeWarning, match="nothing can be compiled: there is no C.. compiler"):
+        building.load("edited", [source])
+    assert loaded[3:] == ["old", "old"]
+    library.unlink()
+    with pytest.raises(building.MissingToolError):
+        building.load("edited", [source])
 
 
 def test_what_does_not_compile_is_told_with_all_that_the_compiler_said(tmp_path, root):

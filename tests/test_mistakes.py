@@ -1,6 +1,9 @@
 """docs/mistakes.md: each mistake is made here, and what one sees of it is what the page shows."""
 
+import json
 import re
+import subprocess
+import sys
 import warnings
 from collections import Counter
 from pathlib import Path
@@ -19,6 +22,7 @@ SECTION = re.compile(r"^### (?P<title>.+?)\n(?P<body>.*?)^```\n(?P<message>.*?)\
 SHOWN = {each["title"]: each["message"] for each in SECTION.finditer(PAGE.read_text())} if PAGE.exists() else {}
 DECLARED = {"output": torch.empty_like, "dtypes": (torch.float32,), "kernels": {"cpu": (torch.float32,)}}
 NOT_BUILT = "A `.cu` file that was not built"
+RACES = "Threads that race"
 SAMPLES = Samples([Sample("a matrix", (Drawn((2, 3)),))])
 
 # One library with all of the mistakes, as compiling takes seconds.
@@ -62,6 +66,42 @@ Tensor taken_cpu(Tensor input) {
   return output;
 }
 TORCHGRAFT_KERNEL(mistakes, CPU, taken, taken_cpu)
+"""
+
+
+RACING = """from pathlib import Path
+import torch, torchgraft
+from torchgraft import building
+from torchgraft.sampling import Drawn, Sample, Samples
+total = torchgraft.Operator(
+    "racing::total(Tensor input) -> Tensor",
+    reference=lambda input: input.sum().reshape(1),
+    output=lambda input: input.new_empty(1),
+    dtypes=(torch.float32,),
+    kernels={"cpu": (torch.float32,)},
+)
+samples = Samples([Sample("several threads' share", (Drawn((4096,)),))])
+building.load("racing", [Path(__file__).with_name("cpu.cpp")])
+"""
+
+RACE = """#include <torchgraft/cpu.h>
+#include <torchgraft/empty.h>
+#include <torchgraft/layout.h>
+#include <torchgraft/registration.h>
+using namespace torchgraft;
+
+Tensor total_cpu(Tensor input) {
+  const Tensor source = to_contiguous(input);
+  Tensor output = empty_contiguous({1}, input);
+  const float* from = static_cast<const float*>(source.const_data_ptr());
+  float* to = static_cast<float*>(output.mutable_data_ptr());
+  to[0] = 0;
+  parallel_for(0, source.numel(), 1024, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) to[0] += from[i];
+  });
+  return output;
+}
+TORCHGRAFT_KERNEL(racing, CPU, total, total_cpu)
 """
 
 
@@ -217,5 +257,22 @@ def test_a_library_for_cuda_that_was_not_built_says_how(loaded, monkeypatch):
     assert why == SHOWN[NOT_BUILT]
 
 
+@pytest.mark.slow
+def test_threads_that_race_are_told_with_their_line(tmp_path):
+    folder = tmp_path / "racing"
+    folder.mkdir()
+    (folder / "__init__.py").write_text(RACING)
+    (folder / "cpu.cpp").write_text(RACE)
+    command = [sys.executable, "-m", "torchgraft", "check", "racing", "--sanitize", "--device", "cpu"]
+    command += ["--property", "value", "--json", "report.json"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stdout + done.stderr
+    results = json.loads((tmp_path / "report.json").read_text())["results"]
+    [failure] = [each["failure"] for each in results if each["status"] == "fail"]
+    message, line = SHOWN[RACES].splitlines()
+    assert failure["message"].startswith(message)
+    assert line in done.stdout
+
+
 def test_every_message_of_the_page_is_made():
-    assert sorted(SHOWN) == sorted([*MISTAKES, NOT_BUILT])
+    assert sorted(SHOWN) == sorted([*MISTAKES, NOT_BUILT, RACES])

@@ -232,6 +232,43 @@ class TestArguments:
                 operator(*given[:place], wrong, *given[place + 1 :])
 
 
+NAMED = "(Tensor input, *, int n=1, Scalar scale=2, int[2] pads=[0, 1], float eps=0.5) -> Tensor"
+
+
+def test_a_compiler_chooses_layouts_but_where_it_would_forget_an_integer_that_must_be_named():
+    def tags(signature):
+        operator = declare(signature, lambda input, *rest, **named: input.clone())
+        assert torch.Tag.flexible_layout in operator.raw.tags
+        return operator.public.tags
+
+    assert torch.Tag.flexible_layout in tags("(Tensor input, int n=1) -> Tensor")
+    assert torch.Tag.flexible_layout in tags("(Tensor input, *, int n, float eps=0.5, int? m=None) -> Tensor")
+    for named in ("int n=1", "SymInt n=1", "Scalar n=1", "int[2] n=[1, 2]", "int? n=1"):
+        found = tags(f"(Tensor input, *, {named}) -> Tensor")
+        assert torch.Tag.needs_exact_strides in found
+        assert torch.Tag.flexible_layout not in found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("named", [{}, {"n": 1, "scale": 2}, {"n": 3, "pads": (2, 3), "eps": 1.5}], ids=str)
+def test_a_package_of_aotinductor_keeps_what_must_be_named(named, tmp_path):
+    def reference(input, *, n, scale, pads, eps):
+        return input * n + scale + 10 * pads[0] + 100 * pads[1] + eps
+
+    operator = declare(NAMED, reference, output=lambda input, **named: torch.empty_like(input))
+
+    class Module(torch.nn.Module):
+        def forward(self, input):
+            return operator(input, **named)
+
+    input = torch.ones(5, 2)
+    program = torch.export.export(Module(), (input,))
+    path = torch._inductor.aoti_compile_and_package(program, package_path=str(tmp_path / "named.pt2"))
+    found = torch._inductor.aoti_load_package(path)(input)
+    expected = reference(input, **{"n": 1, "scale": 2, "pads": (0, 1), "eps": 0.5} | named)
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
 class TestDtypes:
     @FORMULA
     def test_an_index_has_dtypes_of_its_own(self, has_formula):

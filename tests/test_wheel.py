@@ -19,8 +19,11 @@ import torchgraft
 from test_docs import FENCED, ROOT
 from torchgraft import building, packaging
 from torchgraft.authoring import hub, proving, wheel
+from torchgraft.authoring.new import make_package
+from torchgraft.benchmarking.sources import Sources
 from torchgraft.building import BuildError, MissingToolError
 from torchgraft.cli import app
+from torchgraft.operator import Operator
 
 
 def write_package(folder):
@@ -163,6 +166,20 @@ def test_an_unpacked_wheel_runs_its_kernel_without_a_compiler(made, tmp_path):
     assert print_of(program, tmp_path, PATH="", TORCHGRAFT_JIT="0") == "[3.0, 3.0] []\n"
 
 
+def test_the_licence_of_a_new_package_is_its_authors_to_choose(tmp_path):
+    from hatchling.metadata.core import ProjectMetadata
+
+    folder = make_package("unlicensed", tmp_path)
+    licence = ProjectMetadata(str(folder), None).core.license_expression
+    (tmp_path / "unlicensed-0.1.0.dist-info").mkdir()
+    (tmp_path / "unlicensed-0.1.0.dist-info/METADATA").write_text(
+        f"Metadata-Version: 2.4\nName: unlicensed\nVersion: 0.1.0\nLicense-Expression: {licence}\n"
+    )
+    with pytest.raises(BuildError, match=r"kernels name their licence: give unlicensed's in pyproject\.toml"):
+        hub._metadata(tmp_path, folder / "src/unlicensed")
+    assert "$(GRAFT) wheel" in (folder / "Makefile").read_text()
+
+
 def test_kernels_loads_the_layout_offline(made):
     pytest.importorskip("kernels")
     program = "import sys, kernels; from pathlib import Path; loaded = kernels.get_local_kernel(Path(sys.argv[1]))"
@@ -223,6 +240,26 @@ def test_a_source_distribution_holds_the_sources_and_an_editable_wheel_leads_to_
     with zipfile.ZipFile(tmp_path / packaging.build_editable(str(tmp_path))) as archive:
         [leads] = [name for name in archive.namelist() if ".dist-info/" not in name]
         assert Path(archive.read(leads).decode()) == tmp_path / "scaled/src"
+
+
+def test_our_own_wheel_holds_the_sources_of_the_smallest_operator_to_be_read_and_of_no_other(tmp_path, monkeypatch):
+    from scikit_build_core.build import build_wheel
+
+    monkeypatch.chdir(ROOT)
+    # Without libraries, whose compilation takes minutes; all else is as in a wheel that is published.
+    settings = {"wheel.cmake": "false", "build-dir": str(tmp_path / "build")}
+    with zipfile.ZipFile(tmp_path / build_wheel(str(tmp_path), settings)) as archive:
+        archive.extractall(tmp_path / "unpacked")
+    package = tmp_path / "unpacked/torchgraft"
+    held = {path.relative_to(package).as_posix() for path in package.glob("operators/**/*.*") if path.suffix != ".py"}
+    assert held == {"operators/mul_constant/cpu.cpp", "operators/mul_constant/cuda.cu"}
+    assert (package / "include/torchgraft/registration.h").is_file()
+    # What is measured with it was measured on sources that are not all known, so none is said.
+    sources = Sources(package)
+    names = [name.partition("::")[2] for name in Operator.registered if name.startswith("torchgraft::")]
+    assert len(names) > 5
+    assert {sources.of_operator(name, device) for name in names for device in ("cpu", "cuda")} == {""}
+    assert sources.of_calls("cpu") == sources.of_module("torchgraft.nn.shift", "cpu") == ""
 
 
 def test_a_wheel_of_torchgraft_is_not_taken_for_a_package(tmp_path, monkeypatch):

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -42,6 +43,10 @@ torchgraft_add_kernels({namespace} CPU {cpu} CUDA {cuda})
 
 class BuildError(Exception):
     """Kernels that could not be built; the text says why, in the words of the tool that refused."""
+
+
+class _ForbiddenError(BuildError):
+    """TORCHGRAFT_JIT=0 forbids to compile."""
 
 
 class MissingToolError(BuildError):
@@ -155,7 +160,7 @@ def build_once(
 
     def make(directory: Path) -> None:
         if os.environ.get("TORCHGRAFT_JIT") == "0":
-            raise BuildError(f"{namespace} is not in {cache.folder()}, and TORCHGRAFT_JIT=0 forbids to compile it")
+            raise _ForbiddenError(f"{namespace} is not in {cache.folder()}, and TORCHGRAFT_JIT=0 forbids to compile it")
         try:
             build(namespace, sources, directory, sanitizer=sanitizer, cuda=cuda, native=native)
         except BuildError as error:
@@ -177,10 +182,10 @@ def build_once(
 
 
 def load(namespace: str, sources: Sequence[Path], *, cuda: bool | None = None) -> None:
-    """Loads the libraries of a package: those that were installed with it, or else builds those that are not kept.
+    """Loads the libraries of a package: those of its sources, built where they are not kept, or else those in `lib`.
 
-    Installed libraries lie in a folder `lib` beside the sources, as in a wheel. Then nothing is compiled, and the
-    sources need not be there.
+    A wheel has no sources, and its libraries lie in a folder `lib` where the sources lay. Where both are there, the
+    sources decide, as the libraries may be older; those are taken, with a warning, where nothing can be compiled.
 
     Args:
         namespace: of the operators in `torch.ops`.
@@ -188,16 +193,30 @@ def load(namespace: str, sources: Sequence[Path], *, cuda: bool | None = None) -
         cuda: whether to build those for CUDA too. None: where there is a GPU and a compiler for it.
 
     Raises:
-        MissingToolError: there is no CMake, Ninja or compiler; a BuildError too.
+        MissingToolError: there is no CMake, Ninja or compiler, and there are no libraries; a BuildError too.
         BuildError: as of `build_once`.
     """
-    for directory in dict.fromkeys(path.parent / "lib" for path in sources):
-        if any((directory / f"{namespace}_{device}.so").is_file() for device in ("cpu", "cuda")):
-            native.load(namespace, directory)
-            return
+    folders = dict.fromkeys(path.parent / "lib" for path in sources)
+    names = [f"{namespace}_{device}.so" for device in ("cpu", "cuda")]
+    installed = next((folder for folder in folders if any((folder / name).is_file() for name in names)), None)
+    if installed is not None and not all(path.is_file() for path in sources):
+        native.load(namespace, installed)
+        return
     if cuda is None:
         cuda = can_build_cuda(sources)
-    native.load(namespace, build_once(namespace, sources, cuda=cuda))
+    try:
+        directory = build_once(namespace, sources, cuda=cuda)
+    except (MissingToolError, _ForbiddenError) as error:
+        if installed is None:
+            raise
+        directory = installed
+        warnings.warn(
+            f"{namespace}: the libraries in {installed} are used, though the sources beside them may be newer, as"
+            f" nothing can be compiled: {error}",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    native.load(namespace, directory)
 
 
 def can_build_cuda(sources: Sequence[Path]) -> bool:

@@ -27,7 +27,10 @@ _CONTENT = "content.json"
 _PATIENCE_SECONDS = 600.0
 _LOOKS_A_SECOND = 20
 # What nobody took for so long goes when something else is made, and what a process that died left behind.
-_UNUSED_SECONDS, _LEFT_SECONDS = 60 * 86400.0, 86400.0
+# An environment weighs gigabytes.
+_UNUSED_SECONDS, _UNUSED_ENVIRONMENT_SECONDS, _LEFT_SECONDS = 60 * 86400.0, 30 * 86400.0, 86400.0
+# What an environment is called while it is made.
+_MAKING = ".making-"
 
 
 def folder() -> Path:
@@ -69,6 +72,38 @@ def keep(key: str, make: Callable[[Path], None]) -> Path:
             _make_at(root / "made" / key, root / "making", make)
     _tidy(root)
     return root / "made" / key
+
+
+def keep_environment(name: str, make: Callable[[Path], None]) -> Path:
+    """A folder of the cache that may be changed, such as an environment of Python; made now where it is not there.
+
+    It goes once nobody has asked for it for a month.
+
+    Args:
+        name: of the folder.
+        make: makes it at a path; what it raises is raised, and nothing is kept then.
+
+    Raises:
+        OSError: the cache cannot be written.
+    """
+    root = folder()
+    place = root / "environments" / name
+    for each in (place.parent, root / "locks"):
+        each.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with (root / "locks" / name).open("w") as lock:
+        # Others wait for as long as it takes to make; nobody removes it meanwhile.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if place.is_dir():
+            os.utime(place)
+            return place
+        # Made aside and moved: what is stopped half way is not taken for whole.
+        with tempfile.TemporaryDirectory(prefix=_MAKING, dir=place.parent) as aside:
+            made = Path(aside, name)
+            make(made)
+            os.utime(made)
+            made.rename(place)
+    _tidy(root)
+    return place
 
 
 def why_unusable() -> str:
@@ -188,8 +223,25 @@ def _tidy(root: Path) -> None:
     """Removes what nobody has use for."""
     now = time.time()
     for kind, seconds in (("made", _UNUSED_SECONDS), ("making", _LEFT_SECONDS)):
-        for each in (root / kind).iterdir():
+        for each in root.glob(f"{kind}/*"):
             with contextlib.suppress(OSError):
                 used = (each / _CONTENT if kind == "made" else each).stat().st_mtime
                 if now - used > seconds:
                     each.unlink() if each.is_file() else shutil.rmtree(each)
+    for each in root.glob("environments/*"):
+        with contextlib.suppress(OSError):
+            if each.name.startswith(_MAKING):
+                _remove_where_older(each, _LEFT_SECONDS)
+                continue
+            with (root / "locks" / each.name).open("w") as lock:
+                # Somebody who asks for it now marks it as used before this is looked at, or waits and makes it anew.
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _remove_where_older(each, _UNUSED_ENVIRONMENT_SECONDS)
+
+
+def _remove_where_older(place: Path, seconds: float) -> None:
+    """Removes a folder that was marked as used longer ago than that."""
+    if time.time() - place.stat().st_mtime > seconds:
+        # Renamed first: what is half removed would be taken for whole.
+        with tempfile.TemporaryDirectory(prefix=_MAKING, dir=place.parent) as aside:
+            place.rename(Path(aside) / place.name)

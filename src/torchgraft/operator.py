@@ -36,11 +36,6 @@ _Policy = TypeVar("_Policy", bound=Callable[..., str])
 FLOATING: tuple[torch.dtype, ...] = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
-# Kernels take any layout, so a compiler may keep that in which it has something: models of contiguous images run in
-# channels_last where that suits their other convolutions.
-_TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.flexible_layout)
-
-
 class Operator:
     """An operator: a schema, what it means, and what PyTorch must know about it.
 
@@ -176,8 +171,9 @@ class Operator:
 
         self._library = torch.library.Library(self.namespace, "FRAGMENT")
         try:
-            self._library.define(self.name + schema[schema.index("(") :], tags=_TAGS)
-            self._library.define(f"_{self.name}{positional_signature(schema)}", tags=_TAGS)
+            tags, raw_tags = registration.tags_of(self.arguments), registration.tags_of(())
+            self._library.define(self.name + schema[schema.index("(") :], tags=tags)
+            self._library.define(f"_{self.name}{positional_signature(schema)}", tags=raw_tags)
             namespace = getattr(torch.ops, self.namespace)
             self.public = getattr(namespace, self.name).default
             self.raw = getattr(namespace, f"_{self.name}").default

@@ -1,10 +1,12 @@
 """Where processes come from that share nothing with this one."""
 
 import multiprocessing
+import multiprocessing.forkserver
 import os
 import tempfile
 from collections.abc import Iterable
 from typing import Any
+from unittest.mock import patch
 
 # What the path of a socket has room for, less what multiprocessing adds to the folder of temporary files.
 _MOST_BYTES_OF_FOLDER = 108 - len("/pymp-12345678/listener-12345678") - 1
@@ -28,3 +30,19 @@ def clean_processes(imported: Iterable[str] = ()) -> Any:
     _imported.update(imported)
     context.set_forkserver_preload(sorted(_imported))
     return context
+
+
+def start_clean_processes(imported: Iterable[str] = ()) -> None:
+    """Imports now, in the one process that others are forked from, what these will need; nobody waits for that.
+
+    Args:
+        imported: as for `clean_processes`.
+    """
+    if clean_processes(imported).get_start_method() == "forkserver":
+        with patch.dict(os.environ, waiting_asleep()):
+            multiprocessing.forkserver.ensure_running()
+
+
+def waiting_asleep() -> dict[str, str]:
+    """The variables of a process whose threads wait for work asleep: spinning, those of several take the cores."""
+    return {"OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE")}

@@ -15,8 +15,29 @@ from torchgraft._autocasting import AUTOCAST_KEYS, cast, no_autocast
 from torchgraft.declared import Declared
 from torchgraft.differentiation import as_tuple, nested, single
 from torchgraft.explaining import explain_devices
-from torchgraft.schema import by_name
+from torchgraft.schema import REQUIRED, Argument, by_name
 from torchgraft.signatures import why_no_kernel
+
+# What AOTInductor hands to an operator when the package runs, and not when it is made.
+_HANDED_OVER = ("int", "SymInt", "Scalar")
+
+
+def tags_of(arguments: Sequence[Argument]) -> tuple[torch.Tag, ...]:
+    """What compilers are told of a name of an operator.
+
+    Args:
+        arguments: of its schema; none where no argument of the name has a default.
+    """
+    # Kernels take any layout, so a compiler may keep that in which it has something: models of contiguous images run in
+    # channels_last where that suits their other convolutions.
+    layout = torch.Tag.flexible_layout
+    for each in arguments:
+        has_default = each.default is not REQUIRED and each.default is not None
+        if each.keyword_only and each.kind in _HANDED_OVER and has_default:
+            # With that tag AOTInductor forgets an integer that must be named and equals its default: its package then
+            # fails, for PyTorch's own custom operators too. With this one Inductor fills all arguments in.
+            layout = torch.Tag.needs_exact_strides
+    return torch.Tag.pt2_compliant_tag, layout
 
 
 def register(operator: Declared, library: torch.library.Library) -> None:

@@ -16,6 +16,9 @@ from torchgraft import native
 from torchgraft.authoring.wheel import Wheel, unpack
 from torchgraft.building import BuildError
 
+# What `graft new` writes in the place of a licence.
+_UNCHOSEN = "LicenseRef-Unchosen"
+
 
 def lay_out(wheel: Wheel, folder: Path, *, cuda: str = "") -> list[Path]:
     """Adds the package of a wheel to a folder that `kernels.get_local_kernel` loads, or that can be uploaded.
@@ -64,7 +67,7 @@ def lay_out(wheel: Wheel, folder: Path, *, cuda: str = "") -> list[Path]:
 def _metadata(unpacked: Path, package: Path) -> dict[str, object]:
     found, _ = parse_email(next(unpacked.glob("*.dist-info/METADATA")).read_bytes())
     licence = found.get("license_expression") or found.get("license")
-    if not licence:
+    if licence in (None, "", _UNCHOSEN):
         raise BuildError(
             f'kernels name their licence: give {package.name}\'s in pyproject.toml, license = "BSD-3-Clause"'
         )

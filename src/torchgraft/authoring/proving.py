@@ -44,7 +44,7 @@ class Proof:
 
 
 def make_environment(version: str) -> Path:
-    """The Python of an environment with a PyTorch; made where it is not there, and kept beside the cache of kernels.
+    """The Python of an environment with a PyTorch; made where it is not there, and kept while it is used each month.
 
     Args:
         version: of PyTorch, as `2.13.0`.
@@ -56,17 +56,13 @@ def make_environment(version: str) -> Path:
     if not re.fullmatch(r"\d+\.\d+\.\d+", version):
         raise ValueError(f"a version of PyTorch is three numbers, as 2.13.0, got {version!r}")
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
-    place = cache.folder() / "environments" / f"torch-{version}-python-{python}"
-    if not place.is_dir():
-        place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # Made aside and moved: what is stopped half way is not taken for an environment.
-        with tempfile.TemporaryDirectory(prefix=".making-", dir=place.parent) as folder:
-            made = Path(folder, place.name)
-            run_quietly([sys.executable, "-m", "venv", str(made)])
-            pip = [str(made / "bin/python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-            run_quietly([*pip, f"torch=={version}", *map(_pinned, _REQUIREMENTS)])
-            made.rename(place)
-    return place / "bin/python"
+
+    def make(place: Path) -> None:
+        run_quietly([sys.executable, "-m", "venv", str(place)])
+        pip = [str(place / "bin/python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        run_quietly([*pip, f"torch=={version}", *map(_pinned, _REQUIREMENTS)])
+
+    return cache.keep_environment(f"torch-{version}-python-{python}", make) / "bin/python"
 
 
 def _pinned(name: str) -> str:

@@ -1,6 +1,7 @@
 """`graft watch`: at each save it builds kernels and asks what failed last, and then all that is quick.
 
 Each round is a process of its own, so that what is saved may be as wrong as it likes: it ends a round, not the watch.
+That process is started before anything is saved, and imports PyTorch while nobody waits.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -26,7 +27,8 @@ from torchgraft.checking.places import declaring_modules
 from torchgraft.checking.sanitizing import folder_of
 from torchgraft.operator import Operator
 
-_SECONDS_BETWEEN_LOOKS = 0.3
+_PACKAGE = Path(building.__file__).parent
+_SECONDS_BETWEEN_LOOKS = 0.1
 # A check that is told to end shows what it has first.
 _SECONDS_TO_END = 10
 _COMPILED = (".cpp", ".cu")
@@ -36,6 +38,22 @@ _FOREIGN = {"CMakeCache.txt", "pyvenv.cfg"}
 # How a source says which namespace its kernels belong to.
 _NAMESPACE = re.compile(r"\b(?:TORCHGRAFT_KERNEL|(?:STABLE_)?TORCH_LIBRARY_IMPL)\(\s*(\w+)\s*,")
 _IMPORTS_BUILDING = re.compile(r"^\s*(?:from|import)\b.*\bbuilding\b", re.MULTILINE)
+
+
+# Imports what a check needs and nothing that it asks about, and then runs the command whose words it is told. Where the
+# watch ends before, it ends too.
+_CHECK = """
+import json, sys
+import hypothesis, torch
+if "prepare" in sys.argv:
+    import torchgraft.cli
+    from torchgraft.checking.running import prepare
+    prepare()
+if line := sys.stdin.readline():
+    sys.argv = json.loads(line)
+    from torchgraft.cli import main
+    main()
+"""
 
 
 class Files:
@@ -130,6 +148,9 @@ class Watch:
         self._console = console
         self._folders = list(dict.fromkeys(map(find_folder, targets)))
         self._files = Files(self._folders)
+        # A process that waits to be told what to check.
+        self._waiting: subprocess.Popen[str] | None = None
+        self._is_prepared = False
         # The properties that did not hold when they were last asked.
         self._failed: list[str] = []
         if not (watched := self._files.changed()):
@@ -140,7 +161,8 @@ class Watch:
 
     def run(self) -> NoReturn:
         """Goes on until somebody interrupts it."""
-        with tempfile.TemporaryDirectory(prefix="graft-watch-") as folder:
+        with tempfile.TemporaryDirectory(prefix="graft-watch-") as folder, ExitStack() as at_the_end:
+            at_the_end.callback(self._end_waiting)
             while True:
                 if self._console.is_terminal:
                     self._console.clear()
@@ -148,6 +170,7 @@ class Watch:
                 changed = self._round(Path(folder))
                 if not changed:
                     self._console.print("waiting for a file to be saved", style="dim")
+                    self._waiting = self._waiting or self._start(Path(folder))
                 while not changed:
                     time.sleep(_SECONDS_BETWEEN_LOOKS)
                     changed = self._files.changed()
@@ -160,19 +183,19 @@ class Watch:
         """Builds, asks what failed last, and then all; ends where something is wrong or files are saved: these."""
         try:
             with self._console.status("building"):
-                environment = {**os.environ, **self._build(folder)}
+                self._build(folder)
         except building.BuildError as error:
             self._console.print(str(error), style="red", markup=False, soft_wrap=True)
             return []
         if self._failed:
             self._console.print(f"what failed last: {', '.join(self._failed)}", markup=False, soft_wrap=True)
-            changed, holds = self._check(self._failed, folder, environment)
+            changed, holds = self._check(self._failed, folder)
             if changed or not holds:
                 return changed
-        return self._check(self._properties, folder, environment)[0]
+        return self._check(self._properties, folder)[0]
 
-    def _build(self, folder: Path) -> dict[str, str]:
-        """Builds what packages do not build themselves as they are imported; the variables by which it is found."""
+    def _build(self, folder: Path) -> None:
+        """Builds what packages do not build themselves as they are imported, and puts it where checks look first."""
         for link in folder.glob("*.so"):
             link.unlink()
         for namespace, sources in sources_in(self._folders).items():
@@ -181,17 +204,54 @@ class Watch:
                 # Apart from the author's own libraries, which may be made of more than these sources.
                 for library in building.build_once(namespace, sources, cuda=cuda).glob("*.so"):
                     (folder / library.name).symlink_to(library)
-        return {"TORCHGRAFT_LIBRARIES": str(folder)}
 
-    def _check(self, properties: Sequence[str], folder: Path, environment: dict[str, str]) -> tuple[list[Path], bool]:
+    def _may_prepare(self) -> bool:
+        """Whether torchgraft and a compiler may be imported before the operators are known."""
+        # Our own operators are imported with torchgraft, once their kernels are built; Triton, which the compiler
+        # imports, must be told first where its interpreter is to run kernels.
+        return not any(folder.is_relative_to(_PACKAGE) for folder in self._folders) and not any(
+            "triton" in path.read_text(errors="replace")
+            for folder in self._folders
+            for path in files_in(folder)
+            if path.suffix == ".py"
+        )
+
+    def _start(self, folder: Path) -> subprocess.Popen[str]:
+        """A process that imports what a check needs, and then waits to be told what to check."""
+        self._is_prepared = self._may_prepare()
+        return subprocess.Popen(
+            [sys.executable, "-c", _CHECK, *(("prepare",) if self._is_prepared else ())],
+            stdin=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "TORCHGRAFT_LIBRARIES": str(folder)},
+            # In a session of its own: Ctrl-C is for the watch, which ends the check.
+            start_new_session=True,
+        )
+
+    def _take_waiting(self, folder: Path) -> subprocess.Popen[str]:
+        if self._waiting is not None and (self._waiting.poll() is not None or self._is_prepared != self._may_prepare()):
+            self._end_waiting()
+        process, self._waiting = self._waiting, None
+        return process or self._start(folder)
+
+    def _end_waiting(self) -> None:
+        if self._waiting is not None:
+            self._waiting.kill()
+            self._waiting.communicate()
+            self._waiting = None
+
+    def _check(self, properties: Sequence[str], folder: Path) -> tuple[list[Path], bool]:
         """Runs `graft check`: the files that were saved meanwhile, which end it; and whether every property holds."""
         report = folder / "report.json"
         report.unlink(missing_ok=True)
-        command = [sys.executable, "-m", "torchgraft", "check", *self._targets, "--device", self._device, "--quick"]
-        command += [word for name in properties for word in ("--property", name)]
-        # In a session of its own: Ctrl-C is for the watch, which ends the check.
-        with subprocess.Popen([*command, "--json", str(report)], env=environment, start_new_session=True) as process:
+        words = ["graft", "check", *self._targets, "--device", self._device, "--quick", "--json", str(report)]
+        words += [word for name in properties for word in ("--property", name)]
+        with self._take_waiting(folder) as process:
             try:
+                assert process.stdin is not None
+                # Where it has died meanwhile, its end is what is told.
+                with suppress(BrokenPipeError), process.stdin:
+                    process.stdin.write(json.dumps(words))
                 while not _has_ended(process, _SECONDS_BETWEEN_LOOKS):
                     if changed := self._files.changed():
                         return changed, False
@@ -205,7 +265,7 @@ class Watch:
         return [], process.returncode == 0
 
 
-def _has_ended(process: subprocess.Popen[bytes], seconds: float) -> bool:
+def _has_ended(process: subprocess.Popen[str], seconds: float) -> bool:
     try:
         process.wait(seconds)
     except subprocess.TimeoutExpired:

@@ -202,9 +202,8 @@ class Sources:
         if not self._include.is_dir():
             self._include = PACKAGE / "include"
         self._rooms = [path for path in package.glob("operators/*") if (path / "__init__.py").is_file()] or [package]
-        paths = (path for room in self._rooms for path in room.rglob("*.c*"))
-        if len(self._rooms) > 1 and not any(path.suffix in _SUFFIXES.values() for path in paths):
-            # A wheel holds the declarations alone.
+        if len(self._rooms) > 1 and 2 * sum(map(_has_kernels, self._rooms)) < len(self._rooms):
+            # A wheel holds all declarations, and the kernels of one operator alone, to be read.
             self._rooms = []
 
     # A thousand rows ask some thirty questions.
@@ -312,6 +311,10 @@ class Sources:
                     for alias in node.names:
                         if (alias.asname or alias.name) == name:
                             yield from self._find(node.module, alias.name)
+
+
+def _has_kernels(room: Path) -> bool:
+    return any(path.suffix in _SUFFIXES.values() for path in room.rglob("*.c*"))
 
 
 def _hash(texts: Iterable[str]) -> str:

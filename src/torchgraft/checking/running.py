@@ -43,7 +43,7 @@ from torchgraft.checking.subject import (
 from torchgraft.fallback import PerformanceWarning, fallbacks
 from torchgraft.operator import Operator
 from torchgraft.precision import true_precision
-from torchgraft.processes import clean_processes
+from torchgraft.processes import clean_processes, start_clean_processes, waiting_asleep
 from torchgraft.sampling import Samples
 from torchgraft.signatures import why_no_kernel
 
@@ -240,6 +240,11 @@ def find_unreached(jobs: Sequence[Job], results: Sequence[Result]) -> list[Resul
     return unreached
 
 
+def prepare() -> None:
+    """Imports what a quick check on the CPU needs, in the process that its workers are forked from."""
+    start_clean_processes({name for each in PROPERTIES.values() if not each.slow for name in each.imports})
+
+
 def run_job(job: Job) -> Result:
     """Runs a job in this process; an isolated property gets a process of its own, unless this is one already."""
     asked = PROPERTIES[job.property_name]
@@ -433,10 +438,8 @@ class _Worker:
         fcntl.fcntl(self.output, fcntl.F_SETFL, fcntl.fcntl(self.output, fcntl.F_GETFL) | os.O_APPEND)
         # A connection travels to a process that is spawned, as a bare file does not.
         written = Connection(os.dup(self.output.fileno()), readable=False)
-        # It waits for work asleep: spinning, the threads of several take the cores.
-        waits = {"OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE")}
         # A process takes the variables of the one that starts it.
-        with patch.dict(os.environ, {**waits, **environment}):
+        with patch.dict(os.environ, {**waiting_asleep(), **environment}):
             arguments = (other, places.places(), modules, written, dict(os.environ))
             self.process = context.Process(target=_work, args=arguments, daemon=True)
             self.process.start()

@@ -33,8 +33,8 @@ def wheel(
         typer.Option(
             metavar="VERSION,...",
             help="Install the wheel beside each of these versions of PyTorch, where no compiler is, and run `graft "
-            "check --quick` on it there. The environments are kept beside the cache of kernels: some builds of PyTorch "
-            "bring five gigabytes with them.",
+            "check --quick` on it there. The environments are kept beside the cache of kernels while they are used "
+            "each month: some builds of PyTorch bring five gigabytes with them.",
             show_default=False,
         ),
     ] = "",
