@@ -122,14 +122,10 @@ results: build $(VENV)/test.done ## measure again what was measured on earlier s
 
 .PHONY: docs
 docs: build $(VENV)/test.done ## write the tables and plots that the docs show, from what `make results` measured
-	@$(BIN)/python docs/results.py
-	@$(BIN)/python docs/properties.py
-	@$(BIN)/python docs/stressed.py
-	@$(BIN)/python docs/goals.py
-	@$(BIN)/python docs/depthwise.py
-	@$(BIN)/python docs/diagrams.py
-	@$(BIN)/python docs/support.py
-	@$(BIN)/python docs/include.py
+	@# What goes into the pages comes last.
+	@for script in results properties stressed goals depthwise diagrams pictures support include; do \
+	    $(BIN)/python tools/docs/$$script.py || exit 1; \
+	done
 
 .PHONY: clean
 clean: ## remove what was built; the environment stays

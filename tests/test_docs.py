@@ -131,7 +131,7 @@ def _without_figures(text: str) -> str:
     ["properties", "stressed", "results", "goals", "depthwise", "diagrams", "pictures", "support", "include"],
 )
 def test_what_a_script_writes_is_current(script, monkeypatch, capsys):
-    path = ROOT / f"docs/{script}.py"
+    path = ROOT / f"tools/docs/{script}.py"
     # In this process: each of another would import PyTorch first.
     monkeypatch.syspath_prepend(path.parent)
     monkeypatch.setattr(sys, "argv", [str(path), "--check"])
