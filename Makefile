@@ -127,6 +127,13 @@ docs: build $(VENV)/test.done ## write the tables and plots that the docs show, 
 	    $(BIN)/python tools/docs/$$script.py || exit 1; \
 	done
 
+.PHONY: docs-site
+docs-site: build $(VENV)/site.done ## make the site of the docs in build/site: half a minute
+	@# What Sphinx warns of is an error: a link that leads nowhere, a docstring that does not parse.
+	@rm -rf build/site
+	@$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going -c tools/site -d build/site-read -E . build/site
+	@echo "open build/site/index.html"
+
 .PHONY: clean
 clean: ## remove what was built; the environment stays
 	@rm -rf build dist src/torchgraft/lib
@@ -168,8 +175,13 @@ $(VENV)/wheel.done: requirements/wheel.txt $(VENV)/demo.done
 	@$(call install,-r requirements/wheel.txt)
 	@touch $@
 
-# All of it at once: demo, benchmark and wheels are tested too.
+$(VENV)/site.done: requirements/site.txt $(VENV)/demo.done
+	@echo "installing what makes the site (once)"
+	@$(call install,-r requirements/site.txt)
+	@touch $@
+
+# All of it at once: demo, benchmark, wheels and the site are tested too.
 $(VENV)/test.done: $(wildcard requirements/*.txt) $(VENV)/package.done
 	@echo "installing what the tests need (once)"
 	@$(call install,-r requirements/test.txt)
-	@touch $(VENV)/demo.done $(VENV)/bench.done $(VENV)/wheel.done $@
+	@touch $(VENV)/demo.done $(VENV)/bench.done $(VENV)/wheel.done $(VENV)/site.done $@

@@ -1,7 +1,7 @@
 """Draws the pictures of the documentation, each from the operator that it explains.
 
-`python tools/docs/pictures.py` writes docs/pictures/*.svg; with `--check` it only says which are not current, and exits with
-1 where there are any.
+`python tools/docs/pictures.py` writes docs/pictures/*.svg; with `--check` it only says which are not current, and exits
+with 1 where there are any.
 """
 
 import sys

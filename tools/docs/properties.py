@@ -1,7 +1,7 @@
 """Writes the table of the properties that `graft check` asks, from what their modules say of themselves.
 
-`python tools/docs/properties.py` writes docs/fragments/properties.md, which docs/check.md includes; with `--check` it only
-says whether that is current, and exits with 1 where it is not.
+`python tools/docs/properties.py` writes docs/fragments/properties.md, which docs/check.md includes; with `--check` it
+only says whether that is current, and exits with 1 where it is not.
 """
 
 import inspect

@@ -1,7 +1,7 @@
 """Writes the tables of calls drawn by machine, from benchmarks/results/*/stress*.json.
 
-`python tools/docs/stressed.py` writes docs/fragments/stress.md, which docs/check.md includes; with `--check` it only says
-whether that is current, and exits with 1 where it is not.
+`python tools/docs/stressed.py` writes docs/fragments/stress.md, which docs/check.md includes; with `--check` it only
+says whether that is current, and exits with 1 where it is not.
 """
 
 import json

@@ -16,9 +16,11 @@
 
 namespace torchgraft {
 
+// PyTorch's types, as its stable ABI has them: a dtype, and a tensor.
 using torch::headeronly::ScalarType;
 using torch::stable::Tensor;
 
+// Throws a std::runtime_error whose message is all parts, one after the other.
 template <typename... Parts>
 [[noreturn]] void fail(const Parts&... parts) {
   std::ostringstream message;
@@ -43,7 +45,8 @@ inline void check_call(AOTITorchError error, const char* what) {
   fail(what, reason == nullptr ? " failed in PyTorch" : ": ", reason == nullptr ? "" : reason);
 }
 
-// The message is only built where the condition is false.
+// Throws a std::runtime_error where the condition is false, with the other arguments as its message. The
+// message is only built then.
 #define TORCHGRAFT_CHECK(condition, ...) \
   do {                                   \
     if (!(condition)) [[unlikely]] {     \
@@ -75,6 +78,7 @@ inline void check_dim(const Tensor& tensor, int64_t dim, const char* name) {
   check_memory(tensor, name);
 }
 
+// Whether both tensors are on the CPU, or both on the same CUDA device.
 inline bool same_device(const Tensor& left, const Tensor& right) {
   return left.is_cuda() == right.is_cuda() && left.get_device_index() == right.get_device_index();
 }

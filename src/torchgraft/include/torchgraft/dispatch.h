@@ -11,6 +11,7 @@
 
 namespace torchgraft {
 
+// PyTorch's two-byte numbers.
 using Half = torch::headeronly::Half;
 using BFloat16 = torch::headeronly::BFloat16;
 
