@@ -64,6 +64,7 @@ def test_there_are_snippets():
         ("README.md", "cube/lib/mykernels_cpu.so"),
         ("docs/check.md", "squared_relu/lib/mykernels_cpu.so"),
         ("docs/operators.md", "norm/src/norm/cuda.cu"),
+        pytest.param("docs/from-tutorials.md", "scaled/build/scaled_cpu.so", marks=pytest.mark.slow),
     ],
 )
 def test_a_page_that_makes_files_does_what_it_shows(tmp_path, page, made):
