@@ -130,7 +130,7 @@ docs: build $(VENV)/test.done ## write the tables and plots that the docs show, 
 	done
 
 .PHONY: docs-site
-docs-site: build $(VENV)/site.done ## make the site of the docs in build/site: half a minute
+docs-site: $(VENV)/site.done ## make the site of the docs in build/site: half a minute
 	@# What Sphinx warns of is an error: a link that leads nowhere, a docstring that does not parse.
 	@rm -rf build/site
 	@$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going -c tools/site -d build/site-read -E . build/site
