@@ -34,9 +34,10 @@ exclude_patterns = [".*", "build", "dist", "src", "tests", "benchmarks", "tools"
 myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 5
 highlight_language = "text"
-smartquotes = False
+smartquotes_action = "D"
 default_role = "code"
 
+napoleon_use_ivar = True
 autodoc_typehints = "signature"
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True
@@ -52,6 +53,7 @@ html_static_path = ["static"]
 html_css_files = ["site.css"]
 html_copy_source = False
 html_show_sphinx = False
+html_show_copyright = False
 # A summary would be fetched, which a browser refuses where pages come from a folder.
 html_show_search_summary = False
 html_math_renderer = "mathml"

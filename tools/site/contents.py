@@ -38,7 +38,7 @@ TREE = {
         "docs/api/cpp.md",
         "docs/api/commands.md",
     ],
-    "Design": ["docs/design/*.md"],
+    "Design": ["docs/design/calls.md", "docs/design/stable-abi.md", "docs/design/emulator.md", "docs/design/*.md"],
     "Results": ["docs/results.md"],
     "中文": ["docs/zh/*.md"],
     "日本語": ["docs/ja/*.md"],
