@@ -82,18 +82,28 @@ def test_without_what_the_command_line_stands_on_one_line_says_what_to_install(m
     )
 
 
-def test_without_numpy_pytorch_says_nothing_of_it_and_other_warnings_are_seen():
+def test_without_numpy_pytorch_says_nothing_of_it_and_other_warnings_are_seen(tmp_path):
+    """In this process, and in those that a check starts."""
+    (tmp_path / "sitecustomize.py").write_text('import sys\nsys.modules["numpy"] = None\n')
     program = """
-import sys, warnings
-sys.modules["numpy"] = None
+import warnings
 import torchgraft
+from torchgraft.processes import clean_processes
 warnings.warn("Failed to initialize NumPy, again")
-warnings.warn("another")
+process = clean_processes().Process(target=warnings.warn, args=("another",))
+process.start()
+process.join()
 """
-    finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert finished.stderr == (
-        "<string>:5: UserWarning: Failed to initialize NumPy, again\n<string>:6: UserWarning: another\n"
+    finished = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
     )
+    here, there = finished.stderr.splitlines()[:2]
+    assert here == "<string>:5: UserWarning: Failed to initialize NumPy, again"
+    assert there.endswith("UserWarning: another")
 
 
 def test_importing_torchgraft_imports_nothing_heavier_than_torch():
