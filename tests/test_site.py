@@ -32,6 +32,15 @@ def test_every_page_of_the_docs_is_a_page_of_the_site():
     assert len(contents.pages()) == len(set(contents.pages()))
 
 
+def test_every_operator_has_a_page_that_says_when_to_use_it_and_shows_its_functions():
+    for folder in (ROOT / "src/torchgraft/operators").glob("*/__init__.py"):
+        name = folder.parent.name
+        assert f"docs/{name}.md" in contents.TREE["Operators"]
+        page = (ROOT / f"docs/{name}.md").read_text()
+        assert "## When to use it\n" in page
+        assert f"<!-- reference: torchgraft.{name} -->" in page
+
+
 def test_the_reference_holds_all_that_is_public():
     """A module, header or command that is new has its line in docs/api."""
     named = re.findall(r"<!-- reference: (.+) -->", "".join(page.read_text() for page in (ROOT / "docs/api").iterdir()))

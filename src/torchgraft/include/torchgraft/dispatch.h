@@ -25,7 +25,8 @@ struct Tag {
 template <typename T>
 using accumulate_t = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
-// Calls `function(Tag<T>{})` with the T of a floating dtype.
+// Calls `function(Tag<T>{})` with the T of a floating dtype, and returns what that returns; throws for any
+// other dtype.
 template <typename Function>
 decltype(auto) dispatch_floating(ScalarType dtype, const char* operator_name, Function&& function) {
   switch (dtype) {
@@ -42,7 +43,7 @@ decltype(auto) dispatch_floating(ScalarType dtype, const char* operator_name, Fu
   }
 }
 
-// The elements of a tensor of that dtype.
+// The elements of a tensor whose dtype is that of T, which is not checked.
 template <typename T>
 const T* data_of(const Tensor& tensor) {
   return static_cast<const T*>(tensor.const_data_ptr());

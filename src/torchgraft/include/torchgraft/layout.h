@@ -86,7 +86,7 @@ inline Tensor empty_images(int64_t batch, int64_t channels, int64_t height, int6
   return empty_strided(sizes.data(), strides.data(), 4, like);
 }
 
-// The tensor itself where it already lies so, else a copy that does.
+// The tensor itself where it has the layout, else a copy that has it. Throws where memory is missing.
 inline Tensor to_layout(const Tensor& tensor, Layout layout, const char* name = "a tensor") {
   check_memory(tensor, name);
   if (has_layout(tensor, layout)) return tensor;
@@ -95,7 +95,7 @@ inline Tensor to_layout(const Tensor& tensor, Layout layout, const char* name = 
   return copy;
 }
 
-// The tensor itself where it is contiguous, else a contiguous copy.
+// The tensor itself where it is contiguous, else a contiguous copy. Throws where memory is missing.
 inline Tensor to_contiguous(const Tensor& tensor, const char* name = "a tensor") {
   check_memory(tensor, name);
   if (tensor.is_contiguous()) return tensor;
@@ -156,7 +156,8 @@ inline std::vector<int64_t> dense_strides_like(const Tensor& tensor) {
   return result;
 }
 
-// The tensor itself where it is dense, else a copy with the strides that `torch.empty_like` gives.
+// The tensor itself where it is dense, else a copy with the strides that `torch.empty_like` gives. Throws
+// where memory is missing.
 inline Tensor to_dense(const Tensor& tensor, const char* name = "a tensor") {
   check_memory(tensor, name);
   if (is_dense(tensor)) return tensor;
