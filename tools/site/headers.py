@@ -157,7 +157,7 @@ def _declaration(text: str) -> Declaration | None:
     if found := _TYPE.match(rest):
         head = rest.partition("{")[0].removeprefix(found["kind"]).replace(found["align"] or "", "", 1).rstrip(" ;")
         public = re.split(r"^ private:$", text, flags=re.MULTILINE)[0].rstrip()
-        body = public if public == text else f"{public}\n}};"
+        body = "" if "{" not in text else public if public == text else f"{public}\n}};"
         kind = found["kind"].replace(" ", "-")
         return Declaration(kind, found["name"], [_one_line(template + head)], "", body)
     if using := _USING.match(rest):
