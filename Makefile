@@ -21,12 +21,14 @@ CUDA_ARCHITECTURE ?= $(or $(shell nvidia-smi --query-gpu=compute_cap --format=cs
 configure = mkdir -p $(1) && $(BIN)/cmake -S . -B $(1) -G Ninja -Wno-author -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja) \
     -DPython_EXECUTABLE=$(abspath $(BIN)/python) $(2) > $(1)/configure.log 2>&1 || { cat $(1)/configure.log; exit 1; }
 
-# What does the installing. Byte code is made when a module is first imported: of PyTorch few are.
-PIP_INSTALL = pip install --quiet --disable-pip-version-check --no-compile
+# What does the installing. Byte code is made when a module is first imported: of PyTorch few are. What pip says is shown
+# where it fails: else it only warns of the machine's own settings. $(2) is the bin folder of another environment.
+pip = said=$$($(or $(2),$(BIN))/pip install --quiet --disable-pip-version-check --no-compile $(1) 2>&1) \
+    || { echo "$$said"; exit 1; }
 # uv takes a fifth of pip's time; pip goes where its own settings alone lead, and says what is wrong where nothing does.
 # PyTorch is left to pip: a machine's settings say which build of it is meant.
 install = MAKEFLAGS= $(BIN)/uv pip install --quiet --python $(or $(2),$(BIN))/python $(1) 2> /dev/null \
-    || $(or $(2),$(BIN))/$(PIP_INSTALL) $(1)
+    || { $(call pip,$(1),$(2)); }
 
 SOURCES = $(shell git ls-files '*.h' '*.cpp' '*.cu' '*.cuh')
 
@@ -72,7 +74,7 @@ TORCH_ENVIRONMENT = build/torch-$(or $(TORCH),newest)
 .PHONY: test-torch
 test-torch: build ## run `graft check --quick` under another PyTorch, in an environment of its own (TORCH=2.15.0; without: the newest)
 	@[ -d $(TORCH_ENVIRONMENT) ] || $(PYTHON) -m venv $(TORCH_ENVIRONMENT)
-	@$(TORCH_ENVIRONMENT)/bin/$(PIP_INSTALL) --upgrade torch$(addprefix ==,$(filter-out newest,$(TORCH)))
+	@$(call pip,--upgrade torch$(addprefix ==,$(filter-out newest,$(TORCH))),$(TORCH_ENVIRONMENT)/bin)
 	@grep -hE '^(typer|rich|numpy|hypothesis|expecttest)==' requirements/*.txt > $(TORCH_ENVIRONMENT)/requirements.txt
 	@$(call install,-r $(TORCH_ENVIRONMENT)/requirements.txt,$(TORCH_ENVIRONMENT)/bin)
 	@MAKEFLAGS= PYTHONPATH=src $(TORCH_ENVIRONMENT)/bin/python tests/check_torch.py $(ARGS)
@@ -122,14 +124,17 @@ results: build $(VENV)/test.done ## measure again what was measured on earlier s
 
 .PHONY: docs
 docs: build $(VENV)/test.done ## write the tables and plots that the docs show, from what `make results` measured
-	@$(BIN)/python docs/results.py
-	@$(BIN)/python docs/properties.py
-	@$(BIN)/python docs/stressed.py
-	@$(BIN)/python docs/goals.py
-	@$(BIN)/python docs/depthwise.py
-	@$(BIN)/python docs/diagrams.py
-	@$(BIN)/python docs/support.py
-	@$(BIN)/python docs/include.py
+	@# What goes into the pages comes last.
+	@for script in results properties stressed goals depthwise diagrams pictures support include; do \
+	    $(BIN)/python tools/docs/$$script.py || exit 1; \
+	done
+
+.PHONY: docs-site
+docs-site: $(VENV)/site.done ## make the site of the docs in build/site: half a minute
+	@# What Sphinx warns of is an error: a link that leads nowhere, a docstring that does not parse.
+	@rm -rf build/site
+	@$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going -c tools/site -d build/site-read -E . build/site
+	@echo "open build/site/index.html"
 
 .PHONY: clean
 clean: ## remove what was built; the environment stays
@@ -149,12 +154,12 @@ $(VENV)/venv.done:
 
 $(VENV)/build.done: requirements/build.txt requirements/demo.txt $(VENV)/venv.done
 	@echo "installing PyTorch and what builds torchgraft (once)"
-	@$(BIN)/$(PIP_INSTALL) -r requirements/build.txt $$(grep '^torch==' requirements/demo.txt)
+	@$(call pip,-r requirements/build.txt $$(grep '^torch==' requirements/demo.txt))
 	@touch $@
 
 # The package itself, editable and without its libraries: `make build` puts those beside the sources.
 $(VENV)/package.done: pyproject.toml src/torchgraft/version.py $(VENV)/build.done
-	@$(BIN)/$(PIP_INSTALL) --no-deps --no-build-isolation -C wheel.cmake=false -e .
+	@$(call pip,--no-deps --no-build-isolation -C wheel.cmake=false -e .)
 	@touch $@
 
 $(VENV)/demo.done: requirements/demo.txt $(VENV)/package.done
@@ -172,8 +177,13 @@ $(VENV)/wheel.done: requirements/wheel.txt $(VENV)/demo.done
 	@$(call install,-r requirements/wheel.txt)
 	@touch $@
 
-# All of it at once: demo, benchmark and wheels are tested too.
+$(VENV)/site.done: requirements/site.txt $(VENV)/demo.done
+	@echo "installing what makes the site (once)"
+	@$(call install,-r requirements/site.txt)
+	@touch $@
+
+# All of it at once: demo, benchmark, wheels and the site are tested too.
 $(VENV)/test.done: $(wildcard requirements/*.txt) $(VENV)/package.done
 	@echo "installing what the tests need (once)"
 	@$(call install,-r requirements/test.txt)
-	@touch $(VENV)/demo.done $(VENV)/bench.done $(VENV)/wheel.done $@
+	@touch $(VENV)/demo.done $(VENV)/bench.done $(VENV)/wheel.done $(VENV)/site.done $@

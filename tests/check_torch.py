@@ -1,6 +1,6 @@
 """Runs `graft check --quick` on the CPU under this environment's PyTorch, and writes what came of it to docs/versions.
 
-`make test-torch` calls it in an environment of its own; `docs/support.py` makes a table of what it wrote.
+`make test-torch` calls it in an environment of its own; `tools/docs/support.py` makes a table of what it wrote.
 """
 
 from __future__ import annotations

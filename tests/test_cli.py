@@ -20,6 +20,7 @@ import torchgraft.benchmarking.memory
 import torchgraft.benchmarking.suite
 import torchgraft.checking.running
 import torchgraft.demo
+from torchgraft.__main__ import main
 from torchgraft.cli import app
 from torchgraft.cli.shared import interrupt_when_told_to_end, prepare_files, write_files
 
@@ -65,6 +66,44 @@ def test_a_missing_extra_is_one_line(monkeypatch, package):
     result = run("demo")
     assert result.exit_code == 1
     assert result.stderr == f"{package} is not installed; pip install 'torchgraft[demo]' brings it\n"
+
+
+@pytest.mark.parametrize("package", ["typer", "rich"])
+def test_without_what_the_command_line_stands_on_one_line_says_what_to_install(monkeypatch, package):
+    for name in list(sys.modules):
+        if name.startswith((package, "torchgraft.cli")):
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delattr(torchgraft, "cli", raising=False)
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == (
+        f"graft needs {package}, which is not installed: {sys.executable} -m pip install typer rich"
+    )
+
+
+def test_without_numpy_pytorch_says_nothing_of_it_and_other_warnings_are_seen(tmp_path):
+    """In this process, and in those that a check starts."""
+    (tmp_path / "sitecustomize.py").write_text('import sys\nsys.modules["numpy"] = None\n')
+    program = """
+import warnings
+import torchgraft
+from torchgraft.processes import clean_processes
+warnings.warn("Failed to initialize NumPy, again")
+process = clean_processes().Process(target=warnings.warn, args=("another",))
+process.start()
+process.join()
+"""
+    finished = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    )
+    here, there = finished.stderr.splitlines()[:2]
+    assert here == "<string>:5: UserWarning: Failed to initialize NumPy, again"
+    assert there.endswith("UserWarning: another")
 
 
 def test_importing_torchgraft_imports_nothing_heavier_than_torch():

@@ -64,6 +64,7 @@ def test_there_are_snippets():
         ("README.md", "cube/lib/mykernels_cpu.so"),
         ("docs/check.md", "squared_relu/lib/mykernels_cpu.so"),
         ("docs/operators.md", "norm/src/norm/cuda.cu"),
+        pytest.param("docs/from-tutorials.md", "scaled/build/scaled_cpu.so", marks=pytest.mark.slow),
     ],
 )
 def test_a_page_that_makes_files_does_what_it_shows(tmp_path, page, made):
@@ -131,7 +132,7 @@ def _without_figures(text: str) -> str:
     ["properties", "stressed", "results", "goals", "depthwise", "diagrams", "pictures", "support", "include"],
 )
 def test_what_a_script_writes_is_current(script, monkeypatch, capsys):
-    path = ROOT / f"docs/{script}.py"
+    path = ROOT / f"tools/docs/{script}.py"
     # In this process: each of another would import PyTorch first.
     monkeypatch.syspath_prepend(path.parent)
     monkeypatch.setattr(sys, "argv", [str(path), "--check"])

@@ -5,6 +5,7 @@ from pathlib import Path as _Path
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
+from torchgraft import _torch_without_numpy as _torch_without_numpy  # before all that imports torch
 from torchgraft import native, nn
 from torchgraft.decomposing import decompositions
 from torchgraft.fallback import Fallback, PerformanceWarning, fallbacks

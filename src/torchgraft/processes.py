@@ -1,8 +1,10 @@
 """Where processes come from that share nothing with this one."""
 
+import importlib.util
 import multiprocessing
 import multiprocessing.forkserver
 import os
+import sys
 import tempfile
 from collections.abc import Iterable
 from typing import Any
@@ -11,6 +13,8 @@ from unittest.mock import patch
 # What the path of a socket has room for, less what multiprocessing adds to the folder of temporary files.
 _MOST_BYTES_OF_FOLDER = 108 - len("/pymp-12345678/listener-12345678") - 1
 _imported = {"torch"}
+# For an interpreter, as `-W` takes it: see torchgraft/_torch_without_numpy.py.
+_WITHOUT_NUMPY = "ignore:Failed to initialize NumPy:UserWarning"
 
 
 def clean_processes(imported: Iterable[str] = ()) -> Any:
@@ -23,6 +27,9 @@ def clean_processes(imported: Iterable[str] = ()) -> Any:
         imported: modules beside PyTorch that processes will need and that take long to import. They are there from the
             start if no process was made before.
     """
+    if importlib.util.find_spec("numpy") is None and _WITHOUT_NUMPY not in sys.warnoptions:
+        # multiprocessing gives an interpreter that it starts the options of this one.
+        sys.warnoptions.append(_WITHOUT_NUMPY)
     folder = os.fsencode(tempfile.gettempdir())
     if "forkserver" not in multiprocessing.get_all_start_methods() or len(folder) > _MOST_BYTES_OF_FOLDER:
         return multiprocessing.get_context("spawn")

@@ -1,7 +1,7 @@
 """What GPUs that nobody here has make of the kernels: their plans by thousands, and `graft check` in the emulator.
 
-`python tests/emulation/devices.py` writes docs/devices.json, of which `python docs/support.py` makes a table: half an
-hour of a core.
+`python tests/emulation/devices.py` writes docs/devices.json, which takes half an hour of a core;
+`tools/docs/support.py` makes a table of it.
 """
 
 from __future__ import annotations

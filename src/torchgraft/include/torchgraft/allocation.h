@@ -41,7 +41,7 @@ inline Allocate allocate = &allocate_from_pytorch;
   fail("CUDA out of memory. Tried to allocate ", bytes, " bytes");
 }
 
-// An uninitialised tensor. What runs out of memory is an error that names the bytes.
+// An uninitialised tensor. Throws where there is not enough memory, with the number of bytes.
 inline Tensor make_empty(int64_t dim, const int64_t* sizes, const int64_t* strides, int32_t dtype,
                          int32_t device_type, int32_t device_index) {
   AtenTensorHandle handle = nullptr;

@@ -8,7 +8,8 @@
 
 namespace torchgraft {
 
-// What a schema has for tensors: one, one that may be missing, and lists of either.
+// Throws unless a tensor has memory for its elements and is of the dtype and on the device of `first`. It
+// takes what a schema has for tensors: one, one that may be missing, and lists of either.
 inline void check_beside(const Tensor& first, const char* first_name, const Tensor& tensor,
                          const char* name) {
   check_memory(tensor, name);
@@ -27,7 +28,8 @@ void check_beside(const Tensor& first, const char* first_name, const std::vector
   for (const T& value : values) check_beside(first, first_name, value, name);
 }
 
-// check_alike(input, "input", weight, "weight", ...): each tensor with its name.
+// check_alike(input, "input", weight, "weight", ...), with each tensor and its name: throws unless all have
+// memory for their elements, and the dtype and device of the first.
 inline void check_alike(const Tensor& first, const char* first_name) { check_memory(first, first_name); }
 
 template <typename Value, typename... More>

@@ -16,9 +16,11 @@
 
 namespace torchgraft {
 
+// PyTorch's types, as its stable ABI has them: a dtype, and a tensor.
 using torch::headeronly::ScalarType;
 using torch::stable::Tensor;
 
+// Throws a std::runtime_error whose message is all parts, one after the other.
 template <typename... Parts>
 [[noreturn]] void fail(const Parts&... parts) {
   std::ostringstream message;
@@ -35,7 +37,8 @@ inline const char* what_pytorch_says() {
                                                                : torch_exception_get_what_without_backtrace();
 }
 
-// As TORCH_ERROR_CODE_CHECK, with PyTorch's reason where it gives one.
+// Throws where a call of PyTorch's C interface has failed; the message is `what` with PyTorch's reason where
+// it gives one.
 inline void check_call(AOTITorchError error, const char* what) {
   if (error == AOTI_TORCH_SUCCESS) [[likely]]
     return;
@@ -43,7 +46,8 @@ inline void check_call(AOTITorchError error, const char* what) {
   fail(what, reason == nullptr ? " failed in PyTorch" : ": ", reason == nullptr ? "" : reason);
 }
 
-// The message is only built where the condition is false.
+// Throws a std::runtime_error where the condition is false, with the other arguments as its message. The
+// message is only built then.
 #define TORCHGRAFT_CHECK(condition, ...) \
   do {                                   \
     if (!(condition)) [[unlikely]] {     \
@@ -51,9 +55,9 @@ inline void check_call(AOTITorchError error, const char* what) {
     }                                    \
   } while (false)
 
-// Every element of an argument lies in its storage. A program may make a storage smaller than the tensors in
-// it, as `tensor.untyped_storage().resize_(0)` does where memory is to be saved; PyTorch does not look at it
-// again, and a kernel that reads what is gone ends the process.
+// Throws unless every element of a tensor lies in its storage. A program may make a storage smaller than the
+// tensors in it, as `tensor.untyped_storage().resize_(0)` does where memory is to be saved; PyTorch does not
+// look at it again, and a kernel that reads what is gone ends the process.
 inline void check_memory(const Tensor& tensor, const char* name) {
   int64_t stored = 0;
   TORCH_ERROR_CODE_CHECK(aoti_torch_get_storage_size(tensor.get(), &stored));
@@ -69,17 +73,20 @@ inline void check_memory(const Tensor& tensor, const char* name) {
                    stored, ": its memory was freed");
 }
 
-// An argument that a kernel reads: so many dimensions, and memory for all of its elements.
+// Throws unless a tensor has so many dimensions, and memory for all of its elements: for each argument that a
+// kernel reads.
 inline void check_dim(const Tensor& tensor, int64_t dim, const char* name) {
   TORCHGRAFT_CHECK(tensor.dim() == dim, name, " must have ", dim, " dimensions, got ", tensor.dim());
   check_memory(tensor, name);
 }
 
+// Whether both tensors are on the CPU, or both on the same CUDA device.
 inline bool same_device(const Tensor& left, const Tensor& right) {
   return left.is_cuda() == right.is_cuda() && left.get_device_index() == right.get_device_index();
 }
 
-// Two tensors that one kernel reads together: same dtype, same device.
+// Throws unless two tensors have the same dtype and are on the same device: for tensors that one kernel reads
+// together.
 inline void check_same_kind(const Tensor& left, const char* left_name, const Tensor& right,
                             const char* right_name) {
   TORCHGRAFT_CHECK(left.scalar_type() == right.scalar_type(), left_name, " and ", right_name,
@@ -87,7 +94,8 @@ inline void check_same_kind(const Tensor& left, const char* left_name, const Ten
   TORCHGRAFT_CHECK(same_device(left, right), left_name, " and ", right_name, " must be on the same device");
 }
 
-// Products of sizes that a caller chose freely, so that an overflow is an error and not a small allocation.
+// The product of two sizes; throws where it overflows 64 bits. For sizes that a caller chose freely, where an
+// overflow would give a small allocation and no error.
 inline int64_t checked_product(int64_t left, int64_t right, const char* what) {
   int64_t product = 0;
   TORCHGRAFT_CHECK(!__builtin_mul_overflow(left, right, &product), what,

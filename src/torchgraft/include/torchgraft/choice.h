@@ -65,13 +65,14 @@ bool list_kernels(const char* op, const Rule (&rules)[kCount]) {
 
 }  // namespace internal
 
-// What a rule says whose kernel supports anything, or pays wherever it is supported.
+// Always true: for a rule whose kernel supports every problem, or pays wherever it is supported.
 template <typename Problem>
 bool always(const Problem&) {
   return true;
 }
 
-// The forced rule if it supports the problem, or else the first that supports it and pays.
+// The first rule that supports the problem and pays; a rule that a tool forces goes before it where it
+// supports the problem. Throws where no rule does.
 template <typename Rule, size_t kCount, typename Problem>
 const Rule& choose(const Rule (&rules)[kCount], const Problem& problem) {
   if (internal::traced.wanted.load(std::memory_order_relaxed)) [[unlikely]] {
@@ -98,7 +99,8 @@ const Rule& choose(const Rule (&rules)[kCount], const Problem& problem) {
 
 }  // namespace torchgraft
 
-// TORCHGRAFT_KERNELS(softplus, kRules): the rules of an operator of that name, of which tools are told.
+// TORCHGRAFT_KERNELS(softplus, kRules) lists the rules of the operator softplus, so that `graft check` and
+// `graft bench` can force each of its kernels.
 #define TORCHGRAFT_KERNELS(OPERATOR, RULES)                        \
   [[maybe_unused]] static const bool torchgraft_lists_##OPERATOR = \
       ::torchgraft::internal::list_kernels(#OPERATOR, RULES);

@@ -37,7 +37,7 @@
 #error "TORCHGRAFT_X86_64_LEVEL must be 3 or 4"
 #endif
 
-// Where lines are counted it is defined otherwise.
+// A function that is always inlined. A build that counts lines defines it as something else.
 #ifndef TORCHGRAFT_INLINE
 #define TORCHGRAFT_INLINE inline __attribute__((always_inline))
 #endif
@@ -83,16 +83,16 @@ struct VectorOf {
 template <typename T, int kBytes>
 using Vector = typename VectorOf<T, kBytes>::type;
 
-// Calls `Function::run(arguments...)` as a function of its own, compiled for the instruction set whose
-// registers have kVectorBytes: for the many loops of a kernel that TORCHGRAFT_VECTOR_CLONES would otherwise
-// inline into one function, too large for a compiler to keep its addresses in registers. To be called from
-// such a function.
 #ifdef TORCHGRAFT_HAS_TARGETS
 #define TORCHGRAFT_TARGET(NAME) __attribute__((noinline, target(NAME)))
 #else
 #define TORCHGRAFT_TARGET(NAME) __attribute__((noinline))
 #endif
 
+// Calls `Function::run(arguments...)` as a function of its own, compiled for the instruction set whose
+// registers have kVectorBytes: for the many loops of a kernel that TORCHGRAFT_VECTOR_CLONES would otherwise
+// inline into one function, too large for a compiler to keep its addresses in registers. To be called from
+// such a function.
 template <int kVectorBytes>
 struct Compiled;
 
@@ -124,12 +124,14 @@ struct Compiled<16> {
 };
 #undef TORCHGRAFT_TARGET
 
-// At any address. By reference, as a vector wider than the baseline's has no agreed way of being returned.
+// Loads a vector from any address. The result is an argument, because a vector that is wider than those of
+// the baseline has no agreed way of being returned.
 template <typename V, typename T>
 TORCHGRAFT_INLINE void load(V& vector, const T* from) {
   std::memcpy(&vector, from, sizeof(V));
 }
 
+// Stores a vector at any address.
 template <typename V, typename T>
 TORCHGRAFT_INLINE void store(const V& vector, T* to) {
   std::memcpy(to, &vector, sizeof(V));

@@ -14,6 +14,7 @@ TORCHGRAFT_INLINE void reinterpret(To& to, const From& from) {
   std::memcpy(&to, &from, sizeof(To));
 }
 
+// From the bits of two-byte numbers to float, exactly.
 template <typename V, typename U>
 TORCHGRAFT_INLINE void widen(V& value, const U& bits, Tag<BFloat16>) {
   reinterpret(value, U(bits << 16));
@@ -31,7 +32,7 @@ TORCHGRAFT_INLINE void widen(V& value, const U& bits, Tag<Half>) {
   reinterpret(value, U(result | (bits & 0x8000) << 16));
 }
 
-// Rounds to nearest, ties to even.
+// From float to the bits of two-byte numbers: rounded to nearest, ties to even.
 template <typename V, typename U>
 TORCHGRAFT_INLINE void narrow(const V& value, U& bits, Tag<BFloat16>) {
   reinterpret(bits, value);
@@ -67,6 +68,7 @@ template <typename T, typename V>
 inline constexpr bool kConverts = false;
 #endif
 
+// Loads as many elements of T as V has lanes, and converts them to A, the type of V's lanes.
 template <typename V, typename A, typename T>
 TORCHGRAFT_INLINE void load_converted(V& vector, const T* from) {
   if constexpr (std::is_same_v<T, A>) {
@@ -82,6 +84,7 @@ TORCHGRAFT_INLINE void load_converted(V& vector, const T* from) {
   }
 }
 
+// Converts a vector of A to elements of T, rounded to nearest, and stores them.
 template <typename A, typename V, typename T>
 TORCHGRAFT_INLINE void store_converted(const V& vector, T* to) {
   if constexpr (std::is_same_v<T, A>) {

@@ -14,8 +14,9 @@ inline constexpr int64_t kStreamedBytes = TORCHGRAFT_STREAMED_BYTES;
 inline constexpr int64_t kStreamedBytes = 4 << 20;
 #endif
 
-// Past the caches, to where a vector of T begins that is aligned. What follows may overtake it until
-// end_streams(). Worth it where neighbours fill whole cache lines one after the other.
+// Converts a vector of A and stores it past the caches. `to` must be aligned to the bytes of the result. What
+// follows may overtake it until end_streams(). Worth it where neighbours fill whole cache lines one after the
+// other.
 template <typename A, typename V, typename T>
 TORCHGRAFT_INLINE void stream_converted(const V& vector, T* to) {
 #if defined(__x86_64__)
@@ -36,6 +37,8 @@ TORCHGRAFT_INLINE void stream_converted(const V& vector, T* to) {
   store_converted<A>(vector, to);
 }
 
+// Orders what this thread streamed before all that it writes from here on: a thread calls it at the end of
+// its share.
 inline void end_streams() {
 #if defined(__x86_64__)
   asm volatile("sfence" ::: "memory");

@@ -29,6 +29,7 @@ struct Cublas {
   bool is_found() const { return sgemm != nullptr && get_math_mode != nullptr && set_math_mode != nullptr; }
 };
 
+// The functions of cuBLAS that PyTorch is linked with, looked up at the first call.
 inline const Cublas& cublas() {
   static const Cublas found = [] {
     Cublas functions;
@@ -45,7 +46,7 @@ inline const Cublas& cublas() {
   return found;
 }
 
-// Of the current device and its current stream. No other thread has it.
+// The handle of the current thread for the current device, set to its current stream. No other thread has it.
 inline void* cublas_handle() {
   void* handle = nullptr;
   check_call(torch_get_current_cuda_blas_handle(&handle), "cuBLAS");

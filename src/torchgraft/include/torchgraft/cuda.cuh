@@ -32,6 +32,8 @@ class Launch {
   cudaStream_t stream_ = nullptr;
 };
 
+// Throws where the launch before it failed, with the name of the kernel and CUDA's reason. It does not wait
+// for the kernel.
 inline void check_launch(const char* kernel) {
   const cudaError_t error = cudaGetLastError();
   TORCHGRAFT_CHECK(error == cudaSuccess, kernel, " did not launch: ", cudaGetErrorString(error));
@@ -41,6 +43,7 @@ inline void check_launch(const char* kernel) {
 template <typename T>
 inline constexpr int kVectorElements = 16 / sizeof(T);
 
+// Elements that one access moves: aligned to all of their bytes.
 template <typename T, int kElements = kVectorElements<T>>
 struct alignas(sizeof(T) * kElements) Vector {
   T elements[kElements];
@@ -58,11 +61,13 @@ Tensor empty_workspace(int64_t count, const Tensor& like) {
   return make_empty(1, &count, &stride, dtype, aoti_torch_device_type_cuda(), like.get_device_index());
 }
 
+// Whether an address is a multiple of `bytes`.
 inline bool is_aligned(const void* pointer, size_t bytes) {
   return reinterpret_cast<uintptr_t>(pointer) % bytes == 0;
 }
 
-// The number of blocks as a grid's x, the only direction of a grid that takes more than 65535.
+// The number of blocks as a grid's x, the only direction of a grid that takes more than 65535. Throws where
+// there are more than a grid can have.
 inline unsigned grid_of(int64_t blocks, const char* kernel) {
   TORCHGRAFT_CHECK(blocks <= INT32_MAX, kernel, ": the tensors are too large for one launch");
   return static_cast<unsigned>(blocks);

@@ -111,7 +111,7 @@ int architecture_of_kernels() {
          set_attribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
 }
 
-// The same where a plan must have seen to it that there is room.
+// The same, and throws where there is no room: for a plan that has made sure of it before.
 inline void require_shared_memory(const void* kernel, int64_t bytes, const char* name, int64_t declared = 0) {
   TORCHGRAFT_CHECK(allow_shared_memory(kernel, bytes, declared), name, ": ", bytes + declared,
                    " bytes of shared memory a block are more than this device has");

@@ -12,6 +12,7 @@
 
 namespace torchgraft {
 
+// PyTorch's two-byte numbers.
 using Half = torch::headeronly::Half;
 using BFloat16 = torch::headeronly::BFloat16;
 
@@ -25,7 +26,8 @@ struct Tag {
 template <typename T>
 using accumulate_t = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
-// Calls `function(Tag<T>{})` with the T of a floating dtype.
+// Calls `function(Tag<T>{})` with the T of a floating dtype, and returns what that returns; throws for any
+// other dtype.
 template <typename Function>
 decltype(auto) dispatch_floating(ScalarType dtype, const char* operator_name, Function&& function) {
   switch (dtype) {

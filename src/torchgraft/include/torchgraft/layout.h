@@ -22,6 +22,7 @@ namespace torchgraft {
 // contiguous.
 enum class Layout { contiguous, channels_last };
 
+// The strides of a (N, C, H, W) tensor, in elements.
 using Strides = std::array<int64_t, 4>;
 
 // Strides of a dense (N, C, H, W) tensor.
@@ -47,6 +48,7 @@ inline bool is_channels_last(const Tensor& tensor) {
   return true;
 }
 
+// The layout in which a kernel reads a (N, C, H, W) tensor, and writes a result that goes with it.
 inline Layout layout_of(const Tensor& tensor) {
   return is_channels_last(tensor) ? Layout::channels_last : Layout::contiguous;
 }
@@ -74,6 +76,7 @@ inline Tensor empty_strided(const int64_t* sizes, const int64_t* strides, int64_
   return make_empty(dim, sizes, strides, dtype, device_type, like.get_device_index());
 }
 
+// An uninitialised dense (N, C, H, W) tensor in a layout, with the dtype and device of `like`.
 inline Tensor empty_images(int64_t batch, int64_t channels, int64_t height, int64_t width, Layout layout,
                            const Tensor& like) {
   const std::array<int64_t, 4> sizes = {batch, channels, height, width};
@@ -83,7 +86,7 @@ inline Tensor empty_images(int64_t batch, int64_t channels, int64_t height, int6
   return empty_strided(sizes.data(), strides.data(), 4, like);
 }
 
-// The tensor itself where it already lies so, else a copy that does.
+// The tensor itself where it has the layout, else a copy that has it. Throws where memory is missing.
 inline Tensor to_layout(const Tensor& tensor, Layout layout, const char* name = "a tensor") {
   check_memory(tensor, name);
   if (has_layout(tensor, layout)) return tensor;
@@ -92,6 +95,7 @@ inline Tensor to_layout(const Tensor& tensor, Layout layout, const char* name = 
   return copy;
 }
 
+// The tensor itself where it is contiguous, else a contiguous copy. Throws where memory is missing.
 inline Tensor to_contiguous(const Tensor& tensor, const char* name = "a tensor") {
   check_memory(tensor, name);
   if (tensor.is_contiguous()) return tensor;
@@ -152,7 +156,8 @@ inline std::vector<int64_t> dense_strides_like(const Tensor& tensor) {
   return result;
 }
 
-// The tensor itself where it is dense, else a copy with the strides that `torch.empty_like` gives.
+// The tensor itself where it is dense, else a copy with the strides that `torch.empty_like` gives. Throws
+// where memory is missing.
 inline Tensor to_dense(const Tensor& tensor, const char* name = "a tensor") {
   check_memory(tensor, name);
   if (is_dense(tensor)) return tensor;

@@ -14,6 +14,7 @@
 
 namespace torchgraft {
 
+// What a kernel takes for a `str`: a std::string.
 struct Text : std::string {
   using std::string::string;
 };

@@ -1,4 +1,4 @@
-"""Draws the diagrams of the pages, and writes the tables that belong to them: `python docs/diagrams.py`.
+"""Draws the diagrams of the pages, and writes the tables that belong to them: `python tools/docs/diagrams.py`.
 
 docs/lltm.svg shows how a step of lltm is shared out on CUDA, in the reader's light or dark; docs/fragments/
 lltm-budget.md says what a step costs by design. With `--check` it only says whether both are current, and exits with 1
@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
 
-from generated import write_or_check
+from generated import ROOT, write_or_check
 
-DOCS = Path(__file__).parent
-RESULTS = DOCS.parent / "benchmarks/results/h200/bench.json"
+DOCS = ROOT / "docs"
+RESULTS = ROOT / "benchmarks/results/h200/bench.json"
 
 # Of an H200, from its data sheet.
 MULTIPLY_ADDS_A_CLOCK, CLOCK = 128, 1.98e9

@@ -1,17 +1,17 @@
 """Draws the pictures of the documentation, each from the operator that it explains.
 
-`python docs/pictures.py` writes docs/pictures/*.svg; with `--check` it only says which are not current, and exits with
-1 where there are any.
+`python tools/docs/pictures.py` writes docs/pictures/*.svg; with `--check` it only says which are not current, and exits
+with 1 where there are any.
 """
 
 import sys
-from pathlib import Path
 
 import torch
+from generated import ROOT, write_or_check
 
 from torchgraft import shift
 
-FOLDER = Path(__file__).parent / "pictures"
+FOLDER = ROOT / "docs/pictures"
 # Legible on a light page and on a dark one.
 STYLE = """<style>
 svg { --paper: #ffffff; --ink: #1f2933; --faint: #d5dbe1; --mark: #b4532a; color-scheme: light dark; }
@@ -70,23 +70,9 @@ def shift_picture() -> str:
     return "\n".join([opening, title, STYLE, paper, *lines, "</svg>", ""])
 
 
-PICTURES = {"shift.svg": shift_picture}
-
-
 def main() -> int:
     """Writes, or checks, every picture."""
-    check = "--check" in sys.argv[1:]
-    stale = []
-    for name, draw in PICTURES.items():
-        path = FOLDER / name
-        if not path.exists() or path.read_text() != draw():
-            stale.append(path.name)
-            if not check:
-                FOLDER.mkdir(exist_ok=True)
-                path.write_text(draw())
-    for name in stale:
-        print(f"{name}: {'not current; run `python docs/pictures.py`' if check else 'written'}")
-    return 1 if check and stale else 0
+    return write_or_check("pictures", {FOLDER / "shift.svg": shift_picture()})
 
 
 if __name__ == "__main__":

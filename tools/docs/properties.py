@@ -1,19 +1,18 @@
 """Writes the table of the properties that `graft check` asks, from what their modules say of themselves.
 
-`python docs/properties.py` writes docs/fragments/properties.md, which docs/check.md includes; with `--check` it only
-says whether that is current, and exits with 1 where it is not.
+`python tools/docs/properties.py` writes docs/fragments/properties.md, which docs/check.md includes; with `--check` it
+only says whether that is current, and exits with 1 where it is not.
 """
 
 import inspect
 import re
 import sys
-from pathlib import Path
 
-from generated import write_or_check
+from generated import ROOT, write_or_check
 
 from torchgraft.checking import PROPERTIES, Property
 
-FRAGMENT = Path(__file__).parent / "fragments/properties.md"
+FRAGMENT = ROOT / "docs/fragments/properties.md"
 DOCUMENTED = re.compile(r"(?P<summary>.+?)\n\nProves: (?P<proves>.+?)\n\nCannot prove: (?P<cannot>.+)", re.DOTALL)
 
 

@@ -1,7 +1,7 @@
 """Writes the tables of goals and of the rows that miss them, which the pages of operators show.
 
-A goal is a bound on figures that are made of measured rows, all of benchmarks/results: nobody types a figure.
-`python docs/goals.py` writes the fragments of shift and lltm (docs/depthwise.py those of depthwise_conv2d); with
+A goal is a bound on figures that are made of measured rows, all of benchmarks/results: nobody types a figure. `python
+tools/docs/goals.py` writes the fragments of shift and lltm (tools/docs/depthwise.py those of depthwise_conv2d); with
 `--check` it only says which are not current, and exits with 1 where there are any.
 """
 

@@ -1,16 +1,16 @@
 """Puts measured results into the pages that show them: nobody types a figure.
 
 A page says `<!-- include: benchmarks/results/cpu/demo.md -->`, and what stands from there to `<!-- end -->` is replaced
-by that file: in lines of its own, or where the comment is not the last of its line, by a few words. `python
-docs/include.py` does it for README.md and every page in docs/ and examples/; with `--check` it only says which pages
-are not current, and exits with 1 where there are any.
+by that file: in lines of its own, or where the comment is not the last of its line, by a few words.
+`python tools/docs/include.py` does it for README.md and every page in docs/ and examples/; with `--check` it only says
+which pages are not current, and exits with 1 where there are any.
 """
 
 import re
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"(<!-- include: (?P<file>\S+) -->(?P<line>\n?)).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -36,7 +36,7 @@ def main() -> int:
             if not check:
                 path.write_text(included(text))
     for path in stale:
-        print(f"{path}: {'not current; run `python docs/include.py`' if check else 'written'}")
+        print(f"{path}: {'not current; run `python tools/docs/include.py`' if check else 'written'}")
     return 1 if check and stale else 0
 
 

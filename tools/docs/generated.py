@@ -4,7 +4,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 def write_or_check(script: str, files: Mapping[Path, str]) -> int:
@@ -13,7 +13,7 @@ def write_or_check(script: str, files: Mapping[Path, str]) -> int:
     if "--check" in sys.argv[1:]:
         for path in stale:
             name = path.relative_to(ROOT)
-            print(f"{name}: not current; run `python docs/{script}.py` and `python docs/include.py`")
+            print(f"{name}: not current; run `python tools/docs/{script}.py` and `python tools/docs/include.py`")
         return 1 if stale else 0
     for path in stale:
         path.parent.mkdir(exist_ok=True)

@@ -1,6 +1,6 @@
 """Writes what docs/performance/depthwise.md shows: the choice of kernels, goals and results, and the pictures.
 
-The choice is read from cuda/policy.h, all figures from benchmarks/results. `python docs/depthwise.py` writes the
+The choice is read from cuda/policy.h, all figures from benchmarks/results. `python tools/docs/depthwise.py` writes the
 fragments and pictures; with `--check` it only says which are not current, and exits with 1 where there are any.
 """
 

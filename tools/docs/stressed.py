@@ -1,20 +1,19 @@
 """Writes the tables of calls drawn by machine, from benchmarks/results/*/stress*.json.
 
-`python docs/stressed.py` writes docs/fragments/stress.md, which docs/check.md includes; with `--check` it only says
-whether that is current, and exits with 1 where it is not.
+`python tools/docs/stressed.py` writes docs/fragments/stress.md, which docs/check.md includes; with `--check` it only
+says whether that is current, and exits with 1 where it is not.
 """
 
 import json
 import sys
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 from generated import ROOT, write_or_check
 
 from torchgraft.benchmarking.table import Table
 
-FRAGMENT = Path(__file__).parent / "fragments/stress.md"
+FRAGMENT = ROOT / "docs/fragments/stress.md"
 
 
 def table(runs: list[dict[str, Any]]) -> str:

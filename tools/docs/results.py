@@ -1,8 +1,8 @@
 """Writes the tables and plots of benchmarks/results from its JSON files, and what README and docs/results.md show.
 
-Nothing is measured. `python docs/results.py` writes the files; with `--check` it only says which are not current, and
-exits with 1 where there are any. They say which rows were measured on earlier sources, so an edit of a kernel changes
-them.
+Nothing is measured. `python tools/docs/results.py` writes the files; with `--check` it only says which are not current,
+and exits with 1 where there are any. They say which rows were measured on earlier sources, so an edit of a kernel
+changes them.
 """
 
 import json
