@@ -9,12 +9,15 @@ import warnings
 from pathlib import Path
 
 import pytest
+from translations import translations
 
 from torchgraft.checking.property import COMPILER
 from torchgraft.processes import clean_processes
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), ROOT / "CONTRIBUTING.md"]
+PAGES = [*sorted(ROOT.glob("README*.md")), *sorted((ROOT / "docs").rglob("*.md")), ROOT / "CONTRIBUTING.md"]
+# Their code is that of the English pages, which tests/test_translations.py compares.
+TRANSLATED = {page for _, _, page in translations()}
 # A block that names a file is part of a longer example: it is that file.
 FENCED = re.compile(r"^```(?P<language>\w*)(?: (?P<file>\S+))?\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE)
 
@@ -25,6 +28,8 @@ THE_READERS_FOLDER = "/home/you"
 def snippets():
     """Each block of Python, and what it prints where the next block shows that."""
     for page in PAGES:
+        if page in TRANSLATED:
+            continue
         blocks: list = list(FENCED.finditer(page.read_text()))
         for number, (block, following) in enumerate(zip(blocks, [*blocks[1:], None], strict=False)):
             if block["language"] == "python" and not block["file"]:
@@ -129,7 +134,18 @@ def _without_figures(text: str) -> str:
 
 @pytest.mark.parametrize(
     "script",
-    ["properties", "stressed", "results", "goals", "depthwise", "diagrams", "pictures", "support", "include"],
+    [
+        "properties",
+        "stressed",
+        "results",
+        "goals",
+        "depthwise",
+        "diagrams",
+        "pictures",
+        "support",
+        "translations",
+        "include",
+    ],
 )
 def test_what_a_script_writes_is_current(script, monkeypatch, capsys):
     path = ROOT / f"tools/docs/{script}.py"

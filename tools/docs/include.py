@@ -2,8 +2,8 @@
 
 A page says `<!-- include: benchmarks/results/cpu/demo.md -->`, and what stands from there to `<!-- end -->` is replaced
 by that file: in lines of its own, or where the comment is not the last of its line, by a few words.
-`python tools/docs/include.py` does it for README.md and every page in docs/ and examples/; with `--check` it only says
-which pages are not current, and exits with 1 where there are any.
+`python tools/docs/include.py` does it for README.md, its translations and every page in docs/ and examples/; with
+`--check` it only says which pages are not current, and exits with 1 where there are any.
 """
 
 import re
@@ -29,7 +29,7 @@ def main() -> int:
     check = "--check" in sys.argv[1:]
     stale = []
     pages = (page for folder in ("docs", "examples") for page in sorted((ROOT / folder).rglob("*.md")))
-    for path in (ROOT / "README.md", *pages):
+    for path in (*sorted(ROOT.glob("README*.md")), *pages):
         text = path.read_text()
         if included(text) != text:
             stale.append(path.relative_to(ROOT))

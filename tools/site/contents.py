@@ -4,6 +4,14 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 ROOT_PAGE = "docs/index"
+
+
+def _translated(language: str) -> list[str]:
+    folder = f"docs/{language}"
+    start = [f"{folder}/index.md", f"{folder}/start/model.md", f"{folder}/start/kernel.md"]
+    return [*start, f"{folder}/tutorial.md", f"{folder}/*.md", f"{folder}/*/*.md"]
+
+
 # By heading. A pattern stands for all files that it fits and that are named nowhere else; what is not written yet is
 # left out.
 TREE = {
@@ -40,8 +48,8 @@ TREE = {
     ],
     "Design": ["docs/design/calls.md", "docs/design/stable-abi.md", "docs/design/emulator.md", "docs/design/*.md"],
     "Results": ["docs/results.md"],
-    "中文": ["docs/zh/*.md"],
-    "日本語": ["docs/ja/*.md"],
+    "中文": _translated("zh"),
+    "日本語": _translated("ja"),
     "The project": ["CONTRIBUTING.md", "CHANGELOG.md"],
 }
 # Pages below a page.
