@@ -11,6 +11,7 @@ the search has its index in a script.
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -71,8 +72,16 @@ def _prepare(app: Sphinx, docname: str, content: list[str]) -> None:
     content[0] = text + contents.trees(docname)
 
 
+def _say_language(app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: Any) -> None:
+    """Says of a translated page which language it is in: Chinese and Japanese draw the same characters differently."""
+    for language, name in {"zh": "zh-Hans", "ja": "ja"}.items():
+        if pagename.startswith(f"docs/{language}/"):
+            context["language"] = name
+
+
 def setup(app: Sphinx) -> None:
     """Joins the parts."""
+    app.connect("html-page-context", _say_language)
     app.connect("source-read", _prepare)
     app.connect("autodoc-process-docstring", reference.tidy, priority=100)
     app.connect("html-collect-pages", files.collect)
