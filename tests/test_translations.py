@@ -119,7 +119,9 @@ def test_each_page_links_itself_in_the_other_languages(language, english, page):
         assert links_to_languages(english, each) in path.read_text().splitlines()[1:3]
 
 
-@pytest.mark.parametrize("path", ["README.md", "docs/index.md", "docs/start/model.md", "docs/start/kernel.md"])
+@pytest.mark.parametrize(
+    "path", ["README.md", "docs/index.md", "docs/start/model.md", "docs/start/kernel.md", "docs/tutorial.md"]
+)
 def test_the_first_pages_are_translated(path):
     assert {language for language in LANGUAGES if in_language(ROOT / path, language).is_file()} == set(LANGUAGES)
 
