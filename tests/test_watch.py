@@ -88,7 +88,9 @@ class Watcher:
             self.read = place + len(text)
 
     def end(self):
-        self.process.send_signal(signal.SIGINT)
+        # As Ctrl-C does; what a shell runs in the background may be deaf to that, and is told to end.
+        is_deaf = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+        self.process.send_signal(signal.SIGTERM if is_deaf else signal.SIGINT)
         assert self.process.wait(SECONDS) == 0, self.log.read_text()
 
 

@@ -25,6 +25,10 @@
 namespace torchgraft::depthwise::cpu {
 namespace {
 
+// Of a kernel with more rows the sum is made of parts of so many rows: a small number loses what does not fit
+// below a large sum, and a part is no larger than what is added to it.
+constexpr int64_t kRowsOfPart = 16;
+
 // A slice of one row of the destination, some vectors of channels, all of the taps.
 template <typename A>
 struct Row {
@@ -44,6 +48,7 @@ struct Row {
   int64_t output_offset;  // from the destination's row to the first pixel
   int64_t output_step;    // elements from a pixel to the next
   int64_t count;          // pixels
+  bool in_parts;          // whether the kernel has so many rows that their sum is made of parts
 
   // Of a row of the destination, for each kernel row that meets the image: column 0 of the source's row, and
   // the kernel's row, in vectors. Of a block of several: all rows that they read, null where that is padding.
@@ -101,7 +106,8 @@ TORCHGRAFT_INLINE void add_tap(V (&sums)[kPixels], const A* source, int64_t sour
 
 // kPixels pixels from `pixel` on of all of the row's vectors. kTaps 0: any number of taps. kStep 0: any step,
 // and any between taps. The first `done` of the pixels have been stored before.
-template <int kTaps, int kStep, int kPixels, bool kInside, typename V, typename A>
+// Where the kernel has many rows, kInParts, which is apart so that others take no time for it.
+template <int kTaps, int kStep, int kPixels, bool kInside, bool kInParts, typename V, typename A>
 struct Tile {
   static TORCHGRAFT_INLINE void run(const Row<A>& row, int64_t pixel, int64_t done) {
     constexpr int kLanes = sizeof(V) / sizeof(A);
@@ -121,7 +127,7 @@ struct Tile {
         load(sums[0], row.bias + vector * kLanes);
         TORCHGRAFT_UNROLL for (int p = 1; p < kPixels; ++p) sums[p] = sums[0];
       }
-      for (int64_t r = 0; r < row.kernel_rows; ++r) {
+      const auto add_row = [&](int64_t r) __attribute__((always_inline)) {
         const A* source = row.sources[r] + row.source_offset + vector * kLanes;
         const A* kernel = row.kernels[r] + row.kernel_offset + vector * row.vector_step;
         int64_t begin = first;
@@ -143,6 +149,20 @@ struct Tile {
             add_tap<kPixels, kInside>(sums, source, source_step, kernel, begin, row.step, width);
           }
         }
+      };
+      if constexpr (kInParts) {
+        for (int64_t first_row = 0; first_row < row.kernel_rows; first_row += kRowsOfPart) {
+          V before[kPixels];
+          TORCHGRAFT_UNROLL for (int p = 0; p < kPixels; ++p) {
+            before[p] = sums[p];
+            sums[p] = V{};
+          }
+          const int64_t end_row = std::min(first_row + kRowsOfPart, row.kernel_rows);
+          for (int64_t r = first_row; r < end_row; ++r) add_row(r);
+          TORCHGRAFT_UNROLL for (int p = 0; p < kPixels; ++p) sums[p] += before[p];
+        }
+      } else {
+        for (int64_t r = 0; r < row.kernel_rows; ++r) add_row(r);
       }
       A* to = outputs;
       TORCHGRAFT_UNROLL for (int p = 0; p < kPixels; ++p, advance(to, row.output_step)) {
@@ -236,11 +256,18 @@ TORCHGRAFT_INLINE void correlate_pixels(const Row<A>& row, int64_t begin, int64_
     const int64_t at = std::min(pixel, end - kPixels);
     const int64_t first = row.first_position + at * row.step;
     const int64_t last = first + (kPixels - 1) * row.step + (row.taps - 1) * row.tap_step;
-    if (first >= 0 && last < row.width) {
-      Compiled<kVectorBytes>::template call<Tile<kTaps, kStep, kPixels, true, V, A>>(row, at, pixel - at);
-    } else {
-      Compiled<kVectorBytes>::template call<Tile<kTaps, kStep, kPixels, false, V, A>>(row, at, pixel - at);
+    const auto run = [&](auto is_inside, auto in_parts) __attribute__((always_inline)) {
+      using TileOf = Tile<kTaps, kStep, kPixels, is_inside(), in_parts(), V, A>;
+      Compiled<kVectorBytes>::template call<TileOf>(row, at, pixel - at);
+    };
+    const bool is_inside = first >= 0 && last < row.width;
+    if constexpr (kTaps == 0) {
+      if (row.in_parts) {
+        is_inside ? run(std::true_type{}, std::true_type{}) : run(std::false_type{}, std::true_type{});
+        continue;
+      }
     }
+    is_inside ? run(std::true_type{}, std::false_type{}) : run(std::false_type{}, std::false_type{});
   }
 }
 
@@ -592,6 +619,7 @@ class Correlator {
              .output_offset = (column + part * phases - workspace.destination.first_column()) * output_step,
              .output_step = remainders.parts * phases * output_step,
              .count = ceil_divide(count - part, remainders.parts),
+             .in_parts = correlation_.height.phases[0].taps > kRowsOfPart,
              .sources = workspace.source_rows.data(),
              .kernels = workspace.kernel_rows.data(),
              .output_rows = workspace.output_rows.data()});
