@@ -166,7 +166,7 @@ def test_a_question_about_a_kernel_that_is_not_there_fails_and_says_so():
     # Said once, with what it is said of, and what to do.
     for part in ("the reference would be compared with itself", "torchgraft.native.load('checking'", "kernels='ref"):
         assert str(report).count(part) == 1, str(report)
-    assert "  also fail, most likely of the same cause: accuracy, sizes, empty, dtypes, " in str(report)
+    assert "  also fail, most likely of the same cause: value, accuracy, sizes, empty, dtypes, " in str(report)
     # A question that no kernel has a part in.
     assert check(unbuilt, properties=["pickle"], device="cpu").count("pass") == 1
 
@@ -415,7 +415,7 @@ def test_a_folder_with_a_name_that_it_cannot_have_is_not_imported(tmp_path, name
 
 
 def test_an_unknown_property_is_said():
-    with pytest.raises(LookupError, match="there is no property 'speed'; there are value, "):
+    with pytest.raises(LookupError, match="there is no property 'speed'; there are smoke, value, "):
         check(correct, properties=["speed"])
 
 
