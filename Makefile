@@ -41,7 +41,7 @@ demo: build $(VENV)/demo.done ## train small networks through PyTorch's layers a
 	@MAKEFLAGS= $(BIN)/graft demo
 
 .PHONY: test
-test: build $(VENV)/test.done ## run the tests: nine minutes from a fresh clone, on two cores
+test: build $(VENV)/test.done ## run the tests: thirteen minutes from a fresh clone, on two cores
 	@MAKEFLAGS= $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 .PHONY: test-all

@@ -119,6 +119,7 @@ def folder(tmp_path):
 WAITS = "waiting for a file to be saved"
 
 
+@pytest.mark.slow
 def test_what_failed_last_is_asked_first_and_what_is_no_python_ends_only_a_round(folder, watch):
     file = folder / "operator.py"
     file.write_text(DECLARATION + IN_PYTHON)
