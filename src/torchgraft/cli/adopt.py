@@ -8,8 +8,21 @@ from typing import Annotated
 
 import typer
 
-from torchgraft.cli.check import Devices, expect_hypothesis, run_and_report
-from torchgraft.cli.shared import JsonOption, end_with, expect_seed, find_dtypes, make_console, prepare_files
+from torchgraft.cli.check import expect_hypothesis, run_and_report
+from torchgraft.cli.shared import (
+    Devices,
+    DevicesOption,
+    DtypesOption,
+    JsonOption,
+    PropertiesOption,
+    QuickOption,
+    SampleOption,
+    SeedOption,
+    end_with,
+    find_dtypes,
+    make_console,
+    prepare_files,
+)
 
 
 def adopt(
@@ -49,25 +62,13 @@ def adopt(
             help="An argument that has no gradient, although the reference has one; may be given again.",
         ),
     ] = None,
-    device: Annotated[Devices, typer.Option(help="Where to check; all: the CPU, and a GPU if there is one.")] = (
-        Devices.cpu
-    ),
-    properties: Annotated[
-        list[str] | None,
-        typer.Option("--property", metavar="NAME", help="This property only; may be given again. None: all."),
-    ] = None,
-    dtypes: Annotated[
-        list[str] | None,
-        typer.Option("--dtype", metavar="NAME", help="In this dtype only, as float32; may be given again."),
-    ] = None,
-    sample: Annotated[str | None, typer.Option(metavar="NAME", help="On this sample only.")] = None,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Leave out what takes long: Inductor, most inputs that are drawn.")
-    ] = False,
+    device: DevicesOption = Devices.cpu,
+    properties: PropertiesOption = None,
+    dtypes: DtypesOption = None,
+    sample: SampleOption = None,
+    quick: QuickOption = False,
     json_file: JsonOption = None,
-    seed: Annotated[
-        int, typer.Option(callback=expect_seed, help="Of all inputs; the same seed gives the same inputs.")
-    ] = 0,
+    seed: SeedOption = 0,
     workers: Annotated[
         int | None,
         typer.Option(min=0, help="Processes at a time; 0: all in this one. None: one a core.", show_default=False),

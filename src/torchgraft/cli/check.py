@@ -8,7 +8,6 @@ import time
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,10 +20,16 @@ from rich.table import Table as RichTable
 from torchgraft import cache, python_kernels
 from torchgraft.cli.mutants import check_mutants
 from torchgraft.cli.shared import (
+    Devices,
+    DevicesOption,
+    DtypesOption,
     JsonOption,
+    PropertiesOption,
+    QuickOption,
+    SampleOption,
+    SeedOption,
     as_json,
     end_with,
-    expect_seed,
     explain_missing,
     find_dtypes,
     find_subjects,
@@ -41,14 +46,6 @@ if TYPE_CHECKING:
     from torchgraft.checking.subject import Subject
 
 
-class Devices(str, Enum):
-    """On which devices to check."""
-
-    all = "all"
-    cpu = "cpu"
-    cuda = "cuda"
-
-
 def check(
     targets: Annotated[
         list[str] | None,
@@ -59,18 +56,10 @@ def check(
             show_default=False,
         ),
     ] = None,
-    device: Annotated[Devices, typer.Option(help="Where to check; all: the CPU, and a GPU if there is one.")] = (
-        Devices.all
-    ),
-    properties: Annotated[
-        list[str] | None,
-        typer.Option("--property", metavar="NAME", help="This property only; may be given again. None: all."),
-    ] = None,
-    dtypes: Annotated[
-        list[str] | None,
-        typer.Option("--dtype", metavar="NAME", help="In this dtype only, as float32; may be given again."),
-    ] = None,
-    sample: Annotated[str | None, typer.Option(metavar="NAME", help="On this sample only.")] = None,
+    device: DevicesOption = Devices.all,
+    properties: PropertiesOption = None,
+    dtypes: DtypesOption = None,
+    sample: SampleOption = None,
     every_kernel: Annotated[
         bool,
         typer.Option(
@@ -113,13 +102,9 @@ def check(
             show_default=False,
         ),
     ] = None,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Leave out what takes long: Inductor, most inputs that are drawn.")
-    ] = False,
+    quick: QuickOption = False,
     json_file: JsonOption = None,
-    seed: Annotated[
-        int, typer.Option(callback=expect_seed, help="Of all inputs; the same seed gives the same inputs.")
-    ] = 0,
+    seed: SeedOption = 0,
     workers: Annotated[
         int | None,
         typer.Option(

@@ -26,6 +26,41 @@ from torchgraft.benchmarking import Table
 if TYPE_CHECKING:
     from torchgraft.checking.subject import Subject
 
+
+def expect_seed(seed: int) -> int:
+    """A seed that PyTorch takes; ends with one line where it is too large. For options that are seeds."""
+    if not -(2**63) <= seed < 2**63:
+        raise typer.BadParameter(f"{seed} is no seed: one has 64 bits, from -2**63 to 2**63 - 1")
+    return seed
+
+
+class Devices(str, Enum):
+    """On which devices to check."""
+
+    all = "all"
+    cpu = "cpu"
+    cuda = "cuda"
+
+
+# What all commands take that check.
+DevicesOption = Annotated[Devices, typer.Option(help="Where to check; all: the CPU, and a GPU if there is one.")]
+PropertiesOption = Annotated[
+    list[str] | None,
+    typer.Option("--property", metavar="NAME", help="This property only; may be given again. None: all."),
+]
+DtypesOption = Annotated[
+    list[str] | None,
+    typer.Option("--dtype", metavar="NAME", help="In this dtype only, as float32; may be given again."),
+]
+SampleOption = Annotated[str | None, typer.Option(metavar="NAME", help="On this sample only.")]
+QuickOption = Annotated[
+    bool, typer.Option("--quick", help="Leave out what takes long: Inductor, most inputs that are drawn.")
+]
+SeedOption = Annotated[
+    int, typer.Option(callback=expect_seed, help="Of all inputs; the same seed gives the same inputs.")
+]
+
+
 JsonOption = Annotated[
     Path | None,
     typer.Option(
@@ -104,13 +139,6 @@ def find_dtypes(names: Sequence[str]) -> tuple[torch.dtype, ...]:
         if not isinstance(getattr(torch, name, None), torch.dtype):
             raise LookupError(f"there is no dtype {name!r}; give one as float32")
     return tuple(getattr(torch, name) for name in names)
-
-
-def expect_seed(seed: int) -> int:
-    """A seed that PyTorch takes; ends with one line where it is too large. For options that are seeds."""
-    if not -(2**63) <= seed < 2**63:
-        raise typer.BadParameter(f"{seed} is no seed: one has 64 bits, from -2**63 to 2**63 - 1")
-    return seed
 
 
 def explain_missing(missing: ModuleNotFoundError, extra: str) -> None:

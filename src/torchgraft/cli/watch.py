@@ -4,8 +4,15 @@ from typing import Annotated
 
 import typer
 
-from torchgraft.cli.check import Devices, expect_hypothesis
-from torchgraft.cli.shared import end_with, interrupt_when_told_to_end, make_console
+from torchgraft.cli.check import expect_hypothesis
+from torchgraft.cli.shared import (
+    Devices,
+    DevicesOption,
+    PropertiesOption,
+    end_with,
+    interrupt_when_told_to_end,
+    make_console,
+)
 
 
 def watch(
@@ -18,13 +25,8 @@ def watch(
             show_default=False,
         ),
     ] = None,
-    device: Annotated[Devices, typer.Option(help="Where to check; all: the CPU, and a GPU if there is one.")] = (
-        Devices.all
-    ),
-    properties: Annotated[
-        list[str] | None,
-        typer.Option("--property", metavar="NAME", help="This property only; may be given again. None: all."),
-    ] = None,
+    device: DevicesOption = Devices.all,
+    properties: PropertiesOption = None,
 ) -> None:
     """Build and check operators whenever one of their files is saved, until Ctrl-C.
 
