@@ -115,7 +115,7 @@ bench: build $(VENV)/bench.done ## measure a few rows of every operator: within 
 
 .PHONY: bench-overhead
 bench-overhead: build $(VENV)/demo.done ## print what a call costs on each path
-	@MAKEFLAGS= $(BIN)/graft bench --overhead
+	@MAKEFLAGS= $(BIN)/graft bench overhead
 
 .PHONY: results
 results: build $(VENV)/test.done ## measure again what was measured on earlier sources (ARGS=--check: only say what)

@@ -124,8 +124,8 @@ def measure_parts(folder: Path, device: str, parts: list[str]) -> bool:
     graft = [sys.executable, "-m", "torchgraft"]
     commands = {
         "demo": ["demo", "--device", device, "--output", str(folder)],
-        "overhead": ["bench", "--overhead", *_files(folder / "overhead")],
-        "memory": ["bench", "lltm", "--memory", "--device", device, *_files(folder / "lltm-memory")],
+        "overhead": ["bench", "overhead", *_files(folder / "overhead")],
+        "memory": ["bench", "memory", "lltm", "--device", device, *_files(folder / "lltm-memory")],
     }
     wanted = dict.fromkeys(part.partition(",")[0] for part in parts)
     # Each, whatever becomes of the others.

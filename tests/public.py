@@ -86,11 +86,17 @@ def _signature(value: Any) -> str:
 
 def commands() -> Iterator[str]:
     """Each command of `graft` with what it takes."""
-    group: Any = typer.main.get_command(app)
-    for name, command in sorted(group.commands.items()):
-        yield f"graft {name}"
+    return _subcommands("graft", typer.main.get_command(app))
+
+
+def _subcommands(path: str, group: Any) -> Iterator[str]:
+    for word, command in sorted(group.commands.items()):
+        name = f"{path} {word}"
+        yield name
         for parameter in command.params:
-            yield f"graft {name} {' '.join(parameter.opts) if parameter.opts[0].startswith('-') else parameter.name}"
+            yield f"{name} {' '.join(parameter.opts) if parameter.opts[0].startswith('-') else parameter.name}"
+        if hasattr(command, "commands"):
+            yield from _subcommands(name, command)
 
 
 def schemas() -> Iterator[str]:

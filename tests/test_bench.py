@@ -541,7 +541,7 @@ class TestCommand:
         report = report_from_dict(json.loads((output / "bench.json").read_text()))
         assert [row.sample for row in report.rows] == ["many"]
         assert list(report.rows[0].rivals) == ["pytorch", "reference"]
-        assert run("--compare", output / "bench.json", output / "bench.json").exit_code == 0
+        assert run("compare", output / "bench.json", output / "bench.json").exit_code == 0
 
     def test_json_alone_goes_to_standard_output(self, tmp_path):
         folder = folder_of(tmp_path, "bench_json", 2)
@@ -583,8 +583,36 @@ class TestCommand:
         assert "float7" in result.stderr
 
 
+class TestSubcommands:
+    """`graft bench NAME` is short for `graft bench run NAME`; what used to be an option says what became of it."""
+
+    @pytest.mark.parametrize("arguments", [["nobody", "--quick"], ["--quick", "nobody"], ["run", "nobody", "--quick"]])
+    def test_run_need_not_be_written(self, arguments):
+        result = run(*arguments)
+        assert result.exit_code == 2
+        assert result.stderr.startswith("there is no operator 'nobody'")
+
+    def test_help_lists_the_subcommands_and_those_of_run(self):
+        assert all(word in run("--help").output for word in ("run", "show", "compare", "overhead", "memory"))
+        assert "--against" in run("mul_constant", "--help").output
+
+    @pytest.mark.parametrize(
+        ("arguments", "successor"),
+        [
+            ("--compare old.json new.json", "--compare is now `graft bench compare OLD.json NEW.json`"),
+            ("--from=old.json --html old.html", "--from is now `graft bench show FILE.json...`"),
+            ("--overhead --json -", "--overhead is now `graft bench overhead`"),
+            ("lltm --memory", "--memory is now `graft bench memory [OPERATOR]...`"),
+            ("run --seconds 3", "--seconds is now `graft bench overhead --seconds SECONDS`"),
+        ],
+    )
+    def test_an_option_that_became_a_subcommand_names_it(self, arguments, successor):
+        result = run(*arguments.split())
+        assert (result.exit_code, result.stdout, result.stderr) == (2, "", f"{successor}\n")
+
+
 class TestCompareCommand:
-    """`graft bench --compare`."""
+    """`graft bench compare` and `graft bench show`."""
 
     @pytest.fixture
     def write(self, tmp_path):
@@ -598,61 +626,61 @@ class TestCompareCommand:
         return write
 
     def test_within_noise(self, write):
-        result = run("--compare", write("old.json"), write("new.json"))
+        result = run("compare", write("old.json"), write("new.json"))
         assert result.exit_code == 0
         assert "7 within noise" in result.stdout
 
     def test_slower(self, write):
         old = write("old.json", [make_row("a"), make_row("b"), make_row("c")])
         new = write("new.json", [make_row("a", 2e-4), make_row("b", 5e-5), make_row("d")])
-        result = run("--compare", old, new)
+        result = run("compare", old, new)
         assert result.exit_code == 1
         assert "1 slower, 1 faster" in result.stdout
         assert "200%" in result.stdout
         assert "1 row only in the old run" in result.stdout
         assert "1 row only in the new run" in result.stdout
-        assert run("--compare", new, old).exit_code == 1
+        assert run("compare", new, old).exit_code == 1
 
     def test_only_faster(self, write):
         assert (
-            run("--compare", write("old.json", [make_row()]), write("new.json", [make_row(median=5e-5)])).exit_code == 0
+            run("compare", write("old.json", [make_row()]), write("new.json", [make_row(median=5e-5)])).exit_code == 0
         )
 
     def test_runs_are_shown_again_and_joined(self, write, tmp_path):
         one = write("one.json", [make_row("a"), make_row("b")])
         two = write("two.json", [make_row("b", 2e-4), make_row("c", suite="awkward")])
-        result = run("--from", one, "--from", two, "--output", tmp_path / "both")
+        result = run("show", one, two, "--output", tmp_path / "both")
         assert result.exit_code == 0, result.output
         report = report_from_dict(json.loads((tmp_path / "both" / "bench.json").read_text()))
         assert [(row.sample, row.time.median) for row in report.rows] == [("a", 1e-4), ("b", 2e-4), ("c", 1e-4)]
         assert report.seconds == pytest.approx(246.8)
         assert (tmp_path / "both" / "bench.html").exists()
         other = write("other.json", environment=replace(ENVIRONMENT, chip="Another"))
-        assert run("--from", one, "--from", other).exit_code == 2
+        assert run("show", one, other).exit_code == 2
 
     def test_of_what_was_measured_some_rows_are_shown(self, tmp_path):
         file = tmp_path / "all.json"
         rows = [make_row(dtype=dtype) for dtype in ("float32", "bfloat16")]
         file.write_text(json.dumps(make_report(rows).as_dict()))
-        assert run("--from", file, "--dtype", "bfloat16", "--json", tmp_path / "some.json").exit_code == 0
+        assert run("show", file, "--dtype", "bfloat16", "--json", tmp_path / "some.json").exit_code == 0
         assert [row["dtype"] for row in json.loads((tmp_path / "some.json").read_text())["rows"]] == ["bfloat16"]
-        nothing = run("--from", file, "--suite", "none")
+        nothing = run("show", file, "--suite", "none")
         assert nothing.exit_code == 2
         assert "no such row" in nothing.output
 
     def test_another_chip(self, write):
         other = write("new.json", environment=replace(ENVIRONMENT, chip="Another"))
-        result = run("--compare", write("old.json"), other)
+        result = run("compare", write("old.json"), other)
         assert result.exit_code == 2
         assert "cannot be compared" in result.stderr
 
     @pytest.mark.parametrize("text", ["", "[]", "{}", '{"rows": []}'])
     def test_what_is_no_report(self, write, tmp_path, text):
         (tmp_path / "other.json").write_text(text)
-        result = run("--compare", write("old.json"), tmp_path / "other.json")
+        result = run("compare", write("old.json"), tmp_path / "other.json")
         assert result.exit_code == 2
         assert "is not a report of `graft bench --json`" in result.stderr
-        assert run("--compare", tmp_path / "none.json", tmp_path / "none.json").exit_code == 2
+        assert run("compare", tmp_path / "none.json", tmp_path / "none.json").exit_code == 2
 
 
 def test_a_missing_template_engine_is_one_line(monkeypatch, tmp_path):
@@ -805,7 +833,7 @@ def run_memory(monkeypatch):
     monkeypatch.setattr("torchgraft.checking.subject.find_subjects", lambda targets: [few])
 
     def run(*arguments):
-        result = CliRunner().invoke(app, ["bench", "lltm_cell", "--memory", "--device", "cpu", *arguments])
+        result = CliRunner().invoke(app, ["bench", "memory", "lltm_cell", "--device", "cpu", *arguments])
         assert result.exit_code == 0, result.output
         return json.loads(result.stdout)
 

@@ -72,7 +72,7 @@ def test_goals_are_judged(call, backward, cells):
 
 def test_the_command_prints_a_row_an_operator(tmp_path):
     files = ["--json", str(tmp_path / "overhead.json"), "--markdown", str(tmp_path / "overhead.md")]
-    result = CliRunner().invoke(app, ["bench", "--overhead", "--seconds", "0.3", *files], catch_exceptions=False)
+    result = CliRunner().invoke(app, ["bench", "overhead", "--seconds", "0.3", *files], catch_exceptions=False)
     assert result.exit_code == 0
     rows = {line.split()[0] for line in result.stdout.splitlines() if line.split()}
     assert {"torch.add", *OPERATORS} <= rows

@@ -137,10 +137,10 @@ def _origins(chip: str) -> Iterator[list[str]]:
         now = provenance_of_module(DEMO[part["name"]], device).sources
         yield _origin(f"demo, {part['title']}", chip, part, part["provenance"], now)
     overhead = figures(chip, "overhead")
-    yield _origin("`graft bench --overhead`", chip, overhead, overhead["provenance"], provenance_of_calls().sources)
+    yield _origin("`graft bench overhead`", chip, overhead, overhead["provenance"], provenance_of_calls().sources)
     memory = figures(chip, "lltm-memory")
     for name, provenance in memory["provenance"].items():
-        yield _origin(f"`graft bench {name} --memory`", chip, memory, provenance, sources_of_memory(name, device))
+        yield _origin(f"`graft bench memory {name}`", chip, memory, provenance, sources_of_memory(name, device))
 
 
 def _origin(name: str, chip: str, measured: dict[str, Any], provenance: dict[str, Any], now: str) -> list[str]:

@@ -63,5 +63,6 @@ def main() -> None:
     app(prog_name="graft")
 
 
-for _command in (demo, new, watch, check, adopt, bench, doctor, wheel):
+for _command in (demo, new, watch, check, adopt, doctor, wheel):
     app.command()(_command)
+app.add_typer(bench, name="bench")

@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Protocol
 
 import torch
 import typer
 from rich.console import Console
+from typer.core import TyperGroup
 
-from torchgraft.benchmarking import Overhead, Subject, measure_overhead
+from torchgraft.benchmarking import Subject, Table, measure_overhead
 from torchgraft.cli.shared import (
     Device,
     JsonOption,
     MarkdownOption,
+    SampleOption,
     as_json,
     end_with,
     explain_missing,
@@ -30,16 +32,63 @@ from torchgraft.cli.shared import (
 )
 
 if TYPE_CHECKING:
-    from torchgraft.benchmarking.memory import MemoryReport
     from torchgraft.benchmarking.results import BenchReport
     from torchgraft.benchmarking.suite import Planned, Wanted
 
 
-def bench(
+class _Bench(TyperGroup):
+    """The subcommands; what begins with none of them is `run`'s."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Puts `run` in front where no subcommand stands; ends with one line at an option that became one."""
+        if not args or args[0] not in (*self.commands, "--help"):
+            args = ["run", *args]
+        if args[0] == "run":
+            for option in (word.partition("=")[0] for word in args):
+                if successor := _SUCCESSORS.get(option):
+                    end_with(f"{option} is now `graft bench {successor}`")
+        return super().parse_args(ctx, args)
+
+
+# Options of before there were subcommands.
+_SUCCESSORS = {
+    "--compare": "compare OLD.json NEW.json",
+    "--from": "show FILE.json...",
+    "--overhead": "overhead",
+    "--memory": "memory [OPERATOR]...",
+    "--seconds": "overhead --seconds SECONDS",
+}
+
+bench = typer.Typer(
+    cls=_Bench,
+    subcommand_metavar="[run] [OPERATOR]... | COMMAND",
+    help="""Measure operators: beside what else computes the same, and under the least time that the device allows.
+
+    `graft bench NAME...` is `graft bench run NAME...`, and `graft bench run --help` lists its options.
+    """,
+)
+
+# What several of the subcommands take.
+_DeviceOption = Annotated[Device, typer.Option(help="Where to measure; auto takes a GPU where there is one.")]
+_SuitesOption = Annotated[str | None, typer.Option("--suite", metavar="NAME,...", help="These suites only.")]
+_HtmlOption = Annotated[
+    Path | None, typer.Option("--html", metavar="FILE", help="Write a report to open in a browser, one file.")
+]
+_OutputOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR",
+        help="Write bench.json, bench.html, bench.md, bench-rows.md and bench.svg there, instead of the three above.",
+    ),
+]
+
+
+@bench.command()
+def run(
     targets: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[OPERATOR]...",
+            metavar="OPERATOR",
             help="A name of torchgraft's, package.module:operator, a folder that declares operators, or a model of "
             "--models. None: all of torchgraft.",
             show_default=False,
@@ -53,9 +102,7 @@ def bench(
             "cuda_graph, that as a CUDA graph. None: all that it names, or else its reference.",
         ),
     ] = None,
-    device: Annotated[Device, typer.Option(help="Where to measure; auto takes a GPU where there is one.")] = (
-        Device.auto
-    ),
+    device: _DeviceOption = Device.auto,
     dtypes: Annotated[
         str | None,
         typer.Option("--dtype", metavar="NAME,...", help="None: float32, and bfloat16 on a GPU.", show_default=False),
@@ -69,8 +116,8 @@ def bench(
             "--pass", metavar="NAME,...", help="forward; or backward, the gradients of all of an operator's tensors."
         ),
     ] = "forward",
-    suites: Annotated[str | None, typer.Option("--suite", metavar="NAME,...", help="These suites only.")] = None,
-    sample: Annotated[str | None, typer.Option(metavar="NAME", help="On this sample only.")] = None,
+    suites: _SuitesOption = None,
+    sample: SampleOption = None,
     models: Annotated[
         bool,
         typer.Option(
@@ -93,88 +140,20 @@ def bench(
         ),
     ] = False,
     json_file: JsonOption = None,
-    html_file: Annotated[
-        Path | None, typer.Option("--html", metavar="FILE", help="Write a report to open in a browser, one file.")
-    ] = None,
+    html_file: _HtmlOption = None,
     markdown_file: MarkdownOption = None,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="Write bench.json, bench.html, bench.md, bench-rows.md and bench.svg there, instead of the three "
-            "above.",
-        ),
-    ] = None,
-    compare: Annotated[
-        tuple[Path, Path] | None,
-        typer.Option(
-            metavar="OLD.json NEW.json",
-            help="Measure nothing: say what became faster or slower between two runs on one machine.",
-            show_default=False,
-        ),
-    ] = None,
-    measured: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--from",
-            metavar="FILE.json",
-            help="Measure nothing: show what was measured before, or of it the operators, --dtype, --suite and "
-            "--sample that are named; given again, several runs on one machine as one.",
-            show_default=False,
-        ),
-    ] = None,
-    overhead: Annotated[
-        bool, typer.Option("--overhead", help="What calling each operator costs beyond its kernel, in microseconds.")
-    ] = False,
-    memory: Annotated[
-        bool,
-        typer.Option("--memory", help="The most memory that forward and backward hold at once, beside the rivals'."),
-    ] = False,
-    seconds: Annotated[float, typer.Option(min=0.1, help="How long to measure with --overhead, about.")] = 15.0,
+    output: _OutputOption = None,
 ) -> None:
-    """Measure operators: against what else computes the same, and against the least time that the device allows.
+    """Time operators beside what else computes the same, and under the least time that the device allows.
 
-    The exit status is 1 where an operator's own result or time is refused, and where --compare finds a row that is
-    slower beyond noise; it is 2 where a file cannot be written.
+    The exit status is 1 where an operator's own result or time is refused, and 2 where a file cannot be written.
     """
-    if compare is not None:
-        _compare(*compare)
-        return
-    if overhead or memory:
-        prepare_files(("--json", json_file), ("--markdown", markdown_file))
-        console = make_console(json_file, markdown_file)
-        figures = (
-            _measure_overhead(console, seconds)
-            if overhead
-            else _measure_memory(console, targets or [], find_device(device), _find_dtypes(dtypes))
-        )
-        table = figures.table()
-        print_table(console, table)
-        write_files((json_file, lambda: as_json(figures.as_dict())), (markdown_file, table.markdown))
-        return
-    from torchgraft.benchmarking.live import LiveBench, print_suite
-    from torchgraft.benchmarking.suite import Wanted, run
+    from torchgraft.benchmarking import suite
+    from torchgraft.benchmarking.live import LiveBench
 
-    if html_file is not None or output is not None:
-        try:
-            # Before a measurement of minutes, whose report could then not be written.
-            import torchgraft.benchmarking.page  # noqa: F401
-        except ModuleNotFoundError as missing:
-            explain_missing(missing, "bench")
-            raise
-    options = ("--json", "--html", "--markdown") if output is None else ("--output",) * 5
-    files = _Files(json_file, html_file, markdown_file)
-    if output is not None:
-        files = _Files(*(output / f"bench{kind}" for kind in (".json", ".html", "-rows.md", ".md", ".svg")))
-    prepare_files(*zip(options, files, strict=False))
+    files = _prepare_report(json_file, html_file, markdown_file, output)
     console = make_console(files.json, files.html, files.markdown)
-    if measured:
-        report = _narrow(_join(measured), targets or [], _find_dtypes(dtypes), _split(suites or ""), sample)
-        for rows in report.suites.values():
-            print_suite(console, rows)
-        _finish_bench(console, report, files)
-        return
-    wanted = Wanted(
+    wanted = suite.Wanted(
         device=find_device(device),
         dtypes=_find_dtypes(dtypes),
         layouts=_split(layouts),
@@ -189,8 +168,113 @@ def bench(
     planned = _make_plan(targets or [], wanted, models=models)
     interrupt_when_told_to_end()
     with LiveBench(console, planned) as live:
-        report = run(planned, wanted, on_start=live.start, on_row=live.finish)
-    _finish_bench(console, report, files)
+        report = suite.run(planned, wanted, on_start=live.start, on_row=live.finish)
+    _finish_report(console, report, files)
+
+
+@bench.command()
+def show(
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILE.json",
+            help="What runs wrote with --json; several on one machine are shown as one, of a row the last.",
+            show_default=False,
+        ),
+    ],
+    operators: Annotated[str | None, typer.Option("--operator", metavar="NAME,...", help="These operators only.")] = (
+        None
+    ),
+    dtypes: Annotated[str | None, typer.Option("--dtype", metavar="NAME,...", help="In these dtypes only.")] = None,
+    suites: _SuitesOption = None,
+    sample: SampleOption = None,
+    json_file: JsonOption = None,
+    html_file: _HtmlOption = None,
+    markdown_file: MarkdownOption = None,
+    output: _OutputOption = None,
+) -> None:
+    """Show what was measured before, or a part of it, again; measure nothing.
+
+    The exit status is that of the run.
+    """
+    from torchgraft.benchmarking.live import print_suite
+
+    written = _prepare_report(json_file, html_file, markdown_file, output)
+    console = make_console(written.json, written.html, written.markdown)
+    report = _narrow(_join(files), _split(operators or ""), _find_dtypes(dtypes), _split(suites or ""), sample)
+    for rows in report.suites.values():
+        print_suite(console, rows)
+    _finish_report(console, report, written)
+
+
+@bench.command()
+def compare(
+    old: Annotated[Path, typer.Argument(metavar="OLD.json", help="What an earlier run wrote with --json.")],
+    new: Annotated[Path, typer.Argument(metavar="NEW.json", help="The same of a later run on that machine.")],
+) -> None:
+    """Say what became faster or slower between two runs on one machine; measure nothing.
+
+    The exit status is 1 where a row is slower beyond noise or has lost its time, and 2 where the runs cannot be
+    compared.
+    """
+    from torchgraft.benchmarking import results
+    from torchgraft.benchmarking.live import print_changes
+
+    before, after = _read_report(old), _read_report(new)
+    if problem := results.why_not_comparable(before, after):
+        end_with(problem)
+    changes = results.compare(before, after)
+    print_changes(make_console(), before, after, changes)
+    if results.regressions(changes):
+        raise typer.Exit(1)
+
+
+@bench.command()
+def overhead(
+    seconds: Annotated[float, typer.Option(min=0.1, help="How long to measure, about.")] = 15.0,
+    json_file: JsonOption = None,
+    markdown_file: MarkdownOption = None,
+) -> None:
+    """Time what calling each operator of torchgraft costs beyond its kernel, in microseconds."""
+    console = _prepare_table(json_file, markdown_file)
+    subjects = [
+        Subject(each.name, each.operator, each.samples.smallest.make("cpu", torch.float32))
+        for each in find_subjects([])
+    ]
+    with console.status("timing calls"):
+        found = measure_overhead(subjects, seconds)
+    _finish_table(console, found, json_file, markdown_file)
+
+
+@bench.command()
+def memory(
+    targets: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="OPERATOR",
+            help="A name of torchgraft's, package.module:operator, or a folder that declares operators. None: all of "
+            "torchgraft.",
+            show_default=False,
+        ),
+    ] = None,
+    device: _DeviceOption = Device.auto,
+    dtype: Annotated[str, typer.Option(metavar="NAME", help="Of the arguments.")] = "float32",
+    json_file: JsonOption = None,
+    markdown_file: MarkdownOption = None,
+) -> None:
+    """Measure the most memory that forward and backward of operators hold at once, beside the rivals'."""
+    from torchgraft.benchmarking.memory import measure_memory
+
+    console = _prepare_table(json_file, markdown_file)
+    where = find_device(device)
+    try:
+        [wanted] = find_dtypes([dtype])
+        subjects = find_subjects(targets or [])
+    except LookupError as mistake:
+        end_with(mistake.args[0])
+    with console.status("") as status:
+        found = measure_memory(subjects, where, wanted, status.update)
+    _finish_table(console, found, json_file, markdown_file)
 
 
 class _Files(NamedTuple):
@@ -203,7 +287,24 @@ class _Files(NamedTuple):
     picture: Path | None = None
 
 
-def _finish_bench(console: Console, report: BenchReport, files: _Files) -> None:
+def _prepare_report(json: Path | None, html: Path | None, markdown: Path | None, output: Path | None) -> _Files:
+    """The files of a report, which can be written: asked before the measurement of minutes that they are to hold."""
+    if html is not None or output is not None:
+        try:
+            import torchgraft.benchmarking.page  # noqa: F401
+        except ModuleNotFoundError as missing:
+            explain_missing(missing, "bench")
+            raise
+    if output is None:
+        files = _Files(json, html, markdown)
+        prepare_files(("--json", json), ("--html", html), ("--markdown", markdown))
+    else:
+        files = _Files(*(output / f"bench{kind}" for kind in (".json", ".html", "-rows.md", ".md", ".svg")))
+        prepare_files(*(("--output", file) for file in files))
+    return files
+
+
+def _finish_report(console: Console, report: BenchReport, files: _Files) -> None:
     """Says what all rows come to, writes the files, and ends with 1 where one of ours is refused."""
     from torchgraft.benchmarking.live import print_report
     from torchgraft.benchmarking.summary import as_markdown, summary_table
@@ -248,20 +349,6 @@ def _make_plan(targets: list[str], wanted: Wanted, *, models: bool) -> list[Plan
         end_with(f"{missing.name} is not installed; pip install {missing.name} brings it", 1)
 
 
-def _compare(old_file: Path, new_file: Path) -> None:
-    """Prints what became of each row; ends with 1 where one is slower, with 2 where the runs cannot be compared."""
-    from torchgraft.benchmarking.live import print_changes
-    from torchgraft.benchmarking.results import compare, regressions, why_not_comparable
-
-    old, new = _read_report(old_file), _read_report(new_file)
-    if problem := why_not_comparable(old, new):
-        end_with(problem)
-    changes = compare(old, new)
-    print_changes(make_console(), old, new, changes)
-    if regressions(changes):
-        raise typer.Exit(1)
-
-
 def _join(files: list[Path]) -> BenchReport:
     """What several runs on one machine found; ends with one line where they are of different ones."""
     from torchgraft.benchmarking.results import join, why_not_comparable
@@ -275,7 +362,7 @@ def _join(files: list[Path]) -> BenchReport:
 
 def _narrow(
     report: BenchReport,
-    operators: list[str],
+    operators: tuple[str, ...],
     dtypes: tuple[torch.dtype, ...] | None,
     suites: tuple[str, ...],
     sample: str | None,
@@ -294,7 +381,7 @@ def _narrow(
         and sample in (None, row.sample)
     )
     if not rows:
-        end_with("what was measured has no such row; without operators, --dtype, --suite and --sample it shows all")
+        end_with("what was measured has no such row; without --operator, --dtype, --suite and --sample it shows all")
     return replace(report, rows=rows)
 
 
@@ -321,24 +408,22 @@ def _find_dtypes(names: str | None) -> tuple[torch.dtype, ...] | None:
         raise typer.BadParameter(mistake.args[0], param_hint="--dtype") from None
 
 
-def _measure_overhead(console: Console, seconds: float) -> Overhead:
-    """Of every operator of torchgraft, on the smallest of its samples."""
-    subjects = [
-        Subject(each.name, each.operator, each.samples.smallest.make("cpu", torch.float32))
-        for each in find_subjects([])
-    ]
-    with console.status("timing calls"):
-        return measure_overhead(subjects, seconds)
+class _Figures(Protocol):
+    """What was found, as a table and for JSON."""
+
+    def as_dict(self) -> dict[str, Any]: ...
+
+    def table(self) -> Table: ...
 
 
-def _measure_memory(
-    console: Console, targets: list[str], device: torch.device, dtypes: tuple[torch.dtype, ...] | None
-) -> MemoryReport:
-    from torchgraft.benchmarking.memory import measure_memory
+def _prepare_table(json_file: Path | None, markdown_file: Path | None) -> Console:
+    """Where a table is shown; ends with one line where its files cannot be written."""
+    prepare_files(("--json", json_file), ("--markdown", markdown_file))
+    return make_console(json_file, markdown_file)
 
-    try:
-        subjects = find_subjects(targets)
-    except LookupError as mistake:
-        end_with(mistake.args[0])
-    with console.status("") as status:
-        return measure_memory(subjects, device, (dtypes or (torch.float32,))[0], status.update)
+
+def _finish_table(console: Console, figures: _Figures, json_file: Path | None, markdown_file: Path | None) -> None:
+    """Shows a table, and writes its files."""
+    table = figures.table()
+    print_table(console, table)
+    write_files((json_file, lambda: as_json(figures.as_dict())), (markdown_file, table.markdown))
