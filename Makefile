@@ -167,23 +167,15 @@ $(VENV)/demo.done: requirements/demo.txt $(VENV)/package.done
 	@$(call install,-r requirements/demo.txt)
 	@touch $@
 
-$(VENV)/bench.done: requirements/bench.txt $(VENV)/demo.done
-	@echo "installing what the benchmark needs (once)"
-	@$(call install,-r requirements/bench.txt)
-	@touch $@
-
-$(VENV)/wheel.done: requirements/wheel.txt $(VENV)/demo.done
-	@echo "installing what makes wheels (once)"
-	@$(call install,-r requirements/wheel.txt)
-	@touch $@
-
-$(VENV)/site.done: requirements/site.txt $(VENV)/demo.done
-	@echo "installing what makes the site (once)"
-	@$(call install,-r requirements/site.txt)
+# What more is needed for benchmarks, wheels and the site.
+EXTRAS = $(addprefix $(VENV)/,bench.done wheel.done site.done)
+$(EXTRAS): $(VENV)/%.done: requirements/%.txt $(VENV)/demo.done
+	@echo "installing what stands in $< (once)"
+	@$(call install,-r $<)
 	@touch $@
 
 # All of it at once: demo, benchmark, wheels and the site are tested too.
 $(VENV)/test.done: $(wildcard requirements/*.txt) $(VENV)/package.done
 	@echo "installing what the tests need (once)"
 	@$(call install,-r requirements/test.txt)
-	@touch $(VENV)/demo.done $(VENV)/bench.done $(VENV)/wheel.done $(VENV)/site.done $@
+	@touch $(VENV)/demo.done $(EXTRAS) $@

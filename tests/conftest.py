@@ -2,6 +2,7 @@
 
 import gc
 import os
+import shutil
 
 # Threads without work sleep, here and in every process that a test starts: spinning, those of two tests at a time
 # take the cores from each other, and small problems take ten times as long. Read where PyTorch is loaded.
@@ -46,3 +47,22 @@ def _two_threads():
 
     # On more, PyTorch's own reductions would be measured against ours; the sums do not depend on it.
     torch.set_num_threads(min(2, os.cpu_count() or 1))
+
+
+@pytest.fixture(scope="module")
+def driver():
+    """Chromium without a window. Its console is in `driver.get_log("browser")`."""
+    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
+    browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    chromedriver = shutil.which("chromedriver")
+    if browser is None or chromedriver is None:
+        pytest.skip("there is no Chromium with its chromedriver here: apt-get install chromium chromium-driver")
+    options = webdriver.ChromeOptions()
+    options.binary_location = browser
+    # In a container there is neither a sandbox nor much shared memory.
+    for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu", "--hide-scrollbars"):
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(chromedriver))
+    yield driver
+    driver.quit()

@@ -2,7 +2,6 @@
 
 import itertools
 import re
-import shutil
 from xml.etree import ElementTree
 
 import pytest
@@ -10,9 +9,6 @@ import pytest
 from reports import make_report, make_row
 from torchgraft.benchmarking.page import render_page, render_picture
 from torchgraft.benchmarking.page.charts import Axis, draw_ratios, short_rate
-
-BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-DRIVER = shutil.which("chromedriver")
 
 
 def test_the_page_is_one_file():
@@ -72,22 +68,6 @@ def test_ticks_are_apart_and_within(low, high):
 )
 def test_rates(value, shown):
     assert short_rate(value) == shown
-
-
-@pytest.fixture(scope="module")
-def driver():
-    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
-    if BROWSER is None or DRIVER is None:
-        pytest.skip("there is no Chromium with its chromedriver here: apt-get install chromium chromium-driver")
-    options = webdriver.ChromeOptions()
-    options.binary_location = BROWSER
-    # In a container there is neither a sandbox nor much shared memory.
-    for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu", "--hide-scrollbars"):
-        options.add_argument(argument)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
-    yield driver
-    driver.quit()
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 import subprocess
 import sys
 import time
@@ -18,8 +17,6 @@ import pytest
 import public
 
 ROOT = Path(__file__).parent.parent
-BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-DRIVER = shutil.which("chromedriver")
 # How torchgraft/text.h joins Text to PyTorch's and to our own templates.
 SPECIALISED = {"ToImpl", "Word", "call", "internal", "text", "torchgraft"}
 LISTED = public.LIST.read_text()
@@ -179,22 +176,6 @@ def test_every_link_leads_somewhere_and_nothing_is_fetched(site):
         if fetched := re.findall(r"@import[^;]*|url\(\s*[\"']?(?:https?:)?//[^)]*", style.read_text()):
             wrong[style.name] += fetched
     assert not wrong, json.dumps(wrong, indent=1)
-
-
-@pytest.fixture(scope="module")
-def driver():
-    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
-    if BROWSER is None or DRIVER is None:
-        pytest.skip("there is no Chromium with its chromedriver here: apt-get install chromium chromium-driver")
-    options = webdriver.ChromeOptions()
-    options.binary_location = BROWSER
-    # In a container there is neither a sandbox nor much shared memory.
-    for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu", "--hide-scrollbars"):
-        options.add_argument(argument)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
-    yield driver
-    driver.quit()
 
 
 # What sticks out of the screen and does not scroll by itself.

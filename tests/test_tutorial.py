@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import torchgraft
-from test_docs import FENCED, ROOT, _with_graft_on_path, _without_figures
+from test_docs import FENCED, ROOT, _with_graft_on_path, shows
 
 TEXT = (ROOT / "docs/tutorial.md").read_text()
 BLOCKS = list(FENCED.finditer(TEXT))
@@ -41,11 +41,8 @@ def walk(place, blocks, environment):
             assert done.returncode == 0, done.stdout + done.stderr
             printed = done.stdout
         elif not block["language"]:
-            # In order, with anything in place of `...`.
             # Columns are as wide as the figures in them.
-            shown, found = (re.sub(" +", " ", _without_figures(text)) for text in (block["text"], printed))
-            parts = map(re.escape, re.split(r"\.\.\.\n?", shown))
-            assert re.search(".*".join(parts), found, re.DOTALL), printed
+            assert shows(*(re.sub(" +", " ", text) for text in (block["text"], printed))), printed
 
 
 def number_of(command):

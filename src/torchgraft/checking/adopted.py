@@ -23,7 +23,7 @@ from torchgraft import _torch_private
 from torchgraft.checking.case import each_tensor, is_number, leaves_of
 from torchgraft.checking.drawing import draw_samples
 from torchgraft.checking.places import make_importable
-from torchgraft.checking.subject import target_of
+from torchgraft.checking.subject import samples_in, target_of
 from torchgraft.declaring import make_output
 from torchgraft.operator import FLOATING, Operator
 from torchgraft.sampling import Drawn, Sample, Samples
@@ -144,11 +144,8 @@ class Adopted(Operator):
                 "reference and the operator take"
             )
             return samples
-        module = _import(self.adoption.samples)
-        found = getattr(module, "samples", None)
-        if isinstance(found, dict):
-            found = found.get(self.name)
-        if not isinstance(found, Samples):
+        found = samples_in(_import(self.adoption.samples), self.name)
+        if found is None:
             raise LookupError(
                 f"{self.adoption.samples} has no samples for {self.qualified_name}: it needs `samples = "
                 f"torchgraft.sampling.Samples([...])`, or a dict of them with the key {self.name!r}"

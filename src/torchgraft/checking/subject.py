@@ -80,6 +80,14 @@ def expect_kernels(operators: Sequence[Operator], devices: Sequence[str]) -> lis
     return list(dict.fromkeys(found))
 
 
+def samples_in(module: ModuleType | None, name: str) -> Samples | None:
+    """What a module holds under `samples` for an operator's name: samples, or a dict of them."""
+    found = getattr(module, "samples", None)
+    if isinstance(found, dict):
+        found = found.get(name)
+    return found if isinstance(found, Samples) else None
+
+
 def _find_samples(operator: Operator) -> Samples:
     module = sys.modules.get(operator.module) or importlib.import_module(operator.module)
     holder: ModuleType | None = module
@@ -96,10 +104,8 @@ def _find_samples(operator: Operator) -> Samples:
             if missing.name not in (name, beside):
                 raise
             holder = None
-    found = getattr(holder, "samples", None)
-    if isinstance(found, dict):
-        found = found.get(operator.name)
-    if not isinstance(found, Samples):
+    found = samples_in(holder, operator.name)
+    if found is None:
         raise LookupError(
             f"{operator.qualified_name} has no samples: put `samples = {{{operator.name!r}: torchgraft.sampling.Samples"
             f"(...)}}` into samples.py beside {operator.module}, or pass samples="

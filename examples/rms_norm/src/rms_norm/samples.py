@@ -102,25 +102,21 @@ def _elements(input: Tensor, *rest: Any) -> int:
     return max(input.numel(), 1)
 
 
+def _samples(arguments: Any, rival: Any) -> Samples:
+    return Samples(
+        _table(arguments),
+        lambda random: _draw(random, arguments),
+        stress=lambda random, budget: _stress(random, budget, arguments),
+        gpu_table=_large(arguments),
+        summed=_columns,
+        benchmarks=_benchmarks(arguments),
+        rivals={"pytorch": rival, "compiled": torch.compile(rival)},
+    )
+
+
 samples = {
-    "rms_norm": Samples(
-        _table(_forward),
-        lambda random: _draw(random, _forward),
-        stress=lambda random, budget: _stress(random, budget, _forward),
-        gpu_table=_large(_forward),
-        summed=_columns,
-        benchmarks=_benchmarks(_forward),
-        rivals={"pytorch": _pytorch, "compiled": torch.compile(_pytorch)},
-    ),
-    "add_rms_norm": Samples(
-        _table(_forward_add),
-        lambda random: _draw(random, _forward_add),
-        stress=lambda random, budget: _stress(random, budget, _forward_add),
-        gpu_table=_large(_forward_add),
-        summed=_columns,
-        benchmarks=_benchmarks(_forward_add),
-        rivals={"pytorch": _pytorch_add, "compiled": torch.compile(_pytorch_add)},
-    ),
+    "rms_norm": _samples(_forward, _pytorch),
+    "add_rms_norm": _samples(_forward_add, _pytorch_add),
     "rms_norm_backward": Samples(
         [*_table(_backward), *_table(_backward_add, ", added")],
         lambda random: _draw(random, random.choice((_backward, _backward_add))),

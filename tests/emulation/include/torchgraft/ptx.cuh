@@ -273,15 +273,20 @@ EMULATED_INSTRUCTION uint32_t max_nan_bf16x2(uint32_t a, uint32_t b) {
   return emulated::larger_pair<__nv_bfloat16>(a, b);
 }
 
+namespace emulated {
+
 // Zero for a number or a result below the normal ones.
-inline float emulated_flush(float number) {
+inline float flush(float number) {
   return std::fabs(number) < std::numeric_limits<float>::min() ? std::copysign(0.0f, number) : number;
 }
+
+}  // namespace emulated
+
 EMULATED_INSTRUCTION float ex2_approx_ftz(float exponent) {
-  return emulated_flush(::exp2f(emulated_flush(exponent)));
+  return emulated::flush(::exp2f(emulated::flush(exponent)));
 }
 EMULATED_INSTRUCTION float rcp_approx_ftz(float number) {
-  return emulated_flush(1.0f / emulated_flush(number));
+  return emulated::flush(1.0f / emulated::flush(number));
 }
 
 EMULATED_INSTRUCTION void keep(float&) {}
