@@ -108,7 +108,7 @@ def measure_rows(folder: Path, report: BenchReport | None, rows: Any, device: to
     for operator in dict.fromkeys(each.operator for each in planned):
         own = [each for each in planned if each.operator == operator]
         with LiveBench(make_console(), own) as live:
-            fresh = run(own, Wanted(device), on_start=live.start, on_row=live.finish)
+            fresh = run(own, Wanted(device), on_start=live.start, on_row=live.finish, on_wait=live.wait)
         report = join([report, fresh]) if report is not None else fresh
         write(report, folder)
         problems |= any(row.problem for row in fresh.rows)

@@ -49,6 +49,15 @@ def _two_threads():
     torch.set_num_threads(min(2, os.cpu_count() or 1))
 
 
+@pytest.fixture
+def busy_machine(monkeypatch):
+    """Has no benchmark wait for other programs: there are other tests."""
+    from torchgraft.benchmarking import load
+
+    monkeypatch.setattr(load, "PATIENCE", 0.0)
+    monkeypatch.setattr(load, "QUICK_PATIENCE", 0.0)
+
+
 @pytest.fixture(scope="module")
 def driver():
     """Chromium without a window. Its console is in `driver.get_log("browser")`."""

@@ -2,8 +2,9 @@
 
 from dataclasses import replace
 
-from torchgraft.benchmarking.results import BenchReport, Card, RivalResult, Row
+from torchgraft.benchmarking.results import BenchReport, Card
 from torchgraft.benchmarking.roofs import Roofs
+from torchgraft.benchmarking.rows import RivalResult, Row
 from torchgraft.benchmarking.timing import Ratio, Time
 from torchgraft.environment import Environment
 

@@ -39,7 +39,6 @@ from torchgraft.benchmarking.suite import Wanted, plan, select
 from torchgraft.benchmarking.summary import (
     UNVERIFIED,
     as_markdown,
-    doubts,
     format_ratio,
     format_seconds,
     refusals,
@@ -50,6 +49,8 @@ from torchgraft.checking.subject import Subject, find_subjects
 from torchgraft.cli import app
 from torchgraft.precision import equal_precision
 from torchgraft.sampling import Benchmark, Drawn, Large, Sample, Samples
+
+pytestmark = pytest.mark.usefixtures("busy_machine")
 
 CPU = torch.device("cpu")
 # So high that nothing is faster.
@@ -448,9 +449,9 @@ class TestFigures:
         assert "threads" in why_not_comparable(*on_cpu)
 
     def test_a_noisy_run_is_told(self):
-        assert doubts(make_report()) == []
+        assert make_report().doubts == []
         noisy = make_row(time=Time(1.0, 0.8, 1.4))
-        assert "1 row is noisy" in doubts(make_report([noisy]))[0]
+        assert "1 row is noisy" in make_report([noisy]).doubts[0]
 
 
 class TestShown:

@@ -28,6 +28,8 @@ TARGET = "planted.elementwise:chosen"
 NAMES = ("pairs", "huge", "newer", "plain")
 CPU = torch.device("cpu")
 
+pytestmark = pytest.mark.usefixtures("busy_machine")
+
 
 @pytest.fixture(scope="module", autouse=True)
 def _kernels():

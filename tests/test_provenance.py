@@ -490,6 +490,7 @@ def test_new_rows_are_those_that_a_report_has_not():
     assert [each.key for each in rest] == [each.key for each in every[1:]]
 
 
+@pytest.mark.usefixtures("busy_machine")
 class TestMeasure:
     """`make results`."""
 

@@ -13,7 +13,8 @@ from rich.text import Text
 
 from torchgraft.benchmarking import summary
 from torchgraft.benchmarking.explaining import describe
-from torchgraft.benchmarking.results import KERNEL, BenchReport, Change, RivalResult, Row
+from torchgraft.benchmarking.results import BenchReport, Change
+from torchgraft.benchmarking.rows import KERNEL, RivalResult, Row
 from torchgraft.benchmarking.suite import Planned
 
 _LAYOUTS = {"contiguous": "NCHW", "channels_last": "NHWC"}
@@ -30,6 +31,7 @@ class LiveBench:
         self._console = console
         self._left = len(planned)
         self._rows: list[Row] = []
+        self._told = False
         self._progress = Progress(
             BarColumn(bar_width=16),
             MofNCompleteColumn(),
@@ -56,7 +58,15 @@ class LiveBench:
 
     def start(self, title: str) -> None:
         """Shows what is measured."""
+        self._told = False
         self._progress.update(self._task, description=title)
+
+    def wait(self, why: str) -> None:
+        """Shows why nothing is measured now: where there is no bar, once."""
+        if not self._console.is_terminal and not self._told:
+            self._console.print(Text(why, "yellow"))
+        self._told = True
+        self._progress.update(self._task, description=why)
 
     def finish(self, planned: Planned, row: Row) -> None:
         """Takes a row that was measured."""
@@ -199,7 +209,7 @@ def print_report(console: Console, report: BenchReport) -> None:
         console.print(Text(line, "dim"))
     console.print(Text(f"{report.environment}{_card(report)}", "dim"))
     console.print()
-    for line in summary.doubts(report):
+    for line in report.doubts:
         console.print(Text(line, "yellow"))
     mean = summary.summarise_rows(report.rows)
     for name, against in mean.against.items():

@@ -15,8 +15,8 @@ from torch.utils._pytree import tree_leaves
 from torchgraft import python_kernels
 from torchgraft.benchmarking.explaining import explain, kernels_of
 from torchgraft.benchmarking.provenance import provenance_of_operator
-from torchgraft.benchmarking.results import KERNEL, RivalResult, Row
 from torchgraft.benchmarking.roofs import Roofs
+from torchgraft.benchmarking.rows import KERNEL, RivalResult, Row
 from torchgraft.benchmarking.timing import Stopwatch, Timing, ratio_of, summarise
 from torchgraft.checking.case import Call, each_tensor, in_float64, leaves_of, tensors_of, with_gradients
 from torchgraft.checking.comparing import Mismatch, expect_close
@@ -368,6 +368,7 @@ def _row(
         floor=floor,
         bound=bound,
         noise=ratio_of(timings["again"].rounds, ours.rounds) if ours else None,
+        others=ours.others if ours else None,
         rivals={name: each for name, each in beside.items() if name not in candidate.samples.yardsticks},
         yardsticks={name: each for name, each in beside.items() if name in candidate.samples.yardsticks},
         problem=refused.get("ours", ""),

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 from torchgraft.benchmarking.explaining import kernels_of
 from torchgraft.benchmarking.provenance import provenance_of_models
-from torchgraft.benchmarking.results import RivalResult, Row
 from torchgraft.benchmarking.roofs import Roofs
+from torchgraft.benchmarking.rows import RivalResult, Row
 from torchgraft.benchmarking.suite import LAYOUTS, Planned, Wanted, expect_known
 from torchgraft.benchmarking.timing import Stopwatch, ratio_of
 from torchgraft.grafting import graft, graft_report
@@ -207,6 +207,7 @@ def measure_model(variant: Variant, stopwatch: Stopwatch, roofs: Roofs) -> Row:
         variant,
         time=row.time,
         noise=ratio_of(timings["again"].rounds, row.rounds),
+        others=row.others,
         rivals={_RIVAL: RivalResult(timings[_RIVAL].time, ratio_of(timings[_RIVAL].rounds, row.rounds), "")},
         fallbacks=() if report.grafted else ("no layer was grafted: see graft_report(model)",),
         provenance=provenance_of_models(variant.device.type, kernels_of(ours, variant.device)),

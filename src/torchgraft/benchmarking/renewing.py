@@ -9,7 +9,8 @@ import torch
 
 from torchgraft.benchmarking.models import MODELS, plan_models
 from torchgraft.benchmarking.provenance import Provenance, provenance_of_models
-from torchgraft.benchmarking.results import BenchReport, Row
+from torchgraft.benchmarking.results import BenchReport
+from torchgraft.benchmarking.rows import Row
 from torchgraft.benchmarking.standing import other_tools, standing
 from torchgraft.benchmarking.suite import LAYOUTS, Planned, Wanted, plan
 from torchgraft.checking.subject import find_subjects

@@ -5,86 +5,16 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, is_dataclass, replace
+from dataclasses import asdict, dataclass, is_dataclass, replace
 from functools import cache
 from types import UnionType
 from typing import Any, get_args, get_type_hints
 
-from torchgraft.benchmarking.explaining import Served
-from torchgraft.benchmarking.provenance import Provenance
+from torchgraft.benchmarking.doubts import doubts
+from torchgraft.benchmarking.load import Load
 from torchgraft.benchmarking.roofs import Roofs
-from torchgraft.benchmarking.timing import Ratio, Time
+from torchgraft.benchmarking.rows import Row
 from torchgraft.environment import Environment
-
-# How a rival's name begins that is a kernel of the operator itself.
-KERNEL = "kernel "
-
-
-@dataclass(frozen=True)
-class RivalResult:
-    """What stands beside us: its time, and how many times ours it is; or why there is none."""
-
-    time: Time | None
-    ratio: Ratio | None
-    problem: str
-
-
-@dataclass(frozen=True)
-class Row:
-    """One operator on one input in one dtype.
-
-    Attributes:
-        time: ours; on a GPU with a cold second-level cache. None where it was refused.
-        warm: ours with what it reads in the cache; None on the CPU.
-        host: seconds until a call returns to Python, on a GPU; None on the CPU.
-        moved: bytes that must be read and written.
-        operations: floating-point operations that must be done.
-        floor: the least seconds that the device's roofs allow; nan of a model, which has no floor.
-        bound: which of them: 'memory', 'compute' or 'launch'; empty where there is no floor.
-        noise: the same kernel against itself.
-        rivals: what else computes the same, by name: also the operator's own kernels where these were asked for.
-        yardsticks: what computes something else of the same sizes, by name; its result is not verified.
-        problem: why there is no time.
-        fallbacks: why no kernel ran, where none did.
-        served: what serves a call of ours and of each rival, by name, where that was asked for.
-        provenance: of which sources it was measured, and with which tools.
-    """
-
-    operator: str
-    suite: str
-    sample: str
-    dtype: str
-    layout: str
-    direction: str
-    time: Time | None
-    warm: Time | None
-    host: float | None
-    moved: int
-    operations: int
-    floor: float
-    bound: str
-    noise: Ratio | None
-    rivals: Mapping[str, RivalResult] = field(default_factory=dict)
-    yardsticks: Mapping[str, RivalResult] = field(default_factory=dict)
-    problem: str = ""
-    fallbacks: tuple[str, ...] = ()
-    served: Mapping[str, tuple[Served, ...]] = field(default_factory=dict)
-    provenance: Provenance = field(default_factory=Provenance)
-
-    @property
-    def key(self) -> tuple[str, ...]:
-        """What names the row in another run."""
-        return self.operator, self.suite, self.sample, self.dtype, self.layout, self.direction
-
-    @property
-    def share(self) -> float:
-        """Of the floor: 1 at the roof, 0.5 at twice the least time; nan where there is no time."""
-        return self.floor / self.time.median if self.time else math.nan
-
-    @property
-    def loses_to(self) -> list[str]:
-        """The rivals that are faster, beyond noise."""
-        return [name for name, rival in self.rivals.items() if rival.ratio and rival.ratio.high < 1.0]
 
 
 @dataclass(frozen=True)
@@ -107,6 +37,7 @@ class BenchReport:
 
     Attributes:
         unmeasured: how many rows more were planned when the run was stopped.
+        load: what was known of other programs; None of a report from before that was asked.
     """
 
     environment: Environment
@@ -116,17 +47,23 @@ class BenchReport:
     quick: bool
     seconds: float
     unmeasured: int = 0
+    load: Load | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON; `report_from_dict` reads it."""
         figures = asdict(self)
         rows = figures.pop("rows")
-        return {**figures, "unit": "seconds", "rows": list(rows)}
+        return {**figures, "unit": "seconds", "doubts": self.doubts, "rows": list(rows)}
 
     def as_json(self, indent: int | None = 2) -> str:
         """The text of a file of JSON, which has no nan: null stands in its place."""
         separators = (",", ":") if indent is None else None
         return json.dumps(_without_nan(self.as_dict()), indent=indent, separators=separators, allow_nan=False)
+
+    @property
+    def doubts(self) -> list[str]:
+        """Why its figures may not be trusted, each with what to do."""
+        return doubts(self.rows, self.environment.device, self.load, self.unmeasured)
 
     @property
     def suites(self) -> dict[tuple[str, str], list[Row]]:

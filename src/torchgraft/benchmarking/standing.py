@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from torchgraft.benchmarking.provenance import OF_MODELS, sources_of
-from torchgraft.benchmarking.results import Row
+from torchgraft.benchmarking.rows import Row
 from torchgraft.operator import Operator
 
 

@@ -11,10 +11,12 @@ from itertools import product
 
 import torch
 
+from torchgraft.benchmarking import load
 from torchgraft.benchmarking.card import Reading, read_card
 from torchgraft.benchmarking.measuring import Candidate, measure, refuse
-from torchgraft.benchmarking.results import BenchReport, Card, Row
+from torchgraft.benchmarking.results import BenchReport, Card
 from torchgraft.benchmarking.roofs import Roofs, measure_roofs
+from torchgraft.benchmarking.rows import Row
 from torchgraft.benchmarking.timing import Stopwatch
 from torchgraft.checking.subject import Subject, expect_kernels
 from torchgraft.environment import describe_environment
@@ -50,6 +52,7 @@ class Wanted:
         quick: whether to measure little, and that briefly.
         explained: whether rows say what serves each call.
         every_kernel: whether the kernels between which an operator chooses are rivals of its forward pass.
+        patience: seconds to wait, in all, for other programs to end; None: 30, or 5 in a quick run.
     """
 
     device: torch.device
@@ -62,11 +65,19 @@ class Wanted:
     quick: bool = False
     explained: bool = False
     every_kernel: bool = False
+    patience: float | None = None
 
     @property
     def asked_dtypes(self) -> tuple[torch.dtype, ...]:
         """The dtypes to measure in."""
         return _DTYPES[self.device.type] if self.dtypes is None else self.dtypes
+
+    @property
+    def asked_patience(self) -> float:
+        """The seconds to wait, in all, for other programs to end."""
+        if self.patience is not None:
+            return self.patience
+        return load.QUICK_PATIENCE if self.quick else load.PATIENCE
 
 
 @dataclass(frozen=True)
@@ -194,21 +205,29 @@ def run(
     *,
     on_start: Callable[[str], None] = lambda title: None,
     on_row: Callable[[Planned, Row], None] = lambda planned, row: None,
+    on_wait: Callable[[str], None] = lambda why: None,
+    watch: load.Watch | None = None,
 ) -> BenchReport:
     """Measures the roofs of a device, and under them every row; of a run that is interrupted, those that it came to.
+
+    It waits for other programs to end, before it begins and before a row beside which they worked is measured again.
 
     Args:
         planned: the rows.
         wanted: where to measure, and whether quickly.
         on_start: called with the title of what is measured next.
         on_row: called with each row.
+        on_wait: called with the reason, again and again, while it waits.
+        watch: looks at other programs; None: at those of this machine.
     """
     started = time.monotonic()
     device = wanted.device
     environment = describe_environment(device)
     rows: list[Row] = []
     readings: list[Reading | None] = []
+    watch = watch or load.Watch(device, wanted.asked_patience)
     with equal_precision():
+        watch.wait(on_wait)
         on_start("the roofs of this device")
         dtypes = tuple(dict.fromkeys(each.dtype for each in planned))
         roofs = measure_roofs(device, dtypes, _QUICK_ROOF_SECONDS if wanted.quick else _ROOF_SECONDS)
@@ -217,16 +236,11 @@ def run(
         stopwatch = Stopwatch(device, _QUICK_SECONDS if wanted.quick else _SECONDS)
         for each in planned:
             try:
-                on_start(each.title)
-                # Else what is compiled for one row counts against the number of variants that the next may have.
-                torch.compiler.reset()
-                try:
-                    row = each.measure(stopwatch, roofs)
-                except torch.OutOfMemoryError as error:
-                    row = each.refuse(f"it does not fit into memory: {str(error).splitlines()[0]}", roofs)
+                row = _measure(each, stopwatch, roofs, on_start)
+                if watch.load.is_too_much(row.others) and watch.wait(on_wait):
+                    row = _measure(each, stopwatch, roofs, on_start)
                 if device.type == "cuda":
                     readings.append(read_card(device))
-                    _free_memory(device)
             except KeyboardInterrupt:
                 break
             rows.append(row)
@@ -241,7 +255,22 @@ def run(
         wanted.quick,
         time.monotonic() - started,
         unmeasured=len(planned) - len(rows),
+        load=watch.load,
     )
+
+
+def _measure(planned: Planned, stopwatch: Stopwatch, roofs: Roofs, on_start: Callable[[str], None]) -> Row:
+    """A row, once."""
+    on_start(planned.title)
+    # Else what is compiled for one row counts against the number of variants that the next may have.
+    torch.compiler.reset()
+    try:
+        return planned.measure(stopwatch, roofs)
+    except torch.OutOfMemoryError as error:
+        return planned.refuse(f"it does not fit into memory: {str(error).splitlines()[0]}", roofs)
+    finally:
+        if stopwatch.device.type == "cuda":
+            _free_memory(stopwatch.device)
 
 
 def _free_memory(device: torch.device) -> None:

@@ -6,16 +6,14 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from torchgraft.benchmarking.results import BenchReport, RivalResult, Row, geometric_mean
+from torchgraft.benchmarking.results import BenchReport, geometric_mean
+from torchgraft.benchmarking.rows import RivalResult, Row
 from torchgraft.benchmarking.standing import standing, tools
 from torchgraft.benchmarking.table import Table
 from torchgraft.benchmarking.timing import Ratio, Time
 
 # As the field writes them.
 _DTYPES = {"float64": "fp64", "float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
-
-# Half of what may lie between the quartiles of a time, as a share of it.
-_NOISY = 0.1
 
 
 @dataclass(frozen=True)
@@ -117,7 +115,7 @@ def summary_table(report: BenchReport) -> Table:
             "noise), and the share of the floor, the least time that the device's measured bandwidth and arithmetic "
             "allow.",
             *quick,
-            *doubts(report),
+            *report.doubts,
             *origin(report),
             str(report.environment),
         ],
@@ -197,21 +195,6 @@ def refusals(rows: Iterable[Row]) -> list[str]:
     return lines
 
 
-def doubts(report: BenchReport) -> list[str]:
-    """Why figures may not be trusted."""
-    lines = []
-    if report.unmeasured:
-        which = "1 row was" if report.unmeasured == 1 else f"{report.unmeasured} rows were"
-        lines.append(f"{which} not measured: the run was stopped. Run it again, or ask for fewer.")
-    if noisy := [row for row in report.rows if row.time and row.time.spread > _NOISY]:
-        which = "1 row is" if len(noisy) == 1 else f"{len(noisy)} rows are"
-        lines.append(
-            f"{which} noisy: the quartiles are more than {2 * _NOISY:.0%} of the time apart, as on a machine that has "
-            "other things to do. Run it again."
-        )
-    return lines
-
-
 def origin(report: BenchReport) -> list[str]:
     """Of which sources the rows were measured, and with which tools; nothing where that cannot be told."""
     said = str(standing(report.rows, report.environment.device))
@@ -234,6 +217,12 @@ def how_measured(report: BenchReport) -> list[str]:
         "After the timing each contender is called once more on new values in the same tensors, and must give what the "
         "reference gives in float64. A wrong result, one that was remembered, and a time below the floor are refused.",
     ]
+    if load := report.load:
+        lines.append(
+            "What other programs do is read before the first row and while each is timed. They may keep "
+            f"{load.permitted:.1f} of {load.processors} processors busy; where it is more the run waits, "
+            f"{load.waited:.0f} s in this one, and measures a row again."
+        )
     if gpu:
         lines += [
             "Times on the GPU are the device's, between events on the stream, of work that was queued behind a wait so "

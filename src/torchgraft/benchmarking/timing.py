@@ -18,6 +18,7 @@ import torch
 from torch.utils.benchmark import Timer
 
 from torchgraft import _torch_private
+from torchgraft.benchmarking.load import Reading, others_between, take_reading
 
 # With six rounds the smallest and the largest ratio enclose the true median in 96.9 % of cases, with five in 93.8 %.
 LEAST_ROUNDS = 6
@@ -66,11 +67,13 @@ class Timing:
         rounds: seconds a call, a value a round.
         warm: the same with what it reads still in the cache of a GPU; empty on the CPU, or where nobody asked.
         host: seconds until a call returns to Python, its work on a GPU still to come; nan on the CPU.
+        others: how many processors other programs kept busy meanwhile; None where that is not known.
     """
 
     rounds: Sequence[float]
     warm: Sequence[float] = ()
     host: float = math.nan
+    others: float | None = None
 
     @property
     def time(self) -> Time:
@@ -113,11 +116,13 @@ class Stopwatch:
     Attributes:
         device: where they run.
         seconds: how long to measure one contender, about.
+        look: says what the machine does beside it.
         flush: what is written to empty a GPU's second-level cache; None on the CPU.
     """
 
     device: torch.device
     seconds: float = 0.25
+    look: Callable[[], Reading] = take_reading
     flush: torch.Tensor | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
@@ -157,10 +162,12 @@ class Stopwatch:
             counts[name] = max(1, round(_BLOCK_SECONDS / once))
             slowest = max(slowest, once * counts[name])
         taken: dict[str, list[float]] = {name: [] for name in timers}
+        before = self.look()
         for number in range(self._rounds(slowest, 1)):
             for name in _in_turn(list(timers), number):
                 taken[name].append(timers[name].timeit(counts[name]).median)
-        return {name: Timing(rounds) for name, rounds in taken.items()}
+        others = others_between(before, self.look())
+        return {name: Timing(rounds, others=others) for name, rounds in taken.items()}
 
     def _time_on_gpu(self, contenders: Mapping[str, Callable[[], Any]], warmed: Collection[str]) -> dict[str, Timing]:
         assert self.flush is not None
@@ -172,13 +179,15 @@ class Stopwatch:
         calls = max(1, min(_CALLS_A_ROUND, int(self.seconds / LEAST_ROUNDS / max(slowest, 1e-9))))
         cold: dict[str, list[float]] = {name: [] for name in contenders}
         warm: dict[str, list[float]] = {name: [] for name in contenders}
+        before = self.look()
         for number in range(self._rounds(slowest, 2 * calls)):
             for name in _in_turn(list(contenders), number):
                 cold[name].append(statistics.median(self._cold(contenders[name], calls, hosts[name])))
                 if name in warmed:
                     is_long = cold[name][0] > _LONG_SECONDS
                     warm[name].append(cold[name][-1] if is_long else self._warm(contenders[name], calls, hosts[name]))
-        return {name: Timing(cold[name], warm[name], hosts[name]) for name in contenders}
+        others = others_between(before, self.look())
+        return {name: Timing(cold[name], warm[name], hosts[name], others) for name in contenders}
 
     def _host_seconds(self, call: Callable[[], Any]) -> float:
         taken = []

@@ -139,6 +139,17 @@ def run(
             "the kernel supports.",
         ),
     ] = False,
+    patience: Annotated[
+        float | None,
+        typer.Option(
+            "--wait",
+            min=0,
+            metavar="SECONDS",
+            help="How long to wait, in all, for other programs that keep the processors busy; after that the report "
+            "says how many rows were timed beside them. None: 30, with --quick 5.",
+            show_default=False,
+        ),
+    ] = None,
     json_file: JsonOption = None,
     html_file: _HtmlOption = None,
     markdown_file: MarkdownOption = None,
@@ -164,11 +175,12 @@ def run(
         quick=quick,
         explained=explained,
         every_kernel=every_kernel,
+        patience=patience,
     )
     planned = _make_plan(targets or [], wanted, models=models)
     interrupt_when_told_to_end()
     with LiveBench(console, planned) as live:
-        report = suite.run(planned, wanted, on_start=live.start, on_row=live.finish)
+        report = suite.run(planned, wanted, on_start=live.start, on_row=live.finish, on_wait=live.wait)
     _finish_report(console, report, files)
 
 

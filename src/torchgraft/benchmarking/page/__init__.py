@@ -16,7 +16,8 @@ from markupsafe import Markup, escape
 
 from torchgraft.benchmarking import summary
 from torchgraft.benchmarking.page.charts import Axis, draw_bandwidth, draw_ratios, draw_roofline, short_rate
-from torchgraft.benchmarking.results import BenchReport, Row
+from torchgraft.benchmarking.results import BenchReport
+from torchgraft.benchmarking.rows import Row
 from torchgraft.benchmarking.suite import LAYOUTS
 from torchgraft.benchmarking.timing import Ratio
 
@@ -45,7 +46,7 @@ def render_page(report: BenchReport) -> str:
             on_gpu=any(row.warm for row in report.rows),
             machine=_machine(report),
             how=summary.how_measured(report),
-            doubts=summary.doubts(report),
+            doubts=report.doubts,
             origin=summary.origin(report),
             refusals=summary.refusals(report.rows),
             figures=base64.b64encode(report.as_json(indent=None).encode()).decode(),

@@ -7,7 +7,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from torchgraft.benchmarking.results import BenchReport, Row
+from torchgraft.benchmarking.results import BenchReport
+from torchgraft.benchmarking.rows import Row
 from torchgraft.benchmarking.summary import (
     format_ratio,
     format_share,

@@ -1,0 +1,92 @@
+"""Why the figures of a report may not be trusted, each with what its reader should do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from torchgraft.benchmarking.load import Load
+from torchgraft.benchmarking.rows import Row
+
+# Half of what may lie between the quartiles of a time, as a share of it; and the share of rows that may have more.
+NOISY = 0.1
+_FEW = 0.1
+
+# Slices of schedulers are as long as this or longer.
+_LEAST_SLICE = 0.001
+# Times are alike within this factor, and sizes differ from this one on.
+_ALIKE, _DIFFERENT = 1.1, 2.0
+_LEAST_ROWS = 3
+
+
+def doubts(rows: Sequence[Row], device: str, load: Load | None, unmeasured: int) -> list[str]:
+    """Why figures may not be trusted; of a few rows that are noisy nothing is said, their intervals show it.
+
+    Args:
+        rows: those of a report.
+        device: the kind on which they were timed.
+        load: what was known of other programs.
+        unmeasured: how many rows more were planned.
+    """
+    lines = []
+    if unmeasured:
+        which = "1 row was" if unmeasured == 1 else f"{unmeasured} rows were"
+        lines.append(f"{which} not measured: the run was stopped. Run it again, or ask for fewer.")
+    if busy := _timed_beside_others(rows, load):
+        lines.append(busy)
+    if device == "cpu":
+        lines += _quantised(rows)
+    noisy = [row for row in rows if row.time and row.time.spread > NOISY]
+    if len(noisy) > _FEW * len(rows):
+        lines.append(
+            f"{_rows(len(noisy), 'is', 'are')} noisy: the quartiles are more than {2 * NOISY:.0%} of the time apart. "
+            "Run it again on a machine that does nothing else."
+        )
+    return lines
+
+
+def _timed_beside_others(rows: Sequence[Row], load: Load | None) -> str:
+    others = [row.others for row in rows if row.others is not None and load and load.is_too_much(row.others)]
+    if not load or not others:
+        return ""
+    waited = f", although the run had waited {load.waited:.0f} s for them" if load.waited else ""
+    return (
+        f"{_rows(len(others), 'was', 'were')} timed while other programs kept up to {max(others):.1f} of "
+        f"{load.processors} processors busy{waited}. Run it again when they have ended."
+    )
+
+
+def _quantised(rows: Sequence[Row]) -> Iterator[str]:
+    """Of each contender whose calls take as long as each other although their sizes differ."""
+    for (operator, contender), timed in _times(rows).items():
+        longest: list[tuple[float, float]] = []
+        timed.sort()
+        for place, (seconds, _) in enumerate(timed):
+            alike = [each for each in timed[place:] if each[0] <= _ALIKE * seconds]
+            longest = max(longest, alike, key=len)
+        if len(longest) < max(_LEAST_ROWS, len(timed) / 2):
+            continue
+        floors = [floor for _, floor in longest]
+        if max(floors) >= _DIFFERENT * min(floors):
+            yield (
+                f"{operator}: {contender} took {longest[0][0] * 1e3:.1f} to {longest[-1][0] * 1e3:.1f} ms in each of "
+                f"{len(longest)} rows, although one is {max(floors) / min(floors):.1f} times as much work as another. "
+                "These are slices of the system's scheduler, and not times of a kernel. Run it again when other "
+                "programs have ended, or with fewer threads, as OMP_NUM_THREADS=1."
+            )
+
+
+def _times(rows: Iterable[Row]) -> dict[tuple[str, str], list[tuple[float, float]]]:
+    """Seconds and floor of what may be slices of a scheduler, by operator and dtype, and by contender."""
+    times: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    for row in rows:
+        contenders = {"our kernel": row.time}
+        contenders |= {name: each.time for name, each in (*row.rivals.items(), *row.yardsticks.items())}
+        for name, time in contenders.items():
+            if time and time.median >= _LEAST_SLICE and row.floor > 0:
+                key = f"{row.operator}, {row.dtype}, {row.direction}", name
+                times.setdefault(key, []).append((time.median, row.floor))
+    return times
+
+
+def _rows(count: int, one: str, many: str) -> str:
+    return f"1 row {one}" if count == 1 else f"{count} rows {many}"
