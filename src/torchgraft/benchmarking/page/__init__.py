@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,22 +18,28 @@ from markupsafe import Markup, escape
 from torchgraft.benchmarking import summary
 from torchgraft.benchmarking.page.charts import Axis, draw_bandwidth, draw_ratios, draw_roofline, short_rate
 from torchgraft.benchmarking.results import BenchReport
-from torchgraft.benchmarking.rows import Row
+from torchgraft.benchmarking.rows import KERNEL, Row
+from torchgraft.benchmarking.standing import standing
 from torchgraft.benchmarking.suite import LAYOUTS
 from torchgraft.benchmarking.timing import Ratio
 
 # Of a plot on a desktop and on a phone, in pixels: each is drawn for its width, or letters would shrink with it.
 _WIDE, _NARROW = 1100, 358
+# Operators in a title, and rows in an answer.
+_FEW_NAMES, _SHOWN = 3, 3
 
 
 def render_page(report: BenchReport) -> str:
     """The whole report as HTML."""
     return (
-        _environment()
+        _environment(report)
         .get_template("page.html")
         .render(
             report=report,
-            summary=summary.summarise_rows(report.rows),
+            title=_title(report),
+            provenance=_provenance(report),
+            to_do=[*report.doubts, *_refused(report)],
+            answers=_answers(report),
             rivals=summary.rivals_of(report.rows),
             yardsticks=summary.yardsticks_of(report.rows),
             unverified=summary.UNVERIFIED,
@@ -46,7 +53,6 @@ def render_page(report: BenchReport) -> str:
             on_gpu=any(row.warm for row in report.rows),
             machine=_machine(report),
             how=summary.how_measured(report),
-            doubts=report.doubts,
             origin=summary.origin(report),
             refusals=summary.refusals(report.rows),
             figures=base64.b64encode(report.as_json(indent=None).encode()).decode(),
@@ -56,7 +62,7 @@ def render_page(report: BenchReport) -> str:
 
 def render_picture(report: BenchReport) -> str:
     """How many times as fast, every row a dot, as an SVG that stands alone."""
-    return _environment().get_template("picture.svg").render(plot=draw_ratios(report, 860), report=report)
+    return _environment(report).get_template("picture.svg").render(plot=draw_ratios(report, 860), report=report)
 
 
 def _rank(part: tuple[str, str]) -> tuple[int, int]:
@@ -66,7 +72,7 @@ def _rank(part: tuple[str, str]) -> tuple[int, int]:
     return -bits, LAYOUTS.index(layout)
 
 
-def _environment() -> Environment:
+def _environment(report: BenchReport) -> Environment:
     environment = Environment(
         loader=PackageLoader("torchgraft.benchmarking.page", "templates"),
         # What operators, samples and errors are called is anyone's text.
@@ -77,6 +83,7 @@ def _environment() -> Environment:
     )
     environment.filters |= {
         "marked": summary.marked,
+        "name": partial(_name, several=len({row.operator for row in report.rows}) > 1),
         "dtype": summary.short_dtype,
         "ratio": summary.format_ratio,
         "share": summary.format_share,
@@ -90,6 +97,61 @@ def _environment() -> Environment:
     }
     environment.tests["missing"] = lambda value: value is None or math.isnan(value)
     return environment
+
+
+def _title(report: BenchReport) -> str:
+    """What was measured, and where."""
+    operators = list(dict.fromkeys(row.operator for row in report.rows))
+    named = ", ".join(operators) if len(operators) <= _FEW_NAMES else f"{len(operators)} operators"
+    return f"{named} on {report.environment.chip}"
+
+
+def _provenance(report: BenchReport) -> list[str]:
+    """With what it was measured, in a line."""
+    environment, count = report.environment, len(report.rows)
+    found = standing(report.rows, environment.device)
+    facts = [f"{count} {'row' if count == 1 else 'rows'}, results verified"]
+    facts += [f"{len(found.stale)} on earlier sources"] if found.stale else []
+    return [
+        *facts,
+        f"PyTorch {environment.torch}",
+        f"torchgraft {environment.torchgraft}",
+        *([f"{environment.threads} threads"] if environment.device == "cpu" else []),
+        environment.date[:10],
+    ]
+
+
+def _refused(report: BenchReport) -> list[str]:
+    """What the author of an operator must mend: a row of ours that was refused."""
+    refused = [row for row in report.rows if row.problem]
+    if not refused:
+        return []
+    which = "1 row of ours was" if len(refused) == 1 else f"{len(refused)} rows of ours were"
+    more = f" (and {len(refused) - 1} more)" if len(refused) > 1 else ""
+    first = f"{_name(refused[0], several=True)}: {refused[0].problem}{more}"
+    return [f"{which} refused. {first}. It has no time until that is mended."]
+
+
+def _name(row: Row, *, several: bool) -> str:
+    """What tells a row from the others; its operator where there are several."""
+    parts = [summary.name_of(row), summary.short_dtype(row.dtype), row.layout]
+    return ", ".join([row.operator, *parts] if several else parts)
+
+
+def _answers(report: BenchReport) -> dict[str, Any]:
+    """What a reader asks first: am I faster, where do I lose, how far from the floor."""
+    found = summary.summarise_rows(report.rows)
+    # How the kernels of one operator stand to each other is another question.
+    others = {name: each for name, each in found.against.items() if not name.startswith(KERNEL)}
+    losses = [(row, name, ratio) for row in report.rows for name in row.loses_to if (ratio := row.rivals[name].ratio)]
+    return {
+        "against": others or found.against,
+        "losses": sorted(losses, key=lambda loss: loss[2].median),
+        "compared": sum(any(rival.ratio for rival in row.rivals.values()) for row in report.rows),
+        "share": found.share,
+        "far": sorted((row for row in report.rows if not math.isnan(row.share)), key=lambda row: row.share),
+        "shown": _SHOWN,
+    }
 
 
 def _overview(report: BenchReport) -> list[dict[str, Any]]:
@@ -148,6 +210,10 @@ def _machine(report: BenchReport) -> list[tuple[str, str]]:
     if card.clocks:
         facts.append(("clock", " to ".join(f"{clock} MHz" for clock in card.clocks)))
         facts.append(("temperature", " to ".join(f"{each} °C" for each in card.temperatures)))
+    if load := report.load:
+        most = max((row.others for row in report.rows if row.others is not None), default=0.0)
+        facts.append(("other programs", f"up to {most:.1f} of {load.processors} processors"))
+        facts.append(("waited for them", f"{load.waited:.0f} s"))
     facts.append(("least kernel", summary.format_seconds(roofs.launch)))
     for what, rates in (("multiply-adds", roofs.multiply_add), ("matrix product", roofs.matrix)):
         facts += [(f"{what}, {summary.short_dtype(name)}", short_rate(each)) for name, each in rates.items()]

@@ -51,6 +51,10 @@ for (const control of [find, losses, ...choices]) control.addEventListener("inpu
 document.getElementById("wide").addEventListener("input", (event) => {
   table.classList.toggle("wide-table", event.target.checked);
 });
+document.getElementById("all-losses")?.addEventListener("click", () => {
+  losses.checked = true;
+  filter();
+});
 filter();
 
 const tip = document.getElementById("tip");
