@@ -51,7 +51,7 @@ def _two_threads():
 
 @pytest.fixture
 def busy_machine(monkeypatch):
-    """Has no benchmark wait for other programs: there are other tests."""
+    """Lets no benchmark wait for other programs to end: other tests may run beside it."""
     from torchgraft.benchmarking import load
 
     monkeypatch.setattr(load, "PATIENCE", 0.0)

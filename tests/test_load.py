@@ -229,6 +229,12 @@ class TestSlices:
         assert not make_report(sizes(12.6, 12.0, 12.8, 12.0)).doubts
 
 
+def test_noise_beside_other_programs_is_not_told_twice():
+    noisy = make_row(time=Time(1.0, 0.8, 1.4), others=1.7)
+    [said] = on_cpu([noisy], load=Load(2, 0.2)).doubts
+    assert "other programs" in said
+
+
 class TestTold:
     """A loaded machine is told in the terminal, in JSON, in markdown and on the page."""
 

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from torchgraft.benchmarking.load import Load
 from torchgraft.benchmarking.rows import Row
 
-# Half of what may lie between the quartiles of a time, as a share of it; and the share of rows that may have more.
+# Half the distance between the quartiles of a time may be this share of it. This share of the rows may have more.
 NOISY = 0.1
 _FEW = 0.1
 
-# Slices of schedulers are as long as this or longer.
+# A slice of a scheduler takes at least this long, in seconds.
 _LEAST_SLICE = 0.001
-# Times are alike within this factor, and sizes differ from this one on.
+# Times within the first factor are alike; amounts of work that are the second factor apart are not.
 _ALIKE, _DIFFERENT = 1.1, 2.0
 _LEAST_ROWS = 3
 
@@ -36,7 +36,8 @@ def doubts(rows: Sequence[Row], device: str, load: Load | None, unmeasured: int)
     if device == "cpu":
         lines += _quantised(rows)
     noisy = [row for row in rows if row.time and row.time.spread > NOISY]
-    if len(noisy) > _FEW * len(rows):
+    # Other programs explain noise, and the reader knows of them by now.
+    if len(noisy) > _FEW * len(rows) and not busy:
         lines.append(
             f"{_rows(len(noisy), 'is', 'are')} noisy: the quartiles are more than {2 * NOISY:.0%} of the time apart. "
             "Run it again on a machine that does nothing else."
@@ -56,7 +57,7 @@ def _timed_beside_others(rows: Sequence[Row], load: Load | None) -> str:
 
 
 def _quantised(rows: Sequence[Row]) -> Iterator[str]:
-    """Of each contender whose calls take as long as each other although their sizes differ."""
+    """Names each contender whose calls take the same time although the amounts of work differ."""
     for (operator, contender), timed in _times(rows).items():
         longest: list[tuple[float, float]] = []
         timed.sort()
@@ -70,13 +71,13 @@ def _quantised(rows: Sequence[Row]) -> Iterator[str]:
             yield (
                 f"{operator}: {contender} took {longest[0][0] * 1e3:.1f} to {longest[-1][0] * 1e3:.1f} ms in each of "
                 f"{len(longest)} rows, although one is {max(floors) / min(floors):.1f} times as much work as another. "
-                "These are slices of the system's scheduler, and not times of a kernel. Run it again when other "
+                "These look like slices of the system's scheduler, not like times of a kernel. Run it again when other "
                 "programs have ended, or with fewer threads, as OMP_NUM_THREADS=1."
             )
 
 
 def _times(rows: Iterable[Row]) -> dict[tuple[str, str], list[tuple[float, float]]]:
-    """Seconds and floor of what may be slices of a scheduler, by operator and dtype, and by contender."""
+    """The seconds and floors of all times that are long enough to be slices, by operator and dtype and by contender."""
     times: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for row in rows:
         contenders = {"our kernel": row.time}

@@ -18,11 +18,12 @@ import torch
 
 # Seconds that a run waits at most for other programs to end, and one with --quick.
 PATIENCE, QUICK_PATIENCE = 30.0, 5.0
-# Seconds between two looks at a machine on which nothing is timed.
+# Seconds between two readings while nothing is timed.
 _INTERVAL = 0.5
-# The system counts in ticks of ten milliseconds: in less time than this they decide what is found.
+# The system counts in ticks of ten milliseconds. Over less time than this, in seconds, a few of them decide the result.
 _LEAST_SECONDS = 0.1
-# In front of the ticks of one processor, and those of its kinds that are work: all but idle and waiting for a disk.
+# Linux counts the ticks of each processor here, a column for each state. In two of these states it does not work: when
+# it is idle, and when it is idle because a disk is slow.
 _STATE, _IDLE = Path("/proc/stat"), (3, 4)
 
 
@@ -73,9 +74,9 @@ def _busy_seconds() -> float:
     except OSError:
         return math.nan
     names = {f"cpu{number}" for number in processors()}
-    # What a guest takes is counted as its host's work already: the first eight are all.
+    # The first eight columns are all: the work of guests, which follows, is part of them.
     counted = [[int(ticks) for ticks in line[1:9]] for line in lines if line[0] in names]
-    ticks = sum(ticks for kinds in counted for kind, ticks in enumerate(kinds) if kind not in _IDLE)
+    ticks = sum(ticks for states in counted for state, ticks in enumerate(states) if state not in _IDLE)
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
