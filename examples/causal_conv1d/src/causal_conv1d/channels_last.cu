@@ -16,9 +16,9 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kLanes = 32;
 constexpr int kStretches = kThreads / kLanes;
-// What a stretch reads twice is little of so many steps; few threads take fewer, for the sake of more
-// threads.
-constexpr int kMostSteps = 32, kFewestSteps = 8;
+// What a stretch reads twice is little of so many steps, and backward it computes that twice, too; few
+// threads take fewer, for the sake of more threads.
+constexpr int kMostSteps = 32, kMostStepsBackward = 64, kFewestSteps = 8;
 // Threads of a multiprocessor that hide how long memory takes.
 constexpr int kBusyThreads = 1024;
 constexpr int kMost = INT32_MAX / 2;
@@ -314,10 +314,10 @@ void dispatch(const Sizes& sizes, bool vectors, const Function& function) {
   });
 }
 
-// How many steps of time a thread takes, where so many threads share each step of all items.
-int steps_of(const Sizes& sizes, int64_t threads) {
+// How many steps of time a thread takes at most, where so many threads share each step of all items.
+int steps_of(const Sizes& sizes, int64_t threads, int most) {
   const int64_t wanted = int64_t{kBusyThreads} * current_device().multiprocessors;
-  int steps = kMostSteps;
+  int steps = most;
   while (steps > kFewestSteps && threads * ceil_divide(sizes.length, int64_t{steps}) < wanted) steps /= 2;
   return steps;
 }
@@ -341,7 +341,7 @@ void forward_channels_last(const Forward<T>& call, cudaStream_t stream) {
   const bool has = has_vectors<kVector<T>, T>(sizes, call.input, call.output);
   dispatch<kVector<T>>(sizes, has, [&](auto width, auto vector) {
     const int vectors = product(sizes.channels / vector, 1);
-    const int steps = steps_of(sizes, sizes.batch * vectors);
+    const int steps = steps_of(sizes, sizes.batch * vectors, kMostSteps);
     const int stretches = count_stretches(sizes, steps);
     const int count = product(product(sizes.batch, stretches), vectors);
     const unsigned blocks = grid_of(ceil_divide(count, kThreads), "causal_conv1d");
@@ -358,7 +358,7 @@ Partials backward_channels_last(const Backward<T>& call, const Tensor& like, cud
   const bool has = has_vectors<kVectorBackward<T>, T>(sizes, call.input, call.output_grad, call.input_grad);
   dispatch<kVectorBackward<T>>(sizes, has, [&](auto width, auto vector) {
     const int groups = product(ceil_divide(sizes.channels, int64_t{kLanes} * vector), 1);
-    const int steps = steps_of(sizes, sizes.batch * groups * kLanes);
+    const int steps = steps_of(sizes, sizes.batch * groups * kLanes, kMostStepsBackward);
     const int stretch_groups = ceil_divide(count_stretches(sizes, steps), kStretches);
     const int parts = product(sizes.batch, stretch_groups);
     partials = {empty_workspace<accumulate_t<T>>(parts * sizes.channels * (sizes.width + 1), like), parts};

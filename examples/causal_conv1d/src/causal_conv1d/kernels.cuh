@@ -60,10 +60,16 @@ __device__ T element_at(const T* input, int64_t input_step, const T* state, int6
   return state == nullptr ? static_cast<T>(0.0f) : state[(time + kWidth - 1) * state_step];
 }
 
-// Where one channel of one item begins; null stays null.
+// Where one channel of one item begins.
+template <typename T>
+__device__ T* row_of(const View<T>& view, int item, int channel) {
+  return view.data + item * view.batch + channel * view.channel;
+}
+
+// The same of a tensor that need not be there; null stays null.
 template <typename T>
 __device__ T* channel_of(const View<T>& view, int item, int channel) {
-  return view.data == nullptr ? nullptr : view.data + item * view.batch + channel * view.channel;
+  return view.data == nullptr ? nullptr : row_of(view, item, channel);
 }
 
 }  // namespace causal_conv1d

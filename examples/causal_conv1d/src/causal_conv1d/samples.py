@@ -68,6 +68,7 @@ _CASES = (
     _Case("two chunks, and nothing that waits for the state", 2, 3, 16, silu=True, past=True),
     _Case("an element more than two chunks", 3, 5, 17, silu=True, past=True, goes_on=True),
     _Case("two elements more than three chunks", 2, 2, 26, past=True, goes_on=True),
+    _Case("as many chunks as a warp owns, and an element", 2, 2, 249, past=True, silu=True, goes_on=True),
     _Case("three channels of channels_last", 2, 3, 10, silu=True, past=True, channels_last=True, goes_on=True),
     _Case("four channels of channels_last", 2, 4, 10, silu=True, past=True, channels_last=True, goes_on=True),
     _Case("16 channels and one of channels_last", 1, 17, 7, silu=True, channels_last=True),
@@ -93,7 +94,7 @@ def _draw(random: Random) -> _Case:
 
 def _stress(random: Random, budget: Budget) -> _Case:
     left = budget.elements // 4
-    length = any_size(random, left, (1, 2, 3, 8, 32, 64, 256, 1024, 2048))
+    length = any_size(random, left, (1, 2, 3, 8, 16, 32, 64, 248, 256, 512, 992, 1024, 2048))
     channels = any_size(random, left // length, (4, 8, 16, 32, 128))
     batch = any_size(random, left // (length * channels))
     return _any_case(random, batch, channels, length)

@@ -363,7 +363,7 @@ struct Cuda {
     const bool adds = problem.residual != nullptr;
     with_elements(problem, [&](auto elements) {
       constexpr int kElements = decltype(elements)::value;
-      const Plan plan = plan_of(problem.columns / kElements, 2 * kWarp);
+      const Plan plan = plan_of(problem.columns / kElements, kMostThreads);
       auto* const kernel = plan.vectors == 0           ? rms_norm_streamed<T, kElements>
                            : plan.vectors == 2 && adds ? rms_norm_rows<T, kElements, 2, true>
                            : plan.vectors == 2         ? rms_norm_rows<T, kElements, 2, false>

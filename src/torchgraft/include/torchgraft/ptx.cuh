@@ -128,6 +128,17 @@ __device__ __forceinline__ void st_async(uint32_t address, uint4 value, uint32_t
       : "memory");
 }
 
+// st.global.v4 and v2: sixteen and eight bytes of device memory by one instruction. Of an assignment the
+// compiler sometimes makes one for each element.
+__device__ __forceinline__ void store_global(void* global, uint4 value) {
+  asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(global), "r"(value.x), "r"(value.y),
+               "r"(value.z), "r"(value.w)
+               : "memory");
+}
+__device__ __forceinline__ void store_global(void* global, uint2 value) {
+  asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(global), "r"(value.x), "r"(value.y) : "memory");
+}
+
 // ld.relaxed and st.relaxed, from 7.0: four and sixteen bytes of device memory that other blocks write and
 // read meanwhile.
 __device__ __forceinline__ uint32_t load_relaxed(const uint32_t* global) {
