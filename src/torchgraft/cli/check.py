@@ -173,7 +173,6 @@ def check(
         named = dict.fromkeys(each.name for subject in subjects for each in subject.samples.named)
         if sample is not None and sample not in named:
             raise LookupError(f"there is no sample {sample!r}; there are {', '.join(map(repr, named))}")
-        _tell_of_undeclared(dict.fromkeys(subject.operator.namespace for subject in subjects))
         jobs = make_jobs(
             subjects,
             devices=devices,
@@ -190,6 +189,7 @@ def check(
         if forced:
             jobs = make_kernel_jobs(jobs, kernels or ())
         again = sanitized(jobs) if sanitize else []
+        _tell_of_undeclared(dict.fromkeys(subject.operator.namespace for subject in subjects))
     except typer.Exit:
         raise
     except LookupError as mistake:
