@@ -22,7 +22,7 @@ from torchgraft.cli.wheel import wheel
 from torchgraft.version import __version__
 
 app = typer.Typer(
-    help="torchgraft: operators for PyTorch, and the tool that makes them.",
+    help="torchgraft: operators for PyTorch, and a tool to write, check and measure your own.",
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -55,7 +55,7 @@ def _graft(
         ),
     ] = False,
 ) -> None:
-    """torchgraft: operators for PyTorch, and the tool that makes them."""
+    """torchgraft: operators for PyTorch, and a tool to write, check and measure your own."""
 
 
 def main() -> None:

@@ -30,7 +30,7 @@ def adopt(
         str,
         typer.Argument(
             metavar="OPERATOR",
-            help="torch.ops.namespace.name, or torch.ops.namespace.name.overload.",
+            help="The operator: torch.ops.namespace.name, or torch.ops.namespace.name.overload.",
             show_default=False,
         ),
     ],
@@ -38,28 +38,31 @@ def adopt(
         str,
         typer.Option(
             metavar="MODULE:FUNCTION",
-            help="What the operator means, in plain PyTorch; takes the arguments of its schema. FILE.py:FUNCTION, too.",
+            help="The definition of the operator, a function in plain PyTorch that takes the arguments of the "
+            "schema. FILE.py:FUNCTION also works.",
         ),
     ],
     samples: Annotated[
         str,
         typer.Option(
             metavar="MODULE",
-            help="A module or a file with `samples`, a torchgraft.sampling.Samples. Without it calls are drawn from "
-            "the schema, and those that the reference and the operator take are the samples.",
+            help="A module or a file that defines `samples`, a torchgraft.sampling.Samples. Default: random calls "
+            "that fit the schema; those that both the reference and the operator accept become the samples.",
             show_default=False,
         ),
     ] = "",
     imports: Annotated[
         list[str] | None,
-        typer.Option("--import", metavar="MODULE", help="Registers the operator; may be given again."),
+        typer.Option(
+            "--import", metavar="MODULE", help="A module to import, which registers the operator. May be repeated."
+        ),
     ] = None,
     without_gradient: Annotated[
         list[str] | None,
         typer.Option(
             "--no-gradient",
             metavar="NAME",
-            help="An argument that has no gradient, although the reference has one; may be given again.",
+            help="An argument without a gradient, although the reference has one for it. May be repeated.",
         ),
     ] = None,
     device: DevicesOption = Devices.cpu,
@@ -71,13 +74,17 @@ def adopt(
     seed: SeedOption = 0,
     workers: Annotated[
         int | None,
-        typer.Option(min=0, help="Processes at a time; 0: all in this one. None: one a core.", show_default=False),
+        typer.Option(
+            min=0,
+            help="Number of processes at a time. 0: check in this process. Default: one process per core.",
+            show_default=False,
+        ),
     ] = None,
 ) -> None:
-    """Prove an operator that is installed, whoever registered it, against a reference of yours.
+    """Check an installed operator of any package against a reference that you write.
 
-    It is asked the properties of `graft check`, without a declaration: its schema, its fake kernel and its gradient are
-    its own. The exit status is 1 where a property does not hold, and 2 where the question is wrong.
+    The properties are those of `graft check`. The operator needs no declaration: `graft adopt` uses its own schema,
+    fake kernel and gradient. The exit status is 1 if a property fails, and 2 if the command line is wrong.
     """
     expect_hypothesis()
     from torchgraft.checking import find_devices

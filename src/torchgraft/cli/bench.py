@@ -62,23 +62,26 @@ _SUCCESSORS = {
 bench = typer.Typer(
     cls=_Bench,
     subcommand_metavar="[run] [OPERATOR]... | COMMAND",
-    help="""Measure operators: beside what else computes the same, and under the least time that the device allows.
+    help="""Measure operators, and compare them with rivals and with the shortest time that the device allows.
 
-    `graft bench NAME...` is `graft bench run NAME...`, and `graft bench run --help` lists its options.
+    `graft bench NAME...` is short for `graft bench run NAME...`. `graft bench run --help` lists its options.
     """,
 )
 
 # What several of the subcommands take.
-_DeviceOption = Annotated[Device, typer.Option(help="Where to measure; auto takes a GPU where there is one.")]
-_SuitesOption = Annotated[str | None, typer.Option("--suite", metavar="NAME,...", help="These suites only.")]
+_DeviceOption = Annotated[
+    Device, typer.Option(help="Where to measure. auto: on the GPU if there is one, otherwise on the CPU.")
+]
+_SuitesOption = Annotated[str | None, typer.Option("--suite", metavar="NAME,...", help="Use only these suites.")]
 _HtmlOption = Annotated[
-    Path | None, typer.Option("--html", metavar="FILE", help="Write a report to open in a browser, one file.")
+    Path | None, typer.Option("--html", metavar="FILE", help="Write a report for the browser to this file.")
 ]
 _OutputOption = Annotated[
     Path | None,
     typer.Option(
         metavar="DIR",
-        help="Write bench.json, bench.html, bench.md, bench-rows.md and bench.svg there, instead of the three above.",
+        help="Write bench.json, bench.html, bench.md, bench-rows.md and bench.svg to this folder. Replaces --json, "
+        "--html and --markdown.",
     ),
 ]
 
@@ -89,8 +92,8 @@ def run(
         list[str] | None,
         typer.Argument(
             metavar="OPERATOR",
-            help="A name of torchgraft's, package.module:operator, a folder that declares operators, or a model of "
-            "--models. None: all of torchgraft.",
+            help="What to measure: the name of a torchgraft operator, package.module:operator, a folder that declares "
+            "operators, or a model of --models. Default: all operators of torchgraft.",
             show_default=False,
         ),
     ] = None,
@@ -98,22 +101,30 @@ def run(
         str | None,
         typer.Option(
             metavar="NAME,...",
-            help="Rivals: those that an operator names, as pytorch; its reference; compile, that under torch.compile; "
-            "cuda_graph, that as a CUDA graph. None: all that it names, or else its reference.",
+            help="What to compare with: rivals that the operator names, for example pytorch; reference; compile, "
+            "the reference under torch.compile; cuda_graph, the reference as a CUDA graph. Default: all that the "
+            "operator names, or its reference if it names none.",
         ),
     ] = None,
     device: _DeviceOption = Device.auto,
     dtypes: Annotated[
         str | None,
-        typer.Option("--dtype", metavar="NAME,...", help="None: float32, and bfloat16 on a GPU.", show_default=False),
+        typer.Option(
+            "--dtype",
+            metavar="NAME,...",
+            help="Measure only in these dtypes. Default: float32, and on a GPU also bfloat16.",
+            show_default=False,
+        ),
     ] = None,
-    layouts: Annotated[str, typer.Option("--layout", metavar="NAME,...", help="Of images.")] = (
+    layouts: Annotated[str, typer.Option("--layout", metavar="NAME,...", help="Memory layouts of images.")] = (
         "contiguous,channels_last"
     ),
     directions: Annotated[
         str,
         typer.Option(
-            "--pass", metavar="NAME,...", help="forward; or backward, the gradients of all of an operator's tensors."
+            "--pass",
+            metavar="NAME,...",
+            help="What to time: forward, or backward (the gradients of all tensor arguments).",
         ),
     ] = "forward",
     suites: _SuitesOption = None,
@@ -122,20 +133,25 @@ def run(
         bool,
         typer.Option(
             "--models",
-            help="Training steps too, of the models that are named, or of all: on a GPU timm's, on a CPU small ones of "
-            "transformers.",
+            help="Also measure training steps of the named models, or of all models: models of timm on a GPU, small "
+            "models of transformers on a CPU.",
         ),
     ] = False,
-    quick: Annotated[bool, typer.Option("--quick", help="Few rows, timed briefly: within a minute.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Time only a few rows, each briefly: within a minute.")
+    ] = False,
     explained: Annotated[
         bool,
-        typer.Option("--explain", help="Say of each row which kernels served it, ours and the rivals', and how long."),
+        typer.Option(
+            "--explain",
+            help="Show for each row which kernels ran, the operator's and the rivals', and their times.",
+        ),
     ] = False,
     every_kernel: Annotated[
         bool,
         typer.Option(
             "--every-kernel",
-            help="Each kernel between which an operator chooses is a rival of its forward pass too, in the rows that "
+            help="Also time each kernel that an operator can choose, as a rival of its forward pass, in the rows that "
             "the kernel supports.",
         ),
     ] = False,
@@ -145,8 +161,8 @@ def run(
             "--wait",
             min=0,
             metavar="SECONDS",
-            help="How long to wait, in all, for other programs that keep the processors busy; after that the report "
-            "says how many rows were timed beside them. None: 30, with --quick 5.",
+            help="How long to wait in total for other programs that keep the processors busy. After that, the report "
+            "says how many rows were timed beside them. Default: 30, with --quick 5.",
             show_default=False,
         ),
     ] = None,
@@ -155,9 +171,9 @@ def run(
     markdown_file: MarkdownOption = None,
     output: _OutputOption = None,
 ) -> None:
-    """Time operators beside what else computes the same, and under the least time that the device allows.
+    """Time operators, and compare them with rivals and with the shortest time that the device allows.
 
-    The exit status is 1 where an operator's own result or time is refused, and 2 where a file cannot be written.
+    The exit status is 1 if the result or the time of an operator itself is refused, and 2 if a file cannot be written.
     """
     from torchgraft.benchmarking import suite
     from torchgraft.benchmarking.live import LiveBench
@@ -190,14 +206,15 @@ def show(
         list[Path],
         typer.Argument(
             metavar="FILE.json",
-            help="What runs wrote with --json; several on one machine are shown as one, of a row the last.",
+            help="Files that earlier runs wrote with --json. Several runs on one machine are shown as one run, with "
+            "the last measurement of each row.",
             show_default=False,
         ),
     ],
-    operators: Annotated[str | None, typer.Option("--operator", metavar="NAME,...", help="These operators only.")] = (
-        None
-    ),
-    dtypes: Annotated[str | None, typer.Option("--dtype", metavar="NAME,...", help="In these dtypes only.")] = None,
+    operators: Annotated[
+        str | None, typer.Option("--operator", metavar="NAME,...", help="Show only these operators.")
+    ] = (None),
+    dtypes: Annotated[str | None, typer.Option("--dtype", metavar="NAME,...", help="Show only these dtypes.")] = None,
     suites: _SuitesOption = None,
     sample: SampleOption = None,
     json_file: JsonOption = None,
@@ -205,9 +222,9 @@ def show(
     markdown_file: MarkdownOption = None,
     output: _OutputOption = None,
 ) -> None:
-    """Show what was measured before, or a part of it, again; measure nothing.
+    """Show earlier measurements, or a part of them, without measuring again.
 
-    The exit status is that of the run.
+    The exit status is the same as that of the run.
     """
     from torchgraft.benchmarking.live import print_suite
 
@@ -221,13 +238,13 @@ def show(
 
 @bench.command()
 def compare(
-    old: Annotated[Path, typer.Argument(metavar="OLD.json", help="What an earlier run wrote with --json.")],
-    new: Annotated[Path, typer.Argument(metavar="NEW.json", help="The same of a later run on that machine.")],
+    old: Annotated[Path, typer.Argument(metavar="OLD.json", help="File that an earlier run wrote with --json.")],
+    new: Annotated[Path, typer.Argument(metavar="NEW.json", help="File of a later run on that machine.")],
 ) -> None:
-    """Say what became faster or slower between two runs on one machine; measure nothing.
+    """Show what became faster or slower between two runs on one machine, without measuring again.
 
-    The exit status is 1 where a row is slower beyond noise or has lost its time, and 2 where the runs cannot be
-    compared.
+    The exit status is 1 if a row became slower by more than the noise or no longer has a time, and 2 if the runs cannot
+    be compared.
     """
     from torchgraft.benchmarking import results
     from torchgraft.benchmarking.live import print_changes
@@ -243,11 +260,11 @@ def compare(
 
 @bench.command()
 def overhead(
-    seconds: Annotated[float, typer.Option(min=0.1, help="How long to measure, about.")] = 15.0,
+    seconds: Annotated[float, typer.Option(min=0.1, help="Roughly how long to measure.")] = 15.0,
     json_file: JsonOption = None,
     markdown_file: MarkdownOption = None,
 ) -> None:
-    """Time what calling each operator of torchgraft costs beyond its kernel, in microseconds."""
+    """Measure the overhead of calling each operator of torchgraft, without its kernel, in microseconds."""
     console = _prepare_table(json_file, markdown_file)
     subjects = [
         Subject(each.name, each.operator, each.samples.smallest.make("cpu", torch.float32))
@@ -264,17 +281,17 @@ def memory(
         list[str] | None,
         typer.Argument(
             metavar="OPERATOR",
-            help="A name of torchgraft's, package.module:operator, or a folder that declares operators. None: all of "
-            "torchgraft.",
+            help="What to measure: the name of a torchgraft operator, package.module:operator, or a folder that "
+            "declares operators. Default: all operators of torchgraft.",
             show_default=False,
         ),
     ] = None,
     device: _DeviceOption = Device.auto,
-    dtype: Annotated[str, typer.Option(metavar="NAME", help="Of the arguments.")] = "float32",
+    dtype: Annotated[str, typer.Option(metavar="NAME", help="Dtype of the arguments.")] = "float32",
     json_file: JsonOption = None,
     markdown_file: MarkdownOption = None,
 ) -> None:
-    """Measure the most memory that forward and backward of operators hold at once, beside the rivals'."""
+    """Measure the peak memory of operators and of their rivals, in forward and backward."""
     from torchgraft.benchmarking.memory import measure_memory
 
     console = _prepare_table(json_file, markdown_file)

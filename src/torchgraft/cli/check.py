@@ -51,8 +51,9 @@ def check(
         list[str] | None,
         typer.Argument(
             metavar="OPERATOR",
-            help="A name of torchgraft's; package.module:operator; a folder or a file that declares operators, or "
-            "folder:operator. A name goes before a folder of that name: ./name is the folder. None: all of torchgraft.",
+            help="What to check: the name of a torchgraft operator, package.module:operator, a folder or a file that "
+            "declares operators, or folder:operator. If an operator and a folder have the same name, the name means "
+            "the operator, and ./name the folder. Default: all operators of torchgraft.",
             show_default=False,
         ),
     ] = None,
@@ -64,21 +65,22 @@ def check(
         bool,
         typer.Option(
             "--every-kernel",
-            help="Ask the properties that call kernels, or those of --property, once for each kernel that a library "
-            "lists: whatever the kernel supports falls on it, also where another pays more. A kernel that no sample "
-            "reaches is a failure.",
+            help="Check the properties that call kernels, or those given by --property, once for each kernel of the "
+            "library. Each time, that kernel runs for every input that it supports, even where another kernel is "
+            "faster. A kernel that no sample reaches is a failure.",
         ),
     ] = False,
     kernels: Annotated[
         list[str] | None,
-        typer.Option("--kernel", metavar="NAME", help="The same of this kernel only; may be given again."),
+        typer.Option("--kernel", metavar="NAME", help="Like --every-kernel, for this kernel only. May be repeated."),
     ] = None,
     sanitize: Annotated[
         bool,
         typer.Option(
             "--sanitize",
-            help="Run the kernels under sanitizers too: the CPU's, built anew, under AddressSanitizer with "
-            "UndefinedBehaviorSanitizer and under ThreadSanitizer; a GPU's under the tools of compute-sanitizer.",
+            help="Also run the kernels under sanitizers. CPU kernels are rebuilt and run under AddressSanitizer with "
+            "UndefinedBehaviorSanitizer, and under ThreadSanitizer. GPU kernels run under the tools of "
+            "compute-sanitizer.",
         ),
     ] = False,
     stress: Annotated[
@@ -86,9 +88,9 @@ def check(
         typer.Option(
             min=1,
             metavar="N",
-            help="Instead of all properties: N calls of each operator on each device, its dtypes in turn, drawn at "
-            "random around the borders of sizes, in any strides, with any gradients; on a GPU some on two streams at "
-            "once, and from CUDA graphs.",
+            help="Instead of all properties, check N random calls of each operator on each device. The calls take the "
+            "dtypes in turn. They have any strides and any gradients, and sizes around the limits at which code "
+            "makes a choice. On a GPU some calls run on two streams at once, and some from CUDA graphs.",
             show_default=False,
         ),
     ] = None,
@@ -97,8 +99,9 @@ def check(
         typer.Option(
             min=1,
             metavar="N",
-            help="Instead of all properties: which of N small changes of the CPU kernels' sources, drawn evenly over "
-            "their files, no sample tells from the original. A second run goes on from the first.",
+            help="Instead of all properties, check the samples: make N small changes to the sources of the CPU "
+            "kernels, spread evenly over the files, and list the changes that no sample detects. A second run "
+            "continues from the first.",
             show_default=False,
         ),
     ] = None,
@@ -109,20 +112,20 @@ def check(
         int | None,
         typer.Option(
             min=0,
-            help="Processes at a time; 0: all in this one, where a crash is the end. None: one a core. A GPU is one "
-            "process's at a time, but for --stress, where it is that of eight at most, or under CUDA's Multi-Process "
-            "Service (CUDA_MPS_PIPE_DIRECTORY) of all.",
+            help="Number of processes at a time. 0: check in this process, where a crash ends the whole run. Default: "
+            "one process per core. Only one process at a time uses a GPU; with --stress up to eight do, and under "
+            "CUDA's Multi-Process Service (CUDA_MPS_PIPE_DIRECTORY) all do.",
             show_default=False,
         ),
     ] = None,
     list_properties: Annotated[
-        bool, typer.Option("--list", help="List the properties, with --json for a machine, and check nothing.")
+        bool, typer.Option("--list", help="List the properties, with --json as JSON, and check nothing.")
     ] = False,
 ) -> None:
-    """Prove operators against their references, property by property.
+    """Check operators against their references, property by property.
 
-    The exit status is 1 where a property does not hold or a mutant survives, and 2 where the question is wrong or no
-    report can be written.
+    The exit status is 1 if a property fails or a mutant survives, and 2 if the command line is wrong or the report
+    cannot be written.
     """
     expect_hypothesis()
     from torchgraft.checking import PROPERTIES, find_devices

@@ -22,27 +22,32 @@ from torchgraft.cli.shared import (
 
 def demo(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[PART]...", help="What to show; everything where none is named.")
+        list[str] | None, typer.Argument(metavar="[PART]...", help="Parts of the demo to run. Default: all parts.")
     ] = None,
-    device: Annotated[Device, typer.Option(help="Where to train; auto takes a GPU where there is one.")] = Device.auto,
-    epochs: Annotated[int | None, typer.Option(min=1, help="Passes over the training data.")] = None,
+    device: Annotated[
+        Device, typer.Option(help="Where to train. auto: on the GPU if there is one, otherwise on the CPU.")
+    ] = Device.auto,
+    epochs: Annotated[int | None, typer.Option(min=1, help="Number of passes over the training data.")] = None,
     seed: Annotated[
-        int, typer.Option(callback=expect_seed, help="Of the network and of the order of the examples.")
+        int, typer.Option(callback=expect_seed, help="Seed of the network and of the order of the examples.")
     ] = 0,
     plot_file: Annotated[
-        Path, typer.Option("--plot", metavar="FILE", help="Where to write the picture of the loss curves, a PNG.")
+        Path, typer.Option("--plot", metavar="FILE", help="Write the plot of the loss curves to this file, as PNG.")
     ] = Path("torchgraft-demo.png"),
     json_file: JsonOption = None,
     markdown_file: MarkdownOption = None,
     output: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Write demo.png, demo.json and demo.md there, instead of the three above."),
+        typer.Option(
+            metavar="DIR",
+            help="Write demo.png, demo.json and demo.md to this folder. Replaces --plot, --json and --markdown.",
+        ),
     ] = None,
 ) -> None:
-    """Train networks, with PyTorch's layers and with ours, and compare: about a minute a part on two CPU cores.
+    """Train networks with PyTorch's layers and with torchgraft's, and compare the results.
 
-    The exit status is 1 where two loss curves differ by more than rounding explains, or where a network learns less
-    than it should; it is 2 where a file cannot be written.
+    Each part takes about a minute on two CPU cores. The exit status is 1 if two loss curves differ by more than
+    rounding explains, or if a network learns less than it should, and 2 if a file cannot be written.
     """
     try:
         from torchgraft.demo import PARTS, compare

@@ -16,9 +16,9 @@ _MARKS = {"ok": ("✓", "green"), "absent": ("-", "dim"), "wrong": ("✗", "red"
 
 
 def doctor(json_file: JsonOption = None) -> None:
-    """Look at what this machine has to run kernels and to build them, and say what to do where something is not right.
+    """Check whether this machine can run and build kernels, and say how to fix what is wrong.
 
-    The exit status is 1 where something is wrong. What is absent only some want, and each line says who.
+    The exit status is 1 if something is wrong. A missing optional part is not wrong; its line says who needs it.
     """
     from torchgraft.doctor import examine
 

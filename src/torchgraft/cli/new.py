@@ -11,13 +11,13 @@ from torchgraft.cli.shared import end_with, make_console
 
 
 def new(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Of the package, folder and namespace.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the package, its folder and its namespace.")],
     schema: Annotated[
         str | None,
         typer.Option(
             metavar="TEXT",
-            help="Of the operator, as '(Tensor input, float eps=1e-5) -> Tensor', with or without a name before it. "
-            "Its kernels copy until you write what they compute. None: an operator that is complete.",
+            help="Schema of the operator, for example '(Tensor input, float eps=1e-5) -> Tensor', with or without a "
+            "name in front. Its kernels only copy until you write what they compute. Default: a complete operator.",
             show_default=False,
         ),
     ] = None,
@@ -25,19 +25,19 @@ def new(
         str | None,
         typer.Option(
             metavar="TEXT",
-            help="Of its tensors, as '... d, d -> ... d': the declaration and the samples have them.",
+            help="Shapes of its tensors, for example '... d, d -> ... d', for the declaration and the samples.",
             show_default=False,
         ),
     ] = None,
-    cuda: Annotated[bool, typer.Option("--cuda", help="With a kernel in CUDA C++, too.")] = False,
-    triton: Annotated[bool, typer.Option("--triton", help="With a kernel in Triton, too.")] = False,
+    cuda: Annotated[bool, typer.Option("--cuda", help="Also write a kernel in CUDA C++.")] = False,
+    triton: Annotated[bool, typer.Option("--triton", help="Also write a kernel in Triton.")] = False,
     backward: Annotated[
-        bool, typer.Option("--backward", help="With a second operator, whose kernels compute the gradient.")
+        bool, typer.Option("--backward", help="Also write a second operator, whose kernels compute the gradient.")
     ] = False,
 ) -> None:
-    """Make a package with an operator, in a folder here: kernels, declaration, samples, a test, and what builds it.
+    """Create a package with an operator, in a new folder: kernels, declaration, samples, a test and the build files.
 
-    It passes its test at once. The exit status is 2 where the name, the schema or the shapes cannot be had.
+    The package passes its test at once. The exit status is 2 if the name, the schema or the shapes cannot be used.
     """
     from torchgraft.authoring.new import make_package
 

@@ -43,28 +43,39 @@ class Devices(str, Enum):
 
 
 # What all commands take that check.
-DevicesOption = Annotated[Devices, typer.Option(help="Where to check; all: the CPU, and a GPU if there is one.")]
+DevicesOption = Annotated[
+    Devices, typer.Option(help="Where to check. all: on the CPU, and on the GPU if there is one.")
+]
 PropertiesOption = Annotated[
     list[str] | None,
-    typer.Option("--property", metavar="NAME", help="This property only; may be given again. None: all."),
+    typer.Option(
+        "--property", metavar="NAME", help="Check only this property. May be repeated. Default: all properties."
+    ),
 ]
 DtypesOption = Annotated[
     list[str] | None,
-    typer.Option("--dtype", metavar="NAME", help="In this dtype only, as float32; may be given again."),
+    typer.Option(
+        "--dtype",
+        metavar="NAME",
+        help="Check only in this dtype, for example float32. May be repeated. Default: all dtypes.",
+    ),
 ]
-SampleOption = Annotated[str | None, typer.Option(metavar="NAME", help="On this sample only.")]
+SampleOption = Annotated[str | None, typer.Option(metavar="NAME", help="Use only this sample.")]
 QuickOption = Annotated[
-    bool, typer.Option("--quick", help="Leave out what takes long: Inductor, most inputs that are drawn.")
+    bool,
+    typer.Option("--quick", help="Skip what takes long: code generation by Inductor, and most random inputs."),
 ]
 SeedOption = Annotated[
-    int, typer.Option(callback=expect_seed, help="Of all inputs; the same seed gives the same inputs.")
+    int, typer.Option(callback=expect_seed, help="Seed of all inputs. The same seed gives the same inputs.")
 ]
 
 
 JsonOption = Annotated[
     Path | None,
     typer.Option(
-        "--json", metavar="FILE", help="Write all figures as JSON; - is standard output. A missing folder is made."
+        "--json",
+        metavar="FILE",
+        help="Write all results to this file as JSON; - is standard output. A missing folder is created.",
     ),
 ]
 
@@ -74,7 +85,7 @@ MarkdownOption = Annotated[
     typer.Option(
         "--markdown",
         metavar="FILE",
-        help="Write the table as markdown; - is standard output. A missing folder is made.",
+        help="Write the table to this file as Markdown; - is standard output. A missing folder is created.",
     ),
 ]
 

@@ -20,8 +20,8 @@ def watch(
         list[str] | None,
         typer.Argument(
             metavar="OPERATOR",
-            help="As for `graft check`: a folder or a file that declares operators, folder:operator, "
-            "package.module:operator, or a name of torchgraft's. None: this folder.",
+            help="What to check, as for `graft check`: a folder or a file that declares operators, folder:operator, "
+            "package.module:operator, or the name of a torchgraft operator. Default: this folder.",
             show_default=False,
         ),
     ] = None,
@@ -30,8 +30,8 @@ def watch(
 ) -> None:
     """Build and check operators whenever one of their files is saved, until Ctrl-C.
 
-    What failed last is asked first, and once that holds, all that `graft check --quick` asks. Kernels are built apart
-    from your own libraries, which stay as they are.
+    The properties that failed last run first. Once they hold, all properties of `graft check --quick` run. The kernels
+    are built in another place, so your own libraries stay as they are.
     """
     expect_hypothesis()
     from torchgraft.authoring.watch import Watch

@@ -23,33 +23,37 @@ _SHOWN_SYMBOLS = 4
 
 
 def wheel(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Of the package, with its pyproject.toml.")] = Path(),
-    directory: Annotated[Path, typer.Option("--directory", "-d", help="Where the wheel is put.")] = Path("dist"),
-    cuda: Annotated[bool, typer.Option("--cuda", help="Insist on the CUDA library; without it as pyproject says.")] = (
-        False
-    ),
+    folder: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="Folder of the package, with its pyproject.toml.")
+    ] = Path(),
+    directory: Annotated[Path, typer.Option("--directory", "-d", help="Folder to write the wheel to.")] = Path("dist"),
+    cuda: Annotated[
+        bool, typer.Option("--cuda", help="Require the CUDA library. Default: what pyproject.toml says.")
+    ] = False,
     prove: Annotated[
         str,
         typer.Option(
             metavar="VERSION,...",
-            help="Install the wheel beside each of these versions of PyTorch, where no compiler is, and run `graft "
-            "check --quick` on it there. The environments are kept beside the cache of kernels while they are used "
-            "each month: some builds of PyTorch bring five gigabytes with them.",
+            help="Install the wheel with each of these versions of PyTorch, in environments without a compiler, and "
+            "run `graft check --quick` there. The environments stay in the cache folder as long as they are used "
+            "each month; some builds of PyTorch take five gigabytes.",
             show_default=False,
         ),
     ] = "",
     hub: Annotated[
         Path | None,
         typer.Option(
-            metavar="FOLDER", help="Lay the package out for Hugging Face's `kernels`, too.", show_default=False
+            metavar="FOLDER",
+            help="Also write the package to this folder, in the layout of Hugging Face's `kernels`.",
+            show_default=False,
         ),
     ] = None,
     json_file: JsonOption = None,
 ) -> None:
-    """Make a wheel of a package with kernels, for every Python and every PyTorch from 2.11, and say what it holds.
+    """Build a wheel of a package with kernels, for every Python and every PyTorch from 2.11, and show its contents.
 
-    The exit status is 1 where a property does not hold beside one of the versions of --prove, and 2 where there is no
-    wheel or no environment to check it in.
+    The exit status is 1 if a property fails with one of the versions of --prove, and 2 if the wheel or an environment
+    to check it in cannot be made.
     """
     from torchgraft.authoring.hub import lay_out
     from torchgraft.authoring.proving import make_environment
