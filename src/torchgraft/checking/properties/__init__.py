@@ -1,4 +1,4 @@
-"""The properties, one file each: what every operator must be."""
+"""The properties, one file each: what must hold for every operator."""
 
 import importlib
 

@@ -1,11 +1,12 @@
-"""The error is no larger than that of a rival.
+"""The error of the result is no larger than a rival's.
 
-Proves: over the samples that the first of the rivals takes, in each dtype of 32 or 16 bits, the distance of the result
-from the reference in float64 is at most 1.1 times that of the rival's result in the same dtype, tf32 off. Both are
-reported. Samples that permit tf32, and those of which the rival makes what is not finite, are left out.
+Proves: the error is the distance of the result from the reference in float64, over all samples that the first rival
+takes, in each dtype of 32 or 16 bits. It is at most 1.1 times the error of the rival in the same dtype, with tf32 off.
+The report gives both errors. Samples that permit tf32 are left out, and so are samples for which the rival's result is
+not finite.
 
-Cannot prove: that no single element is worse: an error is a root mean square, relative to that of the result, over all
-elements of all samples. Results that are whole numbers are left out: `value` compares them bit for bit.
+Cannot prove: that no single element is worse: the error is a root mean square over all elements of all samples,
+relative to that of the result. Integer results are left out; `value` compares them bit for bit.
 """
 
 import math

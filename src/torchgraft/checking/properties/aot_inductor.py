@@ -1,9 +1,9 @@
-"""AOTInductor compiles it ahead of time into a package, which gives the same when it is loaded.
+"""AOTInductor compiles the operator ahead of time into a package that gives the same results.
 
-Proves: on a small sample the package that is made of the exported program, with its sizes left open, gives the results
-of the reference, and in other sizes too.
+Proves: a small sample is exported with dynamic sizes, and the exported program is compiled into a package. The loaded
+package gives the results of the reference, in other sizes too.
 
-Cannot prove: that the package runs without Python: that takes the operator's library, loaded by the program in C++.
+Cannot prove: that the package runs without Python: for that, the C++ program must load the operator's library.
 """
 
 import functools

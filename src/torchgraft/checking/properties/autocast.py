@@ -1,10 +1,10 @@
-"""Under autocast it computes in the dtype that it declares, and gradients come back in the dtype of their arguments.
+"""Under autocast the operator computes in the dtype that it declares, and gradients keep the dtype of their arguments.
 
-Proves: on two small samples, for bfloat16 and float16, called through the Operator, by its public name, and compiled,
-the results have the dtype, and the values, of arguments cast as declared, also where arguments differ in dtype;
-backward works inside autocast; and float64 is left alone.
+Proves: on two small samples, for bfloat16 and float16, the operator is called through the Operator, by its public name,
+and compiled. The results have the dtype and the values of a call with arguments cast as declared, also if the arguments
+have different dtypes. Backward works inside autocast. float64 is not cast.
 
-Cannot prove: that what is declared is wise: whether the definition keeps its meaning in a lower dtype.
+Cannot prove: that the declaration is sensible: whether the definition keeps its meaning in a lower dtype.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,13 +1,13 @@
-"""What makes no sense is refused: a clear Python error, never a crash, never a result without meaning.
+"""Invalid input raises a clear Python error, and never causes a crash or a meaningless result.
 
-Proves: each argument in turn made wrong by type, rank, size, dtype or device, numbers made negative, zero or huge, and
-arguments too many and too few: where the reference raises, the operator raises a ValueError or TypeError that names it,
-and, called through `torch.ops`, at least an error; where the reference answers, so does the operator, or refuses as
-clearly. A tensor whose storage was freed, or a part of it, is refused too, by kernels of the operator's own. No try
-ends the process.
+Proves: each argument in turn gets a wrong type, rank, size, dtype or device; numbers become negative, zero or huge; and
+the call gets too few or too many arguments. If the reference raises an error, the operator raises a ValueError or
+TypeError that names the operator; called through `torch.ops`, it raises at least an error. If the reference returns a
+result, the operator returns the same result or raises such an error. Kernels of the operator also refuse a tensor whose
+storage was freed, in whole or in part. No such call ends the process.
 
-Cannot prove: anything about two arguments that are wrong together; nor what huge numbers should give where the
-reference needs more memory or time than this takes.
+Cannot prove: anything about two wrong arguments at once, or about results for huge numbers if the reference needs more
+memory or time than this check allows.
 """
 
 import resource

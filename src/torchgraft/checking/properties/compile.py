@@ -1,12 +1,13 @@
-"""torch.compile keeps it in one graph, forward and backward, and compiles once for all sizes where they are dynamic.
+"""torch.compile keeps the operator in one graph, forward and backward, and a dynamic graph takes all sizes.
 
 Proves: on a few small samples, compiled with fullgraph, static and dynamic, the results and all first gradients are
-those of the reference, laid out as without compilation; and a dynamic graph takes other sizes without being compiled
-again, with gradients where PyTorch can do so with the reference, which it cannot with a loop. Inductor generates code
-for a static graph of the smallest sample and a dynamic graph of the largest; the other graphs, and all of a quick run,
-are traced by aot_eager, which differs in nothing else.
+those of the reference, with the same layout as without compilation. A dynamic graph takes other sizes without a
+recompilation. With gradients this is required only if PyTorch manages it for the reference, which it does not if the
+reference has a loop. Inductor generates code for a static graph of the smallest sample and a dynamic graph of the
+largest. All other graphs, and all graphs of a quick run, are traced by aot_eager, which differs only in that it
+generates no code.
 
-Cannot prove: anything about graphs that hold more than the operator, nor about second derivatives through a compiled
+Cannot prove: anything about graphs that hold more than the operator, or about second derivatives through a compiled
 graph, which PyTorch does not have.
 """
 

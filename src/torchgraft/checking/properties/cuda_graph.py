@@ -1,10 +1,10 @@
-"""It can be captured in a CUDA graph and replayed.
+"""The operator can be captured in a CUDA graph and replayed.
 
-Proves: forward and backward together are captured, and replaying them with other values in the same memory gives the
-results and gradients of those values. So nothing in a call allocates past PyTorch, waits for the device or looks at
-values on the host.
+Proves: forward and backward are captured together. A replay with other values in the same memory gives the results and
+gradients of those values. So no call allocates memory outside of PyTorch, waits for the device or reads values on the
+host.
 
-Cannot prove: anything about sizes that change; a graph has one.
+Cannot prove: anything about sizes that change: a graph has fixed sizes.
 """
 
 import torch

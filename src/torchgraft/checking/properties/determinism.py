@@ -1,10 +1,10 @@
-"""The same bits at every run, and on any number of threads.
+"""Every run gives the same bits, on any number of threads.
 
-Proves: forward and backward of each sample give the same bits again and again, in between other work, and on one, two,
-three and as many threads as there are. Where PyTorch itself gives other bits on another number of threads for the
-operator's reference, as its matrix products do on some processors, runs on the same number alone are compared.
+Proves: forward and backward of each sample give the same bits again and again, with other work in between, on one, two,
+three and all threads. On some processors PyTorch's matrix products give other bits on another number of threads. There,
+if the operator calls them, only runs on the same number of threads are compared.
 
-Cannot prove: a race that none of these runs lost; the sanitizers look for those.
+Cannot prove: that there is no race: a race need not show in these runs. The sanitizers look for races.
 """
 
 import functools

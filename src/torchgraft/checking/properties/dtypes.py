@@ -1,10 +1,10 @@
-"""Every dtype that is declared is served, and no other.
+"""The operator takes every dtype that it declares, and no other.
 
-Proves: in each declared dtype the results have the dtype that the reference gives them; a tensor of another dtype is
-refused with a TypeError that names it, and so is a mixture of dtypes, except where one is declared: that gives what the
-reference gives.
+Proves: in each declared dtype the results have the dtype of the reference's results. A tensor of another dtype is
+refused with a TypeError that names the operator, and so is a mixture of dtypes, unless the operator declares it. A
+declared mixture gives the results of the reference.
 
-Cannot prove: that the values are right in each; `value` does that.
+Cannot prove: that the values are right in each dtype; `value` checks them.
 """
 
 from dataclasses import replace

@@ -1,9 +1,9 @@
-"""Empty tensors give what the reference gives: an empty result, or sums of nothing.
+"""Empty tensors give the results of the reference: an empty result, or a sum of no elements.
 
-Proves: on the samples that hold a tensor without elements, the value is that of the reference, and so are the
-gradients, where the operator has any.
+Proves: on the samples with an empty tensor, the values are those of the reference, and so are the gradients if the
+operator has any.
 
-Cannot prove: anything where no sample is empty.
+Cannot prove: anything if no sample has an empty tensor.
 """
 
 from random import Random

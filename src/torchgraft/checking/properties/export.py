@@ -1,10 +1,10 @@
-"""torch.export takes it, in fixed sizes and in open ones, and gives the same after saving and loading.
+"""torch.export takes the operator, with fixed and with dynamic sizes, and saved programs give the same results.
 
-Proves: on a few small samples the program that is exported, strictly and not, gives the results of the reference, saved
-and loaded too; it calls the operator by its public name, unless compilers are to see the reference; and one that is
-exported with sizes left open takes other sizes.
+Proves: on a few small samples the exported program, strict and non-strict, gives the results of the reference, also
+after it is saved and loaded. The program calls the operator by its public name, unless the declaration shows the
+reference to compilers. A program that is exported with dynamic sizes takes other sizes.
 
-Cannot prove: that a program runs where torchgraft is not imported: there its operator does not exist.
+Cannot prove: that a program runs where torchgraft is not imported: the operator does not exist there.
 """
 
 import io

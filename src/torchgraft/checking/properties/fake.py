@@ -1,11 +1,11 @@
-"""What tracing is told of results is true: fake results are laid out as real ones, in any sizes.
+"""Fake results have the layout of real results, in all sizes, so that tracing sees the truth.
 
 Proves: on each sample, contiguous and not, fake tensors and meta tensors have the sizes, strides, dtype and device of
-the real results, hidden ones too. On small samples with symbolic sizes no size becomes a constant that the operator
-takes others of, and the sizes and strides that come out are right for those others.
+the real results, hidden results included. On small samples with symbolic sizes, no size becomes a constant if the
+operator takes other values of it, and the resulting sizes and strides are right for other sizes too.
 
-Cannot prove: anything about sizes that no sample leads to, nor about layouts that none of them has. Sizes 0 and 1 are
-constants by PyTorch's own rule.
+Cannot prove: anything about sizes and layouts that no sample has or leads to. Sizes 0 and 1 are constants by PyTorch's
+own rule.
 """
 
 from collections.abc import Callable, Sequence

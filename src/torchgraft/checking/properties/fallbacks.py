@@ -1,9 +1,9 @@
-"""Where it claims to have a kernel, a kernel answers.
+"""Where the operator claims a kernel, a kernel runs.
 
 Proves: on every sample, in every dtype for which the operator claims kernels on the device, neither the call nor its
-backward falls back to a reference, its own or that of an operator which its gradient is made of.
+backward falls back to a reference, its own or that of an operator that its gradient calls.
 
-Cannot prove: that the kernel is fast; nor anything about compiled graphs, which are not counted.
+Cannot prove: that the kernel is fast, or anything about compiled graphs, whose calls are not counted.
 """
 
 from collections.abc import Sequence

@@ -1,8 +1,8 @@
 """PyTorch's FlopCounterMode counts as many operations as the operator declares.
 
-Proves: on a few samples it counts what the operator's formula says, called through the Operator and by its public name.
+Proves: on a few samples the count is the result of the operator's formula, through the Operator and by its public name.
 
-Cannot prove: that the formula is right. Nobody else knows what a kernel computes.
+Cannot prove: that the formula is right: only its author knows what the kernel computes.
 """
 
 from torch.utils.flop_counter import FlopCounterMode

@@ -1,11 +1,12 @@
-"""Forward-mode differentiation carries tangents through it, and loses none.
+"""Forward-mode differentiation carries tangents through the operator and loses none.
 
-Proves: in float64, on a few small samples, torch.func.jvp (of all tensors at once, and of each alone), jacfwd, dual
-numbers, a tangent carried on through backward, and jvp under torch.compile give what they give of the reference; and
-jacfwd gives what the reference gives in reverse mode, so that a tangent which the reference loses itself is missed.
+Proves: in float64, on a few small samples, the results are those of the reference for torch.func.jvp of all tensors at
+once and of each alone, jacfwd, dual numbers, a tangent that is carried on through backward, and jvp under
+torch.compile. jacfwd also gives what the reference gives in reverse mode, so that the check notices a tangent that the
+reference itself loses.
 
-Cannot prove: anything about forward mode inside of other transforms than backward; `functional_gradients` takes a
-Hessian, which is one.
+Cannot prove: anything about forward mode inside transforms other than backward; `functional_gradients` checks a
+Hessian, which is one of these.
 """
 
 from collections.abc import Sequence

@@ -1,9 +1,10 @@
-"""torch.func differentiates it: grad, vjp, jacrev, hessian, and gradients of gradients, eager and compiled.
+"""torch.func differentiates the operator: grad, vjp, jacrev, hessian, and nested gradients, eager and compiled.
 
-Proves: in float64, on a few small samples, each gives what it gives of the reference, with respect to all tensors.
+Proves: in float64, on a few small samples, each transform gives the same as for the reference, with respect to all
+tensors.
 
-Cannot prove: anything about other nestings; the Operator chooses its way by the outermost facts alone, so that those
-which are here stand for them.
+Cannot prove: anything about other ways to nest transforms. The Operator asks only whether a transform is active and
+whether one carries tangents, so the checked ones stand for the others.
 """
 
 from typing import Any

@@ -1,10 +1,10 @@
-"""The first gradient is that of the reference, and that of the operator's own values.
+"""The first gradient matches the reference and the finite differences of the operator's own values.
 
-Proves: on each sample and in each dtype the gradients of all tensor arguments, for a random incoming gradient, are
-those of the reference in float64; and in float64, on small samples, those that differences of the operator's values
-give.
+Proves: on each sample and in each dtype, for a random incoming gradient, the gradients of all tensor arguments are
+those of the reference in float64. In float64, on small samples, they also match finite differences of the operator's
+values.
 
-Cannot prove: anything about derivatives of gradients; `second_gradient` does.
+Cannot prove: anything about derivatives of gradients; `second_gradient` checks them.
 """
 
 from collections.abc import Callable, Sequence

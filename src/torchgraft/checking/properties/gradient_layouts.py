@@ -1,11 +1,12 @@
-"""A gradient is laid out as what it is the gradient of.
+"""A gradient has the layout of its argument.
 
-Proves: where incoming gradients are laid out as the results are, each gradient has the strides of its argument, in
-contiguous and in channels_last. One laid out otherwise would be copied by whatever adds it up, and distributed training
-warns of it.
+Proves: if the incoming gradients have the layout of the results, each gradient has the strides of its argument,
+contiguous and channels_last. A gradient with another layout would be copied when gradients are added up, and
+distributed training warns of it.
 
-Cannot prove: anything for an operator without a formula of its own, whose gradients are laid out as the reference's
-are; nor where an argument is contiguous and channels_last at once, as with one channel, and tells its layout to nobody.
+Cannot prove: anything for an operator without a gradient formula, whose gradients have the layout of the reference's
+gradients, or for an argument that is contiguous and channels_last at once, for example with one channel: its layout is
+ambiguous.
 """
 
 import torch

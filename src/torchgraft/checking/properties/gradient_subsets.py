@@ -1,8 +1,8 @@
-"""Only the gradients that are asked for are computed, and each is the same whichever others are.
+"""Only the requested gradients are computed, and each is the same whichever others are requested.
 
-Proves: for every subset of the tensor arguments, gradients are those of the full set; the formula returns None, or
-what has no elements, for what is not needed; and nothing is recorded where no argument needs a gradient, under no_grad
-or in inference mode.
+Proves: for every subset of the tensor arguments, the gradients are those of the full set. The formula returns None or
+an empty tensor for each gradient that is not needed. autograd records nothing if no argument needs a gradient, under
+no_grad or in inference mode.
 
 Cannot prove: that no time is spent on a gradient that is thrown away before the formula returns.
 """

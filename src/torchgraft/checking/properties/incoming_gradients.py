@@ -1,9 +1,9 @@
 """The layout of an incoming gradient does not change the gradients.
 
-Proves: incoming gradients that are expanded (what `sum()` sends), transposed, sliced, offset or channels_last give the
-gradients of the same values laid out plainly; and of several results any may be unused.
+Proves: incoming gradients that are expanded (as `sum()` sends them), transposed, sliced, offset or channels_last give
+the same gradients as contiguous ones with the same values. If there are several results, any of them may be unused.
 
-Cannot prove: that the gradients themselves are right; `gradient` does.
+Cannot prove: that the gradients themselves are right; `gradient` checks them.
 """
 
 from collections.abc import Sequence

@@ -1,9 +1,9 @@
-"""Inputs are left alone, and results are memory of their own.
+"""Inputs stay unchanged, and results have memory of their own.
 
-Proves: no argument is changed, bit for bit, by forward or backward, nor an incoming gradient; no result shares memory
-with an argument, with another result, or with the result of an earlier call.
+Proves: forward and backward change no bit of an argument or of an incoming gradient. No result shares memory with an
+argument, with another result, or with the result of an earlier call.
 
-Cannot prove: that nothing outside of the tensors is written; `memory_bounds` and the sanitizers look there.
+Cannot prove: that nothing outside of the tensors is written; `memory_bounds` and the sanitizers check that.
 """
 
 from collections.abc import Sequence

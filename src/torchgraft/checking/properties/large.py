@@ -1,10 +1,10 @@
 """More than 2**31 elements are counted in 64 bits.
 
-Proves: inputs whose elements lie more than 2**31 elements apart are read at the right addresses; on CUDA, where memory
-allows, a result of more than 2**31 elements is right in every part.
+Proves: inputs whose elements lie more than 2**31 elements apart are read at the right addresses. On CUDA, if memory
+allows, every part of a result with more than 2**31 elements is right.
 
-Cannot prove: anything about an operator without kernels of its own where those of PyTorch refuse such an input; on CPU,
-anything about tensors that really have so many elements: they would take minutes.
+Cannot prove: anything about an operator without its own kernels if PyTorch's kernels refuse such an input; on CPU,
+anything about tensors that really have so many elements, which would take minutes.
 """
 
 import torch

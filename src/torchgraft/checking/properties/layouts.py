@@ -1,7 +1,8 @@
 """The layout of an input in memory does not change the value.
 
-Proves: transposed, sliced, expanded, channels_last, offset and misaligned inputs, each argument in turn, give what the
-reference gives for the same values; and nothing between the elements of a slice is read, as that is NaN.
+Proves: each argument in turn is transposed, sliced, expanded, channels_last, offset and misaligned, and gives the
+results of the reference for the same values. The operator does not read the memory between the elements of a slice,
+which holds NaN.
 
 Cannot prove: that a layout has a kernel of its own, or is fast.
 """

@@ -1,11 +1,12 @@
-"""A thousand calls leave no memory behind.
+"""A thousand calls leak no memory.
 
-Proves: over a thousand calls, forward and backward, on samples from all over the table, what is in use does not grow
-from each round to the next: of the heap, of Python's objects, and on CUDA of PyTorch's allocator and of the device. It
-states how many bytes beside arguments, results and gradients one call asks PyTorch for, where they are most.
+Proves: during a thousand calls, forward and backward, on samples from all over the table, the memory in use does not
+grow from round to round. This holds for the heap and for Python's objects, and on CUDA also for PyTorch's allocator and
+for the device. The report says how many bytes one call requests from PyTorch beside arguments, results and gradients,
+on the sample with the most.
 
-Cannot prove: anything about a leak on the device that comes to less than the two megabytes of which the driver gives
-out memory; nor, where the C library does not say what is in use (glibc does), about one of less than a page.
+Cannot prove: anything about a leak on the device below two megabytes, the unit in which the driver gives out memory. If
+the C library does not say how much memory is in use (glibc does), a leak of less than a page is not found either.
 """
 
 import ctypes

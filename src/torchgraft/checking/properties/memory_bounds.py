@@ -1,11 +1,11 @@
-"""It writes all of its results and nothing else, and reads nothing that was not written.
+"""The operator writes all of its results and nothing else, and reads no uninitialized memory.
 
-Proves: arguments, and all memory that forward and backward ask PyTorch for, lie between guards that are found as they
-were; the results are the same bit for bit whether memory and guards were full of NaN before or full of numbers, so no
-element is left unwritten, and none depends on memory that nobody wrote or that lies outside of a tensor.
+Proves: arguments, and all memory that forward and backward request from PyTorch, lie between guards, and the guards
+stay unchanged. The results are the same bit for bit whether memory and guards are full of NaN or full of numbers before
+the call. So every element is written, and no element depends on uninitialized memory or on memory outside of a tensor.
 
 Cannot prove: anything about memory that a kernel gets elsewhere, or past both the dispatcher and the headers of
-torchgraft; nor about a read whose value is thrown away. The sanitizers look for those.
+torchgraft, or about a read whose value is not used. The sanitizers look for these.
 """
 
 from torch import Tensor

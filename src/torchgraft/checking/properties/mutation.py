@@ -1,11 +1,11 @@
-"""What the schema says is written to is written, and nothing else.
+"""The operator writes to the arguments that its schema marks, and to nothing else.
 
-Proves: under both names, through the Operator and through torch.ops, arguments marked as in `Tensor(a!)` hold what the
-reference says afterwards, their versions advance, and autograd notices that what it saved has changed; where such an
-argument is a part of a larger tensor, the rest of that is left alone; the same tensor given as two arguments gives what
-the reference gives of two equal ones; an argument that needs a gradient is refused, and is then unchanged.
+Proves: through the Operator and through torch.ops, arguments marked as in `Tensor(a!)` hold the values of the reference
+afterwards, their version counters advance, and autograd notices that a saved tensor has changed. If such an argument is
+part of a larger tensor, the rest of that tensor stays unchanged. One tensor given as two arguments gives what the
+reference gives for two equal tensors. An argument that needs a gradient is refused and stays unchanged.
 
-Cannot prove: what happens where two arguments overlap in part.
+Cannot prove: what happens if two arguments overlap in part.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,9 +1,10 @@
-"""NaN and infinity go where the reference sends them.
+"""NaN and infinity appear in the result where the reference has them.
 
-Proves: on the samples where the definition says what becomes of them, one NaN or one infinity of either sign anywhere
-in an argument gives NaN, infinity and finite values in the same places as the reference.
+Proves: on the samples for which the definition says what becomes of NaN and infinity, one NaN or one infinity of either
+sign, anywhere in an argument, gives NaN, infinity and finite values in the same places as the reference.
 
-Cannot prove: anything where PyTorch's own implementations differ, as they do where a kernel lies over padding.
+Cannot prove: anything where PyTorch's own implementations differ, for example where a convolution kernel lies over
+padding.
 """
 
 from random import Random

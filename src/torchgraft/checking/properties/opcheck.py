@@ -1,10 +1,11 @@
-"""PyTorch's own opcheck has nothing to say against it.
+"""PyTorch's own opcheck finds nothing wrong with the operator.
 
-Proves: on a few small samples, under its public name with arguments that need gradients and under its raw name, that
-the schema tells what is written and shared, that autograd is registered as PyTorch wants it, that fake results are laid
-out as real ones, and that tracing with symbolic sizes, forward and backward, gives the same as calling it.
+Proves: opcheck runs on a few small samples, under the public name with arguments that need gradients, and under the raw
+name. The schema says which arguments are written and which share memory with results, autograd is registered as PyTorch
+requires, fake results have the layout of real ones, and tracing with symbolic sizes, forward and backward, gives the
+same as a call.
 
-Cannot prove: that anything it computes is right: it compares an operator with itself alone.
+Cannot prove: that any result is right: opcheck compares the operator only with itself.
 """
 
 import torch

@@ -1,7 +1,8 @@
-"""It survives being pickled and copied, and so do the layers that are made of it.
+"""The operator and the layers that use it survive pickling and copying.
 
-Proves: the operator pickles and deep-copies to itself; and each layer that its samples name gives the same results, bit
-for bit, after pickling, after deep copy, and as a new layer with its `state_dict`. `layers` counts them.
+Proves: the operator pickles and deep-copies to itself. Each layer that its samples name gives the same results, bit for
+bit, after pickling, after a deep copy, and as a new layer with its `state_dict`. `layers` is the number of these
+layers.
 
 Cannot prove: anything about layers that the samples do not name.
 """

@@ -1,10 +1,11 @@
-"""Random results follow from the seed, and are distributed as the reference's are.
+"""Random results follow from the seed and have the distribution of the reference.
 
-Proves: the same arguments give the same bits; another value of each argument that the declaration calls random gives
-others, unless the reference too gives the same for both; over many seeds the mean of every element and of its square
-are those of the reference, within six standard deviations, and no two elements of a result always go together.
+Proves: the same arguments give the same bits. Another value of each argument that the declaration calls random gives
+other bits, unless the reference also gives the same for both values. Over many seeds the mean of every element and of
+its square are those of the reference, within six standard deviations, and no two elements of a result are fully
+correlated.
 
-Cannot prove: that what a generator gives is random enough for a purpose.
+Cannot prove: that the generator is random enough for a purpose.
 """
 
 import dataclasses

@@ -1,7 +1,7 @@
-"""It runs on the device of its arguments, whichever is current.
+"""The operator runs on the device of its arguments, whichever device is current.
 
-Proves: with another CUDA device current, value and gradients are those of the reference, and the other device is still
-current afterwards; arguments on two CUDA devices are refused.
+Proves: while another CUDA device is current, values and gradients are those of the reference, and the other device is
+still current afterwards. Arguments on two CUDA devices are refused.
 
 Cannot prove: anything on a machine with one CUDA device.
 """

@@ -1,9 +1,10 @@
-"""The second gradient is that of the reference, and that of the first gradient's values.
+"""The second gradient matches the reference and the finite differences of the first gradient.
 
-Proves: in float64, on small samples, the gradients of the gradients, with respect to arguments and to the incoming
-gradient, are those of the reference, and those that differences of the first gradient give.
+Proves: in float64, on small samples, the gradients of the gradients, with respect to the arguments and to the incoming
+gradient, are those of the reference, and match finite differences of the first gradient.
 
-Cannot prove: anything about third derivatives. Operators whose gradients are made of operators have those as well.
+Cannot prove: anything about third derivatives. If the gradients of an operator are made of operators, it has third
+derivatives too.
 """
 
 from collections.abc import Callable, Sequence

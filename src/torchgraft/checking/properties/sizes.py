@@ -1,9 +1,10 @@
-"""The value is that of the reference on sizes that nobody chose.
+"""The value is that of the reference on random sizes.
 
-Proves: on samples that are drawn at random, and shrunk where one fails, the result is what the reference gives in
-float64.
+Proves: on randomly drawn samples the result is what the reference gives in float64. If a sample fails, the check
+shrinks it to a smaller one.
 
-Cannot prove: anything about sizes that the operator's `draw` does not reach; large ones stand in the table of samples.
+Cannot prove: anything about sizes that the operator's `draw` does not reach; large sizes belong in the table of
+samples.
 """
 
 from torchgraft.checking.case import Case

@@ -1,10 +1,10 @@
-"""It is wired at all: on its smallest samples it runs, and gives what its declaration promises.
+"""The operator is wired up: on its smallest samples it runs and gives what its declaration promises.
 
-Proves: in a few seconds, before anything else is asked: there is a kernel; on the three smallest samples that are not
-empty, results have the sizes, strides and dtypes that `output` or `shapes` promises, the values of the reference, and
-its gradients.
+Proves: this takes a few seconds, before all other checks. There is a kernel. On the three smallest samples that are not
+empty, the results have the sizes, strides and dtypes that `output` or `shapes` promises, and the values and gradients
+of the reference.
 
-Cannot prove: anything about inputs that are larger or of another kind. All other properties ask about those.
+Cannot prove: anything about larger inputs or inputs of another kind. All other properties check those.
 """
 
 import itertools

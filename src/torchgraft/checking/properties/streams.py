@@ -1,9 +1,10 @@
 """Kernels are launched on the current stream.
 
-Proves: where the arguments are written late on a stream of one's own, forward and backward on that stream read what was
-written; a kernel launched on another one would read what stood there before.
+Proves: on a stream of its own the check first waits and then writes the arguments, and forward and backward on that
+stream read the new values. A kernel on another stream would read the old ones.
 
-Cannot prove: that no launch waits for the whole device, which is slow and not wrong; `cuda_graph` refuses most of that.
+Cannot prove: that no launch waits for the whole device, which is slow but not wrong; `cuda_graph` refuses most such
+launches.
 """
 
 import torch

@@ -1,10 +1,10 @@
-"""Any call is right, in any company.
+"""Random calls are right, alone and beside other calls.
 
-Proves: calls that are drawn at random, of random sizes, strides, gradients wanted and gradients that come in, give the
-results and gradients of the reference; on a GPU each beside another call, both on streams of their own at once, and
-then both captured in CUDA graphs that are replayed at once. `graft check --stress 10000` draws as many of each
-operator, of sizes as large as in real use and on either side of those at which code makes a choice; on a GPU one in
-five of these runs beside another, and one in fifty from CUDA graphs.
+Proves: calls with random sizes, random strides, any requested gradients and any incoming gradients give the results and
+gradients of the reference. On a GPU each call runs beside another one: first both at once, each on a stream of its own,
+and then both captured in CUDA graphs that are replayed at once. `graft check --stress 10000` makes that many calls of
+each operator, with sizes as large as in real use and sizes on either side of the limits at which code makes a choice.
+On a GPU one in five of these calls runs beside another, and one in fifty from CUDA graphs.
 
 Cannot prove: anything about the calls that were not drawn.
 """

@@ -1,9 +1,9 @@
-"""Many Python threads may call it at once.
+"""Many Python threads may call the operator at once.
 
-Proves: eight threads that call forward and backward side by side, each with values of its own, get the bits that each
-would have got alone.
+Proves: eight threads call forward and backward side by side, each with its own values. Each gets the same bits as the
+same call made alone.
 
-Cannot prove: a race that none of these calls lost.
+Cannot prove: that there is no race: a race need not show in these calls.
 """
 
 from concurrent.futures import ThreadPoolExecutor

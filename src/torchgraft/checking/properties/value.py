@@ -1,10 +1,10 @@
 """The value is that of the reference.
 
-Proves: on each of the operator's samples and in each of its dtypes the result is what the reference gives in float64,
-up to one rounding to the dtype and the error of the sums that the definition asks for.
+Proves: on each of the operator's samples and in each of its dtypes, the result is what the reference gives in float64,
+up to one rounding to the dtype and the error of the sums in the definition.
 
-Cannot prove: anything about inputs that no sample is like. A kernel that is wrong only past a border that no sample
-crosses passes; `sizes` draws more.
+Cannot prove: anything about inputs that are unlike all samples. A kernel that is wrong only above a size that no sample
+reaches passes; `sizes` draws more samples.
 """
 
 from torchgraft.checking.case import Call, Case

@@ -1,10 +1,11 @@
-"""torch.func.vmap batches it over any of its tensors, along any dimension, and so its gradients.
+"""torch.func.vmap batches the operator and its gradients over any of its tensors, along any dimension.
 
-Proves: in float64, on a few small samples, vmap over each tensor alone, along its first and its last dimension, over
-all at once, over dimensions that differ, over a batch of one, nested, and of the gradient, eager and compiled, gives
-what a loop over the reference gives.
+Proves: in float64, on a few small samples, vmap gives what a loop over the reference gives: over each tensor alone,
+along its first and its last dimension; over all tensors at once; over different dimensions; over a batch of one;
+nested; and of the gradient. Eager and compiled calls are checked.
 
-Cannot prove: that a batch is computed at once: an operator without a vmap rule loops, and says so.
+Cannot prove: that a batch is computed at once: an operator without a vmap rule runs a loop, and records that as a
+fallback.
 """
 
 from collections.abc import Sequence
