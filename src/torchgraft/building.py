@@ -251,6 +251,9 @@ def _identity(namespace: str, sources: Sequence[Path], options: dict[str, Any]) 
         said += [version_of(os.environ.get("CUDACXX") or "nvcc"), _present_architecture() or "all"]
     if options["native"]:
         said += [_processor()]
+    if options["sanitizer"]:
+        # A sanitizer reports lines by the path that the compiler saw.
+        said += [str(source.resolve()) for source in sources]
     said += [f"{name}={os.environ.get(name, '')}" for name in _VARIABLES]
     made_of.update(repr(said).encode())
     return made_of.hexdigest()[:32]
