@@ -22,24 +22,25 @@ from torchgraft.building import BuildError  # noqa: E402
 from torchgraft.checking.mutants import (  # noqa: E402
     FILLED,
     ON_CPU,
+    Build,
     Outcome,
     Place,
     count,
     find_folders,
     share_killed,
 )
-from torchgraft.checking.mutating import Mutant  # noqa: E402
 from torchgraft.checking.subject import find_subjects  # noqa: E402
 from torchgraft.cli.mutants import STATES, check_mutants  # noqa: E402
 from torchgraft.cli.shared import make_console  # noqa: E402
 
+# In which threads run, where barriers are taken out.
 ORDERS = (0, 1, 2)
 
 
-def emulated(sanitizer: str, order: int) -> Place:
-    """Where CUDA kernels run on the emulator, with an order in which threads run."""
+def emulated(sanitizer: str, order: int = 0) -> Build:
+    """CUDA kernels on the emulator, with an order in which threads run."""
 
-    def build(namespace: str, sources: Path, directory: Path) -> Path:
+    def compile(namespace: str, sources: Path, directory: Path) -> Path:
         log = directory / "build.log"
         try:
             with log.open("w") as said:
@@ -52,8 +53,14 @@ def emulated(sanitizer: str, order: int) -> Place:
         watched["ASAN_OPTIONS"] += FILLED
         return watched | emulate.environment(Path(), order=order, multiprocessors=16)
 
-    kinds = ("barrier",) if sanitizer == "races" else ()
-    return Place(f"emulated-{sanitizer}-{order}", ".cu", build, environment, kinds)
+    return Build(compile, environment)
+
+
+PLACES = {
+    "cpu": ON_CPU,
+    "emulated": Place("emulated", ".cu", {"address": emulated("address")}),
+    "races": Place("races", ".cu", {f"order-{each}": emulated("races", each) for each in ORDERS}, ("barrier",)),
+}
 
 
 def table(found: list[tuple[str, Outcome]]) -> str:
@@ -73,32 +80,15 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=1000, help="Of mutants.")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--emulated", action="store_true", help="CUDA kernels, on the emulator.")
-    parser.add_argument("--races", action="store_true", help="Their barriers, in several orders of threads.")
+    parser.add_argument("--emulated", action="store_const", dest="kind", const="emulated", default="cpu")
+    parser.add_argument("--races", action="store_const", dest="kind", const="races")
     given = parser.parse_args()
-    if given.races:
-        places = [emulated("races", order) for order in ORDERS]
-    else:
-        places = [emulated("address", 0) if given.emulated else ON_CPU]
-    # What is told apart in one order of threads is told apart.
-    best: dict[tuple[str, Mutant], Outcome] = {}
-    for place in places:
-        check_mutants(
-            given.operators,
-            given.count,
-            seed=given.seed,
-            workers=given.workers,
-            console=make_console(None),
-            json_file=None,
-            place=place,
-        )
-        for folder in find_folders([subject.operator for subject in find_subjects([])], place):
-            for mutant, outcome in folder.known().items():
-                if outcome.status == "killed" or (folder.path.name, mutant) not in best:
-                    best[folder.path.name, mutant] = outcome
-    found = [(name, outcome) for (name, _), outcome in best.items()]
-    kind = "races" if given.races else "emulated" if given.emulated else "cpu"
-    (ROOT / f"docs/fragments/mutants-{kind}.md").write_text(table(found))
+    place = PLACES[given.kind]
+    options = {"seed": given.seed, "workers": given.workers, "console": make_console(None), "json_file": None}
+    check_mutants(given.operators, given.count, place=place, **options)
+    folders = find_folders([subject.operator for subject in find_subjects([])], place)
+    found = [(folder.path.name, outcome) for folder in folders for outcome in folder.known().values()]
+    (ROOT / f"docs/fragments/mutants-{given.kind}.md").write_text(table(found))
     print(table(found))
     return 0
 

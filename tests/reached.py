@@ -1,9 +1,9 @@
 """Measures which lines and branches of the kernels and host functions a quick check reaches: `make coverage`.
 
-CUDA kernels run on the emulator, compiled for several architectures and on devices of several sizes, each forced on all
-that it supports; C++ kernels run compiled for any processor, on one thread, and for this machine's, on two. Branches
-are those of the compiler, so that each part of a condition is counted by itself; what instantiations of a template
-reach is merged; the edges of exceptions are left out.
+CUDA kernels run on the emulator, compiled for several architectures and on devices of several sizes, as they are chosen
+and each forced on all that it supports. C++ kernels run compiled for any processor, on one thread, and for this
+machine's, on two. Branches are those of the compiler, so that each part of a condition is counted by itself; what
+instantiations of a template reach is merged; the edges of exceptions are left out.
 
 Written are a table by folder, docs/fragments/coverage.md, and what was not reached, build/coverage/missing.txt.
 """
@@ -28,6 +28,7 @@ sys.path.insert(0, str(ROOT / "tests/emulation"))
 import emulate  # noqa: E402  it lies below this file
 
 from torchgraft.benchmarking.table import Table  # noqa: E402
+from torchgraft.building import find_tool  # noqa: E402
 
 OPERATORS = ROOT / "src/torchgraft/operators"
 WORK = ROOT / "build/coverage"
@@ -39,12 +40,18 @@ DEVICES = ("90:16", "90:84", "90:132", "80:16", "75:16")
 # definition of a convolution's gradient crashes on bad input on one thread: it is PyTorch's.
 KINDS: dict[str, tuple[str, int, tuple[str, ...]]] = {
     "cpu": ("OFF", 1, ()),
-    "cpu-native": ("ON", 2, ("--property", "bad_input")),
+    "cpu-native": ("ON", 2, ("bad_input",)),
 }
 # A property that may end its process is asked in this one: a worker ends without writing what it counted.
 CHECK = "from torchgraft.checking import running; running._in_worker = True; from torchgraft.cli import main; main()"
 PROPERTIES = ("value", "sizes", "empty", "non_finite", "layouts")
 PROPERTIES_ELSEWHERE = ("value",)
+# The kernels between which each operator of torchgraft chooses in a library.
+LIST_KERNELS = """
+import json
+from torchgraft.checking.subject import find_subjects, listed_kernels
+print(json.dumps({each.name: listed_kernels(each.operator, "cpu") for each in find_subjects([])}))
+"""
 
 
 @dataclass
@@ -80,6 +87,21 @@ class Counts:
         return [name, _share(self.lines_run, self.lines), _share(self.branches_run, self.branches)]
 
 
+@dataclass(frozen=True)
+class Library:
+    """A library that counts what runs.
+
+    Attributes:
+        name: of its report.
+        objects: the folder of what it was compiled to.
+        questions: operators, each with variables and options of its check.
+    """
+
+    name: str
+    objects: Path
+    questions: list[tuple[str, dict[str, str], tuple[str, ...]]]
+
+
 def _share(some: int, all: int) -> str:
     return f"{100 * some / all:.1f} % of {all:,}" if all else ""
 
@@ -98,8 +120,11 @@ def main() -> int:
     folders = emulate.find_folders(given.operators)
     devices = tuple(each for each in given.device or DEVICES if each != "cpu")
     WORK.mkdir(parents=True, exist_ok=True)
-    reports = _of_emulated(folders, devices) if devices else []
-    reports += [_of_cpu(folders, name) for name in KINDS]
+    architectures = dict.fromkeys(int(each.partition(":")[0]) for each in devices)
+    libraries = [_of_emulated(folders, each, devices) for each in architectures]
+    libraries += [_of_cpu(folders, name) for name in KINDS]
+    _ask(libraries)
+    reports = [_report(library) for library in libraries]
     merged = WORK / "all.json"
     tracefiles = [word for report in reports for word in ("--add-tracefile", str(report))]
     _gcovr(*tracefiles, "--json", str(merged))
@@ -117,59 +142,59 @@ def main() -> int:
     return 0
 
 
-def _of_emulated(folders: list[Path], devices: Iterable[str]) -> list[Path]:
-    sizes = [
-        (int(architecture), int(count), PROPERTIES if each == DEVICES[0] else PROPERTIES_ELSEWHERE)
+def _of_emulated(folders: list[Path], architecture: int, devices: Iterable[str]) -> Library:
+    library = emulate.build(folders, architecture=architecture, sanitizer="coverage")
+    kernels = _kernels_of(library)
+    questions = [
+        (operator, emulate.environment(library, multiprocessors=int(count)), options)
         for each in devices
-        for architecture, _, count in [each.partition(":")]
-    ]
-    architectures = dict.fromkeys(architecture for architecture, _, _ in sizes)
-    libraries = {each: emulate.build(folders, architecture=each, sanitizer="coverage") for each in architectures}
-    objects = {each: ROOT / f"build/emulation/{each}-coverage/ninja" for each in libraries}
-    for each in objects.values():
-        _forget(each)
-    _ask(
-        (operator, emulate.environment(libraries[architecture], multiprocessors=count), (*_asked(properties), *options))
+        for built_for, _, count in [each.partition(":")]
+        if int(built_for) == architecture
+        for properties in [PROPERTIES if each == DEVICES[0] else PROPERTIES_ELSEWHERE]
         for folder in folders
-        for options in [("--every-kernel",) if (folder / "cuda/policy.h").is_file() else ()]
         for operator in emulate.find_operators(folder)
-        for architecture, count, properties in sizes
-    )
-    return [_report(each, f"cuda-{architecture}") for architecture, each in objects.items()]
+        for options in (
+            *(("--kernel", kernel, *_asked(*properties)) for kernel in kernels[operator]),
+            *map(_asked, properties),
+        )
+    ]
+    return Library(f"cuda-{architecture}", ROOT / f"build/emulation/{architecture}-coverage/ninja", questions)
 
 
-def _of_cpu(folders: list[Path], kind: str) -> Path:
+def _kernels_of(library: Path) -> dict[str, list[str]]:
+    variables = {**os.environ, **emulate.environment(library)}
+    listed = subprocess.run([sys.executable, "-c", LIST_KERNELS], env=variables, check=True, capture_output=True)
+    return dict(json.loads(listed.stdout))
+
+
+def _of_cpu(folders: list[Path], kind: str) -> Library:
     objects = WORK / kind
-    native, threads, options = KINDS[kind]
+    native, threads, more = KINDS[kind]
     defined = ["-DTORCHGRAFT_SANITIZER=coverage", "-DTORCHGRAFT_CUDA=OFF", f"-DPython_EXECUTABLE={sys.executable}"]
     defined.append(f"-DTORCHGRAFT_NATIVE={native}")
-    tools = Path(sys.executable).parent
-    cmake = [str(tools / "cmake"), "-S", str(ROOT), "-B", str(objects), "-G", "Ninja", "-Wno-author", *defined]
-    subprocess.run([*cmake, f"-DCMAKE_MAKE_PROGRAM={tools / 'ninja'}"], check=True, stdout=subprocess.DEVNULL)
-    subprocess.run([str(tools / "cmake"), "--build", str(objects)], check=True, stdout=sys.stderr)
-    _forget(objects)
+    cmake, ninja = find_tool("cmake"), find_tool("ninja")
+    configure = [cmake, "-S", str(ROOT), "-B", str(objects), "-G", "Ninja", "-Wno-author", *defined]
+    subprocess.run([*configure, f"-DCMAKE_MAKE_PROGRAM={ninja}"], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([cmake, "--build", str(objects)], check=True, stdout=sys.stderr)
     # A thread that waits leaves its core to other checks.
-    library = {
+    variables = {
         "TORCHGRAFT_LIBRARIES": str(objects),
         "OMP_NUM_THREADS": str(threads),
         "OMP_WAIT_POLICY": "passive",
     }
-    asked = *_asked(PROPERTIES), *options
-    _ask((operator, library, asked) for folder in folders for operator in emulate.find_operators(folder))
-    return _report(objects, kind)
+    operators = [operator for folder in folders for operator in emulate.find_operators(folder)]
+    questions = [(each, variables, _asked(name)) for each in operators for name in (*PROPERTIES, *more)]
+    return Library(kind, objects, questions)
 
 
-def _forget(objects: Path) -> None:
-    for counted in objects.rglob("*.gcda"):
+def _asked(*properties: str) -> tuple[str, ...]:
+    return tuple(word for name in properties for word in ("--property", name))
+
+
+def _ask(libraries: list[Library]) -> None:
+    """Asks the questions of libraries: a process each, which writes what it counted as it ends."""
+    for counted in (each for library in libraries for each in library.objects.rglob("*.gcda")):
         counted.unlink()
-
-
-def _asked(properties: Iterable[str]) -> list[str]:
-    return [word for name in properties for word in ("--property", name)]
-
-
-def _ask(questions: Iterable[tuple[str, dict[str, str], tuple[str, ...]]]) -> None:
-    """Checks operators, each under variables and options: a process each, which writes what it counted as it ends."""
 
     def ask(operator: str, variables: dict[str, str], options: tuple[str, ...]) -> None:
         command = [sys.executable, "-c", CHECK, "check", operator, "--device", "cpu", "--quick", *options]
@@ -179,18 +204,27 @@ def _ask(questions: Iterable[tuple[str, dict[str, str], tuple[str, ...]]]) -> No
             print(f"{operator} does not hold:\n{done.stdout}{done.stderr}", file=sys.stderr)
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(ask, *zip(*questions, strict=True)))
+        list(pool.map(ask, *zip(*(each for library in libraries for each in library.questions), strict=True)))
 
 
-def _report(objects: Path, name: str) -> Path:
-    path = WORK / f"{name}.json"
+def _report(library: Library) -> Path:
+    path = WORK / f"{library.name}.json"
     # What was compiled and wrote no counts is of a source that is there no more.
-    for compiled in objects.rglob("*.gcno"):
+    for compiled in library.objects.rglob("*.gcno"):
         if not compiled.with_suffix(".gcda").is_file():
             compiled.unlink()
     # What has no text but a bracket runs where an exception passes.
     real = ("--exclude-throw-branches", "--exclude-unreachable-branches", "--exclude-noncode-lines")
-    _gcovr("--object-directory", str(objects), str(objects), *real, "--json", str(path))
+    _gcovr(
+        "--object-directory",
+        str(library.objects),
+        str(library.objects),
+        *real,
+        "-j",
+        str(os.cpu_count()),
+        "--json",
+        str(path),
+    )
     return path
 
 

@@ -154,19 +154,19 @@ def test_what_one_build_does_not_tell_apart_is_asked_in_the_other(tmp_path, monk
     (tmp_path / "cpu.cpp").write_bytes(made.sources["cpu.cpp"] + b"TORCHGRAFT_VECTOR_CLONES(void f(), g();)\n")
     made = Folder(tmp_path, ON_CPU, [])
     made.work = tmp_path / "work"
-    narrow, wide = (directory for directory, _ in made.builds)
+    narrow, wide = made.builds
     asked = made.mutants[:5]
     told = {
         narrow: ["killed", "survived", "survived", "not reached"],
         wide: [None, "killed", "not reached", "survived"],
     }
     monkeypatch.setattr(
-        Folder, "build", lambda self, chosen, directory, build: (directory, [4] if directory == narrow else [])
+        Folder, "build", lambda self, chosen, directory: (directory, [4] if directory == narrow else [])
     )
     monkeypatch.setattr(
         mutants,
         "_ask",
-        lambda folder, library, chosen, *rest: [
+        lambda folder, library, environment, chosen, *rest: [
             {"mutant": number, "status": told[library][number], "how": "", "by": library.name} for number in chosen
         ],
     )

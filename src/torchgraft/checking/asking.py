@@ -1,7 +1,8 @@
 """Asks samples about the mutants of a library: `python -m torchgraft.checking.asking`, a process of its own.
 
-The library is loaded once, and what the references give is computed once; then each mutant is a process forked from
-this one, which asks the questions that reach it, the quickest first, until one tells it from the original.
+The library is loaded once. Then some workers, forked from this process, share the questions among them: each computes
+what the references give to its own, and asks these about every mutant, in a process forked from it, the quickest first
+of those that reach the mutant, until a question of any worker tells it from the original.
 """
 
 from __future__ import annotations
@@ -10,12 +11,13 @@ import ctypes
 import gc
 import json
 import mmap
+import multiprocessing
 import os
 import signal
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -163,7 +165,8 @@ class _Question:
         self.ask()
 
 
-def _questions(subject: Subject, seed: int, *, threads: bool) -> Iterator[_Question]:
+def _questions(subject: Subject, seed: int, *, threads: bool) -> Iterator[Iterable[_Question]]:
+    """Groups of questions: those of a group, in their order, make use of what the first has computed."""
     operator, samples = subject.operator, subject.samples
     kernels = ("", *listed_kernels(operator, "cpu"))
     dtypes = operator.dtypes or FLOATING
@@ -180,23 +183,34 @@ def _questions(subject: Subject, seed: int, *, threads: bool) -> Iterator[_Quest
         asked += [(sample, dtype, every) for sample, dtype in drawn]
     for sample, dtype, checks in asked:
         call = _KnownCall(operator, samples, sample, device, dtype, seed)
-        for check in checks:
-            for kernel in kernels:
-                name = f"{check.__name__.rpartition('check_')[2]} of {subject.name} on {sample.name!r} in {dtype}"
-                question = _Question(_with(name, kernel), _forced(subject, kernel, partial(check, call)))
-                yield question
-                # After the one above: what it expects is known then.
-                if threads and checks is every:
-                    yield replace(question, name=f"{question.name}, {_THREADS} threads", threads=_THREADS)
+        yield _questions_of_call(subject, call, checks, kernels, threads=threads and checks is every)
     for whole in _WHOLE:
         dtype = torch.float32 if torch.float32 in dtypes else dtypes[0]
         # Strides of every small sample, as each may be the one whose layout another one's is not.
         case = Case(subject, device, dtype, seed, quick=whole != "layouts")
         for kernel in kernels:
             ask = _forced(subject, kernel, partial(PROPERTIES[whole].check, case))
-            yield _Question(_with(f"{whole} of {subject.name}", kernel), ask, PROPERTIES[whole].isolated)
+            yield [_Question(_with(f"{whole} of {subject.name}", kernel), ask, PROPERTIES[whole].isolated)]
     if claims_kernel(operator, device, dtype) and not operator.mutates:
-        yield _Question(f"errors of {subject.name}", _Errors(case).check, isolated=True)
+        yield [_Question(f"errors of {subject.name}", _Errors(case).check, isolated=True)]
+
+
+def _questions_of_call(
+    subject: Subject,
+    call: _KnownCall,
+    checks: Sequence[Callable[[_KnownCall], None]],
+    kernels: Sequence[str],
+    *,
+    threads: bool,
+) -> Iterator[_Question]:
+    for check in checks:
+        for kernel in kernels:
+            name = f"{check.__name__.rpartition('check_')[2]} of {subject.name} on {call.sample.name!r} in {call.dtype}"
+            question = _Question(_with(name, kernel), _forced(subject, kernel, partial(check, call)))
+            yield question
+            # After the one above: what it expects is known then.
+            if threads:
+                yield replace(question, name=f"{question.name}, {_THREADS} threads", threads=_THREADS)
 
 
 def _with(name: str, kernel: str) -> str:
@@ -276,11 +290,11 @@ def _ends_well(question: _Question) -> bool:
     """Whether a process that asks a question of the original ends as it should; a reference may be what ends it."""
     if (child := os.fork()) == 0:
         # How long it takes is not known yet.
-        _run(_ORIGINAL, [replace(question, seconds=_FIRST_SECONDS)], mmap.mmap(-1, 4), 0, lambda number, reached: None)
+        _run(_ORIGINAL, [replace(question, seconds=_FIRST_SECONDS)], mmap.mmap(-1, 4), lambda number, reached: None)
     return os.waitpid(child, 0)[1] == 0
 
 
-def _run(mutant: int, questions: Sequence[_Question], at: mmap.mmap, slot: int, choose: Any) -> NoReturn:
+def _run(mutant: int, questions: Sequence[_Question], at: mmap.mmap, choose: Any) -> NoReturn:
     """What a forked process does."""
     silent = os.open(os.devnull, os.O_WRONLY)
     os.dup2(silent, 1)
@@ -289,13 +303,13 @@ def _run(mutant: int, questions: Sequence[_Question], at: mmap.mmap, slot: int, 
     choose(mutant, None)
     # A mutant may want all memory that there is.
     with bad_input.memory_bounded(torch.device("cpu")):
-        _ask_all(questions, at, slot)
+        _ask_all(questions, at)
     os._exit(0)
 
 
-def _ask_all(questions: Sequence[_Question], at: mmap.mmap, slot: int) -> None:
+def _ask_all(questions: Sequence[_Question], at: mmap.mmap) -> None:
     for number, question in enumerate(questions):
-        at[4 * slot : 4 * slot + 4] = number.to_bytes(4, "little")
+        at[:] = number.to_bytes(4, "little")
         signal.setitimer(signal.ITIMER_REAL, _TIMES_AS_LONG * question.seconds + _SECONDS_MORE)
         try:
             question.ask_on_threads()
@@ -309,50 +323,133 @@ def _how(status: int) -> str:
     return {0: "", _TOLD_APART: "wrong"}.get(os.WEXITSTATUS(status), "sanitizer")
 
 
-def _answer(request: dict[str, Any], tell: Callable[[dict[str, Any]], None]) -> None:
-    subjects = find_subjects(request["targets"])
-    library = _Library(request["namespace"], request["count"])
-    tell({"doing": "computing what the references give"})
+def _work(
+    worker: int,
+    workers: int,
+    groups: Sequence[Iterable[_Question]],
+    mutants: Sequence[int],
+    shared: _Shared,
+    library: _Library,
+    tell: Callable[[dict[str, Any]], None],
+) -> None:
+    """What one worker does: traces the questions that it takes, and asks them about all mutants."""
     questions, problems = [], []
-    for subject in subjects:
-        for question in _questions(subject, request["seed"], threads=request["threads"]):
+    for number in shared.groups():
+        for question in groups[number]:
             traced = library.traced(question)
             if isinstance(traced, _Question):
                 questions.append(traced)
             elif traced:
-                problems.append(traced)
-    tell({"questions": len(questions), "seconds": sum(each.seconds for each in questions), "problems": problems})
+                # A line of a pipe is whole up to so many bytes.
+                problems.append(traced[:1000])
+    seconds = sum(each.seconds for each in questions)
+    tell({"questions": len(questions), "seconds": seconds, "problems": problems[:1]})
     questions.sort(key=lambda question: question.seconds)
     # What is never freed is never written to, and stays shared with the processes that are forked.
     gc.freeze()
-    at = mmap.mmap(-1, 4 * request["workers"])
+    at = mmap.mmap(-1, 4)
     # The original goes first: told from itself, it would show that nothing here can be believed.
-    waiting = [*reversed(request["mutants"]), _ORIGINAL]
-    slots = list(range(request["workers"]))
-    running: dict[int, tuple[int, list[_Question], int, float]] = {}
-    while waiting or running:
-        while waiting and slots:
-            mutant = waiting.pop()
-            reaching = [each for each in questions if mutant == _ORIGINAL or mutant in each.reached]
-            if not reaching:
-                tell({"mutant": mutant, "status": "not reached"})
-                continue
-            slot = slots.pop()
-            if (child := os.fork()) == 0:
-                _run(mutant, reaching, at, slot, library.choose)
-            running[child] = (mutant, reaching, slot, time.perf_counter())
-        if running:
-            child, status = os.wait()
-            mutant, reaching, slot, started = running.pop(child)
-            slots.append(slot)
-            how = _how(status)
-            by = reaching[int.from_bytes(at[4 * slot : 4 * slot + 4], "little")].name if how else ""
-            seconds = round(time.perf_counter() - started, 3)
-            if mutant != _ORIGINAL:
-                status_name = "killed" if how else "survived"
-                tell({"mutant": mutant, "status": status_name, "how": how, "by": by, "seconds": seconds})
-            elif how:
+    for mutant in (_ORIGINAL, *_in_turn(mutants, worker, workers)):
+        if mutant != _ORIGINAL and shared.told[mutant]:
+            continue
+        reaching = [each for each in questions if mutant == _ORIGINAL or mutant in each.reached]
+        if not reaching:
+            tell({"mutant": mutant, "status": "not reached"})
+            continue
+        started = time.perf_counter()
+        if (child := os.fork()) == 0:
+            _run(mutant, reaching, at, library.choose)
+        how = _how(os.waitpid(child, 0)[1])
+        by = reaching[int.from_bytes(at[:], "little")].name if how else ""
+        if mutant == _ORIGINAL:
+            if how:
                 raise RuntimeError(f"the kernels as they are are told from themselves: {by} ({how})")
+            continue
+        shared.told[mutant] = bool(how)
+        seconds = round(time.perf_counter() - started, 3)
+        tell({"mutant": mutant, "status": "killed" if how else "survived", "how": how, "by": by, "seconds": seconds})
+
+
+def _in_turn(mutants: Sequence[int], worker: int, workers: int) -> Iterator[int]:
+    """All mutants, a few at a time, of which each worker begins with another one: what it tells apart, others skip."""
+    for begin in range(0, len(mutants), 2 * workers):
+        few = mutants[begin : begin + 2 * workers]
+        start = len(few) * worker // workers
+        yield from (*few[start:], *few[:start])
+
+
+class _Shared:
+    """What workers share."""
+
+    def __init__(self, groups: int, mutants: int) -> None:
+        self._taken = multiprocessing.get_context("fork").Value("i")
+        self._count = groups
+        # A byte a mutant: whether it was told from the original.
+        self.told = mmap.mmap(-1, max(mutants, 1))
+
+    def groups(self) -> Iterator[int]:
+        """The numbers of groups that nobody has taken yet, one after another."""
+        while True:
+            with self._taken.get_lock():
+                number = self._taken.value
+                self._taken.value += 1
+            if number >= self._count:
+                return
+            yield number
+
+
+def _answer(request: dict[str, Any], tell: Callable[[dict[str, Any]], None]) -> None:
+    subjects = find_subjects(request["targets"])
+    library = _Library(request["namespace"], request["count"])
+    groups = [
+        group for subject in subjects for group in _questions(subject, request["seed"], threads=request["threads"])
+    ]
+    mutants, workers = request["mutants"], min(request["workers"], len(groups))
+    tell({"doing": "computing what the references give"})
+    shared = _Shared(len(groups), request["count"])
+    read, write = os.pipe()
+    children = []
+    for worker in range(workers):
+        if (child := os.fork()) == 0:
+            try:
+                _work(worker, workers, groups, mutants, shared, library, partial(_write, write))
+            except BaseException as error:
+                print(error, file=sys.stderr, flush=True)
+                # Without this worker's questions no answer is whole.
+                os.killpg(0, signal.SIGKILL)
+            os._exit(0)
+        children.append(child)
+    os.close(write)
+    with open(read) as lines:
+        _merge(map(json.loads, lines), workers, tell)
+    for child in children:
+        os.waitpid(child, 0)
+
+
+def _write(descriptor: int, answer: dict[str, Any]) -> None:
+    os.write(descriptor, f"{json.dumps(answer)}\n".encode())
+
+
+def _merge(answers: Iterable[dict[str, Any]], workers: int, tell: Callable[[dict[str, Any]], None]) -> None:
+    """Tells what the workers found together: what one tells apart is told apart, and all must have asked for less."""
+    known, seconds = list[dict[str, Any]](), dict[int, list[float]]()
+    best: dict[int, dict[str, Any]] = {}
+    for answer in answers:
+        if "mutant" not in answer:
+            known.append(answer)
+            if len(known) == workers:
+                totals = {name: sum(each[name] for each in known) for name in ("questions", "seconds")}
+                tell(totals | {"problems": [problem for each in known for problem in each["problems"]]})
+            continue
+        number = answer["mutant"]
+        if number in best and best[number]["status"] == "killed":
+            continue
+        spent = seconds.setdefault(number, [])
+        spent.append(answer.get("seconds", 0.0))
+        if number not in best or answer["status"] != "not reached":
+            best[number] = answer
+        if answer["status"] == "killed" or len(spent) == workers:
+            tell(best[number] | {"seconds": round(sum(spent), 3)})
 
 
 def main() -> None:

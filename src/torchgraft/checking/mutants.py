@@ -19,6 +19,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any, Literal
@@ -68,36 +69,41 @@ class Outcome:
         }
 
 
-def _build_for_any(namespace: str, sources: Path, directory: Path) -> Path:
-    build(namespace, sources_in(sources), directory, sanitizer="address")
-    return directory
-
-
-def _build_for_this(namespace: str, sources: Path, directory: Path) -> Path:
-    build(namespace, sources_in(sources), directory, sanitizer="address", native=True)
+def _build(namespace: str, sources: Path, directory: Path, *, native: bool = False) -> Path:
+    build(namespace, sources_in(sources), directory, sanitizer="address", native=native)
     return directory
 
 
 @dataclass(frozen=True)
+class Build:
+    """One way to build and run mutants of a folder's kernels.
+
+    Attributes:
+        compile: compiles a folder, into another one, for a namespace; the directory of the library.
+        environment: of the process that loads it.
+        of_clones: whether it is other code only where sources are compiled for vectors of several widths.
+    """
+
+    compile: Callable[[str, Path, Path], Path]
+    environment: Callable[[], Mapping[str, str]]
+    of_clones: bool = False
+
+
+@dataclass(frozen=True)
 class Place:
-    """How mutants of a folder's kernels are built and run.
+    """Where mutants of a folder's kernels are built and run.
 
     Attributes:
         name: of what is kept of them.
         suffix: of the sources; what these include goes with them.
-        build: compiles a folder, into another one, for a namespace; the directory of the library.
-        environment: of the process that loads it.
+        builds: what no sample tells apart in one is asked in the next; by the names of their folders.
         kinds: of mutants; empty: all.
-        build_wide: as `build`, for the widest vectors of this machine's processor: what no sample tells apart in the
-            one library is asked in the other, where sources are compiled for vectors of several widths.
     """
 
     name: str
     suffix: str
-    build: Callable[[str, Path, Path], Path]
-    environment: Callable[[], Mapping[str, str]] = dict
+    builds: Mapping[str, Build]
     kinds: tuple[str, ...] = ()
-    build_wide: Callable[[str, Path, Path], Path] | None = None
 
     @property
     def device(self) -> str:
@@ -115,7 +121,12 @@ def _sanitizer_variables() -> dict[str, str]:
     return {**options, "ASAN_OPTIONS": options["ASAN_OPTIONS"] + FILLED, "LD_PRELOAD": find_runtimes(tool)}
 
 
-ON_CPU = Place("cpu", ".cpp", _build_for_any, _sanitizer_variables, build_wide=_build_for_this)
+# For any processor, and for the widest vectors of this machine's.
+_CPU_BUILDS = {
+    "any": Build(_build, _sanitizer_variables),
+    "this": Build(partial(_build, native=True), _sanitizer_variables, of_clones=True),
+}
+ON_CPU = Place("cpu", ".cpp", _CPU_BUILDS)
 
 
 @dataclass
@@ -148,13 +159,11 @@ class Folder:
         self._samples = hashlib.sha256(asked).hexdigest()[:16]
 
     @property
-    def builds(self) -> list[tuple[Path, Callable[[str, Path, Path], Path]]]:
-        """Where mutants are built, and how: once, and for the widest vectors where that is other code."""
-        found = [(self.work, self.place.build)]
+    def builds(self) -> dict[Path, Build]:
+        """How mutants are built, by the folder in which they are."""
         has_clones = any(b"TORCHGRAFT_VECTOR_CLONES(" in source for source in self.sources.values())
-        if self.place.build_wide and has_clones and platform.machine() == "x86_64":
-            found.append((self.work / "wide", self.place.build_wide))
-        return found
+        is_wide = has_clones and platform.machine() == "x86_64"
+        return {self.work / name: each for name, each in self.place.builds.items() if is_wide or not each.of_clones}
 
     def _compiled(self) -> Iterable[tuple[str, bytes]]:
         """The sources of the place, and what they include by a name in quotes."""
@@ -230,15 +239,12 @@ class Folder:
         with (self.work / "outcomes.jsonl").open("a") as file:
             file.write(json.dumps(known) + "\n")
 
-    def build(
-        self, mutants: Mapping[int, Mutant], directory: Path, build: Callable[[str, Path, Path], Path]
-    ) -> tuple[Path, list[int]]:
+    def build(self, mutants: Mapping[int, Mutant], directory: Path) -> tuple[Path, list[int]]:
         """Compiles mutants into a library: its directory, and the numbers of those that the compiler refused.
 
         Args:
             mutants: by number.
-            directory: of `builds`, as is what compiles.
-            build: compiles.
+            directory: of `builds`.
         """
         sources, refused = self.work / "sources" / self.path.name, list[int]()
         for _ in range(_MOST_BUILDS):
@@ -247,7 +253,7 @@ class Folder:
                 text = rewrite(source, own, str(self.path / file)) if file in self.sources else source
                 _write_if_new(sources / file, text)
             try:
-                return build(self.operators[0].namespace, sources, directory), refused
+                return self.builds[directory].compile(self.operators[0].namespace, sources, directory), refused
             except BuildError as error:
                 blamed = self._blamed(str(error), mutants).difference(refused)
                 if not blamed:
@@ -343,18 +349,20 @@ def run_mutants(
     for mutant in mutants:
         if mutant in known:
             finish(known[mutant])
-    new = dict(enumerate(mutant for mutant in mutants if mutant not in known))
+    # What nobody has thought about yet goes first.
+    unknown = [mutant for mutant in mutants if mutant not in known]
+    new = dict(enumerate(sorted(unknown, key=lambda mutant: (mutant.file, *mutant.shown) in folder.equivalent)))
     left: dict[int, Outcome | None] = dict.fromkeys(new)
-    for directory, make in folder.builds:
+    for directory, built in folder.builds.items():
         if not left:
             break
-        is_last = directory == folder.builds[-1][0]
+        is_last = directory == list(folder.builds)[-1]
         directory.mkdir(parents=True, exist_ok=True)
         on_step(f"building {len(left)} mutants of {folder.path.name}")
-        library, refused = folder.build({number: new[number] for number in left}, directory, make)
+        library, refused = folder.build({number: new[number] for number in left}, directory)
         for number in refused:
             finish_new(left.pop(number) or Outcome(new[number], "does not compile"))
-        for answer in _ask(folder, library, list(left), len(new), seed, workers):
+        for answer in _ask(folder, library, built.environment(), list(left), len(new), seed, workers):
             if "mutant" in answer:
                 number = answer.pop("mutant")
                 before, outcome = left[number], Outcome(new[number], **answer)
@@ -377,7 +385,13 @@ def run_mutants(
 
 
 def _ask(
-    folder: Folder, library: Path, mutants: Sequence[int], count: int, seed: int, workers: int
+    folder: Folder,
+    library: Path,
+    environment: Mapping[str, str],
+    mutants: Sequence[int],
+    count: int,
+    seed: int,
+    workers: int,
 ) -> Iterable[dict[str, Any]]:
     read, write = os.pipe()
     request = {
@@ -391,8 +405,7 @@ def _ask(
         "seed": seed,
         "workers": max(workers, 1),
     }
-    variables = {**os.environ, **folder.place.environment()}
-    variables |= {"CUDA_VISIBLE_DEVICES": "", "TORCHGRAFT_LIBRARIES": str(library)}
+    variables = {**os.environ, **environment, "CUDA_VISIBLE_DEVICES": "", "TORCHGRAFT_LIBRARIES": str(library)}
     command = [sys.executable, "-m", "torchgraft.checking.asking"]
     with tempfile.TemporaryFile("w+") as said:
         process = subprocess.Popen(
