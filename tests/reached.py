@@ -42,8 +42,18 @@ KINDS: dict[str, tuple[str, int, tuple[str, ...]]] = {
     "cpu": ("OFF", 1, ()),
     "cpu-native": ("ON", 2, ("bad_input",)),
 }
-# A property that may end its process is asked in this one: a worker ends without writing what it counted.
-CHECK = "from torchgraft.checking import running; running._in_worker = True; from torchgraft.cli import main; main()"
+# A property that may end its process is asked in this one: a worker ends without writing what it counted. PRODUCTS says
+# what lltm's products of float32 are made in, as torchgraft/precision.py tells it on a GPU.
+CHECK = """
+import os
+from torchgraft import native
+from torchgraft.checking import running
+from torchgraft.cli import main
+running._in_worker = True
+if products := os.environ.get("PRODUCTS"):
+    native.libraries_of("torchgraft", "cpu")[0].function("torchgraft_set_products")(int(products))
+main()
+"""
 PROPERTIES = ("value", "sizes", "empty", "non_finite", "layouts")
 PROPERTIES_ELSEWHERE = ("value",)
 # The kernels between which each operator of torchgraft chooses in a library.
@@ -146,16 +156,17 @@ def _of_emulated(folders: list[Path], architecture: int, devices: Iterable[str])
     library = emulate.build(folders, architecture=architecture, sanitizer="coverage")
     kernels = _kernels_of(library)
     questions = [
-        (operator, emulate.environment(library, multiprocessors=int(count)), options)
+        (operator, {**emulate.environment(library, multiprocessors=int(count)), **products}, options)
         for each in devices
         for built_for, _, count in [each.partition(":")]
         if int(built_for) == architecture
         for properties in [PROPERTIES if each == DEVICES[0] else PROPERTIES_ELSEWHERE]
         for folder in folders
         for operator in emulate.find_operators(folder)
-        for options in (
-            *(("--kernel", kernel, *_asked(*properties)) for kernel in kernels[operator]),
-            *map(_asked, properties),
+        for options, products in (
+            *((("--kernel", kernel, *_asked(*properties)), {}) for kernel in kernels[operator]),
+            *((_asked(name), {}) for name in properties),
+            *((_asked("value"), {"PRODUCTS": said}) for said in ("1", "2") if folder.name == "lltm"),
         )
     ]
     return Library(f"cuda-{architecture}", ROOT / f"build/emulation/{architecture}-coverage/ninja", questions)
