@@ -756,8 +756,8 @@ class Units {
   // Calls `body(ring, unit, its number)`.
   template <typename Body>
   void for_each(const Body& body) const {
-    const int64_t results = std::max<int64_t>(1, rows_ * geometry_.width * channels_);
-    parallel_for(0, count(), units_of_grain(results), [&](int64_t begin, int64_t end) {
+    const int64_t grain = units_of_grain(rows_ * geometry_.width * channels_);
+    parallel_for(0, count(), grain, [&](int64_t begin, int64_t end) {
       Ring<T> ring;
       for (int64_t unit = begin; unit < end; ++unit) body(ring, (*this)[unit], unit);
     });
