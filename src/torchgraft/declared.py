@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from torchgraft._autocasting import AutocastRule
 from torchgraft.schema import Argument, Arrangement
+from torchgraft.sharding import Sharding
 
 
 class Declared(Protocol):
@@ -36,6 +37,10 @@ class Declared(Protocol):
     visible_outputs: int
     mutates: bool
     autograd: Any
+
+    @property
+    def sharding(self) -> Sharding:
+        """What may be cut over devices."""
 
     def complete(self, values: Sequence[Any], named: Mapping[str, Any]) -> tuple[Any, ...]:
         """All arguments of a call, in the order of the schema."""

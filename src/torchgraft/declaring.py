@@ -10,6 +10,9 @@ from torch.utils._pytree import tree_map
 
 from torchgraft.declared import Declared
 from torchgraft.differentiation import single
+from torchgraft.schema import Result
+from torchgraft.shapes import Shapes
+from torchgraft.sharding import Sharding
 
 
 def make_output(reference: Callable[..., Any], written: int, results: int) -> Callable[..., Any]:
@@ -72,6 +75,49 @@ def check_kinds(operator: Declared, unsaved: Sequence[str], gradient: object) ->
         raise ValueError(f"{name}: an operator that writes to its arguments and takes lists has no gradient formula")
     if operator.mutates and operator.visible_outputs != operator.output_count:
         raise ValueError(f"{name}: all results of an operator that writes to its arguments are visible")
+
+
+DERIVE = "derive"
+
+
+def make_sharding(
+    operator: Declared, text: str | None, shapes: Shapes | None, results: Sequence[Result], random: Sequence[str]
+) -> Sharding | None:
+    """What may be cut over devices, as it is declared; None where it is to be derived.
+
+    Raises:
+        ValueError: it makes no sense, or DTensor cannot serve the operator.
+    """
+    if text is not None and (why := why_unsharded(operator, random)):
+        raise ValueError(f"{operator.qualified_name}: {why}, so it cannot be sharded: leave sharding out")
+    if text == DERIVE:
+        return None
+    if text is None:
+        return Sharding.of_none(operator.name, operator.arguments, results)
+    sharding = Sharding(operator.name, text, operator.arguments, results)
+    numbers = {name for _, name, _ in sharding.numbers}
+    whole = {each.name for each in operator.arguments if each.kind in ("int", "SymInt")}
+    for term, names in zip(sharding.results, shapes.result_names if shapes else (), strict=False):
+        for letter, name in zip(term.front, names, strict=False):
+            if name in whole - numbers and letter in term.letters:
+                raise ValueError(
+                    f"{operator.qualified_name}: a result has the size {name} where sharding cuts it along {letter},"
+                    f" and each device would be given all of {name}: say {name}={letter} beside the arguments"
+                )
+    return sharding
+
+
+def why_unsharded(operator: Declared, random: Sequence[str] = ()) -> str:
+    """Why DTensor cannot serve an operator; empty where it can."""
+    if operator.mutates:
+        return "it writes to its arguments"
+    if any(argument.holds_tensors and argument.is_list for argument in operator.arguments) or any(operator.lists):
+        return "it takes or gives lists of tensors"
+    if any(argument.holds_tensors and argument.keyword_only for argument in operator.arguments):
+        return "it has tensors that must be named, which DTensor does not move"
+    if random:
+        return "its results are random, and every device would draw the same"
+    return "sizes of its results depend on what tensors hold" if operator.sizes_from_data else ""
 
 
 def unknown_size(*, least: int = 0, most: int | None = None) -> Any:

@@ -16,10 +16,18 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from torchgraft import _torch_private, mutation, python_kernels, registration
+from torchgraft import _dtensor, _torch_private, mutation, python_kernels, registration
 from torchgraft._autocasting import AutocastRule, cast, no_autocast
 from torchgraft.arguments import stands_for_tensor
-from torchgraft.declaring import check_kinds, check_names, check_random, dtypes_of, make_output
+from torchgraft.declaring import (
+    check_kinds,
+    check_names,
+    check_random,
+    dtypes_of,
+    make_output,
+    make_sharding,
+    why_unsharded,
+)
 from torchgraft.declaring import unknown_size as unknown_size
 from torchgraft.differentiation import gradient_by_reference as gradient_by_reference
 from torchgraft.differentiation import make_autograd, make_gradient, nested, single
@@ -27,6 +35,7 @@ from torchgraft.explaining import explain_kinds, explain_memory, out_of_memory
 from torchgraft.fallback import note_fallback
 from torchgraft.schema import REQUIRED, Argument, arrange, by_name, make_complete, positional_signature, read_schema
 from torchgraft.shapes import Shapes
+from torchgraft.sharding import Sharding
 from torchgraft.signatures import expect_fitting, forget
 
 _Kernel = TypeVar("_Kernel", bound=Callable[..., Any])
@@ -75,6 +84,9 @@ class Operator:
             'none' not at all. float64 is left alone, and what is not a floating-point number.
         vmap: `vmap(operator, batch_size, in_dims, *arguments)`: the results and their batch dimensions, computed by
             `operator` from arguments without a batch dimension of vmap's. Without it a batch is a loop.
+        sharding: what may be cut over devices, as `"N C _ _, C _ _ _, C -> N C _ _"`: see
+            `torchgraft.sharding.Sharding`. 'derive': it is found from the reference and the samples when DTensor first
+            needs it, and a warning says what to write down. None: no tensor may be cut.
         flops: the number of floating-point operations, from the arguments with a shape in place of each tensor.
         kernels: the dtypes that have kernels, by kind of device; 'reference' where PyTorch's own composition is the
             best kernel and no warning is due. None: `dtypes` on cpu and cuda.
@@ -109,6 +121,7 @@ class Operator:
         visible_outputs: int | None = None,
         autocast: AutocastRule = "none",
         vmap: Callable[..., Any] | None = None,
+        sharding: str | None = None,
         flops: Callable[..., int] | None = None,
         kernels: Mapping[str, Sequence[torch.dtype]] | Literal["reference"] | None = None,
         compile: Literal["kernel", "reference"] = "kernel",
@@ -164,6 +177,7 @@ class Operator:
         check_names(self, "not_differentiable", not_differentiable, [result.name for result in read.results])
         check_kinds(self, unsaved, gradient)
         self.unsaved = tuple(dict.fromkeys((*unsaved, *mutated)))
+        self._sharding = make_sharding(self, sharding, self.shapes, read.results, self.random)
         visible_results = read.results[: self.visible_outputs]
         self.constant_outputs = tuple(
             place for place, result in enumerate(visible_results) if result.name and result.name in not_differentiable
@@ -186,6 +200,8 @@ class Operator:
             raise
         # What calling the Operator does where all arguments are given in the order of the schema.
         self.call = _make_call(self)
+        if not why_unsharded(self, self.random):
+            _dtensor.register(self)
         self._argument_count = -1 if any(argument.keyword_only for argument in self.arguments) else len(self.arguments)
         Operator.registered[self.qualified_name] = self
 
@@ -204,6 +220,7 @@ class Operator:
     def undeclare(self) -> None:
         """Frees its names: calling it is an error from now on, until another is declared so."""
         Operator.registered.pop(self.qualified_name, None)
+        _dtensor.forget(self)
         forget(self)
         python_kernels.forget(self.qualified_name)
         _torch_private.undefine(self._library)
@@ -301,7 +318,17 @@ class Operator:
             raise clear from None
         if (lacking := out_of_memory(error)) is not None:
             raise lacking from None
+        _dtensor.explain(self, arguments, error)
         raise error
+
+    @property
+    def sharding(self) -> Sharding:
+        """What may be cut over devices."""
+        if self._sharding is None:
+            # It needs samples, and what finds them knows operators.
+            deriving = importlib.import_module("torchgraft.checking.deriving")
+            self._sharding = deriving.derive_at_need(self)
+        return self._sharding
 
     def needs_grad(self, arguments: Sequence[Any]) -> bool:
         """Whether a tensor needs a gradient that has one."""

@@ -91,6 +91,11 @@ class Shapes:
             for shape in self._results
         )
 
+    @property
+    def result_names(self) -> list[tuple[str, ...]]:
+        """Of each result the names of its sizes in front of `...`; empty for a size that is no name alone."""
+        return [tuple(size.name if size.times == 1 else "" for size in shape.front) for shape in self._results]
+
     def _read(self, text: str) -> list[_Shape]:
         return [self._read_one(words.strip()) for words in text.split(",")] if text.strip() else []
 

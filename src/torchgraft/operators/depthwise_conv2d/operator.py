@@ -402,6 +402,7 @@ convolution = Operator(
     unsaved=("bias",),
     autocast="lower",
     vmap=_images_by_channel,
+    sharding="N C _ _, C _ _ _, C -> N C _ _; neighbouring pixels are on another device then",
     flops=_flops,
     explain=_explain,
 )
@@ -414,6 +415,7 @@ input_grad = Operator(
     output=_input_grad_output,
     gradient=_input_grad_gradient,
     vmap=_input_grad_vmap,
+    sharding="N C _ _, C _ _ _, channels=C -> N C _ _; neighbouring pixels are on another device then",
     flops=_input_grad_flops,
     explain=_explain_input_grad,
 )
@@ -425,6 +427,7 @@ weight_grad = Operator(
     shapes="N M _ _, N C H W -> M 1 kernel_height kernel_width",
     gradient=_weight_grad_gradient,
     vmap=batch_as_channels((1, 1), (0,)),
+    sharding="N C _ _, N C _ _ -> C _ _ _; neighbouring pixels are on another device then",
     flops=_weight_grad_flops,
     explain=_explain_weight_grad,
 )

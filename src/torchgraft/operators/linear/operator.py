@@ -38,6 +38,7 @@ operator = Operator(
     reference=reference.linear,
     shapes="... n, m n, m -> ... m",
     autocast="lower",
+    sharding="... n, m n, +m -> ... m",
     flops=_flops,
     # Vendors' libraries of matrix products are at the roof, and PyTorch computes only the gradients that are asked for.
     kernels="reference",

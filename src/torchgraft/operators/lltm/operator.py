@@ -278,6 +278,9 @@ def _explain_some(name: str) -> Callable[..., None]:
     return explain
 
 
+# Why nothing but the batch may be cut.
+_UNITS = "; a step needs all units of the one before, which devices would exchange at each step"
+
 _GRADS_RESULTS = ", ".join(6 * ["..."])
 
 cell = Operator(
@@ -290,6 +293,7 @@ cell = Operator(
     visible_outputs=2,
     autocast="lower",
     flops=_flops,
+    sharding=f"B _, B _, B _, _ _, _ _, _ -> B _, B _, B _{_UNITS}",
     explain=_explain_some("lltm_cell"),
 )
 
@@ -305,6 +309,7 @@ cell_grads = Operator(
     flops=_cell_grads_flops,
     # Those of a cell of two bytes are in float32.
     mixed=("activations",),
+    sharding=f"B _, B _, B _, _ _, _ _, B _, B _, B _ -> B _, B _, B _, _ _, _ _, _{_UNITS}",
     explain=_explain_some("lltm_cell_grads"),
 )
 
@@ -318,6 +323,7 @@ sequence = Operator(
     visible_outputs=3,
     autocast="lower",
     flops=_flops,
+    sharding=f"_ B _, B _, B _, _ _, _ _, _ -> _ B _, B _, B _, _ B _, _ B _{_UNITS}",
     explain=_explain_some("lltm"),
 )
 
@@ -333,5 +339,6 @@ sequence_grads = Operator(
     flops=_sequence_grads_flops,
     # Those of a sequence of two bytes are in float32.
     mixed=("activations", "cells"),
+    sharding=f"_ B _, B _, _ _, _ _, _ B _, _ B _, _ B _, B _, B _ -> _ B _, B _, B _, _ _, _ _, _{_UNITS}",
     explain=_explain_some("lltm_grads"),
 )

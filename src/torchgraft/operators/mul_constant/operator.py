@@ -63,6 +63,7 @@ operator = Operator(
     gradient=_gradient,
     unsaved=("input",),
     vmap=_vmap,
+    sharding="... -> ...",
     flops=_flops,
     # A product fuses with its neighbours; an opaque kernel would stand in the way.
     compile="reference",

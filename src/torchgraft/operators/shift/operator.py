@@ -358,6 +358,7 @@ sample = Operator(
     gradient=_gradient,
     autocast="promote",
     vmap=batch_as_channels((1, 0, 0), (1,)),
+    sharding="N C _ _, C, C -> N C _ _; a sample lies on another device then",
     explain=_explain,
 )
 
@@ -369,6 +370,7 @@ input_grad = Operator(
     output=_input_grad_output,
     gradient=_input_grad_gradient,
     vmap=batch_as_channels((1, 0, 0), (1,)),
+    sharding="N C _ _, C, C -> N C _ _; a sample lies on another device then",
     explain=_explain_input_grad,
 )
 
@@ -379,6 +381,7 @@ offset_grad = Operator(
     shapes="N C _ V, N C T V, C, C -> C, C",
     gradient=_offset_grad_gradient,
     vmap=batch_as_channels((1, 1, 0, 0), (0, 0)),
+    sharding="N C _ _, N C _ _, C, C -> C, C; a sample lies on another device then",
     explain=_explain_with_input("shift_offset_grad"),
 )
 
@@ -390,5 +393,6 @@ grads = Operator(
     output=_grads_output,
     gradient=_grads_gradient,
     vmap=batch_as_channels((1, 1, 0, 0), (1, 0, 0)),
+    sharding="N C _ _, N C _ _, C, C -> N C _ _, C, C; a sample lies on another device then",
     explain=_explain_with_input("shift_grads"),
 )

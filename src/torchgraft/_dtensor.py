@@ -1,0 +1,207 @@
+"""Tells PyTorch's DTensor how operators may be sharded. Imported with torchgraft, and imports nothing of DTensor.
+
+The names of PyTorch's that this leans on are private. `tests/test_torch_private.py` calls each.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+from torchgraft.declared import Declared
+from torchgraft.fallback import PerformanceWarning
+from torchgraft.sharding import PARTIAL, REPLICATED, Call, Cut, Placement, ShardingError, moved
+
+_MODULE = "torch.distributed.tensor"
+
+# Operators that were declared before DTensor was imported.
+_waiting: list[Declared] = []
+
+
+class _AfterImport(MetaPathFinder):
+    """Registers the rules of all operators as soon as something imports DTensor; until then it costs nothing."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname != _MODULE:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(fullname)
+        if spec is None or spec.loader is None:
+            return spec
+        execute = spec.loader.exec_module
+
+        def execute_and_register(module: ModuleType) -> None:
+            execute(module)
+            while _waiting:
+                _register(_waiting.pop())
+
+        spec.loader.exec_module = execute_and_register  # type: ignore[method-assign]
+        return spec
+
+
+def register(operator: Declared) -> None:
+    """Registers the rules of an operator, now or when DTensor is imported."""
+    if dtensor() is not None:
+        _register(operator)
+        return
+    if not _waiting and not any(isinstance(finder, _AfterImport) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _AfterImport())
+    _waiting.append(operator)
+
+
+def forget(operator: Declared) -> None:
+    """Forgets the rules of an operator that is undeclared."""
+    if operator in _waiting:
+        _waiting.remove(operator)
+    if dtensor() is not None:
+        rules = _propagator().op_to_rules
+        for overload in (operator.public, operator.raw):
+            rules.pop(overload, None)
+        clear_cache()
+
+
+def dtensor() -> Any:
+    """The class DTensor, where it was imported; else None."""
+    return getattr(sys.modules.get(_MODULE), "DTensor", None)
+
+
+def _propagator() -> Any:
+    return dtensor()._op_dispatcher.sharding_propagator
+
+
+def clear_cache() -> None:
+    """Makes DTensor ask the rules again."""
+    from torch.distributed.tensor import debug
+
+    debug._clear_sharding_prop_cache()
+
+
+def _register(operator: Declared) -> None:
+    from torch.distributed.tensor._op_schema import RuntimeSchemaInfo
+
+    # PyTorch keeps what a rule said of a call. From `static_argnum` on it looks at arguments that are no tensors when
+    # it searches for that; its own `register_sharding` begins at the first int, and forgets a bool in front of it.
+    info = RuntimeSchemaInfo(static_argnum=0, needs_pytree=any(each.is_list for each in operator.arguments))
+    for overload in (operator.public, operator.raw):
+        _propagator().register_sharding_prop_rule(overload, _make_rule(operator), info)
+
+
+def _make_rule(operator: Declared) -> Callable[[Any], Any]:
+    """What DTensor asks, once for each kind of call: how arguments must lie, and how results then lie."""
+
+    def rule(schema: Any) -> Any:
+        from torch.distributed.tensor._op_schema import OpSchema, OutputSharding
+
+        sharding = operator.sharding
+        values = schema.args_schema
+        specs = [values[place] if place < len(values) else None for place, _ in sharding.tensors]
+        mesh = next(spec.mesh for spec in specs if spec is not None)
+        if any(spec is not None and spec.mesh != mesh for spec in specs):
+            raise ShardingError(f"{operator.name}: its tensors lie on different meshes, and must lie on one")
+        call = sharding.of([None if spec is None else spec.shape for spec in specs], values)
+        here = [None if spec is None else tuple(map(_read, spec.placements)) for spec in specs]
+        call.refuse_others(here)
+        counts = tuple(mesh.shape)
+        if reason := call.gathered(here, counts):
+            warnings.warn(f"{operator.name}: {reason}", PerformanceWarning, stacklevel=2)
+        metas = _propagator()._propagate_tensor_meta_non_cached(schema)
+        ranks = [len(meta.shape) for meta in ([metas] if operator.output_count == 1 else metas)]
+        cut = _cheapest(call, here, counts, ranks, [0 if spec is None else _bytes(spec) for spec in specs])
+
+        changed = list(values)
+        for (place, _), spec, where in zip(sharding.tensors, specs, cut.arguments, strict=True):
+            if spec is not None and where is not None:
+                changed[place] = _spec(mesh, where, spec.tensor_meta)
+        at = mesh.get_coordinate()
+        if at is not None:
+            for place, number in call.numbers(cut.letters, counts, values, at).items():
+                changed[place] = number
+        outputs = tuple(_spec(mesh, where) for where in cut.results)
+        return OutputSharding(
+            outputs[0] if operator.output_count == 1 else outputs,
+            OpSchema(schema.op, tuple(changed), schema.kwargs_schema),
+            needs_redistribute=cut.arguments != tuple(here) or any(map(_differs, changed, values)),
+            use_val_from_redistribute_schema=True,
+        )
+
+    return rule
+
+
+def _differs(one: Any, other: Any) -> bool:
+    """Whether a number is another one."""
+    return isinstance(one, int) and one is not other and one != other
+
+
+def _bytes(spec: Any) -> int:
+    meta = spec.tensor_meta
+    return int(meta.shape.numel()) * int(meta.dtype.itemsize)
+
+
+def _cheapest(call: Call, here: Sequence[Any], mesh: Sequence[int], ranks: Sequence[int], sizes: Sequence[int]) -> Cut:
+    """Of the allowed ways to spread a call, that which moves the fewest bytes; as the tensors lie, if that is one."""
+    cuts = list(call.cuts(mesh, ranks))
+    for cut in cuts:
+        if cut.arguments == tuple(here):
+            return cut
+
+    def cost(cut: Cut) -> float:
+        return sum(
+            moved(one, other, mesh, size)
+            for one, other, size in zip(here, cut.arguments, sizes, strict=True)
+            if one is not None and other is not None
+        )
+
+    # Every device can always compute all of it.
+    return min(cuts, key=cost)
+
+
+def _read(placement: Any) -> Placement:
+    """A placement of PyTorch's; text that is neither of ours for one that is not known here."""
+    from torch.distributed.tensor import Shard
+
+    if placement.is_replicate():
+        return REPLICATED
+    if placement.is_partial():
+        return PARTIAL
+    return int(placement.dim) if type(placement) is Shard else repr(placement)
+
+
+def placement_of(placement: Placement) -> Any:
+    """One of ours as PyTorch's."""
+    from torch.distributed.tensor import Partial, Replicate, Shard
+
+    if isinstance(placement, int):
+        return Shard(placement)
+    return Partial() if placement == PARTIAL else Replicate()
+
+
+def _spec(mesh: Any, placements: Sequence[Placement], meta: Any = None) -> Any:
+    from torch.distributed.tensor._dtensor_spec import DTensorSpec
+
+    return DTensorSpec(mesh, tuple(map(placement_of, placements)), tensor_meta=meta)
+
+
+def explain(operator: Declared, arguments: Sequence[Any], error: BaseException) -> None:
+    """Raises what a person can use for an error of a call with DTensors; returns for other errors."""
+    kind = dtensor()
+    if kind is None or not any(isinstance(value, kind) for value in arguments):
+        return
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ShardingError):
+            raise cause from None
+        cause = cause.__cause__
+    for argument, value in zip(operator.arguments, arguments, strict=False):
+        if argument.is_tensor and value is not None and not isinstance(value, kind):
+            raise ShardingError(
+                f"{operator.name}: {argument.name} is a plain tensor beside DTensors: distribute it, as"
+                " distribute_tensor(tensor, mesh, [Replicate()]) does"
+            ) from None
