@@ -9,7 +9,9 @@ from typer.testing import CliRunner
 import torchgraft
 from torchgraft import Operator
 from torchgraft.benchmarking import Subject, Table, measure_overhead
+from torchgraft.benchmarking.layers import MODES, Costs
 from torchgraft.benchmarking.overhead import OperatorOverhead, kernel_calls
+from torchgraft.checking.subject import find_subjects
 from torchgraft.cli import app
 
 OPERATORS = {name.partition("::")[2] for name in Operator.registered if name.startswith("torchgraft::")}
@@ -56,7 +58,9 @@ def test_the_yardstick_makes_the_kernels_of_forward_and_backward():
 def test_an_operator_without_a_kernel_is_named(without_kernel):
     result = measure_overhead([Subject("twice", without_kernel, (torch.ones(8),))], seconds=0.1)
     assert {each.operator for each in result.fallbacks} == {"torchgraft_test_overhead::twice"}
-    assert any("torchgraft_test_overhead::twice was timed on its reference" in note for note in result.table().notes)
+    assert any(
+        "torchgraft_test_overhead::twice was timed on its reference" in note for note in result.tables()[0].notes
+    )
 
 
 @pytest.mark.parametrize(
@@ -70,16 +74,38 @@ def test_goals_are_judged(call, backward, cells):
     assert each.front_door_reached == each.excess_reached == cells[0].endswith("✓")
 
 
-def test_the_command_prints_a_row_an_operator(tmp_path):
+def test_every_layer_is_timed_beside_the_one_that_it_replaces_in_every_mode():
+    layers = [layer for each in find_subjects([]) for layer in each.samples.replaced]
+    result = measure_overhead([subject_of("mul_constant", torch.ones(8), 2.0)._replace(replaced=layers)], seconds=0.2)
+    replaced = {each.name.partition(",")[0]: each.replaced for each in result.layers}
+    assert replaced == {
+        "DepthwiseConv2d": "nn.Conv2d",
+        "LLTM": "nn.LSTM",
+        "LLTMCell": "nn.LSTMCell",
+        "Linear": "nn.Linear",
+    }
+    for layer in result.layers:
+        assert tuple(layer.costs) == MODES
+        assert all(0.1 < cost < 10_000 for costs in layer.costs.values() for cost in costs)
+        assert layer.costs["forward + backward"].ours > layer.costs["forward"].ours
+
+
+@pytest.mark.parametrize(("ours", "cell"), [(10.04, "10.0 / 10.0 = 1.00 ✓"), (10.06, "10.1 / 10.0 = 1.01 ✗")])
+def test_a_layer_may_cost_what_the_replaced_one_costs(ours, cell):
+    assert str(Costs(ours, 10.0)) == cell
+
+
+def test_the_command_prints_a_row_an_operator_and_a_layer(tmp_path):
     files = ["--json", str(tmp_path / "overhead.json"), "--markdown", str(tmp_path / "overhead.md")]
     result = CliRunner().invoke(app, ["bench", "overhead", "--seconds", "0.3", *files], catch_exceptions=False)
     assert result.exit_code == 0
     rows = {line.split()[0] for line in result.stdout.splitlines() if line.split()}
-    assert {"torch.add", *OPERATORS} <= rows
+    assert {"torch.add", *OPERATORS, "DepthwiseConv2d", "LLTM", "LLTMCell", "Linear"} <= rows
     figures = json.loads((tmp_path / "overhead.json").read_text())
     assert {each["name"] for each in figures["operators"]} == OPERATORS
+    assert all(set(each["costs"]) == set(MODES) for each in figures["layers"])
     assert figures["environment"]["torchgraft"] == torchgraft.__version__
-    assert figures["goals"] == {"front_door": 1.5, "excess": 20.0}
+    assert figures["goals"] == {"front_door": 1.5, "excess": 20.0, "layer": 1.0}
     assert f"| {min(OPERATORS)} |" in (tmp_path / "overhead.md").read_text()
 
 

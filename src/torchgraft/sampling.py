@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -291,6 +291,24 @@ def movable(random: Random, size: int, most: int) -> int:
     return random.size(size, most) if isinstance(random, SizedRandom) else size
 
 
+class ReplacedLayer(NamedTuple):
+    """A layer of PyTorch's, and the layer made of an operator that replaces it: the costs of calling them are compared.
+
+    Attributes:
+        name: of the operator's layer.
+        replaced: the name of PyTorch's.
+        ours: makes the operator's layer, on a `device`.
+        theirs: makes PyTorch's with the same sizes, on a `device`.
+        input_size: of what both are called with; so small that a kernel takes no time.
+    """
+
+    name: str
+    replaced: str
+    ours: Callable[..., torch.nn.Module]
+    theirs: Callable[..., torch.nn.Module]
+    input_size: tuple[int, ...]
+
+
 @dataclass(frozen=True)
 class Samples:
     """What an operator is checked on.
@@ -307,6 +325,7 @@ class Samples:
         large: samples of more than 2**31 elements.
         non_finite: whether on a sample the definition says what becomes of NaN and infinity.
         modules: the layers made of the operator.
+        replaced: the layers of PyTorch's that such layers replace.
         benchmarks: what its speed is measured on.
         rivals: what else computes the same, by name; each takes the operator's arguments.
         yardsticks: what computes something else of the same sizes, by name, where nothing quick computes the same: it
@@ -327,6 +346,7 @@ class Samples:
     large: Sequence[Large] = ()
     non_finite: Callable[[Sample], bool] = lambda sample: True
     modules: Sequence[ModuleSample] = ()
+    replaced: Sequence[ReplacedLayer] = ()
     benchmarks: Sequence[Benchmark] = ()
     rivals: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     yardsticks: Mapping[str, Callable[..., tuple[Callable[[], Any], Sequence[Tensor]]]] = field(default_factory=dict)

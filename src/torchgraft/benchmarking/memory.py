@@ -58,8 +58,8 @@ class MemoryReport:
         """For JSON."""
         return asdict(self)
 
-    def table(self) -> Table:
-        """A line a sample, a column a contender: mebibytes, and how many times ours that is."""
+    def tables(self) -> tuple[Table, ...]:
+        """One table: a line a sample, a column a contender: mebibytes, and how many times ours that is."""
         names = list(dict.fromkeys(peak.contender for peak in self.peaks))
         found = {(peak.operator, peak.sample, peak.contender): peak for peak in self.peaks}
         lines = []
@@ -72,7 +72,7 @@ class MemoryReport:
         notes += [f"{peak.contender} on {peak.sample}: {peak.problem}" for peak in self.peaks if peak.problem]
         notes += [UNVERIFIED] if self.yardsticks else []
         title = f"Peak memory, {short_dtype(self.dtype)}"
-        return Table(title, ["operator, sample", *shown], lines, [*notes, str(self.environment)])
+        return (Table(title, ["operator, sample", *shown], lines, [*notes, str(self.environment)]),)
 
 
 def _cell(peak: Peak | None, ours: int | None) -> str:

@@ -1,4 +1,4 @@
-"""What calling an operator costs beyond its kernel, in microseconds.
+"""What calling an operator costs beyond its kernel, and a layer beside the one that it replaces, in microseconds.
 
 On tensors of a few elements a kernel takes no time, so that what is left is the call: the front door that explains
 errors and chooses a path, and the autograd Function around it. Each is set beside the least that PyTorch lets a call
@@ -18,11 +18,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.benchmark import Timer
 
+from torchgraft.benchmarking.layers import LAYER_GOAL, LayerOverhead, layer_timers, layers_from, layers_table
 from torchgraft.benchmarking.provenance import Provenance, provenance_of_calls
 from torchgraft.benchmarking.table import Table
 from torchgraft.environment import Environment, describe_environment
 from torchgraft.fallback import Fallback, PerformanceWarning, fallbacks
 from torchgraft.operator import Operator
+from torchgraft.sampling import ReplacedLayer
 
 # Microseconds that a call may cost beyond what PyTorch's own machinery costs.
 FRONT_DOOR_GOAL = 1.5
@@ -37,11 +39,16 @@ _BLOCKS = 5
 
 
 class Subject(NamedTuple):
-    """An operator to time, and the arguments to call it with: small ones, or the kernel is timed too."""
+    """An operator to time, and the arguments to call it with: small ones, or the kernel is timed too.
+
+    Attributes:
+        replaced: layers to time beside the layers made of the operator.
+    """
 
     name: str
     operator: Operator
     arguments: tuple[Any, ...]
+    replaced: Sequence[ReplacedLayer] = ()
 
 
 @dataclass(frozen=True)
@@ -110,18 +117,20 @@ class OperatorOverhead:
 
 @dataclass(frozen=True)
 class Overhead:
-    """What calls cost: fixed yardsticks by name, each operator, and the operators that had no kernel to call."""
+    """What calls cost: fixed yardsticks by name, operators, layers, and the operators that had no kernel to call."""
 
     environment: Environment
     yardsticks: dict[str, float]
     operators: tuple[OperatorOverhead, ...]
+    layers: tuple[LayerOverhead, ...]
     fallbacks: tuple[Fallback, ...]
     provenance: Provenance
 
     @property
     def reached(self) -> bool:
-        """Whether every operator reaches both goals."""
-        return all(each.front_door_reached and each.excess_reached for each in self.operators)
+        """Whether every operator reaches both goals, and every layer its own in each mode."""
+        layers = all(costs.reached for each in self.layers for costs in each.costs.values())
+        return layers and all(each.front_door_reached and each.excess_reached for each in self.operators)
 
     def as_dict(self) -> dict[str, Any]:
         """All figures, for a machine to read."""
@@ -129,15 +138,19 @@ class Overhead:
             "environment": asdict(self.environment),
             "provenance": asdict(self.provenance),
             "unit": "microseconds a call",
-            "goals": {"front_door": FRONT_DOOR_GOAL, "excess": BACKWARD_GOAL},
+            "goals": {"front_door": FRONT_DOOR_GOAL, "excess": BACKWARD_GOAL, "layer": LAYER_GOAL},
             "yardsticks": self.yardsticks,
             "operators": [asdict(each) | {name: getattr(each, name) for name in _DERIVED} for each in self.operators],
+            "layers": [each.as_dict() for each in self.layers],
             "reached": self.reached,
             "fallbacks": [each._asdict() for each in self.fallbacks],
         }
 
-    def table(self) -> Table:
-        """The figures, for a person to read."""
+    def tables(self) -> tuple[Table, Table]:
+        """The figures of operators, and those of layers, for a person to read."""
+        return self._operators_table(), layers_table(self.layers, self.environment)
+
+    def _operators_table(self) -> Table:
         header = ["", "kernel", "call", "front door", "forward", "+ backward", "yardstick", "excess", "reference"]
         rows = [[name, f"{cost:.1f}", *("",) * (len(header) - 2)] for name, cost in self.yardsticks.items()]
         rows += [each.cells() for each in self.operators]
@@ -152,28 +165,31 @@ class Overhead:
         return Table("What a call costs, in microseconds", header, rows, notes)
 
 
-def measure_overhead(subjects: Sequence[Subject], seconds: float = 15.0) -> Overhead:
-    """Times every path of every subject, with one thread on the CPU.
+def measure_overhead(subjects: Sequence[Subject], seconds: float = 15.0, device: str = "cpu") -> Overhead:
+    """Times every path of every subject, and every layer beside the one that it replaces, with one thread on the CPU.
 
     Args:
         subjects: operators and their arguments, at least one tensor of each of a floating dtype.
         seconds: how long to measure in all, about.
+        device: where the arguments are, and where layers compute; on a GPU what a call costs the host is timed.
 
     Returns:
         What the calls cost, with `torch.add` as a fixed yardstick.
     """
-    eight = torch.ones(8)
+    eight = torch.ones(8, device=device)
     timers = {("yardstick", "torch.add"): Timer("add(eight, eight)", globals={"add": torch.add, "eight": eight})}
+    replaced = [layer for subject in subjects for layer in subject.replaced]
     before = fallbacks()
     with warnings.catch_warnings():
         # What ran on a reference is in the result.
         warnings.simplefilter("ignore", PerformanceWarning)
         for subject in subjects:
             timers |= {(subject.name, path): timer for path, timer in _make_timers(subject).items()}
+        timers |= layer_timers(replaced, torch.device(device))
         costs = _time_in_turn(timers, seconds)
     names = {subject.operator.qualified_name for subject in subjects}
     return Overhead(
-        replace(describe_environment("cpu"), threads=1),
+        replace(describe_environment(device), threads=1),
         {path: cost for (name, path), cost in costs.items() if name == "yardstick"},
         tuple(
             OperatorOverhead(
@@ -181,6 +197,7 @@ def measure_overhead(subjects: Sequence[Subject], seconds: float = 15.0) -> Over
             )
             for subject in subjects
         ),
+        layers_from(replaced, costs),
         tuple(each for each in fallbacks() if each.operator in names and each not in before),
         provenance_of_calls(),
     )

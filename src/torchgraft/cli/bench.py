@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Protocol
@@ -260,19 +261,23 @@ def compare(
 
 @bench.command()
 def overhead(
-    seconds: Annotated[float, typer.Option(min=0.1, help="Roughly how long to measure.")] = 15.0,
+    seconds: Annotated[float, typer.Option(min=0.1, help="Roughly how long to measure.")] = 20.0,
+    device: Annotated[
+        Device, typer.Option(help="Where tensors are. On a GPU, only the host's part of each call is measured.")
+    ] = Device.cpu,
     json_file: JsonOption = None,
     markdown_file: MarkdownOption = None,
 ) -> None:
-    """Measure the overhead of calling each operator of torchgraft, without its kernel, in microseconds."""
+    """Measure what calls cost, in microseconds: each operator without its kernel, and layers beside PyTorch's."""
     console = _prepare_table(json_file, markdown_file)
+    where = find_device(device).type
     subjects = [
-        Subject(each.name, each.operator, each.samples.smallest.make("cpu", torch.float32))
+        Subject(each.name, each.operator, each.samples.smallest.make(where, torch.float32), each.samples.replaced)
         for each in find_subjects([])
     ]
     with console.status("timing calls"):
-        found = measure_overhead(subjects, seconds)
-    _finish_table(console, found, json_file, markdown_file)
+        found = measure_overhead(subjects, seconds, where)
+    _finish_tables(console, found, json_file, markdown_file)
 
 
 @bench.command()
@@ -303,7 +308,7 @@ def memory(
         end_with(mistake.args[0])
     with console.status("") as status:
         found = measure_memory(subjects, where, wanted, status.update)
-    _finish_table(console, found, json_file, markdown_file)
+    _finish_tables(console, found, json_file, markdown_file)
 
 
 class _Files(NamedTuple):
@@ -438,11 +443,11 @@ def _find_dtypes(names: str | None) -> tuple[torch.dtype, ...] | None:
 
 
 class _Figures(Protocol):
-    """What was found, as a table and for JSON."""
+    """What was found, as tables and for JSON."""
 
     def as_dict(self) -> dict[str, Any]: ...
 
-    def table(self) -> Table: ...
+    def tables(self) -> Sequence[Table]: ...
 
 
 def _prepare_table(json_file: Path | None, markdown_file: Path | None) -> Console:
@@ -451,8 +456,12 @@ def _prepare_table(json_file: Path | None, markdown_file: Path | None) -> Consol
     return make_console(json_file, markdown_file)
 
 
-def _finish_table(console: Console, figures: _Figures, json_file: Path | None, markdown_file: Path | None) -> None:
-    """Shows a table, and writes its files."""
-    table = figures.table()
-    print_table(console, table)
-    write_files((json_file, lambda: as_json(figures.as_dict())), (markdown_file, table.markdown))
+def _finish_tables(console: Console, figures: _Figures, json_file: Path | None, markdown_file: Path | None) -> None:
+    """Shows tables, and writes their files."""
+    tables = figures.tables()
+    for table in tables:
+        print_table(console, table)
+    write_files(
+        (json_file, lambda: as_json(figures.as_dict())),
+        (markdown_file, lambda: "\n".join(table.markdown() for table in tables)),
+    )

@@ -2,15 +2,18 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from random import Random
 from typing import Any
+
+import torch
 
 from torchgraft.nn import DepthwiseConv2d
 from torchgraft.operators.depthwise_conv2d import benchmarks
 from torchgraft.operators.depthwise_conv2d.case import PLAIN, Case, same
 from torchgraft.operators.depthwise_conv2d.drawing import draw_any
 from torchgraft.operators.depthwise_conv2d.window import Window
-from torchgraft.sampling import Drawn, Large, ModuleSample, Sample, Samples
+from torchgraft.sampling import Drawn, Large, ModuleSample, ReplacedLayer, Sample, Samples
 
 _BOTH_LAYOUTS = (
     Case("3x3 as in MobileNet", (2, 5, 9, 11), (3, 3), same(3)),
@@ -179,6 +182,19 @@ _MODULES = (
     ),
 )
 
+
+def _replaced(name: str, bias: bool) -> ReplacedLayer:
+    return ReplacedLayer(
+        name,
+        "nn.Conv2d",
+        partial(DepthwiseConv2d, 8, 3, padding=1, bias=bias),
+        partial(torch.nn.Conv2d, 8, 8, 3, padding=1, groups=8, bias=bias),
+        (2, 8, 8, 8),
+    )
+
+
+_REPLACED = (_replaced("DepthwiseConv2d", bias=True), _replaced("DepthwiseConv2d, no bias", bias=False))
+
 _CASES = (*_both_layouts(), *_SINGLE, *_WHOLE_PLANES, *_PADDED_BEHIND, *_LONG_SLIDES)
 
 
@@ -200,6 +216,7 @@ def _samples(
     rival: Callable[..., Any],
     large: Callable[[Sample], Large] = Large,
     modules: tuple[ModuleSample, ...] = (),
+    replaced: tuple[ReplacedLayer, ...] = (),
 ) -> Samples:
     return Samples(
         tuple(make(case) for case in _CASES),
@@ -209,13 +226,16 @@ def _samples(
         large=tuple(large(make(case)) for case in _LARGE),
         non_finite=non_finite,
         modules=modules,
+        replaced=replaced,
         benchmarks=tuple(benchmarks.of(make, large)),
         rivals={"pytorch": rival},
     )
 
 
 samples = {
-    "depthwise_conv2d": _samples(Case.forward, _taps_summed, _is_defined, benchmarks.conv2d, modules=_MODULES),
+    "depthwise_conv2d": _samples(
+        Case.forward, _taps_summed, _is_defined, benchmarks.conv2d, modules=_MODULES, replaced=_REPLACED
+    ),
     "depthwise_conv2d_input_grad": _samples(
         Case.input_grad, _input_grad_summed, _is_never_defined, benchmarks.conv2d_input_grad
     ),

@@ -1,12 +1,14 @@
 """Inputs for linear: any number of leading dimensions, and sizes of nothing and one."""
 
 import math
+from functools import partial
 from random import Random
 
+import torch
 import torch.nn.functional as F
 
 from torchgraft.nn import Linear
-from torchgraft.sampling import Benchmark, Budget, Drawn, ModuleSample, Sample, Samples, any_size
+from torchgraft.sampling import Benchmark, Budget, Drawn, ModuleSample, ReplacedLayer, Sample, Samples, any_size
 
 
 def _sample(name: str, leading: tuple[int, ...], features: int, outputs: int, *, bias: bool = True) -> Sample:
@@ -62,6 +64,7 @@ samples = {
             ModuleSample("with a bias", lambda: Linear(5, 3), (Drawn((4, 5)),)),
             ModuleSample("without", lambda: Linear(5, 3, bias=False), (Drawn((2, 3, 5)),)),
         ),
+        replaced=(ReplacedLayer("Linear", "nn.Linear", partial(Linear, 8, 8), partial(torch.nn.Linear, 8, 8), (2, 8)),),
         benchmarks=(
             Benchmark(_sample("64x256 to 256", (64,), 256, 256), "layers"),
             Benchmark(_sample("8x128x768 to 3072", (8, 128), 768, 3072), "layers", ("cpu",), quick=True),

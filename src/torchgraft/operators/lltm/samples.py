@@ -5,6 +5,7 @@ Weights are drawn as small as a layer's, so that a sequence forgets its rounding
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from torchgraft.nn import LLTM, LLTMCell
 from torchgraft.operators.lltm import reference
-from torchgraft.sampling import Benchmark, Budget, Drawn, ModuleSample, Sample, Samples, any_size
+from torchgraft.sampling import Benchmark, Budget, Drawn, ModuleSample, ReplacedLayer, Sample, Samples, any_size
 
 
 def _scale(size: int) -> float:
@@ -398,6 +399,11 @@ samples = {
             ModuleSample("with a bias", lambda: LLTMCell(5, 3), (Drawn((4, 5)),)),
             ModuleSample("without", lambda: LLTMCell(5, 3, bias=False), (Drawn((5,)),)),
         ),
+        replaced=(
+            ReplacedLayer(
+                "LLTMCell", "nn.LSTMCell", partial(LLTMCell, 32, 32), partial(torch.nn.LSTMCell, 32, 32), (2, 32)
+            ),
+        ),
         benchmarks=_cell_rows(_cell),
         rivals={"pytorch": _visible(reference.lltm_cell, 2)},
         yardsticks={"nn.LSTMCell": _lstm_cell},
@@ -427,6 +433,7 @@ samples = {
             ),
             ModuleSample("without a bias", lambda: LLTM(5, 3, bias=False), (Drawn((4, 5)),)),
         ),
+        replaced=(ReplacedLayer("LLTM", "nn.LSTM", partial(LLTM, 32, 32), partial(torch.nn.LSTM, 32, 32), (4, 2, 32)),),
         benchmarks=_sequence_rows(_sequence, _GPU_SEQUENCE_SIZES),
         rivals={"pytorch": _visible(reference.lltm, 3)},
         rival_roundings=_LOOP_ROUNDINGS,
