@@ -53,6 +53,10 @@ _TOLD_APART = 77
 _NOT_APPLICABLE = 78
 # The number of no mutant.
 _ORIGINAL = -1
+# What one of several workers found goes before what others did.
+_STATES = ("killed", "survived", "not reached")
+# One of so many questions tells most mutants, before time is spent on what the references give to the others.
+_FIRST_OF = 8
 # Of PyTorch, where a kernel asks for their number.
 _THREADS = 4
 
@@ -171,7 +175,7 @@ def _questions(subject: Subject, seed: int, *, threads: bool) -> Iterator[Iterab
     kernels = ("", *listed_kernels(operator, "cpu"))
     dtypes = operator.dtypes or FLOATING
     device = torch.device("cpu")
-    # More than the value in one dtype a sample, in turn: gradients take most of the time.
+    # More than the value in one dtype a sample, in turn, and with kernels forced: gradients take most of the time.
     every: tuple[Callable[[_KnownCall], None], ...] = (check_value, _check_strides, check_gradient)
     asked = [
         (sample, dtype, every if dtypes[turn % len(dtypes)] == dtype else every[:1])
@@ -183,7 +187,8 @@ def _questions(subject: Subject, seed: int, *, threads: bool) -> Iterator[Iterab
         asked += [(sample, dtype, every) for sample, dtype in drawn]
     for sample, dtype, checks in asked:
         call = _KnownCall(operator, samples, sample, device, dtype, seed)
-        yield _questions_of_call(subject, call, checks, kernels, threads=threads and checks is every)
+        forced = kernels if checks is every else kernels[:1]
+        yield _questions_of_call(subject, call, checks, forced, threads=threads and checks is every)
     for whole in _WHOLE:
         dtype = torch.float32 if torch.float32 in dtypes else dtypes[0]
         # Strides of every small sample, as each may be the one whose layout another one's is not.
@@ -323,78 +328,102 @@ def _how(status: int) -> str:
     return {0: "", _TOLD_APART: "wrong"}.get(os.WEXITSTATUS(status), "sanitizer")
 
 
-def _work(
-    worker: int,
-    workers: int,
-    groups: Sequence[Iterable[_Question]],
-    mutants: Sequence[int],
-    shared: _Shared,
-    library: _Library,
-    tell: Callable[[dict[str, Any]], None],
-) -> None:
-    """What one worker does: traces the questions that it takes, and asks them about all mutants."""
-    questions, problems = [], []
-    for number in shared.groups():
-        for question in groups[number]:
-            traced = library.traced(question)
-            if isinstance(traced, _Question):
-                questions.append(traced)
-            elif traced:
-                # A line of a pipe is whole up to so many bytes.
-                problems.append(traced[:1000])
-    seconds = sum(each.seconds for each in questions)
-    tell({"questions": len(questions), "seconds": seconds, "problems": problems[:1]})
-    questions.sort(key=lambda question: question.seconds)
-    # What is never freed is never written to, and stays shared with the processes that are forked.
-    gc.freeze()
-    at = mmap.mmap(-1, 4)
-    # The original goes first: told from itself, it would show that nothing here can be believed.
-    for mutant in (_ORIGINAL, *_in_turn(mutants, worker, workers)):
-        if mutant != _ORIGINAL and shared.told[mutant]:
-            continue
-        reaching = [each for each in questions if mutant == _ORIGINAL or mutant in each.reached]
-        if not reaching:
-            tell({"mutant": mutant, "status": "not reached"})
-            continue
-        started = time.perf_counter()
+@dataclass(frozen=True)
+class _Worker:
+    """One of the processes that share the questions among them.
+
+    Attributes:
+        number: of so many, `count`.
+        tell: what it says to the process that forked it.
+    """
+
+    number: int
+    count: int
+    library: _Library
+    shared: _Shared
+    tell: Callable[[dict[str, Any]], None]
+
+    def work(self, groups: Sequence[Iterable[_Question]], mutants: Sequence[int]) -> None:
+        """Traces the questions that it takes, and asks them about all mutants: first a few, which tell most."""
+        untold: dict[int, dict[str, Any]] = {
+            mutant: {"mutant": mutant, "status": "not reached", "seconds": 0.0} for mutant in mutants
+        }
+        for end in (len(groups) // _FIRST_OF, len(groups)):
+            questions = self._traced(groups, end)
+            # What is never freed is never written to, and stays shared with the processes that are forked.
+            gc.freeze()
+            believed = set[int]()
+            for mutant in self._in_turn(mutants):
+                if self.shared.told[mutant]:
+                    continue
+                reaching = [number for number, each in enumerate(questions) if mutant in each.reached]
+                started = time.perf_counter()
+                at, how = self._asked(mutant, [questions[number] for number in reaching])
+                answer = untold[mutant]
+                answer["seconds"] = round(answer["seconds"] + time.perf_counter() - started, 3)
+                if reaching:
+                    answer["status"] = "killed" if how else "survived"
+                if how:
+                    question = questions[reaching[at]]
+                    # Told from itself, the original would show that nothing here can be believed.
+                    if reaching[at] not in believed and (again := self._asked(_ORIGINAL, [question])[1]):
+                        raise RuntimeError(
+                            f"the kernels as they are are told from themselves: {question.name} ({again})"
+                        )
+                    believed.add(reaching[at])
+                    self.shared.told[mutant] = True
+                    answer |= {"how": how, "by": question.name}
+                if how or end == len(groups):
+                    self.tell(answer)
+
+    def _traced(self, groups: Sequence[Iterable[_Question]], end: int) -> list[_Question]:
+        """The questions of groups before `end` that this worker takes, the quickest first."""
+        questions, problems = [], []
+        for number in self.shared.groups(end):
+            for question in groups[number]:
+                traced = self.library.traced(question)
+                if isinstance(traced, _Question):
+                    questions.append(traced)
+                elif traced:
+                    # A line of a pipe is whole up to so many bytes.
+                    problems.append(traced[:1000])
+        seconds = sum(each.seconds for each in questions)
+        self.tell({"questions": len(questions), "seconds": seconds, "problems": problems[:1]})
+        return sorted(questions, key=lambda question: question.seconds)
+
+    def _asked(self, mutant: int, questions: Sequence[_Question]) -> tuple[int, str]:
+        """The number of the first question that tells a mutant from the original, and how; an empty text for none."""
+        if not questions:
+            return 0, ""
+        at = mmap.mmap(-1, 4)
         if (child := os.fork()) == 0:
-            _run(mutant, reaching, at, library.choose)
-        how = _how(os.waitpid(child, 0)[1])
-        by = reaching[int.from_bytes(at[:], "little")].name if how else ""
-        if mutant == _ORIGINAL:
-            if how:
-                raise RuntimeError(f"the kernels as they are are told from themselves: {by} ({how})")
-            continue
-        shared.told[mutant] = bool(how)
-        seconds = round(time.perf_counter() - started, 3)
-        tell({"mutant": mutant, "status": "killed" if how else "survived", "how": how, "by": by, "seconds": seconds})
+            _run(mutant, questions, at, self.library.choose)
+        return int.from_bytes(at[:], "little"), _how(os.waitpid(child, 0)[1])
 
-
-def _in_turn(mutants: Sequence[int], worker: int, workers: int) -> Iterator[int]:
-    """All mutants, a few at a time, of which each worker begins with another one: what it tells apart, others skip."""
-    for begin in range(0, len(mutants), 2 * workers):
-        few = mutants[begin : begin + 2 * workers]
-        start = len(few) * worker // workers
-        yield from (*few[start:], *few[:start])
+    def _in_turn(self, mutants: Sequence[int]) -> Iterator[int]:
+        """All mutants, a few at a time, of which each worker begins with another one: what it tells, others skip."""
+        for begin in range(0, len(mutants), 2 * self.count):
+            few = mutants[begin : begin + 2 * self.count]
+            start = len(few) * self.number // self.count
+            yield from (*few[start:], *few[:start])
 
 
 class _Shared:
     """What workers share."""
 
-    def __init__(self, groups: int, mutants: int) -> None:
+    def __init__(self, mutants: int) -> None:
         self._taken = multiprocessing.get_context("fork").Value("i")
-        self._count = groups
         # A byte a mutant: whether it was told from the original.
         self.told = mmap.mmap(-1, max(mutants, 1))
 
-    def groups(self) -> Iterator[int]:
-        """The numbers of groups that nobody has taken yet, one after another."""
+    def groups(self, end: int) -> Iterator[int]:
+        """The numbers of groups before `end` that nobody has taken yet, one after another."""
         while True:
             with self._taken.get_lock():
                 number = self._taken.value
+                if number >= end:
+                    return
                 self._taken.value += 1
-            if number >= self._count:
-                return
             yield number
 
 
@@ -404,15 +433,15 @@ def _answer(request: dict[str, Any], tell: Callable[[dict[str, Any]], None]) -> 
     groups = [
         group for subject in subjects for group in _questions(subject, request["seed"], threads=request["threads"])
     ]
-    mutants, workers = request["mutants"], min(request["workers"], len(groups))
+    Random(request["seed"]).shuffle(groups)
     tell({"doing": "computing what the references give"})
-    shared = _Shared(len(groups), request["count"])
+    shared, count = _Shared(request["count"]), min(request["workers"], len(groups))
     read, write = os.pipe()
     children = []
-    for worker in range(workers):
+    for number in range(count):
         if (child := os.fork()) == 0:
             try:
-                _work(worker, workers, groups, mutants, shared, library, partial(_write, write))
+                _Worker(number, count, library, shared, partial(_write, write)).work(groups, request["mutants"])
             except BaseException as error:
                 print(error, file=sys.stderr, flush=True)
                 # Without this worker's questions no answer is whole.
@@ -421,7 +450,7 @@ def _answer(request: dict[str, Any], tell: Callable[[dict[str, Any]], None]) -> 
         children.append(child)
     os.close(write)
     with open(read) as lines:
-        _merge(map(json.loads, lines), workers, tell)
+        _merge(map(json.loads, lines), count, tell)
     for child in children:
         os.waitpid(child, 0)
 
@@ -432,24 +461,20 @@ def _write(descriptor: int, answer: dict[str, Any]) -> None:
 
 def _merge(answers: Iterable[dict[str, Any]], workers: int, tell: Callable[[dict[str, Any]], None]) -> None:
     """Tells what the workers found together: what one tells apart is told apart, and all must have asked for less."""
-    known, seconds = list[dict[str, Any]](), dict[int, list[float]]()
-    best: dict[int, dict[str, Any]] = {}
+    known: dict[int, list[dict[str, Any]]] = {}
+    questions, seconds = 0, 0.0
     for answer in answers:
         if "mutant" not in answer:
-            known.append(answer)
-            if len(known) == workers:
-                totals = {name: sum(each[name] for each in known) for name in ("questions", "seconds")}
-                tell(totals | {"problems": [problem for each in known for problem in each["problems"]]})
+            questions, seconds = questions + answer["questions"], seconds + answer["seconds"]
+            tell(answer | {"questions": questions, "seconds": seconds})
             continue
-        number = answer["mutant"]
-        if number in best and best[number]["status"] == "killed":
+        before = known.setdefault(answer["mutant"], [])
+        if any(each["status"] == "killed" for each in before):
             continue
-        spent = seconds.setdefault(number, [])
-        spent.append(answer.get("seconds", 0.0))
-        if number not in best or answer["status"] != "not reached":
-            best[number] = answer
-        if answer["status"] == "killed" or len(spent) == workers:
-            tell(best[number] | {"seconds": round(sum(spent), 3)})
+        before.append(answer)
+        if answer["status"] == "killed" or len(before) == workers:
+            best = min(before, key=lambda each: _STATES.index(each["status"]))
+            tell(best | {"seconds": round(sum(each["seconds"] for each in before), 3)})
 
 
 def main() -> None:
