@@ -198,7 +198,7 @@ def test_an_argument_of_which_a_person_says_that_it_has_no_gradient_is_not_asked
 def test_what_an_author_left_out_is_no_failure(references):
     operator = adopt(Adoption("adopt::scaled", f"{references}:scaled"))
     left_out = NotImplementedError("You must implement the jvp function for custom autograd.Function")
-    assert "its author left it out" in declined(operator, "forward_mode", left_out)
+    assert "its author excluded it" in declined(operator, "forward_mode", left_out)
     assert not declined(operator, "value", left_out)
     assert not declined(operator, "forward_mode", RuntimeError("out of memory"))
 
@@ -228,8 +228,8 @@ def test_samples_of_a_person_go_before_drawn_ones(references, tmp_path):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ({"target": "gelu"}, "names no operator"),
-        ({"target": "aten::no_such"}, "name the module that registers it by --import"),
+        ({"target": "gelu"}, "'gelu' is not an operator"),
+        ({"target": "aten::no_such"}, "name the module that registers it with --import"),
         ({"target": "aten::add"}, "give one of the overloads of aten::add: Tensor, "),
         ({"target": "aten::add_.Tensor"}, "returns an argument or a view of one"),
         ({"target": "aten::empty.memory_format"}, "a schema needs a tensor"),
@@ -252,7 +252,7 @@ def test_the_command_says_what_it_found_and_writes_it(references, tmp_path):
     # A process of its own, which makes the operator again.
     done = CliRunner().invoke(app, [*words, "--workers", "1", "--json", str(report)])
     assert done.exit_code == 0, done.output
-    assert "calls that were drawn from the schema" in done.output
+    assert "random calls that fit the schema" in done.output
     assert "every property holds" in done.output
     results = json.loads(report.read_text())["results"]
     assert [(each["operator"], each["status"]) for each in results] == [("aten::gelu", "pass")] * 4

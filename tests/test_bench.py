@@ -222,7 +222,7 @@ class TestRefusals:
         slow = replace(ROOFS, bandwidth={2**20: 1.0})
         row = measure(candidate(twice, ("reference",)), STOPWATCH, slow)
         assert row.time is None
-        assert "a mistake of the measurement" in row.problem
+        assert "so the measurement is wrong" in row.problem
         assert row.bound == "memory"
 
     def test_a_row_may_need_fewer_operations_than_the_operator_counts(self, twice):
@@ -442,7 +442,7 @@ class TestFigures:
     def test_runs_on_different_machines_cannot_be_compared(self):
         report = make_report()
         other = replace(report, environment=replace(ENVIRONMENT, chip="Another"))
-        assert "A made-up card in the old, Another in the new" in why_not_comparable(report, other)
+        assert "A made-up card in the old run, Another in the new one" in why_not_comparable(report, other)
         threads = replace(report, environment=replace(ENVIRONMENT, threads=9))
         assert not why_not_comparable(report, threads)
         on_cpu = [replace(each, environment=replace(each.environment, device="cpu")) for each in (report, threads)]
@@ -559,15 +559,15 @@ class TestCommand:
     @pytest.mark.parametrize(
         ("arguments", "what"),
         [
-            (["--suite", "none"], "there is no suite 'none'; there are 'sizes'"),
-            (["--sample", "none"], "there is no sample 'none'; there are 'few', 'many'"),
+            (["--suite", "none"], "there is no suite 'none'; choose from 'sizes'"),
+            (["--sample", "none"], "there is no sample 'none'; choose from 'few', 'many'"),
             (
                 ["--against", "nobody"],
-                "there is no rival 'nobody'; there are 'pytorch', 'reference', 'compile', 'cuda_graph'",
+                "there is no rival 'nobody'; choose from 'pytorch', 'reference', 'compile', 'cuda_graph'",
             ),
             (["--layout", "upside_down"], "there is no layout 'upside_down'"),
-            (["--pass", "sideways"], "there is no pass 'sideways'; there are 'forward', 'backward'"),
-            (["--quick"], "nothing is left to measure"),
+            (["--pass", "sideways"], "there is no pass 'sideways'; choose from 'forward', 'backward'"),
+            (["--quick"], "nothing to measure: no benchmark has this combination"),
             (["no_such_operator"], "there is no operator 'no_such_operator'"),
         ],
     )
@@ -691,14 +691,14 @@ def test_a_missing_template_engine_is_one_line(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "jinja2", None)
     result = run("--html", tmp_path / "report.html")
     assert result.exit_code == 1
-    assert result.stderr == "jinja2 is not installed; pip install 'torchgraft[bench]' brings it\n"
+    assert result.stderr == "jinja2 is not installed: run pip install 'torchgraft[bench]'\n"
 
 
 def test_a_missing_collection_of_models_is_one_line(monkeypatch):
     monkeypatch.setitem(sys.modules, "timm", None)
     result = run("--device", "cpu", "convnext_tiny")
     assert result.exit_code == 1
-    assert result.stderr == "timm is not installed; pip install timm brings it\n"
+    assert result.stderr == "timm is not installed: run pip install timm\n"
 
 
 def small_network(dropout=0.0):

@@ -108,7 +108,7 @@ def ask(operator, properties=EAGER):
     ("operator", "properties", "failing", "at_fault"),
     [
         ("wrong_last_element", EAGER, {"value", "layouts", "gradient"}, "the kernel: its values are wrong"),
-        ("ignores_strides", EAGER, {"layouts"}, "the kernel: given copies"),
+        ("ignores_strides", EAGER, {"layouts"}, "the kernel: given contiguous copies"),
         (
             "wrong_gradient",
             EAGER,
@@ -131,7 +131,7 @@ def test_one_mistake_is_one_report_that_names_it(operator, properties, failing, 
     first, *others = together
     assert str(report).count("\n  again ") == 1
     if others:
-        assert f"\n  also fail, most likely of the same cause: {', '.join(others)}\n" in str(report)
+        assert f"\n  also fail, most likely for the same reason: {', '.join(others)}\n" in str(report)
     assert f"\n  at fault  {said}\n" in str(report)
     assert report.as_dict()["results"][0]["property"] == EAGER[0]
     assert f": {first}\n" in str(report)
@@ -206,7 +206,7 @@ def test_how_a_tolerance_came_about_is_its_calculation(dtype, options, roundings
         (refusing, "RuntimeError: no more than 8 elements", "the kernel: it raises RuntimeError"),
         (
             promised_otherwise,
-            "what is promised is not what comes: `output=`: `output=` says dtype torch.float16",
+            "the results differ from the declaration: `output=`: `output=` says dtype torch.float16",
             "`out",
         ),
         (twice_wrong, "the result is wrong: 1 of 12 elements", "the kernel: its values are wrong"),

@@ -113,13 +113,13 @@ def test_the_loop_for_threads_that_a_sanitizer_knows(kernel, tmp_path):
 
 
 def test_what_is_missing_is_named(kernel, tmp_path, monkeypatch):
-    with pytest.raises(BuildError, match="nothing to compile"):
+    with pytest.raises(BuildError, match=r"sources must hold a \.cpp file, or a \.cu file and cuda=True, got"):
         build("building", [tmp_path / "operator.py"], tmp_path)
 
     with monkeypatch.context() as patch:
         patch.setattr(building.sys, "executable", str(tmp_path / "python"))
         patch.setenv("PATH", str(tmp_path))
-        with pytest.raises(BuildError, match=r"cmake is not installed; pip install 'torchgraft\[check\]'"):
+        with pytest.raises(BuildError, match=r"cmake is not installed: run pip install 'torchgraft\[check\]'"):
             build("building", [kernel], tmp_path)
 
     with monkeypatch.context() as patch:
@@ -129,7 +129,7 @@ def test_what_is_missing_is_named(kernel, tmp_path, monkeypatch):
             build("building", [kernel], tmp_path)
 
     monkeypatch.setenv("CXX", "no-such-compiler")
-    with pytest.raises(BuildError, match="CXX says no-such-compiler"):
+    with pytest.raises(BuildError, match="the environment variable CXX names no-such-compiler"):
         build("building", [kernel], tmp_path)
 
 
@@ -149,30 +149,30 @@ FUNCTIONS = {
     "takes_int": (
         (*FITTING[:2], "int64_t scale", FITTING[3]),
         RETURNED,
-        "says float scale, and takes_int takes int64_t: write double",
+        "says float scale, but takes_int takes int64_t: write double",
     ),
     "takes_tensor": (
         (FITTING[0], "Tensor bias", *FITTING[2:]),
         RETURNED,
-        "says Tensor? bias, and takes_tensor takes Tensor: write std::optional<Tensor>",
+        "says Tensor? bias, but takes_tensor takes Tensor: write std::optional<Tensor>",
     ),
     "takes_one": (
         (*FITTING[:3], "int64_t sizes"),
         RETURNED,
-        "says int[] sizes, and takes_one takes int64_t: write std::vector<int64_t>",
+        "says int[] sizes, but takes_one takes int64_t: write std::vector<int64_t>",
     ),
     "takes_another_order": (
         (FITTING[0], *FITTING[:0:-1]),
         RETURNED,
-        "says Tensor? bias, and takes_another_order takes std::vector<int64_t>: write std::optional<Tensor>",
+        "says Tensor? bias, but takes_another_order takes std::vector<int64_t>: write std::optional<Tensor>",
     ),
     "takes_fewer": (
         FITTING[:3],
         RETURNED,
-        "has 4 arguments, and takes_fewer takes 3: write"
+        "has 4 arguments, but takes_fewer takes 3: write"
         " takes_fewer(Tensor, std::optional<Tensor>, double, std::vector<int64_t>)",
     ),
-    "returns_one": (FITTING, "Tensor", "returns Tensor, Tensor, and returns_one returns Tensor"),
+    "returns_one": (FITTING, "Tensor", "returns Tensor, Tensor, but returns_one returns Tensor"),
 }
 
 

@@ -126,7 +126,9 @@ def test_nothing_is_taken_from_where_others_may_write(root, mode):
     cache.keep("key", made("theirs"))
     (root / "made").chmod(mode)
     assert cache.find("key") is None
-    with pytest.warns(RuntimeWarning, match="others may write to .*made; so kernels are compiled for this process"):
+    with pytest.warns(
+        RuntimeWarning, match="others may write to .*made, so compiled kernels are kept for this process"
+    ):
         place = cache.keep("key", made())
     assert (place / "library.so").read_text() == "compiled"
 
@@ -134,7 +136,9 @@ def test_nothing_is_taken_from_where_others_may_write(root, mode):
 def test_of_another_users_folder_nothing_is_taken(root, monkeypatch):
     cache.keep("key", made("theirs"))
     monkeypatch.setattr(os, "getuid", lambda: 12345)
-    with pytest.warns(RuntimeWarning, match="belongs to another user; so kernels are compiled for this process alone"):
+    with pytest.warns(
+        RuntimeWarning, match="belongs to another user, so compiled kernels are kept for this process only"
+    ):
         place = cache.keep("key", make := made())
     assert not place.is_relative_to(root)
     assert cache.keep("key", never) == place
@@ -241,7 +245,7 @@ def test_compiling_may_be_forbidden(tmp_path, monkeypatch):
     source = tmp_path / "cpu.cpp"
     source.write_text("int x;")
     monkeypatch.setenv("TORCHGRAFT_JIT", "0")
-    with pytest.raises(BuildError, match=r"forbidden is not in .*, and TORCHGRAFT_JIT=0 forbids"):
+    with pytest.raises(BuildError, match=r"forbidden has no compiled library in .*, and TORCHGRAFT_JIT=0 forbids"):
         build_once("forbidden", [source])
     monkeypatch.delenv("TORCHGRAFT_JIT")
 
@@ -279,7 +283,9 @@ def test_sources_go_before_the_libraries_beside_them_where_they_can_be_compiled(
 
     source.write_text("edited again")
     monkeypatch.setenv("TORCHGRAFT_JIT", "0")
-    with pytest.warns(RuntimeWarning, match=r"edited: the libraries in .*lib are used.*TORCHGRAFT_JIT=0 forbids"):
+    with pytest.warns(
+        RuntimeWarning, match=r"edited: torchgraft uses the libraries in .*lib\. .*TORCHGRAFT_JIT=0 forbids"
+    ):
         building.load("edited", [source])
     monkeypatch.delenv("TORCHGRAFT_JIT")
 
@@ -287,7 +293,7 @@ def test_sources_go_before_the_libraries_beside_them_where_they_can_be_compiled(
         raise building.MissingToolError("there is no C++ compiler")
 
     monkeypatch.setattr(building, "build", refuse)
-    with pytest.warns(RuntimeWarning, match="nothing can be compiled: there is no C.. compiler"):
+    with pytest.warns(RuntimeWarning, match="cannot be compiled here: there is no C.. compiler"):
         building.load("edited", [source])
     assert loaded[3:] == ["old", "old"]
     library.unlink()
@@ -330,12 +336,14 @@ def test_a_full_disk_is_told_and_nothing_is_kept(tmp_path, root, size):
         f"mount -t tmpfs -o size={size} tmpfs {root}\n{sys.executable} -c {build!r} {source}\nls {root}/made\n"
     )
     done = subprocess.run([*ALONE, "sh", script], capture_output=True, text=True, check=False)
-    assert re.search(r"BuildError: full cannot be built: .*No space left on device.*\n.*Make room", done.stderr), done
+    assert re.search(
+        r"BuildError: full cannot be built: .*No space left on device.*\n.*Free some space", done.stderr
+    ), done
     assert done.stdout == ""
 
 
 def test_cuda_without_a_source_for_it_is_told(tmp_path):
     source = tmp_path / "cpu.cpp"
     source.write_text("int x;")
-    with pytest.raises(BuildError, match=r"no_cuda: cuda=True, and there is no \.cu among"):
+    with pytest.raises(BuildError, match=r"no_cuda: with cuda=True, sources must hold a \.cu file, got .*cpu\.cpp"):
         building.build("no_cuda", [source], tmp_path, cuda=True)

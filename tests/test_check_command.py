@@ -152,14 +152,16 @@ def test_what_is_not_wired_is_told_first_and_at_once(folder):
     command += ["--property", "large", "--property", "smoke", "--property", "value"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1, done.stderr
-    told, _, rest = done.stdout.partition("The other properties are asked all the same")
+    told, _, rest = done.stdout.partition(
+        "The other properties are still checked. Press Ctrl-C to stop with the results so far."
+    )
     assert told.startswith("check_command::wrong on cpu in float32: smoke\n")
     assert "  at fault  the kernel: its values are wrong" in told
     # The table comes behind it, with all verdicts, and one report.
     assert re.search(r"^smoke +✗ *$", rest, re.MULTILINE)
     assert re.search(r"^value +✗ 4 *$", rest, re.MULTILINE)
     assert rest.count("  at fault") == 1
-    assert re.search(r"also fail, most likely of the same cause: .*value", rest)
+    assert re.search(r"also fail, most likely for the same reason: .*value", rest)
 
 
 def test_a_check_that_is_stopped_tells_what_it_came_to(folder, tmp_path):
@@ -235,15 +237,18 @@ def _importable(folder, monkeypatch):
     ("arguments", "problem"),
     [
         (["nobody"], "there is no operator 'nobody'"),
-        ([""], "an empty name is no operator"),
-        (["mul_constant", " "], "an empty name is no operator"),
+        ([""], "an operator cannot have an empty name"),
+        (["mul_constant", " "], "an operator cannot have an empty name"),
         (["mul_constant", "--property", "beauty"], "there is no property 'beauty'"),
         (["mul_constant", "--dtype", "float31"], "there is no dtype 'float31'"),
-        (["mul_constant", "--sample", "of nothing"], "there is no sample 'of nothing'; there are 'scalar'"),
-        (["mul_constant", "--stress", "3", "--property", "value"], "--stress draws its calls"),
-        (["mul_constant", "--stress", "3", "--seed", str(2**63 - 2)], "3 calls from seed 9223372036854775806 on would"),
+        (["mul_constant", "--sample", "of nothing"], "there is no sample 'of nothing'; the samples are 'scalar'"),
+        (["mul_constant", "--stress", "3", "--property", "value"], "--stress draws its own calls"),
+        (
+            ["mul_constant", "--stress", "3", "--seed", str(2**63 - 2)],
+            "the seed is too large: 3 calls from 9223372036854775806 on would",
+        ),
         (["mul_constant", "--property", "value", "--dtype", "int8"], "there is nothing to check"),
-        (["mul_constant", "--property", "bad_input", "--sanitize"], "--sanitize runs these properties again"),
+        (["mul_constant", "--property", "bad_input", "--sanitize"], "--sanitize runs only these properties"),
         pytest.param(
             ["--device", "cuda"],
             "no CUDA device",
@@ -265,7 +270,7 @@ def test_a_name_of_ours_goes_before_a_folder_and_the_folder_can_be_named(tmp_pat
     options = ("--property", "flops", "--device", "cpu", "--workers", "0")
     ours = run("mul_constant", *options)
     assert ours.exit_code == 0, ours.output
-    assert ours.stderr == "'mul_constant' is taken for the operator; the folder of that name here is ./mul_constant\n"
+    assert ours.stderr == "'mul_constant' means the operator; to check the folder of that name, write ./mul_constant\n"
     folder = run("./mul_constant", *options)
     assert folder.exit_code == 2
     assert folder.stderr == f"{tmp_path}/mul_constant declares no torchgraft.Operator\n"
@@ -307,7 +312,7 @@ def test_a_missing_extra_is_one_line(monkeypatch):
     monkeypatch.setitem(sys.modules, "hypothesis", None)
     result = run("mul_constant")
     assert result.exit_code == 1
-    assert result.stderr == "hypothesis is not installed; pip install 'torchgraft[check]' brings it\n"
+    assert result.stderr == "hypothesis is not installed: run pip install 'torchgraft[check]'\n"
 
 
 def test_check_is_there_and_not_imported_before_it_is_asked_for():
@@ -475,7 +480,7 @@ def test_without_sources_sanitizers_say_so(folder):
     jobs = make_jobs(find_subjects([str(folder)]), devices=["cpu"], properties=["value"])
     results, started, _ = run_sanitized(sanitizing.sanitized(jobs))
     assert len(results) == 2 * len(jobs)
-    assert {each.reason for each in results} == {f"there is no source of a CPU kernel, *.cpp, in {folder}"}
+    assert {each.reason for each in results} == {f"there are no sources of CPU kernels, *.cpp, in {folder}"}
     assert not started
 
 
@@ -599,7 +604,10 @@ def test_without_a_gpu_tritons_interpreter_runs_the_kernels(tmp_path, factor, st
     (tmp_path / "check_triton.py").write_text(TRITON.replace("FACTOR", str(factor)))
     done = in_process(["check_triton.py", "--property", "value", "--workers", "1"], tmp_path)
     assert done.returncode == status, done.stdout + done.stderr
-    assert "no GPU is here: Triton's interpreter runs the kernels of check_triton::total on the CPU" in done.stderr
+    assert (
+        "this machine has no GPU: Triton's interpreter runs the kernels of check_triton::total on the CPU"
+        in done.stderr
+    )
 
 
 def test_tritons_interpreter_stays_off_where_nothing_needs_it(folder, monkeypatch):

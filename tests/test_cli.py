@@ -65,7 +65,7 @@ def test_a_missing_extra_is_one_line(monkeypatch, package):
     monkeypatch.setitem(sys.modules, package, None)
     result = run("demo")
     assert result.exit_code == 1
-    assert result.stderr == f"{package} is not installed; pip install 'torchgraft[demo]' brings it\n"
+    assert result.stderr == f"{package} is not installed: run pip install 'torchgraft[demo]'\n"
 
 
 @pytest.mark.parametrize("package", ["typer", "rich"])
@@ -215,7 +215,7 @@ def test_a_home_that_refuses_is_said_before_sanitizers_build(works, tmp_path, mo
     assert result.exit_code == 2
     folder = tmp_path / "file/torchgraft"
     assert result.stderr == (
-        f"--sanitize: cannot write to {folder}: Not a directory; TORCHGRAFT_CACHE names another place\n"
+        f"--sanitize: cannot write to {folder}: Not a directory; set TORCHGRAFT_CACHE to another folder\n"
     )
 
 

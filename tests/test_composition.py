@@ -297,9 +297,13 @@ class TestUnsaved:
     @pytest.mark.parametrize(
         ("unsaved", "gradient", "problem"),
         [
-            (("biass",), lambda *each: None, r"unsaved names \['biass'\], and its tensors are \['input', 'bias'\]"),
+            (
+                ("biass",),
+                lambda *each: None,
+                r"unsaved names \['biass'\], but its tensor arguments are \['input', 'bias'\]",
+            ),
             (("factor",), lambda *each: None, r"unsaved names \['factor'\]"),
-            (("bias",), None, "without a gradient of its own"),
+            (("bias",), None, "unsaved needs a gradient function, and gradient is None"),
         ],
     )
     def test_what_cannot_be_is_told(self, unsaved, gradient, problem):
@@ -521,7 +525,10 @@ def test_a_mixture_of_dtypes_is_refused_unless_it_is_declared():
         ("composition::none(int n) -> Tensor", "needs a tensor among its arguments"),
         ("composition::told(Tenso x) -> Tensor", "cannot read the schema"),
         ("composition::told(Tensor x) -> int", "result 0 is int, .*return a tensor of one element"),
-        ("composition::told(Tensor x) -> (Tensor y, Tensor? z)", r"z is Optional\[Tensor\], .*a tensor of no elements"),
+        (
+            "composition::told(Tensor x) -> (Tensor y, Tensor? z)",
+            r"z is Optional\[Tensor\], .*a tensor without elements",
+        ),
         ("composition::told(Tensor x) -> (Tensor[], Tensor[])", "nothing says where the first ends"),
         ("composition::told(Tensor(a!) x) -> Tensor(a!)", "use the argument after the call"),
         ("composition::told(Tensor x) -> ()", "no argument is marked as written to"),

@@ -65,7 +65,7 @@ def test_a_kernel_serves_what_it_supports_while_it_is_forced():
             chosen(served, 2.0)
         assert forced.served == 0
         assert forced.is_ruled_out == (served is even)
-    with pytest.raises(LookupError, match="the library of nobody for cpu lists no kernels"):
+    with pytest.raises(LookupError, match="the library of nobody for cpu does not list its kernels"):
         native.ForcedKernel("nobody", "cpu", "pairs")
 
 
@@ -88,8 +88,8 @@ def test_each_kernel_is_checked_on_whatever_it_supports(tmp_path):
     assert "planted::chosen, kernel pairs, on cpu in float64: value" in done.output
     assert "  sample    times zero" in done.output
     assert "planted::chosen, kernel huge, on cpu in float64, float32, float16, bfloat16: reached" in done.output
-    assert "no sample reaches it" in done.output
-    assert "newer  this device has not what the kernel needs" in done.output
+    assert "no sample runs on this kernel" in done.output
+    assert "newer  this device lacks something that the kernel needs" in done.output
     assert "2 properties do not hold: 4 passed, 5 failed, 8 not applicable" in done.output
 
     wrong, unreached = (
@@ -97,7 +97,10 @@ def test_each_kernel_is_checked_on_whatever_it_supports(tmp_path):
         for name in ("pairs", "huge")
     )
     assert "--kernel pairs" in wrong
-    for again, message in ((wrong, "1 of 6 elements"), (f"{unreached} --property value", "no sample reaches it")):
+    for again, message in (
+        (wrong, "1 of 6 elements"),
+        (f"{unreached} --property value", "no sample runs on this kernel"),
+    ):
         repeated = run(*shlex.split(again)[1:], "--workers", 0)
         assert repeated.exit_code == 1
         assert message in repeated.output
@@ -107,7 +110,7 @@ def test_where_the_question_is_narrower_a_kernel_that_is_not_reached_is_no_failu
     for narrower in (("--dtype", "float32"), ("--sample", "a tile")):
         done = check("--property", "value", "--kernel", "huge", *narrower)
         assert done.exit_code == 0, done.output
-        assert "huge  no sample in float32 is one that the kernel supports" in done.output
+        assert "huge  the kernel supports no sample in float32" in done.output
 
 
 def test_asked_are_the_properties_that_call_kernels_and_compile_nothing():
@@ -144,7 +147,7 @@ def test_a_kernel_is_forced_in_the_process_that_asks():
     [
         (
             ["check", TARGET, "--kernel", "pear"],
-            "there is no kernel 'pear'; there are 'pairs', 'huge', 'newer', 'plain'",
+            "there is no kernel 'pear'; the kernels are 'pairs', 'huge', 'newer', 'plain'",
         ),
         (["check", "planted.elementwise:scale", "--every-kernel"], "no kernels are listed for planted::scale on cpu:"),
         (["bench", "linear", "--every-kernel"], "no kernels are listed for linear on cpu:"),

@@ -96,10 +96,10 @@ def test_the_first_error_is_of_a_line_of_the_text_and_what_was_there_stays():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("Tensor scaled_cpu(Tensor input, double factor) { return input; }", "has 1 arguments, and scaled_cpu takes 2"),
+        ("Tensor scaled_cpu(Tensor input, double factor) { return input; }", "has 1 arguments, but scaled_cpu takes 2"),
         (
             "Tensor scaled_cpu(std::optional<Tensor> input) { return *input; }",
-            "says Tensor input, and scaled_cpu takes",
+            "says Tensor input, but scaled_cpu takes",
         ),
     ],
 )

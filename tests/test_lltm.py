@@ -174,7 +174,7 @@ class TestFunctions:
         [
             ([2, 2, 2], "must be a tensor of integers"),
             (torch.tensor([2.0, 1.0]), "must be a tensor of integers"),
-            (torch.tensor([1, 2]), "never grow"),
+            (torch.tensor([1, 2]), "never grow from step to step"),
             (torch.tensor([3, 0]), "must be positive"),
             (torch.tensor([3, 2]), r"input must be \(5, I\)"),
             (torch.tensor([4, 2]), r"h0 must be \(4, S\)"),
@@ -372,11 +372,11 @@ class TestLayer:
             layer(torch.randn(5, 2, 3), (torch.zeros(2, 4), torch.zeros(2, 4)))
         with pytest.raises(ValueError, match=r"c_0 must be \(1, 4\), got \(1, 1, 4\)"):
             layer(torch.randn(5, 3), (torch.zeros(1, 4), torch.zeros(1, 1, 4)))
-        with pytest.raises(TypeError, match="hx must be"):
+        with pytest.raises(TypeError, match="hx must be a pair"):
             layer(torch.randn(5, 2, 3), torch.zeros(1, 2, 4))
         with pytest.raises(TypeError, match="LLTM: c_0 must be a Tensor, got NoneType"):
             layer(torch.randn(5, 2, 3), (torch.zeros(1, 2, 4), None))
-        with pytest.raises(TypeError, match=r"LLTMCell: hx must be \(h, c\)"):
+        with pytest.raises(TypeError, match=r"LLTMCell: hx must be a pair \(h, c\)"):
             LLTMCell(3, 4)(torch.randn(2, 3), torch.zeros(2, 4))
         with pytest.raises(TypeError, match="LLTMCell: h must be a Tensor, got NoneType"):
             LLTMCell(3, 4)(torch.randn(2, 3), (None, torch.zeros(2, 4)))

@@ -108,10 +108,12 @@ def test_a_missing_or_broken_library_is_a_reason_and_no_error(tmp_path):
 def test_a_missing_library_says_who_builds_it(tmp_path):
     native.load("absent", tmp_path)
     ours, theirs = (native._how_to_build(name, "cuda", tmp_path / "x_cuda.so") for name in ("torchgraft", "absent"))
-    assert ours == "build it with `make build` or reinstall where nvcc is installed"
-    assert theirs == f"torchgraft.building.build('absent', [its sources], '{tmp_path}', cuda=True) builds it"
+    assert ours == "build it with `make build`, or install nvcc and reinstall torchgraft"
+    assert theirs == f"build it with torchgraft.building.build('absent', [its sources], '{tmp_path}', cuda=True)"
     assert "make build" not in native.why_no_kernel("absent", "cpu")
-    assert f"building.build('absent', [its sources], '{tmp_path}') builds it" in native.why_no_kernel("absent", "cpu")
+    assert f"build it with torchgraft.building.build('absent', [its sources], '{tmp_path}')" in native.why_no_kernel(
+        "absent", "cpu"
+    )
 
 
 def test_a_pytorch_that_is_too_old_is_named(tmp_path, monkeypatch):

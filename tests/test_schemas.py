@@ -386,9 +386,9 @@ class TestMutation:
         operator = self.accumulate()
         function = operator if call == "operator" else operator.public
         leaf, plain = torch.ones(3, requires_grad=True), torch.zeros(3)
-        with pytest.raises(ValueError, match="total is written to and needs a gradient"):
+        with pytest.raises(ValueError, match="total is written to, so it must not need a gradient"):
             function(leaf, plain)
-        with pytest.raises(ValueError, match="input needs a gradient, and the operator has no result"):
+        with pytest.raises(ValueError, match="input needs a gradient, but the operator returns nothing"):
             function(plain, leaf)
         with torch.no_grad():
             function(leaf, plain)
@@ -531,13 +531,13 @@ class TestPythonKernels:
         operator(torch.ones(2))
         assert called == ["small", "large", "small"]
         operator.choose_kernel("cpu")(lambda input: "huge")
-        with pytest.raises(ValueError, match=r"its policy for cpu chose 'huge' of \['small', 'large'\]"):
+        with pytest.raises(ValueError, match=r"the policy for cpu must return one of \['small', 'large'\], got 'huge'"):
             operator(torch.ones(9))
-        with pytest.raises(ValueError, match="named small already"):
+        with pytest.raises(ValueError, match="cpu already has a kernel named 'small'"):
             operator.kernel("cpu", name="small")(torch.clone)
-        with pytest.raises(ValueError, match="register these first"):
+        with pytest.raises(ValueError, match="has no Python kernels for cuda: register them before the policy"):
             operator.choose_kernel("cuda")(lambda input: "small")
-        with pytest.raises(ValueError, match="kernels are for cpu or cuda, got 'xpu'"):
+        with pytest.raises(ValueError, match="device must be 'cpu' or 'cuda', got 'xpu'"):
             operator.kernel("xpu")(torch.clone)
 
     def test_each_is_checked_and_one_that_is_wrong_is_named(self):
@@ -644,13 +644,16 @@ def test_shapes_tell_the_results_where_all_of_their_sizes_stand_there():
 @pytest.mark.parametrize(
     ("shapes", "message"),
     [
-        ("n, n, n, n", "shapes must be 4 of tensor arguments, '->' and 2 of results, got 'n, n, n, n'"),
-        ("n, n, n -> n, n", "4 of tensor arguments"),
-        ("n, n, ..., n -> n", "2 of results"),
-        ("n-1, n, ..., n -> n, n", "'n-1' of shapes is no size"),
-        ("... ..., n, ..., n -> n, n", "'... ...' of shapes must have sizes"),
-        ("n, , ..., n -> n, n", "'' of shapes must have sizes"),
-        ("n, n, ..., k -> k, n", "no argument that is always there tells ['k']"),
+        (
+            "n, n, n, n",
+            "shapes must give 4 shapes for its tensor arguments, '->' and 2 shapes for its results, got 'n, n, n, n'",
+        ),
+        ("n, n, n -> n, n", "4 shapes for its tensor arguments"),
+        ("n, n, ..., n -> n", "2 shapes for its results"),
+        ("n-1, n, ..., n -> n, n", "a size in shapes must be like n, 4, 2*n, _ or ..., got 'n-1'"),
+        ("... ..., n, ..., n -> n, n", "a shape in shapes must be () or sizes, with '...' once at most, got '... ...'"),
+        ("n, , ..., n -> n, n", "a shape in shapes must be () or sizes, with '...' once at most, got ''"),
+        ("n, n, ..., k -> k, n", "nothing gives ['k'], got 'n, n, ..., k -> k, n'"),
     ],
 )
 def test_shapes_that_make_no_sense_are_refused_where_they_are_declared(shapes, message):

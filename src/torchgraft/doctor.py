@@ -55,10 +55,15 @@ def _pytorch() -> Finding:
     version = native.torch_version()
     found = f"{torch.__version__}, {'CUDA ' + torch.version.cuda if torch.version.cuda else 'without CUDA'}"
     if version < native.OLDEST_TORCH:
-        return Finding("PyTorch", "wrong", found, f"install {_dotted(native.OLDEST_TORCH)} or newer: kernels need it")
+        return Finding(
+            "PyTorch",
+            "wrong",
+            found,
+            f"too old for the kernels: install PyTorch {_dotted(native.OLDEST_TORCH)} or newer",
+        )
     if version > NEWEST_TESTED:
         newest = _dotted(NEWEST_TESTED)
-        advice = f"newer than {newest}, the newest that was tested: graft check --quick asks whether all holds"
+        advice = f"newer than {newest}, the newest version tested: run graft check --quick to see whether all is well"
         return Finding("PyTorch", "ok", found, advice)
     return Finding("PyTorch", "ok", found)
 
@@ -67,10 +72,13 @@ def _gpus() -> Iterator[Finding]:
     if not torch.cuda.is_available():
         if torch.version.cuda is None and shutil.which("nvidia-smi"):
             yield Finding(
-                "GPU", "wrong", "nvidia-smi is there, and PyTorch has no CUDA", "install PyTorch's build for CUDA"
+                "GPU",
+                "wrong",
+                "there is an NVIDIA driver, but PyTorch was built without CUDA",
+                "install PyTorch's build for CUDA",
             )
         else:
-            yield Finding("GPU", "absent", "none that PyTorch finds")
+            yield Finding("GPU", "absent", "PyTorch finds none")
         return
     for number in range(torch.cuda.device_count()):
         properties = torch.cuda.get_device_properties(number)
@@ -89,7 +97,7 @@ def _libraries() -> Iterator[Finding]:
             yield Finding(thing, "ok", f"loaded from {library.path}")
         else:
             status: Status = "wrong" if wanted[library.device] else "absent"
-            yield Finding(thing, status, "no kernels: the references answer", library.problem)
+            yield Finding(thing, status, "no kernels: the operators run on their references", library.problem)
 
 
 def _with_kernel(thing: str, found: str, device: torch.device) -> Finding:
@@ -99,11 +107,9 @@ def _with_kernel(thing: str, found: str, device: torch.device) -> Finding:
     try:
         answer = torch.ops.torchgraft._mul_constant(torch.arange(3.0, device=device), 2.0).tolist()
     except Exception as error:
-        return Finding(thing, "wrong", found, f"a kernel does not run there: {str(error).splitlines()[0]}")
+        return Finding(thing, "wrong", found, f"a kernel failed there: {str(error).splitlines()[0]}")
     if answer != [0.0, 2.0, 4.0]:
-        return Finding(
-            thing, "wrong", found, f"a kernel says there that twice 0, 1 and 2 are {answer}: trust no result"
-        )
+        return Finding(thing, "wrong", found, f"a kernel doubled 0, 1 and 2 to {answer}: do not trust any result there")
     return Finding(thing, "ok", found)
 
 
@@ -111,12 +117,12 @@ def _tools() -> Iterator[Finding]:
     try:
         building.require_compiler("CXX", ("c++", "g++", "clang++"), "C++ compiler: install g++")
     except building.MissingToolError as missing:
-        yield Finding("C++ compiler", "absent", "none; kernels of your own need one", str(missing))
+        yield Finding("C++ compiler", "absent", "none; you need one to build your own kernels", str(missing))
     else:
         said = building.version_of(os.environ.get("CXX") or "c++").partition("\n")[0]
         version = re.search(r"\) (\d+)\.", said)
         is_old = version is not None and "clang" not in said and int(version[1]) < _OLDEST_GCC
-        advice = f"kernels are C++20: install g++ {_OLDEST_GCC} or newer" if is_old else ""
+        advice = f"too old for C++20, which the kernels use: install g++ {_OLDEST_GCC} or newer" if is_old else ""
         yield Finding("C++ compiler", "wrong" if is_old else "ok", said, advice)
     yield from map(_tool, ("cmake", "ninja"))
 
@@ -125,7 +131,7 @@ def _tool(name: str) -> Finding:
     try:
         path = building.find_tool(name)
     except building.MissingToolError as missing:
-        return Finding(name, "absent", "none; kernels of your own need it", str(missing))
+        return Finding(name, "absent", "none; you need it to build your own kernels", str(missing))
     said = building.version_of(path).partition("\n")[0].removeprefix("cmake version ")
     return Finding(name, "ok", f"{said}, {path}")
 
@@ -135,13 +141,19 @@ def _nvcc() -> Finding:
     version = re.search(r"release (\d+)\.(\d+)", said)
     if version is None:
         return Finding(
-            "nvcc", "absent", "none; CUDA kernels of your own need it", "install the CUDA toolkit and put nvcc on PATH"
+            "nvcc",
+            "absent",
+            "none; you need it to build your own CUDA kernels",
+            "install the CUDA toolkit and put nvcc on PATH",
         )
     found = f"CUDA {version[1]}.{version[2]}"
     driver = _driver_version()
     if driver and int(version[1]) > int(driver.partition(".")[0]):
         return Finding(
-            "nvcc", "wrong", found, f"what it compiles does not run with a driver for CUDA {driver}: update the driver"
+            "nvcc",
+            "wrong",
+            found,
+            f"the driver supports CUDA {driver} only, which is older than nvcc: update the driver",
         )
     return Finding("nvcc", "ok", found)
 
@@ -156,7 +168,7 @@ def _driver_version() -> str:
 
 def _packages() -> Iterator[Finding]:
     for package, module, wanted, extra in (
-        ("triton", "triton", "kernels in Triton answer by their references", "triton"),
+        ("triton", "triton", "operators with Triton kernels run on their references", "triton"),
         ("hypothesis", "hypothesis", "graft check needs it", "check"),
         ("tree-sitter-cpp", "tree_sitter_cpp", "graft check --mutants needs it", "check"),
         ("jinja2", "jinja2", "graft bench --html needs it", "bench"),
@@ -171,7 +183,7 @@ def _packages() -> Iterator[Finding]:
 def _cache() -> Iterator[Finding]:
     folder = cache.folder()
     if why := cache.why_unusable():
-        advice = "kernels are compiled for each process alone: TORCHGRAFT_CACHE may name another folder"
+        advice = "each process compiles its kernels again: set TORCHGRAFT_CACHE to another folder"
         yield Finding("cache", "wrong", why, advice)
         return
     files = [path.stat() for path in folder.rglob("*") if path.is_file()]
@@ -183,7 +195,9 @@ def _cache() -> Iterator[Finding]:
     )
     free = shutil.disk_usage(folder).free
     if free < _LEAST_FREE_BYTES:
-        yield Finding("disk", "wrong", f"{free / 1e6:.0f} MB are left for {folder}", "make room: builds need it")
+        yield Finding(
+            "disk", "wrong", f"only {free / 1e6:.0f} MB are free for {folder}", "free some space: builds need it"
+        )
 
 
 def _variables() -> Iterator[Finding]:

@@ -125,7 +125,7 @@ def explain_devices(name: str, arguments: Sequence[Argument], values: Sequence[A
         _, first, like = tensors[0]
         if tensor.device != like.device:
             raise ValueError(
-                f"{name}: {shown} is on {tensor.device} and {first} on {like.device}; they must be on one device"
+                f"{name}: {shown} is on {tensor.device} and {first} on {like.device}; they must be on the same device"
             )
 
 
@@ -149,7 +149,7 @@ def explain_memory(name: str, arguments: Sequence[Argument], values: Sequence[An
         needed = (value.storage_offset() + steps + 1) * value.element_size()
         if stored < needed:
             raise ValueError(
-                f"{name}: {shown} needs a storage of {needed} bytes, and its storage has {stored}: its memory was freed"
+                f"{name}: {shown} needs a storage of {needed} bytes, but its storage has {stored}: its memory was freed"
             )
 
 

@@ -48,14 +48,14 @@ def expect_writable(operator: Declared, arguments: Sequence[Any]) -> None:
     for name, value in mutated:
         if any(tensor.requires_grad for tensor in tensors_in([value])):
             raise ValueError(
-                f"{operator.name}: {name} is written to and needs a gradient; call it under torch.no_grad(), or on"
-                f" {name}.detach()"
+                f"{operator.name}: {name} is written to, so it must not need a gradient; call it under"
+                f" torch.no_grad(), or on {name}.detach()"
             )
     if not operator.lists:
         for argument, value in zip(operator.arguments, arguments, strict=True):
             if any(tensor.requires_grad for tensor in tensors_in([value])):
                 raise ValueError(
-                    f"{operator.name}: {argument.name} needs a gradient, and the operator has no result that could"
+                    f"{operator.name}: {argument.name} needs a gradient, but the operator returns nothing that could"
                     f" carry one; call it under torch.no_grad(), or on {argument.name}.detach()"
                 )
 
@@ -75,9 +75,7 @@ def make_call(operator: Declared) -> Callable[..., Any]:
                 needs_grad = any(tensor is not None and tensor.requires_grad for tensor in tensors)
             compiling = is_compiling()
             if _torch_private.transform_active() or (needs_grad and compiling):
-                operator.note(
-                    arguments, "it writes to its arguments, which transforms and compiled gradients do not see"
-                )
+                operator.note(arguments, "transforms and compiled gradients do not see that it writes to its arguments")
                 return visible(answer_by_reference(operator, arguments))
             if not needs_grad:
                 if compiling:
@@ -126,7 +124,7 @@ def _refusing(operator: Declared) -> Callable[..., Any]:
             if any(tensor is not None and tensor.requires_grad for tensor in operator.arrangement.tensors(complete)):
                 raise ValueError(
                     f"{operator.name}: torch.ops cannot differentiate an operator that writes to its arguments; call"
-                    " its torchgraft.Operator"
+                    " the torchgraft.Operator instead"
                 )
         return _torch_private.below_autograd(operator.public, keyset, arguments, named)
 

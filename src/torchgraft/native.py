@@ -103,7 +103,7 @@ def tell(operator: str, device: str, library: NativeLibrary | None) -> None:
             register = each.function("torchgraft_register")
             register.argtypes, register.restype = (ctypes.c_bool,), ctypes.c_bool
             if not register(wanted):
-                raise RuntimeError(f"{operator}: PyTorch does not take the kernel of {each.path}")
+                raise RuntimeError(f"{operator}: PyTorch refused to register the kernel of {each.path}")
     if library is not None:
         _told[operator, device] = library
 
@@ -131,9 +131,9 @@ def _try_to_load(namespace: str, device: str, path: Path) -> str:
 def _how_to_build(namespace: str, device: str, path: Path) -> str:
     if namespace == "torchgraft":
         compiler = "nvcc" if device == "cuda" else "a C++ compiler"
-        return f"build it with `make build` or reinstall where {compiler} is installed"
+        return f"build it with `make build`, or install {compiler} and reinstall torchgraft"
     more = ", cuda=True" if device == "cuda" else ""
-    return f"torchgraft.building.build({namespace!r}, [its sources], {str(path.parent)!r}{more}) builds it"
+    return f"build it with torchgraft.building.build({namespace!r}, [its sources], {str(path.parent)!r}{more})"
 
 
 def libraries() -> tuple[NativeLibrary, ...]:
@@ -155,10 +155,8 @@ def why_no_kernel(namespace: str, device: str) -> str:
     """Why a namespace has no kernels for a kind of device, for a person to read."""
     library = _libraries.get((namespace, device))
     if library is None:
-        return (
-            f"{namespace} has no kernels for {device}: nothing was loaded by torchgraft.native.load({namespace!r}, ...)"
-        )
-    return library.problem or f"{library.path} registers no kernel by TORCHGRAFT_KERNEL"
+        return f"{namespace} has no kernels for {device}: load them with torchgraft.native.load({namespace!r}, ...)"
+    return library.problem or f"{library.path} does not register any kernel with TORCHGRAFT_KERNEL"
 
 
 def _chooser(namespace: str, device: str) -> NativeLibrary | None:
@@ -251,7 +249,9 @@ class ForcedKernel:
     def __init__(self, namespace: str, device: str, name: str) -> None:
         library = _chooser(namespace, device)
         if library is None:
-            raise LookupError(f"the library of {namespace} for {device} lists no kernels")
+            raise LookupError(
+                f"the library of {namespace} for {device} does not list its kernels: add TORCHGRAFT_KERNELS to it"
+            )
         self._force = library.function("torchgraft_force_kernel")
         self._force.argtypes = (ctypes.c_char_p,)
         self._force.restype = ctypes.c_int64

@@ -138,7 +138,7 @@ class Operator:
         if not self.name.isidentifier() or self.name.startswith("_"):
             raise ValueError(f"schema must begin with 'namespace::name(', got {schema!r}")
         if self.qualified_name in Operator.registered:
-            raise ValueError(f"{self.qualified_name} is declared already; an operator's name must be its own")
+            raise ValueError(f"{self.qualified_name} is already declared; give this operator another name")
 
         read = read_schema(schema)
         self.arguments = read.arguments

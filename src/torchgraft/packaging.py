@@ -159,7 +159,7 @@ def _package(builder: WheelBuilder) -> str:
     packages = builder.config.packages
     if len(packages) != 1:
         raise ValueError(
-            f"torchgraft.packaging builds one package, and Hatchling finds {', '.join(packages) or 'none'}: name its "
+            f"torchgraft.packaging builds one package, but Hatchling finds {', '.join(packages) or 'none'}: name its "
             'folder in pyproject.toml, [tool.hatch.build.targets.wheel] packages = ["src/NAME"]'
         )
     return packages[0]
@@ -170,16 +170,16 @@ def _kernels(package: Path, project: Mapping[str, Any], config_settings: Mapping
     table = project.get("tool", {}).get("torchgraft", {})
     for name, value in table.items():
         if name not in _SETTINGS:
-            raise ValueError(f"[tool.torchgraft] has no setting {name!r}, but {', '.join(_SETTINGS)}")
+            raise ValueError(f"[tool.torchgraft] has no setting {name!r}; its settings are {', '.join(_SETTINGS)}")
         items = value if isinstance(value, list) else ()
         if not isinstance(value, _SETTINGS[name]) or not all(isinstance(each, str) for each in items):
-            expected = {str: "a string", bool: "true or false", list: 'a list of strings, as ["90-real"]'}[
+            expected = {str: "a string", bool: "true or false", list: 'a list of strings, such as ["90-real"]'}[
                 _SETTINGS[name]
             ]
             raise ValueError(f"[tool.torchgraft] {name} must be {expected}, got {value!r}")
     for name, value in config_settings.items():
         if name != "cuda" or value not in ("true", "false"):
-            raise ValueError(f"the only setting of a build is cuda=true or cuda=false, got {name}={value}")
+            raise ValueError(f"a build takes one setting only, cuda=true or cuda=false, got {name}={value}")
     sources = tuple(path for path in sorted(package.rglob("*")) if path.suffix in (".cpp", ".cu"))
     if not sources:
         return None

@@ -60,7 +60,9 @@ class PythonKernels:
             name = self.policy(*arguments)
             if name not in self.kernels and (name != COMPILED or self.compiled is None):
                 known = [*self.kernels, *([COMPILED] if self.compiled is not None else [])]
-                raise ValueError(f"{self.operator.name}: its policy for {self.device} chose {name!r} of {known}")
+                raise ValueError(
+                    f"{self.operator.name}: the policy for {self.device} must return one of {known}, got {name!r}"
+                )
             return name
         return COMPILED if self.compiled is not None else next(iter(self.kernels))
 
@@ -149,7 +151,9 @@ def choose_by(operator: Declared, device: str, policy: _Policy) -> _Policy:
     """
     found = kernels_of(operator.qualified_name, device)
     if found is None:
-        raise ValueError(f"{operator.qualified_name} has no kernels in Python for {device}: register these first")
+        raise ValueError(
+            f"{operator.qualified_name} has no Python kernels for {device}: register them before the policy"
+        )
     found.policy = by_name(policy, operator.arguments)
     return policy
 
@@ -171,7 +175,9 @@ def register(
         ValueError: there is no such kind of device, or the name is taken.
     """
     if device not in _torch_private.DEVICE_KEYS:
-        raise ValueError(f"{operator.name}: kernels are for {' or '.join(_torch_private.DEVICE_KEYS)}, got {device!r}")
+        raise ValueError(
+            f"{operator.name}: device must be {' or '.join(map(repr, _torch_private.DEVICE_KEYS))}, got {device!r}"
+        )
     found = _registered.get((operator.qualified_name, device))
     if found is None:
         compiled = _torch_private.boxed_kernel_of(operator.raw, _torch_private.DEVICE_KEYS[device])
@@ -180,7 +186,7 @@ def register(
             called = found.call if overload is operator.raw else operator.filled(found.call)
             _torch_private.override(library, overload, called, _torch_private.DEVICE_KEYS[device])
     if name in (*found.kernels, COMPILED):
-        raise ValueError(f"{operator.name}: a kernel for {device} is named {name} already")
+        raise ValueError(f"{operator.name}: {device} already has a kernel named {name!r}; give this one another name")
     found.kernels[name] = function
     if triton and is_interpreted():
         found.interpreted.add(name)

@@ -89,7 +89,7 @@ def _make_vmap(operator: Declared, name: Any) -> Callable[..., Any]:
     call = by_name(name, operator.arguments)
 
     def loop(batch_size: int, in_dims: Sequence[Any], arguments: Sequence[Any]) -> tuple[Any, Any]:
-        operator.note(arguments, "it has no vmap rule, so a batch is a loop")
+        operator.note(arguments, "it has no vmap rule, so vmap runs it in a loop")
         rows = []
         for i in range(batch_size):
             row = [_row(value, dim, i) for value, dim in zip(arguments, in_dims, strict=True)]

@@ -58,7 +58,7 @@ class Drawn:
             return torch.empty(self.shape, dtype=dtype, device=device, memory_format=layout)
         if self.values is not None:
             if self.distinct and self.elements > len(self.values):
-                raise ValueError(f"{self.elements} distinct values were asked for from {len(self.values)}")
+                raise ValueError(f"values must hold {self.elements} different values, got {len(self.values)}")
             turns = torch.tensor(self.values, dtype=torch.float64).repeat(-(-self.elements // len(self.values)))
             values = turns[: self.elements].reshape(self.shape)
         elif not (dtype.is_floating_point or dtype.is_complex):
@@ -84,7 +84,9 @@ class Drawn:
         if not self.distinct:
             return torch.randint(self.low, self.high, self.shape, generator=generator, device=device)
         if self.high - self.low < self.elements:
-            raise ValueError(f"{self.elements} distinct integers were asked for from {self.low} to below {self.high}")
+            raise ValueError(
+                f"low and high must span {self.elements} different integers, got {self.low} and {self.high}"
+            )
         chosen = torch.randperm(self.high - self.low, generator=generator, device=device)[: self.elements]
         return chosen.reshape(self.shape) + self.low
 

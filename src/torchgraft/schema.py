@@ -92,22 +92,26 @@ def read_schema(text: str) -> Schema:
         raise ValueError(f"{name}: PyTorch cannot read the schema {text!r}: {str(error).strip()}") from None
     arguments = tuple(map(_describe, parsed.arguments))
     if not any(argument.holds_tensors for argument in arguments):
-        raise ValueError(f"{name}: a schema needs a tensor among its arguments: its device says which kernel is called")
+        raise ValueError(f"{name}: a schema needs at least one tensor argument: the kernel is chosen by its device")
     for number, result in enumerate(parsed.returns):
         kind, place = str(result.type), result.name or f"result {number}"
         if result.alias_info is not None:
             raise ValueError(
-                f"{name}: {place} is an argument, which functionalization cannot take apart: leave it out of the"
-                " schema's results (`-> ()` where there is no other) and use the argument after the call"
+                f"{name}: {place} is one of the arguments, and torch.compile does not support that: remove it from the"
+                " schema's results (write `-> ()` if no result is left), and use the argument after the call"
             )
         if kind not in ("Tensor", "List[Tensor]"):
-            advice = "a tensor of no elements" if kind.startswith("Optional") else "a tensor of one element"
-            raise ValueError(f"{name}: {place} is {kind}, and results are tensors or lists of them: return {advice}")
+            advice = "a tensor without elements" if kind.startswith("Optional") else "a tensor of one element"
+            raise ValueError(
+                f"{name}: {place} is {kind}, but results must be tensors or lists of tensors: return {advice}"
+            )
     results = tuple(Result(result.name or "", str(result.type) == "List[Tensor]") for result in parsed.returns)
     if sum(result.is_list for result in results) > 1:
-        raise ValueError(f"{name}: two results are lists of tensors, and nothing says where the first ends: join them")
+        raise ValueError(f"{name}: at most one result can be a list of tensors, and two are: join them into one list")
     if not results and not any(argument.mutated for argument in arguments):
-        raise ValueError(f"{name}: it has no result, and no argument is marked as written to, as in `Tensor(a!) out`")
+        raise ValueError(
+            f"{name}: the schema must have a result, or mark an argument as written to, as `Tensor(a!) out` does"
+        )
     return Schema(arguments, results)
 
 

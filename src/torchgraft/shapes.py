@@ -15,6 +15,10 @@ _REST, _ANY = "...", "_"
 _SIZE = re.compile(r"(?:(\d+)\*)?([A-Za-z]\w*)|(\d+)")
 
 
+def _counted(number: int, what: str) -> str:
+    return f"one shape for its {what}" if number == 1 else f"{number} shapes for its {what}s"
+
+
 class _Size(NamedTuple):
     """A size in words: so many times what a name stands for, a number alone, or any size."""
 
@@ -71,8 +75,8 @@ class Shapes:
         tensors = [(place, argument) for place, argument in enumerate(arguments) if argument.holds_tensors]
         shapes, self._results = self._read(before), self._read(after)
         if not arrow or len(shapes) != len(tensors) or len(self._results) != len(results):
-            expected = f"{len(tensors)} of tensor arguments, '->' and {len(results)} of results"
-            raise ValueError(f"{operator}: shapes must be {expected}, got {text!r}")
+            expected = f"{_counted(len(tensors), 'tensor argument')}, '->' and {_counted(len(results), 'result')}"
+            raise ValueError(f"{operator}: shapes must give {expected}, got {text!r}")
         pairs = list(zip(tensors, shapes, strict=True))
         self._tensors = [(place, argument.name, shape) for (place, argument), shape in pairs]
         self._numbers = [
@@ -84,7 +88,10 @@ class Shapes:
         telling = [shape for (_, argument), shape in pairs if argument.is_tensor and not argument.optional]
         known = {name for _, name in self._numbers}.union(*(shape.names for shape in telling))
         if strangers := sorted(set[str]().union(*(shape.names for shape in self._results)) - known):
-            raise ValueError(f"{operator}: no argument that is always there tells {strangers} of shapes, {text!r}")
+            raise ValueError(
+                f"{operator}: shapes must take the sizes of results from required tensors or ints, and nothing gives"
+                f" {strangers}, got {text!r}"
+            )
         tells_rest = any(shape.has_rest for shape in telling)
         self.tells_results = not any(result.is_list for result in results) and all(
             (tells_rest or not shape.has_rest) and all(size.name != _ANY for size in shape.sizes)
@@ -102,7 +109,9 @@ class Shapes:
     def _read_one(self, text: str) -> _Shape:
         words = [] if text == "()" else text.split()
         if words.count(_REST) > 1 or not (words or text == "()"):
-            raise ValueError(f"{self._operator}: {text!r} of shapes must have sizes, and '...' once at most")
+            raise ValueError(
+                f"{self._operator}: a shape in shapes must be () or sizes, with '...' once at most, got {text!r}"
+            )
         at = words.index(_REST) if _REST in words else len(words)
         front, back = (tuple(map(self._read_size, part)) for part in (words[:at], words[at + 1 :]))
         return _Shape(front, back, _REST in words)
@@ -112,7 +121,7 @@ class Shapes:
             return _Size(1, _ANY)
         size = _SIZE.fullmatch(word)
         if size is None:
-            raise ValueError(f"{self._operator}: {word!r} of shapes is no size, as n, 4, 2*n, _ and ... are")
+            raise ValueError(f"{self._operator}: a size in shapes must be like n, 4, 2*n, _ or ..., got {word!r}")
         times, name, number = size.groups()
         return _Size(int(number or times or 1), name or "")
 

@@ -103,12 +103,12 @@ def why_no_kernel(operator: Declared, device: str) -> str:
     if name in implemented:
         # A library does not list under which namespace and device it registers a name.
         words = f"{namespace}, {key}"
-        return f"{reason}: {libraries} names it in a TORCHGRAFT_KERNEL whose first two words must be {words}"
+        return f"{reason}: the TORCHGRAFT_KERNEL that names it in {libraries} must begin with ({words}, ...)"
     declared = [each.name for each, _ in _declared if each.namespace == namespace]
     reason += f"; {libraries} implements: {', '.join(implemented)}; declared: {', '.join(declared)}"
     for similar in difflib.get_close_matches(name, undeclared(namespace, device), 1):
         written = f"TORCHGRAFT_KERNEL({namespace}, {key}, {name}, {implemented[similar].function})"
-        reason += f". Nobody declares {similar}; where {name} is meant, write {written}"
+        reason += f". No operator {similar} is declared; if you mean {name}, write {written}"
     return reason
 
 
@@ -131,19 +131,19 @@ def problem_of(name: str, arguments: Sequence[Argument], lists: Sequence[bool], 
     if len(found.arguments) != len(expected):
         taken = ", ".join(map(_in_cpp, expected))
         return (
-            f"{name}: the schema has {len(expected)} arguments, and {found.function} takes"
+            f"{name}: the schema has {len(expected)} arguments, but {found.function} takes"
             f" {len(found.arguments)}: write {found.function}({taken})"
         )
     for argument, word, taken in zip(arguments, expected, found.arguments, strict=True):
         if word != taken:
             return (
-                f"{name}: the schema says {word} {argument.name}, and {found.function} takes"
+                f"{name}: the schema says {word} {argument.name}, but {found.function} takes"
                 f" {_in_cpp(taken)}: write {_in_cpp(word)}"
             )
     results = ["Tensor[]" if is_list else "Tensor" for is_list in lists]
     if results != list(found.results):
         said, given = (", ".join(each) or "nothing" for each in (results, found.results))
-        return f"{name}: the schema returns {said}, and {found.function} returns {given}"
+        return f"{name}: the schema returns {said}, but {found.function} returns {given}"
     return ""
 
 

@@ -40,13 +40,17 @@ def lay_out(wheel: Wheel, folder: Path, *, cuda: str = "") -> list[Path]:
     """
     has_cuda = any(each.name.endswith("_cuda.so") for each in wheel.libraries)
     if has_cuda and not cuda:
-        raise BuildError(f"{wheel.path.name} holds a CUDA library: say which CUDA it was compiled with")
+        raise BuildError(
+            f"{wheel.path.name} holds a CUDA library: give the CUDA version that compiled it, for example cuda='13.0'"
+        )
     written = []
     with tempfile.TemporaryDirectory() as name:
         unpack(wheel.path, Path(name))
         packages = [path.parent for path in Path(name).glob("*/__init__.py")]
         if len(packages) != 1:
-            raise BuildError(f"{wheel.path.name} holds {len(packages)} packages; kernels are one")
+            raise BuildError(
+                f"{wheel.path.name} must hold one package for Hugging Face's kernels, and it holds {len(packages)}"
+            )
         metadata = _metadata(Path(name), packages[0])
         gpus = [gpu for each in wheel.libraries if each.name.endswith("_cuda.so") for gpu in each.architectures]
         backends: dict[str, dict[str, object]] = {"cpu": {"type": "cpu"}}
@@ -69,7 +73,8 @@ def _metadata(unpacked: Path, package: Path) -> dict[str, object]:
     licence = found.get("license_expression") or found.get("license")
     if licence in (None, "", _UNCHOSEN):
         raise BuildError(
-            f'kernels name their licence: give {package.name}\'s in pyproject.toml, license = "BSD-3-Clause"'
+            f"Hugging Face's kernels need a licence: state {package.name}'s in pyproject.toml, for example "
+            'license = "BSD-3-Clause"'
         )
     return {
         # What the module is called where it is loaded: the modules of the package import each other by this name.

@@ -69,16 +69,18 @@ def make_package(
 def _expect_free(name: str, directory: Path) -> None:
     """Raises ValueError where a package cannot have a name."""
     if not (name.isidentifier() and name.isascii()) or name.startswith("_"):
-        raise ValueError(f"{name!r} is no name of a package: give letters, digits and underscores, as my_kernels")
+        raise ValueError(
+            f"{name!r} cannot be the name of a package: use letters, digits and underscores, as in my_kernels"
+        )
     if keyword.iskeyword(name) or stubs.CPP_WORDS.fullmatch(name):
-        raise ValueError(f"{name} is a word of Python or C++: give another name")
+        raise ValueError(f"{name} is a keyword of Python or C++: choose another name")
     if (directory / name).exists():
-        raise ValueError(f"{directory / name} exists already: give another name, or remove it")
+        raise ValueError(f"{directory / name} already exists: choose another name, or remove it")
     if name in _torch_private.operator_namespaces():
-        raise ValueError(f"{name} is a namespace of PyTorch's own or of a loaded package: give another name")
+        raise ValueError(f"{name} is already a namespace of PyTorch or of a loaded package: choose another name")
     # A folder without a module in it has a spec, too, and no origin.
     if (found := importlib.util.find_spec(name)) is not None and found.origin is not None:
-        raise ValueError(f"{name} is a module that Python has already: give another name")
+        raise ValueError(f"{name} is already a Python module: choose another name")
 
 
 def _operators(name: str, schema: str | None, shapes: str | None, backward: bool) -> list[Stub]:
@@ -87,15 +89,17 @@ def _operators(name: str, schema: str | None, shapes: str | None, backward: bool
     namespace, _, operator = named.strip().rpartition("::")
     operator = operator or name
     if namespace not in ("", name):
-        raise ValueError(f"the namespace of the schema must be that of the package: write {name}::{operator}(")
+        raise ValueError(f"the namespace of the schema must be the name of the package: write {name}::{operator}(")
     if not opened or not operator.isidentifier() or operator.startswith("_"):
         raise ValueError(f"schema must be '{name}::name(Tensor input, ...) -> Tensor', got {schema!r}")
     if operator in _FILES or keyword.iskeyword(operator):
-        raise ValueError(f"{operator} cannot be the name of an operator, as a file of the package has it: rename it")
+        raise ValueError(
+            f"{operator} cannot be the name of an operator, as a module of the package has that name: rename it"
+        )
     text = f"{name}::{operator}({signature}"
     read = read_schema(text)
     if shapes is not None and schema is None:
-        raise ValueError("shapes are those of a schema: give --schema, too")
+        raise ValueError("--shapes describes the tensors of a schema: give --schema, too")
     words = None if shapes is None else read_words(operator, shapes, read)
     first = stubs.read_stub(operator, text, read, words)
     if schema is None:

@@ -54,7 +54,7 @@ def make_environment(version: str) -> Path:
         BuildError: pip refuses.
     """
     if not re.fullmatch(r"\d+\.\d+\.\d+", version):
-        raise ValueError(f"a version of PyTorch is three numbers, as 2.13.0, got {version!r}")
+        raise ValueError(f"a version of PyTorch must be three numbers, such as 2.13.0, got {version!r}")
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
 
     def make(place: Path) -> None:
@@ -95,7 +95,7 @@ def prove(wheel: Path, python: Path) -> Proof:
         run_quietly([*pip, "--no-index", "--no-deps", "--target", str(packages), str(wheel)], environment=environment)
         package = _package_in(packages)
         if package.name == torchgraft.__name__:
-            raise BuildError("a wheel of torchgraft itself is not proved so: `make test-torch TORCH=2.15.0` checks it")
+            raise BuildError("--prove is for packages; to check torchgraft itself, run `make test-torch TORCH=2.15.0`")
         has_kernels = any(package.rglob("*_cpu.so"))
         # Alone, as beside it may lie the running PyTorch.
         (packages / "torchgraft").symlink_to(Path(torchgraft.__file__).parent)
@@ -132,5 +132,5 @@ def _package_in(packages: Path) -> Path:
     """The package that a wheel was unpacked to: the folder that declares operators."""
     folders = [path.parent for path in packages.glob("*/__init__.py")]
     if len(folders) != 1:
-        raise BuildError(f"one package was expected in the wheel, found {', '.join(each.name for each in folders)}")
+        raise BuildError(f"the wheel must hold one package, got {', '.join(each.name for each in folders) or 'none'}")
     return folders[0]

@@ -70,15 +70,15 @@ def read_words(operator: str, text: str, read: Schema) -> Words:
         ValueError: they do not fit the schema, do not tell the shapes of all results, or have a name that Python has.
     """
     if not Shapes(operator, text, read.arguments, read.results).tells_results:
-        raise ValueError(f"{operator}: shapes must tell all sizes of tensors that results are, got {text!r}")
+        raise ValueError(f"{operator}: shapes must give every size of each result, without _, got {text!r}")
     before, after = ([tuple(words.replace("()", "").split()) for words in part.split(",")] for part in text.split("->"))
     tensors = [argument.name for argument in read.arguments if argument.holds_tensors]
     words = Words(dict(zip(tensors, before, strict=True)), tuple(after))
     for name in re.findall(r"[A-Za-z]\w*", text):
         if keyword.iskeyword(name) or name in (_REST_NAME, *tensors):
-            raise ValueError(f"{operator}: a size cannot be named {name}: rename it in the shapes")
+            raise ValueError(f"{operator}: a size cannot be named {name}: rename it in --shapes")
     if not words.names:
-        raise ValueError(f"{operator}: shapes must have a size with a name, or '...', got {text!r}")
+        raise ValueError(f"{operator}: shapes must have at least one size with a name, or '...', got {text!r}")
     return words
 
 

@@ -114,18 +114,18 @@ def read_stub(name: str, schema: str, read: Schema, words: Words | None = None) 
     """
     for argument in read.arguments:
         if keyword.iskeyword(argument.name) or argument.name in ("torch", f"{name}_operator"):
-            raise ValueError(f"{name}: an argument of Python cannot be named {argument.name}: rename it in the schema")
+            raise ValueError(f"{name}: a Python argument cannot be named {argument.name}: rename it in the schema")
         if argument.kind not in _IN_PYTHON:
             known = ", ".join(_IN_PYTHON)
             raise ValueError(
-                f"{name}: a kernel in C++ takes no {argument.kind}, which {argument.name} is: make it one of {known}"
+                f"{name}: {argument.name} is a {argument.kind}, which a C++ kernel cannot take: use one of {known}"
             )
     certain = [each for each in read.arguments if each.holds_tensors and not each.optional]
     # What is written to only where there is nothing else: it is zero afterwards.
     singles = sorted((each for each in certain if not each.is_list), key=lambda each: each.mutated)
     lists = [each for each in certain if each.is_list and not each.optional_elements]
     if not singles and not lists:
-        raise ValueError(f"{name}: a kernel needs a tensor that is always there: add a Tensor or a Tensor[] argument")
+        raise ValueError(f"{name}: a kernel needs a required tensor: add an argument of type Tensor or Tensor[]")
     copies = []
     for number, result in enumerate(read.results):
         if words is not None:
@@ -133,8 +133,8 @@ def read_stub(name: str, schema: str, read: Schema, words: Words | None = None) 
             if not fitting or result.is_list:
                 shape = " ".join(words.results[number]) or "()"
                 raise ValueError(
-                    f"{name}: a result is a copy until its author writes the kernel, and no tensor among the arguments"
-                    f" has its shape, {shape}: leave --shapes out, and write shapes= in operator.py"
+                    f"{name}: the first version of a kernel copies an argument, and no tensor argument has the shape of"
+                    f" the result, {shape}: leave --shapes out, and write shapes= in operator.py yourself"
                 )
             copies.append(Copy(fitting[0]))
         elif lists and (result.is_list or not singles):
@@ -158,7 +158,7 @@ def backward_of(stub: Stub, read: Schema) -> tuple[str, tuple[Copy, ...]]:
     plain = not any(argument.is_list or argument.optional or argument.mutated for argument in tensors)
     if not plain or len(read.results) != 1 or read.results[0].is_list:
         raise ValueError(
-            f"{stub.name}: a backward operator is made for schemas that have plain tensors and one result, Tensor, got"
+            f"{stub.name}: --backward needs a schema in which all tensors and the one result are of type Tensor, got"
             f" {stub.schema}: leave --backward out, and declare a second Operator for the gradient by hand"
         )
     before, _, _ = stub.schema[stub.schema.index("(") + 1 :].rpartition("->")

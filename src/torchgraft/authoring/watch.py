@@ -125,7 +125,7 @@ def find_folder(target: str) -> Path:
         sys.path.append(str(Path.cwd()))
     spec = importlib.util.find_spec(top) if top.isidentifier() else None
     if spec is None or not spec.has_location:
-        raise LookupError(f"there is no operator, folder, file or module {target!r} to watch")
+        raise LookupError(f"nothing to watch: there is no operator, folder, file or module {target!r}")
     place = Path(spec.origin or "").resolve().parent.joinpath(*rest)
     return place if place.is_dir() else place.parent
 
@@ -154,10 +154,10 @@ class Watch:
         # The properties that did not hold when they were last asked.
         self._failed: list[str] = []
         if not (watched := self._files.changed()):
-            raise LookupError(f"there are no sources and no Python files in {self._folders[0]}")
+            raise LookupError(f"nothing to watch: {self._folders[0]} holds neither kernel sources nor Python files")
         places = ", ".join(map(str, self._folders))
         files = "one file" if len(watched) == 1 else f"{len(watched)} files"
-        self._said = f"watching {files} in {places}; Ctrl-C ends this"
+        self._said = f"watching {files} in {places}; press Ctrl-C to stop"
 
     def run(self) -> NoReturn:
         """Goes on until somebody interrupts it."""
@@ -188,7 +188,7 @@ class Watch:
             self._console.print(str(error), style="red", markup=False, soft_wrap=True)
             return []
         if self._failed:
-            self._console.print(f"what failed last: {', '.join(self._failed)}", markup=False, soft_wrap=True)
+            self._console.print(f"failed the last time: {', '.join(self._failed)}", markup=False, soft_wrap=True)
             changed, holds = self._check(self._failed, folder)
             if changed or not holds:
                 return changed

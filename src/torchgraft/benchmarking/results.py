@@ -175,7 +175,7 @@ def why_not_comparable(old: BenchReport, new: BenchReport) -> str:
     for name, what in facts.items():
         one, other = getattr(old.environment, name), getattr(new.environment, name)
         if one != other:
-            return f"the two runs cannot be compared: {what} {one} in the old, {other} in the new"
+            return f"the two runs cannot be compared: {what} {one} in the old run, {other} in the new one"
     return ""
 
 

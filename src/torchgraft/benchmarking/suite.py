@@ -115,9 +115,7 @@ def plan(subjects: Sequence[Subject], wanted: Wanted) -> list[Planned]:
     """
     if not any(subject.samples.benchmarks for subject in subjects):
         names = ", ".join(subject.name for subject in subjects)
-        raise LookupError(
-            f"{names} has nothing to be measured on: give its Samples `benchmarks`, as docs/bench.md shows"
-        )
+        raise LookupError(f"{names} has no benchmarks: give its Samples `benchmarks`, as docs/bench.md shows")
     expect_known("layout", wanted.layouts, LAYOUTS)
     expect_known("pass", wanted.directions, DIRECTIONS)
     if wanted.every_kernel:
@@ -142,7 +140,7 @@ def select(planned: Sequence[Planned], wanted: Wanted) -> list[Planned]:
         and (each.sample == wanted.sample if wanted.sample else each.quick or not wanted.quick)
     ]
     if not selected:
-        raise LookupError("nothing is left to measure: no benchmark has this device, suite, dtype and layout at once")
+        raise LookupError("nothing to measure: no benchmark has this combination of device, suite, dtype and layout")
     return selected
 
 
@@ -151,7 +149,7 @@ def expect_known(kind: str, named: Sequence[str], known: Sequence[str]) -> None:
     for name in named:
         if name not in known:
             shown = ", ".join(repr(each) for each in dict.fromkeys(known)) or "none"
-            raise LookupError(f"there is no {kind} {name!r}; there are {shown}")
+            raise LookupError(f"there is no {kind} {name!r}; choose from {shown}")
 
 
 def _candidates(subject: Subject, wanted: Wanted) -> Iterator[Candidate]:

@@ -72,7 +72,7 @@ def marked(yardstick: str) -> str:
     return f"{yardstick}*"
 
 
-UNVERIFIED = "* computes something else of the same sizes: a yardstick, not a rival, whose result is not verified."
+UNVERIFIED = "* computes something else at the same sizes: a yardstick, not a rival. Its result is not verified."
 
 
 def _against(name: str, rows: Sequence[Row]) -> Against:
@@ -206,38 +206,40 @@ def how_measured(report: BenchReport) -> list[str]:
     """How the figures were made, a sentence each: for whoever reads them and was not there."""
     gpu = report.environment.device == "cuda"
     lines = [
-        "A ratio is how many times as fast we are: 2.4x means that the rival takes 2.4 times as long. All contenders "
-        "of a row run in turn, in rounds, another one first in each; a ratio is taken round by round, and its interval "
-        "is that of order statistics, which holds the true median in at least 95 of 100 cases.",
-        "Each row times our own kernel twice. What the two differ by is noise, and so is a ratio whose interval holds "
-        "1: it is marked ~, and counts as neither faster nor slower. ▼ marks a row where we are slower.",
-        "The floor is the least time that the device allows: the bytes that must be read and written at the bandwidth "
-        "of a copy of as many bytes, or the operations at the best arithmetic rate, whichever takes longer. Both were "
-        "measured in the same run, with PyTorch's copy, matrix product and a kernel of multiply-adds.",
-        "After the timing each contender is called once more on new values in the same tensors, and must give what the "
-        "reference gives in float64. A wrong result, one that was remembered, and a time below the floor are refused.",
+        "A ratio is how many times as fast we are: 2.4x means that the rival takes 2.4 times as long. The contenders "
+        "of a row run interleaved, and which one starts rotates each round. Each round gives one ratio. The interval "
+        "comes from the order statistics of the rounds and holds the true median in at least 95 of 100 cases.",
+        "Each row times our own kernel twice, and the difference between the two is noise. A ratio whose interval "
+        "holds 1 is noise too: it is marked ~, and counts as neither faster nor slower. ▼ marks a row where we are "
+        "slower.",
+        "The floor is the least time that the device allows: the time to read and write the bytes at the bandwidth of "
+        "a copy of as many bytes, or the time of the operations at the best arithmetic rate, whichever is longer. Both "
+        "were measured in the same run, with PyTorch's copy, matrix product and a kernel of multiply-adds.",
+        "After the timing each contender is called once more on new values in the same tensors, and its result is "
+        "compared with the reference in float64. A wrong result, a result kept from an earlier call, and a time below "
+        "the floor are refused.",
     ]
     if load := report.load:
         lines.append(
-            "What other programs do is read before the first row and while each is timed. They may keep "
-            f"{load.permitted:.1f} of {load.processors} processors busy; where it is more the run waits, "
-            f"{load.waited:.0f} s in this one, and measures a row again."
+            "The load of other programs is read before the first row and during each row. They may keep "
+            f"{load.permitted:.1f} of {load.processors} processors busy. Above that the run waits, "
+            f"{load.waited:.0f} s in this run, and measures a row again."
         )
     if gpu:
         lines += [
-            "Times on the GPU are the device's, between events on the stream, of work that was queued behind a wait so "
-            "that launches do not count; before each call the second-level cache is written over, and the warm time is "
-            "the one without that. The host time is until a call returns to Python.",
-            "torch.backends.cudnn.benchmark is on and tf32 is off, but in rows called tf32: PyTorch's best at the same "
-            "precision.",
+            "Times on the GPU are measured on the device, between events on the stream. The work is queued behind a "
+            "wait, so that launches do not count. Before each call the second-level cache is overwritten; the warm "
+            "time is measured without that. The host time is the time until a call returns to Python.",
+            "torch.backends.cudnn.benchmark is on. tf32 is off, except in rows called tf32, so that PyTorch runs at "
+            "its best for the same precision.",
         ]
     else:
-        lines.append("On a CPU the caches are as the calls before left them.")
+        lines.append("On a CPU the caches hold what earlier calls left in them.")
     if any(row.direction == "training" for row in report.rows):
         lines.append(
-            "A training step of a model is forward, backward and new weights, by the host's clock; there is no floor. "
-            "The model as PyTorch has it and its grafted copy start from the same weights and must agree in the first "
-            "step."
+            "A training step of a model is forward, backward and the update of the weights, timed by the host's clock; "
+            "it has no floor. PyTorch's model and its grafted copy start from the same weights and must agree in the "
+            "first step."
         )
     return lines
 

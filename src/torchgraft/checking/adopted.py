@@ -31,11 +31,11 @@ from torchgraft.schema import Argument, by_name, make_complete, read_schema, ten
 
 # Properties of what a declaration says, and of the names that an Operator has.
 _OF_DECLARATIONS = {
-    "gradient_layouts": "how its gradients are laid out is its own affair",
-    "autocast": "what autocast makes of it nobody has declared",
-    "flops": "how many operations it takes nobody has declared",
-    "fallbacks": "it has no reference of its own that it could fall back to",
-    "pickle": "it is known by its name, and is not what a program pickles",
+    "gradient_layouts": "an adopted operator may lay out its gradients as it likes",
+    "autocast": "nothing is declared about it under autocast",
+    "flops": "its number of operations is not declared",
+    "fallbacks": "an adopted operator never falls back to a reference",
+    "pickle": "programs find it by its name and do not pickle it",
 }
 # What an author may leave out, and says so: derivatives of derivatives, and transforms.
 _TRANSFORMS = ("second_gradient", "functional_gradients", "forward_mode", "vmap")
@@ -99,7 +99,7 @@ class Adopted(Operator):
         if any(result.alias_info is not None for result in schema.returns):
             raise LookupError(
                 f"{self.qualified_name} returns an argument or a view of one, which no check can tell from a copy; "
-                "ask about the operator that returns new tensors"
+                "give the operator that returns new tensors"
             )
         try:
             read = read_schema(str(schema))
@@ -140,14 +140,14 @@ class Adopted(Operator):
         if not self.adoption.samples:
             samples, tried = draw_samples(self.arguments, self._makes_sense)
             self.notes.append(
-                f"samples: {len(samples.table)} of {tried} calls that were drawn from the schema are ones that the "
-                "reference and the operator take"
+                f"samples: the reference and the operator accept {len(samples.table)} of {tried} random calls that fit"
+                " the schema"
             )
             return samples
         found = samples_in(_import(self.adoption.samples), self.name)
         if found is None:
             raise LookupError(
-                f"{self.adoption.samples} has no samples for {self.qualified_name}: it needs `samples = "
+                f"{self.adoption.samples} has no samples for {self.qualified_name}: define `samples = "
                 f"torchgraft.sampling.Samples([...])`, or a dict of them with the key {self.name!r}"
             )
         return found
@@ -175,15 +175,15 @@ class Adopted(Operator):
         self.dtypes = tuple(dtype for dtype, said in refused.items() if not said)
         if not self.dtypes:
             said = refused[torch.float32]
-            raise LookupError(f"{self.qualified_name} takes no dtype of sample {sample.name!r}; it says: {said}")
+            raise LookupError(f"{self.qualified_name} accepts sample {sample.name!r} in no dtype; its error is: {said}")
         self.notes += [f"{dtype}: refused, {said}" for dtype, said in refused.items() if said]
         self.sizes_from_data = self._has_sizes_from_data(sample)
         names = [argument.name for argument in self.arguments if argument.holds_tensors]
         if unknown := sorted(set(self.adoption.without_gradient) - set(names)):
-            raise LookupError(f"--no-gradient names {unknown[0]!r}; the tensors of the schema are {', '.join(names)}")
+            raise LookupError(f"--no-gradient must name one of the tensors {', '.join(names)}, got {unknown[0]!r}")
         self.not_differentiable = self.adoption.without_gradient
         if reason := self._why_no_gradient(sample):
-            self.notes.append(f"gradients are not asked for: {reason}")
+            self.notes.append(f"gradients are not checked: {reason}")
             self.not_differentiable = tuple(names)
 
     def _refusal(self, sample: Sample, dtype: torch.dtype) -> str:
@@ -229,18 +229,18 @@ class Adopted(Operator):
         pairs = zip(self.arguments, self._make(sample), strict=True)
         arguments = [as_leaf(argument.name, value) for argument, value in pairs]
         if not leaves_of(arguments):
-            return "no argument holds numbers"
+            return "no argument holds real or complex numbers"
         results = tree_leaves(self.raw(*arguments))
         differentiated = [result for result in results if result.requires_grad]
         if not differentiated:
-            return "none of its results requires one where arguments do"
+            return "its results do not require a gradient even if its arguments do"
         self.constant_outputs = tuple(
             place for place, result in enumerate(results) if is_number(result) and not result.requires_grad
         )
         if self.constant_outputs:
             self.reference = _detaching(self.reference, self.constant_outputs)
             places = ", ".join(str(place + 1) for place in self.constant_outputs)
-            self.notes.append(f"results without a gradient, as the operator marks them: {places}")
+            self.notes.append(f"results that the operator marks as not differentiable: {places}")
         try:
             torch.autograd.grad([each.sum() for each in differentiated], leaves_of(arguments), allow_unused=True)
         except Exception as error:
@@ -288,7 +288,7 @@ def declined(operator: Operator, property_name: str, error: BaseException | None
     while error is not None:
         said = _first_line(error)
         if isinstance(error, (NotImplementedError, RuntimeError)) and any(each in said for each in _DECLINING):
-            return f"its author left it out: {said}"
+            return f"its author excluded it: {said}"
         error = error.__cause__ or error.__context__
     return ""
 
@@ -324,11 +324,13 @@ def _with_extremes(sample: Sample) -> Iterator[Sample]:
 def _find_overload(target: str) -> Any:
     words = target.removeprefix("torch.ops.").replace("::", ".").split(".")
     if len(words) not in (2, 3) or not all(words):
-        raise LookupError(f"{target!r} names no operator: give torch.ops.namespace.name, or ....name.overload")
+        raise LookupError(
+            f"{target!r} is not an operator: give torch.ops.namespace.name or torch.ops.namespace.name.overload"
+        )
     namespace, name, *overload = words
     packet = getattr(getattr(torch.ops, namespace), name, None)
     if packet is None:
-        raise LookupError(f"there is no operator {namespace}::{name}: name the module that registers it by --import")
+        raise LookupError(f"there is no operator {namespace}::{name}: name the module that registers it with --import")
     # Some, as `aten::add` of two numbers, are TorchScript's.
     known = [each for each in packet.overloads() if _takes_tensors(getattr(packet, each))]
     chosen = overload[0] if overload else "default" if "default" in known else known[0] if len(known) == 1 else ""
@@ -361,7 +363,7 @@ def _find_reference(reference: str) -> tuple[str, Callable[..., Any]]:
     """The module of a reference, and the function."""
     place, colon, attribute = reference.rpartition(":")
     if not colon or not place:
-        raise LookupError(f"--reference is module:function or file.py:function, got {reference!r}")
+        raise LookupError(f"--reference must be module:function or file.py:function, got {reference!r}")
     module = _import(place)
     function: Any = module
     for part in attribute.split("."):

@@ -187,7 +187,7 @@ class Arena:
                 where = f"{before} bytes behind the end of {self.allocations[number - 1].of}"
             else:
                 where = f"{after + 1} bytes before the start of {self.allocations[number].of}"
-            raise Mismatch(f"{len(places)} bytes are written that belong to no tensor, the nearest {where}")
+            raise Mismatch(f"{len(places)} bytes outside all tensors are written, the nearest {where}")
 
     def _pieces(self, first: int, last: int) -> Iterable[Tensor]:
         return self._memory[first:last].split(_PIECE_BYTES.get(self.device.type, self._memory.numel()))

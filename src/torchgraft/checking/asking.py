@@ -95,7 +95,7 @@ class _KnownCall(Call):
 
 
 def _check_strides(call: _KnownCall) -> None:
-    expect(call.strides == call.found_strides(), "the results are laid out otherwise")
+    expect(call.strides == call.found_strides(), "the results have other strides")
 
 
 # Where the limits of sizes lie, if there are any: where no memory holds a tensor of that size.
@@ -132,7 +132,7 @@ class _Errors:
 
     def check(self) -> None:
         for (_, what, _), expected, said in zip(self._calls, self._expected, self._said(), strict=True):
-            expect(expected in (None, said), f"of {what} something else is said", expected=expected, found=said)
+            expect(expected in (None, said), f"the error for {what} differs", expected=expected, found=said)
 
 
 def _said_of(operator: Operator, arguments: tuple[Any, ...]) -> str:
@@ -231,7 +231,7 @@ def _forced(subject: Subject, kernel: str, ask: Callable[[], None]) -> Callable[
         with python_kernels.forced(subject.operator, "cpu", kernel) as forced:
             ask()
         if not forced.served:
-            raise NotApplicable(f"{kernel} serves no call")
+            raise NotApplicable(f"no sample runs on the kernel {kernel}")
 
     return ask_forced
 
@@ -244,7 +244,7 @@ class _Library:
         self.choose: Any = named[0].function("torchgraft_choose_mutant") if named else None
         if self.choose is None:
             why = named[0].problem if named else f"nothing is loaded by torchgraft.native.load({namespace!r}, ...)"
-            raise LookupError(why or f"{named[0].path} holds no mutants")
+            raise LookupError(why or f"{named[0].path} was not built with mutants")
         self.choose.restype = None
         self._reached = mmap.mmap(-1, max(mutants, 1))
         self._buffer = (torch.frombuffer(self._reached, dtype=torch.uint8)).data_ptr()

@@ -55,7 +55,7 @@ def find_blame(call: Call, ask: Callable[[], None]) -> Blame:
         what = f"{type(error).__name__}: {error}"
         return Blame(f"the reference: it raises {what} in float64", f"reference: {what}")
     if _holds(ask):
-        part = "what changes from call to call: asked again, the same holds. Memory that nobody wrote, or threads"
+        part = "what changes from call to call: repeated, this holds. Look for memory that is never written, and races"
         return Blame(part, "chance")
     # What is written to, and what is drawn, cannot be computed once more beside the call.
     if operator.mutates or operator.random or operator.sizes_from_data:
@@ -140,7 +140,7 @@ def _blame_strides(call: Call, ask: Callable[[], None]) -> Blame | None:
 
     if not _holds(ask, _replaced_kernel(call, by_plain_arguments)):
         return None
-    return Blame("the kernel: given copies of its arguments that are contiguous, it is right", "strides")
+    return Blame("the kernel: given contiguous copies of its arguments, it is right", "strides")
 
 
 def _blame_kernel(call: Call, ask: Callable[[], None]) -> Blame | None:

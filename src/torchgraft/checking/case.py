@@ -250,7 +250,7 @@ class Call:
         references = self.differentiable_results(tree_leaves(self.reference(*exact)))
         expect(
             any(reference.requires_grad for reference in references) or not any(map(Tensor.numel, references)),
-            "the reference is cut off from its arguments: no gradient can be had through it",
+            "the reference has no gradient: its result does not require one, although its arguments do",
         )
         leaves = leaves_of(exact)
         # Of an empty batch PyTorch's own gradient is cut from the graph.
@@ -332,7 +332,7 @@ class Case:
             # Not every so manieth: layouts take turns in a table.
             chosen = [chosen[turn * len(chosen) // count] for turn in range(count)]
         if not chosen:
-            raise NotApplicable("no sample is of the kind that this needs" if self.only is None else "not this sample")
+            raise NotApplicable("it can use none of the samples" if self.only is None else "it cannot use this sample")
         return sorted(chosen, key=lambda sample: sample.elements)
 
     def each(self, check: Callable[[Call], None], samples: Iterable[Sample]) -> None:
@@ -348,7 +348,7 @@ class Case:
         """Checks samples that are drawn; of those that fail, the smallest that can be found is the failure."""
         draw = self.samples.draw
         if draw is None:
-            raise NotApplicable("its samples have no draw")
+            raise NotApplicable("its samples have no `draw`")
         if self.only is not None:
             return
         from hypothesis import HealthCheck, Phase, given, seed, settings
@@ -389,9 +389,9 @@ class Case:
         nobody did, they are small.
         """
         if self.samples.stress is None and self.samples.draw is None:
-            raise NotApplicable("its samples have no draw")
+            raise NotApplicable("its samples have no `draw`")
         if self.only is not None:
-            raise NotApplicable("it draws its samples")
+            raise NotApplicable("its samples have a `draw`")
         calls = self.calls or (_QUICK_RANDOM_CALLS if self.quick else _RANDOM_CALLS)
         for seed in range(self.seed, self.seed + calls):
             random = Random(seed)

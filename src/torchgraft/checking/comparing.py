@@ -124,7 +124,7 @@ def _tensors_beside(found: Any, expected: Any, what: str) -> Iterator[tuple[Tens
     for number, (one, other) in enumerate(zip(ones, others, strict=True), 1):
         name = what if len(ones) == 1 else f"{what.removesuffix(',')}, part {number}"
         if one is None or other is None:
-            expect(one is other, f"{name} is {'missing' if one is None else 'there and should not be'}")
+            expect(one is other, f"{name} is {'missing' if one is None else 'present, and should not be'}")
             continue
         expect_same(tuple(one.shape), tuple(other.shape), f"{name} has the wrong shape")
         yield one, other, name

@@ -151,7 +151,11 @@ def expect_forward_and_backward(call: Call, function: Callable[..., Any], places
 
     if not leaves_of(arguments):
         return
-    expect_same(len(carriers), len(call.differentiable_results(eager)), f"results of {what} are cut off")
+    expect_same(
+        len(carriers),
+        len(call.differentiable_results(eager)),
+        f"{what} returns another number of results that require a gradient",
+    )
     output_grads = call.output_grads(carriers)
     gradients = grad_or_zeros(carriers, leaves_of(arguments), output_grads)
     summed = max(call.summed, *(result.numel() for result in results))

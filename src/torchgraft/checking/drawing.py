@@ -53,8 +53,8 @@ def draw_samples(arguments: Sequence[Argument], makes_sense: Callable[[Sample], 
         if sum(not each.is_empty for each in table) >= _LEAST:
             return Samples(table, partial(_draw_another, draw, table, makes_sense), summed=_count_elements), drawn
     raise LookupError(
-        f"of {drawn} calls that were drawn from the schema, the reference and the operator take {most}: too few to "
-        "check. Write samples and name their module by --samples: `samples = torchgraft.sampling.Samples([Sample("
+        f"the reference and the operator accept only {most} of {drawn} random calls that fit the schema, too few to "
+        "check. Write samples, and name their module with --samples: `samples = torchgraft.sampling.Samples([Sample("
         '"a matrix", (Drawn((3, 5)),))])`'
     )
 
@@ -100,8 +100,8 @@ def _expect_drawable(arguments: Sequence[Argument]) -> None:
         known = argument.kind in ("Tensor", "int", "SymInt", "float", "bool", "Scalar")
         if not known and not argument.optional and argument.default is REQUIRED:
             raise LookupError(
-                f"no value can be drawn for {argument.name}, which is a {argument.kind}: write samples and name their "
-                "module by --samples"
+                f"there are no random values of type {argument.kind} for {argument.name}: write samples, and name "
+                "their module with --samples"
             )
 
 

@@ -117,7 +117,7 @@ class Board:
                 text.append(f" {meaning}   ", "dim")
         if any(cell.total() > 1 for cell in self._cells.values()):
             repeated = "properties and dtypes" if self._counts_properties else "dtypes and repetitions"
-            text.append(f"a figure counts {'calls' if self._counts_calls else repeated}", "dim")
+            text.append(f"numbers count {'calls' if self._counts_calls else repeated}", "dim")
         return text
 
     def _table(self, places: Sequence[Place]) -> Table:
@@ -214,7 +214,7 @@ class LiveCheck:
     def _tell_at_once(self, result: Result) -> None:
         """What is wrong with an operator that is not even wired: much of what follows fails of it."""
         self._console.print(Text(describe(result), "bold red"), soft_wrap=True)
-        told = "The other properties are asked all the same; Ctrl-C ends the check with what it has found."
+        told = "The other properties are still checked. Press Ctrl-C to stop with the results so far."
         self._console.print(Text(f"{told}\n", "dim"), soft_wrap=True)
 
     def say(self, what: str) -> None:

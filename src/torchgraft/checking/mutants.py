@@ -197,7 +197,8 @@ class Folder:
         for file, original, changed in self.equivalent:
             if (file in files or file not in self.all_sources) and (file, original, changed) not in known:
                 raise MutantError(
-                    f"{self.path / EQUIVALENT}: {file} has no mutant `{changed}` of `{original}` any more"
+                    f"{self.path / EQUIVALENT}: {file} cannot be changed from `{original}` to `{changed}` any more;"
+                    " correct the entry or remove it"
                 )
 
     def key(self, mutant: Mutant) -> str:
@@ -228,7 +229,9 @@ class Folder:
         why = self.equivalent.get((outcome.mutant.file, *outcome.mutant.shown))
         if why and outcome.status == "killed":
             line = f"{outcome.mutant.file}:{outcome.mutant.line}"
-            raise MutantError(f"{self.path / EQUIVALENT} lists a mutant of {line} that {outcome.by} tells apart")
+            raise MutantError(
+                f"{self.path / EQUIVALENT} lists a change of {line} that {outcome.by} detects: remove the entry"
+            )
         if why and outcome.status in ("survived", "not reached"):
             return replace(outcome, status="equivalent", by=why)
         return outcome
@@ -298,7 +301,7 @@ def find_folders(operators: Sequence[Operator], place: Place = ON_CPU) -> list[F
         folders += [folder] if folder.mutants else []
     if not folders:
         names = ", ".join(operator.short_name for operator in operators)
-        raise MutantError(f"{names}: no source of a kernel, *{place.suffix}, holds anything to change")
+        raise MutantError(f"{names}: there is nothing to change in the sources of kernels, *{place.suffix}")
     return folders
 
 
@@ -377,7 +380,7 @@ def run_mutants(
                 on_step(f"{folder.path.name}: {answer['doing']}")
             elif answer["problems"]:
                 raise MutantError(
-                    f"{folder.path.name}: the kernels as they are fail, mend that first: {answer['problems'][0]}"
+                    f"{folder.path.name}: the unchanged kernels fail; fix that first: {answer['problems'][0]}"
                 )
             else:
                 on_step(f"{folder.path.name}: {answer['questions']} questions, {answer['seconds']:.0f} s")
@@ -431,7 +434,9 @@ def _ask(
                 raise
         if process.returncode:
             said.seek(0)
-            raise MutantError(f"{folder.path.name}: the process that asks ended early:\n{said.read()[-2000:]}")
+            raise MutantError(
+                f"{folder.path.name}: the process that checks the samples ended early:\n{said.read()[-2000:]}"
+            )
 
 
 def count(outcomes: Iterable[tuple[str, Outcome]], *, by_kind: bool = False) -> dict[str, Counter[str]]:

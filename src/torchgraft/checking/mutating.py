@@ -39,8 +39,8 @@ ADVICE = {
     "boundary": "a sample in which both sides of this comparison are equal",
     "condition": "a sample whose result depends on this condition alone, with all around it true",
     "term": "a sample in which the term that is left out is not zero and reaches a result",
-    "index": "a sample in which the neighbouring element holds another value, or is none of this tensor",
-    "swap": "a sample in which the two have different values",
+    "index": "a sample in which the neighbouring element holds another value, or does not belong to this tensor",
+    "swap": "a sample in which the two arguments have different values",
     "bound": "a sample beyond this bound",
     "barrier": "a sample in which one thread reads what another one writes on the other side of this barrier",
 }

@@ -78,7 +78,7 @@ def make_importable(path: Path) -> str:
     place, names = _outermost(path.resolve())
     top, name = names[0], ".".join(names)
     if not all(names) or len(name.split(".")) > len(names):
-        raise LookupError(f"{path.resolve()} has a name that no Python module can have: rename it")
+        raise LookupError(f"{path.resolve()} cannot be imported, as its name is not a Python name: rename it")
     try:
         found = importlib.util.find_spec(top)
     except ValueError:
@@ -88,7 +88,9 @@ def make_importable(path: Path) -> str:
         remember({top: place})
     elif place not in _locations(found):
         there = ", ".join(map(str, _locations(found))) or "Python itself"
-        raise LookupError(f"{place} has the name of another module, {top!r} from {there}: rename the folder or file")
+        raise LookupError(
+            f"{place} has the same name as another module, {top!r} from {there}: rename the folder or file"
+        )
     importlib.invalidate_caches()
     return name
 

@@ -88,7 +88,7 @@ def _causes_of(result: Result) -> list[str]:
     died = failure.message.startswith(DIED)
     if died and _HEAP.search(failure.traceback):
         # What wrote past its memory did so before, anywhere.
-        causes.append(f"{DIED}: memory allocated is found damaged")
+        causes.append(f"{DIED}: the allocator found its memory damaged")
     elif places or died:
         causes.append("\n".join((_NUMBER.sub("#", failure.message), *places[-1:])))
     about_inputs = failure.sample or failure.arguments or failure.traceback
@@ -132,7 +132,7 @@ def describe(result: Result, *alike: Result) -> str:
     properties = dict.fromkeys(other.property for other in alike if other.property != result.property)
     dtypes = dict.fromkeys(other.dtype for other in alike if other.property == result.property)
     if properties:
-        lines.append(f"  also fail, most likely of the same cause: {', '.join(properties)}")
+        lines.append(f"  also fail, most likely for the same reason: {', '.join(properties)}")
     if dtypes:
         lines.append(f"  also in   {', '.join(dtypes)}")
     return "\n".join(lines)

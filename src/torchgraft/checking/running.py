@@ -56,7 +56,7 @@ _SECONDS_TO_END = 900.0
 # A failure is told without what is at fault where that is not found in this time.
 _SECONDS_TO_BLAME = 60.0
 # Why a kernel is not asked that serves no call here, and would serve some on another device.
-RULED_OUT = "this device has not what the kernel needs"
+RULED_OUT = "this device lacks something that the kernel needs"
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ def make_jobs(
         raise ValueError(f"seed must be from -2**63 to 2**63 - 1, got {seed}")
     unknown = sorted(set(properties or ()) - set(PROPERTIES))
     if unknown:
-        raise LookupError(f"there is no property {unknown[0]!r}; there are {', '.join(PROPERTIES)}")
+        raise LookupError(f"there is no property {unknown[0]!r}; the properties are {', '.join(PROPERTIES)}")
     jobs = []
     for subject in subjects:
         samples = None if subject.beside else subject.samples
@@ -177,7 +177,9 @@ def make_stress_jobs(jobs: Sequence[Job], calls: int) -> list[Job]:
         LookupError: there are no such seeds.
     """
     if any(job.seed + calls > SEEDS.stop for job in jobs):
-        raise LookupError(f"{calls} calls from seed {jobs[0].seed} on would need seeds beyond 2**63 - 1")
+        raise LookupError(
+            f"the seed is too large: {calls} calls from {jobs[0].seed} on would need seeds above 2**63 - 1"
+        )
     places: dict[tuple[str, str], list[Job]] = {}
     for job in jobs:
         places.setdefault((job.operator.qualified_name, job.device), []).append(job)
@@ -204,7 +206,7 @@ def make_kernel_jobs(jobs: Sequence[Job], names: Collection[str] = ()) -> list[J
     known = expect_kernels([job.operator for job in jobs], list(dict.fromkeys(job.device for job in jobs)))
     for name in names:
         if name not in known:
-            raise LookupError(f"there is no kernel {name!r}; there are {', '.join(map(repr, known))}")
+            raise LookupError(f"there is no kernel {name!r}; the kernels are {', '.join(map(repr, known))}")
     return [
         replace(job, kernel=kernel)
         for job in jobs
@@ -232,7 +234,7 @@ def find_unreached(jobs: Sequence[Job], results: Sequence[Result]) -> list[Resul
             continue
         job = asked[0][0]
         again = ["graft", "check", target_of(job.operator), "--device", job.device, "--kernel", job.kernel]
-        failure = Failure("no sample reaches it: add one that its rule supports", reproduce=shlex.join(again))
+        failure = Failure("no sample runs on this kernel: add one that its rule supports", reproduce=shlex.join(again))
         dtypes = ", ".join(dict.fromkeys(job.dtype_name for job, _ in asked))
         unreached.append(
             Result("reached", job.name, job.device, dtypes, "fail", 0.0, failure=failure, kernel=job.kernel)
@@ -250,7 +252,7 @@ def run_job(job: Job) -> Result:
     asked = PROPERTIES[job.property_name]
     if asked.isolated and not _in_worker:
         if job.samples is not None:
-            reason = "it needs a process of its own, which finds only samples beside the operator's declaration"
+            reason = "it runs in a process of its own, which finds only samples beside the operator's declaration"
             return job.result("not applicable", 0.0, reason=reason)
         return run_jobs([job], workers=1)[0]
     return _run_here(job)
@@ -273,8 +275,8 @@ def _expect_kernel(operator: Operator, device: str, dtype: torch.dtype) -> None:
     if claims_kernel(operator, device, dtype) and not _torch_private.has_kernel(operator.raw, torch.device(device)):
         why = why_no_kernel(operator, torch.device(device).type)
         raise Mismatch(
-            f"{operator.short_name} has no kernel, and the reference would be compared with itself: {why}. Where there "
-            "is to be no kernel, declare that: kernels='reference', or kernels={...} with the devices that have some"
+            f"{operator.short_name} has no kernel, so the reference would be compared with itself: {why}. If it is not "
+            "meant to have one, declare that: kernels='reference', or kernels={...} with the devices that have kernels"
         )
 
 
@@ -306,7 +308,7 @@ def _kernel_forced(job: Job) -> Iterator[None]:
     if forced.is_ruled_out:
         raise NotApplicable(RULED_OUT)
     if not forced.served:
-        raise NotApplicable(f"no sample in {job.dtype_name} is one that the kernel supports")
+        raise NotApplicable(f"the kernel supports no sample in {job.dtype_name}")
 
 
 def _run_here(
@@ -491,7 +493,7 @@ class _Worker:
         self.is_usable = False
         if self.failure is not None:
             return self.failure
-        return self._died(f"it did not end within {_SECONDS_TO_END:.0f} seconds")
+        return self._died(f"it did not finish within {_SECONDS_TO_END:.0f} seconds")
 
     def _died(self, how: str) -> Result:
         assert self.job is not None

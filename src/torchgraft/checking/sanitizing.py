@@ -118,7 +118,7 @@ def sanitized(jobs: Sequence[Job]) -> list[Job]:
     again = [job for job in jobs if PROPERTIES[job.property_name].sanitized]
     if not again:
         names = ", ".join(name for name, each in PROPERTIES.items() if each.sanitized)
-        raise LookupError(f"--sanitize runs these properties again, and none of them was asked for: {names}")
+        raise LookupError(f"--sanitize runs only these properties, and --property names none of them: {names}")
     return [
         replace(job, under=under)
         for device, tools in (("cpu", CPU_TOOLS), ("cuda", _CUDA_TOOLS))
@@ -186,7 +186,7 @@ def _run_on_cpu(
     folder, namespace = folder_of(jobs[0].operator), jobs[0].operator.namespace
     sources = [path for path in sources_in(folder) if path.suffix == ".cpp"]
     if not sources:
-        return _left_out(jobs, f"there is no source of a CPU kernel, *.cpp, in {folder}", on_result)
+        return _left_out(jobs, f"there are no sources of CPU kernels, *.cpp, in {folder}", on_result)
     try:
         preloaded = find_runtimes(tool)
         libraries = build_once(namespace, sources, sanitizer=tool.sanitizer)
@@ -196,12 +196,12 @@ def _run_on_cpu(
         # One failure tells it all.
         failed = jobs[0].result("fail", 0.0, failure=Failure(str(error), reproduce=jobs[0].reproduce()))
         on_result(jobs[0], failed)
-        return [failed, *_left_out(jobs[1:], "its kernels could not be built for it", on_result)]
+        return [failed, *_left_out(jobs[1:], "its kernels could not be built for this sanitizer", on_result)]
 
     ended: set[str] = set()
 
     def skip(job: Job) -> str:
-        return "not run after the first that ended its process" if job.operator.qualified_name in ended else ""
+        return "not run, as an earlier one ended its process" if job.operator.qualified_name in ended else ""
 
     def tell(job: Job, result: Result) -> None:
         if result.failure is not None and result.failure.message.startswith(DIED):
@@ -341,7 +341,7 @@ def _why_not_watched(namespace: str) -> str:
     names = re.findall(rb"_Z[A-Z][\w.$]+", library.path.read_bytes())
     if any(namespace.encode() in name for name in names):
         return ""
-    return f"its CUDA kernels must be in a C++ namespace that is called {namespace}, so that they are known by it"
+    return f"its CUDA kernels must be in a C++ namespace {namespace}, by which the tools recognize them"
 
 
 class _Watched:

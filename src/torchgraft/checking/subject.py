@@ -74,8 +74,8 @@ def expect_kernels(operators: Sequence[Operator], devices: Sequence[str]) -> lis
     if not found:
         names = ", ".join(dict.fromkeys(operator.short_name for operator in operators))
         raise LookupError(
-            f"no kernels are listed for {names} on {', '.join(devices)}: a library lists them where it chooses by "
-            "torchgraft/choice.h, with TORCHGRAFT_KERNELS(operator, rules)"
+            f"no kernels are listed for {names} on {', '.join(devices)}: a library lists them if it chooses with "
+            "torchgraft/choice.h and TORCHGRAFT_KERNELS(operator, rules)"
         )
     return list(dict.fromkeys(found))
 
@@ -138,7 +138,7 @@ def say_which_is_meant(target: str) -> str:
     """What a person should know of a name that an operator and a folder here have; empty where there is no doubt."""
     if _registered(target) is None or not Path(target).is_dir():
         return ""
-    return f"{target!r} is taken for the operator; the folder of that name here is ./{target}"
+    return f"{target!r} means the operator; to check the folder of that name, write ./{target}"
 
 
 def target_of(operator: Operator) -> str:
@@ -161,7 +161,7 @@ def _find(target: Operator | str) -> list[Operator]:
     if isinstance(target, Operator):
         return [target]
     if not target.strip():
-        raise LookupError("an empty name is no operator; this folder is named `.`")
+        raise LookupError("an operator cannot have an empty name; for this folder, write `.`")
     if (registered := _registered(target)) is not None:
         return [registered]
     if (place := _place_of(target)) is not None:
@@ -222,7 +222,7 @@ def _find_in_place(place: Path) -> list[Operator]:
     for path in declaring_modules(place) if place.is_dir() else [place]:
         module = importlib.import_module(_name_in(place, path) if place.is_dir() else name)
         if Path(module.__file__ or "").resolve() != path:
-            raise LookupError(f"{path} is not what Python imports as {module.__name__}, but {module.__file__}")
+            raise LookupError(f"Python imports {module.__name__} from {module.__file__}, not from {path}")
     declared = [each for each in Operator.registered.values() if f"{each.module}.".startswith(f"{name}.")]
     if not declared:
         raise LookupError(f"{place} declares no torchgraft.Operator")
@@ -237,7 +237,9 @@ def _find_named(place: Path, name: str) -> Operator:
         each for each in declared if each is getattr(module, name, None)
     ]
     if not found:
-        raise LookupError(f"{place} declares no operator {name!r}, but {', '.join(each.name for each in declared)}")
+        raise LookupError(
+            f"{place} declares no operator {name!r}; it declares {', '.join(each.name for each in declared)}"
+        )
     return found[0]
 
 

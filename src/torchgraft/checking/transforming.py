@@ -50,13 +50,13 @@ def check_samples(
             compiled(Both(call))
 
     if torch.finfo(case.dtype).eps > torch.finfo(torch.float32).eps:
-        raise NotApplicable(f"{case.dtype} is too coarse to compare derivatives of derivatives")
+        raise NotApplicable(f"{case.dtype} is not precise enough to compare second derivatives")
     if case.dtype.is_complex and of_gradients:
-        raise NotApplicable("the Jacobians of torch.func are of real numbers")
+        raise NotApplicable("torch.func computes Jacobians of real numbers only")
     if case.operator.random:
-        raise NotApplicable("its reference draws other values, and may draw none where torch.func batches")
+        raise NotApplicable("its results are random, and torch.func may not allow its reference to draw")
     if case.operator.mutates:
-        raise NotApplicable("it writes to its arguments, and what torch.func transforms does not")
+        raise NotApplicable("it writes to its arguments, which torch.func does not transform")
     try:
         samples = case.table(empty=False, below=_ELEMENTS, count=count)
     except NotApplicable:
@@ -77,7 +77,7 @@ def moved_tensors(call: Call, arguments: Sequence[Any]) -> list[Tensor]:
         return leaves_of(call.leaves(arguments))
     numbers = [tensor for _, tensor, _ in call.named_tensors(arguments) if is_number(tensor)]
     if not numbers:
-        raise NotApplicable("no argument holds numbers")
+        raise NotApplicable("no argument holds real or complex numbers")
     return numbers
 
 
@@ -130,7 +130,7 @@ class Both:
                 raise Mismatch(f"{what} fails: {type(error).__name__}: {in_short(error)}") from error
         largest = max((leaf.double().abs().max().item() for leaf in expected if leaf.numel() and lost), default=0.0)
         if lost and largest > _LEAST_LOSS and not any(leaf.any() for leaf in found):
-            raise Mismatch(f"{what}: {lost}", expected=f"up to {largest:.3g}", found="zeros alone, and no error")
+            raise Mismatch(f"{what}: {lost}", expected=f"up to {largest:.3g}", found="only zeros, and no error")
         # One rounding is the least of it: results of results, through several sums.
         summed = max(1, self.call.sample.elements) * self.call.summed
         self.call.expect_close(found, expected, summed=summed, scale=100.0, what=what)

@@ -105,7 +105,7 @@ def adopt(
         subject = subject_of(operator)
         named = [each.name for each in subject.samples.named]
         if sample is not None and sample not in named:
-            raise LookupError(f"there is no sample {sample!r}; there are {', '.join(map(repr, named))}")
+            raise LookupError(f"there is no sample {sample!r}; the samples are {', '.join(map(repr, named))}")
         jobs = make_jobs(
             [subject],
             devices=devices,
@@ -116,7 +116,7 @@ def adopt(
             only=sample,
         )
         if not jobs:
-            raise LookupError("there is nothing to check: no property asks for this device and dtype")
+            raise LookupError("there is nothing to check: no property applies to this device and dtype")
     except LookupError as mistake:
         end_with(mistake.args[0])
     except Exception:

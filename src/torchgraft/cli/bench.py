@@ -380,7 +380,7 @@ def _make_plan(targets: list[str], wanted: Wanted, *, models: bool) -> list[Plan
     except ModuleNotFoundError as missing:
         if missing.name not in {model.package for model in MODELS.values()}:
             raise
-        end_with(f"{missing.name} is not installed; pip install {missing.name} brings it", 1)
+        end_with(f"{missing.name} is not installed: run pip install {missing.name}", 1)
 
 
 def _join(files: list[Path]) -> BenchReport:
@@ -415,7 +415,7 @@ def _narrow(
         and sample in (None, row.sample)
     )
     if not rows:
-        end_with("what was measured has no such row; without --operator, --dtype, --suite and --sample it shows all")
+        end_with("no measured row matches; leave out --operator, --dtype, --suite and --sample to see all rows")
     return replace(report, rows=rows)
 
 

@@ -155,7 +155,7 @@ def check(
     count = os.cpu_count() or 1 if workers is None else workers
     if mutants is not None:
         if device is Devices.cuda or properties or dtypes or sample or every_kernel or kernels or sanitize or stress:
-            end_with("--mutants goes with operators, --seed, --workers and --json, and with nothing else")
+            end_with("--mutants can be combined only with operators, --seed, --workers and --json")
         outcomes = check_mutants(targets or [], mutants, seed=seed, workers=count, console=console, json_file=json_file)
         if any(outcome.status in ("survived", "not reached") for _, outcome in outcomes):
             raise typer.Exit(1)
@@ -166,7 +166,7 @@ def check(
         devices = find_devices(device.value)
         if stress is not None:
             if properties or sample is not None:
-                raise LookupError("--stress draws its calls: it goes with neither --property nor --sample")
+                raise LookupError("--stress draws its own calls, so it cannot be combined with --property or --sample")
             properties = ["stress"]
         elif forced and not properties:
             properties = [name for name, each in PROPERTIES.items() if each.sanitized]
@@ -175,7 +175,7 @@ def check(
             interpreted += [subject for subject in subjects if python_kernels.is_run_by_interpreter(subject.operator)]
         named = dict.fromkeys(each.name for subject in subjects for each in subject.samples.named)
         if sample is not None and sample not in named:
-            raise LookupError(f"there is no sample {sample!r}; there are {', '.join(map(repr, named))}")
+            raise LookupError(f"there is no sample {sample!r}; the samples are {', '.join(map(repr, named))}")
         jobs = make_jobs(
             subjects,
             devices=devices,
@@ -186,7 +186,7 @@ def check(
             only=sample,
         )
         if not jobs:
-            raise LookupError("there is nothing to check: no property asks for this device and dtype")
+            raise LookupError("there is nothing to check: no property applies to this device and dtype")
         if stress is not None:
             jobs = make_stress_jobs(jobs, stress)
         if forced:
@@ -203,7 +203,7 @@ def check(
         raise typer.Exit(2) from None
 
     if any(torch.device(job.device).type == "cpu" for job in again):
-        prepare_folder("--sanitize", cache.folder(), "TORCHGRAFT_CACHE names another place")
+        prepare_folder("--sanitize", cache.folder(), "set TORCHGRAFT_CACHE to another folder")
     unreached = sample is None and not dtypes
     run_and_report(
         console,
@@ -294,8 +294,8 @@ def _tell_of_undeclared(namespaces: Iterable[str]) -> None:
             if names := undeclared(namespace, device):
                 declared = [each.name for each in Operator.registered.values() if each.namespace == namespace]
                 typer.echo(
-                    f"{namespace} has {device.upper()} kernels that nobody declares, so nothing checks them:"
-                    f" {', '.join(names)}; declared: {', '.join(declared)}",
+                    f"{namespace} has {device.upper()} kernels without an operator, so nothing checks them:"
+                    f" {', '.join(names)}; its operators: {', '.join(declared)}",
                     err=True,
                 )
 
@@ -320,4 +320,6 @@ def _triton_interpreted(*, workers: int) -> Iterator[list[Subject]]:
             del os.environ[name]
     if found:
         names = ", ".join(dict.fromkeys(subject.name for subject in found))
-        typer.echo(f"no GPU is here: Triton's interpreter runs the kernels of {names} on the CPU ({name}=1)", err=True)
+        typer.echo(
+            f"this machine has no GPU: Triton's interpreter runs the kernels of {names} on the CPU ({name}=1)", err=True
+        )

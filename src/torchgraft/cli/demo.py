@@ -63,7 +63,7 @@ def demo(
     known = {part.name: part for part in PARTS}
     for name in names or ():
         if name not in known:
-            raise typer.BadParameter(f"there is no {name!r}, only {', '.join(known)}", param_hint="PART")
+            raise typer.BadParameter(f"there is no part {name!r}; the parts are {', '.join(known)}", param_hint="PART")
     found = find_device(device)
     named = ("--plot", "--json", "--markdown") if output is None else ("--output",) * 3
     prepare_files(*zip(named, (plot_file, json_file, markdown_file), strict=True))

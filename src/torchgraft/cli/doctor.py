@@ -29,9 +29,9 @@ def doctor(json_file: JsonOption = None) -> None:
     wrong = sum(finding.status == "wrong" for finding in findings)
     console.print()
     if wrong:
-        console.print(f"{wrong} {'thing is' if wrong == 1 else 'things are'} not right; each line says what to do")
+        console.print(f"{wrong} {'problem' if wrong == 1 else 'problems'}; each line says what to do")
     else:
-        console.print("nothing is wrong")
+        console.print("no problem was found")
     write_files((json_file, lambda: as_json({"findings": [asdict(finding) for finding in findings]})))
     raise typer.Exit(1 if wrong else 0)
 

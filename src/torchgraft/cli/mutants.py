@@ -63,7 +63,7 @@ def check_mutants(
     found: list[tuple[str, Outcome]] = []
     started, stopped = time.monotonic(), False
     columns = BarColumn(bar_width=20), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}")
-    prepare_folder("--mutants", cache.folder() / "mutants", "TORCHGRAFT_CACHE names another place")
+    prepare_folder("--mutants", cache.folder() / "mutants", "set TORCHGRAFT_CACHE to another folder")
     interrupt_when_told_to_end()
     try:
         operators = [subject.operator for subject in find_subjects(targets)]
@@ -89,7 +89,7 @@ def check_mutants(
         raise typer.Exit(2) from None
     except KeyboardInterrupt:
         stopped = True
-        console.print("stopped: the same command goes on from here", style="bold yellow")
+        console.print("stopped: run the same command again to continue", style="bold yellow")
     try:
         _print(console, found, time.monotonic() - started)
     finally:
@@ -116,7 +116,7 @@ def _print(console: Console, found: Sequence[tuple[str, Outcome]], seconds: floa
         if outcome.status not in ("survived", "not reached"):
             continue
         mutant = outcome.mutant
-        advice = ADVICE[mutant.kind] if outcome.status == "survived" else "a sample that comes here"
+        advice = ADVICE[mutant.kind] if outcome.status == "survived" else "a sample that reaches this line"
         console.print()
         console.print(Text(f"{name}/{mutant.file}:{mutant.line} {outcome.status}", "bold"), soft_wrap=True)
         for sign, text in zip("-+", mutant.shown, strict=True):
@@ -124,6 +124,6 @@ def _print(console: Console, found: Sequence[tuple[str, Outcome]], seconds: floa
                 console.print(Text(f"  {sign} {line}", _STYLES[sign]), soft_wrap=True)
         console.print(Text(f"  add {advice}"), soft_wrap=True)
     left = sum(outcome.status in ("survived", "not reached") for _, outcome in found)
-    verdict = Text(f"{left} mutants survive" if left else "every mutant is told from the original", "bold")
+    verdict = Text(f"{left} mutants survive" if left else "the samples detect every mutant", "bold")
     console.print()
-    console.print(Text.assemble(verdict, f": {len(found)} asked, in {seconds:.1f} s"))
+    console.print(Text.assemble(verdict, f": {len(found)} tried, in {seconds:.1f} s"))

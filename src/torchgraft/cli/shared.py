@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 def expect_seed(seed: int) -> int:
     """A seed that PyTorch takes; ends with one line where it is too large. For options that are seeds."""
     if not -(2**63) <= seed < 2**63:
-        raise typer.BadParameter(f"{seed} is no seed: one has 64 bits, from -2**63 to 2**63 - 1")
+        raise typer.BadParameter(f"a seed must be from -2**63 to 2**63 - 1, got {seed}")
     return seed
 
 
@@ -148,7 +148,7 @@ def find_dtypes(names: Sequence[str]) -> tuple[torch.dtype, ...]:
     """
     for name in names:
         if not isinstance(getattr(torch, name, None), torch.dtype):
-            raise LookupError(f"there is no dtype {name!r}; give one as float32")
+            raise LookupError(f"there is no dtype {name!r}; write it like float32")
     return tuple(getattr(torch, name) for name in names)
 
 
@@ -156,7 +156,7 @@ def explain_missing(missing: ModuleNotFoundError, extra: str) -> None:
     """Ends with one line where a package is missing that an extra brings."""
     package = (missing.name or "").partition(".")[0]
     if package in ("sklearn", "matplotlib", "hypothesis", "jinja2", "tree_sitter", "tree_sitter_cpp"):
-        end_with(f"{package} is not installed; pip install 'torchgraft[{extra}]' brings it", 1)
+        end_with(f"{package} is not installed: run pip install 'torchgraft[{extra}]'", 1)
 
 
 def make_console(*files: Path | None) -> Console:

@@ -70,7 +70,7 @@ def wheel(
         _print_wheel(console, made)
         if hub is not None:
             for place in lay_out(made, hub, cuda=_cuda_version()):
-                console.print(f"for kernels: {place}", soft_wrap=True, markup=False)
+                console.print(f"for Hugging Face's kernels: {place}", soft_wrap=True, markup=False)
         for version in filter(None, map(str.strip, prove.split(","))):
             with console.status(f"making an environment with PyTorch {version}"):
                 python = make_environment(version)
@@ -87,20 +87,20 @@ def wheel(
 def _print_wheel(console: Console, made: Wheel) -> None:
     console.print(f"{made.path}: {_size(made.size)}, {made.seconds:.0f} s", soft_wrap=True, markup=False)
     if not made.libraries:
-        console.print("it holds no libraries: it is for any machine")
+        console.print("it holds no libraries, so it is for any machine")
         return
     table = RichTable("library", "size", "compiled for", box=None, pad_edge=False, header_style="bold")
     for library in made.libraries:
         table.add_row(
-            library.name, _size(library.size), ", ".join(library.architectures) or "cuobjdump is not here to say"
+            library.name, _size(library.size), ", ".join(library.architectures) or "unknown: cuobjdump is not installed"
         )
     console.print(table)
     if made.too_new:
-        console.print(f"it is {made.tag} and not manylinux_2_28, as libraries of this system are newer:", markup=False)
+        console.print(f"its tag is {made.tag}, not manylinux_2_28, as it needs newer system libraries:", markup=False)
         for name, newer in made.too_new.items():
             needed = ", ".join(_with_symbols(version, symbols) for version, symbols in newer.items())
             console.print(f"  {name} needs {needed}", soft_wrap=True, markup=False)
-        console.print("build it in PyPA's image manylinux_2_28, whose compilers need nothing newer", markup=False)
+        console.print("to get manylinux_2_28, build it in PyPA's image of that name", markup=False)
 
 
 def _with_symbols(version: str, symbols: Sequence[str]) -> str:

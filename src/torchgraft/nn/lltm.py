@@ -79,7 +79,10 @@ class LLTMCell(torch.nn.Module):
         if tuple(weights.shape) != expected:
             raise ValueError(f"load_tutorial_weights: weights must be {expected}, got {tuple(weights.shape)}")
         if (bias is None) != (self.bias is None):
-            raise ValueError("load_tutorial_weights: this cell has a bias or has none, and so must what it loads")
+            raise ValueError(
+                f"load_tutorial_weights: bias must be {'None' if self.bias is None else 'a Tensor'}, as this cell has"
+                f" {'no bias' if self.bias is None else 'a bias'}"
+            )
         if bias is not None and bias.numel() != expected[0]:
             raise ValueError(f"load_tutorial_weights: bias must be ({expected[0]},), got {tuple(bias.shape)}")
         with torch.no_grad():
@@ -299,7 +302,7 @@ class LLTM(torch.nn.Module):
 
 def _require_states(layer: str, names: tuple[str, str], hx: Any) -> None:
     if not isinstance(hx, (tuple, list)) or len(hx) != 2:
-        raise TypeError(f"{layer}: hx must be ({names[0]}, {names[1]})")
+        raise TypeError(f"{layer}: hx must be a pair ({names[0]}, {names[1]}), got {type(hx).__name__}")
     for name, state in zip(names, hx, strict=True):
         require_tensor(layer, name, state)
 

@@ -129,7 +129,7 @@ def _refused(report: BenchReport) -> list[str]:
     which = "1 row of ours was" if len(refused) == 1 else f"{len(refused)} rows of ours were"
     more = f" (and {len(refused) - 1} more)" if len(refused) > 1 else ""
     first = f"{_name(refused[0], several=True)}: {refused[0].problem}{more}"
-    return [f"{which} refused. {first}. It has no time until that is mended."]
+    return [f"{which} refused. {first}. It has no time until that is fixed."]
 
 
 def _name(row: Row, *, several: bool) -> str:

@@ -32,14 +32,14 @@ def check(case: Case) -> None:
     if rival is None:
         raise NotApplicable("its samples name no rival")
     if case.operator.random:
-        raise NotApplicable("its results are random, and a rival draws others")
+        raise NotApplicable("its results are random, and a rival draws other values")
     ours, theirs, without_kernel = [], [], 0
 
     def compare(call: Call) -> None:
         nonlocal without_kernel
         expected = call.expected()
         if not any(map(_is_rounded, tree_leaves(expected))):
-            raise NotApplicable("its results are whole numbers, which are right or wrong")
+            raise NotApplicable("its results are integers, which have no rounding errors")
         try:
             found = call.outcome_of(case.samples.rivals[rival], call.arguments)
         except (RuntimeError, TypeError) as error:
@@ -57,7 +57,7 @@ def check(case: Case) -> None:
         case.each(compare, samples)
     if without_kernel == len(samples):
         raise NotApplicable(f"{rival} has no kernel for this dtype here")
-    expect(bool(ours), f"{rival} takes none of the samples, but a rival takes the arguments of the operator")
+    expect(bool(ours), f"{rival} accepts none of the samples, but a rival must take the arguments of the operator")
     error, least = _root_mean_square(ours), _root_mean_square(theirs)
     case.facts["relative error"] = error
     case.facts[f"{rival}'s"] = least

@@ -57,7 +57,7 @@ def _expect_as_declared(
     rule, taken = call.operator.autocast, call.operator.dtypes
     expect(
         rule != "lower" or taken is None or dtype in taken,
-        f"autocast={rule!r} is declared, but {_short(dtype)} is not taken: every call under autocast to it fails",
+        f"autocast={rule!r} is declared, but not the dtype {_short(dtype)}: every call under autocast to it fails",
     )
     how = f"under autocast to {_short(dtype)}, through {name}"
     declared = _as_declared(call, arguments, dtype)
@@ -73,7 +73,7 @@ def _expect_as_declared(
     call.expect_close(results, tree_leaves(call.expected(declared)), dtype=plain[0].dtype, what=f"the result {how},")
     for tensor in leaves_of(leaves):
         found = None if tensor.grad is None else tensor.grad.dtype
-        expect_same(found, tensor.dtype, f"the gradient {how}, has another dtype than what it is the gradient of")
+        expect_same(found, tensor.dtype, f"the gradient {how}, has another dtype than its argument")
 
 
 def _as_declared(call: Call, arguments: Sequence[Any], dtype: torch.dtype) -> tuple[Any, ...]:
@@ -94,7 +94,7 @@ def _check_float64(call: Call) -> None:
             results = tree_leaves(call.function(*exact))
             results += tree_leaves(call.operator.visible(call.operator.call_public(*exact)))
         for result, plain in zip(results, 2 * tree_leaves(call.function(*exact)), strict=True):
-            expect_same(result.dtype, plain.dtype, f"under autocast to {_short(dtype)} float64 is not left alone")
+            expect_same(result.dtype, plain.dtype, f"under autocast to {_short(dtype)} float64 is cast")
 
 
 def _short(dtype: torch.dtype) -> str:

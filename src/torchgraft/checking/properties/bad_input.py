@@ -230,9 +230,9 @@ def _check_mistake(case: Case, call: Call, wrong: _Wrong, verdict: _Verdict) -> 
             # It promises no values, and a reference that looks at values raises for want of them.
             continue
         if wrong.by_any_name or (wrong.always and target is whole):
-            raise Mismatch(f"{wrong.what}: {name} gives a result without a word")
+            raise Mismatch(f"{wrong.what}: {name} returns a result and raises no error")
         if verdict.raised:
-            raise Mismatch(f"{wrong.what}: {name} gives a result where the reference raises {verdict.raised}")
+            raise Mismatch(f"{wrong.what}: {name} returns a result, but the reference raises {verdict.raised}")
         if operator.mutates:
             continue
         visible = found if target is whole else operator.visible(found)
@@ -296,7 +296,7 @@ def _expect_clear(operator_name: str, wrong: _Wrong, error: Exception) -> None:
     said = f"{type(error).__name__}: {error}"
     expect(
         isinstance(error, (ValueError, TypeError)),
-        f"{wrong.what}: raised is no ValueError or TypeError that says what is wrong",
+        f"{wrong.what}: the error is not a ValueError or TypeError that says what is wrong",
         expected=f"{operator_name}: ...",
         found=said,
     )

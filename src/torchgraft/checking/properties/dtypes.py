@@ -88,7 +88,7 @@ def _expect_refused(call: Call, arguments: tuple[object, ...], what: str) -> Non
         return
     except Exception as error:
         raise Mismatch(f"{what} raises {type(error).__name__}, not TypeError: {error}") from None
-    raise Mismatch(f"{what} is accepted, and is not among the declared dtypes")
+    raise Mismatch(f"{what} is accepted, although it is not among the declared dtypes")
 
 
 PROPERTY = Property(check)

@@ -23,7 +23,7 @@ from torchgraft.checking.case import Case, grad_or_zeros, with_places_left
 from torchgraft.checking.property import COMPILER, Property
 from torchgraft.checking.transforming import Both, Function, Tensors, check_samples, squares
 
-_LOST = "the tangent is lost without a word: all of it is zero, as of a constant"
+_LOST = "the tangent is lost without an error: all of it is zero, as for a constant"
 
 
 def check(case: Case) -> None:

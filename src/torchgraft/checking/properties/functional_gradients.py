@@ -17,7 +17,7 @@ from torchgraft.checking.case import Case, grad_or_zeros
 from torchgraft.checking.property import COMPILER, Property
 from torchgraft.checking.transforming import Both, Function, Tensors, check_samples, squares
 
-_LOST = "the gradient is lost without a word: all of it is zero"
+_LOST = "the gradient is lost without an error: all of it is zero"
 
 
 def check(case: Case) -> None:

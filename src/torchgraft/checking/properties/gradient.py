@@ -63,7 +63,7 @@ def expect_gradients(call: Call, results: Sequence[Tensor]) -> list[Tensor]:
     should = call.differentiable_results(results)
     expect(
         all(result.requires_grad for result in should if result.numel()),
-        "the result is cut off from its arguments: it does not require a gradient although they do",
+        "the result does not require a gradient, although its arguments do",
     )
     return should
 
@@ -104,7 +104,7 @@ def _in_double(call: Call) -> tuple[Any, ...]:
 
 
 def _check_numerically(call: Call) -> None:
-    check_numerically(*function_of_leaves(call), "differences of its values give another gradient")
+    check_numerically(*function_of_leaves(call), "numerical differentiation gives another gradient")
 
 
 PROPERTY = Property(check, dtypes=None, sanitized=True)

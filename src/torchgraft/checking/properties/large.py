@@ -58,7 +58,7 @@ def _far_apart(tensor: Tensor) -> Tensor:
     try:
         room = tensor.new_empty(needed)
     except RuntimeError:
-        raise NotApplicable(f"there is no room for {needed * tensor.element_size() / 2**30:.0f} GiB") from None
+        raise NotApplicable(f"there is no memory for {needed * tensor.element_size() / 2**30:.0f} GiB") from None
     return room.as_strided(tensor.shape, (_FAR, *inner.stride())).copy_(tensor)
 
 
@@ -69,7 +69,7 @@ def _check_many(case: Case, large: Large) -> None:
     free, _ = torch.cuda.mem_get_info(device)
     needed = 4 * large.sample.elements * dtype.itemsize
     if free < needed:
-        raise NotApplicable(f"it needs {needed / 2**30:.0f} GiB of free memory, there are {free / 2**30:.0f}")
+        raise NotApplicable(f"it needs {needed / 2**30:.0f} GiB of free memory, and {free / 2**30:.0f}")
     case.progress(f"sample {large.sample.name!r}")
     # On the device: values from the host would take longer than the kernel by far.
     arguments = large.sample.make(device, dtype, case.seed, on_device=True)

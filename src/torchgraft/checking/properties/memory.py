@@ -96,7 +96,7 @@ def _expect_no_growth(do_round: Callable[[], dict[str, int]], calls: int) -> Non
         while len(growths) < _ROUNDS or (_leaks(growths, calls) and len(growths) < _MOST_ROUNDS):
             growths.append(do_round())
         for kind, least in _leaks(growths, calls).items():
-            raise Mismatch(f"{kind} in use grow by {least:.3g} a call, in each of {len(growths)} rounds")
+            raise Mismatch(f"each call leaves {least:.3g} more {kind} in use, in each of {len(growths)} rounds")
         looks_like_a_leak = any(
             statistics.median(growth.get(kind, 0) / calls for growth in growths) > tolerated
             for kind, tolerated in _TOLERATED.items()

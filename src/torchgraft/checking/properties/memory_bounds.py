@@ -51,7 +51,7 @@ def _check_call(call: Call, arena: Arena) -> None:
         try:
             expect_equal(_run(call, arena, NAN_BYTE), poisoned)
         except Mismatch:
-            raise NotApplicable("it gives other bits at each run, so none can be laid to memory") from None
+            raise NotApplicable("its results change from run to run, which would hide an effect of memory") from None
         raise
 
 

@@ -45,7 +45,7 @@ def _check_names(call: Call) -> None:
         for tensor, version in zip(written, versions, strict=True):
             expect(
                 tensor._version > version,
-                f"{name} writes to an argument whose version does not advance: autograd will use what it overwrote",
+                f"{name} writes to an argument without advancing its version: autograd would use overwritten values",
             )
 
 
@@ -120,7 +120,7 @@ def _expect_refused(call: Call, function: Callable[..., Any], arguments: Sequenc
     except (ValueError, RuntimeError):
         expect_equal(arguments[place].detach(), before, what=f"{what} and is refused: it")
         return
-    raise Mismatch(f"{what}, without a word")
+    raise Mismatch(f"{what}, and raises no error")
 
 
 PROPERTY = Property(check, sanitized=True, asked_of=lambda operator: operator.mutates)

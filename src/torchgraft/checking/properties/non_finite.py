@@ -27,7 +27,7 @@ def check(case: Case) -> None:
     """See the module."""
     samples = [each for each in case.table(small=True, empty=False) if case.samples.non_finite(each)]
     if not samples:
-        raise NotApplicable("on no sample the definition says what becomes of NaN and infinity")
+        raise NotApplicable("for no sample its reference defines what becomes of NaN and infinity")
     count = min(_SAMPLES, len(samples))
     case.each(_check_each, [samples[turn * len(samples) // count] for turn in range(count)])
 

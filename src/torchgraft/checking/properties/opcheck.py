@@ -19,11 +19,11 @@ from torchgraft.operator import Operator
 
 # What it means that one of its tests fails.
 _MEANINGS = {
-    "test_schema": "it does not do what its schema says about what is written to, and what shares memory",
+    "test_schema": "its schema is wrong about which arguments it writes to, or which results share memory",
     "test_autograd_registration": "its gradient is not registered in a way that PyTorch knows",
-    "test_faketensor": "its fake results are not those of a real call",
-    "test_aot_dispatch_dynamic": "traced with symbolic sizes, forward and backward, it is not what it is when called",
-    "test_aot_dispatch_static": "traced, forward and backward, it is not what it is when called",
+    "test_faketensor": "its fake results differ from those of a real call",
+    "test_aot_dispatch_dynamic": "traced with symbolic sizes, its forward or backward differs from a plain call",
+    "test_aot_dispatch_static": "traced, its forward or backward differs from a plain call",
 }
 
 

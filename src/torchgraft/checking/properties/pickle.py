@@ -23,8 +23,10 @@ from torchgraft.sampling import ModuleSample
 def check(case: Case) -> None:
     """See the module."""
     case.progress("the operator")
-    expect(pickle.loads(pickle.dumps(case.operator)) is case.operator, "a pickled operator comes back as another")
-    expect(copy.deepcopy(case.operator) is case.operator, "a deep copy of the operator is another")
+    expect(
+        pickle.loads(pickle.dumps(case.operator)) is case.operator, "a pickled operator comes back as another object"
+    )
+    expect(copy.deepcopy(case.operator) is case.operator, "a deep copy of the operator is another object")
     case.facts["layers"] = len(case.samples.modules)
     for sample in case.samples.modules:
         case.progress(f"layer {sample.name!r}")

@@ -81,7 +81,7 @@ def _check_distribution(call: Call) -> None:
         worst = (one.mean(0) - other.mean(0)).abs().max()
         expect(
             bool(worst <= allowed),
-            f"over {_SEEDS} seeds the {what} of an element is not the reference's",
+            f"over {_SEEDS} seeds the {what} of an element differs from the reference's",
             expected=f"at most {allowed.item():.3g} apart",
             found=f"{worst.item():.3g}",
         )
@@ -90,7 +90,7 @@ def _check_distribution(call: Call) -> None:
         alike = torch.corrcoef((varying - varying.mean(0)).t()).fill_diagonal_(0).abs().max()
         expect(
             bool(alike < 1 - 1e-6),
-            "two elements of a result always go together",
+            "two elements of a result always change together",
             found=f"correlation {alike.item():.6f}",
         )
 

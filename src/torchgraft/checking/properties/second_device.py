@@ -22,7 +22,7 @@ from torchgraft.checking.result import NotApplicable
 def check(case: Case) -> None:
     """See the module."""
     if torch.cuda.device_count() < 2:
-        raise NotApplicable("there is one CUDA device")
+        raise NotApplicable("there is only one CUDA device")
     current = torch.cuda.current_device()
     other = torch.device("cuda", 0 if current else 1)
 
@@ -47,7 +47,7 @@ def _check_mixture(call: Call, other: torch.device) -> None:
                 target(*with_other(tensor.to(other)))
             except (ValueError, RuntimeError):
                 continue
-            raise Mismatch(f"{name} on {other} among others is accepted")
+            raise Mismatch(f"{name} on {other} is accepted, although the other tensors are elsewhere")
 
 
 # A kernel that is launched on the wrong device may leave it unusable.

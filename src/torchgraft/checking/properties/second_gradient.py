@@ -70,7 +70,7 @@ def _check_numerically(call: Call) -> None:
         return attached(found, values)
 
     # Not by gradgradcheck, which takes a gradient that is constant, as one of zeros, for the next one.
-    check_numerically(gradients, [*leaves, *output_grads], "differences of its gradient give another second gradient")
+    check_numerically(gradients, [*leaves, *output_grads], "numerical differentiation gives another second gradient")
 
 
 PROPERTY = Property(check, dtypes=DOUBLE)

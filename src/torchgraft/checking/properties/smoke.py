@@ -36,7 +36,7 @@ def check(case: Case) -> None:
 
 def _check_promise(call: Call) -> None:
     difference = layout_difference(call)
-    expect(not difference, f"what is promised is not what comes: {difference}")
+    expect(not difference, f"the results differ from the declaration: {difference}")
 
 
 def _check_gradient(call: Call) -> None:

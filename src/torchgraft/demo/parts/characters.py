@@ -44,6 +44,6 @@ CHARACTER_MODEL = Experiment(
     tolerance=None,
     timing_seconds=4.0,
     describe=lambda rival, ours: (
-        "An LLTM has three gates where an LSTM has four: they are not the same function, and learn side by side."
+        "An LLTM has three gates and an LSTM has four: they are different functions, trained side by side."
     ),
 )

@@ -86,7 +86,7 @@ def _describe(rival: nn.Module, ours: nn.Module) -> str:
     convolutions = [each for each in ours.modules() if isinstance(each, nn.Conv2d)]
     largest = max(max(each.kernel_size) for each in convolutions)
     shifts = sum(isinstance(each, Shift) for each in ours.modules())
-    return f"All {len(convolutions)} convolutions are {largest}x{largest}; pixels meet by {shifts} shifts alone."
+    return f"All {len(convolutions)} convolutions are {largest}x{largest}; only the {shifts} shifts mix pixels."
 
 
 SHIFTS = Experiment(

@@ -47,7 +47,7 @@ def depthwise_conv2d_weight_grad(
     """The transpose of depthwise_conv2d as a map of its weight."""
     if output_grad.shape[0] != input.shape[0]:
         # On one thread PyTorch reads memory that is not there.
-        raise ValueError(f"output_grad has {output_grad.shape[0]} images, and input {input.shape[0]}")
+        raise ValueError(f"output_grad has {output_grad.shape[0]} images, but input has {input.shape[0]}")
     view = Window(*window)
     weight_size = (output_grad.shape[1], 1, kernel_height, kernel_width)
     return conv2d_weight(_padded(input, view), weight_size, output_grad, view.stride, 0, view.dilation, input.shape[1])

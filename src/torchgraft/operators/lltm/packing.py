@@ -70,10 +70,10 @@ def over_packed(
 
 def _checked_sizes(input: Tensor, h0: Tensor, c0: Tensor, batch_sizes: Any) -> list[int]:
     if not isinstance(batch_sizes, Tensor) or batch_sizes.is_floating_point() or batch_sizes.dim() != 1:
-        raise ValueError("lltm: batch_sizes must be a tensor of integers in one dimension, as in a PackedSequence")
+        raise ValueError("lltm: batch_sizes must be a one-dimensional tensor of integers, as in a PackedSequence")
     sizes: list[int] = batch_sizes.tolist()
     if not sizes or min(sizes) < 1 or sizes != sorted(sizes, reverse=True):
-        raise ValueError("lltm: batch_sizes must be positive and never grow from step to step")
+        raise ValueError(f"lltm: batch_sizes must be positive and never grow from step to step, got {sizes}")
     if input.dim() != 2 or input.shape[0] != sum(sizes):
         raise ValueError(f"lltm: input must be ({sum(sizes)}, I) for these batch_sizes, got {tuple(input.shape)}")
     for name, state in (("h0", h0), ("c0", c0)):
