@@ -368,7 +368,7 @@ class _Worker:
                     # Told from itself, the original would show that nothing here can be believed.
                     if reaching[at] not in believed and (again := self._asked(_ORIGINAL, [question])[1]):
                         raise RuntimeError(
-                            f"the kernels as they are are told from themselves: {question.name} ({again})"
+                            f"a check fails on the unchanged kernels: {question.name} ({again})"
                         )
                     believed.add(reaching[at])
                     self.shared.told[mutant] = True
