@@ -398,7 +398,8 @@ class _Worker:
         at = mmap.mmap(-1, 4)
         if (child := os.fork()) == 0:
             _run(mutant, questions, at, self.library.choose)
-        return int.from_bytes(at[:], "little"), _how(os.waitpid(child, 0)[1])
+        how = _how(os.waitpid(child, 0)[1])
+        return int.from_bytes(at[:], "little"), how
 
     def _in_turn(self, mutants: Sequence[int]) -> Iterator[int]:
         """All mutants, a few at a time, of which each worker begins with another one: what it tells, others skip."""
