@@ -367,9 +367,7 @@ class _Worker:
                     question = questions[reaching[at]]
                     # Told from itself, the original would show that nothing here can be believed.
                     if reaching[at] not in believed and (again := self._asked(_ORIGINAL, [question])[1]):
-                        raise RuntimeError(
-                            f"a check fails on the unchanged kernels: {question.name} ({again})"
-                        )
+                        raise RuntimeError(f"a check fails on the unchanged kernels: {question.name} ({again})")
                     believed.add(reaching[at])
                     self.shared.told[mutant] = True
                     answer |= {"how": how, "by": question.name}
