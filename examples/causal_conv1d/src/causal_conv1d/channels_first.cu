@@ -256,6 +256,15 @@ __global__ void __launch_bounds__(kBackwardThreads, kBlocksBackward<T>)
     const Place<kOwn, kVectors> place = next.place;
     const int first = place.first;
 
+    // The final state holds the last elements of a row, or of the past where the row is shorter. Its
+    // gradients are read long before they are used.
+    const bool goes_on = call.final_state_grad.data != nullptr && first + kOwn > length - kPast;
+    T of_final_state[kPast];
+    if (goes_on) {
+      const T* from = row_of(call.final_state_grad, item, channel);
+#pragma unroll
+      for (int j = 0; j < kPast; ++j) of_final_state[j] = from[j * call.final_state_grad.time];
+    }
     A values[kPast + kOwn], grads[kOwn + kPast];
     unpack_inputs<T, A, kPast>(
         values, next.input, row_of(call.input, item, channel), place,
@@ -297,17 +306,15 @@ __global__ void __launch_bounds__(kBackwardThreads, kBlocksBackward<T>)
     } else {
       multiply(std::false_type{});
     }
-    // What the final state adds to the gradient of an element that it holds.
-    const auto of_final_state = [&](int time) {
-      const int at = time - (length - kPast);
-      return call.final_state_grad.data == nullptr || at < 0 || at >= kPast
-                 ? A{0}
-                 : static_cast<A>(
-                       row_of(call.final_state_grad, item, channel)[at * call.final_state_grad.time]);
-    };
-    if (call.final_state_grad.data != nullptr && first + kOwn > length - kPast) {
+    // What the final state adds to the gradients of the elements that it holds.
+    if (goes_on) {
 #pragma unroll
-      for (int k = 0; k < kOwn; ++k) results[k] += of_final_state(first + k);
+      for (int j = 0; j < kPast; ++j) {
+#pragma unroll
+        for (int k = 0; k < kOwn; ++k) {
+          if (first + k == length - kPast + j) results[k] += static_cast<A>(of_final_state[j]);
+        }
+      }
     }
     T* input_grad = row_of(call.input_grad, item, channel);
     if (place.is_vector()) {
@@ -332,7 +339,11 @@ __global__ void __launch_bounds__(kBackwardThreads, kBlocksBackward<T>)
       }
 #pragma unroll
       for (int j = 0; j < kPast; ++j) {
-        A result = of_final_state(j - kPast);
+        A result = 0;
+#pragma unroll
+        for (int tap = 0; tap <= j; ++tap) {
+          if (goes_on && j - tap == length) result += static_cast<A>(of_final_state[tap]);
+        }
 #pragma unroll
         for (int tap = 0; tap <= j; ++tap) {
           if (j - tap < length) result += weight[tap] * earliest[j - tap];

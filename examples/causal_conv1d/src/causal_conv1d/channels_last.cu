@@ -16,11 +16,10 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kLanes = 32;
 constexpr int kStretches = kThreads / kLanes;
-// What a stretch reads twice is little of so many steps, and backward it computes that twice, too; few
-// threads take fewer, for the sake of more threads.
-constexpr int kMostSteps = 32, kMostStepsBackward = 64, kFewestSteps = 8;
-// Threads of a multiprocessor that hide how long memory takes.
-constexpr int kBusyThreads = 1024;
+// Fewer steps would read more of a stretch twice than the additional threads are worth.
+constexpr int kFewestSteps = 8;
+// What a stretch takes to begin, in steps: its weights, and the steps that it reads twice.
+constexpr int kStepsToBegin = 8;
 constexpr int kMost = INT32_MAX / 2;
 
 template <typename T>
@@ -314,12 +313,25 @@ void dispatch(const Sizes& sizes, bool vectors, const Function& function) {
   });
 }
 
-// How many steps of time a thread takes at most, where so many threads share each step of all items.
-int steps_of(const Sizes& sizes, int64_t threads, int most) {
-  const int64_t wanted = int64_t{kBusyThreads} * current_device().multiprocessors;
-  int steps = most;
-  while (steps > kFewestSteps && threads * ceil_divide(sizes.length, int64_t{steps}) < wanted) steps /= 2;
-  return steps;
+// How many steps of time a thread takes. A wave is what the device runs at once, and a call takes as long as
+// its waves: a last wave of a few threads takes as long as a full one. So the stretches are cut such that
+// they fill the waves, one or several, in the least time. A cut of an item is `stretches` of them, and a cut
+// of all items takes `size` of the `resident` blocks or threads of a wave.
+int steps_of(int64_t length, int stretches, int64_t size, int64_t resident) {
+  constexpr int64_t kMoreWaves = 8;
+  int64_t best = length, least = INT64_MAX;
+  const int64_t fewest = ceil_divide(size, resident);
+  for (int64_t waves = fewest; waves < fewest + kMoreWaves; ++waves) {
+    const int64_t cuts = std::max<int64_t>(waves * resident / size, 1);
+    const int64_t steps = std::max<int64_t>(ceil_divide(length, cuts * stretches), kFewestSteps);
+    const int64_t used = ceil_divide(ceil_divide(length, steps), int64_t{stretches});
+    const int64_t time = ceil_divide(used * size, resident) * (steps + kStepsToBegin);
+    if (time < least) {
+      best = steps;
+      least = time;
+    }
+  }
+  return static_cast<int>(best);
 }
 
 // Stretches of an item. An empty one has a state too.
@@ -341,12 +353,13 @@ void forward_channels_last(const Forward<T>& call, cudaStream_t stream) {
   const bool has = has_vectors<kVector<T>, T>(sizes, call.input, call.output);
   dispatch<kVector<T>>(sizes, has, [&](auto width, auto vector) {
     const int vectors = product(sizes.channels / vector, 1);
-    const int steps = steps_of(sizes, sizes.batch * vectors, kMostSteps);
+    const auto kernel = forward_kernel<T, width, vector>;
+    const int steps =
+        steps_of(sizes.length, 1, sizes.batch * vectors, resident_blocks(kernel, kThreads) * kThreads);
     const int stretches = count_stretches(sizes, steps);
     const int count = product(product(sizes.batch, stretches), vectors);
     const unsigned blocks = grid_of(ceil_divide(count, kThreads), "causal_conv1d");
-    forward_kernel<T, width, vector>
-        <<<blocks, kThreads, 0, stream>>>(call, FastDivisor(vectors), FastDivisor(stretches), steps, count);
+    kernel<<<blocks, kThreads, 0, stream>>>(call, FastDivisor(vectors), FastDivisor(stretches), steps, count);
   });
   check_launch("causal_conv1d");
 }
@@ -358,15 +371,17 @@ Partials backward_channels_last(const Backward<T>& call, const Tensor& like, cud
   const bool has = has_vectors<kVectorBackward<T>, T>(sizes, call.input, call.output_grad, call.input_grad);
   dispatch<kVectorBackward<T>>(sizes, has, [&](auto width, auto vector) {
     const int groups = product(ceil_divide(sizes.channels, int64_t{kLanes} * vector), 1);
-    const int steps = steps_of(sizes, sizes.batch * groups * kLanes, kMostStepsBackward);
+    const auto kernel = backward_kernel<T, width, vector>;
+    // An empty batch has no blocks, and gradients of zero.
+    const int steps = steps_of(sizes.length, kStretches, std::max<int64_t>(sizes.batch * groups, 1),
+                               resident_blocks(kernel, kThreads));
     const int stretch_groups = ceil_divide(count_stretches(sizes, steps), kStretches);
     const int parts = product(sizes.batch, stretch_groups);
     partials = {empty_workspace<accumulate_t<T>>(parts * sizes.channels * (sizes.width + 1), like), parts};
     if (parts == 0) return;
     const unsigned blocks = grid_of(product(parts, groups), "causal_conv1d_backward");
-    backward_kernel<T, width, vector>
-        <<<blocks, kThreads, 0, stream>>>(call, mutable_data_of<accumulate_t<T>>(partials.memory),
-                                          FastDivisor(groups), FastDivisor(stretch_groups), steps);
+    kernel<<<blocks, kThreads, 0, stream>>>(call, mutable_data_of<accumulate_t<T>>(partials.memory),
+                                            FastDivisor(groups), FastDivisor(stretch_groups), steps);
   });
   check_launch("causal_conv1d_backward");
   return partials;

@@ -4,6 +4,7 @@
 
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <mutex>
@@ -77,6 +78,22 @@ inline int architecture_of(const void* kernel) {
     if (cudaFuncGetAttributes(&attributes, kernel) == cudaSuccess) return 10 * attributes.ptxVersion;
     cudaGetLastError();
     return 0;
+  });
+}
+
+// How many blocks of a kernel, of `threads` threads and without dynamic shared memory, the current device
+// runs at once; at least one.
+template <typename... Arguments>
+int64_t resident_blocks(void (*kernel)(Arguments...), int threads) {
+  static std::map<std::pair<int, const void*>, int64_t> resident;
+  static std::mutex mutex;
+  const auto function = reinterpret_cast<const void*>(kernel);
+  return internal::made_once(resident, mutex, {internal::current_device_index(), function}, [&] {
+    int blocks = 0;
+    if (cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, function, threads, 0) != cudaSuccess) {
+      cudaGetLastError();
+    }
+    return int64_t{std::max(blocks, 1)} * current_device().multiprocessors;
   });
 }
 
