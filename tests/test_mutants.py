@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 from typer.testing import CliRunner
 
-from torchgraft.checking import mutants
+from torchgraft.checking import asking, mutants
 from torchgraft.checking.mutants import EQUIVALENT, ON_CPU, Folder, MutantError, draw, find_folders
 from torchgraft.checking.mutating import ADVICE, find_mutants, rewrite
 from torchgraft.checking.subject import find_subjects
@@ -174,6 +174,37 @@ def test_what_one_build_does_not_tell_apart_is_asked_in_the_other(tmp_path, monk
     by_mutant = {outcome.mutant: outcome.status for outcome in found}
     expected = ["killed", "killed", "survived", "survived", "does not compile"]
     assert [by_mutant[mutant] for mutant in asked] == expected
+
+
+def test_what_one_of_two_workers_tells_apart_is_told_apart_and_both_must_have_asked_about_a_survivor():
+    def answer(mutant, status, seconds):
+        return {"mutant": mutant, "status": status, "seconds": seconds}
+
+    told = []
+    answers = [
+        {"questions": 3, "seconds": 1.0, "problems": []},
+        answer(0, "survived", 1.0),
+        answer(1, "killed", 2.0),
+        {"questions": 4, "seconds": 0.5, "problems": []},
+        answer(2, "not reached", 0.0),
+        answer(1, "killed", 3.0),
+        answer(2, "survived", 4.0),
+        answer(0, "killed", 5.0),
+        answer(3, "survived", 6.0),
+    ]
+    asking._merge(answers, 2, told.append)
+    assert told == [
+        {"questions": 3, "seconds": 1.0, "problems": []},
+        answer(1, "killed", 2.0),
+        {"questions": 7, "seconds": 1.5, "problems": []},
+        answer(2, "survived", 4.0),
+        answer(0, "killed", 6.0),
+    ]
+
+
+def test_workers_begin_at_different_mutants_and_ask_about_all():
+    orders = [list(asking._Worker(number, 3, None, None, None)._in_turn(range(8))) for number in range(3)]
+    assert orders == [[0, 1, 2, 3, 4, 5, 6, 7], [2, 3, 4, 5, 0, 1, 6, 7], [4, 5, 0, 1, 2, 3, 7, 6]]
 
 
 def test_an_equivalent_mutant_that_is_none_any_more_is_an_error(tmp_path):
