@@ -69,6 +69,16 @@ def test_a_kernel_serves_what_it_supports_while_it_is_forced():
         native.ForcedKernel("nobody", "cpu", "pairs")
 
 
+def test_a_library_says_which_kernels_it_chose_while_a_call_was_made():
+    assert native.chosen_kernels("planted", "cpu", lambda: chosen(torch.ones(4), 2.0)) == ("plain",)
+    with native.ForcedKernel("planted", "cpu", "pairs"):
+        both = native.chosen_kernels("planted", "cpu", lambda: [chosen(torch.ones(size), 2.0) for size in (4, 5, 4)])
+    assert both == ("pairs", "plain")
+    # Nothing of the calls before.
+    assert native.chosen_kernels("planted", "cpu", lambda: None) == ()
+    assert native.chosen_kernels("nobody", "cpu", lambda: None) == ()
+
+
 def test_each_kernel_is_checked_on_whatever_it_supports(tmp_path):
     assert check("--property", "value").exit_code == 0
 

@@ -13,7 +13,12 @@ INTERNAL = set(re.findall(r"torchgraft/\w+\.\w+", PAGE[PAGE.index("no author doe
 PARTS = {
     "torchgraft/arguments.h": {"check_beside"},
     "torchgraft/checks.h": {"torch_exception_get_what_without_backtrace", "what_pytorch_says"},
-    "torchgraft/choice.h": {"torchgraft_force_kernel", "torchgraft_kernels", "torchgraft_trace_answers"},
+    "torchgraft/choice.h": {
+        "torchgraft_chosen",
+        "torchgraft_force_kernel",
+        "torchgraft_kernels",
+        "torchgraft_trace_answers",
+    },
     "torchgraft/cpu.h": {"TORCHGRAFT_HAS_TARGETS", "TORCHGRAFT_TARGET", "TORCHGRAFT_VECTOR_CLONE", "VectorOf"},
     "torchgraft/cpu_convert.h": {"kConverts"},
     "torchgraft/cublas.h": {"Cublas"},

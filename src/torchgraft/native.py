@@ -290,3 +290,24 @@ def trace_answers(namespace: str, device: str, call: Callable[[], object]) -> in
     finally:
         answers: int = trace(False)
     return answers
+
+
+def chosen_kernels(namespace: str, device: str, call: Callable[[], object]) -> tuple[str, ...]:
+    """The kernels that a library chose by its rules while a call was made, each once, in their order.
+
+    Args:
+        namespace: of the operators.
+        device: the kind of device, 'cpu' or 'cuda'.
+        call: makes the call.
+
+    Returns:
+        The names; empty where the library chooses between none.
+    """
+    library = _libraries.get((namespace, device))
+    chosen = None if library is None else library.function("torchgraft_chosen")
+    if chosen is None:
+        call()
+        return ()
+    chosen.restype = ctypes.c_char_p
+    trace_answers(namespace, device, call)
+    return tuple(dict.fromkeys(chosen().decode().splitlines()))

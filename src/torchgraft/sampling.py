@@ -190,6 +190,23 @@ class Benchmark:
 
 
 @dataclass(frozen=True)
+class Distribution:
+    """Calls as networks make them, as a distribution: what `graft bench --draw` draws its rows from.
+
+    Attributes:
+        draw: a row from a source of randomness, or None where what it drew is larger than the budget: then it is called
+            again. It draws layouts and sizes; the dtype is drawn for it.
+        against: the rival or yardstick that stands beside each row.
+        passes: what is timed of each row: 'forward'; 'forward_backward', with the gradients of all tensor arguments; or
+            `<argument>_grad`, the gradient of one of them.
+    """
+
+    draw: Callable[[Random, "Budget"], "Benchmark | None"]
+    against: str
+    passes: tuple[str, ...] = ("forward", "forward_backward")
+
+
+@dataclass(frozen=True)
 class Budget:
     """How large a call may be that is drawn at random.
 
@@ -258,6 +275,17 @@ def draw_at_border(draw: Callable[[Random], Sample], random: Random, answers: Ca
                     there = middle
             return drawn({number: random.choice((here, there))})[0]
     return sample
+
+
+def log_uniform(random: Random, least: float, most: float) -> float:
+    """A number between two bounds whose logarithm is drawn evenly: 10 to 20 is as likely as 100 to 200."""
+    return math.exp(random.uniform(math.log(least), math.log(most)))
+
+
+def rounded(random: Random, size: float, multiple: int, share: float) -> int:
+    """A size as a whole number: rounded to a multiple of another in so large a share of all cases, at least 1."""
+    step = multiple if random.random() < share else 1
+    return max(step, round(size / step) * step)
 
 
 # Widths of vectors, tiles and warps.
@@ -338,6 +366,8 @@ class Samples:
             for each tensor of two dimensions and more, as where each pair of them is multiplied.
         moved: the bytes that a call must read and write at least, from its arguments; None: each tensor argument once
             and each result once.
+        networks: the calls that networks make, from which rows are drawn on which nothing was tuned; None: there are
+            no rows to draw.
     """
 
     table: Sequence[Sample]
@@ -355,6 +385,7 @@ class Samples:
     rival_roundings: Mapping[str, int] = field(default_factory=dict)
     backward_work: int | None = None
     moved: Callable[..., int] | None = None
+    networks: Distribution | None = None
 
     @property
     def named(self) -> tuple[Sample, ...]:

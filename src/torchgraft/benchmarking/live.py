@@ -25,10 +25,17 @@ _VERDICTS = {"slower": "bold red", "lost": "bold red", "faster": "green", "same"
 
 
 class LiveBench:
-    """Shows a run while it goes on, in a terminal; each suite is printed when its last row is measured."""
+    """Shows a run while it goes on, in a terminal; each suite is printed when its last row is measured.
 
-    def __init__(self, console: Console, planned: Sequence[Planned]) -> None:
+    Args:
+        console: where.
+        planned: the rows.
+        prints_suites: whether suites are printed; of hundreds of rows that are drawn nobody reads each.
+    """
+
+    def __init__(self, console: Console, planned: Sequence[Planned], *, prints_suites: bool = True) -> None:
         self._console = console
+        self._prints_suites = prints_suites
         self._left = len(planned)
         self._rows: list[Row] = []
         self._told = False
@@ -76,7 +83,7 @@ class LiveBench:
         self._progress.advance(self._task)
 
     def _print_suite(self) -> None:
-        if self._rows:
+        if self._rows and self._prints_suites:
             print_suite(self._console, self._rows)
         self._rows = []
 

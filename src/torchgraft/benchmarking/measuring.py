@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,66 +14,22 @@ from torch.utils._pytree import tree_leaves
 
 from torchgraft import python_kernels
 from torchgraft.benchmarking.explaining import explain, kernels_of
+from torchgraft.benchmarking.passes import Candidate, bind, bind_yardstick, output_grads_of, work_of
 from torchgraft.benchmarking.provenance import provenance_of_operator
 from torchgraft.benchmarking.roofs import Roofs
 from torchgraft.benchmarking.rows import KERNEL, RivalResult, Row
 from torchgraft.benchmarking.timing import Stopwatch, Timing, ratio_of, summarise
-from torchgraft.checking.case import Call, each_tensor, in_float64, leaves_of, tensors_of, with_gradients
+from torchgraft.checking.case import in_float64, leaves_of, tensors_of, with_gradients
 from torchgraft.checking.comparing import Mismatch, expect_close
 from torchgraft.checking.parts import expect_parts_close, prepare
 from torchgraft.checking.subject import listed_kernels
 from torchgraft.fallback import PerformanceWarning, fallbacks
 from torchgraft.mutation import answer_by_reference
-from torchgraft.operator import Operator
 from torchgraft.precision import cudnn_switches, tf32_permitted
-from torchgraft.sampling import Benchmark, Samples
 
 # A time this much below the floor is a mistake of the measurement: roofs are measured too, and not exact.
 _BELOW_FLOOR = 0.9
 _OURS = ("ours", "again")
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """One row to be measured.
-
-    Attributes:
-        operator: is timed.
-        samples: its rivals, bytes and error bounds.
-        benchmark: on this input,
-        dtype: in this dtype,
-        device: on this device.
-        direction: 'forward'; or 'backward', the gradients of all tensor arguments.
-        against: the rivals and yardsticks to be timed beside it.
-        explained: whether the row says what serves each call.
-        every_kernel: whether those of the operator's kernels that support the input are rivals too.
-    """
-
-    operator: Operator
-    samples: Samples
-    benchmark: Benchmark
-    dtype: torch.dtype
-    device: torch.device
-    direction: str = "forward"
-    against: tuple[str, ...] = ()
-    explained: bool = False
-    every_kernel: bool = False
-
-    @property
-    def dtype_name(self) -> str:
-        """The dtype without PyTorch's prefix; 'tf32' where that is what float32 may be computed in."""
-        return "tf32" if self.benchmark.sample.tf32 else str(self.dtype).removeprefix("torch.")
-
-    @property
-    def call(self) -> Call:
-        """What is called."""
-        return Call(self.operator, self.samples, self.benchmark.sample, self.device, self.dtype, 0)
-
-    @property
-    def layout(self) -> str:
-        """'channels_last' where an argument is, or else 'contiguous'."""
-        tensors = self.benchmark.sample.tensors
-        return "channels_last" if any(each.channels_last for each in tensors) else "contiguous"
 
 
 def measure(candidate: Candidate, stopwatch: Stopwatch, roofs: Roofs) -> Row:
@@ -85,10 +41,10 @@ def measure(candidate: Candidate, stopwatch: Stopwatch, roofs: Roofs) -> Row:
     arguments = candidate.call.make(on_device=True)
     if candidate.every_kernel:
         candidate = replace(candidate, against=(*candidate.against, *_kernels_that_serve(candidate, arguments)))
-    contenders = {name: _bind(candidate, function, arguments) for name, function in _functions(candidate).items()}
+    contenders = {name: bind(candidate, function, arguments) for name, function in functions_of(candidate).items()}
     yardsticks = {name: make for name, make in candidate.samples.yardsticks.items() if name in candidate.against}
     for name, make in yardsticks.items():
-        contenders[name] = _bind_yardstick(candidate, make, arguments)
+        contenders[name] = bind_yardstick(candidate, make, arguments)
     refused: dict[str, str] = {}
     # cuDNN times every way to compute what it is asked for first. Of a very large call that alone takes half a minute.
     search = cudnn_switches(benchmark=False) if candidate.benchmark.large else nullcontext()
@@ -100,9 +56,9 @@ def measure(candidate: Candidate, stopwatch: Stopwatch, roofs: Roofs) -> Row:
         before = {each[:4]: each.calls for each in fallbacks()}
         served = {}
         launched: tuple[str, ...] = ()
-        with _precision(candidate):
+        with precision_of(candidate):
             for name, call in list(contenders.items()):
-                if problem := _why_it_fails(call):
+                if problem := why_it_fails(call):
                     refused[name] = problem
                     del contenders[name]
             timings = stopwatch.time(contenders, warm=("ours",)) if "ours" in contenders else {}
@@ -114,11 +70,11 @@ def measure(candidate: Candidate, stopwatch: Stopwatch, roofs: Roofs) -> Row:
             # In tf32 no result of a long sequence has a digit that is sure. Of weights that tf32 holds an operator's
             # own kernels are exact, and what is PyTorch's is computed in float32 now.
             # Bound anew: what was captured or kept for a backward pass was computed in tf32.
-            again = _functions(candidate)
-            contenders |= {name: _bind(candidate, again[name], arguments) for name in contenders if name in again}
+            again = functions_of(candidate)
+            contenders |= {name: bind(candidate, again[name], arguments) for name in contenders if name in again}
         verify = _verifier(candidate, arguments)
         if candidate.operator.mutates:
-            again = _functions(candidate)
+            again = functions_of(candidate)
             contenders |= {name: _rewriting(candidate, again[name], arguments) for name in contenders if name in again}
         refused |= {
             name: problem
@@ -134,17 +90,18 @@ def measure(candidate: Candidate, stopwatch: Stopwatch, roofs: Roofs) -> Row:
     provenance = provenance_of_operator(
         candidate.operator, candidate.device.type, gradients=candidate.direction == "backward", launched=launched
     )
-    row = _row(candidate, arguments, timings, refused, roofs, fell_back)
+    row = row_of(candidate, arguments, timings, refused, roofs, fell_back)
     return replace(row, served=served, provenance=provenance)
 
 
 def refuse(candidate: Candidate, problem: str, roofs: Roofs) -> Row:
     """The row of what cannot be measured, and why."""
     arguments = candidate.call.make("meta")
-    return _row(candidate, arguments, {}, {"ours": problem}, roofs, ())
+    return row_of(candidate, arguments, {}, {"ours": problem}, roofs, ())
 
 
-def _precision(candidate: Candidate) -> AbstractContextManager[Any]:
+def precision_of(candidate: Candidate) -> AbstractContextManager[Any]:
+    """A scope in which float32 may be computed in tf32 where a row says so."""
     return tf32_permitted() if candidate.benchmark.sample.tf32 else nullcontext()
 
 
@@ -152,9 +109,12 @@ def _kernels_that_serve(candidate: Candidate, arguments: Sequence[Any]) -> list[
     """The operator's kernels that support a call, as rivals are named."""
     serving = []
     for kernel in listed_kernels(candidate.operator, candidate.device.type):
-        with _precision(candidate), python_kernels.forced(candidate.operator, candidate.device.type, kernel) as forced:
+        with (
+            precision_of(candidate),
+            python_kernels.forced(candidate.operator, candidate.device.type, kernel) as forced,
+        ):
             # An error is reported where the kernel is called as a rival.
-            _why_it_fails(lambda: candidate.operator.call(*arguments))
+            why_it_fails(lambda: candidate.operator.call(*arguments))
         if forced.served:
             serving.append(f"{KERNEL}{kernel}")
     return serving
@@ -171,7 +131,7 @@ def _by_kernel(candidate: Candidate, kernel: str) -> Callable[..., Any]:
     return call
 
 
-def _functions(candidate: Candidate) -> dict[str, Callable[..., Any]]:
+def functions_of(candidate: Candidate) -> dict[str, Callable[..., Any]]:
     """What is timed, by name: the operator twice, so that the noise is known, and its rivals."""
     operator = candidate.operator
 
@@ -216,15 +176,6 @@ def _captured(function: Callable[..., Any]) -> Callable[..., Any]:
     return replay
 
 
-def _bind(candidate: Candidate, function: Callable[..., Any], arguments: Sequence[Any]) -> Callable[[], Any]:
-    """A call of a function on arguments, in the direction that is asked for."""
-    if candidate.direction == "forward":
-        return lambda: function(*arguments)
-    named = candidate.call.named_tensors(arguments)
-    leaves = [tensor.requires_grad_() for _, tensor, has_gradient in named if has_gradient]
-    return _bind_gradients(lambda: function(*arguments), leaves)
-
-
 def _rewriting(candidate: Candidate, function: Callable[..., Any], arguments: Sequence[Any]) -> Callable[[], Any]:
     """A call of what writes to its arguments, each time to the values of now: what they hold then, and the results."""
     written = tensors_of(candidate.call.written(arguments))
@@ -238,46 +189,8 @@ def _rewriting(candidate: Candidate, function: Callable[..., Any], arguments: Se
     return call
 
 
-def _bind_yardstick(
-    candidate: Candidate,
-    make: Callable[..., tuple[Callable[[], Any], Sequence[Tensor]]],
-    arguments: Sequence[Any],
-) -> Callable[[], Any]:
-    """The same of what computes something else, which must not see what is asked of these arguments."""
-    own = [value.detach().clone() if isinstance(value, Tensor) else value for value in arguments]
-    call, leaves = make(*own)
-    if candidate.direction == "forward":
-        return torch.no_grad()(call)
-    for leaf in leaves:
-        leaf.requires_grad_()
-    return _bind_gradients(call, leaves)
-
-
-def _bind_gradients(call: Callable[[], Any], leaves: Sequence[Tensor]) -> Callable[[], Any]:
-    graph: list[Any] = []
-
-    def backward() -> Any:
-        # The forward pass is made at the first call, which is not timed.
-        if not graph:
-            results = with_gradients(tree_leaves(call()))
-            graph.extend((results, _output_grads(results)))
-        return torch.autograd.grad(graph[0], leaves, graph[1], retain_graph=True)
-
-    return backward
-
-
-def _output_grads(results: Sequence[Tensor]) -> list[Tensor]:
-    """Incoming gradients, the same for every contender."""
-    generator = torch.Generator(results[0].device).manual_seed(2)
-    return [
-        torch.empty_like(result).copy_(
-            torch.randn(result.shape, generator=generator, device=result.device, dtype=torch.float32)
-        )
-        for result in results
-    ]
-
-
-def _why_it_fails(call: Callable[[], Any]) -> str:
+def why_it_fails(call: Callable[[], Any]) -> str:
+    """What a call raises, in a line; empty where it raises nothing."""
     try:
         call()
     except Exception as error:
@@ -297,7 +210,7 @@ def _verifier(candidate: Candidate, arguments: tuple[Any, ...]) -> Callable[[Any
         exact = candidate.call.leaves(in_float64(arguments))
         results = with_gradients(tree_leaves(operator.visible(operator.reference(*exact))))
         rounded = [result.detach().to(candidate.dtype) for result in results]
-        output_grads = in_float64(_output_grads(rounded))
+        output_grads = in_float64(output_grads_of(rounded))
         expected = torch.autograd.grad(results, leaves_of(exact), output_grads)
         options["summed"] = max(summed, *(each.numel() for each in expected), sample.elements)
         return lambda found, roundings: expect_close(found, expected, **options, roundings=roundings)
@@ -327,7 +240,7 @@ def _why_it_is_wrong(call: Callable[[], Any], verify: Callable[[Any, int], None]
     return ""
 
 
-def _row(
+def row_of(
     candidate: Candidate,
     arguments: Sequence[Any],
     timings: dict[str, Timing],
@@ -335,7 +248,17 @@ def _row(
     roofs: Roofs,
     fell_back: Sequence[str],
 ) -> Row:
-    moved, operations = _work(candidate, arguments)
+    """The row of what was timed; where nothing was, of why.
+
+    Args:
+        candidate: was measured.
+        arguments: of its call.
+        timings: of each contender by name; 'ours' is the operator's, and 'again' once more.
+        refused: why a contender has no time, by name.
+        roofs: of the device.
+        fell_back: why no kernel ran, where none did.
+    """
+    moved, operations = work_of(candidate, arguments)
     floor, bound = roofs.floor(moved, operations, candidate.dtype_name)
     for name, timing in timings.items():
         # A yardstick has a floor of its own.
@@ -367,34 +290,10 @@ def _row(
         operations=operations,
         floor=floor,
         bound=bound,
-        noise=ratio_of(timings["again"].rounds, ours.rounds) if ours else None,
+        noise=ratio_of(timings["again"].rounds, ours.rounds) if ours and "again" in timings else None,
         others=ours.others if ours else None,
         rivals={name: each for name, each in beside.items() if name not in candidate.samples.yardsticks},
         yardsticks={name: each for name, each in beside.items() if name in candidate.samples.yardsticks},
         problem=refused.get("ours", ""),
         fallbacks=tuple(fell_back),
     )
-
-
-def _work(candidate: Candidate, arguments: Sequence[Any]) -> tuple[int, int]:
-    """The bytes that must be moved and the operations that must be done."""
-    tensors = tensors_of(arguments)
-    shapes = each_tensor(lambda tensor: tensor.shape, arguments)
-    operations = candidate.benchmark.operations
-    if operations is None:
-        operations = candidate.operator.flops(*shapes) if candidate.operator.flops else 0
-    if candidate.samples.moved is not None:
-        moved = candidate.samples.moved(*arguments)
-    else:
-        on_meta = each_tensor(lambda tensor: tensor.to("meta"), arguments)
-        # Of results whose sizes depend on data nobody knows; what is written to was read before.
-        knows = candidate.operator.lists and not candidate.operator.sizes_from_data
-        results = tree_leaves(candidate.operator.visible(candidate.operator.output(*on_meta))) if knows else []
-        results += tensors_of(candidate.call.written(arguments))
-        moved = sum(each.numel() * each.element_size() for each in (*tensors, *results))
-    if candidate.direction == "backward":
-        # The incoming gradient, and every argument once more as its gradient; each gradient is as much work.
-        moved += sum(each.numel() * each.element_size() for each in tensors)
-        work = candidate.samples.backward_work
-        operations *= sum(each.dim() > 1 for each in tensors) if work is None else work
-    return moved, operations

@@ -42,6 +42,7 @@ class Row:
         fallbacks: why no kernel ran, where none did.
         served: what serves a call of ours and of each rival, by name, where that was asked for.
         provenance: of which sources it was measured, and with which tools.
+        chosen: the kernels that the operator's library chose by its rules, where that was asked for.
         others: how many processors other programs kept busy while it was timed; None where that is not known.
     """
 
@@ -65,6 +66,7 @@ class Row:
     fallbacks: tuple[str, ...] = ()
     served: Mapping[str, tuple[Served, ...]] = field(default_factory=dict)
     provenance: Provenance = field(default_factory=Provenance)
+    chosen: tuple[str, ...] = ()
     others: float | None = None
 
     @property

@@ -21,7 +21,7 @@ def sources_now(row: Row, device: str) -> str:
     if namespace and operator is None:
         return ""
     sources = sources_of(operator.module) if operator else sources_of()
-    return sources.of_operator(name, device, gradients=row.direction == "backward", ran=ran)
+    return sources.of_operator(name, device, gradients=row.direction != "forward", ran=ran)
 
 
 @dataclass(frozen=True)

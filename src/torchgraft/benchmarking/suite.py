@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,8 @@ import torch
 
 from torchgraft.benchmarking import load
 from torchgraft.benchmarking.card import Reading, read_card
-from torchgraft.benchmarking.measuring import Candidate, measure, refuse
+from torchgraft.benchmarking.measuring import measure, refuse
+from torchgraft.benchmarking.passes import Candidate
 from torchgraft.benchmarking.results import BenchReport, Card
 from torchgraft.benchmarking.roofs import Roofs, measure_roofs
 from torchgraft.benchmarking.rows import Row
@@ -44,7 +46,7 @@ class Wanted:
         device: where.
         dtypes: None: float32, and bfloat16 on a GPU.
         layouts: of the tensors of four dimensions.
-        directions: 'forward', or 'backward'.
+        directions: 'forward', or 'backward'; of rows that are drawn, passes of `sampling.Distribution`.
         against: names of rivals and yardsticks, 'reference', 'compile' or 'cuda_graph'; None: all that an operator
             names, its reference where it names no rival.
         suites: None: all.
@@ -53,6 +55,7 @@ class Wanted:
         explained: whether rows say what serves each call.
         every_kernel: whether the kernels between which an operator chooses are rivals of its forward pass.
         patience: seconds to wait, in all, for other programs to end; None: 30, or 5 in a quick run.
+        seconds: about how long to measure one contender; None: 0.25, or 0.1 in a quick run.
     """
 
     device: torch.device
@@ -66,6 +69,14 @@ class Wanted:
     explained: bool = False
     every_kernel: bool = False
     patience: float | None = None
+    seconds: float | None = None
+
+    @property
+    def asked_seconds(self) -> float:
+        """About how long to measure one contender."""
+        if self.seconds is not None:
+            return self.seconds
+        return _QUICK_SECONDS if self.quick else _SECONDS
 
     @property
     def asked_dtypes(self) -> tuple[torch.dtype, ...]:
@@ -231,7 +242,7 @@ def run(
         roofs = measure_roofs(device, dtypes, _QUICK_ROOF_SECONDS if wanted.quick else _ROOF_SECONDS)
         # Before the first row but not of an idle card, whose clock says nothing.
         readings.append(read_card(device))
-        stopwatch = Stopwatch(device, _QUICK_SECONDS if wanted.quick else _SECONDS)
+        stopwatch = Stopwatch(device, wanted.asked_seconds)
         for each in planned:
             try:
                 row = _measure(each, stopwatch, roofs, on_start)
@@ -260,8 +271,10 @@ def run(
 def _measure(planned: Planned, stopwatch: Stopwatch, roofs: Roofs, on_start: Callable[[str], None]) -> Row:
     """A row, once."""
     on_start(planned.title)
-    # Else what is compiled for one row counts against the number of variants that the next may have.
-    torch.compiler.reset()
+    # Else what is compiled for one row counts against the number of variants that the next may have. To import the
+    # compiler for that, where nothing was compiled, takes seconds.
+    if "torch._dynamo" in sys.modules:
+        torch.compiler.reset()
     try:
         return planned.measure(stopwatch, roofs)
     except torch.OutOfMemoryError as error:

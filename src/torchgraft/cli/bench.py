@@ -14,11 +14,13 @@ from rich.console import Console
 from typer.core import TyperGroup
 
 from torchgraft.benchmarking import Subject, Table, measure_overhead
+from torchgraft.cli.draw import draw_rows
 from torchgraft.cli.shared import (
     Device,
     JsonOption,
     MarkdownOption,
     SampleOption,
+    SeedOption,
     as_json,
     end_with,
     explain_missing,
@@ -121,13 +123,15 @@ def run(
         "contiguous,channels_last"
     ),
     directions: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--pass",
             metavar="NAME,...",
-            help="What to time: forward, or backward (the gradients of all tensor arguments).",
+            help="What to time: forward, or backward (the gradients of all tensor arguments). With --draw: some of the "
+            "passes that an operator declares, for example forward,input_grad. Default: forward; with --draw all.",
+            show_default=False,
         ),
-    ] = "forward",
+    ] = None,
     suites: _SuitesOption = None,
     sample: SampleOption = None,
     models: Annotated[
@@ -156,6 +160,18 @@ def run(
             "the kernel supports.",
         ),
     ] = False,
+    draw: Annotated[
+        int | None,
+        typer.Option(
+            "--draw",
+            min=1,
+            metavar="N",
+            help="Instead of the suites, time N calls of each operator that are drawn at random from what networks "
+            "use, each in a drawn dtype and layout and in every pass. On a GPU, CUDA graphs are timed.",
+            show_default=False,
+        ),
+    ] = None,
+    seed: SeedOption = 0,
     patience: Annotated[
         float | None,
         typer.Option(
@@ -185,7 +201,7 @@ def run(
         device=find_device(device),
         dtypes=_find_dtypes(dtypes),
         layouts=_split(layouts),
-        directions=_split(directions),
+        directions=_split(directions or "" if draw else directions or "forward"),
         against=_split(against) if against else None,
         suites=_split(suites) if suites else None,
         sample=sample,
@@ -194,6 +210,10 @@ def run(
         every_kernel=every_kernel,
         patience=patience,
     )
+    if draw is not None:
+        if models or quick or suites or sample or files.html:
+            end_with("--draw has rows of its own: leave out --models, --quick, --suite, --sample, --html and --output")
+        return draw_rows(console, targets or [], wanted, draw, seed, json_file, markdown_file)
     planned = _make_plan(targets or [], wanted, models=models)
     interrupt_when_told_to_end()
     with LiveBench(console, planned) as live:

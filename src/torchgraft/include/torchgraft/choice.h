@@ -15,6 +15,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <mutex>
 #include <stdexcept>
 #include <string>
 
@@ -31,10 +32,17 @@ struct Forced {
 inline Forced forced;
 
 // What all rules that are asked answer, as one number, while a tool wants to know: it draws problems on
-// either side of where that changes.
+// either side of where that changes. And the kernels that were chosen, a line each.
 struct Traced {
   std::atomic<bool> wanted{false};
   std::atomic<uint64_t> answers{0};
+  std::mutex mutex;  // Threads of autograd choose too. It guards what follows.
+  std::string chosen;
+
+  void note(const char* name) {
+    const std::lock_guard<std::mutex> guard(mutex);
+    chosen.append(name).append("\n");
+  }
 };
 inline Traced traced;
 
@@ -71,14 +79,10 @@ bool always(const Problem&) {
   return true;
 }
 
-// The first rule that supports the problem and pays; a rule that a tool forces goes before it where it
-// supports the problem. Throws where no rule does.
+namespace internal {
+
 template <typename Rule, size_t kCount, typename Problem>
-const Rule& choose(const Rule (&rules)[kCount], const Problem& problem) {
-  if (internal::traced.wanted.load(std::memory_order_relaxed)) [[unlikely]] {
-    internal::trace_answers(rules, problem);
-  }
-  internal::Forced& forced = internal::forced;
+const Rule& choose_untraced(const Rule (&rules)[kCount], const Problem& problem) {
   if (const char* const name = forced.name.load(std::memory_order_relaxed)) [[unlikely]] {
     for (const Rule& rule : rules) {
       if (std::strcmp(name, rule.name) != 0) continue;
@@ -95,6 +99,22 @@ const Rule& choose(const Rule (&rules)[kCount], const Problem& problem) {
     if (rule.supports(problem) && rule.pays(problem)) return rule;
   }
   throw std::runtime_error("no kernel supports these sizes");
+}
+
+}  // namespace internal
+
+// The first rule that supports the problem and pays; a rule that a tool forces goes before it where it
+// supports the problem. Throws where no rule does.
+template <typename Rule, size_t kCount, typename Problem>
+const Rule& choose(const Rule (&rules)[kCount], const Problem& problem) {
+  internal::Traced& traced = internal::traced;
+  if (!traced.wanted.load(std::memory_order_relaxed)) [[likely]] {
+    return internal::choose_untraced(rules, problem);
+  }
+  internal::trace_answers(rules, problem);
+  const Rule& chosen = internal::choose_untraced(rules, problem);
+  traced.note(chosen.name);
+  return chosen;
 }
 
 }  // namespace torchgraft
@@ -120,6 +140,15 @@ extern "C" __attribute__((weak, visibility("default"))) int64_t torchgraft_force
 }
 // Begins to trace what rules answer, or ends it: returned is a number that stands for all answers until then.
 extern "C" __attribute__((weak, visibility("default"))) uint64_t torchgraft_trace_answers(bool wanted) {
-  torchgraft::internal::traced.wanted = wanted;
-  return torchgraft::internal::traced.answers.exchange(0);
+  torchgraft::internal::Traced& traced = torchgraft::internal::traced;
+  if (wanted) {
+    const std::lock_guard<std::mutex> guard(traced.mutex);
+    traced.chosen.clear();
+  }
+  traced.wanted = wanted;
+  return traced.answers.exchange(0);
+}
+// The kernels that were chosen while answers were traced last: a line each, valid until a trace begins.
+extern "C" __attribute__((weak, visibility("default"))) const char* torchgraft_chosen() {
+  return torchgraft::internal::traced.chosen.c_str();
 }

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from random import Random
 
 import torch
 import torch.nn.functional as F
@@ -11,7 +12,7 @@ from torchgraft.operators.depthwise_conv2d.case import Case, same
 from torchgraft.operators.depthwise_conv2d.reference import depthwise_conv2d
 from torchgraft.operators.depthwise_conv2d.window import Window
 from torchgraft.operators.shared import empty_images
-from torchgraft.sampling import Benchmark, Large, Sample
+from torchgraft.sampling import Benchmark, Budget, Distribution, Large, Sample, log_uniform, rounded
 
 
 def _case(network: str, batch: int, channels: int, size: int, kernel: int, stride: int = 1) -> Case:
@@ -93,6 +94,51 @@ def of(sample: Callable[[Case], Sample], large: Callable[[Sample], Large]) -> It
                 yield Benchmark(
                     made, suite, devices, quick=case.name in _QUICK, large=parts, operations=case.operations
                 )
+
+
+def draw(random: Random, budget: Budget) -> Benchmark | None:
+    """A convolution as networks have it: planes of a resolution that was halved, and the deeper the more channels."""
+    level = random.randint(1, 5)
+    resolution = 32 * random.randint(5, 20)
+    height = width = -(-resolution // 2**level)
+    if random.random() < 0.15:
+        # Video and detection.
+        width = -(-32 * random.randint(5, 24) // 2**level)
+    channels = rounded(random, log_uniform(random, 16, min(2048, 128 * 2**level)), 8, 0.85)
+    batch = rounded(random, log_uniform(random, 1, 256), 4, 0.7)
+    kernel = _draw_kernel(random)
+    stride, dilation = random.choices(((1, 1), (2, 1), (1, 2), (1, 3)), (0.65, 0.22, 0.1, 0.03))[0]
+    multiplier = 2 if random.random() < 0.03 else 1
+    span = dilation * (kernel - 1) + 1
+    padding = 0 if random.random() < 0.08 else span // 2
+    if span > min(height, width) + 2 * padding or span > 2 * min(height, width) + 1:
+        return None
+    name = f"{batch},{channels},{height}x{width},k{kernel}" + (f",s{stride}" if stride > 1 else "")
+    name += (f",d{dilation}" if dilation > 1 else "") + (f",m{multiplier}" if multiplier > 1 else "")
+    case = Case(
+        name + ("" if padding else ",p0"),
+        (batch, channels, height, width),
+        (kernel, kernel),
+        Window(stride, stride, *(padding,) * 4, dilation, dilation),
+        multiplier,
+        bias=random.random() < 0.5,
+        channels_last=random.random() < 0.5,
+    )
+    elements = batch * channels * height * width + case.output.elements
+    # Each tap of each output, as a kernel without a case for padding computes it.
+    if elements > budget.elements or case.output.elements * kernel * kernel > budget.products:
+        return None
+    return Benchmark(case.forward(), "drawn", operations=case.operations)
+
+
+def _draw_kernel(random: Random) -> int:
+    """The side of a square kernel: three sides of four are those of most networks, the others up to RepLKNet's 31."""
+    if random.random() < 0.72:
+        return random.choices((3, 5, 7), (0.5, 0.25, 0.25))[0]
+    return 2 * round((log_uniform(random, 9, 31) - 1) / 2) + 1
+
+
+NETWORKS = Distribution(draw, "pytorch", ("forward", "input_grad", "weight_grad"))
 
 
 def conv2d(input: Tensor, weight: Tensor, bias: Tensor | None, *window: int) -> Tensor:

@@ -13,7 +13,7 @@ from torchgraft.operators.depthwise_conv2d import benchmarks
 from torchgraft.operators.depthwise_conv2d.case import PLAIN, Case, same
 from torchgraft.operators.depthwise_conv2d.drawing import draw_any
 from torchgraft.operators.depthwise_conv2d.window import Window
-from torchgraft.sampling import Drawn, Large, ModuleSample, ReplacedLayer, Sample, Samples
+from torchgraft.sampling import Distribution, Drawn, Large, ModuleSample, ReplacedLayer, Sample, Samples
 
 _BOTH_LAYOUTS = (
     Case("3x3 as in MobileNet", (2, 5, 9, 11), (3, 3), same(3)),
@@ -217,6 +217,7 @@ def _samples(
     large: Callable[[Sample], Large] = Large,
     modules: tuple[ModuleSample, ...] = (),
     replaced: tuple[ReplacedLayer, ...] = (),
+    networks: Distribution | None = None,
 ) -> Samples:
     return Samples(
         tuple(make(case) for case in _CASES),
@@ -229,12 +230,20 @@ def _samples(
         replaced=replaced,
         benchmarks=tuple(benchmarks.of(make, large)),
         rivals={"pytorch": rival},
+        networks=networks,
     )
 
 
 samples = {
+    # Its gradients are passes of the rows that are drawn of it.
     "depthwise_conv2d": _samples(
-        Case.forward, _taps_summed, _is_defined, benchmarks.conv2d, modules=_MODULES, replaced=_REPLACED
+        Case.forward,
+        _taps_summed,
+        _is_defined,
+        benchmarks.conv2d,
+        modules=_MODULES,
+        replaced=_REPLACED,
+        networks=benchmarks.NETWORKS,
     ),
     "depthwise_conv2d_input_grad": _samples(
         Case.input_grad, _input_grad_summed, _is_never_defined, benchmarks.conv2d_input_grad

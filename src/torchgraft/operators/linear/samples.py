@@ -8,7 +8,19 @@ import torch
 import torch.nn.functional as F
 
 from torchgraft.nn import Linear
-from torchgraft.sampling import Benchmark, Budget, Drawn, ModuleSample, ReplacedLayer, Sample, Samples, any_size
+from torchgraft.sampling import (
+    Benchmark,
+    Budget,
+    Distribution,
+    Drawn,
+    ModuleSample,
+    ReplacedLayer,
+    Sample,
+    Samples,
+    any_size,
+    log_uniform,
+    rounded,
+)
 
 
 def _sample(name: str, leading: tuple[int, ...], features: int, outputs: int, *, bias: bool = True) -> Sample:
@@ -54,6 +66,21 @@ def _stress(random: Random, budget: Budget) -> Sample:
     )
 
 
+def _draw_of_networks(random: Random, budget: Budget) -> Benchmark | None:
+    """A layer as networks have it: of tokens or images in a batch, and as wide as embeddings are."""
+    rows = rounded(random, log_uniform(random, 1, 16384), 8, 0.7)
+    features, outputs = (rounded(random, log_uniform(random, 64, 4096), 64, 0.85) for _ in range(2))
+    if rows * (features + outputs) + features * outputs > budget.elements or rows * features * outputs > (
+        _PRODUCTS_OF_MATRICES * budget.products
+    ):
+        return None
+    name = f"{rows}x{features} to {outputs}"
+    return Benchmark(_sample(name, (rows,), features, outputs, bias=random.random() < 0.7), "drawn")
+
+
+# So many times as many as others, as libraries of matrix products take less time for each.
+_PRODUCTS_OF_MATRICES = 4
+
 samples = {
     "linear": Samples(
         _TABLE,
@@ -72,5 +99,6 @@ samples = {
             Benchmark(_sample("8192x4096 to 4096", (8192,), 4096, 4096), "layers", ("cuda",)),
         ),
         rivals={"pytorch": F.linear},
+        networks=Distribution(_draw_of_networks, "pytorch"),
     )
 }

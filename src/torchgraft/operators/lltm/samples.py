@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from torchgraft.nn import LLTM, LLTMCell
-from torchgraft.operators.lltm import reference
-from torchgraft.sampling import Benchmark, Budget, Drawn, ModuleSample, ReplacedLayer, Sample, Samples, any_size
+from torchgraft.operators.lltm import benchmarks, reference
+from torchgraft.sampling import Budget, Drawn, ModuleSample, ReplacedLayer, Sample, Samples, any_size
 
 
 def _scale(size: int) -> float:
@@ -310,60 +310,6 @@ def _visible(function: Callable[..., Any], count: int) -> Callable[..., Any]:
     return lambda *arguments: function(*arguments)[:count]
 
 
-def _lstm_cell(input: Tensor, h: Tensor, c: Tensor, *weights: Tensor | None) -> tuple[Callable[[], Any], list[Tensor]]:
-    """A step of an LSTM of the same sizes."""
-    layer = torch.nn.LSTMCell(input.shape[1], h.shape[1], device=input.device, dtype=input.dtype)
-    return lambda: layer(input, (h, c)), [input, h, c, *layer.parameters()]
-
-
-def _lstm(
-    input: Tensor, h0: Tensor, c0: Tensor, *others: Tensor | bool | None
-) -> tuple[Callable[[], Any], list[Tensor]]:
-    """An LSTM of the same sizes."""
-    layer = torch.nn.LSTM(input.shape[2], h0.shape[1], device=input.device, dtype=input.dtype)
-    states = h0.unsqueeze(0), c0.unsqueeze(0)
-    return lambda: layer(input, states), [input, *states, *layer.parameters()]
-
-
-def _of_size(what: str, *sizes: int) -> str:
-    return ",".join(f"{letter}{size}" for letter, size in zip(what, sizes, strict=True))
-
-
-def _cell_rows(make: Callable[..., Sample]) -> tuple[Benchmark, ...]:
-    sizes = ((16, 32, 128), (1, 256, 256), (64, 512, 512), (256, 1024, 1024))
-    return tuple(Benchmark(make(_of_size("BIS", *each), *each), "cell", quick=each == sizes[0]) for each in sizes)
-
-
-_SEQUENCE_SIZES = (
-    (128, 16, 32, 128),
-    (256, 1, 512, 512),
-    (64, 17, 96, 200),
-    (256, 32, 512, 512),
-)
-# On a CPU these take too long; and sizes between and beyond those that kernels hold on a GPU's chip.
-_GPU_SEQUENCE_SIZES = (
-    (512, 128, 256, 256),
-    (256, 64, 1024, 1024),
-    (64, 256, 96, 96),
-    (64, 3, 768, 768),
-    (32, 17, 1536, 1536),
-    (32, 64, 2048, 2048),
-)
-
-
-def _sequence_rows(make: Callable[..., Sample], on_gpu: Sequence[tuple[int, ...]]) -> tuple[Benchmark, ...]:
-    """A row a size, made of steps, batch, features and units."""
-
-    def row(sizes: tuple[int, ...], devices: tuple[str, ...], *, quick: bool = False, tf32: bool = False) -> Benchmark:
-        return Benchmark(make(_of_size("TBIS", *sizes), *sizes, tf32=tf32), "sequence", devices, quick=quick)
-
-    rows = [row(each, ("cpu", "cuda"), quick=each == _SEQUENCE_SIZES[0]) for each in _SEQUENCE_SIZES]
-    rows += [row(each, ("cuda",)) for each in on_gpu]
-    # The same sizes where PyTorch's layers may use tf32, as they do unless they are told not to.
-    rows += [row(each, ("cuda",), tf32=True) for each in (*_SEQUENCE_SIZES, *on_gpu)]
-    return tuple(rows)
-
-
 def _summed_in_cell(input: Tensor, h: Tensor, *others: Tensor | None) -> int:
     return int(input.shape[1] + h.shape[1])
 
@@ -404,9 +350,10 @@ samples = {
                 "LLTMCell", "nn.LSTMCell", partial(LLTMCell, 32, 32), partial(torch.nn.LSTMCell, 32, 32), (2, 32)
             ),
         ),
-        benchmarks=_cell_rows(_cell),
+        benchmarks=benchmarks.cell_rows(_cell),
         rivals={"pytorch": _visible(reference.lltm_cell, 2)},
-        yardsticks={"nn.LSTMCell": _lstm_cell},
+        yardsticks={"nn.LSTMCell": benchmarks.lstm_cell},
+        networks=benchmarks.cells_of_networks(_cell),
     ),
     "lltm_cell_grads": Samples(
         _CELL_GRADS,
@@ -414,7 +361,7 @@ samples = {
         gpu_table=_GPU_CELL_GRADS,
         stress=lambda random, budget: _draw_cell_grads(random, [*_any_sizes(random, budget, 1)[1:]]),
         summed=_summed_in_cell_grads,
-        benchmarks=_cell_rows(_cell_grads),
+        benchmarks=benchmarks.cell_rows(_cell_grads),
         rivals={"pytorch": reference.lltm_cell_grads},
     ),
     "lltm": Samples(
@@ -434,10 +381,11 @@ samples = {
             ModuleSample("without a bias", lambda: LLTM(5, 3, bias=False), (Drawn((4, 5)),)),
         ),
         replaced=(ReplacedLayer("LLTM", "nn.LSTM", partial(LLTM, 32, 32), partial(torch.nn.LSTM, 32, 32), (4, 2, 32)),),
-        benchmarks=_sequence_rows(_sequence, _GPU_SEQUENCE_SIZES),
+        benchmarks=benchmarks.sequence_rows(_sequence, benchmarks.GPU_SEQUENCE_SIZES),
         rivals={"pytorch": _visible(reference.lltm, 3)},
         rival_roundings=_LOOP_ROUNDINGS,
-        yardsticks={"nn.LSTM": _lstm},
+        yardsticks={"nn.LSTM": benchmarks.lstm},
+        networks=benchmarks.sequences_of_networks(_sequence),
     ),
     "lltm_grads": Samples(
         _GRADS,
@@ -445,7 +393,7 @@ samples = {
         gpu_table=_GPU_GRADS,
         stress=_stress_grads,
         summed=_summed_in_grads,
-        benchmarks=_sequence_rows(_grads, _GPU_SEQUENCE_SIZES[:2]),
+        benchmarks=benchmarks.sequence_rows(_grads, benchmarks.GPU_SEQUENCE_SIZES[:2]),
         rivals={"pytorch": reference.lltm_grads},
         rival_roundings=_LOOP_ROUNDINGS,
     ),

@@ -3,7 +3,7 @@
 import math
 from random import Random
 
-from torchgraft.sampling import Benchmark, Budget, Drawn, Large, Sample, Samples, any_size
+from torchgraft.sampling import Benchmark, Budget, Distribution, Drawn, Large, Sample, Samples, any_size, log_uniform
 
 
 def _draw(random: Random) -> Sample:
@@ -50,6 +50,14 @@ _BENCHMARKS = (
     Benchmark(Sample("256 Mi elements", (Drawn((2**28,)), 1.7)), "sizes", devices=("cuda",)),
 )
 
+
+def _draw_of_networks(random: Random, budget: Budget) -> Benchmark | None:
+    """A tensor of any size that activations have."""
+    elements = round(log_uniform(random, 2**12, 2**27))
+    fits = 2 * elements <= budget.elements
+    return Benchmark(Sample(f"{elements:,} elements", (Drawn((elements,)), 1.7)), "drawn") if fits else None
+
+
 samples = {
     "mul_constant": Samples(
         _TABLE,
@@ -58,5 +66,6 @@ samples = {
         large=(_LARGE,),
         benchmarks=_BENCHMARKS,
         rivals={"pytorch": lambda input, constant: input * constant},
+        networks=Distribution(_draw_of_networks, "pytorch"),
     )
 }

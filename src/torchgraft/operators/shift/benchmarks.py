@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from random import Random
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from torchgraft.operators.shift.case import Case
-from torchgraft.sampling import Benchmark, Sample
+from torchgraft.sampling import Benchmark, Budget, Distribution, Sample, log_uniform, rounded
 
 # Learnt offsets, as far as they begin apart; no two neighbours alike, and none whole: there the derivative jumps, and a
 # rival that rounds to the other side is not wrong.
@@ -59,6 +60,28 @@ def of(sample: Callable[[Case], Sample]) -> Iterator[Benchmark]:
             for channels_last in (False, True):
                 made = sample(replace(case, channels_last=channels_last))
                 yield Benchmark(made, suite, devices, quick=case.name in _QUICK)
+
+
+def draw(random: Random, budget: Budget) -> Benchmark | None:
+    """A shift as networks have it: frames of skeletons, three of four times, or images."""
+    if random.random() < 0.75:
+        height, width = rounded(random, log_uniform(random, 16, 320), 4, 0.7), random.randint(15, 34)
+    else:
+        height = width = -(-32 * random.randint(4, 14) // 2 ** random.randint(1, 5))
+    stride = 2 if random.random() < 0.2 else 1
+    channels = rounded(random, log_uniform(random, 16, 768), 8, 0.85)
+    batch = rounded(random, log_uniform(random, 1, 256), 4, 0.7)
+    # How far channels have learnt to move.
+    reach = log_uniform(random, 0.2, 4)
+    x, y = (tuple(reach * each for each in values) for values in (_X, _Y))
+    shape = batch, channels, height, width
+    if height < stride or 2 * batch * channels * height * width > budget.elements:
+        return None
+    name = f"{batch},{channels},{height}x{width}" + (f",s{stride}" if stride > 1 else "") + f",reach {reach:.1f}"
+    return Benchmark(Case(name, shape, stride, x, y, channels_last=random.random() < 0.5).forward(), "drawn")
+
+
+NETWORKS = Distribution(draw, "grid_sample")
 
 
 def grid_sample(input: Tensor, x_offset: Tensor, y_offset: Tensor, stride: int) -> Tensor:

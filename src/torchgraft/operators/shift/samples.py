@@ -175,6 +175,8 @@ samples = {
         benchmarks.grid_sample,
         large=tuple(Large(case.forward()) for case in _LARGE),
         modules=_MODULES,
+        # Its gradients are passes of the rows that are drawn of it.
+        networks=benchmarks.NETWORKS,
     ),
     "shift_input_grad": _samples(
         Case.input_grad,
