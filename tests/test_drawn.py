@@ -161,7 +161,7 @@ def test_gradients_are_those_of_the_argument():
     ("targets", "passes", "message"),
     [
         (["depthwise_conv2d_input_grad"], (), "depthwise_conv2d_input_grad has nothing to draw from"),
-        (["linear"], ("sideways",), "there is no pass 'sideways'; there are 'forward', 'forward_backward'"),
+        (["linear"], ("sideways",), "there is no pass 'sideways'; choose from 'forward', 'forward_backward'"),
     ],
 )
 def test_mistakes_are_told(targets, passes, message):
