@@ -3,7 +3,9 @@
 CUDA kernels run on the emulator, compiled for several architectures and on devices of several sizes, as they are chosen
 and each forced on all that it supports. C++ kernels run compiled for any processor, on one thread, and for this
 machine's, on two. Branches are those of the compiler, so that each part of a condition is counted by itself; what
-instantiations of a template reach is merged; the edges of exceptions are left out.
+instantiations of a template reach is merged; the edges of exceptions are left out, and lines that only say that nothing
+comes there, `fail(...)`. Which kernel is chosen, and what each supports, is asked for problems of any size by the
+programs of tests/choice as well.
 
 Written are a table by folder, docs/fragments/coverage.md, and what was not reached, build/coverage/missing.txt.
 """
@@ -13,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections import defaultdict
@@ -134,6 +137,7 @@ def main() -> int:
     libraries = [_of_emulated(folders, each, devices) for each in architectures]
     libraries += [_of_cpu(folders, name) for name in KINDS]
     _ask(libraries)
+    libraries.append(_of_choice())
     reports = [_report(library) for library in libraries]
     merged = WORK / "all.json"
     tracefiles = [word for report in reports for word in ("--add-tracefile", str(report))]
@@ -198,6 +202,16 @@ def _of_cpu(folders: list[Path], kind: str) -> Library:
     return Library(kind, objects, questions)
 
 
+def _of_choice() -> Library:
+    objects = WORK / "choice"
+    shutil.rmtree(objects, ignore_errors=True)
+    objects.mkdir()
+    tests = [str(ROOT / f"tests/test_{name}_choice.py") for name in ("kernel", "depthwise")]
+    variables = {**os.environ, "CHOICE_COVERAGE": str(objects)}
+    subprocess.run([sys.executable, "-m", "pytest", "-q", *tests], check=True, cwd=ROOT, env=variables)
+    return Library("choice", objects, [])
+
+
 def _asked(*properties: str) -> tuple[str, ...]:
     return tuple(word for name in properties for word in ("--property", name))
 
@@ -225,7 +239,8 @@ def _report(library: Library) -> Path:
         if not compiled.with_suffix(".gcda").is_file():
             compiled.unlink()
     # What has no text but a bracket runs where an exception passes.
-    real = ("--exclude-throw-branches", "--exclude-unreachable-branches", "--exclude-noncode-lines")
+    real = ["--exclude-throw-branches", "--exclude-unreachable-branches", "--exclude-noncode-lines"]
+    real += ["--exclude-lines-by-pattern", r"\s*fail\("]
     _gcovr(
         "--object-directory",
         str(library.objects),

@@ -49,6 +49,30 @@ def ask(program):
         # As many threads a row as a block has, of narrow pixels.
         ("forward", True, 4, H200, (2, 64, 300, 320, 1), "channels_last of channels_last direct"),
         ("forward", True, 4, H200, (2, 64, 300, 321, 1), "direct of direct"),
+        # Double, sums, and what is transposed, whose rows of results lie apart.
+        *(
+            (passed, channels_last, size, H200, (2, 64, 30, 30, stride), f"{kernel} of {kernel} direct")
+            for channels_last, kernel in ((False, "planes"), (True, "channels_last"))
+            for passed in ("forward", "input_grad", "offset_grad", "grads")
+            for size in (4, 8)
+            for stride in (1, 2)
+        ),
+        # Shared memory that does not hold what one result needs.
+        ("forward", False, 4, (132, 1 << 10), (2, 64, 30, 30, 1), "direct of direct"),
+        ("forward", True, 4, (132, 1 << 14), (2, 64, 30, 30, 1), "direct of direct"),
+        # Positions of 32 bits: of a row, of a plane, of tiles; of rows, of a row's elements, of groups of channels.
+        ("forward", False, 4, H200, (1, 1, 1, 1 << 30, 1), "direct of direct"),
+        ("forward", False, 4, H200, (1, 1, (1 << 28) - 1, 1, 1), "planes of planes direct"),
+        ("forward", False, 4, H200, (1, 1, 1 << 28, 1, 1), "direct of direct"),
+        ("forward", False, 4, H200, ((1 << 15) - 1, 1 << 15, 1, 8, 1), "planes of planes direct"),
+        ("forward", False, 4, H200, (1 << 15, 1 << 15, 1, 8, 1), "direct of direct"),
+        ("forward", True, 4, H200, (1, 8, (1 << 29) - 1, 1, 1), "channels_last of channels_last direct"),
+        ("forward", True, 4, H200, (1, 8, 1 << 29, 1, 1), "direct of direct"),
+        ("forward", True, 4, H200, (1, 1 << 23, 1, 64, 1), "direct of direct"),
+        ("forward", True, 4, H200, ((1 << 29) - 1, 8, 1, 8, 1), "channels_last of channels_last direct"),
+        ("forward", True, 4, H200, (1 << 29, 8, 1, 8, 1), "direct of direct"),
+        ("forward", True, 4, H200, (1, (1 << 24) - 32, 1, 1, 1), "channels_last of channels_last direct"),
+        ("forward", True, 4, H200, (1, (1 << 24) - 31, 1, 1, 1), "direct of direct"),
     ],
 )
 def test_the_kernel_of_a_shift(ask, passed, channels_last, bytes_of_element, device, sizes, kernels):
@@ -107,8 +131,72 @@ RECURRENCES = (
 
 @pytest.mark.parametrize(("dtype", "architecture", "batch", "units", "forward", "backward"), RECURRENCES)
 def test_the_kernel_of_a_recurrence(ask, dtype, architecture, batch, units, forward, backward):
-    found = [ask("lltm", way, *dtype, architecture, *H200, batch, units) for way in ("forward", "backward")]
+    found = [ask("lltm", way, *dtype, architecture, *H200, 10, batch, units) for way in ("forward", "backward")]
     assert found == [forward, backward]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "device", "steps", "batch", "units", "kernel"),
+    [
+        # Indices within a step, and steps, have 32 bits.
+        (HALF, H200, 10, (1 << 16) - 1, 128, "on_chip_mma_forward_block_128"),
+        (HALF, H200, 10, 1 << 16, 128, "steps_forward"),
+        (FLOAT, H200, (1 << 31) - 4, 16, 64, "on_chip_forward_block_64"),
+        (FLOAT, H200, (1 << 31) - 3, 16, 64, "grid_forward_1"),
+        # A block holds its units of h, all rows, in shared memory, and its own of the weight.
+        (FLOAT, (132, 16 << 10), 10, 16, 64, "grid_forward_1"),
+        (FLOAT, (132, 1 << 8), 10, 16, 64, "elementwise_forward"),
+        (FLOAT, (1 << 20, 227 << 20), 10, 1, (1 << 16) - 1, "grid_forward_1"),
+        (FLOAT, (1 << 20, 227 << 20), 10, 1, 1 << 16, "elementwise_forward"),
+        (FLOAT, (1 << 20, 227 << 20), 10, 1 << 16, 1, "elementwise_forward"),
+        # A group of blocks finds no room on so few multiprocessors.
+        (FLOAT, (4, 227 << 10), 10, 16, 257, "elementwise_forward"),
+    ],
+)
+def test_the_limits_of_a_recurrence(ask, dtype, device, steps, batch, units, kernel):
+    assert ask("lltm", "forward", *dtype, 900, *device, steps, batch, units) == kernel
+
+
+@pytest.mark.parametrize(
+    ("asked", "sizes", "bytes_of_element", "kernel"),
+    [
+        # So many multiply-adds on 132 multiprocessors.
+        ("cell", (85, 512, 512), 4, "cell_forward"),
+        ("cell", (86, 512, 512), 4, "elementwise_forward"),
+        ("cell", (0, 512, 512), 4, "elementwise_forward"),
+        ("cell", (16, 512, 512), 2, "elementwise_forward"),
+        ("cell_grads", (16, 512, 512), 8, "products_plain"),
+        ("cell_grads", (85, 512, 512), 4, "cell_products"),
+        ("cell_grads", (342, 512, 512), 2, "products_halves"),
+        ("cell_grads", (342, 512, 512), 4, "products_plain"),
+        ("grads", (85, 512, 512), 2, "products_plain"),
+        ("grads", (86, 512, 512), 2, "products_halves"),
+        ("grads", (86, 512, 512), 4, "products_plain"),
+        # Grids have room for so many rows, features and units.
+        ("cell_grads", ((1 << 19) - 1, 1, 1), 4, "cell_products"),
+        ("cell_grads", (1 << 19, 1, 1), 4, "products_plain"),
+        ("cell_grads", (1, (1 << 19) - 1, 1), 4, "cell_products"),
+        ("cell_grads", (1, 1 << 19, 1), 4, "products_plain"),
+        ("cell_grads", (0, 1, (1 << 19) - 1), 4, "cell_products"),
+        ("cell_grads", (0, 1, 1 << 19), 4, "products_plain"),
+    ],
+)
+def test_the_kernel_of_a_cell_and_of_gradients(ask, asked, sizes, bytes_of_element, kernel):
+    assert ask("lltm", asked, *sizes, bytes_of_element, 132) == kernel
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "depth", "kernel"),
+    [
+        (128, 128, 2048, "products_at_once"),
+        (128, 128, 2049, "products_in_parts"),
+        (0, 128, 2049, "products_at_once"),
+        (1408, 1536, 2049, "products_in_parts"),
+        (1409, 1536, 2049, "products_at_once"),
+    ],
+)
+def test_a_deep_product_with_fewer_tiles_than_multiprocessors_is_made_in_parts(ask, rows, columns, depth, kernel):
+    assert ask("lltm", "product", rows, columns, depth, 132) == kernel
 
 
 def names(program, kind):

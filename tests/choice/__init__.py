@@ -11,11 +11,16 @@ _KERNEL = re.compile(r"__global__ void (?:__launch_bounds__\((?:[^()]|\((?:[^()]
 
 
 def build(operator: str, folder: Path) -> Path:
-    """The program of an operator, compiled into a folder."""
+    """The program of an operator, compiled into a folder; where CHOICE_COVERAGE names one, so that it counts there."""
+    counted = os.environ.get("CHOICE_COVERAGE")
+    folder = Path(counted) if counted else folder
     program = folder / operator
     included = [f"-I{PACKAGE / 'include'}", f"-I{PACKAGE / 'operators' / operator}"]
     compiler = [os.environ.get("CXX", "c++"), "-std=c++20", "-Wall", "-Wextra", "-Werror", *included]
-    subprocess.run([*compiler, str(HERE / f"{operator}.cpp"), "-o", str(program)], check=True)
+    # As tests/emulation compiles them: branches are those of the compiler.
+    counts = ["--coverage", "-Og", "-fno-inline"] if counted else []
+    command = [*compiler, *counts, str(HERE / f"{operator}.cpp"), "-o", str(program)]
+    subprocess.run(command, check=True, cwd=folder)
     return program
 
 

@@ -1,6 +1,7 @@
-// Says which kernel serves each recurrence of standard input, one a line: its numbers are those that are read
-// below. With the argument `recurrences` it writes the names of all of them instead, with `others` those of
-// all other kernels. A multiprocessor of the device has room for one block at a time.
+// Says which kernel serves each recurrence of standard input, and each cell, its gradients or those of a
+// sequence, and each product, one a line: its numbers are those that are read below. With the argument
+// `recurrences` it writes the names of all of them instead, with `others` those of all other kernels. A
+// multiprocessor of the device has room for one block at a time.
 
 #include "cuda/policy.h"
 
@@ -43,14 +44,29 @@ int main(int count, char** arguments) {
     write_names(kMatrixRules);
     return 0;
   }
-  std::string direction;
+  std::string asked;
   Problem problem = {};
-  problem.steps = 10;
   problem.resident = resident;
-  while (std::cin >> direction >> problem.element_bytes >> problem.is_bfloat16 >>
-         problem.allows_two_byte_weights >> problem.architecture >> problem.multiprocessors >>
-         problem.shared_of_block >> problem.batch >> problem.units) {
-    problem.backward = direction == "backward";
+  while (std::cin >> asked) {
+    if (asked == "product") {
+      MatrixProblem product = {};
+      std::cin >> product.rows >> product.columns >> product.depth >> product.multiprocessors;
+      std::cout << torchgraft::choose(kMatrixRules, product).name << '\n';
+      continue;
+    }
+    if (asked == "cell" || asked == "cell_grads" || asked == "grads") {
+      RowsProblem rows = {};
+      std::cin >> rows.rows >> rows.features >> rows.units >> rows.element_bytes >> rows.multiprocessors;
+      std::cout << (asked == "cell"         ? torchgraft::choose(kCellRules, rows).name
+                    : asked == "cell_grads" ? torchgraft::choose(kCellGradsRules, rows).name
+                                            : torchgraft::choose(kSequenceGradsRules, rows).name)
+                << '\n';
+      continue;
+    }
+    std::cin >> problem.element_bytes >> problem.is_bfloat16 >> problem.allows_two_byte_weights >>
+        problem.architecture >> problem.multiprocessors >> problem.shared_of_block >> problem.steps >>
+        problem.batch >> problem.units;
+    problem.backward = asked == "backward";
     problem.compiled_for = problem.architecture;
     problem.has_clusters = problem.architecture >= 900;
     problem.has_cooperative_launches = true;
