@@ -826,7 +826,7 @@ class TestMemory:
 
 
 @pytest.fixture
-def run_memory(monkeypatch):
+def run_memory(monkeypatch, busy_machine):
     if sys.platform != "linux":
         pytest.skip("only Linux says what is resident")
     [subject] = find_subjects(["lltm_cell"])

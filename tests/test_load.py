@@ -10,7 +10,8 @@ import torch
 from rich.console import Console
 
 from reports import ENVIRONMENT, ROOFS, make_report, make_row
-from torchgraft.benchmarking import load, suite
+from torchgraft import Operator
+from torchgraft.benchmarking import Subject, load, measure_overhead, memory, suite
 from torchgraft.benchmarking.live import LiveBench, print_report
 from torchgraft.benchmarking.load import Load, Reading, Watch, others_between, take_reading
 from torchgraft.benchmarking.page import render_page
@@ -266,3 +267,36 @@ def test_of_a_few_noisy_rows_nothing_is_said(noisy, said):
     rows = [make_row(str(number)) for number in range(10)]
     rows[:noisy] = [replace(row, time=Time(1.0, 0.8, 1.4)) for row in rows[:noisy]]
     assert bool(make_report(rows).doubts) == said
+
+
+class Busy(Machine):
+    """A machine on which each look takes a second."""
+
+    def look(self):
+        self.sleep(1.0)
+        return super().look()
+
+
+class TestFigures:
+    """What calls cost, and how much memory they take, is measured and told likewise."""
+
+    @pytest.mark.parametrize(("others", "told"), [((1.7,), True), ((*[1.7] * 40, 0.0), False), ((0.0,), False)])
+    def test_the_quietest_round_of_calls_decides(self, others, told):
+        machine, waited = Busy(*others), []
+        subject = Subject("twice", Operator.registered["torchgraft::mul_constant"], (torch.ones(8), 2.0))
+        found = measure_overhead([subject], 0.05, on_wait=waited.append, watch=machine.watch(patience=3.0))
+        said = "These calls were timed while other programs kept up to 1.7 of 2 processors busy, although the run had"
+        notes = found.tables()[0].notes
+        assert any(note.startswith(f"{said} waited 3 s for them. Run it") for note in notes) == told
+        assert bool(waited) == (others[0] > 0)
+        assert found.as_dict()["load"]["others"] == pytest.approx(1.7 if told else 0.0)
+
+    @pytest.mark.parametrize("others", [1.7, 0.0])
+    def test_memory_waits_before_it_begins(self, others, monkeypatch):
+        machine, told = Machine(others), []
+        monkeypatch.setattr(memory, "Watch", lambda device, patience: machine.watch(patience))
+        found = memory.measure_memory([], CPU, torch.float32, told.append)
+        said = "The measurement began while other programs kept up to 1.7 of 2 processors busy"
+        assert any(note.startswith(said) for note in found.tables()[0].notes) == bool(others)
+        assert any(why.startswith("waiting, 30 s at most") for why in told) == bool(others)
+        assert found.as_dict()["load"]["waited"] == (30.0 if others else 0.0)

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 import torchgraft
 from torchgraft import building
 from torchgraft.authoring.new import make_package
+from torchgraft.checking import PROPERTIES
 from torchgraft.cli import app
 
 SCHEMAS = {
@@ -168,30 +169,49 @@ def test_a_package_is_found_from_its_folder_and_from_the_one_above(tmp_path, mon
         assert _place_of(target).resolve() == package.resolve()
 
 
+# Between them these have every kind of kernel, the complete operator, shapes, and what a schema may be.
 WALKS = {
-    "walked": {},
-    "walked_backward": {"backward": True},
-    "walked_cuda": {"cuda": True},
-    "walked_triton": {"triton": True},
-    **{
-        f"walked_{name}": {"schema": schema.replace("new_", "walked_"), **EVERYTHING}
-        for name, schema in SCHEMAS.items()
-    },
-    **{
-        f"walked_{name}": {"schema": schema, "shapes": shapes, "backward": name == "rows", **EVERYTHING}
-        for name, (schema, shapes) in SHAPES.items()
-    },
-    "walked_both": {"schema": SCHEMAS["no_reference"], "backward": True, **EVERYTHING},
+    "walked": {"backward": True, **EVERYTHING},
+    "walked_kinds": {"schema": SCHEMAS["kinds"], **EVERYTHING},
+    "walked_written_lists": {"schema": SCHEMAS["written_lists"], **EVERYTHING},
+    "walked_rows": {"schema": SHAPES["rows"][0], "shapes": SHAPES["rows"][1], "backward": True, **EVERYTHING},
 }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", WALKS)
 def test_its_own_test_holds(name, tmp_path):
-    if WALKS[name].get("triton"):
-        pytest.importorskip("triton")
+    pytest.importorskip("triton")
     folder, _ = make(name, tmp_path, **WALKS[name])
     assert "passed" in run("make", "test", f"PYTHON={sys.executable}", cwd=folder)
+
+
+# The other schemas. Every package holds the same reference and kernels, which copy: what a schema decides is asked of
+# each, and what only kernels decide of the walks: threads, memory, sums, and code that Inductor makes.
+OTHERS = {
+    "other_plain": {},
+    **{
+        f"other_{name}": {"schema": SCHEMAS[name].replace("new_", "other_")}
+        for name in ("optional", "lists", "several", "written")
+    },
+    **{
+        f"other_{name}": {"schema": schema, "shapes": shapes}
+        for name, (schema, shapes) in SHAPES.items()
+        if name != "rows"
+    },
+    "other_both": {"schema": SCHEMAS["no_reference"], "backward": True},
+}
+OF_KERNELS = ("accuracy", "aot_inductor", "determinism", "large", "memory", "memory_bounds", "thread_safety")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OTHERS)
+def test_what_a_schema_decides_holds(name, tmp_path):
+    folder, _ = make(name, tmp_path, **OTHERS[name])
+    properties = [each for each in PROPERTIES if each not in OF_KERNELS]
+    assert {"compile", "export", "gradient", "mutation", "opcheck", "vmap"} <= {
+        result.property for result in holds(folder, *properties).results
+    }
 
 
 @pytest.mark.slow

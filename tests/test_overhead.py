@@ -14,6 +14,7 @@ from torchgraft.benchmarking.overhead import OperatorOverhead, kernel_calls
 from torchgraft.checking.subject import find_subjects
 from torchgraft.cli import app
 
+pytestmark = pytest.mark.usefixtures("busy_machine")
 OPERATORS = {name.partition("::")[2] for name in Operator.registered if name.startswith("torchgraft::")}
 
 

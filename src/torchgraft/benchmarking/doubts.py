@@ -46,14 +46,8 @@ def doubts(rows: Sequence[Row], device: str, load: Load | None, unmeasured: int)
 
 
 def _timed_beside_others(rows: Sequence[Row], load: Load | None) -> str:
-    others = [row.others for row in rows if row.others is not None and load and load.is_too_much(row.others)]
-    if not load or not others:
-        return ""
-    waited = f", although the run had waited {load.waited:.0f} s for them" if load.waited else ""
-    return (
-        f"{_rows(len(others), 'was', 'were')} timed while other programs kept up to {max(others):.1f} of "
-        f"{load.processors} processors busy{waited}. Run it again when they have ended."
-    )
+    others = [row.others for row in rows if load and load.is_too_much(row.others)]
+    return load.doubt(f"{_rows(len(others), 'was', 'were')} timed", others) if load else ""
 
 
 def _quantised(rows: Sequence[Row]) -> Iterator[str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -98,6 +98,22 @@ class Load:
         """Whether a time says nothing beside which others kept so many processors busy."""
         return others is not None and others > self.permitted
 
+    def doubt(self, what: str, others: Iterable[float | None]) -> str:
+        """Why figures may not be trusted beside which others kept so many processors busy; empty where they may.
+
+        Args:
+            what: begins the sentence, as "3 rows were timed".
+            others: how many processors, for each figure.
+        """
+        found = [each for each in others if each is not None and self.is_too_much(each)]
+        if not found:
+            return ""
+        waited = f", although the run had waited {self.waited:.0f} s for them" if self.waited else ""
+        return (
+            f"{what} while other programs kept up to {max(found):.1f} of {self.processors} processors busy{waited}. "
+            "Run it again when they have ended."
+        )
+
 
 @dataclass
 class Watch:
@@ -108,6 +124,8 @@ class Watch:
         patience: seconds that may be waited.
         look: takes a reading.
         sleep: lets time pass.
+        load: what is known of other programs so far.
+        last: how many processors they kept busy when they were last waited for; None before that.
     """
 
     device: torch.device
@@ -115,6 +133,7 @@ class Watch:
     look: Callable[[], Reading] = take_reading
     sleep: Callable[[float], None] = time.sleep
     load: Load = field(init=False)
+    last: float | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         """Counts the processors."""
@@ -130,7 +149,7 @@ class Watch:
         while (left := self.patience - self.load.waited) > 0:
             before = self.look()
             self.sleep(_INTERVAL)
-            others = others_between(before, self.look())
+            others = self.last = others_between(before, self.look())
             if not self.load.is_too_much(others):
                 return True
             self.load = Load(self.load.processors, self.load.permitted, self.load.waited + _INTERVAL)

@@ -19,6 +19,8 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
+from torchgraft.benchmarking import load
+from torchgraft.benchmarking.load import Load, Watch
 from torchgraft.benchmarking.provenance import Provenance, provenance_of_operator
 from torchgraft.benchmarking.summary import UNVERIFIED, marked, short_dtype
 from torchgraft.benchmarking.table import Table
@@ -46,13 +48,18 @@ class Peak:
 
 @dataclass(frozen=True)
 class MemoryReport:
-    """What was found, where, and of which sources each operator was measured."""
+    """What was found, where, and of which sources each operator was measured.
+
+    `load` is what was known of other programs, and `others` how many processors they kept busy before the first call.
+    """
 
     environment: Environment
     dtype: str
     yardsticks: tuple[str, ...]
     peaks: tuple[Peak, ...]
     provenance: Mapping[str, Provenance]
+    load: Load
+    others: float | None
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -71,6 +78,8 @@ class MemoryReport:
         notes = ["The most that forward and backward hold at once beside the arguments: results, gradients, the rest."]
         notes += [f"{peak.contender} on {peak.sample}: {peak.problem}" for peak in self.peaks if peak.problem]
         notes += [UNVERIFIED] if self.yardsticks else []
+        # They hold memory too: where there is none left, the system takes some of it from this process.
+        notes += filter(None, [self.load.doubt("The measurement began", [self.others])])
         title = f"Peak memory, {short_dtype(self.dtype)}"
         return (Table(title, ["operator, sample", *shown], lines, [*notes, str(self.environment)]),)
 
@@ -91,8 +100,11 @@ def measure_memory(
         subjects: the operators.
         device: where.
         dtype: of the arguments.
-        on_start: told what is measured next.
+        on_start: told what is measured next, or why it waits for other programs to end.
     """
+    # What runs in other processes is ours; so others are only looked at before these begin.
+    watch = Watch(device, load.PATIENCE)
+    watch.wait(on_start)
     peaks = []
     for subject in subjects:
         for number, benchmark in enumerate(subject.samples.benchmarks):
@@ -110,7 +122,9 @@ def measure_memory(
     yardsticks = dict.fromkeys(name for subject in subjects for name in subject.samples.yardsticks)
     name = str(dtype).removeprefix("torch.")
     provenance = {each.name: provenance_of_operator(each.operator, device.type, gradients=True) for each in subjects}
-    return MemoryReport(describe_environment(device), name, tuple(yardsticks), tuple(peaks), provenance)
+    return MemoryReport(
+        describe_environment(device), name, tuple(yardsticks), tuple(peaks), provenance, watch.load, watch.last
+    )
 
 
 def _on_cpu(*asked: Any) -> int:

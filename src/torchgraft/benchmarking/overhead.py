@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.benchmark import Timer
 
+from torchgraft.benchmarking import load
 from torchgraft.benchmarking.layers import LAYER_GOAL, LayerOverhead, layer_timers, layers_from, layers_table
 from torchgraft.benchmarking.provenance import Provenance, provenance_of_calls
 from torchgraft.benchmarking.table import Table
@@ -117,7 +118,11 @@ class OperatorOverhead:
 
 @dataclass(frozen=True)
 class Overhead:
-    """What calls cost: fixed yardsticks by name, operators, layers, and the operators that had no kernel to call."""
+    """What calls cost: fixed yardsticks by name, operators, layers, and the operators that had no kernel to call.
+
+    `load` is what was known of other programs, and `others` how many processors they kept busy meanwhile, if that is
+    known.
+    """
 
     environment: Environment
     yardsticks: dict[str, float]
@@ -125,6 +130,8 @@ class Overhead:
     layers: tuple[LayerOverhead, ...]
     fallbacks: tuple[Fallback, ...]
     provenance: Provenance
+    load: load.Load
+    others: float | None
 
     @property
     def reached(self) -> bool:
@@ -144,6 +151,7 @@ class Overhead:
             "layers": [each.as_dict() for each in self.layers],
             "reached": self.reached,
             "fallbacks": [each._asdict() for each in self.fallbacks],
+            "load": asdict(self.load) | {"others": self.others},
         }
 
     def tables(self) -> tuple[Table, Table]:
@@ -160,18 +168,28 @@ class Overhead:
             "The yardstick is an empty autograd.Function with as many differentiable inputs, forward and backward, "
             "and the kernels that the operator runs in both. The reference is timed forward and backward.",
             *(f"{each.operator} was timed on its reference: {each.reason}" for each in self.fallbacks),
+            *filter(None, [self.load.doubt("These calls were timed", [self.others])]),
             str(self.environment),
         ]
         return Table("What a call costs, in microseconds", header, rows, notes)
 
 
-def measure_overhead(subjects: Sequence[Subject], seconds: float = 15.0, device: str = "cpu") -> Overhead:
+def measure_overhead(
+    subjects: Sequence[Subject],
+    seconds: float = 15.0,
+    device: str = "cpu",
+    *,
+    on_wait: Callable[[str], None] = lambda why: None,
+    watch: load.Watch | None = None,
+) -> Overhead:
     """Times every path of every subject, and every layer beside the one that it replaces, with one thread on the CPU.
 
     Args:
         subjects: operators and their arguments, at least one tensor of each of a floating dtype.
         seconds: how long to measure in all, about.
         device: where the arguments are, and where layers compute; on a GPU what a call costs the host is timed.
+        on_wait: called with the reason, again and again, while it waits for other programs to end.
+        watch: looks at other programs; None: at those of this machine.
 
     Returns:
         What the calls cost, with `torch.add` as a fixed yardstick.
@@ -186,7 +204,10 @@ def measure_overhead(subjects: Sequence[Subject], seconds: float = 15.0, device:
         for subject in subjects:
             timers |= {(subject.name, path): timer for path, timer in _make_timers(subject).items()}
         timers |= layer_timers(replaced, torch.device(device))
-        costs = _time_in_turn(timers, seconds)
+        # One thread of the host is timed, wherever tensors are.
+        watch = watch or load.Watch(torch.device("cpu"), load.PATIENCE)
+        watch.wait(on_wait)
+        costs, others = _time_in_turn(timers, seconds, watch, on_wait)
     names = {subject.operator.qualified_name for subject in subjects}
     return Overhead(
         replace(describe_environment(device), threads=1),
@@ -200,21 +221,35 @@ def measure_overhead(subjects: Sequence[Subject], seconds: float = 15.0, device:
         layers_from(replaced, costs),
         tuple(each for each in fallbacks() if each.operator in names and each not in before),
         provenance_of_calls(),
+        watch.load,
+        others,
     )
 
 
-def _time_in_turn(timers: dict[tuple[str, str], Timer], seconds: float) -> dict[tuple[str, str], float]:
-    """Microseconds a call of each timer's statement: the smallest of the medians of all rounds."""
+def _time_in_turn(
+    timers: dict[tuple[str, str], Timer], seconds: float, watch: load.Watch, on_wait: Callable[[str], None]
+) -> tuple[dict[tuple[str, str], float], float | None]:
+    """Microseconds a call of each timer's statement: the smallest of the medians of all rounds.
+
+    Beside them how many processors others kept busy in the quietest round, as that is the one that counts.
+    """
     block = seconds / len(timers) / _ROUNDS / _BLOCKS
     counts = {
         key: max(1, round(block / timer.blocked_autorange(min_run_time=block).median)) for key, timer in timers.items()
     }
     costs = dict.fromkeys(timers, float("inf"))
+    quietest: float | None = None
     for _ in range(_ROUNDS):
+        began = watch.look()
         for key, timer in timers.items():
             median = statistics.median(timer.timeit(counts[key]).median for _ in range(_BLOCKS))
             costs[key] = min(costs[key], median * 1e6)
-    return costs
+        others = load.others_between(began, watch.look())
+        if others is not None:
+            quietest = others if quietest is None else min(quietest, others)
+        if watch.load.is_too_much(others):
+            watch.wait(on_wait)
+    return costs, quietest
 
 
 class KernelCall(NamedTuple):

@@ -295,8 +295,8 @@ def overhead(
         Subject(each.name, each.operator, each.samples.smallest.make(where, torch.float32), each.samples.replaced)
         for each in find_subjects([])
     ]
-    with console.status("timing calls"):
-        found = measure_overhead(subjects, seconds, where)
+    with console.status("timing calls") as status:
+        found = measure_overhead(subjects, seconds, where, on_wait=status.update)
     _finish_tables(console, found, json_file, markdown_file)
 
 
