@@ -3,6 +3,7 @@
 The header is host code alone: the tests compile it into a program and ask that, on a machine without a GPU.
 """
 
+import itertools
 import re
 import subprocess
 from dataclasses import dataclass, fields, replace
@@ -591,6 +592,36 @@ def chosen(program):
 )
 def test_the_kernel(call, kernel, chosen):
     assert chosen[call] == kernel
+
+
+# Each is one more than positions of 32 bits, or that many planes, allow; those that are about planes have small ones.
+LIMIT = 1 << 29
+TOO_LARGE = [
+    ({"images": (2, 8, LIMIT, 3)}, False),
+    ({"images": (2, 8, 3, LIMIT)}, False),
+    ({"images": (1, 8, LIMIT - 1, 1), "stride": 2}, False),
+    ({"images": (1, 8, 9, 9), "padding": LIMIT}, False),
+    ({"images": (1, 8, 9, 9), "dilation": LIMIT // 2, "padding": LIMIT // 2}, False),
+    ({"images": (LIMIT, 1, 9, 9)}, True),
+    ({"images": (1, LIMIT, 9, 9)}, True),
+    ({"images": (1 << 15, 1 << 15, 9, 9)}, True),
+]
+
+
+@pytest.mark.parametrize(("sizes", "are_planes_small"), TOO_LARGE)
+def test_positions_beyond_32_bits_are_left_to_the_kernels_for_anything(program, sizes, are_planes_small):
+    alternatives = itertools.product(
+        ("forward", "input_grad", "weight_grad"), ("NCHW", "NHWC"), (2, 4, 8), (3, 7, 9), (1, 2), (True, False)
+    )
+    names = "direction", "layout", "element_bytes", "kernel", "multiplier", "tensor_cores"
+    calls = [Call(**sizes, **dict(zip(names, each, strict=True))) for each in alternatives]
+    asked = "".join(f"{call.line()}\n" for call in calls)
+    done = subprocess.run([program], input=asked, capture_output=True, text=True, check=True)
+    for call, kernel in zip(calls, done.stdout.splitlines(), strict=True):
+        # Products on diagonals count images and channels each by itself, and positions within a plane.
+        on_diagonals = are_planes_small and kernel in ("diagonals_nchw", "diagonals_nhwc")
+        anything = "gather_weight_grad_any" if call.direction == "weight_grad" else "gather_any"
+        assert kernel == anything or (on_diagonals and call.direction == "weight_grad"), call
 
 
 @pytest.fixture(scope="module")

@@ -131,7 +131,7 @@ RECURRENCES = (
 
 @pytest.mark.parametrize(("dtype", "architecture", "batch", "units", "forward", "backward"), RECURRENCES)
 def test_the_kernel_of_a_recurrence(ask, dtype, architecture, batch, units, forward, backward):
-    found = [ask("lltm", way, *dtype, architecture, *H200, 10, batch, units) for way in ("forward", "backward")]
+    found = [ask("lltm", way, *dtype, architecture, *H200, True, 10, batch, units) for way in ("forward", "backward")]
     assert found == [forward, backward]
 
 
@@ -154,7 +154,13 @@ def test_the_kernel_of_a_recurrence(ask, dtype, architecture, batch, units, forw
     ],
 )
 def test_the_limits_of_a_recurrence(ask, dtype, device, steps, batch, units, kernel):
-    assert ask("lltm", "forward", *dtype, 900, *device, steps, batch, units) == kernel
+    assert ask("lltm", "forward", *dtype, 900, *device, True, steps, batch, units) == kernel
+
+
+def test_blocks_that_wait_for_each_other_need_a_device_that_starts_them_together(ask):
+    for units, kernel in ((128, "on_chip_forward_block_128"), (129, "elementwise_forward")):
+        assert ask("lltm", "forward", *FLOAT, 900, *H200, False, 10, 16, units) == kernel
+    assert ask("lltm", "forward", *HALF, 800, *H200, False, 10, 16, 512) == "steps_forward"
 
 
 @pytest.mark.parametrize(
@@ -165,6 +171,8 @@ def test_the_limits_of_a_recurrence(ask, dtype, device, steps, batch, units, ker
         ("cell", (86, 512, 512), 4, "elementwise_forward"),
         ("cell", (0, 512, 512), 4, "elementwise_forward"),
         ("cell", (16, 512, 512), 2, "elementwise_forward"),
+        ("cell", ((1 << 19) - 1, 1, 1), 4, "cell_forward"),
+        ("cell", (1 << 19, 1, 1), 4, "elementwise_forward"),
         ("cell_grads", (16, 512, 512), 8, "products_plain"),
         ("cell_grads", (85, 512, 512), 4, "cell_products"),
         ("cell_grads", (342, 512, 512), 2, "products_halves"),
@@ -191,6 +199,8 @@ def test_the_kernel_of_a_cell_and_of_gradients(ask, asked, sizes, bytes_of_eleme
         (128, 128, 2048, "products_at_once"),
         (128, 128, 2049, "products_in_parts"),
         (0, 128, 2049, "products_at_once"),
+        (128, 0, 2049, "products_at_once"),
+        (128, 128, 64, "products_at_once"),
         (1408, 1536, 2049, "products_in_parts"),
         (1409, 1536, 2049, "products_at_once"),
     ],

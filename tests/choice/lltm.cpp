@@ -64,12 +64,11 @@ int main(int count, char** arguments) {
       continue;
     }
     std::cin >> problem.element_bytes >> problem.is_bfloat16 >> problem.allows_two_byte_weights >>
-        problem.architecture >> problem.multiprocessors >> problem.shared_of_block >> problem.steps >>
-        problem.batch >> problem.units;
+        problem.architecture >> problem.multiprocessors >> problem.shared_of_block >>
+        problem.has_cooperative_launches >> problem.steps >> problem.batch >> problem.units;
     problem.backward = asked == "backward";
     problem.compiled_for = problem.architecture;
-    problem.has_clusters = problem.architecture >= 900;
-    problem.has_cooperative_launches = true;
+    problem.has_clusters = problem.has_cooperative_launches && problem.architecture >= 900;
     std::cout << (problem.backward ? torchgraft::choose(kBackwardRules, problem).name
                                    : torchgraft::choose(kForwardRules, problem).name)
               << '\n';
