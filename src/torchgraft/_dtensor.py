@@ -6,6 +6,7 @@ The names of PyTorch's that this leans on are private. `tests/test_torch_private
 from __future__ import annotations
 
 import importlib.util
+import math
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -14,14 +15,21 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
+import torch
+
 from torchgraft.declared import Declared
 from torchgraft.fallback import PerformanceWarning
 from torchgraft.sharding import PARTIAL, REPLICATED, Call, Cut, Placement, ShardingError, moved
 
 _MODULE = "torch.distributed.tensor"
 
-# Operators that were declared before DTensor was imported.
-_waiting: list[Declared] = []
+# The names of operators that were declared before DTensor was imported, by qualified name; also those that are
+# undeclared since.
+_waiting: list[tuple[str, Any]] = []
+
+# By their qualified names, those that are declared. A rule looks its operator up: of a name that is declared again
+# PyTorch goes on asking what it was told first.
+_known: dict[str, Declared] = {}
 
 
 class _AfterImport(MetaPathFinder):
@@ -41,7 +49,7 @@ class _AfterImport(MetaPathFinder):
         def execute_and_register(module: ModuleType) -> None:
             execute(module)
             while _waiting:
-                _register(_waiting.pop())
+                _register(*_waiting.pop())
 
         spec.loader.exec_module = execute_and_register  # type: ignore[method-assign]
         return spec
@@ -49,22 +57,21 @@ class _AfterImport(MetaPathFinder):
 
 def register(operator: Declared) -> None:
     """Registers the rules of an operator, now or when DTensor is imported."""
+    _known[operator.qualified_name] = operator
+    overloads = [(operator.qualified_name, overload) for overload in (operator.public, operator.raw)]
     if dtensor() is not None:
-        _register(operator)
+        for each in overloads:
+            _register(*each)
         return
     if not _waiting and not any(isinstance(finder, _AfterImport) for finder in sys.meta_path):
         sys.meta_path.insert(0, _AfterImport())
-    _waiting.append(operator)
+    _waiting.extend(overloads)
 
 
 def forget(operator: Declared) -> None:
     """Forgets the rules of an operator that is undeclared."""
-    if operator in _waiting:
-        _waiting.remove(operator)
+    _known.pop(operator.qualified_name, None)
     if dtensor() is not None:
-        rules = _propagator().op_to_rules
-        for overload in (operator.public, operator.raw):
-            rules.pop(overload, None)
         clear_cache()
 
 
@@ -84,22 +91,26 @@ def clear_cache() -> None:
     debug._clear_sharding_prop_cache()
 
 
-def _register(operator: Declared) -> None:
+def _register(name: str, overload: Any) -> None:
     from torch.distributed.tensor._op_schema import RuntimeSchemaInfo
 
     # PyTorch keeps what a rule said of a call. From `static_argnum` on it looks at arguments that are no tensors when
     # it searches for that; its own `register_sharding` begins at the first int, and forgets a bool in front of it.
-    info = RuntimeSchemaInfo(static_argnum=0, needs_pytree=any(each.is_list for each in operator.arguments))
-    for overload in (operator.public, operator.raw):
-        _propagator().register_sharding_prop_rule(overload, _make_rule(operator), info)
+    # Where an argument is a list, what it holds is looked at one by one.
+    takes_lists = any(each.is_list for each in _known[name].arguments) if name in _known else False
+    info = RuntimeSchemaInfo(static_argnum=0, needs_pytree=takes_lists)
+    _propagator().register_sharding_prop_rule(overload, _make_rule(name), info)
 
 
-def _make_rule(operator: Declared) -> Callable[[Any], Any]:
+def _make_rule(name: str) -> Callable[[Any], Any]:
     """What DTensor asks, once for each kind of call: how arguments must lie, and how results then lie."""
 
     def rule(schema: Any) -> Any:
         from torch.distributed.tensor._op_schema import OpSchema, OutputSharding
 
+        operator = _known.get(name)
+        if operator is None:
+            raise NotImplementedError(f"{name} is not declared any more")
         sharding = operator.sharding
         values = schema.args_schema
         specs = [values[place] if place < len(values) else None for place, _ in sharding.tensors]
@@ -142,7 +153,7 @@ def _differs(one: Any, other: Any) -> bool:
 
 def _bytes(spec: Any) -> int:
     meta = spec.tensor_meta
-    return int(meta.shape.numel()) * int(meta.dtype.itemsize)
+    return math.prod(meta.shape) * int(meta.dtype.itemsize)
 
 
 def _cheapest(call: Call, here: Sequence[Any], mesh: Sequence[int], ranks: Sequence[int], sizes: Sequence[int]) -> Cut:
@@ -161,6 +172,86 @@ def _cheapest(call: Call, here: Sequence[Any], mesh: Sequence[int], ranks: Seque
 
     # Every device can always compute all of it.
     return min(cuts, key=cost)
+
+
+def on_shards(operator: Declared, gradient: Callable[..., Any]) -> Callable[..., Any]:
+    """A gradient formula that differentiates a reference; of DTensors each device differentiates its own part."""
+
+    def differentiated(
+        needs_grad: Sequence[Any], output_grads: Sequence[Any], saved: Sequence[Any], *arguments: Any
+    ) -> Any:
+        if torch.compiler.is_compiling():
+            return gradient(needs_grad, output_grads, saved, *arguments)
+        kind = dtensor()
+        if kind is None or not any(isinstance(value, kind) for value in arguments):
+            return gradient(needs_grad, output_grads, saved, *arguments)
+        return _differentiate(operator, gradient, needs_grad, output_grads, arguments)
+
+    return differentiated
+
+
+def _differentiate(
+    operator: Declared,
+    gradient: Callable[..., Any],
+    needs_grad: Sequence[Any],
+    output_grads: Sequence[Any],
+    arguments: Sequence[Any],
+) -> list[Any]:
+    sharding = operator.sharding
+    tensors = [arguments[place] for place, _ in sharding.tensors]
+    mesh = next(tensor.device_mesh for tensor in tensors if tensor is not None)
+    counts = tuple(mesh.shape)
+    call = sharding.of([None if tensor is None else tensor.shape for tensor in tensors], arguments)
+    here = [None if tensor is None else tuple(map(_read, tensor.placements)) for tensor in tensors]
+    ranks = [0 if grad is None else grad.dim() for grad in output_grads]
+    # Hidden results have no gradients.
+    ranks += [0] * (operator.output_count - len(ranks))
+    sizes = [0 if tensor is None else _bytes(tensor._spec) for tensor in tensors]
+    cut = _cheapest(call, here, counts, ranks, sizes)
+    local = list(arguments)
+    for (place, _), tensor, where in zip(sharding.tensors, tensors, cut.arguments, strict=True):
+        if tensor is not None and where is not None:
+            # The gradient of what is added does not depend on it.
+            local[place] = _local(tensor, [REPLICATED if each == PARTIAL else each for each in where])
+    at = mesh.get_coordinate()
+    for place, number in call.numbers(cut.letters, counts, arguments, at or [0] * len(counts)).items():
+        local[place] = number
+    local_grads = [
+        # Parts that are added have the gradient of their sum.
+        grad if grad is None else _local(grad, [REPLICATED if each == PARTIAL else each for each in where])
+        for grad, where in zip(output_grads, cut.results, strict=False)
+    ]
+    found = gradient(needs_grad, local_grads, (), *local)
+    return [
+        each
+        if each is None
+        else _whole(each, tensor, [_of_gradient(*one) for one in zip(where or (), cut.letters, strict=True)])
+        for each, tensor, where in zip(found, tensors, cut.arguments, strict=True)
+    ]
+
+
+def _of_gradient(placement: Placement, letter: str) -> Placement:
+    """How the gradient of an argument lies that lies so where a letter is cut."""
+    if placement == PARTIAL:
+        return REPLICATED
+    return PARTIAL if placement == REPLICATED and letter else placement
+
+
+def _local(tensor: Any, placements: Sequence[Placement]) -> Any:
+    return tensor.redistribute(tensor.device_mesh, [placement_of(each) for each in placements]).to_local()
+
+
+def _whole(local: Any, like: Any, placements: Sequence[Placement]) -> Any:
+    """A DTensor of what each device has, of the size of another."""
+    kept = [placement_of(each) for each in placements]
+    return dtensor().from_local(
+        local,
+        like.device_mesh,
+        kept,
+        run_check=False,
+        shape=like.shape,
+        stride=torch.empty(like.shape, device="meta").stride(),
+    )
 
 
 def _read(placement: Any) -> Placement:

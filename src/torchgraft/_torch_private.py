@@ -82,6 +82,13 @@ def without_autocast() -> AbstractContextManager[Any]:
     return torch._C._DisableAutocast()
 
 
+def without_modes() -> AbstractContextManager[Any]:
+    """A scope without modes, as those in which compilers trace: tensors made in it hold values."""
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    return _disable_current_modes()
+
+
 def constant_when_traced(function: Any) -> Any:
     """The function, whose result a compiler takes as it is when it traces a call.
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from torchgraft import _torch_private
+from torchgraft import _dtensor, _torch_private
 from torchgraft.declared import Declared
 from torchgraft.schema import Argument, Arrangement, arrange, by_name, read_schema
 
@@ -104,6 +104,7 @@ def differentiate_reference(
         gradients = dict(zip(wanted, vjp(cotangents), strict=True))
         return arrangement.by_argument(tuple(gradients.get(i) for i in range(len(tensors))), others)
 
+    gradient.is_of_reference = True  # type: ignore[attr-defined]
     return gradient
 
 
@@ -231,6 +232,8 @@ def make_autograd(operator: Declared) -> Autograd:
         return operator.reference(*arguments)
 
     gradient = operator.gradient or differentiate_reference(reference, arrangement, visible)
+    # DTensor has no rules for much that references are made of.
+    gradient = _dtensor.on_shards(operator, gradient) if hasattr(gradient, "is_of_reference") else gradient
     keep, give_back, saved_tensors = _choose_saved(operator)
     signature = operator.arguments
     places = [place for place, argument in enumerate(signature) if argument.holds_tensors]

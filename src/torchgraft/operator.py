@@ -142,6 +142,7 @@ class Operator:
 
         read = read_schema(schema)
         self.arguments = read.arguments
+        self.results = read.results
         self.lists = tuple(result.is_list for result in read.results)
         self.arrangement = arrange(self.arguments)
         self.complete = make_complete(self.name, self.arguments)

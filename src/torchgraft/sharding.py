@@ -132,6 +132,11 @@ class Sharding:
     def __str__(self) -> str:
         return self.text
 
+    @property
+    def cuts(self) -> bool:
+        """Whether anything may be cut."""
+        return any(term.letters for term in self.arguments)
+
     @classmethod
     def of_none(cls, operator: str, arguments: Sequence[Argument], results: Sequence[Result]) -> Sharding:
         """That of an operator that declares none: no tensor may be cut."""
@@ -209,10 +214,14 @@ class Call(NamedTuple):
         results = [term.dimensions(rank) for term, rank in zip(sharding.results, ranks, strict=True)]
         arguments = []
         for term, dimensions, shape in zip(sharding.arguments, self.dimensions, self.shapes, strict=True):
-            # What is added to a result that comes out in parts must be in parts itself, or it would be added twice.
-            other: Placement = PARTIAL if term.is_added else REPLICATED
-            where = tuple(REPLICATED if each == _WHOLE else dimensions.get(each, other) for each in letters)
-            arguments.append(None if shape is None else where)
+            where = []
+            for each in letters:
+                # What is added to results that come out in parts must be in parts, or it would be added several times.
+                in_parts = term.is_added and not any(found and each in found for found in results)
+                where.append(
+                    REPLICATED if each == _WHOLE else dimensions.get(each, PARTIAL if in_parts else REPLICATED)
+                )
+            arguments.append(None if shape is None else tuple(where))
         return Cut(
             tuple(letters),
             tuple(arguments),

@@ -37,6 +37,7 @@ def _declare(name: str, **changes: Any) -> Operator:
         "autocast": "lower",
         "flops": lambda left, right: 2 * math.prod(left) * right[1],
         "kernels": "reference",
+        "sharding": "m k, k n -> m n",
         **changes,
     }
     return Operator(f"{kernels.NAMESPACE}::{name}(Tensor left, Tensor right) -> Tensor", explain=explain, **options)
@@ -51,6 +52,18 @@ BUGS.append(
         _declare("lowers_to_what_it_does_not_take", dtypes=(torch.float64, torch.float32)),
         "says that autocast lowers it, to dtypes that it does not take",
         "autocast",
+    )
+)
+BUGS.append(
+    Bug(
+        _declare(
+            "cuts_what_is_normalized",
+            reference=lambda left, right: (left @ right).softmax(1),
+            gradient="reference",
+            sharding="m _, _ n -> m n",
+        ),
+        "says that columns may be cut of which each device would take a softmax of its own",
+        "sharding",
     )
 )
 

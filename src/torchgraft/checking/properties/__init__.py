@@ -36,6 +36,7 @@ _NAMES = (
     "compile",
     "export",
     "aot_inductor",
+    "sharding",
     "autocast",
     "flops",
     "fallbacks",

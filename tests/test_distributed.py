@@ -1,0 +1,84 @@
+"""Training on several devices, each a process, is training on one; and what goes wrong on one is known on all."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from distributed import cases
+
+FILE = Path(cases.__file__)
+MOST_SECONDS = 600
+WORLDS = [
+    pytest.param(("gloo", 2), id="gloo-2"),
+    pytest.param(("gloo", 4), id="gloo-4", marks=pytest.mark.slow),
+    *(
+        pytest.param(
+            ("nccl", count),
+            id=f"nccl-{count}",
+            marks=(
+                pytest.mark.cuda,
+                pytest.mark.skipif(torch.cuda.device_count() < count, reason=f"there are no {count} CUDA devices here"),
+            ),
+        )
+        for count in (2, 4)
+    ),
+]
+
+
+def start(folder, backend, count, *names, **environment):
+    """Processes of one group."""
+    known = {**os.environ, "WORLD_SIZE": str(count), "BACKEND": backend, "OMP_NUM_THREADS": "1", **environment}
+    return [
+        subprocess.Popen(
+            [sys.executable, str(FILE), str(folder), *names],
+            env={**known, "RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(count)
+    ]
+
+
+@pytest.fixture(scope="module", params=WORLDS)
+def outcomes(request, tmp_path_factory):
+    """What each process wrote of each case, and what it said."""
+    backend, count = request.param
+    folder = tmp_path_factory.mktemp("processes")
+    processes = start(folder, backend, count)
+    try:
+        said = [process.communicate(timeout=MOST_SECONDS)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    files = [folder / f"{rank}.json" for rank in range(count)]
+    return [json.loads(file.read_text()) if file.exists() else {} for file in files], said
+
+
+@pytest.mark.parametrize("name", cases.CASES)
+def test_several_processes_do_as_one(outcomes, name):
+    found, said = outcomes
+    for rank, (each, text) in enumerate(zip(found, said, strict=True)):
+        assert name in each, f"process {rank} did not come to it:\n{text[-2000:]}"
+        assert not each[name], f"process {rank}: {each[name]}"
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_a_process_that_dies_ends_the_others(world, tmp_path):
+    backend, count = world
+    seconds = 20
+    processes = start(tmp_path, backend, count, "dies", SECONDS=str(seconds))
+    started = time.monotonic()
+    said = [process.communicate(timeout=MOST_SECONDS)[0] for process in processes]
+    assert [process.returncode for process in processes][-1] == 3
+    for process, text in zip(processes[:-1], said, strict=False):
+        assert process.returncode not in (0, None)
+        assert "Error" in text or "timeout" in text.lower(), text[-500:]
+    # And some for the processes to begin.
+    assert time.monotonic() - started < 4 * seconds + 60
