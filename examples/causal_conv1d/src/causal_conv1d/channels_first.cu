@@ -217,13 +217,19 @@ struct BackwardChunk {
   Inputs<T, kOwn> input;
   Packed<T, kOwn> output_grad;
 
-  __device__ void load(const Backward<T>& call, const FastDivisor& chunks, int channel, int index) {
+  // Whether some elements of the chunk are in the final state: the last ones of a row.
+  __device__ bool is_in_final_state(const Backward<T>& call, int past) const {
+    return call.final_state_grad.data != nullptr && place.first + kOwn > place.length - past;
+  }
+  __device__ void load(const Backward<T>& call, const FastDivisor& chunks, int channel, int past, int index) {
     item = chunks.divide(index);
     chunk = index - item * chunks.divisor();
     const T* from = row_of(call.input, item, channel);
     place = {chunk * kOwn - (kVectors ? misalignment<kOwn>(from) : 0), static_cast<int>(call.sizes.length)};
     input.load(from, place);
     if (place.is_vector()) output_grad.load(row_of(call.output_grad, item, channel) + place.first);
+    // Of these few there is no room in registers.
+    if (is_in_final_state(call, past)) ptx::prefetch_global(row_of(call.final_state_grad, item, channel));
   }
 };
 
@@ -249,16 +255,16 @@ __global__ void __launch_bounds__(kBackwardThreads, kBlocksBackward<T>)
   const auto index_of = [&](int begin) { return min(begin + lane, count - 1); };
   int begin = part * share + warp * kOwned;
   BackwardChunk<T, kVectors> next;
-  if (kReadsAhead && begin < end) next.load(call, chunks, channel, index_of(begin));
+  if (kReadsAhead && begin < end) next.load(call, chunks, channel, kPast, index_of(begin));
   for (; begin < end; begin += step) {
-    if (!kReadsAhead) next.load(call, chunks, channel, index_of(begin));
+    if (!kReadsAhead) next.load(call, chunks, channel, kPast, index_of(begin));
     const int item = next.item, chunk = next.chunk;
     const Place<kOwn, kVectors> place = next.place;
     const int first = place.first;
 
     // The final state holds the last elements of a row, or of the past where the row is shorter. Its
     // gradients are read long before they are used.
-    const bool goes_on = call.final_state_grad.data != nullptr && first + kOwn > length - kPast;
+    const bool goes_on = next.is_in_final_state(call, kPast);
     T of_final_state[kPast];
     if (goes_on) {
       const T* from = row_of(call.final_state_grad, item, channel);
@@ -270,7 +276,7 @@ __global__ void __launch_bounds__(kBackwardThreads, kBlocksBackward<T>)
         values, next.input, row_of(call.input, item, channel), place,
         [&] { return channel_of(call.initial_state, item, channel); }, call.initial_state.time);
     unpack(grads, next.output_grad, row_of(call.output_grad, item, channel), place);
-    if (kReadsAhead && begin + step < end) next.load(call, chunks, channel, index_of(begin + step));
+    if (kReadsAhead && begin + step < end) next.load(call, chunks, channel, kPast, index_of(begin + step));
     // The gradient of each sum before SiLU.
     if (call.silu) {
 #pragma unroll

@@ -139,6 +139,11 @@ __device__ __forceinline__ void store_global(void* global, uint2 value) {
   asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(global), "r"(value.x), "r"(value.y) : "memory");
 }
 
+// prefetch.global.L1: brings the line of an address into the first cache, and takes no register for it.
+__device__ __forceinline__ void prefetch_global(const void* global) {
+  asm volatile("prefetch.global.L1 [%0];" ::"l"(global));
+}
+
 // ld.relaxed and st.relaxed, from 7.0: four and sixteen bytes of device memory that other blocks write and
 // read meanwhile.
 __device__ __forceinline__ uint32_t load_relaxed(const uint32_t* global) {

@@ -173,6 +173,7 @@ EMULATED_INSTRUCTION void store_shared(uint32_t address, uint4 value) {
 EMULATED_INSTRUCTION void store_shared(uint32_t address, uint2 value) {
   *static_cast<uint2*>(::emulation::shared_pointer(address, 8, 8)) = value;
 }
+EMULATED_INSTRUCTION void prefetch_global(const void*) {}
 EMULATED_INSTRUCTION void store_global(void* global, uint4 value) { *static_cast<uint4*>(global) = value; }
 EMULATED_INSTRUCTION void store_global(void* global, uint2 value) { *static_cast<uint2*>(global) = value; }
 EMULATED_INSTRUCTION uint2 load_shared_pair(uint32_t address) {

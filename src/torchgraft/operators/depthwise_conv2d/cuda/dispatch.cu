@@ -42,8 +42,9 @@ constexpr bool kIsHalf = sizeof(T) == 2;
 
 template <typename T>
 void correlate(const Correlation<T>& pass) {
-  const Rule& rule =
-      choose(make_problem<T>(pass.geometry, pass.transposed, pass.layout, pass.source, pass.result));
+  const Problem problem =
+      make_problem<T>(pass.geometry, pass.transposed, pass.layout, pass.source, pass.result);
+  const Rule& rule = choose(problem);
   switch (rule.kernel) {
     case Kernel::gather_small:
       return launch_gather_small(pass);
@@ -103,8 +104,9 @@ void correlate(const Correlation<T>& pass) {
 
 template <typename T>
 void sum_weight_grad(const WeightGrad<T>& pass) {
-  const Rule& rule = choose_weight_grad(
-      make_problem<T>(pass.geometry, /*transposed=*/false, pass.layout, pass.output_grad, pass.input));
+  const Problem problem =
+      make_problem<T>(pass.geometry, /*transposed=*/false, pass.layout, pass.output_grad, pass.input);
+  const Rule& rule = choose_weight_grad(problem);
   switch (rule.kernel) {
     case Kernel::gather_weight_grad:
       return launch_gather_weight_grad(pass);
