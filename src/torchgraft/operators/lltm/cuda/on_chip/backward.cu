@@ -144,11 +144,11 @@ class Backward : TileMember {
   }
 
   __device__ __forceinline__ float sum_of_blocks(int step, int row) const {
-    float sum = 0;
     const float* from = received_of(step, 0, row) + column_;
-#pragma unroll 8
-    for (int block = 0; block < group_blocks_; ++block) sum += from[block * group_rows_ * S::kUnits];
-    return sum;
+    constexpr int kMostBlocks = S::kMostUnits / S::kUnits;
+    constexpr int kAtOnce = kMostBlocks < 8 ? kMostBlocks : 8;
+    return sum_of_loads<kAtOnce>(group_blocks_,
+                                 [&](int block) { return from[block * group_rows_ * S::kUnits]; });
   }
 
   // The gradients of the gates of this warp's rows of a tile, also for the product.

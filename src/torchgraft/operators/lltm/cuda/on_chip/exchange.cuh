@@ -1,5 +1,5 @@
-// How the blocks of a cluster write into each other's shared memory, and how a thread copies ahead what the
-// next steps need.
+// How the blocks of a cluster write into each other's shared memory, how a thread adds up what they wrote,
+// and how it copies ahead what the next steps need.
 #pragma once
 
 #include <torchgraft/async_copy.cuh>
@@ -44,5 +44,22 @@ struct CountedBarriers {
     wait(step, bytes, threadIdx.x == 0);
   }
 };
+
+// load(0) + ... + load(count - 1), with kAtOnce loads in flight. In a plain loop the compiler would unroll
+// only whole turns of kAtOnce: each load of the rest would wait for the one before, 0.2 us from L2. (On an
+// H200 a step back of 8 rows of 936 units took 11 us so, 29 blocks' sums a unit.)
+template <int kAtOnce, typename Load>
+__device__ __forceinline__ float sum_of_loads(int count, const Load& load) {
+  float sum = 0;
+#pragma unroll 1
+  for (int first = 0; first < count; first += kAtOnce) {
+    float values[kAtOnce];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) values[i] = first + i < count ? load(first + i) : 0.0f;
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) sum += values[i];
+  }
+  return sum;
+}
 
 }  // namespace torchgraft::lltm::cuda

@@ -167,17 +167,14 @@ class Recurrence : MmaMember {
   __device__ __forceinline__ float sum_of_blocks(int64_t step, int row) const {
     const int place = row * kUnits + column_;
     const int size = padded_rows_ * kUnits;
-    float sum = 0;
-    if constexpr (S::kGroup != Group::grid) {
-      const float* from = received_ + (step & 1) * received_size() + place;
-#pragma unroll 8
-      for (int block = 0; block < group_blocks_; ++block) sum += from[block * size];
-    } else {
-      const float* from = exchanged_to(rank_, step) + place;
-      // As many loads at a time as registers are left for: from L2 each takes a third of a microsecond.
-#pragma unroll 16
-      for (int block = 0; block < group_blocks_; ++block) sum += __ldcg(from + block * size);
-    }
+    constexpr bool kOfGrid = S::kGroup == Group::grid;
+    const float* from =
+        (kOfGrid ? exchanged_to(rank_, step) : received_ + (step & 1) * received_size()) + place;
+    constexpr int kMostBlocks = S::kMostUnits / kUnits;
+    // As many at a time as registers are left for.
+    constexpr int kAtOnce = kMostBlocks < 16 ? kMostBlocks : 16;
+    const float sum = sum_of_loads<kAtOnce>(
+        group_blocks_, [&](int block) { return kOfGrid ? __ldcg(from + block * size) : from[block * size]; });
     return sum * unit_scale_;
   }
 
