@@ -3,6 +3,7 @@
 The headers are host code alone: the tests compile them into programs and ask those, on a machine without a GPU.
 """
 
+import random
 import subprocess
 from functools import cache
 from pathlib import Path
@@ -92,69 +93,148 @@ FLOAT, TF32, HALF, BFLOAT16, DOUBLE = (4, 0, 0), (4, 0, 1), (2, 0, 1), (2, 1, 1)
 
 RECURRENCES = (
     (FLOAT, 900, 16, 64, "on_chip_forward_block_64", "on_chip_backward_block_64"),
-    (FLOAT, 900, 16, 65, "on_chip_forward_block_96", "on_chip_backward_block_96"),
-    (FLOAT, 900, 16, 97, "on_chip_forward_block_128", "on_chip_backward_block_128"),
-    (FLOAT, 900, 32, 256, "on_chip_forward_cluster_8x32", "on_chip_backward_cluster_8x32"),
-    (FLOAT, 900, 33, 256, "on_chip_forward_cluster_4x64", "on_chip_backward_cluster_4x64"),
+    (FLOAT, 900, 44, 96, "on_chip_forward_block_96", "on_chip_backward_cluster_8x32"),
+    (FLOAT, 900, 45, 96, "on_chip_forward_block_96", "on_chip_backward_block_96"),
+    (FLOAT, 900, 33, 128, "on_chip_forward_cluster_4x64", "on_chip_backward_cluster_8x32"),
+    (FLOAT, 900, 34, 128, "on_chip_forward_cluster_4x64", "on_chip_backward_cluster_4x64"),
+    (FLOAT, 900, 66, 128, "on_chip_forward_cluster_4x64", "on_chip_backward_cluster_4x64"),
+    (FLOAT, 900, 67, 128, "on_chip_forward_block_128", "on_chip_backward_block_128"),
+    (FLOAT, 900, 16, 256, "on_chip_forward_cluster_8x32", "on_chip_backward_cluster_8x32"),
+    (FLOAT, 900, 17, 256, "on_chip_forward_cluster_4x64", "on_chip_backward_cluster_4x64"),
     (FLOAT, 900, 32, 257, "on_chip_forward_cluster_16x32", "on_chip_backward_cluster_16x32"),
     (FLOAT, 900, 64, 528, "grid_forward_4", "grid_backward_4"),
     (FLOAT, 900, 64, 529, "grid_forward_8", "grid_backward_8"),
-    (FLOAT, 900, 85, 1024, "grid_forward_8", "grid_backward_8"),
-    (FLOAT, 900, 86, 1024, "elementwise_forward", "elementwise_backward"),
+    (FLOAT, 900, 94, 1024, "grid_forward_8", "grid_backward_8"),
+    (FLOAT, 900, 97, 1024, "grid_forward_8", "grid_backward_8"),
     (FLOAT, 800, 32, 128, "on_chip_forward_block_128", "on_chip_backward_block_128"),
-    (FLOAT, 800, 32, 129, "grid_forward_1", "grid_backward_1"),
-    (FLOAT, 800, 32, 133, "grid_forward_2", "grid_backward_2"),
+    (FLOAT, 800, 32, 129, "grid_forward_2", "grid_backward_2"),
+    (FLOAT, 800, 32, 160, "grid_forward_2", "grid_backward_2"),
+    (FLOAT, 800, 4, 129, "grid_forward_2", "grid_backward_8"),
+    (FLOAT, 750, 4, 64, "grid_forward_2", "grid_backward_8"),
+    (FLOAT, 750, 64, 128, "grid_forward_2", "grid_backward_2"),
+    (FLOAT, 750, 34, 96, "grid_forward_2", "grid_backward_1"),
+    (FLOAT, 750, 66, 128, "grid_forward_1", "grid_backward_2"),
+    (FLOAT, 750, 32, 400, "grid_forward_4", "grid_backward_8"),
     (DOUBLE, 900, 32, 64, "elementwise_forward", "elementwise_backward"),
+    (HALF, 900, 132, 32, "on_chip_forward_block_64", "on_chip_backward_block_64"),
+    (HALF, 900, 133, 32, "on_chip_mma_forward_block_128", "on_chip_backward_block_64"),
+    (HALF, 900, 397, 32, "on_chip_forward_block_64", "on_chip_mma_backward_block_32"),
+    (HALF, 900, 132, 64, "on_chip_forward_block_64", "on_chip_backward_block_64"),
+    (HALF, 900, 133, 64, "on_chip_mma_forward_block_128", "on_chip_mma_backward_cluster_4x32"),
+    (HALF, 900, 265, 64, "on_chip_forward_block_64", "on_chip_backward_block_64"),
     (HALF, 900, 132, 128, "on_chip_forward_block_128", "on_chip_backward_block_128"),
-    (HALF, 900, 133, 128, "on_chip_mma_forward_block_128", "on_chip_backward_block_128"),
-    (HALF, 900, 265, 128, "on_chip_mma_forward_block_128", "on_chip_mma_backward_cluster_4x32"),
-    (HALF, 900, 265, 32, "on_chip_mma_forward_block_128", "on_chip_mma_backward_block_32"),
-    (HALF, 900, 66, 256, "on_chip_mma_forward_cluster_4x64_one_row", "on_chip_mma_backward_cluster_2x128"),
-    (HALF, 900, 64, 256, "on_chip_mma_forward_cluster_4x64_one_row", "on_chip_mma_backward_cluster_8x32"),
-    (HALF, 900, 67, 256, "on_chip_mma_forward_cluster_2x128_one_row", "on_chip_mma_backward_cluster_2x128"),
-    (HALF, 900, 133, 256, "on_chip_mma_forward_cluster_2x128", "on_chip_mma_backward_cluster_2x128"),
-    (HALF, 900, 8, 512, "on_chip_forward_cluster_16x32", "on_chip_backward_cluster_16x32"),
+    (HALF, 900, 133, 128, "on_chip_mma_forward_block_128", "on_chip_mma_backward_cluster_4x32"),
+    (HALF, 900, 265, 128, "on_chip_mma_forward_block_128", "on_chip_backward_block_128"),
+    (HALF, 900, 33, 200, "on_chip_mma_forward_cluster_4x64_one_row", "on_chip_backward_cluster_4x64"),
+    (HALF, 900, 34, 200, "on_chip_mma_forward_cluster_4x64_one_row", "on_chip_mma_backward_cluster_8x32"),
+    (HALF, 900, 72, 200, "on_chip_mma_forward_cluster_4x64_one_row", "on_chip_mma_backward_cluster_8x32"),
+    (HALF, 900, 73, 200, "on_chip_mma_forward_cluster_4x64_one_row", "on_chip_mma_backward_cluster_8x64"),
+    (HALF, 900, 132, 200, "on_chip_mma_forward_cluster_4x64_one_row", "on_chip_mma_backward_cluster_8x64"),
+    (HALF, 900, 133, 200, "on_chip_mma_forward_cluster_2x128", "on_chip_mma_backward_cluster_8x32"),
+    (HALF, 900, 145, 200, "on_chip_mma_forward_cluster_2x128", "on_chip_mma_backward_cluster_2x128"),
+    (HALF, 900, 8, 512, "on_chip_mma_forward_cluster_8x64_one_row", "on_chip_backward_cluster_16x32"),
     (HALF, 900, 9, 512, "on_chip_mma_forward_cluster_8x64_one_row", "on_chip_mma_backward_cluster_8x64"),
-    (BFLOAT16, 900, 65, 512, "on_chip_mma_forward_cluster_8x64", "on_chip_mma_backward_cluster_8x64"),
-    (TF32, 900, 64, 513, "on_chip_mma_forward_grid_32x32", "on_chip_mma_backward_grid_32x32"),
-    (HALF, 900, 64, 1025, "steps_forward", "steps_backward"),
-    (HALF, 900, 64, 1032, "steps_forward", "steps_backward"),
+    (HALF, 900, 64, 512, "on_chip_mma_forward_cluster_8x64_one_row", "on_chip_mma_backward_cluster_8x64"),
+    (HALF, 900, 65, 512, "on_chip_mma_forward_cluster_8x64", "on_chip_mma_backward_cluster_8x64"),
+    (HALF, 900, 384, 512, "on_chip_mma_forward_cluster_8x64", "on_chip_mma_backward_cluster_8x64"),
+    (HALF, 900, 385, 512, "steps_forward", "on_chip_mma_backward_cluster_8x64"),
+    (HALF, 900, 513, 512, "steps_forward", "steps_backward"),
+    (BFLOAT16, 900, 132, 32, "on_chip_forward_block_64", "on_chip_backward_block_64"),
+    (BFLOAT16, 900, 133, 32, "on_chip_mma_forward_block_128", "on_chip_mma_backward_block_32"),
+    (BFLOAT16, 900, 8, 512, "on_chip_forward_cluster_16x32", "on_chip_backward_cluster_16x32"),
+    (TF32, 900, 18, 200, "on_chip_forward_cluster_8x32", "on_chip_backward_cluster_8x32"),
+    (TF32, 900, 19, 200, "on_chip_mma_forward_cluster_4x64_one_row", "on_chip_backward_cluster_4x64"),
+    (HALF, 900, 4, 768, "on_chip_mma_forward_grid_32x32", "grid_backward_8"),
+    (HALF, 900, 5, 768, "on_chip_mma_forward_grid_32x32", "on_chip_mma_backward_grid_32x32"),
+    (HALF, 900, 160, 768, "on_chip_mma_forward_grid_32x32", "on_chip_mma_backward_grid_32x32"),
+    (HALF, 900, 161, 768, "steps_forward", "steps_backward_in_parts"),
+    (HALF, 900, 8, 1040, "grid_forward_8", "grid_backward_8"),
+    (HALF, 900, 9, 1040, "steps_forward", "grid_backward_8"),
+    (HALF, 900, 16, 1040, "steps_forward", "grid_backward_8"),
+    (HALF, 900, 17, 1040, "steps_forward", "steps_backward_in_parts"),
+    (HALF, 900, 64, 1032, "steps_forward", "grid_backward_8"),
     (HALF, 900, 64, 1040, "steps_forward", "steps_backward_in_parts"),
-    (HALF, 900, 65, 1040, "steps_forward", "steps_backward"),
     (HALF, 800, 32, 512, "on_chip_mma_forward_grid_16x32", "on_chip_mma_backward_grid_16x32"),
-    (HALF, 750, 32, 512, "grid_forward_4", "grid_backward_4"),
+    (TF32, 800, 32, 512, "on_chip_mma_forward_grid_16x32", "on_chip_mma_backward_grid_16x32"),
+    (HALF, 750, 32, 512, "grid_forward_4", "grid_backward_8"),
     (HALF, 750, 32, 513, "steps_forward", "steps_backward"),
-    (BFLOAT16, 750, 32, 513, "steps_forward", "grid_backward_4"),
-    (TF32, 750, 32, 513, "grid_forward_4", "grid_backward_4"),
+    (BFLOAT16, 750, 32, 513, "steps_forward", "grid_backward_8"),
+    (TF32, 750, 32, 513, "grid_forward_4", "grid_backward_8"),
 )
 
 
 @pytest.mark.parametrize(("dtype", "architecture", "batch", "units", "forward", "backward"), RECURRENCES)
 def test_the_kernel_of_a_recurrence(ask, dtype, architecture, batch, units, forward, backward):
-    found = [ask("lltm", way, *dtype, architecture, *H200, True, 10, batch, units) for way in ("forward", "backward")]
+    found = [ask("lltm", way, *dtype, architecture, *H200, True, 100, batch, units) for way in ("forward", "backward")]
     assert found == [forward, backward]
 
 
+def test_the_kernel_of_a_recurrence_has_the_least_predicted_time_of_those_that_support_it(program):
+    draw = random.Random(0)
+    problems = [
+        (
+            draw.choice(("forward", "backward")),
+            draw.choice((FLOAT, TF32, HALF, BFLOAT16, DOUBLE)),
+            draw.choice((750, 800, 900)),
+        )
+        for _ in range(500)
+    ]
+    lines = [
+        " ".join(
+            map(
+                str,
+                (
+                    way,
+                    *dtype,
+                    architecture,
+                    *H200,
+                    1,
+                    100,
+                    int(2 ** draw.uniform(0, 14)),
+                    int(2 ** draw.uniform(0, 12)),
+                ),
+            )
+        )
+        for way, dtype, architecture in problems
+    ]
+    asked = [program("lltm"), "times"]
+    done = subprocess.run(asked, input="\n".join(lines), capture_output=True, text=True, check=True)
+    answers = done.stdout.splitlines()
+    assert len(answers) == len(lines)
+    for line, answer in zip(lines, answers, strict=True):
+        chosen, *words = answer.split()
+        times = dict(zip(words[::3], map(float, words[1::3]), strict=True))
+        assert set(words[2::3]) == {"1"}, line
+        assert all(time > 0 for time in times.values()), line
+        assert times[chosen] == min(times.values()), line
+
+
 @pytest.mark.parametrize(
-    ("dtype", "device", "steps", "batch", "units", "kernel"),
+    ("dtype", "device", "steps", "batch", "units", "kernel", "is_supported"),
     [
         # Indices within a step, and steps, have 32 bits.
-        (HALF, H200, 10, (1 << 16) - 1, 128, "on_chip_mma_forward_block_128"),
-        (HALF, H200, 10, 1 << 16, 128, "steps_forward"),
-        (FLOAT, H200, (1 << 31) - 4, 16, 64, "on_chip_forward_block_64"),
-        (FLOAT, H200, (1 << 31) - 3, 16, 64, "grid_forward_1"),
+        (HALF, H200, 10, (1 << 16) - 1, 128, "on_chip_mma_forward_block_128", True),
+        (HALF, H200, 10, 1 << 16, 128, "on_chip_mma_forward_block_128", False),
+        (FLOAT, H200, (1 << 31) - 4, 16, 64, "on_chip_forward_block_64", True),
+        (FLOAT, H200, (1 << 31) - 3, 16, 64, "on_chip_forward_block_64", False),
         # A block holds its units of h, all rows, in shared memory, and its own of the weight.
-        (FLOAT, (132, 16 << 10), 10, 16, 64, "grid_forward_1"),
-        (FLOAT, (132, 1 << 8), 10, 16, 64, "elementwise_forward"),
-        (FLOAT, (1 << 20, 227 << 20), 10, 1, (1 << 16) - 1, "grid_forward_1"),
-        (FLOAT, (1 << 20, 227 << 20), 10, 1, 1 << 16, "elementwise_forward"),
-        (FLOAT, (1 << 20, 227 << 20), 10, 1 << 16, 1, "elementwise_forward"),
-        # A group of blocks finds no room on so few multiprocessors.
-        (FLOAT, (4, 227 << 10), 10, 16, 257, "elementwise_forward"),
+        (FLOAT, (132, 32 << 10), 10, 16, 64, "on_chip_forward_block_64", True),
+        (FLOAT, (132, 16 << 10), 10, 16, 64, "on_chip_forward_block_64", False),
+        (FLOAT, (132, 16 << 10), 10, 16, 64, "grid_forward_1", True),
+        (FLOAT, (132, 1 << 8), 10, 16, 64, "grid_forward_1", False),
+        (FLOAT, (1 << 20, 227 << 20), 10, 1, (1 << 16) - 1, "grid_forward_1", True),
+        (FLOAT, (1 << 20, 227 << 20), 10, 1, 1 << 16, "grid_forward_1", False),
+        (FLOAT, (1 << 20, 227 << 20), 10, (1 << 16) - 1, 1, "grid_forward_1", True),
+        (FLOAT, (1 << 20, 227 << 20), 10, 1 << 16, 1, "grid_forward_1", False),
+        # A group of blocks needs room at once.
+        (FLOAT, (9, 227 << 10), 10, 16, 257, "on_chip_forward_cluster_16x32", True),
+        (FLOAT, (8, 227 << 10), 10, 16, 257, "on_chip_forward_cluster_16x32", False),
     ],
 )
-def test_the_limits_of_a_recurrence(ask, dtype, device, steps, batch, units, kernel):
-    assert ask("lltm", "forward", *dtype, 900, *device, True, steps, batch, units) == kernel
+def test_the_limits_of_a_recurrence(program, dtype, device, steps, batch, units, kernel, is_supported):
+    line = " ".join(map(str, ("forward", *dtype, 900, *device, 1, steps, batch, units)))
+    done = subprocess.run([program("lltm"), "times"], input=line, capture_output=True, text=True, check=True)
+    assert (kernel in done.stdout.split()[1::3]) == is_supported
 
 
 def test_blocks_that_wait_for_each_other_need_a_device_that_starts_them_together(ask):
@@ -177,9 +257,9 @@ def test_blocks_that_wait_for_each_other_need_a_device_that_starts_them_together
         ("cell_grads", (85, 512, 512), 4, "cell_products"),
         ("cell_grads", (342, 512, 512), 2, "products_halves"),
         ("cell_grads", (342, 512, 512), 4, "products_plain"),
-        ("grads", (85, 512, 512), 2, "products_plain"),
-        ("grads", (86, 512, 512), 2, "products_halves"),
-        ("grads", (86, 512, 512), 4, "products_plain"),
+        ("grads", (94, 512, 512), 2, "products_plain"),
+        ("grads", (95, 512, 512), 2, "products_halves"),
+        ("grads", (95, 512, 512), 4, "products_plain"),
         # Grids have room for so many rows, features and units.
         ("cell_grads", ((1 << 19) - 1, 1, 1), 4, "cell_products"),
         ("cell_grads", (1 << 19, 1, 1), 4, "products_plain"),

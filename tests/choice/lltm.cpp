@@ -1,7 +1,8 @@
 // Says which kernel serves each recurrence of standard input, and each cell, its gradients or those of a
 // sequence, and each product, one a line: its numbers are those that are read below. With the argument
-// `recurrences` it writes the names of all of them instead, with `others` those of all other kernels. A
-// multiprocessor of the device has room for one block at a time.
+// `times` it writes behind each recurrence the kernels that are predicted to take a time, with that time and
+// whether they support the problem. With `recurrences` it writes the names of all of them instead, with
+// `others` those of all other kernels. A multiprocessor of the device has room for one block at a time.
 
 #include "cuda/policy.h"
 
@@ -32,12 +33,13 @@ int main(int count, char** arguments) {
   const auto write_names = [](const auto& rules) {
     for (const auto& rule : rules) std::cout << rule.name << '\n';
   };
-  if (count > 1 && arguments[1] == std::string("recurrences")) {
+  const std::string mode = count > 1 ? arguments[1] : "";
+  if (mode == "recurrences") {
     write_names(kForwardRules);
     write_names(kBackwardRules);
     return 0;
   }
-  if (count > 1) {
+  if (mode == "others") {
     write_names(kCellRules);
     write_names(kCellGradsRules);
     write_names(kSequenceGradsRules);
@@ -69,8 +71,16 @@ int main(int count, char** arguments) {
     problem.backward = asked == "backward";
     problem.compiled_for = problem.architecture;
     problem.has_clusters = problem.has_cooperative_launches && problem.architecture >= 900;
-    std::cout << (problem.backward ? torchgraft::choose(kBackwardRules, problem).name
-                                   : torchgraft::choose(kForwardRules, problem).name)
-              << '\n';
+    const auto answer = [&](const auto& rules) {
+      std::cout << torchgraft::choose(rules, problem).name;
+      for (const Rule& rule : rules) {
+        const float time = rule.microseconds(problem);
+        if (mode == "times" && time < kNever) {
+          std::cout << ' ' << rule.name << ' ' << time << ' ' << rule.supports(problem);
+        }
+      }
+      std::cout << '\n';
+    };
+    problem.backward ? answer(kBackwardRules) : answer(kForwardRules);
   }
 }

@@ -7,6 +7,10 @@
 //   TORCHGRAFT_KERNELS(softplus, kRules)
 //   const Rule& rule = torchgraft::choose(kRules, problem);
 //
+// Instead of where it pays a rule may say how long its kernel is predicted to take, infinitely long where it
+// does not support the problem: `float microseconds(const Problem&) const`. Then the one with the least time
+// is chosen.
+//
 // Where a problem has a function on_any_device(), which gives the same problem on a device that has all that
 // a kernel can ask for, a kernel that only this device cannot run is told apart from one that no call suits.
 #pragma once
@@ -15,6 +19,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <mutex>
 #include <stdexcept>
 #include <string>
@@ -46,12 +51,36 @@ struct Traced {
 };
 inline Traced traced;
 
+// The first rule that supports the problem and pays, or the one with the least predicted time; null where no
+// rule supports the problem.
+template <typename Rule, size_t kCount, typename Problem>
+const Rule* best_rule(const Rule (&rules)[kCount], const Problem& problem) {
+  if constexpr (requires { rules[0].microseconds(problem); }) {
+    const Rule* best = nullptr;
+    auto least = std::numeric_limits<float>::infinity();
+    for (const Rule& rule : rules) {
+      const float time = rule.microseconds(problem);
+      if (time >= least) continue;
+      best = &rule;
+      least = time;
+    }
+    return best;
+  } else {
+    for (const Rule& rule : rules) {
+      if (rule.supports(problem) && rule.pays(problem)) return &rule;
+    }
+    return nullptr;
+  }
+}
+
 template <typename Rule, size_t kCount, typename Problem>
 void trace_answers(const Rule (&rules)[kCount], const Problem& problem) {
   uint64_t answers = traced.answers;
+  const Rule* const best = best_rule(rules, problem);
   for (const Rule& rule : rules) {
     const bool supports = rule.supports(problem);
-    const bool pays = supports && rule.pays(problem);
+    bool pays = &rule == best;
+    if constexpr (requires { rule.pays(problem); }) pays = supports && rule.pays(problem);
     answers = (answers ^ (uint64_t{1} + supports + pays)) * 0x100000001b3;  // FNV-1a
   }
   traced.answers = answers;
@@ -95,16 +124,14 @@ const Rule& choose_untraced(const Rule (&rules)[kCount], const Problem& problem)
       }
     }
   }
-  for (const Rule& rule : rules) {
-    if (rule.supports(problem) && rule.pays(problem)) return rule;
-  }
+  if (const Rule* const best = best_rule(rules, problem)) return *best;
   throw std::runtime_error("no kernel supports these sizes");
 }
 
 }  // namespace internal
 
-// The first rule that supports the problem and pays; a rule that a tool forces goes before it where it
-// supports the problem. Throws where no rule does.
+// The first rule that supports the problem and pays, or the one with the least predicted time; a rule that a
+// tool forces goes before it where it supports the problem. Throws where no rule does.
 template <typename Rule, size_t kCount, typename Problem>
 const Rule& choose(const Rule (&rules)[kCount], const Problem& problem) {
   internal::Traced& traced = internal::traced;

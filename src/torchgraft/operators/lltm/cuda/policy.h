@@ -9,12 +9,11 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "supports.h"
+#include "cost.h"
 
 namespace torchgraft::lltm::cuda {
 
 // A threshold that was measured on an H200, as the same share of the device in hand.
-constexpr int64_t kMultiprocessorsOfH200 = 132;
 constexpr int64_t share_of_device(int64_t on_h200, int multiprocessors) {
   return on_h200 * multiprocessors / kMultiprocessorsOfH200;
 }
@@ -30,133 +29,122 @@ struct RuleOf {
 
 // ---------------------------------------------------------------- the recurrence of a whole sequence
 
-// How many rows a group of blocks may have for a recurrence to take less time in float, on the cores for
-// that, than on tensor cores: with a row or two a step is as long as h is on its way, and a product in float
-// is done by then. (On an H200 16 rows of 128 units took 0.8 us a step and 1.1, one of 512 units 1.0 and 1.1;
-// 17 rows of 200 units 1.8 and 1.1.)
-inline int64_t rows_quicker_in_float(const Problem& problem) {
-  if (!problem.allows_two_byte_weights) return kAnyRows;
-  const bool one_block = problem.units <= ForwardBlock128::kMostUnits;
-  if (!problem.backward && problem.element_bytes == 2) {
-    return one_block || problem.units > ForwardCluster4x64::kMostUnits ? 1 : 0;
-  }
-  return one_block ? 2 : 1;
-}
-
-// With so many rows a group of more and smaller blocks takes less time; more rows would leave it fewer
-// multiprocessors than they need. (On an H200.)
-constexpr int64_t kFewRowsOfGroup = 2;
-constexpr int64_t kFewRowsMmaBackward = kTileRows;
-
-// A kernel pays for more units than a smaller shape has room for, and for few rows a group.
-struct NoShape {
-  static constexpr int kMostUnits = 0;
-};
-template <typename S, typename Smaller = NoShape, int64_t kFewRows = kAnyRows>
-bool pays_on_chip(const Problem& problem) {
-  return problem.units > Smaller::kMostUnits &&
-         fitting_groups<S>(problem)->rows <= std::min(kFewRows, rows_quicker_in_float(problem));
-}
-template <typename S, typename Smaller = NoShape, int64_t kFewRows = kAnyRows>
-bool pays_on_chip_mma(const Problem& problem) {
-  return problem.units > Smaller::kMostUnits &&
-         (kFewRows == kAnyRows || fitting_groups<S>(problem)->rows <= kFewRows);
-}
-
-// Without the tensor cores that the kernels on chip need there is no tf32, going back products of bfloat16
-// are slow, and up to 512 units kernels in float take less time.
-inline bool pays_by_steps(const Problem& problem) {
-  constexpr int64_t kUnitsOfOlder = 512;
-  const bool has_older = problem.element_bytes == 2 && !(problem.backward && problem.is_bfloat16);
-  return problem.architecture >= 800 || (has_older && problem.units > kUnitsOfOlder);
-}
-
-inline bool pays_by_steps_in_parts(const Problem& problem) {
-  constexpr int64_t kMostRows = 64;  // with which products in parts take less time
-  return problem.batch <= kMostRows && pays_by_steps(problem);
-}
-
-// As few units a block as there are multiprocessors for. Of more multiply-adds a step PyTorch's products win
-// by more than a launch a step costs (on an H200).
-template <typename S>
-bool pays_on_grid(const Problem& problem) {
-  constexpr int64_t kMostProducts = int64_t{1} << 28;
-  const int64_t most = int64_t{S::kUnits} * problem.multiprocessors;
-  return problem.units <= most && (S::kUnits == 1 || problem.units > most / 2) &&
-         3 * problem.batch * problem.units * problem.units <=
-             share_of_device(kMostProducts, problem.multiprocessors);
-}
-
+// The kernel with the least predicted time (cost.h). The figures are those of an H200: least squares over the
+// times of all kernels for a random half of 902 problems, whose other half confirmed them (docs/lltm.md).
 struct Rule {
   const char* name;
   Technique technique;
   Kernel kernel;
   bool (*supports)(const Problem&);
-  bool (*pays)(const Problem&);
+  Cost cost;
+  float (*time)(const Problem&, const Cost&);
+
+  float microseconds(const Problem& problem) const { return time(problem, cost); }
 };
 
-template <typename S, typename Smaller = NoShape, int64_t kFewRows = kAnyRows>
-constexpr Rule on_chip(const char* name) {
-  return {name, S::kTechnique, S::kKernel, supports_on_chip<S>, pays_on_chip<S, Smaller, kFewRows>};
-}
-template <typename S, typename Smaller = NoShape, int64_t kFewRows = kAnyRows>
-constexpr Rule on_chip_mma(const char* name) {
-  return {name, S::kTechnique, S::kKernel, supports_on_chip_mma<S>, pays_on_chip_mma<S, Smaller, kFewRows>};
+template <typename S>
+constexpr Rule on_chip(const char* name, const Cost& cost) {
+  return {name, S::kTechnique, S::kKernel, supports_on_chip<S>, cost, time_on_chip<S>};
 }
 template <typename S>
-constexpr Rule on_grid(const char* name) {
-  return {name, Technique::grid, S::kKernel, supports_grid<S>, pays_on_grid<S>};
+constexpr Rule on_chip_mma(const char* name, const Cost& cost) {
+  return {name, S::kTechnique, S::kKernel, supports_on_chip_mma<S>, cost, time_on_chip_mma<S>};
+}
+template <typename S>
+constexpr Rule on_grid(const char* name, const Cost& cost) {
+  return {name, Technique::grid, S::kKernel, supports_grid<S>, cost, time_on_grid<S>};
 }
 
-// In clusters where there are such, as they meet in a fifth of the time.
+// In either direction.
+constexpr Cost kElementwise = {.step = 10, .product = 62};
+
 inline constexpr Rule kForwardRules[] = {
-    on_chip<ForwardBlock64>("on_chip_forward_block_64"),
-    on_chip<ForwardBlock96, ForwardBlock64>("on_chip_forward_block_96"),
-    on_chip<ForwardBlock128, ForwardBlock96>("on_chip_forward_block_128"),
-    on_chip<ForwardCluster8x32, ForwardBlock128, kFewRowsOfGroup>("on_chip_forward_cluster_8x32"),
-    on_chip<ForwardCluster4x64, ForwardBlock128>("on_chip_forward_cluster_4x64"),
-    on_chip<ForwardCluster16x32, ForwardCluster4x64>("on_chip_forward_cluster_16x32"),
-    on_chip_mma<MmaForwardBlock128>("on_chip_mma_forward_block_128"),
-    on_chip_mma<MmaForwardCluster4x64OneRow, MmaForwardBlock128, kFewRowsOfGroup>(
-        "on_chip_mma_forward_cluster_4x64_one_row"),
-    on_chip_mma<MmaForwardCluster2x128OneRow, MmaForwardBlock128>(
-        "on_chip_mma_forward_cluster_2x128_one_row"),
-    on_chip_mma<MmaForwardCluster2x128, MmaForwardBlock128>("on_chip_mma_forward_cluster_2x128"),
-    on_chip_mma<MmaForwardCluster8x64OneRow, MmaForwardBlock128>("on_chip_mma_forward_cluster_8x64_one_row"),
-    on_chip_mma<MmaForwardCluster8x64, MmaForwardBlock128>("on_chip_mma_forward_cluster_8x64"),
-    on_chip_mma<MmaForwardGrid16x32, MmaForwardBlock128>("on_chip_mma_forward_grid_16x32"),
-    on_chip_mma<MmaForwardGrid32x32, MmaForwardGrid16x32>("on_chip_mma_forward_grid_32x32"),
-    {"steps_forward", Technique::steps, Kernel::steps, supports_steps, pays_by_steps},
-    on_grid<Grid1>("grid_forward_1"),
-    on_grid<Grid2>("grid_forward_2"),
-    on_grid<Grid4>("grid_forward_4"),
-    on_grid<Grid8>("grid_forward_8"),
-    {"elementwise_forward", Technique::elementwise, Kernel::elementwise, always, always},
+    on_chip<ForwardBlock64>("on_chip_forward_block_64", {.step = 0.302f, .row = 0.018f, .tile = 0.366f}),
+    on_chip<ForwardBlock96>("on_chip_forward_block_96", {.step = 0.347f, .row = 0.124f, .tile = 0.352f}),
+    on_chip<ForwardBlock128>("on_chip_forward_block_128", {.step = 0.42f, .row = 0.351f, .tile = 0.17f}),
+    on_chip<ForwardCluster8x32>("on_chip_forward_cluster_8x32",
+                                {.step = 0.293f, .tile = 0.561f, .message = 0.02f}),
+    on_chip<ForwardCluster4x64>("on_chip_forward_cluster_4x64",
+                                {.step = 0.331f, .row = 0.032f, .tile = 0.427f, .message = 0.068f}),
+    on_chip<ForwardCluster16x32>("on_chip_forward_cluster_16x32",
+                                 {.step = 0.371f, .row = 0.045f, .tile = 0.566f, .message = 0.016f}),
+    on_chip_mma<MmaForwardBlock128>("on_chip_mma_forward_block_128",
+                                    {.step = 0.475f, .tile = 0.172f, .turn = 0.303f}),
+    on_chip_mma<MmaForwardCluster4x64OneRow>("on_chip_mma_forward_cluster_4x64_one_row",
+                                             {.step = 0.942f, .message = 0.011f}),
+    on_chip_mma<MmaForwardCluster2x128>("on_chip_mma_forward_cluster_2x128",
+                                        {.step = 0.444f, .tile = 0.557f, .turn = 0.16f, .message = 0.024f}),
+    on_chip_mma<MmaForwardCluster8x64OneRow>("on_chip_mma_forward_cluster_8x64_one_row",
+                                             {.step = 1.182f, .message = 0.005f}),
+    on_chip_mma<MmaForwardCluster8x64>("on_chip_mma_forward_cluster_8x64",
+                                       {.step = 0.611f, .tile = 0.682f, .turn = 0.003f, .message = 0.009f}),
+    on_chip_mma<MmaForwardGrid16x32>("on_chip_mma_forward_grid_16x32",
+                                     {.step = 1.938f, .tile = 0.137f, .turn = 0.471f, .message = 0.004f}),
+    on_chip_mma<MmaForwardGrid32x32>("on_chip_mma_forward_grid_32x32",
+                                     {.step = 1.896f, .tile = 0.378f, .turn = 0.444f, .message = 0.003f}),
+    {"steps_forward",
+     Technique::steps,
+     Kernel::steps,
+     supports_steps,
+     {.step = 4.803f, .element = 12.6f, .product = 5.3f, .wave = 1.805f},
+     time_steps_forward},
+    on_grid<Grid1>("grid_forward_1",
+                   {.step = 2.685f, .turn = 1.221f, .read = 0.267f, .element = 8.3f, .product = 15.1f}),
+    on_grid<Grid2>("grid_forward_2",
+                   {.step = 2.061f, .turn = 1.221f, .read = 0.267f, .element = 8.3f, .product = 15.1f}),
+    on_grid<Grid4>("grid_forward_4",
+                   {.step = 2.321f, .turn = 1.221f, .read = 0.267f, .element = 8.3f, .product = 15.1f}),
+    on_grid<Grid8>("grid_forward_8",
+                   {.step = 2.114f, .turn = 1.221f, .read = 0.267f, .element = 8.3f, .product = 15.1f}),
+    {"elementwise_forward", Technique::elementwise, Kernel::elementwise, always, kElementwise,
+     time_elementwise},
 };
 
 inline constexpr Rule kBackwardRules[] = {
-    on_chip<BackwardBlock64>("on_chip_backward_block_64"),
-    on_chip<BackwardBlock96, BackwardBlock64>("on_chip_backward_block_96"),
-    on_chip<BackwardBlock128, BackwardBlock96>("on_chip_backward_block_128"),
-    on_chip<BackwardCluster8x32, BackwardBlock128, kFewRowsOfGroup>("on_chip_backward_cluster_8x32"),
-    on_chip<BackwardCluster4x64, BackwardBlock128>("on_chip_backward_cluster_4x64"),
-    on_chip<BackwardCluster16x32, BackwardCluster4x64>("on_chip_backward_cluster_16x32"),
-    on_chip_mma<MmaBackwardBlock32>("on_chip_mma_backward_block_32"),
-    on_chip_mma<MmaBackwardCluster4x32, MmaBackwardBlock32>("on_chip_mma_backward_cluster_4x32"),
-    on_chip_mma<MmaBackwardCluster8x32, MmaBackwardBlock32, kFewRowsMmaBackward>(
-        "on_chip_mma_backward_cluster_8x32"),
-    on_chip_mma<MmaBackwardCluster2x128, MmaBackwardBlock32>("on_chip_mma_backward_cluster_2x128"),
-    on_chip_mma<MmaBackwardCluster8x64, MmaBackwardBlock32>("on_chip_mma_backward_cluster_8x64"),
-    on_chip_mma<MmaBackwardGrid16x32, MmaBackwardBlock32>("on_chip_mma_backward_grid_16x32"),
-    on_chip_mma<MmaBackwardGrid32x32, MmaBackwardGrid16x32>("on_chip_mma_backward_grid_32x32"),
-    {"steps_backward_in_parts", Technique::steps, Kernel::steps_in_parts, supports_steps_in_parts,
-     pays_by_steps_in_parts},
-    {"steps_backward", Technique::steps, Kernel::steps, supports_steps, pays_by_steps},
-    on_grid<Grid1>("grid_backward_1"),
-    on_grid<Grid2>("grid_backward_2"),
-    on_grid<Grid4>("grid_backward_4"),
-    on_grid<Grid8>("grid_backward_8"),
-    {"elementwise_backward", Technique::elementwise, Kernel::elementwise, always, always},
+    on_chip<BackwardBlock64>("on_chip_backward_block_64", {.step = 0.427f, .row = 0.011f, .tile = 0.55f}),
+    on_chip<BackwardBlock96>("on_chip_backward_block_96", {.step = 0.471f, .row = 0.126f, .tile = 0.528f}),
+    on_chip<BackwardBlock128>("on_chip_backward_block_128", {.step = 0.476f, .row = 0.34f, .tile = 0.423f}),
+    on_chip<BackwardCluster8x32>("on_chip_backward_cluster_8x32",
+                                 {.step = 0.425f, .row = 0.008f, .tile = 0.515f, .message = 0.027f}),
+    on_chip<BackwardCluster4x64>("on_chip_backward_cluster_4x64",
+                                 {.step = 0.431f, .row = 0.007f, .tile = 0.496f, .message = 0.102f}),
+    on_chip<BackwardCluster16x32>("on_chip_backward_cluster_16x32",
+                                  {.step = 0.514f, .row = 0.075f, .tile = 0.449f, .message = 0.023f}),
+    on_chip_mma<MmaBackwardBlock32>("on_chip_mma_backward_block_32", {.step = 1.237f, .turn = 0.167f}),
+    on_chip_mma<MmaBackwardCluster4x32>("on_chip_mma_backward_cluster_4x32",
+                                        {.step = 0.546f, .tile = 0.211f, .turn = 0.511f, .message = 0.005f}),
+    on_chip_mma<MmaBackwardCluster8x32>("on_chip_mma_backward_cluster_8x32",
+                                        {.step = 0.804f, .tile = 0.302f, .turn = 0.287f, .message = 0.008f}),
+    on_chip_mma<MmaBackwardCluster2x128>("on_chip_mma_backward_cluster_2x128",
+                                         {.step = 0.789f, .tile = 0.122f, .turn = 0.659f, .message = 0.09f}),
+    on_chip_mma<MmaBackwardCluster8x64>("on_chip_mma_backward_cluster_8x64",
+                                        {.step = 0.506f, .tile = 1.054f, .turn = 0.008f, .message = 0.022f}),
+    on_chip_mma<MmaBackwardGrid16x32>("on_chip_mma_backward_grid_16x32",
+                                      {.step = 1.888f, .tile = 0.387f, .turn = 0.408f, .message = 0.01f}),
+    on_chip_mma<MmaBackwardGrid32x32>("on_chip_mma_backward_grid_32x32",
+                                      {.step = 2.315f, .tile = 0.581f, .turn = 0.731f, .message = 0.01f}),
+    {"steps_backward_in_parts",
+     Technique::steps,
+     Kernel::steps_in_parts,
+     supports_steps_in_parts,
+     {.step = 5.373f, .element = 35.3f, .product = 10.4f, .wave = 3.19f, .spill = 0.062f},
+     time_steps_backward_in_parts},
+    {"steps_backward",
+     Technique::steps,
+     Kernel::steps,
+     supports_steps,
+     {.step = 5.282f, .element = 13.7f, .product = 15.5f, .wave = 1.771f, .cut = 6.063f},
+     time_steps_backward},
+    on_grid<Grid1>("grid_backward_1",
+                   {.step = 1.504f, .turn = 1.677f, .read = 0.252f, .element = 21, .product = 12.4f}),
+    on_grid<Grid2>("grid_backward_2",
+                   {.step = 1.426f, .turn = 1.677f, .read = 0.252f, .element = 21, .product = 12.4f}),
+    on_grid<Grid4>("grid_backward_4",
+                   {.step = 1.666f, .turn = 1.677f, .read = 0.252f, .element = 21, .product = 12.4f}),
+    on_grid<Grid8>("grid_backward_8",
+                   {.step = 1.095f, .turn = 1.677f, .read = 0.252f, .element = 21, .product = 12.4f}),
+    {"elementwise_backward", Technique::elementwise, Kernel::elementwise, always, kElementwise,
+     time_elementwise},
 };
 
 // ---------------------------------------------------------------- a cell, and products of gradients
@@ -170,13 +158,14 @@ inline bool pays_as_small_cell(const RowsProblem& problem) {
          share_of_device(kProducts, problem.multiprocessors) / (3 * problem.units);
 }
 
-// Where several products of halves, on tensor cores, and what comes before and after them take less time than
-// one in float. (On an H200 in float16, 96 rows of 512 units and features, 2**26.2 products, took 75 us and
-// 81; 17 rows, 64 steps, 96 features and 200 units, 2**25.9, took 216 and 210.)
+// Where several products of halves, on tensor cores, take less time than one in float. Each number of the
+// gates' gradients is multiplied by all features and units. It must be split first, which takes as long as so
+// many of its products in float do.
 inline bool pays_in_halves(const RowsProblem& problem) {
-  constexpr int64_t kProducts = int64_t{1} << 26;
-  return problem.rows * 3 * problem.units >=
-         share_of_device(kProducts, problem.multiprocessors) / std::min(problem.features, problem.units);
+  constexpr int64_t kSplitting = 96;
+  constexpr int64_t kProducts = int64_t{1} << 27;
+  return problem.rows * 3 * problem.units * (problem.features + problem.units - kSplitting) >=
+         share_of_device(kProducts, problem.multiprocessors);
 }
 
 enum class CellKernel { cell, elementwise };

@@ -30,7 +30,6 @@ enum class Kernel {
   on_chip_mma_cluster_4x32,
   on_chip_mma_cluster_8x32,
   on_chip_mma_cluster_4x64_one_row,
-  on_chip_mma_cluster_2x128_one_row,
   on_chip_mma_cluster_2x128,
   on_chip_mma_cluster_8x64_one_row,
   on_chip_mma_cluster_8x64,
@@ -222,8 +221,6 @@ struct MmaForward {
 struct MmaForwardBlock128 : MmaForward<Kernel::on_chip_mma_block_128, 8, 1, 8, Group::block, 8> {};
 struct MmaForwardCluster4x64OneRow
     : MmaForward<Kernel::on_chip_mma_cluster_4x64_one_row, 8, 2, 8, Group::cluster, 4, true> {};
-struct MmaForwardCluster2x128OneRow
-    : MmaForward<Kernel::on_chip_mma_cluster_2x128_one_row, 16, 1, 16, Group::cluster, 8, true> {};
 struct MmaForwardCluster2x128 : MmaForward<Kernel::on_chip_mma_cluster_2x128, 16, 1, 16, Group::cluster, 8> {
 };
 struct MmaForwardCluster8x64OneRow
@@ -232,9 +229,8 @@ struct MmaForwardCluster8x64 : MmaForward<Kernel::on_chip_mma_cluster_8x64, 16, 
 struct MmaForwardGrid16x32 : MmaForward<Kernel::on_chip_mma_grid_16x32, 8, 4, 8, Group::grid> {};
 struct MmaForwardGrid32x32 : MmaForward<Kernel::on_chip_mma_grid_32x32, 16, 4, 16, Group::grid> {};
 using MmaForwardShapes =
-    ShapeList<MmaForwardBlock128, MmaForwardCluster4x64OneRow, MmaForwardCluster2x128OneRow,
-              MmaForwardCluster2x128, MmaForwardCluster8x64OneRow, MmaForwardCluster8x64, MmaForwardGrid16x32,
-              MmaForwardGrid32x32>;
+    ShapeList<MmaForwardBlock128, MmaForwardCluster4x64OneRow, MmaForwardCluster2x128,
+              MmaForwardCluster8x64OneRow, MmaForwardCluster8x64, MmaForwardGrid16x32, MmaForwardGrid32x32>;
 
 // A warp has kTiles times 16 units of the product and all of its depth, the gates of the block's own units.
 // kKept tiles of the depth of weight_hh lie in registers, the others in shared memory.

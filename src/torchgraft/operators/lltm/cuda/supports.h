@@ -61,16 +61,26 @@ std::optional<Groups> fitting_groups(const Problem& problem) {
   return std::nullopt;
 }
 
+// The groups of a kernel on chip in float, or nothing where it does not support a problem.
 template <typename S>
-bool supports_on_chip(const Problem& problem) {
-  return problem.element_bytes != 8 && problem.steps < INT_MAX - kStages &&
-         fitting_groups<S>(problem).has_value();
+std::optional<Groups> groups_on_chip(const Problem& problem) {
+  if (problem.element_bytes == 8 || problem.steps >= INT_MAX - kStages) return std::nullopt;
+  return fitting_groups<S>(problem);
 }
 
-// Their products multiply numbers of two bytes: true float32 has more digits.
+// The same on tensor cores. Their products multiply numbers of two bytes: true float32 has more digits.
+template <typename S>
+std::optional<Groups> groups_on_chip_mma(const Problem& problem) {
+  return problem.allows_two_byte_weights ? fitting_groups<S>(problem) : std::nullopt;
+}
+
+template <typename S>
+bool supports_on_chip(const Problem& problem) {
+  return groups_on_chip<S>(problem).has_value();
+}
 template <typename S>
 bool supports_on_chip_mma(const Problem& problem) {
-  return problem.allows_two_byte_weights && fitting_groups<S>(problem).has_value();
+  return groups_on_chip_mma<S>(problem).has_value();
 }
 
 inline bool supports_steps(const Problem& problem) { return problem.allows_two_byte_weights; }
