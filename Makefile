@@ -107,6 +107,10 @@ build: $(VENV)/package.done ## compile the libraries into src/torchgraft/lib; CU
 	@# Not over the old ones: a process that runs on those would crash.
 	@mkdir -p src/torchgraft/lib && install -C $(BUILD)/*.so src/torchgraft/lib/
 
+.PHONY: schemas
+schemas: $(VENV)/package.done ## write what C++ programs without Python need, from the declarations of our operators
+	@$(BIN)/python -c 'from torchgraft.authoring.cpp import write_own; write_own()'
+
 .PHONY: wheel
 wheel: $(VENV)/wheel.done ## make a wheel for every supported CUDA architecture, in dist/
 	@MAKEFLAGS= $(BIN)/graft wheel

@@ -69,6 +69,7 @@ def test_there_are_snippets():
         ("README.md", "cube/lib/mykernels_cpu.so"),
         pytest.param("docs/check.md", "squared_relu/lib/mykernels_cpu.so", marks=pytest.mark.slow),
         ("docs/operators.md", "norm/src/norm/cuda.cu"),
+        pytest.param("docs/cpp.md", "build/serve", marks=pytest.mark.slow),
         pytest.param("docs/from-tutorials.md", "scaled/build/scaled_cpu.so", marks=pytest.mark.slow),
     ],
 )

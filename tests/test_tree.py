@@ -17,7 +17,11 @@ FOLDERS = sorted(path.parent.name for path in (PACKAGE / "operators").glob("*/__
 FURNITURE = {"__init__.py", "operator.py", "reference.py", "samples.py"}
 KERNELS = {"cpu.cpp", "cuda.cu"}
 # What may name an operator, beside its own folder.
-MAY_NAME = ("operators/", "nn/", "demo/", "__init__.py", "grafting.py")
+MAY_NAME = (
+    *("operators/", "nn/", "demo/", "__init__.py", "grafting.py"),
+    # Written from the declarations.
+    *("schemas.cpp", "include/torchgraft/operators.h"),
+)
 
 
 @pytest.mark.parametrize("folder", FOLDERS)

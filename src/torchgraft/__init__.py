@@ -27,6 +27,7 @@ if _TYPE_CHECKING:
     from torchgraft import checking
     from torchgraft.checking import check
     from torchgraft.inline import load_inline
+    from torchgraft.serving import package
 
 __all__ = [
     "Fallback",
@@ -51,6 +52,7 @@ __all__ = [
     "mul_constant",
     "native",
     "nn",
+    "package",
     "shift",
     "shift_grads",
     "shift_input_grad",
@@ -70,4 +72,6 @@ def __getattr__(name: str) -> _Any:
         return checking.check if name == "check" else checking
     if name == "load_inline":
         return _importlib.import_module("torchgraft.inline").load_inline
+    if name == "package":
+        return _importlib.import_module("torchgraft.serving").package
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -37,7 +37,7 @@ _CMAKE_LISTS = """\
 cmake_minimum_required(VERSION 3.24)
 project({namespace} LANGUAGES CXX)
 include("{module}")
-torchgraft_add_kernels({namespace} CPU {cpu} CUDA {cuda})
+torchgraft_add_kernels({namespace} CPU {cpu} CUDA {cuda} SCHEMAS {schemas})
 """
 
 
@@ -62,6 +62,7 @@ def build(
     cuda: bool = False,
     architectures: str | None = None,
     native: bool = False,
+    schemas: Path | None = None,
 ) -> None:
     """Compiles kernels into `<namespace>_cpu.so` and `<namespace>_cuda.so`, the names that `native.load` looks for.
 
@@ -79,6 +80,8 @@ def build(
         architectures: the GPUs to compile for, as CMake writes them: `90-real`, or several with semicolons;
             `SUPPORTED`: all that are supported. None: that of this machine's GPU, or else all that are supported.
         native: whether the CPU library is for this machine's processor alone, with its widest vectors.
+        schemas: what torchgraft.authoring.cpp has written: `<namespace>_schemas.so` is made of it, which C++ programs
+            without Python load.
 
     Raises:
         MissingToolError: there is no CMake, Ninja or compiler; a BuildError too.
@@ -104,7 +107,11 @@ def build(
     log, ninjas = folder / "build.log", folder / "ninja"
     folder.mkdir(parents=True, exist_ok=True)
     lists = _CMAKE_LISTS.format(
-        namespace=namespace, module=_MODULE, cpu=_listed(cpu_sources), cuda=_listed(cuda_sources)
+        namespace=namespace,
+        module=_MODULE,
+        cpu=_listed(cpu_sources),
+        cuda=_listed(cuda_sources),
+        schemas=_listed([schemas] if schemas else []),
     )
     options = {
         "CMAKE_MAKE_PROGRAM": ninja,
@@ -124,9 +131,9 @@ def build(
         (folder / "CMakeLists.txt").write_text(lists)
         _run([cmake, "-S", str(folder), "-B", str(ninjas), "-G", "Ninja", "-Wno-dev", *defined], namespace, log)
         _run([cmake, "--build", str(ninjas)], namespace, log)
-        for device, compiled in (("cpu", cpu_sources), ("cuda", cuda_sources)):
+        for kind, compiled in (("cpu", cpu_sources), ("cuda", cuda_sources), ("schemas", schemas)):
             if compiled:
-                _replace(ninjas / f"{namespace}_{device}.so", directory)
+                _replace(ninjas / f"{namespace}_{kind}.so", directory)
 
 
 def build_once(

@@ -7,7 +7,12 @@ PyTorch's stable ABI, so one wheel is for every Python. The package may say in i
     [tool.torchgraft]
     namespace = "mykernels"                 # of the operators; without it the name of the package
     cuda = true                             # without it: where there is a .cu and nvcc
+    cpp = false                             # without it: C++ programs without Python can use the operators
     architectures = ["80-real", "90-real"]  # without it: all that torchgraft supports
+
+For C++ programs the wheel holds the library of the schemas, a header with a function for each operator, and a CMake
+package by the name of the Python package; they are written from the declarations, for which the build imports the
+package. See docs/cpp.md.
 
 The names of the functions are those of PEP 517 and PEP 660. An editable install compiles nothing: such a package
 compiles its kernels where it is imported, by `torchgraft.building.load`.
@@ -16,6 +21,9 @@ compiles its kernels where it is imported, by `torchgraft.building.load`.
 from __future__ import annotations
 
 import os
+import re
+import subprocess
+import sys
 import sysconfig
 import tempfile
 from collections.abc import Mapping
@@ -24,6 +32,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torchgraft import building
+from torchgraft.version import __version__
 
 if TYPE_CHECKING:
     from hatchling.builders.wheel import WheelBuilder
@@ -31,7 +40,17 @@ if TYPE_CHECKING:
 _HATCHLING = "hatchling>=1.26"
 # The libraries hold the kernels, and those that were built in the folder before may be old.
 _LEFT_OUT = ("*.cpp", "*.cu", "*.h", "*.cuh")
-_SETTINGS = {"namespace": str, "cuda": bool, "architectures": list}
+_SETTINGS = {"namespace": str, "cuda": bool, "cpp": bool, "architectures": list}
+
+_CMAKE_CONFIG = """\
+# find_package({package}): the operators of {namespace} in C++; see torchgraftConfig.cmake for what the targets are.
+include(CMakeFindDependencyMacro)
+find_dependency(torchgraft {version})
+torchgraft_import({namespace} "${{CMAKE_CURRENT_LIST_DIR}}/..")
+"""
+_CMAKE_VERSION = """\
+set(PACKAGE_VERSION "{version}")
+{rules}"""
 
 
 @dataclass(frozen=True)
@@ -42,6 +61,7 @@ class _Kernels:
     sources: tuple[Path, ...]
     cuda: bool
     architectures: str
+    cpp: bool
 
 
 def get_requires_for_build_wheel(config_settings: Mapping[str, Any] | None = None) -> list[str]:
@@ -103,17 +123,53 @@ def build_wheel(
     root = Path.cwd()
     with tempfile.TemporaryDirectory(prefix="torchgraft-wheel-") as folder:
         builder = _builder(root, Path(folder))
-        package = _package(builder)
-        kernels = _kernels(root / package, builder.metadata.config, config_settings or {})
+        package = root / _package(builder)
+        kernels = _kernels(package, builder.metadata.config, config_settings or {})
         if kernels is not None:
+            if kernels.cpp:
+                _write_cpp(package, kernels.namespace, builder.metadata.version, Path(folder))
             _compile(kernels, Path(folder))
         return Path(next(builder.build(directory=wheel_directory, versions=["standard"]))).name
+
+
+def _write_cpp(package: Path, namespace: str, version: str, folder: Path) -> None:
+    """Writes what C++ programs need beside the libraries: schemas.cpp, `include` and `cmake`.
+
+    Raises:
+        BuildError: the package cannot be imported.
+    """
+    # In a process of its own, as the package may be imported here already, from elsewhere.
+    command = [sys.executable, "-m", "torchgraft.authoring.cpp", package.name, namespace, str(folder)]
+    paths = os.pathsep.join(filter(None, (str(package.parent), os.environ.get("PYTHONPATH"))))
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": paths})
+    if done.returncode:
+        error = (done.stderr.strip().splitlines() or ["it ended without a word"])[-1]
+        raise building.BuildError(
+            f"{package.name} is imported for its declarations, which C++ programs need, and that fails: {error}\nAdd"
+            " what it imports to the requires of [build-system], or leave C++ programs out: [tool.torchgraft] cpp ="
+            " false"
+        )
+    cmake = folder / "cmake"
+    cmake.mkdir()
+    config = _CMAKE_CONFIG.format(
+        package=package.name, namespace=namespace, version=".".join(__version__.split(".")[:2])
+    )
+    (cmake / f"{package.name}Config.cmake").write_text(config)
+    rules = (Path(__file__).parent / "cmake/TorchgraftVersion.cmake").read_text()
+    numbers = re.match(r"[0-9.]*[0-9]", version)
+    text = _CMAKE_VERSION.format(version=numbers.group() if numbers else "0", rules=rules)
+    (cmake / f"{package.name}ConfigVersion.cmake").write_text(text)
 
 
 def _compile(kernels: _Kernels, folder: Path) -> None:
     try:
         building.build(
-            kernels.namespace, kernels.sources, folder, cuda=kernels.cuda, architectures=kernels.architectures
+            kernels.namespace,
+            kernels.sources,
+            folder,
+            cuda=kernels.cuda,
+            architectures=kernels.architectures,
+            schemas=folder / "schemas.cpp" if kernels.cpp else None,
         )
     except building.BuildError as error:
         # The folder goes, and the log in it: who builds shows what is printed.
@@ -143,9 +199,12 @@ def _builder(root: Path, libraries: Path | None = None) -> WheelBuilder:
 
         def get_default_build_data(self) -> dict[str, Any]:
             data = super().get_default_build_data()
-            into = f"{self.config.get_distribution_path(_package(self))}/lib"
+            into = self.config.get_distribution_path(_package(self))
             built = sorted(libraries.glob("*.so")) if libraries else ()
-            if found := {str(path): f"{into}/{path.name}" for path in built}:
+            root = libraries or Path()
+            if found := {str(path): f"{into}/lib/{path.name}" for path in built}:
+                beside = [path for name in ("include", "cmake") for path in sorted((root / name).rglob("*.*"))]
+                found |= {str(path): f"{into}/{path.relative_to(root)}" for path in beside}
                 platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
                 data |= {"pure_python": False, "tag": f"py3-none-{platform}", "force_include": found}
             return data
@@ -189,4 +248,5 @@ def _kernels(package: Path, project: Mapping[str, Any], config_settings: Mapping
     if cuda is None:
         cuda = any(path.suffix == ".cu" for path in sources) and building.has_tool(os.environ.get("CUDACXX") or "nvcc")
     architectures = ";".join(table.get("architectures", ())) or building.SUPPORTED
-    return _Kernels(table.get("namespace", package.name), sources, cuda, architectures)
+    namespace = table.get("namespace", package.name)
+    return _Kernels(namespace, sources, cuda, architectures, table.get("cpp", True))

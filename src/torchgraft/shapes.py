@@ -70,7 +70,7 @@ class Shapes:
     """
 
     def __init__(self, operator: str, text: str, arguments: Sequence[Argument], results: Sequence[Result]) -> None:
-        self._operator = operator
+        self._operator, self.text = operator, text
         before, arrow, after = text.partition("->")
         tensors = [(place, argument) for place, argument in enumerate(arguments) if argument.holds_tensors]
         shapes, self._results = self._read(before), self._read(after)

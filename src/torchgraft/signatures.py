@@ -127,7 +127,7 @@ def problem_of(name: str, arguments: Sequence[Argument], lists: Sequence[bool], 
         lists: of each result, whether it is a list.
         found: what the kernel takes and returns.
     """
-    expected = [_word(argument) for argument in arguments]
+    expected = [word_of(argument) for argument in arguments]
     if len(found.arguments) != len(expected):
         taken = ", ".join(map(_in_cpp, expected))
         return (
@@ -149,10 +149,10 @@ def problem_of(name: str, arguments: Sequence[Argument], lists: Sequence[bool], 
 
 def cpp_type(argument: Argument) -> str:
     """The type of C++ in which a kernel takes an argument, as names of the namespace `torchgraft`."""
-    return _in_cpp(_word(argument))
+    return _in_cpp(word_of(argument))
 
 
-def _word(argument: Argument) -> str:
+def word_of(argument: Argument) -> str:
     """The type of an argument, as a library says it."""
     word = "int" if argument.kind == "SymInt" else argument.kind
     if argument.is_list:

@@ -32,6 +32,7 @@ TREE = {
         "docs/check.md",
         "docs/bench.md",
         "docs/packages.md",
+        "docs/cpp.md",
         "docs/mistakes.md",
         "docs/*.md",
         "examples/gallery/README.md",

@@ -12,7 +12,9 @@ from pathlib import Path
 
 INCLUDE = Path(__file__).parents[2] / "src/torchgraft/include/torchgraft"
 # What other headers are made of, and no author includes or calls.
-HIDDEN_HEADERS = frozenset({"quiet_allocation.h", "registered_when_told.h", "signature.h"})
+HIDDEN_HEADERS = frozenset(
+    {"given.h", "last_error.h", "quiet_allocation.h", "registered_when_told.h", "schemas.h", "shapes.h", "signature.h"}
+)
 HIDDEN = frozenset(
     re.findall(
         r"\w+",

@@ -4,6 +4,7 @@ Heavier packages than PyTorch are imported by the command that needs them.
 """
 
 import platform
+from pathlib import Path
 from typing import Annotated
 
 import torch
@@ -44,6 +45,14 @@ def _print_version(wanted: bool) -> None:
     raise typer.Exit
 
 
+def _print_cmake_path(wanted: bool) -> None:
+    if not wanted:
+        return
+    # As it is: for another command.
+    typer.echo(Path(__file__).parents[2])
+    raise typer.Exit
+
+
 @app.callback()
 def _graft(
     version: Annotated[
@@ -53,6 +62,15 @@ def _graft(
             callback=_print_version,
             is_eager=True,
             help="Show the versions of torchgraft, PyTorch and Python, and which kernels are loaded.",
+        ),
+    ] = False,
+    cmake_path: Annotated[
+        bool,
+        typer.Option(
+            "--cmake-path",
+            callback=_print_cmake_path,
+            is_eager=True,
+            help="Show the folder for CMAKE_PREFIX_PATH, in which find_package(torchgraft) of CMake looks.",
         ),
     ] = False,
 ) -> None:

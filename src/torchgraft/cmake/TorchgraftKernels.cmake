@@ -108,7 +108,8 @@ function(_torchgraft_add_library target)
   else()
     # The version script: nothing is exported but what tools ask (torchgraft/allocation.h, choice.h and precision.py).
     # What a library holds it registers as it is loaded.
-    target_link_options(${target} PRIVATE -Wl,--no-as-needed
+    # The soname: by it a C++ program that is linked with the library finds it.
+    target_link_options(${target} PRIVATE -Wl,--no-as-needed "-Wl,-soname,${target}.so"
                         "-Wl,--version-script=${_torchgraft_cmake}/exports.map")
     set_property(TARGET ${target} APPEND PROPERTY LINK_DEPENDS "${_torchgraft_cmake}/exports.map")
   endif()
@@ -168,13 +169,19 @@ function(_torchgraft_find_level result)
   endforeach()
 endfunction()
 
-# torchgraft_add_kernels(<namespace> [CPU <sources>...] [CUDA <sources>...])
+# torchgraft_add_kernels(<namespace> [CPU <sources>...] [CUDA <sources>...] [SCHEMAS <source>])
 #
-# The namespace is that of the operators in `torch.ops`.
+# The namespace is that of the operators in `torch.ops`. SCHEMAS makes the library `<namespace>_schemas`, which defines
+# the operators in C++ programs without Python; torchgraft.authoring.cpp writes its source.
 function(torchgraft_add_kernels namespace)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "CPU;CUDA")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "SCHEMAS" "CPU;CUDA")
   if(arg_UNPARSED_ARGUMENTS)
-    message(FATAL_ERROR "torchgraft_add_kernels: sources come after CPU or CUDA, got ${arg_UNPARSED_ARGUMENTS}")
+    message(FATAL_ERROR
+            "torchgraft_add_kernels: sources come after CPU, CUDA or SCHEMAS, got ${arg_UNPARSED_ARGUMENTS}")
+  endif()
+
+  if(arg_SCHEMAS AND NOT TORCHGRAFT_SANITIZER)
+    _torchgraft_add_library(${namespace}_schemas SOURCES ${arg_SCHEMAS} STAND_INS torch_cpu)
   endif()
 
   if(arg_CPU)

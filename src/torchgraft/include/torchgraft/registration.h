@@ -3,6 +3,7 @@
 
 #include <torch/csrc/stable/library.h>
 
+#include "last_error.h"
 #include "signature.h"
 
 // What compiled a library stands in it as text, where `graft bench` finds it: a result names its compiler.
@@ -32,13 +33,13 @@ namespace torchgraft {
 #define TORCHGRAFT_KERNEL(NAMESPACE, DEVICE, OPERATOR, FUNCTION)                 \
   [[maybe_unused]] static const bool torchgraft_takes_##OPERATOR =               \
       ::torchgraft::internal::list_signature(#OPERATOR, #FUNCTION, &FUNCTION) && \
-      ::torchgraft::internal::list_kernel({#NAMESPACE, #DEVICE, #OPERATOR, TORCH_BOX(&FUNCTION)});
+      ::torchgraft::internal::list_kernel({#NAMESPACE, #DEVICE, #OPERATOR, TORCHGRAFT_BOX(&FUNCTION)});
 #else
 #define TORCHGRAFT_KERNEL(NAMESPACE, DEVICE, OPERATOR, FUNCTION)               \
   [[maybe_unused]] static const bool torchgraft_takes_##OPERATOR =             \
       ::torchgraft::internal::list_signature(#OPERATOR, #FUNCTION, &FUNCTION); \
   STABLE_TORCH_LIBRARY_IMPL(NAMESPACE, DEVICE, library) {                      \
-    library.impl(#OPERATOR, TORCH_BOX(&FUNCTION));                             \
-    library.impl("_" #OPERATOR, TORCH_BOX(&FUNCTION));                         \
+    library.impl(#OPERATOR, TORCHGRAFT_BOX(&FUNCTION));                        \
+    library.impl("_" #OPERATOR, TORCHGRAFT_BOX(&FUNCTION));                    \
   }
 #endif

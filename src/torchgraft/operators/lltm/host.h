@@ -180,7 +180,8 @@ inline Sizes check_arguments(const Tensor& input, const Tensor& h, const Tensor&
   const int64_t offset = is_sequence ? 1 : 0;
   const Sizes sizes = {is_sequence ? input.size(0) : 1, input.size(offset), input.size(offset + 1),
                        weight_hh.size(1)};
-  TORCHGRAFT_CHECK(sizes.steps > 0, "lltm: input must have at least one step");
+  TORCHGRAFT_CHECK(sizes.steps > 0, "lltm: input must have at least one step, got (0, ", input.size(1), ", ",
+                   input.size(2), ")");
   TORCHGRAFT_CHECK(sizes.features > 0, "lltm: input must have at least one feature");
   TORCHGRAFT_CHECK(sizes.units > 0 && sizes.units < int64_t{1} << 28,
                    "lltm: the number of units makes no sense");

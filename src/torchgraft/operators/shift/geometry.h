@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <string>
 
 #include "sizes.h"
 
@@ -52,14 +53,22 @@ struct Sampling {
   }
 };
 
-// The tensors must be addressable: eight bytes an element.
-inline Geometry make_geometry(int64_t batch, int64_t channels, int64_t height, int64_t width,
-                              int64_t stride) {
-  TORCHGRAFT_CHECK(stride >= 1, "stride must be at least 1, got ", stride);
-  TORCHGRAFT_CHECK(height >= 0, "height must not be negative, got ", height);
-  const int64_t pixels = checked_product(height, width, "input");
-  checked_product(checked_product(checked_product(pixels, channels, "input"), batch, "input"), 8, "input");
+// What checks say is what `explain` of operator.py says: a C++ program without Python reads it.
+inline Geometry make_geometry(const char* name, int64_t batch, int64_t channels, int64_t height,
+                              int64_t width, int64_t stride) {
+  TORCHGRAFT_CHECK(stride >= 1, name, ": stride must be at least 1, got ", stride);
+  TORCHGRAFT_CHECK(height >= 0, name, ": height must not be negative, got ", height);
   return {batch, channels, height, width, height / stride, stride};
+}
+
+// The tensors must be addressable: eight bytes an element.
+inline void check_addressable(const char* name, const Geometry& geometry) {
+  int64_t bytes = 0;
+  TORCHGRAFT_CHECK(!__builtin_mul_overflow(geometry.height, geometry.width, &bytes) &&
+                       !__builtin_mul_overflow(bytes, geometry.channels, &bytes) &&
+                       !__builtin_mul_overflow(bytes, geometry.batch, &bytes) &&
+                       !__builtin_mul_overflow(bytes, 8, &bytes),
+                   name, ": these sizes make a tensor that no memory can hold");
 }
 
 inline void check_offset(const Tensor& offset, const char* name, const Tensor& images,
@@ -70,39 +79,52 @@ inline void check_offset(const Tensor& offset, const char* name, const Tensor& i
                    " elements, one a channel, got ", offset.size(0));
 }
 
-inline void check_output_grad(const Tensor& output_grad, const Geometry& geometry) {
+// `why` says what the sizes follow from.
+inline void check_output_grad(const char* name, const Tensor& output_grad, const Geometry& geometry,
+                              const char* why) {
   TORCHGRAFT_CHECK(output_grad.size(0) == geometry.batch && output_grad.size(1) == geometry.channels &&
                        output_grad.size(2) == geometry.steps && output_grad.size(3) == geometry.width,
-                   "output_grad must be (", geometry.batch, ", ", geometry.channels, ", ", geometry.steps,
-                   ", ", geometry.width, "), got (", output_grad.size(0), ", ", output_grad.size(1), ", ",
-                   output_grad.size(2), ", ", output_grad.size(3), ")");
+                   name, ": output_grad must be (", geometry.batch, ", ", geometry.channels, ", ",
+                   geometry.steps, ", ", geometry.width, ") for ", why, ", got (", output_grad.size(0), ", ",
+                   output_grad.size(1), ", ", output_grad.size(2), ", ", output_grad.size(3), ")");
 }
 
-inline Geometry forward_geometry(const Tensor& input, const Tensor& x_offset, const Tensor& y_offset,
-                                 int64_t stride) {
+inline Geometry forward_geometry(const char* name, const Tensor& input, const Tensor& x_offset,
+                                 const Tensor& y_offset, int64_t stride) {
   check_dim(input, 4, "input");
   check_offset(x_offset, "x_offset", input, "input");
   check_offset(y_offset, "y_offset", input, "input");
-  return make_geometry(input.size(0), input.size(1), input.size(2), input.size(3), stride);
+  const Geometry geometry =
+      make_geometry(name, input.size(0), input.size(1), input.size(2), input.size(3), stride);
+  check_addressable(name, geometry);
+  return geometry;
 }
 
 inline Geometry input_grad_geometry(const Tensor& output_grad, const Tensor& x_offset, const Tensor& y_offset,
                                     int64_t height, int64_t stride) {
+  const char* const name = "shift_input_grad";
   check_dim(output_grad, 4, "output_grad");
   check_offset(x_offset, "x_offset", output_grad, "output_grad");
   check_offset(y_offset, "y_offset", output_grad, "output_grad");
   const Geometry geometry =
-      make_geometry(output_grad.size(0), output_grad.size(1), height, output_grad.size(3), stride);
-  check_output_grad(output_grad, geometry);
+      make_geometry(name, output_grad.size(0), output_grad.size(1), height, output_grad.size(3), stride);
+  if (geometry.steps != output_grad.size(2)) {
+    // Only then is the sentence put together.
+    const std::string why =
+        "a height of " + std::to_string(height) + " and a stride of " + std::to_string(stride);
+    check_output_grad(name, output_grad, geometry, why.c_str());
+  }
+  // What fits the memory that a stride saves may not fit without.
+  check_addressable(name, geometry);
   return geometry;
 }
 
-inline Geometry backward_geometry(const Tensor& output_grad, const Tensor& input, const Tensor& x_offset,
-                                  const Tensor& y_offset, int64_t stride) {
-  const Geometry geometry = forward_geometry(input, x_offset, y_offset, stride);
+inline Geometry backward_geometry(const char* name, const Tensor& output_grad, const Tensor& input,
+                                  const Tensor& x_offset, const Tensor& y_offset, int64_t stride) {
+  const Geometry geometry = forward_geometry(name, input, x_offset, y_offset, stride);
   check_dim(output_grad, 4, "output_grad");
   check_same_kind(input, "input", output_grad, "output_grad");
-  check_output_grad(output_grad, geometry);
+  check_output_grad(name, output_grad, geometry, "these sizes");
   return geometry;
 }
 

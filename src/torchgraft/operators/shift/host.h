@@ -21,7 +21,7 @@ namespace torchgraft::shift {
 
 template <typename Device>
 Tensor forward_on(Tensor input, Tensor x_offset, Tensor y_offset, int64_t stride) {
-  const Geometry geometry = forward_geometry(input, x_offset, y_offset, stride);
+  const Geometry geometry = forward_geometry("shift", input, x_offset, y_offset, stride);
   return dispatch_floating(input.scalar_type(), "shift", [&](auto tag) {
     using T = typename decltype(tag)::type;
     const Device device(input);
@@ -63,7 +63,7 @@ template <typename Device>
 std::tuple<Tensor, Tensor, Tensor> backward_on(Tensor output_grad, Tensor input, Tensor x_offset,
                                                Tensor y_offset, int64_t stride, bool with_input_grad,
                                                const char* name) {
-  const Geometry geometry = backward_geometry(output_grad, input, x_offset, y_offset, stride);
+  const Geometry geometry = backward_geometry(name, output_grad, input, x_offset, y_offset, stride);
   return dispatch_floating(input.scalar_type(), name, [&](auto tag) {
     using T = typename decltype(tag)::type;
     const Device device(input);

@@ -1,0 +1,16 @@
+# Whether PACKAGE_VERSION is what find_package asked for: the same numbers up to the first that is not zero, and no
+# older. Until 1.0 any minor version may change what a program was compiled for.
+set(PACKAGE_VERSION_COMPATIBLE FALSE)
+set(PACKAGE_VERSION_EXACT FALSE)
+if(NOT PACKAGE_FIND_VERSION)
+  set(PACKAGE_VERSION_COMPATIBLE TRUE)
+elseif(PACKAGE_VERSION VERSION_GREATER_EQUAL PACKAGE_FIND_VERSION)
+  string(REGEX MATCH "^(0\\.[0-9]+|[0-9]+)" _torchgraft_found "${PACKAGE_VERSION}")
+  string(REGEX MATCH "^(0\\.[0-9]+|[0-9]+)" _torchgraft_wanted "${PACKAGE_FIND_VERSION}")
+  if(_torchgraft_found STREQUAL _torchgraft_wanted)
+    set(PACKAGE_VERSION_COMPATIBLE TRUE)
+  endif()
+  if(PACKAGE_VERSION VERSION_EQUAL PACKAGE_FIND_VERSION)
+    set(PACKAGE_VERSION_EXACT TRUE)
+  endif()
+endif()

@@ -1,0 +1,31 @@
+// What the calls stand on that tests/test_cpp.py writes: each prints a line, its number and what it raised.
+#pragma once
+
+#include <torch/csrc/stable/ops.h>
+#include <torchgraft/operators.h>
+
+#include <cstring>
+#include <iostream>
+#include <string>
+#include <vector>
+
+using torch::headeronly::ScalarType;
+using torchgraft::Tensor;
+
+inline Tensor tensor(const std::vector<int64_t>& sizes, ScalarType dtype) {
+  return torch::stable::full(sizes, 1.0, dtype);
+}
+
+// What a call raised, with its kind: "invalid" for std::invalid_argument, "failed" for any other.
+template <typename Call>
+void attempt(int number, const Call& call) {
+  std::string said = "fine";
+  try {
+    call();
+  } catch (const std::invalid_argument& error) {
+    said = std::string("invalid ") + error.what();
+  } catch (const std::exception& error) {
+    said = std::string("failed ") + error.what();
+  }
+  std::cout << number << '\t' << said.substr(0, said.find('\n')) << '\n';
+}
