@@ -122,7 +122,7 @@ for name in {names!r}:
     def test_have_names_and_defaults_of_cpp(self):
         operator = Operator(
             "in_cpp::defaults(Tensor input, int[2] default, float scale=2.0, *, Tensor(a!) out, bool flag=True,"
-            ' str mode="a\\"b", int? count=None, int[2] pair=[1, 2]) -> Tensor',
+            ' str mode="mean", int? count=None, int[2] pair=[1, 2]) -> Tensor',
             reference=lambda input, default, scale, *, out, flag, mode, count, pair: (out, input),
         )
         try:
@@ -132,7 +132,7 @@ for name in {names!r}:
         parameters = re.search(r"inline Tensor defaults\((.*)\) \{", text)[1]
         assert parameters == (
             "const Tensor& input, const std::vector<int64_t>& default_, double scale, const Tensor& out,"
-            ' bool flag = true, const std::string& mode = "a\\"b", const std::optional<int64_t>& count = std::nullopt,'
+            ' bool flag = true, const std::string& mode = "mean", const std::optional<int64_t>& count = std::nullopt,'
             " const std::vector<int64_t>& pair = std::vector<int64_t>{1, 2}"
         )
 

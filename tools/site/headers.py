@@ -13,7 +13,16 @@ from pathlib import Path
 INCLUDE = Path(__file__).parents[2] / "src/torchgraft/include/torchgraft"
 # What other headers are made of, and no author includes or calls.
 HIDDEN_HEADERS = frozenset(
-    {"given.h", "last_error.h", "quiet_allocation.h", "registered_when_told.h", "schemas.h", "shapes.h", "signature.h"}
+    {
+        "calling.h",
+        "given.h",
+        "last_error.h",
+        "quiet_allocation.h",
+        "registered_when_told.h",
+        "schemas.h",
+        "shapes.h",
+        "signature.h",
+    }
 )
 HIDDEN = frozenset(
     re.findall(
@@ -22,7 +31,7 @@ HIDDEN = frozenset(
         Allocate allocate allocate_from_pytorch fail_to_allocate what_pytorch_says compiled_by compiled_as_this_file
         TORCHGRAFT_QUOTED TORCHGRAFT_QUOTED_ TORCHGRAFT_COMPILER TORCHGRAFT_HAS_TARGETS TORCHGRAFT_TARGET
         TORCHGRAFT_VECTOR_CLONE VectorOf kConverts reinterpret interleave transpose_matrices launch_transpose
-        kRelayoutTile kRelayoutThreads
+        kRelayoutTile kRelayoutThreads checked_inputs first_line read_metadata why_not_loaded
         """,
     )
 )

@@ -140,7 +140,9 @@ namespace {{
 _HEADER = """\
 // The operators of {namespace} as functions of C++. {written}
 //
-// What they raise is said in torchgraft/calling.h.
+// A call that fails throws std::invalid_argument where an argument makes no sense, with the text of Python's TypeError
+// or ValueError, and std::runtime_error for anything else, as a library that is not loaded. Nothing is recorded for
+// autograd: gradients are Python's.
 // clang-format off
 #pragma once
 

@@ -97,7 +97,7 @@ class Package {
   // Throws a std::invalid_argument where an input has another shape, dtype or device than the package was
   // exported for, and a std::runtime_error where the call fails.
   std::vector<at::Tensor> run(const std::vector<at::Tensor>& inputs) {
-    const std::vector<at::Tensor> checked = check(inputs);
+    const std::vector<at::Tensor> checked = checked_inputs(inputs);
     for (const std::string& each : namespaces_) internal::take_last_error(each);
     try {
       return loader_->run(checked);
@@ -150,7 +150,7 @@ class Package {
     }
   }
 
-  std::vector<at::Tensor> check(const std::vector<at::Tensor>& inputs) const {
+  std::vector<at::Tensor> checked_inputs(const std::vector<at::Tensor>& inputs) const {
     if (!is_described_) return inputs;
     if (inputs.size() != inputs_.size()) {
       throw std::invalid_argument("the package takes " + std::to_string(inputs_.size()) + " inputs, got " +
