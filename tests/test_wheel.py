@@ -60,11 +60,14 @@ def test_a_wheel_holds_the_library_and_no_sources(made):
     with zipfile.ZipFile(path) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name and not name.endswith("/")}
         library = archive.read("scaled/lib/scaled_cpu.so")
-    assert names == {"scaled/__init__.py", "scaled/lib/scaled_cpu.so"}
+    of_cpp = {"include/scaled/operators.h", "cmake/scaledConfig.cmake", "cmake/scaledConfigVersion.cmake"}
+    kept = {"__init__.py", "lib/scaled_cpu.so", "lib/scaled_schemas.so"}
+    assert names == {f"scaled/{name}" for name in kept | of_cpp}
     assert library.startswith(b"\x7fELF")
     assert str(folder).encode() not in library
     assert b"cpu.cpp" in library
-    [shown] = told["libraries"]
+    shown, schemas = told["libraries"]
+    assert schemas["name"] == "scaled/lib/scaled_schemas.so"
     assert shown == {
         "name": "scaled/lib/scaled_cpu.so",
         "size": len(library),
@@ -281,7 +284,7 @@ def test_a_wheel_of_torchgraft_is_not_taken_for_a_package(tmp_path, monkeypatch)
         (
             {"name": "x"},
             {},
-            r"\[tool.torchgraft\] has no setting 'name'; its settings are namespace, cuda, architectures",
+            r"\[tool.torchgraft\] has no setting 'name'; its settings are namespace, cuda, cpp, architectures",
         ),
         ({"cuda": "yes"}, {}, r"\[tool.torchgraft\] cuda must be true or false, got 'yes'"),
         ({"architectures": "90"}, {}, r"architectures must be a list of strings, such as \[\"90-real\"\], got '90'"),

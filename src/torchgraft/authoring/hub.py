@@ -60,9 +60,9 @@ def lay_out(wheel: Wheel, folder: Path, *, cuda: str = "") -> list[Path]:
             oldest = "".join(map(str, native.OLDEST_TORCH))
             place = folder / "build" / f"torch-stable-abi{oldest}-{variant}-{platform.machine()}-linux"
             shutil.rmtree(place, ignore_errors=True)
-            shutil.copytree(
-                packages[0], place, ignore=shutil.ignore_patterns("*_cuda.so") if variant == "cpu" else None
-            )
+            # What C++ programs without Python need is of no use there.
+            left_out = ["*_schemas.so", "include", "cmake", *(["*_cuda.so"] if variant == "cpu" else [])]
+            shutil.copytree(packages[0], place, ignore=shutil.ignore_patterns(*left_out))
             (place / "metadata.json").write_text(json.dumps({**metadata, "backend": backend}, indent=2) + "\n")
             written.append(place)
     return written
