@@ -2,17 +2,10 @@
 
 import torch
 
-from torchgraft.authoring.cpp import is_callable
+from torchgraft.authoring.cpp import in_cpp, is_callable
 from torchgraft.checking.subject import find_subjects
 
-DTYPES = {
-    torch.float64: "Double",
-    torch.float32: "Float",
-    torch.float16: "Half",
-    torch.bfloat16: "BFloat16",
-    torch.int64: "Long",
-    torch.bool: "Bool",
-}
+DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.bool)
 
 
 def _changes(value):
@@ -58,26 +51,17 @@ def in_python(operator, arguments):
     return "fine"
 
 
-def in_cpp(number, operator, arguments):
+def statement(number, operator, arguments):
     """The same call as a statement of C++."""
-    words = ", ".join(map(_word, arguments))
+    words = ", ".join(map(in_cpp, arguments))
     return f"attempt({number}, [] {{ {operator.qualified_name}({words}); }});"
-
-
-def _word(value):
-    if value is None:
-        return "std::nullopt"
-    if isinstance(value, torch.Tensor):
-        sizes = ", ".join(map(str, value.shape))
-        return f"tensor({{{sizes}}}, ScalarType::{DTYPES[value.dtype]})"
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def program():
     """All calls as a program of C++, a function for each operator: compilers take long functions slowly."""
     functions = {}
     for number, (operator, arguments) in enumerate(calls()):
-        functions.setdefault(operator.name, []).append(in_cpp(number, operator, arguments))
+        functions.setdefault(operator.name, []).append(statement(number, operator, arguments))
     bodies = "".join(
         "\n".join((f"static void {name}_calls() {{", *lines, "}", "")) for name, lines in functions.items()
     )

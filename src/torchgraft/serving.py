@@ -37,10 +37,13 @@ def package(
     path = Path(path)
     if path.suffix != ".pt2":
         raise ValueError(f"path must end in .pt2, got {path}")
+    from torch._inductor import config
+
     said = "\n".join((*_operators(program), *_inputs(program)))
     # Exporting counts on sizes of 2 and more where it knows nothing else, and AOTInductor would refuse a batch of one
     # image. What is compiled computes that as it should; the range that the program was exported for, C++ compares.
-    given = {"aot_inductor.check_lowerbound": False, **(options or {})}
+    lower = "aot_inductor.check_lowerbound"
+    given = {**({lower: False} if lower in config.get_config_copy() else {}), **(options or {})}
     metadata = {**given.pop("aot_inductor.metadata", {}), "torchgraft": said}
     made = torch._inductor.aoti_compile_and_package(
         program, package_path=str(path), inductor_configs={**given, "aot_inductor.metadata": metadata}

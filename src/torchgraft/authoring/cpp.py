@@ -16,6 +16,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from torchgraft import _torch_private, building
 from torchgraft.operator import Operator
 from torchgraft.schema import REQUIRED, Argument
@@ -122,6 +124,15 @@ _KEYWORDS = frozenset(
         "xor_eq",
     ]
 )
+_SCALAR_TYPES = {
+    torch.float64: "Double",
+    torch.float32: "Float",
+    torch.float16: "Half",
+    torch.bfloat16: "BFloat16",
+    torch.int64: "Long",
+    torch.int32: "Int",
+    torch.bool: "Bool",
+}
 
 _SOURCE = """\
 // The schemas of {namespace}, for C++ programs without Python. {written}
@@ -263,6 +274,20 @@ def _result_words(operator: Operator) -> list[str]:
 def is_callable(operator: Operator) -> bool:
     """Whether the header has a function for an operator."""
     return not _why_not_callable(operator)
+
+
+def in_cpp(value: Any) -> str:
+    """An argument of a call as C++ writes it; `tensor(sizes, dtype)` for a tensor, which the program around it defines.
+
+    Args:
+        value: a tensor, a number, a bool or None.
+    """
+    if value is None:
+        return "std::nullopt"
+    if isinstance(value, torch.Tensor):
+        sizes = ", ".join(map(str, value.shape))
+        return f"tensor({{{sizes}}}, ScalarType::{_SCALAR_TYPES[value.dtype]})"
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _why_not_callable(operator: Operator) -> str:

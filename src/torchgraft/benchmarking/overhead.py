@@ -207,7 +207,7 @@ def measure_overhead(
         # One thread of the host is timed, wherever tensors are.
         watch = watch or load.Watch(torch.device("cpu"), load.PATIENCE)
         watch.wait(on_wait)
-        costs, others = _time_in_turn(timers, seconds, watch, on_wait)
+        costs, others = time_in_turn(timers, seconds, watch, on_wait)
     names = {subject.operator.qualified_name for subject in subjects}
     return Overhead(
         replace(describe_environment(device), threads=1),
@@ -226,7 +226,7 @@ def measure_overhead(
     )
 
 
-def _time_in_turn(
+def time_in_turn(
     timers: dict[tuple[str, str], Timer], seconds: float, watch: load.Watch, on_wait: Callable[[str], None]
 ) -> tuple[dict[tuple[str, str], float], float | None]:
     """Microseconds a call of each timer's statement: the smallest of the medians of all rounds.

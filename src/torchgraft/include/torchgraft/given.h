@@ -32,7 +32,7 @@ struct Declaration {
 };
 
 // An argument with its value: tensors, those of a list, or a whole number; of other kinds only the name.
-struct Given {
+struct __attribute__((visibility("hidden"))) Given {
   std::string name;
   // By the name in a message: "tensors[1]" of a list. One that is missing is no part of it.
   std::vector<std::pair<std::string, Tensor>> tensors;
