@@ -11,7 +11,7 @@ import json
 import os
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ import torch
 from torch.utils.benchmark import Timer
 
 from torchgraft.authoring.cpp import in_cpp, is_callable
+from torchgraft.benchmarking import load
 from torchgraft.benchmarking.overhead import Subject, time_in_turn
 from torchgraft.benchmarking.provenance import Provenance, provenance_of_calls
 from torchgraft.benchmarking.table import Table
@@ -103,10 +104,11 @@ class CallCost:
 
 @dataclass(frozen=True)
 class CppCalls:
-    """What calls from C++ and from Python cost."""
+    """What calls from C++ and from Python cost; `others` is how many processors other programs kept busy meanwhile."""
 
     environment: Environment
     operators: tuple[CallCost, ...]
+    others: float | None
     provenance: Provenance
 
     def as_dict(self) -> dict[str, Any]:
@@ -116,9 +118,10 @@ class CppCalls:
             "provenance": asdict(self.provenance),
             "unit": "microseconds a call",
             "operators": [asdict(each) for each in self.operators],
+            "others": self.others,
         }
 
-    def table(self) -> Table:
+    def tables(self) -> tuple[Table, ...]:
         """The figures, for a person to read."""
         rows = [[each.name, f"{each.cpp:.1f}", f"{each.kernel:.1f}", f"{each.python:.1f}"] for each in self.operators]
         note = (
@@ -126,15 +129,18 @@ class CppCalls:
             f"{self.environment.torch}. C++: the function of torchgraft/operators.h. Kernel: torch.ops in Python, below"
             " autograd. Python: the Operator, which chooses a path and explains errors."
         )
-        return Table("", ["", "C++", "kernel", "Python"], rows, [note])
+        return (Table("", ["", "C++", "kernel", "Python"], rows, [note]),)
 
 
-def measure_cpp_calls(subjects: Sequence[Subject], seconds: float) -> CppCalls:
+def measure_cpp_calls(
+    subjects: Sequence[Subject], seconds: float, on_wait: Callable[[str], None] = lambda text: None
+) -> CppCalls:
     """Times calls of operators from C++ and from Python.
 
     Args:
         subjects: the operators, on the CPU; those that C++ cannot call are left out.
         seconds: roughly how long to measure, in each language.
+        on_wait: is told where other programs are waited for.
 
     Raises:
         MissingToolError: there is no CMake or Ninja.
@@ -150,14 +156,16 @@ def measure_cpp_calls(subjects: Sequence[Subject], seconds: float) -> CppCalls:
             for each in subjects
             for path, function in (("kernel", each.operator.raw), ("python", each.operator))
         }
-        python = time_in_turn(timers, seconds)
+        watch = load.Watch(torch.device("cpu"), load.PATIENCE)
+        watch.wait(on_wait)
+        python, others = time_in_turn(timers, seconds, watch, on_wait)
     finally:
         torch.set_num_threads(threads)
     costs = (
         CallCost(each.name, cpp[each.name], python[each.name, "kernel"], python[each.name, "python"])
         for each in subjects
     )
-    return CppCalls(replace(describe_environment("cpu"), threads=1), tuple(costs), provenance_of_calls())
+    return CppCalls(replace(describe_environment("cpu"), threads=1), tuple(costs), others, provenance_of_calls())
 
 
 def program(subjects: Sequence[Subject], seconds: float) -> str:

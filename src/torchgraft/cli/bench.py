@@ -14,6 +14,7 @@ from rich.console import Console
 from typer.core import TyperGroup
 
 from torchgraft.benchmarking import Subject, Table, measure_overhead
+from torchgraft.building import BuildError
 from torchgraft.cli.draw import draw_rows
 from torchgraft.cli.shared import (
     Device,
@@ -297,6 +298,28 @@ def overhead(
     ]
     with console.status("timing calls") as status:
         found = measure_overhead(subjects, seconds, where, on_wait=status.update)
+    _finish_tables(console, found, json_file, markdown_file)
+
+
+@bench.command()
+def cpp(
+    seconds: Annotated[float, typer.Option(min=0.1, help="Roughly how long to measure, in each language.")] = 10.0,
+    json_file: JsonOption = None,
+    markdown_file: MarkdownOption = None,
+) -> None:
+    """Measure what a call of each operator costs from C++ and from Python, in microseconds."""
+    from torchgraft.benchmarking.cpp_calls import measure_cpp_calls
+
+    console = _prepare_table(json_file, markdown_file)
+    subjects = [
+        Subject(each.name, each.operator, each.samples.smallest.make("cpu", torch.float32))
+        for each in find_subjects([])
+    ]
+    try:
+        with console.status("building the program and timing calls") as status:
+            found = measure_cpp_calls(subjects, seconds, status.update)
+    except (BuildError, RuntimeError) as error:
+        end_with(str(error), 1)
     _finish_tables(console, found, json_file, markdown_file)
 
 
