@@ -720,8 +720,8 @@ class Units {
     channels_ = std::min(lines * kLine, geometry.channels);
     groups_ = ceil_divide(geometry.channels, channels_);
     const int64_t pixels = 2 * kGrain / channels_;
-    rows_ = std::max(kLeastRows, pixels / std::max<int64_t>(geometry.width, 1));
-    bands_ = std::max<int64_t>(1, ceil_divide(geometry.steps, rows_));
+    rows_ = std::max(kLeastRows, pixels / geometry.width);
+    bands_ = ceil_divide(geometry.steps, rows_);
     is_huge_ = std::max({geometry.width, geometry.height,
                          row_elements * kLine + kMostRows * geometry.width * kLine * geometry.stride}) >
                kMostOf32Bits;

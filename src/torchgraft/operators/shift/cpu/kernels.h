@@ -122,7 +122,7 @@ auto taps_of(const Pass& pass, int64_t channel, bool transposed) {
 inline constexpr int64_t kGrain = 16384;
 
 inline int64_t units_of_grain(int64_t results_of_unit) {
-  return std::max<int64_t>(1, kGrain / std::max<int64_t>(1, results_of_unit));
+  return std::max<int64_t>(1, kGrain / results_of_unit);
 }
 
 }  // namespace torchgraft::shift::cpu

@@ -36,8 +36,8 @@ class Source {
         // Where rows are cut, they have the column of the last right tap too.
         pitch_(is_whole() ? width_ : most_columns_ + 1),
         margin_(is_whole() ? width_ + 2 * kMostLanes : 0),
-        source_rows_(std::clamp<int64_t>(kElements / std::max<int64_t>(pitch_, 1), kLeastRows,
-                                         std::max(kLeastRows, geometry.height + 2))),
+        source_rows_(
+            std::clamp<int64_t>(kElements / pitch_, kLeastRows, std::max(kLeastRows, geometry.height + 2))),
         zeros_(most_columns_ + 2 * kMostLanes, A(0)),
         elements_(2 * margin_ + source_rows_ * pitch_ + 2 * kMostLanes, A(0)) {}
 
