@@ -43,9 +43,13 @@ def blank(text):
     return text
 
 
+# In Japanese a small number with its counter is a word, as "one" and "second" are.
+COUNTED = re.compile(r"(?<![\d.])[1-9](?=[つ行列回階])")
+
+
 def words_of(text):
     """What a sentence may have in another order: code within lines, and numbers."""
-    plain = LINK.sub(lambda link: link["text"], blank(text))
+    plain = COUNTED.sub("", LINK.sub(lambda link: link["text"], blank(text)))
     return sorted([*CODE.findall(plain), *re.findall(r"\d+(?:\.\d+)*", CODE.sub("", plain))])
 
 
