@@ -213,14 +213,17 @@ def measure_drawn(candidate: Candidate, bench: Bench, stopwatch: Stopwatch, roof
         for name, call in bound.items():
             if problem := why_it_fails(partial(_prepare, name, call, contenders, bench)):
                 refused[name] = problem
+        # In the order of their captures, and compared before any is called again: what one computes on the way lies
+        # where the results of those captured after it are.
         results = {name: call() for name, call in contenders.items() if name not in candidate.samples.yardsticks}
+        for name, result in results.items():
+            if name != "ours" and "ours" in results and (problem := _difference(candidate, results["ours"], result)):
+                refused["ours" if name == candidate.against[0] else name] = problem
+        del results
         served = {}
         if candidate.explained:
             served = {name: explain(call, candidate.device) for name, call in contenders.items()}
         timings = stopwatch.time(contenders, warm=()) if "ours" in contenders else {}
-        for name, result in results.items():
-            if name != "ours" and "ours" in results and (problem := _difference(candidate, results["ours"], result)):
-                refused["ours" if name == candidate.against[0] else name] = problem
     fell_back = [
         each.reason
         for each in fallbacks()
