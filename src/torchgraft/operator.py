@@ -48,61 +48,64 @@ FLOATING: tuple[torch.dtype, ...] = (torch.float64, torch.float32, torch.float16
 class Operator:
     """An operator: a schema, what it means, and what PyTorch must know about it.
 
-    Calling it takes the arguments of its schema, as PyTorch's operators do: by position and by name, defaults left out.
-    Where a kernel refuses them, `explain` looks at them and raises a ValueError or TypeError that a person can use; a
-    call that succeeds pays nothing for that.
+    Call it as PyTorch's operators are called, with the arguments of its schema: by position or by name, with defaults
+    left out. If a kernel refuses the arguments, `explain` looks at them and raises a ValueError or TypeError that says
+    what is wrong; a call that succeeds does not pay for that.
 
-    What is given below is called with all arguments of the schema, in its order; those that it wants named, by name.
+    The functions below are called with all arguments of the schema, in its order; arguments that the schema wants
+    named are passed by name.
 
     Args:
         schema: `namespace::name(Tensor input, ..., int size=1) -> Tensor`, with any arguments that PyTorch's schemas
-            have, at least one of them a tensor or a list of tensors. Results are tensors, or a list of them. Libraries
-            implement it as `name` and as `_name`. A call is quickest where tensors come first and then numbers, each an
-            argument of its own: a list costs a microsecond. `Tensor(a!)` is written to (see `reference`).
-        reference: what the operator means, in differentiable PyTorch, for any device; returns the schema's results. Of
-            an operator that writes to arguments it returns what these hold afterwards, as new tensors, in the order of
-            the schema, and then the results; it writes to none.
-        output: empty results with the sizes, strides, dtype and device that a kernel gives. None: contiguous ones of
-            the first argument's dtype, where `shapes` says all their sizes; or else those of the reference, which then
-            runs on tensors without data, and whose sizes may not depend on data.
-        shapes: the sizes of tensors and results in words, as `"n c, c -> n c"`: see `torchgraft.shapes.Shapes`. Where
-            sizes do not fit, the error says so, before `explain` is asked.
-        gradient: `gradient(needs_grad, output_grads, saved, *arguments)`: whether each tensor argument needs one, the
-            gradients of the visible results, the hidden results, and the arguments of the call; for a list of
-            tensors a list, everywhere. Returns one gradient a tensor argument. Those that nobody needs may be there,
-            and are dropped. Made of operators, so that it can be differentiated again. 'reference': the reference is
-            differentiated, and that is the best there is. None: it is, and a warning says so.
-        materialize_grads: whether `gradient` gets zeros, and not None, for a result to which nothing flows back.
-        unsaved: names of tensor arguments that `gradient` does not read. They are not kept for it, so that memory is
-            free earlier and a caller may change them in place; None stands in their places. What is written to is
-            never kept.
-        not_differentiable: names of tensor arguments that have no gradient, and of results, as the schema names them,
-            that have none; integers and booleans have none in any case.
-        visible_outputs: how many of the schema's results a caller sees; the others are kept for the gradient and are
-            not differentiable. None: all are visible.
-        autocast: under autocast 'lower' casts to autocast's dtype, 'promote' to the widest dtype among the arguments,
-            'none' not at all. float64 is left alone, and what is not a floating-point number.
-        vmap: `vmap(operator, batch_size, in_dims, *arguments)`: the results and their batch dimensions, computed by
-            `operator` from arguments without a batch dimension of vmap's. Without it a batch is a loop.
+            have. At least one must be a tensor or a list of tensors. Results are tensors, or a list of tensors.
+            Libraries implement the operator as `name` and as `_name`. A call is fastest if tensors come first, then
+            numbers, each as an argument of its own: a list costs a microsecond. An argument `Tensor(a!)` is written to
+            (see `reference`).
+        reference: computes what the operator means, in differentiable PyTorch, on any device, and returns the schema's
+            results. It must not write to its arguments. If the operator writes to arguments, the reference returns
+            their new values as new tensors, in the order of the schema, and then the results.
+        output: returns empty results with the sizes, strides, dtype and device that a kernel gives. None: results are
+            contiguous and have the dtype of the first tensor argument, if `shapes` gives all their sizes; otherwise the
+            reference runs on tensors without data, and sizes must not depend on data.
+        shapes: the sizes of tensor arguments and results in words, as `"n c, c -> n c"`: see
+            `torchgraft.shapes.Shapes`. Sizes that do not fit are refused before `explain` is called.
+        gradient: `gradient(needs_grad, output_grads, saved, *arguments)` returns one gradient for each tensor argument.
+            It gets whether each tensor argument needs a gradient, the gradients of the visible results, the hidden
+            results, and the arguments of the call; a list of tensors has a list in each of them. A gradient that is not
+            needed may be returned, and is dropped. If it is made of operators, it can be differentiated again.
+            'reference': the reference is differentiated, and no better gradient is expected. None: the reference is
+            differentiated, and a warning says so.
+        materialize_grads: whether `gradient` gets zeros instead of None for a result through which no gradient flows.
+        unsaved: names of tensor arguments that `gradient` does not read. They are not kept, so their memory is free
+            earlier, and a caller may change them in place; `gradient` gets None for them. Arguments that are written to
+            are never kept.
+        not_differentiable: names of tensor arguments and results, as the schema names them, that have no gradient.
+            Integers and booleans never have one.
+        visible_outputs: how many of the schema's results a caller gets. The others are kept for the gradient and are
+            not differentiable. None: all.
+        autocast: what autocast does to floating-point arguments other than float64: 'lower' casts them to autocast's
+            dtype, 'promote' to the widest dtype among them, 'none' does not cast.
+        vmap: `vmap(operator, batch_size, in_dims, *arguments)` returns the results and their batch dimensions, and
+            computes them by `operator`. None: vmap runs a loop over the batch.
         sharding: what may be cut over devices, as `"N C _ _, C _ _ _, C -> N C _ _"`: see
             `torchgraft.sharding.Sharding`. 'derive': it is found from the reference and the samples when DTensor first
             needs it, and a warning says what to write down. None: no tensor may be cut.
-        flops: the number of floating-point operations, from the arguments with a shape in place of each tensor.
-        kernels: the dtypes that have kernels, by kind of device; 'reference' where PyTorch's own composition is the
-            best kernel and no warning is due. None: `dtypes` on cpu and cuda.
-        compile: 'reference' where torch.compile makes more of the reference than of an opaque kernel.
-        dtypes: what every tensor argument must be, and all of them the same; or, by the names of arguments, what each
-            of these must be: those of which the same is said are of the same. None leaves that to the reference.
-        sizes_from_data: whether sizes of results depend on what tensors hold, as how many boxes are kept. `output` then
-            says `torchgraft.unknown_size()` where it does not know.
-        random: names of whole-number arguments, as a seed, that choose the values of random results. A kernel then need
-            not give the numbers of the reference, and is asked whether they are distributed alike.
-        mixed: names of tensor arguments, not the first, that may be of another of `dtypes` than the others are.
-        explain: raises ValueError or TypeError where the arguments make no sense; otherwise returns.
+        flops: returns the number of floating-point operations; it gets a shape in place of each tensor.
+        kernels: the dtypes that have kernels, by kind of device. 'reference': PyTorch's own composition is the best
+            kernel, and no warning is due. None: `dtypes`, on cpu and cuda.
+        compile: 'reference' if torch.compile makes faster code from the reference than by calling a kernel.
+        dtypes: the dtypes that tensor arguments may have; all must have the same one. A dict gives the dtypes of each
+            argument by name; arguments with the same entry must have the same dtype. None: the reference decides.
+        sizes_from_data: whether sizes of results depend on the values of tensors, as the number of boxes kept does.
+            `output` then uses `torchgraft.unknown_size()` for a size that it does not know.
+        random: names of integer arguments, such as a seed, that determine random results. A kernel then need not give
+            the same numbers as the reference; the check compares their distributions.
+        mixed: names of tensor arguments, except the first, that may have another of `dtypes` than the others.
+        explain: raises a ValueError or TypeError if the arguments make no sense, and otherwise returns.
 
     Raises:
-        ValueError: for a schema that cannot be served, or a name that is taken.
-        TypeError: a loaded library has a kernel of this name whose C++ types are not those of the schema.
+        ValueError: the schema cannot be supported, or the name is already declared.
+        TypeError: a loaded library has a kernel of this name whose C++ types do not match the schema.
     """
 
     registered: dict[str, Operator] = {}  # noqa: RUF012  every operator of this process, by qualified name
