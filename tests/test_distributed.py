@@ -82,3 +82,37 @@ def test_a_process_that_dies_ends_the_others(world, tmp_path):
         assert "Error" in text or "timeout" in text.lower(), text[-500:]
     # And some for the processes to begin.
     assert time.monotonic() - started < 4 * seconds + 60
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_the_example_goes_on_from_its_last_checkpoint(strategy, tmp_path):
+    script = Path(__file__).parents[1] / "examples" / "train_imagenet_like.py"
+
+    def train(folder, steps):
+        command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
+        command += ["--model", "small", "--batch", "2", "--pixels", "32", "--every", "2", "--measured", "2"]
+        command += ["--strategy", strategy, "--steps", str(steps), "--checkpoints", str(tmp_path / folder)]
+        command += ["--json", str(tmp_path / "figures.json")]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+        done = subprocess.run([sys.executable, *command], env=environment, capture_output=True, text=True, check=True)
+        return done.stdout, json.loads((tmp_path / "figures.json").read_text())
+
+    _, whole = train("whole", 6)
+    said, _ = train("stopped", 4)
+    assert "going on" not in said
+    # As of a run that was killed while it wrote: what names it is not there yet.
+    (tmp_path / "stopped" / "step-6").mkdir()
+    said, found = train("stopped", 6)
+    assert "going on from step 4" in said
+    assert found["loss"] == pytest.approx(whole["loss"], rel=1e-6)
+
+
+@pytest.mark.slow
+def test_the_demo_trains_on_two_devices():
+    command = [sys.executable, "-m", "torchgraft", "demo", "--devices", "2", "--epochs", "1"]
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "DistributedDataParallel on 2 devices" in done.stdout
+    assert "losses differ by" in done.stdout

@@ -135,7 +135,7 @@ class Sharding:
     @property
     def cuts(self) -> bool:
         """Whether anything may be cut."""
-        return any(term.letters for term in self.arguments)
+        return any(term.letters or term.has_rest for term in self.arguments)
 
     @classmethod
     def of_none(cls, operator: str, arguments: Sequence[Argument], results: Sequence[Result]) -> Sharding:

@@ -15,7 +15,7 @@ def _translated(language: str) -> list[str]:
 # By heading. A pattern stands for all files that it fits and that are named nowhere else; what is not written yet is
 # left out.
 TREE = {
-    "Start": ["docs/start/model.md", "docs/start/kernel.md", "docs/from-tutorials.md"],
+    "Start": ["docs/start/model.md", "docs/start/kernel.md", "docs/from-tutorials.md", "docs/distributed.md"],
     "Operators": [
         "docs/depthwise_conv2d.md",
         "docs/performance/depthwise.md",

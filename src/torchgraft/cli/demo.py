@@ -1,8 +1,12 @@
 """`graft demo`."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Annotated
 
+import torch
 import typer
 
 from torchgraft.cli.shared import (
@@ -19,6 +23,9 @@ from torchgraft.cli.shared import (
     write_files,
 )
 
+# Of the small ConvNeXt.
+CONVNEXT_BATCH = 32
+
 
 def demo(
     names: Annotated[
@@ -31,6 +38,15 @@ def demo(
     seed: Annotated[
         int, typer.Option(callback=expect_seed, help="Seed of the network and of the order of the examples.")
     ] = 0,
+    devices: Annotated[
+        int | None,
+        typer.Option(
+            min=2,
+            help="Train the small ConvNeXt on this many GPUs, or on this many processes of the CPU, and compare the "
+            "losses with those of one device. Replaces the parts.",
+            show_default=False,
+        ),
+    ] = None,
     plot_file: Annotated[
         Path, typer.Option("--plot", metavar="FILE", help="Write the plot of the loss curves to this file, as PNG.")
     ] = Path("torchgraft-demo.png"),
@@ -58,6 +74,8 @@ def demo(
         explain_missing(missing, "demo")
         raise
 
+    if devices is not None:
+        raise typer.Exit(_on_devices(devices, epochs or 1, seed))
     if output is not None:
         plot_file, json_file, markdown_file = (output / f"demo.{kind}" for kind in ("png", "json", "md"))
     known = {part.name: part for part in PARTS}
@@ -83,3 +101,19 @@ def demo(
     console.print(f"Loss curves: {plot_file}", soft_wrap=True, markup=False)
     if any(each.problems for each in comparisons):
         raise typer.Exit(1)
+
+
+def _on_devices(devices: int, epochs: int, seed: int) -> int:
+    """Starts a process a device through torchrun; the exit status."""
+    if torch.cuda.is_available() and torch.cuda.device_count() < devices:
+        raise typer.BadParameter(f"there are {torch.cuda.device_count()} GPUs", param_hint="--devices")
+    if CONVNEXT_BATCH % devices:
+        raise typer.BadParameter(
+            f"a batch of {CONVNEXT_BATCH} images has no {devices} equal parts", param_hint="--devices"
+        )
+    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(devices), "-m"]
+    command += ["torchgraft.demo.distributed", str(epochs), str(seed)]
+    # torchrun gives each process one thread unless it is told otherwise, and says so.
+    threads = os.environ.get("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // devices)))
+    done = subprocess.run([sys.executable, *command], env={**os.environ, "OMP_NUM_THREADS": threads}, check=False)
+    return done.returncode

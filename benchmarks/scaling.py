@@ -1,0 +1,203 @@
+"""Measures how training scales over the GPUs of this machine: `python benchmarks/scaling.py --chip h200`.
+
+Runs `examples/train_imagenet_like.py` on 1, 2, 4, ... GPUs: a plain and a grafted ConvNeXt-T, DDP and FSDP2, bfloat16.
+Then it measures what an all-reduce, an all-gather and a reduce-scatter of the gradients' size take. What it found is
+benchmarks/results/<chip>/scaling.json, with the command; `python benchmarks/scaling.py --page` writes the tables of
+docs/distributed.md from it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+SCRIPT = ROOT / "examples" / "train_imagenet_like.py"
+RESULTS = Path(__file__).parent / "results"
+FRAGMENT = ROOT / "docs" / "fragments" / "scaling.md"
+# How many GPUs a table looks ahead to, and how many are in one host.
+AHEAD, IN_HOST = (64, 1024), 8
+# A network between hosts, as it is sold with such GPUs: one adapter of 400 Gbit/s a GPU.
+NETWORK_BYTES_A_SECOND = 50e9
+COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter")
+
+
+def run_workers(count: int, *arguments: str) -> None:
+    """Runs a script in a process a GPU."""
+    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count), *arguments]
+    paths = os.pathsep.join(filter(None, [str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]))
+    environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "4")}
+    subprocess.run([sys.executable, *command], env=environment, check=True)
+
+
+def measure_training(count: int, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """What the script writes, for each strategy, plain and grafted, on so many GPUs."""
+    found = []
+    for strategy, is_plain in product(("ddp", "fsdp"), (True, False)):
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder, "figures.json")
+            flags = ["--strategy", strategy, "--amp", "--json", str(file), "--model", options.model]
+            flags += ["--batch", str(options.batch), "--pixels", str(options.pixels), "--steps", str(options.steps)]
+            flags += ["--every", str(max(1, options.steps // 4)), "--measured", str(max(2, options.steps // 4))]
+            run_workers(count, str(SCRIPT), *flags, *(["--plain"] if is_plain else []))
+            found.append(json.loads(file.read_text()))
+    return found
+
+
+def measure_collectives(file: Path, sizes: list[int]) -> None:
+    """In one of several processes: how long collectives of some sizes in bytes take."""
+    import torch
+    import torch.distributed as dist
+
+    on_gpu = torch.cuda.is_available()
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if on_gpu else torch.device("cpu")
+    if on_gpu:
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if on_gpu else "gloo")
+    count, found = dist.get_world_size(), []
+    for size, name in product(sizes, COLLECTIVES):
+        elements = size // 4 // count * count
+        whole = torch.zeros(elements, device=device)
+        part = torch.zeros(elements // count, device=device)
+        calls = {
+            "all_reduce": lambda whole=whole: dist.all_reduce(whole),
+            "all_gather": lambda whole=whole, part=part: dist.all_gather_into_tensor(whole, part),
+            "reduce_scatter": lambda whole=whole, part=part: dist.reduce_scatter_tensor(part, whole),
+        }
+        times = []
+        for _ in range(15):
+            dist.barrier()
+            if on_gpu:
+                torch.cuda.synchronize()
+            started = time.perf_counter()
+            calls[name]()
+            if on_gpu:
+                torch.cuda.synchronize()
+            times.append(time.perf_counter() - started)
+        seconds = sorted(times[5:])[5]
+        sent = (2 if name == "all_reduce" else 1) * elements * 4 * (count - 1) / count
+        found.append(
+            {
+                "collective": name,
+                "devices": count,
+                "bytes": elements * 4,
+                "seconds": seconds,
+                "bytes_a_second": sent / seconds,
+            }
+        )
+    if dist.get_rank() == 0:
+        file.write_text(json.dumps(found))
+    dist.destroy_process_group()
+
+
+def page(chip: str) -> str:
+    """The tables, from what was measured."""
+    path = RESULTS / chip / "scaling.json"
+    if not path.exists():
+        return "Not measured yet: `python benchmarks/scaling.py` on a machine with several GPUs fills this table.\n"
+    found = json.loads(path.read_text())
+    rows = found["training"]
+    base = {(row["strategy"], row["grafted"]): row["images_per_second"] for row in rows if row["devices"] == 1}
+    lines = [
+        "| GPUs | strategy | PyTorch, images/s | of linear | grafted, images/s | of linear | grafted / PyTorch |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for strategy, count in sorted({(row["strategy"], row["devices"]) for row in rows}):
+        rates = {
+            row["grafted"]: row["images_per_second"]
+            for row in rows
+            if (row["strategy"], row["devices"]) == (strategy, count)
+        }
+        shares = {kind: rate / count / base[strategy, kind] for kind, rate in rates.items()}
+        cells = [f"{rates[kind]:,.0f} | {100 * shares[kind]:.0f} %" for kind in (False, True)]
+        lines.append(f"| {count} | {strategy} | {cells[0]} | {cells[1]} | {rates[True] / rates[False]:.2f} |")
+    lines += [
+        "",
+        f"{rows[0]['device']}, {rows[0]['model']}, {rows[0]['batch']} images a GPU, bfloat16: `{found['command']}`",
+        "",
+    ]
+    return "\n".join([*lines, *_ahead(found)])
+
+
+def _ahead(found: dict[str, Any]) -> list[str]:
+    """What more GPUs give, computed: a step of one, and the all-reduce that no backward pass hides."""
+    reduces = [each for each in found["collectives"] if each["collective"] == "all_reduce"]
+    if not reduces:
+        return []
+    inside = max(each["bytes_a_second"] for each in reduces)
+    lines = ["| GPUs | plain: share of linear, nothing hidden / all hidden | grafted |", "| --- | --- | --- |"]
+    for count in AHEAD:
+        cells = []
+        for grafted in (False, True):
+            (row,) = (
+                each
+                for each in found["training"]
+                if each["devices"] == 1 and each["strategy"] == "ddp" and each["grafted"] is grafted
+            )
+            step = row["batch"] / row["images_per_second"]
+            size = 4 * row["parameters"]
+            hosts = count // IN_HOST
+            # Within a host, and then each GPU with its like of other hosts, of what is its part.
+            seconds = 2 * size * (IN_HOST - 1) / IN_HOST / inside
+            seconds += 2 * size / IN_HOST * (hosts - 1) / hosts / NETWORK_BYTES_A_SECOND
+            # A backward pass takes two thirds of a step, and hides as much.
+            hidden = step / (step + max(0.0, seconds - 2 / 3 * step))
+            cells.append(f"{100 * step / (step + seconds):.0f} % / {100 * hidden:.0f} %")
+        lines.append(f"| {count} | {cells[0]} | {cells[1]} |")
+    measured = (
+        f"{inside / 1e9:.0f} GB/s measured within this host, {NETWORK_BYTES_A_SECOND / 1e9:.0f} GB/s assumed between"
+    )
+    return [*lines, "", f"Computed from one GPU's step and {measured} hosts of {IN_HOST} GPUs.", ""]
+
+
+def main() -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(description="Measures how training scales over the GPUs of this machine.")
+    parser.add_argument("--chip", default="h200", help="the folder of benchmarks/results")
+    parser.add_argument("--devices", type=int, nargs="+", help="how many; default: 1, 2, 4, ... of those that are here")
+    parser.add_argument("--model", default="convnext-t")
+    parser.add_argument("--batch", type=int, default=128)
+    parser.add_argument("--pixels", type=int, default=224)
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--output", type=Path, help="the file to write, in the place of that of the chip")
+    parser.add_argument("--page", action="store_true", help="measure nothing, write docs/fragments/scaling.md")
+    parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    sizes = [1 << 20, 1 << 24, 1 << 27]
+    if options.page:
+        FRAGMENT.write_text(page(options.chip))
+        return 0
+    if options.worker is not None:
+        measure_collectives(options.worker, sizes if options.model != "small" else sizes[:1])
+        return 0
+    import torch
+
+    here = max(1, torch.cuda.device_count())
+    counts = options.devices or [count for count in (1, 2, 4, 8) if count <= here]
+    found: dict[str, Any] = {"command": shlex.join(["python", *sys.argv]), "training": [], "collectives": []}
+    path = options.output or RESULTS / options.chip / "scaling.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for count in counts:
+        found["training"] += measure_training(count, options)
+        if count > 1:
+            with tempfile.TemporaryDirectory() as folder:
+                file = Path(folder, "collectives.json")
+                run_workers(count, str(Path(__file__).resolve()), "--worker", str(file), "--model", options.model)
+                found["collectives"] += json.loads(file.read_text())
+        # After each, so that a run that is stopped has left what it found.
+        path.write_text(json.dumps(found, indent=1) + "\n")
+    print(f"{path}: written")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,41 @@
+"""Writes docs/fragments/sharding.md: what `graft shard` says of each operator of torchgraft."""
+
+from pathlib import Path
+
+from torchgraft.checking.spreading import Move, Row, spread
+from torchgraft.checking.subject import find_subjects
+
+PAGE = Path(__file__).parents[2] / "docs" / "fragments" / "sharding.md"
+DEVICES = 4
+
+
+def main() -> None:
+    """Writes the table."""
+    lines = [
+        "| operator | cut | arguments | result | forward moves | backward moves |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for subject in find_subjects([]):
+        found = spread(subject, DEVICES)
+        for number, row in enumerate(found.rows):
+            name = f"`{found.operator}`<br>`{found.declared}`" if number == 0 else ""
+            lines.append(f"| {name} | {row.letter} | {_cells(row)} |")
+    lines += ["", f"Bytes are what each of {DEVICES} devices sends, in float32, for the first sample that is measured."]
+    PAGE.write_text("\n".join(lines) + "\n")
+
+
+def _cells(row: Row) -> str:
+    placed = (
+        ", ".join(f"{name} {each}" for name, each in placements.items() if isinstance(each, int)) or "in parts"
+        for placements in (row.arguments, row.results)
+    )
+    return " | ".join((*placed, _moves(row.forward), _moves(row.backward)))
+
+
+def _moves(moves: tuple[Move, ...]) -> str:
+    said = (f"{move.name}: all-reduce {move.all_reduce:,} B" for move in moves)
+    return "<br>".join(said) or "nothing"
+
+
+if __name__ == "__main__":
+    main()
