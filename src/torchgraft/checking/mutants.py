@@ -364,7 +364,10 @@ def run_mutants(
         on_step(f"building {len(left)} mutants of {folder.path.name}")
         library, refused = folder.build({number: new[number] for number in left}, directory)
         for number in refused:
-            finish_new(left.pop(number) or Outcome(new[number], "does not compile"))
+            # Where a source is compiled for no such vectors, the compiler does not see it.
+            before = left.pop(number)
+            is_known = before is not None and before.status == "survived"
+            finish_new(before if is_known else Outcome(new[number], "does not compile"))
         for answer in _ask(folder, library, built.environment(), list(left), len(new), seed, workers):
             if "mutant" in answer:
                 number = answer.pop("mutant")

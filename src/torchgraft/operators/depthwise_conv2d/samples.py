@@ -87,6 +87,8 @@ _SINGLE = (
     Case("two channels of eight images", (8, 2, 3, 4), (3, 3), same(3), channels_last=True),
     # Fewer than a tile of sixteen.
     Case("fifteen columns", (1, 2, 5, 15), (5, 5), same(5)),
+    # Blocks of rows as far apart as taps are, in whole vectors of sixteen.
+    Case("dilation 2, sixteen channels", (1, 16, 18, 30), (3, 3), Window(1, 1, 2, 2, 2, 2, 2, 2), channels_last=True),
     Case("empty batch, told channels_last", (0, 3, 6, 7), (3, 3), same(3), channels_last=True),
 )
 
