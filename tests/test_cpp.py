@@ -1,6 +1,7 @@
 """C++ without Python: schemas, the CMake package, calls and their errors, and exported models in a C++ program."""
 
 import fcntl
+import json
 import os
 import re
 import shutil
@@ -13,9 +14,10 @@ import torch
 
 import torchgraft
 import wrong_calls
-from test_docs import ROOT
+from test_docs import FENCED, ROOT
 from torchgraft import Operator
 from torchgraft.authoring import cpp
+from torchgraft.checking.subject import find_subjects
 
 PACKAGE = Path(torchgraft.__file__).parent
 LIBRARIES = PACKAGE / "lib"
@@ -94,6 +96,11 @@ def expect_the_bits_of_python(model):
         found, expected = (torch.load(f"{model.with_suffix('')}-{size}.{kind}.pt") for kind in ("output", "expected"))
         assert len(found) == len(expected) == 1
         assert torch.equal(found[0], expected[0]), size
+
+
+def test_the_page_shows_the_example():
+    blocks = {block["file"]: block["text"] for block in FENCED.finditer((ROOT / "docs/cpp.md").read_text())}
+    assert blocks["serve/serve.cpp"] in (EXAMPLE / "serve.cpp").read_text()
 
 
 class TestGeneratedSources:
@@ -317,3 +324,14 @@ def test_an_operator_of_another_package_from_its_wheel(shared, tmp_path):
     run(build / "serve", model, *requests(model))
     expect_the_bits_of_python(model)
     assert str(site / "rms_norm/lib/rms_norm_schemas.so") in run("ldd", build / "serve")
+
+
+@pytest.mark.slow
+def test_what_a_call_costs_is_measured_in_both_languages(tmp_path):
+    run(sys.executable, "-m", "torchgraft", "bench", "cpp", "--seconds", 1, "--json", tmp_path / "cpp.json")
+    operators = json.loads((tmp_path / "cpp.json").read_text())["operators"]
+    assert [each["name"] for each in operators] == [
+        each.name for each in find_subjects([]) if cpp.is_callable(each.operator)
+    ]
+    for each in operators:
+        assert all(0.1 < each[path] < 10_000 for path in ("cpp", "kernel", "python")), each

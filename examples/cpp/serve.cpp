@@ -1,6 +1,9 @@
-// Runs a model that Python has exported, without Python: serve model.pt2 input.pt output.pt [input.pt output.pt ...]
+// Runs a model that Python has exported, without Python:
 //
-// Each pair of files is a request of its own, in a thread of its own. Files are those of torch.save and torch.load.
+//   serve model.pt2 input.pt output.pt [input.pt output.pt ...]
+//
+// Each pair of files is a request of its own, in a thread of its own. torch.save writes such files, and
+// torch.load reads them.
 #include <torch/csrc/jit/serialization/pickle.h>
 #include <torchgraft/package.h>
 

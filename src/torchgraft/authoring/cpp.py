@@ -27,8 +27,6 @@ _PACKAGE = Path(__file__).parents[1]
 SOURCE = _PACKAGE / "schemas.cpp"
 HEADER = _PACKAGE / "include/torchgraft/operators.h"
 
-# Columns of a line of C++.
-_WIDTH = 110
 # What PyTorch's stable ABI carries; `bool[]` is no array in C++.
 _KINDS = ("Tensor", "int", "float", "bool", "str", "ScalarType", "Layout", "MemoryFormat", "Device")
 _KEYWORDS = frozenset(
@@ -151,9 +149,9 @@ namespace {{
 _HEADER = """\
 // The operators of {namespace} as functions of C++. {written}
 //
-// A call that fails throws std::invalid_argument where an argument makes no sense, with the text of Python's TypeError
-// or ValueError, and std::runtime_error for anything else, as a library that is not loaded. Nothing is recorded for
-// autograd: gradients are Python's.
+// A call that fails throws std::invalid_argument where an argument makes no sense, with the text of Python's
+// TypeError or ValueError, and std::runtime_error for anything else, as a library that is not loaded.
+// Nothing is recorded for autograd: gradients are Python's.
 // clang-format off
 #pragma once
 

@@ -1,8 +1,8 @@
 """What a call of an operator costs from C++, beside the same call from Python, in microseconds.
 
 A program of C++ is built and run for it, as a reader of docs/cpp.md builds one: it calls the functions of
-`torchgraft/operators.h`, on tensors of a few elements, so that what is left is the call. Of each the median of a round
-is kept, and of these the smallest, in both languages.
+`torchgraft/operators.h`, on tensors of a few elements, so that what is left is the call. All operators are timed in
+turn, in rounds; of each the median of a round is kept, and of these the smallest, in both languages.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ _PROGRAM = """\
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <functional>
 #include <vector>
 
 using torch::headeronly::ScalarType;
@@ -60,24 +61,32 @@ static double time_block(int count, const Call& call) {
   return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count() / count;
 }
 
-template <typename Call>
-static void measure(const char* name, double seconds, const Call& call) {
+struct Timed {
+  const char* name;
+  std::function<void()> call;
+  int count;
+  double least;
+};
+static std::vector<Timed> all;
+
+static void measure(const char* name, double seconds, const std::function<void()>& call) {
   time_block(100, call);
   const double block = seconds * 1e6 / (ROUNDS * BLOCKS);
-  const int count = std::max(1, static_cast<int>(block / time_block(100, call)));
-  double least = 1e30;
-  for (int round = 0; round < ROUNDS; ++round) {
-    std::vector<double> times;
-    for (int i = 0; i < BLOCKS; ++i) times.push_back(time_block(count, call));
-    std::sort(times.begin(), times.end());
-    least = std::min(least, times[BLOCKS / 2]);
-  }
-  std::printf("\\"%s\\": %.6f,\\n", name, least);
+  all.push_back({name, call, std::max(1, static_cast<int>(block / time_block(100, call))), 1e30});
 }
 
 int main() {
-  std::printf("{\\n");
 CALLS
+  for (int round = 0; round < ROUNDS; ++round) {
+    for (Timed& each : all) {
+      std::vector<double> times;
+      for (int i = 0; i < BLOCKS; ++i) times.push_back(time_block(each.count, each.call));
+      std::sort(times.begin(), times.end());
+      each.least = std::min(each.least, times[BLOCKS / 2]);
+    }
+  }
+  std::printf("{\\n");
+  for (const Timed& each : all) std::printf("\\"%s\\": %.6f,\\n", each.name, each.least);
   std::printf("\\"\\": 0}\\n");
 }
 """
@@ -178,7 +187,7 @@ def program(subjects: Sequence[Subject], seconds: float) -> str:
         lines += [f"    const auto {name} = {word};" for name, word in made.items()]
         given = ", ".join(f"made_{place}" if f"made_{place}" in made else word for place, word in enumerate(words))
         call = f"{subject.operator.qualified_name}({given});"
-        lines += [f'    measure("{subject.name}", {seconds}, [&] {{ {call} }});', "  }"]
+        lines += [f'    measure("{subject.name}", {seconds}, [=] {{ {call} }});', "  }"]
     text = _PROGRAM.replace("CALLS", "\n".join(lines))
     return text.replace("ROUNDS", str(_ROUNDS)).replace("BLOCKS", str(_BLOCKS))
 

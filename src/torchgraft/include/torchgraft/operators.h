@@ -1,8 +1,8 @@
 // The operators of torchgraft as functions of C++. `make schemas` has written this file.
 //
-// A call that fails throws std::invalid_argument where an argument makes no sense, with the text of Python's TypeError
-// or ValueError, and std::runtime_error for anything else, as a library that is not loaded. Nothing is recorded for
-// autograd: gradients are Python's.
+// A call that fails throws std::invalid_argument where an argument makes no sense, with the text of Python's
+// TypeError or ValueError, and std::runtime_error for anything else, as a library that is not loaded.
+// Nothing is recorded for autograd: gradients are Python's.
 // clang-format off
 #pragma once
 
