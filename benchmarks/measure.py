@@ -53,6 +53,8 @@ def _parts(folder: Path, device: str) -> Iterator[tuple[str, str, str]]:
         yield f"demo, {part.name}", now, demo.get(part.name, {}).get("sources", "")
     overhead = _figures(folder / "overhead.json").get("provenance", {})
     yield "overhead", provenance_of_calls().sources, overhead.get("sources", "")
+    calls = _figures(folder / "cpp.json").get("provenance", {})
+    yield "cpp", provenance_of_calls().sources, calls.get("sources", "")
     memory = _figures(folder / "lltm-memory.json").get("provenance", {})
     for name, provenance in memory.items() or {"lltm": {}}.items():
         yield f"memory, {name}", sources_of_memory(name, device), provenance.get("sources", "")
@@ -125,6 +127,7 @@ def measure_parts(folder: Path, device: str, parts: list[str]) -> bool:
     commands = {
         "demo": ["demo", "--device", device, "--output", str(folder)],
         "overhead": ["bench", "overhead", *_files(folder / "overhead")],
+        "cpp": ["bench", "cpp", *_files(folder / "cpp")],
         "memory": ["bench", "memory", "lltm", "--device", device, *_files(folder / "lltm-memory")],
     }
     wanted = dict.fromkeys(part.partition(",")[0] for part in parts)
@@ -203,7 +206,7 @@ def _measure_all(folder: Path, before: BenchReport | None, options: argparse.Nam
         return 1
     rows = before.rows if before else ()
     passed = measure_rows(folder, None, rows, torch.device(device), new=not options.no_new)
-    return int(not (measure_parts(folder, device, ["demo", "overhead", "memory"]) and passed))
+    return int(not (measure_parts(folder, device, ["demo", "overhead", "cpp", "memory"]) and passed))
 
 
 if __name__ == "__main__":
