@@ -160,10 +160,10 @@ BAD = {
         TypeError,
         r"input has dtype torch.int64, expected one of float64, float32",
     ),
-    "two dtypes": (
-        lambda: depthwise_conv2d(images(*X), images(*W).half()),
+    "a weight of whole numbers": (
+        lambda: depthwise_conv2d(images(*X), images(*W).long()),
         TypeError,
-        "weight has dtype torch.float16",
+        "weight has dtype torch.int64, expected one of float64, float32",
     ),
     "two devices": (lambda: depthwise_conv2d(images(*X), images(*W).to("meta")), ValueError, "weight is on meta"),
     "padding beyond memory": (

@@ -191,3 +191,11 @@ def test_has_autograd_and_is_composite():
     ):
         assert _torch_private.has_autograd(operator) == has_autograd
         assert _torch_private.is_composite(operator) == is_composite
+
+
+def test_recorded_convolution():
+    # Where the library has given both kernels; and None where nobody has.
+    call = _torch_private.recorded_convolution("cpu")
+    assert call is torch.ops.aten.convolution_overrideable.default._op
+    if torch.version.cuda is None:
+        assert _torch_private.recorded_convolution("cuda") is None

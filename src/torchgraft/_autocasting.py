@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from torchgraft import _torch_private
-from torchgraft.schema import tensors_in
+from torchgraft.schema import Argument, tensors_in
 
 AutocastRule = Literal["lower", "promote", "none"]
 
@@ -16,26 +16,53 @@ AutocastRule = Literal["lower", "promote", "none"]
 AUTOCAST_KEYS = {"cpu": "AutocastCPU", "cuda": "AutocastCUDA"}
 
 
-def cast(rule: AutocastRule, arguments: Sequence[Any]) -> Sequence[Any]:
-    """Arguments as autocast wants them; unchanged where it is off for their device. float64 is left alone."""
-    device = next((tensor.device.type for tensor in tensors_in(arguments)), None)
-    if rule == "none" or device is None or not torch.is_autocast_enabled(device):
-        return arguments
-    dtypes = {tensor.dtype for tensor in tensors_in(arguments) if is_castable(tensor)}
-    if rule == "lower":
-        dtype = torch.get_autocast_dtype(device)
-    else:
+# What autocast may cast. float64 is left alone; what has one byte or fewer is a code, and no number that another dtype
+# could hold in its place.
+_CASTABLE = frozenset((torch.float32, torch.float16, torch.bfloat16))
+
+Cast = Callable[[Sequence[Any]], Sequence[Any]]
+
+
+def make_cast(rule: AutocastRule, arguments: Sequence[Argument], mixed: Sequence[str]) -> Cast:
+    """What makes of an operator's arguments what autocast wants; where it is off for their device, they stay.
+
+    Args:
+        rule: 'lower' or 'promote': see `torchgraft.Operator`.
+        arguments: of the operator.
+        mixed: those that may have another dtype than the first: in float32, they stay so when others are lowered.
+    """
+    places = [place for place, argument in enumerate(arguments) if argument.holds_tensors]
+    may_stay = [argument.name in mixed for argument in arguments]
+
+    def dtype_for(values: Sequence[Any], device: str) -> torch.dtype | None:
+        if rule == "lower":
+            return torch.get_autocast_dtype(device)
+        found = None
         # float16 and bfloat16 meet in float32, as everywhere in PyTorch.
-        dtype = None
-        for other in dtypes:
-            dtype = other if dtype is None else torch.promote_types(dtype, other)
-    if dtypes <= {dtype}:
-        return arguments
+        for tensor in tensors_in(values):
+            if tensor.dtype in _CASTABLE:
+                found = tensor.dtype if found is None else torch.promote_types(found, tensor.dtype)
+        return found
 
-    def cast_one(value: Any) -> Any:
-        return value.to(dtype) if isinstance(value, Tensor) and is_castable(value) else value
+    def cast(values: Sequence[Any]) -> Sequence[Any]:
+        device = next((tensor.device.type for tensor in tensors_in(values)), None)
+        if device is None or not torch.is_autocast_enabled(device):
+            return values
+        dtype = dtype_for(values, device)
 
-    return tuple(_each(cast_one, value) for value in arguments)
+        def cast_one(value: Any, stays: bool) -> Any:
+            if not isinstance(value, Tensor) or value.dtype is dtype or value.dtype not in _CASTABLE:
+                return value
+            return value if stays and value.dtype is torch.float32 else value.to(dtype)
+
+        found = list(values)
+        for place in places:
+            value, stays = found[place], rule == "lower" and may_stay[place]
+            several = isinstance(value, (list, tuple))
+            found[place] = [cast_one(each, stays) for each in value] if several else cast_one(value, stays)
+        return found
+
+    return cast
 
 
 def no_autocast(arguments: Sequence[Any]) -> AbstractContextManager[Any]:
@@ -47,10 +74,5 @@ def no_autocast(arguments: Sequence[Any]) -> AbstractContextManager[Any]:
 
 
 def is_castable(tensor: Tensor) -> bool:
-    """Whether autocast may cast a tensor; of float64 it takes none."""
-    # What has one byte or fewer is a code, and no number that another dtype could hold in its place.
-    return tensor.is_floating_point() and tensor.dtype != torch.float64 and tensor.element_size() > 1
-
-
-def _each(function: Callable[[Any], Any], value: Any) -> Any:
-    return [function(element) for element in value] if isinstance(value, (list, tuple)) else function(value)
+    """Whether autocast may cast a tensor."""
+    return tensor.dtype in _CASTABLE

@@ -66,6 +66,25 @@ def callee_of(operator: Any) -> Any:
     return operator._op
 
 
+def recorded_convolution(device: str) -> Any:
+    """PyTorch's convolution for devices that it does not know, which records its gradient in C++.
+
+    Args:
+        device: the kind of device that it is to be called for.
+
+    Returns:
+        What calls it; None where this PyTorch has no such operator, or no library gave both of its kernels.
+    """
+    key, has_kernel = DEVICE_KEYS[device], torch._C._dispatch_has_kernel_for_dispatch_key
+    forward, backward = "aten::convolution_overrideable", "aten::convolution_backward_overrideable"
+    try:
+        if has_kernel(forward, key) and has_kernel(backward, f"Autograd{key}"):
+            return callee_of(torch.ops.aten.convolution_overrideable.default)
+    except (AttributeError, RuntimeError):
+        pass
+    return None
+
+
 def below_views(operator: Any, keyset: Any, arguments: Sequence[Any], named: Mapping[str, Any]) -> Any:
     """Goes on with a call of an operator overload below the key that counts versions and makes views."""
     return operator.redispatch(keyset & torch._C._after_ADInplaceOrView_keyset, *arguments, **named)

@@ -29,6 +29,8 @@ class Declared(Protocol):
     vmap: Callable[..., Any] | None
     flops: Callable[..., int] | None
     autocast: AutocastRule
+    mixed: tuple[str, ...]
+    recorders: dict[str, Callable[..., Any]]
     arguments: tuple[Argument, ...]
     arrangement: Arrangement
     lists: tuple[bool, ...]

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from torchgraft import _dtensor, _torch_private, mutation, python_kernels, registration
-from torchgraft._autocasting import AutocastRule, cast, no_autocast
+from torchgraft._autocasting import AutocastRule, make_cast, no_autocast
 from torchgraft.arguments import stands_for_tensor
 from torchgraft.declaring import (
     check_kinds,
@@ -41,6 +41,9 @@ from torchgraft.signatures import expect_fitting, forget
 _Kernel = TypeVar("_Kernel", bound=Callable[..., Any])
 _Policy = TypeVar("_Policy", bound=Callable[..., str])
 
+
+# Classes that do nothing of their own when an operator is called on them.
+_PLAIN_TENSORS = frozenset((Tensor, torch.nn.Parameter))
 
 FLOATING: tuple[torch.dtype, ...] = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
@@ -101,6 +104,7 @@ class Operator:
         random: names of integer arguments, such as a seed, that determine random results. A kernel then need not give
             the same numbers as the reference; the check compares their distributions.
         mixed: names of tensor arguments, except the first, that may have another of `dtypes` than the others.
+            Autocast 'lower' leaves them in float32.
         explain: raises a ValueError or TypeError if the arguments make no sense, and otherwise returns.
 
     Raises:
@@ -176,6 +180,8 @@ class Operator:
         self.knows_output = output is not None or told is not None
         self.output = called(output) or told or make_output(self.reference, written, self.output_count)
         self.kernels = dict.fromkeys(("cpu", "cuda"), self.dtypes or FLOATING) if kernels is None else kernels
+        # By kind of device, what computes the operator and records its gradient without Python; takes all arguments.
+        self.recorders: dict[str, Callable[..., Any]] = {}
         mutated = [argument.name for argument in self.arguments if argument.mutated and argument.holds_tensors]
         check_names(self, "unsaved", unsaved)
         check_names(self, "not_differentiable", not_differentiable, [result.name for result in read.results])
@@ -369,6 +375,8 @@ def _make_call(operator: Operator) -> Callable[..., Any]:
     tensor_count, tensors_first = operator.arrangement.first or 0, operator.arrangement.first is not None
     lists, gives_lists = operator.lists, any(operator.lists)
     is_plain = tensors_first and not gives_lists
+    cast = make_cast(operator.autocast, operator.arguments, operator.mixed)
+    recorders = operator.recorders
     casts, not_differentiable = operator.autocast != "none", bool(operator.not_differentiable)
     has_gradient, is_grad_enabled = operator.gradient is not None, torch.is_grad_enabled
     # PyTorch's autograd, transforms and compilers know what the reference is made of; where compilers are to see the
@@ -409,7 +417,7 @@ def _make_call(operator: Operator) -> Callable[..., Any]:
     def call(*arguments: Any) -> Any:
         try:
             if casts and any_autocast():
-                arguments = tuple(cast(operator.autocast, arguments))
+                arguments = tuple(cast(arguments))
             compiling = is_compiling()
             if compiling and operator.compile == "reference":
                 explain_kinds(operator.name, described, arguments, dtypes_of, mixed)
@@ -463,6 +471,17 @@ def _make_call(operator: Operator) -> Callable[..., Any]:
                 # It records what the dispatcher sees, and can make nothing of a Function that is written in Python.
                 with torch.no_grad():
                     return visible(call_public(*arguments))
+            if recorders:
+                for tensor in tensors:
+                    if tensor is not None and type(tensor) not in _PLAIN_TENSORS:
+                        break
+                else:
+                    if (record := recorders.get(first_of(arguments).device.type)) is not None:
+                        try:
+                            return record(*arguments)
+                        except Exception:
+                            # What follows says what is wrong.
+                            pass
             if is_plain:
                 return eager(*tensors, arguments[tensor_count:])
             results = eager(*tensors, take_others(arguments))

@@ -181,6 +181,8 @@ def register(
     found = _registered.get((operator.qualified_name, device))
     if found is None:
         compiled = _torch_private.boxed_kernel_of(operator.raw, _torch_private.DEVICE_KEYS[device])
+        # It knows compiled kernels only.
+        operator.recorders.pop(device, None)
         found = _registered[operator.qualified_name, device] = PythonKernels(operator, device, compiled=compiled)
         for overload in (operator.public, operator.raw):
             called = found.call if overload is operator.raw else operator.filled(found.call)

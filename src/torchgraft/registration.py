@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_map, tree_map_only
 from torch.utils.flop_counter import flop_registry, register_flop_formula
 
 from torchgraft import _torch_private, mutation
-from torchgraft._autocasting import AUTOCAST_KEYS, cast, no_autocast
+from torchgraft._autocasting import AUTOCAST_KEYS, make_cast, no_autocast
 from torchgraft.declared import Declared
 from torchgraft.differentiation import as_tuple, nested, single
 from torchgraft.explaining import explain_devices
@@ -159,9 +159,10 @@ def _copied(result: Tensor) -> Tensor:
 
 def _make_autocast(operator: Declared) -> Callable[..., Any]:
     """The autocast kernel of the public name, for calls that do not come through the Operator."""
+    cast = make_cast(operator.autocast, operator.arguments, operator.mixed)
 
     def autocast_kernel(*arguments: Any) -> Any:
-        arguments = tuple(cast(operator.autocast, arguments))
+        arguments = tuple(cast(arguments))
         with _torch_private.without_autocast():
             return operator.call_public(*arguments)
 

@@ -52,31 +52,47 @@ class Model:
     compiled: bool
 
 
-def _from_timm(name: str) -> Model:
+def _from_timm(name: str, *, compiled: bool = False) -> Model:
     def make() -> nn.Module:
         model: nn.Module = importlib.import_module("timm").create_model(name, num_classes=_CLASSES)
         return model
 
-    return Model(name, "timm", "cuda", 128, 224, make, compiled=True)
+    return Model(name, "timm", "cuda", 128, 224, make, compiled)
 
 
-def _from_transformers(name: str, family: str, **configuration: Any) -> Model:
+def _from_transformers(
+    name: str, family: str, *, device: str = "cpu", batch: int = 8, size: int = 64, **configuration: Any
+) -> Model:
     def make() -> nn.Module:
         package = importlib.import_module("transformers")
-        configured = getattr(package, f"{family}Config")(num_labels=_CLASSES, image_size=64, **configuration)
+        configured = getattr(package, f"{family}Config")(num_labels=_CLASSES, image_size=size, **configuration)
         model: nn.Module = getattr(package, f"{family}ForImageClassification")(configured)
         return model
 
-    return Model(name, "transformers", "cpu", 8, 64, make, compiled=False)
+    return Model(name, "transformers", device, batch, size, make, compiled=False)
 
 
 # Without dropout: two runs of a step must agree.
 MODELS = {
     model.name: model
     for model in (
-        _from_timm("convnext_tiny"),
-        _from_timm("mobilenetv3_large_100"),
-        _from_timm("efficientnet_b0"),
+        _from_timm("convnext_tiny", compiled=True),
+        _from_timm("mobilenetv3_large_100", compiled=True),
+        _from_timm("efficientnet_b0", compiled=True),
+        _from_timm("repvit_m1"),
+        _from_timm("tf_efficientnetv2_b0"),
+        _from_timm("mobilenetv2_100"),
+        _from_timm("mobilenetv4_conv_small"),
+        _from_transformers(
+            "segformer_b0",
+            "Segformer",
+            device="cuda",
+            batch=128,
+            size=224,
+            hidden_dropout_prob=0.0,
+            classifier_dropout_prob=0.0,
+            drop_path_rate=0.0,
+        ),
         _from_transformers("convnext_small_images", "ConvNext", hidden_sizes=[48, 96, 192, 384], depths=[2, 2, 4, 2]),
         _from_transformers("mobilenet_v2_half", "MobileNetV2", depth_multiplier=0.5, classifier_dropout_prob=0.0),
         _from_transformers(

@@ -76,7 +76,9 @@ class _KnownCall(Call):
     def expected(self, arguments: tuple[Any, ...] | None = None) -> Any:
         return self._expected if arguments is None else super().expected(arguments)
 
-    def expected_gradients(self, output_grads: Any) -> tuple[Tensor, ...]:
+    def expected_gradients(self, output_grads: Any, arguments: Sequence[Any] | None = None) -> tuple[Tensor, ...]:
+        if arguments is not None:
+            return super().expected_gradients(output_grads, arguments)
         if not self._gradients:
             self._gradients.append(super().expected_gradients(output_grads))
         return self._gradients[0]

@@ -21,6 +21,7 @@ from torchgraft import _torch_private
 from torchgraft.checking.case import Call, each_tensor, in_float64
 from torchgraft.checking.comparing import Mismatch, expect_close
 from torchgraft.checking.strides import significant_strides
+from torchgraft.declared import Declared
 from torchgraft.differentiation import differentiate_reference
 
 _Kernel = Callable[..., Any]
@@ -164,7 +165,8 @@ def _blame_formula(call: Call, ask: Callable[[], None]) -> Blame | None:
     def replaced() -> Iterator[None]:
         before = operator.autograd.replace_formula(formula)
         try:
-            yield
+            with _recorded_by_python(operator):
+                yield
         finally:
             operator.autograd.replace_formula(before)
 
@@ -205,7 +207,19 @@ def _replaced_kernel(call: Call, function: Callable[[_Kernel, Sequence[Any]], An
     with _torch_private.scoped_library(operator.namespace, "FRAGMENT") as library:
         _torch_private.override(library, operator.raw, answer, key)
         _torch_private.override(library, operator.public, operator.filled(answer), key)
+        with _recorded_by_python(operator):
+            yield
+
+
+@contextmanager
+def _recorded_by_python(operator: Declared) -> Iterator[None]:
+    """A scope in which no other kernel and formula are used than those that the operator knows."""
+    recorders = dict(operator.recorders)
+    operator.recorders.clear()
+    try:
         yield
+    finally:
+        operator.recorders.update(recorders)
 
 
 def _laid_out(call: Call, arguments: Sequence[Any], results: Any) -> Any:

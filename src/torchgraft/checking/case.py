@@ -240,13 +240,19 @@ class Call:
         generator = self.generator()
         return [randn_like(result, generator) for result in results]
 
-    def expected_gradients(self, output_grads: Iterable[Tensor]) -> tuple[Tensor, ...]:
+    def expected_gradients(
+        self, output_grads: Iterable[Tensor], arguments: Sequence[Any] | None = None
+    ) -> tuple[Tensor, ...]:
         """The gradients of all tensors for incoming gradients, in float64: by the reference.
+
+        Args:
+            output_grads: of all results that are differentiable.
+            arguments: None: the call's.
 
         Raises:
             Mismatch: the reference has none.
         """
-        exact = self.leaves(in_float64(self.arguments))
+        exact = self.leaves(in_float64(self.arguments if arguments is None else arguments))
         references = self.differentiable_results(tree_leaves(self.reference(*exact)))
         expect(
             any(reference.requires_grad for reference in references) or not any(map(Tensor.numel, references)),

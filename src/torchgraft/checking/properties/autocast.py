@@ -2,7 +2,9 @@
 
 Proves: on two small samples, for bfloat16 and float16, the operator is called through the Operator, by its public name,
 and compiled. The results have the dtype and the values of a call with arguments cast as declared, also if the arguments
-have different dtypes. Backward works inside autocast. float64 is not cast.
+have different dtypes. Backward works inside autocast. float64 is not cast. Arguments that the operator takes in another
+dtype (`mixed`) stay in float32; their gradients then err no more, against float64, than those of arguments that were
+cast.
 
 Cannot prove: that the declaration is sensible: whether the definition keeps its meaning in a lower dtype.
 """
@@ -27,6 +29,9 @@ def check(case: Case) -> None:
     for dtype in (torch.bfloat16, torch.float16):
         case.each(partial(_check_calls, dtype), case.table(small=True, empty=False, count=2))
     case.each(_check_float64, case.table(small=True, empty=False, count=2))
+    if case.operator.autocast == "lower" and case.operator.mixed and case.dtype == torch.float32:
+        for dtype in (torch.bfloat16, torch.float16):
+            case.each(partial(_check_wide, dtype), case.table(small=True, empty=False, count=6))
     for dtype in (torch.bfloat16, torch.float16):
         case.each(partial(_check_compiled, dtype), case.table(small=True, empty=False, count=1))
 
@@ -83,6 +88,38 @@ def _as_declared(call: Call, arguments: Sequence[Any], dtype: torch.dtype) -> tu
     if rule == "promote":
         dtype = reduce(torch.promote_types, (tensor.dtype for tensor in tensors_of(arguments) if is_castable(tensor)))
     return each_tensor(lambda tensor: tensor.to(dtype) if is_castable(tensor) else tensor, arguments)
+
+
+def _check_wide(dtype: torch.dtype, call: Call) -> None:
+    """Arguments that may stay in float32 are no worse for it than those that were cast."""
+    operator = call.operator
+    lowered = _as_declared(call, call.arguments, dtype)
+    narrow = call.leaves(lowered)
+    results = tree_leaves(call.function(*narrow))
+    output_grads = call.output_grads(results)
+    cast_grads = torch.autograd.grad(results, leaves_of(narrow), output_grads, allow_unused=True)
+    exact = call.expected_gradients(output_grads, lowered)
+
+    wide = call.leaves(
+        [
+            value if argument.name in operator.mixed else other
+            for argument, value, other in zip(operator.arguments, call.arguments, lowered, strict=True)
+        ]
+    )
+    with torch.autocast(call.device.type, dtype=dtype):
+        results = tree_leaves(call.function(*wide))
+    found = torch.autograd.grad(results, leaves_of(wide), output_grads, allow_unused=True)
+    for name, leaf, one, other, right in zip(call.leaf_names, leaves_of(wide), found, cast_grads, exact, strict=True):
+        if one is None or other is None or leaf.dtype == dtype:
+            continue
+        error, error_of_cast = ((each.double() - right).abs().max().item() for each in (one, other))
+        # Sums of products in float32, which may by chance be exact when they are rounded.
+        slack = torch.finfo(torch.float32).eps * max(call.summed, 1) * right.abs().max().item()
+        expect(
+            error <= error_of_cast + slack,
+            f"the gradient of {name}, left in float32 under autocast to {_short(dtype)}, errs by {error:.3g}, and by "
+            f"{error_of_cast:.3g} where {name} is cast",
+        )
 
 
 def _check_float64(call: Call) -> None:

@@ -124,7 +124,8 @@ def _wrong_tensors(call: Call, name: str, tensor: Tensor) -> Iterator[_Wrong]:
     several = len(tensors_of(call.arguments)) > 1
     operator, argument = call.operator, name.partition("[")[0]
     declared = operator.dtypes_of.get(argument)
-    alike = [each for each in call.tensor_names if operator.dtypes_of.get(each.partition("[")[0]) == declared]
+    names = [each.partition("[")[0] for each in call.tensor_names]
+    alike = [each for each in names if operator.dtypes_of.get(each) == declared and each not in operator.mixed]
     for dtype in (torch.int64, torch.bool, torch.complex64, *FLOATING):
         if declared is not None and dtype in declared and (argument in operator.mixed or len(alike) == 1):
             continue

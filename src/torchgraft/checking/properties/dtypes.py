@@ -54,7 +54,8 @@ def _check_others(call: Call) -> None:
         allowed = operator.dtypes_of.get(argument)
         if allowed is None:
             continue
-        alike = [each for each in call.tensor_names if operator.dtypes_of.get(each.partition("[")[0]) == allowed]
+        names = [each.partition("[")[0] for each in call.tensor_names]
+        alike = [each for each in names if operator.dtypes_of.get(each) == allowed and each not in operator.mixed]
         others = [dtype for dtype in allowed if dtype != tensor.dtype]
         if argument in operator.mixed:
             for dtype in others:

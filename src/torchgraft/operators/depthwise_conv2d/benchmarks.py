@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -166,9 +167,10 @@ def conv2d_input_grad(
 
 
 def conv2d_weight_grad(
-    output_grad: Tensor, input: Tensor, kernel_height: int, kernel_width: int, *window: int
+    output_grad: Tensor, input: Tensor, kernel_height: int, kernel_width: int, *window_and_dtype: Any
 ) -> Tensor:
-    """What autograd calls for the weight of F.conv2d."""
+    """What autograd calls for the weight of F.conv2d; it has the dtype of input."""
+    *window, _ = window_and_dtype
     weight = input.new_empty((output_grad.shape[1], 1, kernel_height, kernel_width))
     return _backward(output_grad, input, weight, Window(*window), (False, True, False))[1]
 

@@ -67,7 +67,7 @@ class Case:
 
     def weight_grad(self) -> Sample:
         """For depthwise_conv2d_weight_grad."""
-        return Sample(self.name, (self.output, Drawn(self.input, self.channels_last), *self.kernel, *self.window))
+        return Sample(self.name, (self.output, Drawn(self.input, self.channels_last), *self.kernel, *self.window, None))
 
 
 def same(kernel: int, stride: int = 1) -> Window:

@@ -5,6 +5,7 @@
 
 #include "cpu/kernels.h"
 #include "host.h"
+#include "recorded.h"
 
 namespace torchgraft::depthwise {
 namespace {
@@ -32,8 +33,8 @@ class Cpu {
                   Layout layout) const {
     cpu::input_grad(output_grad, weight, input_grad, geometry, layout);
   }
-  template <typename T>
-  void weight_grad(const T* output_grad, const T* input, T* weight_grad, const Geometry& geometry,
+  template <typename T, typename R>
+  void weight_grad(const T* output_grad, const T* input, R* weight_grad, const Geometry& geometry,
                    Layout layout, const Tensor&) const {
     cpu::weight_grad(output_grad, input, weight_grad, geometry, layout);
   }
@@ -44,5 +45,6 @@ class Cpu {
 TORCHGRAFT_KERNEL(torchgraft, CPU, depthwise_conv2d, forward_on<Cpu>)
 TORCHGRAFT_KERNEL(torchgraft, CPU, depthwise_conv2d_input_grad, input_grad_on<Cpu>)
 TORCHGRAFT_KERNEL(torchgraft, CPU, depthwise_conv2d_weight_grad, weight_grad_on<Cpu>)
+TORCHGRAFT_RECORDED(CPU, Cpu)
 
 }  // namespace torchgraft::depthwise

@@ -8,6 +8,7 @@
 #include "cuda/dispatch.h"
 #include "cuda/policy.h"
 #include "host.h"
+#include "recorded.h"
 
 namespace torchgraft::depthwise {
 namespace {
@@ -39,14 +40,20 @@ class Cuda {
     cuda::correlate<T>({output_grad, weight, /*bias=*/nullptr, input_grad, geometry, layout,
                         /*transposed=*/true, scope_.stream()});
   }
-  template <typename T>
-  void weight_grad(const T* output_grad, const T* input, T* weight_grad, const Geometry& geometry,
+  template <typename T, typename R>
+  void weight_grad(const T* output_grad, const T* input, R* weight_grad, const Geometry& geometry,
                    Layout layout, const Tensor& like) const {
     using A = accumulate_t<T>;
     const int64_t weights = geometry.output_channels() * geometry.taps();
     const int64_t chunks = cuda::most_chunks(geometry, layout == Layout::channels_last);
     const Tensor workspace = empty_workspace<A>(chunks * weights, like);
-    cuda::sum_weight_grad<T>({output_grad, input, weight_grad, static_cast<A*>(workspace.mutable_data_ptr()),
+    cuda::GradOfWeight<T> result = {};
+    if constexpr (std::is_same_v<R, T>) {
+      result.rounded = weight_grad;
+    } else {
+      result.sums = weight_grad;
+    }
+    cuda::sum_weight_grad<T>({output_grad, input, result, static_cast<A*>(workspace.mutable_data_ptr()),
                               geometry, layout, scope_.stream()});
   }
 
@@ -63,5 +70,6 @@ TORCHGRAFT_KERNELS(depthwise_conv2d_weight_grad, cuda::kWeightGradRules)
 TORCHGRAFT_KERNEL(torchgraft, CUDA, depthwise_conv2d, forward_on<Cuda>)
 TORCHGRAFT_KERNEL(torchgraft, CUDA, depthwise_conv2d_input_grad, input_grad_on<Cuda>)
 TORCHGRAFT_KERNEL(torchgraft, CUDA, depthwise_conv2d_weight_grad, weight_grad_on<Cuda>)
+TORCHGRAFT_RECORDED(CUDA, Cuda)
 
 }  // namespace torchgraft::depthwise

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <torchgraft/checks.h>
+#include <torchgraft/dispatch.h>
 #include <torchgraft/layout.h>
 
 #include <cstdint>
@@ -102,6 +103,14 @@ inline void check_output_grad(const char* name, const Tensor& output_grad, const
       ", ", output_grad.size(1), ", ", output_grad.size(2), ", ", output_grad.size(3), ")");
 }
 
+// A weight or bias may have another floating dtype than the image, to which it is then rounded.
+inline void check_same_device(const Tensor& image, const char* image_name, const Tensor& other,
+                              const char* other_name) {
+  TORCHGRAFT_CHECK(same_device(image, other), image_name, " and ", other_name, " must be on the same device");
+  if (image.scalar_type() == other.scalar_type()) return;
+  dispatch_floating(other.scalar_type(), "depthwise_conv2d", [](auto) {});
+}
+
 inline Geometry forward_geometry(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias,
                                  const Window& window) {
   const char* const name = "depthwise_conv2d";
@@ -114,12 +123,12 @@ inline Geometry forward_geometry(const Tensor& input, const Tensor& weight, cons
   }
   check_memory(input, "input");
   check_weight(weight);
-  check_same_kind(input, "input", weight, "weight");
+  check_same_device(input, "input", weight, "weight");
   const Geometry geometry = make_geometry(name, input.size(0), input.size(1), weight.size(0), input.size(2),
                                           input.size(3), weight.size(2), weight.size(3), window);
   if (bias) {
     check_dim(*bias, 1, "bias");
-    check_same_kind(input, "input", *bias, "bias");
+    check_same_device(input, "input", *bias, "bias");
     TORCHGRAFT_CHECK(bias->size(0) == weight.size(0), "bias must have ", weight.size(0), " elements, got ",
                      bias->size(0));
   }
@@ -131,7 +140,7 @@ inline Geometry input_grad_geometry(const Tensor& output_grad, const Tensor& wei
   const char* const name = "depthwise_conv2d_input_grad";
   check_dim(output_grad, 4, "output_grad");
   check_weight(weight);
-  check_same_kind(output_grad, "output_grad", weight, "weight");
+  check_same_device(output_grad, "output_grad", weight, "weight");
   const Geometry geometry = make_geometry(name, output_grad.size(0), channels, weight.size(0), height, width,
                                           weight.size(2), weight.size(3), window);
   check_output_grad(name, output_grad, geometry);

@@ -9,9 +9,11 @@
 //   void forward(input, weight, bias, output, geometry, layout)
 //   void input_grad(output_grad, weight, input_grad, geometry, layout)
 //   void weight_grad(output_grad, input, weight_grad, geometry, layout, like)
+//                                            of halves, weight_grad may be float: then sums are not rounded
 #pragma once
 
 #include <torchgraft/dispatch.h>
+#include <torchgraft/empty.h>
 #include <torchgraft/layout.h>
 
 #include <optional>
@@ -28,6 +30,20 @@ Tensor result_in([[maybe_unused]] const Device& device, const Tensor& result, [[
     if (layout != asked) return device.relayout(result, asked);
   }
   return result;
+}
+
+// A weight or bias as kernels for T read it: contiguous, and rounded to T where it has another dtype. Under
+// autocast weights are float32 and images halves.
+template <typename T>
+Tensor rounded_to(const Tensor& tensor, const char* name) {
+  if (tensor.scalar_type() == kDtypeOf<T>) return to_contiguous(tensor, name);
+  check_memory(tensor, name);
+  const bool is_bias = tensor.dim() == 1;
+  Tensor rounded = is_bias ? empty_contiguous({tensor.size(0)}, tensor, static_cast<int32_t>(kDtypeOf<T>))
+                           : empty_contiguous({tensor.size(0), 1, tensor.size(2), tensor.size(3)}, tensor,
+                                              static_cast<int32_t>(kDtypeOf<T>));
+  torch::stable::copy_(rounded, tensor);
+  return rounded;
 }
 
 template <typename Device>
@@ -47,8 +63,8 @@ Tensor forward_on(Tensor input, Tensor weight, std::optional<Tensor> bias, int64
                                  geometry.width.output, layout, input);
     if (geometry.batch > 0) {
       input = device.to_layout(input, layout);
-      weight = to_contiguous(weight);
-      if (bias) bias = to_contiguous(*bias);
+      weight = rounded_to<T>(weight, "weight");
+      if (bias) bias = rounded_to<T>(*bias, "bias");
       device.forward(data_of<T>(input), data_of<T>(weight), bias ? data_of<T>(*bias) : nullptr,
                      mutable_data_of<T>(output), geometry, layout);
     }
@@ -74,7 +90,7 @@ Tensor input_grad_on(Tensor output_grad, Tensor weight, int64_t channels, int64_
     Tensor result = empty_images(geometry.batch, channels, height, width, layout, output_grad);
     if (geometry.batch > 0) {
       output_grad = device.to_layout(output_grad, layout);
-      weight = to_contiguous(weight);
+      weight = rounded_to<T>(weight, "weight");
       device.input_grad(data_of<T>(output_grad), data_of<T>(weight), mutable_data_of<T>(result), geometry,
                         layout);
     }
@@ -82,30 +98,43 @@ Tensor input_grad_on(Tensor output_grad, Tensor weight, int64_t channels, int64_
   });
 }
 
+// The sums in R, which is T or, for halves, float: then nothing is rounded.
+template <typename R, typename T, typename Device>
+Tensor sum_weight_grad(const Device& device, Tensor output_grad, Tensor input, const Geometry& geometry) {
+  const Layout layout = device.template layout<T>(geometry, layout_of(input));
+  Tensor result =
+      empty_contiguous({geometry.output_channels(), 1, geometry.height.kernel, geometry.width.kernel}, input,
+                       static_cast<int32_t>(kDtypeOf<R>));
+  if (geometry.batch == 0) {
+    torch::stable::zero_(result);
+    return result;
+  }
+  input = device.to_layout(input, layout);
+  output_grad = device.to_layout(output_grad, layout);
+  device.weight_grad(data_of<T>(output_grad), data_of<T>(input), mutable_data_of<R>(result), geometry, layout,
+                     input);
+  return result;
+}
+
 template <typename Device>
 Tensor weight_grad_on(Tensor output_grad, Tensor input, int64_t kernel_height, int64_t kernel_width,
                       int64_t stride_height, int64_t stride_width, int64_t padding_top, int64_t padding_left,
                       int64_t padding_bottom, int64_t padding_right, int64_t dilation_height,
-                      int64_t dilation_width) {
+                      int64_t dilation_width, std::optional<ScalarType> dtype) {
   const Geometry geometry =
       weight_grad_geometry(output_grad, input, kernel_height, kernel_width,
                            {stride_height, stride_width, padding_top, padding_left, padding_bottom,
                             padding_right, dilation_height, dilation_width});
   return dispatch_floating(input.scalar_type(), "depthwise_conv2d_weight_grad", [&](auto tag) {
     using T = typename decltype(tag)::type;
+    using A = accumulate_t<T>;
     const Device device(input);
-    const Layout layout = device.template layout<T>(geometry, layout_of(input));
-    Tensor result =
-        empty_images(geometry.output_channels(), 1, kernel_height, kernel_width, Layout::contiguous, input);
-    if (geometry.batch == 0) {
-      torch::stable::zero_(result);
-      return result;
-    }
-    input = device.to_layout(input, layout);
-    output_grad = device.to_layout(output_grad, layout);
-    device.weight_grad(data_of<T>(output_grad), data_of<T>(input), mutable_data_of<T>(result), geometry,
-                       layout, input);
-    return result;
+    if (!dtype || *dtype == kDtypeOf<T>) return sum_weight_grad<T, T>(device, output_grad, input, geometry);
+    const Tensor sums = sum_weight_grad<A, T>(device, output_grad, input, geometry);
+    return dispatch_floating(*dtype, "depthwise_conv2d_weight_grad, its dtype,", [&](auto result_tag) {
+      using R = typename decltype(result_tag)::type;
+      return rounded_to<R>(sums, "the sums");
+    });
   });
 }
 

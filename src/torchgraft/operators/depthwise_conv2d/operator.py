@@ -5,15 +5,16 @@ for the bias): derivatives of every order run on kernels.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.overrides import handle_torch_function
 
 from torchgraft.arguments import flag, sizes, stands_for_tensor, whole
 from torchgraft.layout import is_channels_last, layout_beside
-from torchgraft.operator import Operator
+from torchgraft.operator import FLOATING, Operator
 from torchgraft.operators.depthwise_conv2d import reference
 from torchgraft.operators.depthwise_conv2d.window import IntOrPair, Window, make_window
 from torchgraft.operators.shared import (
@@ -23,6 +24,7 @@ from torchgraft.operators.shared import (
     require,
     require_shape,
 )
+from torchgraft.recording import record_as_convolution
 
 
 def depthwise_conv2d(
@@ -45,7 +47,8 @@ def depthwise_conv2d(
     Args:
         input: (N, C, H, W) or (C, H, W), float64, float32, float16 or bfloat16. Contiguous and channels_last are both
             read as they are; other strides are copied first.
-        weight: (C * m, 1, KH, KW), of the dtype and on the device of input; m >= 1 kernels a channel.
+        weight: (C * m, 1, KH, KW), on the device of input; m >= 1 kernels a channel. Weight and bias may have another
+            of these dtypes: they are then rounded to the dtype of input, and their gradients have their own.
         bias: (C * m), or None.
         stride: pixels between outputs, one number or (height, width).
         padding: zeros around the image, one number or (height, width); 'valid' for none; 'same' for as much as keeps
@@ -117,7 +120,7 @@ def depthwise_conv2d_input_grad(
 
     Args:
         output_grad: (N, C * m, OH, OW), the gradient of the output.
-        weight: (C * m, 1, KH, KW).
+        weight: (C * m, 1, KH, KW), which may have another dtype; it is then rounded to that of output_grad.
         input_size: (C, H, W) of the input, whole numbers.
         channels_last: whether the result is laid out so, or contiguous.
         stride: as for depthwise_conv2d.
@@ -145,6 +148,7 @@ def depthwise_conv2d_weight_grad(
     stride: IntOrPair = 1,
     padding: IntOrPair | str = 0,
     dilation: IntOrPair = 1,
+    dtype: torch.dtype | None = None,
 ) -> Tensor:
     """The gradient of depthwise_conv2d with respect to its weight; the same bits at every run.
 
@@ -155,6 +159,8 @@ def depthwise_conv2d_weight_grad(
         stride: as for depthwise_conv2d.
         padding: as for depthwise_conv2d.
         dilation: as for depthwise_conv2d.
+        dtype: of the result, float64, float32, float16 or bfloat16; None: that of input. float16 and bfloat16 images
+            are summed in float32, and a result in float32 is not rounded.
 
     Returns:
         (C * m, 1, KH, KW).
@@ -165,9 +171,8 @@ def depthwise_conv2d_weight_grad(
     """
     name = "depthwise_conv2d_weight_grad"
     height, width = sizes(name, "kernel_size", kernel_size, "(KH, KW)")
-    return weight_grad(
-        output_grad, input, height, width, *make_window(stride, padding, dilation, (height, width), name)
-    )
+    window = make_window(stride, padding, dilation, (height, width), name)
+    return weight_grad(output_grad, input, height, width, *window, dtype)
 
 
 def _kernel_size(weight: Any, padding: Any) -> Sequence[int]:
@@ -220,6 +225,13 @@ def _input_grad_output(
     return empty_images(output_grad, (output_grad.shape[0], channels, height, width), channels_last)
 
 
+def _weight_grad_output(
+    output_grad: Tensor, input: Tensor, kernel_height: int, kernel_width: int, *window_and_dtype: Any
+) -> Tensor:
+    dtype = window_and_dtype[-1]
+    return input.new_empty((output_grad.shape[1], 1, kernel_height, kernel_width), dtype=dtype)
+
+
 def _gradient(
     needs_grad: Sequence[bool],
     output_grads: Sequence[Tensor],
@@ -234,8 +246,9 @@ def _gradient(
         input_grad.call(output_grad, weight, *input.shape[1:], layout_beside(output_grad, input), *window)
         if needs_grad[0]
         else None,
-        weight_grad.call(output_grad, input, *weight.shape[2:], *window) if needs_grad[1] else None,
-        output_grad.sum((0, 2, 3)) if needs_grad[2] else None,
+        weight_grad.call(output_grad, input, *weight.shape[2:], *window, weight.dtype) if needs_grad[1] else None,
+        # Bias has the dtype of weight, or else autograd rounds its gradient.
+        output_grad.sum((0, 2, 3), dtype=weight.dtype) if needs_grad[2] else None,
     )
 
 
@@ -255,7 +268,7 @@ def _input_grad_gradient(
     (input,) = output_grads
     return (
         convolution(input, weight, None, *window) if needs_grad[0] else None,
-        weight_grad(output_grad, input, *weight.shape[2:], *window) if needs_grad[1] else None,
+        weight_grad(output_grad, input, *weight.shape[2:], *window, weight.dtype) if needs_grad[1] else None,
     )
 
 
@@ -267,8 +280,9 @@ def _weight_grad_gradient(
     input: Tensor,
     kernel_height: int,
     kernel_width: int,
-    *window: int,
+    *window_and_dtype: Any,
 ) -> tuple[Tensor | None, ...]:
+    *window, _ = window_and_dtype
     # The gradient of a weight gradient is as large as a weight, and plays its part.
     (weight,) = output_grads
     return (
@@ -378,9 +392,13 @@ def _explain_input_grad(
 
 
 def _explain_weight_grad(
-    output_grad: Tensor, input: Tensor, kernel_height: int, kernel_width: int, *numbers: int
+    output_grad: Tensor, input: Tensor, kernel_height: int, kernel_width: int, *numbers_and_dtype: Any
 ) -> None:
     name = "depthwise_conv2d_weight_grad"
+    *numbers, dtype = numbers_and_dtype
+    if dtype is not None and dtype not in FLOATING:
+        names = ", ".join(str(each) for each in FLOATING)
+        raise TypeError(f"{name}: dtype must be one of {names}, got {dtype}")
     channels, *size = input.shape[1:]
     kernel_size = (kernel_height, kernel_width)
     expected = _explain_sizes(name, input.shape[0], channels, size, output_grad.shape[1], kernel_size, Window(*numbers))
@@ -401,6 +419,7 @@ convolution = Operator(
     gradient=_gradient,
     unsaved=("bias",),
     autocast="lower",
+    mixed=("weight", "bias"),
     vmap=_images_by_channel,
     sharding="N C _ _, C _ _ _, C -> N C _ _; neighbouring pixels are on another device then",
     flops=_flops,
@@ -414,6 +433,7 @@ input_grad = Operator(
     shapes="N M _ _, M 1 _ _ -> N channels height width",
     output=_input_grad_output,
     gradient=_input_grad_gradient,
+    mixed=("weight",),
     vmap=_input_grad_vmap,
     sharding="N C _ _, C _ _ _, channels=C -> N C _ _; neighbouring pixels are on another device then",
     flops=_input_grad_flops,
@@ -422,12 +442,25 @@ input_grad = Operator(
 
 weight_grad = Operator(
     "torchgraft::depthwise_conv2d_weight_grad(Tensor output_grad, Tensor input, SymInt kernel_height, "
-    f"SymInt kernel_width, {_WINDOW_SCHEMA}) -> Tensor",
+    f"SymInt kernel_width, {_WINDOW_SCHEMA}, ScalarType? dtype=None) -> Tensor",
     reference=reference.depthwise_conv2d_weight_grad,
     shapes="N M _ _, N C H W -> M 1 kernel_height kernel_width",
+    output=_weight_grad_output,
     gradient=_weight_grad_gradient,
     vmap=batch_as_channels((1, 1), (0,)),
     sharding="N C _ _, N C _ _ -> C _ _ _; neighbouring pixels are on another device then",
     flops=_weight_grad_flops,
     explain=_explain_weight_grad,
 )
+
+
+def _record(call: Callable[..., Any]) -> Callable[..., Any]:
+    """The operator as a convolution of PyTorch's that records its gradient; its kernels are in recorded.h."""
+
+    def record(input: Tensor, weight: Tensor, bias: Tensor | None, *window: int) -> Any:
+        return call(input, weight, bias, window[:2], window[2:6], window[6:], False, (), input.shape[1])
+
+    return record
+
+
+record_as_convolution(convolution, _record)

@@ -1,5 +1,7 @@
 """What depthwise_conv2d and its two gradients mean, in PyTorch's own convolutions."""
 
+from typing import Any
+
 import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.grad import conv2d_weight
@@ -10,6 +12,7 @@ from torchgraft.operators.depthwise_conv2d.window import Window
 def depthwise_conv2d(input: Tensor, weight: Tensor, bias: Tensor | None, *window: int) -> Tensor:
     """The convolution of each channel with its own kernels, over an input padded with zeros."""
     view = Window(*window)
+    weight, bias = _rounded(weight, input), None if bias is None else _rounded(bias, input)
     return F.conv2d(_padded(input, view), weight, bias, view.stride, 0, view.dilation, input.shape[1])
 
 
@@ -27,7 +30,7 @@ def depthwise_conv2d_input_grad(
     The gradient of the output, with zeros between its elements where the window has a stride, is convolved with kernels
     turned around. PyTorch's own gradient is as quick, but the gradient of that gradient goes channel by channel.
     """
-    view = Window(*window)
+    view, weight = Window(*window), _rounded(weight, output_grad)
     (tall, wide), (rows, columns) = view.stride, view.dilation
     spread = output_grad[:, :, :, None, :, None]
     spread = F.pad(spread, (0, wide - 1, 0, 0, 0, tall - 1)).flatten(4, 5).flatten(2, 3)
@@ -42,16 +45,24 @@ def depthwise_conv2d_input_grad(
 
 
 def depthwise_conv2d_weight_grad(
-    output_grad: Tensor, input: Tensor, kernel_height: int, kernel_width: int, *window: int
+    output_grad: Tensor, input: Tensor, kernel_height: int, kernel_width: int, *window_and_dtype: Any
 ) -> Tensor:
     """The transpose of depthwise_conv2d as a map of its weight."""
+    *window, dtype = window_and_dtype
     if output_grad.shape[0] != input.shape[0]:
         # On one thread PyTorch reads memory that is not there.
         raise ValueError(f"output_grad has {output_grad.shape[0]} images, but input has {input.shape[0]}")
     view = Window(*window)
     weight_size = (output_grad.shape[1], 1, kernel_height, kernel_width)
-    return conv2d_weight(_padded(input, view), weight_size, output_grad, view.stride, 0, view.dilation, input.shape[1])
+    padded, channels = _padded(input, view), input.shape[1]
+    sums = conv2d_weight(padded, weight_size, output_grad, view.stride, 0, view.dilation, channels)
+    return sums if dtype is None else sums.to(dtype)
 
 
 def _padded(input: Tensor, view: Window) -> Tensor:
     return F.pad(input, view.padding) if view.padded else input
+
+
+def _rounded(tensor: Tensor, image: Tensor) -> Tensor:
+    """A weight or bias in the dtype of the image; what is no floating-point number stays, and is refused."""
+    return tensor.to(image.dtype) if tensor.is_floating_point() else tensor

@@ -15,8 +15,9 @@ template <typename T>
 void input_grad(const T* output_grad, const T* weight, T* input_grad, const Geometry& geometry,
                 Layout layout);
 
-template <typename T>
-void weight_grad(const T* output_grad, const T* input, T* weight_grad, const Geometry& geometry,
+// R is T or, for halves, float.
+template <typename T, typename R>
+void weight_grad(const T* output_grad, const T* input, R* weight_grad, const Geometry& geometry,
                  Layout layout);
 
 }  // namespace torchgraft::depthwise::cpu

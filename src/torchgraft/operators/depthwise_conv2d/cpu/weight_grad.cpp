@@ -237,7 +237,8 @@ class WeightGrad {
     sums_.resize(parts_ * blocks_.count * geometry.taps() * blocks_.lanes);
   }
 
-  void run(T* weight_grad) {
+  template <typename R>
+  void run(R* weight_grad) {
     const int64_t pixels = geometry_.batch * geometry_.output_pixels() / blocks_.fold / parts_;
     const int64_t work = std::max<int64_t>(pixels * blocks_.lanes * geometry_.taps(), 1);
     parallel_for(
@@ -349,7 +350,8 @@ class WeightGrad {
     }
   }
 
-  void add_parts(T* weight_grad, Range channels) {
+  template <typename R>
+  void add_parts(R* weight_grad, Range channels) {
     const int64_t taps = geometry_.taps();
     for (int64_t channel = channels.begin; channel < channels.end; ++channel) {
       for (int64_t tap = 0; tap < taps; ++tap) {
@@ -360,7 +362,7 @@ class WeightGrad {
             sum += block_sums(part, block)[tap * blocks_.block_lanes() + lane - blocks_.begin(block)];
           }
         }
-        weight_grad[channel * taps + tap] = static_cast<T>(sum);
+        weight_grad[channel * taps + tap] = static_cast<R>(sum);
       }
     }
   }
@@ -377,8 +379,8 @@ class WeightGrad {
 
 }  // namespace
 
-template <typename T>
-void weight_grad(const T* output_grad, const T* input, T* weight_grad, const Geometry& geometry,
+template <typename T, typename R>
+void weight_grad(const T* output_grad, const T* input, R* weight_grad, const Geometry& geometry,
                  Layout layout) {
   WeightGrad<T>(output_grad, input, geometry, layout).run(weight_grad);
 }
@@ -387,5 +389,7 @@ template void weight_grad(const double*, const double*, double*, const Geometry&
 template void weight_grad(const float*, const float*, float*, const Geometry&, Layout);
 template void weight_grad(const Half*, const Half*, Half*, const Geometry&, Layout);
 template void weight_grad(const BFloat16*, const BFloat16*, BFloat16*, const Geometry&, Layout);
+template void weight_grad(const Half*, const Half*, float*, const Geometry&, Layout);
+template void weight_grad(const BFloat16*, const BFloat16*, float*, const Geometry&, Layout);
 
 }  // namespace torchgraft::depthwise::cpu

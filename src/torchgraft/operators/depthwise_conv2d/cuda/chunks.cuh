@@ -8,6 +8,7 @@
 
 #include <algorithm>
 
+#include "kernels.h"
 #include "stencil.cuh"
 #include "supports.h"
 
@@ -64,6 +65,16 @@ void launch_sum_chunks(const accumulate_t<T>* partial, T* weight_grad, const Geo
   sum_chunks<T><<<grid_of(ceil_divide<int64_t>(weights, kSumWeights), name), kThreads,
                   kThreads * sizeof(double), stream>>>(partial, weight_grad, weights, chunks);
   check_launch(name);
+}
+
+template <typename T>
+void launch_sum_chunks(const accumulate_t<T>* partial, const GradOfWeight<T>& weight_grad,
+                       const Geometry& geometry, int chunks, cudaStream_t stream) {
+  if (weight_grad.rounded != nullptr) {
+    launch_sum_chunks<T>(partial, weight_grad.rounded, geometry, chunks, stream);
+  } else {
+    launch_sum_chunks<accumulate_t<T>>(partial, weight_grad.sums, geometry, chunks, stream);
+  }
 }
 
 // Adds up `count` values that lie `stride` apart in shared memory, in order.

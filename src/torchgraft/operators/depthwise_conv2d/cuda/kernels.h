@@ -28,13 +28,28 @@ struct Correlation {
   const char* name() const { return transposed ? "depthwise_conv2d_input_grad" : "depthwise_conv2d"; }
 };
 
+// Where a weight gradient goes: rounded to T, or its sums as they are, which are float for halves. One of the
+// two pointers is null.
+template <typename T>
+struct GradOfWeight {
+  T* rounded;
+  accumulate_t<T>* sums;
+
+  // Where the partial sums of so many chunks go: those of a single chunk are the result's own.
+  accumulate_t<T>* partials(int chunks, accumulate_t<T>* workspace) const {
+    return chunks == 1 && sums != nullptr ? sums : workspace;
+  }
+  // What a kernel rounds to where so many chunks leave nothing to add up; else null.
+  T* direct(int chunks) const { return chunks == 1 ? rounded : nullptr; }
+};
+
 template <typename T>
 struct WeightGrad {
   static constexpr const char* kName = "depthwise_conv2d_weight_grad";
 
   const T* output_grad;
   const T* input;
-  T* weight_grad;
+  GradOfWeight<T> weight_grad;
   accumulate_t<T>* workspace;  // for most_chunks partial sums of each weight
   const Geometry& geometry;
   Layout layout;

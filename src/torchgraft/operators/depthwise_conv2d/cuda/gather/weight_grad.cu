@@ -267,7 +267,7 @@ GeneralPlan make_general_plan(const Geometry& geometry, Layout layout) {
 }
 
 template <typename T, typename Group>
-void launch(const T* output_grad, const T* input, T* weight_grad, accumulate_t<T>* partial,
+void launch(const T* output_grad, const T* input, GradOfWeight<T> weight_grad, accumulate_t<T>* workspace,
             const Geometry& geometry, Layout layout, cudaStream_t stream) {
   const char* name = "depthwise_conv2d_weight_grad";
   const Extent& height = geometry.height;
@@ -311,13 +311,15 @@ void launch(const T* output_grad, const T* input, T* weight_grad, accumulate_t<T
   parameters.lane_bits = plan.lane_bits;
   parameters.places = number(plan.chunks.units);
   parameters.places_of_chunk = number(plan.chunks.units_of_chunk);
-  parameters.single_chunk = plan.chunks.count == 1;
+  T* const direct = weight_grad.direct(plan.chunks.count);
+  accumulate_t<T>* const partial = weight_grad.partials(plan.chunks.count, workspace);
+  parameters.single_chunk = direct != nullptr;
   const int64_t blocks = checked_product(slices * grouped.groups, plan.chunks.count, name);
   const size_t bytes = static_cast<size_t>(general_shared_bytes<T, Group>(plan.lane_bits, plan.threads));
   gather_weight_grad<T, Group><<<grid_of(blocks, name), plan.threads, bytes, stream>>>(
-      output_grad, input, weight_grad, partial, parameters);
+      output_grad, input, direct, partial, parameters);
   check_launch(name);
-  if (!parameters.single_chunk) {
+  if (plan.chunks.count > 1) {
     launch_sum_chunks(partial, weight_grad, geometry, plan.chunks.count, stream);
   }
 }

@@ -195,7 +195,7 @@ void launch_shape(const WeightGrad<T>& pass) {
   const int chunks = ranges * tile.tiles;
   slide_weight_grad<T, Shape><<<grid_of(blocks_of_range * ranges, pass.kName), dim3(tile.lanes, tile.strips),
                                 static_cast<size_t>(tile.shared_bytes), stream>>>(
-      output_grad, input, workspace, chunks == 1 ? weight_grad : nullptr, parameters);
+      output_grad, input, weight_grad.partials(chunks, workspace), weight_grad.direct(chunks), parameters);
   check_launch(pass.kName);
   if (chunks > 1) launch_sum_chunks(workspace, weight_grad, geometry, chunks, stream);
 }

@@ -554,8 +554,8 @@ void launch_diagonal_slide(const WeightGrad<T>& pass) {
   require_shared_memory(kernel, tile.shared_bytes, pass.kName);
   kernel<<<grid_of(int64_t{tile.slabs} * chunks, pass.kName), tile.threads,
            static_cast<size_t>(tile.shared_bytes), stream>>>(
-      reinterpret_cast<const uint16_t*>(output_grad), reinterpret_cast<const uint16_t*>(input), workspace,
-      chunks == 1 ? weight_grad : nullptr, parameters);
+      reinterpret_cast<const uint16_t*>(output_grad), reinterpret_cast<const uint16_t*>(input),
+      weight_grad.partials(chunks, workspace), weight_grad.direct(chunks), parameters);
   check_launch(pass.kName);
   if (chunks > 1) launch_sum_chunks(workspace, weight_grad, geometry, chunks, stream);
 }

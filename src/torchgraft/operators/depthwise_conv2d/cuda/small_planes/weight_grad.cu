@@ -149,15 +149,16 @@ void launch(const WeightGrad<typename Shape::T>& pass) {
                                                       static_cast<int>(geometry.channels), images_of_chunk,
                                                       static_cast<int>(groups)};
   const unsigned grid = grid_of(groups * chunks, pass.kName);
-  if (chunks == 1) {
+  if (T* const direct = weight_grad.direct(chunks); direct != nullptr) {
     small_planes_weight_grad<Shape, T>
-        <<<grid, Sizes::kWarps * 32, Sizes::kBytes, stream>>>(output_grad, input, weight_grad, parameters);
+        <<<grid, Sizes::kWarps * 32, Sizes::kBytes, stream>>>(output_grad, input, direct, parameters);
     check_launch(pass.kName);
   } else {
+    float* const partials = weight_grad.partials(chunks, workspace);
     small_planes_weight_grad<Shape, float>
-        <<<grid, Sizes::kWarps * 32, Sizes::kBytes, stream>>>(output_grad, input, workspace, parameters);
+        <<<grid, Sizes::kWarps * 32, Sizes::kBytes, stream>>>(output_grad, input, partials, parameters);
     check_launch(pass.kName);
-    launch_sum_chunks(workspace, weight_grad, geometry, chunks, stream);
+    if (chunks > 1) launch_sum_chunks(partials, weight_grad, geometry, chunks, stream);
   }
 }
 

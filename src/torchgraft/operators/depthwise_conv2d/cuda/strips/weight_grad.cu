@@ -321,15 +321,16 @@ void launch(const WeightGrad<typename Strip::T>& pass) {
                                   kStripThreads / 32 * Strip::kTaps * static_cast<int>(sizeof(float)));
   static_assert(kBytes <= 48 * 1024);
   const unsigned grid = grid_of(geometry.output_channels() * chunks, pass.kName);
-  if (chunks == 1) {
+  if (T* const direct = weight_grad.direct(chunks); direct != nullptr) {
     strips_weight_grad<Strip, T>
-        <<<grid, kStripThreads, kBytes, stream>>>(output_grad, input, weight_grad, parameters);
+        <<<grid, kStripThreads, kBytes, stream>>>(output_grad, input, direct, parameters);
     check_launch(pass.kName);
   } else {
+    float* const partials = weight_grad.partials(chunks, workspace);
     strips_weight_grad<Strip, float>
-        <<<grid, kStripThreads, kBytes, stream>>>(output_grad, input, workspace, parameters);
+        <<<grid, kStripThreads, kBytes, stream>>>(output_grad, input, partials, parameters);
     check_launch(pass.kName);
-    launch_sum_chunks(workspace, weight_grad, geometry, chunks, stream);
+    if (chunks > 1) launch_sum_chunks(partials, weight_grad, geometry, chunks, stream);
   }
 }
 

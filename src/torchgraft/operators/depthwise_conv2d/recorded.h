@@ -1,0 +1,133 @@
+// Convolutions whose gradient PyTorch records in C++, so that a layer in training costs no Python.
+//
+// PyTorch has two operators for devices that it does not know, aten::convolution_overrideable and
+// aten::convolution_backward_overrideable. The first has a gradient in C++, which calls the second; on CPU
+// and CUDA neither has a kernel, and PyTorch's own convolutions call neither. Ours stand there. The names are
+// everybody's, so what is not depthwise is refused.
+//
+// Here padding may have four numbers: top, left, bottom, right.
+#pragma once
+
+#include <torch/csrc/stable/library.h>
+
+#include <array>
+#include <tuple>
+#include <vector>
+
+#include "host.h"
+
+namespace torchgraft::depthwise {
+
+using Integers = std::vector<int64_t>;
+
+inline Window window_of(const Integers& stride, const Integers& padding, const Integers& dilation) {
+  TORCHGRAFT_CHECK(
+      stride.size() == 2 && dilation.size() == 2 && (padding.size() == 2 || padding.size() == 4),
+      "convolution_overrideable: stride and dilation must have 2 numbers and padding 2 or 4, got ",
+      stride.size(), ", ", dilation.size(), " and ", padding.size());
+  const size_t behind = padding.size() - 2;
+  return {stride[0],       stride[1],           padding[0],  padding[1],
+          padding[behind], padding[behind + 1], dilation[0], dilation[1]};
+}
+
+// Throws where a convolution is none that the kernels compute.
+inline void check_depthwise(const Tensor& input, const Tensor& weight, bool transposed, int64_t groups) {
+  check_dim(input, 4, "input");
+  check_weight(weight);
+  TORCHGRAFT_CHECK(
+      !transposed && groups == input.size(1),
+      "convolution_overrideable: torchgraft's kernels compute depthwise convolutions, which are not "
+      "transposed and have a group for each of the ",
+      input.size(1), " channels, got transposed=", transposed ? "True" : "False", " and groups=", groups);
+}
+
+template <typename Device>
+Tensor convolution_on(Tensor input, Tensor weight, std::optional<Tensor> bias, Integers stride,
+                      Integers padding, Integers dilation, bool transposed, Integers /*output_padding*/,
+                      int64_t groups) {
+  check_depthwise(input, weight, transposed, groups);
+  const Window window = window_of(stride, padding, dilation);
+  return forward_on<Device>(input, weight, bias, window.stride_height, window.stride_width,
+                            window.padding_top, window.padding_left, window.padding_bottom,
+                            window.padding_right, window.dilation_height, window.dilation_width);
+}
+
+// Calls an operator of torchgraft through PyTorch's dispatcher, where modes see it and checks may put another
+// kernel. Before 2.13 the dispatcher prints errors instead of passing them on: there, `directly` is called if
+// no gradient may be asked for.
+template <size_t kCount, typename Directly>
+Tensor dispatched(const char* name, bool differentiable, std::array<StableIValue, kCount> arguments,
+                  Directly&& directly) {
+  static const bool passes_errors_on = aoti_torch_abi_version() >= (uint64_t{2} << 56 | uint64_t{13} << 48);
+  if (!differentiable && !passes_errors_on) return directly();
+  check_call(torch_call_dispatcher(name, "", arguments.data(), TORCH_ABI_VERSION), name);
+  return torch::stable::detail::to<Tensor>(arguments[0]);
+}
+
+// Where gradients of these gradients may be asked for, all three are made of operators that have some.
+template <typename Device>
+std::tuple<Tensor, Tensor, Tensor> convolution_backward_on(Tensor output_grad, Tensor input, Tensor weight,
+                                                           Integers stride, Integers padding,
+                                                           Integers dilation, bool transposed,
+                                                           Integers /*output_padding*/, int64_t groups,
+                                                           std::vector<bool> wanted) {
+  using torch::stable::detail::from;
+  check_depthwise(input, weight, transposed, groups);
+  TORCHGRAFT_CHECK(wanted.size() == 3, "output_mask must have 3 elements, got ", wanted.size());
+  const auto [stride_height, stride_width, top, left, bottom, right, dilation_height, dilation_width] =
+      window_of(stride, padding, dilation);
+  const bool differentiable = aoti_torch_grad_mode_is_enabled();
+  Tensor input_grad, weight_grad, bias_grad;
+  if (wanted[0]) {
+    const int64_t channels = input.size(1), height = input.size(2), width = input.size(3);
+    const std::optional<bool> channels_last = is_channels_last(input);
+    input_grad =
+        dispatched<14>(differentiable ? "torchgraft::depthwise_conv2d_input_grad"
+                                      : "torchgraft::_depthwise_conv2d_input_grad",
+                       differentiable,
+                       {from(output_grad), from(weight), from(channels), from(height), from(width),
+                        from(channels_last), from(stride_height), from(stride_width), from(top), from(left),
+                        from(bottom), from(right), from(dilation_height), from(dilation_width)},
+                       [&] {
+                         return input_grad_on<Device>(output_grad, weight, channels, height, width,
+                                                      channels_last, stride_height, stride_width, top, left,
+                                                      bottom, right, dilation_height, dilation_width);
+                       });
+  }
+  if (wanted[1]) {
+    const int64_t height = weight.size(2), width = weight.size(3);
+    const std::optional<ScalarType> dtype = weight.scalar_type();
+    weight_grad = dispatched<13>(
+        differentiable ? "torchgraft::depthwise_conv2d_weight_grad"
+                       : "torchgraft::_depthwise_conv2d_weight_grad",
+        differentiable,
+        {from(output_grad), from(input), from(height), from(width), from(stride_height), from(stride_width),
+         from(top), from(left), from(bottom), from(right), from(dilation_height), from(dilation_width),
+         from(dtype)},
+        [&] {
+          return weight_grad_on<Device>(output_grad, input, height, width, stride_height, stride_width, top,
+                                        left, bottom, right, dilation_height, dilation_width, dtype);
+        });
+  }
+  if (wanted[2]) {
+    // Of the dtype of the weight, as the bias is: sums of halves are float32, and not rounded where that is
+    // so.
+    bias_grad = torch::stable::sum(output_grad, Integers{0, 2, 3}, /*keepdim=*/false, weight.scalar_type());
+  }
+  return {input_grad, weight_grad, bias_grad};
+}
+
+}  // namespace torchgraft::depthwise
+
+// Registers both for a kind of device: TORCHGRAFT_RECORDED(CPU, Cpu). The backward operator stands before
+// PyTorch's autograd, whose own formula for its gradient would end in PyTorch's convolutions.
+#define TORCHGRAFT_RECORDED(DEVICE, TYPE)                                                                \
+  STABLE_TORCH_LIBRARY_IMPL(aten, DEVICE, library) {                                                     \
+    library.impl("convolution_overrideable", TORCH_BOX(&::torchgraft::depthwise::convolution_on<TYPE>)); \
+    library.impl("convolution_backward_overrideable",                                                    \
+                 TORCH_BOX(&::torchgraft::depthwise::convolution_backward_on<TYPE>));                    \
+  }                                                                                                      \
+  STABLE_TORCH_LIBRARY_IMPL(aten, Autograd##DEVICE, library) {                                           \
+    library.impl("convolution_backward_overrideable",                                                    \
+                 TORCH_BOX(&::torchgraft::depthwise::convolution_backward_on<TYPE>));                    \
+  }

@@ -1,0 +1,154 @@
+"""Gradients that PyTorch records in C++: when, that they are those of the operator, and that nobody else's are."""
+
+import contextlib
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.utils.flop_counter import FlopCounterMode
+
+from torchgraft import depthwise_conv2d
+from torchgraft.nn import DepthwiseConv2d
+from torchgraft.operators.depthwise_conv2d.operator import convolution
+
+RECORDED = "ConvolutionOverrideableBackward0"
+OPERATOR = torch.ops.aten.convolution_overrideable.default
+
+pytestmark = pytest.mark.skipif("cpu" not in convolution.recorders, reason="the CPU library is not loaded")
+
+CASES = {
+    "3x3": ((2, 6, 9, 8), (6, 1, 3, 3), (1, 1, 1), {}),
+    "stride 2, two kernels a channel": ((2, 3, 9, 8), (6, 1, 3, 2), (2, (1, 0), 1), {}),
+    "dilation": ((1, 4, 9, 9), (4, 1, 3, 3), (1, 2, 2), {}),
+    "more padding behind than in front": ((2, 3, 7, 6), (3, 1, 4, 2), (1, "same", 1), {}),
+    "channels_last": ((2, 8, 9, 8), (8, 1, 3, 3), (1, 1, 1), {"memory_format": torch.channels_last}),
+    "no image": ((0, 4, 5, 5), (4, 1, 3, 3), (1, 1, 1), {}),
+}
+
+
+@contextlib.contextmanager
+def recorded_by_python():
+    recorders = dict(convolution.recorders)
+    convolution.recorders.clear()
+    try:
+        yield
+    finally:
+        convolution.recorders.update(recorders)
+
+
+def leaves(input_size, weight_size, layout, dtype=torch.float64, weight_dtype=None):
+    generator = torch.Generator().manual_seed(0)
+    sizes = (input_size, dtype), (weight_size, weight_dtype or dtype), (weight_size[:1], weight_dtype or dtype)
+    input, weight, bias = (torch.randn(size, generator=generator).to(kind) for size, kind in sizes)
+    return [each.requires_grad_() for each in (input.contiguous(**layout), weight, bias)]
+
+
+def derivatives(window, values):
+    """The result, its gradients and theirs, for incoming gradients that are always the same."""
+    result = depthwise_conv2d(*values, *window)
+    grads = torch.autograd.grad(result, values, result.detach().cos().requires_grad_(), create_graph=True)
+    second = torch.autograd.grad(sum(grad.double().square().sum() for grad in grads[:2]), values[:2])
+    return [result, *grads, *second]
+
+
+@pytest.mark.parametrize("dtypes", [(torch.float64,) * 2, (torch.float32,) * 2, (torch.bfloat16, torch.float32)])
+@pytest.mark.parametrize("name", CASES)
+def test_what_is_recorded_is_what_the_operator_computes(name, dtypes):
+    *sizes, window, layout = CASES[name]
+    values = leaves(*sizes, layout, *dtypes)
+    found = derivatives(window, values)
+    assert found[0].grad_fn.name() == RECORDED
+    with recorded_by_python():
+        expected = derivatives(window, values)
+    assert expected[0].grad_fn.name() != RECORDED
+    for one, other in zip(found, expected, strict=True):
+        assert (one.dtype, one.stride()) == (other.dtype, other.stride())
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("wanted", [(True, False, False), (False, True, True), (False, False, True)])
+def test_only_what_is_asked_for_is_computed(wanted):
+    values = [
+        each.detach().requires_grad_(want) for each, want in zip(leaves(*CASES["3x3"][:2], {}), wanted, strict=True)
+    ]
+    depthwise_conv2d(*values, padding=1).sum().backward()
+    assert [each.grad is not None for each in values] == list(wanted)
+
+
+def test_second_derivatives_are_those_of_the_values():
+    values = leaves((1, 2, 4, 5), (2, 1, 3, 3), {})
+    function = lambda *tensors: depthwise_conv2d(*tensors, padding=1)  # noqa: E731
+    assert function(*values).grad_fn.name() == RECORDED
+    assert torch.autograd.gradcheck(function, values, check_batched_grad=True)
+    assert torch.autograd.gradgradcheck(function, values)
+
+
+def test_under_autocast_weights_stay_as_they_are_and_their_gradients_are_not_rounded():
+    layer = DepthwiseConv2d(4, 3, padding=1)
+    input = torch.randn(3, 4, 12, 12).bfloat16()
+    with torch.autocast("cpu", torch.bfloat16):
+        output = layer(input)
+    assert output.dtype == torch.bfloat16
+    # No cast stands between the convolution and its parameters.
+    assert [node.name() for node, _ in output.grad_fn.next_functions if node] == 2 * ["torch::autograd::AccumulateGrad"]
+    output_grad = torch.randn_like(output)
+    output.backward(output_grad)
+    exact = torch.nn.Conv2d(4, 4, 3, padding=1, groups=4, dtype=torch.float64)
+    exact(input.double()).backward(output_grad.double())
+    for parameter, other in zip(layer.parameters(), exact.parameters(), strict=True):
+        assert parameter.grad.dtype == torch.float32
+        # 432 products, each exact in float32: far below half of bfloat16's epsilon.
+        largest = other.grad.abs().max().item()
+        assert (parameter.grad - other.grad).abs().max().item() < 50 * torch.finfo(torch.float32).eps * largest
+
+
+def test_what_sees_operators_sees_ours():
+    layer, input = DepthwiseConv2d(4, 3), torch.randn(2, 4, 6, 6)
+    with FlopCounterMode(display=False) as counted:
+        assert layer(input).grad_fn.name() != RECORDED
+    assert counted.get_total_flops() == 2 * 2 * 4 * 4 * 4 * 9
+
+    class Own(torch.Tensor):
+        pass
+
+    for other in (input.as_subclass(Own), input.to("meta")):
+        assert layer.to(other.device)(other).grad_fn.name() != RECORDED
+
+
+def test_a_mode_that_begins_after_the_forward_pass_sees_the_gradients():
+    output = DepthwiseConv2d(4, 3)(torch.randn(2, 4, 6, 6))
+    assert output.grad_fn.name() == RECORDED
+    with FlopCounterMode(display=False) as counted:
+        output.sum().backward()
+    assert counted.get_total_flops() == 2 * 2 * 4 * 4 * 4 * 9
+
+
+@pytest.mark.parametrize("groups", [1, 4, 2])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_convolutions_of_pytorch_never_reach_it(groups, dtype):
+    input = torch.randn(2, 4, 6, 6, dtype=dtype, requires_grad=True)
+    weight = torch.randn(4, 4 // groups, 3, 3, dtype=dtype, requires_grad=True)
+    with torch.profiler.profile() as profile:
+        F.conv2d(input, weight, padding=1, groups=groups).sum().backward()
+        depthwise_conv2d(input, torch.randn(4, 1, 3, 3, dtype=dtype), padding=1)
+    names = [event.name for event in profile.events()]
+    assert "aten::conv2d" in names
+    # The one is ours, and shows that the name would be seen.
+    assert [name for name in names if "overrideable" in name] == ["aten::convolution_overrideable"]
+
+
+def test_what_is_not_depthwise_is_refused():
+    input, weight = torch.randn(1, 4, 5, 5), torch.randn(4, 1, 3, 3)
+    pairs = (1, 1)
+
+    def call(input=input, weight=weight, padding=pairs, transposed=False, groups=4):
+        return OPERATOR(input, weight, None, pairs, padding, pairs, transposed, (0, 0), groups)
+
+    assert torch.equal(call(), call(padding=(1, 1, 1, 1)))
+    for changed in ({"groups": 2}, {"transposed": True}):
+        with pytest.raises(RuntimeError, match="compute depthwise convolutions, which are not transposed"):
+            call(**changed)
+    with pytest.raises(RuntimeError, match="weight must be \\(channels, 1, height, width\\)"):
+        call(weight=torch.randn(4, 2, 3, 3))
+    with pytest.raises(RuntimeError, match="padding 2 or 4, got 2, 2 and 3"):
+        call(padding=(1, 1, 1))
