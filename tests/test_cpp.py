@@ -293,6 +293,16 @@ def test_a_package_needs_its_ending_and_compiled_kernels(tmp_path):
         operator.undeclare()
 
 
+def test_a_compiler_without_a_shared_standard_library_is_refused(tmp_path, monkeypatch):
+    compiler = tmp_path / "g++"
+    compiler.write_text("#!/bin/sh\necho libstdc++.so\n")
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    program = torch.export.export(torch.nn.Identity(), (torch.ones(2),))
+    with pytest.raises(RuntimeError, match=r"g\+\+ has no libstdc\+\+\.so"):
+        torchgraft.package(program, tmp_path / "model.pt2")
+
+
 @pytest.mark.slow
 def test_an_operator_of_another_package_from_its_wheel(shared, tmp_path):
     """The package of examples/rms_norm: made into a wheel, installed beside a copy of torchgraft, and served."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -33,12 +36,14 @@ def package(
 
     Raises:
         ValueError: the path has another ending, or an operator has no compiled kernel, which C++ could call.
+        RuntimeError: the C++ compiler has no shared libstdc++.
     """
     path = Path(path)
     if path.suffix != ".pt2":
         raise ValueError(f"path must end in .pt2, got {path}")
     from torch._inductor import config
 
+    _expect_shared_standard_library(os.environ.get("CXX") or "g++")
     said = "\n".join((*_operators(program), *_inputs(program)))
     # Exporting counts on sizes of 2 and more where it knows nothing else, and AOTInductor would refuse a batch of one
     # image. What is compiled computes that as it should; the range that the program was exported for, C++ compares.
@@ -49,6 +54,22 @@ def package(
         program, package_path=str(path), inductor_configs={**given, "aot_inductor.metadata": metadata}
     )
     return Path(made)
+
+
+def _expect_shared_standard_library(compiler: str) -> None:
+    """Raises where a compiler would link a copy of libstdc++ into a package: the process that loads it crashes."""
+    try:
+        asked = [*compiler.split(), "-print-file-name=libstdc++.so"]
+        said = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
+    except OSError:
+        # Inductor says what is wrong with it.
+        return
+    # Of a file that is not there a compiler says the bare name.
+    if said == "libstdc++.so" and sys.platform == "linux":
+        raise RuntimeError(
+            f"{compiler} has no libstdc++.so. It would link libstdc++ statically into the package, and the process that"
+            " loads the package would crash, as PyTorch has another copy. Let the variable CXX name another compiler"
+        )
 
 
 def _operators(program: torch.export.ExportedProgram) -> Iterator[str]:
