@@ -72,7 +72,7 @@ def test_several_processes_do_as_one(outcomes, name):
 @pytest.mark.parametrize("world", WORLDS)
 def test_a_process_that_dies_ends_the_others(world, tmp_path):
     backend, count = world
-    seconds = 20
+    seconds = 60
     processes = start(tmp_path, backend, count, "dies", SECONDS=str(seconds))
     started = time.monotonic()
     said = [process.communicate(timeout=MOST_SECONDS)[0] for process in processes]

@@ -38,7 +38,7 @@ from distributed.models import Bottlenecks, CharLLTM, ConvNeXt, images, text
 from torchgraft.parallel import ChannelwiseParallel
 
 STEPS = 50
-_SECONDS = 60
+_SECONDS = 180
 
 CASES: dict[str, Callable[[], None]] = {}
 
