@@ -35,12 +35,12 @@ struct Cost {
 };
 
 // What a call takes beside its steps, forward and back: launches, and weights on their way to the chip.
-constexpr float kCallOnChip[] = {10.2f, 20.3f};
-constexpr float kCallOnChipMma[] = {9.5f, 15.0f};
-constexpr float kCallOnGrid[] = {6.1f, 14.9f};
+constexpr float kCallOnChip[] = {10.2f, 17.6f};
+constexpr float kCallOnChipMma[] = {9.5f, 12.8f};
+constexpr float kCallOnGrid[] = {6.1f, 12.8f};
 // What conversions take there: of weights for tensor cores, and of numbers of two bytes to float.
-constexpr float kConversionOfWeights[] = {2.5f, 9.6f};
-constexpr float kConversionToFloat[] = {10.6f, 0.3f};
+constexpr float kConversionOfWeights[] = {2.5f, 9.4f};
+constexpr float kConversionToFloat[] = {10.6f, 0.0f};
 
 namespace internal {
 
@@ -76,7 +76,7 @@ float time_on_chip(const Problem& problem, const Cost& cost) {
 template <typename S>
 float time_on_chip_mma(const Problem& problem, const Cost& cost) {
   // Going back, halves of float16 are scaled by the largest gradient of a row; for each turn:
-  constexpr float kScaling = 0.218f;
+  constexpr float kScaling = 0.223f;
   const std::optional<Groups> groups = groups_on_chip_mma<S>(problem);
   if (!groups) return kNever;
   const bool is_scaled = problem.backward && !problem.is_bfloat16;
