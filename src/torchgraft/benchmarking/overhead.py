@@ -279,7 +279,7 @@ class _Recorder(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.calls: list[KernelCall] = []
-        self._raw = {each.public: each.raw for each in Operator.registered.values()}
+        self._operators = {each.public: each for each in Operator.registered.values()}
 
     def __torch_dispatch__(
         self,
@@ -289,7 +289,12 @@ class _Recorder(TorchDispatchMode):
         keywords: dict[str, Any] | None = None,
     ) -> Any:
         keywords = keywords or {}
-        self.calls.append(KernelCall(self._raw.get(function, function), _detached(arguments), keywords))
+        operator = self._operators.get(function)
+        if operator is None:
+            self.calls.append(KernelCall(function, _detached(arguments), keywords))
+        else:
+            # The raw name has no defaults, and PyTorch leaves out what equals one.
+            self.calls.append(KernelCall(operator.raw, _detached(operator.complete(arguments, keywords)), {}))
         return function(*arguments, **keywords)
 
 
