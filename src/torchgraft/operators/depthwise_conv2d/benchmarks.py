@@ -21,6 +21,13 @@ def _case(network: str, batch: int, channels: int, size: int, kernel: int, strid
     return Case(f"{name} {network}", (batch, channels, size, size), (kernel, kernel), same(kernel, stride))
 
 
+def _dilated(batch: int, channels: int, size: int, kernel: int) -> Case:
+    padding = kernel - 1
+    window = Window(1, 1, padding, padding, padding, padding, 2, 2)
+    name = f"{batch},{channels},{size}x{size},k{kernel} dilation 2"
+    return Case(name, (batch, channels, size, size), (kernel, kernel), window)
+
+
 # As they stand in networks, at the batch at which each kind of device trains.
 _ON_GPU = (
     _case("MobileNetV2", 128, 32, 112, 3),
@@ -64,6 +71,19 @@ _SWEEP = (
     Case("4,64,56x56,k51x5", (4, 64, 56, 56), (51, 5), Window(1, 1, 25, 2, 25, 2)),
     Case("4,96,56x56,k3 multiplier 2", (4, 96, 56, 56), (3, 3), same(3), multiplier=2),
 )
+# Large kernels with a stride, as where a network halves its images, and with a dilation.
+_LARGE_STEPS = (
+    _case("strided", 64, 128, 56, 11, 2),
+    _case("strided", 64, 128, 56, 13, 2),
+    _case("strided", 64, 128, 56, 21, 2),
+    _case("strided", 64, 128, 56, 31, 2),
+    _case("strided", 64, 256, 28, 13, 2),
+    _dilated(64, 128, 56, 11),
+    _dilated(64, 128, 56, 13),
+    _dilated(64, 128, 56, 21),
+    _dilated(64, 128, 56, 31),
+    _dilated(64, 256, 28, 13),
+)
 # More elements than 32 bits count.
 _LARGEST = Case("240,96,361x361,k3 3e9 elements", (240, 96, 361, 361), (3, 3), same(3))
 _QUICK = {
@@ -86,6 +106,7 @@ def of(sample: Callable[[Case], Sample], large: Callable[[Sample], Large]) -> It
         ("networks", _ON_CPU, ("cpu",)),
         ("awkward", _AWKWARD, ("cpu", "cuda")),
         ("sweep", _SWEEP, ("cpu", "cuda")),
+        ("sweep", _LARGE_STEPS, ("cuda",)),
         ("sweep", (_LARGEST,), ("cuda",)),
     ):
         for case in cases:

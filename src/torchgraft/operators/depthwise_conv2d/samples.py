@@ -114,6 +114,20 @@ _PADDED_BEHIND = (
     Case("7x7, padded behind", (3, 5, 16, 16), (7, 7), Window(1, 1, 4, 3, 3, 27)),
 )
 
+# Large kernels with a stride or a dilation, which are cut into phases: of odd and even padding, alike and unlike along
+# the two directions, with phases that hold nothing.
+_PHASES = (
+    Case("11x11 with stride 2", (9, 3, 21, 22), (11, 11), same(11, 2)),
+    Case("13x13 with stride 2", (2, 3, 22, 21), (13, 13), same(13, 2)),
+    Case("12x15 with stride 3 and 2", (2, 3, 25, 20), (12, 15), Window(3, 2, 5, 7, 7, 3)),
+    Case("11x11 with dilation 2", (2, 3, 22, 23), (11, 11), Window(1, 1, 10, 10, 10, 10, 2, 2)),
+    Case("9x13 with dilation 3 and stride 2", (2, 3, 26, 21), (9, 13), Window(1, 2, 13, 5, 11, 6, 3, 1)),
+    Case("13x9 with stride 4 and dilation 2", (2, 3, 19, 26), (13, 9), Window(4, 1, 6, 9, 6, 7, 1, 2)),
+    Case("8x8 with dilation 8, of which some phases hold nothing", (2, 3, 6, 17), (8, 8), Window(1, 1, 27, 28, 30, 28, 8, 8)),
+    Case("31x31 with stride 2 on one pixel", (2, 3, 1, 1), (31, 31), same(31, 2)),
+    Case("31x8 with stride 8, nothing padded", (1, 3, 33, 40), (31, 8), Window(8, 8)),
+)
+
 # Slides on NHWC images that are long enough to pay on a device of a few multiprocessors, as the emulated one.
 _LONG_SLIDES = (
     Case("3x3, long slides", (2, 40, 56, 57), (3, 3), same(3), channels_last=True),
@@ -197,7 +211,7 @@ def _replaced(name: str, bias: bool) -> ReplacedLayer:
 
 _REPLACED = (_replaced("DepthwiseConv2d", bias=True), _replaced("DepthwiseConv2d, no bias", bias=False))
 
-_CASES = (*_both_layouts(), *_SINGLE, *_WHOLE_PLANES, *_PADDED_BEHIND, *_LONG_SLIDES)
+_CASES = (*_both_layouts(), *_SINGLE, *_WHOLE_PLANES, *_PADDED_BEHIND, *_PHASES, *_LONG_SLIDES)
 
 
 def _weight_grad_in_parts(sample: Sample) -> Large:

@@ -43,10 +43,12 @@ constexpr int64_t share_of_device(const Problem& problem, int64_t on_h200) {
 }
 
 // Whether images are better brought into NCHW first: where a kernel is so large that arithmetic counts for
-// more than moving images, along whose rows its windows slide.
+// more than moving images, along whose rows its windows slide. With a stride or a dilation only kernels of
+// halves gain by it, which take it in phases.
 inline bool planes_pay(const Geometry& geometry, int element_bytes) {
   constexpr int64_t kFewTaps = 7 * 7;
-  return element_bytes < 8 && geometry.taps() > kFewTaps && is_unit_step(geometry);
+  const bool has_half_phases = element_bytes == 2 && geometry.multiplier == 1 && has_phases(geometry);
+  return element_bytes < 8 && geometry.taps() > kFewTaps && (is_unit_step(geometry) || has_half_phases);
 }
 
 // ---------------------------------------------------------------- planes moved whole
@@ -93,10 +95,22 @@ inline bool bands_batch_pays(const Problem& problem) {
   return products_pay(problem) && problem.geometry.batch >= kFewestImages;
 }
 
+// A convolution with a stride or a dilation has no kernel but those that gather tap by tap: with more taps
+// than these take at once, phases always pay.
+inline bool phases_pay(const Problem& problem) {
+  constexpr int64_t kManyTaps = 8;
+  return longest_side(problem.geometry) >= kManyTaps;
+}
+
 // Planes as small as a few units are moved in pieces that cost more than their products save.
 inline bool bands_large_pays(const Problem& problem) {
   constexpr int64_t kFewPixels = 8 * 8;
+  if (!is_unit_step(problem.geometry)) return phases_pay(problem);
   return products_pay(problem) && problem.geometry.output_pixels() > kFewPixels;
+}
+
+inline bool diagonals_nchw_pays(const Problem& problem) {
+  return is_unit_step(problem.geometry) ? products_pay(problem) : phases_pay(problem);
 }
 
 // Of fewer taps there is less to multiply than it takes to bring pixels to tensor cores; and a forward pass
@@ -207,8 +221,8 @@ inline constexpr Rule kCorrelationRules[] = {
     {Kernel::bands_batch, "bands_batch",
      "halves, NCHW, 8 images or more up to 56 columns wide, k >= 8, stride 1",
      "the same bands for sixteen images, which need no padding", supports_bands_batch, bands_batch_pays},
-    {Kernel::bands_large, "bands_large", "halves, NCHW, k = 8 to 57, stride 1",
-     "band matrices as wide as the kernel", supports_bands_large, bands_large_pays},
+    {Kernel::bands_large, "bands_large", "halves, NCHW, k = 8 to 57, stride 1; k >= 8, stride or dilation 2 to 8",
+     "band matrices as wide as the kernel; several dense convolutions", supports_bands_large, bands_large_pays},
     {Kernel::strips_correlate, "strips_correlate", "NCHW, k = 3, 5, 7, stride 1, 2", "every source is read once, and slides by in registers",
      supports_strips_correlate, always},
     {Kernel::small_planes_whole, "small_planes_whole", "float32, NCHW, 7 x 7 and 14 x 14, 16 images or more, k >= 13 and 27, stride 1",
@@ -232,8 +246,8 @@ inline constexpr Rule kWeightGradRules[] = {
     {Kernel::small_planes_weight_grad, "small_planes_weight_grad",
      "NCHW, 7 x 7, 14 x 14 and 28 x 28, k = 3, 5, 7, stride 1", "planes are moved whole, sixteen bytes at a time",
      supports_small_planes_weight_grad, small_planes_weight_grad_pays},
-    {Kernel::diagonals_nchw, "diagonals_nchw", "halves, NCHW, k >= 6, stride 1",
-     "taps are the diagonals of products of both images", supports_diagonals_nchw, products_pay},
+    {Kernel::diagonals_nchw, "diagonals_nchw", "halves, NCHW, k >= 6, stride 1; k >= 8, stride or dilation 2 to 8",
+     "taps are the diagonals of products of both images", supports_diagonals_nchw, diagonals_nchw_pays},
     {Kernel::slide_weight_grad_mma, "slide_weight_grad_mma",
      "halves, NHWC, k = 3, 5, narrow or strided 7, stride 1, 2, channels in eights",
      "taps are the diagonals of products of channels, as they lie in memory", supports_slide_weight_grad_mma, slide_weight_grad_mma_pays},

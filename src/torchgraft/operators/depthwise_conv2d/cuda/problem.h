@@ -81,6 +81,14 @@ inline bool is_padded_within_kernel(const Geometry& geometry) {
   return geometry.height.padding < geometry.height.kernel && geometry.width.padding < geometry.width.kernel;
 }
 
+// The same of a kernel whose taps lie apart.
+inline bool is_padded_within_window(const Geometry& geometry) {
+  const auto is_within = [](const Extent& extent) {
+    return extent.padding <= extent.dilation * (extent.kernel - 1);
+  };
+  return is_within(geometry.height) && is_within(geometry.width);
+}
+
 // Whether every position along either direction, padding included, and every count of channels, images and
 // planes is far from the end of 32 bits. Offsets between elements need not be.
 inline bool positions_fit_32(const Geometry& geometry) {

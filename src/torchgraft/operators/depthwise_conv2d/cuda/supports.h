@@ -7,7 +7,7 @@
 #include <iterator>
 #include <numeric>
 
-#include "problem.h"
+#include "phases.h"
 
 namespace torchgraft::depthwise::cuda {
 
@@ -141,22 +141,26 @@ inline bool supports_bands_batch(const Problem& problem) {
                                                         kBatchImages) <= problem.shared_bytes;
 }
 
-// Of bands_large a window spans so many octets.
+// Of bands_large a window spans so many octets, and of a convolution in phases so many.
 constexpr int kMostOctets = 8;
+constexpr int kMostPhaseOctets = 5;
 constexpr int64_t kMostLargeBytes = 96 << 10;  // of shared memory
 
-constexpr int large_product_octets(int64_t kernel_width) {
-  const int64_t octets = ceil_divide(kOctetSize + kernel_width - 1, kOctetSize);
+// The octets that a window of any result spans, as many as the kernel is compiled for.
+inline int large_product_octets(const Geometry& geometry, bool transposed) {
+  const int kernel_width = PhaseAxis(geometry.width, transposed).shifted_kernel();
+  const int octets = ceil_divide(kOctetSize + kernel_width - 1, kOctetSize);
+  if (octets <= 2 && !is_unit_step(geometry)) return 2;
   return octets <= 3 ? 3 : octets <= 5 ? 5 : kMostOctets;
 }
 
 // Elements between the rows of an image in shared memory: an odd number of octets, so that neighbouring rows
 // begin in different banks.
 inline int64_t large_product_pitch(const Geometry& geometry, bool transposed) {
-  const PassAxis width(geometry.width, transposed);
-  const int blocks = ceil_divide(width.result, kOctetSize);
-  const int columns =
-      std::max((blocks + large_product_octets(width.kernel) - 1) * kOctetSize, width.padding + width.source);
+  const PhaseAxis width(geometry.width, transposed);
+  const int blocks = ceil_divide(width.phase_result, kOctetSize);
+  const int columns = std::max((blocks + large_product_octets(geometry, transposed) - 1) * kOctetSize,
+                               width.padding + width.phase_source);
   return (ceil_divide(columns, kOctetSize) | 1) * kOctetSize;
 }
 
@@ -164,27 +168,34 @@ inline int64_t large_product_pitch(const Geometry& geometry, bool transposed) {
 // of the last row too. What comes of it belongs to columns that are not there.
 constexpr int kLargeElementsBehind = 9 * kOctetSize;
 
-// Shared memory for two copies of the bands and so many images.
+// Shared memory for two copies of the bands and so many images, all phases of them.
 inline int64_t large_product_bytes(const Geometry& geometry, bool transposed, int64_t images) {
   constexpr int64_t kHalfBytes = 2;
-  const Extent& height = geometry.height;
-  const int64_t band_pitch = (large_product_octets(geometry.width.kernel) + 2) * kOctetSize;
+  const PhaseAxis height(geometry.height, transposed);
+  const PhaseAxis width(geometry.width, transposed);
+  const int64_t band_pitch = (large_product_octets(geometry, transposed) + 2) * kOctetSize;
+  const int64_t band_rows = int64_t{height.phase_kernel} * height.tap_phases() * width.tap_phases();
   const int64_t pitch = large_product_pitch(geometry, transposed);
-  const int64_t rows = images * (transposed ? height.output : height.input);
-  return kHalfBytes * (2 * height.kernel * band_pitch + (1 + rows) * pitch + kLargeElementsBehind);
+  const int64_t rows = images * height.phase_source * height.source_phases() * width.source_phases();
+  return kHalfBytes * (2 * band_rows * band_pitch + (1 + rows) * pitch + kLargeElementsBehind);
 }
 
 inline bool supports_bands_large(const Problem& problem) {
   const Geometry& geometry = problem.geometry;
   constexpr int64_t kMostPixels = int64_t{1} << 20;
   constexpr int64_t kMostRows = 256;
-  return problem.has_half_tensor_cores() && !problem.channels_last && is_unit_step(geometry) &&
-         positions_fit_32(geometry) && !(problem.transposed && geometry.multiplier > 1) &&
-         is_padded_within_kernel(geometry) &&
-         std::max(geometry.input_pixels(), geometry.output_pixels()) <= kMostPixels &&
-         geometry.width.kernel <= kOctetSize * (kMostOctets - 1) + 1 && geometry.height.kernel <= kMostRows &&
+  if (!problem.has_half_tensor_cores() || problem.channels_last || !has_phases(geometry) ||
+      !positions_fit_32(geometry) || (problem.transposed && geometry.multiplier > 1) ||
+      !is_padded_within_window(geometry) ||
+      std::max(geometry.input_pixels(), geometry.output_pixels()) > kMostPixels ||
+      geometry.height.kernel > kMostRows) {
+    return false;
+  }
+  const bool is_dense = is_unit_step(geometry);
+  const int64_t most_columns = kOctetSize * ((is_dense ? kMostOctets : kMostPhaseOctets) - 1) + 1;
+  return PhaseAxis(geometry.width, problem.transposed).shifted_kernel() <= most_columns &&
          large_product_bytes(geometry, problem.transposed, 1) <=
-             std::min(kMostLargeBytes, problem.shared_bytes);
+             (is_dense ? std::min(kMostLargeBytes, problem.shared_bytes) : problem.shared_bytes);
 }
 
 // ---------------------------------------------------------------- diagonals: taps as diagonals of products
@@ -196,14 +207,24 @@ inline bool supports_diagonals(const Problem& problem) {
   // Sizes are 32-bit numbers, and so are positions in the planes of a block's channels.
   constexpr int64_t kMostPixels = int64_t{1} << 27;
   constexpr int64_t kMost = int64_t{1} << 20;
-  return problem.has_half_tensor_cores() && geometry.multiplier == 1 && is_unit_step(geometry) &&
+  return problem.has_half_tensor_cores() && geometry.multiplier == 1 &&
          std::max(geometry.input_pixels(), geometry.output_pixels()) <= kMostPixels &&
          std::max({height.kernel, width.kernel, height.padding, width.padding}) <= kMost &&
          std::max(geometry.batch, geometry.channels) < INT32_MAX;
 }
 
 inline bool supports_diagonals_nchw(const Problem& problem) {
-  return !problem.channels_last && supports_diagonals(problem);
+  const Geometry& geometry = problem.geometry;
+  // Offsets of elements that lie in no plane, of tiles that reach beyond it, are 32-bit numbers too.
+  constexpr int64_t kMostPhasedPixels = int64_t{1} << 20;
+  constexpr int64_t kMostPhasedSide = int64_t{1} << 9;
+  const auto is_small = [](const Extent& extent) {
+    return std::max(extent.padding, extent.kernel * extent.dilation) <= kMostPhasedSide;
+  };
+  return !problem.channels_last && supports_diagonals(problem) &&
+         (is_unit_step(geometry) ||
+          (has_phases(geometry) && is_small(geometry.height) && is_small(geometry.width) &&
+           std::max(geometry.input_pixels(), geometry.output_pixels()) <= kMostPhasedPixels));
 }
 
 // Taps that the warps of a block own side by side.
@@ -211,7 +232,7 @@ constexpr int kMostChannelsLastTapRows = 10;
 constexpr int kMostChannelsLastTapColumns = 9;
 
 inline bool supports_diagonals_nhwc(const Problem& problem) {
-  return problem.channels_last && supports_diagonals(problem) &&
+  return problem.channels_last && supports_diagonals(problem) && is_unit_step(problem.geometry) &&
          problem.geometry.height.kernel <= kMostChannelsLastTapRows &&
          problem.geometry.width.kernel <= kMostChannelsLastTapColumns;
 }

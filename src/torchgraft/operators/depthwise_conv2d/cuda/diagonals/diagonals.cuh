@@ -179,13 +179,14 @@ struct SegmentRows {
   int grad_loaded;  // how many are loaded
 };
 
-// For whole planes: `tap_rows` is the number of tap rows, rounded up to what the warps own.
-inline SegmentRows small_planes_whole(const Extent& height, int tap_rows) {
+// For whole planes: `tap_rows` is the number of tap rows, rounded up to what the warps own. `slack`: so many
+// rows less of padding there may be; what is loaded is then so many rows further down.
+inline SegmentRows small_planes_whole(const Extent& height, int tap_rows, int slack = 0) {
   const int segments = static_cast<int>(ceil_divide<int64_t>(height.input, kSegment));
   // What meets row 0 of input in the last tap row, and one behind what meets the last row in the first.
   const int64_t first = height.padding - (tap_rows - 1);
   const int64_t end = height.padding + segments * kSegment;
-  const int64_t source = std::max<int64_t>(first, 0);
+  const int64_t source = std::max<int64_t>(first, -slack);
   const int64_t loaded = std::max<int64_t>(std::min(height.output, end) - source, 0);
   const int64_t row = source - first;
   const int64_t rows = std::max(row + loaded, segments * kSegment + tap_rows - 1 - row);

@@ -40,6 +40,22 @@ struct TileSource {
   int places;                     // of copies in a tile of several planes, else 0
 };
 
+// Which elements of an image a tile holds: all of them.
+struct DenseSteps {
+  static __device__ constexpr int row(int index) { return index; }
+  static __device__ constexpr int column(int index) { return index; }
+  static __device__ constexpr int rows(int count) { return count; }
+};
+
+// Or those of a phase.
+struct PhaseSteps {
+  int row_step, row_offset, column_step, column_offset;
+
+  __device__ int row(int index) const { return index * row_step + row_offset; }
+  __device__ int column(int index) const { return index * column_step + column_offset; }
+  __device__ int rows(int count) const { return count * row_step; }
+};
+
 struct PlanesParameters {
   TileSource input, grad;
   int batch, channels;
@@ -56,6 +72,27 @@ struct PlanesParameters {
   FastDivisor row_blocks, column_blocks;  // blocks that share a kernel
   int kernel_height, kernel_width, columns_of_block;
   int shift;  // of the windows behind the first octet of input
+};
+
+// Of a convolution with stride or dilation: all sizes are those of a phase, but for `height` and `width` of a
+// TileSource.
+struct PhasedPlanes : PlanesParameters {
+  PhaseAxis height, width;
+  FastDivisor tap_phases;  // of a stride: blocks side by side, each with taps of its own
+  int summed_phases;       // of a dilation: they are added up by each block
+
+  // Where the padding of a phase is a row less.
+  __device__ int fewer_rows(int phase_y) const {
+    return height.source_steps && phase_y < height.lead ? 1 : 0;
+  }
+  __device__ PhaseSteps input_steps(int phase_y, int phase_x) const {
+    return {height.source_phases(), height.source_at(phase_y, fewer_rows(phase_y)), width.source_phases(),
+            width.source_at(phase_x, 0)};
+  }
+  __device__ PhaseSteps grad_steps(int phase_y, int phase_x) const {
+    return {height.result_phases(), height.result_at(phase_y, fewer_rows(phase_y)), width.result_phases(),
+            width.result_at(phase_x, 0)};
+  }
 };
 
 // Copies kElements elements, or writes zeros in their place, where the source is not touched. Through the
@@ -130,7 +167,9 @@ __device__ inline uint32_t place_in_tile(const TileSource& source, int plane_row
 
 // Where tiles are whole planes of several images, what is copied lies at the same places in all of them. They
 // are worked out once: what to add to the address in shared memory, and to that of the first image.
-__device__ inline void list_places(const TileSource& source, int channels, int planes, uint32_t list) {
+template <typename Steps>
+__device__ inline void list_places(const TileSource& source, const Steps& steps, int channels, int planes,
+                                   uint32_t list) {
   for (int index = static_cast<int>(threadIdx.x); index < source.places;
        index += static_cast<int>(blockDim.x)) {
     const int all_rows = source.units_of_row.divide(index);
@@ -139,18 +178,24 @@ __device__ inline void list_places(const TileSource& source, int channels, int p
     const int row = all_rows - channel * source.rows.divisor();
     const uint32_t target =
         place_in_tile(source, channel * planes * source.plane_rows + row, source.column + unit * source.unit);
-    const int offset = (channel * source.height + source.source_row + row) * source.width +
-                       source.source_column + unit * source.unit;
-    // Nothing is copied for channels that do not exist.
+    const int source_row = steps.row(source.source_row + row);
+    const int source_column = steps.column(source.source_column + unit * source.unit);
+    const int offset = (channel * source.height + source_row) * source.width + source_column;
+    // Nothing is copied for channels that do not exist, nor from outside of planes, where phases may begin
+    // and end.
+    bool exists = channel < channels;
+    if constexpr (std::is_same_v<Steps, PhaseSteps>) {
+      exists = exists && is_inside(source_row, source.height) && is_inside(source_column, source.width);
+    }
     ptx::store_shared(list + index * kPlaceBytes,
-                      make_uint2(target, static_cast<uint32_t>(channel < channels ? offset : -1)));
+                      make_uint2(target, static_cast<uint32_t>(exists ? offset : -1)));
   }
 }
 
 // Brings one image's part of a tile to shared memory; `memory` is that of the block's first channel.
-template <int kUnit>
-__device__ inline void load_units(const uint16_t* memory, const TileSource& source, const TilePlace& place,
-                                  int planes, uint32_t list, uint32_t shared) {
+template <int kUnit, typename Steps>
+__device__ inline void load_units(const uint16_t* memory, const TileSource& source, const Steps& steps,
+                                  const TilePlace& place, int planes, uint32_t list, uint32_t shared) {
   const int thread = static_cast<int>(threadIdx.x);
   const uint16_t* tile = memory + place.first_image * source.image;
   if (source.places == 0) {
@@ -158,18 +203,18 @@ __device__ inline void load_units(const uint16_t* memory, const TileSource& sour
     const int first_row = source.units_side_by_side.divide(thread);
     const int first_unit = thread - first_row * source.units_side_by_side.divisor();
     if (first_row >= source.rows_of_pass) return;
-    const int source_row = source.source_row + place.row;
+    const int source_row = steps.row(source.source_row + place.row + first_row);
     for (int unit = first_unit; unit < source.units; unit += source.units_side_by_side.divisor()) {
-      const int column = source.source_column + place.column + unit * kUnit;
+      const int column = steps.column(source.source_column + place.column + unit * kUnit);
       const CopyRun run = {source.passes,
                            first_row < source.rows_beyond,
-                           source_row + first_row,
-                           source.rows_of_pass,
+                           source_row,
+                           steps.rows(source.rows_of_pass),
                            column >= 0 && column < source.width ? source.height : 0,
                            shared + place_in_tile(source, first_row, source.column + unit * kUnit),
-                           tile + (source_row + first_row) * source.width + column,
+                           tile + source_row * source.width + column,
                            static_cast<uint32_t>(source.rows_of_pass * kOctetBytes),
-                           source.rows_of_pass * source.width};
+                           steps.rows(source.rows_of_pass) * source.width};
       run.template copy<kUnit>();
     }
   } else {
@@ -192,16 +237,17 @@ __device__ inline void load_units(const uint16_t* memory, const TileSource& sour
   }
 }
 
-__device__ inline void load_image(const uint16_t* memory, const TileSource& source, const TilePlace& place,
-                                  int planes, uint32_t list, uint32_t shared) {
+template <typename Steps>
+__device__ inline void load_image(const uint16_t* memory, const TileSource& source, const Steps& steps,
+                                  const TilePlace& place, int planes, uint32_t list, uint32_t shared) {
   if (source.unit == 8) {
-    load_units<8>(memory, source, place, planes, list, shared);
+    load_units<8>(memory, source, steps, place, planes, list, shared);
   } else if (source.unit == 4) {
-    load_units<4>(memory, source, place, planes, list, shared);
+    load_units<4>(memory, source, steps, place, planes, list, shared);
   } else if (source.unit == 2) {
-    load_units<2>(memory, source, place, planes, list, shared);
+    load_units<2>(memory, source, steps, place, planes, list, shared);
   } else {
-    load_units<1>(memory, source, place, planes, list, shared);
+    load_units<1>(memory, source, steps, place, planes, list, shared);
   }
 }
 
@@ -225,18 +271,27 @@ struct TileWalker {
   }
 };
 
-template <typename T, typename Block, int kBlocksOfMultiprocessor>
+template <typename T, typename Block, int kBlocksOfMultiprocessor, typename Parameters>
 __global__ void __launch_bounds__(kMostWarps * 32, kBlocksOfMultiprocessor)
     diagonals_nchw(const uint16_t* __restrict__ output_grad, const uint16_t* __restrict__ input,
-                   float* __restrict__ partial, const __grid_constant__ PlanesParameters parameters) {
+                   float* __restrict__ partial, const __grid_constant__ Parameters parameters) {
 // mma.sync m16n8k16 and cp.async: not chosen where this is compiled for less.
 #if __CUDA_ARCH__ >= 800
-  // Chunk, then channels, then tap blocks, which share their tiles.
+  constexpr bool kPhased = std::is_same_v<Parameters, PhasedPlanes>;
+  // Chunk, then channels, then tap blocks, which share their tiles, or in phases the memory under them.
   int rest = static_cast<int>(blockIdx.x);
   const int column_block = rest % parameters.column_blocks.divisor();
   rest = parameters.column_blocks.divide(rest);
   const int row_block = rest % parameters.row_blocks.divisor();
   rest = parameters.row_blocks.divide(rest);
+  int phase_y = 0, phase_x = 0;
+  if constexpr (kPhased) {
+    const int all_channels = parameters.tap_phases.divide(rest);
+    const int phase = rest - all_channels * parameters.tap_phases.divisor();
+    rest = all_channels;
+    phase_y = phase / parameters.width.tap_phases();
+    phase_x = phase - phase_y * parameters.width.tap_phases();
+  }
   const int chunk = parameters.channel_blocks.divide(rest);
   const int channels_of_block = parameters.channels_of_block.divisor();
   const int first_channel = (rest - chunk * parameters.channel_blocks.divisor()) * channels_of_block;
@@ -260,26 +315,48 @@ __global__ void __launch_bounds__(kMostWarps * 32, kBlocksOfMultiprocessor)
   const uint32_t input_list = zeros + kZeroBytes;
   const uint32_t grad_list = input_list + parameters.input.places * kPlaceBytes;
   const int channels = min(channels_of_block, parameters.channels - first_channel);
-  list_places(parameters.input, channels, parameters.planes, input_list);
-  list_places(parameters.grad, channels, parameters.planes, grad_list);
-  __syncthreads();
+  std::conditional_t<kPhased, PhaseSteps, DenseSteps> input_steps, grad_steps;
+  // `summed` counts the phases that the block adds up.
+  const auto begin_phase = [&](int summed) {
+    if constexpr (kPhased) {
+      const int summed_y = summed / parameters.width.result_phases();
+      const int y = phase_y + summed_y;
+      const int x = phase_x + summed - summed_y * parameters.width.result_phases();
+      input_steps = parameters.input_steps(y, x);
+      grad_steps = parameters.grad_steps(y, x);
+    }
+    list_places(parameters.input, input_steps, channels, parameters.planes, input_list);
+    list_places(parameters.grad, grad_steps, channels, parameters.planes, grad_list);
+    __syncthreads();
+  };
+  begin_phase(0);
 
   const int64_t input_plane = static_cast<int64_t>(parameters.input.height) * parameters.input.width;
   const int64_t grad_plane = static_cast<int64_t>(parameters.grad.height) * parameters.grad.width;
   TileWalker next(parameters, begin);
-  const auto load = [&](int stage) {
+  int last = end;
+  if constexpr (kPhased) last = begin + (end - begin) * parameters.summed_phases;
+  // Tiles are counted on from phase to phase.
+  const auto load = [&](int tile, int stage) {
+    if constexpr (kPhased) {
+      const int phase_tile = (tile - begin) % (end - begin);
+      if (tile > begin && phase_tile == 0) {
+        next = TileWalker(parameters, begin);
+        begin_phase((tile - begin) / (end - begin));
+      }
+    }
     TilePlace place;
     place.first_image = next.group * parameters.planes;
     place.images = min(parameters.planes, parameters.batch - place.first_image);
     place.row = next.band * parameters.band_rows;
     place.column = next.strip * parameters.strip_columns + first_tap_column;
     const uint32_t target = shared + stage * (parameters.input.bytes + parameters.grad.bytes);
-    load_image(input + first_channel * input_plane, parameters.input, place, parameters.planes, input_list,
-               target);
+    load_image(input + first_channel * input_plane, parameters.input, input_steps, place, parameters.planes,
+               input_list, target);
     place.row -= first_tap_row;
     place.column -= first_tap_column;
-    load_image(output_grad + first_channel * grad_plane, parameters.grad, place, parameters.planes, grad_list,
-               target + parameters.input.bytes);
+    load_image(output_grad + first_channel * grad_plane, parameters.grad, grad_steps, place,
+               parameters.planes, grad_list, target + parameters.input.bytes);
     const int segments = place.images * parameters.segments.divisor();
     next.advance(parameters);
     return segments;
@@ -294,14 +371,14 @@ __global__ void __launch_bounds__(kMostWarps * 32, kBlocksOfMultiprocessor)
   const int grad_row = (parameters.row_groups.divisor() - 1 - row_group) * Block::kTapRows + lane / 8;
   const uint32_t first_grad = shared + parameters.input.bytes + grad_row * kOctetBytes;
 
-  int next_segments = load(0);
+  int next_segments = load(begin, 0);
 #pragma unroll 1
-  for (int tile = begin; tile < end; ++tile) {
+  for (int tile = begin; tile < last; ++tile) {
     ptx::cp_async_wait_all();
     __syncthreads();
     const int stage = (tile - begin) % kStages;
     const int segments = next_segments;
-    if (tile + 1 < end) next_segments = load((stage + 1) % kStages);
+    if (tile + 1 < last) next_segments = load(tile + 1, (stage + 1) % kStages);
 
     const int items = ceil_divide(segments, kSegments) * parameters.octets.divisor();
     const uint32_t stage_offset = stage * (parameters.input.bytes + parameters.grad.bytes);
@@ -332,13 +409,25 @@ __global__ void __launch_bounds__(kMostWarps * 32, kBlocksOfMultiprocessor)
   const int columns = min(parameters.columns_of_block, parameters.kernel_width - first_tap_column);
   const int rows =
       min(parameters.row_groups.divisor() * Block::kTapRows, parameters.kernel_height - first_tap_row);
-  const int64_t taps = static_cast<int64_t>(parameters.kernel_height) * parameters.kernel_width;
+  int kernel_width = parameters.kernel_width;
+  int64_t taps = static_cast<int64_t>(parameters.kernel_height) * kernel_width;
+  if constexpr (kPhased) {
+    kernel_width = parameters.width.kernel;
+    taps = static_cast<int64_t>(parameters.height.kernel) * kernel_width;
+  }
   float* block_partial = partial + (static_cast<int64_t>(chunk) * parameters.channels + first_channel) * taps;
   for (int i = static_cast<int>(threadIdx.x); i < channels * rows * columns;
        i += static_cast<int>(blockDim.x)) {
     const int column = i % columns;
     const int row = i / columns % rows;
     const int sum_channel = i / columns / rows;
+    int tap_row = first_tap_row + row;
+    int tap_column = first_tap_column + column;
+    if constexpr (kPhased) {
+      tap_row = parameters.height.tap_at(phase_y, tap_row);
+      tap_column = parameters.width.tap_at(phase_x, tap_column);
+      if (tap_row >= parameters.height.kernel || tap_column >= kernel_width) continue;
+    }
     const int sum_group = row / Block::kTapRows;
     const int first_warp =
         (sum_channel * parameters.row_groups.divisor() + sum_group) * parameters.splits.divisor();
@@ -347,27 +436,56 @@ __global__ void __launch_bounds__(kMostWarps * 32, kBlocksOfMultiprocessor)
       sum += diagonal_sum<Block>(shared_sums + (first_warp + other) * Block::kFloats,
                                  row - sum_group * Block::kTapRows, parameters.shift + column);
     }
-    block_partial[sum_channel * taps + static_cast<int64_t>(first_tap_row + row) * parameters.kernel_width +
-                  first_tap_column + column] = sum;
+    block_partial[sum_channel * taps + static_cast<int64_t>(tap_row) * kernel_width + tap_column] = sum;
   }
 #else
   __trap();
 #endif
 }
 
-// What a plan is made from and consists of, beyond the parameters.
+int alignment_of(const void* pointer, int64_t width) {
+  int unit = 8;
+  while (width % unit != 0 || !is_aligned(pointer, unit * 2)) unit /= 2;
+  return unit;
+}
+
+// What a plan is made from: a dense convolution, or the phases of another one, all of the size of the largest.
+struct PlaneSizes {
+  Geometry geometry;
+  int input_alignment, grad_alignment;  // elements that may be copied at once
+  int slack;                            // rows of padding that some phases have less
+  int tap_phases;
+  int64_t most_chunks;
+};
+
+template <typename T>
+PlaneSizes sizes_of(const WeightGrad<T>& pass) {
+  const Geometry& geometry = pass.geometry;
+  const PhaseAxis height(geometry.height, /*transposed=*/false);
+  const PhaseAxis width(geometry.width, /*transposed=*/false);
+  PlaneSizes sizes = {geometry,
+                      width.source_steps ? 1 : alignment_of(pass.input, width.source),
+                      width.result_steps ? 1 : alignment_of(pass.output_grad, width.result),
+                      height.source_steps && height.lead > 0 ? 1 : 0,
+                      height.tap_phases() * width.tap_phases(),
+                      most_chunks(geometry, Layout::contiguous)};
+  sizes.geometry.height = {ceil_divide(height.source, height.source_phases()),
+                           height.phase_result,
+                           height.phase_kernel,
+                           1,
+                           height.padding,
+                           1};
+  sizes.geometry.width = {width.phase_source, width.phase_result, width.phase_kernel, 1, width.padding, 1};
+  return sizes;
+}
+
+// What a plan consists of, beyond the parameters.
 struct PlanesPlan {
   PlanesParameters parameters;
   int threads;
   size_t bytes;
   int64_t blocks;
 };
-
-int alignment_of(const void* pointer, int64_t width) {
-  int unit = 8;
-  while (width % unit != 0 || !is_aligned(pointer, unit * 2)) unit /= 2;
-  return unit;
-}
 
 // The most elements that are copied at once and still leave windows of `columns` columns within `octets`
 // octets; one always does if the kernel is not too wide.
@@ -391,13 +509,14 @@ void share_rows(TileSource& source, int threads) {
 }
 
 template <typename Block>
-PlanesPlan plan_planes(const Geometry& geometry, const void* output_grad, const void* input) {
+PlanesPlan plan_planes(const PlaneSizes& sizes) {
   constexpr int kStageBytes = 18 * 1024;
   constexpr int kLargestStageBytes = 30 * 1024;
   constexpr int kWarps = 4;  // where there is a choice
   // At once; tiles of several channels do little each.
   const int64_t blocks_at_once = int64_t{current_device().multiprocessors} * 5;
   const int64_t blocks_of_channels = 2 * blocks_at_once;
+  const Geometry& geometry = sizes.geometry;
   const Extent& height = geometry.height;
   const Extent& width = geometry.width;
   PlanesPlan plan = {};
@@ -412,7 +531,6 @@ PlanesPlan plan_planes(const Geometry& geometry, const void* output_grad, const 
   const int row_blocks = ceil_divide(groups, kMostWarps);
   const int row_groups = ceil_divide(groups, row_blocks);
   const int tap_rows = row_groups * Block::kTapRows;
-  const int alignment = alignment_of(input, width.input);
   int column_blocks = 1;
   int columns = parameters.kernel_width;
   if (columns > Block::most_columns(0)) {
@@ -424,8 +542,8 @@ PlanesPlan plan_planes(const Geometry& geometry, const void* output_grad, const 
   }
   TileSource& from_input = parameters.input;
   TileSource& from_grad = parameters.grad;
-  from_input.unit = input_unit(alignment, width.padding, columns, Block::kOctets);
-  from_grad.unit = alignment_of(output_grad, width.output);
+  from_input.unit = input_unit(sizes.input_alignment, width.padding, columns, Block::kOctets);
+  from_grad.unit = sizes.grad_alignment;
   const int padding = static_cast<int>(width.padding);
   const int shifted = ceil_divide(padding, from_input.unit) * from_input.unit;
   parameters.shift = shifted - padding;
@@ -441,7 +559,7 @@ PlanesPlan plan_planes(const Geometry& geometry, const void* output_grad, const 
   int bands = 1;
   int strips = 1;
   int strip_octets = output_octets;
-  SegmentRows rows = small_planes_whole(height, tap_rows);
+  SegmentRows rows = small_planes_whole(height, tap_rows, sizes.slack);
   const auto measure = [&] {
     const int64_t slots = int64_t{planes} * channels_of_block;
     const int64_t grad_rows = std::max<int64_t>(
@@ -558,9 +676,9 @@ PlanesPlan plan_planes(const Geometry& geometry, const void* output_grad, const 
   parameters.octets = FastDivisor(strip_octets);
 
   const int64_t tiles = ceil_divide<int64_t>(geometry.batch, planes) * bands * strips;
-  const int64_t blocks_of_chunk = int64_t{channel_blocks} * row_blocks * column_blocks;
+  const int64_t blocks_of_chunk = int64_t{channel_blocks} * sizes.tap_phases * row_blocks * column_blocks;
   const int64_t most = std::min(
-      most_chunks(geometry, Layout::contiguous),
+      sizes.most_chunks,
       std::max<int64_t>((channels_of_block > 1 ? blocks_of_channels : blocks_at_once) / blocks_of_chunk, 1));
   TORCHGRAFT_CHECK(tiles <= INT32_MAX,
                    "depthwise_conv2d_weight_grad: the tensors are too large for one launch");
@@ -573,33 +691,62 @@ PlanesPlan plan_planes(const Geometry& geometry, const void* output_grad, const 
   return plan;
 }
 
-template <typename T, typename Block, int kBlocksOfMultiprocessor>
-void launch_planes(const WeightGrad<T>& pass) {
+// Tells the parameters of a plan the images and the kernel that its phases are of.
+PhasedPlanes phases_of(const PlanesParameters& parameters, const Geometry& geometry, int tap_phases) {
+  const PhaseAxis height(geometry.height, /*transposed=*/false);
+  const PhaseAxis width(geometry.width, /*transposed=*/false);
+  PhasedPlanes phased = {parameters, height, width, FastDivisor(tap_phases),
+                         height.result_phases() * width.result_phases()};
+  phased.input.height = height.source;
+  phased.input.width = width.source;
+  phased.input.image = geometry.channels * geometry.input_pixels();
+  phased.grad.height = height.result;
+  phased.grad.width = width.result;
+  phased.grad.image = geometry.channels * geometry.output_pixels();
+  return phased;
+}
+
+template <typename T, typename Block, int kBlocksOfMultiprocessor, typename Parameters>
+void launch_planes(const WeightGrad<T>& pass, const PlanesPlan& plan, const Parameters& parameters) {
   const auto& [output_grad, input, weight_grad, workspace, geometry, layout, stream] = pass;
-  const PlanesPlan plan = plan_planes<Block>(geometry, output_grad, input);
-  const auto kernel = diagonals_nchw<T, Block, kBlocksOfMultiprocessor>;
+  const auto kernel = diagonals_nchw<T, Block, kBlocksOfMultiprocessor, Parameters>;
   require_shared_memory(kernel, static_cast<int64_t>(plan.bytes), pass.kName);
   kernel<<<grid_of(plan.blocks, pass.kName), plan.threads, plan.bytes, stream>>>(
       reinterpret_cast<const uint16_t*>(output_grad), reinterpret_cast<const uint16_t*>(input), workspace,
-      plan.parameters);
+      parameters);
   check_launch(pass.kName);
-  launch_sum_chunks(workspace, weight_grad, geometry, plan.parameters.chunks.count, stream);
+  launch_sum_chunks(workspace, weight_grad, geometry, parameters.chunks.count, stream);
+}
+
+// A thread has registers for three blocks of the widest taps on a multiprocessor, and four of others.
+template <typename T, typename Block>
+void launch_phases(const WeightGrad<T>& pass, const PlaneSizes& sizes) {
+  const PlanesPlan plan = plan_planes<Block>(sizes);
+  launch_planes<T, Block, Block::kOctets <= 3 ? 4 : 3>(
+      pass, plan, phases_of(plan.parameters, pass.geometry, sizes.tap_phases));
 }
 
 }  // namespace
 
 template <typename T>
 void launch_diagonals_nchw(const WeightGrad<T>& pass) {
-  const Extent& width = pass.geometry.width;
-  const int64_t rows = pass.geometry.height.kernel;
+  const PlaneSizes sizes = sizes_of(pass);
+  const Extent& width = sizes.geometry.width;
+  const int64_t rows = sizes.geometry.height.kernel;
+  // An odd padding and an even width are one column apart from being copied two elements at once.
+  const bool pairs = sizes.input_alignment > 1;
+  const int shift = pairs ? static_cast<int>(width.padding % 2) : 0;
+  if (!is_unit_step(pass.geometry)) {
+    if (width.kernel <= TapBlock<7, 2>::most_columns(shift)) return launch_phases<T, TapBlock<7, 2>>(pass, sizes);
+    if (width.kernel <= TapBlock<7, 3>::most_columns(shift)) return launch_phases<T, TapBlock<7, 3>>(pass, sizes);
+    return launch_phases<T, TapBlock<8, 5>>(pass, sizes);
+  }
   const auto launch = [&](auto block, auto blocks_of_multiprocessor) {
-    launch_planes<T, decltype(block), blocks_of_multiprocessor>(pass);
+    const PlanesPlan plan = plan_planes<decltype(block)>(sizes);
+    launch_planes<T, decltype(block), blocks_of_multiprocessor>(pass, plan, plan.parameters);
   };
   using Many = std::integral_constant<int, 5>;
   using Few = std::integral_constant<int, 4>;
-  // An odd padding and an even width are one column apart from being copied two elements at once.
-  const bool pairs = alignment_of(pass.input, width.input) > 1;
-  const int shift = pairs ? static_cast<int>(width.padding % 2) : 0;
   if (width.kernel <= TapBlock<7, 2>::most_columns(shift)) {
     if (rows <= 3) return launch(TapBlock<3, 2>{}, Many{});
     if (rows <= 5 || rows == 9 || rows == 10) return launch(TapBlock<5, 2>{}, Many{});
