@@ -203,16 +203,16 @@ __device__ inline void load_units(const uint16_t* memory, const TileSource& sour
     const int first_row = source.units_side_by_side.divide(thread);
     const int first_unit = thread - first_row * source.units_side_by_side.divisor();
     if (first_row >= source.rows_of_pass) return;
-    const int source_row = steps.row(source.source_row + place.row + first_row);
+    const int source_row = source.source_row + place.row;
     for (int unit = first_unit; unit < source.units; unit += source.units_side_by_side.divisor()) {
       const int column = steps.column(source.source_column + place.column + unit * kUnit);
       const CopyRun run = {source.passes,
                            first_row < source.rows_beyond,
-                           source_row,
+                           steps.row(source_row + first_row),
                            steps.rows(source.rows_of_pass),
                            column >= 0 && column < source.width ? source.height : 0,
                            shared + place_in_tile(source, first_row, source.column + unit * kUnit),
-                           tile + source_row * source.width + column,
+                           tile + steps.row(source_row + first_row) * source.width + column,
                            static_cast<uint32_t>(source.rows_of_pass * kOctetBytes),
                            steps.rows(source.rows_of_pass) * source.width};
       run.template copy<kUnit>();
