@@ -123,7 +123,12 @@ _PHASES = (
     Case("11x11 with dilation 2", (2, 3, 22, 23), (11, 11), Window(1, 1, 10, 10, 10, 10, 2, 2)),
     Case("9x13 with dilation 3 and stride 2", (2, 3, 26, 21), (9, 13), Window(1, 2, 13, 5, 11, 6, 3, 1)),
     Case("13x9 with stride 4 and dilation 2", (2, 3, 19, 26), (13, 9), Window(4, 1, 6, 9, 6, 7, 1, 2)),
-    Case("8x8 with dilation 8, of which some phases hold nothing", (2, 3, 6, 17), (8, 8), Window(1, 1, 27, 28, 30, 28, 8, 8)),
+    Case(
+        "8x8 with dilation 8, of which some phases hold nothing",
+        (2, 3, 6, 17),
+        (8, 8),
+        Window(1, 1, 27, 28, 30, 28, 8, 8),
+    ),
     Case("31x31 with stride 2 on one pixel", (2, 3, 1, 1), (31, 31), same(31, 2)),
     Case("31x8 with stride 8, nothing padded", (1, 3, 33, 40), (31, 8), Window(8, 8)),
 )

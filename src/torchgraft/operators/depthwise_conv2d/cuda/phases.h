@@ -1,12 +1,12 @@
-// A convolution with stride or dilation as several dense ones, along one direction: its phases.
+// A convolution with a stride or a dilation as several dense convolutions, its phases, along one direction.
 //
-// Dilation d: every d-th result reads every d-th source, so results, and sources with them, fall into d
-// phases. Stride s: a result of the forward pass is the sum of s dense convolutions, each of every s-th source
-// with every s-th tap; of the input gradient, every s-th result meets every s-th tap of the same sources. In
-// all of them phase c of `step` joins
-//   source offset + step * v   tap offset + step * i   result offset + step * a   where v = a + i - padding
-// with offset and step of that which falls into phases, and the index itself of what does not. `lead` makes
-// the padding whole and equal for all phases: the first source or result of a phase may lie before the image.
+// Dilation d: every d-th result reads every d-th source, so there are d phases, each with its own results and
+// sources. Stride s: a result of the forward pass is the sum of s phases, each with every s-th source and
+// every s-th tap. A result of the input gradient needs every s-th tap, and all sources: results and taps have
+// phases. Phase c joins
+//   source  source_at(c, v)   tap  tap_at(c, i)   result  result_at(c, a)   where v = a + i - padding
+// Padding is the same for all phases. So source 0 of a phase may lie before the image (source_at < 0): it is
+// padding. `lead` is what is left of the padding after division by the step.
 //
 // Taps are counted as the pass meets them: in the input gradient the kernel is turned around.
 #pragma once
@@ -21,9 +21,9 @@ constexpr int64_t kMostPhases = 8;
 struct PhaseAxis {
   int step;  // and number of phases; 1: the direction is dense as it is
   int lead;
-  bool source_steps, result_steps, tap_steps;  // which of them fall into phases
-  int source, result, kernel;                  // of the image and the kernel
-  int phase_source, phase_result, phase_kernel, padding;  // of a phase, the largest
+  bool source_steps, result_steps, tap_steps;             // which of them have phases
+  int source, result, kernel;                             // sizes of the images and the kernel
+  int phase_source, phase_result, phase_kernel, padding;  // of the largest phase
 
   constexpr PhaseAxis(const Extent& extent, bool transposed)
       : step(static_cast<int>(extent.stride > 1 ? extent.stride : extent.dilation)),
@@ -55,14 +55,10 @@ struct PhaseAxis {
   constexpr int source_at(int phase, int index) const {
     return source_steps ? index * step + phase - lead : index;
   }
-  constexpr int tap_at(int phase, int index) const {
-    return tap_steps ? index * step + phase : index;
-  }
-  // Where the input gradient of a stride begins behind the first result of the image that tap 0 meets, so
-  // that all phases count results from the image's first: the padding is less by this.
-  constexpr int shift(int phase) const {
-    return result_steps && tap_steps && phase > lead ? 1 : 0;
-  }
+  constexpr int tap_at(int phase, int index) const { return tap_steps ? index * step + phase : index; }
+  // In some phases of the input gradient of a stride, result 0 would lie before the image. They begin one
+  // result later, so that all phases begin in the image, and have one less of padding.
+  constexpr int shift(int phase) const { return result_steps && tap_steps && phase > lead ? 1 : 0; }
   constexpr int result_at(int phase, int index) const {
     if (!result_steps) return index;
     return index * step + (tap_steps ? lead - phase + step * shift(phase) : phase);
@@ -74,7 +70,7 @@ struct PhaseAxis {
     const int divisor = result_steps && tap_steps ? step : 1;
     return position >= 0 && position % divisor == 0 ? position / divisor : -1;
   }
-  // Taps of any phase together with its shift.
+  // Columns of the band of a phase: its taps, as many further on as its shift says.
   constexpr int shifted_kernel() const {
     int most = phase_kernel;
     for (int phase = 0; phase < tap_phases(); ++phase) {
@@ -84,8 +80,8 @@ struct PhaseAxis {
   }
 };
 
-// Whether a few dense phases make up the convolution: along each direction there is a stride, or a dilation, or
-// neither.
+// Whether a few dense phases make up the convolution: along each direction there is a stride, or a dilation,
+// or neither.
 inline bool has_phases(const Geometry& geometry) {
   const auto splits = [](const Extent& extent) {
     return std::min(extent.stride, extent.dilation) == 1 &&

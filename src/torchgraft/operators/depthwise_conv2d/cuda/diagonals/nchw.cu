@@ -6,6 +6,12 @@
 // it is odd; the next tile is on its way while one is worked on. The input lies in its octets shifted to the
 // right by the padding, rounded up to what can be copied at once. A warp owns some rows of the kernel of one
 // channel; warps that own the same share the octet columns of the tile.
+//
+// A stride or a dilation makes several dense weight gradients of it, its phases (phases.h). Those of a stride
+// give different taps, and each has blocks of its own, which read every n-th pixel of the input; those of a
+// dilation are added up, and a block takes one after another like more images. Such pixels come two bytes at
+// a time, through registers. (64,128,56x56,k31): with stride 2, four phases of 16 x 16 taps are 0.4 of the
+// products of stride 1, some 0.07 ms, and with dilation 2 as many, some 0.2 ms.
 
 #include "../kernels.h"
 #include "diagonals.cuh"
@@ -449,7 +455,8 @@ int alignment_of(const void* pointer, int64_t width) {
   return unit;
 }
 
-// What a plan is made from: a dense convolution, or the phases of another one, all of the size of the largest.
+// What a plan is made from: a dense convolution, or the phases of another one, all of the size of the
+// largest.
 struct PlaneSizes {
   Geometry geometry;
   int input_alignment, grad_alignment;  // elements that may be copied at once
@@ -737,8 +744,10 @@ void launch_diagonals_nchw(const WeightGrad<T>& pass) {
   const bool pairs = sizes.input_alignment > 1;
   const int shift = pairs ? static_cast<int>(width.padding % 2) : 0;
   if (!is_unit_step(pass.geometry)) {
-    if (width.kernel <= TapBlock<7, 2>::most_columns(shift)) return launch_phases<T, TapBlock<7, 2>>(pass, sizes);
-    if (width.kernel <= TapBlock<7, 3>::most_columns(shift)) return launch_phases<T, TapBlock<7, 3>>(pass, sizes);
+    if (width.kernel <= TapBlock<7, 2>::most_columns(shift))
+      return launch_phases<T, TapBlock<7, 2>>(pass, sizes);
+    if (width.kernel <= TapBlock<7, 3>::most_columns(shift))
+      return launch_phases<T, TapBlock<7, 3>>(pass, sizes);
     return launch_phases<T, TapBlock<8, 5>>(pass, sizes);
   }
   const auto launch = [&](auto block, auto blocks_of_multiprocessor) {
