@@ -63,6 +63,10 @@ inline bool is_unit_step(const Geometry& geometry) {
          geometry.width.dilation == 1;
 }
 
+inline bool is_dilated(const Geometry& geometry) {
+  return geometry.height.dilation > 1 || geometry.width.dilation > 1;
+}
+
 inline bool is_square_of_3_5_7(const Geometry& geometry) {
   const int64_t kernel = geometry.height.kernel;
   return kernel == geometry.width.kernel && (kernel == 3 || kernel == 5 || kernel == 7);

@@ -338,9 +338,13 @@ inline bool supports_slide_correlate_mma(const Problem& problem) {
   const Geometry& geometry = problem.geometry;
   const Extent& height = geometry.height;
   const Extent& width = geometry.width;
+  const bool has_dilated_phases = height.stride == 1 && has_phases(geometry) &&
+                                  is_padded_within_window(geometry) &&
+                                  std::max(geometry.input_pixels(), geometry.output_pixels()) <=
+                                      INT32_MAX / kMostPhases / geometry.channels;
   return problem.channels_last && problem.has_half_tensor_cores() && geometry.multiplier == 1 &&
          height.stride == width.stride && height.stride <= (problem.transposed ? 1 : 2) &&
-         height.dilation == 1 && width.dilation == 1 && longest_side(geometry) <= kMostSlideTaps &&
+         (!is_dilated(geometry) || has_dilated_phases) && longest_side(geometry) <= kMostSlideTaps &&
          geometry.channels % 8 == 0 && problem.alignment == 16 && positions_fit_32(geometry) &&
          std::max(geometry.input_pixels(), geometry.output_pixels()) <= INT32_MAX / geometry.channels &&
          geometry.batch * std::max(height.input, height.output) < kMost;

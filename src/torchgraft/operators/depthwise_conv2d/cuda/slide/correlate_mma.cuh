@@ -78,6 +78,68 @@ struct SlideProductParameters {
   int granules, granule_rows;  // ranges begin at multiples of granule_rows
 };
 
+// With a dilation: the sizes are those of the largest phase.
+struct PhasedSlideParameters : SlideProductParameters {
+  PhaseAxis height, width;
+  int phases;  // each has blocks of its own; blockIdx.x counts them between tiles and ranges
+};
+
+// The parameters of one phase, whose pixels lie apart. With these its block is one of a dense convolution.
+struct SlidePhase : SlideProductParameters {
+  PhaseAxis height, width;
+  int phase_y, phase_x;
+
+  __device__ SlidePhase(const PhasedSlideParameters& of_all, int phase)
+      : SlideProductParameters(of_all), height(of_all.height), width(of_all.width) {
+    phase_y = phase / width.result_phases();
+    phase_x = phase - phase_y * width.result_phases();
+    const auto count = [](int size, int first, int step) {
+      return size > first ? (size - first - 1) / step + 1 : 0;
+    };
+    source_height = count(height.source, first_source(height, phase_y), height.step);
+    source_width = count(width.source, first_source(width, phase_x), width.step);
+    result_height = count(height.result, phase_y, height.step);
+    result_width = count(width.result, phase_x, width.step);
+    padding_y -= is_before(height, phase_y);
+    padding_x -= is_before(width, phase_x);
+  }
+  // Whether source 0 of the phase would lie before the image: the phase then begins with source 1.
+  static __device__ int is_before(const PhaseAxis& axis, int phase) { return phase < axis.lead ? 1 : 0; }
+  static __device__ int first_source(const PhaseAxis& axis, int phase) {
+    return axis.source_at(phase, is_before(axis, phase));
+  }
+  __device__ int first_source_element() const {
+    return (first_source(height, phase_y) * width.source + first_source(width, phase_x)) * channels;
+  }
+  __device__ int first_result_element() const { return (phase_y * width.result + phase_x) * channels; }
+};
+
+// Elements from column to column, row to row and image to image.
+struct PixelSteps {
+  int column, row, image;
+};
+__device__ inline PixelSteps source_elements(const SlideProductParameters& p) {
+  return {p.channels, p.source_width * p.channels, p.source_height * (p.source_width * p.channels)};
+}
+__device__ inline PixelSteps result_elements(const SlideProductParameters& p) {
+  return {p.channels, p.result_width * p.channels, p.result_height * (p.result_width * p.channels)};
+}
+__device__ inline PixelSteps source_elements(const SlidePhase& p) {
+  return {p.channels * p.width.step, p.width.source * p.channels * p.height.step,
+          p.height.source * p.width.source * p.channels};
+}
+__device__ inline PixelSteps result_elements(const SlidePhase& p) {
+  return {p.channels * p.width.step, p.width.result * p.channels * p.height.step,
+          p.height.result * p.width.result * p.channels};
+}
+
+__device__ inline const SlideProductParameters& in_phase(const SlideProductParameters& parameters, int) {
+  return parameters;
+}
+__device__ inline SlidePhase in_phase(const PhasedSlideParameters& parameters, int phase) {
+  return {parameters, phase};
+}
+
 // Of a block's warps.
 constexpr int kQuad = 4;   // channels
 constexpr int kOctet = 8;  // channels of a piece of results
@@ -85,7 +147,14 @@ constexpr int kOctet = 8;  // channels of a piece of results
 // What a block owns.
 struct SlideProductBlock {
   int first_channel, tile, range;
+  int phase = 0;
 
+  __device__ explicit SlideProductBlock(const PhasedSlideParameters& parameters)
+      : SlideProductBlock(static_cast<const SlideProductParameters&>(parameters)) {
+    const int all = range;
+    range = all / parameters.phases;
+    phase = all - range * parameters.phases;
+  }
   __device__ explicit SlideProductBlock(const SlideProductParameters& parameters) {
     const unsigned slices = parameters.slices;
     const unsigned tiles = parameters.tiles;
@@ -112,13 +181,25 @@ struct SlideProductRows {
     last = bound(range + 1);
   }
 
-  template <int kStride>
-  __device__ bool enter(const SlideProductParameters& parameters) {
-    if (next >= last) return false;
-    group = parameters.rows.divide(next);
-    first = next - group * parameters.result_height;
-    count = min(parameters.result_height - first, last - next);
-    next += count;
+  template <int kStride, typename Parameters>
+  __device__ bool enter(const Parameters& parameters) {
+    if constexpr (std::is_same_v<Parameters, SlidePhase>) {
+      // A phase may have fewer rows than the largest one, so that a share may have none.
+      do {
+        if (next >= last) return false;
+        group = parameters.rows.divide(next);
+        first = next - group * parameters.rows.divisor();
+        count = min(parameters.rows.divisor() - first, last - next);
+        next += count;
+        count = min(count, parameters.result_height - first);
+      } while (count <= 0);
+    } else {
+      if (next >= last) return false;
+      group = parameters.rows.divide(next);
+      first = next - group * parameters.result_height;
+      count = min(parameters.result_height - first, last - next);
+      next += count;
+    }
     const int top = first * kStride - parameters.padding_y;
     begin = max(0, top);
     end = min(parameters.source_height, top + (count - 1) * kStride + parameters.kernel_height);
@@ -147,22 +228,24 @@ struct SlideProductPlace {
 };
 
 // Computes those results that a thread has stored again that are NaN: only what lies in their windows.
-template <typename T, int kStride>
+// `source` and `result` begin with the pixels of the block's phase.
+template <typename T, int kStride, typename Parameters>
 __device__ __noinline__ void repair_range(const HalfBits* source, const HalfBits* weight,
-                                          const HalfBits* bias, HalfBits* result,
-                                          const SlideProductParameters& parameters) {
+                                          const HalfBits* bias, HalfBits* result, const Parameters& given) {
   using Math = HalfMath<T>;
+  const SlideProductBlock block(given);
+  const auto& parameters = in_phase(given, block.phase);
+  const PixelSteps from = source_elements(parameters);
+  const PixelSteps to = result_elements(parameters);
   const int taps = parameters.kernel_height * parameters.kernel_width;
-  const SlideProductBlock block(parameters);
   const SlideProductPlace place(parameters, block);
   SlideProductRows rows(parameters, block.range);
-  while (rows.enter<kStride>(parameters)) {
+  while (rows.template enter<kStride>(parameters)) {
     if (place.image >= rows.images(parameters)) continue;
     const int64_t image = static_cast<int64_t>(rows.group) * parameters.images + place.image;
     for (int y = rows.first; y < rows.first + rows.count; ++y) {
-      HalfBits* pixel =
-          result + ((image * parameters.result_height + y) * parameters.result_width + place.column) *
-                       parameters.channels;
+      HalfBits* pixel = result + image * to.image + static_cast<int64_t>(y) * to.row +
+                        static_cast<int64_t>(place.column) * to.column;
       for (int channel = place.channel; channel < place.channel + kOctet; ++channel) {
         if (!Math::is_nan(pixel[channel])) continue;
         float sum = bias == nullptr ? 0.0f : Math::to_float(bias[channel]);
@@ -175,11 +258,10 @@ __device__ __noinline__ void repair_range(const HalfBits* source, const HalfBits
               source_x >= parameters.source_width) {
             continue;
           }
-          const int64_t offset =
-              (image * parameters.source_height + source_y) * parameters.source_width + source_x;
           sum += Math::to_float(weight[static_cast<int64_t>(channel) * taps +
                                        (parameters.flipped ? taps - 1 - tap : tap)]) *
-                 Math::to_float(source[offset * parameters.channels + channel]);
+                 Math::to_float(source[image * from.image + static_cast<int64_t>(source_y) * from.row +
+                                       static_cast<int64_t>(source_x) * from.column + channel]);
         }
         pixel[channel] = Math::from_float(sum);
       }
@@ -187,11 +269,11 @@ __device__ __noinline__ void repair_range(const HalfBits* source, const HalfBits
   }
 }
 
-template <typename T, typename Shape>
+template <typename T, typename Shape, typename Parameters>
 __global__ void __launch_bounds__(Shape::kMostThreads, Shape::kBlocks)
     slide_correlate_mma(const HalfBits* __restrict__ source, const HalfBits* __restrict__ weight,
                         const HalfBits* __restrict__ bias, HalfBits* __restrict__ result,
-                        const __grid_constant__ SlideProductParameters parameters) {
+                        const __grid_constant__ Parameters given) {
   using Math = HalfMath<T>;
   constexpr int kKernel = Shape::kKernel;
   constexpr int kStride = Shape::kStride;
@@ -203,7 +285,14 @@ __global__ void __launch_bounds__(Shape::kMostThreads, Shape::kBlocks)
   constexpr int kLanes = 32;
   constexpr int kHalfBytes = sizeof(HalfBits);
 
-  const SlideProductBlock block(parameters);
+  const SlideProductBlock block(given);
+  const auto& parameters = in_phase(given, block.phase);
+  if constexpr (std::is_same_v<Parameters, PhasedSlideParameters>) {
+    source += parameters.first_source_element();
+    result += parameters.first_result_element();
+  }
+  const PixelSteps from = source_elements(parameters);
+  const PixelSteps to = result_elements(parameters);
   const int first_channel = block.first_channel;
   const int quads = parameters.octets * 2;
   const int thread = static_cast<int>(threadIdx.x);
@@ -247,8 +336,6 @@ __global__ void __launch_bounds__(Shape::kMostThreads, Shape::kBlocks)
   const uint32_t ring = shared_address(shared);
   unsigned copy_from[kTurns];  // the largest number: nothing
   uint32_t copy_to[kTurns];
-  const int source_row_elements = parameters.source_width * parameters.channels;
-  const int source_image_elements = parameters.source_height * source_row_elements;
   {
     const int copied_quad = thread % quads;
     const int channel = first_channel + copied_quad * kQuad;
@@ -261,8 +348,7 @@ __global__ void __launch_bounds__(Shape::kMostThreads, Shape::kBlocks)
       const int image = copied > 0 ? pixel / copied : 0;
       const int column = pixel - image * copied + first_copied;
       const bool valid = copied > 0 && image < parameters.images && channel < parameters.channels;
-      copy_from[turn] =
-          valid ? image * source_image_elements + column * parameters.channels + channel : UINT32_MAX;
+      copy_from[turn] = valid ? image * from.image + column * from.column + channel : UINT32_MAX;
       copy_to[turn] = ring + copied_quad * parameters.quad_bytes +
                       (image * parameters.columns + column - first_column) * (kQuad * kHalfBytes);
     }
@@ -279,12 +365,16 @@ __global__ void __launch_bounds__(Shape::kMostThreads, Shape::kBlocks)
   int copied_stage = 0;
   const auto copy_row = [&] {
     if (rows_to_copy <= 0) {
-      while (rows_to_copy <= 0 && copied_rows.enter<kStride>(parameters)) {
+      while (rows_to_copy <= 0 && copied_rows.template enter<kStride>(parameters)) {
         rows_to_copy = copied_rows.end - copied_rows.begin;
       }
       const int64_t image = static_cast<int64_t>(copied_rows.group) * parameters.images;
-      next_row = source + (image * parameters.source_height + copied_rows.begin) * source_row_elements;
-      copied_elements = copied_rows.images(parameters) * source_image_elements;
+      if constexpr (std::is_same_v<Parameters, PhasedSlideParameters>) {
+        next_row = source + image * from.image + static_cast<int64_t>(copied_rows.begin) * from.row;
+      } else {
+        next_row = source + (image * parameters.source_height + copied_rows.begin) * from.row;
+      }
+      copied_elements = copied_rows.images(parameters) * from.image;
     }
     if (rows_to_copy > 0) {
 #pragma unroll
@@ -298,7 +388,7 @@ __global__ void __launch_bounds__(Shape::kMostThreads, Shape::kBlocks)
         }
       }
       --rows_to_copy;
-      next_row += source_row_elements;
+      next_row += from.row;
     }
     commit_copies();
     copied_stage = copied_stage + row_bytes == kStages * row_bytes ? 0 : copied_stage + row_bytes;
@@ -326,12 +416,9 @@ __global__ void __launch_bounds__(Shape::kMostThreads, Shape::kBlocks)
                            ((column_warp * kTiles * 16 + g) * 2 + q / 2) * slot_bytes +
                            (quad * kQuad + q % 2 * 2) * kHalfBytes;
   const SlideProductPlace place(parameters, block);
-  const int result_row_elements = parameters.result_width * parameters.channels;
-  const int result_image_elements = parameters.result_height * result_row_elements;
-  const unsigned store_to =
-      place.is_inside(parameters)
-          ? place.image * result_image_elements + place.column * parameters.channels + place.channel
-          : UINT32_MAX;
+  const unsigned store_to = place.is_inside(parameters)
+                                ? place.image * to.image + place.column * to.column + place.channel
+                                : UINT32_MAX;
   const unsigned char* store_from = reinterpret_cast<const unsigned char*>(shared) + kStages * row_bytes +
                                     place.slot * slot_bytes + (place.channel - first_channel) * kHalfBytes;
   uint32_t largest = 0;
@@ -352,7 +439,7 @@ __global__ void __launch_bounds__(Shape::kMostThreads, Shape::kBlocks)
   };
 
   SlideProductRows rows(parameters, block.range);
-  bool ended = !rows.enter<kStride>(parameters);
+  bool ended = !rows.template enter<kStride>(parameters);
   int step = 0;
   int stage = 0;
   // Of the rows of results that end in this step and in later ones; which is which turns with the phase.
@@ -431,17 +518,21 @@ __global__ void __launch_bounds__(Shape::kMostThreads, Shape::kBlocks)
       }
       if (step == kWarm) {
         const int64_t image = static_cast<int64_t>(rows.group) * parameters.images;
-        finished_row = result + (image * parameters.result_height + rows.first) * result_row_elements;
-        finished_elements = rows.images(parameters) * result_image_elements;
+        if constexpr (std::is_same_v<Parameters, PhasedSlideParameters>) {
+          finished_row = result + image * to.image + static_cast<int64_t>(rows.first) * to.row;
+        } else {
+          finished_row = result + (image * parameters.result_height + rows.first) * to.row;
+        }
+        finished_elements = rows.images(parameters) * to.image;
       } else {
-        finished_row += result_row_elements;
+        finished_row += to.row;
       }
       finished_waits = true;
       buffer = buffer_bytes - buffer;
     }
     if (++step == rows.count + kWarm) {
       step = 0;
-      ended = !rows.enter<kStride>(parameters);
+      ended = !rows.template enter<kStride>(parameters);
     }
   };
 #pragma unroll 1
@@ -450,7 +541,7 @@ __global__ void __launch_bounds__(Shape::kMostThreads, Shape::kBlocks)
   store_finished();
 
   if (Math::is_nan(largest & 0xffff) || Math::is_nan(largest >> 16)) {
-    repair_range<T, kStride>(source, weight, bias, result, parameters);
+    repair_range<T, kStride>(source, weight, bias, result, given);
   }
 }
 
@@ -478,6 +569,18 @@ SlideProductPlan plan_slide_product(const Geometry& geometry, bool transposed) {
   base.flipped = transposed;
   base.padding_y = height.padding;
   base.padding_x = width.padding;
+  int phases = 1;
+  if (is_dilated(geometry)) {
+    const PhaseAxis phased_height(geometry.height, transposed);
+    const PhaseAxis phased_width(geometry.width, transposed);
+    base.source_height = phased_height.phase_source;
+    base.source_width = phased_width.phase_source;
+    base.result_height = phased_height.phase_result;
+    base.result_width = phased_width.phase_result;
+    base.padding_y = phased_height.padding;
+    base.padding_x = phased_width.padding;
+    phases = phased_height.result_phases() * phased_width.result_phases();
+  }
   base.rows = FastDivisor(base.result_height);
 
   const int octets = base.channels / kOctet;
@@ -533,7 +636,7 @@ SlideProductPlan plan_slide_product(const Geometry& geometry, bool transposed) {
   }
 
   SlideProductParameters& p = best.parameters;
-  const int64_t blocks_of_range = int64_t{p.slices} * p.tiles;
+  const int64_t blocks_of_range = int64_t{p.slices} * p.tiles * phases;
   const int resident = resident_blocks(best.threads, best.shared_bytes, Shape::kMostThreads * Shape::kBlocks);
   const int groups = ceil_divide(p.batch, p.images);
   const int rows = groups * p.result_height;
@@ -565,28 +668,42 @@ SlideProductPlan plan_slide_product(const Geometry& geometry, bool transposed) {
   return best;
 }
 
-template <typename Shape, typename T>
-void launch_slide_product(const Correlation<T>& pass) {
-  const SlideProductPlan plan = plan_slide_product<Shape>(pass.geometry, pass.transposed);
-  const auto kernel = slide_correlate_mma<T, Shape>;
+template <typename Shape, typename Parameters, typename T>
+void launch_slide_product(const Correlation<T>& pass, const SlideProductPlan& plan,
+                          const Parameters& parameters) {
+  const auto kernel = slide_correlate_mma<T, Shape, Parameters>;
   require_shared_memory(kernel, plan.shared_bytes, pass.name());
   const auto bits = [](const T* pointer) { return reinterpret_cast<const HalfBits*>(pointer); };
   kernel<<<grid_of(plan.blocks, pass.name()), plan.threads, static_cast<size_t>(plan.shared_bytes),
            pass.stream>>>(bits(pass.source), bits(pass.weight), bits(pass.bias),
-                          reinterpret_cast<HalfBits*>(pass.result), plan.parameters);
+                          reinterpret_cast<HalfBits*>(pass.result), parameters);
   check_launch(pass.name());
+}
+
+template <int kKernel, typename T>
+void launch_slide_kernel(const Correlation<T>& pass) {
+  const Geometry& geometry = pass.geometry;
+  if (geometry.height.stride == 2) {
+    using Shape = SlideProduct<kKernel, 2>;
+    const SlideProductPlan plan = plan_slide_product<Shape>(geometry, pass.transposed);
+    return launch_slide_product<Shape>(pass, plan, plan.parameters);
+  }
+  using Shape = SlideProduct<kKernel, 1>;
+  const SlideProductPlan plan = plan_slide_product<Shape>(geometry, pass.transposed);
+  if (!is_dilated(geometry)) return launch_slide_product<Shape>(pass, plan, plan.parameters);
+  const PhaseAxis height(geometry.height, pass.transposed);
+  const PhaseAxis width(geometry.width, pass.transposed);
+  launch_slide_product<Shape>(
+      pass, plan,
+      PhasedSlideParameters{plan.parameters, height, width, height.result_phases() * width.result_phases()});
 }
 
 template <typename T>
 void launch_slide_correlate_mma(const Correlation<T>& pass) {
-  const auto launch = [&](auto kernel) {
-    if (pass.geometry.height.stride == 1) return launch_slide_product<SlideProduct<kernel, 1>>(pass);
-    launch_slide_product<SlideProduct<kernel, 2>>(pass);
-  };
   const int64_t longest = longest_side(pass.geometry);
-  if (longest <= 3) return launch(std::integral_constant<int, 3>{});
-  if (longest <= 5) return launch(std::integral_constant<int, 5>{});
-  launch(std::integral_constant<int, 7>{});
+  if (longest <= 3) return launch_slide_kernel<3>(pass);
+  if (longest <= 5) return launch_slide_kernel<5>(pass);
+  launch_slide_kernel<7>(pass);
 }
 
 }  // namespace torchgraft::depthwise::cuda
