@@ -180,7 +180,7 @@ struct SegmentRows {
 };
 
 // For whole planes: `tap_rows` is the number of tap rows, rounded up to what the warps own. `slack`: so many
-// rows less of padding there may be; what is loaded is then so many rows further down.
+// rows more of padding there may be; what is loaded is then so many rows further down.
 inline SegmentRows small_planes_whole(const Extent& height, int tap_rows, int slack = 0) {
   const int segments = static_cast<int>(ceil_divide<int64_t>(height.input, kSegment));
   // What meets row 0 of input in the last tap row, and one behind what meets the last row in the first.

@@ -87,16 +87,17 @@ struct PhasedPlanes : PlanesParameters {
   FastDivisor tap_phases;  // of a stride: blocks side by side, each with taps of its own
   int summed_phases;       // of a dilation: they are added up by each block
 
-  // Where the padding of a phase is a row less.
-  __device__ int fewer_rows(int phase_y) const {
+  // Rows of padding that a phase has more than others: its source 0 would lie before the image, and it begins
+  // with source 1.
+  __device__ int more_padding(int phase_y) const {
     return height.source_steps && phase_y < height.lead ? 1 : 0;
   }
   __device__ PhaseSteps input_steps(int phase_y, int phase_x) const {
-    return {height.source_phases(), height.source_at(phase_y, fewer_rows(phase_y)), width.source_phases(),
+    return {height.source_phases(), height.source_at(phase_y, more_padding(phase_y)), width.source_phases(),
             width.source_at(phase_x, 0)};
   }
   __device__ PhaseSteps grad_steps(int phase_y, int phase_x) const {
-    return {height.result_phases(), height.result_at(phase_y, fewer_rows(phase_y)), width.result_phases(),
+    return {height.result_phases(), height.result_at(phase_y, more_padding(phase_y)), width.result_phases(),
             width.result_at(phase_x, 0)};
   }
 };
@@ -460,7 +461,7 @@ int alignment_of(const void* pointer, int64_t width) {
 struct PlaneSizes {
   Geometry geometry;
   int input_alignment, grad_alignment;  // elements that may be copied at once
-  int slack;                            // rows of padding that some phases have less
+  int slack;                            // rows of padding that some phases have more
   int tap_phases;
   int64_t most_chunks;
 };

@@ -100,10 +100,11 @@ struct SlidePhase : SlideProductParameters {
     source_width = count(width.source, first_source(width, phase_x), width.step);
     result_height = count(height.result, phase_y, height.step);
     result_width = count(width.result, phase_x, width.step);
-    padding_y -= is_before(height, phase_y);
-    padding_x -= is_before(width, phase_x);
+    padding_y += is_before(height, phase_y);
+    padding_x += is_before(width, phase_x);
   }
-  // Whether source 0 of the phase would lie before the image: the phase then begins with source 1.
+  // Whether source 0 of the phase would lie before the image: the phase then begins with source 1, in
+  // front of which there is one more of padding.
   static __device__ int is_before(const PhaseAxis& axis, int phase) { return phase < axis.lead ? 1 : 0; }
   static __device__ int first_source(const PhaseAxis& axis, int phase) {
     return axis.source_at(phase, is_before(axis, phase));
