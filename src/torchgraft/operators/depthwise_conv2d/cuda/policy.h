@@ -42,12 +42,17 @@ constexpr int64_t share_of_device(const Problem& problem, int64_t on_h200) {
   return on_h200 * problem.multiprocessors / kMultiprocessors;
 }
 
+// Whether kernels are chosen for a stride or a dilation that they compute in phases (phases.h). Phases were
+// proved on the emulator and were not yet timed on a GPU.
+constexpr bool kPhasesPay = false;
+
 // Whether images are better brought into NCHW first: where a kernel is so large that arithmetic counts for
 // more than moving images, along whose rows its windows slide. With a stride or a dilation only kernels of
 // halves gain by it, which take it in phases.
 inline bool planes_pay(const Geometry& geometry, int element_bytes) {
   constexpr int64_t kFewTaps = 7 * 7;
-  const bool has_half_phases = element_bytes == 2 && geometry.multiplier == 1 && has_phases(geometry);
+  const bool has_half_phases =
+      kPhasesPay && element_bytes == 2 && geometry.multiplier == 1 && has_phases(geometry);
   return element_bytes < 8 && geometry.taps() > kFewTaps && (is_unit_step(geometry) || has_half_phases);
 }
 
@@ -99,7 +104,7 @@ inline bool bands_batch_pays(const Problem& problem) {
 // than these take at once, phases always pay.
 inline bool phases_pay(const Problem& problem) {
   constexpr int64_t kManyTaps = 8;
-  return longest_side(problem.geometry) >= kManyTaps;
+  return kPhasesPay && longest_side(problem.geometry) >= kManyTaps;
 }
 
 // Planes as small as a few units are moved in pieces that cost more than their products save.
@@ -119,6 +124,7 @@ inline bool diagonals_nchw_pays(const Problem& problem) {
 inline bool slide_correlate_mma_pays(const Problem& problem) {
   constexpr int kLeastTaps = 3;
   constexpr int kLeastStridedTaps = 4;
+  if (is_dilated(problem.geometry) && !kPhasesPay) return false;
   const int64_t longest = longest_side(problem.geometry);
   return longest >= (problem.geometry.height.stride == 1 ? kLeastTaps : kLeastStridedTaps);
 }
@@ -221,8 +227,8 @@ inline constexpr Rule kCorrelationRules[] = {
     {Kernel::bands_batch, "bands_batch",
      "halves, NCHW, 8 images or more up to 56 columns wide, k >= 8, stride 1",
      "the same bands for sixteen images, which need no padding", supports_bands_batch, bands_batch_pays},
-    {Kernel::bands_large, "bands_large", "halves, NCHW, k = 8 to 57, stride 1; k >= 8, stride or dilation 2 to 8",
-     "band matrices as wide as the kernel; several dense convolutions", supports_bands_large, bands_large_pays},
+    {Kernel::bands_large, "bands_large", "halves, NCHW, k = 8 to 57, stride 1",
+     "band matrices as wide as the kernel", supports_bands_large, bands_large_pays},
     {Kernel::strips_correlate, "strips_correlate", "NCHW, k = 3, 5, 7, stride 1, 2", "every source is read once, and slides by in registers",
      supports_strips_correlate, always},
     {Kernel::small_planes_whole, "small_planes_whole", "float32, NCHW, 7 x 7 and 14 x 14, 16 images or more, k >= 13 and 27, stride 1",
@@ -246,7 +252,7 @@ inline constexpr Rule kWeightGradRules[] = {
     {Kernel::small_planes_weight_grad, "small_planes_weight_grad",
      "NCHW, 7 x 7, 14 x 14 and 28 x 28, k = 3, 5, 7, stride 1", "planes are moved whole, sixteen bytes at a time",
      supports_small_planes_weight_grad, small_planes_weight_grad_pays},
-    {Kernel::diagonals_nchw, "diagonals_nchw", "halves, NCHW, k >= 6, stride 1; k >= 8, stride or dilation 2 to 8",
+    {Kernel::diagonals_nchw, "diagonals_nchw", "halves, NCHW, k >= 6, stride 1",
      "taps are the diagonals of products of both images", supports_diagonals_nchw, diagonals_nchw_pays},
     {Kernel::slide_weight_grad_mma, "slide_weight_grad_mma",
      "halves, NHWC, k = 3, 5, narrow or strided 7, stride 1, 2, channels in eights",

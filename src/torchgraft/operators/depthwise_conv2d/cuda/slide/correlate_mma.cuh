@@ -30,6 +30,9 @@
 // with stride 2, where sliding columns take 115 and so serve; 44 for k = 5 and 71 for k = 7, 56 x 56, where
 // band matrices took 84 and 118; 22 for 7 x 7, as before.
 //
+// A dilation makes several dense convolutions of a pass, its phases (phases.h). Each has blocks of its own,
+// whose pixels, rows and images lie further apart; nothing else differs.
+//
 // A product with zero is NaN where the source is infinite: results that are NaN are computed again at the
 // end, tap by tap.
 #pragma once
