@@ -55,11 +55,11 @@ def helpers():
 @pytest.mark.parametrize(
     ("which", "dtype", "message"),
     [
-        ("as double", torch.float32, "input is float32, and the kernel takes it for float64"),
-        ("as double", torch.bfloat16, "input is bfloat16, and the kernel takes it for float64"),
-        ("as int to write", torch.int64, "input is int64, and the kernel takes it for int32"),
-        ("sum_of", torch.float16, "a result is float16, and the kernel takes it for float32"),
-        ("sum_of", torch.complex64, "a result is ComplexFloat, and the kernel takes it for float32"),
+        ("as double", torch.float32, "input is float32, but the kernel reads it as float64"),
+        ("as double", torch.bfloat16, "input is bfloat16, but the kernel reads it as float64"),
+        ("as int to write", torch.int64, "input is int64, but the kernel reads it as int32"),
+        ("sum_of", torch.float16, "a result is float16, but the kernel reads it as float32"),
+        ("sum_of", torch.complex64, "a result is ComplexFloat, but the kernel reads it as float32"),
     ],
 )
 def test_a_pointer_of_another_type_than_the_tensors_is_refused(helpers, which, dtype, message):

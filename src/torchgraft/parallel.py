@@ -11,8 +11,8 @@ from torch.distributed.tensor.parallel import ParallelStyle
 class ChannelwiseParallel(ParallelStyle):
     """Cuts a layer along its channels: every device has some of them, and none asks another for anything.
 
-    For layers whose parameters all have channels in front, as `torchgraft.nn.DepthwiseConv2d`, a convolution that
-    `torchgraft.graft` swapped, and `torchgraft.nn.Shift`. The input is a DTensor that is cut along dimension 1, and so
+    For layers whose parameters all have channels in front: those of `torchgraft.nn` that treat each channel by itself,
+    and each convolution that `torchgraft.graft` swapped. The input is a DTensor that is cut along dimension 1, and so
     is the output. Between a layer with `ColwiseParallel(use_local_output=False)` and one with `RowwiseParallel()`
     nothing is moved.
     """

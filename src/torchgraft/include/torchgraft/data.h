@@ -54,7 +54,7 @@ void check_elements(const Tensor& tensor, const char* name) {
   if (code == static_cast<int32_t>(kDtypeOf<T>)) [[likely]]
     return;
   const ScalarType dtype = tensor.scalar_type();
-  TORCHGRAFT_CHECK(dtype == kDtypeOf<T>, name, " is ", name_of(dtype), ", and the kernel takes it for ",
+  TORCHGRAFT_CHECK(dtype == kDtypeOf<T>, name, " is ", name_of(dtype), ", but the kernel reads it as ",
                    name_of(kDtypeOf<T>));
 }
 

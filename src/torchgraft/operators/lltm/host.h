@@ -184,7 +184,8 @@ inline Sizes check_arguments(const Tensor& input, const Tensor& h, const Tensor&
                    input.size(2), ")");
   TORCHGRAFT_CHECK(sizes.features > 0, "lltm: input must have at least one feature");
   TORCHGRAFT_CHECK(sizes.units > 0 && sizes.units < int64_t{1} << 28,
-                   "lltm: the number of units makes no sense");
+                   "lltm: weight_hh must have between 1 and 2**28 - 1 columns, a unit each, got ",
+                   sizes.units);
   check_shape(weight_hh, "weight_hh", {3 * sizes.units, sizes.units});
   check_shape(weight_ih, "weight_ih", {3 * sizes.units, sizes.features});
   check_shape(h, is_sequence ? "h0" : "h", {sizes.batch, sizes.units});
