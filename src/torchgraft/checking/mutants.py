@@ -366,8 +366,9 @@ def run_mutants(
         for number in refused:
             # Where a source is compiled for no such vectors, the compiler does not see it.
             before = left.pop(number)
-            is_known = before is not None and before.status == "survived"
-            finish_new(before if is_known else Outcome(new[number], "does not compile"))
+            if before is None or before.status != "survived":
+                before = Outcome(new[number], "does not compile")
+            finish_new(before)
         for answer in _ask(folder, library, built.environment(), list(left), len(new), seed, workers):
             if "mutant" in answer:
                 number = answer.pop("mutant")
