@@ -20,7 +20,7 @@ _REPLACED = (
     ("__CUDA_ARCH__", "EMULATED_CUDA_ARCH"),
 )
 _OF_TORCH = re.compile(r"#include <torch/csrc/inductor/aoti_torch/c/shim\.h>")
-_REGISTRATION = re.compile(r"(TORCHGRAFT_KERNEL\(\s*\w+\s*,\s*)CUDA\b")
+_REGISTRATION = re.compile(r"((?:TORCHGRAFT_KERNEL\(\s*\w+\s*,|TORCHGRAFT_RECORDED\()\s*)CUDA\b")
 _DYNAMIC_SHARED = re.compile(r"\bextern\s+__shared__\s+(?:__align__\(\d+\)\s+)?([\w:\s]+?)\s+(\w+)\s*\[\s*\]\s*;")
 _STATIC_SHARED = re.compile(
     r"\b__shared__\s+((?:__align__\(\w+\)|alignas\(\w+\))\s+)?([\w:<>,\s]+?)\s+(\w+)\s*((?:\[[^;]*\])?)\s*;"
