@@ -176,6 +176,8 @@ def _cheapest(call: Call, here: Sequence[Any], mesh: Sequence[int], ranks: Seque
 
 def on_shards(operator: Declared, gradient: Callable[..., Any]) -> Callable[..., Any]:
     """A gradient formula that differentiates a reference; of DTensors each device differentiates its own part."""
+    name = operator.qualified_name
+    _differentiated[name] = operator
 
     def differentiated(
         needs_grad: Sequence[Any], output_grads: Sequence[Any], saved: Sequence[Any], *arguments: Any
@@ -185,9 +187,13 @@ def on_shards(operator: Declared, gradient: Callable[..., Any]) -> Callable[...,
         kind = dtensor()
         if kind is None or not any(isinstance(value, kind) for value in arguments):
             return gradient(needs_grad, output_grads, saved, *arguments)
-        return _differentiate(operator, gradient, needs_grad, output_grads, arguments)
+        return _differentiate(_differentiated[name], gradient, needs_grad, output_grads, arguments)
 
     return differentiated
+
+
+# Operators by name: TorchDynamo, which traces the formula, cannot take an operator from its closure.
+_differentiated: dict[str, Declared] = {}
 
 
 def _differentiate(
