@@ -97,7 +97,7 @@ def test_a_run_that_is_stopped_reports_the_rows_that_it_came_to():
 
 def test_a_cuda_graph_is_a_rival_of_a_forward_pass_on_a_gpu(twice):
     here = measure(candidate(twice, ("cuda_graph",)), STOPWATCH, ROOFS)
-    assert "is for a GPU" in here.rivals["cuda_graph"].problem
+    assert "measures forward passes on a GPU only" in here.rivals["cuda_graph"].problem
     if torch.cuda.is_available():
         device = torch.device("cuda")
         there = measure(replace(candidate(twice, ("cuda_graph",)), device=device), Stopwatch(device), ROOFS)
@@ -667,7 +667,7 @@ class TestCompareCommand:
         assert [row["dtype"] for row in json.loads((tmp_path / "some.json").read_text())["rows"]] == ["bfloat16"]
         nothing = run("show", file, "--suite", "none")
         assert nothing.exit_code == 2
-        assert "no such row" in nothing.output
+        assert "no measured row matches" in nothing.output
 
     def test_another_chip(self, write):
         other = write("new.json", environment=replace(ENVIRONMENT, chip="Another"))

@@ -197,7 +197,8 @@ def test_parts_are_chosen_by_name_and_a_wrong_name_is_told_the_right_ones(run):
     assert run("convnext", "--json", "-").exit_code == 0
     wrong = run("perceptron")
     assert wrong.exit_code == 2
-    assert "there is no part 'perceptron'; the parts are convnext" in wrong.stderr
+    told = " ".join(wrong.stderr.replace("│", " ").split())
+    assert "there is no part 'perceptron'; the parts are convnext" in told
 
 
 def test_networks_that_are_not_the_same_function_need_not_learn_the_same(comparison):

@@ -203,9 +203,9 @@ class TestByReference:
                 "(Tensor input) -> Tensor",
                 {"gradient": "reference", "unsaved": ["input"]},
                 ValueError,
-                "nothing can be left unsaved",
+                "unsaved needs a gradient function, and gradient is 'reference'",
             ),
-            ("(Tensor(a!) input) -> ()", {"gradient": "reference"}, ValueError, "leave gradient out"),
+            ("(Tensor(a!) input) -> ()", {"gradient": "reference"}, ValueError, "Leave gradient out"),
         ],
     )
     def test_is_refused_where_it_cannot_be(self, schema, declared, error, message):

@@ -172,8 +172,8 @@ class TestFunctions:
     @pytest.mark.parametrize(
         ("batch_sizes", "message"),
         [
-            ([2, 2, 2], "must be a tensor of integers"),
-            (torch.tensor([2.0, 1.0]), "must be a tensor of integers"),
+            ([2, 2, 2], "must be a one-dimensional tensor of integers"),
+            (torch.tensor([2.0, 1.0]), "must be a one-dimensional tensor of integers"),
             (torch.tensor([1, 2]), "never grow from step to step"),
             (torch.tensor([3, 0]), "must be positive"),
             (torch.tensor([3, 2]), r"input must be \(5, I\)"),
@@ -237,7 +237,7 @@ class TestCell:
         cell = LLTMCell(3, 4)
         with pytest.raises(ValueError, match=r"weights must be \(12, 7\), got \(12, 6\)"):
             cell.load_tutorial_weights(torch.zeros(12, 6), torch.zeros(12))
-        with pytest.raises(ValueError, match="has a bias or has none"):
+        with pytest.raises(ValueError, match="bias must be a Tensor, as this cell has a bias"):
             cell.load_tutorial_weights(torch.zeros(12, 7))
         with pytest.raises(ValueError, match=r"bias must be \(12,\)"):
             cell.load_tutorial_weights(torch.zeros(12, 7), torch.zeros(4))

@@ -25,6 +25,7 @@ RUNTIMES = re.compile(r"(GLIBC|GLIBCXX|CXXABI|GCC)_[\d.]+")
 NEEDED = {
     "cpu": {"libtorch_cpu.so"},
     "cuda": {"libtorch_cpu.so", "libtorch_cuda.so"},
+    "schemas": {"libtorch_cpu.so"},
 }
 SYSTEM = re.compile(r"(libstdc\+\+|libm|libgcc_s|libc|libpthread|libdl|librt|ld-linux[\w-]*)\.so\.\d+")
 
@@ -55,7 +56,8 @@ def test_the_cpu_library_is_built():
 @pytest.mark.parametrize("path", LIBRARIES, ids=device_of)
 def test_nothing_is_needed_but_the_stable_interface(path):
     symbols = undefined_symbols(path)
-    assert len(symbols) > 20
+    # So that it is known that they were read: the library of schemas needs the fewest.
+    assert len(symbols) > 15
     strangers = [name for name, version in symbols if not ALLOWED.fullmatch(name) and not RUNTIMES.match(version)]
     assert not strangers
     # No Python: one library serves every version of it.

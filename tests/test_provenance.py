@@ -578,5 +578,5 @@ class TestMeasure:
         assert again.time.median < 1
         assert again.provenance == rows["current"].provenance
         # What stands beside the rows was never measured, and is by its own command.
-        assert [command[3] for command in self.commands] == ["demo", "bench", "bench"]
+        assert [command[3] for command in self.commands] == ["demo", "bench", "bench", "bench"]
         assert measure("--check", "mul_constant") == 0

@@ -227,8 +227,7 @@ def test_a_box_stands_only_where_the_reader_must_act(driver, tmp_path):
         [],
         [
             *loaded.doubts,
-            "1 row of ours was refused. twice, odd, fp32, contiguous: it is wrong. It has no time until that is "
-            "mended.",
+            "1 row of ours was refused. twice, odd, fp32, contiguous: it is wrong. It has no time until that is fixed.",
         ],
     ]
     assert len(loaded.doubts) == 2

@@ -356,6 +356,9 @@ def _explain_sizes(
         size[0] + window.padding_top + window.padding_bottom,
         size[1] + window.padding_left + window.padding_right,
     ]
+    no_memory = "these sizes make a tensor that no memory can hold"
+    # The numbers of C++, which says the same, end there.
+    require(max(*spans, *rooms) < 2**63, name, no_memory)
     require(
         spans[0] <= rooms[0] and spans[1] <= rooms[1],
         name,
@@ -364,7 +367,7 @@ def _explain_sizes(
     output = (batch, output_channels, *window.output_size(*size, *kernel_size))
     largest = max(math.prod(output), batch * channels * math.prod(size))
     fits = largest < 2**60 and max(*rooms, *spans, *window.stride, *window.dilation) < 2**40
-    require(fits, name, "these sizes make a tensor that no memory can hold")
+    require(fits, name, no_memory)
     return output
 
 
