@@ -277,7 +277,7 @@ def lltm_by_batch() -> None:
     devices, count = mesh(), dist.get_world_size()
     torch.manual_seed(0)
     layer = make(torchgraft.nn.LLTM, input_size=3, hidden_size=4)
-    inputs = torch.randn(5, 2 * count + 1, 3, dtype=torch.float64, device=device())
+    inputs = torch.randn(5, 4 * count - 1, 3, dtype=torch.float64, device=device())
     expected = layer(inputs)[0]
     gradients = torch.autograd.grad(expected.square().sum(), list(layer.parameters()))
     for name, parameter in list(layer.named_parameters()):

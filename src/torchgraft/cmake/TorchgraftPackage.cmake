@@ -1,5 +1,9 @@
 # What find_package does for torchgraft, and for a package that its tools made: imports libraries that lie in a folder.
 include_guard(GLOBAL)
+# How `file(REAL_PATH)` takes `..` behind a link; a project that asks for an older CMake would be warned.
+if(POLICY CMP0152)
+  cmake_policy(SET CMP0152 NEW)
+endif()
 
 set(_torchgraft_root "${CMAKE_CURRENT_LIST_DIR}/..")
 cmake_path(NORMAL_PATH _torchgraft_root)

@@ -26,6 +26,8 @@ from torchgraft.checking.case import Call, Case, is_number, leaves_of, with_grad
 from torchgraft.checking.comparing import Mismatch, expect
 from torchgraft.checking.devices import make_mesh, run_on_devices
 from torchgraft.checking.property import Property
+from torchgraft.checking.result import NotApplicable
+from torchgraft.declaring import why_unsharded
 from torchgraft.operator import Operator
 from torchgraft.sharding import PARTIAL, REPLICATED, Placement, ShardingError
 
@@ -56,6 +58,8 @@ class _Outcome(NamedTuple):
 
 def check(case: Case) -> None:
     """See the module."""
+    if why := why_unsharded(case.operator, case.operator.random):
+        raise NotApplicable(why)
     samples = case.table(small=True, empty=False)
     cut = [sample for sample in samples if _can_be_cut(case.call(sample))]
     # The largest are cut most often; the smallest leaves devices without a part.
