@@ -18,7 +18,6 @@
 #include <bit>
 #include <chrono>
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <limits>
@@ -135,24 +134,10 @@ inline bool switch_is_on() {
          !paused.load(std::memory_order_relaxed);
 }
 
-#ifdef __CUDACC__
-// On a GPU the variable TORCHGRAFT_MEASURE=1 must ask for it, too: there its choices have not been compared
-// with the policies' yet.
-inline bool is_asked_for() {
-  static const bool asked = [] {
-    const char* const value = std::getenv("TORCHGRAFT_MEASURE");
-    return value != nullptr && std::strcmp(value, "1") == 0;
-  }();
-  return asked;
-}
-#else
-inline bool is_asked_for() { return true; }
-#endif
-
 inline bool take_measures_next() {
   const bool wanted = measures_next;
   measures_next = false;
-  return wanted && is_asked_for();
+  return wanted;
 }
 
 // Another kernel must be so much faster than the policy's: what differs less is noise, and the policy's are
