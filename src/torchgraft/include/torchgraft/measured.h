@@ -20,7 +20,6 @@
 #include <cstdint>
 #include <cstring>
 #include <exception>
-#include <limits>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -36,7 +35,6 @@
 
 #ifdef __CUDACC__
 #include <cuda_runtime.h>
-#include <torch/csrc/stable/accelerator.h>
 #endif
 
 namespace torchgraft::internal {
@@ -157,7 +155,7 @@ inline constexpr const char* kPyTorch = "pytorch";
 // device busy, too, until the host has launched all of the call.
 class Timer {
  public:
-  explicit Timer(int32_t device) : guard_(device) {
+  explicit Timer(int32_t device) {
     void* stream = nullptr;
     TORCH_ERROR_CODE_CHECK(aoti_torch_get_current_cuda_stream(device, &stream));
     stream_ = static_cast<cudaStream_t>(stream);
@@ -165,16 +163,15 @@ class Timer {
     can_time_ =
         cudaStreamIsCapturing(stream_, &status) == cudaSuccess && status == cudaStreamCaptureStatusNone;
     if (!can_time_) return;
-    const int64_t bytes = kFlushedBytes;
+    int cache = 0;
+    int current = 0;
+    cudaGetDevice(&current);
+    cudaDeviceGetAttribute(&cache, cudaDevAttrL2CacheSize, current);
+    const int64_t bytes = std::max(int64_t{4} * cache, int64_t{1} << 26);
     const int64_t stride = 1;
-    try {
-      flushed_ =
-          make_empty(1, &bytes, &stride, aoti_torch_dtype_uint8(), aoti_torch_device_type_cuda(), device);
-    } catch (const std::exception&) {
-      // Where memory is scarce the policy chooses.
-      can_time_ = false;
-      return;
-    }
+    flushed_ =
+        make_empty(1, &bytes, &stride, aoti_torch_dtype_uint8(), aoti_torch_device_type_cuda(), device);
+    bytes_ = bytes;
     for (cudaEvent_t& event : events_) can_time_ = can_time_ && cudaEventCreate(&event) == cudaSuccess;
   }
   ~Timer() {
@@ -188,7 +185,7 @@ class Timer {
 
   template <typename Call>
   double seconds_of(const Call& call) {
-    cudaMemsetAsync(flushed_->mutable_data_ptr(), 0, kFlushedBytes, stream_);
+    cudaMemsetAsync(flushed_->mutable_data_ptr(), 0, static_cast<size_t>(bytes_), stream_);
     cudaEventRecord(events_[0], stream_);
     call();
     cudaEventRecord(events_[1], stream_);
@@ -196,19 +193,16 @@ class Timer {
     if (cudaEventSynchronize(events_[1]) != cudaSuccess ||
         cudaEventElapsedTime(&milliseconds, events_[0], events_[1]) != cudaSuccess) {
       cudaGetLastError();
-      return std::numeric_limits<double>::infinity();
+      throw std::runtime_error("a kernel cannot be timed");
     }
     return milliseconds * 1e-3;
   }
 
  private:
-  // Twice the second-level cache of the largest GPU there is.
-  static constexpr int64_t kFlushedBytes = int64_t{256} << 20;
-
-  torch::stable::accelerator::DeviceGuard guard_;
   cudaStream_t stream_ = nullptr;
   bool can_time_ = false;
   std::optional<torch::stable::Tensor> flushed_;
+  int64_t bytes_ = 0;
   cudaEvent_t events_[2] = {};
 };
 #else
