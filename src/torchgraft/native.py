@@ -311,9 +311,3 @@ def chosen_kernels(namespace: str, device: str, call: Callable[[], object]) -> t
     chosen.restype = ctypes.c_char_p
     trace_answers(namespace, device, call)
     return tuple(dict.fromkeys(chosen().decode().splitlines()))
-
-
-def functions_named(name: str) -> dict[tuple[str, str], Any]:
-    """A C function of each loaded library that exports it, by namespace and kind of device."""
-    found = {key: library.function(name) for key, library in _libraries.items()}
-    return {key: function for key, function in found.items() if function is not None}

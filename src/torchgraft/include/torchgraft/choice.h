@@ -23,8 +23,6 @@
 #include <mutex>
 #include <stdexcept>
 #include <string>
-#include <utility>
-#include <vector>
 
 namespace torchgraft {
 namespace internal {
@@ -37,14 +35,6 @@ struct Forced {
   std::atomic<int64_t> elsewhere{0};
 };
 inline Forced forced;
-
-// The kernel that a call on this thread is given where it supports the problem: the quickest of those that
-// were timed for it (measured.h). Null: the first rule that pays.
-struct Assigned {
-  const char* name = nullptr;
-  int64_t served = 0;
-};
-inline thread_local Assigned assigned;
 
 // What all rules that are asked answer, as one number, while a tool wants to know: it draws problems on
 // either side of where that changes. And the kernels that were chosen, a line each.
@@ -102,17 +92,10 @@ inline std::string& listed_kernels() {
   return lines;
 }
 
-// The same, as a table.
-inline std::vector<std::pair<const char*, const char*>>& kernel_table() {
-  static std::vector<std::pair<const char*, const char*>> table;
-  return table;
-}
-
 template <typename Rule, size_t kCount>
 bool list_kernels(const char* op, const Rule (&rules)[kCount]) {
   for (const Rule& rule : rules) {
     listed_kernels().append(op).append("\t").append(rule.name).append("\n");
-    kernel_table().emplace_back(op, rule.name);
   }
   return true;
 }
@@ -139,13 +122,6 @@ const Rule& choose_untraced(const Rule (&rules)[kCount], const Problem& problem)
       if constexpr (requires { problem.on_any_device(); }) {
         if (rule.supports(problem.on_any_device())) ++forced.elsewhere;
       }
-    }
-  }
-  if (const char* const name = assigned.name) [[unlikely]] {
-    for (const Rule& rule : rules) {
-      if (std::strcmp(name, rule.name) != 0 || !rule.supports(problem)) continue;
-      ++assigned.served;
-      return rule;
     }
   }
   if (const Rule* const best = best_rule(rules, problem)) return *best;

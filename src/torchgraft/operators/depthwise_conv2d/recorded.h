@@ -9,14 +9,12 @@
 #pragma once
 
 #include <torch/csrc/stable/library.h>
-#include <torchgraft/measured.h>
 
 #include <array>
 #include <tuple>
 #include <vector>
 
 #include "host.h"
-#include "rival.h"
 
 namespace torchgraft::depthwise {
 
@@ -43,30 +41,15 @@ inline void check_depthwise(const Tensor& input, const Tensor& weight, bool tran
       input.size(1), " channels, got transposed=", transposed ? "True" : "False", " and groups=", groups);
 }
 
-// The host functions, where the choice of a kernel may be measured: as their raw names are registered.
-inline constexpr char kForward[] = "depthwise_conv2d";
-inline constexpr char kInputGrad[] = "depthwise_conv2d_input_grad";
-inline constexpr char kWeightGrad[] = "depthwise_conv2d_weight_grad";
-template <typename Device>
-using MeasuredForward =
-    internal::Measured<kForward, decltype(&forward_on<Device>), &forward_on<Device>, &forward_by_pytorch>;
-template <typename Device>
-using MeasuredInputGrad = internal::Measured<kInputGrad, decltype(&input_grad_on<Device>),
-                                             &input_grad_on<Device>, &input_grad_by_pytorch>;
-template <typename Device>
-using MeasuredWeightGrad = internal::Measured<kWeightGrad, decltype(&weight_grad_on<Device>),
-                                              &weight_grad_on<Device>, &weight_grad_by_pytorch>;
-
 template <typename Device>
 Tensor convolution_on(Tensor input, Tensor weight, std::optional<Tensor> bias, Integers stride,
                       Integers padding, Integers dilation, bool transposed, Integers /*output_padding*/,
                       int64_t groups) {
   check_depthwise(input, weight, transposed, groups);
   const Window window = window_of(stride, padding, dilation);
-  internal::measures_next = internal::switch_is_on();
-  return MeasuredForward<Device>::call(input, weight, bias, window.stride_height, window.stride_width,
-                                       window.padding_top, window.padding_left, window.padding_bottom,
-                                       window.padding_right, window.dilation_height, window.dilation_width);
+  return forward_on<Device>(input, weight, bias, window.stride_height, window.stride_width,
+                            window.padding_top, window.padding_left, window.padding_bottom,
+                            window.padding_right, window.dilation_height, window.dilation_width);
 }
 
 // Calls an operator of torchgraft through PyTorch's dispatcher, where modes see it and checks may put another
@@ -98,7 +81,6 @@ std::tuple<Tensor, Tensor, Tensor> convolution_backward_on(Tensor output_grad, T
   if (wanted[0]) {
     const int64_t channels = input.size(1), height = input.size(2), width = input.size(3);
     const std::optional<bool> channels_last = is_channels_last(input);
-    internal::measures_next = !differentiable && internal::switch_is_on();
     input_grad =
         dispatched<14>(differentiable ? "torchgraft::depthwise_conv2d_input_grad"
                                       : "torchgraft::_depthwise_conv2d_input_grad",
@@ -107,27 +89,25 @@ std::tuple<Tensor, Tensor, Tensor> convolution_backward_on(Tensor output_grad, T
                         from(channels_last), from(stride_height), from(stride_width), from(top), from(left),
                         from(bottom), from(right), from(dilation_height), from(dilation_width)},
                        [&] {
-                         return MeasuredInputGrad<Device>::call(
-                             output_grad, weight, channels, height, width, channels_last, stride_height,
-                             stride_width, top, left, bottom, right, dilation_height, dilation_width);
+                         return input_grad_on<Device>(output_grad, weight, channels, height, width,
+                                                      channels_last, stride_height, stride_width, top, left,
+                                                      bottom, right, dilation_height, dilation_width);
                        });
   }
   if (wanted[1]) {
     const int64_t height = weight.size(2), width = weight.size(3);
     const std::optional<ScalarType> dtype = weight.scalar_type();
-    internal::measures_next = !differentiable && internal::switch_is_on();
-    weight_grad =
-        dispatched<13>(differentiable ? "torchgraft::depthwise_conv2d_weight_grad"
-                                      : "torchgraft::_depthwise_conv2d_weight_grad",
-                       differentiable,
-                       {from(output_grad), from(input), from(height), from(width), from(stride_height),
-                        from(stride_width), from(top), from(left), from(bottom), from(right),
-                        from(dilation_height), from(dilation_width), from(dtype)},
-                       [&] {
-                         return MeasuredWeightGrad<Device>::call(
-                             output_grad, input, height, width, stride_height, stride_width, top, left,
-                             bottom, right, dilation_height, dilation_width, dtype);
-                       });
+    weight_grad = dispatched<13>(
+        differentiable ? "torchgraft::depthwise_conv2d_weight_grad"
+                       : "torchgraft::_depthwise_conv2d_weight_grad",
+        differentiable,
+        {from(output_grad), from(input), from(height), from(width), from(stride_height), from(stride_width),
+         from(top), from(left), from(bottom), from(right), from(dilation_height), from(dilation_width),
+         from(dtype)},
+        [&] {
+          return weight_grad_on<Device>(output_grad, input, height, width, stride_height, stride_width, top,
+                                        left, bottom, right, dilation_height, dilation_width, dtype);
+        });
   }
   if (wanted[2]) {
     // Of the dtype of the weight, as the bias is: sums of halves are float32, and not rounded where that is
