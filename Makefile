@@ -10,6 +10,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 BUILD := build/make
 WORKERS ?= 2
+# A test that waits for ever is a failure with a name; the longest takes some minutes.
+PYTEST = MAKEFLAGS= $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --timeout 1200
 
 # Only what this machine can run is built: CUDA=1 builds the CUDA library on a machine without a GPU too, and goes on
 # doing so wherever that library lies already, so that it never falls behind its sources.
@@ -42,7 +44,7 @@ demo: build $(VENV)/demo.done ## train small networks through PyTorch's layers a
 
 .PHONY: test
 test: build $(VENV)/test.done ## run the tests: thirteen minutes from a fresh clone, on two cores
-	@MAKEFLAGS= $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
+	@$(PYTEST) $(ARGS)
 
 .PHONY: test-all
 test-all: test ## run the tests, and then what is slow and rarely finds more: test-slow, test-cuda and test-torch
@@ -52,7 +54,7 @@ test-all: test ## run the tests, and then what is slow and rarely finds more: te
 
 .PHONY: test-slow
 test-slow: build $(VENV)/test.done ## run the tests marked slow: thousands of random calls, and the emulator of other GPUs
-	@MAKEFLAGS= $(BIN)/python -m pytest -m slow -n $(WORKERS) --dist worksteal $(ARGS)
+	@$(PYTEST) -m slow $(ARGS)
 
 .PHONY: test-cuda
 test-cuda: $(VENV)/build.done ## compile every CUDA kernel for every architecture (ARCHITECTURES=90-real: for one)

@@ -189,12 +189,21 @@ def build(options: argparse.Namespace, device: torch.device) -> nn.Module:
 
 
 def run(options: argparse.Namespace) -> dict[str, object]:
-    """Trains, and says how quickly."""
+    """Trains in a group of processes, and says how quickly."""
     local = int(os.environ.get("LOCAL_RANK", "0"))
     device = torch.device("cuda", local) if torch.cuda.is_available() else torch.device("cpu")
     if device.type == "cuda":
         torch.cuda.set_device(device)
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    # The models are gone before the group is: the last model of DDP that is left would end the group's threads itself,
+    # holding the lock of Python's interpreter, which such a thread may need to end. Then both wait for ever.
+    figures = train(options, device)
+    dist.destroy_process_group()
+    return figures
+
+
+def train(options: argparse.Namespace, device: torch.device) -> dict[str, object]:
+    """Trains, and says how quickly."""
     count, first = dist.get_world_size(), dist.get_rank() == 0
 
     # What each device does where it need not wait for others: the measure of what many do.
@@ -229,7 +238,6 @@ def run(options: argparse.Namespace) -> dict[str, object]:
     rate = sum(rates) / len(rates) if rates else 0.0
     memory = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0
     final = mean_over_devices(loss.item(), device)
-    dist.destroy_process_group()
     return {
         "model": options.model,
         "grafted": not options.plain,

@@ -25,6 +25,15 @@ def main() -> int:
     if on_gpu:
         torch.cuda.set_device(device)
     dist.init_process_group("nccl" if on_gpu else "gloo")
+    # The model of DDP is gone before the group is: else it would end the group's threads, holding the lock of Python's
+    # interpreter, which such a thread may need to end. Then both wait for ever.
+    difference = _compare(epochs, seed, device)
+    dist.destroy_process_group()
+    return int(difference > _TOLERANCE)
+
+
+def _compare(epochs: int, seed: int, device: torch.device) -> float:
+    """Trains on all devices together and on each alone, and prints both; the largest difference of a step's loss."""
     rank, count = dist.get_rank(), dist.get_world_size()
     data = CONVNEXT.load().to(device)
     model = build_model(CONVNEXT.ours.build, seed, device)
@@ -36,13 +45,12 @@ def main() -> int:
     alone, alone_rate = _train(build_model(CONVNEXT.ours.build, seed, device), data, epochs, seed, 0, 1)
     difference = (mean - torch.tensor(alone, device=device)).abs().max().item()
     if rank == 0:
-        kind = torch.cuda.get_device_name() if on_gpu else "CPU processes, gloo"
+        kind = torch.cuda.get_device_name() if device.type == "cuda" else "CPU processes, gloo"
         print(f"{CONVNEXT.title}, grafted, DistributedDataParallel on {count} devices ({kind})")
         print(f"  {len(alone)} steps; the last loss is {mean[-1]:.5f}, and {alone[-1]:.5f} on one device")
         print(f"  losses differ by {difference:.2g} at most; {_TOLERANCE:g} is allowed for rounding")
         print(f"  {rate:,.0f} images/s on {count} devices; {alone_rate:,.0f} where each trains the whole batch alone")
-    dist.destroy_process_group()
-    return int(difference > _TOLERANCE)
+    return difference
 
 
 def _train(
