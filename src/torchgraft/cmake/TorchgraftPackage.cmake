@@ -109,10 +109,11 @@ macro(torchgraft_import namespace folder)
   endif()
   set(${CMAKE_FIND_PACKAGE_NAME}_headers_FOUND TRUE)
   foreach(_torchgraft_kind IN ITEMS schemas cpu cuda)
-    file(REAL_PATH "${folder}/lib/${namespace}_${_torchgraft_kind}.so" _torchgraft_file)
+    set(_torchgraft_file "${folder}/lib/${namespace}_${_torchgraft_kind}.so")
     # Kernels for CUDA load only beside a PyTorch that was built with it.
     if(EXISTS "${_torchgraft_file}"
        AND (EXISTS "${_torchgraft_torch}/lib/libtorch_cuda.so" OR NOT _torchgraft_kind STREQUAL "cuda"))
+      file(REAL_PATH "${_torchgraft_file}" _torchgraft_file)
       if(NOT TARGET ${namespace}::${_torchgraft_kind})
         add_library(${namespace}::${_torchgraft_kind} INTERFACE IMPORTED GLOBAL)
         target_link_libraries(${namespace}::${_torchgraft_kind} INTERFACE ${namespace}::headers)
