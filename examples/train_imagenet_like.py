@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import json
 import os
 import time
@@ -195,9 +196,11 @@ def run(options: argparse.Namespace) -> dict[str, object]:
     if device.type == "cuda":
         torch.cuda.set_device(device)
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
-    # The models are gone before the group is: the last model of DDP that is left would end the group's threads itself,
-    # holding the lock of Python's interpreter, which such a thread may need to end. Then both wait for ever.
     figures = train(options, device)
+    # The models are gone before the group is. One that is left keeps the threads of the group, and ends them when it is
+    # freed itself, holding the lock of Python's interpreter, which such a thread may need to end: both wait for ever.
+    # Or the interpreter ends first, and the thread aborts the process.
+    gc.collect()
     dist.destroy_process_group()
     return figures
 

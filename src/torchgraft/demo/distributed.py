@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 
@@ -25,9 +26,10 @@ def main() -> int:
     if on_gpu:
         torch.cuda.set_device(device)
     dist.init_process_group("nccl" if on_gpu else "gloo")
-    # The model of DDP is gone before the group is: else it would end the group's threads, holding the lock of Python's
-    # interpreter, which such a thread may need to end. Then both wait for ever.
     difference = _compare(epochs, seed, device)
+    # The model of DDP is gone before the group is. Else it would end the group's threads when it is freed, holding the
+    # lock of Python's interpreter, which such a thread may need to end: both would wait for ever.
+    gc.collect()
     dist.destroy_process_group()
     return int(difference > _TOLERANCE)
 
