@@ -68,7 +68,7 @@ test-emulated: build $(VENV)/test.done ## draw calls of CUDA kernels on an emula
 	    --stress $(or $(CALLS),1000) $(ARGS)
 
 .PHONY: coverage
-coverage: build $(VENV)/test.done ## count the lines and branches of kernels that a check reaches: an hour (ARGS=shift: of one operator)
+coverage: build $(VENV)/test.done ## count the lines and branches of kernels that a check reaches: hours, it goes on where it ended (ARGS=shift: of one operator)
 	@MAKEFLAGS= $(BIN)/python tests/reached.py $(ARGS)
 
 # Some builds of PyTorch for CUDA bring five gigabytes with them.

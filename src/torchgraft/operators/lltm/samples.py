@@ -130,6 +130,7 @@ _CELLS = (
     _cell("one more than a vector", 3, 5, 9),
     _cell("one row", 1, 33, 31),
     _cell("many rows", 129, 3, 5),
+    _cell("one input more than a tile is deep", 3, 257, 5),
     _cell("the tutorial's", 16, 32, 128),
     _cell("more than a thread's share", 70, 20, 250),
 )
@@ -162,6 +163,8 @@ _SEQUENCES = (
     _sequence("wide, few rows", 3, 2, 4, 140),
     _sequence("units shared out", 4, 8, 5, 110),
     _sequence("units shared out, back", 3, 9, 5, 110, reverse=True),
+    _sequence("tf32", 3, 3, 4, 40, tf32=True),
+    _sequence("tf32, back, odd units", 3, 5, 3, 33, bias=False, reverse=True, tf32=True),
 )
 
 _GRADS = (
@@ -179,6 +182,8 @@ _GRADS = (
     _grads("wide", 4, 17, 30, 200),
     _grads("units shared out", 4, 8, 5, 110),
     _grads("units shared out, back", 3, 9, 5, 110, reverse=True),
+    _grads("tf32", 3, 3, 4, 40, tf32=True),
+    _grads("tf32, back, odd units", 3, 5, 3, 33, reverse=True, tf32=True),
 )
 
 # More units than clusters hold, and than fit on chip; so many that products of gradients are made of halves.
