@@ -18,7 +18,7 @@ FOLDER = PACKAGE / "operators/depthwise_conv2d"
 
 @dataclass(frozen=True)
 class Call:
-    """A pass over images; None for the padding that keeps an odd kernel's size."""
+    """A pass over images; None for the padding that keeps an odd kernel's size, and for as much behind as in front."""
 
     images: tuple[int, int, int, int] = (128, 96, 56, 56)
     kernel: int | tuple[int, int] = 3
@@ -28,6 +28,7 @@ class Call:
     stride: int | tuple[int, int] = 1
     dilation: int | tuple[int, int] = 1
     padding: int | tuple[int, int] | None = None
+    padding_behind: int | None = None
     multiplier: int = 1
     alignment: int = 16
     tensor_cores: bool = True
@@ -42,8 +43,9 @@ class Call:
         """What the program reads."""
         kernel, stride, dilation = (_both(each) for each in (self.kernel, self.stride, self.dilation))
         padding = (kernel[0] // 2, kernel[1] // 2) if self.padding is None else _both(self.padding)
+        behind = padding if self.padding_behind is None else _both(self.padding_behind)
         batch, channels, *sizes = self.images
-        window = Window(*stride, *padding, *padding, *dilation)
+        window = Window(*stride, *padding, *behind, *dilation)
         outputs = window.output_size(*sizes, *kernel)
         rows, columns = zip(sizes, outputs, kernel, stride, padding, dilation, strict=True)
         layout = self.layout == "NHWC", self.element_bytes, self.alignment
@@ -94,6 +96,7 @@ BOUNDARIES = {
         ({"images": (128, 768, 14, 14)}, "small_planes_correlate"),
         ({"images": (128, 768, 28, 28)}, "small_planes_correlate"),
         ({"images": (128, 768, 29, 29)}, "strips_correlate"),
+        ({"images": (128, 768, 7, 8)}, "strips_correlate"),
         ({"images": (128, 768, 7, 14)}, "strips_correlate"),
         ({"images": (128, 768, 28, 28), "kernel": 5}, "small_planes_correlate"),
         ({"images": (128, 768, 28, 28), "kernel": 7}, "strips_correlate"),
@@ -104,6 +107,8 @@ BOUNDARIES = {
         ({"kernel": 9}, "tiles_correlate"),
         ({"kernel": (7, 5)}, "tiles_correlate"),
         ({"padding": 2}, "strips_correlate"),
+        ({"padding_behind": 2}, "strips_correlate"),
+        ({"padding_behind": 4}, "strips_correlate"),
         ({"stride": 2}, "strips_correlate"),
         ({"dilation": 2, "kernel": 3, "padding": 2}, COLUMNS),
         ({"multiplier": 2}, "strips_correlate"),
@@ -145,8 +150,12 @@ BOUNDARIES = {
         (weight_grad(PLANES), "small_planes_weight_grad"),
         ({"images": (12, 1408, 7, 7)}, "small_planes_weight_grad"),
         ({"images": (11, 1536, 7, 7)}, "strips_weight_grad"),
+        ({"images": (132, 128, 7, 7)}, "small_planes_weight_grad"),
+        ({"images": (131, 128, 7, 7)}, "strips_weight_grad"),
         ({"images": (1000, 36, 7, 7)}, "small_planes_weight_grad"),
         ({"images": (1000, 34, 7, 7)}, "strips_weight_grad"),
+        ({"images": (1000, 32, 7, 7)}, "small_planes_weight_grad"),
+        ({"images": (1000, 28, 7, 7)}, "strips_weight_grad"),
         ({"images": (1000, 36, 7, 7), "element_bytes": 2}, "strips_weight_grad"),
         ({"images": (1000, 40, 7, 7), "element_bytes": 2}, "small_planes_weight_grad"),
         ({"images": (128, 768, 28, 28), "kernel": 5}, "strips_weight_grad"),
@@ -167,6 +176,7 @@ BOUNDARIES = {
         ({"element_bytes": 4}, "strips_correlate"),
         ({"padding": 6}, PRODUCTS),
         ({"padding": 7}, "strips_correlate"),
+        ({"padding": (6, 7)}, "strips_correlate"),
         ({"stride": 2}, "strips_correlate"),
         ({"dilation": 2}, COLUMNS),
         ({"alignment": 2}, PRODUCTS),
@@ -228,6 +238,8 @@ BOUNDARIES = {
         ({"images": (128, 96, 32, 32), "kernel": 55}, BATCH_PRODUCTS),
         ({"images": (128, 96, 32, 33), "kernel": 55}, LARGE_PRODUCTS),
         ({"images": (128, 96, 56, 30), "kernel": (3, 101), "padding": (1, 50)}, BATCH_PRODUCTS),
+        ({"images": (8, 1, 1, 1), "kernel": (2**14, 2**13)}, BATCH_PRODUCTS),
+        ({"images": (8, 1, 1, 1), "kernel": (2**14, 2**13 + 1)}, "gather_any"),
         ({"padding": 31}, "tiles_correlate"),
         ({"tensor_cores": False}, "tiles_correlate"),
         ({"element_bytes": 4}, "tiles_correlate"),
@@ -255,6 +267,7 @@ BOUNDARIES = {
         ({"kernel": (256, 3)}, LARGE_PRODUCTS),
         ({"kernel": (257, 3)}, "tiles_correlate"),
         ({"padding": 31}, "tiles_correlate"),
+        ({"padding": (30, 31)}, "tiles_correlate"),
         ({"tensor_cores": False}, "tiles_correlate"),
         ({"element_bytes": 4}, "tiles_correlate"),
         ({"stride": 2}, "gather_large"),
@@ -285,12 +298,16 @@ BOUNDARIES = {
         ({"images": (64, 512, 14, 14), "kernel": 25}, "tiles_correlate"),
         ({"images": (64, 1024, 6, 6)}, "tiles_correlate"),
         ({"images": (64, 1024, 7, 14), "kernel": 27}, "tiles_correlate"),
+        ({"images": (64, 1024, 7, 8), "kernel": 15}, "tiles_correlate"),
         ({"images": (16, 1, 7, 7)}, "small_planes_whole"),
         ({"images": (15, 1024, 7, 7)}, "tiles_correlate"),
         ({"kernel": 15}, "small_planes_whole"),
         ({"kernel": 12, "padding": 6}, "tiles_correlate"),
         ({"kernel": (13, 15)}, "small_planes_whole"),
         ({"kernel": 15, "padding": 6}, "tiles_correlate"),
+        ({"kernel": 15, "padding_behind": 6}, "tiles_correlate"),
+        ({"kernel": (2**14 - 1, 2**13 - 1)}, "small_planes_whole"),
+        ({"kernel": (2**14 + 1, 2**13 + 1)}, "gather_any"),
         ({"element_bytes": 2, "tensor_cores": False}, "tiles_correlate"),
         ({"element_bytes": 8}, "gather_large"),
         ({"alignment": 4}, "small_planes_whole"),
@@ -396,6 +413,7 @@ BOUNDARIES = {
     "large planes: what fits shared memory": (
         (Call(kernel=76), "tiles_correlate"),
         ({"kernel": 77}, "gather_large"),
+        ({"kernel": (1, 12289)}, "gather_any"),
         ({"stride": 2}, "gather_large"),
         ({"dilation": 2}, "gather_large"),
         ({"layout": "NHWC"}, "gather_large"),
@@ -529,6 +547,8 @@ BOUNDARIES = {
         ({"stride": 3, "images": (16, 256, 17, 64)}, ONE),
         ({"kernel": 7, "padding": 6}, COLUMNS),
         ({"kernel": 7, "padding": 6, "multiplier": 2}, "gather_large"),
+        ({"stride": 2, "dilation": 1, "kernel": 13, "padding": 6}, "gather_large"),
+        ({"stride": (1, 2), "dilation": 1, "kernel": 7, "padding": 3}, "gather_large"),
         ({"kernel": 5, "padding": 4, "multiplier": 491}, COLUMNS),
         ({"kernel": 5, "padding": 4, "multiplier": 492}, ONE),
     ),
@@ -548,9 +568,21 @@ BOUNDARIES = {
         ({"direction": "input_grad", "kernel": 77}, "gather_any"),
         ({"kernel": (2, 1), "stride": 1, "images": (1, 8, 40000, 1), "dilation": (32768, 1)}, ONE),
     ),
-    "gathering: dilation of the input gradient": (
+    "gathering: steps of the input gradient": (
         (input_grad(ANY, kernel=(2, 1), images=(1, 8, 40000, 1), dilation=(32767, 1)), ONE),
         ({"dilation": (32768, 1)}, "gather_any"),
+        ({"kernel": (1, 2), "images": (1, 8, 1, 40000), "dilation": (1, 32767)}, ONE),
+        ({"kernel": (1, 2), "images": (1, 8, 1, 40000), "dilation": (1, 32768)}, "gather_any"),
+        # The taps of all phases of a stride lie in shared memory.
+        ({"dilation": 1, "stride": (6143, 1)}, ONE),
+        ({"dilation": 1, "stride": (6144, 1)}, "gather_any"),
+    ),
+    # Taps that lie so far behind the kernel are counted too; 64 bits do not hold the last one's rows times columns.
+    "gathering: taps beyond the kernel": (
+        (Call(images=(1, 1, 9, 9), kernel=1, element_bytes=8), ONE),
+        ({"dilation": (2**28, 1)}, "gather_any"),
+        ({"dilation": (1, 2**28)}, "gather_any"),
+        ({"dilation": (400_000_000, 400_000_000)}, "gather_any"),
     ),
     "anything within 32 bits": (
         (ANY, "gather_large"),
@@ -576,15 +608,54 @@ BOUNDARIES = {
 }
 
 
-def rows():
-    """Every call and its kernel."""
-    for boundary, ((call, kernel), *changes) in BOUNDARIES.items():
+# Whether a kernel supports a call, where it pays for none: of phases.
+SUPPORTED = {
+    "diagonals_nchw": (
+        (weight_grad(PHASES, images=(1, 1, 600, 600), kernel=(64, 3), dilation=8, padding=0), True),
+        ({"kernel": (65, 3)}, False),
+        ({"kernel": (3, 64)}, True),
+        ({"kernel": (3, 65)}, False),
+        ({"padding": (512, 0)}, True),
+        ({"padding": (513, 0)}, False),
+        ({"padding": (0, 512)}, True),
+        ({"padding": (0, 513)}, False),
+        ({"images": (1, 1, 1024, 1024)}, True),
+        ({"images": (1, 1, 1024, 1025)}, False),
+        ({"dilation": (9, 8), "kernel": 3}, False),
+        ({"dilation": (8, 9), "kernel": 3}, False),
+        ({"dilation": 1, "stride": 8}, True),
+        ({"dilation": 1, "stride": (9, 8)}, False),
+        ({"dilation": (2, 8), "stride": (2, 1)}, False),
+        ({"dilation": (8, 2), "stride": (1, 2)}, False),
+        ({"layout": "NHWC"}, False),
+    ),
+    "bands_large": (
+        (replace(PHASES, images=(1, 1, 64, 64)), True),
+        ({"dilation": (8, 2)}, True),
+        ({"dilation": (9, 2)}, False),
+        ({"dilation": (2, 9)}, False),
+        ({"dilation": 1, "stride": 2}, True),
+        ({"stride": 2}, False),
+        ({"padding": 24}, True),
+        ({"padding": 25}, False),
+        ({"multiplier": 2}, True),
+        ({"multiplier": 2, "direction": "input_grad"}, False),
+        ({"kernel": (13, 33)}, True),
+        ({"kernel": (13, 34)}, False),
+    ),
+}
+
+
+def rows(table):
+    """Every call, and what is said of it."""
+    for boundary, ((call, kernel), *changes) in table.items():
         yield boundary, call, kernel
         for change, changed_kernel in changes:
             yield boundary, replace(call, **change), changed_kernel
 
 
-ROWS = list(rows())
+ROWS = list(rows(BOUNDARIES))
+SUPPORTED_ROWS = list(rows(SUPPORTED))
 
 
 @pytest.fixture(scope="module")
@@ -593,10 +664,20 @@ def program(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def chosen(program):
-    asked = "".join(f"{call.line()}\n" for _, call, _ in ROWS)
-    done = subprocess.run([program], input=asked, capture_output=True, text=True, check=True)
-    return dict(zip((call for _, call, _ in ROWS), done.stdout.splitlines(), strict=True))
+def ask(program):
+    """`ask(calls)`: what the program, perhaps with an argument, says of each."""
+
+    def ask(calls, *arguments):
+        asked = "".join(f"{call.line()}\n" for call in calls)
+        done = subprocess.run([program, *arguments], input=asked, capture_output=True, text=True, check=True)
+        return dict(zip(calls, done.stdout.splitlines(), strict=True))
+
+    return ask
+
+
+@pytest.fixture(scope="module")
+def chosen(ask):
+    return ask([call for _, call, _ in ROWS])
 
 
 @pytest.mark.parametrize(
@@ -604,6 +685,12 @@ def chosen(program):
 )
 def test_the_kernel(call, kernel, chosen):
     assert chosen[call] == kernel
+
+
+def test_what_kernels_support_that_are_chosen_for_no_phases(ask):
+    found = ask([call for _, call, _ in SUPPORTED_ROWS], "supported")
+    for kernel, call, is_supported in SUPPORTED_ROWS:
+        assert (kernel in found[call].split()) == is_supported, (kernel, call)
 
 
 # Each is one more than positions of 32 bits, or that many planes, allow; those that are about planes have small ones.
@@ -621,15 +708,13 @@ TOO_LARGE = [
 
 
 @pytest.mark.parametrize(("sizes", "are_planes_small"), TOO_LARGE)
-def test_positions_beyond_32_bits_are_left_to_the_kernels_for_anything(program, sizes, are_planes_small):
+def test_positions_beyond_32_bits_are_left_to_the_kernels_for_anything(ask, sizes, are_planes_small):
     alternatives = itertools.product(
         ("forward", "input_grad", "weight_grad"), ("NCHW", "NHWC"), (2, 4, 8), (3, 7, 9), (1, 2), (True, False)
     )
     names = "direction", "layout", "element_bytes", "kernel", "multiplier", "tensor_cores"
     calls = [Call(**sizes, **dict(zip(names, each, strict=True))) for each in alternatives]
-    asked = "".join(f"{call.line()}\n" for call in calls)
-    done = subprocess.run([program], input=asked, capture_output=True, text=True, check=True)
-    for call, kernel in zip(calls, done.stdout.splitlines(), strict=True):
+    for call, kernel in ask(calls).items():
         # Products on diagonals count images and channels each by itself, and positions within a plane.
         on_diagonals = are_planes_small and kernel in ("diagonals_nchw", "diagonals_nhwc")
         anything = "gather_weight_grad_any" if call.direction == "weight_grad" else "gather_any"

@@ -1,5 +1,6 @@
 // Says which kernel serves each problem of standard input, one a line: its numbers are those that are read
-// below. With an argument it writes both tables instead.
+// below. With the argument `supported` it says which kernels support it, with `tables` it writes both tables
+// instead.
 
 #include <iostream>
 #include <string>
@@ -24,8 +25,9 @@ std::istream& operator>>(std::istream& in, Extent& extent) {
 
 }  // namespace
 
-int main(int count, char**) {
-  if (count > 1) {
+int main(int count, char** arguments) {
+  const std::string mode = count > 1 ? arguments[1] : "";
+  if (mode == "tables") {
     write("forward, input gradient", cuda::kCorrelationRules);
     write("weight gradient", cuda::kWeightGradRules);
     return 0;
@@ -37,12 +39,22 @@ int main(int count, char**) {
          problem.tensor_cores >> problem.shared_bytes >> problem.multiprocessors >> sizes.batch >>
          sizes.channels >> sizes.multiplier >> sizes.height >> sizes.width) {
     problem.transposed = direction == "input_grad";
+    const auto answer = [&](const auto& rules) {
+      if (mode != "supported") {
+        std::cout << torchgraft::choose(rules, problem).name << '\n';
+        return;
+      }
+      for (const cuda::Rule& rule : rules) {
+        if (rule.supports(problem)) std::cout << rule.name << ' ';
+      }
+      std::cout << '\n';
+    };
     if (direction == "layout") {
       std::cout << (cuda::planes_pay(sizes, problem.element_bytes) ? "NCHW" : "as given") << '\n';
+    } else if (direction == "weight_grad") {
+      answer(cuda::kWeightGradRules);
     } else {
-      std::cout
-          << (direction == "weight_grad" ? cuda::choose_weight_grad(problem) : cuda::choose(problem)).name
-          << '\n';
+      answer(cuda::kCorrelationRules);
     }
   }
 }

@@ -478,13 +478,12 @@ inline int64_t row_groups(int64_t rows, int64_t spacing) {
 inline bool supports_gather(const Problem& problem) {
   const Geometry& geometry = problem.geometry;
   constexpr int64_t kMoreTaps = 8;
-  // The phases of positions.
-  constexpr int64_t kLargestStep = int64_t{1} << 15;
-  const auto is_small = [](const Extent& extent) {
-    return extent.stride < kLargestStep && extent.dilation < kLargestStep;
-  };
+  // The phases of positions, in an input gradient. Its stride is less: shared memory holds so many taps.
+  constexpr int64_t kLargestDilation = int64_t{1} << 15;
+  static_assert(kGatherSharedBytes / sizeof(double) < kLargestDilation);
   return offsets_fit_32(geometry, kMoreTaps) &&
-         (!problem.transposed || (is_small(geometry.height) && is_small(geometry.width))) &&
+         (!problem.transposed ||
+          std::max(geometry.height.dilation, geometry.width.dilation) < kLargestDilation) &&
          gather_shared_taps(geometry, problem.transposed) * int64_t{sizeof(double)} <= kGatherSharedBytes;
 }
 
