@@ -17,11 +17,12 @@ namespace torchgraft::lltm::cuda {
 // Calls `function(Tag<S>{})` with the shape S of a kernel, which is in the list.
 template <typename S, typename... More, typename Function>
 auto with_shape(ShapeList<S, More...>, Kernel kernel, const Function& function) {
+  if (kernel == S::kKernel) return function(Tag<S>{});
   if constexpr (sizeof...(More) > 0) {
-    if (kernel != S::kKernel) return with_shape(ShapeList<More...>{}, kernel, function);
+    return with_shape(ShapeList<More...>{}, kernel, function);
+  } else {
+    fail("lltm: a kernel was chosen that its technique does not have");
   }
-  TORCHGRAFT_CHECK(kernel == S::kKernel, "lltm: a kernel was chosen that its technique does not have");
-  return function(Tag<S>{});
 }
 
 // The configuration of a launch of one group of blocks of the shape S.
