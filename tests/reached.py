@@ -2,10 +2,12 @@
 
 CUDA kernels run on the emulator, compiled for several architectures and on devices of several sizes, as they are chosen
 and each forced on all that it supports. C++ kernels run compiled for any processor, on one thread, and for this
-machine's, on two. Branches are those of the compiler, so that each part of a condition is counted by itself; what
-instantiations of a template reach is merged; the edges of exceptions are left out, and lines that only say that nothing
-comes there, `fail(...)`. Which kernel is chosen, and what each supports, is asked for problems of any size by the
-programs of tests/choice as well.
+machine's, on two. Which kernel is chosen, and what each supports, is asked for problems of any size by the programs of
+tests/choice as well.
+
+Branches are those of the compiler, so that each part of a condition is counted by itself; what instantiations of a
+template reach is merged. Left out are the edges of exceptions, lines that only say that nothing comes there, that is
+`fail(...)`, and the branches of assertions in host functions of CUDA, of what supports.h has promised.
 
 A question that was answered is not asked again until sources or samples change, so that an interrupted run goes on
 where it ended. Written are a table for each operator, docs/fragments/coverage-*.md, once it was asked on the CPU and on
@@ -89,6 +91,8 @@ SAMPLES = {
 # Lines that are not to be reached, and those without a word: a bracket runs where an exception passes. gcovr does not
 # find the texts of sources that were translated.
 NOT_ASKED = re.compile(r"\s*fail\(.*|\W*")
+# In a host function of CUDA; in those that both devices share it checks what a caller gives.
+ASSERTION = re.compile(r"\s*TORCHGRAFT_CHECK\(")
 # The kernels between which each operator of torchgraft chooses in a library.
 LIST_KERNELS = """
 import json
@@ -359,11 +363,12 @@ def _lines_of(file: dict[str, Any]) -> dict[int, Line]:
     lines: dict[int, Line] = defaultdict(Line)
     # Those that run first: gcov does not tell edges of exceptions of what never ran.
     for each in sorted(file["lines"], key=lambda each: -each["count"]):
-        if each["line_number"] > len(text) or NOT_ASKED.fullmatch(text[each["line_number"] - 1]):
+        shown = text[each["line_number"] - 1] if each["line_number"] <= len(text) else ""
+        if NOT_ASKED.fullmatch(shown):
             continue
         line = lines[each["line_number"]]
         line.runs |= each["count"] > 0
-        if line.runs and not each["count"]:
+        if (line.runs and not each["count"]) or ("/cuda" in file["file"] and ASSERTION.match(shown)):
             continue
         for number, branch in enumerate(each["branches"]):
             key = len(each["branches"]), number

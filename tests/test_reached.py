@@ -49,6 +49,17 @@ def test_what_only_says_that_nothing_comes_there_is_not_counted(lines_of):
     assert lines_of(line(4, 0), line(5, 0), line(7, 0), line(2, 3), line(8, 1)).keys() == {2}
 
 
+def test_an_assertion_is_to_run_and_never_to_fail(tmp_path, monkeypatch):
+    """Where a caller's arguments are checked, both are asked for."""
+    monkeypatch.setattr(reached, "ROOT", tmp_path)
+    for name, expected in (("cuda/scale.cu", []), ("host.h", [True, False])):
+        path = tmp_path / "scale" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text('TORCHGRAFT_CHECK(count >= 0, "no count is negative");\n')
+        found = reached._lines_of({"file": f"scale/{name}", "lines": [line(1, 5, 5, 0)]})
+        assert list(found[1].branches.values()) == expected
+
+
 def test_what_was_not_reached_is_shown_with_its_text(lines_of):
     assert reached._missing({"scale.cu": lines_of(line(3, 5, 0, 5), line(6, 0))}) == [
         "scale.cu:3: 1 of 2 branches: if (count < 0) {",
