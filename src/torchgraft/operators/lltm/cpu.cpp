@@ -5,6 +5,7 @@
 #include <torchgraft/registration.h>
 
 #include <tuple>
+#include <type_traits>
 
 #include "cpu/kernels.h"
 #include "cpu/rounds.h"
@@ -17,6 +18,48 @@ namespace {
 constexpr int64_t kUnitsGrain = 4096;
 constexpr int64_t kProductsGrain = 1 << 18;
 
+// Whether PyTorch's products of float are at least as quick as ours. They are MKL's, which takes twice as
+// long on processors that are not Intel's. What PyTorch has on others than x86 was not measured, and is left
+// as it is.
+bool pytorch_multiplies_quickly() {
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  return __builtin_cpu_is("intel");
+#else
+  return true;
+#endif
+}
+
+// result = left @ right.
+template <typename T>
+void multiply_on_cpu(const Tensor& left, const Tensor& right, Tensor& result) {
+  // It takes longer to pack `right` than to multiply fewer by it.
+  constexpr int64_t kLeastRows = 24;
+  // As many rows share what a thread packs; of more, threads share out rows, and each packs all columns.
+  constexpr int64_t kManyRows = 256;
+  constexpr int64_t kPanel = cpu::kBackwardPanel<T>;
+  const int64_t rows = left.size(0), depth = left.size(1), columns = right.size(1);
+  const bool packing_pays = rows >= kLeastRows && depth > 0;
+  if (!packing_pays || (std::is_same_v<T, float> && pytorch_multiplies_quickly())) {
+    return multiply(left, right, result);
+  }
+  const cpu::Product<T> product = {{data<T>(left), left.stride(0), left.stride(1)},
+                                   {data<T>(right), right.stride(0), right.stride(1)},
+                                   mutable_data<T>(result),
+                                   depth,
+                                   columns};
+  const int64_t panels = (columns + kPanel - 1) / kPanel;
+  if (rows < kManyRows && panels >= 2 * torch::stable::get_num_threads()) {
+    parallel_for(0, panels, std::max<int64_t>(1, kProductsGrain / (rows * depth * kPanel)),
+                 [&](int64_t begin, int64_t end) {
+                   cpu::multiply(product, {0, rows, begin * kPanel, std::min(columns, end * kPanel)});
+                 });
+    return;
+  }
+  parallel_for(0, rows, std::max<int64_t>(1, kProductsGrain / (depth * columns)),
+               [&](int64_t begin, int64_t end) { cpu::multiply(product, {begin, end, 0, columns}); });
+}
+
 std::tuple<Tensor, Tensor, Tensor> cell_cpu(Tensor input, Tensor h, Tensor c, Tensor weight_ih,
                                             Tensor weight_hh, std::optional<Tensor> bias) {
   const Sizes sizes = check_arguments(input, h, c, weight_ih, weight_hh, bias, false);
@@ -28,8 +71,8 @@ std::tuple<Tensor, Tensor, Tensor> cell_cpu(Tensor input, Tensor h, Tensor c, Te
     Tensor hidden_gates = empty_of({sizes.batch, 3 * sizes.units}, sum_dtype, input);
     Tensor h_after = empty_of({sizes.batch, sizes.units}, sum_dtype, input);
     Tensor c_after = empty_of({sizes.batch, sizes.units}, sum_dtype, input);
-    multiply(converted(input, sum_dtype), transposed(converted(weight_ih, sum_dtype)), activations);
-    multiply(converted(h, sum_dtype), transposed(converted(weight_hh, sum_dtype)), hidden_gates);
+    multiply_on_cpu<T>(converted(input, sum_dtype), transposed(converted(weight_ih, sum_dtype)), activations);
+    multiply_on_cpu<T>(converted(h, sum_dtype), transposed(converted(weight_hh, sum_dtype)), hidden_gates);
 
     c = converted(c, sum_dtype);
     bias = converted(bias, sum_dtype);
@@ -82,8 +125,8 @@ Grads cell_grads_cpu(Tensor input, Tensor h, Tensor c, Tensor weight_ih, Tensor 
     parallel_for(0, sizes.batch, std::max<int64_t>(1, kUnitsGrain / sizes.units),
                  [&](int64_t begin, int64_t end) { cpu::cell_backward(pass, begin, end); });
     return multiply_grads(
-        multiply,
-        {input, h, weight_ih, gates_grad, product(multiply, wanted.h, gates_grad, weight_hh, dtype),
+        multiply_on_cpu<T>,
+        {input, h, weight_ih, gates_grad, product(multiply_on_cpu<T>, wanted.h, gates_grad, weight_hh, dtype),
          c_before_grad, column_sums(wanted.bias, gates_grad, dtype)},
         wanted);
   });
@@ -146,7 +189,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> sequence_cpu(Tensor input, Te
     Tensor packed = empty_of({cpu::packed_count<T>(sizes.units)}, sum_dtype, input);
     Tensor gates = torch::stable::view(activations, {sizes.rows(), 3 * sizes.units});
     const Tensor rows = torch::stable::view(converted(input, sum_dtype), {sizes.rows(), sizes.features});
-    multiply(rows, transposed(converted(weight_ih, sum_dtype)), gates);
+    multiply_on_cpu<T>(rows, transposed(converted(weight_ih, sum_dtype)), gates);
 
     weight_hh = converted(weight_hh, sum_dtype);
     bias = converted(bias, sum_dtype);
@@ -197,7 +240,7 @@ Grads sequence_grads_cpu(Tensor input, Tensor h0, Tensor weight_ih, Tensor weigh
     cells = converted(cells, sum_dtype);
     output_grad = converted(output_grad, sum_dtype);
     weight_hh = converted(weight_hh, sum_dtype);
-    cpu::pack_backward(data<T>(weight_hh), mutable_data<T>(packed), sizes.units);
+    cpu::pack({data<T>(weight_hh), sizes.units, 1}, sizes.units, 3 * sizes.units, mutable_data<T>(packed));
     const cpu::SequenceBackward<T> pass = {data<T>(packed),
                                            data<T>(activations),
                                            data<T>(cells),
@@ -214,7 +257,7 @@ Grads sequence_grads_cpu(Tensor input, Tensor h0, Tensor weight_ih, Tensor weigh
                   [&](const cpu::Share& share, int64_t begin, int64_t end) {
                     cpu::sequence_backward(pass, share, begin, end);
                   });
-    return of_sequence(multiply_grads(multiply,
+    return of_sequence(multiply_grads(multiply_on_cpu<T>,
                                       {rows_of(to_contiguous(input)), rows_of(h_before), weight_ih,
                                        gates_grad, converted(wanted.h, h_grad, dtype), c_grad,
                                        column_sums(wanted.bias, gates_grad, dtype)},

@@ -133,6 +133,8 @@ _CELLS = (
     _cell("one input more than a tile is deep", 3, 257, 5),
     _cell("the tutorial's", 16, 32, 128),
     _cell("more than a thread's share", 70, 20, 250),
+    _cell("a row too few for panels", 23, 9, 17),
+    _cell("deeper than a part of a panel", 24, 513, 17),
 )
 
 _CELL_GRADS = (
@@ -144,6 +146,7 @@ _CELL_GRADS = (
     _cell_grads("one more than a tile", 33, 65, 11),
     _cell_grads("the tutorial's", 16, 32, 128),
     _cell_grads("many rows", 129, 3, 5),
+    _cell_grads("deeper than a part of a panel", 513, 5, 17),
 )
 
 _SEQUENCES = (
@@ -184,6 +187,7 @@ _GRADS = (
     _grads("units shared out, back", 3, 9, 5, 110, reverse=True),
     _grads("tf32", 3, 3, 4, 40, tf32=True),
     _grads("tf32, back, odd units", 3, 5, 3, 33, reverse=True, tf32=True),
+    _grads("deeper than a part of a panel", 3, 171, 24, 17),
 )
 
 # More units than clusters hold, and than fit on chip; so many that products of gradients are made of halves.

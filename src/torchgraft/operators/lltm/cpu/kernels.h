@@ -70,7 +70,7 @@ struct SequenceForward {
 
 template <typename T>
 struct SequenceBackward {
-  const T* packed;       // weight_hh, packed by pack_backward
+  const T* packed;       // weight_hh, packed by pack
   const T* activations;  // (steps, batch, 3 units)
   const T* cells;        // (steps, batch, units)
   const T* output_grad;  // (steps, batch, units), or null
@@ -91,11 +91,41 @@ void sequence_forward(const SequenceForward<double>& pass, const Share& share, i
 void sequence_backward(const SequenceBackward<float>& pass, const Share& share, int64_t begin, int64_t end);
 void sequence_backward(const SequenceBackward<double>& pass, const Share& share, int64_t begin, int64_t end);
 
-// weight_hh (3 units, units) in the order in which a pass reads it: panels as wide as three vectors.
+// weight_hh (3 units, units) in the order in which the forward pass reads it: panels of a vector of each
+// gate.
 void pack_forward(const float* weight, float* packed, int64_t units);
 void pack_forward(const double* weight, double* packed, int64_t units);
-void pack_backward(const float* weight, float* packed, int64_t units);
-void pack_backward(const double* weight, double* packed, int64_t units);
+
+// Rows of a matrix: element k of row r is first[r * row_step + k * depth_step].
+template <typename T>
+struct Rows {
+  const T* first;
+  int64_t row_step, depth_step;
+};
+
+// Columns of a matrix: element k of column c is first[k * depth_step + c * column_step].
+template <typename T>
+struct Columns {
+  const T* first;
+  int64_t depth_step, column_step;
+};
+
+// So many columns in panels as wide as three vectors, in the order in which the backward pass reads them.
+void pack(const Columns<float>& matrix, int64_t count, int64_t depth, float* packed);
+void pack(const Columns<double>& matrix, int64_t count, int64_t depth, double* packed);
+
+// result = left @ right.
+template <typename T>
+struct Product {
+  Rows<T> left;
+  Columns<T> right;
+  T* result;  // (rows, columns)
+  int64_t depth, columns;
+};
+
+// Rows of the result, and columns, which are whole panels of kBackwardPanel.
+void multiply(const Product<float>& product, const Share& share);
+void multiply(const Product<double>& product, const Share& share);
 
 // Elements of packed weights.
 template <typename T>

@@ -9,88 +9,11 @@
 
 #include <algorithm>
 
+#include "tiles.h"
 #include "units.h"
 
 namespace torchgraft::lltm::cpu {
 namespace {
-
-// Rows of a register tile at most: 27 of 32 registers hold sums, or 12 of 16.
-template <int kBytes>
-constexpr int kTile = kBytes == 64 ? 9 : 4;
-
-// Rows whose sums lie in the first-level cache, beside the part of a panel that is read.
-constexpr int64_t kBlock = 36;
-
-// So many products are added up in registers before they are added to the sum: errors grow with the length of
-// a chain, and two levels make each short. As many rows of a panel are what the first-level cache holds.
-constexpr int64_t kChain = 128;
-
-template <typename T, int kBytes>
-using Sums = typename Math<T, kBytes>::V[kBlock][3];
-
-// sums[r][v] += rows[r][k] * panel[k][v], over k from `first` to `end`; of the first k, they begin. What lies
-// `ahead` elements behind what is read of the panel is brought to the first-level cache.
-template <typename T, int kBytes, int kRows>
-struct Tile {
-  static TORCHGRAFT_INLINE void run(const T* rows, int64_t stride, const T* panel, int64_t first, int64_t end,
-                                    int64_t ahead, typename Math<T, kBytes>::V (*sums)[3]) {
-    using M = Math<T, kBytes>;
-    using V = typename M::V;
-    V part[kRows][3] = {};
-    for (int64_t k = first; k < end; ++k) {
-      V weights[3];
-      TORCHGRAFT_UNROLL
-      for (int v = 0; v < 3; ++v) {
-        const T* from = panel + (k * 3 + v) * M::kLanes;
-        load(weights[v], from);
-        __builtin_prefetch(from + ahead);
-      }
-      TORCHGRAFT_UNROLL
-      for (int r = 0; r < kRows; ++r) {
-        const T value = rows[r * stride + k];
-        TORCHGRAFT_UNROLL
-        for (int v = 0; v < 3; ++v) part[r][v] += value * weights[v];
-      }
-    }
-    TORCHGRAFT_UNROLL
-    for (int r = 0; r < kRows; ++r) {
-      TORCHGRAFT_UNROLL
-      for (int v = 0; v < 3; ++v) sums[r][v] = first == 0 ? part[r][v] : sums[r][v] + part[r][v];
-    }
-  }
-};
-
-template <typename T, int kBytes, int kRows>
-TORCHGRAFT_INLINE void multiply_tile(int64_t count, const T* rows, int64_t stride, const T* panel,
-                                     int64_t first, int64_t end, int64_t ahead,
-                                     typename Math<T, kBytes>::V (*sums)[3]) {
-  if (count == kRows) {
-    Compiled<kBytes>::template call<Tile<T, kBytes, kRows>>(rows, stride, panel, first, end, ahead, sums);
-  } else if constexpr (kRows > 1) {
-    multiply_tile<T, kBytes, kRows - 1>(count, rows, stride, panel, first, end, ahead, sums);
-  }
-}
-
-// sums = rows @ panel for at most kBlock rows, in tiles of nearly equally many, as small ones are slow. While
-// the last of them is computed the next part of the panel, or of the one behind it, comes to the cache.
-template <typename T, int kBytes>
-TORCHGRAFT_INLINE void multiply(const T* rows, int64_t count, int64_t stride, const T* panel, int64_t depth,
-                                Sums<T, kBytes>& sums) {
-  const int64_t tiles = (count + kTile<kBytes> - 1) / kTile<kBytes>;
-  const int64_t parts = (depth + kChain - 1) / kChain;
-  const int64_t length = (depth + parts - 1) / parts;
-  for (int64_t first = 0; first < depth; first += length) {
-    const int64_t end = std::min(depth, first + length);
-    int64_t row = 0;
-    for (int64_t tile = 0; tile < tiles; ++tile) {
-      const int64_t size = (count - row + tiles - tile - 1) / (tiles - tile);
-      const int64_t ahead = tile == tiles - 1 ? length * 3 * Math<T, kBytes>::kLanes : 0;
-      multiply_tile<T, kBytes, kTile<kBytes>>(size, rows + row * stride, stride, panel, first, end, ahead,
-                                              sums + row);
-      row += size;
-    }
-  }
-}
 
 // The units of a vector in kRows rows, from what the hidden states give to their gates.
 template <typename T, int kBytes, int kRows>
@@ -142,7 +65,7 @@ TORCHGRAFT_INLINE void forward_rounds(const SequenceForward<T>& pass, const Shar
       for (int64_t row = share.first_row; row < share.end_row; row += kBlock) {
         const int64_t count = std::min(kBlock, share.end_row - row);
         Sums<T, kBytes> sums;
-        multiply<T, kBytes>(h + row * units, count, units, panel, units, sums);
+        multiply<T, kBytes>({h + row * units, units, 1}, count, panel, units, sums);
         constexpr int kRows = Math<T, kBytes>::kForward;
         int64_t r = 0;
         for (; r + kRows <= count; r += kRows) {
@@ -181,7 +104,7 @@ TORCHGRAFT_INLINE void multiply_back(const SequenceBackward<T>& pass, const Shar
     for (int64_t row = share.first_row; row < share.end_row; row += kBlock) {
       const int64_t count = std::min(kBlock, share.end_row - row);
       Sums<T, kBytes> sums;
-      multiply<T, kBytes>(pass.gates_grad + (t * pass.batch + row) * 3 * units, count, 3 * units, panel,
+      multiply<T, kBytes>({pass.gates_grad + (t * pass.batch + row) * 3 * units, 3 * units, 1}, count, panel,
                           3 * units, sums);
       for (int64_t r = 0; r < count; ++r) {
         for (int64_t first = column; first < std::min(units, column + kWidth); first += M::kLanes) {
@@ -221,20 +144,6 @@ TORCHGRAFT_INLINE void pack_forward_panels(const T* weight, T* packed, int64_t u
   }
 }
 
-// packed[column / width][k][column % width] = weight[k][column].
-template <typename T, int kBytes>
-TORCHGRAFT_INLINE void pack_backward_panels(const T* weight, T* packed, int64_t units) {
-  constexpr int64_t kWidth = 3 * Math<T, kBytes>::kLanes;
-  for (int64_t column = 0; column < units; column += kWidth) {
-    T* panel = packed + column * 3 * units;
-    const int64_t count = std::min(kWidth, units - column);
-    for (int64_t k = 0; k < 3 * units; ++k) {
-      for (int64_t l = 0; l < kWidth; ++l)
-        panel[k * kWidth + l] = l < count ? weight[k * units + column + l] : T(0);
-    }
-  }
-}
-
 }  // namespace
 
 LLTM_CLONES(sequence_forward, float, forward_rounds,
@@ -253,9 +162,5 @@ LLTM_CLONES(pack_forward, float, pack_forward_panels, (const float* weight, floa
             weight, packed, units)
 LLTM_CLONES(pack_forward, double, pack_forward_panels, (const double* weight, double* packed, int64_t units),
             weight, packed, units)
-LLTM_CLONES(pack_backward, float, pack_backward_panels, (const float* weight, float* packed, int64_t units),
-            weight, packed, units)
-LLTM_CLONES(pack_backward, double, pack_backward_panels,
-            (const double* weight, double* packed, int64_t units), weight, packed, units)
 
 }  // namespace torchgraft::lltm::cpu

@@ -1,0 +1,112 @@
+// A product of matrices on CPU, in float and double: what a sequence or a cell multiplies besides its states.
+//
+// One factor is packed into panels, in the order in which it is read, a part of its depth at a time: a part
+// lies in the second-level cache while all rows are multiplied by it, and nothing is allocated.
+
+#include <algorithm>
+
+#include "kernels.h"
+#include "tiles.h"
+
+namespace torchgraft::lltm::cpu {
+namespace {
+
+// As deep is a part of a panel at most.
+constexpr int64_t kDepth = 512;
+
+// Pieces of a panel that lie in the first-level cache, beside the columns that are copied there.
+constexpr int64_t kPiece = 64;
+
+// packed[k][l] = matrix[k][l] for the columns of one panel; behind the last column are zeros.
+template <typename T, int kBytes>
+TORCHGRAFT_INLINE void pack_panel(const Columns<T>& matrix, int64_t count, int64_t depth, T* packed) {
+  using M = Math<T, kBytes>;
+  constexpr int64_t kWidth = 3 * M::kLanes;
+  if (matrix.column_step == 1) {
+    for (int64_t k = 0; k < depth; ++k) {
+      for (int v = 0; v < 3; ++v) {
+        typename M::V some;
+        M::load_some(some, matrix.first + k * matrix.depth_step + v * M::kLanes, count - v * M::kLanes);
+        store(some, packed + k * kWidth + v * M::kLanes);
+      }
+    }
+    return;
+  }
+  for (int64_t some = 0; some < depth; some += kPiece) {
+    const int64_t end = std::min(depth, some + kPiece);
+    for (int64_t l = 0; l < kWidth; ++l) {
+      const T* column = matrix.first + l * matrix.column_step;
+      for (int64_t k = some; k < end; ++k) {
+        packed[k * kWidth + l] = l < count ? column[k * matrix.depth_step] : T(0);
+      }
+    }
+  }
+}
+
+// Adds what lies in memory to the sums of a row, if it is to be added, and writes them there.
+template <typename T, int kBytes>
+TORCHGRAFT_INLINE void store_sums(typename Math<T, kBytes>::V (&sums)[3], T* to, int64_t count, bool adds) {
+  using M = Math<T, kBytes>;
+  for (int v = 0; v < 3 && v * M::kLanes < count; ++v) {
+    if (adds) {
+      typename M::V before;
+      M::load_some(before, to + v * M::kLanes, count - v * M::kLanes);
+      sums[v] += before;
+    }
+    M::store_some(sums[v], to + v * M::kLanes, count - v * M::kLanes);
+  }
+}
+
+template <typename T, int kBytes>
+TORCHGRAFT_INLINE void multiply_share(const Product<T>& product, const Share& share) {
+  constexpr int64_t kWidth = 3 * Math<T, kBytes>::kLanes;
+  alignas(64) T panel[kDepth * kWidth];
+  const int64_t parts = (product.depth + kDepth - 1) / kDepth;
+  const int64_t length = (product.depth + parts - 1) / parts;
+  for (int64_t column = share.first_unit; column < share.end_unit; column += kWidth) {
+    for (int64_t first = 0; first < product.depth; first += length) {
+      const int64_t depth = std::min(length, product.depth - first);
+      const Columns<T>& right = product.right;
+      pack_panel<T, kBytes>({right.first + first * right.depth_step + column * right.column_step,
+                             right.depth_step, right.column_step},
+                            product.columns - column, depth, panel);
+      for (int64_t row = share.first_row; row < share.end_row; row += kBlock) {
+        const int64_t count = std::min(kBlock, share.end_row - row);
+        const Rows<T>& left = product.left;
+        Sums<T, kBytes> sums;
+        multiply<T, kBytes>(
+            {left.first + row * left.row_step + first * left.depth_step, left.row_step, left.depth_step},
+            count, panel, depth, sums);
+        for (int64_t r = 0; r < count; ++r) {
+          T* to = product.result + (row + r) * product.columns + column;
+          store_sums<T, kBytes>(sums[r], to, product.columns - column, first > 0);
+        }
+      }
+    }
+  }
+}
+
+// packed[column / width][k][column % width] = matrix[k][column].
+template <typename T, int kBytes>
+TORCHGRAFT_INLINE void pack_panels(const Columns<T>& matrix, int64_t count, int64_t depth, T* packed) {
+  constexpr int64_t kWidth = 3 * Math<T, kBytes>::kLanes;
+  for (int64_t column = 0; column < count; column += kWidth) {
+    pack_panel<T, kBytes>({matrix.first + column * matrix.column_step, matrix.depth_step, matrix.column_step},
+                          count - column, depth, packed + column * depth);
+  }
+}
+
+}  // namespace
+
+LLTM_CLONES(multiply, float, multiply_share, (const Product<float>& product, const Share& share), product,
+            share)
+LLTM_CLONES(multiply, double, multiply_share, (const Product<double>& product, const Share& share), product,
+            share)
+LLTM_CLONES(pack, float, pack_panels,
+            (const Columns<float>& matrix, int64_t count, int64_t depth, float* packed), matrix, count, depth,
+            packed)
+LLTM_CLONES(pack, double, pack_panels,
+            (const Columns<double>& matrix, int64_t count, int64_t depth, double* packed), matrix, count,
+            depth, packed)
+
+}  // namespace torchgraft::lltm::cpu
