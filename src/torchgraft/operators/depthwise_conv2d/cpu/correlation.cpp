@@ -293,8 +293,12 @@ TORCHGRAFT_INLINE void correlate_row(const Row<A>& row) {
     correlate_pixels<kTaps, kStep, 7, kVectorBytes, V>(row, 0, count);
   } else if (count >= 8) {
     correlate_pixels<kTaps, kStep, 8, kVectorBytes, V>(row, 0, count);
-  } else if (count >= 4) {
-    correlate_pixels<0, 0, 4, kVectorBytes, V>(row, 0, count);
+  } else if (count == 6) {
+    correlate_pixels<kTaps, kStep, 6, kVectorBytes, V>(row, 0, count);
+  } else if (count == 5) {
+    correlate_pixels<kTaps, kStep, 5, kVectorBytes, V>(row, 0, count);
+  } else if (count == 4) {
+    correlate_pixels<kTaps, kStep, 4, kVectorBytes, V>(row, 0, count);
   } else {
     correlate_pixels<0, 0, 1, kVectorBytes, V>(row, 0, count);
   }
@@ -324,6 +328,11 @@ TORCHGRAFT_INLINE void dispatch_row(const Row<A>& row) {
   }
   if constexpr (std::is_same_v<A, double>) {
     correlate_row<0, 0, kVectorBytes, V>(row);
+  } else if (row.step == 1 && row.taps == 1) {
+    // One or two taps are those of a gradient's phases, of a kernel of three and a stride of two.
+    correlate_row<1, 1, kVectorBytes, V>(row);
+  } else if (row.step == 1 && row.taps == 2 && row.tap_step == 1) {
+    correlate_row<2, 1, kVectorBytes, V>(row);
   } else if (row.tap_step != 1 || row.step > 2 || row.taps < 3) {
     correlate_row<0, 0, kVectorBytes, V>(row);
   } else if (row.step == 1) {
@@ -644,14 +653,18 @@ class Correlator {
     if (!is_small()) return 0;
     const Phase& phase = correlation_.height.phases[0];
     const int64_t count = rows.size() / phase.tap_step;
+    // A block of two rows has seven pixels; one of four has four.
+    const int64_t least = phase.step == 1 ? 4 : 7;
     for (const Row<A>& line : workspace.lines) {
-      if (line.tap_step != 1 || line.count < 7 || count < 4) return 0;
+      if (line.tap_step != 1 || line.count < least || count < 4) return 0;
     }
     const auto covered = [](int64_t size, int64_t block) { return ceil_divide(size, block) * block; };
     const int64_t pixels = workspace.lines[0].count;
-    const bool square =
-        phase.step == 1 && covered(count, 4) * covered(pixels, 4) <= covered(count, 2) * covered(pixels, 7);
-    return square ? 4 : 2;
+    if (phase.step != 1) return 2;
+    for (const Row<A>& line : workspace.lines) {
+      if (line.count < 7) return 4;
+    }
+    return covered(count, 4) * covered(pixels, 4) <= covered(count, 2) * covered(pixels, 7) ? 4 : 2;
   }
 
   void correlate_together(Workspace& workspace, int64_t block, Range rows, Range source_rows,

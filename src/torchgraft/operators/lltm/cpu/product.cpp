@@ -47,7 +47,7 @@ TORCHGRAFT_INLINE void pack_panel(const Columns<T>& matrix, int64_t count, int64
 template <typename T, int kBytes>
 TORCHGRAFT_INLINE void store_sums(typename Math<T, kBytes>::V (&sums)[3], T* to, int64_t count, bool adds) {
   using M = Math<T, kBytes>;
-  for (int v = 0; v < 3 && v * M::kLanes < count; ++v) {
+  for (int v = 0; v < 3; ++v) {
     if (adds) {
       typename M::V before;
       M::load_some(before, to + v * M::kLanes, count - v * M::kLanes);
