@@ -27,11 +27,6 @@ Problem make_problem(const Geometry& geometry, bool transposed, Layout layout, c
           device.multiprocessors};
 }
 
-// A choice that nothing launches is a mistake of ours.
-[[noreturn]] void fail_without_launcher(const Rule& rule, int element_bytes) {
-  fail("depthwise_conv2d: nothing launches ", rule.name, " for elements of ", element_bytes, " bytes");
-}
-
 // float64 is for checking gradients, not for speed.
 template <typename T>
 constexpr bool kIsFast = !std::is_same_v<T, double>;
@@ -99,7 +94,7 @@ void correlate(const Correlation<T>& pass) {
     case Kernel::gather_weight_grad_any:
       break;
   }
-  fail_without_launcher(rule, static_cast<int>(sizeof(T)));
+  fail("depthwise_conv2d: nothing launches ", rule.name, " for elements of ", sizeof(T), " bytes");
 }
 
 template <typename T>
@@ -150,7 +145,7 @@ void sum_weight_grad(const WeightGrad<T>& pass) {
     case Kernel::gather_any:
       break;
   }
-  fail_without_launcher(rule, static_cast<int>(sizeof(T)));
+  fail("depthwise_conv2d: nothing launches ", rule.name, " for elements of ", sizeof(T), " bytes");
 }
 
 template void correlate(const Correlation<double>&);
