@@ -2,11 +2,11 @@
 // channels, so a sum over pixels is a sum of vectors. See rows.h for how either layout comes to lie so.
 //
 // A thread owns some vectors of channels and a part of the batch's rows, and takes a band of rows through one
-// vector of channels at a time. Two kernel rows by up to seven taps of sums stay in registers along a row of
-// the output gradient; a column of the input is loaded once a kernel row and serves every pair of a pixel and
-// a tap that meet there. Both images come from memory once a band; between rows the totals lie in L1. On two
-// cores with AVX-512, float32, k = 7: 70 to 160 GFLOP/s, 7 to 50 times PyTorch; k = 3, bound by memory, 1.1
-// to 6 times.
+// vector of channels at a time, or where few taps leave memory to wait for, a row through all of them. Two
+// kernel rows by up to seven taps of sums stay in registers along a row of the output gradient; a column of
+// the input is loaded once a kernel row and serves every pair of a pixel and a tap that meet there. Both
+// images come from memory once a band; between rows the totals lie in L1. On two cores with AVX-512, float32,
+// k = 7: 70 to 160 GFLOP/s, 7 to 50 times PyTorch; k = 3, bound by memory, 1.1 to 6 times.
 //
 // How the batch is cut depends on sizes alone, never on the number of threads, and its parts are added in
 // order: so the result is the same bit for bit however many threads there are.
@@ -24,13 +24,15 @@
 namespace torchgraft::depthwise::cpu {
 namespace {
 
-// A slice of one row of the output gradient, one vector of channels, all of the taps.
+// A slice of one row of the output gradient, some vectors of channels, all of the taps.
 template <typename A>
 struct Row {
   int64_t output_grad_offset;  // from the output gradient's row to the first pixel
   int64_t output_grad_step;    // elements from a pixel to the next
   int64_t count;               // pixels
   int64_t lanes;               // of a vector: a register's, or half of them
+  int64_t vectors;             // side by side in both images
+  int64_t vector_step;         // elements from a vector's sums to the next one's
   int64_t input_offset;        // from the input's rows to the columns that are read
   int64_t input_step;          // elements from a column to the next
   int64_t width;               // columns of the input
@@ -98,16 +100,21 @@ TORCHGRAFT_INLINE void add_pixel(V (&sums)[kRows][kTaps], const A* output_grad,
 template <int kRows, int kTaps, int kStep, int kPixels, typename V, typename A>
 struct Tile {
   static TORCHGRAFT_INLINE void run(const Row<A>& row, int64_t kernel_row, int64_t tap) {
+    for (int64_t vector = 0; vector < row.vectors; ++vector) run_vector(row, kernel_row, tap, vector);
+  }
+
+  static TORCHGRAFT_INLINE void run_vector(const Row<A>& row, int64_t kernel_row, int64_t tap,
+                                           int64_t vector) {
     constexpr int kLanes = sizeof(V) / sizeof(A);
     V sums[kRows][kTaps];
     const A* inputs[kRows];
     TORCHGRAFT_UNROLL for (int r = 0; r < kRows; ++r) {
-      inputs[r] = row.inputs[kernel_row + r] + row.input_offset;
+      inputs[r] = row.inputs[kernel_row + r] + row.input_offset + vector * kLanes;
       TORCHGRAFT_UNROLL for (int t = 0; t < kTaps; ++t) sums[r][t] = V{};
     }
     const int64_t input_step = row.input_step;
     const int64_t width = row.width;
-    const A* output_grad = row.output_grad;
+    const A* output_grad = row.output_grad + vector * kLanes;
     int64_t first = row.first_position + tap * row.tap_step;
     int64_t pixel = 0;
     if constexpr (kStep > 0) {
@@ -129,7 +136,7 @@ struct Tile {
       first += row.step;
     }
     TORCHGRAFT_UNROLL for (int r = 0; r < kRows; ++r) {
-      A* totals = row.sums[kernel_row + r] + tap * kLanes;
+      A* totals = row.sums[kernel_row + r] + vector * row.vector_step + tap * kLanes;
       TORCHGRAFT_UNROLL for (int t = 0; t < kTaps; ++t) {
         V total;
         load(total, totals + t * kLanes);
@@ -206,6 +213,8 @@ constexpr int64_t kSliceBytes = 32 * 1024;
 constexpr int64_t kUnits = 64;
 constexpr int64_t kLeastPixels = 1024;
 constexpr int64_t kGrain = 1 << 18;
+// Taps that take less time than the memory they read, which is fastest in its own order.
+constexpr int64_t kFewTaps = 9;
 
 template <typename T>
 class WeightGrad {
@@ -217,6 +226,9 @@ class WeightGrad {
         input_(input),
         geometry_(geometry),
         blocks_(make_blocks<T>(layout, geometry.channels, geometry.output_channels(), geometry.batch)) {
+    const bool direct =
+        blocks_.layout == Layout::channels_last && std::is_same_v<T, A> && geometry.multiplier == 1;
+    vectors_ = direct && geometry.taps() <= kFewTaps ? blocks_.count : 1;
     const int64_t row_bytes = geometry.width.input * blocks_.lanes * static_cast<int64_t>(sizeof(A));
     const int64_t slices = std::clamp<int64_t>(ceil_divide(row_bytes * geometry.height.kernel, kSliceBytes),
                                                1, ceil_divide(geometry.width.output, 32));
@@ -276,11 +288,15 @@ class WeightGrad {
     for (int64_t line = lines * part / parts_; line < end;) {
       const int64_t image = line / height;
       const int64_t last = std::min({line + band_, end, (image + 1) * height});
-      for (int64_t block = blocks.begin; block < blocks.end; ++block) {
+      for (int64_t block = blocks.begin; block < blocks.end;) {
+        // Channels that fill no register go by themselves.
+        const int64_t vectors =
+            std::clamp<int64_t>(std::min(blocks_.channels / blocks_.lanes, blocks.end) - block, 1, vectors_);
         for (int64_t column = 0; column < geometry_.width.output; column += slice_) {
-          sum_band(part, block, image * blocks_.fold, {line - image * height, last - image * height},
+          sum_band(part, block, vectors, image * blocks_.fold, {line - image * height, last - image * height},
                    {column, std::min(column + slice_, geometry_.width.output)}, workspace);
         }
+        block += vectors;
       }
       line = last;
     }
@@ -291,7 +307,8 @@ class WeightGrad {
         .clipped(extent.input);
   }
 
-  void sum_band(int64_t part, int64_t block, int64_t image, Range rows, Range columns, Workspace& workspace) {
+  void sum_band(int64_t part, int64_t block, int64_t vectors, int64_t image, Range rows, Range columns,
+                Workspace& workspace) {
     const Extent& height = geometry_.height;
     const Extent& width = geometry_.width;
     const int64_t lanes = blocks_.block_lanes();
@@ -304,7 +321,7 @@ class WeightGrad {
         blocks_.channels_of(block, input_, image, geometry_.channels, geometry_.input_pixels(),
                             [&](int64_t channel) { return channel / geometry_.multiplier; }),
         lanes, width.input, input_rows, input_range(width, columns), rows.size() * height.kernel);
-    plan_lines(workspace, lanes, columns);
+    plan_lines(workspace, lanes, vectors, columns);
     A* sums = block_sums(part, block);
     for (int64_t row = rows.begin; row < rows.end; ++row) {
       workspace.input_rows.clear();
@@ -326,7 +343,7 @@ class WeightGrad {
     }
   }
 
-  void plan_lines(Workspace& workspace, int64_t lanes, Range columns) const {
+  void plan_lines(Workspace& workspace, int64_t lanes, int64_t vectors, Range columns) const {
     const Extent& width = geometry_.width;
     const int64_t output_grad_step = workspace.output_grad.column_step();
     const Remainders remainders(width.stride, width.dilation, width.kernel, columns.size());
@@ -340,6 +357,8 @@ class WeightGrad {
            .output_grad_step = remainders.parts * output_grad_step,
            .count = ceil_divide(columns.size() - part, remainders.parts),
            .lanes = lanes,
+           .vectors = vectors,
+           .vector_step = geometry_.taps() * blocks_.lanes,
            .input_offset = skipped * workspace.input.column_step(),
            .input_step = remainders.stretch * workspace.input.column_step(),
            .width = ceil_divide(workspace.input.width() - skipped, remainders.stretch),
@@ -371,6 +390,7 @@ class WeightGrad {
   const T* input_;
   const Geometry& geometry_;
   const Blocks blocks_;
+  int64_t vectors_;      // that a row of the output gradient takes along
   int64_t band_;         // rows of the output gradient
   int64_t slice_;        // columns of the output gradient
   int64_t parts_;        // that the rows of the batch are cut into
