@@ -81,12 +81,13 @@ for question in sys.stdin:
 """
 PROPERTIES = ("value", "sizes", "empty", "non_finite", "layouts")
 PROPERTIES_ELSEWHERE = ("value",)
-# Samples of GPUs that an emulated one is quick enough for, each with the kernel that it is there for.
+# Properties of samples that a quick check on a CPU leaves out, each with the kernel that it is there for.
 SAMPLES = {
     "lltm_grads": (
-        ("steps_backward", "step by step, more units than a block has threads for"),
-        ("steps_backward_in_parts", "step by step, more units than a block has threads for"),
+        ("steps_backward", "value", "step by step, more units than a block has threads for"),
+        ("steps_backward_in_parts", "value", "step by step, more units than a block has threads for"),
     ),
+    "shift_input_grad": (("channels_last", "non_finite", "whole along x alone, nhwc"),),
 }
 # Lines that are not to be reached, and those without a word: a bracket runs where an exception passes. gcovr does not
 # find the texts of sources that were translated.
@@ -167,8 +168,8 @@ class Library:
                 yield ["", operator, *_asked(name)]
             for said in ("1", "2") if emulated and self.folder.name == "lltm" else ():
                 yield [said, operator, *_asked("value")]
-            for kernel, sample in SAMPLES.get(operator, ()) if emulated and not elsewhere else ():
-                yield ["", operator, "--kernel", kernel, "--sample", sample, *_asked("value")]
+            for kernel, name, sample in SAMPLES.get(operator, ()) if emulated and not elsewhere else ():
+                yield ["", operator, "--kernel", kernel, "--sample", sample, *_asked(name)]
 
     def _kernels(self) -> dict[str, list[str]]:
         variables = {**os.environ, **self.variables}
