@@ -28,6 +28,8 @@ _BOTH_LAYOUTS = (
     Case("six pixels a row, kernel of five, stride 2", (2, 17, 9, 12), (5, 5), same(5, 2)),
     Case("five pixels a row, kernel of seven", (2, 17, 4, 5), (7, 7), same(7)),
     Case("four pixels a row, kernel of nine", (2, 17, 12, 12), (9, 9), PLAIN),
+    Case("nine pixels a row, kernel of 17 rows", (2, 17, 5, 9), (17, 5), Window(1, 1, 8, 2, 8, 2)),
+    Case("15 pixels a row, kernel of five, stride 2", (2, 17, 4, 30), (5, 5), same(5, 2)),
     Case("vector channels, 7x7", (1, 40, 8, 9), (7, 7), same(7)),
     Case("vector channels, stride 2", (1, 64, 7, 8), (5, 5), same(5, 2)),
     Case("eights of channels, wide", (2, 24, 9, 150), (3, 3), Window(padding_top=2, padding_right=1)),

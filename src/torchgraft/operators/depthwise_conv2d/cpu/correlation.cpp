@@ -105,8 +105,9 @@ TORCHGRAFT_INLINE void add_tap(V (&sums)[kPixels], const A* source, int64_t sour
 }
 
 // kPixels pixels from `pixel` on of all of the row's vectors. kTaps 0: any number of taps. kStep 0: any step,
-// and any between taps. The first `done` of the pixels have been stored before.
-// Where the kernel has many rows, kInParts, which is apart so that others take no time for it.
+// and any between taps. The first `done` of the pixels have been stored before; those behind the row's end
+// are computed and not stored. Where the kernel has many rows, kInParts, which is apart so that others take
+// no time for it.
 template <int kTaps, int kStep, int kPixels, bool kInside, bool kInParts, typename V, typename A>
 struct Tile {
   static TORCHGRAFT_INLINE void run(const Row<A>& row, int64_t pixel, int64_t done) {
@@ -121,8 +122,10 @@ struct Tile {
       V sums[kPixels];
       if (row.accumulate) {
         const A* from = outputs;
-        TORCHGRAFT_UNROLL for (int p = 0; p < kPixels; ++p, advance(from, row.output_step))
-            load(sums[p], from);
+        TORCHGRAFT_UNROLL for (int p = 0; p < kPixels; ++p, advance(from, row.output_step)) {
+          sums[p] = V{};
+          if (pixel + p < row.count) load(sums[p], from);
+        }
       } else {
         load(sums[0], row.bias + vector * kLanes);
         TORCHGRAFT_UNROLL for (int p = 1; p < kPixels; ++p) sums[p] = sums[0];
@@ -166,7 +169,7 @@ struct Tile {
       }
       A* to = outputs;
       TORCHGRAFT_UNROLL for (int p = 0; p < kPixels; ++p, advance(to, row.output_step)) {
-        if (p >= done) store(sums[p], to);
+        if (p >= done && pixel + p < row.count) store(sums[p], to);
       }
     }
   }
@@ -249,11 +252,12 @@ TORCHGRAFT_INLINE void correlate_block(const Row<A>& row) {
   if (whole < row.count) Compiled<kVectorBytes>::template call<Border>(row, row.count - kPixels, row.count);
 }
 
-// Tiles of one size over the pixels [begin, end), the last of which overlaps the one before where it must.
+// Tiles of one size over the pixels [begin, end), the last of which overlaps the one before where it must. A
+// tile that is larger than a row ends behind it.
 template <int kTaps, int kStep, int kPixels, int kVectorBytes, typename V, typename A>
 TORCHGRAFT_INLINE void correlate_pixels(const Row<A>& row, int64_t begin, int64_t end) {
   for (int64_t pixel = begin; pixel < end; pixel += kPixels) {
-    const int64_t at = std::min(pixel, end - kPixels);
+    const int64_t at = std::max<int64_t>(0, std::min(pixel, end - kPixels));
     const int64_t first = row.first_position + at * row.step;
     const int64_t last = first + (kPixels - 1) * row.step + (row.taps - 1) * row.tap_step;
     const auto run = [&](auto is_inside, auto in_parts) __attribute__((always_inline)) {
@@ -278,6 +282,9 @@ TORCHGRAFT_INLINE void correlate_row(const Row<A>& row) {
   const int64_t count = row.count;
   const auto covered = [&](int64_t pixels) { return ceil_divide(count, pixels) * pixels; };
   if constexpr (kVectorBytes == 64 && std::is_same_v<A, float>) {
+    // One tile that ends behind the row's end, rather than two.
+    if (count > 8 && count < 14) return correlate_pixels<kTaps, kStep, 14, kVectorBytes, V>(row, 0, count);
+    if (count == 15) return correlate_pixels<kTaps, kStep, 16, kVectorBytes, V>(row, 0, count);
     if (count >= 14) {
       const int64_t wide = count < 16 ? 0 : count / 16 * 16 + (count % 16 > 8 ? 16 : 0);
       if (wide == 0 || covered(14) < std::max(wide, covered(8))) {
