@@ -5,6 +5,10 @@ SHELL := /bin/bash
 # it for an invitation to share make's jobs, and complain that it cannot.
 MAKEFLAGS += --jobs=2
 
+# Byte code is kept, even where a machine's settings say otherwise: hundreds of processes of a test import PyTorch, and
+# would each compile it for five seconds.
+unexport PYTHONDONTWRITEBYTECODE
+
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
