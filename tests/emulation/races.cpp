@@ -256,30 +256,12 @@ extern "C" void __tsan_func_exit() {}
 extern "C" void __tsan_init() {}
 extern "C" void __tsan_vptr_update(void**, void*) {}
 extern "C" void __tsan_vptr_read(void**) {}
-// Host functions only: a static variable that is made once, counts of references, and what choices hold.
+// Host functions only: a static variable that is made once, and counts of references.
 extern "C" uint8_t __tsan_atomic8_load(const volatile uint8_t* place, int) {
   return __atomic_load_n(place, __ATOMIC_SEQ_CST);
 }
 extern "C" uint32_t __tsan_atomic32_load(const volatile uint32_t* place, int) {
   return __atomic_load_n(place, __ATOMIC_SEQ_CST);
-}
-extern "C" uint64_t __tsan_atomic64_load(const volatile uint64_t* place, int) {
-  return __atomic_load_n(place, __ATOMIC_SEQ_CST);
-}
-extern "C" uint64_t __tsan_atomic64_exchange(volatile uint64_t* place, uint64_t value, int) {
-  return __atomic_exchange_n(place, value, __ATOMIC_SEQ_CST);
-}
-extern "C" uint8_t __tsan_atomic8_exchange(volatile uint8_t* place, uint8_t value, int) {
-  return __atomic_exchange_n(place, value, __ATOMIC_SEQ_CST);
-}
-extern "C" void __tsan_atomic8_store(volatile uint8_t* place, uint8_t value, int) {
-  __atomic_store_n(place, value, __ATOMIC_SEQ_CST);
-}
-extern "C" void __tsan_atomic64_store(volatile uint64_t* place, uint64_t value, int) {
-  __atomic_store_n(place, value, __ATOMIC_SEQ_CST);
-}
-extern "C" uint64_t __tsan_atomic64_fetch_add(volatile uint64_t* place, uint64_t value, int) {
-  return __atomic_fetch_add(place, value, __ATOMIC_SEQ_CST);
 }
 extern "C" uint32_t __tsan_atomic32_fetch_add(volatile uint32_t* place, uint32_t value, int) {
   return __atomic_fetch_add(place, value, __ATOMIC_SEQ_CST);

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from random import Random
@@ -20,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
-from torchgraft import choosing, native, python_kernels
+from torchgraft import native, python_kernels
 from torchgraft.benchmarking.explaining import explain
 from torchgraft.benchmarking.graphs import Capturing
 from torchgraft.benchmarking.measuring import functions_of, precision_of, row_of, why_it_fails
@@ -71,13 +70,11 @@ class Bench:
 
     Attributes:
         capturing: captures calls; None on a CPU.
-        measured: whether operators take the kernels that are fastest when timed, and not those of their policies.
         inputs: of the row at hand.
         provenances: what each operator's passes are measured on.
     """
 
     capturing: Capturing | None
-    measured: bool = False
     inputs: Inputs = field(default_factory=Inputs)
     provenances: dict[tuple[str, bool], Provenance] = field(default_factory=dict)
 
@@ -113,7 +110,7 @@ def plan_drawn(subjects: Sequence[Subject], wanted: Wanted, count: int, seed: in
         )
     distributions = [(each, each.samples.networks) for each in subjects if each.samples.networks is not None]
     expect_known("pass", wanted.directions, [name for _, networks in distributions for name in networks.passes])
-    bench = Bench(Capturing(wanted.device) if wanted.device.type == "cuda" else None, wanted.measured)
+    bench = Bench(Capturing(wanted.device) if wanted.device.type == "cuda" else None)
     planned = []
     for subject, networks in distributions:
         for benchmark, dtype in _draw(subject, networks, wanted, count, seed):
@@ -201,8 +198,7 @@ def measure_drawn(candidate: Candidate, bench: Bench, stopwatch: Stopwatch, roof
     """Times an operator and its rival in one pass, on a GPU both as CUDA graphs, and compares what they gave."""
     arguments = bench.inputs.take(candidate)
     refused: dict[str, str] = {}
-    measured = choosing.measuring(True) if bench.measured else nullcontext()
-    with warnings.catch_warnings(), precision_of(candidate), measured:
+    with warnings.catch_warnings(), precision_of(candidate):
         # What falls back is told by the row; what PyTorch's layers advise their users is no news here.
         warnings.simplefilter("ignore", PerformanceWarning)
         warnings.filterwarnings("ignore", category=UserWarning, module=r"torch\.nn\.")
@@ -272,8 +268,7 @@ def _choices(candidate: Candidate, call: Callable[[], Any], bench: Bench) -> tup
         names.extend(native.chosen_kernels(candidate.operator.namespace, candidate.device.type, beside))
 
     why_it_fails(look)
-    # Where none of its own was asked, though they are timed, PyTorch's was the fastest.
-    return tuple(names) or (("pytorch",) if bench.measured else ())
+    return tuple(names)
 
 
 def _kernels_that_serve(candidate: Candidate, call: Callable[[], Any]) -> list[str]:
