@@ -21,7 +21,7 @@ from torchgraft.benchmarking.live import LiveBench
 from torchgraft.benchmarking.provenance import provenance_of_calls, provenance_of_module, sources_of_memory
 from torchgraft.benchmarking.renewing import Renewal, here, judge, plan_again, plan_new, without
 from torchgraft.benchmarking.results import BenchReport, join, report_from_dict
-from torchgraft.benchmarking.standing import by_suite
+from torchgraft.benchmarking.standing import by_suite, standing
 from torchgraft.benchmarking.suite import Wanted, run
 from torchgraft.cli.shared import interrupt_when_told_to_end, make_console
 from torchgraft.demo import PARTS
@@ -55,9 +55,16 @@ def _parts(folder: Path, device: str) -> Iterator[tuple[str, str, str]]:
     yield "overhead", provenance_of_calls().sources, overhead.get("sources", "")
     calls = _figures(folder / "cpp.json").get("provenance", {})
     yield "cpp", provenance_of_calls().sources, calls.get("sources", "")
+    if _figures(folder / "draw.json"):
+        stale = standing(_drawn(folder).rows, device).stale
+        yield "drawn", "", by_suite(stale)
     memory = _figures(folder / "lltm-memory.json").get("provenance", {})
     for name, provenance in memory.items() or {"lltm": {}}.items():
         yield f"memory, {name}", sources_of_memory(name, device), provenance.get("sources", "")
+
+
+def _drawn(folder: Path) -> BenchReport:
+    return report_from_dict(_figures(folder / "draw.json"))
 
 
 def why_not_here(report: BenchReport) -> str:
@@ -131,6 +138,11 @@ def measure_parts(folder: Path, device: str, parts: list[str]) -> bool:
         "memory": ["bench", "memory", "lltm", "--device", device, *_files(folder / "lltm-memory")],
     }
     wanted = dict.fromkeys(part.partition(",")[0] for part in parts)
+    if "drawn" in wanted:
+        # Of the same seed: a release has one of its own, and names it when it first measures.
+        count, seed = _drawn(folder).drawn or (0, 0)
+        draw = ["--draw", str(count), "--seed", str(seed)]
+        commands["drawn"] = ["bench", "run", *draw, "--device", device, *_files(folder / "draw")]
     # Each, whatever becomes of the others.
     failed = [part for part in wanted if not succeeds([*graft, *commands[part]])]
     return not failed

@@ -580,3 +580,13 @@ class TestMeasure:
         # What stands beside the rows was never measured, and is by its own command.
         assert [command[3] for command in self.commands] == ["demo", "bench", "bench", "bench"]
         assert measure("--check", "mul_constant") == 0
+
+    def test_what_was_drawn_is_drawn_again_by_the_same_seed(self, measure, tmp_path, rows):
+        self.write(tmp_path, "cpu", [rows["current"]])
+        for row, commands in ((rows["current"], 0), (rows["stale"], 1)):
+            self.commands.clear()
+            drawn = make_report([row], environment=describe_environment("cpu"), drawn=(200, 5))
+            (tmp_path / "cpu/draw.json").write_text(drawn.as_json())
+            assert measure("--no-new") == 0
+            asked = [command[3:10] for command in self.commands if "--draw" in command]
+            assert asked == commands * [["bench", "run", "--draw", "200", "--seed", "5", "--device"]]

@@ -15,6 +15,7 @@ from typing import Any
 
 from generated import ROOT, write_or_check
 
+from torchgraft.benchmarking.distribution import distribution_markdown
 from torchgraft.benchmarking.page import render_picture
 from torchgraft.benchmarking.provenance import provenance_of_calls, provenance_of_module, sources_of_memory
 from torchgraft.benchmarking.results import BenchReport, report_from_dict
@@ -138,6 +139,11 @@ def _origins(chip: str) -> Iterator[list[str]]:
         yield _origin(f"demo, {part['title']}", chip, part, part["provenance"], now)
     overhead = figures(chip, "overhead")
     yield _origin("`graft bench overhead`", chip, overhead, overhead["provenance"], provenance_of_calls().sources)
+    if (RESULTS / chip / "draw.json").is_file():
+        drawn = report(chip, "draw")
+        stale = len(standing(drawn.rows, device).stale)
+        said = f"{stale} of {len(drawn.rows)} rows are of earlier ones" if stale else "these"
+        yield ["`graft bench --draw`", chip, drawn.environment.date[:10], said]
     memory = figures(chip, "lltm-memory")
     for name, provenance in memory["provenance"].items():
         yield _origin(f"`graft bench memory {name}`", chip, memory, provenance, sources_of_memory(name, device))
@@ -155,6 +161,8 @@ def files() -> dict[Path, str]:
         written[RESULTS / chip / "bench.md"] = summary_table(report(chip)).markdown()
         written[RESULTS / chip / "bench-rows.md"] = as_markdown(report(chip))
         written[RESULTS / chip / "bench.svg"] = render_picture(report(chip))
+        if (RESULTS / chip / "draw.json").is_file():
+            written[RESULTS / chip / "draw.md"] = distribution_markdown(report(chip, "draw"))
         if (RESULTS / chip / "gallery.json").is_file():
             written[RESULTS / chip / "gallery.md"] = as_markdown(report(chip, "gallery"))
     return written

@@ -38,6 +38,7 @@ class BenchReport:
     Attributes:
         unmeasured: how many rows more were planned when the run was stopped.
         load: what was known of other programs; None of a report from before that was asked.
+        drawn: how many calls of each operator were drawn, and by which seed; None of rows that a table lists.
     """
 
     environment: Environment
@@ -48,6 +49,7 @@ class BenchReport:
     seconds: float
     unmeasured: int = 0
     load: Load | None = None
+    drawn: tuple[int, int] | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON; `report_from_dict` reads it."""

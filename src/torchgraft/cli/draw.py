@@ -45,13 +45,14 @@ def draw_rows(
     interrupt_when_told_to_end()
     with LiveBench(console, planned, prints_suites=False) as live:
         report = suite.run(planned, wanted, on_start=live.start, on_row=live.finish, on_wait=live.wait)
+    report = replace(report, drawn=(count, seed))
     try:
         for table in (*worst_tables(report), *distribution_tables(report)):
             print_table(console, table)
             console.print()
         for line in notes(report):
             console.print(line, style="dim", markup=False)
-        console.print(f"{len(report.rows)} rows, seed {seed}, measured in {report.seconds:.0f} s")
+        console.print(f"{len(report.rows)} rows, measured in {report.seconds:.0f} s")
     finally:
         write_files(
             (json_file, lambda: distribution_json(report)),
