@@ -55,7 +55,7 @@ def _parts(folder: Path, device: str) -> Iterator[tuple[str, str, str]]:
     yield "overhead", provenance_of_calls().sources, overhead.get("sources", "")
     calls = _figures(folder / "cpp.json").get("provenance", {})
     yield "cpp", provenance_of_calls().sources, calls.get("sources", "")
-    if _figures(folder / "draw.json"):
+    if (folder / "draw.json").is_file():
         stale = standing(_drawn(folder).rows, device).stale
         yield "drawn", "", by_suite(stale)
     memory = _figures(folder / "lltm-memory.json").get("provenance", {})

@@ -6,10 +6,14 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <type_traits>
 
 #include "rows.h"
 
 namespace torchgraft::depthwise::cpu {
+
+// Taps that take less time than the memory they read, which is fastest in its own order.
+inline constexpr int64_t kFewTaps = 9;
 
 struct Blocks {
   Layout layout;
@@ -31,6 +35,18 @@ struct Blocks {
   int64_t begin(int64_t block) const {
     const int64_t begin = block * lanes;
     return layout == Layout::channels_last && channels >= lanes ? std::min(begin, channels - lanes) : begin;
+  }
+
+  // Whether vectors of channels lie side by side in images of T themselves, and pass through no scratch.
+  template <typename T>
+  bool are_direct(int64_t multiplier) const {
+    return layout == Layout::channels_last && std::is_same_v<T, accumulate_t<T>> && multiplier == 1;
+  }
+
+  // How many of the blocks [block, end) a row takes along, `most` at most. Channels that fill no register go
+  // by themselves.
+  int64_t together(int64_t block, int64_t end, int64_t most) const {
+    return std::clamp<int64_t>(std::min(channels / lanes, end) - block, 1, most);
   }
 
   // The channels of one block, from `image` on, in images of so many channels and pixels; `channel_of` turns

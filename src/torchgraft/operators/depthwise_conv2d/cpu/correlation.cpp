@@ -368,8 +368,6 @@ constexpr int64_t kRowBytes = 36 * 1024;
 // in memory, which is read in pieces of as many.
 constexpr int64_t kLeastSlice = 28;
 constexpr int64_t kMostVectors = 4;
-// Taps that take less time than the memory they read.
-constexpr int64_t kFewTaps = 9;
 // Rows of the destination that are made at once.
 constexpr int64_t kMostBlockRows = 4;
 // Units of work that there should be, whatever the number of threads, and multiply-adds that are worth a
@@ -417,8 +415,7 @@ class Correlator {
         // Channels that fill no register go by themselves, on the thread of those before.
         const int64_t last_block = group + 1 == groups ? blocks_.count : whole * (group + 1) / groups;
         for (int64_t block = whole * group / groups; block < last_block;) {
-          const int64_t vectors = std::clamp<int64_t>(
-              std::min(blocks_.channels / blocks_.lanes, last_block) - block, 1, vectors_);
+          const int64_t vectors = blocks_.together(block, last_block, vectors_);
           correlate_blocks(image, {row, std::min(row + band_, correlation_.height.destination)},
                            {column, std::min(column + slice_, correlation_.width.destination)}, block,
                            vectors, workspace);
@@ -443,8 +440,7 @@ class Correlator {
   // itself, a row of outputs takes several vectors of channels along, so that memory is read in longer
   // pieces.
   void plan() {
-    const bool direct =
-        blocks_.layout == Layout::channels_last && std::is_same_v<T, A> && correlation_.multiplier == 1;
+    const bool direct = blocks_.are_direct<T>(correlation_.multiplier);
     const Direction& height = correlation_.height;
     const Direction& width = correlation_.width;
     const Phase& column = width.phases[0];
@@ -660,18 +656,18 @@ class Correlator {
     if (!is_small()) return 0;
     const Phase& phase = correlation_.height.phases[0];
     const int64_t count = rows.size() / phase.tap_step;
-    // A block of two rows has seven pixels; one of four has four.
-    const int64_t least = phase.step == 1 ? 4 : 7;
+    int64_t least = workspace.lines[0].count;
     for (const Row<A>& line : workspace.lines) {
-      if (line.tap_step != 1 || line.count < least || count < 4) return 0;
+      if (line.tap_step != 1) return 0;
+      least = std::min(least, line.count);
     }
+    // A block of two rows has seven pixels; one of four has four, and no stride.
+    if (count < 4 || least < (phase.step == 1 ? 4 : 7)) return 0;
     const auto covered = [](int64_t size, int64_t block) { return ceil_divide(size, block) * block; };
     const int64_t pixels = workspace.lines[0].count;
     if (phase.step != 1) return 2;
-    for (const Row<A>& line : workspace.lines) {
-      if (line.count < 7) return 4;
-    }
-    return covered(count, 4) * covered(pixels, 4) <= covered(count, 2) * covered(pixels, 7) ? 4 : 2;
+    return least < 7 || covered(count, 4) * covered(pixels, 4) <= covered(count, 2) * covered(pixels, 7) ? 4
+                                                                                                         : 2;
   }
 
   void correlate_together(Workspace& workspace, int64_t block, Range rows, Range source_rows,

@@ -213,8 +213,6 @@ constexpr int64_t kSliceBytes = 32 * 1024;
 constexpr int64_t kUnits = 64;
 constexpr int64_t kLeastPixels = 1024;
 constexpr int64_t kGrain = 1 << 18;
-// Taps that take less time than the memory they read, which is fastest in its own order.
-constexpr int64_t kFewTaps = 9;
 
 template <typename T>
 class WeightGrad {
@@ -226,8 +224,7 @@ class WeightGrad {
         input_(input),
         geometry_(geometry),
         blocks_(make_blocks<T>(layout, geometry.channels, geometry.output_channels(), geometry.batch)) {
-    const bool direct =
-        blocks_.layout == Layout::channels_last && std::is_same_v<T, A> && geometry.multiplier == 1;
+    const bool direct = blocks_.are_direct<T>(geometry.multiplier);
     vectors_ = direct && geometry.taps() <= kFewTaps ? blocks_.count : 1;
     const int64_t row_bytes = geometry.width.input * blocks_.lanes * static_cast<int64_t>(sizeof(A));
     const int64_t slices = std::clamp<int64_t>(ceil_divide(row_bytes * geometry.height.kernel, kSliceBytes),
@@ -289,9 +286,7 @@ class WeightGrad {
       const int64_t image = line / height;
       const int64_t last = std::min({line + band_, end, (image + 1) * height});
       for (int64_t block = blocks.begin; block < blocks.end;) {
-        // Channels that fill no register go by themselves.
-        const int64_t vectors =
-            std::clamp<int64_t>(std::min(blocks_.channels / blocks_.lanes, blocks.end) - block, 1, vectors_);
+        const int64_t vectors = blocks_.together(block, blocks.end, vectors_);
         for (int64_t column = 0; column < geometry_.width.output; column += slice_) {
           sum_band(part, block, vectors, image * blocks_.fold, {line - image * height, last - image * height},
                    {column, std::min(column + slice_, geometry_.width.output)}, workspace);
