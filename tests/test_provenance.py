@@ -394,6 +394,8 @@ def test_rows_of_earlier_sources_are_named_by_operator_and_suite():
         "`make results` measures them again."
     )
     assert str(standing(report.rows, "cpu")) == said
+    stale = standing(standing(report.rows, "cpu").stale, "cpu")
+    assert str(stale) == "All rows were measured on earlier sources. `make results` measures them again."
     assert said in as_markdown(report)
     assert said in render_page(report)
     console = Console(file=io.StringIO(), width=1000)

@@ -235,3 +235,12 @@ def test_a_picture_follows_the_page_where_that_is_not_as_the_system_is(site, dri
         "return [...document.querySelectorAll('article img')].map((each) => getComputedStyle(each).colorScheme)"
     )
     assert schemes == [theme]
+
+
+@pytest.mark.slow
+def test_names_options_and_signatures_are_shown_as_they_are_written(site):
+    pages = ("tutorial", "api/commands", "api/torchgraft")
+    tutorial, commands, python = (re.sub(r"<[^>]+>", "", (site / f"docs/{page}.html").read_text()) for page in pages)
+    assert "src/rms_norm/__init__.py" in tutorial
+    assert "Replaces --plot, --json and --markdown." in commands
+    assert "grafted: tuple[str, ...] = ()" in python

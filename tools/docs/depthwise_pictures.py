@@ -73,7 +73,7 @@ def _small_planes() -> _Picture:
 
 
 def _strips() -> _Picture:
-    picture = _Picture("Lanes slide down strips of a plane", 640, 220)
+    picture = _Picture("Lanes slide down strips of a plane", 640, 200)
     picture.grid(
         10, 30, " ".join(["aaaabbbbccccdddd"] * 3 + ["................"] * 9), "NCHW plane: columns of four lanes"
     )
@@ -89,7 +89,7 @@ def _strips() -> _Picture:
 
 
 def _slide() -> _Picture:
-    picture = _Picture("Lanes lie along channels and slide down", 640, 220)
+    picture = _Picture("Lanes lie along channels and slide down", 640, 190)
     picture.grid(10, 30, " ".join(["aabbccdd"] * 9), "NHWC: channels of a pixel")
     picture.text(10, 176, "lanes: 1 to 4 channels each")
     picture.grid(200, 30, " ".join(["aaaa...."] * 3 + ["........"] * 6), "a thread's columns")

@@ -35,7 +35,8 @@ exclude_patterns = [".*", "build", "dist", "src", "tests", "benchmarks", "tools"
 myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 5
 highlight_language = "text"
-smartquotes_action = "D"
+# Dashes begin options of commands.
+smartquotes = False
 default_role = "code"
 
 napoleon_use_ivar = True
@@ -65,11 +66,16 @@ _FENCED = re.compile(r"^```(\w+) (\S+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 def _prepare(app: Sphinx, docname: str, content: list[str]) -> None:
     """A page as the site shows it."""
     text = content[0]
-    # A block that names a file says so in its caption.
-    text = _FENCED.sub(r"```{code-block} \1\n:caption: \2\n\n\3```", text)
+    text = _FENCED.sub(_with_caption, text)
     text = files.link(text, docname)
     text = reference.insert(text)
     content[0] = text + contents.trees(docname)
+
+
+def _with_caption(block: re.Match[str]) -> str:
+    """A block that names a file, with the name as its caption, in which two underscores mean themselves."""
+    language, name, code = block.groups()
+    return f"```{{code-block}} {language}\n:caption: {name.replace('_', chr(92) + '_')}\n\n{code}```"
 
 
 def _say_language(app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: Any) -> None:
@@ -84,5 +90,6 @@ def setup(app: Sphinx) -> None:
     app.connect("html-page-context", _say_language)
     app.connect("source-read", _prepare)
     app.connect("autodoc-process-docstring", reference.tidy, priority=100)
+    app.connect("autodoc-process-signature", reference.tidy_signature)
     app.connect("html-collect-pages", files.collect)
     formulas.setup(app)

@@ -48,7 +48,7 @@ TREE = {
         "docs/api/commands.md",
     ],
     "Design": ["docs/design/calls.md", "docs/design/stable-abi.md", "docs/design/emulator.md", "docs/design/*.md"],
-    "Results": ["docs/results.md"],
+    "Results": ["docs/results.md", "docs/results/h200.md", "docs/results/*.md"],
     "中文": _translated("zh"),
     "日本語": _translated("ja"),
     "The project": ["CONTRIBUTING.md", "CHANGELOG.md"],

@@ -165,3 +165,10 @@ def tidy(app: Sphinx, what: str, name: str, value: Any, options: Any, lines: lis
     """Makes a docstring of ours one that Sphinx reads: its source is a paragraph, whose lines are not indented."""
     text, heading, source = "\n".join(lines).partition("\nSource: ")
     lines[:] = (text + heading + re.sub(r"\n +", "\n", source)).split("\n")
+
+
+def tidy_signature(
+    app: Sphinx, what: str, name: str, value: Any, options: Any, signature: str | None, returned: str | None
+) -> tuple[str | None, str | None]:
+    """Makes the signature of a dataclass one that Sphinx reads: Python shows what a factory makes as <factory>."""
+    return signature and signature.replace("<factory>", "..."), returned

@@ -34,9 +34,12 @@ class Standing:
     def __str__(self) -> str:
         if not self.stale:
             return "All rows were measured on these sources." if self.current else ""
-        count, total = len(self.stale), len(self.stale) + len(self.current)
-        which = f"{count} of {total} rows were" if total > 1 else "The row was"
-        return f"{which} measured on earlier sources: {by_suite(self.stale)}. `make results` measures them again."
+        count, again = len(self.stale), "`make results` measures them again."
+        if not self.current:
+            which = "All rows were" if count > 1 else "The row was"
+            return f"{which} measured on earlier sources. {again}"
+        total = count + len(self.current)
+        return f"{count} of {total} rows were measured on earlier sources: {by_suite(self.stale)}. {again}"
 
 
 def standing(rows: Iterable[Row], device: str) -> Standing:
