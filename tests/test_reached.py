@@ -1,9 +1,12 @@
-"""What `make coverage` counts of gcovr's report, and what it asks again."""
+"""What `make coverage` asks, and counts of gcovr's report."""
 
 import json
+import subprocess
+import time
 
 import pytest
 
+import counting
 import reached
 
 SOURCE = """\
@@ -68,17 +71,78 @@ def test_what_was_not_reached_is_shown_with_its_text(lines_of):
 
 
 def test_an_answer_stands_until_a_source_changes(tmp_path, monkeypatch):
-    monkeypatch.setattr(reached, "WORK", tmp_path)
+    monkeypatch.setattr(counting, "WORK", tmp_path)
     folder = tmp_path / "scale"
     folder.mkdir()
     (folder / "scale.cu").write_text(SOURCE)
     report = tmp_path / "scale-90.json"
 
-    reached.Answered(folder).add("90:16 scale --property value")
+    counting.Answered(folder).add("90:16 scale --property value")
     report.write_text(json.dumps({}))
-    assert reached.Answered(folder).lines == {"90:16 scale --property value"}
+    assert counting.Answered(folder).lines == {"90:16 scale --property value"}
     assert report.is_file()
 
     (folder / "samples.py").write_text("TABLE = []\n")
-    assert not reached.Answered(folder).lines
+    assert not counting.Answered(folder).lines
     assert not report.exists()
+
+
+def test_products_in_tf32_are_asked_of_samples_that_tf32_holds(monkeypatch):
+    """Of other numbers the result is as far from the exact one as tf32 is, and right."""
+    monkeypatch.setattr(counting.Library, "_kernels", lambda library: {})
+    [folder] = counting.emulate.find_folders(["lltm"])
+    asked = list(counting.Library("90:16", folder, folder, {}).questions())
+    assert ["1", "lltm_grads", "--property", "value"] in asked
+    in_tf32 = [question for question in asked if question[0] == "2"]
+    assert ["2", "lltm", "--sample", "tf32", "--property", "value"] in in_tf32
+    assert {operator for _, operator, *_ in in_tf32} == {"lltm"}
+    assert all("--sample" in question for question in in_tf32)
+
+
+# In the place of what asks a library: of one operator it does not end, and is told so by an interrupt or not at all.
+STANDS_IN = """
+import json, signal, sys, time
+for question in sys.stdin:
+    _, _, _, operator, *_ = json.loads(question)
+    if operator.startswith("endless"):
+        signal.signal(signal.SIGINT, signal.SIG_IGN if operator.endswith("deaf") else signal.default_int_handler)
+        time.sleep(600)
+    print(json.dumps([0, ""]), flush=True)
+"""
+
+
+@pytest.mark.parametrize("last", ["quick", "endless", "endless and deaf"])
+def test_what_is_asked_when_time_is_over_is_asked_again(last, tmp_path, monkeypatch):
+    monkeypatch.setattr(counting, "WORK", tmp_path)
+    monkeypatch.setattr(counting, "ASKED", STANDS_IN)
+    monkeypatch.setattr(counting, "PATIENCE", 0.5)
+    folder = tmp_path / "scale"
+    folder.mkdir()
+    answered = {folder: counting.Answered(folder)}
+    libraries = [counting.Library(place, folder, folder, {}) for place in ("90:16", "cpu")]
+    operators = ["one", "two", last]
+    waiting = ((library, ["", operator]) for operator in operators for library in libraries)
+    started = time.monotonic()
+    counting._Asking(waiting, answered, started + (60 if last == "quick" else 2)).run(jobs=2)
+    assert time.monotonic() - started < 30
+    known = operators[: 3 if last == "quick" else 2]
+    assert answered[folder].lines == {f"{each.place}  {operator}" for each in libraries for operator in known}
+
+
+def test_what_was_counted_elsewhere_is_kept(tmp_path, monkeypatch):
+    """A report is all that another machine leaves of what it asked."""
+    monkeypatch.setattr(counting, "ROOT", tmp_path)
+    source = tmp_path / "src/torchgraft/sign.cpp"
+    source.parent.mkdir(parents=True)
+    source.write_text("int main(int count, char**) {\n  if (count > 1)\n    return 0;\n  return 0;\n}\n")
+    report = tmp_path / "sign.json"
+    for words in ([], ["more"]):
+        objects = tmp_path / f"objects{len(words)}"
+        objects.mkdir()
+        program = objects / "sign"
+        subprocess.run(["c++", "--coverage", "-O0", str(source), "-o", str(program)], check=True, cwd=objects)
+        subprocess.run([str(program), *words], check=True, cwd=objects)
+        counting.report(objects, report)
+    [file] = json.loads(report.read_text())["files"]
+    assert {each["line_number"]: each["count"] for each in file["lines"]} == {1: 2, 2: 2, 3: 1, 4: 1}
+    assert [path.name for path in tmp_path.glob("sign*")] == ["sign.json"]

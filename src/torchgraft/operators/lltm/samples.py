@@ -5,6 +5,7 @@ Weights are drawn as small as a layer's, so that a sequence forgets its rounding
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from random import Random
 from typing import Any
@@ -22,11 +23,15 @@ def _scale(size: int) -> float:
     return 1 / math.sqrt(3 * size)
 
 
-def _recurrent_weight(size: int, *, tf32: bool) -> Drawn:
+def _recurrent_weight(size: int) -> Drawn:
     # Of few units as of sixteen: a single one would be larger than one at times, and what a step errs by would grow
     # from step to step, in the reference no less than in what is checked.
-    # Where tf32 is permitted it is rounded to the digits of that and of float16: of these the result is exact.
-    return Drawn((3 * size, size), scale=_scale(max(size, 16)), rounded=torch.float16 if tf32 else None)
+    return Drawn((3 * size, size), scale=_scale(max(size, 16)))
+
+
+def _held_by_tf32(drawn: Drawn) -> Drawn:
+    """Rounded to the digits of tf32 and of float16: products of such numbers are exact in either."""
+    return replace(drawn, rounded=torch.float16)
 
 
 def _input_weight(features: int, size: int) -> Drawn:
@@ -34,10 +39,10 @@ def _input_weight(features: int, size: int) -> Drawn:
     return Drawn((3 * size, features), scale=_scale(max(size, features)))
 
 
-def _weights(features: int, size: int, *, bias: bool, tf32: bool = False) -> tuple[Drawn, Drawn, Drawn | None]:
+def _weights(features: int, size: int, *, bias: bool) -> tuple[Drawn, Drawn, Drawn | None]:
     return (
         _input_weight(features, size),
-        _recurrent_weight(size, tf32=tf32),
+        _recurrent_weight(size),
         Drawn((3 * size,), scale=_scale(size)) if bias else None,
     )
 
@@ -82,8 +87,9 @@ def _sequence(
     tf32: bool = False,
 ) -> Sample:
     states = Drawn((batch, size)), Drawn((batch, size))
-    weights = _weights(features, size, bias=bias, tf32=tf32)
-    return Sample(name, (Drawn((steps, batch, features)), *states, *weights, reverse, tf32), tf32)
+    tensors = Drawn((steps, batch, features)), *states, *_weights(features, size, bias=bias)
+    held = [each and _held_by_tf32(each) for each in tensors] if tf32 else tensors
+    return Sample(name, (*held, reverse, tf32), tf32)
 
 
 def _grads(
@@ -100,7 +106,7 @@ def _grads(
     scale: float = 1.0,
 ) -> Sample:
     """Of gradients that come in `scale` is the standard deviation, of inputs its inverse as far as float16 holds it."""
-    cells, state = Drawn((steps, batch, size)), Drawn((batch, size))
+    cells, state, weight_hh = Drawn((steps, batch, size)), Drawn((batch, size)), _recurrent_weight(size)
     incoming = Drawn((steps, batch, size), scale=scale), *(Drawn((batch, size), scale=scale),) * 2
     of_results = (each if given else None for each, given in zip(incoming, of, strict=True))
     return Sample(
@@ -109,7 +115,7 @@ def _grads(
             Drawn((steps, batch, features), scale=min(1 / scale, 2.0**13)),
             state,
             _input_weight(features, size),
-            _recurrent_weight(size, tf32=tf32),
+            _held_by_tf32(weight_hh) if tf32 else weight_hh,
             Drawn((steps, batch, 3 * size), scale=0.5),
             cells,
             *of_results,
