@@ -108,12 +108,12 @@ def ask(operator, properties=EAGER):
     ("operator", "properties", "failing", "at_fault"),
     [
         ("wrong_last_element", EAGER, {"value", "layouts", "gradient"}, "the kernel: its values are wrong"),
-        ("ignores_strides", EAGER, {"layouts"}, "the kernel: given contiguous copies"),
+        ("ignores_strides", EAGER, {"layouts"}, "the kernel: it is right only if"),
         (
             "wrong_gradient",
             EAGER,
             {"gradient", "second_gradient", "vmap"},
-            "the gradient formula: with the reference's",
+            "the gradient formula: with the gradient of the reference",
         ),
         ("fake_with_wrong_strides", [*EAGER, "fake"], {"fake"}, "`output=`: `output=` says strides (36, 12, 4, 1), "),
         (refusing, EAGER, {"value", "gradient", "layouts"}, "the kernel: it raises RuntimeError"),

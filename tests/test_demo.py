@@ -136,7 +136,7 @@ def test_times_that_do_not_agree_are_not_to_be_trusted(comparison):
     steady, noisy = (dataclasses.replace(comparison.step_times[0], spread=spread) for spread in (0.25, 0.5))
     assert (steady.trusted, noisy.trusted) == (True, False)
     table = make_table(dataclasses.replace(comparison, step_times=(steady, noisy)))
-    assert sum("Do not trust" in note and "50% apart" in note for note in table.notes) == 1
+    assert sum("are not reliable" in note and "50% apart" in note for note in table.notes) == 1
 
 
 def test_what_ran_on_a_reference_is_said(comparison):

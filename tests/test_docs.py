@@ -3,15 +3,18 @@
 import os
 import re
 import runpy
+import shlex
 import subprocess
 import sys
 import warnings
 from pathlib import Path
 
 import pytest
+import typer.main
 from translations import translations
 
 from torchgraft.checking.property import COMPILER
+from torchgraft.cli import app
 from torchgraft.processes import clean_processes
 
 ROOT = Path(__file__).parent.parent
@@ -102,6 +105,37 @@ def test_a_page_that_makes_files_does_what_it_shows(tmp_path, page, made):
             assert shows(block["text"], printed), printed
             printed = ""
     assert (place / made).is_file()
+
+
+def shell_commands():
+    """Each call of `graft` in a block of shell commands, without what a shell does beside it."""
+    for page in PAGES:
+        for block in FENCED.finditer(page.read_text()) if page not in TRANSLATED else ():
+            for line in block["text"].replace("\\\n", "").splitlines() if block["language"] in ("sh", "bash") else ():
+                if line.startswith("graft "):
+                    words = shlex.split(line, comments=True)
+                    yield pytest.param(words[1:], id=f"{page.name}: {' '.join(words)}")
+
+
+@pytest.mark.parametrize("words", list(shell_commands()))
+def test_a_command_that_a_page_shows_is_one(words):
+    """Many would take minutes: their options are read, and nothing runs."""
+
+    def do_nothing(command):
+        for each in getattr(command, "commands", {}).values():
+            do_nothing(each)
+        if not hasattr(command, "commands"):
+            command.callback = lambda **options: None
+
+    command = typer.main.get_command(app)
+    do_nothing(command)
+    command.main(words, standalone_mode=False)
+
+
+def test_a_command_that_is_none_is_found():
+    for words in (["bench", "overhead", "--quick"], ["benchmark"], ["check", "--overhead"]):
+        with pytest.raises(Exception, match="No such"):
+            test_a_command_that_a_page_shows_is_one(words)
 
 
 def test_the_readme_is_short():

@@ -88,7 +88,7 @@ def test_what_does_not_fit_into_memory_is_drawn_again(monkeypatch):
     monkeypatch.setattr(drawn, "_memory_of", lambda device: 2**22)
     assert largest() * 4 * drawn._COPIES <= 2**22 < before * 4 * drawn._COPIES
     monkeypatch.setattr(drawn, "_memory_of", lambda device: 0)
-    with pytest.raises(LookupError, match="nothing that is drawn of mul_constant"):
+    with pytest.raises(LookupError, match="no call drawn for mul_constant"):
         plan()
 
 

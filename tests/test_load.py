@@ -11,7 +11,7 @@ from rich.console import Console
 
 from reports import ENVIRONMENT, ROOFS, make_report, make_row
 from torchgraft import Operator
-from torchgraft.benchmarking import Subject, load, measure_overhead, memory, suite
+from torchgraft.benchmarking import Subject, cpp_calls, load, measure_overhead, memory, suite
 from torchgraft.benchmarking.live import LiveBench, print_report
 from torchgraft.benchmarking.load import Load, Reading, Watch, others_between, take_reading
 from torchgraft.benchmarking.page import render_page
@@ -290,6 +290,16 @@ class TestFigures:
         assert any(note.startswith(f"{said} waited 3 s for them. Run it") for note in notes) == told
         assert bool(waited) == (others[0] > 0)
         assert found.as_dict()["load"]["others"] == pytest.approx(1.7 if told else 0.0)
+
+    @pytest.mark.parametrize("others", [1.7, 0.0])
+    def test_calls_from_cpp_are_told_likewise(self, others, monkeypatch):
+        machine, waited = Busy(others), []
+        monkeypatch.setattr(cpp_calls, "_in_cpp", lambda subjects, seconds: {each.name: 0.4 for each in subjects})
+        subject = Subject("twice", Operator.registered["torchgraft::mul_constant"], (torch.ones(8), 2.0))
+        found = cpp_calls.measure_cpp_calls([subject], 0.05, waited.append, machine.watch(patience=3.0))
+        said = "These calls were timed while other programs kept up to 1.7 of 2 processors busy, although the run had"
+        assert any(note.startswith(said) for note in found.tables()[0].notes) == bool(others) == bool(waited)
+        assert found.as_dict()["load"]["others"] == pytest.approx(others)
 
     @pytest.mark.parametrize("others", [1.7, 0.0])
     def test_memory_waits_before_it_begins(self, others, monkeypatch):

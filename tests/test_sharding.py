@@ -4,6 +4,7 @@ import itertools
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -41,14 +42,14 @@ def scaled(x, by):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("n c", "1 of tensor arguments, '->' and 1 of results"),
-        ("n c, c -> n c", "1 of tensor arguments"),
+        ("n c", "1 for the tensor arguments, '->' and 1 for the results"),
+        ("n c, c -> n c", "1 for the tensor arguments"),
         ("n n -> n", "each letter once"),
-        ("n c -> n d", "no argument has"),
-        ("_ -> ...", "has the '...'"),
-        ("n ? -> n", "is no letter"),
-        ("n c, size=n -> n c", "no whole-number argument"),
-        ("n c, by=n -> n c", "no whole-number argument"),
+        ("n c -> n d", "only letters of its arguments"),
+        ("_ -> ...", "in no argument"),
+        ("n ? -> n", "must be a letter"),
+        ("n c, size=n -> n c", "no int argument has this name"),
+        ("n c, by=n -> n c", "no int argument has this name"),
     ],
 )
 def test_letters_that_make_no_sense_are_refused(declare, text, said):
@@ -174,6 +175,7 @@ def test_a_sharding_is_derived_when_it_is_first_needed(declare, monkeypatch):
 def test_importing_torchgraft_imports_nothing_of_dtensor():
     script = """
 import sys
+from pathlib import Path
 import torch
 before = set(sys.modules)
 import torchgraft
@@ -242,9 +244,23 @@ def test_other_dimensions_are_refused_with_what_would_be_allowed():
     first, second = run_on_devices(2, run)
     assert first == second
     assert "depthwise_conv2d: input is sharded along dimension 2" in first[0]
-    assert "dimension 0 (N) or 1 (C) of it may be, or none" in first[0]
+    assert "shard it along dimension 0 (N) or 1 (C), or replicate it" in first[0]
     assert "neighbouring pixels" in first[0]
+    page = (Path(__file__).parents[1] / "docs/distributed.md").read_text()
+    assert f"ValueError: {first[0]}" in " ".join(page.split())
     assert "depthwise_conv2d: weight is sharded along dimension 3" in first[1]
+
+
+def test_tensors_of_two_meshes_are_refused_with_both(declare):
+    operator = declare("added(Tensor x, Tensor y) -> Tensor", reference=torch.add, sharding="n _, n _ -> n _")
+    x = torch.randn(4, 4)
+
+    def run():
+        with pytest.raises(ShardingError, match=r"added: all tensors must be on one mesh, got .*2.* and .*1"):
+            operator(lay(x, make_mesh([2]), 0), lay(x, make_mesh([2, 1]), 0, None))
+        return True
+
+    assert run_on_devices(2, run) == [True, True]
 
 
 def test_an_operator_without_a_sharding_takes_whole_tensors_and_refuses_others(declare):

@@ -110,13 +110,13 @@ def _make_rule(name: str) -> Callable[[Any], Any]:
 
         operator = _known.get(name)
         if operator is None:
-            raise NotImplementedError(f"{name} is not declared any more")
+            raise NotImplementedError(f"{name}: its torchgraft.Operator was deleted: declare it again")
         sharding = operator.sharding
         values = schema.args_schema
         specs = [values[place] if place < len(values) else None for place, _ in sharding.tensors]
-        mesh = next(spec.mesh for spec in specs if spec is not None)
-        if any(spec is not None and spec.mesh != mesh for spec in specs):
-            raise ShardingError(f"{operator.name}: its tensors lie on different meshes, and must lie on one")
+        mesh, *others = dict.fromkeys(spec.mesh for spec in specs if spec is not None)
+        if others:
+            raise ShardingError(f"{operator.name}: all tensors must be on one mesh, got {mesh} and {others[0]}")
         call = sharding.of([None if spec is None else spec.shape for spec in specs], values)
         here = [None if spec is None else tuple(map(_read, spec.placements)) for spec in specs]
         call.refuse_others(here)

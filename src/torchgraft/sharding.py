@@ -100,18 +100,23 @@ class Sharding:
         self.arguments = [self._read(word) for word in words if "=" not in word]
         self.results = [self._read(word.strip()) for word in after.split(",")] if after.strip() else []
         if not arrow or len(self.arguments) != len(self.tensors) or len(self.results) != len(results):
-            expected = f"{len(self.tensors)} of tensor arguments, '->' and {len(results)} of results"
-            raise ValueError(f"{operator}: sharding must be {expected}, got {text!r}")
+            counts = f"{len(self.tensors)} for the tensor arguments, '->' and {len(results)} for the results"
+            raise ValueError(f"{operator}: sharding must give its dimensions of each tensor: {counts}, got {text!r}")
         known = {letter for term in self.arguments for letter in term.letters}
         strangers = {letter for term in self.results for letter in term.letters} - known
         for name, _, letter in numbers:
             if name.strip() not in whole:
-                raise ValueError(f"{operator}: sharding says {name.strip()!r}, which is no whole-number argument")
+                raise ValueError(
+                    f"{operator}: sharding names {name.strip()!r}, but no int argument has this name, in {text!r}"
+                )
             strangers |= {letter.strip()} - known
         if strangers:
-            raise ValueError(f"{operator}: no argument has {sorted(strangers)} of sharding, {text!r}")
+            raise ValueError(
+                f"{operator}: sharding must use only letters of its arguments after '->' and '=',"
+                f" got {sorted(strangers)} in {text!r}"
+            )
         if any(term.has_rest for term in self.results) and not any(term.has_rest for term in self.arguments):
-            raise ValueError(f"{operator}: no argument has the '...' of sharding, {text!r}")
+            raise ValueError(f"{operator}: sharding has '...' in a result, but in no argument: {text!r}")
         self.numbers = [(whole[name.strip()], name.strip(), letter.strip()) for name, _, letter in numbers]
 
     def _read(self, text: str) -> _Term:
@@ -122,10 +127,15 @@ class Sharding:
         words = [] if words == ["()"] else [_NEVER if word.isdigit() else word for word in words]
         for word in words:
             if word not in (_REST, _NEVER) and not _LETTER.fullmatch(word):
-                raise ValueError(f"{self.operator}: {word!r} of sharding is no letter, number, '_' or '...'")
+                raise ValueError(
+                    f"{self.operator}: a dimension in sharding must be a letter, a number, '_' or '...', got {word!r}"
+                )
         letters = [word for word in words if word != _NEVER]
         if len(set(letters)) < len(letters) or not (words or text.strip() == "()"):
-            raise ValueError(f"{self.operator}: {text!r} of sharding must have dimensions, each letter once at most")
+            raise ValueError(
+                f"{self.operator}: a tensor in sharding must be () or dimensions, with each letter once at most,"
+                f" got {text!r}"
+            )
         at = words.index(_REST) if _REST in words else len(words)
         return _Term(tuple(words[:at]), tuple(words[at + 1 :]), _REST in words, is_added)
 
@@ -159,8 +169,8 @@ class Sharding:
             found = {} if shape is None else term.dimensions(len(shape))
             if found is None:
                 raise ShardingError(
-                    f"{self.operator}: {name} has the shape {tuple(shape or ())}, and sharding {self.text!r} speaks of"
-                    " another number of dimensions"
+                    f"{self.operator}: {name} has the shape {tuple(shape or ())}, which is another number of dimensions"
+                    f" than its sharding {self.text!r} gives"
                 )
             dimensions.append(found)
         sizes: dict[str, list[Any]] = {}
@@ -249,13 +259,11 @@ class Call(NamedTuple):
                     f"{dimension} ({letter})" if letter[:3] != _REST else str(dimension)
                     for letter, dimension in sorted(dimensions.items(), key=lambda item: item[1])
                 ]
-                allowed = (
-                    f"dimension {' or '.join(named)} of it may be, or none" if named else "no dimension of it may be"
-                )
+                allowed = f"shard it along dimension {' or '.join(named)}, or replicate it" if named else "replicate it"
                 because = f" ({sharding.reason})" if sharding.reason else ""
                 raise ShardingError(
-                    f"{sharding.operator}: {name} is sharded along dimension {each}, which it cannot be{because}: "
-                    f"{allowed}, as its sharding is {sharding.text!r}"
+                    f"{sharding.operator}: {name} is sharded along dimension {each}, which its sharding "
+                    f"{sharding.text.partition(';')[0].strip()!r} does not allow{because}: {allowed}"
                 )
 
     def gathered(self, placements: Sequence[Sequence[Any] | None], mesh: Sequence[int]) -> str:

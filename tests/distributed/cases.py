@@ -11,6 +11,7 @@ import gc
 import json
 import logging
 import os
+import re
 import sys
 import tempfile
 import traceback
@@ -28,7 +29,6 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.debug import CommDebugMode
-from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
 if __name__ == "__main__":
@@ -36,8 +36,8 @@ if __name__ == "__main__":
 
 import torchgraft
 from distributed.models import Bottlenecks, CharLLTM, ConvNeXt, images, text
-from torchgraft.parallel import ChannelwiseParallel
 
+PAGE = Path(__file__).parents[2] / "docs/distributed.md"
 STEPS = 50
 _SECONDS = 180
 
@@ -59,6 +59,13 @@ def device() -> torch.device:
 def mesh(*shape: int, names: tuple[str, ...] | None = None) -> DeviceMesh:
     """A mesh of all devices."""
     return init_device_mesh(device().type, shape or (dist.get_world_size(),), mesh_dim_names=names)
+
+
+def run_block_of_page(word: str, **names: Any) -> dict[str, Any]:
+    """Runs the first block of docs/distributed.md that holds a word, with these names; what they are after it."""
+    blocks = re.findall(r"^```py\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+    exec(next(block for block in blocks if word in block), names)
+    return names
 
 
 def part(values: Tensor) -> Tensor:
@@ -177,6 +184,14 @@ def grafted_after_wrapping() -> None:
 
 
 @case
+def as_the_page_shows() -> None:
+    known = {"torchgraft": torchgraft, "DistributedDataParallel": DistributedDataParallel}
+    compare_data_parallel(
+        ConvNeXt, lambda model: run_block_of_page("DistributedDataParallel", model=model, **known)["model"], steps=2
+    )
+
+
+@case
 def checkpointed() -> None:
     compare_data_parallel(ConvNeXt, lambda model: in_ddp(grafted(model)), steps=3, checkpointed=True)
     compare_data_parallel(ConvNeXt, lambda model: in_fsdp(grafted(model)), steps=3, checkpointed=True)
@@ -193,12 +208,7 @@ def compiled() -> None:
 
 def in_tensor_parallel(model: nn.Module, devices: DeviceMesh) -> nn.Module:
     for block in model.blocks:
-        plan = {
-            "expand": ColwiseParallel(use_local_output=False),
-            "depthwise": ChannelwiseParallel(),
-            "project": RowwiseParallel(),
-        }
-        parallelize_module(block, devices, plan)
+        run_block_of_page("ChannelwiseParallel", block=block, mesh=devices)
     return model
 
 

@@ -90,8 +90,6 @@ CALLS
   std::printf("\\"\\": 0}\\n");
 }
 """
-# More of a processor than this, kept busy by other programs, is said beside the figures.
-_BUSY = 0.2
 # Shorter blocks than in Python, of which on a busy machine more fall between two interruptions.
 _ROUNDS, _BLOCKS = 200, 5
 
@@ -115,12 +113,16 @@ class CallCost:
 
 @dataclass(frozen=True)
 class CppCalls:
-    """What calls from C++ and from Python cost; `others` is how many processors other programs kept busy meanwhile."""
+    """What calls from C++ and from Python cost.
+
+    `load` is what was known of other programs, and `others` how many processors they kept busy meanwhile.
+    """
 
     environment: Environment
     operators: tuple[CallCost, ...]
-    others: float | None
     provenance: Provenance
+    load: load.Load
+    others: float | None
 
     def as_dict(self) -> dict[str, Any]:
         """All figures, for a machine to read."""
@@ -129,37 +131,42 @@ class CppCalls:
             "provenance": asdict(self.provenance),
             "unit": "microseconds a call",
             "operators": [asdict(each) for each in self.operators],
-            "others": self.others,
+            "load": asdict(self.load) | {"others": self.others},
         }
 
     def tables(self) -> tuple[Table, ...]:
         """The figures, for a person to read."""
         rows = [[each.name, f"{each.cpp:.1f}", f"{each.kernel:.1f}", f"{each.python:.1f}"] for each in self.operators]
-        note = (
+        notes = [
             f"Microseconds a call on tensors of a few elements, one thread, on {self.environment.chip} with PyTorch "
             f"{self.environment.torch}. C++: the function of torchgraft/operators.h. Kernel: torch.ops in Python, below"
-            " autograd. Python: the Operator, which chooses a path and explains errors."
-        )
-        if self.others is not None and self.others > _BUSY:
-            note += f" Other programs kept {self.others:.1f} processors busy meanwhile, so the times are too long."
-        return (Table("", ["", "C++", "kernel", "Python"], rows, [note]),)
+            " autograd. Python: the Operator, which chooses a path and explains errors.",
+            *filter(None, [self.load.doubt("These calls were timed", [self.others])]),
+        ]
+        return (Table("", ["", "C++", "kernel", "Python"], rows, notes),)
 
 
 def measure_cpp_calls(
-    subjects: Sequence[Subject], seconds: float, on_wait: Callable[[str], None] = lambda text: None
+    subjects: Sequence[Subject],
+    seconds: float,
+    on_wait: Callable[[str], None] = lambda why: None,
+    watch: load.Watch | None = None,
 ) -> CppCalls:
     """Times calls of operators from C++ and from Python.
 
     Args:
         subjects: the operators, on the CPU; those that C++ cannot call are left out.
         seconds: roughly how long to measure, in each language.
-        on_wait: is told where other programs are waited for.
+        on_wait: called with the reason, again and again, while it waits for other programs to end.
+        watch: looks at other programs; None: at those of this machine.
 
     Raises:
         MissingToolError: there is no CMake or Ninja.
         RuntimeError: the program cannot be built; with what the tool said.
     """
     subjects = [each for each in subjects if is_callable(each.operator)]
+    watch = watch or load.Watch(torch.device("cpu"), load.PATIENCE)
+    watch.wait(on_wait)
     cpp = _in_cpp(subjects, seconds / len(subjects))
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -169,7 +176,6 @@ def measure_cpp_calls(
             for each in subjects
             for path, function in (("kernel", each.operator.raw), ("python", each.operator))
         }
-        watch = load.Watch(torch.device("cpu"), load.PATIENCE)
         watch.wait(on_wait)
         python, others = time_in_turn(timers, seconds, watch, on_wait)
     finally:
@@ -178,7 +184,8 @@ def measure_cpp_calls(
         CallCost(each.name, cpp[each.name], python[each.name, "kernel"], python[each.name, "python"])
         for each in subjects
     )
-    return CppCalls(replace(describe_environment("cpu"), threads=1), tuple(costs), others, provenance_of_calls())
+    environment = replace(describe_environment("cpu"), threads=1)
+    return CppCalls(environment, tuple(costs), provenance_of_calls(), watch.load, others)
 
 
 def program(subjects: Sequence[Subject], seconds: float) -> str:

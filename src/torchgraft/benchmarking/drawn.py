@@ -147,7 +147,9 @@ def _draw(
         refused, count = 0, count - 1
         yield benchmark, dtype
     if count:
-        raise LookupError(f"nothing that is drawn of {subject.name} has these dtypes and layouts, and fits into memory")
+        raise LookupError(
+            f"no call drawn for {subject.name} has one of these dtypes and layouts and fits into memory: allow others"
+        )
 
 
 def _suits(subject: Subject, benchmark: Benchmark, dtype: torch.dtype, wanted: Wanted, memory: int) -> bool:

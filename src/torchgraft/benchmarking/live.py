@@ -207,8 +207,8 @@ def print_report(console: Console, report: BenchReport) -> None:
         f"2.4x: we are 2.4 times as fast; ~ within noise, {slower} slower. floor: share of the least possible time."
     )
     if report.environment.device == "cuda":
-        legend += " The second-level cache is cold, except for warm; cudnn.benchmark is on, and tf32 is off except "
-        legend += "in rows called so."
+        legend += " The second-level cache is cold, except for warm; cudnn.benchmark is on, and tf32 is off, except "
+        legend += "in rows called tf32."
     console.print(Text(legend, "dim"))
     if summary.yardsticks_of(report.rows):
         console.print(Text(summary.UNVERIFIED, "dim"))

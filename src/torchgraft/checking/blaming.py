@@ -56,8 +56,8 @@ def find_blame(call: Call, ask: Callable[[], None]) -> Blame:
         what = f"{type(error).__name__}: {error}"
         return Blame(f"the reference: it raises {what} in float64", f"reference: {what}")
     if _holds(ask):
-        part = "what changes from call to call: repeated, this holds. Look for memory that is never written, and races"
-        return Blame(part, "chance")
+        advice = "Look for memory that is never written, and for data races"
+        return Blame(f"what changes from call to call: repeated, the check passes. {advice}", "chance")
     # What is written to, and what is drawn, cannot be computed once more beside the call.
     if operator.mutates or operator.random or operator.sizes_from_data:
         return Blame()
@@ -123,7 +123,7 @@ def _blame_values(call: Call, ask: Callable[[], None]) -> Blame | None:
         return None
     difference = layout_difference(call)
     what = difference if difference.startswith("the kernel:") else f"the kernel: {seen[0]}"
-    return Blame(f"{what}; with the reference's in their place this holds", "value")
+    return Blame(f"{what}; with those of the reference the check passes", "value")
 
 
 def _expect_right(call: Call, arguments: Sequence[Any], found: Any) -> None:
@@ -141,7 +141,7 @@ def _blame_strides(call: Call, ask: Callable[[], None]) -> Blame | None:
 
     if not _holds(ask, _replaced_kernel(call, by_plain_arguments)):
         return None
-    return Blame("the kernel: given contiguous copies of its arguments, it is right", "strides")
+    return Blame("the kernel: it is right only if its arguments are contiguous", "strides")
 
 
 def _blame_kernel(call: Call, ask: Callable[[], None]) -> Blame | None:
@@ -150,7 +150,7 @@ def _blame_kernel(call: Call, ask: Callable[[], None]) -> Blame | None:
 
     if not _holds(ask, _replaced_kernel(call, by_reference)):
         return None
-    return Blame("the kernel: with the reference in its place this holds")
+    return Blame("the kernel: with the reference in its place the check passes")
 
 
 def _blame_formula(call: Call, ask: Callable[[], None]) -> Blame | None:
@@ -172,7 +172,7 @@ def _blame_formula(call: Call, ask: Callable[[], None]) -> Blame | None:
 
     if not _holds(ask, replaced()):
         return None
-    part = "the gradient formula: with the reference's gradient in its place this holds"
+    part = "the gradient formula: with the gradient of the reference the check passes"
     return Blame(part, "" if _holds(partial(check_gradient, call)) else "gradient")
 
 

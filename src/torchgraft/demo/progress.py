@@ -54,7 +54,7 @@ class LiveProgress:
 
     def timing(self, share: float) -> None:
         """Shows how much of the timing is done."""
-        self._update(_TIMING, round(share * _TIMING_TICKS), _TIMING_TICKS, "steps of both in turn")
+        self._update(_TIMING, round(share * _TIMING_TICKS), _TIMING_TICKS, "timing steps of both")
 
     def _update(self, name: str, completed: int, total: int, figures: str) -> None:
         task = self._tasks[name]

@@ -114,6 +114,6 @@ def _shares_row(times: StepTime, shares: tuple[float, float]) -> list[str]:
 
 def _spread_note(times: StepTime) -> str:
     return (
-        f"Do not trust the times in turn, {times.layout}: their quartiles are {times.spread:.0%} apart. "
-        "The machine was busy; run the demo again."
+        f"The times of steps in turn, {times.layout}, are not reliable: their quartiles are {times.spread:.0%} apart, "
+        "because other programs kept the machine busy. Run the demo again when they have ended."
     )

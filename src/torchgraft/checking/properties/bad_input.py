@@ -90,7 +90,7 @@ def mistakes(call: Call) -> Iterator[_Wrong]:
     if not any(argument.keyword_only for argument in described):
         for count in range(sum(argument.default is REQUIRED for argument in described)):
             yield _Wrong(f"{count} arguments for {len(arguments)}", arguments[:count], always=True)
-        yield _Wrong("an argument too many", (*arguments, 1), always=True)
+        yield _Wrong("one argument too many", (*arguments, 1), always=True)
     for place, value in enumerate(arguments):
         argument = described[place]
         for wrong in (*_wrong_types(call, argument), *_wrong_numbers(argument, value)):
@@ -138,7 +138,7 @@ def _wrong_tensors(call: Call, name: str, tensor: Tensor) -> Iterator[_Wrong]:
     for device in dict.fromkeys(others):
         yield _Wrong(f"on {device}", (tensor.to(device),), always=several)
 
-    yield _Wrong("with a dimension more", (tensor[None],))
+    yield _Wrong("with one more dimension", (tensor[None],))
     generator = call.generator()
     shapes = {"without its first dimension": tuple(tensor.shape[1:])} if tensor.dim() else {}
     for dim, size in enumerate(tensor.shape):

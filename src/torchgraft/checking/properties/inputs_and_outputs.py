@@ -39,7 +39,7 @@ def _check_forward(call: Call) -> None:
     before = [tensor.clone() for tensor in read]
     versions = [tensor._version for tensor in read]
     results = [result for result in results_of(arguments) if result.numel()]
-    expect_equal(read, before, what="an argument", why=" after the call from before it")
+    expect_equal(read, before, what="an argument", why=" after the call, which must not write to it")
     for tensor, version in zip(read, versions, strict=True):
         expect(tensor._version == version, "an argument was written to, although with the same values")
     inputs = {_address(tensor) for tensor in tensors_of(arguments) if tensor.numel()}
@@ -64,8 +64,8 @@ def _check_backward(call: Call) -> None:
     output_grads = call.output_grads(results)
     copies = [gradient.clone() for gradient in output_grads]
     gradients = torch.autograd.grad(results, tensors, output_grads, allow_unused=True)
-    expect_equal(tensors, before, what="an argument", why=" after backward from before it")
-    expect_equal(output_grads, copies, what="an incoming gradient", why=" after backward from before it")
+    expect_equal(tensors, before, what="an argument", why=" after backward, which must not write to it")
+    expect_equal(output_grads, copies, what="an incoming gradient", why=" after backward, which must not write to it")
     present = [gradient for gradient in gradients if gradient is not None and gradient.numel()]
     foreign = {_address(tensor) for tensor in (*tensors, *results)}
     for gradient in present:

@@ -45,7 +45,7 @@ def _check_call(call: Call, arena: Arena) -> None:
     numbers = _run(call, arena, NUMBER_BYTE)
     try:
         for name, found in poisoned.items():
-            why = " where memory was full of NaN before from where it was full of numbers"
+            why = " between a run in memory full of NaN and one in memory full of numbers"
             expect_equal(found, numbers[name], what=name, why=why)
     except Mismatch:
         try:

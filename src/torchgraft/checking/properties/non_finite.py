@@ -45,7 +45,11 @@ def _check_each(call: Call) -> None:
             for one, other in zip(found, expected, strict=True):
                 expect(one.shape == other.shape, f"the result of {name} has the wrong shape")
                 # NaN is equal to NaN here, and 1 stands for whatever is finite.
-                expect_equal(_kinds(one), _kinds(other), what=f"what is finite in the result of {name}")
+                expect_equal(
+                    _kinds(one),
+                    _kinds(other),
+                    what=f"the pattern of NaN, infinite and finite values in the result of {name}",
+                )
 
 
 def _kinds(tensor: Tensor) -> Tensor:

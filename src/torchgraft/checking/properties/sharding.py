@@ -178,7 +178,10 @@ def _compare(
     call: Call, layout: _Layout, outcome: _Outcome, expected: tuple[list[Tensor], Sequence[Tensor]], where: str
 ) -> None:
     if layout.refused:
-        expect(outcome.error is not None, f"{where}: a result is given, and nothing says that it is right")
+        expect(
+            outcome.error is not None,
+            f"{where}: the call must be refused, as its sharding does not allow it, but it returns a result",
+        )
         said = str(outcome.error)
         for word in (call.operator.name, layout.refused):
             expect(word in said, f"{where}: the refusal does not name {word!r}", found=said)
