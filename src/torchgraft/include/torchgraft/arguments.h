@@ -1,4 +1,4 @@
-// What a host function asks of all its tensors at once: memory that is there, one dtype, one device.
+// Checks all tensors of a host function at once: each has its memory, and all have one dtype and one device.
 #pragma once
 
 #include <optional>
@@ -8,8 +8,8 @@
 
 namespace torchgraft {
 
-// Throws unless a tensor has memory for its elements and is of the dtype and on the device of `first`. It
-// takes what a schema has for tensors: one, one that may be missing, and lists of either.
+// Throws unless a tensor has memory for its elements, and the dtype and device of `first`. It takes every
+// kind of tensor argument that a schema has: a tensor, an optional tensor, and lists of either.
 inline void check_beside(const Tensor& first, const char* first_name, const Tensor& tensor,
                          const char* name) {
   check_memory(tensor, name);
@@ -28,7 +28,7 @@ void check_beside(const Tensor& first, const char* first_name, const std::vector
   for (const T& value : values) check_beside(first, first_name, value, name);
 }
 
-// check_alike(input, "input", weight, "weight", ...), with each tensor and its name: throws unless all have
+// check_alike(input, "input", weight, "weight", ...) takes each tensor with its name. Throws unless all have
 // memory for their elements, and the dtype and device of the first.
 inline void check_alike(const Tensor& first, const char* first_name) { check_memory(first, first_name); }
 

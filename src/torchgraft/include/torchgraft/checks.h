@@ -1,8 +1,8 @@
 // What a host function checks before it touches memory.
 //
-// These are the last line of defence: `torch.ops`, exported programs and AOTInductor call a host function
-// with no Python in between. Python's front door turns the RuntimeError into one that names the argument, so
-// the text here is short and the test is cheap.
+// Calls through `torch.ops`, exported programs and AOTInductor reach a host function without Python's checks,
+// so the host function must check for itself. In Python, torchgraft turns the RuntimeError into a ValueError
+// or TypeError that explains the argument; the texts here can therefore be short.
 #pragma once
 
 #include <torch/csrc/inductor/aoti_torch/c/shim.h>
@@ -37,8 +37,8 @@ inline const char* what_pytorch_says() {
                                                                : torch_exception_get_what_without_backtrace();
 }
 
-// Throws where a call of PyTorch's C interface has failed; the message is `what` with PyTorch's reason where
-// it gives one.
+// Throws if a call of PyTorch's C interface has failed. The message is `what`, with PyTorch's reason if there
+// is one.
 inline void check_call(AOTITorchError error, const char* what) {
   if (error == AOTI_TORCH_SUCCESS) [[likely]]
     return;
@@ -46,8 +46,8 @@ inline void check_call(AOTITorchError error, const char* what) {
   fail(what, reason == nullptr ? " failed in PyTorch" : ": ", reason == nullptr ? "" : reason);
 }
 
-// Throws a std::runtime_error where the condition is false, with the other arguments as its message. The
-// message is only built then.
+// Throws a std::runtime_error if the condition is false. The other arguments are its message, which is built
+// only then.
 #define TORCHGRAFT_CHECK(condition, ...) \
   do {                                   \
     if (!(condition)) [[unlikely]] {     \
@@ -55,9 +55,9 @@ inline void check_call(AOTITorchError error, const char* what) {
     }                                    \
   } while (false)
 
-// Throws unless every element of a tensor lies in its storage. A program may make a storage smaller than the
-// tensors in it, as `tensor.untyped_storage().resize_(0)` does where memory is to be saved; PyTorch does not
-// look at it again, and a kernel that reads what is gone ends the process.
+// Throws unless every element of a tensor lies in its storage. A program may free the storage of a tensor to
+// save memory, with `tensor.untyped_storage().resize_(0)`. PyTorch does not check this again, and a kernel
+// that reads freed memory ends the process.
 inline void check_memory(const Tensor& tensor, const char* name) {
   int64_t stored = 0;
   TORCH_ERROR_CODE_CHECK(aoti_torch_get_storage_size(tensor.get(), &stored));
@@ -73,8 +73,8 @@ inline void check_memory(const Tensor& tensor, const char* name) {
                    stored, ": its memory was freed");
 }
 
-// Throws unless a tensor has so many dimensions, and memory for all of its elements: for each argument that a
-// kernel reads.
+// Throws unless a tensor has `dim` dimensions and memory for all of its elements. Call it for each argument
+// that a kernel reads.
 inline void check_dim(const Tensor& tensor, int64_t dim, const char* name) {
   TORCHGRAFT_CHECK(tensor.dim() == dim, name, " must have ", dim, " dimensions, got ", tensor.dim());
   check_memory(tensor, name);
@@ -85,8 +85,8 @@ inline bool same_device(const Tensor& left, const Tensor& right) {
   return left.is_cuda() == right.is_cuda() && left.get_device_index() == right.get_device_index();
 }
 
-// Throws unless two tensors have the same dtype and are on the same device: for tensors that one kernel reads
-// together.
+// Throws unless two tensors have the same dtype and are on the same device. Call it for tensors that one
+// kernel reads.
 inline void check_same_kind(const Tensor& left, const char* left_name, const Tensor& right,
                             const char* right_name) {
   TORCHGRAFT_CHECK(left.scalar_type() == right.scalar_type(), left_name, " and ", right_name,
@@ -94,8 +94,8 @@ inline void check_same_kind(const Tensor& left, const char* left_name, const Ten
   TORCHGRAFT_CHECK(same_device(left, right), left_name, " and ", right_name, " must be on the same device");
 }
 
-// The product of two sizes; throws where it overflows 64 bits. For sizes that a caller chose freely, where an
-// overflow would give a small allocation and no error.
+// The product of two sizes. Throws if it overflows 64 bits. Use it for sizes that a caller chose: an overflow
+// would allocate too little memory, without an error.
 inline int64_t checked_product(int64_t left, int64_t right, const char* what) {
   int64_t product = 0;
   TORCHGRAFT_CHECK(!__builtin_mul_overflow(left, right, &product), what,

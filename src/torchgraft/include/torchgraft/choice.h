@@ -102,7 +102,7 @@ bool list_kernels(const char* op, const Rule (&rules)[kCount]) {
 
 }  // namespace internal
 
-// Always true: for a rule whose kernel supports every problem, or pays wherever it is supported.
+// Always true. For a rule whose kernel supports every problem, or pays for every problem that it supports.
 template <typename Problem>
 bool always(const Problem&) {
   return true;
@@ -130,8 +130,9 @@ const Rule& choose_untraced(const Rule (&rules)[kCount], const Problem& problem)
 
 }  // namespace internal
 
-// The first rule that supports the problem and pays, or the one with the least predicted time; a rule that a
-// tool forces goes before it where it supports the problem. Throws where no rule does.
+// The first rule that supports the problem and pays, or the one with the least predicted time. If a tool
+// forces a rule that supports the problem, that rule is returned instead. Throws if no rule supports the
+// problem.
 template <typename Rule, size_t kCount, typename Problem>
 const Rule& choose(const Rule (&rules)[kCount], const Problem& problem) {
   internal::Traced& traced = internal::traced;

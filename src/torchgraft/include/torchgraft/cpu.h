@@ -1,5 +1,5 @@
-// CPU kernels: threads, vectors, and code compiled for several instruction sets with the best chosen when the
-// library loads.
+// CPU kernels: threads, vectors, and code that is compiled for several instruction sets. The best one is
+// chosen when the library loads.
 #pragma once
 
 #include <torch/csrc/stable/ops.h>
@@ -23,8 +23,9 @@
 #define TORCHGRAFT_HAS_TARGETS
 #endif
 
-// A function so marked is compiled for each instruction set and the dynamic linker picks one. It must hold
-// the hot loop itself: what it calls is cloned only if it is inlined into it (TORCHGRAFT_INLINE).
+// A function with this mark is compiled for each instruction set, and the dynamic linker picks one. The hot
+// loop must be in the function itself: a function that it calls is compiled so only if it is inlined
+// (TORCHGRAFT_INLINE).
 #if !defined(TORCHGRAFT_HAS_TARGETS)
 #define TORCHGRAFT_CLONES
 #elif !defined(TORCHGRAFT_X86_64_LEVEL)
@@ -37,7 +38,7 @@
 #error "TORCHGRAFT_X86_64_LEVEL must be 3 or 4"
 #endif
 
-// A function that is always inlined. A build that counts lines defines it as something else.
+// Marks a function that is always inlined. A build that counts lines defines it differently.
 #ifndef TORCHGRAFT_INLINE
 #define TORCHGRAFT_INLINE inline __attribute__((always_inline))
 #endif
@@ -65,8 +66,8 @@
   TORCHGRAFT_VECTOR_CLONE(32, TORCHGRAFT_CLONES SIGNATURE, __VA_ARGS__)
 #endif
 
-// In front of a loop over the elements of a register tile: unrolled, its indices are constants and the tile
-// lives in registers.
+// Put it in front of a loop over the elements of a register tile. The loop is unrolled, so its indices are
+// constants and the tile stays in registers.
 #if defined(__clang__)
 #define TORCHGRAFT_UNROLL _Pragma("unroll")
 #else
@@ -124,8 +125,8 @@ struct Compiled<16> {
 };
 #undef TORCHGRAFT_TARGET
 
-// Loads a vector from any address. The result is an argument, because a vector that is wider than those of
-// the baseline has no agreed way of being returned.
+// Loads a vector from any address. The result is an argument, because compilers do not agree on how a
+// function returns a vector wider than those of the baseline.
 template <typename V, typename T>
 TORCHGRAFT_INLINE void load(V& vector, const T* from) {
   std::memcpy(&vector, from, sizeof(V));
@@ -186,8 +187,8 @@ void parallel_for(int64_t begin, int64_t end, int64_t /*grain*/, const Function&
 
 #else
 
-// `function(begin, end)` over pieces of [begin, end), on the threads of `torch.set_num_threads`. Below
-// `grain` iterations it runs where it is called.
+// Calls `function(begin, end)` for pieces of [begin, end), on the threads of `torch.set_num_threads`. With
+// fewer than `grain` iterations it runs on the calling thread.
 template <typename Function>
 void parallel_for(int64_t begin, int64_t end, int64_t grain, const Function& function) {
   if (begin >= end) return;

@@ -1,5 +1,5 @@
-// CPU kernels: results that no cache keeps until they are read, and that are not read before they are
-// written.
+// CPU kernels: stores that bypass the caches, for results so large that no cache would keep them until they
+// are read. The memory is not read before it is written.
 #pragma once
 
 #include "cpu_convert.h"
@@ -37,8 +37,8 @@ TORCHGRAFT_INLINE void stream_converted(const V& vector, T* to) {
   store_converted<A>(vector, to);
 }
 
-// Orders what this thread streamed before all that it writes from here on: a thread calls it at the end of
-// its share.
+// Makes the streamed stores of this thread visible before its later stores. Each thread must call it at the
+// end of its share.
 inline void end_streams() {
 #if defined(__x86_64__)
   asm volatile("sfence" ::: "memory");

@@ -1,4 +1,4 @@
-// CPU kernels: a square of vectors turned around in registers.
+// CPU kernels: the transpose of a square of vectors, in registers.
 #pragma once
 
 #include <utility>

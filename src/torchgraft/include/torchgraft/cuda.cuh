@@ -16,7 +16,7 @@
 
 namespace torchgraft {
 
-// Makes a tensor's device current for a scope and knows the stream that PyTorch would launch on there.
+// Makes the device of a tensor current for a scope, and gives the stream on which PyTorch launches there.
 class Launch {
  public:
   explicit Launch(const Tensor& tensor) : guard_(tensor.get_device_index()) {
@@ -32,18 +32,18 @@ class Launch {
   cudaStream_t stream_ = nullptr;
 };
 
-// Throws where the launch before it failed, with the name of the kernel and CUDA's reason. It does not wait
-// for the kernel.
+// Throws if the launch before it failed, with the name of the kernel and CUDA's reason. It does not wait for
+// the kernel.
 inline void check_launch(const char* kernel) {
   const cudaError_t error = cudaGetLastError();
   TORCHGRAFT_CHECK(error == cudaSuccess, kernel, " did not launch: ", cudaGetErrorString(error));
 }
 
-// As many elements as one sixteen-byte access holds.
+// The number of elements in one access of sixteen bytes.
 template <typename T>
 inline constexpr int kVectorElements = 16 / sizeof(T);
 
-// Elements that one access moves: aligned to all of their bytes.
+// Elements that are loaded or stored in one access, and are aligned to their total size.
 template <typename T, int kElements = kVectorElements<T>>
 struct alignas(sizeof(T) * kElements) Vector {
   T elements[kElements];
@@ -52,8 +52,8 @@ struct alignas(sizeof(T) * kElements) Vector {
   __device__ const T& operator[](int index) const { return elements[index]; }
 };
 
-// Device memory for `count` values of T, one of double and float, that is given back when the tensor goes.
-// The caching allocator knows the stream and CUDA graphs; cudaMalloc knows neither.
+// Device memory for `count` values of T, which is double or float. It is freed with the tensor. It comes from
+// the caching allocator, which respects the stream and CUDA graphs, as cudaMalloc does not.
 template <typename T>
 Tensor empty_workspace(int64_t count, const Tensor& like) {
   const int32_t dtype = std::is_same_v<T, double> ? aoti_torch_dtype_float64() : aoti_torch_dtype_float32();
@@ -66,8 +66,8 @@ inline bool is_aligned(const void* pointer, size_t bytes) {
   return reinterpret_cast<uintptr_t>(pointer) % bytes == 0;
 }
 
-// The number of blocks as a grid's x, the only direction of a grid that takes more than 65535. Throws where
-// there are more than a grid can have.
+// The number of blocks as the x size of a grid, the only one that may exceed 65535. Throws if there are more
+// blocks than a grid can have.
 inline unsigned grid_of(int64_t blocks, const char* kernel) {
   TORCHGRAFT_CHECK(blocks <= INT32_MAX, kernel, ": the tensors are too large for one launch");
   return static_cast<unsigned>(blocks);
@@ -78,15 +78,15 @@ __device__ inline bool is_inside(int position, int size) {
   return static_cast<unsigned>(position) < static_cast<unsigned>(size);
 }
 
-// The shared memory of a block, whose size the launch sets.
+// The dynamic shared memory of a block; the launch sets its size.
 template <typename T>
 __device__ T* shared_memory() {
   extern __shared__ __align__(16) unsigned char shared_bytes[];
   return reinterpret_cast<T*>(shared_bytes);
 }
 
-// Division by a number that is known before the launch: a multiplication and a shift where the hardware would
-// take some twenty instructions. Numerator and divisor are below 2**31 (Granlund and Montgomery, 1994).
+// Division by a number that is known before the launch: one multiplication and a shift, instead of some
+// twenty instructions. Numerator and divisor must be below 2**31 (Granlund and Montgomery, 1994).
 class FastDivisor {
  public:
   FastDivisor() = default;

@@ -1,5 +1,5 @@
-// The memory of a tensor as a pointer to elements of a type: whoever asks for another type than the tensor's
-// gets an error, and not elements that mean something else.
+// Typed pointers to the elements of a tensor. A pointer to another type than the tensor's is an error,
+// because the kernel would read wrong numbers.
 #pragma once
 
 #include <torch/csrc/inductor/aoti_torch/c/shim.h>
@@ -44,7 +44,7 @@ inline const char* name_of(ScalarType dtype) {
   }
 }
 
-// Raises where the elements of a tensor are of another type than T.
+// Throws if the elements of a tensor have another type than T.
 template <typename T>
 void check_elements(const Tensor& tensor, const char* name) {
   int32_t code = 0;
@@ -58,14 +58,15 @@ void check_elements(const Tensor& tensor, const char* name) {
                    name_of(kDtypeOf<T>));
 }
 
-// The elements of a tensor that a kernel reads, in the order of memory. T must be the type of its dtype.
+// The elements of a tensor that a kernel reads, in the order of memory. Throws if the tensor has another
+// dtype than T.
 template <typename T>
 const T* data_of(const Tensor& tensor, const char* name = "a tensor") {
   check_elements<T>(tensor, name);
   return static_cast<const T*>(tensor.const_data_ptr());
 }
 
-// The same of a tensor that a kernel writes.
+// The same for a tensor that a kernel writes.
 template <typename T>
 T* mutable_data_of(const Tensor& tensor, const char* name = "a result") {
   check_elements<T>(tensor, name);

@@ -1,5 +1,5 @@
-// What the current device has, what kernels were compiled for, and shared memory that must be asked for: what
-// a host function asks before it chooses a kernel and cuts its work.
+// Properties of the current device and of compiled kernels, and dynamic shared memory: what a host function
+// needs before it chooses a kernel and divides its work.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -49,7 +49,7 @@ const Value& made_once(std::map<Key, Value>& values, std::mutex& mutex, const Ke
 
 }  // namespace internal
 
-// What the current device has, which it is asked once.
+// The properties of the current device. CUDA is asked once for each device.
 inline const Device& current_device() {
   static std::map<int, Device> devices;
   static std::mutex mutex;
@@ -112,15 +112,16 @@ int architecture_of_kernels() {
 
 }  // namespace
 
-// Sets an attribute of a kernel; whether the device takes it. No error is left for the next launch to find.
+// Sets an attribute of a kernel, and returns whether the device accepts it. A refusal leaves no error for the
+// next launch.
 [[nodiscard]] inline bool set_attribute(const void* kernel, cudaFuncAttribute attribute, int value) {
   if (cudaFuncSetAttribute(kernel, attribute, value) == cudaSuccess) return true;
   cudaGetLastError();
   return false;
 }
 
-// Lets blocks of a kernel have so many bytes of dynamic shared memory beside the `declared` ones; whether the
-// current device has room for them.
+// Allows the blocks of a kernel this many bytes of dynamic shared memory, beside the `declared` ones. Returns
+// whether the current device has so much.
 [[nodiscard]] inline bool allow_shared_memory(const void* kernel, int64_t bytes, int64_t declared = 0) {
   constexpr int64_t kWithoutAsking = 48 << 10;
   if (bytes + declared <= kWithoutAsking) return true;
@@ -128,7 +129,7 @@ int architecture_of_kernels() {
          set_attribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
 }
 
-// The same, and throws where there is no room: for a plan that has made sure of it before.
+// The same, but throws if the device does not have so much. For plans that have checked it before.
 inline void require_shared_memory(const void* kernel, int64_t bytes, const char* name, int64_t declared = 0) {
   TORCHGRAFT_CHECK(allow_shared_memory(kernel, bytes, declared), name, ": ", bytes + declared,
                    " bytes of shared memory a block are more than this device has");

@@ -1,4 +1,4 @@
-// From a run-time dtype to a compile-time type, and from a storage type to the type its sums are kept in.
+// Turns a dtype, known at run time, into a C++ type, and gives the type in which sums of it are computed.
 #pragma once
 
 #include <torch/headeronly/util/BFloat16.h>
@@ -26,7 +26,7 @@ struct Tag {
 template <typename T>
 using accumulate_t = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
-// Calls `function(Tag<T>{})` with the T of a floating dtype, and returns what that returns; throws for any
+// Calls `function(Tag<T>{})` with the C++ type T of a floating dtype, and returns its result. Throws for any
 // other dtype.
 template <typename Function>
 decltype(auto) dispatch_floating(ScalarType dtype, const char* operator_name, Function&& function) {

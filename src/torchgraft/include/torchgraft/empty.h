@@ -1,4 +1,4 @@
-// Results and workspaces of sizes that a kernel works out.
+// New tensors of any size: results and workspaces.
 #pragma once
 
 #include <algorithm>
@@ -11,9 +11,10 @@
 
 namespace torchgraft {
 
-// An uninitialised contiguous tensor on the device of `like`, of a dtype as `aoti_torch_dtype_int64()`. A
-// size below zero and a number of bytes beyond 64 bits are errors. On CUDA the caching allocator ties the
-// memory to the current stream: a workspace may be dropped when its last kernel is launched.
+// An uninitialised contiguous tensor on the device of `like`. The dtype is given as
+// `aoti_torch_dtype_int64()`. Throws if a size is negative or if the number of bytes overflows 64 bits. On
+// CUDA the caching allocator knows the current stream, so a workspace may be dropped as soon as its last
+// kernel is launched.
 inline Tensor empty_contiguous(std::initializer_list<int64_t> sizes, const Tensor& like, int32_t dtype) {
   std::vector<int64_t> strides(sizes.size());
   int64_t step = 1;
@@ -30,7 +31,7 @@ inline Tensor empty_contiguous(std::initializer_list<int64_t> sizes, const Tenso
                     like.get_device_index());
 }
 
-// The same, of the dtype of `like`.
+// The same, with the dtype of `like`.
 inline Tensor empty_contiguous(std::initializer_list<int64_t> sizes, const Tensor& like) {
   int32_t dtype = 0;
   TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(like.get(), &dtype));

@@ -1,7 +1,7 @@
-// Memory layouts: which one a tensor has, an empty tensor of one, and the least copy into one.
+// Memory layouts: which layout a tensor has, new tensors in a layout, and copies into a layout, made only if
+// needed.
 //
-// What brings an argument into a layout, `to_layout`, `to_contiguous` and `to_dense`, checks first that its
-// memory is there.
+// `to_layout`, `to_contiguous` and `to_dense` first check that the memory of their argument was not freed.
 #pragma once
 
 #include <torch/csrc/inductor/aoti_torch/c/shim.h>
@@ -18,7 +18,7 @@
 
 namespace torchgraft {
 
-// The two dense layouts of an image batch. With one channel or one pixel a tensor has both; we then say
+// The two dense layouts of a batch of images. A tensor with one channel or one pixel has both, and counts as
 // contiguous.
 enum class Layout { contiguous, channels_last };
 
@@ -48,13 +48,13 @@ inline bool is_channels_last(const Tensor& tensor) {
   return true;
 }
 
-// The layout in which a kernel reads a (N, C, H, W) tensor, and writes a result that goes with it.
+// The layout in which a kernel should read a (N, C, H, W) tensor, and write its result.
 inline Layout layout_of(const Tensor& tensor) {
   return is_channels_last(tensor) ? Layout::channels_last : Layout::contiguous;
 }
 
-// Whether a (N, C, H, W) tensor lies in memory exactly so; the stride of a dimension of size one says
-// nothing.
+// Whether a (N, C, H, W) tensor is dense in this layout. The stride of a dimension of size one does not
+// matter.
 inline bool has_layout(const Tensor& tensor, Layout layout) {
   if (layout == Layout::contiguous) return tensor.is_contiguous();
   const auto sizes = tensor.sizes();
@@ -86,7 +86,7 @@ inline Tensor empty_images(int64_t batch, int64_t channels, int64_t height, int6
   return empty_strided(sizes.data(), strides.data(), 4, like);
 }
 
-// The tensor itself where it has the layout, else a copy that has it. Throws where memory is missing.
+// The tensor itself if it has the layout, otherwise a copy in the layout. Throws if its memory was freed.
 inline Tensor to_layout(const Tensor& tensor, Layout layout, const char* name = "a tensor") {
   check_memory(tensor, name);
   if (has_layout(tensor, layout)) return tensor;
@@ -95,7 +95,7 @@ inline Tensor to_layout(const Tensor& tensor, Layout layout, const char* name = 
   return copy;
 }
 
-// The tensor itself where it is contiguous, else a contiguous copy. Throws where memory is missing.
+// The tensor itself if it is contiguous, otherwise a contiguous copy. Throws if its memory was freed.
 inline Tensor to_contiguous(const Tensor& tensor, const char* name = "a tensor") {
   check_memory(tensor, name);
   if (tensor.is_contiguous()) return tensor;
@@ -108,8 +108,8 @@ inline Tensor to_contiguous(const Tensor& tensor, const char* name = "a tensor")
   return copy;
 }
 
-// Whether every element between the first and the last belongs to the tensor, once: then an elementwise
-// kernel may run straight through memory, whatever the order of the dimensions.
+// Whether the elements of the tensor fill its memory from the first to the last, each place once. An
+// elementwise kernel can then go through memory in order, whatever the order of the dimensions.
 inline bool is_dense(const Tensor& tensor) {
   if (tensor.is_contiguous()) return true;
   const auto sizes = tensor.sizes();
@@ -156,8 +156,8 @@ inline std::vector<int64_t> dense_strides_like(const Tensor& tensor) {
   return result;
 }
 
-// The tensor itself where it is dense, else a copy with the strides that `torch.empty_like` gives. Throws
-// where memory is missing.
+// The tensor itself if it is dense, otherwise a copy with the strides that `torch.empty_like` gives. Throws
+// if its memory was freed.
 inline Tensor to_dense(const Tensor& tensor, const char* name = "a tensor") {
   check_memory(tensor, name);
   if (is_dense(tensor)) return tensor;

@@ -1,4 +1,4 @@
-// CUDA kernels: a vector in registers, whose elements are converted where they are used.
+// CUDA kernels: a vector in registers. Its elements are converted when they are used.
 #pragma once
 
 #include <cuda_bf16.h>

@@ -1,4 +1,4 @@
-// Joins a host function to an operator that Python has declared.
+// Registers a host function as a kernel of an operator that Python has declared.
 #pragma once
 
 #include <torch/csrc/stable/library.h>
@@ -24,10 +24,10 @@ namespace torchgraft {
     "torchgraft: compiled by " TORCHGRAFT_COMPILER;
 }  // namespace torchgraft
 
-// TORCHGRAFT_KERNEL(mypackage, CPU, softplus, softplus_cpu): `softplus_cpu` is the kernel of
-// `mypackage::softplus` on CPU. Every operator has two names, the public one that autograd knows and the raw
-// one, with an underscore, that it does not (see torchgraft/operator.py); one kernel serves both. Its types
-// must be those of the schema, which is asked when the library is loaded.
+// TORCHGRAFT_KERNEL(mypackage, CPU, softplus, softplus_cpu) registers the function `softplus_cpu` as the CPU
+// kernel of `mypackage::softplus`. An operator has a public name, which autograd knows, and a raw name with
+// an underscore, which it does not (see torchgraft/operator.py); the kernel is registered for both. The
+// function must have the types of the schema: loading the library compares them.
 #ifdef TORCHGRAFT_REGISTERED_WHEN_TOLD
 #include "registered_when_told.h"
 #define TORCHGRAFT_KERNEL(NAMESPACE, DEVICE, OPERATOR, FUNCTION)                 \

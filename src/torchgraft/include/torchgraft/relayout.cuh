@@ -1,4 +1,4 @@
-// Images from one layout into the other on a GPU: where the work on them is worth more than the moving.
+// Copies images from one layout into the other on a GPU, for kernels that gain more than this copy costs.
 //
 // An image is a matrix, [channel][pixel] or [pixel][channel], and the other layout is its transpose. A block
 // turns a tile of 64 x 64 elements around in shared memory, so that both sides are accessed along their rows.
@@ -63,7 +63,7 @@ void launch_transpose(const void* from, void* to, int64_t matrices, int64_t rows
   check_launch("relayout");
 }
 
-// Images that are dense in the other layout, in a new tensor of `layout`.
+// Copies images that are dense in the other layout into a new tensor in `layout`.
 inline Tensor relayout(const Tensor& images, Layout layout, cudaStream_t stream) {
   const int64_t bytes = static_cast<int64_t>(images.element_size());
   const int64_t channels = images.size(1);

@@ -1,5 +1,4 @@
-// A tensor as a matrix in memory: what operators over the last dimension of a tensor of any rank read and
-// write.
+// A tensor of any rank as a matrix, for operators that work along the last dimensions.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +8,7 @@
 
 namespace torchgraft {
 
-// `count` rows of `columns` elements each, one after the other in the memory of `tensor`.
+// `count` rows of `columns` elements each, which lie one after the other in the memory of `tensor`.
 struct Rows {
   Tensor tensor;
   int64_t count = 0;
@@ -18,10 +17,10 @@ struct Rows {
   bool is_empty() const { return count == 0 || columns == 0; }
 };
 
-// The last `kept` dimensions are the columns, those before them the rows: of (2, 3, 5) six rows of five, or,
-// where two are kept, two rows of fifteen. What is not contiguous is copied. Fewer dimensions than `kept` are
-// an error, as are memory that was freed and sizes whose product overflows, which those of an empty tensor
-// may.
+// The last `kept` dimensions become the columns, and those before them the rows: a tensor of (2, 3, 5) has
+// six rows of five, or, with kept = 2, two rows of fifteen. A tensor that is not contiguous is copied. Throws
+// if the tensor has fewer than `kept` dimensions, if its memory was freed, or if a product of its sizes
+// overflows, which can happen for an empty tensor.
 inline Rows rows_of(const Tensor& tensor, const char* name, int64_t kept = 1) {
   TORCHGRAFT_CHECK(tensor.dim() >= kept, name, " must have at least ", kept,
                    kept == 1 ? " dimension" : " dimensions", ", got ", tensor.dim());

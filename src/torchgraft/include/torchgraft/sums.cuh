@@ -17,10 +17,10 @@ constexpr int kWarp = 32;
 constexpr unsigned kAllLanes = 0xffffffff;
 }  // namespace internal
 
-// Each of several sums over the threads that differ in threadIdx.x alone: afterwards all of these have it.
-// All threads of the block must call it. blockDim.x is a power of two up to 32, or else a multiple of 32 and
-// at most kMostThreads, and then blockDim.y is 1. Whoever calls it again passes 0 and 1 as `turn` by turns,
-// so that no thread writes where another still reads.
+// Several sums over the threads that differ only in threadIdx.x. Each of these threads gets the sums. All
+// threads of the block must call it. blockDim.x is a power of two up to 32, or a multiple of 32 up to
+// kMostThreads with blockDim.y equal to 1. If a kernel calls it several times, `turn` must alternate between
+// 0 and 1, so that no thread writes where another still reads.
 template <int kMostThreads = 1024, typename A, int kSums>
 __device__ void sum_over_x(A (&sums)[kSums], int turn = 0) {
   using internal::kWarp;
@@ -105,8 +105,8 @@ __global__ void __launch_bounds__(kWarp* kWarp)
 
 }  // namespace internal
 
-// result[c] = the sum over all parts of partials[part][c], on a stream: what blocks have left in a workspace
-// (`empty_workspace`), a row each. Without parts the result is zero.
+// result[c] = the sum of partials[part][c] over all parts, on a stream. Each part is a row that a block has
+// written to a workspace (`empty_workspace`). Without parts the result is zero.
 template <typename T>
 void sum_partials(const accumulate_t<T>* partials, int parts, int64_t columns, T* result, cudaStream_t stream,
                   const char* kernel) {

@@ -14,9 +14,9 @@
 
 namespace torchgraft {
 
-// value(0) + value(1) + ... + value(count - 1), in type A, on the calling thread. Element i is added to the
-// lane i % 16, and the lanes are added in their order in float64, so that a compiler makes vectors of the
-// loop: call it in a function with TORCHGRAFT_CLONES, and let `value` only read and multiply.
+// value(0) + value(1) + ... + value(count - 1), in type A, on the calling thread. Element i is added to lane
+// i % 16, so that a compiler can use vectors; then the lanes are added in order, in float64. Call it in a
+// function with TORCHGRAFT_CLONES, and let `value` only read and multiply.
 template <typename A, typename Value>
 TORCHGRAFT_INLINE double sum_of(int64_t count, const Value& value) {
   constexpr int64_t kLanes = 16;
@@ -31,11 +31,11 @@ TORCHGRAFT_INLINE double sum_of(int64_t count, const Value& value) {
   return sum;
 }
 
-// result[c] = the sum over all rows of column c. Threads take chunks of rows, which the sizes alone cut: for
-// each, `add_rows(first, last, sums)` adds the rows [first, last) to `columns` sums of type A, which start as
-// zero. Then the chunks' sums are added up in their order. Without rows the result is zero. A thread is worth
-// waking for `grain` elements. `add_rows` may do more with its rows, as a gradient that writes another result
-// of each.
+// result[c] = the sum of column c over all rows. The rows are divided into chunks that depend on the sizes
+// alone. For each chunk a thread calls `add_rows(first, last, sums)`, which adds the rows [first, last) to
+// `columns` sums of type A that start at zero. Then the sums of the chunks are added in order. Without rows
+// the result is zero. `grain` is the least number of elements for which another thread is worth it.
+// `add_rows` may also write a result for each of its rows, as a gradient does.
 template <typename A, typename T, typename AddRows>
 void sum_rows(int64_t rows, int64_t columns, int64_t grain, T* result, const AddRows& add_rows) {
   // Each chunk has a row of sums: more than these would cost too much, and fewer rows would not pay for one.
