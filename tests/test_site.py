@@ -244,3 +244,4 @@ def test_names_options_and_signatures_are_shown_as_they_are_written(site):
     assert "src/rms_norm/__init__.py" in tutorial
     assert "Replaces --plot, --json and --markdown." in commands
     assert "grafted: tuple[str, ...] = ()" in python
+    assert "input \u2013 (any shape)" in re.sub(r"<[^>]+>", "", (site / "docs/mul_constant.html").read_text())

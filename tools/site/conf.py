@@ -35,8 +35,7 @@ exclude_patterns = [".*", "build", "dist", "src", "tests", "benchmarks", "tools"
 myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 5
 highlight_language = "text"
-# Dashes begin options of commands.
-smartquotes = False
+smartquotes_action = "D"
 default_role = "code"
 
 napoleon_use_ivar = True

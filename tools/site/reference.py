@@ -130,6 +130,8 @@ def _escaped(comment: str) -> str:
             continue
         parts = re.split(r"`([^`]+)`", paragraph)
         parts[::2] = (re.sub(r"([\\*_|])", r"\\\1", part) for part in parts[::2])
+        # An option is code too: elsewhere its hyphens would become a dash.
+        parts[::2] = (re.sub(r"(?<!\S)--[a-z][a-z-]*", r"\\ ``\g<0>``\\ ", part) for part in parts[::2])
         parts[1::2] = (f"\\ ``{part}``\\ " for part in parts[1::2])
         paragraphs.append("".join(parts))
     return "\n\n".join(paragraphs)
