@@ -34,8 +34,9 @@ PACKAGE = ROOT / "src/torchgraft"
 SOURCES = (".h", ".cuh", ".cu", ".cpp", ".py")
 WORK = ROOT / "build/coverage"
 # Architectures that are compiled for, and the multiprocessors of a device that runs them. The first is asked all of
-# PROPERTIES. The others differ in which kernels there are and in how work is shared out: a call of each sample tells.
-DEVICES = ("90:16", "90:84", "90:132", "80:16", "75:16")
+# PROPERTIES. The others differ in which kernels there are and how work is shared out: a call of each sample tells. On
+# a single multiprocessor blocks take one piece of work after another, of samples that are small as well.
+DEVICES = ("90:16", "90:1", "90:84", "90:132", "80:16", "75:16")
 # C++ kernels as they are compiled: for the least of processors, and for this machine's; asked on so many threads. The
 # definition of a convolution's gradient crashes on bad input on one thread: it is PyTorch's.
 KINDS: dict[str, tuple[str, int, tuple[str, ...]]] = {
@@ -66,6 +67,9 @@ for question in sys.stdin:
         products, *sys.argv = json.loads(question)
         if products:
             native.libraries_of("torchgraft", "cpu")[0].function("torchgraft_set_products")(int(products))
+        if sys.argv[0] == "pytest":
+            import pytest
+            sys.exit(pytest.console_main())
         main()
 """
 PROPERTIES = ("value", "sizes", "empty", "non_finite", "layouts")
@@ -80,6 +84,13 @@ SAMPLES = {
         ("steps_backward_in_parts", "value", "step by step, more units than a block has threads for"),
     ),
     "shift_input_grad": (("channels_last", "non_finite", "whole along x alone, nhwc"),),
+}
+# Tests that ask C++ kernels of an operator for what no check does: errors of calls of PyTorch's own operators, and of
+# sizes that no memory holds.
+TESTS = {
+    "depthwise_conv2d": ("test_depthwise_conv2d.py", "test_recorded.py"),
+    "lltm": ("test_lltm.py",),
+    "shift": ("test_shift.py",),
 }
 # The kernels between which each operator of torchgraft chooses in a library.
 LIST_KERNELS = """
@@ -112,10 +123,12 @@ class Library:
         return self.place.partition(":")[0]
 
     def questions(self) -> Iterator[list[str]]:
-        """What products are made in, or nothing, an operator, and options of its check."""
+        """What products are made in, or nothing, an operator, and options of its check; or pytest, and a file."""
         emulated = self.place in DEVICES
         elsewhere = emulated and self.place != DEVICES[0]
         properties = PROPERTIES_ELSEWHERE if elsewhere else (*PROPERTIES, *KINDS.get(self.place, ("", 0, ()))[2])
+        for name in TESTS.get(self.folder.name, ()) if "bad_input" in properties else ():
+            yield ["", "pytest", f"tests/{name}"]
         kernels = self._kernels() if emulated else {}
         for operator in emulate.find_operators(self.folder):
             for kernel in kernels.get(operator, ()):
@@ -154,6 +167,7 @@ class Answered:
     def __init__(self, folder: Path) -> None:
         self.path = WORK / f"{folder.name}.answered"
         sources = [*_sources(folder), *_sources(PACKAGE / "include"), *_sources(ROOT / "tests/emulation")]
+        sources += [ROOT / "tests" / name for name in TESTS.get(folder.name, ())]
         asked = PROPERTIES, PROPERTIES_ELSEWHERE, PROPERTIES_UNFORCED, SAMPLES, KINDS
         now = sha256(b"".join(path.read_bytes() for path in sources) + repr(asked).encode()).hexdigest()
         known = self.path.read_text().splitlines() if self.path.is_file() else []
@@ -242,7 +256,9 @@ def ask_all(
                 for counted in made[0].objects.rglob("*.gcda"):
                     counted.unlink()
             questions.update((each, [*each.questions()]) for each in made)
-        of_kind = [(each, question) for each in questions if each.kind() == kind for question in questions[each]]
+        # Of all folders the first place goes first.
+        own = sorted((each for each in questions if each.kind() == kind), key=lambda each: places.index(each.place))
+        of_kind = [(each, question) for each in own for question in questions[each]]
         return [each for each in of_kind if answer(*each) not in answered[each[0].folder].lines]
 
     with ThreadPoolExecutor(min(jobs, len(kinds))) as makers:
@@ -334,11 +350,13 @@ class _Asking:
             asked.stdin.close()
 
     def _ask_one(self, library: Library, asked: subprocess.Popen[str], question: list[str]) -> None:
-        products, operator, *options = question
-        check = ["graft", "check", operator, "--device", "cpu", "--quick", "--workers", "0", *options]
+        products, asks, *options = question
+        check = ["graft", "check", asks, "--device", "cpu", "--quick", "--workers", "0", *options]
+        # What needs that there is no library is no question to one.
+        tests = ["pytest", "-q", "-p", "no:cacheprovider", "-k", "not without_libraries", *options]
         assert asked.stdin
         assert asked.stdout
-        print(json.dumps([products, *check]), file=asked.stdin, flush=True)
+        print(json.dumps([products, *(tests if asks == "pytest" else check)]), file=asked.stdin, flush=True)
         line = asked.stdout.readline()
         # It ends without a word where it is told to; so is what was interrupted asked again.
         if self._is_over():

@@ -2,8 +2,8 @@
 
 CUDA kernels run on the emulator, compiled for several architectures and on devices of several sizes, as they are chosen
 and each forced on all that it supports. C++ kernels run compiled for any processor, on one thread, and for this
-machine's, on two. Which kernel is chosen, and what each supports, is asked for problems of any size by the programs of
-tests/choice as well.
+machine's, on two; tests of the operators ask those as well. Which kernel is chosen, and what each supports, is also
+asked for problems of any size by the programs of tests/choice.
 
 Branches are those of the compiler, so that each part of a condition is counted by itself; what instantiations of a
 template reach is merged. Left out are the edges of exceptions, lines that only say that nothing comes there, that is
@@ -181,9 +181,12 @@ def _table(files: dict[str, dict[int, Line]], places: list[str]) -> str:
     asked, unforced, elsewhere = (
         ", ".join(f"`{name}`" for name in names) for names in (PROPERTIES, PROPERTIES_UNFORCED, PROPERTIES_ELSEWHERE)
     )
-    devices = [f"{int(each[:2]) / 10} with {each[3:]} multiprocessors" for each in DEVICES if each in places]
+    devices = [each.partition(":") for each in DEVICES if each in places]
+    shown = [f"{int(architecture) / 10} x {count}" for architecture, _, count in devices]
     said = (
-        f"CUDA kernels on emulated GPUs of compute capability {' and '.join(devices)}" if devices else "No CUDA kernels"
+        f"CUDA kernels on emulated GPUs of compute capability x multiprocessors {', '.join(shown)}"
+        if shown
+        else "No CUDA kernels"
     )
     said += f", C++ kernels for any processor and for the one that ran them, asked {asked}"
     said += f", and the kernel that is chosen {unforced}"

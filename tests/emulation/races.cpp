@@ -256,13 +256,21 @@ extern "C" void __tsan_func_exit() {}
 extern "C" void __tsan_init() {}
 extern "C" void __tsan_vptr_update(void**, void*) {}
 extern "C" void __tsan_vptr_read(void**) {}
-// Host functions only: a static variable that is made once, and counts of references.
-extern "C" uint8_t __tsan_atomic8_load(const volatile uint8_t* place, int) {
-  return __atomic_load_n(place, __ATOMIC_SEQ_CST);
-}
-extern "C" uint32_t __tsan_atomic32_load(const volatile uint32_t* place, int) {
-  return __atomic_load_n(place, __ATOMIC_SEQ_CST);
-}
-extern "C" uint32_t __tsan_atomic32_fetch_add(volatile uint32_t* place, uint32_t value, int) {
-  return __atomic_fetch_add(place, value, __ATOMIC_SEQ_CST);
-}
+// Host functions only: a static variable that is made once, counts of references, and what threads share.
+#define EMULATION_ATOMIC(BITS, TYPE)                                                       \
+  extern "C" TYPE __tsan_atomic##BITS##_load(const volatile TYPE* place, int) {            \
+    return __atomic_load_n(place, __ATOMIC_SEQ_CST);                                       \
+  }                                                                                        \
+  extern "C" void __tsan_atomic##BITS##_store(volatile TYPE* place, TYPE value, int) {     \
+    __atomic_store_n(place, value, __ATOMIC_SEQ_CST);                                      \
+  }                                                                                        \
+  extern "C" TYPE __tsan_atomic##BITS##_exchange(volatile TYPE* place, TYPE value, int) {  \
+    return __atomic_exchange_n(place, value, __ATOMIC_SEQ_CST);                            \
+  }                                                                                        \
+  extern "C" TYPE __tsan_atomic##BITS##_fetch_add(volatile TYPE* place, TYPE value, int) { \
+    return __atomic_fetch_add(place, value, __ATOMIC_SEQ_CST);                             \
+  }
+EMULATION_ATOMIC(8, uint8_t)
+EMULATION_ATOMIC(16, uint16_t)
+EMULATION_ATOMIC(32, uint32_t)
+EMULATION_ATOMIC(64, uint64_t)
