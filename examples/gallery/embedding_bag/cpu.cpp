@@ -17,7 +17,7 @@
 namespace torchgraft {
 namespace {
 
-// A thread is worth waking for this many sums and no fewer.
+// Another thread joins in only for at least this many sums.
 constexpr int64_t kGrain = 32768;
 
 // Indices in bags, checked.

@@ -19,7 +19,7 @@
 namespace torchgraft {
 namespace {
 
-// A thread is worth waking for this many boxes and no fewer.
+// Another thread joins in only for at least this many boxes.
 constexpr int64_t kGrain = 2048;
 
 // Boxes in the order of their scores, a coordinate at a time.

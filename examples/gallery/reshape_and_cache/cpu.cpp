@@ -15,7 +15,7 @@
 namespace torchgraft {
 namespace {
 
-// A thread is worth waking for this many elements and no fewer.
+// Another thread joins in only for at least this many elements.
 constexpr int64_t kGrain = 16384;
 
 // The sizes of a call.

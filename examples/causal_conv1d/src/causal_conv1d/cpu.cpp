@@ -14,7 +14,7 @@
 namespace causal_conv1d {
 namespace {
 
-// A thread is worth waking for this many elements and no fewer.
+// Another thread joins in only for at least this many elements.
 constexpr int64_t kGrain = 8192;
 
 // Units of work: parts of the batch and the time, each of all channels, one after the other.

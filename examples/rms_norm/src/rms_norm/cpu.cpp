@@ -16,7 +16,7 @@
 namespace rms_norm {
 namespace {
 
-// A thread is worth waking for this many elements and no fewer.
+// Another thread joins in only for at least this many elements.
 constexpr int64_t kGrain = 32768;
 
 // Row `row` of a problem, and where the sums of its chunk are.

@@ -8,7 +8,7 @@
 namespace torchgraft {
 namespace {
 
-// A thread is worth waking for this many elements and no fewer.
+// Another thread joins in only for at least this many elements.
 constexpr int64_t kGrain = 32768;
 
 // One function a dtype, because `target_clones` does not apply to templates.
