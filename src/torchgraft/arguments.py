@@ -14,7 +14,7 @@ from torch import Tensor
 
 
 def whole(name: str, argument: str, value: Any) -> int:
-    """A whole number: what `operator.index` takes, NumPy's integers among it, but no bool, as in `F.conv2d`.
+    """An int, or what `operator.index` accepts, such as NumPy's integers. Not a bool, as in `F.conv2d`.
 
     Args:
         name: of the function or layer, for the message.
@@ -38,7 +38,7 @@ def whole(name: str, argument: str, value: Any) -> int:
 
 
 def positive(name: str, argument: str, value: Any) -> int:
-    """As `whole`, and above zero; raises a ValueError where it is not."""
+    """As `whole`. Raises a ValueError if the number is not above zero."""
     found = whole(name, argument, value)
     if found <= 0:
         raise ValueError(f"{name}: {argument} must be positive, got {found}")
@@ -46,7 +46,7 @@ def positive(name: str, argument: str, value: Any) -> int:
 
 
 def real(name: str, argument: str, value: Any) -> float:
-    """A number: an int, a float, or another that is registered as real, as NumPy's are; no bool, and no tensor.
+    """A real number: an int, a float, or a type registered as real, such as NumPy's. Not a bool or a tensor.
 
     Args:
         name: of the function or layer, for the message.
@@ -121,7 +121,7 @@ def sizes(name: str, argument: str, value: Any, of: str) -> tuple[int, ...]:
 
 
 def require_tensor(name: str, argument: str, value: object) -> None:
-    """Raises TypeError where a value is no tensor."""
+    """Raises a TypeError if a value is not a tensor."""
     if not isinstance(value, Tensor):
         raise TypeError(f"{name}: {argument} must be a Tensor, got {_show(value)}")
 

@@ -42,7 +42,7 @@ torchgraft_add_kernels({namespace} CPU {cpu} CUDA {cuda} SCHEMAS {schemas})
 
 
 class BuildError(Exception):
-    """Kernels that could not be built; the text says why, in the words of the tool that refused."""
+    """Kernels could not be built. The text gives the reason, in the words of the tool that failed."""
 
 
 class _ForbiddenError(BuildError):
@@ -50,7 +50,7 @@ class _ForbiddenError(BuildError):
 
 
 class MissingToolError(BuildError):
-    """There is nothing to build with; the text says what to install."""
+    """A tool for the build is missing. The text says what to install."""
 
 
 def build(
@@ -144,7 +144,7 @@ def build_once(
     cuda: bool = False,
     native: bool = False,
 ) -> Path:
-    """Builds kernels as `build` does, where the cache (`torchgraft.cache`) has none that are made of the same.
+    """Builds kernels as `build` does, unless the cache (`torchgraft.cache`) has them from the same sources.
 
     The same are the bytes of the sources and of the headers that they include, the options, compilers, PyTorch and this
     package. Any number of processes may ask at once, and end at any time.
@@ -193,7 +193,7 @@ def build_once(
 
 
 def load(namespace: str, sources: Sequence[Path], *, cuda: bool | None = None) -> None:
-    """Loads the libraries of a package: those of its sources, built where they are not kept, or else those in `lib`.
+    """Loads the libraries of a package: built from its sources, or kept from an earlier build, or else those in `lib`.
 
     A wheel has no sources, and its libraries lie in a folder `lib` where the sources lay. Where both are there, the
     sources decide, as the libraries may be older; those are taken, with a warning, where nothing can be compiled.
@@ -290,7 +290,7 @@ def _with_headers(source: Path, found: dict[Path, str]) -> dict[Path, str]:
 
 
 def version_of(compiler: str) -> str:
-    """What a compiler says of itself; empty where there is none, which the build then tells of."""
+    """The version that a compiler prints. Empty if there is no compiler; the build then reports it."""
     try:
         done = subprocess.run([*compiler.split(), "--version"], capture_output=True, text=True, check=False)
     except OSError:
@@ -317,7 +317,7 @@ def _listed(paths: Sequence[Path]) -> str:
 
 
 def find_tool(name: str, extra: str = "check") -> str:
-    """A program that a Python package brings: that of this environment, which need not be activated, or of PATH."""
+    """Finds a program that a Python package installs: in this environment, activated or not, or on PATH."""
     found = _which(name)
     if found is None:
         raise MissingToolError(f"{name} is not installed: run pip install 'torchgraft[{extra}]'")
@@ -334,7 +334,7 @@ def _which(name: str) -> str | None:
 
 
 def require_compiler(variable: str, names: Sequence[str], what: str) -> None:
-    """Names what is missing, before CMake says it in forty lines."""
+    """Raises an error that names a missing compiler, in one line and before CMake starts."""
     named = os.environ.get(variable)
     if named and shutil.which(named.split()[0]) is None:
         raise MissingToolError(f"the environment variable {variable} names {named}, but there is no such program")

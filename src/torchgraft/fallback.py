@@ -13,11 +13,11 @@ from torchgraft.schema import tensors_in
 
 
 class PerformanceWarning(UserWarning):
-    """An operator answered through its reference: correctly, and slower than a kernel would."""
+    """An operator ran on its reference, in PyTorch: the result is right, but slower than from a kernel."""
 
 
 class Fallback(NamedTuple):
-    """One way in which calls missed a kernel, and how many did."""
+    """Calls of an operator that ran on its reference, not on a kernel, for one reason."""
 
     operator: str
     device: str
@@ -31,7 +31,7 @@ _lock = threading.Lock()
 
 
 def fallbacks() -> list[Fallback]:
-    """What fell back to a reference in this process so far: operator, device, dtype, reason and number of calls.
+    """The calls in this process that ran on a reference: operator, device, dtype, reason and number of calls.
 
     Calls inside `torch.compile` and `torch.export` are not counted: they happen once, while tracing.
     """

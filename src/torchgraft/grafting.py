@@ -43,7 +43,7 @@ def graft(model: Model) -> Model:
 
 
 def ungraft(model: Model) -> Model:
-    """Gives PyTorch's own class back to every layer that has one of ours; the opposite of `graft`.
+    """Puts PyTorch's layers back in place of torchgraft's: the opposite of `graft`.
 
     Args:
         model: any module.
@@ -59,7 +59,7 @@ def ungraft(model: Model) -> Model:
 
 @dataclass(frozen=True)
 class GraftReport:
-    """What of a model runs on torchgraft's operators, by the names of its layers, and why the rest does not."""
+    """Which convolutions of a model run on torchgraft, by the names of their layers, and why others do not."""
 
     grafted: tuple[str, ...] = ()
     graftable: tuple[str, ...] = ()

@@ -15,7 +15,7 @@ OLDEST_TORCH = (2, 11)
 
 @dataclass(frozen=True)
 class NativeLibrary:
-    """A compiled library that a package has, or should have: `problem` is empty where it was loaded."""
+    """A compiled library of a package. `problem` says why it is not loaded, and is empty if it is."""
 
     namespace: str
     device: str
@@ -28,7 +28,7 @@ class NativeLibrary:
         return not self.problem
 
     def function(self, name: str) -> Any:
-        """A C function that the library exports beside its operators; None where it does not, or is not loaded."""
+        """A C function that the library exports. None if it exports none of this name, or is not loaded."""
         return getattr(_open(self.path), name, None) if self.loaded else None
 
 
@@ -45,7 +45,7 @@ _on_load: list[Callable[[str, str], None]] = []
 
 
 def tell_of_libraries(told: Callable[[str, str], None]) -> None:
-    """Has a function called with the namespace and the device of each library that is loaded from now on."""
+    """Calls a function for each library that is loaded from now on, with its namespace and device."""
     _on_load.append(told)
 
 
@@ -93,7 +93,7 @@ def load_for(operator: str, device: str, path: Path) -> NativeLibrary:
 
 
 def tell(operator: str, device: str, library: NativeLibrary | None) -> None:
-    """Has the kernel of an operator be that of a library, in the place of the one before; None: no library's.
+    """Registers the kernel of a library for an operator, and removes the one before. None: no library's.
 
     Raises:
         RuntimeError: PyTorch refuses it.
@@ -228,7 +228,7 @@ def signatures_of(library: NativeLibrary) -> dict[str, Signature]:
 
 
 class ForcedKernel:
-    """A scope in which every call that a kernel supports falls on it, in all threads of this process.
+    """A scope in which one kernel runs every call that it supports, in all threads of this process.
 
     Where it does not support a call, the library chooses as it does otherwise. Scopes do not nest: at the end of one
     nothing is forced.
@@ -269,7 +269,7 @@ class ForcedKernel:
 
 
 def trace_answers(namespace: str, device: str, call: Callable[[], object]) -> int:
-    """What all rules of a library answer that a call asks, as one number: it changes where any answer does.
+    """The answers of all rules that a call asks, as one number, which changes if any answer changes.
 
     Args:
         namespace: of the operators.
@@ -293,7 +293,7 @@ def trace_answers(namespace: str, device: str, call: Callable[[], object]) -> in
 
 
 def chosen_kernels(namespace: str, device: str, call: Callable[[], object]) -> tuple[str, ...]:
-    """The kernels that a library chose by its rules while a call was made, each once, in their order.
+    """The kernels that a library chose by its rules during a call, in order, each once.
 
     Args:
         namespace: of the operators.

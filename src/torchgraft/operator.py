@@ -228,7 +228,7 @@ class Operator:
         return _registered, (self.qualified_name, self.module)
 
     def undeclare(self) -> None:
-        """Frees its names: calling it is an error from now on, until another is declared so."""
+        """Removes the operator and frees its name for another one. A later call of it is an error."""
         Operator.registered.pop(self.qualified_name, None)
         _dtensor.forget(self)
         forget(self)
@@ -236,7 +236,7 @@ class Operator:
         _torch_private.undefine(self._library)
 
     def argument(self, name: str) -> Argument:
-        """The argument of a name; that of a tensor in a list is `name[0]`, too."""
+        """The argument with a name. `name[0]` is a tensor in a list."""
         return next(argument for argument in self.arguments if argument.name == name.partition("[")[0])
 
     @property
@@ -246,11 +246,11 @@ class Operator:
 
     @property
     def short_name(self) -> str:
-        """As a person writes it: without the namespace for an operator of torchgraft."""
+        """The name for people: without the namespace if the operator is torchgraft's."""
         return self.qualified_name.removeprefix("torchgraft::")
 
     def kernel(self, device: str, *, name: str | None = None, triton: bool = False) -> Callable[[_Kernel], _Kernel]:
-        """Makes a function one of the operator's kernels, written in Python: a decorator.
+        """A decorator: registers a Python function as a kernel of the operator.
 
         It takes all arguments of the schema, in its order, and returns new tensors like those of `output`; what is
         written to, it writes to.
@@ -280,7 +280,7 @@ class Operator:
         return register
 
     def choose_kernel(self, device: str) -> Callable[[_Policy], _Policy]:
-        """Makes a function the policy for a kind of device: it says which kernel a call takes. A decorator.
+        """A decorator: registers a function that chooses the kernel of each call on a kind of device.
 
         The function takes all arguments of the schema, in its order, and returns the name of a kernel; `'compiled'` is
         that of the compiled library. Without a policy that goes first, and then the kernel that was registered first.
@@ -294,7 +294,7 @@ class Operator:
         return lambda function: python_kernels.choose_by(self, device, function)
 
     def explain(self, *arguments: Any) -> None:
-        """Raises the ValueError or TypeError that says what is wrong with arguments; returns where nothing is."""
+        """Raises a ValueError or TypeError that says what is wrong with the arguments. Returns if nothing is wrong."""
         explain_kinds(self.name, self.arguments, arguments, self.dtypes_of, self.mixed)
         # First, as what explains sizes may compute something.
         explain_memory(self.name, self.arguments, arguments)

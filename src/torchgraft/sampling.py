@@ -208,7 +208,7 @@ class Distribution:
 
 @dataclass(frozen=True)
 class Budget:
-    """How large a call may be that is drawn at random.
+    """The largest sizes of a call that is drawn at random.
 
     Attributes:
         elements: how many elements its tensors may have together, roughly.
@@ -240,7 +240,7 @@ class SizedRandom(Random):
 
 
 def draw_at_border(draw: Callable[[Random], Sample], random: Random, answers: Callable[[Sample], int]) -> Sample:
-    """A sample just before or just behind a size at which a library answers otherwise, found by bisection.
+    """A sample just before or after a size at which a library makes another choice, found by bisection.
 
     One of the sizes that `any_size` or `movable` drew is moved and all else drawn as before. Where no such size is
     found the sample is as drawn.
@@ -283,7 +283,7 @@ def log_uniform(random: Random, least: float, most: float) -> float:
 
 
 def rounded(random: Random, size: float, multiple: int, share: float) -> int:
-    """A size as a whole number: rounded to a multiple of another in so large a share of all cases, at least 1."""
+    """A size as an int of at least 1. A share of all cases is rounded to a multiple of another number."""
     step = multiple if random.random() < share else 1
     return max(step, round(size / step) * step)
 
@@ -293,7 +293,7 @@ _STEPS = (4, 8, 16, 32, 64)
 
 
 def any_size(random: Random, most: int, borders: Sequence[int] = ()) -> int:
-    """A size from 1 to `most`: small ones as often as large ones, and two of three next to where code changes its ways.
+    """A random size from 1 to `most`: small ones are as likely as large ones, and two of three are next to a limit.
 
     Args:
         random: a source of randomness.
@@ -317,7 +317,7 @@ def any_size(random: Random, most: int, borders: Sequence[int] = ()) -> int:
 
 
 def movable(random: Random, size: int, most: int) -> int:
-    """A size that was drawn, which a search for borders may move anywhere from 1 to `most`."""
+    """A drawn size that a search for such limits may change, from 1 to `most`."""
     return random.size(size, most) if isinstance(random, SizedRandom) else size
 
 

@@ -12,7 +12,7 @@ from torchgraft.environment import Environment
 
 @dataclass(frozen=True)
 class CheckReport:
-    """All results of a check, and where it ran.
+    """All results of a check, and the machine on which it ran.
 
     Attributes:
         results: a result a property, operator, device and dtype.
@@ -30,7 +30,7 @@ class CheckReport:
 
     @property
     def passed(self) -> bool:
-        """Whether all was run, and nothing failed."""
+        """Whether every property was run, and none failed."""
         return not self.failures and not self.unfinished
 
     @property

@@ -48,7 +48,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class Result:
-    """What a property said about an operator on a device in a dtype.
+    """The result of a property for an operator on a device in a dtype.
 
     Attributes:
         status: 'pass', 'fail' or 'not applicable'.

@@ -30,7 +30,7 @@ class Subject:
 
     @property
     def name(self) -> str:
-        """As a person writes it: without the namespace for an operator of torchgraft."""
+        """The name for people: without the namespace if the operator is torchgraft's."""
         return self.operator.short_name
 
 

@@ -30,9 +30,9 @@ class DepthwiseConv2d(torch.nn.Conv2d):
         dtype: the parameters' dtype.
 
     Raises:
-        TypeError: a number that is none: whole numbers are what `operator.index` takes, but no bool.
-        ValueError: a number of channels that is not positive, a pair that is none, or another word for a padding or a
-            padding mode; in a call, an input of another number of channels than in_channels.
+        TypeError: a number is not an int or another integer, such as NumPy's, or it is a bool.
+        ValueError: in_channels or channel_multiplier is not positive, a pair does not have two numbers, or padding or
+            padding_mode is another word; in a call, input does not have in_channels channels.
     """
 
     def __init__(

@@ -189,7 +189,7 @@ class LLTM(torch.nn.Module):
         _reset(self, self.hidden_size)
 
     def flatten_parameters(self) -> None:
-        """Does nothing, and is here since `torch.nn.LSTM` has it: parameters may lie anywhere."""
+        """Does nothing: parameters may lie anywhere in memory. `torch.nn.LSTM` has this method."""
 
     @property
     def all_weights(self) -> list[list[torch.nn.Parameter]]:
@@ -230,9 +230,9 @@ class LLTM(torch.nn.Module):
             (output, (h_n, c_n)): output as input, with S * D features; the states as hx.
 
         Raises:
-            TypeError: an input that is no tensor, states that are no pair of tensors, or another dtype than that of
-                the parameters.
-            ValueError: sizes that do not fit, or a sequence without steps.
+            TypeError: input is not a tensor, hx is not a pair of tensors, or one has another dtype than the
+                parameters.
+            ValueError: sizes do not fit, or the sequence has no steps.
         """
         if hx is not None:
             _require_states("LLTM", ("h_0", "c_0"), hx)

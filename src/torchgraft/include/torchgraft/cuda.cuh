@@ -85,7 +85,7 @@ __device__ T* shared_memory() {
   return reinterpret_cast<T*>(shared_bytes);
 }
 
-// Division by a number that is known before the launch: one multiplication and a shift, instead of some
+// Division by a number that is known before the launch: a multiplication and a shift, instead of some
 // twenty instructions. Numerator and divisor must be below 2**31 (Granlund and Montgomery, 1994).
 class FastDivisor {
  public:

@@ -41,8 +41,8 @@ def depthwise_conv2d(
     Equal to `torch.nn.functional.conv2d(input, weight, bias, stride, padding, dilation, groups=C)`. Differentiable
     any number of times, through kernels. float16 and bfloat16 are summed in float32.
 
-    Numbers are whole: what `operator.index` takes, NumPy's integers among it, but no bool, as in
-    `torch.nn.functional.conv2d`.
+    Stride, padding, dilation and groups are Python ints, or integers of other kinds, such as NumPy's; as in
+    `torch.nn.functional.conv2d`, a bool is none of these.
 
     Args:
         input: (N, C, H, W) or (C, H, W), float64, float32, float16 or bfloat16. Contiguous and channels_last are both
@@ -60,8 +60,8 @@ def depthwise_conv2d(
         (N, C * m, OH, OW), or without N as input, in the memory layout of input.
 
     Raises:
-        TypeError: an argument of another type or dtype.
-        ValueError: sizes that do not fit together, or a stride, padding or dilation that makes no sense.
+        TypeError: an argument has another type or dtype than these.
+        ValueError: sizes do not fit together, a stride or dilation is below 1, or a padding is negative.
 
     Source: `torch.nn.Conv2d` with groups = in_channels.
     """
@@ -131,7 +131,7 @@ def depthwise_conv2d_input_grad(
         (N, C, H, W).
 
     Raises:
-        TypeError: an argument of another type or dtype.
+        TypeError: an argument has another type or dtype than these.
         ValueError: sizes that do not fit together.
     """
     name = "depthwise_conv2d_input_grad"
@@ -166,7 +166,7 @@ def depthwise_conv2d_weight_grad(
         (C * m, 1, KH, KW).
 
     Raises:
-        TypeError: an argument of another type or dtype.
+        TypeError: an argument has another type or dtype than these.
         ValueError: sizes that do not fit together.
     """
     name = "depthwise_conv2d_weight_grad"

@@ -21,7 +21,7 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         (..., out_features).
 
     Raises:
-        TypeError: an argument is no tensor, or of another dtype.
+        TypeError: an argument is not a tensor, or has another dtype.
         ValueError: sizes that do not fit together.
 
     Source: `torch.nn.functional.linear`.

@@ -50,7 +50,7 @@ def lltm_cell(
         (h', c'), each (B, S).
 
     Raises:
-        TypeError: an argument of another type or dtype.
+        TypeError: an argument has another type or dtype than these.
         ValueError: sizes that do not fit together.
 
     Source: the LLTM of PyTorch's tutorial on C++ extensions.
@@ -90,7 +90,7 @@ def lltm(
         last step, (B, S).
 
     Raises:
-        TypeError: an argument of another type or dtype.
+        TypeError: an argument has another type or dtype than these.
         ValueError: sizes that do not fit together, or a sequence without steps.
 
     Source: the LLTM of PyTorch's tutorial on C++ extensions.

@@ -38,7 +38,7 @@ def over_packed(
         (output, h_n, c_n).
 
     Raises:
-        TypeError: a state is no tensor.
+        TypeError: a state is not a tensor.
         ValueError: batch_sizes make no sense, or do not fit input and states.
     """
     sizes = _checked_sizes(input, h0, c0, batch_sizes)

@@ -23,7 +23,7 @@ def mul_constant(input: Tensor, constant: float) -> Tensor:
         input * constant, with the shape, dtype and strides of input.
 
     Raises:
-        TypeError: input is no tensor or of another dtype, or constant is no number.
+        TypeError: input is not a tensor or has another dtype, or constant is not a number.
     """
     if type(constant) is not float:
         constant = real("mul_constant", "constant", constant)

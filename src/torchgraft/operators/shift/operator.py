@@ -45,7 +45,7 @@ def shift(input: Tensor, x_offset: Tensor, y_offset: Tensor, stride: int = 1) ->
         (N, C, T // stride, V), in the memory layout of input.
 
     Raises:
-        TypeError: an argument of another type or dtype.
+        TypeError: an argument has another type or dtype than these.
         ValueError: sizes that do not fit together, or a stride below 1.
 
     Source: Cheng et al., "Skeleton-Based Action Recognition with Shift Graph Convolutional Network", CVPR 2020, where
@@ -79,7 +79,7 @@ def shift_input_grad(
         (N, C, T, V).
 
     Raises:
-        TypeError: an argument of another type or dtype.
+        TypeError: an argument has another type or dtype than these.
         ValueError: sizes that do not fit together.
     """
     if not (type(height) is type(stride) is int and type(channels_last) is bool):
@@ -105,7 +105,7 @@ def shift_offset_grad(
         The gradients of x_offset and of y_offset, (C) each.
 
     Raises:
-        TypeError: an argument of another type or dtype.
+        TypeError: an argument has another type or dtype than these.
         ValueError: sizes that do not fit together.
     """
     if type(stride) is not int:
@@ -130,7 +130,7 @@ def shift_grads(
         The gradients of input, in its memory layout, of x_offset and of y_offset.
 
     Raises:
-        TypeError: an argument of another type or dtype.
+        TypeError: an argument has another type or dtype than these.
         ValueError: sizes that do not fit together.
     """
     if type(stride) is not int:
