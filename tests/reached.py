@@ -7,7 +7,7 @@ asked for problems of any size by the programs of tests/choice.
 
 Branches are those of the compiler, so that each part of a condition is counted by itself; what instantiations of a
 template reach is merged. Left out are the edges of exceptions, lines that only say that nothing comes there, that is
-`fail(...)`, and the branches of assertions in host functions of CUDA, of what supports.h has promised.
+`fail(...)` and `__trap()`, and the branches of assertions in host functions of CUDA, of what supports.h has promised.
 
 A question that was answered is not asked again until sources or samples change, so that an interrupted run goes on
 where it ended. So does one that ends after `--seconds`, which keeps what it has counted. All that it goes on from lies
@@ -40,7 +40,7 @@ from torchgraft.benchmarking.table import Table
 FRAGMENTS = ROOT / "docs/fragments"
 # Lines that are not to be reached, and those without a word: a bracket runs where an exception passes. gcovr does not
 # find the texts of sources that were translated.
-NOT_ASKED = re.compile(r"\s*fail\(.*|\W*")
+NOT_ASKED = re.compile(r"\s*(fail\(|__trap\(\)).*|\W*")
 # In a host function of CUDA; in those that both devices share it checks what a caller gives.
 ASSERTION = re.compile(r"\s*TORCHGRAFT_CHECK\(")
 

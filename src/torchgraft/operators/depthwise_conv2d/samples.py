@@ -30,6 +30,8 @@ _BOTH_LAYOUTS = (
     Case("four pixels a row, kernel of nine", (2, 17, 12, 12), (9, 9), PLAIN),
     Case("nine pixels a row, kernel of 17 rows", (2, 17, 5, 9), (17, 5), Window(1, 1, 8, 2, 8, 2)),
     Case("15 pixels a row, kernel of five, stride 2", (2, 17, 4, 30), (5, 5), same(5, 2)),
+    # Rows of taps for two groups of warps, and few enough that images stay in their layout.
+    Case("9x5", (2, 17, 10, 9), (9, 5), Window(1, 1, 4, 2, 4, 2)),
     Case("vector channels, 7x7", (1, 40, 8, 9), (7, 7), same(7)),
     Case("vector channels, stride 2", (1, 64, 7, 8), (5, 5), same(5, 2)),
     Case("eights of channels, wide", (2, 24, 9, 150), (3, 3), Window(padding_top=2, padding_right=1)),
@@ -135,6 +137,8 @@ _PHASES = (
         (8, 8),
         Window(1, 1, 27, 28, 30, 28, 8, 8),
     ),
+    # Phases of the most columns.
+    Case("9x41 with stride 2", (2, 3, 11, 44), (9, 41), Window(2, 2, 4, 20, 4, 20)),
     Case("31x31 with stride 2 on one pixel", (2, 3, 1, 1), (31, 31), same(31, 2)),
     Case("31x8 with stride 8, nothing padded", (1, 3, 33, 40), (31, 8), Window(8, 8)),
 )
