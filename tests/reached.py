@@ -2,7 +2,7 @@
 
 CUDA kernels run on the emulator, compiled for several architectures and on devices of several sizes, as they are chosen
 and each forced on all that it supports. C++ kernels run compiled for any processor, on one thread, and for this
-machine's, on two; tests of the operators ask those as well. Which kernel is chosen, and what each supports, is also
+machine's, on two. Tests of the operators ask both as well. Which kernel is chosen, and what each supports, is also
 asked for problems of any size by the programs of tests/choice.
 
 Branches are those of the compiler, so that each part of a condition is counted by itself; what instantiations of a

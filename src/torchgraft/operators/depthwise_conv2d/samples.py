@@ -97,6 +97,8 @@ _SINGLE = (
     Case("fifteen columns", (1, 2, 5, 15), (5, 5), same(5)),
     # Blocks of rows as far apart as taps are, in whole vectors of sixteen.
     Case("dilation 2, sixteen channels", (1, 16, 18, 30), (3, 3), Window(1, 1, 2, 2, 2, 2, 2, 2), channels_last=True),
+    # A row of tiles takes more shared memory than there is.
+    Case("31x31 on wide images", (1, 2, 3, 430), (31, 31), same(31)),
     Case("empty batch, told channels_last", (0, 3, 6, 7), (3, 3), same(3), channels_last=True),
 )
 
