@@ -390,4 +390,6 @@ def report(objects: Path, path: Path) -> None:
 def gcovr(*arguments: str) -> None:
     """Runs gcovr on the sources of torchgraft."""
     command = [sys.executable, "-m", "gcovr", "--root", str(ROOT), "--filter", "src/torchgraft/"]
+    # Of some functions there is one for each device, on other lines.
+    command += ["--merge-mode-functions", "separate"]
     subprocess.run([*command, *arguments], check=True, cwd=ROOT)

@@ -129,20 +129,35 @@ def test_what_is_asked_when_time_is_over_is_asked_again(last, tmp_path, monkeypa
     assert answered[folder].lines == {f"{each.place}  {operator}" for each in libraries for operator in known}
 
 
+TWICE = """\
+#ifdef ELSEWHERE
+static int twice(int count) { return 2 * count; }
+#else
+static int twice(int count) { return count + count; }
+#endif
+int main(int count, char**) {
+  if (count > 1)
+    return twice(0);
+  return twice(0);
+}
+"""
+
+
 def test_what_was_counted_elsewhere_is_kept(tmp_path, monkeypatch):
-    """A report is all that another machine leaves of what it asked."""
+    """A report is all that another machine leaves of what it asked; a function may stand on other lines there."""
     monkeypatch.setattr(counting, "ROOT", tmp_path)
-    source = tmp_path / "src/torchgraft/sign.cpp"
+    source = tmp_path / "src/torchgraft/twice.cpp"
     source.parent.mkdir(parents=True)
-    source.write_text("int main(int count, char**) {\n  if (count > 1)\n    return 0;\n  return 0;\n}\n")
-    report = tmp_path / "sign.json"
-    for words in ([], ["more"]):
-        objects = tmp_path / f"objects{len(words)}"
+    source.write_text(TWICE)
+    report = tmp_path / "twice.json"
+    for place, words in {"here": [], "elsewhere": ["more"]}.items():
+        objects = tmp_path / place
         objects.mkdir()
-        program = objects / "sign"
-        subprocess.run(["c++", "--coverage", "-O0", str(source), "-o", str(program)], check=True, cwd=objects)
+        program = objects / "program"
+        command = ["c++", "--coverage", "-O0", str(source), "-o", str(program), f"-D{place.upper()}"]
+        subprocess.run(command, check=True, cwd=objects)
         subprocess.run([str(program), *words], check=True, cwd=objects)
         counting.report(objects, report)
     [file] = json.loads(report.read_text())["files"]
-    assert {each["line_number"]: each["count"] for each in file["lines"]} == {1: 2, 2: 2, 3: 1, 4: 1}
-    assert [path.name for path in tmp_path.glob("sign*")] == ["sign.json"]
+    assert {each["line_number"]: each["count"] for each in file["lines"]} == {2: 1, 4: 1, 6: 2, 7: 2, 8: 1, 9: 1}
+    assert [path.name for path in tmp_path.glob("twice*")] == ["twice.json"]
