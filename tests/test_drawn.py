@@ -10,6 +10,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+import torchgraft
 from reports import make_report, make_row
 from torchgraft import Operator
 from torchgraft.benchmarking import drawn, suite
@@ -22,6 +23,7 @@ from torchgraft.benchmarking.suite import Wanted
 from torchgraft.benchmarking.timing import Ratio, Stopwatch, Time
 from torchgraft.checking.subject import Subject, find_subjects
 from torchgraft.cli import app
+from torchgraft.precision import equal_precision
 from torchgraft.sampling import Benchmark, Budget, Distribution, Drawn, Sample, Samples, log_uniform, rounded
 
 pytestmark = pytest.mark.usefixtures("busy_machine")
@@ -157,6 +159,21 @@ def test_gradients_are_those_of_the_argument():
     assert {row.direction for row in rows} == {"forward", "input_grad", "weight_grad"}
 
 
+def test_kernels_are_chosen_by_measuring_where_that_is_asked_for():
+    def choices_of(*, measured):
+        torchgraft.forget_choices()
+        wanted = Wanted(CPU, directions=("forward",), measured=measured)
+        [planned] = plan_drawn(find_subjects(["depthwise_conv2d"]), wanted, 1, 5, named=True)
+        with equal_precision():
+            row = planned.measure(STOPWATCH, ROOFS)
+        assert not row.problem
+        return [each.operator for each in torchgraft.choices()]
+
+    assert choices_of(measured=False) == []
+    assert choices_of(measured=True) == ["torchgraft::depthwise_conv2d"]
+    torchgraft.forget_choices()
+
+
 @pytest.mark.parametrize(
     ("targets", "passes", "message"),
     [
@@ -252,6 +269,7 @@ class TestCommand:
         assert done.exit_code == 2
         assert done.stderr.startswith("--draw has rows of its own: leave out --models, --quick")
         assert run("mul_constant", "--draw", 0).exit_code == 2
+        assert run("mul_constant", "--measured").stderr.startswith("--measured is for rows that are drawn")
 
     def test_what_has_no_distribution_is_one_line(self):
         done = run("lltm_grads", "--draw", 2, "--device", "cpu")

@@ -1,15 +1,19 @@
 """The CUDA kernels of all operators, run on the CPU by the emulator of tests/emulation, and the emulator itself."""
 
+import ctypes
 import os
 import re
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 
+import torchgraft
 from emulation import devices, emulate
+from torchgraft import Operator, choosing, native
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="the emulator of CUDA is written for Linux"),
@@ -41,6 +45,32 @@ def watched_mistakes():
 def kernels():
     """The directory of the library of all operators."""
     return emulate.build(emulate.find_folders(), workers=2)
+
+
+MEASURED = "emulated_measured"
+# Recorded in C++, so that gradients are timed in threads of autograd.
+CONVOLUTIONS = """
+import torch
+import torchgraft
+from torchgraft import choosing
+
+torch.manual_seed(0)
+torch.backends.cudnn.benchmark = True
+images, weight = torch.randn(2, 8, 14, 14, requires_grad=True), torch.randn(8, 1, 3, 3, requires_grad=True)
+with choosing.measuring(True):
+    found = torchgraft.depthwise_conv2d(images, weight, None, 1, 1)
+    found = found.detach(), *torch.autograd.grad(found.sum(), (images, weight))
+exact = torch.nn.functional.conv2d(images.double(), weight.double(), None, 1, 1, 1, 8)
+exact = exact.detach(), *torch.autograd.grad(exact.sum(), (images, weight))
+for one, other in zip(found, exact, strict=True):
+    torch.testing.assert_close(one.double(), other.double(), rtol=1e-5, atol=1e-4)
+choices = {each.operator: each for each in torchgraft.choices()}
+print(choices)
+assert len(choices) == 3
+for each in choices.values():
+    # The policy's, PyTorch's, and kernels by their names.
+    assert len(each.microseconds) > 3 and {"", "pytorch"} <= set(each.microseconds)
+"""
 
 
 def check_holds(kernels, command, **device):
@@ -186,6 +216,75 @@ for steps, batch, features, units in [(3, 5, 7, 4), (1, 1, 1, 1), (2, 1, 5, 3), 
 
 def test_products_have_the_precision_that_their_thread_was_told(kernels):
     check_holds(kernels, [sys.executable, "-c", PRODUCTS])
+
+
+@pytest.fixture(scope="module")
+def doubled():
+    """An operator with several kernels, of which the policy chooses the slowest."""
+    library = emulate.build([emulate.HERE / "measured"], namespace=MEASURED, workers=2)
+    operator = Operator(f"{MEASURED}::doubled(Tensor input) -> Tensor", reference=lambda input: 2 * input)
+    native.load(MEASURED, library)
+    return operator
+
+
+class TestChoicesThatAreMeasured:
+    """Kernels of a GPU are timed by its events, and the fastest is kept; tests/test_choosing.py asks what is common."""
+
+    @pytest.fixture(autouse=True)
+    def switches(self):
+        torchgraft.forget_choices()
+        with choosing.measuring(True), pytest.MonkeyPatch.context() as patch:
+            patch.setattr(torch.backends.cudnn, "benchmark", True)
+            yield
+        torchgraft.forget_choices()
+
+    @pytest.mark.parametrize(("count", "fastest"), [(4, "quick"), (7, "pytorch"), (9, "middle")])
+    def test_the_policys_slow_kernel_is_left_for_the_fastest_that_supports_the_problem(self, doubled, count, fastest):
+        for _ in range(2):
+            assert torch.equal(doubled(NUMBERS[:count]), 2 * NUMBERS[:count])
+            [choice] = torchgraft.choices()
+            assert choice.kernel == fastest
+            assert set(choice.microseconds) >= {"", "slow", "middle", fastest}
+            # It begins with the device: compute capability and multiprocessors.
+            assert choice.problem[0] == 900
+        served = native.chosen_kernels(MEASURED, "cpu", lambda: doubled(NUMBERS[:count]))
+        assert served == (() if fastest == "pytorch" else (fastest,))
+
+    def test_a_captured_call_is_never_timed_and_takes_what_was_chosen_before(self, doubled, monkeypatch):
+        def served():
+            return native.chosen_kernels(MEASURED, "cpu", lambda: doubled(NUMBERS[:4]))
+
+        with monkeypatch.context() as captured:
+            captured.setenv("TORCHGRAFT_EMULATED_CAPTURE", "1")
+            assert served() == ("slow",)
+            assert not torchgraft.choices()
+        doubled(NUMBERS[:4])
+        monkeypatch.setenv("TORCHGRAFT_EMULATED_CAPTURE", "1")
+        assert served() == ("quick",)
+
+    def test_where_memory_to_time_with_is_wanting_the_policy_is_kept(self, doubled):
+        pytorch = ctypes.CDLL(str(Path(torch.__file__).parent / "lib/libtorch_cpu.so"))
+        arguments = [ctypes.c_int64, *2 * [ctypes.POINTER(ctypes.c_int64)], *3 * [ctypes.c_int32], ctypes.c_void_p]
+        kind = ctypes.CFUNCTYPE(ctypes.c_int32, *arguments)
+        allocate_by_pytorch = kind(("aoti_torch_empty_strided", pytorch))
+
+        @kind
+        def allocate(dim, sizes, *others):
+            return 1 if dim == 1 and sizes[0] > 1 << 20 else allocate_by_pytorch(dim, sizes, *others)
+
+        [library] = native.libraries_of(MEASURED, "cpu")
+        library.function("torchgraft_set_allocate")(allocate)
+        try:
+            assert torch.equal(doubled(NUMBERS[:4]), 2 * NUMBERS[:4])
+        finally:
+            library.function("torchgraft_set_allocate")(None)
+        doubled(NUMBERS[:4])
+        [choice] = torchgraft.choices()
+        assert (choice.kernel, choice.microseconds) == ("", {})
+
+    @pytest.mark.slow
+    def test_convolutions_and_their_gradients_hold_whatever_is_chosen(self, kernels):
+        check_holds(kernels, [sys.executable, "-c", CONVOLUTIONS], multiprocessors=16)
 
 
 def test_an_operator_without_kernels_is_refused():

@@ -24,7 +24,13 @@ PARTS = {
     "torchgraft/cublas.h": {"Cublas"},
     "torchgraft/device.cuh": {"compiled_as_this_file"},
     "torchgraft/layout.h": {"Strides"},
-    "torchgraft/registration.h": {"TORCHGRAFT_COMPILER", "TORCHGRAFT_QUOTED", "TORCHGRAFT_QUOTED_", "compiled_by"},
+    "torchgraft/registration.h": {
+        "TORCHGRAFT_COMPILER",
+        "TORCHGRAFT_MEASURED",
+        "TORCHGRAFT_QUOTED",
+        "TORCHGRAFT_QUOTED_",
+        "compiled_by",
+    },
     "torchgraft/relayout.cuh": {"kRelayoutThreads", "kRelayoutTile", "launch_transpose", "transpose_matrices"},
     "torchgraft/text.h": {"ToImpl", "Word", "internal", "text", "torchgraft"},
 }

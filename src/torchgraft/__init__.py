@@ -7,6 +7,7 @@ from typing import Any as _Any
 
 from torchgraft import _torch_without_numpy as _torch_without_numpy  # before all that imports torch
 from torchgraft import native, nn
+from torchgraft.choosing import choices, forget_choices, load_choices, save_choices
 from torchgraft.decomposing import decompositions
 from torchgraft.fallback import Fallback, PerformanceWarning, fallbacks
 from torchgraft.grafting import GraftReport, graft, graft_report, ungraft
@@ -37,22 +38,26 @@ __all__ = [
     "__version__",
     "check",
     "checking",
+    "choices",
     "decompositions",
     "depthwise_conv2d",
     "depthwise_conv2d_input_grad",
     "depthwise_conv2d_weight_grad",
     "fallbacks",
+    "forget_choices",
     "gradient_by_reference",
     "graft",
     "graft_report",
     "linear",
     "lltm",
     "lltm_cell",
+    "load_choices",
     "load_inline",
     "mul_constant",
     "native",
     "nn",
     "package",
+    "save_choices",
     "shift",
     "shift_grads",
     "shift_input_grad",

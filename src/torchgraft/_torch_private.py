@@ -25,6 +25,9 @@ jit_tracing = torch._C._is_tracing
 # How many TorchDispatchModes are active: each sees what runs below autograd.
 dispatch_modes = torch._C._len_torch_dispatch_stack
 
+# The switch torch.backends.cudnn.benchmark, in a tenth of the time.
+cudnn_benchmark = torch._C._get_cudnn_benchmark
+
 _functorch_active = torch._C._are_functorch_transforms_active
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from torchgraft import _dtensor, _torch_private
+from torchgraft import _dtensor, _torch_private, choosing
 from torchgraft.declared import Declared
 from torchgraft.schema import Argument, Arrangement, arrange, by_name, read_schema
 
@@ -246,6 +246,8 @@ def make_autograd(operator: Declared) -> Autograd:
     differentiable = [signature[place].name not in operator.not_differentiable for place in places]
     all_differentiable, constant_outputs = all(differentiable), operator.constant_outputs
     any_autocast = _torch_private.any_autocast
+    # What writes to its arguments must run once.
+    may_be_timed, namespace = choosing.is_wanted if not operator.mutates else bool, operator.namespace
 
     def each_of(results: Any) -> tuple[Any, ...]:
         return (results,) if gives_one else tuple(results)
@@ -336,7 +338,8 @@ def make_autograd(operator: Declared) -> Autograd:
         @staticmethod
         def forward(ctx: Any, *values_and_others: Any) -> Any:
             *values, others = values_and_others
-            results = kernel(*values, *others) if tensors_first else kernel(*together(values, others))
+            given = (*values, *others) if tensors_first else together(values, others)
+            results = choosing.call(namespace, kernel, given) if may_be_timed() else kernel(*given)
             save(ctx, values, others, results)
             if constant_outputs:
                 mark(ctx, results, operator.output_count)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from torchgraft import _dtensor, _torch_private, mutation, python_kernels, registration
+from torchgraft import _dtensor, _torch_private, choosing, mutation, python_kernels, registration
 from torchgraft._autocasting import AutocastRule, make_cast, no_autocast
 from torchgraft.arguments import stands_for_tensor
 from torchgraft.declaring import (
@@ -385,6 +385,7 @@ def _make_call(operator: Operator) -> Callable[..., Any]:
     described, dtypes_of, mixed = operator.arguments, operator.dtypes_of, operator.mixed
     dtypes, primary = operator.dtypes or (), operator.primary
     any_autocast, transform_active = _torch_private.any_autocast, _torch_private.transform_active
+    may_be_timed, namespace = choosing.is_wanted, operator.namespace
     jit_tracing, dispatch_modes = _torch_private.jit_tracing, _torch_private.dispatch_modes
     is_compiling, is_exporting = torch.compiler.is_compiling, torch.compiler.is_exporting
     # Devices that have kernels for some dtypes only; mostly empty, and then there is nothing to ask.
@@ -465,7 +466,7 @@ def _make_call(operator: Operator) -> Callable[..., Any]:
                 # What sees each operator, as a policy of selective checkpointing does, knows the public names.
                 return visible(call_public(*arguments))
             if not needs_grad:
-                results = kernel(*arguments)
+                results = choosing.call(namespace, kernel, arguments) if may_be_timed() else kernel(*arguments)
                 return results if all_visible else visible(results)
             if jit_tracing():
                 # It records what the dispatcher sees, and can make nothing of a Function that is written in Python.

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from torchgraft import _torch_private, native
+from torchgraft.choosing import measuring
 
 # Found once: the way to them takes four microseconds.
 _recurrent: Any = torch.backends.cudnn.rnn
@@ -97,16 +98,20 @@ def equal_precision() -> Iterator[None]:
 
 @contextmanager
 def cudnn_switches(**values: bool) -> Iterator[None]:
-    """A scope in which switches of `torch.backends.cudnn` have values; all others stay as they are."""
+    """A scope in which switches of `torch.backends.cudnn` have values; all others stay as they are.
+
+    For torchgraft's own kernels it changes nothing: none is chosen by measuring.
+    """
     cudnn: Any = torch.backends.cudnn
     before = {name: getattr(cudnn, name) for name in values}
-    try:
-        for name, value in values.items():
-            setattr(cudnn, name, value)
-        yield
-    finally:
-        for name, value in before.items():
-            setattr(cudnn, name, value)
+    with measuring(False):
+        try:
+            for name, value in values.items():
+                setattr(cudnn, name, value)
+            yield
+        finally:
+            for name, value in before.items():
+                setattr(cudnn, name, value)
 
 
 def recurrent_precision() -> str:

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstdlib>
 #include <deque>
 #include <fstream>
@@ -1185,6 +1186,52 @@ cudaError_t cudaOccupancyMaxActiveClusters(int* clusters, const void* function,
       &resident, function, static_cast<int>(block.x * block.y * block.z), config->dynamicSmemBytes);
   const dim3 cluster = emulation::make_launch("", *config).cluster;
   *clusters = resident * emulation::multiprocessors() / static_cast<int>(cluster.x * cluster.y * cluster.z);
+  return cudaSuccess;
+}
+
+// A stream is captured while the variable TORCHGRAFT_EMULATED_CAPTURE is set: then nobody can wait for it.
+cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status) {
+  const bool captured = std::getenv("TORCHGRAFT_EMULATED_CAPTURE") != nullptr;
+  *status = captured ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+  return cudaSuccess;
+}
+
+cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
+  static thread_local cudaStreamCaptureMode current = cudaStreamCaptureModeGlobal;
+  std::swap(*mode, current);
+  return cudaSuccess;
+}
+
+// Kernels have run when a launch returns, so an event is a time of the host.
+struct EmulatedEvent {
+  std::chrono::steady_clock::time_point time;
+};
+
+cudaError_t cudaEventCreate(cudaEvent_t* event) {
+  *event = new EmulatedEvent;
+  return cudaSuccess;
+}
+
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  delete event;
+  return cudaSuccess;
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t) {
+  event->time = std::chrono::steady_clock::now();
+  return cudaSuccess;
+}
+
+cudaError_t cudaEventSynchronize(cudaEvent_t) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  cudaStreamIsCapturing(nullptr, &status);
+  return status == cudaStreamCaptureStatusNone ? cudaSuccess : cudaErrorStreamCaptureUnsupported;
+}
+
+cudaError_t cudaEventQuery(cudaEvent_t) { return cudaErrorNotReady; }
+
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end) {
+  *milliseconds = std::chrono::duration<float, std::milli>(end->time - begin->time).count();
   return cudaSuccess;
 }
 

@@ -16,11 +16,12 @@ _REPLACED = (
     ("&aoti_torch_empty_strided", "&::emulation::empty_strided"),
     # libstdc++ writes __attribute__((__noinline__)).
     ("__noinline__", "__attribute__((noinline))"),
-    # PyTorch's headers test it too.
+    # PyTorch's headers test them too.
     ("__CUDA_ARCH__", "EMULATED_CUDA_ARCH"),
+    ("__CUDACC__", "EMULATED_CUDA_ARCH"),
 )
 _OF_TORCH = re.compile(r"#include <torch/csrc/inductor/aoti_torch/c/shim\.h>")
-_REGISTRATION = re.compile(r"((?:TORCHGRAFT_KERNEL\(\s*\w+\s*,|TORCHGRAFT_RECORDED\()\s*)CUDA\b")
+_REGISTRATION = re.compile(r"((?:TORCHGRAFT_KERNEL(?:_BESIDE)?\(\s*\w+\s*,|TORCHGRAFT_RECORDED\()\s*)CUDA\b")
 _DYNAMIC_SHARED = re.compile(r"\bextern\s+__shared__\s+(?:__align__\(\d+\)\s+)?([\w:\s]+?)\s+(\w+)\s*\[\s*\]\s*;")
 _STATIC_SHARED = re.compile(
     r"\b__shared__\s+((?:__align__\(\w+\)|alignas\(\w+\))\s+)?([\w:<>,\s]+?)\s+(\w+)\s*((?:\[[^;]*\])?)\s*;"

@@ -17,6 +17,7 @@ HIDDEN_HEADERS = frozenset(
         "calling.h",
         "given.h",
         "last_error.h",
+        "measured.h",
         "quiet_allocation.h",
         "registered_when_told.h",
         "schemas.h",
@@ -29,9 +30,9 @@ HIDDEN = frozenset(
         r"\w+",
         """
         Allocate allocate allocate_from_pytorch fail_to_allocate what_pytorch_says compiled_by compiled_as_this_file
-        TORCHGRAFT_QUOTED TORCHGRAFT_QUOTED_ TORCHGRAFT_COMPILER TORCHGRAFT_HAS_TARGETS TORCHGRAFT_TARGET
-        TORCHGRAFT_VECTOR_CLONE VectorOf kConverts reinterpret interleave transpose_matrices launch_transpose
-        kRelayoutTile kRelayoutThreads checked_inputs first_line read_metadata why_not_loaded
+        TORCHGRAFT_QUOTED TORCHGRAFT_QUOTED_ TORCHGRAFT_COMPILER TORCHGRAFT_MEASURED TORCHGRAFT_HAS_TARGETS
+        TORCHGRAFT_TARGET TORCHGRAFT_VECTOR_CLONE VectorOf kConverts reinterpret interleave transpose_matrices
+        launch_transpose kRelayoutTile kRelayoutThreads checked_inputs first_line read_metadata why_not_loaded
         """,
     )
 )

@@ -36,7 +36,7 @@ _SUFFIXES = (".py", *_COMPILED, ".h", ".hpp", ".cuh", ".inl", ".cmake")
 # Folders with these hold what was built or installed.
 _FOREIGN = {"CMakeCache.txt", "pyvenv.cfg"}
 # How a source says which namespace its kernels belong to.
-_NAMESPACE = re.compile(r"\b(?:TORCHGRAFT_KERNEL|(?:STABLE_)?TORCH_LIBRARY_IMPL)\(\s*(\w+)\s*,")
+_NAMESPACE = re.compile(r"\b(?:TORCHGRAFT_KERNEL(?:_BESIDE)?|(?:STABLE_)?TORCH_LIBRARY_IMPL)\(\s*(\w+)\s*,")
 _IMPORTS_BUILDING = re.compile(r"^\s*(?:from|import)\b.*\bbuilding\b", re.MULTILINE)
 
 

@@ -89,9 +89,12 @@ class Definition:
     @property
     def registers(self) -> tuple[str, str] | None:
         """The kind of device and the name of the operator that it registers by TORCHGRAFT_KERNEL, if it does."""
-        if self.tokens[:2] != ("TORCHGRAFT_KERNEL", "(") or len(self.tokens) < 7:
+        if self.tokens[:1] not in _REGISTERING or len(self.tokens) < 7 or self.tokens[1] != "(":
             return None
         return self.tokens[4].lower(), self.tokens[6]
+
+
+_REGISTERING = (("TORCHGRAFT_KERNEL",), ("TORCHGRAFT_KERNEL_BESIDE",))
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from random import Random
@@ -19,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
-from torchgraft import native, python_kernels
+from torchgraft import choosing, native, python_kernels
 from torchgraft.benchmarking.explaining import explain
 from torchgraft.benchmarking.graphs import Capturing
 from torchgraft.benchmarking.measuring import functions_of, precision_of, row_of, why_it_fails
@@ -70,11 +71,13 @@ class Bench:
 
     Attributes:
         capturing: captures calls; None on a CPU.
+        measured: whether operators take the kernels that are fastest when timed, and not those of their policies.
         inputs: of the row at hand.
         provenances: what each operator's passes are measured on.
     """
 
     capturing: Capturing | None
+    measured: bool = False
     inputs: Inputs = field(default_factory=Inputs)
     provenances: dict[tuple[str, bool], Provenance] = field(default_factory=dict)
 
@@ -110,7 +113,7 @@ def plan_drawn(subjects: Sequence[Subject], wanted: Wanted, count: int, seed: in
         )
     distributions = [(each, each.samples.networks) for each in subjects if each.samples.networks is not None]
     expect_known("pass", wanted.directions, [name for _, networks in distributions for name in networks.passes])
-    bench = Bench(Capturing(wanted.device) if wanted.device.type == "cuda" else None)
+    bench = Bench(Capturing(wanted.device) if wanted.device.type == "cuda" else None, wanted.measured)
     planned = []
     for subject, networks in distributions:
         for benchmark, dtype in _draw(subject, networks, wanted, count, seed):
@@ -200,7 +203,8 @@ def measure_drawn(candidate: Candidate, bench: Bench, stopwatch: Stopwatch, roof
     """Times an operator and its rival in one pass, on a GPU both as CUDA graphs, and compares what they gave."""
     arguments = bench.inputs.take(candidate)
     refused: dict[str, str] = {}
-    with warnings.catch_warnings(), precision_of(candidate):
+    measured = choosing.measuring(True) if bench.measured else nullcontext()
+    with warnings.catch_warnings(), precision_of(candidate), measured:
         # What falls back is told by the row; what PyTorch's layers advise their users is no news here.
         warnings.simplefilter("ignore", PerformanceWarning)
         warnings.filterwarnings("ignore", category=UserWarning, module=r"torch\.nn\.")
@@ -270,7 +274,8 @@ def _choices(candidate: Candidate, call: Callable[[], Any], bench: Bench) -> tup
         names.extend(native.chosen_kernels(candidate.operator.namespace, candidate.device.type, beside))
 
     why_it_fails(look)
-    return tuple(names)
+    # Where none of its own was asked, though they are timed, PyTorch's was the fastest.
+    return tuple(names) or (("pytorch",) if bench.measured else ())
 
 
 def _kernels_that_serve(candidate: Candidate, call: Callable[[], Any]) -> list[str]:

@@ -56,6 +56,7 @@ class Wanted:
         every_kernel: whether the kernels between which an operator chooses are rivals of its forward pass.
         patience: seconds to wait, in all, for other programs to end; None: 30, or 5 in a quick run.
         seconds: about how long to measure one contender; None: 0.25, or 0.1 in a quick run.
+        measured: whether operators take the kernels that are fastest when timed, and not those of their policies.
     """
 
     device: torch.device
@@ -70,6 +71,7 @@ class Wanted:
     every_kernel: bool = False
     patience: float | None = None
     seconds: float | None = None
+    measured: bool = False
 
     @property
     def asked_seconds(self) -> float:

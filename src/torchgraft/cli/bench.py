@@ -173,6 +173,13 @@ def run(
         ),
     ] = None,
     seed: SeedOption = 0,
+    measured: Annotated[
+        bool,
+        typer.Option(
+            "--measured",
+            help="With --draw: choose kernels by timing them, not by policy. Experimental.",
+        ),
+    ] = False,
     patience: Annotated[
         float | None,
         typer.Option(
@@ -210,7 +217,10 @@ def run(
         explained=explained,
         every_kernel=every_kernel,
         patience=patience,
+        measured=measured,
     )
+    if measured and draw is None:
+        end_with("--measured is for rows that are drawn: add --draw N")
     if draw is not None:
         if models or quick or suites or sample or files.html:
             end_with("--draw has rows of its own: leave out --models, --quick, --suite, --sample, --html and --output")

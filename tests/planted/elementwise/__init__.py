@@ -60,6 +60,12 @@ def _plant(
 scale = _declare("scale")
 # Right as it is, and wrong where one of its kernels is forced: no bug that a property finds.
 chosen = _declare("chosen", kernels={"cpu": FLOATING})
+measured = _declare("measured", kernels={"cpu": FLOATING})
+added = Operator(
+    f"{kernels.NAMESPACE}::added(Tensor(a!) total, Tensor input) -> Tensor",
+    reference=lambda total, input: (total + input, 2 * input),
+    gradient=lambda needs_grad, grads, saved, total, input: (None, 2 * grads[0]),
+)
 
 _plant("wrong_last_element", "the last element is not multiplied", "value")
 _plant("wrong_above_one_tile", "beyond the first tile the wrong elements are read", "value")

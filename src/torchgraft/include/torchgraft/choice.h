@@ -23,6 +23,8 @@
 #include <mutex>
 #include <stdexcept>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace torchgraft {
 namespace internal {
@@ -35,6 +37,14 @@ struct Forced {
   std::atomic<int64_t> elsewhere{0};
 };
 inline Forced forced;
+
+// The kernel that calls on this thread take where it supports the problem, as measured.h has it, or null; and
+// how many choices have fallen on it.
+struct Assigned {
+  const char* name = nullptr;
+  int64_t served = 0;
+};
+inline thread_local Assigned assigned;
 
 // What all rules that are asked answer, as one number, while a tool wants to know: it draws problems on
 // either side of where that changes. And the kernels that were chosen, a line each.
@@ -86,16 +96,16 @@ void trace_answers(const Rule (&rules)[kCount], const Problem& problem) {
   traced.answers = answers;
 }
 
-// A line for each kernel of the library: its operator, a tab, its name.
-inline std::string& listed_kernels() {
-  static std::string lines;
-  return lines;
+// The kernels of the library: the operator and the name of each.
+inline std::vector<std::pair<std::string, std::string>>& listed_kernels() {
+  static std::vector<std::pair<std::string, std::string>> listed;
+  return listed;
 }
 
 template <typename Rule, size_t kCount>
 bool list_kernels(const char* op, const Rule (&rules)[kCount]) {
   for (const Rule& rule : rules) {
-    listed_kernels().append(op).append("\t").append(rule.name).append("\n");
+    listed_kernels().emplace_back(op, rule.name);
   }
   return true;
 }
@@ -122,6 +132,13 @@ const Rule& choose_untraced(const Rule (&rules)[kCount], const Problem& problem)
       if constexpr (requires { problem.on_any_device(); }) {
         if (rule.supports(problem.on_any_device())) ++forced.elsewhere;
       }
+    }
+  }
+  if (const char* const name = assigned.name) [[unlikely]] {
+    for (const Rule& rule : rules) {
+      if (std::strcmp(name, rule.name) != 0 || !rule.supports(problem)) continue;
+      ++assigned.served;
+      return rule;
     }
   }
   if (const Rule* const best = best_rule(rules, problem)) return *best;
@@ -153,12 +170,21 @@ const Rule& choose(const Rule (&rules)[kCount], const Problem& problem) {
   [[maybe_unused]] static const bool torchgraft_lists_##OPERATOR = \
       ::torchgraft::internal::list_kernels(#OPERATOR, RULES);
 
-// Exported from a library of kernels: what there is, and what serves from now on. A name stays valid as long
-// as it is forced; null forces nothing. Returned is how many calls the kernel before has served; where it is
-// none, below zero how many it would have served on another device.
+// Exported from a library of kernels: what there is, a line for each kernel with its operator, a tab, its
+// name.
 extern "C" __attribute__((weak, visibility("default"))) const char* torchgraft_kernels() {
-  return torchgraft::internal::listed_kernels().c_str();
+  static const std::string lines = [] {
+    std::string text;
+    for (const auto& [op, name] : torchgraft::internal::listed_kernels()) {
+      text.append(op).append("\t").append(name).append("\n");
+    }
+    return text;
+  }();
+  return lines.c_str();
 }
+// What serves from now on. A name stays valid as long as it is forced; null forces nothing. Returned is how
+// many calls the kernel before has served; where it is none, below zero how many it would have served on
+// another device.
 extern "C" __attribute__((weak, visibility("default"))) int64_t torchgraft_force_kernel(const char* name) {
   torchgraft::internal::Forced& forced = torchgraft::internal::forced;
   forced.name = name;

@@ -15,6 +15,7 @@ struct ToldKernel {
   const char* device;
   std::string name;
   void (*boxed)(StableIValue*, uint64_t, uint64_t);
+  void (*boxed_raw)(StableIValue*, uint64_t, uint64_t);
 };
 
 inline std::vector<ToldKernel>& told_kernels() {
@@ -40,7 +41,7 @@ inline bool register_kernel(const ToldKernel& kernel) {
   told_libraries().push_back(library);
   const std::string raw = "_" + kernel.name;
   return torch_library_impl(library, kernel.name.c_str(), kernel.boxed, TORCH_ABI_VERSION) == 0 &&
-         torch_library_impl(library, raw.c_str(), kernel.boxed, TORCH_ABI_VERSION) == 0;
+         torch_library_impl(library, raw.c_str(), kernel.boxed_raw, TORCH_ABI_VERSION) == 0;
 }
 
 }  // namespace torchgraft::internal

@@ -6,6 +6,7 @@
 #include "cpu/kernels.h"
 #include "host.h"
 #include "recorded.h"
+#include "rival.h"
 
 namespace torchgraft::depthwise {
 namespace {
@@ -42,9 +43,11 @@ class Cpu {
 
 }  // namespace
 
-TORCHGRAFT_KERNEL(torchgraft, CPU, depthwise_conv2d, forward_on<Cpu>)
-TORCHGRAFT_KERNEL(torchgraft, CPU, depthwise_conv2d_input_grad, input_grad_on<Cpu>)
-TORCHGRAFT_KERNEL(torchgraft, CPU, depthwise_conv2d_weight_grad, weight_grad_on<Cpu>)
+TORCHGRAFT_KERNEL_BESIDE(torchgraft, CPU, depthwise_conv2d, forward_on<Cpu>, &forward_by_pytorch)
+TORCHGRAFT_KERNEL_BESIDE(torchgraft, CPU, depthwise_conv2d_input_grad, input_grad_on<Cpu>,
+                         &input_grad_by_pytorch)
+TORCHGRAFT_KERNEL_BESIDE(torchgraft, CPU, depthwise_conv2d_weight_grad, weight_grad_on<Cpu>,
+                         &weight_grad_by_pytorch)
 TORCHGRAFT_RECORDED(CPU, Cpu)
 
 }  // namespace torchgraft::depthwise

@@ -9,6 +9,7 @@
 #include "cuda/policy.h"
 #include "host.h"
 #include "recorded.h"
+#include "rival.h"
 
 namespace torchgraft::depthwise {
 namespace {
@@ -67,9 +68,11 @@ TORCHGRAFT_KERNELS(depthwise_conv2d, cuda::kCorrelationRules)
 TORCHGRAFT_KERNELS(depthwise_conv2d_input_grad, cuda::kCorrelationRules)
 TORCHGRAFT_KERNELS(depthwise_conv2d_weight_grad, cuda::kWeightGradRules)
 
-TORCHGRAFT_KERNEL(torchgraft, CUDA, depthwise_conv2d, forward_on<Cuda>)
-TORCHGRAFT_KERNEL(torchgraft, CUDA, depthwise_conv2d_input_grad, input_grad_on<Cuda>)
-TORCHGRAFT_KERNEL(torchgraft, CUDA, depthwise_conv2d_weight_grad, weight_grad_on<Cuda>)
+TORCHGRAFT_KERNEL_BESIDE(torchgraft, CUDA, depthwise_conv2d, forward_on<Cuda>, &forward_by_pytorch)
+TORCHGRAFT_KERNEL_BESIDE(torchgraft, CUDA, depthwise_conv2d_input_grad, input_grad_on<Cuda>,
+                         &input_grad_by_pytorch)
+TORCHGRAFT_KERNEL_BESIDE(torchgraft, CUDA, depthwise_conv2d_weight_grad, weight_grad_on<Cuda>,
+                         &weight_grad_by_pytorch)
 TORCHGRAFT_RECORDED(CUDA, Cuda)
 
 }  // namespace torchgraft::depthwise
