@@ -66,6 +66,19 @@ def test_what_is_recorded_is_what_the_operator_computes(name, dtypes):
         assert torch.equal(one, other)
 
 
+@pytest.mark.parametrize("by_python", [False, True], ids=["recorded in C++", "recorded in Python"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_the_gradient_of_a_bias_is_rounded_once(dtype, by_python):
+    input, weight, bias = leaves((1, 1, 1000, 56), (1, 1, 1, 1), {}, dtype)
+    # Each half, which may be a thread's share, has a large sum, and together they have a small one.
+    half = torch.rand(1, 1, 500, 56, generator=torch.Generator().manual_seed(1)).to(dtype)
+    grad = torch.cat([half, -half], 2)
+    grad[..., -1, -1] = 0
+    with recorded_by_python() if by_python else contextlib.nullcontext():
+        depthwise_conv2d(input, weight, bias).backward(grad)
+    assert bias.grad.item() == pytest.approx(half[..., -1, -1].item(), abs=0.01)
+
+
 @pytest.mark.parametrize("wanted", [(True, False, False), (False, True, True), (False, False, True)])
 def test_only_what_is_asked_for_is_computed(wanted):
     values = [

@@ -232,6 +232,13 @@ def _weight_grad_output(
     return input.new_empty((output_grad.shape[1], 1, kernel_height, kernel_width), dtype=dtype)
 
 
+def _bias_grad(output_grad: Tensor, dtype: torch.dtype) -> Tensor:
+    """The gradient of a bias, in the dtype of weight: that of the bias, or else autograd rounds it."""
+    # On a CPU, PyTorch adds halves up in halves, and takes longer.
+    kept = torch.promote_types(dtype, torch.float32) if output_grad.is_cpu else dtype
+    return output_grad.sum((0, 2, 3), dtype=kept).to(dtype)
+
+
 def _gradient(
     needs_grad: Sequence[bool],
     output_grads: Sequence[Tensor],
@@ -247,8 +254,7 @@ def _gradient(
         if needs_grad[0]
         else None,
         weight_grad.call(output_grad, input, *weight.shape[2:], *window, weight.dtype) if needs_grad[1] else None,
-        # Bias has the dtype of weight, or else autograd rounds its gradient.
-        output_grad.sum((0, 2, 3), dtype=weight.dtype) if needs_grad[2] else None,
+        _bias_grad(output_grad, weight.dtype) if needs_grad[2] else None,
     )
 
 

@@ -9,12 +9,14 @@
 #pragma once
 
 #include <torch/csrc/stable/library.h>
+#include <torchgraft/measured.h>
 
 #include <array>
 #include <tuple>
 #include <vector>
 
 #include "host.h"
+#include "rival.h"
 
 namespace torchgraft::depthwise {
 
@@ -41,15 +43,30 @@ inline void check_depthwise(const Tensor& input, const Tensor& weight, bool tran
       input.size(1), " channels, got transposed=", transposed ? "True" : "False", " and groups=", groups);
 }
 
+// The host functions as their raw names are registered: they take the fastest kernel where that is measured.
+inline constexpr char kForward[] = "depthwise_conv2d";
+inline constexpr char kInputGrad[] = "depthwise_conv2d_input_grad";
+inline constexpr char kWeightGrad[] = "depthwise_conv2d_weight_grad";
+template <typename Device>
+using Forward =
+    internal::Measured<kForward, decltype(&forward_on<Device>), &forward_on<Device>, &forward_by_pytorch>;
+template <typename Device>
+using InputGrad = internal::Measured<kInputGrad, decltype(&input_grad_on<Device>), &input_grad_on<Device>,
+                                     &input_grad_by_pytorch>;
+template <typename Device>
+using WeightGrad = internal::Measured<kWeightGrad, decltype(&weight_grad_on<Device>), &weight_grad_on<Device>,
+                                      &weight_grad_by_pytorch>;
+
 template <typename Device>
 Tensor convolution_on(Tensor input, Tensor weight, std::optional<Tensor> bias, Integers stride,
                       Integers padding, Integers dilation, bool transposed, Integers /*output_padding*/,
                       int64_t groups) {
   check_depthwise(input, weight, transposed, groups);
   const Window window = window_of(stride, padding, dilation);
-  return forward_on<Device>(input, weight, bias, window.stride_height, window.stride_width,
-                            window.padding_top, window.padding_left, window.padding_bottom,
-                            window.padding_right, window.dilation_height, window.dilation_width);
+  const internal::Measuring measuring(internal::switch_is_on());
+  return Forward<Device>::call(input, weight, bias, window.stride_height, window.stride_width,
+                               window.padding_top, window.padding_left, window.padding_bottom,
+                               window.padding_right, window.dilation_height, window.dilation_width);
 }
 
 // Calls an operator of torchgraft through PyTorch's dispatcher, where modes see it and checks may put another
@@ -77,6 +94,7 @@ std::tuple<Tensor, Tensor, Tensor> convolution_backward_on(Tensor output_grad, T
   const auto [stride_height, stride_width, top, left, bottom, right, dilation_height, dilation_width] =
       window_of(stride, padding, dilation);
   const bool differentiable = aoti_torch_grad_mode_is_enabled();
+  const internal::Measuring measuring(!differentiable && internal::switch_is_on());
   Tensor input_grad, weight_grad, bias_grad;
   if (wanted[0]) {
     const int64_t channels = input.size(1), height = input.size(2), width = input.size(3);
@@ -89,9 +107,9 @@ std::tuple<Tensor, Tensor, Tensor> convolution_backward_on(Tensor output_grad, T
                         from(channels_last), from(stride_height), from(stride_width), from(top), from(left),
                         from(bottom), from(right), from(dilation_height), from(dilation_width)},
                        [&] {
-                         return input_grad_on<Device>(output_grad, weight, channels, height, width,
-                                                      channels_last, stride_height, stride_width, top, left,
-                                                      bottom, right, dilation_height, dilation_width);
+                         return InputGrad<Device>::call(output_grad, weight, channels, height, width,
+                                                        channels_last, stride_height, stride_width, top, left,
+                                                        bottom, right, dilation_height, dilation_width);
                        });
   }
   if (wanted[1]) {
@@ -105,14 +123,18 @@ std::tuple<Tensor, Tensor, Tensor> convolution_backward_on(Tensor output_grad, T
          from(top), from(left), from(bottom), from(right), from(dilation_height), from(dilation_width),
          from(dtype)},
         [&] {
-          return weight_grad_on<Device>(output_grad, input, height, width, stride_height, stride_width, top,
-                                        left, bottom, right, dilation_height, dilation_width, dtype);
+          return WeightGrad<Device>::call(output_grad, input, height, width, stride_height, stride_width, top,
+                                          left, bottom, right, dilation_height, dilation_width, dtype);
         });
   }
   if (wanted[2]) {
     // Of the dtype of the weight, as the bias is: sums of halves are float32, and not rounded where that is
-    // so.
-    bias_grad = torch::stable::sum(output_grad, Integers{0, 2, 3}, /*keepdim=*/false, weight.scalar_type());
+    // so. On a CPU, PyTorch adds halves up in halves, and takes longer.
+    const ScalarType dtype = weight.scalar_type();
+    const bool widens = input.is_cpu() && (dtype == ScalarType::Half || dtype == ScalarType::BFloat16);
+    bias_grad = torch::stable::sum(output_grad, Integers{0, 2, 3}, /*keepdim=*/false,
+                                   widens ? ScalarType::Float : dtype);
+    if (widens) bias_grad = torch::stable::to(bias_grad, dtype);
   }
   return {input_grad, weight_grad, bias_grad};
 }
