@@ -75,6 +75,17 @@ __device__ __forceinline__ void store_shared(uint32_t address, uint4 value) {
 __device__ __forceinline__ void store_shared(uint32_t address, uint2 value) {
   asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(address), "r"(value.x), "r"(value.y) : "memory");
 }
+__device__ __forceinline__ void store_shared(uint32_t address, float value) {
+  asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(value) : "memory");
+}
+__device__ __forceinline__ float4 load_shared_four(uint32_t address) {
+  float4 four;
+  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(four.x), "=f"(four.y), "=f"(four.z), "=f"(four.w)
+               : "r"(address)
+               : "memory");
+  return four;
+}
 __device__ __forceinline__ uint2 load_shared_pair(uint32_t address) {
   uint2 value;
   asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(value.x), "=r"(value.y) : "r"(address) : "memory");
@@ -137,6 +148,27 @@ __device__ __forceinline__ void store_global(void* global, uint4 value) {
 }
 __device__ __forceinline__ void store_global(void* global, uint2 value) {
   asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(global), "r"(value.x), "r"(value.y) : "memory");
+}
+
+// st.global where a condition holds, without a branch: the compiler makes one of what an `if` stores, and
+// then moves nothing over it.
+__device__ __forceinline__ void store_global_if(bool condition, float* global, float value) {
+  asm volatile(
+      "{\n"
+      ".reg .pred p;\n"
+      "setp.ne.s32 p, %0, 0;\n"
+      "@p st.global.f32 [%1], %2;\n"
+      "}" ::"r"(static_cast<int>(condition)),
+      "l"(global), "f"(value));
+}
+__device__ __forceinline__ void store_global_if(bool condition, uint16_t* global, uint16_t value) {
+  asm volatile(
+      "{\n"
+      ".reg .pred p;\n"
+      "setp.ne.s32 p, %0, 0;\n"
+      "@p st.global.u16 [%1], %2;\n"
+      "}" ::"r"(static_cast<int>(condition)),
+      "l"(global), "h"(value));
 }
 
 // prefetch.global.L1: brings the line of an address into the first cache, and takes no register for it.

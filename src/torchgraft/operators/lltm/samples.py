@@ -167,6 +167,9 @@ _SEQUENCES = (
     _sequence("one row more than a tile", 5, 10, 3, 8),
     _sequence("one row more than a block", 3, 37, 3, 140),
     _sequence("many rows, back", 3, 67, 4, 6, reverse=True),
+    # More rows than blocks of few units begin at once on an H200, where one of them has two.
+    _sequence("more rows than begin at once", 2, 1585, 2, 5),
+    _sequence("more rows than begin at once, 33 units, back", 2, 397, 3, 33, reverse=True),
     _sequence("many steps", 60, 3, 4, 24),
     _sequence("wide", 4, 17, 30, 200),
     _sequence("wide, few rows", 3, 2, 4, 140),
@@ -188,6 +191,8 @@ _GRADS = (
     _grads("one row more than a tile", 5, 10, 3, 8),
     _grads("one row more than a block", 3, 37, 3, 48),
     _grads("many rows, back", 3, 67, 4, 6, reverse=True),
+    _grads("more rows than begin at once", 2, 1585, 2, 5),
+    _grads("more rows than begin at once, 33 units, back", 2, 397, 3, 33, reverse=True),
     _grads("wide", 4, 17, 30, 200),
     _grads("units shared out", 4, 8, 5, 110),
     _grads("units shared out, back", 3, 9, 5, 110, reverse=True),
@@ -288,7 +293,7 @@ def _draw_grads(random: Random) -> Sample:
 
 # Up to so many units a group of blocks holds weights on its chip, or another shape of it; and rows of tiles and groups.
 _UNITS = (16, 32, 64, 96, 128, 256, 512, 768, 1024, 1536, 2048)
-_ROWS = (4, 8, 9, 16, 17, 32, 36, 64, 128)
+_ROWS = (4, 8, 9, 16, 17, 32, 36, 64, 128, 396)
 
 
 def _any_sizes(random: Random, budget: Budget, most_steps: int) -> tuple[int, int, int, int]:

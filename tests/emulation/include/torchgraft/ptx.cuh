@@ -176,6 +176,16 @@ EMULATED_INSTRUCTION void store_shared(uint32_t address, uint2 value) {
 EMULATED_INSTRUCTION void prefetch_global(const void*) {}
 EMULATED_INSTRUCTION void store_global(void* global, uint4 value) { *static_cast<uint4*>(global) = value; }
 EMULATED_INSTRUCTION void store_global(void* global, uint2 value) { *static_cast<uint2*>(global) = value; }
+template <typename T>
+EMULATED_INSTRUCTION void store_global_if(bool condition, T* global, T value) {
+  if (condition) *global = value;
+}
+EMULATED_INSTRUCTION void store_shared(uint32_t address, float value) {
+  *static_cast<float*>(::emulation::shared_pointer(address, 4, 4)) = value;
+}
+EMULATED_INSTRUCTION float4 load_shared_four(uint32_t address) {
+  return *static_cast<const float4*>(::emulation::shared_pointer(address, 16, 16));
+}
 EMULATED_INSTRUCTION uint2 load_shared_pair(uint32_t address) {
   return *static_cast<const uint2*>(::emulation::shared_pointer(address, 8, 8));
 }

@@ -21,7 +21,7 @@ constexpr float kNever = std::numeric_limits<float>::infinity();
 struct Cost {
   float step = 0;  // at the least: how long a launch or a message is on its way
   // On chip, and on the grid:
-  float row = 0;      // for each row of a group
+  float row = 0;      // for each row of a group, or of few units for each row of a multiprocessor
   float tile = 0;     // for each tile of rows, which are multiplied at a time
   float turn = 0;     // for as many rows as the warps of a block compute, or multiply, at a time
   float message = 0;  // for each row and each block of a group
@@ -35,6 +35,7 @@ struct Cost {
 };
 
 // What a call takes beside its steps, forward and back: launches, and weights on their way to the chip.
+constexpr float kCallOfFewUnits[] = {6.0f, 10.0f};
 constexpr float kCallOnChip[] = {10.2f, 17.6f};
 constexpr float kCallOnChipMma[] = {9.5f, 12.8f};
 constexpr float kCallOnGrid[] = {6.1f, 12.8f};
@@ -53,6 +54,19 @@ inline float conversion_of_weights(const Problem& problem) {
 }
 
 }  // namespace internal
+
+// ---------------------------------------------------------------- few units
+
+// The rows of a multiprocessor share its arithmetic.
+template <typename S>
+float time_of_few_units(const Problem& problem, const Cost& cost) {
+  if (!supports_few_units<S>(problem)) return kNever;
+  const int64_t rows = ceil_divide<int64_t>(problem.batch, problem.multiprocessors);
+  const int64_t at_once = S::kBlocks * few_units_rows<S>(problem);
+  const float step =
+      cost.step * internal::as_float(ceil_divide(rows, at_once)) + cost.row * internal::as_float(rows);
+  return kCallOfFewUnits[problem.backward] + internal::as_float(problem.steps) * step;
+}
 
 // ---------------------------------------------------------------- on chip
 

@@ -30,6 +30,7 @@ int resident(const Problem& problem, Technique technique, Kernel kernel, int64_t
     case Technique::grid:
       return problem.backward ? resident_grid_backward(problem, kernel, shared_bytes)
                               : resident_grid_forward(problem, kernel, shared_bytes);
+    case Technique::few_units:
     case Technique::steps:
     case Technique::elementwise:
       break;
@@ -86,6 +87,8 @@ void launch_recurrence(ForwardTensors& tensors, bool allow_tf32) {
     tensors.c0 = converted(tensors.c0, sum_dtype);
   }
   switch (rule.technique) {
+    case Technique::few_units:
+      return launch_few_units_forward(problem, rule.kernel, tensors);
     case Technique::on_chip:
       return launch_on_chip_forward(problem, rule.kernel, tensors);
     case Technique::on_chip_mma:
@@ -108,6 +111,8 @@ void launch_recurrence(BackwardTensors& tensors, bool allow_tf32) {
     tensors.weight_hh = converted(tensors.weight_hh, accumulate_dtype(dtype));
   }
   switch (rule.technique) {
+    case Technique::few_units:
+      return launch_few_units_backward(problem, rule.kernel, tensors);
     case Technique::on_chip:
       return launch_on_chip_backward(problem, rule.kernel, tensors);
     case Technique::on_chip_mma:

@@ -81,13 +81,17 @@ class DynamicOutput {
     return static_cast<T*>(data_);
   }
   __host__ __device__ float* floats() const { return as<float>(); }
+  __host__ __device__ bool is_float() const { return dtype_ == ScalarType::Float; }
 
+  // A number in two bytes, where the dtype has as many.
+  __device__ __forceinline__ uint16_t bits_of(float value) const {
+    return dtype_ == ScalarType::Half ? static_cast<Half>(value).x : static_cast<BFloat16>(value).x;
+  }
   __device__ __forceinline__ void store(int64_t index, float value) const {
-    if (dtype_ == ScalarType::Float) {
+    if (is_float()) {
       floats()[index] = value;
     } else {
-      const bool is_half = dtype_ == ScalarType::Half;
-      as<uint16_t>()[index] = is_half ? static_cast<Half>(value).x : static_cast<BFloat16>(value).x;
+      as<uint16_t>()[index] = bits_of(value);
     }
   }
 

@@ -97,6 +97,8 @@ struct BackwardPass {
         reverse(tensors.reverse) {}
 };
 
+void launch_few_units_forward(const Problem& problem, Kernel kernel, ForwardTensors& tensors);
+void launch_few_units_backward(const Problem& problem, Kernel kernel, BackwardTensors& tensors);
 void launch_on_chip_forward(const Problem& problem, Kernel kernel, ForwardTensors& tensors);
 void launch_on_chip_backward(const Problem& problem, Kernel kernel, BackwardTensors& tensors);
 void launch_on_chip_mma_forward(const Problem& problem, Kernel kernel, ForwardTensors& tensors);

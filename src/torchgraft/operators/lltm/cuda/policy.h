@@ -31,7 +31,7 @@ struct RuleOf {
 
 // The kernel with the least predicted time (cost.h). The figures are those of an H200: least squares over the
 // times of all kernels for a random half of 902 problems, back also of 312 later ones; the other half
-// confirmed them (docs/lltm.md).
+// confirmed them (docs/lltm.md). Those of few units are of 100 calls in float32.
 struct Rule {
   const char* name;
   Technique technique;
@@ -43,6 +43,10 @@ struct Rule {
   float microseconds(const Problem& problem) const { return time(problem, cost); }
 };
 
+template <typename S>
+constexpr Rule few_units(const char* name, const Cost& cost) {
+  return {name, S::kTechnique, S::kKernel, supports_few_units<S>, cost, time_of_few_units<S>};
+}
 template <typename S>
 constexpr Rule on_chip(const char* name, const Cost& cost) {
   return {name, S::kTechnique, S::kKernel, supports_on_chip<S>, cost, time_on_chip<S>};
@@ -60,7 +64,8 @@ constexpr Rule on_grid(const char* name, const Cost& cost) {
 constexpr Cost kElementwise = {.step = 10, .product = 62};
 
 inline constexpr Rule kForwardRules[] = {
-    on_chip<ForwardBlock64>("on_chip_forward_block_64", {.step = 0.302f, .row = 0.018f, .tile = 0.366f}),
+    few_units<FewUnits32>("few_units_forward_32", {.step = 0.175f, .row = 0.045f}),
+    few_units<FewUnits64>("few_units_forward_64", {.step = 0.117f, .row = 0.14f}),
     on_chip<ForwardBlock96>("on_chip_forward_block_96", {.step = 0.347f, .row = 0.124f, .tile = 0.352f}),
     on_chip<ForwardBlock128>("on_chip_forward_block_128", {.step = 0.42f, .row = 0.351f, .tile = 0.17f}),
     on_chip<ForwardCluster8x32>("on_chip_forward_cluster_8x32",
@@ -102,7 +107,8 @@ inline constexpr Rule kForwardRules[] = {
 };
 
 inline constexpr Rule kBackwardRules[] = {
-    on_chip<BackwardBlock64>("on_chip_backward_block_64", {.step = 0.47f, .row = 0.024f, .tile = 0.555f}),
+    few_units<FewUnits32>("few_units_backward_32", {.step = 0.245f, .row = 0.06f}),
+    few_units<FewUnits64>("few_units_backward_64", {.step = 0.121f, .row = 0.2f}),
     on_chip<BackwardBlock96>("on_chip_backward_block_96", {.step = 0.514f, .row = 0.137f, .tile = 0.535f}),
     on_chip<BackwardBlock128>("on_chip_backward_block_128", {.step = 0.505f, .row = 0.351f, .tile = 0.435f}),
     on_chip<BackwardCluster8x32>("on_chip_backward_cluster_8x32",
@@ -111,8 +117,6 @@ inline constexpr Rule kBackwardRules[] = {
                                  {.step = 0.463f, .row = 0.021f, .tile = 0.545f, .message = 0.097f}),
     on_chip<BackwardCluster16x32>("on_chip_backward_cluster_16x32",
                                   {.step = 0.562f, .row = 0.077f, .tile = 0.514f, .message = 0.022f}),
-    on_chip_mma<MmaBackwardBlock32>("on_chip_mma_backward_block_32",
-                                    {.step = 1.237f, .tile = 0.044f, .turn = 0.185f}),
     on_chip_mma<MmaBackwardCluster4x32>("on_chip_mma_backward_cluster_4x32",
                                         {.step = 0.667f, .tile = 0.226f, .turn = 0.513f, .message = 0.007f}),
     on_chip_mma<MmaBackwardCluster8x32>("on_chip_mma_backward_cluster_8x32",

@@ -10,6 +10,7 @@ namespace torchgraft::lltm::cuda {
 
 // The folder of a kernel, or a part of it, in either direction.
 enum class Technique {
+  few_units,    // weight_hh in the registers of each block, in float
   on_chip,      // weight_hh in registers, in float
   on_chip_mma,  // weight_hh in registers, on tensor cores
   steps,        // a product of halves and a kernel a step
@@ -19,13 +20,13 @@ enum class Technique {
 
 // Blocks and units of each: a cluster of 8x32 is one of up to eight blocks of 32 units.
 enum class Kernel {
-  on_chip_block_64,
+  few_units_32,
+  few_units_64,
   on_chip_block_96,
   on_chip_block_128,
   on_chip_cluster_8x32,
   on_chip_cluster_4x64,
   on_chip_cluster_16x32,
-  on_chip_mma_block_32,
   on_chip_mma_block_128,
   on_chip_mma_cluster_4x32,
   on_chip_mma_cluster_8x32,
@@ -61,6 +62,29 @@ constexpr int64_t kAnyRows = INT64_MAX;
 // The shapes that a kernel is compiled for.
 template <typename... Shapes>
 struct ShapeList {};
+
+// ---------------------------------------------------------------- few units, in float
+
+// A block has a few rows and all units of theirs, kParts threads a unit, which share out the depth of its
+// products. So many blocks have room on a multiprocessor at once, as the compiler is told.
+template <Kernel kOwnKernel, int kUnitsOfBlock, int kPartsOfDepth, int kBlocksOfMultiprocessor>
+struct FewUnits {
+  static constexpr Technique kTechnique = Technique::few_units;
+  static constexpr Kernel kKernel = kOwnKernel;
+  static constexpr int kUnits = kUnitsOfBlock;
+  static constexpr int kMostUnits = kUnits;
+  static constexpr int kParts = kPartsOfDepth;
+  static constexpr int kPart = kUnits / kParts;
+  static constexpr int kBlock = kUnits * kParts;
+  static constexpr int kBlocks = kBlocksOfMultiprocessor;
+  static constexpr int kMostRowsOfBlock = 2;
+  // The bytes of a number of each unit in shared memory, where parts of the depth begin in different banks.
+  static constexpr uint32_t kPitch = 4 * (kUnits + 4 * (kParts - 1));
+};
+
+struct FewUnits32 : FewUnits<Kernel::few_units_32, 32, 1, 12> {};
+struct FewUnits64 : FewUnits<Kernel::few_units_64, 64, 2, 3> {};
+using FewUnitsShapes = ShapeList<FewUnits32, FewUnits64>;
 
 // ---------------------------------------------------------------- on chip, in float
 
@@ -111,14 +135,13 @@ struct OnChipForward {
   }
 };
 
-struct ForwardBlock64 : OnChipForward<Kernel::on_chip_block_64, 2, 4, 16, Group::block> {};
 struct ForwardBlock96 : OnChipForward<Kernel::on_chip_block_96, 3, 4, 24, Group::block> {};
 struct ForwardBlock128 : OnChipForward<Kernel::on_chip_block_128, 4, 2, 64, Group::block> {};
 struct ForwardCluster8x32 : OnChipForward<Kernel::on_chip_cluster_8x32, 1, 8, 32, Group::cluster> {};
 struct ForwardCluster4x64 : OnChipForward<Kernel::on_chip_cluster_4x64, 2, 4, 64, Group::cluster> {};
 struct ForwardCluster16x32 : OnChipForward<Kernel::on_chip_cluster_16x32, 1, 8, 64, Group::cluster> {};
-using OnChipForwardShapes = ShapeList<ForwardBlock64, ForwardBlock96, ForwardBlock128, ForwardCluster8x32,
-                                      ForwardCluster4x64, ForwardCluster16x32>;
+using OnChipForwardShapes =
+    ShapeList<ForwardBlock96, ForwardBlock128, ForwardCluster8x32, ForwardCluster4x64, ForwardCluster16x32>;
 
 // A block's own units are kUnitWarps times 32. A warp makes sums for the units of its lanes, four each, and
 // kParts lanes share out the depth, the gates of the block's own units, four at a time.
@@ -155,14 +178,13 @@ struct OnChipBackward {
   }
 };
 
-struct BackwardBlock64 : OnChipBackward<Kernel::on_chip_block_64, 8, 2, 16, Group::block> {};
 struct BackwardBlock96 : OnChipBackward<Kernel::on_chip_block_96, 12, 3, 16, Group::block> {};
 struct BackwardBlock128 : OnChipBackward<Kernel::on_chip_block_128, 8, 4, 8, Group::block> {};
 struct BackwardCluster8x32 : OnChipBackward<Kernel::on_chip_cluster_8x32, 8, 1, 4, Group::cluster> {};
 struct BackwardCluster4x64 : OnChipBackward<Kernel::on_chip_cluster_4x64, 8, 2, 4, Group::cluster> {};
 struct BackwardCluster16x32 : OnChipBackward<Kernel::on_chip_cluster_16x32, 8, 1, 2, Group::cluster> {};
-using OnChipBackwardShapes = ShapeList<BackwardBlock64, BackwardBlock96, BackwardBlock128,
-                                       BackwardCluster8x32, BackwardCluster4x64, BackwardCluster16x32>;
+using OnChipBackwardShapes = ShapeList<BackwardBlock96, BackwardBlock128, BackwardCluster8x32,
+                                       BackwardCluster4x64, BackwardCluster16x32>;
 
 // ---------------------------------------------------------------- on chip, on tensor cores
 
@@ -253,7 +275,7 @@ struct MmaBackward {
   static constexpr int kBlock = 32 * kWarps;
   static constexpr int kPrefetched = 4;  // numbers of a unit and step
   static constexpr int kUnitsOfWarp = 16 * kTiles;
-  static constexpr int kMostUnits = kGroup == Group::block ? kUnits : kWarps * kUnitsOfWarp;
+  static constexpr int kMostUnits = kWarps * kUnitsOfWarp;
   static constexpr int64_t kMostRows = kAnyRows;
   static constexpr int kTilesAtOnce = kTiles < 4 ? kTiles : 4;
   // A row of a warp's results, padded so that four rows begin in different banks.
@@ -274,7 +296,6 @@ struct MmaBackward {
   }
 };
 
-struct MmaBackwardBlock32 : MmaBackward<Kernel::on_chip_mma_block_32, 1, 8, 6, Group::block> {};
 struct MmaBackwardCluster4x32 : MmaBackward<Kernel::on_chip_mma_cluster_4x32, 1, 8, 6, Group::cluster> {};
 struct MmaBackwardCluster8x32 : MmaBackward<Kernel::on_chip_mma_cluster_8x32, 2, 8, 6, Group::cluster> {};
 struct MmaBackwardCluster2x128 : MmaBackward<Kernel::on_chip_mma_cluster_2x128, 2, 8, 24, Group::cluster, 4> {
@@ -282,9 +303,8 @@ struct MmaBackwardCluster2x128 : MmaBackward<Kernel::on_chip_mma_cluster_2x128, 
 struct MmaBackwardCluster8x64 : MmaBackward<Kernel::on_chip_mma_cluster_8x64, 4, 8, 12, Group::cluster, 2> {};
 struct MmaBackwardGrid16x32 : MmaBackward<Kernel::on_chip_mma_grid_16x32, 4, 8, 6, Group::grid> {};
 struct MmaBackwardGrid32x32 : MmaBackward<Kernel::on_chip_mma_grid_32x32, 4, 16, 4, Group::grid> {};
-using MmaBackwardShapes =
-    ShapeList<MmaBackwardBlock32, MmaBackwardCluster4x32, MmaBackwardCluster8x32, MmaBackwardCluster2x128,
-              MmaBackwardCluster8x64, MmaBackwardGrid16x32, MmaBackwardGrid32x32>;
+using MmaBackwardShapes = ShapeList<MmaBackwardCluster4x32, MmaBackwardCluster8x32, MmaBackwardCluster2x128,
+                                    MmaBackwardCluster8x64, MmaBackwardGrid16x32, MmaBackwardGrid32x32>;
 
 // ---------------------------------------------------------------- on the grid, in float
 

@@ -13,6 +13,20 @@ namespace torchgraft::lltm::cuda {
 
 // ---------------------------------------------------------------- the recurrence of a whole sequence
 
+// Indices within a step have 32 bits.
+template <typename S>
+bool supports_few_units(const Problem& problem) {
+  constexpr int64_t kRows = 65536;
+  return problem.element_bytes != 8 && problem.units <= S::kMostUnits && problem.batch < kRows &&
+         problem.steps < INT_MAX - 1;
+}
+
+// The rows of a block: one where all blocks then begin at once, or else as many as registers have room for.
+template <typename S>
+int few_units_rows(const Problem& problem) {
+  return problem.batch <= int64_t{problem.multiprocessors} * S::kBlocks ? 1 : S::kMostRowsOfBlock;
+}
+
 // How the blocks of a launch share out units and rows: a group has all units of its rows.
 struct Groups {
   int blocks;  // of a group, S::kUnits units each

@@ -3,6 +3,8 @@
 
 #include <cuda_runtime.h>
 
+#include <torchgraft/ptx.cuh>
+
 namespace torchgraft::lltm::cuda {
 
 // Gates become activations, and c becomes c'; h' is returned.
@@ -15,11 +17,35 @@ __device__ __forceinline__ T step_forward(T& i, T& o, T& z, T& c) {
   return tanh(c) * o;
 }
 
+// e**x, within two units of the last place, or zero where that is less than the least normal number. `x` is a
+// product with log2(e) first, and what that rounds is made up for while the exponential is on its way.
+__device__ __forceinline__ float quick_exp(float x) {
+  constexpr float kLog2E = 1.44269504f, kLog2ELow = 1.92596299e-8f, kLn2 = 0.693147181f;
+  const float exponent = x * kLog2E;
+  const float rest = kLn2 * fmaf(x, kLog2ELow, fmaf(x, kLog2E, -exponent));
+  const float power = ptx::ex2_approx_ftz(exponent);
+  // Of infinity the rest is NaN, and where the power is infinite or zero there is nothing to make up for.
+  return fabsf(x) < 88.0f ? fmaf(power, rest, power) : power;
+}
+
+// tanh, of little by a polynomial.
+__device__ __forceinline__ float quick_tanh(float x) {
+  const float size = fabsf(x);
+  const float square = x * x;
+  float small = fmaf(square, 1.57394409e-2f, -5.23025580e-2f);
+  small = fmaf(small, square, 1.33152470e-1f);
+  small = fmaf(small, square, -3.33327681e-1f);
+  small = fmaf(small * square, size, size);
+  const float large = fmaf(-2.0f, ptx::rcp_approx_ftz(1.0f + quick_exp(2.0f * size)), 1.0f);
+  return copysignf(size < 0.55f ? small : large, x);
+}
+__device__ __forceinline__ double quick_tanh(double x) { return tanh(x); }
+
 // As step_forward in float, without branches, so that gates are computed side by side: within three units of
 // the last place.
 __device__ __forceinline__ float step_forward_quick(float& i, float& o, float& z, float& c) {
-  i = __fdividef(1.0f, 1.0f + expf(-i));
-  o = __fdividef(1.0f, 1.0f + expf(-o));
+  i = ptx::rcp_approx_ftz(1.0f + quick_exp(-i));
+  o = ptx::rcp_approx_ftz(1.0f + quick_exp(-o));
   // expm1, of little by its series.
   float series = fmaf(z, 1.0f / 5040, 1.0f / 720);
   series = fmaf(series, z, 1.0f / 120);
@@ -27,18 +53,13 @@ __device__ __forceinline__ float step_forward_quick(float& i, float& o, float& z
   series = fmaf(series, z, 1.0f / 6);
   series = fmaf(series, z, 0.5f);
   series = fmaf(series * z, z, z);
-  const float below = z > -0.35f ? series : expf(z) - 1.0f;
+  // The compiler would put a branch around it.
+  float power = quick_exp(z);
+  ptx::keep(power);
+  const float below = z > -0.35f ? series : power - 1.0f;
   z = z > 0.0f ? z : below;
   c = fmaf(z, i, c);
-  // tanh, of little by a polynomial.
-  const float size = fabsf(c);
-  const float square = c * c;
-  float small = fmaf(square, 1.57394409e-2f, -5.23025580e-2f);
-  small = fmaf(small, square, 1.33152470e-1f);
-  small = fmaf(small, square, -3.33327681e-1f);
-  small = fmaf(small * square, size, size);
-  const float large = 1.0f - __fdividef(2.0f, 1.0f + expf(2.0f * size));
-  return copysignf(size < 0.55f ? small : large, c) * o;
+  return quick_tanh(c) * o;
 }
 
 // What a unit's step back can compute before any gradient is known: the factors between the gradients of h
@@ -50,8 +71,9 @@ struct Slopes {
   T o_of_h;
   T z_of_c;
 
+  Slopes() = default;
   __device__ __forceinline__ Slopes(T i, T o, T z, T c_after) {
-    const T squashed = tanh(c_after);
+    const T squashed = quick_tanh(c_after);
     c_of_h = o * (T(1) - squashed * squashed);
     i_of_c = z * i * (T(1) - i);
     o_of_h = squashed * o * (T(1) - o);

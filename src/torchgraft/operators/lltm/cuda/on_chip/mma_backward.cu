@@ -308,9 +308,7 @@ class Recurrence : MmaMember {
       if (block >= group_blocks_ || row >= rows) continue;
       const uint4 four = *reinterpret_cast<const uint4*>(results_ + row * S::kResultsPitch + i % kChunks * 4);
       const int64_t place = (rank_ * padded_rows_ + tile * kTileRows + row) * kUnits + unit % kUnits;
-      if constexpr (S::kGroup == Group::block) {
-        *reinterpret_cast<uint4*>(received_ + (step & 1) * received_size() + place) = four;
-      } else if constexpr (S::kGroup == Group::cluster) {
+      if constexpr (S::kGroup == Group::cluster) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
         const float* to = received_ + (step & 1) * received_size() + place;
         const auto rank = static_cast<uint32_t>(block);
