@@ -44,17 +44,65 @@ constexpr int64_t share_of_device(const Problem& problem, int64_t on_h200) {
 
 // Whether kernels are chosen for a stride or a dilation that they compute in phases (phases.h). Phases were
 // proved on the emulator and were not yet timed on a GPU.
-constexpr bool kPhasesPay = false;
+constexpr bool kPhasesPay = true;
 
 // Whether images are better brought into NCHW first: where a kernel is so large that arithmetic counts for
 // more than moving images, along whose rows its windows slide. With a stride or a dilation only kernels of
 // halves gain by it, which take it in phases.
 inline bool planes_pay(const Geometry& geometry, int element_bytes) {
   constexpr int64_t kFewTaps = 7 * 7;
-  const bool has_half_phases =
-      kPhasesPay && element_bytes == 2 && geometry.multiplier == 1 && has_phases(geometry);
+  const bool has_half_phases = element_bytes == 2 && geometry.multiplier == 1 && has_phases(geometry);
   return element_bytes < 8 && geometry.taps() > kFewTaps && (is_unit_step(geometry) || has_half_phases);
 }
+
+// Whether a forward pass or an input gradient of up to 5 x 5 taps has so few results that it takes least time
+// to gather them. In NHWC a thread of another kernel has eight halves or four numbers at each tap: of
+// (4,16,9x9,k5) in halves 4.6 us gathered and 9.3, of (4,32,5x5,k3) 4.1 and 5.1. In NCHW narrow planes leave
+// little to slide along: of (69,16,7x7,k3) 4.7 us and 5.3, of (36,1032,13x13,k3,s2) 18 and 25.
+inline bool gathers(const Problem& problem) {
+  constexpr int64_t kMostTaps = 5;
+  constexpr int64_t kFew = int64_t{1} << 15;
+  constexpr int64_t kFewOfHalves = int64_t{3} << 16;  // of 5 x 5 taps, in NHWC
+  constexpr int64_t kFewOfThreeTaps = int64_t{1} << 17;
+  constexpr int64_t kFewNarrow = int64_t{3} << 17;
+  constexpr int64_t kFewNarrowStrided = int64_t{1} << 21;
+  constexpr int64_t kNarrow = 16;
+  const Geometry& geometry = problem.geometry;
+  const int64_t longest = longest_side(geometry);
+  if (longest > kMostTaps) return false;
+  const bool is_strided = std::max(geometry.height.stride, geometry.width.stride) > 1;
+  int64_t few = kFew;
+  if (problem.channels_last) {
+    if (longest == kMostTaps && !is_strided && problem.element_bytes == 2) few = kFewOfHalves;
+  } else if (longest <= 3 && !(is_strided && problem.transposed)) {
+    const bool is_narrow = problem.result(geometry.width) <= kNarrow;
+    few = !is_narrow ? kFewOfThreeTaps : is_strided ? kFewNarrowStrided : kFewNarrow;
+  }
+  return problem.results() <= share_of_device(problem, few);
+}
+inline bool does_not_gather(const Problem& problem) { return !gathers(problem); }
+
+// Whether a weight gradient has so few products that it takes least time to gather them: the other kernels
+// share out images among blocks and add up what those have, which takes 7 to 9 us of the smallest in halves
+// with three taps, 12 to 15 with more, and 17 in fp32 in NHWC. Gathered, 2**18 products take 6 us, 2**21 10,
+// and 2**25 25, if they are not those of many results: 920 channels of 7 x 7 taps and one pixel take 29.
+inline bool gathers_weight_grad(const Problem& problem) {
+  constexpr int64_t kManyResults = int64_t{1} << 14;
+  constexpr int64_t kFewOfHalves = int64_t{1} << 18;  // in NHWC, where tensor cores multiply
+  constexpr int64_t kFew = int64_t{1} << 20;
+  constexpr int64_t kFewOfManyTaps = int64_t{1} << 21;
+  constexpr int64_t kFewOfFloat = int64_t{1} << 25;
+  constexpr int64_t kManyTaps = 5;
+  const Geometry& geometry = problem.geometry;
+  const int64_t results = geometry.output_channels() * geometry.taps();
+  const int64_t few = problem.channels_last && problem.element_bytes == 4 ? kFewOfFloat
+                      : longest_side(geometry) >= kManyTaps               ? kFewOfManyTaps
+                      : problem.channels_last                             ? kFewOfHalves
+                                                                          : kFew;
+  return results <= kManyResults &&
+         geometry.batch * geometry.output_pixels() * results <= share_of_device(problem, few);
+}
+inline bool does_not_gather_weight_grad(const Problem& problem) { return !gathers_weight_grad(problem); }
 
 // ---------------------------------------------------------------- planes moved whole
 
@@ -73,8 +121,8 @@ inline bool small_planes_weight_grad_pays(const Problem& problem) {
   // Sums and two images of 28 x 28 leave fp32 too few warps.
   const bool has_few_warps =
       geometry.width.input == 28 && geometry.width.kernel == 5 && problem.element_bytes == 4;
-  return small_planes_correlate_pays(problem) && !has_few_warps && geometry.batch >= kFewImages &&
-         geometry.channels * geometry.input_pixels() >= kSmallPlanesPixels;
+  return small_planes_correlate_pays(problem) && !has_few_warps && !gathers_weight_grad(problem) &&
+         geometry.batch >= kFewImages && geometry.channels * geometry.input_pixels() >= kSmallPlanesPixels;
 }
 
 // ---------------------------------------------------------------- tensor cores
@@ -96,26 +144,39 @@ inline bool products_pay(const Problem& problem) {
 
 // With fewer images too much of each product is of none.
 inline bool bands_batch_pays(const Problem& problem) {
-  constexpr int64_t kFewestImages = 8;
+  constexpr int64_t kFewestImages = 4;
   return products_pay(problem) && problem.geometry.batch >= kFewestImages;
 }
 
 // A convolution with a stride or a dilation has no kernel but those that gather tap by tap: with more taps
-// than these take at once, phases always pay.
+// than these take at once, phases pay unless there is little to multiply.
 inline bool phases_pay(const Problem& problem) {
   constexpr int64_t kManyTaps = 8;
-  return kPhasesPay && longest_side(problem.geometry) >= kManyTaps;
+  constexpr int64_t kFewProducts = int64_t{1} << 22;
+  const Geometry& geometry = problem.geometry;
+  return longest_side(geometry) >= kManyTaps &&
+         geometry.batch * geometry.output_channels() * geometry.output_pixels() * geometry.taps() >=
+             share_of_device(problem, kFewProducts);
 }
 
 // Planes as small as a few units are moved in pieces that cost more than their products save.
 inline bool bands_large_pays(const Problem& problem) {
   constexpr int64_t kFewPixels = 8 * 8;
-  if (!is_unit_step(problem.geometry)) return phases_pay(problem);
-  return products_pay(problem) && problem.geometry.output_pixels() > kFewPixels;
+  return problem.geometry.output_pixels() > kFewPixels &&
+         (is_unit_step(problem.geometry) ? products_pay(problem) : phases_pay(problem));
 }
 
+inline bool diagonals_nhwc_pays(const Problem& problem) {
+  return products_pay(problem) && !gathers_weight_grad(problem);
+}
+
+// With so many taps of any problem: of (24,16,38x38,k11) 13 us by diagonals and 17 by tiles, of
+// (4,152,9x5,k11) 10 and 13.
 inline bool diagonals_nchw_pays(const Problem& problem) {
-  return is_unit_step(problem.geometry) ? products_pay(problem) : phases_pay(problem);
+  constexpr int64_t kManyTaps = 11;
+  if (gathers_weight_grad(problem)) return false;
+  if (!is_unit_step(problem.geometry)) return phases_pay(problem);
+  return products_pay(problem) || longest_side(problem.geometry) >= kManyTaps;
 }
 
 // Of fewer taps there is less to multiply than it takes to bring pixels to tensor cores; and a forward pass
@@ -124,7 +185,9 @@ inline bool diagonals_nchw_pays(const Problem& problem) {
 inline bool slide_correlate_mma_pays(const Problem& problem) {
   constexpr int kLeastTaps = 3;
   constexpr int kLeastStridedTaps = 4;
-  if (is_dilated(problem.geometry) && !kPhasesPay) return false;
+  constexpr int64_t kFewResults = int64_t{1} << 17;
+  if (is_dilated(problem.geometry) && problem.results() < share_of_device(problem, kFewResults)) return false;
+  if (gathers(problem)) return false;
   const int64_t longest = longest_side(problem.geometry);
   return longest >= (problem.geometry.height.stride == 1 ? kLeastTaps : kLeastStridedTaps);
 }
@@ -133,8 +196,9 @@ inline bool slide_correlate_mma_pays(const Problem& problem) {
 // planes 94; (128,768,7x7), whose planes leave products half empty, 31 and 34.
 inline bool slide_weight_grad_mma_pays(const Problem& problem) {
   const Geometry& geometry = problem.geometry;
-  return !(geometry.height.kernel == 7 && geometry.width.output > kOctetSize &&
-           supports_diagonals_nhwc(problem));
+  const bool has_wide_planes =
+      geometry.height.kernel == 7 && geometry.width.output > kOctetSize && supports_diagonals_nhwc(problem);
+  return !has_wide_planes && !gathers_weight_grad(problem);
 }
 
 // ---------------------------------------------------------------- NCHW
@@ -151,11 +215,16 @@ inline bool tiles_correlate_pays(const Problem& problem) {
   constexpr int64_t kMostTaps = 5;  // along a direction, of the small gathering kernels
   constexpr int64_t kFewTaps = 3 * 3;
   constexpr int64_t kFewResults = int64_t{1} << 18;
+  constexpr int64_t kFewPixels = 8 * 8;
+  constexpr int64_t kFewResultsOfSmall = int64_t{1} << 16;
   const Geometry& geometry = problem.geometry;
+  // Most of a tile would lie outside such a plane: (4,152,9x5,k11) takes 15 us by tiles and 8 gathered.
+  const bool is_small = problem.result(geometry.height) * problem.result(geometry.width) <= kFewPixels &&
+                        problem.results() < share_of_device(problem, kFewResultsOfSmall);
   const bool gathers_few =
       problem.transposed && geometry.multiplier > 1 && longest_side(geometry) <= kMostTaps &&
       (geometry.taps() <= kFewTaps || problem.results() < share_of_device(problem, kFewResults));
-  return !gathers_few;
+  return !gathers_few && !is_small && !gathers(problem);
 }
 
 // ---------------------------------------------------------------- NHWC
@@ -175,6 +244,7 @@ inline bool slide_window_pays(const Problem& problem) {
   const Geometry& geometry = problem.geometry;
   const int64_t kernel = geometry.height.kernel;
   const int64_t stride = geometry.height.stride;
+  if (gathers(problem)) return false;
   const bool products = supports_slide_correlate_mma(problem) && slide_correlate_mma_pays(problem);
   if (!products && !supports_slide_correlate(problem)) return true;
   return (kernel == 3 && stride == 2 && problem.element_bytes == 4) ||
@@ -189,11 +259,16 @@ constexpr int64_t kManyResults = int64_t{1} << 20;
 // Whether threads that own four results are enough for the device, of 5 x 5 taps, where four share so many,
 // fewer; and whether most of their results, which may lie far apart, lie in the image.
 inline bool gather_columns_pay(const Problem& problem) {
+  constexpr int64_t kManyOfThreeTaps = int64_t{1} << 16;
   constexpr int64_t kManyOfFiveTaps = int64_t{1} << 17;
+  constexpr int64_t kManyOfOthers = int64_t{1} << 19;
   const int64_t taps = gathered_taps(problem.geometry, problem.transposed);
   const int64_t rows = problem.result(problem.geometry.height);
-  return problem.results() >=
-             share_of_device(problem, taps == 4 || taps == 5 ? kManyOfFiveTaps : kManyResults) &&
+  const int64_t many = taps == 3 && !problem.channels_last ? kManyOfThreeTaps
+                       : taps == 4 || taps == 5            ? kManyOfFiveTaps
+                       : taps == 3 || taps == 7            ? kManyOfOthers
+                                                           : kManyResults;
+  return problem.results() >= share_of_device(problem, many) &&
          row_groups(rows, spacing_of_column(problem)) * kResultsOfThread * 3 <= rows * 4;
 }
 
@@ -230,13 +305,13 @@ inline constexpr Rule kCorrelationRules[] = {
     {Kernel::bands_large, "bands_large", "halves, NCHW, k = 8 to 57, stride 1",
      "band matrices as wide as the kernel", supports_bands_large, bands_large_pays},
     {Kernel::strips_correlate, "strips_correlate", "NCHW, k = 3, 5, 7, stride 1, 2", "every source is read once, and slides by in registers",
-     supports_strips_correlate, always},
+     supports_strips_correlate, does_not_gather},
     {Kernel::small_planes_whole, "small_planes_whole", "float32, NCHW, 7 x 7 and 14 x 14, 16 images or more, k >= 13 and 27, stride 1",
      "every result meets every source, and no padding", supports_small_planes_whole, small_planes_whole_pays},
     {Kernel::tiles_correlate, "tiles_correlate", "NCHW, other kernels, stride 1",
      "tiles in shared memory: two accesses feed 32 multiply-adds", supports_tiles_correlate, tiles_correlate_pays},
     {Kernel::slide_correlate, "slide_correlate", "NHWC, k = 3, 5, 7, stride 1, 2",
-     "every source is read once; lanes lie along channels", supports_slide_correlate, always},
+     "every source is read once; lanes lie along channels", supports_slide_correlate, does_not_gather},
     {Kernel::gather_columns, "gather_columns", "NCHW, up to 5 x 5 taps a result, or k = 7, many results",
      "four results of a column share their sources", supports_gather_columns, gather_columns_pay},
     {Kernel::gather_columns_nhwc, "gather_columns_nhwc", "the same, NHWC",
@@ -259,13 +334,13 @@ inline constexpr Rule kWeightGradRules[] = {
      "taps are the diagonals of products of channels, as they lie in memory", supports_slide_weight_grad_mma, slide_weight_grad_mma_pays},
     {Kernel::diagonals_nhwc, "diagonals_nhwc",
      "halves, NHWC, k = 5 to 10, stride 1", "the same; channels are turned into planes in registers",
-     supports_diagonals_nhwc, products_pay},
+     supports_diagonals_nhwc, diagonals_nhwc_pays},
     {Kernel::strips_weight_grad, "strips_weight_grad", "NCHW, k = 3, 5, 7, stride 1, 2",
-     "both images are read once; all taps are summed in registers", supports_strips_weight_grad, always},
+     "both images are read once; all taps are summed in registers", supports_strips_weight_grad, does_not_gather_weight_grad},
     {Kernel::tiles_weight_grad, "tiles_weight_grad", "NCHW, other kernels, stride 1",
-     "tiles in shared memory; threads own taps", supports_tiles_weight_grad, always},
+     "tiles in shared memory; threads own taps", supports_tiles_weight_grad, does_not_gather_weight_grad},
     {Kernel::slide_weight_grad, "slide_weight_grad", "NHWC, k = 3, 5, 7, stride 1, 2",
-     "both images are read once; lanes lie along channels", supports_slide_weight_grad, always},
+     "both images are read once; lanes lie along channels", supports_slide_weight_grad, does_not_gather_weight_grad},
     {Kernel::gather_weight_grad, "gather_weight_grad", "anything within 32 bits",
      "groups of taps in registers, pixels shared out", supports_gather_weight_grad, always},
     {Kernel::gather_weight_grad_any, "gather_weight_grad_any", "anything", "sizes beyond 32 bits", always, always},
