@@ -5,7 +5,8 @@
 //     own gradient of h -> own gradients of gates -> those to shared memory
 //     -> the gradient of own h before, from those of all units
 //
-// What a step needs of device memory comes two steps ahead, into registers.
+// What a step needs of device memory comes three steps ahead, into registers; a step ahead, what follows from
+// it without any gradient is computed.
 
 #include <torchgraft/async_copy.cuh>
 #include <torchgraft/cuda.cuh>
@@ -20,8 +21,8 @@ namespace {
 template <typename S, int kRows>
 class Backward : FewUnitsMember<S, kRows> {
   using Member = FewUnitsMember<S, kRows>;
-  using Member::add_up, Member::gate_of, Member::has_unit, Member::meet, Member::place_of, Member::row_of,
-      Member::state_of, Member::stores;
+  using Member::add_up, Member::gate_of, Member::has_unit, Member::meet, Member::next_row, Member::place_of,
+      Member::row_of, Member::state_of, Member::stores;
   using Member::kAlike, Member::kOwn, Member::first_, Member::part_, Member::steps_, Member::stride_,
       Member::unit_, Member::units_;
   static constexpr uint32_t kRow = 3 * S::kPitch;
@@ -91,11 +92,6 @@ class Backward : FewUnitsMember<S, kRows> {
     }
   }
 
-  // How far a thread's next row is from the one before, in numbers of one a unit.
-  __device__ __forceinline__ int next_row(int own) const {
-    return own == 0 ? 0 : state_of(own) - state_of(0);
-  }
-
   // What a step reads, and goes on to the next one if there is one.
   __device__ __forceinline__ void fetch(int step, Values (&values)[kOwn]) {
 #pragma unroll
@@ -117,9 +113,11 @@ class Backward : FewUnitsMember<S, kRows> {
     for (int own = 0; own < kOwn; ++own) {
       const Values& of = values[own];
       slopes_[own] = Slopes<float>(of.gates[0], of.gates[1], of.gates[2], of.c);
-      for (float* slope :
-           {&slopes_[own].c_of_h, &slopes_[own].i_of_c, &slopes_[own].o_of_h, &slopes_[own].z_of_c})
-        ptx::keep(*slope);
+      // They are not to be computed where they are used.
+      ptx::keep(slopes_[own].c_of_h);
+      ptx::keep(slopes_[own].i_of_c);
+      ptx::keep(slopes_[own].o_of_h);
+      ptx::keep(slopes_[own].z_of_c);
       given_[own] = pass_.output_grad ? pass_.output_grad.value_of(of.output_grad) : 0.0f;
     }
   }

@@ -20,8 +20,8 @@ namespace {
 template <typename S, int kRows>
 class Forward : FewUnitsMember<S, kRows> {
   using Member = FewUnitsMember<S, kRows>;
-  using Member::add_up, Member::gate_of, Member::has_unit, Member::meet, Member::place_of, Member::row_of,
-      Member::state_of, Member::stores;
+  using Member::add_up, Member::gate_of, Member::has_unit, Member::meet, Member::next_row, Member::place_of,
+      Member::row_of, Member::state_of, Member::stores;
   using Member::kAlike, Member::kOwn, Member::first_, Member::first_row_, Member::part_, Member::rows_,
       Member::steps_, Member::stride_, Member::unit_, Member::units_;
   using Gates = float[kOwn][3];
@@ -88,11 +88,6 @@ class Forward : FewUnitsMember<S, kRows> {
 #pragma unroll
       for (int d = 0; d < S::kPart; ++d) weights_[g][d] = pass_.weight.value_of(bits[g][d]);
     }
-  }
-
-  // How far a thread's next row is from the one before, in numbers of one a unit.
-  __device__ __forceinline__ int next_row(int own) const {
-    return own == 0 ? 0 : state_of(own) - state_of(0);
   }
 
   // The inputs' part of the gates of a step, and goes on to the next one if there is one.

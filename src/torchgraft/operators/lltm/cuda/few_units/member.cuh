@@ -54,6 +54,10 @@ class FewUnitsMember {
   }
   __device__ __forceinline__ int gate_of(int own) const { return 3 * state_of(own) - 2 * near_unit(); }
   __device__ __forceinline__ int near_unit() const { return min(unit_, units_ - 1); }
+  // How far a row of this thread's is from its first one, in a tensor of one number a unit.
+  __device__ __forceinline__ int next_row(int own) const {
+    return own == 0 ? 0 : state_of(own) - state_of(0);
+  }
 
   // Where a unit's number lies among those of all units, in bytes.
   static __device__ __forceinline__ uint32_t place_of(int unit) {
