@@ -235,7 +235,7 @@ def _weight_grad_output(
 def _bias_grad(output_grad: Tensor, dtype: torch.dtype) -> Tensor:
     """The gradient of a bias, in the dtype of weight: that of the bias, or else autograd rounds it."""
     # On a CPU, PyTorch adds halves up in halves, and takes longer.
-    kept = torch.promote_types(dtype, torch.float32) if output_grad.is_cpu else dtype
+    kept = torch.float32 if output_grad.is_cpu and dtype.itemsize == 2 else dtype
     return output_grad.sum((0, 2, 3), dtype=kept).to(dtype)
 
 
