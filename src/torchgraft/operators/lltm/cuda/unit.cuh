@@ -17,8 +17,8 @@ __device__ __forceinline__ T step_forward(T& i, T& o, T& z, T& c) {
   return tanh(c) * o;
 }
 
-// e**x, within two units of the last place, or zero where that is less than the least normal number. `x` is a
-// product with log2(e) first, and what that rounds is made up for while the exponential is on its way.
+// e**x, within three units of the last place, or zero where that is less than the least normal number. `x` is
+// multiplied by log2(e) first, and what that rounds is made up for while the exponential is on its way.
 __device__ __forceinline__ float quick_exp(float x) {
   constexpr float kLog2E = 1.44269504f, kLog2ELow = 1.92596299e-8f, kLn2 = 0.693147181f;
   const float exponent = x * kLog2E;
@@ -41,8 +41,8 @@ __device__ __forceinline__ float quick_tanh(float x) {
 }
 __device__ __forceinline__ double quick_tanh(double x) { return tanh(x); }
 
-// As step_forward in float, without branches, so that gates are computed side by side: within three units of
-// the last place.
+// As step_forward in float, without branches, so that gates are computed side by side: within some five units
+// of the last place.
 __device__ __forceinline__ float step_forward_quick(float& i, float& o, float& z, float& c) {
   i = ptx::rcp_approx_ftz(1.0f + quick_exp(-i));
   o = ptx::rcp_approx_ftz(1.0f + quick_exp(-o));
