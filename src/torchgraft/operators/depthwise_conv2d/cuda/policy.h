@@ -42,10 +42,6 @@ constexpr int64_t share_of_device(const Problem& problem, int64_t on_h200) {
   return on_h200 * problem.multiprocessors / kMultiprocessors;
 }
 
-// Whether kernels are chosen for a stride or a dilation that they compute in phases (phases.h). Phases were
-// proved on the emulator and were not yet timed on a GPU.
-constexpr bool kPhasesPay = true;
-
 // Whether images are better brought into NCHW first: where a kernel is so large that arithmetic counts for
 // more than moving images, along whose rows its windows slide. With a stride or a dilation only kernels of
 // halves gain by it, which take it in phases.
