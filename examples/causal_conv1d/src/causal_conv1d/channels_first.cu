@@ -312,8 +312,12 @@ __global__ void __launch_bounds__(kBackwardThreads, kBlocksBackward<T>)
     } else {
       multiply(std::false_type{});
     }
-    // What the final state adds to the gradients of the elements that it holds.
-    if (goes_on) {
+    // What the final state adds to the gradients of the elements that it holds. Mostly a row ends where its
+    // last chunk does.
+    if (goes_on && first + kOwn == length) {
+#pragma unroll
+      for (int j = 0; j < kPast; ++j) results[kOwn - kPast + j] += static_cast<A>(of_final_state[j]);
+    } else if (goes_on) {
 #pragma unroll
       for (int j = 0; j < kPast; ++j) {
 #pragma unroll
