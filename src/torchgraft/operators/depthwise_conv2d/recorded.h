@@ -71,12 +71,14 @@ Tensor convolution_on(Tensor input, Tensor weight, std::optional<Tensor> bias, I
 
 // Calls an operator of torchgraft through PyTorch's dispatcher, where modes see it and checks may put another
 // kernel. Before 2.13 the dispatcher prints errors instead of passing them on: there, `directly` is called if
-// no gradient may be asked for.
-template <size_t kCount, typename Directly>
-Tensor dispatched(const char* name, bool differentiable, std::array<StableIValue, kCount> arguments,
+// no gradient may be asked for. `make_arguments` makes an array of StableIValue. Each of a tensor holds it
+// until the dispatcher takes it, so they are made for the dispatcher alone.
+template <typename MakeArguments, typename Directly>
+Tensor dispatched(const char* name, bool differentiable, MakeArguments&& make_arguments,
                   Directly&& directly) {
   static const bool passes_errors_on = aoti_torch_abi_version() >= (uint64_t{2} << 56 | uint64_t{13} << 48);
   if (!differentiable && !passes_errors_on) return directly();
+  auto arguments = make_arguments();
   check_call(torch_call_dispatcher(name, "", arguments.data(), TORCH_ABI_VERSION), name);
   return torch::stable::detail::to<Tensor>(arguments[0]);
 }
@@ -99,33 +101,46 @@ std::tuple<Tensor, Tensor, Tensor> convolution_backward_on(Tensor output_grad, T
   if (wanted[0]) {
     const int64_t channels = input.size(1), height = input.size(2), width = input.size(3);
     const std::optional<bool> channels_last = is_channels_last(input);
-    input_grad =
-        dispatched<14>(differentiable ? "torchgraft::depthwise_conv2d_input_grad"
-                                      : "torchgraft::_depthwise_conv2d_input_grad",
-                       differentiable,
-                       {from(output_grad), from(weight), from(channels), from(height), from(width),
-                        from(channels_last), from(stride_height), from(stride_width), from(top), from(left),
-                        from(bottom), from(right), from(dilation_height), from(dilation_width)},
-                       [&] {
-                         return InputGrad<Device>::call(output_grad, weight, channels, height, width,
-                                                        channels_last, stride_height, stride_width, top, left,
-                                                        bottom, right, dilation_height, dilation_width);
-                       });
+    const auto make_arguments = [&] {
+      return std::array<StableIValue, 14>{
+          from(output_grad),   from(weight),        from(channels),        from(height),        from(width),
+          from(channels_last), from(stride_height), from(stride_width),    from(top),           from(left),
+          from(bottom),        from(right),         from(dilation_height), from(dilation_width)};
+    };
+    const auto directly = [&] {
+      return InputGrad<Device>::call(output_grad, weight, channels, height, width, channels_last,
+                                     stride_height, stride_width, top, left, bottom, right, dilation_height,
+                                     dilation_width);
+    };
+    input_grad = dispatched(differentiable ? "torchgraft::depthwise_conv2d_input_grad"
+                                           : "torchgraft::_depthwise_conv2d_input_grad",
+                            differentiable, make_arguments, directly);
   }
   if (wanted[1]) {
     const int64_t height = weight.size(2), width = weight.size(3);
     const std::optional<ScalarType> dtype = weight.scalar_type();
-    weight_grad = dispatched<13>(
-        differentiable ? "torchgraft::depthwise_conv2d_weight_grad"
-                       : "torchgraft::_depthwise_conv2d_weight_grad",
-        differentiable,
-        {from(output_grad), from(input), from(height), from(width), from(stride_height), from(stride_width),
-         from(top), from(left), from(bottom), from(right), from(dilation_height), from(dilation_width),
-         from(dtype)},
-        [&] {
-          return WeightGrad<Device>::call(output_grad, input, height, width, stride_height, stride_width, top,
-                                          left, bottom, right, dilation_height, dilation_width, dtype);
-        });
+    const auto make_arguments = [&] {
+      return std::array<StableIValue, 13>{from(output_grad),
+                                          from(input),
+                                          from(height),
+                                          from(width),
+                                          from(stride_height),
+                                          from(stride_width),
+                                          from(top),
+                                          from(left),
+                                          from(bottom),
+                                          from(right),
+                                          from(dilation_height),
+                                          from(dilation_width),
+                                          from(dtype)};
+    };
+    const auto directly = [&] {
+      return WeightGrad<Device>::call(output_grad, input, height, width, stride_height, stride_width, top,
+                                      left, bottom, right, dilation_height, dilation_width, dtype);
+    };
+    weight_grad = dispatched(differentiable ? "torchgraft::depthwise_conv2d_weight_grad"
+                                            : "torchgraft::_depthwise_conv2d_weight_grad",
+                             differentiable, make_arguments, directly);
   }
   if (wanted[2]) {
     // Of the dtype of the weight, as the bias is: sums of halves are float32, and not rounded where that is
