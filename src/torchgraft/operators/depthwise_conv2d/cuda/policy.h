@@ -81,17 +81,22 @@ inline bool does_not_gather(const Problem& problem) { return !gathers(problem); 
 // Whether a weight gradient has so few products that it takes least time to gather them: the other kernels
 // share out images among blocks and add up what those have, which takes 7 to 9 us of the smallest in halves
 // with three taps, 12 to 15 with more, and 17 in fp32 in NHWC. Gathered, 2**18 products take 6 us, 2**21 10,
-// and 2**25 25, if they are not those of many results: 920 channels of 7 x 7 taps and one pixel take 29.
+// and 2**25 25, if they are not those of many results: 920 channels of 7 x 7 taps and one pixel take 29, but
+// (4,2024,7x7,k3) 8 where slides take 23. Channels that are not in eights reach tensor cores in pieces:
+// (36,22,16x16,k7) takes 16 us gathered and 33 by diagonals.
 inline bool gathers_weight_grad(const Problem& problem) {
-  constexpr int64_t kManyResults = int64_t{1} << 14;
+  constexpr int64_t kManyResults = int64_t{1} << 15;
   constexpr int64_t kFewOfHalves = int64_t{1} << 18;  // in NHWC, where tensor cores multiply
+  constexpr int64_t kFewOfUnevenHalves = int64_t{1} << 23;
   constexpr int64_t kFew = int64_t{1} << 20;
   constexpr int64_t kFewOfManyTaps = int64_t{1} << 21;
   constexpr int64_t kFewOfFloat = int64_t{1} << 25;
   constexpr int64_t kManyTaps = 5;
   const Geometry& geometry = problem.geometry;
   const int64_t results = geometry.output_channels() * geometry.taps();
+  const bool is_uneven = problem.channels_last && problem.element_bytes == 2 && geometry.channels % 8 != 0;
   const int64_t few = problem.channels_last && problem.element_bytes == 4 ? kFewOfFloat
+                      : is_uneven                                         ? kFewOfUnevenHalves
                       : longest_side(geometry) >= kManyTaps               ? kFewOfManyTaps
                       : problem.channels_last                             ? kFewOfHalves
                                                                           : kFew;
@@ -181,10 +186,14 @@ inline bool diagonals_nchw_pays(const Problem& problem) {
 inline bool slide_correlate_mma_pays(const Problem& problem) {
   constexpr int kLeastTaps = 3;
   constexpr int kLeastStridedTaps = 4;
-  constexpr int64_t kFewResults = int64_t{1} << 17;
-  if (is_dilated(problem.geometry) && problem.results() < share_of_device(problem, kFewResults)) return false;
-  if (gathers(problem)) return false;
+  constexpr int64_t kFewResults = int64_t{1} << 17;  // with a dilation, gathered
+  constexpr int64_t kFewResultsOfThreeTaps = int64_t{1} << 20;
   const int64_t longest = longest_side(problem.geometry);
+  if (is_dilated(problem.geometry) &&
+      problem.results() < share_of_device(problem, longest <= 3 ? kFewResultsOfThreeTaps : kFewResults)) {
+    return false;
+  }
+  if (gathers(problem)) return false;
   return longest >= (problem.geometry.height.stride == 1 ? kLeastTaps : kLeastStridedTaps);
 }
 

@@ -75,14 +75,23 @@ struct SlideParameters {
 // Four (two, one) neighbouring channels, in fp32.
 template <typename T, int kCount>
 __device__ __forceinline__ void widen(const T* pointer, float (&values)[kCount]) {
-  if constexpr (std::is_same_v<T, BFloat16> && kCount % 2 == 0) {
-    // A bfloat16 is the upper half of a float.
+  if constexpr (!std::is_same_v<T, float> && kCount % 2 == 0) {
+    // Pairs stay in words until they are needed. Taken one by one, the halves of a word are separated where it
+    // is loaded, and every load is waited for there.
     using Words = Vector<unsigned, kCount / 2>;
     const Words words = *reinterpret_cast<const Words*>(pointer);
 #pragma unroll
     for (int i = 0; i < kCount / 2; ++i) {
-      values[2 * i] = __uint_as_float(words[i] << 16);
-      values[2 * i + 1] = __uint_as_float(words[i] & 0xffff0000u);
+      if constexpr (std::is_same_v<T, BFloat16>) {
+        // A bfloat16 is the upper half of a float.
+        values[2 * i] = __uint_as_float(words[i] << 16);
+        values[2 * i + 1] = __uint_as_float(words[i] & 0xffff0000u);
+      } else {
+        __half2 pair;
+        memcpy(&pair, &words[i], sizeof(pair));
+        values[2 * i] = __low2float(pair);
+        values[2 * i + 1] = __high2float(pair);
+      }
     }
   } else {
     const Vector<T, kCount> vector = *reinterpret_cast<const Vector<T, kCount>*>(pointer);
