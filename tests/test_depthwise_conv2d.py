@@ -3,23 +3,27 @@
 That it is a good operator, test_operators.py says.
 """
 
+import contextlib
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from random import Random
 
 import pytest
 import torch
 import torch.nn.functional as F
 
 import torchgraft
-from torchgraft import depthwise_conv2d, depthwise_conv2d_input_grad, depthwise_conv2d_weight_grad
+from torchgraft import depthwise_conv2d, depthwise_conv2d_input_grad, depthwise_conv2d_weight_grad, python_kernels
 from torchgraft.checking import find_devices
 from torchgraft.checking.comparing import expect_close
+from torchgraft.checking.subject import listed_kernels
 from torchgraft.nn import DepthwiseConv2d
 from torchgraft.operator import FLOATING
 from torchgraft.operators.depthwise_conv2d.case import Case, same
+from torchgraft.operators.depthwise_conv2d.operator import convolution, input_grad
 from torchgraft.operators.depthwise_conv2d.window import Window
 
 each_device = pytest.mark.parametrize("device", find_devices())
@@ -223,6 +227,29 @@ def test_bad_sizes_are_refused_without_python_too():
     for wrong in ((3, 6, 6, 7), (2, 4, 6, 7), (2, 6, 5, 7), (2, 6, 6, 8)):
         with pytest.raises(RuntimeError):
             weight_grad(images(*wrong), images(*X), 3, 3, *fine)
+    for wrong in ((3,), (3, 2)):
+        with pytest.raises(RuntimeError, match=r"input must be \(N, C, H, W\) or \(C, H, W\), got \(3,"):
+            op(images(*wrong), images(*W), None, *fine)
+
+
+# Each is the least of the numbers below that does not fit 64 bits: sizes of an input, its channels, and padding.
+BEYOND_64_BITS = {
+    "bytes of an image": ((1, 2**20, 2**20, 2**20), 2**20, 0),
+    "bytes of all images": ((2**21, 1, 2**20, 2**20), 1, 0),
+    "pixels of an output": ((1, 1, 1, 1), 1, 2**35),
+    "elements of an output": ((1, 1, 1, 1), 2**30, 2**20),
+    "bytes of an output": ((1, 1, 1, 1), 2**19, 2**20),
+    "bytes of all outputs": ((2**20, 1, 1, 1), 1, 2**20),
+}
+
+
+@pytest.mark.parametrize("name", BEYOND_64_BITS)
+def test_sizes_of_which_64_bits_do_not_hold_the_bytes_are_refused_without_python_too(name):
+    sizes, output_channels, padding = BEYOND_64_BITS[name]
+    one = torch.ones(1, 1, 1, 1)
+    arguments = one.expand(sizes), one.expand(output_channels, 1, 1, 1), None, 1, 1, *(padding,) * 4, 1, 1
+    with pytest.raises(RuntimeError, match="depthwise_conv2d: these sizes make a tensor that no memory can hold"):
+        torch.ops.torchgraft.depthwise_conv2d(*arguments)
 
 
 @each_device
@@ -246,6 +273,54 @@ def test_strides_and_padding_beyond_32_bits(device):
     torch.testing.assert_close(found, input_grad)
     found = ops.depthwise_conv2d_weight_grad(grad, image.detach(), 3, 3, *window)
     torch.testing.assert_close(found, weight_grad)
+
+
+# Images with padding on some sides or all, a stride, and kernels as large as to be cut into phases.
+PADDED = (
+    Case("3x3", (2, 3, 9, 11), (3, 3), same(3)),
+    Case("3x3, eights of channels", (1, 16, 6, 7), (3, 3), same(3), channels_last=True),
+    Case("5x5 with stride 2, eights of channels", (1, 16, 9, 12), (5, 5), same(5, 2), channels_last=True),
+    Case("5x5 with stride 2", (2, 3, 12, 10), (5, 5), same(5, 2)),
+    Case("7x7, padded behind", (3, 5, 16, 16), (7, 7), Window(1, 1, 4, 3, 3, 27)),
+    Case("9x9, eights of channels, wide", (1, 8, 9, 33), (9, 9), same(9), channels_last=True),
+    Case("13x13 over whole planes", (2, 2, 7, 7), (13, 13), same(13)),
+    Case("11x11 with stride 2", (2, 2, 21, 22), (11, 11), same(11, 2)),
+    Case("11x11 with dilation 2", (1, 2, 22, 23), (11, 11), Window(1, 1, 10, 10, 10, 10, 2, 2)),
+    Case("31x31", (1, 2, 18, 17), (31, 31), same(31)),
+    Case("dilation 2, eights of channels", (1, 16, 9, 12), (3, 3), Window(1, 1, 2, 2, 2, 2, 2, 2), channels_last=True),
+)
+
+
+@each_device
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("case", PADDED, ids=lambda case: case.name)
+@pytest.mark.parametrize("operator", [convolution, input_grad], ids=lambda each: each.name)
+def test_an_infinite_pixel_is_of_the_windows_that_hold_it(operator, case, dtype, device):
+    """Of no other, though kernels on tensor cores multiply by zero what lies outside a window.
+
+    This is no sample, as PyTorch's own convolutions disagree where padding is in a window with it. All numbers are
+    positive, so that infinity stays infinity.
+    """
+    sample = case.forward() if operator is convolution else case.input_grad()
+    random = Random(0)
+    arguments = list(sample.make(device, dtype))
+    image, weight = (each.abs() + 0.5 for each in arguments[:2])
+    for each in (image[0, 0], image[-1, -1]):
+        each[tuple(random.choice((0, size // 2, size - 1)) for size in each.shape)] = torch.inf
+    bias = arguments[2].abs() if operator is convolution else arguments[2]
+    arguments[:3] = image, weight, bias
+    # A number that stands out of all others in float64, in the place of infinity.
+    exact = [each.double() if isinstance(each, torch.Tensor) else each for each in arguments]
+    exact[0] = exact[0].nan_to_num(posinf=1e30)
+    expected = operator.reference(*exact)
+    expected[expected > 1e20] = torch.inf
+    kind = torch.device(device).type
+    forced = [python_kernels.forced(operator, kind, kernel) for kernel in listed_kernels(operator, device)]
+    # The kernel that is chosen, and each that there is.
+    for kernel in (contextlib.nullcontext(), *forced):
+        with kernel:
+            found = operator.raw(*arguments)
+        torch.testing.assert_close(found.double(), expected, rtol=2e-2, atol=2e-2)
 
 
 class TestLayer:

@@ -186,6 +186,20 @@ class TestFunctions:
             torchgraft.lltm(x.flatten(0, 1), *others, batch_sizes)
 
 
+def test_bad_arguments_are_refused_without_python_too():
+    x, *others = _arguments(1, 2, 3, 4)
+    cell, sequence = torch.ops.torchgraft.lltm_cell, torch.ops.torchgraft.lltm
+    integers = [each.long() for each in others]
+    with pytest.raises(RuntimeError, match="float64, float32, float16 and bfloat16"):
+        cell(x[0].long(), *integers)
+    with pytest.raises(RuntimeError, match=r"float64, float32, float16 (and|or) bfloat16"):
+        sequence(x.long(), *integers, False, False)
+    one = torch.ones(1, 1)
+    many = one.expand(2**57, 1)
+    with pytest.raises(RuntimeError, match="lltm: these sizes make a tensor that no memory can hold"):
+        cell(many, many, many, one.expand(3, 1), one.expand(3, 1), None)
+
+
 @pytest.mark.parametrize("c", [0.0, 20.0, 40.0, 44.0, -43.0, 100.0])
 def test_cells_that_have_grown_give_no_denormal_gradients(c):
     # With those a processor computes a hundred times as slowly, and no gate ever brings such a cell back.

@@ -154,8 +154,8 @@ def test_what_is_not_depthwise_is_refused():
     input, weight = torch.randn(1, 4, 5, 5), torch.randn(4, 1, 3, 3)
     pairs = (1, 1)
 
-    def call(input=input, weight=weight, padding=pairs, transposed=False, groups=4):
-        return OPERATOR(input, weight, None, pairs, padding, pairs, transposed, (0, 0), groups)
+    def call(input=input, weight=weight, stride=pairs, padding=pairs, dilation=pairs, transposed=False, groups=4):
+        return OPERATOR(input, weight, None, stride, padding, dilation, transposed, (0, 0), groups)
 
     assert torch.equal(call(), call(padding=(1, 1, 1, 1)))
     for changed in ({"groups": 2}, {"transposed": True}):
@@ -163,5 +163,13 @@ def test_what_is_not_depthwise_is_refused():
             call(**changed)
     with pytest.raises(RuntimeError, match="weight must be \\(channels, 1, height, width\\)"):
         call(weight=torch.randn(4, 2, 3, 3))
-    with pytest.raises(RuntimeError, match="padding 2 or 4, got 2, 2 and 3"):
-        call(padding=(1, 1, 1))
+    for changed, numbers in (
+        ({"padding": (1, 1, 1)}, "2, 2 and 3"),
+        ({"stride": (1,)}, "1, 2 and 2"),
+        ({"dilation": (1, 1, 1)}, "2, 3 and 2"),
+    ):
+        with pytest.raises(RuntimeError, match=f"padding 2 or 4, got {numbers}"):
+            call(**changed)
+    backward = torch.ops.aten.convolution_backward_overrideable.default
+    with torch.no_grad(), pytest.raises(RuntimeError, match="output_mask must have 3 elements, got 2"):
+        backward(call(), input, weight, pairs, pairs, pairs, False, (0, 0), 4, (True, True))
