@@ -23,7 +23,7 @@ from torchgraft.checking.subject import listed_kernels
 from torchgraft.nn import DepthwiseConv2d
 from torchgraft.operator import FLOATING
 from torchgraft.operators.depthwise_conv2d.case import Case, same
-from torchgraft.operators.depthwise_conv2d.operator import convolution, input_grad
+from torchgraft.operators.depthwise_conv2d.operator import convolution, input_grad, weight_grad
 from torchgraft.operators.depthwise_conv2d.window import Window
 
 each_device = pytest.mark.parametrize("device", find_devices())
@@ -321,6 +321,47 @@ def test_an_infinite_pixel_is_of_the_windows_that_hold_it(operator, case, dtype,
         with kernel:
             found = operator.raw(*arguments)
         torch.testing.assert_close(found.double(), expected, rtol=2e-2, atol=2e-2)
+
+
+# Rows of whole vectors, which kernels move whole where memory begins as they do.
+WHOLE_VECTORS = (
+    Case("3x3 on planes of 8x8", (3, 5, 8, 8), (3, 3), same(3)),
+    Case("3x3 on planes of 14x14", (13, 9, 14, 14), (3, 3), same(3)),
+    Case("7x7 on planes of 7x7", (3, 33, 7, 7), (7, 7), same(7)),
+    Case("5x5 on wide rows", (2, 3, 5, 128), (5, 5), same(5)),
+    Case("3x3 with stride 2 on wide rows", (2, 3, 9, 64), (3, 3), same(3, 2)),
+    Case("13x13", (2, 2, 16, 32), (13, 13), same(13)),
+    Case("9x41 with stride 2", (2, 2, 11, 48), (9, 41), Window(2, 2, 4, 20, 4, 20)),
+    Case("sixteen channels", (2, 16, 6, 8), (3, 3), same(3), channels_last=True),
+    Case("sixteen channels, 7x7", (2, 16, 9, 8), (7, 7), same(7), channels_last=True),
+    Case("sixteen channels, stride 2", (2, 16, 9, 8), (5, 5), same(5, 2), channels_last=True),
+)
+
+
+def _one_element_on(tensor):
+    """The same tensor, an element behind where its memory begins."""
+    moved = torch.zeros(tensor.numel() + 1, dtype=tensor.dtype, device=tensor.device)[1:]
+    return moved.as_strided(tensor.size(), tensor.stride(), 1).copy_(tensor)
+
+
+@each_device
+@pytest.mark.parametrize("dtype", FLOATING, ids=str)
+@pytest.mark.parametrize("case", WHOLE_VECTORS, ids=lambda case: case.name)
+@pytest.mark.parametrize("operator", [convolution, input_grad, weight_grad], ids=lambda each: each.name)
+def test_memory_may_begin_at_any_element(operator, case, dtype, device):
+    """For every kernel. Whole numbers, of which sums are exact: a result is rounded once."""
+    sample = {convolution: case.forward, input_grad: case.input_grad, weight_grad: case.weight_grad}[operator]()
+    arguments = [
+        _one_element_on((2 * each).trunc()) if isinstance(each, torch.Tensor) else each
+        for each in sample.make(device, dtype)
+    ]
+    exact = [each.double() if isinstance(each, torch.Tensor) else each for each in arguments]
+    expected = operator.reference(*exact).to(dtype)
+    kind = torch.device(device).type
+    forced = [python_kernels.forced(operator, kind, kernel) for kernel in listed_kernels(operator, device)]
+    for kernel in (contextlib.nullcontext(), *forced):
+        with kernel:
+            assert torch.equal(operator.raw(*arguments), expected)
 
 
 class TestLayer:
