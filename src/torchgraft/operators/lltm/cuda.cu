@@ -120,7 +120,11 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> sequence_cuda(Tensor input, T
     cuda::multiply(rows_of(to_contiguous(input)), transposed(to_contiguous(weight_ih)), gates);
     cuda::launch_recurrence(tensors, allow_tf32);
   }
-  return sequence_results(tensors.output, tensors.cells, tensors.activations, dtype, reverse);
+  const int64_t last = reverse ? 0 : sizes.steps - 1;
+  const auto [h_n, c_n] = cuda::copies_of_states(torch::stable::select(tensors.output, 0, last),
+                                                 torch::stable::select(tensors.cells, 0, last), sizes, dtype,
+                                                 input, scope.stream());
+  return {converted(tensors.output, dtype), h_n, c_n, tensors.activations, tensors.cells};
 }
 
 Grads sequence_grads_cuda(Tensor input, Tensor h0, Tensor weight_ih, Tensor weight_hh, Tensor activations,
@@ -134,17 +138,25 @@ Grads sequence_grads_cuda(Tensor input, Tensor h0, Tensor weight_ih, Tensor weig
     const Launch scope(input);
     const WithoutAutograd without_autograd;
     const ScalarType sum_dtype = accumulate_dtype(dtype);
+    const auto [h_after_grad, c_after_grad] =
+        cuda::copies_of_states(h_n_grad, c_n_grad, sizes, sum_dtype, input, scope.stream());
     cuda::BackwardTensors tensors = {to_contiguous(weight_hh),
                                      converted(activations, sum_dtype),
                                      converted(cells, sum_dtype),
                                      converted(output_grad, dtype),
                                      empty_of({sizes.rows(), 3 * sizes.units}, sum_dtype, input),
-                                     state_or_zeros(h_n_grad, sizes, sum_dtype, input),
-                                     state_or_zeros(c_n_grad, sizes, sum_dtype, input),
+                                     h_after_grad,
+                                     c_after_grad,
                                      sizes,
                                      reverse,
                                      scope.stream()};
     if (sizes.batch > 0) cuda::launch_recurrence(tensors, allow_tf32);
+    if (sum_dtype != dtype) {
+      const auto rounded =
+          cuda::copies_of_states(tensors.h_grad, tensors.c_grad, sizes, dtype, input, scope.stream());
+      tensors.h_grad = rounded[0];
+      tensors.c_grad = rounded[1];
+    }
     const Wanted wanted = {of_input, of_h0, of_weight_ih, of_weight_hh, of_bias};
     const cuda::HiddenStates states = {tensors.activations, tensors.cells, to_contiguous(h0), reverse};
     return of_sequence(cuda::multiply_grads<T>({rows_of(to_contiguous(input)), weight_ih, weight_hh,

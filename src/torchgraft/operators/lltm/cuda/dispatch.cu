@@ -136,8 +136,8 @@ Grads multiply_grads(const GradTensors& tensors) {
   const GradsRule& rule =
       tensors.states.has_value() ? choose(kSequenceGradsRules, problem) : choose(kCellGradsRules, problem);
   switch (rule.kernel) {
-    case GradsKernel::cell_products:
-      if constexpr (!std::is_same_v<T, double>) return launch_cell_products<T>(tensors);
+    case GradsKernel::together:
+      if constexpr (!std::is_same_v<T, double>) return launch_products_together<T>(tensors);
       break;
     case GradsKernel::halves:
       if constexpr (sizeof(T) == 2) return launch_products_halves<T>(tensors);

@@ -4,6 +4,7 @@
 
 #include <cuda_runtime.h>
 
+#include <array>
 #include <cstdint>
 #include <optional>
 
@@ -175,6 +176,12 @@ void launch_elementwise_step(const ForwardStep<T>& step, cudaStream_t stream);
 template <bool kAfter, typename T>
 void launch_elementwise_step(const BackwardStep<T>& step, cudaStream_t stream);
 
+// Two tensors of (batch, units) as new ones of one dtype, in one launch where that is not float64. What is
+// absent is zeros.
+std::array<Tensor, 2> copies_of_states(const std::optional<Tensor>& one, const std::optional<Tensor>& other,
+                                       const Sizes& sizes, ScalarType dtype, const Tensor& like,
+                                       cudaStream_t stream);
+
 // ---------------------------------------------------------------- products
 
 // As `multiply` chooses; the first for matrices of two bytes alone.
@@ -205,10 +212,10 @@ struct GradTensors {
   std::optional<Tensor> h_grad;
 };
 
-// As one kernel for a small cell, float, Half or BFloat16; as products of halves on tensor cores, Half or
+// As one kernel for few rows, of float, Half or BFloat16; as products of halves on tensor cores, Half or
 // BFloat16; and as products of PyTorch's, of any floating type.
 template <typename T>
-Grads launch_cell_products(const GradTensors& tensors);
+Grads launch_products_together(const GradTensors& tensors);
 template <typename T>
 Grads launch_products_halves(const GradTensors& tensors);
 template <typename T>

@@ -120,14 +120,15 @@ bool supports_grid(const Problem& problem) {
 
 // ---------------------------------------------------------------- a cell, and products
 
-// The grids of the kernels of a small cell have room for so many rows, features and units.
-inline bool supports_cell_products(const RowsProblem& problem) {
+// The grids of the kernels of a small cell, and of all products at once, have room for so many rows, features
+// and units.
+inline bool supports_products_together(const RowsProblem& problem) {
   constexpr int64_t kSize = int64_t{1} << 19;
   return problem.element_bytes != 8 && problem.rows < kSize && problem.features < kSize &&
          problem.units < kSize;
 }
 inline bool supports_cell(const RowsProblem& problem) {
-  return problem.element_bytes == 4 && problem.rows > 0 && supports_cell_products(problem);
+  return problem.element_bytes == 4 && problem.rows > 0 && supports_products_together(problem);
 }
 
 inline bool supports_products_of_halves(const RowsProblem& problem) { return problem.element_bytes == 2; }

@@ -82,4 +82,23 @@ void launch_rows(const Source& source, const Sink& sink, int64_t rows, int64_t c
   check_launch("lltm_grads");
 }
 
+template <typename A>
+struct RowsSink {
+  A* matrix;
+  int64_t pitch;
+
+  __device__ void store(int64_t row, int64_t column, A value) const { matrix[row * pitch + column] = value; }
+};
+
+// h before each step of a sequence, in the dtype of sums.
+template <typename T>
+Tensor hidden_before(const GradTensors& tensors) {
+  using A = accumulate_t<T>;
+  const Sizes& sizes = tensors.sizes;
+  Tensor result = empty_of({sizes.rows(), sizes.units}, dtype_of<A>(), tensors.input);
+  launch_rows(HiddenSource<T>(*tensors.states, sizes), RowsSink<A>{mutable_data<A>(result), sizes.units},
+              sizes.rows(), sizes.units, tensors.stream);
+  return result;
+}
+
 }  // namespace torchgraft::lltm::cuda

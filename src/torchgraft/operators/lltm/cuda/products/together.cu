@@ -1,4 +1,4 @@
-// The products of a small cell's gradients, all of them as one kernel.
+// The products of the gradients of a small cell or a short sequence, all of them as one kernel.
 //
 // A block owns 32 x 32 results of one of the products, whose factors come through shared memory, kDepth at a
 // time, while the next are on their way. The eight warps share out the depth; in a warp a lane owns 8 x 4
@@ -10,6 +10,7 @@
 #include <initializer_list>
 
 #include "../kernels.h"
+#include "rows.cuh"
 
 namespace torchgraft::lltm::cuda {
 namespace {
@@ -28,11 +29,12 @@ static_assert(kRowsOfLane * kColumnsOfLane * 32 == kTile * kTile, "a warp has al
 
 // result = left @ right.
 template <typename T>
-struct CellProduct {
+struct Product {
   const float* left;     // (rows, depth); its rows or its columns are contiguous
   int64_t row_stride;    // of left
   int64_t depth_stride;  // of left
   const T* right;        // (depth, columns), contiguous, or null for a column of ones
+  const float* hidden;   // the same in float, and then instead of `right`; or null
   T* result;             // (rows, columns), contiguous
   int64_t rows;
   int64_t columns;
@@ -41,13 +43,13 @@ struct CellProduct {
 };
 
 template <typename T>
-struct CellProducts {
-  CellProduct<T> each[5];
+struct Products {
+  Product<T> each[5];
   int count;
 };
 
 template <typename T>
-__global__ void __launch_bounds__(kThreadsOfTile) cell_products(CellProducts<T> products) {
+__global__ void __launch_bounds__(kThreadsOfTile) products_together(Products<T> products) {
   // Of factors [depth][row] and [depth][column]; then of the warps' sums [warp][row][column].
   __shared__ __align__(16) float shared[kWarps * kTile * kTile];
   static_assert(2 * kDepth * kPitch <= kWarps * kTile * kTile, "the factors fit");
@@ -55,7 +57,7 @@ __global__ void __launch_bounds__(kThreadsOfTile) cell_products(CellProducts<T> 
   float* rights = shared + kDepth * kPitch;
   int which = products.count - 1;
   while (blockIdx.x < products.each[which].first_tile) --which;
-  const CellProduct<T>& product = products.each[which];
+  const Product<T>& product = products.each[which];
   const int64_t tile = blockIdx.x - product.first_tile;
   const int64_t across = ceil_divide<int64_t>(product.columns, kTile);
   const int64_t first_row = tile / across * kTile;
@@ -71,6 +73,7 @@ __global__ void __launch_bounds__(kThreadsOfTile) cell_products(CellProducts<T> 
   const float* left_from = product.left + (first_row + left_row) * product.row_stride;
   float left[kLoaded];
   T right[kLoaded];
+  float hidden[kLoaded];
   const auto load_tile = [&](int64_t depth) {
 #pragma unroll
     for (int i = 0; i < kLoaded; ++i) {
@@ -80,7 +83,11 @@ __global__ void __launch_bounds__(kThreadsOfTile) cell_products(CellProducts<T> 
       const bool has_right = column < product.columns && of_right < product.depth;
       left[i] = has_left ? left_from[of_left * product.depth_stride] : 0.f;
       right[i] = T(0.f);
-      if (has_right) {
+      hidden[i] = 0.f;
+      if (!has_right) continue;
+      if (product.hidden != nullptr) {
+        hidden[i] = product.hidden[of_right * product.columns + column];
+      } else {
         right[i] = product.right == nullptr ? T(1.f) : product.right[of_right * product.columns + column];
       }
     }
@@ -96,7 +103,8 @@ __global__ void __launch_bounds__(kThreadsOfTile) cell_products(CellProducts<T> 
     for (int i = 0; i < kLoaded; ++i) {
       lefts[(i * kWarps + left_depth) * kPitch + left_row] = left[i];
       // Converted here: where it comes a conversion would wait for it, and all that come after it too.
-      rights[(i * kWarps + warp) * kPitch + lane] = static_cast<float>(right[i]);
+      rights[(i * kWarps + warp) * kPitch + lane] =
+          product.hidden != nullptr ? hidden[i] : static_cast<float>(right[i]);
     }
     __syncthreads();
     load_tile(depth + kDepth);
@@ -136,56 +144,68 @@ __global__ void __launch_bounds__(kThreadsOfTile) cell_products(CellProducts<T> 
 }
 
 template <typename T>
-void launch(CellProducts<T>& products, cudaStream_t stream) {
+void launch(Products<T>& products, const char* name, cudaStream_t stream) {
   int64_t tiles = 0;
   for (int i = 0; i < products.count; ++i) {
-    CellProduct<T>& product = products.each[i];
+    Product<T>& product = products.each[i];
     product.first_tile = tiles;
     tiles += ceil_divide<int64_t>(product.rows, kTile) * ceil_divide<int64_t>(product.columns, kTile);
   }
   if (tiles == 0) return;
-  cell_products<T><<<grid_of(tiles, "lltm_cell_grads"), kThreadsOfTile, 0, stream>>>(products);
-  check_launch("lltm_cell_grads");
+  products_together<T><<<grid_of(tiles, name), kThreadsOfTile, 0, stream>>>(products);
+  check_launch(name);
 }
 
 }  // namespace
 
 template <typename T>
-Grads launch_cell_products(const GradTensors& tensors) {
-  const int64_t batch = tensors.sizes.batch;
+Grads launch_products_together(const GradTensors& tensors) {
+  const int64_t rows = tensors.sizes.rows();
   const int64_t features = tensors.sizes.features;
   const int64_t units = tensors.sizes.units;
   const int64_t width = 3 * units;
   const Wanted& wanted = tensors.wanted;
   const Tensor input = to_contiguous(tensors.input);
-  const Tensor h = to_contiguous(*tensors.h);
   const Tensor weight_ih = to_contiguous(tensors.weight_ih);
   const Tensor weight_hh = to_contiguous(tensors.weight_hh);
+  const bool is_cell = tensors.h.has_value();
+  // A sequence needs h for the gradient of weight_hh alone, and has that of h0 already.
+  const Tensor h = is_cell ? to_contiguous(*tensors.h) : wanted.weight_hh ? hidden_before<T>(tensors) : input;
   const float* const gates = data<float>(tensors.gates_grad);
-  CellProducts<T> products = {};
+  Products<T> products = {};
   // gates @ right where there is a result for each row of the batch, or else gates.T @ right.
-  const auto add = [&](bool is_wanted, std::initializer_list<int64_t> shape, const T* right, bool by_rows) {
+  const auto add = [&](bool is_wanted, std::initializer_list<int64_t> shape, const T* right, bool by_rows,
+                       const float* hidden = nullptr) {
     if (!is_wanted) return empty_of({0}, dtype_of<T>(), input);
     Tensor result = empty_of(shape, dtype_of<T>(), input);
-    const int64_t rows = *shape.begin();
+    const int64_t first = *shape.begin();
     const int64_t columns = shape.size() == 2 ? *(shape.begin() + 1) : 1;
-    products.each[products.count++] = {gates,   by_rows ? width : 1,     by_rows ? 1 : width,
-                                       right,   mutable_data<T>(result), rows,
-                                       columns, by_rows ? width : batch, 0};
+    products.each[products.count++] = {gates,
+                                       by_rows ? width : 1,
+                                       by_rows ? 1 : width,
+                                       right,
+                                       hidden,
+                                       mutable_data<T>(result),
+                                       first,
+                                       columns,
+                                       by_rows ? width : rows,
+                                       0};
     return result;
   };
-  Grads grads = {add(wanted.input, {batch, features}, data<T>(weight_ih), true),
-                 add(wanted.h, {batch, units}, data<T>(weight_hh), true),
-                 tensors.c_grad,
+  Grads grads = {add(wanted.input, {rows, features}, data<T>(weight_ih), true),
+                 is_cell ? add(wanted.h, {rows, units}, data<T>(weight_hh), true)
+                         : converted(wanted.h, *tensors.h_grad, dtype_of<T>()),
+                 converted(tensors.c_grad, dtype_of<T>()),
                  add(wanted.weight_ih, {width, features}, data<T>(input), false),
-                 add(wanted.weight_hh, {width, units}, data<T>(h), false),
+                 is_cell ? add(wanted.weight_hh, {width, units}, data<T>(h), false)
+                         : add(wanted.weight_hh, {width, units}, nullptr, false, data<float>(h)),
                  add(wanted.bias, {width}, nullptr, false)};
-  launch(products, tensors.stream);
+  launch(products, is_cell ? "lltm_cell_grads" : "lltm_grads", tensors.stream);
   return grads;
 }
 
-template Grads launch_cell_products<float>(const GradTensors&);
-template Grads launch_cell_products<Half>(const GradTensors&);
-template Grads launch_cell_products<BFloat16>(const GradTensors&);
+template Grads launch_products_together<float>(const GradTensors&);
+template Grads launch_products_together<Half>(const GradTensors&);
+template Grads launch_products_together<BFloat16>(const GradTensors&);
 
 }  // namespace torchgraft::lltm::cuda
