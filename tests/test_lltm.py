@@ -1,5 +1,6 @@
 """lltm: its surface, its errors and its layers; what every operator must be is asked in test_operators.py."""
 
+import contextlib
 import copy
 import math
 import pickle
@@ -14,7 +15,10 @@ import torch.nn.functional as F
 from torch.nn.utils.rnn import pack_padded_sequence, pack_sequence, pad_packed_sequence
 
 import torchgraft
+from torchgraft import python_kernels
+from torchgraft.checking.subject import listed_kernels
 from torchgraft.nn import LLTM, LLTMCell
+from torchgraft.operator import FLOATING
 from torchgraft.operators.lltm import operator, reference
 from torchgraft.operators.lltm.operator import cell_grads, sequence, sequence_grads
 from torchgraft.sampling import any_size
@@ -198,6 +202,38 @@ def test_bad_arguments_are_refused_without_python_too():
     many = one.expand(2**57, 1)
     with pytest.raises(RuntimeError, match="lltm: these sizes make a tensor that no memory can hold"):
         cell(many, many, many, one.expand(3, 1), one.expand(3, 1), None)
+
+
+def _one_element_on(tensor):
+    """The same contiguous tensor, an element behind where its memory begins."""
+    return torch.cat([tensor.new_zeros(1), tensor.flatten()])[1:].view(tensor.shape)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", FLOATING, ids=str)
+@pytest.mark.parametrize(("batch", "size"), [(5, 32), (3, 128)])
+def test_memory_may_begin_at_any_element(device, dtype, batch, size):
+    """For every kernel; with rows of whole vectors, which kernels read at once where memory begins so too."""
+    arguments = [each.to(device, dtype) for each in _arguments(2, batch, 8, size)]
+    x, h, _, weight_ih, weight_hh, _ = arguments
+    *_, activations, cells = sequence.raw(*arguments, False, False)
+    grads = [torch.ones_like(each) for each in (x.new_empty(2, batch, size), h, h)]
+    every = (False, False, *(True,) * 5)
+    for asked, values, rest in (
+        (sequence, arguments, every[:2]),
+        (sequence_grads, [x, h, weight_ih, weight_hh, activations, cells, *grads], every),
+    ):
+        expected = asked.raw(*values, *rest)
+        kind = torch.device(device).type
+        forced = [python_kernels.forced(asked, kind, kernel) for kernel in listed_kernels(asked, device)]
+        for kernel in (contextlib.nullcontext(), *forced):
+            with kernel:
+                found = asked.raw(*map(_one_element_on, values), *rest)
+            for one, other in zip(found, expected, strict=True):
+                allowed = 16 * torch.finfo(one.dtype).eps
+                if dtype.itemsize == 2:  # some kernels round weights, or sums between products
+                    allowed = max(allowed, 4e-3)
+                torch.testing.assert_close(one, other, rtol=allowed, atol=allowed * other.abs().max().item())
 
 
 @pytest.mark.parametrize("c", [0.0, 20.0, 40.0, 44.0, -43.0, 100.0])
