@@ -120,10 +120,13 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> sequence_cuda(Tensor input, T
     cuda::multiply(rows_of(to_contiguous(input)), transposed(to_contiguous(weight_ih)), gates);
     cuda::launch_recurrence(tensors, allow_tf32);
   }
-  const int64_t last = reverse ? 0 : sizes.steps - 1;
-  const auto [h_n, c_n] = cuda::copies_of_states(torch::stable::select(tensors.output, 0, last),
-                                                 torch::stable::select(tensors.cells, 0, last), sizes, dtype,
-                                                 input, scope.stream());
+  if (!tensors.last) {
+    const int64_t last = reverse ? 0 : sizes.steps - 1;
+    tensors.last = cuda::copies_of_states(torch::stable::select(tensors.output, 0, last),
+                                          torch::stable::select(tensors.cells, 0, last), sizes, dtype, input,
+                                          scope.stream());
+  }
+  const auto& [h_n, c_n] = *tensors.last;
   return {converted(tensors.output, dtype), h_n, c_n, tensors.activations, tensors.cells};
 }
 

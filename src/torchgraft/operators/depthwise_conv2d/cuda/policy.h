@@ -87,7 +87,7 @@ inline bool does_not_gather(const Problem& problem) { return !gathers(problem); 
 inline bool gathers_weight_grad(const Problem& problem) {
   constexpr int64_t kManyResults = int64_t{1} << 15;
   constexpr int64_t kFewOfHalves = int64_t{1} << 18;  // in NHWC, where tensor cores multiply
-  constexpr int64_t kFewOfUnevenHalves = int64_t{1} << 23;
+  constexpr int64_t kFewOfUnevenHalves = int64_t{1} << 24;
   constexpr int64_t kFew = int64_t{1} << 20;
   constexpr int64_t kFewOfManyTaps = int64_t{1} << 21;
   constexpr int64_t kFewOfFloat = int64_t{1} << 25;

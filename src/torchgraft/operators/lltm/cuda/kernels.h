@@ -28,6 +28,8 @@ struct ForwardTensors {
   Sizes sizes;
   bool reverse;
   cudaStream_t stream;
+  // h and c after the last step, each (batch, units), where the kernel has stored them.
+  std::optional<std::array<Tensor, 2>> last = std::nullopt;
 };
 
 struct BackwardTensors {

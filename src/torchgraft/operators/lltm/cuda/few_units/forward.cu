@@ -31,8 +31,9 @@ class Forward : FewUnitsMember<S, kRows> {
   __device__ __forceinline__ explicit Forward(const ForwardPass& pass)
       : Member(pass, pass.reverse), pass_(pass) {}
 
-  // `h`: of two steps by turns, in shared memory.
-  __device__ __forceinline__ void run(bool is_aligned, uint32_t h) {
+  // `h`: of two steps by turns, in shared memory. `last_h`, `last_c`: for what the last step leaves.
+  __device__ __forceinline__ void run(bool is_aligned, uint32_t h, const DynamicOutput& last_h,
+                                      const DynamicOutput& last_c) {
     visit_weight(pass_.weight, is_aligned,
                  [&](const auto* weight, auto at_once) { load_weights(weight, at_once); });
 #pragma unroll
@@ -64,6 +65,12 @@ class Forward : FewUnitsMember<S, kRows> {
       advance(step + 1, of_part_ + kBuffer, own_h_, odd);
     }
     store(true);
+#pragma unroll
+    for (int own = 0; own < kOwn; ++own) {
+      if (!stores(own)) continue;
+      last_h.store(state_of(own), h_[own]);
+      last_c.store(state_of(own), c_[own]);
+    }
   }
 
  private:
@@ -195,19 +202,24 @@ class Forward : FewUnitsMember<S, kRows> {
 
 template <typename S, int kRows>
 __global__ void __launch_bounds__(S::kBlock, S::kBlocks)
-    few_units_forward(ForwardPass pass, bool is_aligned) {
+    few_units_forward(ForwardPass pass, bool is_aligned, DynamicOutput last_h, DynamicOutput last_c) {
   __shared__ __align__(16) char h[2 * kRows * S::kPitch];
-  Forward<S, kRows>(pass).run(is_aligned, shared_address(h));
+  Forward<S, kRows>(pass).run(is_aligned, shared_address(h), last_h, last_c);
 }
 
 }  // namespace
 
 void launch_few_units_forward(const Problem& problem, Kernel kernel, ForwardTensors& tensors) {
   const ForwardPass pass(tensors);
+  const auto empty_state = [&] {
+    return empty_of({problem.batch, problem.units}, tensors.h0.scalar_type(), tensors.h0);
+  };
+  auto& last = tensors.last.emplace(std::array<Tensor, 2>{empty_state(), empty_state()});
   with_shape(FewUnitsShapes{}, kernel, [&]<typename S>(Tag<S>) {
     with_few_units_rows<S>(problem, [&](auto rows) {
       const auto blocks = static_cast<unsigned>(ceil_divide<int64_t>(problem.batch, rows()));
-      few_units_forward<S, rows()><<<blocks, S::kBlock, 0, tensors.stream>>>(pass, reads_float4(pass));
+      few_units_forward<S, rows()><<<blocks, S::kBlock, 0, tensors.stream>>>(
+          pass, reads_float4(pass), DynamicOutput(last[0]), DynamicOutput(last[1]));
     });
     check_launch("lltm");
   });
