@@ -264,6 +264,12 @@ def test_blocks_that_wait_for_each_other_need_a_device_that_starts_them_together
         ("cell_grads", (85, 512, 512), 4, "products_together"),
         ("cell_grads", (342, 512, 512), 2, "products_halves"),
         ("cell_grads", (342, 512, 512), 4, "products_plain"),
+        # So many steps of 64 through the depth, the more the more tiles there are.
+        ("grads", (704, 8, 8), 4, "products_together"),
+        ("grads", (705, 8, 8), 4, "products_plain"),
+        ("grads", (1216, 8, 8), 2, "products_together"),
+        ("grads", (1217, 8, 8), 2, "products_plain"),
+        ("grads", (8, 8, 8), 8, "products_plain"),
         ("grads", (94, 512, 512), 2, "products_plain"),
         ("grads", (95, 512, 512), 2, "products_halves"),
         ("grads", (95, 512, 512), 4, "products_plain"),
