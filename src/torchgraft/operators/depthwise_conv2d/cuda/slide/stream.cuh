@@ -76,8 +76,8 @@ struct SlideParameters {
 template <typename T, int kCount>
 __device__ __forceinline__ void widen(const T* pointer, float (&values)[kCount]) {
   if constexpr (!std::is_same_v<T, float> && kCount % 2 == 0) {
-    // Pairs stay in words until they are needed. Taken one by one, the halves of a word are separated where it
-    // is loaded, and every load is waited for there.
+    // Pairs stay in words until they are needed. Taken one by one, the halves of a word are separated where
+    // it is loaded, and every load is waited for there.
     using Words = Vector<unsigned, kCount / 2>;
     const Words words = *reinterpret_cast<const Words*>(pointer);
 #pragma unroll
