@@ -4,10 +4,12 @@ That it is a good operator, test_operators.py says.
 """
 
 import contextlib
+import json
 import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -16,7 +18,13 @@ import torch
 import torch.nn.functional as F
 
 import torchgraft
-from torchgraft import depthwise_conv2d, depthwise_conv2d_input_grad, depthwise_conv2d_weight_grad, python_kernels
+from torchgraft import (
+    choosing,
+    depthwise_conv2d,
+    depthwise_conv2d_input_grad,
+    depthwise_conv2d_weight_grad,
+    python_kernels,
+)
 from torchgraft.checking import find_devices
 from torchgraft.checking.comparing import expect_close
 from torchgraft.checking.subject import listed_kernels
@@ -275,6 +283,13 @@ def test_strides_and_padding_beyond_32_bits(device):
     torch.testing.assert_close(found, weight_grad)
 
 
+def _every_kernel(operator, device):
+    """Scopes: in one the library chooses a kernel, in each other one of its kernels serves what it supports."""
+    kind = torch.device(device).type
+    forced = [python_kernels.forced(operator, kind, kernel) for kernel in listed_kernels(operator, device)]
+    return [contextlib.nullcontext(), *forced]
+
+
 # Images with padding on some sides or all, a stride, and kernels as large as to be cut into phases.
 PADDED = (
     Case("3x3", (2, 3, 9, 11), (3, 3), same(3)),
@@ -314,10 +329,7 @@ def test_an_infinite_pixel_is_of_the_windows_that_hold_it(operator, case, dtype,
     exact[0] = exact[0].nan_to_num(posinf=1e30)
     expected = operator.reference(*exact)
     expected[expected > 1e20] = torch.inf
-    kind = torch.device(device).type
-    forced = [python_kernels.forced(operator, kind, kernel) for kernel in listed_kernels(operator, device)]
-    # The kernel that is chosen, and each that there is.
-    for kernel in (contextlib.nullcontext(), *forced):
+    for kernel in _every_kernel(operator, device):
         with kernel:
             found = operator.raw(*arguments)
         torch.testing.assert_close(found.double(), expected, rtol=2e-2, atol=2e-2)
@@ -327,7 +339,7 @@ def test_an_infinite_pixel_is_of_the_windows_that_hold_it(operator, case, dtype,
 WHOLE_VECTORS = (
     Case("3x3 on planes of 8x8", (3, 5, 8, 8), (3, 3), same(3)),
     Case("3x3 on planes of 14x14", (13, 9, 14, 14), (3, 3), same(3)),
-    Case("7x7 on planes of 7x7", (3, 33, 7, 7), (7, 7), same(7)),
+    Case("7x7 on planes of 7x7", (3, 9, 7, 7), (7, 7), same(7)),
     Case("5x5 on wide rows", (2, 3, 5, 128), (5, 5), same(5)),
     Case("3x3 with stride 2 on wide rows", (2, 3, 9, 64), (3, 3), same(3, 2)),
     Case("13x13", (2, 2, 16, 32), (13, 13), same(13)),
@@ -344,24 +356,111 @@ def _one_element_on(tensor):
     return moved.as_strided(tensor.size(), tensor.stride(), 1).copy_(tensor)
 
 
+def _whole(case, operator, device, dtype):
+    """Arguments of whole numbers, of which sums are exact: a result is rounded once."""
+    sample = {convolution: case.forward, input_grad: case.input_grad, weight_grad: case.weight_grad}[operator]()
+    made = sample.make(device, dtype)
+    return [(2 * each).trunc() if isinstance(each, torch.Tensor) else each for each in made]
+
+
+def _exact(operator, arguments):
+    return operator.reference(*(each.double() if isinstance(each, torch.Tensor) else each for each in arguments))
+
+
 @each_device
+@pytest.mark.parametrize("moved", [(0, 1, 2), (1,)], ids=["all", "the second argument"])
 @pytest.mark.parametrize("dtype", FLOATING, ids=str)
 @pytest.mark.parametrize("case", WHOLE_VECTORS, ids=lambda case: case.name)
 @pytest.mark.parametrize("operator", [convolution, input_grad, weight_grad], ids=lambda each: each.name)
-def test_memory_may_begin_at_any_element(operator, case, dtype, device):
-    """For every kernel. Whole numbers, of which sums are exact: a result is rounded once."""
-    sample = {convolution: case.forward, input_grad: case.input_grad, weight_grad: case.weight_grad}[operator]()
-    arguments = [
-        _one_element_on((2 * each).trunc()) if isinstance(each, torch.Tensor) else each
-        for each in sample.make(device, dtype)
-    ]
-    exact = [each.double() if isinstance(each, torch.Tensor) else each for each in arguments]
-    expected = operator.reference(*exact).to(dtype)
-    kind = torch.device(device).type
-    forced = [python_kernels.forced(operator, kind, kernel) for kernel in listed_kernels(operator, device)]
-    for kernel in (contextlib.nullcontext(), *forced):
+def test_memory_may_begin_at_any_element(operator, case, dtype, moved, device):
+    arguments = _whole(case, operator, device, dtype)
+    expected = _exact(operator, arguments).to(dtype)
+    for place in moved:
+        if isinstance(arguments[place], torch.Tensor):
+            arguments[place] = _one_element_on(arguments[place])
+    for kernel in _every_kernel(operator, device):
         with kernel:
             assert torch.equal(operator.raw(*arguments), expected)
+
+
+@each_device
+@pytest.mark.parametrize("kept", FLOATING, ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("case", WHOLE_VECTORS, ids=lambda case: case.name)
+def test_gradients_of_weights_are_rounded_to_the_dtype_that_is_asked_for_alone(case, dtype, kept, device):
+    *arguments, _ = _whole(case, weight_grad, device, dtype)
+    expected = _exact(weight_grad, [*arguments, None]).to(kept)
+    for kernel in _every_kernel(weight_grad, device):
+        with kernel:
+            assert torch.equal(weight_grad.raw(*arguments, kept), expected)
+
+
+class TestPyTorch:
+    """PyTorch's own convolution as a candidate where choices are measured."""
+
+    @pytest.fixture(autouse=True)
+    def _measured(self, monkeypatch):
+        torchgraft.forget_choices()
+        monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
+        with choosing.measuring(True):
+            yield
+        torchgraft.forget_choices()
+
+    @staticmethod
+    def _derivatives(case, dtype, weight_dtype=None, device="cpu"):
+        input, weight, bias = (
+            each.to(weight_dtype or dtype).requires_grad_() if number else each.requires_grad_()
+            for number, each in enumerate(_whole(case, convolution, device, dtype)[:3])
+        )
+        window = case.window
+        padding = (window.padding_top, window.padding_left)
+        with torch.no_grad():
+            output = depthwise_conv2d(input, weight, bias, window.stride, padding, window.dilation)
+            grad = output.detach().clamp(-1, 1)
+            moves = window.stride, padding, window.dilation
+            to_input = depthwise_conv2d_input_grad(grad, weight, case.input[1:], case.channels_last, *moves)
+            to_weight = depthwise_conv2d_weight_grad(grad, input, case.kernel, *moves, dtype=weight.dtype)
+        return output, to_input, to_weight
+
+    @each_device
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+    @pytest.mark.parametrize("channels_last", [False, True])
+    @pytest.mark.parametrize(
+        "case",
+        [
+            Case("3x3", (2, 4, 9, 8), (3, 3), same(3)),
+            Case("stride 2", (2, 4, 9, 8), (5, 3), Window(2, 1, 2, 1, 2, 1)),
+            Case("dilation 2, two kernels a channel", (1, 3, 11, 12), (3, 3), Window(1, 1, 2, 2, 2, 2, 2, 2), 2),
+        ],
+        ids=lambda case: case.name,
+    )
+    def test_it_computes_the_same(self, case, channels_last, dtype, device, tmp_path):
+        case = replace(case, channels_last=channels_last)
+        expected = self._derivatives(case, dtype, device=device)
+        assert len(torchgraft.choices()) == 3
+        able = [each for each in torchgraft.choices() if "pytorch" in each.microseconds]
+        assert able
+        path = tmp_path / "choices.json"
+        torchgraft.save_choices(path)
+        saved = json.loads(path.read_text())
+        for each in saved["choices"]:
+            each["kernel"] = "pytorch" if any([*one.problem] == each["problem"] for one in able) else ""
+        path.write_text(json.dumps(saved))
+        torchgraft.forget_choices()
+        torchgraft.load_choices(path)
+        found = self._derivatives(case, dtype, device=device)
+        # None was dropped: what is loaded has no times.
+        assert not any(each.microseconds for each in torchgraft.choices())
+        for one, other in zip(found, expected, strict=True):
+            # The stride of a single element says nothing.
+            for size, its, expected_stride in zip(one.shape, one.stride(), other.stride(), strict=True):
+                assert size == 1 or its == expected_stride
+            torch.testing.assert_close(one, other)
+
+    def test_it_is_none_where_dtypes_differ(self):
+        self._derivatives(Case("3x3", (2, 4, 9, 8), (3, 3), same(3)), torch.bfloat16, torch.float32)
+        assert len(torchgraft.choices()) == 3
+        assert not any("pytorch" in each.microseconds for each in torchgraft.choices())
 
 
 class TestLayer:

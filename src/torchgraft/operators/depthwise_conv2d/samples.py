@@ -99,6 +99,8 @@ _SINGLE = (
     Case("dilation 2, sixteen channels", (1, 16, 18, 30), (3, 3), Window(1, 1, 2, 2, 2, 2, 2, 2), channels_last=True),
     # A row of tiles takes more shared memory than there is.
     Case("31x31 on wide images", (1, 2, 3, 430), (31, 31), same(31)),
+    # More columns than a tile of products has, and more rows than one holds of them.
+    Case("rows of several tiles of products", (1, 2, 67, 203), (3, 3), same(3)),
     Case("empty batch, told channels_last", (0, 3, 6, 7), (3, 3), same(3), channels_last=True),
 )
 
