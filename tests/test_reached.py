@@ -55,11 +55,20 @@ def test_what_only_says_that_nothing_comes_there_is_not_counted(lines_of):
 def test_an_assertion_is_to_run_and_never_to_fail(tmp_path, monkeypatch):
     """Where a caller's arguments are checked, both are asked for."""
     monkeypatch.setattr(reached, "ROOT", tmp_path)
-    for name, expected in (("cuda/scale.cu", []), ("host.h", [True, False])):
+    ours, pytorchs = (
+        'TORCHGRAFT_CHECK(count >= 0, "no count is negative");\n',
+        "TORCH_ERROR_CODE_CHECK(resize(count));\n",
+    )
+    for name, text, expected in (
+        ("cuda/scale.cu", ours, []),
+        ("host.h", ours, [True, False]),
+        ("host.h", pytorchs, []),
+    ):
         path = tmp_path / "scale" / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text('TORCHGRAFT_CHECK(count >= 0, "no count is negative");\n')
+        path.write_text(text)
         found = reached._lines_of({"file": f"scale/{name}", "lines": [line(1, 5, 5, 0)]})
+        assert found[1].runs
         assert list(found[1].branches.values()) == expected
 
 
