@@ -3,7 +3,6 @@
 That it is a good operator, test_operators.py says.
 """
 
-import contextlib
 import json
 import os
 import shutil
@@ -18,16 +17,16 @@ import torch
 import torch.nn.functional as F
 
 import torchgraft
+from forcing import every_kernel, one_element_on
 from torchgraft import (
     choosing,
     depthwise_conv2d,
     depthwise_conv2d_input_grad,
     depthwise_conv2d_weight_grad,
-    python_kernels,
 )
 from torchgraft.checking import find_devices
 from torchgraft.checking.comparing import expect_close
-from torchgraft.checking.subject import listed_kernels
+from torchgraft.checking.strides import significant_strides
 from torchgraft.nn import DepthwiseConv2d
 from torchgraft.operator import FLOATING
 from torchgraft.operators.depthwise_conv2d.case import Case, same
@@ -283,13 +282,6 @@ def test_strides_and_padding_beyond_32_bits(device):
     torch.testing.assert_close(found, weight_grad)
 
 
-def _every_kernel(operator, device):
-    """Scopes: in one the library chooses a kernel, in each other one of its kernels serves what it supports."""
-    kind = torch.device(device).type
-    forced = [python_kernels.forced(operator, kind, kernel) for kernel in listed_kernels(operator, device)]
-    return [contextlib.nullcontext(), *forced]
-
-
 # Images with padding on some sides or all, a stride, and kernels as large as to be cut into phases.
 PADDED = (
     Case("3x3", (2, 3, 9, 11), (3, 3), same(3)),
@@ -329,7 +321,7 @@ def test_an_infinite_pixel_is_of_the_windows_that_hold_it(operator, case, dtype,
     exact[0] = exact[0].nan_to_num(posinf=1e30)
     expected = operator.reference(*exact)
     expected[expected > 1e20] = torch.inf
-    for kernel in _every_kernel(operator, device):
+    for kernel in every_kernel(operator, device):
         with kernel:
             found = operator.raw(*arguments)
         torch.testing.assert_close(found.double(), expected, rtol=2e-2, atol=2e-2)
@@ -348,12 +340,6 @@ WHOLE_VECTORS = (
     Case("sixteen channels, 7x7", (2, 16, 9, 8), (7, 7), same(7), channels_last=True),
     Case("sixteen channels, stride 2", (2, 16, 9, 8), (5, 5), same(5, 2), channels_last=True),
 )
-
-
-def _one_element_on(tensor):
-    """The same tensor, an element behind where its memory begins."""
-    moved = torch.zeros(tensor.numel() + 1, dtype=tensor.dtype, device=tensor.device)[1:]
-    return moved.as_strided(tensor.size(), tensor.stride(), 1).copy_(tensor)
 
 
 def _whole(case, operator, device, dtype):
@@ -377,8 +363,8 @@ def test_memory_may_begin_at_any_element(operator, case, dtype, moved, device):
     expected = _exact(operator, arguments).to(dtype)
     for place in moved:
         if isinstance(arguments[place], torch.Tensor):
-            arguments[place] = _one_element_on(arguments[place])
-    for kernel in _every_kernel(operator, device):
+            arguments[place] = one_element_on(arguments[place])
+    for kernel in every_kernel(operator, device):
         with kernel:
             assert torch.equal(operator.raw(*arguments), expected)
 
@@ -390,7 +376,7 @@ def test_memory_may_begin_at_any_element(operator, case, dtype, moved, device):
 def test_gradients_of_weights_are_rounded_to_the_dtype_that_is_asked_for_alone(case, dtype, kept, device):
     *arguments, _ = _whole(case, weight_grad, device, dtype)
     expected = _exact(weight_grad, [*arguments, None]).to(kept)
-    for kernel in _every_kernel(weight_grad, device):
+    for kernel in every_kernel(weight_grad, device):
         with kernel:
             assert torch.equal(weight_grad.raw(*arguments, kept), expected)
 
@@ -452,9 +438,7 @@ class TestPyTorch:
         # None was dropped: what is loaded has no times.
         assert not any(each.microseconds for each in torchgraft.choices())
         for one, other in zip(found, expected, strict=True):
-            # The stride of a single element says nothing.
-            for size, its, expected_stride in zip(one.shape, one.stride(), other.stride(), strict=True):
-                assert size == 1 or its == expected_stride
+            assert significant_strides(one) == significant_strides(other)
             torch.testing.assert_close(one, other)
 
     def test_it_is_none_where_dtypes_differ(self):

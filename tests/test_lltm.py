@@ -1,6 +1,5 @@
 """lltm: its surface, its errors and its layers; what every operator must be is asked in test_operators.py."""
 
-import contextlib
 import copy
 import math
 import pickle
@@ -15,8 +14,7 @@ import torch.nn.functional as F
 from torch.nn.utils.rnn import pack_padded_sequence, pack_sequence, pad_packed_sequence
 
 import torchgraft
-from torchgraft import python_kernels
-from torchgraft.checking.subject import listed_kernels
+from forcing import every_kernel, one_element_on
 from torchgraft.nn import LLTM, LLTMCell
 from torchgraft.operator import FLOATING
 from torchgraft.operators.lltm import operator, reference
@@ -204,11 +202,6 @@ def test_bad_arguments_are_refused_without_python_too():
         cell(many, many, many, one.expand(3, 1), one.expand(3, 1), None)
 
 
-def _one_element_on(tensor):
-    """The same contiguous tensor, an element behind where its memory begins."""
-    return torch.cat([tensor.new_zeros(1), tensor.flatten()])[1:].view(tensor.shape)
-
-
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", FLOATING, ids=str)
 @pytest.mark.parametrize(("batch", "size"), [(5, 32), (3, 128)])
@@ -224,11 +217,9 @@ def test_memory_may_begin_at_any_element(device, dtype, batch, size):
         (sequence_grads, [x, h, weight_ih, weight_hh, activations, cells, *grads], every),
     ):
         expected = asked.raw(*values, *rest)
-        kind = torch.device(device).type
-        forced = [python_kernels.forced(asked, kind, kernel) for kernel in listed_kernels(asked, device)]
-        for kernel in (contextlib.nullcontext(), *forced):
+        for kernel in every_kernel(asked, device):
             with kernel:
-                found = asked.raw(*map(_one_element_on, values), *rest)
+                found = asked.raw(*map(one_element_on, values), *rest)
             for one, other in zip(found, expected, strict=True):
                 allowed = 16 * torch.finfo(one.dtype).eps
                 if dtype.itemsize == 2:  # some kernels round weights, or sums between products
