@@ -269,6 +269,8 @@ def test_blocks_that_wait_for_each_other_need_a_device_that_starts_them_together
         ("grads", (705, 8, 8), 4, "products_plain"),
         ("grads", (1216, 8, 8), 2, "products_together"),
         ("grads", (1217, 8, 8), 2, "products_plain"),
+        ("grads", (64, 92896, 8), 4, "products_together"),
+        ("grads", (64, 92897, 8), 4, "products_plain"),
         ("grads", (8, 8, 8), 8, "products_plain"),
         ("grads", (94, 512, 512), 2, "products_plain"),
         ("grads", (95, 512, 512), 2, "products_halves"),
