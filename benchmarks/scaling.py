@@ -42,11 +42,11 @@ def run_workers(count: int, *arguments: str) -> None:
 def measure_training(count: int, options: argparse.Namespace) -> list[dict[str, Any]]:
     """What the script writes, for each strategy, plain and grafted, on so many GPUs."""
     found = []
-    for strategy, is_plain in product(("ddp", "fsdp"), (True, False)):
+    for batch, strategy, is_plain in product(options.batch, options.strategies, (True, False)):
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder, "figures.json")
-            flags = ["--strategy", strategy, "--amp", "--json", str(file), "--model", options.model]
-            flags += ["--batch", str(options.batch), "--pixels", str(options.pixels), "--steps", str(options.steps)]
+            flags = ["--strategy", strategy, "--amp", "--profile", "--json", str(file), "--model", options.model]
+            flags += ["--batch", str(batch), "--pixels", str(options.pixels), "--steps", str(options.steps)]
             flags += ["--every", str(max(1, options.steps // 4)), "--measured", str(max(2, options.steps // 4))]
             run_workers(count, str(SCRIPT), *flags, *(["--plain"] if is_plain else []))
             found.append(json.loads(file.read_text()))
@@ -62,7 +62,7 @@ def measure_collectives(file: Path, sizes: list[int]) -> None:
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if on_gpu else torch.device("cpu")
     if on_gpu:
         torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if on_gpu else "gloo")
+    dist.init_process_group("nccl" if on_gpu else "gloo", device_id=device if on_gpu else None)
     count, found = dist.get_world_size(), []
     for size, name in product(sizes, COLLECTIVES):
         elements = size // 4 // count * count
@@ -106,26 +106,37 @@ def page(chip: str) -> str:
         return "Not measured yet: `python benchmarks/scaling.py` on a machine with several GPUs fills this table.\n"
     found = json.loads(path.read_text())
     rows = found["training"]
-    base = {(row["strategy"], row["grafted"]): row["images_per_second"] for row in rows if row["devices"] == 1}
+    rates = {(*_place(row), row["grafted"]): row["images_per_second"] for row in rows}
     lines = [
-        "| GPUs | strategy | PyTorch, images/s | of linear | grafted, images/s | of linear | grafted / PyTorch |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
+        "| GPUs | images a GPU | strategy | PyTorch, images/s | of linear | grafted, images/s | of linear | times |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
-    for strategy, count in sorted({(row["strategy"], row["devices"]) for row in rows}):
-        rates = {
-            row["grafted"]: row["images_per_second"]
-            for row in rows
-            if (row["strategy"], row["devices"]) == (strategy, count)
-        }
-        shares = {kind: rate / count / base[strategy, kind] for kind, rate in rates.items()}
-        cells = [f"{rates[kind]:,.0f} | {100 * shares[kind]:.0f} %" for kind in (False, True)]
-        lines.append(f"| {count} | {strategy} | {cells[0]} | {cells[1]} | {rates[True] / rates[False]:.2f} |")
-    lines += [
-        "",
-        f"{rows[0]['device']}, {rows[0]['model']}, {rows[0]['batch']} images a GPU, bfloat16: `{found['command']}`",
-        "",
-    ]
-    return "\n".join([*lines, *_ahead(found)])
+    for batch, strategy, count in sorted({_place(row) for row in rows}):
+        both = [rates[batch, strategy, count, grafted] for grafted in (False, True)]
+        shares = [rate / count / rates[batch, strategy, 1, grafted] for grafted, rate in enumerate(both)]
+        cells = " | ".join(f"{rate:,.0f} | {100 * share:.0f} %" for rate, share in zip(both, shares, strict=True))
+        lines.append(f"| {count} | {batch} | {strategy} | {cells} | {both[1] / both[0]:.2f} |")
+    lines += ["", f"{rows[0]['device']}, {rows[0]['model']}, bfloat16: `{'`, `'.join(found['commands'])}`", ""]
+    return "\n".join([*lines, *_shares(rows), *_ahead(found)])
+
+
+def _place(row: dict[str, Any]) -> tuple[int, str, int]:
+    """What a row of a table is of."""
+    return row["batch"], row["strategy"], row["devices"]
+
+
+def _shares(rows: list[dict[str, Any]]) -> list[str]:
+    """What a GPU does in a step, as the profiler saw it: the reason where scaling falls short."""
+    profiled = [row for row in rows if row["shares_of_step"]]
+    if not profiled:
+        return []
+    lines = ["| GPUs | images a GPU | strategy | model | computes | waits for other GPUs | waits for the host |"]
+    lines.append("| --- | --- | --- | --- | --- | --- | --- |")
+    for row in sorted(profiled, key=lambda row: (*_place(row), row["grafted"])):
+        shares = " | ".join(f"{100 * share:.1f} %" for share in row["shares_of_step"].values())
+        kind = "grafted" if row["grafted"] else "PyTorch"
+        lines.append(f"| {row['devices']} | {row['batch']} | {row['strategy']} | {kind} | {shares} |")
+    return [*lines, "", "Shares of a step of the first GPU, of the profiler's record of three steps.", ""]
 
 
 def _ahead(found: dict[str, Any]) -> list[str]:
@@ -141,7 +152,7 @@ def _ahead(found: dict[str, Any]) -> list[str]:
             (row,) = (
                 each
                 for each in found["training"]
-                if each["devices"] == 1 and each["strategy"] == "ddp" and each["grafted"] is grafted
+                if _place(each) == (found["training"][0]["batch"], "ddp", 1) and each["grafted"] is grafted
             )
             step = row["batch"] / row["images_per_second"]
             size = 4 * row["parameters"]
@@ -165,10 +176,12 @@ def main() -> int:
     parser.add_argument("--chip", default="h200", help="the folder of benchmarks/results")
     parser.add_argument("--devices", type=int, nargs="+", help="how many; default: 1, 2, 4, ... of those that are here")
     parser.add_argument("--model", default="convnext-t")
-    parser.add_argument("--batch", type=int, default=128)
+    parser.add_argument("--batch", type=int, nargs="+", default=[128, 512], help="images of each GPU")
+    parser.add_argument("--strategies", choices=("ddp", "fsdp"), nargs="+", default=["ddp", "fsdp"])
     parser.add_argument("--pixels", type=int, default=224)
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--output", type=Path, help="the file to write, in the place of that of the chip")
+    parser.add_argument("--add", action="store_true", help="keep what the file has, and add to it")
     parser.add_argument("--page", action="store_true", help="measure nothing, write docs/fragments/scaling.md")
     parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -183,9 +196,16 @@ def main() -> int:
 
     here = max(1, torch.cuda.device_count())
     counts = options.devices or [count for count in (1, 2, 4, 8) if count <= here]
-    found: dict[str, Any] = {"command": shlex.join(["python", *sys.argv]), "training": [], "collectives": []}
     path = options.output or RESULTS / options.chip / "scaling.json"
     path.parent.mkdir(parents=True, exist_ok=True)
+    empty: dict[str, Any] = {"commands": [], "training": [], "collectives": []}
+    found = json.loads(path.read_text()) if options.add else empty
+    # Where the file lies says nothing of what was measured.
+    said = ["python", *sys.argv]
+    if options.output:
+        at = said.index("--output")
+        del said[at : at + 2]
+    found["commands"].append(shlex.join(said))
     for count in counts:
         found["training"] += measure_training(count, options)
         if count > 1:

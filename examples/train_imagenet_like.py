@@ -168,6 +168,33 @@ def time_steps(training: Training, steps: int) -> float:
     return steps * training.options.batch / (time.perf_counter() - started)
 
 
+def profile_step(training: Training) -> dict[str, float]:
+    """Shares of a step in which the GPU computes, only waits for data of other GPUs, and waits for the host."""
+    spans: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA], acc_events=True) as profiler:
+        for _ in range(3):
+            training.train_step()
+        wait(training.device)
+    for event in profiler.events():
+        if event.device_type == torch.autograd.DeviceType.CUDA and not event.is_user_annotation:
+            spans["nccl" in event.name].append((event.time_range.start, event.time_range.end))
+    every = spans[True] + spans[False]
+    if not every:
+        return {}
+    whole = max(end for _, end in every) - min(start for start, _ in every)
+    computes, busy = covered(spans[False]) / whole, covered(every) / whole
+    return {"computes": computes, "waits_for_others": busy - computes, "waits_for_host": 1 - busy}
+
+
+def covered(spans: list[tuple[float, float]]) -> float:
+    """How long at least one of these spans of time lasts."""
+    total, reached = 0.0, float("-inf")
+    for start, end in sorted(spans):
+        total += max(0.0, end - max(start, reached))
+        reached = max(reached, end)
+    return total
+
+
 def wait(device: torch.device) -> None:
     """Waits for what a GPU still does."""
     if device.type == "cuda":
@@ -195,7 +222,8 @@ def run(options: argparse.Namespace) -> dict[str, object]:
     device = torch.device("cuda", local) if torch.cuda.is_available() else torch.device("cpu")
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    on_gpu = device.type == "cuda"
+    dist.init_process_group("nccl" if on_gpu else "gloo", device_id=device if on_gpu else None)
     figures = train(options, device)
     # The models are gone before the group is. One that is left keeps the threads of the group, and ends them when it is
     # freed itself, holding the lock of Python's interpreter, which such a thread may need to end: both wait for ever.
@@ -241,6 +269,10 @@ def train(options: argparse.Namespace, device: torch.device) -> dict[str, object
     rate = sum(rates) / len(rates) if rates else 0.0
     memory = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0
     final = mean_over_devices(loss.item(), device)
+    shares = profile_step(training) if options.profile and device.type == "cuda" else {}
+    if shares and first:
+        said = ", ".join(f"{name.replace('_', ' ')} {100 * share:.1f} %" for name, share in shares.items())
+        print(f"of a step, the first GPU {said}", flush=True)
     return {
         "model": options.model,
         "grafted": not options.plain,
@@ -256,6 +288,7 @@ def train(options: argparse.Namespace, device: torch.device) -> dict[str, object
         "alone_images_per_second": alone,
         "peak_memory_bytes": memory,
         "loss": final,
+        "shares_of_step": shares,
         "torch": torch.__version__,
     }
 
@@ -273,6 +306,7 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--every", type=int, default=20, help="steps between two lines, and between two checkpoints")
     parser.add_argument("--measured", type=int, default=10, help="steps that each device is timed for alone")
+    parser.add_argument("--profile", action="store_true", help="say what a GPU waits for, of three steps more")
     parser.add_argument("--learning-rate", type=float, default=1e-3)
     parser.add_argument(
         "--checkpoints", type=Path, metavar="FOLDER", help="write checkpoints, and go on from the latest"

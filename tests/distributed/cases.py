@@ -91,7 +91,9 @@ def train(
     steps: int = STEPS,
 ) -> tuple[list[float], list[Tensor]]:
     """Losses of some steps, and the parameters after the first."""
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    # On GPUs the optimizer takes parameters in groups, which must be all of one kind: those of a model that is only
+    # in part parallel are not.
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, foreach=False)
     losses, first = [], []
     for step in range(steps):
         optimizer.zero_grad()
@@ -362,7 +364,10 @@ def dies() -> None:
     """The last process ends, and the others wait for it."""
     if dist.get_rank() == dist.get_world_size() - 1:
         os._exit(3)
-    dist.all_reduce(torch.ones(1, device=device()))
+    everywhere = torch.ones(1, device=device())
+    dist.all_reduce(everywhere)
+    # NCCL's call returns at once: what waits is whoever asks for the sum.
+    everywhere.item()
 
 
 def main() -> int:

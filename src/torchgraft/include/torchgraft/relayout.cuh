@@ -81,6 +81,45 @@ inline Tensor relayout(const Tensor& images, Layout layout, cudaStream_t stream)
   return result;
 }
 
+// Copies NHWC images of two-byte elements and gives each pixel zeros behind its channels: eight elements a
+// thread, written at once.
+template <int kEight>
+__global__ void __launch_bounds__(kRelayoutThreads)
+    pad_channels(const uint16_t* __restrict__ from, uint4* __restrict__ to, int channels, FastDivisor eights,
+                 int count) {
+  const int index = static_cast<int>(blockIdx.x) * kRelayoutThreads + static_cast<int>(threadIdx.x);
+  if (index >= count) return;
+  const int pixel = eights.divide(index);
+  const int first = (index - pixel * eights.divisor()) * kEight;
+  const uint16_t* const source = from + static_cast<int64_t>(pixel) * channels + first;
+  uint32_t words[kEight / 2];
+#pragma unroll
+  for (int i = 0; i < kEight / 2; ++i) {
+    const uint32_t low = first + 2 * i < channels ? source[2 * i] : 0;
+    const uint32_t high = first + 2 * i + 1 < channels ? source[2 * i + 1] : 0;
+    words[i] = low | high << 16;
+  }
+  to[index] = make_uint4(words[0], words[1], words[2], words[3]);
+}
+
+// A copy of NHWC images of two-byte elements that has more channels, a multiple of eight: zeros. Their eights
+// are counted in 32 bits.
+inline Tensor with_channels(const Tensor& images, int64_t channels, cudaStream_t stream) {
+  constexpr int kEight = 8;
+  Tensor result =
+      empty_images(images.size(0), channels, images.size(2), images.size(3), Layout::channels_last, images);
+  const int64_t eights = channels / kEight;
+  const int64_t count = images.size(0) * images.size(2) * images.size(3) * eights;
+  if (count == 0) return result;
+  pad_channels<kEight>
+      <<<grid_of(ceil_divide<int64_t>(count, kRelayoutThreads), "relayout"), kRelayoutThreads, 0, stream>>>(
+          static_cast<const uint16_t*>(images.const_data_ptr()),
+          static_cast<uint4*>(result.mutable_data_ptr()), static_cast<int>(images.size(1)),
+          FastDivisor(static_cast<int>(eights)), static_cast<int>(count));
+  check_launch("relayout");
+  return result;
+}
+
 // As to_layout, and from one dense layout into the other by the kernel that knows both.
 inline Tensor to_layout(const Tensor& images, Layout layout, cudaStream_t stream) {
   const Layout other = layout == Layout::contiguous ? Layout::channels_last : Layout::contiguous;

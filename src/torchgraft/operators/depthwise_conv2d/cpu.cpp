@@ -3,6 +3,8 @@
 
 #include <torchgraft/registration.h>
 
+#include <utility>
+
 #include "cpu/kernels.h"
 #include "host.h"
 #include "recorded.h"
@@ -20,9 +22,14 @@ class Cpu {
   Layout layout(const Geometry&, Layout asked) const {
     return asked;
   }
+  template <typename T>
+  std::pair<Layout, int64_t> arrange_weight_grad(const Geometry& geometry, Layout asked) const {
+    return {asked, geometry.channels};
+  }
   Tensor to_layout(const Tensor& tensor, Layout layout) const {
     return torchgraft::to_layout(tensor, layout);
   }
+  Tensor with_channels(const Tensor& tensor, int64_t) const { return tensor; }
 
   template <typename T>
   void forward(const T* input, const T* weight, const T* bias, T* output, const Geometry& geometry,

@@ -22,8 +22,15 @@ class Cuda {
   Layout layout(const Geometry& geometry, Layout asked) const {
     return cuda::planes_pay(geometry, sizeof(T)) ? Layout::contiguous : asked;
   }
+  template <typename T>
+  cuda::Arrangement arrange_weight_grad(const Geometry& geometry, Layout asked) const {
+    return cuda::arrange_weight_grad<T>(geometry, asked);
+  }
   Tensor to_layout(const Tensor& tensor, Layout layout) const {
     return torchgraft::to_layout(tensor, layout, scope_.stream());
+  }
+  Tensor with_channels(const Tensor& tensor, int64_t channels) const {
+    return channels == tensor.size(1) ? tensor : torchgraft::with_channels(tensor, channels, scope_.stream());
   }
   Tensor relayout(const Tensor& tensor, Layout layout) const {
     return torchgraft::relayout(tensor, layout, scope_.stream());

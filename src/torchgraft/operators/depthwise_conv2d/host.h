@@ -3,6 +3,10 @@
 //
 //   Device(tensor)                           makes the tensor's device current, for a scope
 //   Layout layout<T>(geometry, asked)        that kernels are given
+//   [layout, channels] arrange_weight_grad<T>(geometry, asked)
+//                                            the same for a weight gradient, and the channels of its images,
+//                                            which may be more than they have
+//   Tensor with_channels(tensor, channels)   with zeros in more channels; the tensor itself where it has them
 //   Tensor to_layout(tensor, layout)         the tensor itself where it lies so already
 //   Tensor relayout(tensor, layout)          from the other dense layout, in a new tensor; a device whose
 //                                            kernels take either layout has no such function
@@ -101,19 +105,23 @@ Tensor input_grad_on(Tensor output_grad, Tensor weight, int64_t channels, int64_
 // The sums in R, which is T or, for halves, float: then nothing is rounded.
 template <typename R, typename T, typename Device>
 Tensor sum_weight_grad(const Device& device, Tensor output_grad, Tensor input, const Geometry& geometry) {
-  const Layout layout = device.template layout<T>(geometry, layout_of(input));
+  const auto [layout, channels] = device.template arrange_weight_grad<T>(geometry, layout_of(input));
+  Geometry given = geometry;
+  given.channels = channels;
   Tensor result =
-      empty_contiguous({geometry.output_channels(), 1, geometry.height.kernel, geometry.width.kernel}, input,
+      empty_contiguous({given.output_channels(), 1, geometry.height.kernel, geometry.width.kernel}, input,
                        static_cast<int32_t>(kDtypeOf<R>));
   if (geometry.batch == 0) {
     torch::stable::zero_(result);
     return result;
   }
-  input = device.to_layout(input, layout);
-  output_grad = device.to_layout(output_grad, layout);
-  device.weight_grad(data_of<T>(output_grad), data_of<T>(input), mutable_data_of<R>(result), geometry, layout,
+  input = device.with_channels(device.to_layout(input, layout), channels);
+  output_grad = device.with_channels(device.to_layout(output_grad, layout), given.output_channels());
+  device.weight_grad(data_of<T>(output_grad), data_of<T>(input), mutable_data_of<R>(result), given, layout,
                      input);
-  return result;
+  // Those of channels of zeros lie behind the others.
+  return channels == geometry.channels ? result
+                                       : torch::stable::narrow(result, 0, 0, geometry.output_channels());
 }
 
 template <typename Device>

@@ -12,8 +12,7 @@ namespace torchgraft::depthwise::cuda {
 namespace {
 
 template <typename T>
-Problem make_problem(const Geometry& geometry, bool transposed, Layout layout, const T* image,
-                     const T* other) {
+Problem make_problem(const Geometry& geometry, bool transposed, Layout layout, int alignment) {
   // mma.sync of halves and cp.async are there where kernels are compiled for them, on whatever device.
   constexpr int kHalfTensorCores = 800;
   const Device& device = current_device();
@@ -21,7 +20,7 @@ Problem make_problem(const Geometry& geometry, bool transposed, Layout layout, c
           transposed,
           layout == Layout::channels_last,
           static_cast<int>(sizeof(T)),
-          common_alignment(image, other),
+          alignment,
           sizeof(T) == 2 && architecture_of_kernels() >= kHalfTensorCores,
           device.shared_of_block,
           device.multiprocessors};
@@ -37,8 +36,8 @@ constexpr bool kIsHalf = sizeof(T) == 2;
 
 template <typename T>
 void correlate(const Correlation<T>& pass) {
-  const Problem problem =
-      make_problem<T>(pass.geometry, pass.transposed, pass.layout, pass.source, pass.result);
+  const Problem problem = make_problem<T>(pass.geometry, pass.transposed, pass.layout,
+                                          common_alignment(pass.source, pass.result));
   const Rule& rule = choose(problem);
   switch (rule.kernel) {
     case Kernel::gather_small:
@@ -99,8 +98,8 @@ void correlate(const Correlation<T>& pass) {
 
 template <typename T>
 void sum_weight_grad(const WeightGrad<T>& pass) {
-  const Problem problem =
-      make_problem<T>(pass.geometry, /*transposed=*/false, pass.layout, pass.output_grad, pass.input);
+  const Problem problem = make_problem<T>(pass.geometry, /*transposed=*/false, pass.layout,
+                                          common_alignment(pass.output_grad, pass.input));
   const Rule& rule = choose_weight_grad(problem);
   switch (rule.kernel) {
     case Kernel::gather_weight_grad:
@@ -148,6 +147,15 @@ void sum_weight_grad(const WeightGrad<T>& pass) {
   fail("depthwise_conv2d: nothing launches ", rule.name, " for elements of ", sizeof(T), " bytes");
 }
 
+template <typename T>
+Arrangement arrange_weight_grad(const Geometry& geometry, Layout asked) {
+  constexpr int kAnyAlignment = 16;
+  const Problem problem = make_problem<T>(geometry, /*transposed=*/false, asked, kAnyAlignment);
+  if (planes_pay_for_weight_grad(problem)) return {Layout::contiguous, geometry.channels};
+  if (whole_channels_pay(problem)) return {asked, with_whole_channels(problem).geometry.channels};
+  return {asked, geometry.channels};
+}
+
 template void correlate(const Correlation<double>&);
 template void correlate(const Correlation<float>&);
 template void correlate(const Correlation<Half>&);
@@ -156,5 +164,9 @@ template void sum_weight_grad(const WeightGrad<double>&);
 template void sum_weight_grad(const WeightGrad<float>&);
 template void sum_weight_grad(const WeightGrad<Half>&);
 template void sum_weight_grad(const WeightGrad<BFloat16>&);
+template Arrangement arrange_weight_grad<double>(const Geometry&, Layout);
+template Arrangement arrange_weight_grad<float>(const Geometry&, Layout);
+template Arrangement arrange_weight_grad<Half>(const Geometry&, Layout);
+template Arrangement arrange_weight_grad<BFloat16>(const Geometry&, Layout);
 
 }  // namespace torchgraft::depthwise::cuda

@@ -12,4 +12,13 @@ void correlate(const Correlation<T>& pass);
 template <typename T>
 void sum_weight_grad(const WeightGrad<T>& pass);
 
+// How the images of a weight gradient are given to its kernels: in a layout, with channels of zeros behind
+// their own or with none.
+struct Arrangement {
+  Layout layout;
+  int64_t channels;
+};
+template <typename T>
+Arrangement arrange_weight_grad(const Geometry& geometry, Layout asked);
+
 }  // namespace torchgraft::depthwise::cuda

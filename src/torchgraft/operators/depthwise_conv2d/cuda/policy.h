@@ -78,52 +78,77 @@ inline bool gathers(const Problem& problem) {
 }
 inline bool does_not_gather(const Problem& problem) { return !gathers(problem); }
 
-// Whether a weight gradient has so few products that it takes least time to gather them: the other kernels
-// share out images among blocks and add up what those have, which takes 7 to 9 us of the smallest in halves
-// with three taps, 12 to 15 with more, and 17 in fp32 in NHWC. Gathered, 2**18 products take 6 us, 2**21 10,
-// and 2**25 25, if they are not those of many results: 920 channels of 7 x 7 taps and one pixel take 29, but
-// (4,2024,7x7,k3) 8 where slides take 23. Channels that are not in eights reach tensor cores in pieces:
-// (36,22,16x16,k7) takes 16 us gathered and 33 by diagonals.
-inline bool gathers_weight_grad(const Problem& problem) {
-  constexpr int64_t kManyResults = int64_t{1} << 15;
-  constexpr int64_t kFewOfHalves = int64_t{1} << 18;  // in NHWC, where tensor cores multiply
-  constexpr int64_t kFewOfUnevenHalves = int64_t{1} << 24;
-  constexpr int64_t kFew = int64_t{1} << 20;
-  constexpr int64_t kFewOfManyTaps = int64_t{1} << 21;
-  constexpr int64_t kFewOfFloat = int64_t{1} << 25;
-  constexpr int64_t kManyTaps = 5;
-  const Geometry& geometry = problem.geometry;
-  const int64_t results = geometry.output_channels() * geometry.taps();
-  const bool is_uneven = problem.channels_last && problem.element_bytes == 2 && geometry.channels % 8 != 0;
-  const int64_t few = problem.channels_last && problem.element_bytes == 4 ? kFewOfFloat
-                      : is_uneven                                         ? kFewOfUnevenHalves
-                      : longest_side(geometry) >= kManyTaps               ? kFewOfManyTaps
-                      : problem.channels_last                             ? kFewOfHalves
-                                                                          : kFew;
-  return results <= kManyResults &&
-         geometry.batch * geometry.output_pixels() * results <= share_of_device(problem, few);
-}
-inline bool does_not_gather_weight_grad(const Problem& problem) { return !gathers_weight_grad(problem); }
-
-// ---------------------------------------------------------------- planes moved whole
-
-// A warp takes whole planes, and a launch of few warps takes long. Wider planes with a large kernel are
-// faster in strips, which need not wait for all of a plane.
-inline bool small_planes_correlate_pays(const Problem& problem) {
+// Whether planes moved whole have as much to do as that takes.
+inline bool has_many_small_planes(const Problem& problem) {
   const Geometry& geometry = problem.geometry;
   const int64_t warps = problem.multiprocessors * 4;
   return !(geometry.width.input == 28 && geometry.width.kernel == 7) &&
          geometry.batch * geometry.channels * geometry.input_pixels() >= warps * kSmallPlanesPixels;
 }
 
-inline bool small_planes_weight_grad_pays(const Problem& problem) {
-  const Geometry& geometry = problem.geometry;
+// The same of a weight gradient, whose sums stay in registers while images pass.
+inline bool has_many_images_of_small_planes(const Problem& problem) {
   constexpr int64_t kFewImages = 12;
+  const Geometry& geometry = problem.geometry;
   // Sums and two images of 28 x 28 leave fp32 too few warps.
   const bool has_few_warps =
       geometry.width.input == 28 && geometry.width.kernel == 5 && problem.element_bytes == 4;
-  return small_planes_correlate_pays(problem) && !has_few_warps && !gathers_weight_grad(problem) &&
-         geometry.batch >= kFewImages && geometry.channels * geometry.input_pixels() >= kSmallPlanesPixels;
+  return has_many_small_planes(problem) && !has_few_warps && geometry.batch >= kFewImages &&
+         geometry.channels * geometry.input_pixels() >= kSmallPlanesPixels;
+}
+
+// Products up to which a weight gradient takes least time to gather. The other kernels share out images among
+// blocks and add up what those have, which takes the smallest 7 to 15 us in halves and up to 35 in fp32 in
+// NHWC. Where a channel has few pixels a block of the gathering kernel sums all of them: of (4,944,14x14,k3)
+// in halves in NHWC 9 us gathered and 10 by slides, of (8,784,6x6,k3) 7 and 9, of (4,986,7x7,k5) in NCHW 7
+// and 11. So it is with narrow planes, which leave strips little to slide along: (80,120,9x9,k3) takes 9 and
+// 15. A stride leaves pixels no sources to share. Channels that are not in eights reach tensor cores in
+// pieces: (36,22,16x16,k7) takes 16 us gathered and 33 by diagonals.
+inline int64_t most_gathered_products(const Problem& problem) {
+  constexpr int64_t kFewPixels = int64_t{1} << 10;  // of a channel, in all images
+  constexpr int64_t kFewPixelsOfPlane = int64_t{1} << 7;
+  constexpr int64_t kManyTaps = 5;
+  constexpr int64_t kMostTaps = 9;  // from which images in NHWC are brought into NCHW first
+  const Geometry& geometry = problem.geometry;
+  const int64_t longest = longest_side(geometry);
+  const bool is_strided = std::max(geometry.height.stride, geometry.width.stride) > 1;
+  const bool has_few_pixels = geometry.batch * geometry.output_pixels() <= kFewPixels;
+  if (longest >= kMostTaps) return int64_t{1} << (is_dilated(geometry) ? 25 : 23);
+  if (problem.channels_last) {
+    if (problem.element_bytes == 4) return int64_t{1} << (is_strided ? 23 : 25);
+    if (geometry.channels % 8 != 0) return int64_t{1} << (is_strided ? 24 : 25);
+    return int64_t{1} << (has_few_pixels ? 24 : 21);
+  }
+  const bool has_narrow_planes =
+      geometry.output_pixels() <= kFewPixelsOfPlane &&
+      !(supports_small_planes_weight_grad(problem) && has_many_images_of_small_planes(problem));
+  if ((has_few_pixels || has_narrow_planes) && !(is_strided && longest >= kManyTaps)) return int64_t{1} << 24;
+  return int64_t{1} << (longest >= kManyTaps ? 21 : 20);
+}
+
+// Many results want their sums in registers: 920 channels of 7 x 7 taps and one pixel take 29 us gathered.
+inline bool gathers_weight_grad(const Problem& problem) {
+  constexpr int64_t kManyResults = int64_t{1} << 16;
+  const Geometry& geometry = problem.geometry;
+  const int64_t results = geometry.output_channels() * geometry.taps();
+  return results <= kManyResults && geometry.batch * geometry.output_pixels() * results <=
+                                        share_of_device(problem, most_gathered_products(problem));
+}
+inline bool does_not_gather_weight_grad(const Problem& problem) { return !gathers_weight_grad(problem); }
+
+// The same of a weight gradient: where its products are few it is gathered from images as they lie.
+inline bool planes_pay_for_weight_grad(const Problem& problem) {
+  return planes_pay(problem.geometry, problem.element_bytes) && !gathers_weight_grad(problem);
+}
+
+// ---------------------------------------------------------------- planes moved whole
+
+// A warp takes whole planes, and a launch of few warps takes long. Wider planes with a large kernel are
+// faster in strips, which need not wait for all of a plane.
+inline bool small_planes_correlate_pays(const Problem& problem) { return has_many_small_planes(problem); }
+
+inline bool small_planes_weight_grad_pays(const Problem& problem) {
+  return has_many_images_of_small_planes(problem) && !gathers_weight_grad(problem);
 }
 
 // ---------------------------------------------------------------- tensor cores
@@ -204,6 +229,26 @@ inline bool slide_weight_grad_mma_pays(const Problem& problem) {
   const bool has_wide_planes =
       geometry.height.kernel == 7 && geometry.width.output > kOctetSize && supports_diagonals_nhwc(problem);
   return !has_wide_planes && !gathers_weight_grad(problem);
+}
+
+// The same images in NHWC with as many channels more, all zeros, as make whole eights.
+inline Problem with_whole_channels(const Problem& problem) {
+  Problem whole = problem;
+  whole.geometry.channels = ceil_divide<int64_t>(problem.geometry.channels, 8) * 8;
+  whole.alignment = 16;
+  return whole;
+}
+
+// Whether halves in NHWC whose channels are not in eights are copied into such images for their weight
+// gradient: tensor cores save more than that takes, but for 3 x 3 taps, which hardly do more than move.
+inline bool whole_channels_pay(const Problem& problem) {
+  constexpr int64_t kManyTaps = 5;
+  const Problem whole = with_whole_channels(problem);
+  const Geometry& geometry = problem.geometry;
+  return problem.channels_last && geometry.channels % 8 != 0 && geometry.multiplier == 1 &&
+         longest_side(geometry) >= kManyTaps && !gathers_weight_grad(problem) &&
+         (supports_slide_weight_grad_mma(whole) || supports_diagonals_nhwc(whole)) &&
+         eights_fit_32(whole.geometry);
 }
 
 // ---------------------------------------------------------------- NCHW

@@ -237,6 +237,12 @@ inline bool supports_diagonals_nhwc(const Problem& problem) {
          problem.geometry.width.kernel <= kMostChannelsLastTapColumns;
 }
 
+// Whether eights of channels of all pixels of either image are counted in 32 bits.
+inline bool eights_fit_32(const Geometry& geometry) {
+  return geometry.batch * std::max(geometry.input_pixels(), geometry.output_pixels()) <=
+         INT32_MAX / (geometry.output_channels() / 8);
+}
+
 // Columns for which a block of eight channels has warps and shared memory on any device; those of wider
 // images are shared by several, each with a chunk of its own.
 constexpr int64_t kDiagonalColumns = 64;

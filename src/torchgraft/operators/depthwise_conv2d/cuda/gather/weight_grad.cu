@@ -2,12 +2,12 @@
 //
 // A block owns some channels, a group of taps (3 x 3, 5 x 5, 7 x 7 or 1 x 5) and a chunk of the output pixels
 // of all images; a thread owns that group of taps of one channel, at every so-manyeth place of the chunk,
-// with its sums in registers. A place is one pixel, or four of a column that lie a dilation apart, so that
-// they share rows of the input: 22 loads for 36 multiply-adds of 3 x 3 taps, 44 for 100 of 5 x 5. In NHWC a
-// power of two of lanes lies along channels, in NCHW all lie along places. At the end lanes of one channel
-// are added up by shuffles and warps through shared memory, in a fixed order. Where one chunk will do, the
-// block writes the gradient itself: for small problems a second pass costs more than parallelism gains. Else
-// there are enough chunks to fill a large device, added up by a second pass (chunks.cuh).
+// with its sums in registers. A place is one pixel, or four or eight of a column that share rows of the
+// input: 22 loads for 36 multiply-adds of 3 x 3 taps, 44 for 100 of 5 x 5. In NHWC a power of two of lanes
+// lies along channels, in NCHW all lie along places. At the end lanes of one channel are added up by shuffles
+// and warps through shared memory, in a fixed order. Where one chunk will do, the block writes the gradient
+// itself: for small problems a second pass costs more than parallelism gains. Else there are enough chunks to
+// fill a large device, added up by a second pass (chunks.cuh).
 //
 // Bound by instructions, some 50 a pixel for 3 x 3 taps and 90 for 5 x 5: (64,96,56x56,k3,dilation 2)
 // predicted 0.04 ms fp32 and bf16 (floors 0.037 and 0.019).
@@ -20,17 +20,20 @@
 namespace torchgraft::depthwise::cuda {
 namespace {
 
-// Taps of a thread, and pixels of a place.
-template <int kRowCount, int kColumnCount, int kPixelCount>
+// Taps of a thread, and pixels of a place. From one of its pixels to the next the input is kStep times as
+// many rows on as from tap to tap.
+template <int kRowCount, int kColumnCount, int kPixelCount, int kStepCount = 1>
 struct TapGroup {
   static constexpr int kRows = kRowCount;
   static constexpr int kColumns = kColumnCount;
   static constexpr int kTaps = kRowCount * kColumnCount;
   static constexpr int kPixels = kPixelCount;
-  static constexpr int kWindow = kPixels + kRows - 1;  // rows of the input under a place
+  static constexpr int kStep = kStepCount;
+  static constexpr int kWindow = (kPixels - 1) * kStep + kRows;  // rows of the input under a place
   static constexpr int kLoads = kWindow * kColumns + kPixels;
   // As many as may have the registers for all loads of a place.
-  static constexpr int kMostThreads = kTaps > 25 ? 256 : kTaps * kPixels > 36 ? 512 : 1024;
+  static constexpr int kMostThreadBits = kTaps > 25 ? 8 : kTaps * kPixels > 36 ? 9 : 10;
+  static constexpr int kMostThreads = 1 << kMostThreadBits;
 };
 
 // What lies between neighbours, in elements; a row and a pixel are of the same image.
@@ -124,7 +127,7 @@ __global__ void __launch_bounds__(Group::kMostThreads, 1)
         }
 #pragma unroll
         for (int k = 0; k < Group::kPixels; ++k) {
-          const int tap_row = i - k;
+          const int tap_row = i - k * Group::kStep;
           if (tap_row < 0 || tap_row >= Group::kRows) continue;
 #pragma unroll
           for (int j = 0; j < Group::kColumns; ++j) sums[tap_row][j] += grads[k] * values[j];
@@ -190,23 +193,24 @@ struct GroupedPlaces {
     const Extent& height = geometry.height;
     rows = height.output;
     if constexpr (Group::kPixels > 1) {
-      spacing = height.dilation / height.stride;
+      spacing = Group::kStep * height.dilation / height.stride;
       rows = ceil_divide(rows, spacing * Group::kPixels) * spacing;
     }
     places = geometry.batch * rows * geometry.width.output;
     column_groups = ceil_divide<int64_t>(geometry.width.kernel, Group::kColumns);
     groups = column_groups * ceil_divide<int64_t>(height.kernel, Group::kRows);
   }
-
-  // Loads for all taps of a channel.
-  int64_t loads() const { return places * groups * Group::kLoads; }
 };
 
 // How the work is cut.
 struct GeneralPlan {
   int lane_bits, threads;
   Chunks chunks;  // of places
+  int64_t cycles = INT64_MAX;
 };
+
+// A number divided by a power of two, and rounded up.
+constexpr int64_t shifted_up(int64_t number, int bits) { return (number + (int64_t{1} << bits) - 1) >> bits; }
 
 // A warp's sums, of as many channels as it has.
 template <typename T, typename Group>
@@ -214,66 +218,77 @@ int64_t general_shared_bytes(int lane_bits, int threads) {
   return int64_t{sizeof(accumulate_t<T>)} * Group::kTaps * ((threads / 32) << lane_bits);
 }
 
-// The plan that takes the fewest cycles of the device by a rough count.
+// The plan of a group that takes the fewest cycles of the device by a rough count. It is made for each call:
+// lanes and threads are powers of two, which spares the host its divisions.
 template <typename T, typename Group>
 GeneralPlan make_general_plan(const Geometry& geometry, Layout layout) {
-  constexpr int kManyThreads = 256;  // of a block, where there are many blocks
+  constexpr int kManyThreadBits = 8;  // of a block, where there are many blocks
+  constexpr int kFewThreadBits = 6;   // and where few places leave more of them idle
+  constexpr int kWarpBits = 5;
   const int64_t multiprocessors = current_device().multiprocessors;
-  constexpr int64_t kThreadsOfMultiprocessor = 1024;  // that are resident at once
   const int64_t wanted_blocks = 16 * multiprocessors;
   constexpr int64_t kLeastTurns = 4;
   constexpr int64_t kLineBytes = 128;
-  constexpr int64_t kWaiting = 1000;     // cycles of a turn, however few threads there are
+  // A turn's: addresses and conditions of loads, multiply-adds, and where its place lies.
+  constexpr int64_t kInstructions = 5 * Group::kLoads + Group::kTaps * Group::kPixels + 40;
+  constexpr int64_t kWaiting = 800 + 2 * kInstructions;  // cycles of a turn, however few threads there are
+  constexpr int64_t kWarpSum = 40;       // cycles in which the sums of one warp more are added
   constexpr int64_t kSecondPass = 5000;  // cycles
   const GroupedPlaces<Group> grouped(geometry);
   const int64_t channels = geometry.output_channels();
-  const auto cycles = [&](int lane_bits, int threads, const Chunks& chunks) {
-    const int64_t lanes = int64_t{1} << lane_bits;
-    const int64_t blocks = ceil_divide(channels, lanes) * grouped.groups * chunks.count;
-    const int64_t turns = ceil_divide<int64_t>(chunks.units_of_chunk, threads >> lane_bits);
-    // Of one load of a warp: a cycle for each line that it touches, and four warps issue at once.
-    const int64_t pixels = 32 / lanes;
-    const int64_t lines =
-        layout == Layout::contiguous
-            ? 2
-            : std::min(pixels, ceil_divide<int64_t>(pixels * channels * int64_t{sizeof(T)}, kLineBytes));
-    const int64_t busy = Group::kLoads * std::max<int64_t>(lines, 2) * (threads / 32);
-    const int64_t together = kThreadsOfMultiprocessor / threads;  // blocks of a multiprocessor
-    const int64_t rounds = ceil_divide(blocks, multiprocessors * together);
-    const int64_t blocks_of_multiprocessor = std::min(together, ceil_divide(blocks, multiprocessors));
-    return rounds * turns * std::max(kWaiting, busy * blocks_of_multiprocessor) +
+  const int64_t pixel_bytes = channels * int64_t{sizeof(T)};
+  const auto cycles = [&](int lane_bits, int thread_bits, const Chunks& chunks) {
+    const int64_t warps = int64_t{1} << (thread_bits - kWarpBits);
+    const int64_t blocks = shifted_up(channels, lane_bits) * grouped.groups * chunks.count;
+    const int64_t turns = shifted_up(chunks.units_of_chunk, thread_bits - lane_bits);
+    // Of one load of a warp a cycle for each line that it touches, and two instructions are issued in a
+    // cycle.
+    const int64_t pixels = int64_t{1} << (kWarpBits - lane_bits);
+    const int64_t lines = layout == Layout::contiguous
+                              ? 2
+                              : std::min(pixels, ceil_divide<int64_t>(pixels * pixel_bytes, kLineBytes));
+    const int64_t busy = std::max(Group::kLoads * lines, kInstructions / 2) * warps;
+    // Registers hold as many threads as a block may have, in one block or in several.
+    const int together_bits = Group::kMostThreadBits - thread_bits;
+    const int64_t blocks_of_multiprocessor = ceil_divide(blocks, multiprocessors);
+    const int64_t at_once = std::min(int64_t{1} << together_bits, blocks_of_multiprocessor);
+    const int64_t shuffles = Group::kTaps * (kWarpBits - lane_bits) * warps * at_once;
+    return shifted_up(blocks_of_multiprocessor, together_bits) *
+               (turns * std::max(kWaiting, busy * at_once) + shuffles + warps * kWarpSum) +
            (chunks.count > 1 ? kSecondPass : 0);
   };
   const int64_t most = most_chunks(geometry, layout);
   const Chunks one_chunk = make_chunks(grouped.places, grouped.places, 1);
   GeneralPlan best = {};
-  int64_t least = INT64_MAX;
-  const auto take = [&](int lane_bits, int threads, const Chunks& chunks) {
+  const auto take = [&](int lane_bits, int thread_bits, const Chunks& chunks) {
     constexpr int64_t kSharedBytes = 48 * 1024;
+    const int threads = 1 << thread_bits;
     if (general_shared_bytes<T, Group>(lane_bits, threads) > kSharedBytes) return;
-    const int64_t needed = cycles(lane_bits, threads, chunks);
-    if (needed >= least) return;
-    least = needed;
-    best = {lane_bits, threads, chunks};
+    const int64_t needed = cycles(lane_bits, thread_bits, chunks);
+    if (needed < best.cycles) best = {lane_bits, threads, chunks, needed};
   };
-  for (int lane_bits = layout == Layout::channels_last ? 5 : 0; lane_bits >= 0; --lane_bits) {
-    const int64_t blocks_of_chunk = ceil_divide(channels, int64_t{1} << lane_bits) * grouped.groups;
-    take(lane_bits, kManyThreads,
-         make_chunks(grouped.places, (kManyThreads >> lane_bits) * kLeastTurns,
+  for (int lane_bits = layout == Layout::channels_last ? kWarpBits : 0; lane_bits >= 0; --lane_bits) {
+    const int64_t blocks_of_chunk = shifted_up(channels, lane_bits) * grouped.groups;
+    take(lane_bits, kManyThreadBits,
+         make_chunks(grouped.places, kLeastTurns << (kManyThreadBits - lane_bits),
                      std::min(most, ceil_divide(wanted_blocks, blocks_of_chunk))));
-    take(lane_bits, Group::kMostThreads, one_chunk);
+    // One chunk: as many threads as have something to do.
+    int thread_bits = kFewThreadBits;
+    while (thread_bits < Group::kMostThreadBits && shifted_up(grouped.places, thread_bits - lane_bits) > 1) {
+      ++thread_bits;
+    }
+    take(lane_bits, thread_bits, one_chunk);
   }
   return best;
 }
 
 template <typename T, typename Group>
-void launch(const T* output_grad, const T* input, GradOfWeight<T> weight_grad, accumulate_t<T>* workspace,
-            const Geometry& geometry, Layout layout, cudaStream_t stream) {
-  const char* name = "depthwise_conv2d_weight_grad";
+void launch(const WeightGrad<T>& pass, const GeneralPlan& plan) {
+  const auto& [output_grad, input, weight_grad, workspace, geometry, layout, stream] = pass;
+  const char* name = pass.kName;
   const Extent& height = geometry.height;
   const Extent& width = geometry.width;
   const GroupedPlaces<Group> grouped(geometry);
-  const GeneralPlan plan = make_general_plan<T, Group>(geometry, layout);
   const auto number = [](int64_t value) { return static_cast<int>(value); };
   const auto pitches = [&](int64_t channels, int64_t image_height, int64_t image_width) {
     const int64_t plane = image_height * image_width;
@@ -328,33 +343,34 @@ void launch(const T* output_grad, const T* input, GradOfWeight<T> weight_grad, a
 
 template <typename T>
 void launch_gather_weight_grad(const WeightGrad<T>& pass) {
-  const auto& [output_grad, input, weight_grad, workspace, geometry, layout, stream] = pass;
-  const auto launch_group = [&](auto launcher) {
-    launcher(output_grad, input, weight_grad, workspace, geometry, layout, stream);
+  const Geometry& geometry = pass.geometry;
+  GeneralPlan best = {};
+  void (*launch_best)(const WeightGrad<T>&, const GeneralPlan&) = nullptr;
+  const auto consider = [&]<typename Group>(Group) {
+    const GeneralPlan plan = make_general_plan<T, Group>(geometry, pass.layout);
+    if (plan.cycles >= best.cycles) return;
+    best = plan;
+    launch_best = launch<T, Group>;
   };
+  consider(TapGroup<3, 3, 1>());
+  consider(TapGroup<1, 5, 1>());
   if constexpr (!std::is_same_v<T, double>) {
-    using Small = TapGroup<3, 3, 4>;
-    using Middle = TapGroup<5, 5, 4>;
-    using Large = TapGroup<7, 7, 4>;
     const Extent& height = geometry.height;
-    if (height.dilation % height.stride == 0) {
-      const GroupedPlaces<Small> places(geometry);
-      // Pixels of a place lie a dilation apart: most of them must lie in the image.
-      if (places.rows * Small::kPixels * 3 <= height.output * 4) {
-        const int64_t small = places.loads();
-        const int64_t middle = GroupedPlaces<Middle>(geometry).loads();
-        const int64_t large = GroupedPlaces<Large>(geometry).loads();
-        return launch_group(small <= middle && small <= large ? launch<T, Small>
-                            : middle <= large                 ? launch<T, Middle>
-                                                              : launch<T, Large>);
-      }
+    // The rows from one pixel of a place to the next are whole rows of the output gradient.
+    const bool has_places = height.dilation % height.stride == 0;
+    const bool has_strided_places = !has_places && 2 * height.dilation % height.stride == 0;
+    if (has_places) {
+      consider(TapGroup<3, 3, 4>());
+      consider(TapGroup<3, 3, 8>());
+      consider(TapGroup<5, 5, 4>());
+      consider(TapGroup<7, 7, 4>());
+    }
+    if (has_strided_places) {
+      consider(TapGroup<3, 3, 4, 2>());
+      consider(TapGroup<5, 5, 4, 2>());
     }
   }
-  using Square = TapGroup<3, 3, 1>;
-  using Row = TapGroup<1, 5, 1>;
-  launch_group(GroupedPlaces<Square>(geometry).loads() <= GroupedPlaces<Row>(geometry).loads()
-                   ? launch<T, Square>
-                   : launch<T, Row>);
+  launch_best(pass, best);
 }
 
 template void launch_gather_weight_grad(const WeightGrad<double>&);
