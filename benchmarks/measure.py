@@ -55,16 +55,17 @@ def _parts(folder: Path, device: str) -> Iterator[tuple[str, str, str]]:
     yield "overhead", provenance_of_calls().sources, overhead.get("sources", "")
     calls = _figures(folder / "cpp.json").get("provenance", {})
     yield "cpp", provenance_of_calls().sources, calls.get("sources", "")
-    if (folder / "draw.json").is_file():
-        stale = standing(_drawn(folder).rows, device).stale
-        yield "drawn", "", by_suite(stale)
+    for path in _drawn(folder):
+        stale = standing(report_from_dict(_figures(path)).rows, device).stale
+        yield path.stem, "", by_suite(stale)
     memory = _figures(folder / "lltm-memory.json").get("provenance", {})
     for name, provenance in memory.items() or {"lltm": {}}.items():
         yield f"memory, {name}", sources_of_memory(name, device), provenance.get("sources", "")
 
 
-def _drawn(folder: Path) -> BenchReport:
-    return report_from_dict(_figures(folder / "draw.json"))
+def _drawn(folder: Path) -> list[Path]:
+    """The files of what was drawn: one for each seed."""
+    return sorted(folder.glob("draw*.json"))
 
 
 def why_not_here(report: BenchReport) -> str:
@@ -138,11 +139,14 @@ def measure_parts(folder: Path, device: str, parts: list[str]) -> bool:
         "memory": ["bench", "memory", "lltm", "--device", device, *_files(folder / "lltm-memory")],
     }
     wanted = dict.fromkeys(part.partition(",")[0] for part in parts)
-    if "drawn" in wanted:
-        # Of the same seed: a release has one of its own, and names it when it first measures.
-        count, seed = _drawn(folder).drawn or (0, 0)
-        draw = ["--draw", str(count), "--seed", str(seed)]
-        commands["drawn"] = ["bench", "run", *draw, "--device", device, *_files(folder / "draw")]
+    for path in _drawn(folder):
+        if path.stem in wanted:
+            # Of the same operators and seed: a release has one of its own, and names it when it first measures.
+            report = report_from_dict(_figures(path))
+            count, seed = report.drawn or (0, 0)
+            operators = dict.fromkeys(row.operator for row in report.rows)
+            draw = [*operators, "--draw", str(count), "--seed", str(seed)]
+            commands[path.stem] = ["bench", "run", *draw, "--device", device, *_files(path.with_suffix(""))]
     # Each, whatever becomes of the others.
     failed = [part for part in wanted if not succeeds([*graft, *commands[part]])]
     return not failed

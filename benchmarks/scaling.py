@@ -99,12 +99,13 @@ def measure_collectives(file: Path, sizes: list[int]) -> None:
     dist.destroy_process_group()
 
 
-def page(chip: str) -> str:
-    """The tables, from what was measured."""
-    path = RESULTS / chip / "scaling.json"
-    if not path.exists():
-        return "Not measured yet: `python benchmarks/scaling.py` on a machine with several GPUs fills this table.\n"
-    found = json.loads(path.read_text())
+def page() -> str:
+    """The tables of each chip, from what was measured."""
+    return "\n".join(_tables(json.loads(path.read_text())) for path in sorted(RESULTS.glob("*/scaling.json")))
+
+
+def _tables(found: dict[str, Any]) -> str:
+    """Those of one chip."""
     rows = found["training"]
     rates = {(*_place(row), row["grafted"]): row["images_per_second"] for row in rows}
     lines = [
@@ -173,7 +174,7 @@ def _ahead(found: dict[str, Any]) -> list[str]:
 def main() -> int:
     """The command."""
     parser = argparse.ArgumentParser(description="Measures how training scales over the GPUs of this machine.")
-    parser.add_argument("--chip", default="h200", help="the folder of benchmarks/results")
+    parser.add_argument("--chip", default="h200", help="the folder of benchmarks/results, where no --output is named")
     parser.add_argument("--devices", type=int, nargs="+", help="how many; default: 1, 2, 4, ... of those that are here")
     parser.add_argument("--model", default="convnext-t")
     parser.add_argument("--batch", type=int, nargs="+", default=[128, 512], help="images of each GPU")
@@ -187,7 +188,7 @@ def main() -> int:
     options = parser.parse_args()
     sizes = [1 << 20, 1 << 24, 1 << 27]
     if options.page:
-        FRAGMENT.write_text(page(options.chip))
+        FRAGMENT.write_text(page())
         return 0
     if options.worker is not None:
         measure_collectives(options.worker, sizes if options.model != "small" else sizes[:1])

@@ -590,5 +590,5 @@ class TestMeasure:
             drawn = make_report([row], environment=describe_environment("cpu"), drawn=(200, 5))
             (tmp_path / "cpu/draw.json").write_text(drawn.as_json())
             assert measure("--no-new") == 0
-            asked = [command[3:10] for command in self.commands if "--draw" in command]
-            assert asked == commands * [["bench", "run", "--draw", "200", "--seed", "5", "--device"]]
+            asked = [command[3:11] for command in self.commands if "--draw" in command]
+            assert asked == commands * [["bench", "run", row.operator, "--draw", "200", "--seed", "5", "--device"]]

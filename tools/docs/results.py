@@ -38,6 +38,11 @@ def report(chip: str, name: str = "bench") -> BenchReport:
     return report_from_dict(figures(chip, name))
 
 
+def drawn_on(chip: str) -> list[str]:
+    """The names of the files of what was drawn: one for each seed."""
+    return sorted(path.stem for path in (RESULTS / chip).glob("draw*.json"))
+
+
 def figures(chip: str, name: str) -> dict[str, Any]:
     """What a file of results holds."""
     return json.loads((RESULTS / chip / f"{name}.json").read_text())
@@ -139,11 +144,12 @@ def _origins(chip: str) -> Iterator[list[str]]:
         yield _origin(f"demo, {part['title']}", chip, part, part["provenance"], now)
     overhead = figures(chip, "overhead")
     yield _origin("`graft bench overhead`", chip, overhead, overhead["provenance"], provenance_of_calls().sources)
-    if (RESULTS / chip / "draw.json").is_file():
-        drawn = report(chip, "draw")
+    for name in drawn_on(chip):
+        drawn = report(chip, name)
         stale = len(standing(drawn.rows, device).stale)
         said = f"{stale} of {len(drawn.rows)} rows are of earlier ones" if stale else "these"
-        yield ["`graft bench --draw`", chip, drawn.environment.date[:10], said]
+        operators = " ".join(dict.fromkeys(row.operator for row in drawn.rows))
+        yield [f"`graft bench {operators} --draw`", chip, drawn.environment.date[:10], said]
     memory = figures(chip, "lltm-memory")
     for name, provenance in memory["provenance"].items():
         yield _origin(f"`graft bench memory {name}`", chip, memory, provenance, sources_of_memory(name, device))
@@ -161,8 +167,8 @@ def files() -> dict[Path, str]:
         written[RESULTS / chip / "bench.md"] = summary_table(report(chip)).markdown()
         written[RESULTS / chip / "bench-rows.md"] = as_markdown(report(chip))
         written[RESULTS / chip / "bench.svg"] = render_picture(report(chip))
-        if (RESULTS / chip / "draw.json").is_file():
-            written[RESULTS / chip / "draw.md"] = distribution_markdown(report(chip, "draw"))
+        for name in drawn_on(chip):
+            written[RESULTS / chip / f"{name}.md"] = distribution_markdown(report(chip, name))
         if (RESULTS / chip / "gallery.json").is_file():
             written[RESULTS / chip / "gallery.md"] = as_markdown(report(chip, "gallery"))
     return written
