@@ -362,11 +362,14 @@ def shared_folder() -> Iterator[str]:
 
 def dies() -> None:
     """The last process ends, and the others wait for it."""
+    everywhere = torch.ones(1, device=device())
+    # Connections are made by the first collective, which no timeout of the group's ends. NCCL's calls return at once:
+    # what waits is whoever asks for the sum.
+    dist.all_reduce(everywhere)
+    assert everywhere.item() == dist.get_world_size()
     if dist.get_rank() == dist.get_world_size() - 1:
         os._exit(3)
-    everywhere = torch.ones(1, device=device())
     dist.all_reduce(everywhere)
-    # NCCL's call returns at once: what waits is whoever asks for the sum.
     everywhere.item()
 
 
