@@ -845,7 +845,8 @@ def table(program):
 
 
 def test_every_rule_is_asked(table):
-    assert {kernel for _, kernel, _, _ in table} == {kernel for _, _, kernel in ROWS} - {"NCHW", "as given", "whole eights"}
+    images = {"NCHW", "as given", "whole eights"}
+    assert {kernel for _, kernel, _, _ in table} == {kernel for _, _, kernel in ROWS} - images
 
 
 def test_names_are_those_of_the_kernels(table):
