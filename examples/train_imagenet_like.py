@@ -306,7 +306,7 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--every", type=int, default=20, help="steps between two lines, and between two checkpoints")
     parser.add_argument("--measured", type=int, default=10, help="steps that each device is timed for alone")
-    parser.add_argument("--profile", action="store_true", help="say what a GPU waits for, of three steps more")
+    parser.add_argument("--profile", action="store_true", help="say what a GPU waits for in three more steps")
     parser.add_argument("--learning-rate", type=float, default=1e-3)
     parser.add_argument(
         "--checkpoints", type=Path, metavar="FOLDER", help="write checkpoints, and go on from the latest"

@@ -260,6 +260,20 @@ def test_sizes_of_which_64_bits_do_not_hold_the_bytes_are_refused_without_python
 
 
 @each_device
+def test_a_weight_gradient_of_odd_channels_is_no_view(device):
+    """What works on images with more channels gives the gradients of those that are there, as a tensor of its own."""
+    side = 97 if device == "cpu" else 280
+    input = images(1, 9, side, side, device=device, dtype=torch.float16).to(memory_format=torch.channels_last)
+    grads = images(1, 9, side, side, device=device, dtype=torch.float16).to(memory_format=torch.channels_last)
+    for dtype in (torch.float16, torch.float32):
+        found = weight_grad.raw(grads, input, 7, 7, *same(7), dtype)
+        assert not found._is_view()
+        assert found.is_contiguous()
+        expected = weight_grad.raw(grads.double(), input.double(), 7, 7, *same(7), torch.float64)
+        torch.testing.assert_close(found.double(), expected, rtol=2e-3, atol=2e-2)
+
+
+@each_device
 def test_strides_and_padding_beyond_32_bits(device):
     """The second row of windows begins in row 1 of the image, the first lies on padding.
 

@@ -1,5 +1,6 @@
 """Training on several devices, each a process, is training on one; and what goes wrong on one is known on all."""
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -13,6 +14,7 @@ import torch
 from distributed import cases
 
 FILE = Path(cases.__file__)
+ROOT = Path(__file__).parents[1]
 MOST_SECONDS = 600
 WORLDS = [
     pytest.param(("gloo", 2), id="gloo-2"),
@@ -84,10 +86,30 @@ def test_a_process_that_dies_ends_the_others(world, tmp_path):
     assert time.monotonic() - started < 4 * seconds + 60
 
 
+def load(path):
+    """A script as a module."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_page_shows_how_training_scaled():
+    scaling = load(ROOT / "benchmarks/scaling.py")
+    assert scaling.page() == scaling.FRAGMENT.read_text()
+
+
+def test_time_in_which_something_runs_counts_once():
+    covered = load(ROOT / "examples/train_imagenet_like.py").covered
+    assert covered([]) == 0
+    assert covered([(5, 7), (0, 2), (1, 3), (1, 2)]) == 5
+    assert covered([(0, 4), (1, 2), (4, 6)]) == 6
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 def test_the_example_goes_on_from_its_last_checkpoint(strategy, tmp_path):
-    script = Path(__file__).parents[1] / "examples" / "train_imagenet_like.py"
+    script = ROOT / "examples" / "train_imagenet_like.py"
 
     def train(folder, steps):
         command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]

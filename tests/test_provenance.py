@@ -589,6 +589,9 @@ class TestMeasure:
             self.commands.clear()
             drawn = make_report([row], environment=describe_environment("cpu"), drawn=(200, 5))
             (tmp_path / "cpu/draw.json").write_text(drawn.as_json())
+            # Another file, of another seed, of which nothing is stale.
+            other = make_report([rows["current"]], environment=describe_environment("cpu"), drawn=(7, 8))
+            (tmp_path / "cpu/draw-other.json").write_text(other.as_json())
             assert measure("--no-new") == 0
             asked = [command[3:11] for command in self.commands if "--draw" in command]
             assert asked == commands * [["bench", "run", row.operator, "--draw", "200", "--seed", "5", "--device"]]

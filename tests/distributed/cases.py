@@ -91,9 +91,10 @@ def train(
     steps: int = STEPS,
 ) -> tuple[list[float], list[Tensor]]:
     """Losses of some steps, and the parameters after the first."""
-    # On GPUs the optimizer takes parameters in groups, which must be all of one kind: those of a model that is only
-    # in part parallel are not.
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, foreach=False)
+    # On GPUs an optimizer updates all parameters in one call, which takes no mixture of kinds: those of a model that is
+    # in part parallel are two.
+    is_mixed = len({isinstance(each, DTensor) for each in model.parameters()}) > 1
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, foreach=False if is_mixed else None)
     losses, first = [], []
     for step in range(steps):
         optimizer.zero_grad()

@@ -32,7 +32,8 @@ HIDDEN = frozenset(
         Allocate allocate allocate_from_pytorch fail_to_allocate what_pytorch_says compiled_by compiled_as_this_file
         TORCHGRAFT_QUOTED TORCHGRAFT_QUOTED_ TORCHGRAFT_COMPILER TORCHGRAFT_MEASURED TORCHGRAFT_HAS_TARGETS
         TORCHGRAFT_TARGET TORCHGRAFT_VECTOR_CLONE VectorOf kConverts reinterpret interleave transpose_matrices
-        launch_transpose kRelayoutTile kRelayoutThreads checked_inputs first_line read_metadata why_not_loaded
+        pad_channels launch_transpose kRelayoutTile kRelayoutThreads checked_inputs first_line read_metadata
+        why_not_loaded
         """,
     )
 )

@@ -2,7 +2,7 @@
 //
 // An image is a matrix, [channel][pixel] or [pixel][channel], and the other layout is its transpose. A block
 // turns a tile of 64 x 64 elements around in shared memory, so that both sides are accessed along their rows.
-// Every element is read once and written once.
+// Every element is read once and written once. Or it gives NHWC images channels more.
 #pragma once
 
 #include "cuda.cuh"
@@ -102,8 +102,8 @@ __global__ void __launch_bounds__(kRelayoutThreads)
   to[index] = make_uint4(words[0], words[1], words[2], words[3]);
 }
 
-// A copy of NHWC images of two-byte elements that has more channels, a multiple of eight: zeros. Their eights
-// are counted in 32 bits.
+// A copy of dense NHWC images of two-byte elements with zeros behind their channels, so that there are
+// `channels` of them: a multiple of eight, of which all images together have fewer than 2**31.
 inline Tensor with_channels(const Tensor& images, int64_t channels, cudaStream_t stream) {
   constexpr int kEight = 8;
   Tensor result =

@@ -20,6 +20,7 @@
 #include <torchgraft/empty.h>
 #include <torchgraft/layout.h>
 
+#include <array>
 #include <optional>
 
 #include "geometry.h"
@@ -102,6 +103,18 @@ Tensor input_grad_on(Tensor output_grad, Tensor weight, int64_t channels, int64_
   });
 }
 
+// The first `count` of the kernels of a contiguous weight. A tensor that PyTorch has narrowed would be a view
+// to autograd, which must not be changed in place as other gradients may.
+inline Tensor first_of(const Tensor& weight, int64_t count) {
+  const std::array<int64_t, 4> sizes = {count, 1, weight.size(2), weight.size(3)};
+  const int64_t taps = sizes[2] * sizes[3];
+  const std::array<int64_t, 4> strides = {taps, taps, sizes[3], 1};
+  AtenTensorHandle first = nullptr;
+  TORCH_ERROR_CODE_CHECK(
+      aoti_torch__reinterpret_tensor(weight.get(), 4, sizes.data(), strides.data(), 0, &first));
+  return Tensor(first);
+}
+
 // The sums in R, which is T or, for halves, float: then nothing is rounded.
 template <typename R, typename T, typename Device>
 Tensor sum_weight_grad(const Device& device, Tensor output_grad, Tensor input, const Geometry& geometry) {
@@ -111,6 +124,7 @@ Tensor sum_weight_grad(const Device& device, Tensor output_grad, Tensor input, c
   Tensor result =
       empty_contiguous({given.output_channels(), 1, geometry.height.kernel, geometry.width.kernel}, input,
                        static_cast<int32_t>(kDtypeOf<R>));
+  // No images have any layout, and count as contiguous: nothing is given to their channels.
   if (geometry.batch == 0) {
     torch::stable::zero_(result);
     return result;
@@ -119,9 +133,7 @@ Tensor sum_weight_grad(const Device& device, Tensor output_grad, Tensor input, c
   output_grad = device.with_channels(device.to_layout(output_grad, layout), given.output_channels());
   device.weight_grad(data_of<T>(output_grad), data_of<T>(input), mutable_data_of<R>(result), given, layout,
                      input);
-  // Those of channels of zeros lie behind the others.
-  return channels == geometry.channels ? result
-                                       : torch::stable::narrow(result, 0, 0, geometry.output_channels());
+  return channels == geometry.channels ? result : first_of(result, geometry.output_channels());
 }
 
 template <typename Device>

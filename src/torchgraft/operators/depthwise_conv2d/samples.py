@@ -61,6 +61,12 @@ _BOTH_LAYOUTS = (
     Case("a stride that divides the dilation, 25 rows of 3x3", (1, 2, 56, 4), (3, 3), Window(2, 1, 1, 1, 1, 1, 4, 1)),
     Case("a stride that divides the dilation, 25 rows of 5x5", (1, 2, 25, 4), (5, 5), Window(1, 1, 4, 2, 4, 2, 2, 1)),
     Case("a stride that divides the dilation, 25 rows of 7x7", (1, 2, 25, 6), (7, 7), Window(1, 1, 6, 3, 6, 3, 2, 1)),
+    # The gathering kernel of the weight gradient: pixels of a column that lie apart, of each of its groups of taps.
+    Case("columns of 3x3 taps with dilation 2", (1, 1, 33, 4), (3, 3), Window(1, 1, 2, 2, 2, 2, 2, 2)),
+    Case("columns of 5x5 taps with dilation 2", (3, 66, 9, 4), (5, 5), Window(1, 1, 4, 4, 4, 4, 2, 2)),
+    Case("columns of 7x7 taps with dilation 2", (1, 66, 17, 4), (7, 7), Window(1, 1, 6, 6, 6, 6, 2, 2)),
+    Case("columns of 3x3 taps, stride 2, dilation 3", (2, 1, 25, 9), (3, 3), Window(2, 2, 3, 3, 3, 3, 3, 3)),
+    Case("columns of 5x5 taps, stride 2, dilation 3", (1, 33, 25, 9), (5, 5), Window(2, 2, 6, 6, 6, 6, 3, 3)),
     Case("a stride as long as the dilation", (1, 3, 13, 9), (2, 3), Window(4, 3, 1, 1, 1, 1, 4, 3)),
     Case("dilation wider than the image", (1, 2, 4, 4), (2, 3), Window(1, 1, 5, 6, 5, 6, 5, 6)),
     Case("no bias", (2, 3, 6, 7), (3, 3), same(3), bias=False),
@@ -155,7 +161,8 @@ _LONG_SLIDES = (
     Case("5x5 with stride 2, long slides", (1, 40, 57, 59), (5, 5), same(5, 2), channels_last=True),
     Case("7x7, long slides", (1, 40, 44, 45), (7, 7), same(7), channels_last=True),
     Case("7x7 with stride 2, long slides", (1, 40, 37, 39), (7, 7), same(7, 2), channels_last=True),
-    # Of halves a copy with whole eights of channels pays from so many products on.
+    # Of halves a copy with whole eights of channels pays from so many products on, where there are up to 16
+    # multiprocessors.
     Case("7x7, channels that are not in eights", (1, 9, 97, 98), (7, 7), same(7), channels_last=True),
 )
 

@@ -78,7 +78,9 @@ inline bool gathers(const Problem& problem) {
 }
 inline bool does_not_gather(const Problem& problem) { return !gathers(problem); }
 
-// Whether planes moved whole have as much to do as that takes.
+// Whether there are enough planes for the warps that move them whole, a warp some planes: a launch of few
+// warps takes long. Wider planes with a large kernel are faster in strips, which need not wait for all of a
+// plane.
 inline bool has_many_small_planes(const Problem& problem) {
   const Geometry& geometry = problem.geometry;
   const int64_t warps = problem.multiprocessors * 4;
@@ -102,13 +104,14 @@ inline bool has_many_images_of_small_planes(const Problem& problem) {
 // NHWC. Where a channel has few pixels a block of the gathering kernel sums all of them: of (4,944,14x14,k3)
 // in halves in NHWC 9 us gathered and 10 by slides, of (8,784,6x6,k3) 7 and 9, of (4,986,7x7,k5) in NCHW 7
 // and 11. So it is with narrow planes, which leave strips little to slide along: (80,120,9x9,k3) takes 9 and
-// 15. A stride leaves pixels no sources to share. Channels that are not in eights reach tensor cores in
-// pieces: (36,22,16x16,k7) takes 16 us gathered and 33 by diagonals.
+// 15. With a stride pixels share fewer sources. Channels that are not in eights must be copied for tensor
+// cores.
 inline int64_t most_gathered_products(const Problem& problem) {
   constexpr int64_t kFewPixels = int64_t{1} << 10;  // of a channel, in all images
   constexpr int64_t kFewPixelsOfPlane = int64_t{1} << 7;
   constexpr int64_t kManyTaps = 5;
-  constexpr int64_t kMostTaps = 9;  // from which images in NHWC are brought into NCHW first
+  // Of a side: images in NHWC are brought into NCHW first, where a square kernel has so many.
+  constexpr int64_t kMostTaps = 9;
   const Geometry& geometry = problem.geometry;
   const int64_t longest = longest_side(geometry);
   const bool is_strided = std::max(geometry.height.stride, geometry.width.stride) > 1;
@@ -126,7 +129,8 @@ inline int64_t most_gathered_products(const Problem& problem) {
   return int64_t{1} << (longest >= kManyTaps ? 21 : 20);
 }
 
-// Many results want their sums in registers: 920 channels of 7 x 7 taps and one pixel take 29 us gathered.
+// Whether a weight gradient is gathered: of few products, and not of many results, each of which a block
+// would begin and end for little.
 inline bool gathers_weight_grad(const Problem& problem) {
   constexpr int64_t kManyResults = int64_t{1} << 16;
   const Geometry& geometry = problem.geometry;
@@ -136,15 +140,14 @@ inline bool gathers_weight_grad(const Problem& problem) {
 }
 inline bool does_not_gather_weight_grad(const Problem& problem) { return !gathers_weight_grad(problem); }
 
-// The same of a weight gradient: where its products are few it is gathered from images as they lie.
+// Whether images are brought into NCHW first (planes_pay) for a weight gradient: one of few products is
+// gathered from images as they lie.
 inline bool planes_pay_for_weight_grad(const Problem& problem) {
   return planes_pay(problem.geometry, problem.element_bytes) && !gathers_weight_grad(problem);
 }
 
 // ---------------------------------------------------------------- planes moved whole
 
-// A warp takes whole planes, and a launch of few warps takes long. Wider planes with a large kernel are
-// faster in strips, which need not wait for all of a plane.
 inline bool small_planes_correlate_pays(const Problem& problem) { return has_many_small_planes(problem); }
 
 inline bool small_planes_weight_grad_pays(const Problem& problem) {

@@ -20,8 +20,7 @@
 namespace torchgraft::depthwise::cuda {
 namespace {
 
-// Taps of a thread, and pixels of a place. From one of its pixels to the next the input is kStep times as
-// many rows on as from tap to tap.
+// Taps of a thread, and pixels of a place: neighbours among these lie kStep taps apart in the input.
 template <int kRowCount, int kColumnCount, int kPixelCount, int kStepCount = 1>
 struct TapGroup {
   static constexpr int kRows = kRowCount;
@@ -219,11 +218,12 @@ int64_t general_shared_bytes(int lane_bits, int threads) {
 }
 
 // The plan of a group that takes the fewest cycles of the device by a rough count. It is made for each call:
-// lanes and threads are powers of two, which spares the host its divisions.
+// lanes and threads are powers of two, which spares the host most divisions. A dilation far beyond the image
+// makes many places, and a plan that is never the best.
 template <typename T, typename Group>
 GeneralPlan make_general_plan(const Geometry& geometry, Layout layout) {
   constexpr int kManyThreadBits = 8;  // of a block, where there are many blocks
-  constexpr int kFewThreadBits = 6;   // and where few places leave more of them idle
+  constexpr int kFewThreadBits = 6;   // where few places would leave threads of a larger block idle
   constexpr int kWarpBits = 5;
   const int64_t multiprocessors = current_device().multiprocessors;
   const int64_t wanted_blocks = 16 * multiprocessors;
@@ -241,8 +241,8 @@ GeneralPlan make_general_plan(const Geometry& geometry, Layout layout) {
     const int64_t warps = int64_t{1} << (thread_bits - kWarpBits);
     const int64_t blocks = shifted_up(channels, lane_bits) * grouped.groups * chunks.count;
     const int64_t turns = shifted_up(chunks.units_of_chunk, thread_bits - lane_bits);
-    // Of one load of a warp a cycle for each line that it touches, and two instructions are issued in a
-    // cycle.
+    // Of one load of a warp a cycle for each line that it touches; of four instructions that a cycle has room
+    // for, two are issued.
     const int64_t pixels = int64_t{1} << (kWarpBits - lane_bits);
     const int64_t lines = layout == Layout::contiguous
                               ? 2
@@ -356,7 +356,8 @@ void launch_gather_weight_grad(const WeightGrad<T>& pass) {
   consider(TapGroup<1, 5, 1>());
   if constexpr (!std::is_same_v<T, double>) {
     const Extent& height = geometry.height;
-    // The rows from one pixel of a place to the next are whole rows of the output gradient.
+    // Pixels of a place lie one tap apart in the input, or two: that must be whole rows of the output
+    // gradient.
     const bool has_places = height.dilation % height.stride == 0;
     const bool has_strided_places = !has_places && 2 * height.dilation % height.stride == 0;
     if (has_places) {
