@@ -31,7 +31,13 @@ PARTS = {
         "TORCHGRAFT_QUOTED_",
         "compiled_by",
     },
-    "torchgraft/relayout.cuh": {"kRelayoutThreads", "kRelayoutTile", "launch_transpose", "transpose_matrices"},
+    "torchgraft/relayout.cuh": {
+        "kRelayoutThreads",
+        "kRelayoutTile",
+        "launch_transpose",
+        "pad_channels",
+        "transpose_matrices",
+    },
     "torchgraft/text.h": {"ToImpl", "Word", "internal", "text", "torchgraft"},
 }
 # A function for each instruction, under the names of the PTX manual.
