@@ -219,10 +219,10 @@ def build(options: argparse.Namespace, device: torch.device) -> nn.Module:
 def run(options: argparse.Namespace) -> dict[str, object]:
     """Trains in a group of processes, and says how quickly."""
     local = int(os.environ.get("LOCAL_RANK", "0"))
-    device = torch.device("cuda", local) if torch.cuda.is_available() else torch.device("cpu")
-    if device.type == "cuda":
+    on_gpu = torch.cuda.is_available()
+    device = torch.device("cuda", local) if on_gpu else torch.device("cpu")
+    if on_gpu:
         torch.cuda.set_device(device)
-    on_gpu = device.type == "cuda"
     dist.init_process_group("nccl" if on_gpu else "gloo", device_id=device if on_gpu else None)
     figures = train(options, device)
     # The models are gone before the group is. One that is left keeps the threads of the group, and ends them when it is

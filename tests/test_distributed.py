@@ -1,8 +1,8 @@
 """Training on several devices, each a process, is training on one; and what goes wrong on one is known on all."""
 
-import importlib.util
 import json
 import os
+import runpy
 import subprocess
 import sys
 import time
@@ -86,21 +86,13 @@ def test_a_process_that_dies_ends_the_others(world, tmp_path):
     assert time.monotonic() - started < 4 * seconds + 60
 
 
-def load(path):
-    """A script as a module."""
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def test_the_page_shows_how_training_scaled():
-    scaling = load(ROOT / "benchmarks/scaling.py")
-    assert scaling.page() == scaling.FRAGMENT.read_text()
+    scaling = runpy.run_path(str(ROOT / "benchmarks/scaling.py"))
+    assert scaling["page"]() == scaling["FRAGMENT"].read_text()
 
 
 def test_time_in_which_something_runs_counts_once():
-    covered = load(ROOT / "examples/train_imagenet_like.py").covered
+    covered = runpy.run_path(str(ROOT / "examples/train_imagenet_like.py"))["covered"]
     assert covered([]) == 0
     assert covered([(5, 7), (0, 2), (1, 3), (1, 2)]) == 5
     assert covered([(0, 4), (1, 2), (4, 6)]) == 6

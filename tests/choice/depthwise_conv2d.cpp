@@ -52,9 +52,10 @@ int main(int count, char** arguments) {
     if (direction == "layout") {
       std::cout << (cuda::planes_pay(sizes, problem.element_bytes) ? "NCHW" : "as given") << '\n';
     } else if (direction == "images_of_weight_grad") {
-      std::cout << (cuda::planes_pay_for_weight_grad(problem) ? "NCHW"
-                    : cuda::whole_channels_pay(problem)       ? "whole eights"
-                                                              : "as given")
+      const cuda::Images images = cuda::images_of_weight_grad(problem);
+      std::cout << (images == cuda::Images::planes           ? "NCHW"
+                    : images == cuda::Images::whole_channels ? "whole eights"
+                                                             : "as given")
                 << '\n';
     } else if (direction == "weight_grad") {
       answer(cuda::kWeightGradRules);

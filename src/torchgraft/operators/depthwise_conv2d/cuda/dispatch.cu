@@ -151,8 +151,14 @@ template <typename T>
 Arrangement arrange_weight_grad(const Geometry& geometry, Layout asked) {
   constexpr int kAnyAlignment = 16;
   const Problem problem = make_problem<T>(geometry, /*transposed=*/false, asked, kAnyAlignment);
-  if (planes_pay_for_weight_grad(problem)) return {Layout::contiguous, geometry.channels};
-  if (whole_channels_pay(problem)) return {asked, with_whole_channels(problem).geometry.channels};
+  switch (images_of_weight_grad(problem)) {
+    case Images::planes:
+      return {Layout::contiguous, geometry.channels};
+    case Images::whole_channels:
+      return {asked, with_whole_channels(problem).geometry.channels};
+    case Images::as_given:
+      break;
+  }
   return {asked, geometry.channels};
 }
 

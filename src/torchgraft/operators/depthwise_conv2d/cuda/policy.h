@@ -81,7 +81,7 @@ inline bool does_not_gather(const Problem& problem) { return !gathers(problem); 
 // Whether there are enough planes for the warps that move them whole, a warp some planes: a launch of few
 // warps takes long. Wider planes with a large kernel are faster in strips, which need not wait for all of a
 // plane.
-inline bool has_many_small_planes(const Problem& problem) {
+inline bool small_planes_correlate_pays(const Problem& problem) {
   const Geometry& geometry = problem.geometry;
   const int64_t warps = problem.multiprocessors * 4;
   return !(geometry.width.input == 28 && geometry.width.kernel == 7) &&
@@ -95,7 +95,7 @@ inline bool has_many_images_of_small_planes(const Problem& problem) {
   // Sums and two images of 28 x 28 leave fp32 too few warps.
   const bool has_few_warps =
       geometry.width.input == 28 && geometry.width.kernel == 5 && problem.element_bytes == 4;
-  return has_many_small_planes(problem) && !has_few_warps && geometry.batch >= kFewImages &&
+  return small_planes_correlate_pays(problem) && !has_few_warps && geometry.batch >= kFewImages &&
          geometry.channels * geometry.input_pixels() >= kSmallPlanesPixels;
 }
 
@@ -140,15 +140,7 @@ inline bool gathers_weight_grad(const Problem& problem) {
 }
 inline bool does_not_gather_weight_grad(const Problem& problem) { return !gathers_weight_grad(problem); }
 
-// Whether images are brought into NCHW first (planes_pay) for a weight gradient: one of few products is
-// gathered from images as they lie.
-inline bool planes_pay_for_weight_grad(const Problem& problem) {
-  return planes_pay(problem.geometry, problem.element_bytes) && !gathers_weight_grad(problem);
-}
-
 // ---------------------------------------------------------------- planes moved whole
-
-inline bool small_planes_correlate_pays(const Problem& problem) { return has_many_small_planes(problem); }
 
 inline bool small_planes_weight_grad_pays(const Problem& problem) {
   return has_many_images_of_small_planes(problem) && !gathers_weight_grad(problem);
@@ -242,16 +234,25 @@ inline Problem with_whole_channels(const Problem& problem) {
   return whole;
 }
 
-// Whether halves in NHWC whose channels are not in eights are copied into such images for their weight
+// Whether halves in NHWC whose channels are not in eights are worth copying into such images for their weight
 // gradient: tensor cores save more than that takes, but for 3 x 3 taps, which hardly do more than move.
 inline bool whole_channels_pay(const Problem& problem) {
   constexpr int64_t kManyTaps = 5;
   const Problem whole = with_whole_channels(problem);
   const Geometry& geometry = problem.geometry;
-  return problem.channels_last && geometry.channels % 8 != 0 && geometry.multiplier == 1 &&
-         longest_side(geometry) >= kManyTaps && !gathers_weight_grad(problem) &&
+  return geometry.channels % 8 != 0 && geometry.multiplier == 1 && longest_side(geometry) >= kManyTaps &&
          (supports_slide_weight_grad_mma(whole) || supports_diagonals_nhwc(whole)) &&
          eights_fit_32(whole.geometry);
+}
+
+// How the images of a weight gradient are given to its kernels.
+enum class Images { as_given, planes, whole_channels };
+
+// One of few products is gathered from images as they lie.
+inline Images images_of_weight_grad(const Problem& problem) {
+  if (!problem.channels_last || gathers_weight_grad(problem)) return Images::as_given;
+  if (planes_pay(problem.geometry, problem.element_bytes)) return Images::planes;
+  return whole_channels_pay(problem) ? Images::whole_channels : Images::as_given;
 }
 
 // ---------------------------------------------------------------- NCHW

@@ -221,11 +221,10 @@ int64_t general_shared_bytes(int lane_bits, int threads) {
 // lanes and threads are powers of two, which spares the host most divisions. A dilation far beyond the image
 // makes many places, and a plan that is never the best.
 template <typename T, typename Group>
-GeneralPlan make_general_plan(const Geometry& geometry, Layout layout) {
+GeneralPlan make_general_plan(const Geometry& geometry, Layout layout, int64_t multiprocessors) {
   constexpr int kManyThreadBits = 8;  // of a block, where there are many blocks
   constexpr int kFewThreadBits = 6;   // where few places would leave threads of a larger block idle
   constexpr int kWarpBits = 5;
-  const int64_t multiprocessors = current_device().multiprocessors;
   const int64_t wanted_blocks = 16 * multiprocessors;
   constexpr int64_t kLeastTurns = 4;
   constexpr int64_t kLineBytes = 128;
@@ -344,10 +343,11 @@ void launch(const WeightGrad<T>& pass, const GeneralPlan& plan) {
 template <typename T>
 void launch_gather_weight_grad(const WeightGrad<T>& pass) {
   const Geometry& geometry = pass.geometry;
+  const int64_t multiprocessors = current_device().multiprocessors;
   GeneralPlan best = {};
   void (*launch_best)(const WeightGrad<T>&, const GeneralPlan&) = nullptr;
   const auto consider = [&]<typename Group>(Group) {
-    const GeneralPlan plan = make_general_plan<T, Group>(geometry, pass.layout);
+    const GeneralPlan plan = make_general_plan<T, Group>(geometry, pass.layout, multiprocessors);
     if (plan.cycles >= best.cycles) return;
     best = plan;
     launch_best = launch<T, Group>;
