@@ -153,6 +153,7 @@ class Folder:
             if not self.place.kinds or mutant.kind in self.place.kinds
         ]
         at = hashlib.sha256(bytes(self.path)).hexdigest()[:8]
+        self._places = Counter((mutant.file, *mutant.shown) for mutant in self.mutants)
         self.work = cache.folder() / "mutants" / f"{self.path.name}-{at}-{self.place.name}"
         scripts = [*sorted(self.path.glob("*.py")), Path(__file__).with_name("asking.py")]
         asked = b"".join(path.read_bytes() for path in scripts) + repr(len(self.builds)).encode()
@@ -224,10 +225,11 @@ class Folder:
         """An outcome with what is listed of the mutant.
 
         Raises:
-            MutantError: it is listed as equivalent, and is told apart.
+            MutantError: it is listed as equivalent, and is told apart, and its words stand nowhere else.
         """
-        why = self.equivalent.get((outcome.mutant.file, *outcome.mutant.shown))
-        if why and outcome.status == "killed":
+        words = (outcome.mutant.file, *outcome.mutant.shown)
+        why = self.equivalent.get(words)
+        if why and outcome.status == "killed" and self._places[words] == 1:
             line = f"{outcome.mutant.file}:{outcome.mutant.line}"
             raise MutantError(
                 f"{self.path / EQUIVALENT} lists a change of {line} that {outcome.by} detects: remove the entry"

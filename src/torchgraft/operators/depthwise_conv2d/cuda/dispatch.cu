@@ -61,6 +61,9 @@ void correlate(const Correlation<T>& pass) {
     case Kernel::slide_correlate:
       if constexpr (kIsFast<T>) return launch_slide_correlate(pass);
       break;
+    case Kernel::slide_columns:
+      if constexpr (kIsFast<T>) return launch_slide_columns(pass);
+      break;
     case Kernel::slide_window:
       if constexpr (kIsFast<T>) return launch_slide_window(pass);
       break;
@@ -85,6 +88,7 @@ void correlate(const Correlation<T>& pass) {
     case Kernel::strips_weight_grad:
     case Kernel::small_planes_weight_grad:
     case Kernel::tiles_weight_grad:
+    case Kernel::slide_columns_weight_grad:
     case Kernel::slide_weight_grad:
     case Kernel::slide_weight_grad_mma:
     case Kernel::diagonals_nchw:
@@ -115,6 +119,9 @@ void sum_weight_grad(const WeightGrad<T>& pass) {
     case Kernel::tiles_weight_grad:
       if constexpr (kIsFast<T>) return launch_tiles_weight_grad(pass);
       break;
+    case Kernel::slide_columns_weight_grad:
+      if constexpr (kIsFast<T>) return launch_slide_columns_weight_grad(pass);
+      break;
     case Kernel::slide_weight_grad:
       if constexpr (kIsFast<T>) return launch_slide_weight_grad(pass);
       break;
@@ -132,6 +139,7 @@ void sum_weight_grad(const WeightGrad<T>& pass) {
     case Kernel::small_planes_whole:
     case Kernel::tiles_correlate:
     case Kernel::slide_correlate:
+    case Kernel::slide_columns:
     case Kernel::slide_window:
     case Kernel::slide_correlate_mma:
     case Kernel::bands_small:

@@ -76,7 +76,11 @@ void launch_tiles_weight_grad(const WeightGrad<T>& pass);
 template <typename T>
 void launch_slide_correlate(const Correlation<T>& pass);
 template <typename T>
+void launch_slide_columns(const Correlation<T>& pass);
+template <typename T>
 void launch_slide_window(const Correlation<T>& pass);
+template <typename T>
+void launch_slide_columns_weight_grad(const WeightGrad<T>& pass);
 template <typename T>
 void launch_slide_weight_grad(const WeightGrad<T>& pass);
 

@@ -12,6 +12,7 @@ namespace torchgraft::depthwise::cuda {
 enum class Kernel {
   small_planes_correlate,
   bands_small,
+  slide_columns,
   slide_window,
   slide_correlate_mma,
   bands_batch,
@@ -27,6 +28,7 @@ enum class Kernel {
   gather_any,
   small_planes_weight_grad,
   diagonals_nchw,
+  slide_columns_weight_grad,
   slide_weight_grad_mma,
   diagonals_nhwc,
   strips_weight_grad,
@@ -283,15 +285,48 @@ inline bool tiles_correlate_pays(const Problem& problem) {
 
 // ---------------------------------------------------------------- NHWC
 
+// Whether threads that slide on their own are enough for the device: fewer results take less time in windows,
+// and dilated ones gathered. Of (4,40,120x120,k3) in halves 9.7 us and in windows 10.1, of (4,88,44x44,k3)
+// 7.4 and 6.7; of (13,24,36x36,k3,d2) 6.3 and gathered 7.1, of (20,154,10x10,k3,d2) 5.8 and 5.6. Large
+// problems took 1.1 to 2 times as long by any other kernel, in each dtype.
+inline bool slide_columns_pay(const Problem& problem) {
+  constexpr int64_t kFewResults = int64_t{3} << 19;
+  constexpr int64_t kFewDilatedResults = int64_t{1} << 18;
+  return problem.results() >=
+         share_of_device(problem, is_dilated(problem.geometry) ? kFewDilatedResults : kFewResults);
+}
+
+// The same of a weight gradient, which is gathered where it is small. Tensor cores take less time where they
+// can. Of float32 in fours of channels slides do, unless a thread has no more than one stretch of rows, whose
+// beginning it waits for once: of (16,56,256x256,k3) 143 us and by slides 162, of (33,784,32x32,k3) 85
+// and 75.
+inline bool slide_columns_weight_grad_pays(const Problem& problem) {
+  constexpr int64_t kFewResults = int64_t{1} << 22;
+  constexpr int64_t kFewDenseHalves = int64_t{1} << 21;
+  constexpr int64_t kThreads = 55'000;
+  constexpr int64_t kChannelsOfThread = 2;
+  const Geometry& geometry = problem.geometry;
+  const bool has_dense_halves = problem.is_half() && !is_dilated(geometry);
+  if (supports_slide_weight_grad_mma(problem) ||
+      problem.results() < share_of_device(problem, has_dense_halves ? kFewDenseHalves : kFewResults)) {
+    return false;
+  }
+  return problem.is_half() || !supports_slide_weight_grad(problem) ||
+         geometry.batch * column_patches(geometry.width.output, 1) * geometry.channels / kChannelsOfThread <=
+             share_of_device(problem, kThreads);
+}
+
 // Outputs of a multiprocessor up to which windows take less time than slides: the more there are the longer
 // is a slide, and the less it matters that each of its rows is waited for. `products`: those of
 // slide_correlate_mma.
 constexpr int64_t window_outputs(int64_t kernel, int64_t stride, bool products) {
   if (stride == 2) return kernel == 3 ? 26000 : kernel == 5 ? 8300 : 3000;
-  if (products) return kernel == 3 ? 50000 : kernel == 5 ? 16000 : 5000;
-  return kernel == 3 ? 50000 : kernel == 5 ? 26000 : 14000;
+  if (products) return kernel == 5 ? 16000 : 5000;
+  return kernel == 5 ? 26000 : 14000;
 }
 
+// Of three taps with stride one more results are those of slide_columns, which is asked before.
+//
 // Three taps with stride two hardly share sources: in fp32, where they come in sectors, windows of any number
 // are as fast as memory, (128,96,112x112) 189 and 197 us, and slides 197 and 250.
 inline bool slide_window_pays(const Problem& problem) {
@@ -301,7 +336,7 @@ inline bool slide_window_pays(const Problem& problem) {
   if (gathers(problem)) return false;
   const bool products = supports_slide_correlate_mma(problem) && slide_correlate_mma_pays(problem);
   if (!products && !supports_slide_correlate(problem)) return true;
-  return (kernel == 3 && stride == 2 && problem.element_bytes == 4) ||
+  return (kernel == 3 && (stride == 1 || problem.element_bytes == 4)) ||
          geometry.batch * geometry.channels * geometry.output_pixels() <=
              problem.multiprocessors * window_outputs(kernel, stride, products);
 }
@@ -349,6 +384,8 @@ inline constexpr Rule kCorrelationRules[] = {
      "planes are moved whole, sixteen bytes at a time", supports_small_planes_correlate, small_planes_correlate_pays},
     {Kernel::bands_small, "bands_small", "halves, NCHW, k = 6, 7, stride 1",
      "products of band matrices: 49 multiply-adds take longer than memory", supports_bands_small, products_pay},
+    {Kernel::slide_columns, "slide_columns", "NHWC, k = 3, stride 1, any dilation",
+     "threads read whole lines, and slide on their own", supports_slide_columns, slide_columns_pay},
     {Kernel::slide_window, "slide_window", "NHWC, k = 3, 5, 7, stride 1, 2: small problems, odd channels",
      "all loads of a thread are in flight at once", supports_slide_window, slide_window_pays},
     {Kernel::slide_correlate_mma, "slide_correlate_mma", "halves, NHWC, k = 3 to 7, stride 1; k = 4 to 7 forward: 2",
@@ -383,6 +420,8 @@ inline constexpr Rule kWeightGradRules[] = {
      supports_small_planes_weight_grad, small_planes_weight_grad_pays},
     {Kernel::diagonals_nchw, "diagonals_nchw", "halves, NCHW, k >= 6, stride 1",
      "taps are the diagonals of products of both images", supports_diagonals_nchw, diagonals_nchw_pays},
+    {Kernel::slide_columns_weight_grad, "slide_columns_weight_grad", "NHWC, k = 3, stride 1, any dilation",
+     "the same; sums of all taps stay in registers", supports_slide_columns, slide_columns_weight_grad_pays},
     {Kernel::slide_weight_grad_mma, "slide_weight_grad_mma",
      "halves, NHWC, k = 3, 5, narrow or strided 7, stride 1, 2, channels in eights",
      "taps are the diagonals of products of channels, as they lie in memory", supports_slide_weight_grad_mma, slide_weight_grad_mma_pays},

@@ -453,6 +453,27 @@ inline bool supports_slide_weight_grad(const Problem& problem) {
   return fits;
 }
 
+// Columns of results that a thread owns which slides on its own, as far apart as the taps are; and how many
+// such patches a row has. Between two patches of the same columns lie those of the other phases.
+constexpr int kColumnsOfThread = 4;
+constexpr int64_t column_patches(int64_t columns, int64_t dilation) {
+  return ceil_divide(columns, kColumnsOfThread * dilation) * dilation;
+}
+
+// Threads are counted in 32 bits, those of phases behind the last row or column included.
+inline bool supports_slide_columns(const Problem& problem) {
+  constexpr int64_t kMoreTaps = 8;
+  constexpr int64_t kMostThreads = int64_t{1} << 29;
+  const Geometry& geometry = problem.geometry;
+  const Extent& height = geometry.height;
+  const Extent& width = geometry.width;
+  return problem.channels_last && !problem.is_float64() && geometry.multiplier == 1 && height.kernel == 3 &&
+         width.kernel == 3 && height.stride == 1 && width.stride == 1 &&
+         offsets_fit_32(geometry, kMoreTaps) &&
+         column_patches(problem.result(width), width.dilation) * height.dilation <=
+             kMostThreads / (geometry.batch * geometry.channels);
+}
+
 // Patches of all images are counted in 32 bits.
 inline bool supports_slide_window(const Problem& problem) {
   constexpr int64_t kMoreTaps = 8;

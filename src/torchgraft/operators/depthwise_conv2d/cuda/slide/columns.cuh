@@ -1,0 +1,193 @@
+// What the kernels share whose threads slide down columns on their own (columns.cu, columns_weight_grad.cu):
+// NHWC images, 3 x 3 taps, stride 1, any dilation.
+//
+// Nine multiply-adds take less time than memory, so that all that counts is how bytes come. A thread has one,
+// two or four neighbouring channels of four columns of results and goes down some rows; sources go from
+// memory to its registers. Lanes lie along channels and then along columns: a warp reads whole lines, however
+// many channels a pixel has. Three rows of an image are always under way: a row is asked for as soon as the
+// registers of another are free. Nobody waits for anybody, and no pixel goes through shared memory.
+//
+// With a dilation the columns of a thread and the rows that it passes lie so far apart, and nothing else
+// differs. Rows are cut into ranges, so that there are as many threads as the device holds; each range reads
+// two rows that another reads too, and a thread two columns, which come from L1 for the most part.
+#pragma once
+
+#include "../index.cuh"
+#include "../supports.h"
+#include "stream.cuh"
+
+namespace torchgraft::depthwise::cuda {
+
+constexpr int kColumnThreads = 128;
+constexpr int kColumnTaps = 3;  // of a side
+constexpr int kColumnWindow = kColumnsOfThread + kColumnTaps - 1;
+
+// One direction of a pass.
+struct ColumnAxis {
+  int source, result, padding, dilation;
+
+  ColumnAxis(const Extent& extent, bool transposed)
+      : source(static_cast<int>(transposed ? extent.output : extent.input)),
+        result(static_cast<int>(transposed ? extent.input : extent.output)),
+        padding(static_cast<int>(transposed ? extent.dilation * (kColumnTaps - 1) - extent.padding
+                                            : extent.padding)),
+        dilation(static_cast<int>(extent.dilation)) {}
+};
+
+// Units of work: four columns of results, and so many rows of the same phase.
+struct ColumnUnits {
+  ColumnAxis height, width;
+  int channels;
+  FastDivisor patches;  // of a row; counted fastest
+  FastDivisor width_dilation;
+  FastDivisor ranges;           // of the rows of a phase
+  FastDivisor height_dilation;  // phases
+  int rows;                     // of a range
+  int count;                    // of all images
+
+  // `at_once`: threads that take one each.
+  ColumnUnits(const Geometry& geometry, bool transposed, int64_t at_once)
+      : height(geometry.height, transposed),
+        width(geometry.width, transposed),
+        channels(static_cast<int>(geometry.channels)),
+        patches(static_cast<int>(column_patches(width.result, width.dilation))),
+        width_dilation(width.dilation),
+        height_dilation(height.dilation) {
+    const int64_t units_of_range = geometry.batch * patches.divisor() * height.dilation;
+    const int phase_rows = ceil_divide(height.result, height.dilation);
+    rows = rows_of_range(units_of_range, phase_rows, at_once);
+    ranges = FastDivisor(ceil_divide(phase_rows, rows));
+    count = static_cast<int>(units_of_range * ranges.divisor());
+  }
+
+ private:
+  // As many rows as make least work of all: threads take units in turns, of which each takes as long as its
+  // rows, those that it reads beside them, and its beginning.
+  static int rows_of_range(int64_t units_of_range, int rows, int64_t at_once) {
+    constexpr int kMostTurns = 4;
+    constexpr int kRowsToBegin = 3;
+    int best = rows;
+    int64_t best_cost = 0;
+    const int64_t fewest = ceil_divide(units_of_range, at_once);
+    for (int64_t turns = fewest; turns < fewest + kMostTurns; ++turns) {
+      const int64_t ranges = std::min<int64_t>(rows, at_once * turns / units_of_range);
+      const int of_range = static_cast<int>(ceil_divide<int64_t>(rows, ranges));
+      const int64_t cost = turns * (of_range + kColumnTaps - 1 + kRowsToBegin);
+      if (best_cost == 0 || cost < best_cost) {
+        best = of_range;
+        best_cost = cost;
+      }
+    }
+    return best;
+  }
+};
+
+// Where a unit lies.
+struct ColumnUnit {
+  int image, result_y, result_x;
+  int rows;  // of results; none where the phase ends before
+
+  __device__ ColumnUnit(const ColumnUnits& units, int index) {
+    int patch = index;
+    int range = split(patch, units.patches);
+    int phase = split(range, units.ranges);
+    image = split(phase, units.height_dilation);
+    const int dilation = units.width.dilation;
+    const int stretch = split(patch, units.width_dilation);
+    result_x = stretch * (kColumnsOfThread * dilation) + patch;
+    result_y = phase + range * units.rows * units.height.dilation;
+    const int left = units.height.result - 1 - result_y;
+    rows = left < 0 ? 0 : min(units.rows, units.height_dilation.divide(left) + 1);
+  }
+};
+
+// Bytes between columns and rows of a unit, as numbers in registers: what is computed from parameters would
+// be computed again at each use.
+template <typename T>
+struct ColumnSteps {
+  uint32_t column, row;
+
+  __device__ ColumnSteps(const ColumnUnits& units, int width)
+      : column(units.width.dilation * units.channels * sizeof(T)),
+        row(units.height.dilation * width * units.channels * sizeof(T)) {
+    ptx::keep(column);
+    ptx::keep(row);
+  }
+  // Column `i` of a row, and the row after it.
+  template <typename Pointer>
+  __device__ Pointer at(Pointer row, unsigned i) const {
+    return reinterpret_cast<Pointer>(bytes_of(row) + uint64_t{column} * i);
+  }
+  template <typename Pointer>
+  __device__ Pointer next(Pointer from) const {
+    return reinterpret_cast<Pointer>(bytes_of(from) + row);
+  }
+
+ private:
+  static __device__ const unsigned char* bytes_of(const T* pointer) {
+    return reinterpret_cast<const unsigned char*>(pointer);
+  }
+  static __device__ unsigned char* bytes_of(T* pointer) { return reinterpret_cast<unsigned char*>(pointer); }
+};
+
+// Some columns of an image, row by row.
+template <typename T, int kCount, int kColumns>
+class ColumnRows {
+ public:
+  using Piece = Vector<T, kCount>;
+  struct Row {
+    Piece pieces[kColumns];
+  };
+
+  // `images` begins with the first of the thread's channels; (y, x) may lie outside the image.
+  __device__ ColumnRows(const T* images, const ColumnUnits& units, int image, int height, int width, int y,
+                        int x, int rows)
+      : steps_(units, width),
+        y_(y),
+        end_(min(y + rows * units.height.dilation, height)),
+        y_step_(units.height.dilation) {
+    const int64_t row = static_cast<int64_t>(width) * units.channels;
+    from_ = kept(images + ((static_cast<int64_t>(image) * height + y) * row + x * units.channels));
+#pragma unroll
+    for (int i = 0; i < kColumns; ++i) {
+      columns_ |= is_inside(x + i * units.width.dilation, width) ? 1u << i : 0u;
+    }
+  }
+
+  // The next row; zeros where there is none.
+  __device__ __forceinline__ void load(Row& row) {
+    const unsigned columns = y_ >= 0 && y_ < end_ ? columns_ : 0;
+#pragma unroll
+    for (int i = 0; i < kColumns; ++i) {
+      row.pieces[i] = {};
+      if ((columns >> i & 1) != 0) row.pieces[i] = *reinterpret_cast<const Piece*>(steps_.at(from_, i));
+    }
+    y_ += y_step_;
+    from_ = steps_.next(from_);
+  }
+
+  __device__ bool has_column(int i) const { return (columns_ >> i & 1) != 0; }
+  __device__ bool has_all_columns() const { return columns_ == (1u << kColumns) - 1; }
+
+ private:
+  ColumnSteps<T> steps_;
+  const T* from_;
+  int y_, end_, y_step_;
+  unsigned columns_ = 0;  // a bit each, whether the image has it
+};
+
+// Calls `launch` with the number of channels that a thread takes, as a constant: as many as lie in one piece
+// in all images, which are aligned to `alignment`.
+template <typename T, int kMost, typename Launch>
+void with_column_channels(int64_t channels, int alignment, const Launch& launch) {
+  const auto fits = [&](int count) {
+    return channels % count == 0 && alignment % (count * int{sizeof(T)}) == 0;
+  };
+  if constexpr (kMost == 4) {
+    if (fits(4)) return launch(std::integral_constant<int, 4>{});
+  }
+  if (fits(2)) return launch(std::integral_constant<int, 2>{});
+  launch(std::integral_constant<int, 1>{});
+}
+
+}  // namespace torchgraft::depthwise::cuda
