@@ -74,7 +74,7 @@ def test_several_processes_do_as_one(outcomes, name):
 @pytest.mark.parametrize("world", WORLDS)
 def test_a_process_that_dies_ends_the_others(world, tmp_path):
     backend, count = world
-    seconds = 30
+    seconds = 60
     processes = start(tmp_path, backend, count, "dies", SECONDS=str(seconds))
     started = time.monotonic()
     said = [process.communicate(timeout=MOST_SECONDS)[0] for process in processes]
@@ -83,7 +83,7 @@ def test_a_process_that_dies_ends_the_others(world, tmp_path):
         assert process.returncode not in (0, None)
         assert "Error" in text or "timeout" in text.lower(), text[-500:]
     # NCCL's watchdog takes another minute, and processes take some time to begin.
-    assert time.monotonic() - started < seconds + 120
+    assert time.monotonic() - started < seconds + 180
 
 
 def test_the_page_shows_how_training_scaled():

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from torchgraft.checking import asking, mutants
-from torchgraft.checking.mutants import EQUIVALENT, ON_CPU, Folder, MutantError, draw, find_folders
+from torchgraft.checking.mutants import EQUIVALENT, ON_CPU, Folder, MutantError, Outcome, draw, find_folders
 from torchgraft.checking.mutating import ADVICE, find_mutants, rewrite
 from torchgraft.checking.subject import find_subjects
 from torchgraft.cli import app
@@ -216,6 +216,23 @@ def test_an_equivalent_mutant_that_is_none_any_more_is_an_error(tmp_path):
     (tmp_path / EQUIVALENT).write_text(json.dumps([{**entry, "original": "what stood there"}]))
     with pytest.raises(MutantError, match="any more"):
         Folder(tmp_path, ON_CPU, []).expect_current()
+
+
+def test_an_equivalent_mutant_that_is_told_apart_is_an_error_once_it_is_wherever_its_words_stand(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "kernel.cpp").write_text("int f(int a, int b) {\ng(a < b);\ng(a > b);\ng(a < b);\n}\n")
+    entry = {"file": "kernel.cpp", "original": "g(a < b);", "changed": "g(a <= b);", "why": "both do the same"}
+    (tmp_path / EQUIVALENT).write_text(json.dumps([entry]))
+    made = Folder(tmp_path, ON_CPU, [])
+    made.work.mkdir(parents=True)
+    first, second = (mutant for mutant in made.mutants if mutant.shown == (entry["original"], entry["changed"]))
+    made.keep(Outcome(first, "killed", by="value"))
+    made.keep(Outcome(second, "survived"))
+    made.expect_equivalent()
+    assert [made.known()[each].status for each in (first, second)] == ["killed", "equivalent"]
+    made.keep(Outcome(second, "killed", by="value"))
+    with pytest.raises(MutantError, match="remove the entry"):
+        made.expect_equivalent()
 
 
 def test_every_equivalent_mutant_of_ours_is_there():

@@ -153,7 +153,6 @@ class Folder:
             if not self.place.kinds or mutant.kind in self.place.kinds
         ]
         at = hashlib.sha256(bytes(self.path)).hexdigest()[:8]
-        self._places = Counter((mutant.file, *mutant.shown) for mutant in self.mutants)
         self.work = cache.folder() / "mutants" / f"{self.path.name}-{at}-{self.place.name}"
         scripts = [*sorted(self.path.glob("*.py")), Path(__file__).with_name("asking.py")]
         asked = b"".join(path.read_bytes() for path in scripts) + repr(len(self.builds)).encode()
@@ -222,21 +221,24 @@ class Folder:
         return {mutant: self.judged(Outcome(mutant, *kept[key])) for mutant, key in keys if key in kept}
 
     def judged(self, outcome: Outcome) -> Outcome:
-        """An outcome with what is listed of the mutant.
-
-        Raises:
-            MutantError: it is listed as equivalent, and is told apart, and its words stand nowhere else.
-        """
-        words = (outcome.mutant.file, *outcome.mutant.shown)
-        why = self.equivalent.get(words)
-        if why and outcome.status == "killed" and self._places[words] == 1:
-            line = f"{outcome.mutant.file}:{outcome.mutant.line}"
-            raise MutantError(
-                f"{self.path / EQUIVALENT} lists a change of {line} that {outcome.by} detects: remove the entry"
-            )
+        """An outcome with what is listed of the mutant; one that is told apart is killed whatever is listed."""
+        why = self.equivalent.get((outcome.mutant.file, *outcome.mutant.shown))
         if why and outcome.status in ("survived", "not reached"):
             return replace(outcome, status="equivalent", by=why)
         return outcome
+
+    def expect_equivalent(self) -> None:
+        """Raises MutantError where a mutant is listed as equivalent that is told apart, wherever its words stand."""
+        places = Counter((mutant.file, *mutant.shown) for mutant in self.mutants)
+        killed = Counter[tuple[str, str, str]]()
+        for mutant, outcome in self.known().items():
+            words = (mutant.file, *mutant.shown)
+            killed[words] += outcome.status == "killed"
+            if words in self.equivalent and killed[words] == places[words]:
+                raise MutantError(
+                    f"{self.path / EQUIVALENT} lists a change of {mutant.file}:{mutant.line} that {outcome.by} detects:"
+                    " remove the entry"
+                )
 
     def keep(self, outcome: Outcome) -> None:
         """Writes down what became of a mutant."""
@@ -390,6 +392,7 @@ def run_mutants(
                 )
             else:
                 on_step(f"{folder.path.name}: {answer['questions']} questions, {answer['seconds']:.0f} s")
+    folder.expect_equivalent()
     return outcomes
 
 
