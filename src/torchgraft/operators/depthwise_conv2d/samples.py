@@ -108,6 +108,8 @@ _SINGLE = (
     # More columns than a tile of products has, and more rows than one holds of them.
     Case("rows of several tiles of products", (1, 2, 67, 203), (3, 3), same(3)),
     Case("empty batch, told channels_last", (0, 3, 6, 7), (3, 3), same(3), channels_last=True),
+    # Two slices of channels, of which the second is not full.
+    Case("3x3, 49 channels", (1, 49, 4, 5), (3, 3), same(3), channels_last=True),
 )
 
 # Planes of the sizes that some kernels move whole, as few of them as a warp takes.

@@ -287,7 +287,7 @@ inline bool tiles_correlate_pays(const Problem& problem) {
 
 // Whether threads that slide on their own are enough for the device: fewer results take less time in windows,
 // and dilated ones gathered. Of (4,40,120x120,k3) in halves 9.7 us and in windows 10.1, of (4,88,44x44,k3)
-// 7.4 and 6.7; of (13,24,36x36,k3,d2) 6.3 and gathered 7.1, of (20,154,10x10,k3,d2) 5.8 and 5.6. Large
+// 7.4 and 6.7; of (13,24,36x36,k3,d2) 6.3 and gathered 7.1, of (4,18,28x28,k3,d2) 5.1 and 4.9. Large
 // problems took 1.1 to 2 times as long by any other kernel, in each dtype.
 inline bool slide_columns_pay(const Problem& problem) {
   constexpr int64_t kFewResults = int64_t{3} << 19;
@@ -297,7 +297,7 @@ inline bool slide_columns_pay(const Problem& problem) {
 }
 
 // The same of a weight gradient, which is gathered where it is small. Tensor cores take less time where they
-// can. Of float32 in fours of channels slides do, unless a thread has no more than one stretch of rows, whose
+// can. Of float32 in fours of channels slides do, unless a thread has no more than one range of rows, whose
 // beginning it waits for once: of (16,56,256x256,k3) 143 us and by slides 162, of (33,784,32x32,k3) 85
 // and 75.
 inline bool slide_columns_weight_grad_pays(const Problem& problem) {
@@ -325,7 +325,7 @@ constexpr int64_t window_outputs(int64_t kernel, int64_t stride, bool products) 
   return kernel == 5 ? 26000 : 14000;
 }
 
-// Of three taps with stride one more results are those of slide_columns, which is asked before.
+// With 3 x 3 taps and stride 1 slide_columns, which is asked before, takes all but small problems.
 //
 // Three taps with stride two hardly share sources: in fp32, where they come in sectors, windows of any number
 // are as fast as memory, (128,96,112x112) 189 and 197 us, and slides 197 and 250.

@@ -454,7 +454,7 @@ inline bool supports_slide_weight_grad(const Problem& problem) {
 }
 
 // Columns of results that a thread owns which slides on its own, as far apart as the taps are; and how many
-// such patches a row has. Between two patches of the same columns lie those of the other phases.
+// such patches a row has. Four times as many columns as the dilation have one patch of each phase.
 constexpr int kColumnsOfThread = 4;
 constexpr int64_t column_patches(int64_t columns, int64_t dilation) {
   return ceil_divide(columns, kColumnsOfThread * dilation) * dilation;

@@ -3,13 +3,14 @@
 //
 // A source row, read once, is added to the three rows of results that it reaches, whose sums stay in
 // registers; the loop is unrolled over them, so that they need not be moved. Instructions a result and
-// channel: 9 multiply-adds, and 6 to 11 that load, convert, test and store, of some 25 that there is time
+// channel: 9 multiply-adds, and 6 to 11 that load, convert, test and store, of some 28 that there is time
 // for.
 //
 // Measured on an H200, halves: (9,72,160x160) 26 us, where products on tensor cores take 48 and slides
-// through shared memory 31; (128,144,56x56) 72, 85 and 89; (8,336,120x120) with dilation 2 50 and 82. Memory
-// alone takes 16, 56 and 38. Small problems are few threads, of which each waits for memory: windows take
-// them.
+// through shared memory 31; (128,144,56x56) 72, 85 and 89; (8,336,120x120) with dilation 2 50, and by
+// products
+// 82. Memory alone takes 16, 56 and 38. Small problems are few threads, of which each waits for memory:
+// windows take them.
 #include "../kernels.h"
 
 #include <torchgraft/device.cuh>
@@ -60,6 +61,7 @@ __global__ void __launch_bounds__(kColumnThreads, kColumnBlocks<T, kCount>)
     constexpr int kAll = kTaps * kTaps;
     const T* channel_weight = weight + static_cast<int64_t>(channel) * kAll;
     Vector<T, kCount> pieces[kAll];
+    // Nine numbers a channel: where the first weight lies as pieces do, all of the thread's do.
     if (reinterpret_cast<uintptr_t>(weight) % sizeof(pieces[0]) == 0) {
 #pragma unroll
       for (int i = 0; i < kAll; ++i) {

@@ -3,9 +3,10 @@
 //
 // Nine multiply-adds take less time than memory, so that all that counts is how bytes come. A thread has one,
 // two or four neighbouring channels of four columns of results and goes down some rows; sources go from
-// memory to its registers. Lanes lie along channels and then along columns: a warp reads whole lines, however
-// many channels a pixel has. Three rows of an image are always under way: a row is asked for as soon as the
-// registers of another are free. Nobody waits for anybody, and no pixel goes through shared memory.
+// memory to its registers. Lanes lie along channels and then along the next four columns, so that the loads
+// of a row use all of the lines that they fetch, however many channels a pixel has. Three rows of an image
+// are always under way: a row is asked for as soon as the registers of another are free. The loop has no
+// barrier and no shared memory.
 //
 // With a dilation the columns of a thread and the rows that it passes lie so far apart, and nothing else
 // differs. Rows are cut into ranges, so that there are as many threads as the device holds; each range reads

@@ -3,7 +3,7 @@
 //
 // A thread keeps the sums of all nine taps, and the latest three rows of the output gradient, which the next
 // row of the input meets; the loop is unrolled over them, so that they need not be moved. A block has some
-// channels, whole lines of them, and takes units of them in turns. In the end its threads' sums are added up
+// channels of all pixels, and takes units of these in turns. In the end its threads' sums are added up
 // in order through shared memory and written as one chunk of partial sums for the second pass, or, if there
 // is but one chunk, as the gradient itself.
 //

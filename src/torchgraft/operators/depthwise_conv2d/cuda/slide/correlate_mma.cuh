@@ -25,10 +25,11 @@
 // Shared memory: for k = 3, 5, 7 a result takes 2 bytes as it comes, 4, 6 or 8 by ldmatrix and 6 as it
 // leaves, of the 28 that there is time for. Instructions: 50 to 75 of a warp for 128 results, of 114.
 //
-// Measured, forward: 64 and 87 for k = 3 with stride 1, where sliding columns take 66 and 88: the first is
-// bound by memory, the second is not, as 144 channels are cut into slices whose pixels are few sectors; 120
-// with stride 2, where sliding columns take 115 and so serve; 44 for k = 5 and 71 for k = 7, 56 x 56, where
-// band matrices took 84 and 118; 22 for 7 x 7, as before.
+// Measured, forward: 64 and 87 for k = 3 with stride 1, where slide_correlate takes 66 and 88: the first is
+// bound by memory, the second is not, as 144 channels are cut into slices whose pixels are few sectors.
+// slide_columns takes less time for 3 x 3 taps with stride 1, 72 for the second, and so serves; what is left
+// here of three taps are kernels as 1 x 3. 120 with stride 2, where slide_correlate takes 115 and so serves;
+// 44 for k = 5 and 71 for k = 7, 56 x 56, where band matrices took 84 and 118; 22 for 7 x 7, as before.
 //
 // A dilation makes several dense convolutions of a pass, its phases (phases.h). Each has blocks of its own,
 // whose pixels, rows and images lie further apart; nothing else differs.
