@@ -193,7 +193,7 @@ class Folder:
         if self.place.kinds:
             return
         files = {mutant.file for mutant in self.mutants}
-        known = {(mutant.file, *mutant.shown) for mutant in self.mutants}
+        known = {mutant.words for mutant in self.mutants}
         for file, original, changed in self.equivalent:
             if (file in files or file not in self.all_sources) and (file, original, changed) not in known:
                 raise MutantError(
@@ -222,19 +222,18 @@ class Folder:
 
     def judged(self, outcome: Outcome) -> Outcome:
         """An outcome with what is listed of the mutant; one that is told apart is killed whatever is listed."""
-        why = self.equivalent.get((outcome.mutant.file, *outcome.mutant.shown))
+        why = self.equivalent.get(outcome.mutant.words)
         if why and outcome.status in ("survived", "not reached"):
             return replace(outcome, status="equivalent", by=why)
         return outcome
 
     def expect_equivalent(self) -> None:
         """Raises MutantError where a mutant is listed as equivalent that is told apart, wherever its words stand."""
-        places = Counter((mutant.file, *mutant.shown) for mutant in self.mutants)
+        places = Counter(mutant.words for mutant in self.mutants)
         killed = Counter[tuple[str, str, str]]()
         for mutant, outcome in self.known().items():
-            words = (mutant.file, *mutant.shown)
-            killed[words] += outcome.status == "killed"
-            if words in self.equivalent and killed[words] == places[words]:
+            killed[mutant.words] += outcome.status == "killed"
+            if mutant.words in self.equivalent and killed[mutant.words] == places[mutant.words]:
                 raise MutantError(
                     f"{self.path / EQUIVALENT} lists a change of {mutant.file}:{mutant.line} that {outcome.by} detects:"
                     " remove the entry"
@@ -358,7 +357,7 @@ def run_mutants(
             finish(known[mutant])
     # What nobody has thought about yet goes first.
     unknown = [mutant for mutant in mutants if mutant not in known]
-    new = dict(enumerate(sorted(unknown, key=lambda mutant: (mutant.file, *mutant.shown) in folder.equivalent)))
+    new = dict(enumerate(sorted(unknown, key=lambda mutant: mutant.words in folder.equivalent)))
     left: dict[int, Outcome | None] = dict.fromkeys(new)
     for directory, built in folder.builds.items():
         if not left:

@@ -68,6 +68,11 @@ class Mutant:
     after: bytes
     shown: tuple[str, str]
 
+    @property
+    def words(self) -> tuple[str, str, str]:
+        """Its file, and the lines before and after: what a list of equivalent mutants names it by."""
+        return self.file, *self.shown
+
 
 def find_mutants(file: str, source: bytes) -> list[Mutant]:
     """Every change that is made of a source, in the order of its places.
