@@ -464,10 +464,13 @@ BOUNDARIES = {
     "columns: what 32 bits count": (
         (replace(PIXELS, images=(2**27, 2, 1, 8)), BY_COLUMNS),
         ({"images": (2**27, 2, 1, 9)}, WINDOWS),
-        ({"images": (2**20, 2, 64, 4), "dilation": (256, 1), "padding": (256, 1)}, BY_COLUMNS),
-        ({"images": (2**20, 2, 64, 4), "dilation": (257, 1), "padding": (257, 1)}, "gather_large"),
-        ({"images": (2**20, 2, 4, 64), "dilation": (1, 256), "padding": (1, 256)}, BY_COLUMNS),
-        ({"images": (2**20, 2, 4, 64), "dilation": (1, 257), "padding": (1, 257)}, "gather_columns_nhwc"),
+        ({"images": (2**20, 2, 256, 4), "dilation": (256, 1), "padding": (256, 1)}, BY_COLUMNS),
+        ({"images": (2**20, 2, 257, 4), "dilation": (257, 1), "padding": (257, 1)}, "gather_large"),
+        ({"images": (2**20, 2, 4, 256), "dilation": (1, 256), "padding": (1, 256)}, BY_COLUMNS),
+        ({"images": (2**20, 2, 4, 257), "dilation": (1, 257), "padding": (1, 257)}, "gather_columns_nhwc"),
+        # Rows and columns that are not there are not counted.
+        ({"images": (2**20, 2, 256, 4), "dilation": (257, 1), "padding": (257, 1)}, BY_COLUMNS),
+        ({"images": (2**20, 2, 4, 256), "dilation": (1, 257), "padding": (1, 257)}, BY_COLUMNS),
         # A row of the results, of which an input gradient has fewer here.
         ({"images": (2**27, 2, 1, 8), "padding": (1, 2), "direction": "input_grad"}, BY_COLUMNS),
         ({"images": (2**27, 2, 1, 8), "padding": (1, 2)}, WINDOWS),

@@ -454,6 +454,14 @@ class TestPyTorch:
         for one, other in zip(found, expected, strict=True):
             assert significant_strides(one) == significant_strides(other)
             torch.testing.assert_close(one, other)
+        # Along its one channel a weight's stride is any to PyTorch, and not to who looks at strides.
+        assert found[2].stride() == expected[2].stride()
+
+    def test_it_is_no_candidate_for_the_output_of_no_images(self):
+        # Its strides would be others.
+        self._derivatives(Case("no images", (0, 4, 9, 8), (3, 3), same(3), channels_last=True), torch.float32)
+        [choice] = [each for each in torchgraft.choices() if each.operator == "torchgraft::depthwise_conv2d"]
+        assert "pytorch" not in choice.microseconds
 
     def test_it_is_none_where_dtypes_differ(self):
         self._derivatives(Case("3x3", (2, 4, 9, 8), (3, 3), same(3)), torch.bfloat16, torch.float32)

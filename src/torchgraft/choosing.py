@@ -129,11 +129,19 @@ def load_choices(path: str | Path) -> None:
         ValueError: `save_choices` did not write it.
     """
     try:
-        saved = [Choice(**each) for each in json.loads(Path(path).read_text())["choices"]]
-        problems = [(ctypes.c_int64 * len(each.problem))(*each.problem) for each in saved]
+        adopt([Choice(**each) for each in json.loads(Path(path).read_text())["choices"]])
     except (ValueError, LookupError, TypeError) as error:
         raise ValueError(f"load_choices: {path} was not written by save_choices: {error}") from None
-    for each, words in zip(saved, problems, strict=True):
+
+
+def adopt(choices: Sequence[Choice]) -> None:
+    """Has problems take the kernels of some choices, unless one cannot: it is then dropped at its first call.
+
+    Raises:
+        TypeError: a problem is none.
+    """
+    problems = [(ctypes.c_int64 * len(each.problem))(*each.problem) for each in choices]
+    for each, words in zip(choices, problems, strict=True):
         namespace, _, operator = each.operator.partition("::")
         for _library, choose in _functions("torchgraft_choose", namespace, each.device):
             choose(operator.encode(), each.kernel.encode(), words, ctypes.c_int64(len(words)))

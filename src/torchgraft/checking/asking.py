@@ -28,11 +28,11 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from torchgraft import native, python_kernels
+from torchgraft import choosing, native, python_kernels
 from torchgraft.checking import places
 from torchgraft.checking.case import Call, Case, replaced
 from torchgraft.checking.comparing import expect
-from torchgraft.checking.properties import PROPERTIES, bad_input
+from torchgraft.checking.properties import PROPERTIES, autocast, bad_input
 from torchgraft.checking.properties.gradient import check_gradient
 from torchgraft.checking.properties.value import check_value
 from torchgraft.checking.result import NotApplicable
@@ -42,7 +42,10 @@ from torchgraft.operator import FLOATING, Operator
 from torchgraft.precision import true_precision
 
 # Asked as they are; the others draw calls, compile, or look at what no kernel decides.
-_WHOLE = ("layouts", "incoming_gradients", "non_finite", "bad_input")
+_WHOLE = {
+    **{name: PROPERTIES[name].check for name in ("layouts", "incoming_gradients", "non_finite", "bad_input")},
+    "autocast": autocast.check_eager,
+}
 _DRAWN = 40
 # A mutant may make a loop long or endless.
 _TIMES_AS_LONG, _SECONDS_MORE = 20, 5
@@ -92,12 +95,45 @@ class _KnownCall(Call):
         return [result.stride() for result in tree_leaves(self.operator(*self.arguments))]
 
     @cached_property
+    def of_candidates(self) -> dict[str, list[Tensor]]:
+        """The first time that this is asked: the original's."""
+        return self.found_of_candidates()
+
+    def found_of_candidates(self) -> dict[str, list[Tensor]]:
+        """What the call gives by each kernel that can be measured, PyTorch's own operator among them."""
+        choosing.forget_choices()
+        self._measured()
+        candidates = [replace(each, kernel=name) for each in choosing.choices() for name in each.microseconds]
+        found = {}
+        for each in candidates:
+            choosing.adopt([each])
+            found[each.kernel] = tree_leaves(self._measured())
+        return found
+
+    def _measured(self) -> Any:
+        before, torch.backends.cudnn.benchmark = torch.backends.cudnn.benchmark, True
+        try:
+            with choosing.measuring(True):
+                return self.operator(*self.arguments)
+        finally:
+            torch.backends.cudnn.benchmark = before
+
+    @cached_property
     def _gradients(self) -> list[tuple[Tensor, ...]]:
         return []
 
 
 def _check_strides(call: _KnownCall) -> None:
     expect(call.strides == call.found_strides(), "the results have other strides")
+
+
+def _check_candidates(call: _KnownCall) -> None:
+    if not call.of_candidates:
+        raise NotApplicable("nothing is measured")
+    found = call.found_of_candidates()
+    expect(found.keys() == call.of_candidates.keys(), "other kernels can be measured")
+    for name, results in call.of_candidates.items():
+        torch.testing.assert_close(found[name], results, rtol=0, atol=0, equal_nan=True, check_stride=True)
 
 
 # Where the limits of sizes lie, if there are any: where no memory holds a tensor of that size.
@@ -178,7 +214,7 @@ def _questions(subject: Subject, seed: int, *, threads: bool) -> Iterator[Iterab
     dtypes = operator.dtypes or FLOATING
     device = torch.device("cpu")
     # More than the value in one dtype a sample, in turn, and with kernels forced: gradients take most of the time.
-    every: tuple[Callable[[_KnownCall], None], ...] = (check_value, _check_strides, check_gradient)
+    every: tuple[Callable[[_KnownCall], None], ...] = (check_value, _check_strides, check_gradient, _check_candidates)
     asked = [
         (sample, dtype, every if dtypes[turn % len(dtypes)] == dtype else every[:1])
         for turn, sample in enumerate(samples.table)
@@ -191,12 +227,12 @@ def _questions(subject: Subject, seed: int, *, threads: bool) -> Iterator[Iterab
         call = _KnownCall(operator, samples, sample, device, dtype, seed)
         forced = kernels if checks is every else kernels[:1]
         yield _questions_of_call(subject, call, checks, forced, threads=threads and checks is every)
-    for whole in _WHOLE:
+    for whole, check in _WHOLE.items():
         dtype = torch.float32 if torch.float32 in dtypes else dtypes[0]
         # Strides of every small sample, as each may be the one whose layout another one's is not.
         case = Case(subject, device, dtype, seed, quick=whole != "layouts")
         for kernel in kernels:
-            ask = _forced(subject, kernel, partial(PROPERTIES[whole].check, case))
+            ask = _forced(subject, kernel, partial(check, case))
             yield [_Question(_with(f"{whole} of {subject.name}", kernel), ask, PROPERTIES[whole].isolated)]
     if claims_kernel(operator, device, dtype) and not operator.mutates:
         yield [_Question(f"errors of {subject.name}", _Errors(case).check, isolated=True)]
@@ -211,7 +247,8 @@ def _questions_of_call(
     threads: bool,
 ) -> Iterator[_Question]:
     for check in checks:
-        for kernel in kernels:
+        # Where one is forced, nothing is measured.
+        for kernel in kernels[:1] if check is _check_candidates else kernels:
             name = f"{check.__name__.rpartition('check_')[2]} of {subject.name} on {call.sample.name!r} in {call.dtype}"
             question = _Question(_with(name, kernel), _forced(subject, kernel, partial(check, call)))
             yield question

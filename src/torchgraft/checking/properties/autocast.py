@@ -26,14 +26,19 @@ from torchgraft.checking.result import NotApplicable
 
 def check(case: Case) -> None:
     """See the module."""
+    check_eager(case)
+    for dtype in (torch.bfloat16, torch.float16):
+        case.each(partial(_check_compiled, dtype), case.table(small=True, empty=False, count=1))
+
+
+def check_eager(case: Case) -> None:
+    """What is not compiled."""
     for dtype in (torch.bfloat16, torch.float16):
         case.each(partial(_check_calls, dtype), case.table(small=True, empty=False, count=2))
     case.each(_check_float64, case.table(small=True, empty=False, count=2))
     if case.operator.autocast == "lower" and case.operator.mixed and case.dtype == torch.float32:
         for dtype in (torch.bfloat16, torch.float16):
             case.each(partial(_check_wide, dtype), case.table(small=True, empty=False, count=6))
-    for dtype in (torch.bfloat16, torch.float16):
-        case.each(partial(_check_compiled, dtype), case.table(small=True, empty=False, count=1))
 
 
 def _check_calls(dtype: torch.dtype, call: Call) -> None:

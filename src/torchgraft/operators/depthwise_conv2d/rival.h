@@ -9,7 +9,7 @@
 #include <optional>
 #include <vector>
 
-#include "geometry.h"
+#include "host.h"
 
 namespace torchgraft::depthwise {
 
@@ -27,6 +27,7 @@ inline Tensor forward_by_pytorch(Tensor input, Tensor weight, std::optional<Tens
                                  int64_t padding_left, int64_t padding_bottom, int64_t padding_right,
                                  int64_t dilation_height, int64_t dilation_width) {
   using torch::stable::detail::from;
+  TORCHGRAFT_CHECK(input.size(0) > 0, "PyTorch gives no images another layout");
   check_same_dtype(input, weight);
   if (bias) check_same_dtype(input, *bias);
   const int64_t groups = input.size(1);
@@ -109,7 +110,8 @@ inline Tensor weight_grad_by_pytorch(Tensor output_grad, Tensor input, int64_t k
                           rival_padding(padding_top, padding_left, padding_bottom, padding_right),
                           {dilation_height, dilation_width}, /*of_input=*/false);
   TORCHGRAFT_CHECK(result.is_contiguous(), "PyTorch gives another layout");
-  return result;
+  // Along a direction of one element any stride is contiguous: PyTorch's may be those of channels_last.
+  return first_of(result, result.size(0));
 }
 
 }  // namespace torchgraft::depthwise

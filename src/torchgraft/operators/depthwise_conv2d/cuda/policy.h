@@ -303,7 +303,7 @@ inline bool slide_columns_pay(const Problem& problem) {
 inline bool slide_columns_weight_grad_pays(const Problem& problem) {
   constexpr int64_t kFewResults = int64_t{1} << 22;
   constexpr int64_t kFewDenseHalves = int64_t{1} << 21;
-  constexpr int64_t kThreads = 55'000;
+  constexpr int64_t kMostThreads = 55'000;
   constexpr int64_t kChannelsOfThread = 2;
   const Geometry& geometry = problem.geometry;
   const bool has_dense_halves = problem.is_half() && !is_dilated(geometry);
@@ -313,7 +313,7 @@ inline bool slide_columns_weight_grad_pays(const Problem& problem) {
   }
   return problem.is_half() || !supports_slide_weight_grad(problem) ||
          geometry.batch * column_patches(geometry.width.output, 1) * geometry.channels / kChannelsOfThread <=
-             share_of_device(problem, kThreads);
+             share_of_device(problem, kMostThreads);
 }
 
 // Outputs of a multiprocessor up to which windows take less time than slides: the more there are the longer
@@ -388,7 +388,7 @@ inline constexpr Rule kCorrelationRules[] = {
      "threads read whole lines, and slide on their own", supports_slide_columns, slide_columns_pay},
     {Kernel::slide_window, "slide_window", "NHWC, k = 3, 5, 7, stride 1, 2: small problems, odd channels",
      "all loads of a thread are in flight at once", supports_slide_window, slide_window_pays},
-    {Kernel::slide_correlate_mma, "slide_correlate_mma", "halves, NHWC, k = 3 to 7, stride 1; k = 4 to 7 forward: 2",
+    {Kernel::slide_correlate_mma, "slide_correlate_mma", "halves, NHWC, k = 4 to 7 and kernels as 1 x 3, stride 1, forward 2",
      "pairs of results of four channels: nothing is converted or turned", supports_slide_correlate_mma, slide_correlate_mma_pays},
     {Kernel::bands_batch, "bands_batch",
      "halves, NCHW, 8 images or more up to 56 columns wide, k >= 8, stride 1",
@@ -401,7 +401,7 @@ inline constexpr Rule kCorrelationRules[] = {
      "every result meets every source, and no padding", supports_small_planes_whole, small_planes_whole_pays},
     {Kernel::tiles_correlate, "tiles_correlate", "NCHW, other kernels, stride 1",
      "tiles in shared memory: two accesses feed 32 multiply-adds", supports_tiles_correlate, tiles_correlate_pays},
-    {Kernel::slide_correlate, "slide_correlate", "NHWC, k = 3, 5, 7, stride 1, 2",
+    {Kernel::slide_correlate, "slide_correlate", "NHWC, k = 5, 7, stride 1, 2; k = 3, stride 2",
      "every source is read once; lanes lie along channels", supports_slide_correlate, does_not_gather},
     {Kernel::gather_columns, "gather_columns", "NCHW, up to 5 x 5 taps a result, or k = 7, many results",
      "four results of a column share their sources", supports_gather_columns, gather_columns_pay},
@@ -420,8 +420,8 @@ inline constexpr Rule kWeightGradRules[] = {
      supports_small_planes_weight_grad, small_planes_weight_grad_pays},
     {Kernel::diagonals_nchw, "diagonals_nchw", "halves, NCHW, k >= 6, stride 1",
      "taps are the diagonals of products of both images", supports_diagonals_nchw, diagonals_nchw_pays},
-    {Kernel::slide_columns_weight_grad, "slide_columns_weight_grad", "NHWC, k = 3, stride 1, any dilation",
-     "the same; sums of all taps stay in registers", supports_slide_columns, slide_columns_weight_grad_pays},
+    {Kernel::slide_columns_weight_grad, "slide_columns_weight_grad", "NHWC, k = 3, stride 1: any dilation, odd channels, float32",
+     "threads read both images on their own; sums of all taps stay in registers", supports_slide_columns, slide_columns_weight_grad_pays},
     {Kernel::slide_weight_grad_mma, "slide_weight_grad_mma",
      "halves, NHWC, k = 3, 5, narrow or strided 7, stride 1, 2, channels in eights",
      "taps are the diagonals of products of channels, as they lie in memory", supports_slide_weight_grad_mma, slide_weight_grad_mma_pays},

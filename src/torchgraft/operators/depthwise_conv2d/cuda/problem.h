@@ -50,8 +50,9 @@ struct PassAxis {
       : source(static_cast<int>(transposed ? extent.output : extent.input)),
         result(static_cast<int>(transposed ? extent.input : extent.output)),
         kernel(static_cast<int>(extent.kernel)),
-        padding(static_cast<int>(transposed && extent.stride == 1 ? extent.kernel - 1 - extent.padding
-                                                                  : extent.padding)) {}
+        padding(static_cast<int>(transposed && extent.stride == 1
+                                     ? extent.dilation * (extent.kernel - 1) - extent.padding
+                                     : extent.padding)) {}
 };
 
 inline int64_t longest_side(const Geometry& geometry) {

@@ -453,14 +453,17 @@ inline bool supports_slide_weight_grad(const Problem& problem) {
   return fits;
 }
 
-// Columns of results that a thread owns which slides on its own, as far apart as the taps are; and how many
-// such patches a row has. Four times as many columns as the dilation have one patch of each phase.
+// Results of one phase lie as far apart as the taps, and meet the same sources. As many phases have results.
+constexpr int64_t column_phases(int64_t results, int64_t dilation) { return std::min(results, dilation); }
+
+// Columns of results that a thread owns which slides on its own, all of one phase; and how many such patches
+// a row has. Four times as many columns as the dilation have one patch of each phase.
 constexpr int kColumnsOfThread = 4;
 constexpr int64_t column_patches(int64_t columns, int64_t dilation) {
-  return ceil_divide(columns, kColumnsOfThread * dilation) * dilation;
+  return ceil_divide(columns, kColumnsOfThread * dilation) * column_phases(columns, dilation);
 }
 
-// Threads are counted in 32 bits, those of phases behind the last row or column included.
+// Threads are counted in 32 bits.
 inline bool supports_slide_columns(const Problem& problem) {
   constexpr int64_t kMoreTaps = 8;
   constexpr int64_t kMostThreads = int64_t{1} << 29;
@@ -470,7 +473,8 @@ inline bool supports_slide_columns(const Problem& problem) {
   return problem.channels_last && !problem.is_float64() && geometry.multiplier == 1 && height.kernel == 3 &&
          width.kernel == 3 && height.stride == 1 && width.stride == 1 &&
          offsets_fit_32(geometry, kMoreTaps) &&
-         column_patches(problem.result(width), width.dilation) * height.dilation <=
+         column_patches(problem.result(width), width.dilation) *
+                 column_phases(problem.result(height), height.dilation) <=
              kMostThreads / (geometry.batch * geometry.channels);
 }
 

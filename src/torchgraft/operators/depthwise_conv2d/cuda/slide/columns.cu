@@ -151,8 +151,7 @@ void launch_slide_columns(const Correlation<T>& pass) {
             source, weight, bias, result, ColumnParameters{units, FastDivisor(groups), threads, transposed});
     check_launch(pass.name());
   };
-  with_column_channels<T, sizeof(T) == 2 ? 4 : 2>(geometry.channels, common_alignment(source, result),
-                                                  launch);
+  with_column_channels<T>(geometry.channels, common_alignment(source, result), launch);
 }
 
 template void launch_slide_columns(const Correlation<float>&);

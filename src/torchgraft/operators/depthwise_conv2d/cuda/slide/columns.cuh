@@ -23,16 +23,14 @@ constexpr int kColumnThreads = 128;
 constexpr int kColumnTaps = 3;  // of a side
 constexpr int kColumnWindow = kColumnsOfThread + kColumnTaps - 1;
 
-// One direction of a pass.
-struct ColumnAxis {
-  int source, result, padding, dilation;
+struct ColumnAxis : PassAxis {
+  int dilation;
+  FastDivisor phases;
 
   ColumnAxis(const Extent& extent, bool transposed)
-      : source(static_cast<int>(transposed ? extent.output : extent.input)),
-        result(static_cast<int>(transposed ? extent.input : extent.output)),
-        padding(static_cast<int>(transposed ? extent.dilation * (kColumnTaps - 1) - extent.padding
-                                            : extent.padding)),
-        dilation(static_cast<int>(extent.dilation)) {}
+      : PassAxis(extent, transposed),
+        dilation(static_cast<int>(extent.dilation)),
+        phases(static_cast<int>(column_phases(result, dilation))) {}
 };
 
 // Units of work: four columns of results, and so many rows of the same phase.
@@ -40,38 +38,34 @@ struct ColumnUnits {
   ColumnAxis height, width;
   int channels;
   FastDivisor patches;  // of a row; counted fastest
-  FastDivisor width_dilation;
-  FastDivisor ranges;           // of the rows of a phase
-  FastDivisor height_dilation;  // phases
-  int rows;                     // of a range
-  int count;                    // of all images
+  FastDivisor ranges;   // of the rows of a phase
+  int rows;             // of a range
+  int count;            // of all images
 
   // `at_once`: threads that take one each.
   ColumnUnits(const Geometry& geometry, bool transposed, int64_t at_once)
       : height(geometry.height, transposed),
         width(geometry.width, transposed),
         channels(static_cast<int>(geometry.channels)),
-        patches(static_cast<int>(column_patches(width.result, width.dilation))),
-        width_dilation(width.dilation),
-        height_dilation(height.dilation) {
-    const int64_t units_of_range = geometry.batch * patches.divisor() * height.dilation;
+        patches(static_cast<int>(column_patches(width.result, width.dilation))) {
+    const int64_t units_per_range = geometry.batch * patches.divisor() * height.phases.divisor();
     const int phase_rows = ceil_divide(height.result, height.dilation);
-    rows = rows_of_range(units_of_range, phase_rows, at_once);
+    rows = rows_of_range(units_per_range, phase_rows, at_once);
     ranges = FastDivisor(ceil_divide(phase_rows, rows));
-    count = static_cast<int>(units_of_range * ranges.divisor());
+    count = static_cast<int>(units_per_range * ranges.divisor());
   }
 
  private:
   // As many rows as make least work of all: threads take units in turns, of which each takes as long as its
   // rows, those that it reads beside them, and its beginning.
-  static int rows_of_range(int64_t units_of_range, int rows, int64_t at_once) {
+  static int rows_of_range(int64_t units_per_range, int rows, int64_t at_once) {
     constexpr int kMostTurns = 4;
     constexpr int kRowsToBegin = 3;
     int best = rows;
     int64_t best_cost = 0;
-    const int64_t fewest = ceil_divide(units_of_range, at_once);
+    const int64_t fewest = ceil_divide(units_per_range, at_once);
     for (int64_t turns = fewest; turns < fewest + kMostTurns; ++turns) {
-      const int64_t ranges = std::min<int64_t>(rows, at_once * turns / units_of_range);
+      const int64_t ranges = std::min<int64_t>(rows, at_once * turns / units_per_range);
       const int of_range = static_cast<int>(ceil_divide<int64_t>(rows, ranges));
       const int64_t cost = turns * (of_range + kColumnTaps - 1 + kRowsToBegin);
       if (best_cost == 0 || cost < best_cost) {
@@ -92,13 +86,13 @@ struct ColumnUnit {
     int patch = index;
     int range = split(patch, units.patches);
     int phase = split(range, units.ranges);
-    image = split(phase, units.height_dilation);
-    const int dilation = units.width.dilation;
-    const int stretch = split(patch, units.width_dilation);
-    result_x = stretch * (kColumnsOfThread * dilation) + patch;
+    image = split(phase, units.height.phases);
+    const int stretch = split(patch, units.width.phases);
+    result_x = stretch * (kColumnsOfThread * units.width.dilation) + patch;
     result_y = phase + range * units.rows * units.height.dilation;
     const int left = units.height.result - 1 - result_y;
-    rows = left < 0 ? 0 : min(units.rows, units.height_dilation.divide(left) + 1);
+    // Where there are fewer phases than the dilation, each has one row, and this many rows there are.
+    rows = left < 0 ? 0 : min(units.rows, units.height.phases.divide(left) + 1);
   }
 };
 
@@ -178,13 +172,13 @@ class ColumnRows {
 };
 
 // Calls `launch` with the number of channels that a thread takes, as a constant: as many as lie in one piece
-// in all images, which are aligned to `alignment`.
-template <typename T, int kMost, typename Launch>
+// in all images, which are aligned to `alignment`. Four numbers of float32 are more than registers hold.
+template <typename T, typename Launch>
 void with_column_channels(int64_t channels, int alignment, const Launch& launch) {
   const auto fits = [&](int count) {
     return channels % count == 0 && alignment % (count * int{sizeof(T)}) == 0;
   };
-  if constexpr (kMost == 4) {
+  if constexpr (sizeof(T) == 2) {
     if (fits(4)) return launch(std::integral_constant<int, 4>{});
   }
   if (fits(2)) return launch(std::integral_constant<int, 2>{});

@@ -23,8 +23,7 @@ constexpr int kTaps = kColumnTaps;
 constexpr int kAllTaps = kTaps * kTaps;
 constexpr int kLanes = 32;  // of a block, about
 
-// Blocks of a multiprocessor, for the registers of a thread's sums and rows. Four numbers in float32 are more
-// than it has.
+// Blocks of a multiprocessor, for the registers of a thread's sums and rows.
 template <typename T, int kCount>
 inline constexpr int kGradBlocks = kCount == 4      ? 2
                                    : kCount == 1    ? 5
@@ -161,8 +160,7 @@ void launch_slide_columns_weight_grad(const WeightGrad<T>& pass) {
     check_launch(pass.kName);
     if (chunks > 1) launch_sum_chunks(workspace, weight_grad, geometry, chunks, stream);
   };
-  with_column_channels<T, sizeof(T) == 2 ? 4 : 2>(geometry.channels, common_alignment(output_grad, input),
-                                                  launch);
+  with_column_channels<T>(geometry.channels, common_alignment(output_grad, input), launch);
 }
 
 template void launch_slide_columns_weight_grad(const WeightGrad<float>&);
