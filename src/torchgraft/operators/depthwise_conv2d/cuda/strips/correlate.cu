@@ -217,33 +217,29 @@ void launch(const Correlation<typename Strip::T>& pass) {
   const PassAxis width(geometry.width, transposed);
   StripParameters parameters = {};
 
-  // With unit 0 at the left end of the results, its sources begin where the kernel's middle lies; or, where
-  // results and sources change places, its results lie around that place.
-  const int shift = width.padding - Strip::kReach;
+  // Unit 0 lies at the left end of the results; or, where results and sources change places, its results
+  // around the middle of the kernel.
   if (Strip::kTransposed) {
+    const int shift = width.padding - Strip::kReach;
     const int units = floor_divide(shift, Strip::kResults);
     parameters.first_source_column = units * Strip::kSources;
     parameters.first_result_column = units * Strip::kResults - shift;
   } else {
-    parameters.first_source_column = -shift;
+    parameters.first_source_column = Strip::first_source(width.padding);
   }
   const int units = ceil_divide(width.result - parameters.first_result_column, Strip::kResults);
-  const bool sources_outside = parameters.first_source_column > 0 ||
-                               parameters.first_source_column + units * Strip::kSources < width.source;
-  constexpr int kLanes = 32;
-  parameters.halo_lanes = sources_outside || units > kLanes ? Strip::kHaloLanes : 0;
-  const int segments = ceil_divide(units, kLanes - 2 * parameters.halo_lanes);
-  parameters.units = ceil_divide(units, segments);
-  const int lanes = parameters.units + 2 * parameters.halo_lanes;
-  parameters.lanes = FastDivisor(lanes);
-  parameters.segments = FastDivisor(segments);
-  parameters.strips_of_warp = StripRing<Strip>::strips(lanes);
+  const StripLanes cut = cut_into_lanes<Strip>(units, parameters.first_source_column, width.source);
+  parameters.units = cut.units;
+  parameters.halo_lanes = cut.halo_left;
+  parameters.lanes = FastDivisor(cut.lanes());
+  parameters.segments = FastDivisor(cut.segments);
+  parameters.strips_of_warp = StripRing<Strip>::strips(cut.lanes());
 
   const int64_t channels = transposed ? geometry.channels : geometry.output_channels();
   const int64_t planes = geometry.batch * channels;
   const int phase = Strip::kTransposed ? height.padding % Strip::kStride : 0;
   const int rows = stretch_rows(height.result + phase, Strip::kKernel,
-                                ceil_divide<int64_t>(planes * segments, parameters.strips_of_warp));
+                                ceil_divide<int64_t>(planes * cut.segments, parameters.strips_of_warp));
   if (Strip::kTransposed) {
     parameters.result_rows = ceil_divide(rows, Strip::kStride) * Strip::kStride;
     parameters.source_step = parameters.result_rows / Strip::kStride;
@@ -258,7 +254,7 @@ void launch(const Correlation<typename Strip::T>& pass) {
   }
   const int stretches = ceil_divide(height.result + phase, parameters.result_rows);
   parameters.stretches = FastDivisor(stretches);
-  parameters.strips = static_cast<int>(planes * segments * stretches);
+  parameters.strips = static_cast<int>(planes * cut.segments * stretches);
   parameters.channels = FastDivisor(static_cast<int>(channels));
   parameters.multiplier = FastDivisor(static_cast<int>(geometry.multiplier));
   parameters.source_height = height.source;
@@ -269,7 +265,7 @@ void launch(const Correlation<typename Strip::T>& pass) {
 
   const int warps = ceil_divide(parameters.strips, parameters.strips_of_warp);
   strips_correlate<Strip>
-      <<<ceil_divide(warps, kStripThreads / kLanes), kStripThreads, StripRing<Strip>::kBytes, stream>>>(
+      <<<ceil_divide(warps, kStripThreads / 32), kStripThreads, StripRing<Strip>::kBytes, stream>>>(
           source, weight, bias, result, parameters);
   check_launch(pass.name());
 }
@@ -280,12 +276,16 @@ void launch_widest(const Correlation<T>& pass) {
   constexpr int kSourcesOfResult = kTransposed ? 1 : kStride;
   using Wide = Strip<T, kKernel, kStride, kTransposed, 4 / kSourcesOfResult, true>;
   using Narrow = Strip<T, kKernel, kStride, kTransposed, 2 / kSourcesOfResult, true>;
+  // Of other padding, as none with 3 x 3 taps, by which windows begin one column later.
+  using Later = Strip<T, kKernel, kStride, kTransposed, 2 / kSourcesOfResult, true, kTransposed ? 0 : 1>;
   using Any = Strip<T, kKernel, kStride, kTransposed, kTransposed ? kStride : 1, false>;
   const PassAxis width(pass.geometry.width, pass.transposed);
   if (is_strip_aligned<Wide>(pass.source, pass.result, width)) {
     launch<Wide>(pass);
   } else if (is_strip_aligned<Narrow>(pass.source, pass.result, width)) {
     launch<Narrow>(pass);
+  } else if (is_strip_aligned<Later>(pass.source, pass.result, width)) {
+    launch<Later>(pass);
   } else {
     launch<Any>(pass);
   }

@@ -12,9 +12,10 @@ namespace torchgraft::depthwise::cuda {
 
 // How columns and rows of sources and results belong together, and what a lane holds. A lane owns kResults
 // neighbouring results and kSources sources; the window of its results reaches kLeft sources to the left of
-// its own and kRight to the right.
+// its own and kRight to the right. The kernel's middle lies on the kOffset-th of its own sources, where its
+// first result is computed: which one that is follows from the padding, as own sources begin at a boundary.
 template <typename Element, int kKernelSize, int kStrideSize, bool kIsTransposed, int kResultCount,
-          bool kIsAligned>
+          bool kIsAligned, int kOffsetOfMiddle = 0>
 struct Strip {
   using T = Element;
   static constexpr int kKernel = kKernelSize;
@@ -25,11 +26,14 @@ struct Strip {
   // Whether a lane's sources, and its results, are one access each; else they are taken one by one.
   static constexpr bool kAligned = kIsAligned;
   static_assert(!kTransposed || kResults % kStride == 0);
+  static constexpr int kOffset = kOffsetOfMiddle;
 
   static constexpr int kReach = kKernel / 2;
   static constexpr int kSources = kTransposed ? kResults / kStride : kResults * kStride;
-  static constexpr int kLeft = kTransposed ? kReach / kStride : kReach;
-  static constexpr int kRight = kTransposed ? (kReach + kStride - 1) / kStride : kReach + 1 - kStride;
+  static constexpr int kLeft = kTransposed ? kReach / kStride : kReach - kOffset;
+  static constexpr int kRight =
+      kTransposed ? (kReach + kStride - 1) / kStride : kReach + kOffset + 1 - kStride;
+  static_assert(kOffset <= kReach && kOffset < kSources && !(kTransposed && kOffset > 0));
   static constexpr int kWindow = kLeft + kSources + kRight;
 
   static constexpr int kHaloLanes = std::max(ceil_divide(kLeft, kSources), ceil_divide(kRight, kSources));
@@ -52,6 +56,11 @@ struct Strip {
   static constexpr bool starts(int tap) { return kTransposed ? tap >= kKernel - kStride : tap == 0; }
   static constexpr bool finishes(int tap) { return kTransposed ? tap < kStride : tap == kKernel - 1; }
 
+  // The first of the sources of unit 0, whose first result is that of column 0; not of a transposed pass.
+  static int first_source(int padding) {
+    return kAligned ? floor_divide(kReach - padding, kSources) * kSources : kReach - padding;
+  }
+
   // The element of the window that joins a result and a tap; negative where they do not meet.
   static constexpr int window(int result, int tap) {
     if (!kTransposed) return result * kStride + tap;
@@ -65,7 +74,7 @@ struct Strip {
 struct StripParameters {
   FastDivisor lanes, segments, stretches, channels, multiplier;
   int strips, strips_of_warp;
-  int halo_lanes;                                // at either end of a strip: they only hold sources
+  int halo_lanes;                                // at the left end of a strip: they only hold sources
   int units;                                     // lanes of a segment that have results
   int first_source_column, first_result_column;  // of unit 0
   int source_height, source_width, result_height, result_width;
@@ -99,6 +108,28 @@ struct StripRing {
     return std::min(32 / lanes, (kUnits - Strip::kHaloLanes) / (lanes + Strip::kHaloLanes));
   }
 };
+
+// How the units of a row, a lane each, are cut into segments, each of a strip.
+struct StripLanes {
+  int units, segments;
+  int halo_left, halo_right;  // lanes at the ends of a strip, which only hold sources
+
+  int lanes() const { return units + halo_left + halo_right; }
+};
+
+// The sources of unit 0 begin at column `first_source`. Where sources lie beyond those of all units, or in
+// another segment, a strip has lanes for them.
+template <typename Strip>
+StripLanes cut_into_lanes(int units, int first_source, int source_width) {
+  constexpr int kLanes = 32;
+  StripLanes cut = {units, 1, first_source > 0 ? Strip::kHaloLanes : 0,
+                    first_source + units * Strip::kSources < source_width ? Strip::kHaloLanes : 0};
+  if (cut.lanes() <= kLanes) return cut;
+  cut.halo_left = cut.halo_right = Strip::kHaloLanes;
+  cut.segments = ceil_divide(units, kLanes - 2 * Strip::kHaloLanes);
+  cut.units = ceil_divide(units, cut.segments);
+  return cut;
+}
 
 // The least power of two that is not below `value`.
 constexpr int round_to_power(int value) {
@@ -202,8 +233,10 @@ __device__ typename Strip::T* prepare_ring(typename Strip::T* warp_ring, int lan
 // Whether every lane's sources, and results, lie on boundaries of as many elements.
 template <typename Strip>
 bool is_strip_aligned(const void* source, const void* result, const PassAxis& width) {
-  return width.padding == Strip::kReach && width.source % Strip::kSources == 0 &&
-         width.result % Strip::kResults == 0 &&
+  const int middle = Strip::kReach - width.padding;
+  const bool fits = Strip::kTransposed ? middle % Strip::kResults == 0
+                                       : middle - Strip::first_source(width.padding) == Strip::kOffset;
+  return fits && width.source % Strip::kSources == 0 && width.result % Strip::kResults == 0 &&
          is_aligned(source, Strip::kSources * sizeof(typename Strip::T)) &&
          is_aligned(result, Strip::kResults * sizeof(typename Strip::T));
 }

@@ -291,29 +291,24 @@ void launch(const WeightGrad<typename Strip::T>& pass) {
   parameters.output_height = static_cast<int>(height.output);
   parameters.output_width = static_cast<int>(width.output);
   parameters.first_input_row = -static_cast<int>(height.padding);
-  parameters.first_input_column = Strip::kReach - static_cast<int>(width.padding);
+  parameters.first_input_column = Strip::first_source(static_cast<int>(width.padding));
   parameters.channels = static_cast<int>(geometry.channels);
   parameters.multiplier = static_cast<int>(geometry.multiplier);
   parameters.output_channels = static_cast<int>(geometry.output_channels());
 
-  constexpr int kLanes = 32;
-  const int units = ceil_divide(parameters.output_width, Strip::kResults);
-  const bool inputs_outside =
-      parameters.first_input_column > 0 ||
-      parameters.first_input_column + units * Strip::kSources < parameters.input_width;
-  parameters.halo_lanes = inputs_outside || units > kLanes ? Strip::kHaloLanes : 0;
-  const int segments = ceil_divide(units, kLanes - 2 * parameters.halo_lanes);
-  parameters.units = ceil_divide(units, segments);
-  const int lanes = parameters.units + 2 * parameters.halo_lanes;
-  parameters.lanes = FastDivisor(lanes);
-  parameters.segments = FastDivisor(segments);
-  parameters.strips_of_warp = StripRing<Strip>::strips(lanes);
+  const StripLanes cut = cut_into_lanes<Strip>(ceil_divide(parameters.output_width, Strip::kResults),
+                                               parameters.first_input_column, parameters.input_width);
+  parameters.units = cut.units;
+  parameters.halo_lanes = cut.halo_left;
+  parameters.lanes = FastDivisor(cut.lanes());
+  parameters.segments = FastDivisor(cut.segments);
+  parameters.strips_of_warp = StripRing<Strip>::strips(cut.lanes());
 
   const WeightGradPlan plan =
-      plan_weight_grad(geometry, geometry.batch * segments, parameters.strips_of_warp);
+      plan_weight_grad(geometry, geometry.batch * cut.segments, parameters.strips_of_warp);
   parameters.output_rows = plan.rows;
   parameters.stretches = FastDivisor(static_cast<int>(plan.stretches));
-  parameters.strips = static_cast<int>(geometry.batch * segments * plan.stretches);
+  parameters.strips = static_cast<int>(geometry.batch * cut.segments * plan.stretches);
   parameters.strips_of_chunk = ceil_divide(parameters.strips, static_cast<int>(plan.chunks));
   const int chunks = ceil_divide(parameters.strips, parameters.strips_of_chunk);
 
@@ -341,12 +336,15 @@ void launch_strips_weight_grad(const WeightGrad<T>& pass) {
   with_small_kernel(pass.geometry, [&](auto kernel, auto stride) {
     using Wide = Strip<T, kernel, stride, false, 4 / stride, true>;
     using Narrow = Strip<T, kernel, stride, false, 2 / stride, true>;
+    using Later = Strip<T, kernel, stride, false, 2 / stride, true, 1>;
     using Any = Strip<T, kernel, stride, false, 1, false>;
     const PassAxis width(pass.geometry.width, /*transposed=*/false);
     if (is_strip_aligned<Wide>(pass.input, pass.output_grad, width)) {
       launch<Wide>(pass);
     } else if (is_strip_aligned<Narrow>(pass.input, pass.output_grad, width)) {
       launch<Narrow>(pass);
+    } else if (is_strip_aligned<Later>(pass.input, pass.output_grad, width)) {
+      launch<Later>(pass);
     } else {
       launch<Any>(pass);
     }
