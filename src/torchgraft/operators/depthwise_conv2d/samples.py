@@ -108,6 +108,16 @@ _SINGLE = (
     Case("31x31 on wide images", (1, 2, 3, 430), (31, 31), same(31)),
     # More columns than a tile of products has, and more rows than one holds of them.
     Case("rows of several tiles of products", (1, 2, 67, 203), (3, 3), same(3)),
+    # Rows in whole pairs, which windows meet at their second column; and rows of an odd width that fill a warp or more.
+    Case("3x3 without padding, twenty columns", (2, 2, 5, 20), (3, 3), PLAIN),
+    Case("7x7 without padding, 70 columns", (1, 2, 8, 70), (7, 7), PLAIN),
+    Case("3x3 padded by two, even rows", (1, 2, 4, 18), (3, 3), Window(1, 1, 2, 2, 2, 2)),
+    Case("5x5 padded by a dozen", (1, 2, 4, 6), (5, 5), Window(1, 1, 12, 12, 12, 12)),
+    Case("3x3 with stride 2, without padding", (1, 2, 9, 42), (3, 3), Window(2, 2, 0, 0, 0, 1)),
+    Case("5x5 with stride 2, padded by one", (1, 2, 9, 36), (5, 5), Window(2, 2, 1, 1, 1, 2)),
+    Case("3x3, seventeen columns", (2, 3, 5, 17), (3, 3), same(3)),
+    Case("5x5, 37 columns", (1, 2, 6, 37), (5, 5), same(5)),
+    Case("7x7, 65 columns", (1, 2, 4, 65), (7, 7), same(7)),
     Case("empty batch, told channels_last", (0, 3, 6, 7), (3, 3), same(3), channels_last=True),
     # Two slices of channels, of which the second is not full.
     Case("3x3, 49 channels", (1, 49, 4, 5), (3, 3), same(3), channels_last=True),

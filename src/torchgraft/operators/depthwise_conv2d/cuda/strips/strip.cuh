@@ -85,6 +85,7 @@ struct StripParameters {
 };
 
 constexpr int kStripThreads = 128;
+constexpr int kLanes = 32;  // of a warp
 
 // A warp's ring of rows in shared memory, one of them in use and the others under way. In a row, units of a
 // lane's sources lie side by side; between strips, and at both ends, are zeros.
@@ -101,11 +102,11 @@ struct StripRing {
   // One more, for lanes without a strip.
   static constexpr int kRow = (kUnits + 1 + Strip::kHaloLanes) * Strip::kSources;
   static constexpr int kElements = kRows * kRow;
-  static constexpr int kBytes = kStripThreads / 32 * kElements * static_cast<int>(sizeof(T));
+  static constexpr int kBytes = kStripThreads / kLanes * kElements * static_cast<int>(sizeof(T));
 
   // Strips of so many lanes that fit.
   static constexpr int strips(int lanes) {
-    return std::min(32 / lanes, (kUnits - Strip::kHaloLanes) / (lanes + Strip::kHaloLanes));
+    return std::min(kLanes / lanes, (kUnits - Strip::kHaloLanes) / (lanes + Strip::kHaloLanes));
   }
 };
 
@@ -121,7 +122,6 @@ struct StripLanes {
 // another segment, a strip has lanes for them.
 template <typename Strip>
 StripLanes cut_into_lanes(int units, int first_source, int source_width) {
-  constexpr int kLanes = 32;
   StripLanes cut = {units, 1, first_source > 0 ? Strip::kHaloLanes : 0,
                     first_source + units * Strip::kSources < source_width ? Strip::kHaloLanes : 0};
   if (cut.lanes() <= kLanes) return cut;
@@ -221,7 +221,7 @@ __device__ typename Strip::T* prepare_ring(typename Strip::T* warp_ring, int lan
   constexpr int kGap = Strip::kHaloLanes * Strip::kSources;
   const int pitch = (lanes_of_strip + Strip::kHaloLanes) * Strip::kSources;
   const int gaps = (strips_of_warp + 1) * kGap;
-  for (int i = static_cast<int>(threadIdx.x) % 32; i < gaps; i += 32) {
+  for (int i = static_cast<int>(threadIdx.x) % kLanes; i < gaps; i += kLanes) {
     T* const gap = warp_ring + i / kGap * pitch + i % kGap;
 #pragma unroll
     for (int row = 0; row < Ring::kRows; ++row) gap[row * Ring::kRow] = static_cast<T>(0.0F);

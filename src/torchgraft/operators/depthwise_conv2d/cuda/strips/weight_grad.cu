@@ -35,11 +35,11 @@ struct WeightGradRing {
   using T = typename Strip::T;
   // Deep, and past L1, which two streams of rows would overflow.
   using Input = StripRing<Strip, 8>;
-  static constexpr int kOutputRow = 32 * Strip::kResults;
+  static constexpr int kOutputRow = kLanes * Strip::kResults;
   static constexpr int kOutputRows = Input::kRows / Strip::kStride;
   static constexpr int kInputElements = Input::kElements;
   static constexpr int kElements = kInputElements + kOutputRows * kOutputRow;
-  static constexpr int kBytes = kStripThreads / 32 * kElements * static_cast<int>(sizeof(T));
+  static constexpr int kBytes = kStripThreads / kLanes * kElements * static_cast<int>(sizeof(T));
 };
 
 // Adds up the kCount values of each lane over the lanes of a warp and calls `take(index, sum)` with each sum
@@ -89,10 +89,10 @@ __global__ void __launch_bounds__(kStripThreads, weight_grad_strip_blocks<Strip>
   constexpr int kStride = Strip::kStride;
   constexpr int kResults = Strip::kResults;
   constexpr int kSources = Strip::kSources;
-  constexpr int kWarps = kStripThreads / 32;
+  constexpr int kWarps = kStripThreads / kLanes;
 
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int lane = static_cast<int>(threadIdx.x) % kLanes;
+  const int warp = static_cast<int>(threadIdx.x) / kLanes;
   const int strip_of_warp = parameters.lanes.divide(lane);
   const int lane_of_strip = lane - strip_of_warp * parameters.lanes.divisor();
   const int channel = static_cast<int>(blockIdx.x % static_cast<unsigned>(parameters.output_channels));
@@ -255,7 +255,7 @@ struct WeightGradPlan {
 // `strips` strips of whole height a channel. One chunk spares the second pass, which takes longer than a few
 // dozen rows of a warp.
 WeightGradPlan plan_weight_grad(const Geometry& geometry, int64_t strips, int strips_of_warp) {
-  constexpr int64_t kWarps = kStripThreads / 32;
+  constexpr int64_t kWarps = kStripThreads / kLanes;
   constexpr int64_t kFewRows = 24;
   constexpr int64_t kBlocksOfMultiprocessor = 16;
   const int rows = static_cast<int>(geometry.height.output);
@@ -313,7 +313,7 @@ void launch(const WeightGrad<typename Strip::T>& pass) {
   const int chunks = ceil_divide(parameters.strips, parameters.strips_of_chunk);
 
   constexpr int kBytes = std::max(WeightGradRing<Strip>::kBytes,
-                                  kStripThreads / 32 * Strip::kTaps * static_cast<int>(sizeof(float)));
+                                  kStripThreads / kLanes * Strip::kTaps * static_cast<int>(sizeof(float)));
   static_assert(kBytes <= 48 * 1024);
   const unsigned grid = grid_of(geometry.output_channels() * chunks, pass.kName);
   if (T* const direct = weight_grad.direct(chunks); direct != nullptr) {
@@ -331,6 +331,8 @@ void launch(const WeightGrad<typename Strip::T>& pass) {
 
 }  // namespace
 
+// As for the other passes (correlate.cu); but two results that are taken one by one not of a row that is
+// several strips: of (32,256,75x75,k3) in halves 133 us, and 123.
 template <typename T>
 void launch_strips_weight_grad(const WeightGrad<T>& pass) {
   with_small_kernel(pass.geometry, [&](auto kernel, auto stride) {
@@ -338,6 +340,7 @@ void launch_strips_weight_grad(const WeightGrad<T>& pass) {
     using Narrow = Strip<T, kernel, stride, false, 2 / stride, true>;
     using Later = Strip<T, kernel, stride, false, 2 / stride, true, 1>;
     using Any = Strip<T, kernel, stride, false, 1, false>;
+    using Two = Strip<T, kernel, stride, false, stride == 1 ? 2 : 1, false>;
     const PassAxis width(pass.geometry.width, /*transposed=*/false);
     if (is_strip_aligned<Wide>(pass.input, pass.output_grad, width)) {
       launch<Wide>(pass);
@@ -345,6 +348,8 @@ void launch_strips_weight_grad(const WeightGrad<T>& pass) {
       launch<Narrow>(pass);
     } else if (is_strip_aligned<Later>(pass.input, pass.output_grad, width)) {
       launch<Later>(pass);
+    } else if (stride == 1 && StripRing<Any>::strips(width.result) <= 1 && width.result <= 2 * kLanes) {
+      launch<Two>(pass);
     } else {
       launch<Any>(pass);
     }
