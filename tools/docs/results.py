@@ -27,6 +27,8 @@ from torchgraft.demo import PARTS
 RESULTS = ROOT / "benchmarks/results"
 FRAGMENTS = ROOT / "docs/fragments"
 CHIPS = ("cpu", "h200")
+# Of these only calls that were drawn are measured.
+ALSO_DRAWN = ("h100",)
 # Of README's table.
 MODEL_ROWS = 6
 DEMO = {part.name: part.module for part in PARTS}
@@ -129,6 +131,7 @@ def models() -> str:
 def origins() -> str:
     """Which results were measured on the sources that lie here."""
     rows = [cells for chip in CHIPS for cells in _origins(chip)]
+    rows += [cells for chip in ALSO_DRAWN for cells in _origins_of_drawn(chip)]
     return Table("", ["results", "machine", "measured", "sources"], rows).markdown()
 
 
@@ -144,15 +147,19 @@ def _origins(chip: str) -> Iterator[list[str]]:
         yield _origin(f"demo, {part['title']}", chip, part, part["provenance"], now)
     overhead = figures(chip, "overhead")
     yield _origin("`graft bench overhead`", chip, overhead, overhead["provenance"], provenance_of_calls().sources)
-    for name in drawn_on(chip):
-        drawn = report(chip, name)
-        stale = len(standing(drawn.rows, device).stale)
-        said = f"{stale} of {len(drawn.rows)} rows are of earlier ones" if stale else "these"
-        operators = " ".join(dict.fromkeys(row.operator for row in drawn.rows))
-        yield [f"`graft bench {operators} --draw`", chip, drawn.environment.date[:10], said]
+    yield from _origins_of_drawn(chip)
     memory = figures(chip, "lltm-memory")
     for name, provenance in memory["provenance"].items():
         yield _origin(f"`graft bench memory {name}`", chip, memory, provenance, sources_of_memory(name, device))
+
+
+def _origins_of_drawn(chip: str) -> Iterator[list[str]]:
+    for name in drawn_on(chip):
+        drawn = report(chip, name)
+        stale = len(standing(drawn.rows, drawn.environment.device).stale)
+        said = f"{stale} of {len(drawn.rows)} rows are of earlier ones" if stale else "these"
+        operators = " ".join(dict.fromkeys(row.operator for row in drawn.rows))
+        yield [f"`graft bench {operators} --draw`", chip, drawn.environment.date[:10], said]
 
 
 def _origin(name: str, chip: str, measured: dict[str, Any], provenance: dict[str, Any], now: str) -> list[str]:
@@ -167,10 +174,11 @@ def files() -> dict[Path, str]:
         written[RESULTS / chip / "bench.md"] = summary_table(report(chip)).markdown()
         written[RESULTS / chip / "bench-rows.md"] = as_markdown(report(chip))
         written[RESULTS / chip / "bench.svg"] = render_picture(report(chip))
-        for name in drawn_on(chip):
-            written[RESULTS / chip / f"{name}.md"] = distribution_markdown(report(chip, name))
         if (RESULTS / chip / "gallery.json").is_file():
             written[RESULTS / chip / "gallery.md"] = as_markdown(report(chip, "gallery"))
+    for chip in (*CHIPS, *ALSO_DRAWN):
+        for name in drawn_on(chip):
+            written[RESULTS / chip / f"{name}.md"] = distribution_markdown(report(chip, name))
     return written
 
 

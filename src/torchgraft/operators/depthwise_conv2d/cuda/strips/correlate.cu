@@ -271,15 +271,15 @@ void launch(const Correlation<typename Strip::T>& pass) {
   check_launch(pass.name());
 }
 
-// Four sources or results a lane if rows are made for it, else two. Else the fewest, which leave no lane
-// without results; or two, which are taken one by one, where a warp would hold but one strip, and with two
-// holds several: of (64,384,17x17,k5) in halves 26 us, and 51.
+// Four sources or results a lane if rows are made for it, else two. If they are not, elements are taken one
+// by one: those of one result a lane, or of two where a row of one each would leave most lanes of a warp
+// without any: of (64,384,17x17,k5) in halves 26 us on an H100, and 51.
 template <typename T, int kKernel, int kStride, bool kTransposed>
 void launch_widest(const Correlation<T>& pass) {
   constexpr int kSourcesOfResult = kTransposed ? 1 : kStride;
   using Wide = Strip<T, kKernel, kStride, kTransposed, 4 / kSourcesOfResult, true>;
   using Narrow = Strip<T, kKernel, kStride, kTransposed, 2 / kSourcesOfResult, true>;
-  // Of other padding, as none with 3 x 3 taps, by which windows begin one column later.
+  // With padding such as none of 3 x 3 taps: the kernel's middle lies on the second of a lane's sources.
   using Later = Strip<T, kKernel, kStride, kTransposed, 2 / kSourcesOfResult, true, kTransposed ? 0 : 1>;
   using Any = Strip<T, kKernel, kStride, kTransposed, kTransposed ? kStride : 1, false>;
   using Two = Strip<T, kKernel, kStride, kTransposed, kStride == 1 ? 2 : Any::kResults, false>;
