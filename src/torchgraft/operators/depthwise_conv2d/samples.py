@@ -69,7 +69,9 @@ _BOTH_LAYOUTS = (
     Case("columns of 5x5 taps, stride 2, dilation 3", (1, 33, 25, 9), (5, 5), Window(2, 2, 6, 6, 6, 6, 3, 3)),
     Case("a stride as long as the dilation", (1, 3, 13, 9), (2, 3), Window(4, 3, 1, 1, 1, 1, 4, 3)),
     Case("dilation wider than the image", (1, 2, 4, 4), (2, 3), Window(1, 1, 5, 6, 5, 6, 5, 6)),
-    Case("3x3, dilation wider than the image", (2, 3, 5, 4), (3, 3), Window(1, 1, 6, 5, 6, 5, 6, 5), channels_last=True),
+    Case(
+        "3x3, dilation wider than the image", (2, 3, 5, 4), (3, 3), Window(1, 1, 6, 5, 6, 5, 6, 5), channels_last=True
+    ),
     Case("no bias", (2, 3, 6, 7), (3, 3), same(3), bias=False),
     Case("multiplier 2", (2, 3, 6, 7), (3, 3), same(3), multiplier=2),
     Case("multiplier 3 with stride", (2, 2, 7, 6), (5, 3), Window(2, 2, 2, 1, 2, 1), multiplier=3),
