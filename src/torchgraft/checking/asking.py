@@ -32,7 +32,7 @@ from torchgraft import choosing, native, python_kernels
 from torchgraft.checking import places
 from torchgraft.checking.case import Call, Case, in_float64, replaced
 from torchgraft.checking.comparing import expect
-from torchgraft.checking.properties import PROPERTIES, autocast, bad_input
+from torchgraft.checking.properties import PROPERTIES, autocast, bad_input, second_gradient
 from torchgraft.checking.properties.gradient import check_gradient
 from torchgraft.checking.properties.value import check_value
 from torchgraft.checking.result import NotApplicable
@@ -44,6 +44,7 @@ from torchgraft.precision import true_precision
 # Asked as they are; the others draw calls, compile, or look at what no kernel decides.
 _WHOLE = {
     **{name: PROPERTIES[name].check for name in ("layouts", "incoming_gradients", "non_finite", "bad_input")},
+    "second_gradient": second_gradient.check_against_reference,
     "autocast": autocast.check_eager,
 }
 _DRAWN = 40
@@ -95,6 +96,14 @@ class _KnownCall(Call):
         return [result.stride() for result in tree_leaves(self.operator(*self.arguments))]
 
     @cached_property
+    def nodes(self) -> list[str]:
+        """What records the gradients of the results, the first time that this is asked: the original's."""
+        return self.found_nodes()
+
+    def found_nodes(self) -> list[str]:
+        return [type(result.grad_fn).__name__ for result in tree_leaves(self.operator(*self.leaves()))]
+
+    @cached_property
     def of_candidates(self) -> dict[str, list[Tensor]]:
         """The first time that this is asked: the original's."""
         return self.found_of_candidates()
@@ -125,6 +134,11 @@ class _KnownCall(Call):
 
 def _check_strides(call: _KnownCall) -> None:
     expect(call.strides == call.found_strides(), "the results have other strides")
+
+
+def _check_nodes(call: _KnownCall) -> None:
+    # Where the quicker of two ways is refused, the other is taken, and only the time differs.
+    expect(call.nodes == call.found_nodes(), "gradients are recorded in another way")
 
 
 def _check_candidates(call: _KnownCall) -> None:
@@ -216,7 +230,10 @@ def _questions(subject: Subject, seed: int, *, threads: bool) -> Iterator[Iterab
     dtypes = operator.dtypes or FLOATING
     device = torch.device("cpu")
     # More than the value in one dtype a sample, in turn, and with kernels forced: gradients take most of the time.
-    every: tuple[Callable[[_KnownCall], None], ...] = (check_value, _check_strides, check_gradient, _check_candidates)
+    every: tuple[Callable[[_KnownCall], None], ...] = (
+        *(check_value, _check_strides, check_gradient),
+        *(_check_nodes, _check_candidates),
+    )
     asked = [
         (sample, dtype, every if dtypes[turn % len(dtypes)] == dtype else every[:1])
         for turn, sample in enumerate(samples.table)
@@ -230,7 +247,9 @@ def _questions(subject: Subject, seed: int, *, threads: bool) -> Iterator[Iterab
         forced = kernels if checks is every else kernels[:1]
         yield _questions_of_call(subject, call, checks, forced, threads=threads and checks is every)
     for whole, check in _WHOLE.items():
-        dtype = torch.float32 if torch.float32 in dtypes else dtypes[0]
+        # Of a derivative of a derivative float64 alone tells what is wrong from what is rounded.
+        wanted = torch.float64 if whole == "second_gradient" else torch.float32
+        dtype = wanted if wanted in dtypes else dtypes[0]
         # Strides of every small sample, as each may be the one whose layout another one's is not.
         case = Case(subject, device, dtype, seed, quick=whole != "layouts")
         for kernel in kernels:
