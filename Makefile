@@ -57,7 +57,7 @@ test-all: test ## run the tests, and then what is slow and rarely finds more: te
 	@$(MAKE) --no-print-directory test-torch
 
 # Many of these wait: for a compiler, for other processes, for a time to pass.
-test-slow: WORKERS = 3
+test-slow: WORKERS := $(if $(filter file,$(origin WORKERS)),3,$(WORKERS))
 .PHONY: test-slow
 test-slow: build $(VENV)/test.done ## run the tests marked slow: thousands of random calls, and the emulator of other GPUs
 	@$(PYTEST) -m slow $(ARGS)

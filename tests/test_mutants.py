@@ -8,6 +8,7 @@ from collections import Counter
 from types import SimpleNamespace
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from torchgraft.checking import asking, mutants
@@ -205,6 +206,35 @@ def test_what_one_of_two_workers_tells_apart_is_told_apart_and_both_must_have_as
 def test_workers_begin_at_different_mutants_and_ask_about_all():
     orders = [list(asking._Worker(number, 3, None, None, None)._in_turn(range(8))) for number in range(3)]
     assert orders == [[0, 1, 2, 3, 4, 5, 6, 7], [2, 3, 4, 5, 0, 1, 6, 7], [4, 5, 0, 1, 2, 3, 7, 6]]
+
+
+class TestKernelsThatAreNotForced:
+    """What a measured choice may take, and the quicker way to record a gradient, are asked too."""
+
+    @pytest.fixture
+    def call(self):
+        [subject] = find_subjects(["depthwise_conv2d"])
+        sample = next(each for each in subject.samples.table if each.name == "3x3, seventeen columns")
+        return asking._KnownCall(subject.operator, subject.samples, sample, torch.device("cpu"), torch.float32, 0)
+
+    def test_every_candidate_of_a_measured_choice_computes_what_it_did(self, call, monkeypatch):
+        asking._check_candidates(call)
+        assert {kernel for *_, kernel in call.of_candidates} == {"", "pytorch"}
+        found = call.found_of_candidates()
+        for changed, what in (
+            ({each: results for each, results in found.items() if each[-1] != "pytorch"}, "other kernels"),
+            ({each: [2 * results[0]] for each, results in found.items()}, "the result is wrong"),
+            ({each: [results[0].permute(0, 1, 3, 2).contiguous().mT] for each, results in found.items()}, "strides"),
+        ):
+            monkeypatch.setattr(asking._KnownCall, "found_of_candidates", lambda _, changed=changed: changed)
+            with pytest.raises(Exception, match=what):
+                asking._check_candidates(call)
+
+    def test_a_gradient_is_recorded_in_the_way_that_it_was(self, call, monkeypatch):
+        asking._check_nodes(call)
+        monkeypatch.delitem(call.operator.recorders, "cpu")
+        with pytest.raises(Exception, match="another way"):
+            asking._check_nodes(call)
 
 
 def test_an_equivalent_mutant_that_is_none_any_more_is_an_error(tmp_path):

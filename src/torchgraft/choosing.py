@@ -138,7 +138,7 @@ def adopt(choices: Sequence[Choice]) -> None:
     """Has problems take the kernels of some choices, unless one cannot: it is then dropped at its first call.
 
     Raises:
-        TypeError: a problem is none.
+        TypeError: a problem is no sequence of integers.
     """
     problems = [(ctypes.c_int64 * len(each.problem))(*each.problem) for each in choices]
     for each, words in zip(choices, problems, strict=True):

@@ -27,7 +27,7 @@ from torchgraft.demo import PARTS
 RESULTS = ROOT / "benchmarks/results"
 FRAGMENTS = ROOT / "docs/fragments"
 CHIPS = ("cpu", "h200")
-# Of these only calls that were drawn are measured.
+# On these `graft bench` has measured drawn calls alone.
 ALSO_DRAWN = ("h100",)
 # Of README's table.
 MODEL_ROWS = 6

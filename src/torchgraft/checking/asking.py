@@ -65,6 +65,10 @@ _FIRST_OF = 8
 _THREADS = 4
 
 
+# A kernel that can be measured: the operator, the problem, and the kernel's name.
+_Candidate = tuple[str, tuple[int, ...], str]
+
+
 @dataclass(frozen=True)
 class _KnownCall(Call):
     """A call that makes its arguments, and asks the reference, once."""
@@ -104,20 +108,24 @@ class _KnownCall(Call):
         return [type(result.grad_fn).__name__ for result in tree_leaves(self.operator(*self.leaves()))]
 
     @cached_property
-    def of_candidates(self) -> dict[str, list[Tensor]]:
+    def of_candidates(self) -> dict[_Candidate, list[Tensor]]:
         """The first time that this is asked: the original's."""
         return self.found_of_candidates()
 
-    def found_of_candidates(self) -> dict[str, list[Tensor]]:
+    def found_of_candidates(self) -> dict[_Candidate, list[Tensor]]:
         """What the call gives by each kernel that can be measured, PyTorch's own operator among them."""
-        choosing.forget_choices()
-        self._measured()
-        candidates = [replace(each, kernel=name) for each in choosing.choices() for name in each.microseconds]
-        found = {}
-        for each in candidates:
-            choosing.adopt([each])
-            found[each.kernel] = tree_leaves(self._measured())
-        return found
+        try:
+            choosing.forget_choices()
+            self._measured()
+            candidates = [replace(each, kernel=name) for each in choosing.choices() for name in each.microseconds]
+            found = {}
+            for each in candidates:
+                choosing.forget_choices()
+                choosing.adopt([each])
+                found[each.operator, each.problem, each.kernel] = tree_leaves(self._measured())
+            return found
+        finally:
+            choosing.forget_choices()
 
     def _measured(self) -> Any:
         before, torch.backends.cudnn.benchmark = torch.backends.cudnn.benchmark, True
@@ -146,10 +154,11 @@ def _check_candidates(call: _KnownCall) -> None:
         raise NotApplicable("nothing is measured")
     found = call.found_of_candidates()
     expect(found.keys() == call.of_candidates.keys(), "other kernels can be measured")
-    for name, results in call.of_candidates.items():
-        strides = [[result.stride() for result in each] for each in (results, found[name])]
-        expect(strides[0] == strides[1], f"by {name!r}, the results have other strides")
-        call.expect_close(found[name], in_float64(results), what=f"by {name!r}, the result")
+    for each, results in call.of_candidates.items():
+        *_, kernel = each
+        strides = [[result.stride() for result in those] for those in (results, found[each])]
+        expect(strides[0] == strides[1], f"by {kernel!r}, the results have other strides")
+        call.expect_close(found[each], in_float64(results), what=f"by {kernel!r}, the result")
 
 
 # Where the limits of sizes lie, if there are any: where no memory holds a tensor of that size.
@@ -246,17 +255,21 @@ def _questions(subject: Subject, seed: int, *, threads: bool) -> Iterator[Iterab
         call = _KnownCall(operator, samples, sample, device, dtype, seed)
         forced = kernels if checks is every else kernels[:1]
         yield _questions_of_call(subject, call, checks, forced, threads=threads and checks is every)
+    dtype = torch.float32 if torch.float32 in dtypes else dtypes[0]
+    quick = Case(subject, device, dtype, seed, quick=True)
     for whole, check in _WHOLE.items():
-        # Of a derivative of a derivative float64 alone tells what is wrong from what is rounded.
-        wanted = torch.float64 if whole == "second_gradient" else torch.float32
-        dtype = wanted if wanted in dtypes else dtypes[0]
-        # Strides of every small sample, as each may be the one whose layout another one's is not.
-        case = Case(subject, device, dtype, seed, quick=whole != "layouts")
+        case = quick
+        if whole == "layouts":
+            # Strides of every small sample, as each may be the one whose layout another one's is not.
+            case = replace(quick, quick=False)
+        elif whole == "second_gradient" and torch.float64 in dtypes:
+            # It alone tells what is wrong in a derivative of a derivative from what is rounded.
+            case = replace(quick, dtype=torch.float64)
         for kernel in kernels:
             ask = _forced(subject, kernel, partial(check, case))
             yield [_Question(_with(f"{whole} of {subject.name}", kernel), ask, PROPERTIES[whole].isolated)]
     if claims_kernel(operator, device, dtype) and not operator.mutates:
-        yield [_Question(f"errors of {subject.name}", _Errors(case).check, isolated=True)]
+        yield [_Question(f"errors of {subject.name}", _Errors(quick).check, isolated=True)]
 
 
 def _questions_of_call(

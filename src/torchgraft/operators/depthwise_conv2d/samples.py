@@ -120,6 +120,17 @@ _SINGLE = (
     Case("3x3, seventeen columns", (2, 3, 5, 17), (3, 3), same(3)),
     Case("5x5, 37 columns", (1, 2, 6, 37), (5, 5), same(5)),
     Case("7x7, 65 columns", (1, 2, 4, 65), (7, 7), same(7)),
+    Case("3x3, 63 columns", (1, 2, 4, 63), (3, 3), same(3)),
+    # 32 lanes with those that only hold sources, and 33.
+    Case("3x3 without padding, 64 columns", (1, 2, 4, 64), (3, 3), PLAIN),
+    Case("3x3 without padding, 65 columns", (1, 2, 4, 65), (3, 3), PLAIN),
+    Case("3x3 without padding, 66 columns", (1, 2, 4, 66), (3, 3), PLAIN),
+    Case("3x3 without padding, 21 columns", (2, 2, 4, 21), (3, 3), PLAIN),
+    # Stride 2 with padding by which results of an input gradient move by two or four columns.
+    Case("5x5 with stride 2, padded by four", (1, 2, 7, 12), (5, 5), Window(2, 2, 4, 4, 4, 3)),
+    Case("5x5 with stride 2, without padding", (1, 2, 9, 12), (5, 5), Window(2, 2, 0, 0, 0, 1)),
+    Case("7x7 with stride 2, padded by seven", (1, 2, 7, 16), (7, 7), Window(2, 2, 7, 7, 7, 6)),
+    Case("3x3 with stride 2, 44 columns", (1, 2, 9, 44), (3, 3), Window(2, 2, 0, 0, 0, 0)),
     Case("empty batch, told channels_last", (0, 3, 6, 7), (3, 3), same(3), channels_last=True),
     # Two slices of channels, of which the second is not full.
     Case("3x3, 49 channels", (1, 49, 4, 5), (3, 3), same(3), channels_last=True),

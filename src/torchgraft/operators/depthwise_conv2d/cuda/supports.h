@@ -453,7 +453,8 @@ inline bool supports_slide_weight_grad(const Problem& problem) {
   return fits;
 }
 
-// Results of one phase lie as far apart as the taps, and meet the same sources. As many phases have results.
+// Results of one phase lie as far apart as the taps, and meet the same sources. So many phases have any
+// result.
 constexpr int64_t column_phases(int64_t results, int64_t dilation) { return std::min(results, dilation); }
 
 // Columns of results that a thread owns which slides on its own, all of one phase; and how many such patches

@@ -91,7 +91,8 @@ struct ColumnUnit {
     result_x = stretch * (kColumnsOfThread * units.width.dilation) + patch;
     result_y = phase + range * units.rows * units.height.dilation;
     const int left = units.height.result - 1 - result_y;
-    // Where there are fewer phases than the dilation, each has one row, and this many rows there are.
+    // With fewer phases than the dilation each has one row, and `left` is less than their number: that
+    // gives 1.
     rows = left < 0 ? 0 : min(units.rows, units.height.phases.divide(left) + 1);
   }
 };

@@ -272,8 +272,8 @@ void launch(const Correlation<typename Strip::T>& pass) {
 }
 
 // Four sources or results a lane if rows are made for it, else two. If they are not, elements are taken one
-// by one, of one result a lane; or of two, where a warp would hold no more than one row of single results: of
-// (64,384,17x17,k5) in halves 26 us on an H100, and 51.
+// by one, of one result a lane; or of two, where a warp would hold no more than one row of single results,
+// not counting lanes without results: of (64,384,17x17,k5) in halves 26 us on an H100, and 51.
 template <typename T, int kKernel, int kStride, bool kTransposed>
 void launch_widest(const Correlation<T>& pass) {
   constexpr int kSourcesOfResult = kTransposed ? 1 : kStride;

@@ -331,8 +331,8 @@ void launch(const WeightGrad<typename Strip::T>& pass) {
 
 }  // namespace
 
-// As for the other passes (correlate.cu), but for rows that are several strips even of two results a lane: of
-// (32,256,75x75,k3) in halves they take 133 us on an H100, and one result a lane 123.
+// As for the other passes (correlate.cu), but for rows of more than twice as many results as a warp has
+// lanes: of (32,256,75x75,k3) in halves they take 133 us on an H100, and one result a lane 123.
 template <typename T>
 void launch_strips_weight_grad(const WeightGrad<T>& pass) {
   with_small_kernel(pass.geometry, [&](auto kernel, auto stride) {
