@@ -39,7 +39,7 @@ from torchgraft.checking.result import NotApplicable
 from torchgraft.checking.subject import Subject, claims_kernel, find_subjects, listed_kernels
 from torchgraft.fallback import PerformanceWarning
 from torchgraft.operator import FLOATING, Operator
-from torchgraft.precision import true_precision
+from torchgraft.precision import cudnn_switches, true_precision
 
 # Asked as they are; the others draw calls, compile, or look at what no kernel decides.
 _WHOLE = {
@@ -91,70 +91,63 @@ class _KnownCall(Call):
             self._gradients.append(super().expected_gradients(output_grads))
         return self._gradients[0]
 
-    @cached_property
-    def strides(self) -> list[tuple[int, ...]]:
-        """Of the results, the first time that this is asked: the original's."""
-        return self.found_strides()
-
-    def found_strides(self) -> list[tuple[int, ...]]:
-        return [result.stride() for result in tree_leaves(self.operator(*self.arguments))]
+    def original(self, find: Callable[[_KnownCall], Any]) -> Any:
+        """What `find` gives of the call the first time that this is asked: the original's."""
+        if find not in self._originals:
+            self._originals[find] = find(self)
+        return self._originals[find]
 
     @cached_property
-    def nodes(self) -> list[str]:
-        """What records the gradients of the results, the first time that this is asked: the original's."""
-        return self.found_nodes()
-
-    def found_nodes(self) -> list[str]:
-        return [type(result.grad_fn).__name__ for result in tree_leaves(self.operator(*self.leaves()))]
-
-    @cached_property
-    def of_candidates(self) -> dict[_Candidate, list[Tensor]]:
-        """The first time that this is asked: the original's."""
-        return self.found_of_candidates()
-
-    def found_of_candidates(self) -> dict[_Candidate, list[Tensor]]:
-        """What the call gives by each kernel that can be measured, PyTorch's own operator among them."""
-        try:
-            choosing.forget_choices()
-            self._measured()
-            candidates = [replace(each, kernel=name) for each in choosing.choices() for name in each.microseconds]
-            found = {}
-            for each in candidates:
-                choosing.forget_choices()
-                choosing.adopt([each])
-                found[each.operator, each.problem, each.kernel] = tree_leaves(self._measured())
-            return found
-        finally:
-            choosing.forget_choices()
-
-    def _measured(self) -> Any:
-        before, torch.backends.cudnn.benchmark = torch.backends.cudnn.benchmark, True
-        try:
-            with choosing.measuring(True):
-                return self.operator(*self.arguments)
-        finally:
-            torch.backends.cudnn.benchmark = before
+    def _originals(self) -> dict[Callable[[_KnownCall], Any], Any]:
+        return {}
 
     @cached_property
     def _gradients(self) -> list[tuple[Tensor, ...]]:
         return []
 
 
+def _strides_of(call: _KnownCall) -> list[tuple[int, ...]]:
+    return [result.stride() for result in tree_leaves(call.operator(*call.arguments))]
+
+
 def _check_strides(call: _KnownCall) -> None:
-    expect(call.strides == call.found_strides(), "the results have other strides")
+    expect(call.original(_strides_of) == _strides_of(call), "the results have other strides")
+
+
+def _nodes_of(call: _KnownCall) -> list[str]:
+    return [type(result.grad_fn).__name__ for result in tree_leaves(call.operator(*call.leaves()))]
 
 
 def _check_nodes(call: _KnownCall) -> None:
     # Where the quicker of two ways is refused, the other is taken, and only the time differs.
-    expect(call.nodes == call.found_nodes(), "gradients are recorded in another way")
+    expect(call.original(_nodes_of) == _nodes_of(call), "gradients are recorded in another way")
+
+
+def _by_candidates(call: _KnownCall) -> dict[_Candidate, list[Tensor]]:
+    """What a call gives by each kernel that can be measured, PyTorch's own operator among them."""
+    found = {}
+    with cudnn_switches(benchmark=True), choosing.measuring(True):
+        try:
+            choosing.forget_choices()
+            call.operator(*call.arguments)
+            candidates = [replace(each, kernel=name) for each in choosing.choices() for name in each.microseconds]
+            for each in candidates:
+                choosing.forget_choices()
+                choosing.adopt([each])
+                results = call.operator(*call.arguments)
+                found[each.operator, each.problem, each.kernel] = tree_leaves(results)
+        finally:
+            choosing.forget_choices()
+    return found
 
 
 def _check_candidates(call: _KnownCall) -> None:
-    if not call.of_candidates:
+    original = call.original(_by_candidates)
+    if not original:
         raise NotApplicable("nothing is measured")
-    found = call.found_of_candidates()
-    expect(found.keys() == call.of_candidates.keys(), "other kernels can be measured")
-    for each, results in call.of_candidates.items():
+    found = _by_candidates(call)
+    expect(found.keys() == original.keys(), "other kernels can be measured")
+    for each, results in original.items():
         *_, kernel = each
         strides = [[result.stride() for result in those] for those in (results, found[each])]
         expect(strides[0] == strides[1], f"by {kernel!r}, the results have other strides")
@@ -239,10 +232,8 @@ def _questions(subject: Subject, seed: int, *, threads: bool) -> Iterator[Iterab
     dtypes = operator.dtypes or FLOATING
     device = torch.device("cpu")
     # More than the value in one dtype a sample, in turn, and with kernels forced: gradients take most of the time.
-    every: tuple[Callable[[_KnownCall], None], ...] = (
-        *(check_value, _check_strides, check_gradient),
-        *(_check_nodes, _check_candidates),
-    )
+    every: list[Callable[[_KnownCall], None]] = [check_value, _check_strides, check_gradient]
+    every += [_check_nodes, _check_candidates]
     asked = [
         (sample, dtype, every if dtypes[turn % len(dtypes)] == dtype else every[:1])
         for turn, sample in enumerate(samples.table)

@@ -110,27 +110,35 @@ _SINGLE = (
     Case("31x31 on wide images", (1, 2, 3, 430), (31, 31), same(31)),
     # More columns than a tile of products has, and more rows than one holds of them.
     Case("rows of several tiles of products", (1, 2, 67, 203), (3, 3), same(3)),
-    # Rows in whole pairs, which windows meet at their second column; and rows of an odd width that fill a warp or more.
-    Case("3x3 without padding, twenty columns", (2, 2, 5, 20), (3, 3), PLAIN),
+    # Rows in whole fours or pairs, and pairs that windows meet at their second column.
+    Case("3x3 with stride 2, rows in fours", (1, 2, 7, 12), (3, 3), Window(2, 2, 1, 1, 1, 1)),
+    Case("3x3 with stride 2, rows in pairs", (1, 2, 7, 10), (3, 3), Window(2, 2, 1, 1, 1, 1)),
     Case("7x7 without padding, 70 columns", (1, 2, 8, 70), (7, 7), PLAIN),
     Case("3x3 padded by two, even rows", (1, 2, 4, 18), (3, 3), Window(1, 1, 2, 2, 2, 2)),
+    Case("5x5 padded by one", (1, 2, 5, 12), (5, 5), Window(1, 1, 1, 1, 1, 1)),
     Case("5x5 padded by a dozen", (1, 2, 4, 6), (5, 5), Window(1, 1, 12, 12, 12, 12)),
     Case("3x3 with stride 2, without padding", (1, 2, 9, 42), (3, 3), Window(2, 2, 0, 0, 0, 1)),
+    Case("3x3 with stride 2, 44 columns", (1, 2, 9, 44), (3, 3), Window(2, 2, 0, 0, 0, 0)),
     Case("5x5 with stride 2, padded by one", (1, 2, 9, 36), (5, 5), Window(2, 2, 1, 1, 1, 2)),
-    Case("3x3, seventeen columns", (2, 3, 5, 17), (3, 3), same(3)),
-    Case("5x5, 37 columns", (1, 2, 6, 37), (5, 5), same(5)),
-    Case("7x7, 65 columns", (1, 2, 4, 65), (7, 7), same(7)),
-    Case("3x3, 63 columns", (1, 2, 4, 63), (3, 3), same(3)),
-    # 32 lanes with those that only hold sources, and 33.
-    Case("3x3 without padding, 64 columns", (1, 2, 4, 64), (3, 3), PLAIN),
-    Case("3x3 without padding, 65 columns", (1, 2, 4, 65), (3, 3), PLAIN),
-    Case("3x3 without padding, 66 columns", (1, 2, 4, 66), (3, 3), PLAIN),
-    Case("3x3 without padding, 21 columns", (2, 2, 4, 21), (3, 3), PLAIN),
+    Case("7x7 with stride 2, padded by two", (1, 2, 7, 12), (7, 7), Window(2, 2, 2, 2, 2, 2)),
+    # 32 lanes with those that only hold sources, 33, and fewer, in whole pairs and not.
+    *(
+        Case(f"3x3 without padding, {width} columns", (2, 2, 5, width), (3, 3), PLAIN)
+        for width in (17, 20, 21, 64, 65, 66)
+    ),
+    # Rows of an odd width that fill a warp or more, of one result a lane and of two.
+    *(
+        Case(f"{side}x{side}, {width} columns", (2, 3, 5, width), (side, side), same(side))
+        for side, width in ((3, 17), (3, 63), (5, 37), (7, 37), (7, 65))
+    ),
+    *(
+        Case(f"{side}x{side} with stride 2, eleven columns", (1, 2, 7, 11), (side, side), same(side, 2))
+        for side in (5, 7)
+    ),
     # Stride 2 with padding by which results of an input gradient move by two or four columns.
     Case("5x5 with stride 2, padded by four", (1, 2, 7, 12), (5, 5), Window(2, 2, 4, 4, 4, 3)),
     Case("5x5 with stride 2, without padding", (1, 2, 9, 12), (5, 5), Window(2, 2, 0, 0, 0, 1)),
     Case("7x7 with stride 2, padded by seven", (1, 2, 7, 16), (7, 7), Window(2, 2, 7, 7, 7, 6)),
-    Case("3x3 with stride 2, 44 columns", (1, 2, 9, 44), (3, 3), Window(2, 2, 0, 0, 0, 0)),
     Case("empty batch, told channels_last", (0, 3, 6, 7), (3, 3), same(3), channels_last=True),
     # Two slices of channels, of which the second is not full.
     Case("3x3, 49 channels", (1, 49, 4, 5), (3, 3), same(3), channels_last=True),
