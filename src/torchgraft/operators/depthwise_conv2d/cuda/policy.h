@@ -1,6 +1,6 @@
 // Which kernel serves a convolution on CUDA: two tables, asked from the top. The first rule whose kernel
-// supports the problem (supports.h) and pays for it is the one. Every threshold of this file was measured on
-// an H200; how a kernel works, and what it reaches, is told in its own file.
+// supports the problem (supports.h) and pays for it is the one. Every threshold of this file was measured, on
+// an H200 where nothing else is said; how a kernel works, and what it reaches, is told in its own file.
 #pragma once
 
 #include <torchgraft/choice.h>
@@ -55,26 +55,22 @@ inline bool planes_pay(const Geometry& geometry, int element_bytes) {
 
 // Whether a forward pass or an input gradient of up to 5 x 5 taps has so few results that it takes least time
 // to gather them. In NHWC a thread of another kernel has eight halves or four numbers at each tap: of
-// (4,16,9x9,k5) in halves 4.6 us gathered and 9.3, of (4,32,5x5,k3) 4.1 and 5.1. In NCHW narrow planes leave
-// little to slide along: of (69,16,7x7,k3) 4.7 us and 5.3, of (36,1032,13x13,k3,s2) 18 and 25.
+// (4,16,9x9,k5) in halves 4.6 us gathered and 9.3, of (4,32,5x5,k3) 4.1 and 5.1. The limits of NCHW are those
+// of 680 drawn problems of an H100. An input gradient with a stride leaves out taps, which strips know before
+// they begin.
 inline bool gathers(const Problem& problem) {
   constexpr int64_t kMostTaps = 5;
   constexpr int64_t kFew = int64_t{1} << 15;
-  constexpr int64_t kFewOfHalves = int64_t{3} << 16;  // of 5 x 5 taps, in NHWC
-  constexpr int64_t kFewOfThreeTaps = int64_t{1} << 17;
-  constexpr int64_t kFewNarrow = int64_t{3} << 17;
-  constexpr int64_t kFewNarrowStrided = int64_t{1} << 21;
-  constexpr int64_t kNarrow = 16;
+  constexpr int64_t kFewOfPlanes = int64_t{3} << 17;
+  constexpr int64_t kFewOfThreeTaps = int64_t{1} << 20;
+  constexpr int64_t kFewStridedOfThreeTaps = int64_t{1} << 21;
   const Geometry& geometry = problem.geometry;
   const int64_t longest = longest_side(geometry);
   if (longest > kMostTaps) return false;
   const bool is_strided = std::max(geometry.height.stride, geometry.width.stride) > 1;
   int64_t few = kFew;
-  if (problem.channels_last) {
-    if (longest == kMostTaps && !is_strided && problem.element_bytes == 2) few = kFewOfHalves;
-  } else if (longest <= 3 && !(is_strided && problem.transposed)) {
-    const bool is_narrow = problem.result(geometry.width) <= kNarrow;
-    few = !is_narrow ? kFewOfThreeTaps : is_strided ? kFewNarrowStrided : kFewNarrow;
+  if (!problem.channels_last && !(is_strided && problem.transposed)) {
+    few = longest > 3 ? kFewOfPlanes : is_strided ? kFewStridedOfThreeTaps : kFewOfThreeTaps;
   }
   return problem.results() <= share_of_device(problem, few);
 }
@@ -103,12 +99,14 @@ inline bool has_many_images_of_small_planes(const Problem& problem) {
 
 // Products up to which a weight gradient takes least time to gather. The other kernels share out images among
 // blocks and add up what those have, which takes the smallest 7 to 15 us in halves and up to 35 in fp32 in
-// NHWC. Where a channel has few pixels a block of the gathering kernel sums all of them: of (4,944,14x14,k3)
-// in halves in NHWC 9 us gathered and 10 by slides, of (8,784,6x6,k3) 7 and 9, of (4,986,7x7,k5) in NCHW 7
-// and 11. So it is with narrow planes, which leave strips little to slide along: (80,120,9x9,k3) takes 9 and
-// 15. With a stride pixels share fewer sources. Channels that are not in eights must be copied for tensor
-// cores.
+// NHWC. Most limits are those of 2,700 drawn problems of an H100. Of 7 x 7 taps in halves in NHWC 5 million
+// products take 8 us gathered and 10 by diagonals, 15 million 11 and 10; channels that are not in eights must
+// be copied for tensor cores. In NCHW strips read rows of odd widths element by element, which takes 3 x 3
+// taps longer than to gather any number: (9,1418,21x21) in halves 53 us and gathered 27. Where a channel has
+// few pixels a block of the gathering kernel sums all of them: of (4,986,7x7,k5) 7 us gathered and 11; and
+// narrow planes leave strips little to slide along: (80,120,9x9,k3) takes 9 and 15.
 inline int64_t most_gathered_products(const Problem& problem) {
+  constexpr int64_t kAnyNumber = int64_t{1} << 40;
   constexpr int64_t kFewPixels = int64_t{1} << 10;  // of a channel, in all images
   constexpr int64_t kFewPixelsOfPlane = int64_t{1} << 7;
   constexpr int64_t kManyTaps = 5;
@@ -117,18 +115,24 @@ inline int64_t most_gathered_products(const Problem& problem) {
   const Geometry& geometry = problem.geometry;
   const int64_t longest = longest_side(geometry);
   const bool is_strided = std::max(geometry.height.stride, geometry.width.stride) > 1;
-  const bool has_few_pixels = geometry.batch * geometry.output_pixels() <= kFewPixels;
   if (longest >= kMostTaps) return int64_t{1} << (is_dilated(geometry) ? 25 : 23);
   if (problem.channels_last) {
-    if (problem.element_bytes == 4) return int64_t{1} << (is_strided ? 23 : 25);
-    if (geometry.channels % 8 != 0) return int64_t{1} << (is_strided ? 24 : 25);
-    return int64_t{1} << (has_few_pixels ? 24 : 21);
+    if (problem.element_bytes == 4) return int64_t{1} << (longest == kManyTaps ? 26 : 25);
+    return int64_t{1} << (geometry.channels % 8 != 0 && !is_strided ? 25 : 24);
   }
-  const bool has_narrow_planes =
-      geometry.output_pixels() <= kFewPixelsOfPlane &&
-      !(supports_small_planes_weight_grad(problem) && has_many_images_of_small_planes(problem));
-  if ((has_few_pixels || has_narrow_planes) && !(is_strided && longest >= kManyTaps)) return int64_t{1} << 24;
-  return int64_t{1} << (longest >= kManyTaps ? 21 : 20);
+  const bool has_whole_planes =
+      supports_small_planes_weight_grad(problem) && has_many_images_of_small_planes(problem);
+  if (geometry.width.input % 2 != 0 && !has_whole_planes) {
+    if (longest < kManyTaps) return kAnyNumber;
+    if (longest == kManyTaps) return int64_t{1} << 27;
+    return int64_t{1} << (problem.is_half() && !is_strided ? 25 : 22);
+  }
+  if (is_strided) return int64_t{1} << (longest < kManyTaps ? 24 : longest == kManyTaps ? 23 : 21);
+  if (geometry.batch * geometry.output_pixels() <= kFewPixels ||
+      (geometry.output_pixels() <= kFewPixelsOfPlane && !has_whole_planes)) {
+    return int64_t{1} << 24;
+  }
+  return int64_t{1} << (longest < kManyTaps ? 20 : 21);
 }
 
 // Whether a weight gradient is gathered: of few products, and not of many results, each of which a block
@@ -137,8 +141,9 @@ inline bool gathers_weight_grad(const Problem& problem) {
   constexpr int64_t kManyResults = int64_t{1} << 16;
   const Geometry& geometry = problem.geometry;
   const int64_t results = geometry.output_channels() * geometry.taps();
-  return results <= kManyResults && geometry.batch * geometry.output_pixels() * results <=
-                                        share_of_device(problem, most_gathered_products(problem));
+  return supports_gather_weight_grad(problem) && results <= kManyResults &&
+         geometry.batch * geometry.output_pixels() * results <=
+             share_of_device(problem, most_gathered_products(problem));
 }
 inline bool does_not_gather_weight_grad(const Problem& problem) { return !gathers_weight_grad(problem); }
 
@@ -219,13 +224,10 @@ inline bool slide_correlate_mma_pays(const Problem& problem) {
   return longest >= (problem.geometry.height.stride == 1 ? kLeastTaps : kLeastStridedTaps);
 }
 
-// Of 49 taps on wide images pixels make more products than planes do: (128,96,56x56) takes 113 us, and by
-// planes 94; (128,768,7x7), whose planes leave products half empty, 31 and 34.
+// Of 49 taps pixels make more products than planes do: (128,96,56x56) takes 113 us, and by planes 94.
 inline bool slide_weight_grad_mma_pays(const Problem& problem) {
-  const Geometry& geometry = problem.geometry;
-  const bool has_wide_planes =
-      geometry.height.kernel == 7 && geometry.width.output > kOctetSize && supports_diagonals_nhwc(problem);
-  return !has_wide_planes && !gathers_weight_grad(problem);
+  return !(problem.geometry.height.kernel == 7 && supports_diagonals_nhwc(problem)) &&
+         !gathers_weight_grad(problem);
 }
 
 // The same images in NHWC with as many channels more, all zeros, as make whole eights.
@@ -297,23 +299,14 @@ inline bool slide_columns_pay(const Problem& problem) {
 }
 
 // The same of a weight gradient, which is gathered where it is small. Tensor cores take less time where they
-// can. Of float32 in fours of channels slides do, unless a thread has no more than one range of rows, whose
-// beginning it waits for once: of (16,56,256x256,k3) 143 us and by slides 162, of (33,784,32x32,k3) 85
-// and 75.
+// can. Of float32 in fours of channels slides took 1.09 times as long, by the mean of 812 large problems
+// drawn on an H100.
 inline bool slide_columns_weight_grad_pays(const Problem& problem) {
-  constexpr int64_t kFewResults = int64_t{1} << 22;
-  constexpr int64_t kFewDenseHalves = int64_t{1} << 21;
-  constexpr int64_t kMostThreads = 55'000;
-  constexpr int64_t kChannelsOfThread = 2;
-  const Geometry& geometry = problem.geometry;
-  const bool has_dense_halves = problem.is_half() && !is_dilated(geometry);
-  if (supports_slide_weight_grad_mma(problem) ||
-      problem.results() < share_of_device(problem, has_dense_halves ? kFewDenseHalves : kFewResults)) {
-    return false;
-  }
-  return problem.is_half() || !supports_slide_weight_grad(problem) ||
-         geometry.batch * column_patches(geometry.width.output, 1) * geometry.channels / kChannelsOfThread <=
-             share_of_device(problem, kMostThreads);
+  constexpr int64_t kFewResults = int64_t{1} << 21;
+  constexpr int64_t kFewDilatedResults = int64_t{1} << 22;
+  return !supports_slide_weight_grad_mma(problem) &&
+         problem.results() >=
+             share_of_device(problem, is_dilated(problem.geometry) ? kFewDilatedResults : kFewResults);
 }
 
 // Outputs of a multiprocessor up to which windows take less time than slides: the more there are the longer
@@ -423,7 +416,7 @@ inline constexpr Rule kWeightGradRules[] = {
     {Kernel::slide_columns_weight_grad, "slide_columns_weight_grad", "NHWC, k = 3, stride 1: any dilation, odd channels, float32",
      "threads read both images on their own; sums of all taps stay in registers", supports_slide_columns, slide_columns_weight_grad_pays},
     {Kernel::slide_weight_grad_mma, "slide_weight_grad_mma",
-     "halves, NHWC, k = 3, 5, narrow or strided 7, stride 1, 2, channels in eights",
+     "halves, NHWC, k = 3, 5, strided 7, stride 1, 2, channels in eights",
      "taps are the diagonals of products of channels, as they lie in memory", supports_slide_weight_grad_mma, slide_weight_grad_mma_pays},
     {Kernel::diagonals_nhwc, "diagonals_nhwc",
      "halves, NHWC, k = 5 to 10, stride 1", "the same; channels are turned into planes in registers",

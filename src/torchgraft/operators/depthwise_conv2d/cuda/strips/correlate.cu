@@ -18,6 +18,8 @@
 // (128,96,56x56,k7) 110 (74): 16 warps a multiprocessor issue three instructions in four cycles; bf16 62
 // (49), 70 (56), 104 and 109 (93), 116 (37).
 
+#include <limits>
+
 #include "../kernels.h"
 #include "strip.cuh"
 
@@ -271,41 +273,21 @@ void launch(const Correlation<typename Strip::T>& pass) {
   check_launch(pass.name());
 }
 
-// Four sources or results a lane if rows are made for it, else two. If they are not, elements are taken one
-// by one, of one result a lane; or of two, where a warp would hold no more than one row of single results,
-// not counting lanes without results: of (64,384,17x17,k5) in halves 26 us on an H100, and 51.
-template <typename T, int kKernel, int kStride, bool kTransposed>
-void launch_widest(const Correlation<T>& pass) {
-  constexpr int kSourcesOfResult = kTransposed ? 1 : kStride;
-  using Wide = Strip<T, kKernel, kStride, kTransposed, 4 / kSourcesOfResult, true>;
-  using Narrow = Strip<T, kKernel, kStride, kTransposed, 2 / kSourcesOfResult, true>;
-  // With padding such as none of 3 x 3 taps: the kernel's middle lies on the second of a lane's sources.
-  using Later = Strip<T, kKernel, kStride, kTransposed, 2 / kSourcesOfResult, true, kTransposed ? 0 : 1>;
-  using Any = Strip<T, kKernel, kStride, kTransposed, kTransposed ? kStride : 1, false>;
-  using Two = Strip<T, kKernel, kStride, kTransposed, kStride == 1 ? 2 : Any::kResults, false>;
-  const PassAxis width(pass.geometry.width, pass.transposed);
-  if (is_strip_aligned<Wide>(pass.source, pass.result, width)) {
-    launch<Wide>(pass);
-  } else if (is_strip_aligned<Narrow>(pass.source, pass.result, width)) {
-    launch<Narrow>(pass);
-  } else if (is_strip_aligned<Later>(pass.source, pass.result, width)) {
-    launch<Later>(pass);
-  } else if (kStride == 1 && StripRing<Any>::strips(width.result) <= 1) {
-    launch<Two>(pass);
-  } else {
-    launch<Any>(pass);
-  }
-}
-
 }  // namespace
 
 template <typename T>
 void launch_strips_correlate(const Correlation<T>& pass) {
+  const PassAxis width(pass.geometry.width, pass.transposed);
+  const auto launch_strip = [&](auto strip) { launch<decltype(strip)>(pass); };
   with_small_kernel(pass.geometry, [&](auto kernel, auto stride) {
+    constexpr int kAnySegments = std::numeric_limits<int>::max();
     if constexpr (stride > 1) {
-      if (pass.transposed) return launch_widest<T, kernel, stride, true>(pass);
+      if (pass.transposed) {
+        return with_strip<T, kernel, stride, true>(pass.source, pass.result, width, kAnySegments,
+                                                   launch_strip);
+      }
     }
-    launch_widest<T, kernel, stride, false>(pass);
+    with_strip<T, kernel, stride, false>(pass.source, pass.result, width, kAnySegments, launch_strip);
   });
 }
 

@@ -296,8 +296,7 @@ void launch(const WeightGrad<typename Strip::T>& pass) {
   parameters.multiplier = static_cast<int>(geometry.multiplier);
   parameters.output_channels = static_cast<int>(geometry.output_channels());
 
-  const StripLanes cut = cut_into_lanes<Strip>(ceil_divide(parameters.output_width, Strip::kResults),
-                                               parameters.first_input_column, parameters.input_width);
+  const StripLanes cut = cut_into_lanes<Strip>(PassAxis(width, /*transposed=*/false));
   parameters.units = cut.units;
   parameters.halo_lanes = cut.halo_left;
   parameters.lanes = FastDivisor(cut.lanes());
@@ -331,28 +330,14 @@ void launch(const WeightGrad<typename Strip::T>& pass) {
 
 }  // namespace
 
-// As for the other passes (correlate.cu), but for rows of more than twice as many results as a warp has
-// lanes: of (32,256,75x75,k3) in halves they take 133 us on an H100, and one result a lane 123.
+// Of rows in several segments two results a lane take longer than one: of (32,256,75x75,k3) in halves 133 us
+// on an H100, and 123.
 template <typename T>
 void launch_strips_weight_grad(const WeightGrad<T>& pass) {
+  const PassAxis width(pass.geometry.width, /*transposed=*/false);
   with_small_kernel(pass.geometry, [&](auto kernel, auto stride) {
-    using Wide = Strip<T, kernel, stride, false, 4 / stride, true>;
-    using Narrow = Strip<T, kernel, stride, false, 2 / stride, true>;
-    using Later = Strip<T, kernel, stride, false, 2 / stride, true, 1>;
-    using Any = Strip<T, kernel, stride, false, 1, false>;
-    using Two = Strip<T, kernel, stride, false, stride == 1 ? 2 : 1, false>;
-    const PassAxis width(pass.geometry.width, /*transposed=*/false);
-    if (is_strip_aligned<Wide>(pass.input, pass.output_grad, width)) {
-      launch<Wide>(pass);
-    } else if (is_strip_aligned<Narrow>(pass.input, pass.output_grad, width)) {
-      launch<Narrow>(pass);
-    } else if (is_strip_aligned<Later>(pass.input, pass.output_grad, width)) {
-      launch<Later>(pass);
-    } else if (stride == 1 && StripRing<Any>::strips(width.result) <= 1 && width.result <= 2 * kLanes) {
-      launch<Two>(pass);
-    } else {
-      launch<Any>(pass);
-    }
+    with_strip<T, kernel, stride, false>(pass.input, pass.output_grad, width, /*most_segments=*/1,
+                                         [&](auto strip) { launch<decltype(strip)>(pass); });
   });
 }
 
