@@ -286,7 +286,7 @@ class WeightGrad {
       const int64_t image = line / height;
       const int64_t last = std::min({line + band_, end, (image + 1) * height});
       for (int64_t block = blocks.begin; block < blocks.end;) {
-        const int64_t vectors = blocks_.together(block, blocks.end, vectors_);
+        const int64_t vectors = blocks_.together(block, blocks.end, vectors_, false);
         for (int64_t column = 0; column < geometry_.width.output; column += slice_) {
           sum_band(part, block, vectors, image * blocks_.fold, {line - image * height, last - image * height},
                    {column, std::min(column + slice_, geometry_.width.output)}, workspace);
