@@ -63,6 +63,7 @@ struct Row {
   A* const* output_rows;
   int64_t kernel_rows = 0;
   int64_t strip_rows = 0;
+  int64_t patch_rows = 0;    // of a patch: sources and output_rows hold as many for each kernel row
   bool is_paired = false;    // whether the row is two rows of pairs
   int64_t first_output = 0;  // of pairs, 0 or -1: the pixel that the first pair begins with
   bool accumulate = false;   // onto the outputs, instead of the bias
@@ -97,6 +98,25 @@ TORCHGRAFT_INLINE void add_taps(V (&sums)[kPixels], const A* source, int64_t sou
         }
       }
     }
+  }
+}
+
+// All taps of a kernel's row side by side. kTaps 0: any number.
+template <int kTaps, int kStep, int kPixels, bool kInside, typename V, typename A>
+TORCHGRAFT_INLINE void add_row(V (&sums)[kPixels], const A* source, int64_t source_step, const A* kernel,
+                               int64_t kernel_step, int64_t begin, int64_t taps, int64_t width) {
+  const auto add = [&](auto count) __attribute__((always_inline)) {
+    add_taps<count(), kStep, kPixels, kInside>(sums, source, source_step, kernel, kernel_step, begin, width);
+    begin += count();
+  };
+  if constexpr (kTaps > 0) {
+    add(std::integral_constant<int, kTaps>{});
+  } else {
+    const int64_t end = begin + taps;
+    while (begin + 7 <= end) add(std::integral_constant<int, 7>{});
+    if (begin + 5 <= end) add(std::integral_constant<int, 5>{});
+    if (begin + 3 <= end) add(std::integral_constant<int, 3>{});
+    while (begin < end) add(std::integral_constant<int, 1>{});
   }
 }
 
@@ -141,24 +161,14 @@ struct Tile {
         load(sums[0], row.bias + vector * row.bias_step);
         TORCHGRAFT_UNROLL for (int p = 1; p < kPixels; ++p) sums[p] = sums[0];
       }
-      const auto add_row = [&](int64_t r) __attribute__((always_inline)) {
+      const auto add_kernel_row = [&](int64_t r) __attribute__((always_inline)) {
         const A* source = row.sources[r] + row.source_offset + lane;
         const A* kernel = row.kernels[r] + row.kernel_offset + vector * row.vector_step;
-        int64_t begin = first;
-        const auto add = [&](auto count) __attribute__((always_inline)) {
-          add_taps<count(), kStep, kPixels, kInside>(sums, source, source_step, kernel, kernel_step, begin,
-                                                     width);
-          begin += count();
-        };
-        if constexpr (kTaps > 0) {
-          add(std::integral_constant<int, kTaps>{});
-        } else if constexpr (kStep > 0) {
-          const int64_t end = first + taps;
-          while (begin + 7 <= end) add(std::integral_constant<int, 7>{});
-          if (begin + 5 <= end) add(std::integral_constant<int, 5>{});
-          if (begin + 3 <= end) add(std::integral_constant<int, 3>{});
-          while (begin < end) add(std::integral_constant<int, 1>{});
+        if constexpr (kStep > 0) {
+          add_row<kTaps, kStep, kPixels, kInside>(sums, source, source_step, kernel, kernel_step, first, taps,
+                                                  width);
         } else {
+          int64_t begin = first;
           for (int64_t tap = 0; tap < taps; ++tap, begin += row.tap_step, kernel += kernel_step) {
             add_tap<kPixels, kInside>(sums, source, source_step, kernel, begin, row.step, width);
           }
@@ -172,11 +182,11 @@ struct Tile {
             sums[p] = V{};
           }
           const int64_t end_row = std::min(first_row + kRowsOfPart, row.kernel_rows);
-          for (int64_t r = first_row; r < end_row; ++r) add_row(r);
+          for (int64_t r = first_row; r < end_row; ++r) add_kernel_row(r);
           TORCHGRAFT_UNROLL for (int p = 0; p < kPixels; ++p) sums[p] += before[p];
         }
       } else {
-        for (int64_t r = 0; r < row.kernel_rows; ++r) add_row(r);
+        for (int64_t r = 0; r < row.kernel_rows; ++r) add_kernel_row(r);
       }
       A* to = outputs;
       TORCHGRAFT_UNROLL for (int p = 0; p < kPixels; ++p, advance(to, row.output_step)) {
@@ -185,6 +195,68 @@ struct Tile {
     }
   }
 };
+
+// kRows short rows of outputs, each of kPixels: together they have enough sums in flight. kSame: the row is
+// as wide as the source's, under a kernel that is centered on it, so that which taps lie on padding is known
+// here.
+template <int kTaps, int kStep, int kRows, int kPixels, bool kSame, typename V, typename A>
+struct Patch {
+  static TORCHGRAFT_INLINE void run(const Row<A>& row) {
+    const int64_t first = kSame ? -(kTaps / 2) : row.first_position;
+    const int64_t width = kSame ? kPixels : row.width;
+    for (int64_t vector = 0; vector < row.vectors; ++vector) {
+      const int64_t lane = row.lane(vector);
+      V sums[kRows][kPixels] = {};
+      for (int64_t y = 0; y < row.kernel_rows; ++y) {
+        const A* const kernel = row.kernels[y] + row.kernel_offset + vector * row.vector_step;
+        TORCHGRAFT_UNROLL for (int r = 0; r < kRows; ++r) {
+          const A* const source = row.sources[y * kRows + r];
+          if (source == nullptr) continue;
+          add_row<kTaps, kStep, kPixels, false>(sums[r], source + row.source_offset + lane, row.source_step,
+                                                kernel, row.kernel_step, first, row.taps, width);
+        }
+      }
+      TORCHGRAFT_UNROLL for (int r = 0; r < kRows; ++r) {
+        if (row.output_rows[r] == nullptr) continue;
+        A* to = row.output_rows[r] + row.output_offset + lane;
+        TORCHGRAFT_UNROLL for (int p = 0; p < kPixels; ++p, advance(to, row.output_step)) {
+          V total;
+          load(total, row.accumulate ? to : row.bias + vector * row.bias_step);
+          store(total + sums[r][p], to);
+        }
+      }
+    }
+  }
+};
+
+// Rows of a patch: as many as there are registers for, where rows have so few pixels.
+constexpr int64_t kLeastPatch = 3;
+constexpr int64_t kMostPatch = 7;
+constexpr int64_t kMostPatchRows = 4;
+inline int64_t patch_rows(int64_t pixels) { return pixels <= 5 ? 4 : 2; }
+
+template <int kTaps, int kStep, int kVectorBytes, typename V, typename A>
+TORCHGRAFT_INLINE void correlate_patch(const Row<A>& row) {
+  const auto run = [&](auto rows, auto pixels) __attribute__((always_inline)) {
+    if constexpr (kTaps > 0 && kStep == 1) {
+      if (row.width == pixels() && row.first_position == -(kTaps / 2)) {
+        return Compiled<kVectorBytes>::template call<Patch<kTaps, kStep, rows(), pixels(), true, V, A>>(row);
+      }
+    }
+    Compiled<kVectorBytes>::template call<Patch<kTaps, kStep, rows(), pixels(), false, V, A>>(row);
+  };
+  constexpr std::integral_constant<int, 2> kTwo;
+  constexpr std::integral_constant<int, 4> kFour;
+  if (row.patch_rows == 4) {
+    if (row.count == 3) return run(kFour, std::integral_constant<int, 3>{});
+    if (row.count == 4) return run(kFour, std::integral_constant<int, 4>{});
+    return run(kFour, std::integral_constant<int, 5>{});
+  }
+  // Of phases one may have a pixel less than the other.
+  if (row.count == 5) return run(kTwo, std::integral_constant<int, 5>{});
+  if (row.count == 6) return run(kTwo, std::integral_constant<int, 6>{});
+  run(kTwo, std::integral_constant<int, 7>{});
+}
 
 // A strip of kPixels columns of outputs of a kernel of three by three, made from the top to the bottom with
 // all taps in registers. Each column of the source is loaded once and serves every output that it meets:
@@ -416,6 +488,14 @@ TORCHGRAFT_INLINE void correlate_row(const Row<A>& row) {
 
 template <int kStep, int kVectorBytes, typename V, typename A>
 TORCHGRAFT_INLINE void dispatch_taps(const Row<A>& row) {
+  if constexpr (kVectorBytes == 64) {
+    if (row.patch_rows > 0) {
+      if (row.taps == 3) return correlate_patch<3, kStep, kVectorBytes, V>(row);
+      if (row.taps == 5) return correlate_patch<5, kStep, kVectorBytes, V>(row);
+      if (row.taps == 7) return correlate_patch<7, kStep, kVectorBytes, V>(row);
+      return correlate_patch<0, kStep, kVectorBytes, V>(row);
+    }
+  }
   if (row.taps == 3) {
     correlate_row<3, kStep, kVectorBytes, V>(row);
   } else if (row.taps == 5) {
@@ -444,7 +524,7 @@ TORCHGRAFT_INLINE void dispatch_row(const Row<A>& row) {
     correlate_row<1, 1, kVectorBytes, V>(row);
   } else if (row.step == 1 && row.taps == 2 && row.tap_step == 1) {
     correlate_row<2, 1, kVectorBytes, V>(row);
-  } else if (row.step == 1 && row.taps == 4 && row.tap_step == 1) {
+  } else if (row.step == 1 && row.taps == 4 && row.tap_step == 1 && row.patch_rows == 0) {
     correlate_row<4, 1, kVectorBytes, V>(row);
   } else if (row.tap_step != 1 || row.step > 2 || row.taps < 3) {
     correlate_row<0, 0, kVectorBytes, V>(row);
@@ -471,9 +551,9 @@ TORCHGRAFT_VECTOR_CLONES(void run_row(const Row<double>& row), dispatch_lanes<kV
 constexpr int64_t kBandBytes = 256 * 1024;
 constexpr int64_t kRowBytes = 36 * 1024;
 // Columns below which there is no gain in less, and vectors that are taken along where they lie side by side
-// in memory, which is read in pieces of as many.
+// in memory: to lay out the work takes as long as a plane of five by five of some vectors.
 constexpr int64_t kLeastSlice = 28;
-constexpr int64_t kMostVectors = 4;
+constexpr int64_t kMostVectors = 16;
 // Rows of a strip: the more, the fewer rows of the source are read by two strips.
 constexpr int64_t kMostStripRows = 16;
 // Units of work that there should be, whatever the number of threads, and multiply-adds that are worth a
@@ -679,6 +759,11 @@ class Correlator {
       workspace.destination.flush();
       return;
     }
+    if (const int64_t most_rows = patches_of(workspace)) {
+      correlate_patches(workspace, block, rows, source_rows, most_rows);
+      workspace.destination.flush();
+      return;
+    }
     // Some of the kernel's rows at a time, so that they and the rows they meet stay in L1.
     for (int64_t first_tap = 0; first_tap == 0 || first_tap < most_taps; first_tap += kernel_rows_) {
       for (int64_t element = rows.begin; element < rows.end; ++element) {
@@ -713,7 +798,7 @@ class Correlator {
     const int64_t output_step = workspace.destination.column_step();
     // A strip has a stride of two at most.
     const int64_t kernel_rows = correlation_.sources() * correlation_.height.kernel;
-    workspace.source_rows.resize(kernel_rows + 2 * kMostStripRows);
+    workspace.source_rows.resize(kMostPatchRows * kernel_rows + 2 * kMostStripRows);
     workspace.kernel_rows.resize(kernel_rows);
     workspace.output_rows.resize(kMostStripRows);
     workspace.lines.clear();
@@ -756,7 +841,7 @@ class Correlator {
   bool are_sums_whole() const {
     int64_t most = 0;
     for (const Phase& phase : correlation_.height.phases) most = std::max(most, phase.taps);
-    return most <= kernel_rows_;
+    return most <= std::min(kernel_rows_, kRowsOfPart);
   }
 
   // Whether the destination is made in strips, where its lines allow it.
@@ -853,6 +938,66 @@ class Correlator {
         for (Row<A>& line : workspace.lines) {
           line.strip_rows = strip_rows;
           run_row(line);
+        }
+      }
+    }
+  }
+
+  // Rows of a patch; 0 where rows are made one by one.
+  int64_t patches_of(const Workspace& workspace) const {
+    if (!std::is_same_v<A, float> || blocks_.lanes != kMostLanes) return 0;
+    int64_t most = 0;
+    for (const Row<A>& line : workspace.lines) {
+      if (line.tap_step != 1 || line.step > 2 || line.taps < 3) return 0;
+      if (line.count < kLeastPatch || line.count > kMostPatch) return 0;
+      most = std::max(most, line.count);
+    }
+    return patch_rows(most);
+  }
+
+  void correlate_patches(Workspace& workspace, int64_t block, Range rows, Range source_rows,
+                         int64_t most_rows) const {
+    const Direction& height = correlation_.height;
+    const int64_t phases = height.phases.size();
+    const int64_t sources = correlation_.sources();
+    for (int64_t first = rows.begin; first < std::min(rows.begin + phases, rows.end); ++first) {
+      const Phase& phase = height.phase(first);
+      const int64_t count = ceil_divide(rows.end - first, phases);
+      const int64_t made = ceil_divide(count, ceil_divide(count, most_rows));
+      for (int64_t row = 0; row < count; row += made) {
+        const int64_t output = height.output(first) + row;
+        const auto is_made = [&](int64_t r) { return r < made && row + r < count; };
+        for (int64_t r = 0; r < most_rows; ++r) {
+          workspace.output_rows[r] =
+              is_made(r) ? workspace.destination.row(first + (row + r) * phases) : nullptr;
+        }
+        // As many of the kernel's rows as stay in L1, and as a part of a sum has.
+        const int64_t kernel_rows = std::min(kernel_rows_, kRowsOfPart);
+        for (int64_t first_tap = 0; first_tap == 0 || first_tap < phase.taps; first_tap += kernel_rows) {
+          int64_t met = 0;
+          for (int64_t s = 0; s < sources; ++s) {
+            const A* kernels = kernels_.data() + block * sources * correlation_.taps() * blocks_.lanes +
+                               s * correlation_.taps() * blocks_.block_lanes();
+            for (int64_t tap = first_tap; tap < std::min(first_tap + kernel_rows, phase.taps); ++tap) {
+              bool is_met = false;
+              for (int64_t r = 0; r < most_rows; ++r) {
+                const int64_t position = phase.position(output + r, tap);
+                const bool is_read = is_made(r) && source_rows.contains(position);
+                workspace.source_rows[met * most_rows + r] =
+                    is_read ? workspace.sources[s].row(position) : nullptr;
+                is_met = is_met || is_read;
+              }
+              if (!is_met) continue;
+              workspace.kernel_rows[met++] = kernels + (phase.first_tap + tap * phase.kernel_step) *
+                                                           correlation_.width.kernel * blocks_.block_lanes();
+            }
+          }
+          for (Row<A>& line : workspace.lines) {
+            line.patch_rows = most_rows;
+            line.kernel_rows = met;
+            line.accumulate = first_tap > 0;
+            run_row(line);
+          }
         }
       }
     }
