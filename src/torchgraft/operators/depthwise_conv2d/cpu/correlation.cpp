@@ -451,26 +451,20 @@ TORCHGRAFT_INLINE void correlate_pixels(const Row<A>& row, int64_t begin, int64_
 }
 
 // Sixteen sums in flight hide the latency of a multiply-add where there are registers for them; eight nearly
-// do. Fourteen and seven are the widths, or their divisors, of many networks' images.
+// do. A row of more than eight pixels is cut into as few tiles as can be, of one even size.
 template <int kTaps, int kStep, int kVectorBytes, typename V, typename A>
 TORCHGRAFT_INLINE void correlate_row(const Row<A>& row) {
   const int64_t count = row.count;
-  const auto covered = [&](int64_t pixels) { return ceil_divide(count, pixels) * pixels; };
   if constexpr (kVectorBytes == 64 && std::is_same_v<A, float>) {
-    // One tile that ends behind the row's end, rather than two.
-    if (count > 8 && count < 14) return correlate_pixels<kTaps, kStep, 14, kVectorBytes, V>(row, 0, count);
-    if (count == 15) return correlate_pixels<kTaps, kStep, 16, kVectorBytes, V>(row, 0, count);
-    if (count >= 14) {
-      const int64_t wide = count < 16 ? 0 : count / 16 * 16 + (count % 16 > 8 ? 16 : 0);
-      if (wide == 0 || covered(14) < std::max(wide, covered(8))) {
-        correlate_pixels<kTaps, kStep, 14, kVectorBytes, V>(row, 0, count);
-      } else {
-        correlate_pixels<kTaps, kStep, 16, kVectorBytes, V>(row, 0, std::min(wide, count));
-        correlate_pixels<kTaps, kStep, 8, kVectorBytes, V>(row, std::min(wide, count), count);
-      }
-      return;
+    if (count > 8) {
+      const int64_t pixels = ceil_divide(count, ceil_divide(count, 16));
+      if (pixels <= 10) return correlate_pixels<kTaps, kStep, 10, kVectorBytes, V>(row, 0, count);
+      if (pixels <= 12) return correlate_pixels<kTaps, kStep, 12, kVectorBytes, V>(row, 0, count);
+      if (pixels <= 14) return correlate_pixels<kTaps, kStep, 14, kVectorBytes, V>(row, 0, count);
+      return correlate_pixels<kTaps, kStep, 16, kVectorBytes, V>(row, 0, count);
     }
   }
+  const auto covered = [&](int64_t pixels) { return ceil_divide(count, pixels) * pixels; };
   if (count >= 7 && (count == 7 || covered(7) < covered(8))) {
     correlate_pixels<kTaps, kStep, 7, kVectorBytes, V>(row, 0, count);
   } else if (count >= 8) {
