@@ -56,8 +56,8 @@ struct Row {
   bool in_parts;          // whether the kernel has so many rows that their sum is made of parts
 
   // Of a row of the destination, for each kernel row that meets the image: column 0 of the source's row, and
-  // the kernel's row, in vectors. Of strips and pairs: all rows that
-  // these read and write, null where that is padding.
+  // the kernel's row, in vectors. Of strips, pairs and patches: all rows that these read and write, null
+  // where that is padding.
   const A* const* sources;
   const A* const* kernels;
   A* const* output_rows;
@@ -296,6 +296,8 @@ struct Strip {
               if (!kInside && static_cast<uint64_t>(first + c) >= static_cast<uint64_t>(width)) continue;
               V column;
               load(column, at);
+              // The next vector of channels: the processor does not foresee that it is read next.
+              __builtin_prefetch(at + sizeof(V) / sizeof(A));
               keep(column);
               TORCHGRAFT_UNROLL for (int y = phase; y < kTaps; y += kStep) {
                 TORCHGRAFT_UNROLL for (int x = 0; x < kTaps; ++x) {
