@@ -144,6 +144,53 @@ _SINGLE = (
     Case("3x3, 49 channels", (1, 49, 4, 5), (3, 3), same(3), channels_last=True),
 )
 
+# Either side of each border of the CPU's kernels on NHWC images, whose second vector of channels overlaps the first.
+_ON_CPU = (
+    # Strips of three to seven columns and up to sixteen rows; the weight gradient's hold up to 64 pixels.
+    *(
+        Case(f"3x3, {height} rows of {width} columns in NHWC", (1, 17, height, width), (3, 3), same(3))
+        for height, width in ((17, 2), (17, 3), (16, 4), (17, 5), (17, 6), (16, 7), (17, 8), (3, 15), (3, 32), (3, 33))
+    ),
+    *(
+        Case(f"3x3 with stride 2, {width} columns in NHWC", (1, 17, 33, width), (3, 3), same(3, 2))
+        for width in (4, 5, 8, 9, 11, 14, 15)
+    ),
+    # Pairs of pixels of an input gradient, eight of them at a time, which begin within the image or before it.
+    *(
+        Case(
+            f"3x3 with stride 2, padded by {padding} in NHWC", (1, 17, 8, width), (3, 3), Window(2, 2, *(padding,) * 4)
+        )
+        for padding, width in ((0, 37), (1, 38), (2, 37), (5, 18))
+    ),
+    # Patches of two rows or four of three to seven pixels.
+    *(
+        Case(f"{side}x{side} on planes of {size}x{size} in NHWC", (1, 17, size, size), (side, side), same(side))
+        for side in (5, 7, 9)
+        for size in (2, 3, 4, 5, 6, 7, 8)
+    ),
+    *(
+        Case(
+            f"{side}x{side} with stride 2 on planes of {size}x{size} in NHWC",
+            (1, 17, size, size),
+            (side, side),
+            same(side, 2),
+        )
+        for side in (5, 7)
+        for size in (7, 11, 13)
+    ),
+    Case("5x5 on planes of 5x5 without padding on two sides", (1, 17, 7, 7), (5, 5), Window(1, 1, 2, 0, 0, 2)),
+    Case("16x5 on planes of 5x5 in NHWC", (1, 17, 5, 5), (16, 5), Window(1, 1, 8, 2, 7, 2)),
+    Case("17x17 without padding, three rows and columns", (1, 17, 19, 19), (17, 17), PLAIN),
+    Case("5x5 in NHWC, 17 vectors of channels", (1, 257, 3, 3), (5, 5), same(5)),
+    # Tiles of ten to sixteen pixels.
+    *(
+        Case(f"5x5, {width} columns in NHWC", (1, 17, 3, width), (5, 5), same(5))
+        for width in (9, 10, 11, 12, 13, 14, 15, 16, 17)
+    ),
+    # Sums that go to memory between groups of the kernel's rows.
+    Case("31x31, 17 channels in NHWC", (1, 17, 20, 19), (31, 31), same(31)),
+)
+
 # Planes of the sizes that some kernels move whole, as few of them as a warp takes.
 _WHOLE_PLANES = (
     Case("3x3 on planes of 7x7", (2, 40, 7, 7), (3, 3), same(3)),
@@ -273,7 +320,15 @@ def _replaced(name: str, bias: bool) -> ReplacedLayer:
 
 _REPLACED = (_replaced("DepthwiseConv2d", bias=True), _replaced("DepthwiseConv2d, no bias", bias=False))
 
-_CASES = (*_both_layouts(), *_SINGLE, *_WHOLE_PLANES, *_PADDED_BEHIND, *_PHASES, *_LONG_SLIDES)
+_CASES = (
+    *_both_layouts(),
+    *_SINGLE,
+    *(replace(case, channels_last=True) for case in _ON_CPU),
+    *_WHOLE_PLANES,
+    *_PADDED_BEHIND,
+    *_PHASES,
+    *_LONG_SLIDES,
+)
 
 
 def _weight_grad_in_parts(sample: Sample) -> Large:

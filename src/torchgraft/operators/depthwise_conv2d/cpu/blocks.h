@@ -43,10 +43,12 @@ struct Blocks {
     return layout == Layout::channels_last && std::is_same_v<T, accumulate_t<T>> && multiplier == 1;
   }
 
-  // How many of the blocks [block, end) a row takes along, `most` at most. Channels that fill no register go
-  // by themselves.
-  int64_t together(int64_t block, int64_t end, int64_t most) const {
-    return std::clamp<int64_t>(std::min(channels / lanes, end) - block, 1, most);
+  // How many of the blocks [block, end) a row takes along, `most` at most. The last block, which may make
+  // again what the one before has made, goes by itself unless it `may_overlap`: where it adds to memory it
+  // must not.
+  int64_t together(int64_t block, int64_t end, int64_t most, bool may_overlap) const {
+    const int64_t whole = may_overlap ? end : std::min(channels / lanes, end);
+    return std::clamp<int64_t>(whole - block, 1, most);
   }
 
   // The channels of one block, from `image` on, in images of so many channels and pixels; `channel_of` turns

@@ -3,13 +3,15 @@
 // nothing is read for it. See rows.h for how either layout comes to lie so.
 //
 // A thread owns a band of rows and a slice of columns of one image (or of several, where an image has few
-// channels). A tile is up to sixteen pixels of a row by one vector, in registers; of a kernel of three by
-// three four rows by four pixels. A column of the source is loaded once a kernel row and serves every pair of
-// a pixel and a tap that meet there. What few taps read comes in the order of memory, all channels of a pixel
-// after another, as out of order it takes a third longer; what many taps read, and the taps, come in pieces
-// that stay in L1 from one row of outputs to the next. On two cores with AVX-512 a tile does 0.85 to 0.95 of
-// the multiply-adds that there could be; float32 against oneDNN's forward: channels_last k = 3, bound by
-// memory, 1.05 to 1.1 times, k = 5 and more 1.2 to 1.4 times; contiguous 1.2 to 40 times.
+// channels). A tile is up to sixteen pixels of a row by one vector, in registers. A column of the source is
+// loaded once a kernel row and serves every pair of a pixel and a tap that meet there. A kernel of three by
+// three makes strips of up to seven columns by sixteen rows instead, and its input gradient with a stride of
+// two pairs of rows by pairs of columns: both load a column once for all of their outputs. What few taps read
+// comes in the order of memory, all channels of a pixel after another, as out of order it takes a third
+// longer; what many taps read, and the taps, come in pieces that stay in L1 from one row of outputs to the
+// next. On two cores with AVX-512 a tile does 0.85 to 0.95 of the multiply-adds that there could be; float32
+// against oneDNN's forward: channels_last k = 3, bound by memory, 1.05 to 1.1 times, k = 5 and more 1.2
+// to 1.4 times; contiguous 1.2 to 40 times.
 
 #include "correlation.h"
 
@@ -18,6 +20,7 @@
 
 #include <algorithm>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "blocks.h"
@@ -34,6 +37,7 @@ template <typename A>
 struct Row {
   int64_t lanes;          // of a vector: a register's, or half of them
   int64_t vectors;        // side by side in source and outputs
+  int64_t last_lane;      // first channel of the last vector, which may overlap the one before
   int64_t vector_step;    // elements from a vector's kernel to the next one's
   int64_t kernel_offset;  // of the first tap in a kernel's row
   int64_t source_offset;  // from the source's rows to the columns that are read
@@ -44,21 +48,29 @@ struct Row {
   int64_t step;
   int64_t tap_step;
   int64_t taps;
-  const A* bias;          // a vector each
+  const A* bias;
+  int64_t bias_step;      // elements from a vector's bias to the next one's
   int64_t output_offset;  // from the destination's row to the first pixel
   int64_t output_step;    // elements from a pixel to the next
   int64_t count;          // pixels
   bool in_parts;          // whether the kernel has so many rows that their sum is made of parts
 
   // Of a row of the destination, for each kernel row that meets the image: column 0 of the source's row, and
-  // the kernel's row, in vectors. Of a block of several: all rows that they read, null where that is padding.
+  // the kernel's row, in vectors. Of strips, pairs and patches: all rows that these read and write, null
+  // where that is padding.
   const A* const* sources;
   const A* const* kernels;
-  A* const* output_rows;  // of a block
+  A* const* output_rows;
   int64_t kernel_rows = 0;
-  int64_t block_rows = 0;
-  bool accumulate = false;  // onto the outputs, instead of the bias
+  int64_t strip_rows = 0;
+  int64_t patch_rows = 0;    // of a patch: sources and output_rows hold as many for each kernel row
+  bool is_paired = false;    // whether the row is two rows of pairs
+  int64_t first_output = 0;  // of pairs, 0 or -1: the pixel that the first pair begins with
+  bool accumulate = false;   // onto the outputs, instead of the bias
   A* outputs = nullptr;
+
+  // The first channel of a vector, counted from that of the first vector.
+  int64_t lane(int64_t vector) const { return std::min(vector * lanes, last_lane); }
 };
 
 // kTaps taps side by side: each column is loaded once and serves every pair of a pixel and a tap that meet
@@ -89,6 +101,25 @@ TORCHGRAFT_INLINE void add_taps(V (&sums)[kPixels], const A* source, int64_t sou
   }
 }
 
+// All taps of a kernel's row side by side. kTaps 0: any number.
+template <int kTaps, int kStep, int kPixels, bool kInside, typename V, typename A>
+TORCHGRAFT_INLINE void add_row(V (&sums)[kPixels], const A* source, int64_t source_step, const A* kernel,
+                               int64_t kernel_step, int64_t begin, int64_t taps, int64_t width) {
+  const auto add = [&](auto count) __attribute__((always_inline)) {
+    add_taps<count(), kStep, kPixels, kInside>(sums, source, source_step, kernel, kernel_step, begin, width);
+    begin += count();
+  };
+  if constexpr (kTaps > 0) {
+    add(std::integral_constant<int, kTaps>{});
+  } else {
+    const int64_t end = begin + taps;
+    while (begin + 7 <= end) add(std::integral_constant<int, 7>{});
+    if (begin + 5 <= end) add(std::integral_constant<int, 5>{});
+    if (begin + 3 <= end) add(std::integral_constant<int, 3>{});
+    while (begin < end) add(std::integral_constant<int, 1>{});
+  }
+}
+
 // One tap, any step.
 template <int kPixels, bool kInside, typename V, typename A>
 TORCHGRAFT_INLINE void add_tap(V (&sums)[kPixels], const A* source, int64_t source_step, const A* kernel,
@@ -111,14 +142,14 @@ TORCHGRAFT_INLINE void add_tap(V (&sums)[kPixels], const A* source, int64_t sour
 template <int kTaps, int kStep, int kPixels, bool kInside, bool kInParts, typename V, typename A>
 struct Tile {
   static TORCHGRAFT_INLINE void run(const Row<A>& row, int64_t pixel, int64_t done) {
-    constexpr int kLanes = sizeof(V) / sizeof(A);
     const int64_t first = row.first_position + pixel * row.step;
     const int64_t source_step = row.source_step;
     const int64_t kernel_step = row.kernel_step;
     const int64_t width = row.width;
     const int64_t taps = row.taps;
     for (int64_t vector = 0; vector < row.vectors; ++vector) {
-      A* const outputs = row.outputs + pixel * row.output_step + vector * kLanes;
+      const int64_t lane = row.lane(vector);
+      A* const outputs = row.outputs + pixel * row.output_step + lane;
       V sums[kPixels];
       if (row.accumulate) {
         const A* from = outputs;
@@ -127,27 +158,17 @@ struct Tile {
           if (pixel + p < row.count) load(sums[p], from);
         }
       } else {
-        load(sums[0], row.bias + vector * kLanes);
+        load(sums[0], row.bias + vector * row.bias_step);
         TORCHGRAFT_UNROLL for (int p = 1; p < kPixels; ++p) sums[p] = sums[0];
       }
-      const auto add_row = [&](int64_t r) __attribute__((always_inline)) {
-        const A* source = row.sources[r] + row.source_offset + vector * kLanes;
+      const auto add_kernel_row = [&](int64_t r) __attribute__((always_inline)) {
+        const A* source = row.sources[r] + row.source_offset + lane;
         const A* kernel = row.kernels[r] + row.kernel_offset + vector * row.vector_step;
-        int64_t begin = first;
-        const auto add = [&](auto count) __attribute__((always_inline)) {
-          add_taps<count(), kStep, kPixels, kInside>(sums, source, source_step, kernel, kernel_step, begin,
-                                                     width);
-          begin += count();
-        };
-        if constexpr (kTaps > 0) {
-          add(std::integral_constant<int, kTaps>{});
-        } else if constexpr (kStep > 0) {
-          const int64_t end = first + taps;
-          while (begin + 7 <= end) add(std::integral_constant<int, 7>{});
-          if (begin + 5 <= end) add(std::integral_constant<int, 5>{});
-          if (begin + 3 <= end) add(std::integral_constant<int, 3>{});
-          while (begin < end) add(std::integral_constant<int, 1>{});
+        if constexpr (kStep > 0) {
+          add_row<kTaps, kStep, kPixels, kInside>(sums, source, source_step, kernel, kernel_step, first, taps,
+                                                  width);
         } else {
+          int64_t begin = first;
           for (int64_t tap = 0; tap < taps; ++tap, begin += row.tap_step, kernel += kernel_step) {
             add_tap<kPixels, kInside>(sums, source, source_step, kernel, begin, row.step, width);
           }
@@ -161,11 +182,11 @@ struct Tile {
             sums[p] = V{};
           }
           const int64_t end_row = std::min(first_row + kRowsOfPart, row.kernel_rows);
-          for (int64_t r = first_row; r < end_row; ++r) add_row(r);
+          for (int64_t r = first_row; r < end_row; ++r) add_kernel_row(r);
           TORCHGRAFT_UNROLL for (int p = 0; p < kPixels; ++p) sums[p] += before[p];
         }
       } else {
-        for (int64_t r = 0; r < row.kernel_rows; ++r) add_row(r);
+        for (int64_t r = 0; r < row.kernel_rows; ++r) add_kernel_row(r);
       }
       A* to = outputs;
       TORCHGRAFT_UNROLL for (int p = 0; p < kPixels; ++p, advance(to, row.output_step)) {
@@ -175,22 +196,83 @@ struct Tile {
   }
 };
 
-// Several rows of outputs of a kernel of three by three, with all of its taps in registers: so that memory is
-// read once and the caches between less often, where there is little to compute.
-template <int kStep, int kRows, int kPixels, bool kInside, typename V, typename A>
-struct Block {
-  // The pixels [begin, end), a multiple of kPixels.
-  static TORCHGRAFT_INLINE void run(const Row<A>& row, int64_t begin, int64_t end) {
-    for (int64_t pixel = begin; pixel < end; pixel += kPixels) run_tile(row, pixel);
+// kRows short rows of outputs, each of kPixels: together they have enough sums in flight. kSame: the row is
+// as wide as the source's, under a kernel that is centered on it, so that which taps lie on padding is known
+// here.
+template <int kTaps, int kStep, int kRows, int kPixels, bool kSame, typename V, typename A>
+struct Patch {
+  static TORCHGRAFT_INLINE void run(const Row<A>& row) {
+    const int64_t first = kSame ? -(kTaps / 2) : row.first_position;
+    const int64_t width = kSame ? kPixels : row.width;
+    for (int64_t vector = 0; vector < row.vectors; ++vector) {
+      const int64_t lane = row.lane(vector);
+      V sums[kRows][kPixels] = {};
+      for (int64_t y = 0; y < row.kernel_rows; ++y) {
+        const A* const kernel = row.kernels[y] + row.kernel_offset + vector * row.vector_step;
+        TORCHGRAFT_UNROLL for (int r = 0; r < kRows; ++r) {
+          const A* const source = row.sources[y * kRows + r];
+          if (source == nullptr) continue;
+          add_row<kTaps, kStep, kPixels, false>(sums[r], source + row.source_offset + lane, row.source_step,
+                                                kernel, row.kernel_step, first, row.taps, width);
+        }
+      }
+      TORCHGRAFT_UNROLL for (int r = 0; r < kRows; ++r) {
+        if (row.output_rows[r] == nullptr) continue;
+        A* to = row.output_rows[r] + row.output_offset + lane;
+        TORCHGRAFT_UNROLL for (int p = 0; p < kPixels; ++p, advance(to, row.output_step)) {
+          V total;
+          load(total, row.accumulate ? to : row.bias + vector * row.bias_step);
+          store(total + sums[r][p], to);
+        }
+      }
+    }
   }
+};
 
-  static TORCHGRAFT_INLINE void run_tile(const Row<A>& row, int64_t pixel) {
+// Rows of a patch: as many as there are registers for, where rows have so few pixels.
+constexpr int64_t kLeastPatch = 3;
+constexpr int64_t kMostPatch = 7;
+constexpr int64_t kMostPatchRows = 4;
+inline int64_t patch_rows(int64_t pixels) { return pixels <= 5 ? 4 : 2; }
+
+template <int kTaps, int kStep, int kVectorBytes, typename V, typename A>
+TORCHGRAFT_INLINE void correlate_patch(const Row<A>& row) {
+  const auto run = [&](auto rows, auto pixels) __attribute__((always_inline)) {
+    if constexpr (kTaps > 0 && kStep == 1) {
+      if (row.width == pixels() && row.first_position == -(kTaps / 2)) {
+        return Compiled<kVectorBytes>::template call<Patch<kTaps, kStep, rows(), pixels(), true, V, A>>(row);
+      }
+    }
+    Compiled<kVectorBytes>::template call<Patch<kTaps, kStep, rows(), pixels(), false, V, A>>(row);
+  };
+  constexpr std::integral_constant<int, 2> kTwo;
+  constexpr std::integral_constant<int, 4> kFour;
+  if (row.patch_rows == 4) {
+    if (row.count == 3) return run(kFour, std::integral_constant<int, 3>{});
+    if (row.count == 4) return run(kFour, std::integral_constant<int, 4>{});
+    return run(kFour, std::integral_constant<int, 5>{});
+  }
+  // Of phases one may have a pixel less than the other.
+  if (row.count == 5) return run(kTwo, std::integral_constant<int, 5>{});
+  if (row.count == 6) return run(kTwo, std::integral_constant<int, 6>{});
+  run(kTwo, std::integral_constant<int, 7>{});
+}
+
+// A strip of kPixels columns of outputs of a kernel of three by three, made from the top to the bottom with
+// all taps in registers. Each column of the source is loaded once and serves every output that it meets:
+// those of three rows, or of two with a stride of two, are in flight.
+template <int kStep, int kPixels, bool kInside, typename V, typename A>
+struct Strip {
+  static TORCHGRAFT_INLINE void run(const Row<A>& row, int64_t pixel) {
     constexpr int kTaps = 3;
-    constexpr int kLanes = sizeof(V) / sizeof(A);
+    // The sums of slot s belong to the output row `r - s`, where source row `r * kStep` is the one in turn.
+    constexpr int kSlots = ceil_divide(kTaps, kStep);
     const int64_t first = row.first_position + pixel * kStep;
     const int64_t source_step = row.source_step;
     const int64_t width = row.width;
+    const int64_t source_rows = (row.strip_rows - 1) * kStep + kTaps;
     for (int64_t vector = 0; vector < row.vectors; ++vector) {
+      const int64_t lane = row.lane(vector);
       V weights[kTaps][kTaps];
       TORCHGRAFT_UNROLL for (int y = 0; y < kTaps; ++y) {
         const A* kernel = row.kernels[y] + row.kernel_offset + vector * row.vector_step;
@@ -199,57 +281,152 @@ struct Block {
           keep(weights[y][x]);
         }
       }
-      V sums[kRows][kPixels];
-      TORCHGRAFT_UNROLL for (int r = 0; r < kRows; ++r) {
-        TORCHGRAFT_UNROLL for (int p = 0; p < kPixels; ++p) load(sums[r][p], row.bias + vector * kLanes);
+      const A* const bias = row.bias + vector * row.bias_step;
+      V sums[kSlots][kPixels];
+      TORCHGRAFT_UNROLL for (int s = 0; s < kSlots; ++s) {
+        TORCHGRAFT_UNROLL for (int p = 0; p < kPixels; ++p) load(sums[s][p], bias);
       }
-      TORCHGRAFT_UNROLL for (int i = 0; i < (kRows - 1) * kStep + kTaps; ++i) {
-        if (row.sources[i] == nullptr) continue;
-        const A* at = row.sources[i] + row.source_offset + first * source_step + vector * kLanes;
-        TORCHGRAFT_UNROLL for (int c = 0; c < (kPixels - 1) * kStep + kTaps; ++c, advance(at, source_step)) {
-          if (!kInside && static_cast<uint64_t>(first + c) >= static_cast<uint64_t>(width)) continue;
-          V column;
-          load(column, at);
-          keep(column);
-          TORCHGRAFT_UNROLL for (int y = 0; y < kTaps; ++y) {
-            TORCHGRAFT_UNROLL for (int x = 0; x < kTaps; ++x) {
-              if (i >= y && (i - y) % kStep == 0 && (i - y) / kStep < kRows && c >= x &&
-                  (c - x) % kStep == 0 && (c - x) / kStep < kPixels) {
-                sums[(i - y) / kStep][(c - x) / kStep] += weights[y][x] * column;
+      for (int64_t r = 0; r * kStep < source_rows; ++r) {
+        TORCHGRAFT_UNROLL for (int phase = 0; phase < kStep; ++phase) {
+          const int64_t i = r * kStep + phase;
+          if (i < source_rows && row.sources[i] != nullptr) {
+            const A* at = row.sources[i] + row.source_offset + first * source_step + lane;
+            TORCHGRAFT_UNROLL for (int c = 0; c < (kPixels - 1) * kStep + kTaps;
+                                   ++c, advance(at, source_step)) {
+              if (!kInside && static_cast<uint64_t>(first + c) >= static_cast<uint64_t>(width)) continue;
+              V column;
+              load(column, at);
+              // The next vector of channels: the processor does not foresee that it is read next.
+              __builtin_prefetch(at + sizeof(V) / sizeof(A));
+              keep(column);
+              TORCHGRAFT_UNROLL for (int y = phase; y < kTaps; y += kStep) {
+                TORCHGRAFT_UNROLL for (int x = 0; x < kTaps; ++x) {
+                  if (c >= x && (c - x) % kStep == 0 && (c - x) / kStep < kPixels) {
+                    sums[y / kStep][(c - x) / kStep] += weights[y][x] * column;
+                  }
+                }
               }
             }
           }
+          if (phase == (kTaps - 1) % kStep && r >= kSlots - 1) {
+            A* to = row.output_rows[r - (kSlots - 1)] + row.output_offset + pixel * row.output_step + lane;
+            TORCHGRAFT_UNROLL for (int p = 0; p < kPixels; ++p, advance(to, row.output_step))
+                store(sums[kSlots - 1][p], to);
+          }
         }
-      }
-      TORCHGRAFT_UNROLL for (int r = 0; r < kRows; ++r) {
-        A* to = row.output_rows[r] + row.output_offset + pixel * row.output_step + vector * kLanes;
-        TORCHGRAFT_UNROLL for (int p = 0; p < kPixels; ++p, advance(to, row.output_step))
-            store(sums[r][p], to);
+        TORCHGRAFT_UNROLL for (int p = 0; p < kPixels; ++p) {
+          TORCHGRAFT_UNROLL for (int s = kSlots - 1; s > 0; --s) sums[s][p] = sums[s - 1][p];
+          load(sums[0][p], bias);
+        }
       }
     }
   }
 };
 
-template <int kStep, int kRows, int kPixels, int kVectorBytes, typename V, typename A>
-TORCHGRAFT_INLINE void correlate_block(const Row<A>& row) {
-  using Inside = Block<kStep, kRows, kPixels, true, V, A>;
-  using Border = Block<kStep, kRows, kPixels, false, V, A>;
-  const auto is_inside = [&](int64_t pixel) {
+// Columns of the narrowest strip, and of the widest one that there are registers for.
+constexpr int64_t kLeastStrip = 3;
+constexpr int64_t kMostStrip = 7;
+
+// Strips that differ by one column at most: so that none is made twice, whatever the width.
+template <int kStep, int kVectorBytes, typename V, typename A>
+TORCHGRAFT_INLINE void correlate_strips(const Row<A>& row) {
+  const int64_t strips = ceil_divide(row.count, kMostStrip);
+  for (int64_t strip = 0; strip < strips; ++strip) {
+    const int64_t pixel = row.count * strip / strips;
+    const int64_t pixels = row.count * (strip + 1) / strips - pixel;
     const int64_t first = row.first_position + pixel * kStep;
-    return first >= 0 && first + (kPixels - 1) * kStep + 3 <= row.width;
-  };
-  const int64_t whole = row.count / kPixels * kPixels;
-  int64_t pixel = 0;
-  while (pixel < whole) {
-    const int64_t begin = pixel;
-    while (pixel < whole && is_inside(pixel)) pixel += kPixels;
-    if (begin < pixel) Compiled<kVectorBytes>::template call<Inside>(row, begin, pixel);
-    if (pixel < whole) {
-      Compiled<kVectorBytes>::template call<Border>(row, pixel, pixel + kPixels);
-      pixel += kPixels;
+    const bool is_inside = first >= 0 && first + (pixels - 1) * kStep + 3 <= row.width;
+    const auto run = [&](auto count) __attribute__((always_inline)) {
+      using Inside = Strip<kStep, count(), true, V, A>;
+      using Border = Strip<kStep, count(), false, V, A>;
+      is_inside ? Compiled<kVectorBytes>::template call<Inside>(row, pixel)
+                : Compiled<kVectorBytes>::template call<Border>(row, pixel);
+    };
+    switch (pixels) {
+      case 3:
+        run(std::integral_constant<int, 3>{});
+        break;
+      case 4:
+        run(std::integral_constant<int, 4>{});
+        break;
+      case 5:
+        run(std::integral_constant<int, 5>{});
+        break;
+      case 6:
+        run(std::integral_constant<int, 6>{});
+        break;
+      default:
+        run(std::integral_constant<int, 7>{});
     }
   }
-  if (whole < row.count) Compiled<kVectorBytes>::template call<Border>(row, row.count - kPixels, row.count);
+}
+
+// Pixels of an input gradient of a kernel of three by three with a stride of two: two by two of them, made of
+// two by two pixels of the output gradient. The first pixel of a pair reads source `first` through the middle
+// tap, the second one sources `first` and `first + 1` through the outer taps; so too in the other direction.
+template <bool kInside, typename V, typename A>
+struct Pairs {
+  static TORCHGRAFT_INLINE void run(const Row<A>& row, int64_t begin, int64_t end) {
+    // The tap through which a pixel of a pair reads a source.
+    constexpr int kTap[2][2] = {{1, -1}, {2, 0}};
+    for (int64_t vector = 0; vector < row.vectors; ++vector) {
+      const int64_t lane = row.lane(vector);
+      V weights[3][3];
+      TORCHGRAFT_UNROLL for (int y = 0; y < 3; ++y) {
+        const A* kernel = row.kernels[y] + vector * row.vector_step;
+        TORCHGRAFT_UNROLL for (int x = 0; x < 3; ++x, advance(kernel, row.lanes)) {
+          load(weights[y][x], kernel);
+          keep(weights[y][x]);
+        }
+      }
+      for (int64_t pair = begin; pair < end; ++pair) {
+        const int64_t first = row.first_position + pair;
+        const int64_t output = row.first_output + 2 * pair;
+        V sums[2][2] = {};
+        TORCHGRAFT_UNROLL for (int i = 0; i < 2; ++i) {
+          if (!kInside && row.sources[i] == nullptr) continue;
+          const A* const source = row.sources[i] + first * row.source_step + lane;
+          TORCHGRAFT_UNROLL for (int j = 0; j < 2; ++j) {
+            if (!kInside && static_cast<uint64_t>(first + j) >= static_cast<uint64_t>(row.width)) continue;
+            V column;
+            load(column, source + j * row.source_step);
+            keep(column);
+            TORCHGRAFT_UNROLL for (int r = i; r < 2; ++r) {
+              TORCHGRAFT_UNROLL for (int p = j; p < 2; ++p) {
+                sums[r][p] += weights[kTap[r][i]][kTap[p][j]] * column;
+              }
+            }
+          }
+        }
+        TORCHGRAFT_UNROLL for (int r = 0; r < 2; ++r) {
+          if (!kInside && row.output_rows[r] == nullptr) continue;
+          A* const to = row.output_rows[r] + row.output_offset + output * row.output_step + lane;
+          TORCHGRAFT_UNROLL for (int p = 0; p < 2; ++p) {
+            if (!kInside && static_cast<uint64_t>(output + p) >= static_cast<uint64_t>(row.count)) continue;
+            store(sums[r][p], to + p * row.output_step);
+          }
+        }
+      }
+    }
+  }
+};
+
+template <int kVectorBytes, typename V, typename A>
+TORCHGRAFT_INLINE void correlate_pairs(const Row<A>& row) {
+  // Pairs that are taken through one vector of channels after another.
+  constexpr int64_t kPairs = 8;
+  const int64_t pairs = ceil_divide(row.count - row.first_output, 2);
+  int64_t begin = std::clamp<int64_t>(-row.first_position, -row.first_output, pairs);
+  int64_t end = std::clamp<int64_t>(
+      std::min(row.width - 1 - row.first_position, (row.count - row.first_output) / 2), begin, pairs);
+  for (int i = 0; i < 2; ++i) {
+    if (row.sources[i] == nullptr || row.output_rows[i] == nullptr) begin = end = pairs;
+  }
+  if (begin > 0) Compiled<kVectorBytes>::template call<Pairs<false, V, A>>(row, int64_t{0}, begin);
+  for (int64_t pair = begin; pair < end; pair += kPairs) {
+    Compiled<kVectorBytes>::template call<Pairs<true, V, A>>(row, pair, std::min(pair + kPairs, end));
+  }
+  if (end < pairs) Compiled<kVectorBytes>::template call<Pairs<false, V, A>>(row, end, pairs);
 }
 
 // Tiles of one size over the pixels [begin, end), the last of which overlaps the one before where it must. A
@@ -276,26 +453,20 @@ TORCHGRAFT_INLINE void correlate_pixels(const Row<A>& row, int64_t begin, int64_
 }
 
 // Sixteen sums in flight hide the latency of a multiply-add where there are registers for them; eight nearly
-// do. Fourteen and seven are the widths, or their divisors, of many networks' images.
+// do. A row of more than eight pixels is cut into as few tiles as can be, of one even size.
 template <int kTaps, int kStep, int kVectorBytes, typename V, typename A>
 TORCHGRAFT_INLINE void correlate_row(const Row<A>& row) {
   const int64_t count = row.count;
-  const auto covered = [&](int64_t pixels) { return ceil_divide(count, pixels) * pixels; };
   if constexpr (kVectorBytes == 64 && std::is_same_v<A, float>) {
-    // One tile that ends behind the row's end, rather than two.
-    if (count > 8 && count < 14) return correlate_pixels<kTaps, kStep, 14, kVectorBytes, V>(row, 0, count);
-    if (count == 15) return correlate_pixels<kTaps, kStep, 16, kVectorBytes, V>(row, 0, count);
-    if (count >= 14) {
-      const int64_t wide = count < 16 ? 0 : count / 16 * 16 + (count % 16 > 8 ? 16 : 0);
-      if (wide == 0 || covered(14) < std::max(wide, covered(8))) {
-        correlate_pixels<kTaps, kStep, 14, kVectorBytes, V>(row, 0, count);
-      } else {
-        correlate_pixels<kTaps, kStep, 16, kVectorBytes, V>(row, 0, std::min(wide, count));
-        correlate_pixels<kTaps, kStep, 8, kVectorBytes, V>(row, std::min(wide, count), count);
-      }
-      return;
+    if (count > 8) {
+      const int64_t pixels = ceil_divide(count, ceil_divide(count, 16));
+      if (pixels <= 10) return correlate_pixels<kTaps, kStep, 10, kVectorBytes, V>(row, 0, count);
+      if (pixels <= 12) return correlate_pixels<kTaps, kStep, 12, kVectorBytes, V>(row, 0, count);
+      if (pixels <= 14) return correlate_pixels<kTaps, kStep, 14, kVectorBytes, V>(row, 0, count);
+      return correlate_pixels<kTaps, kStep, 16, kVectorBytes, V>(row, 0, count);
     }
   }
+  const auto covered = [&](int64_t pixels) { return ceil_divide(count, pixels) * pixels; };
   if (count >= 7 && (count == 7 || covered(7) < covered(8))) {
     correlate_pixels<kTaps, kStep, 7, kVectorBytes, V>(row, 0, count);
   } else if (count >= 8) {
@@ -313,6 +484,14 @@ TORCHGRAFT_INLINE void correlate_row(const Row<A>& row) {
 
 template <int kStep, int kVectorBytes, typename V, typename A>
 TORCHGRAFT_INLINE void dispatch_taps(const Row<A>& row) {
+  if constexpr (kVectorBytes == 64) {
+    if (row.patch_rows > 0) {
+      if (row.taps == 3) return correlate_patch<3, kStep, kVectorBytes, V>(row);
+      if (row.taps == 5) return correlate_patch<5, kStep, kVectorBytes, V>(row);
+      if (row.taps == 7) return correlate_patch<7, kStep, kVectorBytes, V>(row);
+      return correlate_patch<0, kStep, kVectorBytes, V>(row);
+    }
+  }
   if (row.taps == 3) {
     correlate_row<3, kStep, kVectorBytes, V>(row);
   } else if (row.taps == 5) {
@@ -329,17 +508,20 @@ template <int kVectorBytes, int kBytes, typename A>
 TORCHGRAFT_INLINE void dispatch_row(const Row<A>& row) {
   using V = Vector<A, kBytes>;
   if constexpr (std::is_same_v<A, float> && kVectorBytes == 64) {
-    if (row.block_rows == 4) return correlate_block<1, 4, 4, kVectorBytes, V>(row);
-    if (row.block_rows == 2 && row.step == 1) return correlate_block<1, 2, 7, kVectorBytes, V>(row);
-    if (row.block_rows == 2) return correlate_block<2, 2, 7, kVectorBytes, V>(row);
+    if (row.strip_rows > 0 && row.step == 1) return correlate_strips<1, kVectorBytes, V>(row);
+    if (row.strip_rows > 0) return correlate_strips<2, kVectorBytes, V>(row);
   }
   if constexpr (std::is_same_v<A, double>) {
     correlate_row<0, 0, kVectorBytes, V>(row);
+  } else if (row.is_paired) {
+    correlate_pairs<kVectorBytes, V>(row);
   } else if (row.step == 1 && row.taps == 1) {
-    // One or two taps are those of a gradient's phases, of a kernel of three and a stride of two.
+    // One, two or four taps are those of a gradient's phases, where the stride is two.
     correlate_row<1, 1, kVectorBytes, V>(row);
   } else if (row.step == 1 && row.taps == 2 && row.tap_step == 1) {
     correlate_row<2, 1, kVectorBytes, V>(row);
+  } else if (row.step == 1 && row.taps == 4 && row.tap_step == 1 && row.patch_rows == 0) {
+    correlate_row<4, 1, kVectorBytes, V>(row);
   } else if (row.tap_step != 1 || row.step > 2 || row.taps < 3) {
     correlate_row<0, 0, kVectorBytes, V>(row);
   } else if (row.step == 1) {
@@ -365,11 +547,11 @@ TORCHGRAFT_VECTOR_CLONES(void run_row(const Row<double>& row), dispatch_lanes<kV
 constexpr int64_t kBandBytes = 256 * 1024;
 constexpr int64_t kRowBytes = 36 * 1024;
 // Columns below which there is no gain in less, and vectors that are taken along where they lie side by side
-// in memory, which is read in pieces of as many.
+// in memory: to lay out the work takes as long as a plane of five by five of some vectors.
 constexpr int64_t kLeastSlice = 28;
-constexpr int64_t kMostVectors = 4;
-// Rows of the destination that are made at once.
-constexpr int64_t kMostBlockRows = 4;
+constexpr int64_t kMostVectors = 16;
+// Rows of a strip: the more, the fewer rows of the source are read by two strips.
+constexpr int64_t kMostStripRows = 16;
 // Units of work that there should be, whatever the number of threads, and multiply-adds that are worth a
 // thread.
 constexpr int64_t kUnits = 64;
@@ -415,7 +597,7 @@ class Correlator {
         // Channels that fill no register go by themselves, on the thread of those before.
         const int64_t last_block = group + 1 == groups ? blocks_.count : whole * (group + 1) / groups;
         for (int64_t block = whole * group / groups; block < last_block;) {
-          const int64_t vectors = blocks_.together(block, last_block, vectors_);
+          const int64_t vectors = blocks_.together(block, last_block, vectors_, are_sums_whole());
           correlate_blocks(image, {row, std::min(row + band_, correlation_.height.destination)},
                            {column, std::min(column + slice_, correlation_.width.destination)}, block,
                            vectors, workspace);
@@ -429,7 +611,7 @@ class Correlator {
   struct Workspace {
     std::vector<Rows<const T>> sources;
     Rows<T> destination;
-    // Of a row of the destination, or of a block of them; the lines point here.
+    // Of a row of the destination, of a strip or of pairs; the lines point here.
     std::vector<const A*> source_rows;
     std::vector<const A*> kernel_rows;
     std::vector<A*> output_rows;
@@ -484,7 +666,7 @@ class Correlator {
     const int64_t bands = std::clamp<int64_t>(ceil_divide(height.source * line_bytes, kBandBytes), 1,
                                               ceil_divide(height.destination, 4));
     band_ = ceil_divide(height.destination, bands);
-    if (is_small()) {
+    if (are_strips()) {
       const int64_t rows = 4 * height.phases[0].tap_step;
       band_ = std::min(ceil_divide(band_, rows) * rows, height.destination);
     }
@@ -563,8 +745,18 @@ class Correlator {
         lanes, width.destination, rows, columns, rows.size());
 
     plan_lines(workspace, block, vectors, columns);
-    if (const int64_t block_rows = rows_together(workspace, rows)) {
-      correlate_together(workspace, block, rows, source_rows, block_rows);
+    if (is_paired()) {
+      correlate_pairs_of(workspace, block, rows, columns, source_rows);
+      workspace.destination.flush();
+      return;
+    }
+    if (const int64_t strip_rows = rows_together(workspace, rows)) {
+      correlate_strips_of(workspace, block, rows, source_rows, strip_rows);
+      workspace.destination.flush();
+      return;
+    }
+    if (const int64_t most_rows = patches_of(workspace)) {
+      correlate_patches(workspace, block, rows, source_rows, most_rows);
       workspace.destination.flush();
       return;
     }
@@ -600,11 +792,11 @@ class Correlator {
     const int64_t phases = width.phases.size();
     const Rows<const T>& source = workspace.sources[0];
     const int64_t output_step = workspace.destination.column_step();
-    // A block of a stride of two has two rows.
-    const int64_t most_rows = correlation_.sources() * correlation_.height.kernel + kMostBlockRows;
-    workspace.source_rows.resize(most_rows);
-    workspace.kernel_rows.resize(most_rows);
-    workspace.output_rows.resize(kMostBlockRows);
+    // A strip has a stride of two at most.
+    const int64_t kernel_rows = correlation_.sources() * correlation_.height.kernel;
+    workspace.source_rows.resize(kMostPatchRows * kernel_rows + 2 * kMostStripRows);
+    workspace.kernel_rows.resize(kernel_rows);
+    workspace.output_rows.resize(kMostStripRows);
     workspace.lines.clear();
     for (int64_t column = columns.begin; column < std::min(columns.begin + phases, columns.end); ++column) {
       const Phase& phase = width.phase(column);
@@ -617,6 +809,7 @@ class Correlator {
         workspace.lines.push_back(
             {.lanes = lanes,
              .vectors = vectors,
+             .last_lane = blocks_.begin(block + vectors - 1) - blocks_.begin(block),
              .vector_step = correlation_.sources() * correlation_.taps() * blocks_.lanes,
              .kernel_offset = phase.first_tap * lanes,
              .source_offset = skipped * source.column_step(),
@@ -628,6 +821,7 @@ class Correlator {
              .tap_step = phase.tap_step / remainders.stretch,
              .taps = phase.taps,
              .bias = bias_.data() + block * blocks_.lanes,
+             .bias_step = blocks_.lanes,
              .output_offset = (column + part * phases - workspace.destination.first_column()) * output_step,
              .output_step = remainders.parts * phases * output_step,
              .count = ceil_divide(count - part, remainders.parts),
@@ -639,8 +833,15 @@ class Correlator {
     }
   }
 
-  // Whether a block of rows can be made at once, and of how many.
-  bool is_small() const {
+  // Whether outputs are made in one piece, so that nothing is added to those in memory.
+  bool are_sums_whole() const {
+    int64_t most = 0;
+    for (const Phase& phase : correlation_.height.phases) most = std::max(most, phase.taps);
+    return most <= std::min(kernel_rows_, kRowsOfPart);
+  }
+
+  // Whether the destination is made in strips, where its lines allow it.
+  bool are_strips() const {
     const Direction& height = correlation_.height;
     const Direction& width = correlation_.width;
     if (height.phases.size() > 1 || width.phases.size() > 1 || correlation_.sources() > 1) return false;
@@ -651,27 +852,64 @@ class Correlator {
            (row.step == 1 || (row.step == 2 && row.tap_step * column.tap_step == 1));
   }
 
-  // Rows as many lines apart as taps are.
-  int64_t rows_together(const Workspace& workspace, Range rows) const {
-    if (!is_small()) return 0;
-    const Phase& phase = correlation_.height.phases[0];
-    const int64_t count = rows.size() / phase.tap_step;
-    int64_t least = workspace.lines[0].count;
-    for (const Row<A>& line : workspace.lines) {
-      if (line.tap_step != 1) return 0;
-      least = std::min(least, line.count);
-    }
-    // A block of two rows has seven pixels; one of four has four, and no stride.
-    if (count < 4 || least < (phase.step == 1 ? 4 : 7)) return 0;
-    const auto covered = [](int64_t size, int64_t block) { return ceil_divide(size, block) * block; };
-    const int64_t pixels = workspace.lines[0].count;
-    if (phase.step != 1) return 2;
-    return least < 7 || covered(count, 4) * covered(pixels, 4) <= covered(count, 2) * covered(pixels, 7) ? 4
-                                                                                                         : 2;
+  // Whether the destination is made two rows by two columns at a time.
+  bool is_paired() const {
+    const auto is_paired = [](const Direction& direction) {
+      return direction.kernel == 3 && direction.phases.size() == 2 &&
+             direction.phases[0].taps + direction.phases[1].taps == 3 &&
+             std::min(direction.phases[0].taps, direction.phases[1].taps) == 1 &&
+             direction.phases[0].tap_step == 1;
+    };
+    return std::is_same_v<A, float> && correlation_.sources() == 1 && is_paired(correlation_.height) &&
+           is_paired(correlation_.width);
   }
 
-  void correlate_together(Workspace& workspace, int64_t block, Range rows, Range source_rows,
-                          int64_t block_rows) const {
+  // The pair that `element` belongs to: its first element, and the position that this one reads.
+  static std::pair<int64_t, int64_t> pair_of(const Direction& direction, int64_t element) {
+    const bool is_first = direction.phase(element).taps == 1;
+    const int64_t other = is_first ? element : element + 1;
+    const int64_t position = direction.phase(other).position(direction.output(other), 0);
+    return is_first ? std::pair(element, position) : std::pair(element - 1, position - 1);
+  }
+
+  void correlate_pairs_of(Workspace& workspace, int64_t block, Range rows, Range columns,
+                          Range source_rows) const {
+    const auto [first_column, first_position] = pair_of(correlation_.width, columns.begin);
+    const A* kernels = kernels_.data() + block * correlation_.taps() * blocks_.lanes;
+    Row<A>& line = workspace.lines[0];
+    line.is_paired = true;
+    line.source_offset = 0;
+    line.first_position = first_position - workspace.sources[0].first_column();
+    line.width = workspace.sources[0].width();
+    line.first_output = first_column - columns.begin;
+    line.output_offset =
+        (columns.begin - workspace.destination.first_column()) * workspace.destination.column_step();
+    line.output_step = workspace.destination.column_step();
+    line.count = columns.size();
+    for (int64_t y = 0; y < 3; ++y) workspace.kernel_rows[y] = kernels + y * 3 * line.lanes;
+    auto [row, position] = pair_of(correlation_.height, rows.begin);
+    for (; row < rows.end; row += 2, ++position) {
+      for (int64_t i = 0; i < 2; ++i) {
+        workspace.source_rows[i] =
+            source_rows.contains(position + i) ? workspace.sources[0].row(position + i) : nullptr;
+        workspace.output_rows[i] = rows.contains(row + i) ? workspace.destination.row(row + i) : nullptr;
+      }
+      run_row(line);
+    }
+  }
+
+  // Rows of a strip, as many lines apart as taps are; 0 where strips cannot be made.
+  int64_t rows_together(const Workspace& workspace, Range rows) const {
+    if (!are_strips()) return 0;
+    for (const Row<A>& line : workspace.lines) {
+      if (line.tap_step != 1 || line.count < kLeastStrip) return 0;
+    }
+    const int64_t count = ceil_divide(rows.size(), correlation_.height.phases[0].tap_step);
+    return ceil_divide(count, ceil_divide(count, kMostStripRows));
+  }
+
+  void correlate_strips_of(Workspace& workspace, int64_t block, Range rows, Range source_rows,
+                           int64_t most_rows) const {
     const Direction& height = correlation_.height;
     const Phase& phase = height.phases[0];
     const int64_t apart = phase.tap_step;
@@ -682,19 +920,80 @@ class Correlator {
     }
     for (int64_t part = 0; part < apart; ++part) {
       const int64_t count = ceil_divide(rows.size() - part, apart);
-      for (int64_t row = 0; row < count; row += block_rows) {
-        const int64_t element = rows.begin + part + std::min(row, count - block_rows) * apart;
-        for (int64_t i = 0; i < (block_rows - 1) * phase.step + phase.taps; ++i) {
+      for (int64_t row = 0; row < count; row += most_rows) {
+        const int64_t strip_rows = std::min(most_rows, count - row);
+        const int64_t element = rows.begin + part + row * apart;
+        for (int64_t i = 0; i < (strip_rows - 1) * phase.step + phase.taps; ++i) {
           const int64_t position = phase.position(element, 0) + i * apart;
           workspace.source_rows[i] =
               source_rows.contains(position) ? workspace.sources[0].row(position) : nullptr;
         }
-        for (int64_t r = 0; r < block_rows; ++r) {
+        for (int64_t r = 0; r < strip_rows; ++r) {
           workspace.output_rows[r] = workspace.destination.row(element + r * apart);
         }
         for (Row<A>& line : workspace.lines) {
-          line.block_rows = block_rows;
+          line.strip_rows = strip_rows;
           run_row(line);
+        }
+      }
+    }
+  }
+
+  // Rows of a patch; 0 where rows are made one by one.
+  int64_t patches_of(const Workspace& workspace) const {
+    if (!std::is_same_v<A, float> || blocks_.lanes != kMostLanes) return 0;
+    int64_t most = 0;
+    for (const Row<A>& line : workspace.lines) {
+      if (line.tap_step != 1 || line.step > 2 || line.taps < 3) return 0;
+      if (line.count < kLeastPatch || line.count > kMostPatch) return 0;
+      most = std::max(most, line.count);
+    }
+    return patch_rows(most);
+  }
+
+  void correlate_patches(Workspace& workspace, int64_t block, Range rows, Range source_rows,
+                         int64_t most_rows) const {
+    const Direction& height = correlation_.height;
+    const int64_t phases = height.phases.size();
+    const int64_t sources = correlation_.sources();
+    for (int64_t first = rows.begin; first < std::min(rows.begin + phases, rows.end); ++first) {
+      const Phase& phase = height.phase(first);
+      const int64_t count = ceil_divide(rows.end - first, phases);
+      const int64_t made = ceil_divide(count, ceil_divide(count, most_rows));
+      for (int64_t row = 0; row < count; row += made) {
+        const int64_t output = height.output(first) + row;
+        const auto is_made = [&](int64_t r) { return r < made && row + r < count; };
+        for (int64_t r = 0; r < most_rows; ++r) {
+          workspace.output_rows[r] =
+              is_made(r) ? workspace.destination.row(first + (row + r) * phases) : nullptr;
+        }
+        // As many of the kernel's rows as stay in L1, and as a part of a sum has.
+        const int64_t kernel_rows = std::min(kernel_rows_, kRowsOfPart);
+        for (int64_t first_tap = 0; first_tap == 0 || first_tap < phase.taps; first_tap += kernel_rows) {
+          int64_t met = 0;
+          for (int64_t s = 0; s < sources; ++s) {
+            const A* kernels = kernels_.data() + block * sources * correlation_.taps() * blocks_.lanes +
+                               s * correlation_.taps() * blocks_.block_lanes();
+            for (int64_t tap = first_tap; tap < std::min(first_tap + kernel_rows, phase.taps); ++tap) {
+              bool is_met = false;
+              for (int64_t r = 0; r < most_rows; ++r) {
+                const int64_t position = phase.position(output + r, tap);
+                const bool is_read = is_made(r) && source_rows.contains(position);
+                workspace.source_rows[met * most_rows + r] =
+                    is_read ? workspace.sources[s].row(position) : nullptr;
+                is_met = is_met || is_read;
+              }
+              if (!is_met) continue;
+              workspace.kernel_rows[met++] = kernels + (phase.first_tap + tap * phase.kernel_step) *
+                                                           correlation_.width.kernel * blocks_.block_lanes();
+            }
+          }
+          for (Row<A>& line : workspace.lines) {
+            line.patch_rows = most_rows;
+            line.kernel_rows = met;
+            line.accumulate = first_tap > 0;
+            run_row(line);
+          }
         }
       }
     }

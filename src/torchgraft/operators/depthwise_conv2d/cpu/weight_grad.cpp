@@ -32,6 +32,7 @@ struct Row {
   int64_t count;               // pixels
   int64_t lanes;               // of a vector: a register's, or half of them
   int64_t vectors;             // side by side in both images
+  int64_t last_lane;           // first channel of the last vector, which may overlap the one before
   int64_t vector_step;         // elements from a vector's sums to the next one's
   int64_t input_offset;        // from the input's rows to the columns that are read
   int64_t input_step;          // elements from a column to the next
@@ -42,14 +43,22 @@ struct Row {
   int64_t taps;
 
   // Of each row of the output gradient:
-  const A* output_grad = nullptr;
+  const A* const* output_grads = nullptr;
   const A* const* inputs = nullptr;  // for each kernel row that meets the image: column 0 of the input's row,
   A* const* sums = nullptr;          // and the sums of the kernel's row, in vectors
   int64_t kernel_rows = 0;
+
+  // Of a strip: its rows of the output gradient. Inputs and sums are those of every kernel row for each of
+  // them, inputs null where that is padding. 0 where one row is taken by itself.
+  int64_t strip_rows = 0;
+
+  // The first channel of a vector, counted from that of the first vector.
+  int64_t lane(int64_t vector) const { return std::min(vector * lanes, last_lane); }
 };
 
-// Some pixels and kTaps taps side by side, at a step known here.
-template <int kRows, int kTaps, int kStep, int kPixels, bool kInside, typename V, typename A>
+// Some pixels and kTaps taps side by side, at a step known here. kMayMiss: an input is null where it is
+// padding.
+template <int kRows, int kTaps, int kStep, int kPixels, bool kInside, bool kMayMiss, typename V, typename A>
 TORCHGRAFT_INLINE void add_pixels(V (&sums)[kRows][kTaps], const A* output_grad, int64_t output_grad_step,
                                   const A* const (&inputs)[kRows], int64_t input_step, int64_t first,
                                   int64_t width) {
@@ -62,6 +71,7 @@ TORCHGRAFT_INLINE void add_pixels(V (&sums)[kRows][kTaps], const A* output_grad,
   TORCHGRAFT_UNROLL for (int c = 0; c < (kPixels - 1) * kStep + kTaps; ++c) {
     if (kInside || static_cast<uint64_t>(first + c) < static_cast<uint64_t>(width)) {
       TORCHGRAFT_UNROLL for (int r = 0; r < kRows; ++r) {
+        if (kMayMiss && inputs[r] == nullptr) continue;
         V column;
         load(column, at[r]);
         keep(column);
@@ -106,25 +116,26 @@ struct Tile {
   static TORCHGRAFT_INLINE void run_vector(const Row<A>& row, int64_t kernel_row, int64_t tap,
                                            int64_t vector) {
     constexpr int kLanes = sizeof(V) / sizeof(A);
+    const int64_t lane = row.lane(vector);
     V sums[kRows][kTaps];
     const A* inputs[kRows];
     TORCHGRAFT_UNROLL for (int r = 0; r < kRows; ++r) {
-      inputs[r] = row.inputs[kernel_row + r] + row.input_offset + vector * kLanes;
+      inputs[r] = row.inputs[kernel_row + r] + row.input_offset + lane;
       TORCHGRAFT_UNROLL for (int t = 0; t < kTaps; ++t) sums[r][t] = V{};
     }
     const int64_t input_step = row.input_step;
     const int64_t width = row.width;
-    const A* output_grad = row.output_grad + vector * kLanes;
+    const A* output_grad = row.output_grads[0] + row.output_grad_offset + lane;
     int64_t first = row.first_position + tap * row.tap_step;
     int64_t pixel = 0;
     if constexpr (kStep > 0) {
       for (; pixel + kPixels <= row.count; pixel += kPixels) {
         if (first >= 0 && first + (kPixels - 1) * kStep + kTaps <= width) {
-          add_pixels<kRows, kTaps, kStep, kPixels, true>(sums, output_grad, row.output_grad_step, inputs,
-                                                         input_step, first, width);
+          add_pixels<kRows, kTaps, kStep, kPixels, true, false>(sums, output_grad, row.output_grad_step,
+                                                                inputs, input_step, first, width);
         } else {
-          add_pixels<kRows, kTaps, kStep, kPixels, false>(sums, output_grad, row.output_grad_step, inputs,
-                                                          input_step, first, width);
+          add_pixels<kRows, kTaps, kStep, kPixels, false, false>(sums, output_grad, row.output_grad_step,
+                                                                 inputs, input_step, first, width);
         }
         output_grad += kPixels * row.output_grad_step;
         first += kPixels * kStep;
@@ -145,6 +156,75 @@ struct Tile {
     }
   }
 };
+
+// All taps of a kernel of three by three along some short rows, which share the sums in registers.
+template <int kStep, int kPixels, typename V, typename A>
+struct Strip {
+  static TORCHGRAFT_INLINE void run(const Row<A>& row) {
+    constexpr int kTaps = 3;
+    constexpr int kLanes = sizeof(V) / sizeof(A);
+    const int64_t input_step = row.input_step;
+    const int64_t output_grad_step = row.output_grad_step;
+    const int64_t width = row.width;
+    for (int64_t vector = 0; vector < row.vectors; ++vector) {
+      const int64_t lane = row.lane(vector);
+      V sums[kTaps][kTaps] = {};
+      for (int64_t r = 0; r < row.strip_rows; ++r) {
+        const A* output_grad = row.output_grads[r] + row.output_grad_offset + lane;
+        const A* inputs[kTaps];
+        bool is_whole = true;
+        TORCHGRAFT_UNROLL for (int y = 0; y < kTaps; ++y) {
+          inputs[y] = row.inputs[r * kTaps + y];
+          is_whole = is_whole && inputs[y] != nullptr;
+          if (inputs[y] != nullptr) inputs[y] += row.input_offset + lane;
+        }
+        int64_t first = row.first_position;
+        int64_t pixel = 0;
+        for (; pixel + kPixels <= row.count; pixel += kPixels) {
+          if (is_whole && first >= 0 && first + (kPixels - 1) * kStep + kTaps <= width) {
+            add_pixels<kTaps, kTaps, kStep, kPixels, true, false>(sums, output_grad, output_grad_step, inputs,
+                                                                  input_step, first, width);
+          } else {
+            add_pixels<kTaps, kTaps, kStep, kPixels, false, true>(sums, output_grad, output_grad_step, inputs,
+                                                                  input_step, first, width);
+          }
+          output_grad += kPixels * output_grad_step;
+          first += kPixels * kStep;
+        }
+        for (; pixel < row.count; ++pixel) {
+          add_pixels<kTaps, kTaps, kStep, 1, false, true>(sums, output_grad, output_grad_step, inputs,
+                                                          input_step, first, width);
+          output_grad += output_grad_step;
+          first += kStep;
+        }
+      }
+      TORCHGRAFT_UNROLL for (int y = 0; y < kTaps; ++y) {
+        A* totals = row.sums[y] + vector * row.vector_step;
+        TORCHGRAFT_UNROLL for (int t = 0; t < kTaps; ++t) {
+          V total;
+          load(total, totals + t * kLanes);
+          store(total + sums[y][t], totals + t * kLanes);
+        }
+      }
+    }
+  }
+};
+
+// As many pixels at a time as leave the fewest over. Without a stride, more pixels share more columns.
+template <int kStep, int kVectorBytes, typename V, typename A>
+TORCHGRAFT_INLINE void sum_strip(const Row<A>& row) {
+  using Compiled = Compiled<kVectorBytes>;
+  if constexpr (kVectorBytes == 64) {
+    int64_t pixels = kStep == 1 ? 7 : 4;
+    for (int64_t other = 4; other <= 7; ++other) {
+      if (row.count % other < row.count % pixels) pixels = other;
+    }
+    if (pixels == 7) return Compiled::template call<Strip<kStep, 7, V, A>>(row);
+    if (pixels == 6) return Compiled::template call<Strip<kStep, 6, V, A>>(row);
+    if (pixels == 5) return Compiled::template call<Strip<kStep, 5, V, A>>(row);
+  }
+  Compiled::template call<Strip<kStep, 4, V, A>>(row);
+}
 
 template <int kRows, int kTaps, int kStep, int kPixels, int kVectorBytes, typename V, typename A>
 TORCHGRAFT_INLINE void sum_taps(const Row<A>& row, int64_t tap) {
@@ -179,6 +259,8 @@ TORCHGRAFT_INLINE void dispatch_row(const Row<A>& row) {
   using V = Vector<A, kBytes>;
   if constexpr (std::is_same_v<A, double>) {
     sum_row<0, 1, kVectorBytes, V>(row);
+  } else if (row.strip_rows > 0) {
+    row.step == 1 ? sum_strip<1, kVectorBytes, V>(row) : sum_strip<2, kVectorBytes, V>(row);
   } else if (row.tap_step == 1 && row.step == 1) {
     // Seven pixels, a divisor of many networks' widths, where there are registers for them.
     if (kVectorBytes == 64 && row.count % 7 == 0) {
@@ -213,6 +295,8 @@ constexpr int64_t kSliceBytes = 32 * 1024;
 constexpr int64_t kUnits = 64;
 constexpr int64_t kLeastPixels = 1024;
 constexpr int64_t kGrain = 1 << 18;
+// Pixels that a strip sums at most, unless a row has more: a sum of more is less exact.
+constexpr int64_t kStripPixels = 64;
 
 template <typename T>
 class WeightGrad {
@@ -269,6 +353,7 @@ class WeightGrad {
     Rows<const T> input;
     Rows<const T> output_grad;
     std::vector<const A*> input_rows;
+    std::vector<const A*> output_grad_rows;
     std::vector<A*> sum_rows;
     std::vector<Row<A>> lines;  // what one row of the output gradient is cut into
   };
@@ -286,7 +371,7 @@ class WeightGrad {
       const int64_t image = line / height;
       const int64_t last = std::min({line + band_, end, (image + 1) * height});
       for (int64_t block = blocks.begin; block < blocks.end;) {
-        const int64_t vectors = blocks_.together(block, blocks.end, vectors_);
+        const int64_t vectors = blocks_.together(block, blocks.end, vectors_, /*may_overlap=*/true);
         for (int64_t column = 0; column < geometry_.width.output; column += slice_) {
           sum_band(part, block, vectors, image * blocks_.fold, {line - image * height, last - image * height},
                    {column, std::min(column + slice_, geometry_.width.output)}, workspace);
@@ -316,29 +401,44 @@ class WeightGrad {
         blocks_.channels_of(block, input_, image, geometry_.channels, geometry_.input_pixels(),
                             [&](int64_t channel) { return channel / geometry_.multiplier; }),
         lanes, width.input, input_rows, input_range(width, columns), rows.size() * height.kernel);
-    plan_lines(workspace, lanes, vectors, columns);
+    plan_lines(workspace, lanes, block, vectors, columns);
     A* sums = block_sums(part, block);
-    for (int64_t row = rows.begin; row < rows.end; ++row) {
+    const bool in_strips = are_strips(workspace);
+    const int64_t most_rows = in_strips ? std::max<int64_t>(kStripPixels / columns.size(), 1) : 1;
+    for (int64_t row = rows.begin; row < rows.end; row += most_rows) {
+      const int64_t strip_rows = std::min(most_rows, rows.end - row);
       workspace.input_rows.clear();
+      workspace.output_grad_rows.clear();
       workspace.sum_rows.clear();
-      for (int64_t tap = 0; tap < height.kernel; ++tap) {
-        const int64_t position = height.position(row, tap);
-        if (!input_rows.contains(position)) continue;
-        workspace.input_rows.push_back(workspace.input.row(position));
-        workspace.sum_rows.push_back(sums + tap * width.kernel * lanes);
+      for (int64_t r = row; r < row + strip_rows; ++r) {
+        workspace.output_grad_rows.push_back(workspace.output_grad.row(r));
+        for (int64_t tap = 0; tap < height.kernel; ++tap) {
+          const int64_t position = height.position(r, tap);
+          const bool is_inside = input_rows.contains(position);
+          if (!is_inside && !in_strips) continue;
+          workspace.input_rows.push_back(is_inside ? workspace.input.row(position) : nullptr);
+          workspace.sum_rows.push_back(sums + tap * width.kernel * lanes);
+        }
       }
-      const A* const output_grad = workspace.output_grad.row(row);
       for (Row<A>& line : workspace.lines) {
-        line.output_grad = output_grad + line.output_grad_offset;
+        line.output_grads = workspace.output_grad_rows.data();
         line.inputs = workspace.input_rows.data();
         line.sums = workspace.sum_rows.data();
         line.kernel_rows = workspace.input_rows.size();
+        line.strip_rows = in_strips ? strip_rows : 0;
         run_row(line);
       }
     }
   }
 
-  void plan_lines(Workspace& workspace, int64_t lanes, int64_t vectors, Range columns) const {
+  bool are_strips(const Workspace& workspace) const {
+    return std::is_same_v<A, float> && geometry_.height.kernel == 3 &&
+           std::all_of(workspace.lines.begin(), workspace.lines.end(), [](const Row<A>& line) {
+             return line.taps == 3 && line.tap_step == 1 && line.step <= 2;
+           });
+  }
+
+  void plan_lines(Workspace& workspace, int64_t lanes, int64_t block, int64_t vectors, Range columns) const {
     const Extent& width = geometry_.width;
     const int64_t output_grad_step = workspace.output_grad.column_step();
     const Remainders remainders(width.stride, width.dilation, width.kernel, columns.size());
@@ -353,6 +453,7 @@ class WeightGrad {
            .count = ceil_divide(columns.size() - part, remainders.parts),
            .lanes = lanes,
            .vectors = vectors,
+           .last_lane = blocks_.begin(block + vectors - 1) - blocks_.begin(block),
            .vector_step = geometry_.taps() * blocks_.lanes,
            .input_offset = skipped * workspace.input.column_step(),
            .input_step = remainders.stretch * workspace.input.column_step(),
