@@ -594,7 +594,7 @@ class Correlator {
         const int64_t column = unit / groups % slices * slice_;
         const int64_t row = unit / groups / slices % bands * band_;
         const int64_t image = unit / groups / slices / bands * blocks_.fold;
-        // Channels that fill no register go by themselves, on the thread of those before.
+        // The last block of channels may make again what the one before has made: on the same thread.
         const int64_t last_block = group + 1 == groups ? blocks_.count : whole * (group + 1) / groups;
         for (int64_t block = whole * group / groups; block < last_block;) {
           const int64_t vectors = blocks_.together(block, last_block, vectors_, are_sums_whole());

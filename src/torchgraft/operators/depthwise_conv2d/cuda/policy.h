@@ -56,8 +56,8 @@ inline bool planes_pay(const Geometry& geometry, int element_bytes) {
 // Whether a forward pass or an input gradient of up to 5 x 5 taps has so few results that it takes least time
 // to gather them. In NHWC a thread of another kernel has eight halves or four numbers at each tap: of
 // (4,16,9x9,k5) in halves 4.6 us gathered and 9.3, of (4,32,5x5,k3) 4.1 and 5.1. The limits of NCHW are those
-// of 680 drawn problems of an H100. An input gradient with a stride leaves out taps, which strips know before
-// they begin.
+// of 680 drawn problems of an H100. They are not for input gradients with a stride: to gather one asks of
+// each tap whether it meets a source, which strips know when they are compiled.
 inline bool gathers(const Problem& problem) {
   constexpr int64_t kMostTaps = 5;
   constexpr int64_t kFew = int64_t{1} << 15;
