@@ -67,10 +67,9 @@ inline bool gathers(const Problem& problem) {
   const Geometry& geometry = problem.geometry;
   const int64_t longest = longest_side(geometry);
   if (longest > kMostTaps) return false;
-  const bool is_strided = std::max(geometry.height.stride, geometry.width.stride) > 1;
   int64_t few = kFew;
-  if (!problem.channels_last && !(is_strided && problem.transposed)) {
-    few = longest > 3 ? kFewOfPlanes : is_strided ? kFewStridedOfThreeTaps : kFewOfThreeTaps;
+  if (!problem.channels_last && !(is_strided(geometry) && problem.transposed)) {
+    few = longest > 3 ? kFewOfPlanes : is_strided(geometry) ? kFewStridedOfThreeTaps : kFewOfThreeTaps;
   }
   return problem.results() <= share_of_device(problem, few);
 }
@@ -114,20 +113,19 @@ inline int64_t most_gathered_products(const Problem& problem) {
   constexpr int64_t kMostTaps = 9;
   const Geometry& geometry = problem.geometry;
   const int64_t longest = longest_side(geometry);
-  const bool is_strided = std::max(geometry.height.stride, geometry.width.stride) > 1;
   if (longest >= kMostTaps) return int64_t{1} << (is_dilated(geometry) ? 25 : 23);
   if (problem.channels_last) {
     if (problem.element_bytes == 4) return int64_t{1} << (longest == kManyTaps ? 26 : 25);
-    return int64_t{1} << (geometry.channels % 8 != 0 && !is_strided ? 25 : 24);
+    return int64_t{1} << (geometry.channels % 8 != 0 && !is_strided(geometry) ? 25 : 24);
   }
   const bool has_whole_planes =
       supports_small_planes_weight_grad(problem) && has_many_images_of_small_planes(problem);
   if (geometry.width.input % 2 != 0 && !has_whole_planes) {
     if (longest < kManyTaps) return kAnyNumber;
     if (longest == kManyTaps) return int64_t{1} << 27;
-    return int64_t{1} << (problem.is_half() && !is_strided ? 25 : 22);
+    return int64_t{1} << (problem.is_half() && !is_strided(geometry) ? 25 : 22);
   }
-  if (is_strided) return int64_t{1} << (longest < kManyTaps ? 24 : longest == kManyTaps ? 23 : 21);
+  if (is_strided(geometry)) return int64_t{1} << (longest < kManyTaps ? 24 : longest == kManyTaps ? 23 : 21);
   if (geometry.batch * geometry.output_pixels() <= kFewPixels ||
       (geometry.output_pixels() <= kFewPixelsOfPlane && !has_whole_planes)) {
     return int64_t{1} << 24;
@@ -199,12 +197,19 @@ inline bool diagonals_nhwc_pays(const Problem& problem) {
 }
 
 // With so many taps of any problem: of (24,16,38x38,k11) 13 us by diagonals and 17 by tiles, of
-// (4,152,9x5,k11) 10 and 13.
+// (4,152,9x5,k11) 10 and 13. Planes of an odd width come to shared memory two bytes at a time, which takes
+// small ones longer than strips do: of (24,847,34x15,k7) 237 us and 68.
 inline bool diagonals_nchw_pays(const Problem& problem) {
   constexpr int64_t kManyTaps = 11;
+  constexpr int64_t kFewPixels = 512;  // of 1,200 drawn problems of an H100
+  const Geometry& geometry = problem.geometry;
   if (gathers_weight_grad(problem)) return false;
-  if (!is_unit_step(problem.geometry)) return phases_pay(problem);
-  return products_pay(problem) || longest_side(problem.geometry) >= kManyTaps;
+  if (geometry.width.input % 2 != 0 && geometry.input_pixels() <= kFewPixels &&
+      supports_strips_weight_grad(problem)) {
+    return false;
+  }
+  if (!is_unit_step(geometry)) return phases_pay(problem);
+  return products_pay(problem) || longest_side(geometry) >= kManyTaps;
 }
 
 // Of fewer taps there is less to multiply than it takes to bring pixels to tensor cores; and a forward pass

@@ -64,6 +64,10 @@ inline bool is_unit_step(const Geometry& geometry) {
          geometry.width.dilation == 1;
 }
 
+inline bool is_strided(const Geometry& geometry) {
+  return geometry.height.stride > 1 || geometry.width.stride > 1;
+}
+
 inline bool is_dilated(const Geometry& geometry) {
   return geometry.height.dilation > 1 || geometry.width.dilation > 1;
 }

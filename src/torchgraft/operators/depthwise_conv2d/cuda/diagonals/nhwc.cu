@@ -330,15 +330,23 @@ void launch(const WeightGrad<T>& pass) {
   from_grad.plane_rows = rows.grad_rows;
   from_grad.channel_rows = grad_rows_of_channel(rows, planes, kTapRows);
 
-  // Strips where blocks would be few.
+  // Strips of as many octets as make least work of a chunk: a strip has a step for each, and one to begin.
   const int octets = static_cast<int>(ceil_divide<int64_t>(width.output, kOctet));
   const int slabs = ceil_divide(parameters.channels, kChannelsOfBlock);
   parameters.slabs = FastDivisor(slabs);
   const int64_t bands_of_all = ceil_divide<int64_t>(geometry.batch, planes) * bands;
   const int64_t most_of_chunks =
       std::min(most_chunks(geometry, Layout::channels_last), std::max<int64_t>(blocks / slabs, 1));
-  const int64_t strips = std::clamp<int64_t>(most_of_chunks / bands_of_all, 1, ceil_divide(octets, 2));
-  parameters.strip_octets = static_cast<int>(ceil_divide<int64_t>(octets, strips));
+  const auto steps_of_chunk = [&](int strip_octets) {
+    const int64_t tiles = bands_of_all * ceil_divide(octets, strip_octets);
+    return ceil_divide(tiles, std::min(tiles, most_of_chunks)) * (strip_octets + 1);
+  };
+  parameters.strip_octets = octets;
+  for (int strip_octets = octets - 1; strip_octets >= 2; --strip_octets) {
+    if (steps_of_chunk(strip_octets) < steps_of_chunk(parameters.strip_octets)) {
+      parameters.strip_octets = strip_octets;
+    }
+  }
   parameters.strips = FastDivisor(ceil_divide(octets, parameters.strip_octets));
   const int64_t tiles = bands_of_all * parameters.strips.divisor();
   TORCHGRAFT_CHECK(tiles <= INT32_MAX / (octets + 1), pass.kName,

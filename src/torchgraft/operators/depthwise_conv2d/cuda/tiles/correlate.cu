@@ -7,6 +7,8 @@
 // measured 1.43. Where a result sums several source planes a block takes their tiles in turn:
 // (8,64,28x28,k5x3, multiplier 2) 11 us, where gathering took 20.
 
+#include <torchgraft/device.cuh>
+
 #include "../kernels.h"
 #include "../supports.h"
 #include "tile.cuh"
@@ -14,10 +16,13 @@
 namespace torchgraft::depthwise::cuda {
 namespace {
 
+constexpr int kTileBlocks = 4;  // of a multiprocessor
+constexpr int kLeastTileThreads = 128;
+
 struct PlanesParameters {
   Tiling tiling;
   int planes;  // of results
-  int result_channels;
+  FastDivisor result_channels;
   int multiplier;  // result planes a source plane
 };
 
@@ -72,13 +77,14 @@ __device__ void store_result_tile(T* result, const PlanesParameters& parameters,
 
 struct LargeKernel {
   int height, width;
-  int padded_width;  // rows of taps in shared memory end in zeros, up to a multiple of kTapGroup
+  FastDivisor padded_width;  // rows of taps in shared memory end in zeros, up to a multiple of kTapGroup
+  FastDivisor padded_taps;
 };
 
 // kFlipped: the input gradient of stride 1 is the forward pass with the kernel turned around. kSums: of
 // several source planes a result plane, which are taken in turn; a block owns one plane.
 template <typename T, bool kFlipped, bool kSums>
-__global__ void __launch_bounds__(kTileThreads, 4)
+__global__ void __launch_bounds__(kTileThreads, kTileBlocks)
     tiles_correlate(const T* __restrict__ source, const T* __restrict__ weight, const T* __restrict__ bias,
                     T* __restrict__ result, PlanesParameters parameters, LargeKernel kernel) {
   using Accumulate = accumulate_t<T>;
@@ -86,18 +92,22 @@ __global__ void __launch_bounds__(kTileThreads, 4)
   const Tiling& tiling = parameters.tiling;
   const BlockTile tile(tiling, parameters.planes);
   const ThreadPatch patch(tiling);
-  const int first_channel = tile.first_plane % parameters.result_channels;
+  const auto channel_of = [&](int plane) {
+    const int number = tile.first_plane + plane;
+    const FastDivisor& channels = parameters.result_channels;
+    return number - channels.divide(number) * channels.divisor();
+  };
   const int taps = kernel.height * kernel.width;
-  const int padded_taps = kernel.height * kernel.padded_width;
+  const int padded_width = kernel.padded_width.divisor();
+  const int padded_taps = kernel.padded_taps.divisor();
   Accumulate* shared = shared_memory<Accumulate>();
   Accumulate* shared_weight = shared + tiling.planes * max(tiling.source_plane(), tiling.result_plane());
 
   Accumulate sums[kStrip];
   const bool active = patch.plane < tile.planes;
   {
-    const int channel = (first_channel + patch.plane) % parameters.result_channels;
     const Accumulate start =
-        active && bias != nullptr ? static_cast<Accumulate>(bias[channel]) : Accumulate(0);
+        active && bias != nullptr ? static_cast<Accumulate>(bias[channel_of(patch.plane)]) : Accumulate(0);
 #pragma unroll
     for (int column = 0; column < kStrip; ++column) sums[column] = start;
   }
@@ -107,12 +117,14 @@ __global__ void __launch_bounds__(kTileThreads, 4)
 #pragma unroll 1
   for (int summed = 0; summed < summed_planes; ++summed) {
     __syncthreads();
+#pragma unroll 4
     for (int i = threadIdx.x; i < tile.planes * padded_taps; i += blockDim.x) {
-      const int plane = i / padded_taps;
-      const int row = i % padded_taps / kernel.padded_width;
-      const int column = i % kernel.padded_width;
+      const int plane = kernel.padded_taps.divide(i);
+      const int tap_of_plane = i - plane * padded_taps;
+      const int row = kernel.padded_width.divide(tap_of_plane);
+      const int column = tap_of_plane - row * padded_width;
       const int tap = row * kernel.width + column;
-      const int channel = (first_channel + plane) % parameters.result_channels * summed_planes + summed;
+      const int channel = channel_of(plane) * summed_planes + summed;
       shared_weight[i] =
           column < kernel.width
               ? static_cast<Accumulate>(
@@ -135,7 +147,7 @@ __global__ void __launch_bounds__(kTileThreads, 4)
     const Accumulate* plane_weight = shared_weight + patch.plane * padded_taps;
     for (int row = begin; row < end; ++row) {
       const Accumulate* values = window + row * pitch;
-      const Accumulate* row_weight = plane_weight + row * kernel.padded_width;
+      const Accumulate* row_weight = plane_weight + row * padded_width;
       Accumulate held[kStrip + kTapGroup];
       Accumulate first[kStrip];
       load_row<kStrip, kTapGroup>(values, first);
@@ -182,7 +194,7 @@ __global__ void __launch_bounds__(kTileThreads, 4)
 
 inline PlanesParameters planes_parameters(const Tiling& tiling, const Geometry& geometry, bool transposed) {
   const int64_t channels = transposed ? geometry.channels : geometry.output_channels();
-  return {tiling, static_cast<int>(geometry.batch * channels), static_cast<int>(channels),
+  return {tiling, static_cast<int>(geometry.batch * channels), FastDivisor(static_cast<int>(channels)),
           static_cast<int>(geometry.multiplier)};
 }
 
@@ -207,15 +219,22 @@ struct LargeKernelPlan {
 inline LargeKernelPlan plan_large_kernel(const Geometry& geometry, bool flipped) {
   const int kernel_height = static_cast<int>(geometry.height.kernel);
   const int kernel_width = static_cast<int>(geometry.width.kernel);
-  const LargeKernel kernel = {kernel_height, kernel_width, ceil_divide(kernel_width, kTapGroup) * kTapGroup};
-  const auto elements = [&kernel](const Tiling& tiling) {
-    return int64_t{tiling.planes} *
-           (std::max(tiling.source_plane(), tiling.result_plane()) + kernel.height * kernel.padded_width);
+  const int padded_width = round_up(kernel_width, kTapGroup);
+  const int padded_taps = kernel_height * padded_width;
+  const LargeKernel kernel = {kernel_height, kernel_width, FastDivisor(padded_width),
+                              FastDivisor(padded_taps)};
+  const auto elements = [&](const Tiling& tiling) {
+    return int64_t{tiling.planes} * (std::max(tiling.source_plane(), tiling.result_plane()) + padded_taps);
   };
+  const TilePlan height = large_kernel_plan(geometry.height, 1, kernel.height - 1, flipped);
+  const TilePlan width = large_kernel_plan(geometry.width, kStrip, padded_width, flipped);
+  // As many patches as threads, or fewer, so that small problems fill the device: a warp each at least.
+  const int64_t planes = geometry.batch * (flipped ? geometry.channels : geometry.output_channels());
+  const int64_t blocks = int64_t{current_device().multiprocessors} * kTileBlocks;
+  const int64_t share = round_up(ceil_divide(planes * height.patches * width.patches, blocks), int64_t{32});
   const Tiling tiling =
-      make_tiling(large_kernel_plan(geometry.height, 1, kernel.height - 1, flipped),
-                  large_kernel_plan(geometry.width, kStrip, kernel.padded_width, flipped),
-                  adjacent_planes(geometry, flipped), kTileThreads, kLargeKernelElements, elements);
+      make_tiling(height, width, adjacent_planes(geometry, flipped),
+                  static_cast<int>(std::min<int64_t>(share, kTileThreads)), kLargeKernelElements, elements);
   return {kernel, tiling, elements(tiling)};
 }
 
@@ -229,8 +248,10 @@ void launch_tiles_correlate(const Correlation<T>& pass) {
   const auto kernel = !transposed                ? tiles_correlate<T, false, false>
                       : geometry.multiplier == 1 ? tiles_correlate<T, true, false>
                                                  : tiles_correlate<T, true, true>;
-  kernel<<<grid_of(planes_blocks(parameters), pass.name()), round_up(plan.tiling.patches(), 32),
-           plan.elements * sizeof(float), stream>>>(source, weight, bias, result, parameters, plan.kernel);
+  // Some threads have no patch where a block has few, and help to bring the others theirs.
+  const int threads = std::max(round_up(plan.tiling.patches(), 32), kLeastTileThreads);
+  kernel<<<grid_of(planes_blocks(parameters), pass.name()), threads, plan.elements * sizeof(float), stream>>>(
+      source, weight, bias, result, parameters, plan.kernel);
   check_launch(pass.name());
 }
 
