@@ -341,6 +341,11 @@ BOUNDARIES = {
         ({"kernel": (7, 1), "images": (1, 1, 2**27 + 1, 1)}, "tiles_weight_grad"),
         ({"images": (2**10, 2**10, 7, 1), "kernel": (7, 1), "padding": (2**20, 0)}, "diagonals_nchw"),
         ({"images": (2**10, 2**10, 7, 1), "kernel": (7, 1), "padding": (2**20 + 1, 0)}, "tiles_weight_grad"),
+        # Small planes of an odd width.
+        ({"images": (128, 96, 73, 7)}, "strips_weight_grad"),
+        ({"images": (128, 96, 64, 8)}, "diagonals_nchw"),
+        ({"images": (128, 96, 27, 19)}, "diagonals_nchw"),
+        ({"images": (128, 96, 73, 7), "kernel": 6}, "diagonals_nchw"),
         ({"images": (2**31 - 2, 1, 7, 7)}, "diagonals_nchw"),
         ({"images": (2**31 - 1, 1, 7, 7)}, "gather_weight_grad_any"),
     ),
