@@ -14,6 +14,7 @@
 #include <type_traits>
 
 #include "rows.h"
+#include "with_constant.h"
 
 namespace torchgraft::depthwise::cpu {
 
@@ -218,7 +219,7 @@ struct Patch {
   }
 };
 
-// Rows of a patch: as many as there are registers for, where rows have so few pixels.
+// Pixels of a patch's rows, and its rows: as many as there are registers for.
 inline constexpr int64_t kLeastPatch = 3;
 inline constexpr int64_t kMostPatch = 7;
 inline constexpr int64_t kMostPatchRows = 4;
@@ -234,17 +235,16 @@ TORCHGRAFT_INLINE void correlate_patch(const Row<A>& row) {
     }
     Compiled<kVectorBytes>::template call<Patch<kTaps, kStep, rows(), pixels(), false, V, A>>(row);
   };
-  constexpr std::integral_constant<int, 2> kTwo;
-  constexpr std::integral_constant<int, 4> kFour;
   if (row.patch_rows == 4) {
-    if (row.count == 3) return run(kFour, std::integral_constant<int, 3>{});
-    if (row.count == 4) return run(kFour, std::integral_constant<int, 4>{});
-    return run(kFour, std::integral_constant<int, 5>{});
+    with_constant<3, 4, 5>(row.count, [&](auto pixels) __attribute__((always_inline)) {
+      run(std::integral_constant<int, 4>{}, pixels);
+    });
+  } else {
+    // One phase may have a pixel less than the other: five, beside six.
+    with_constant<5, 6, 7>(row.count, [&](auto pixels) __attribute__((always_inline)) {
+      run(std::integral_constant<int, 2>{}, pixels);
+    });
   }
-  // Of phases one may have a pixel less than the other.
-  if (row.count == 5) return run(kTwo, std::integral_constant<int, 5>{});
-  if (row.count == 6) return run(kTwo, std::integral_constant<int, 6>{});
-  run(kTwo, std::integral_constant<int, 7>{});
 }
 
 // A strip of kPixels columns of outputs of a kernel of three by three, made from the top to the bottom with
@@ -325,28 +325,12 @@ TORCHGRAFT_INLINE void correlate_strips(const Row<A>& row) {
     const int64_t pixels = row.count * (strip + 1) / strips - pixel;
     const int64_t first = row.first_position + pixel * kStep;
     const bool is_inside = first >= 0 && first + (pixels - 1) * kStep + 3 <= row.width;
-    const auto run = [&](auto count) __attribute__((always_inline)) {
+    with_constant<3, 4, 5, 6, 7>(pixels, [&](auto count) __attribute__((always_inline)) {
       using Inside = Strip<kStep, count(), true, V, A>;
       using Border = Strip<kStep, count(), false, V, A>;
       is_inside ? Compiled<kVectorBytes>::template call<Inside>(row, pixel)
                 : Compiled<kVectorBytes>::template call<Border>(row, pixel);
-    };
-    switch (pixels) {
-      case 3:
-        run(std::integral_constant<int, 3>{});
-        break;
-      case 4:
-        run(std::integral_constant<int, 4>{});
-        break;
-      case 5:
-        run(std::integral_constant<int, 5>{});
-        break;
-      case 6:
-        run(std::integral_constant<int, 6>{});
-        break;
-      default:
-        run(std::integral_constant<int, 7>{});
-    }
+    });
   }
 }
 
@@ -418,12 +402,12 @@ TORCHGRAFT_INLINE void correlate_pairs(const Row<A>& row) {
   if (end < pairs) Compiled<kVectorBytes>::template call<Pairs<false, V, A>>(row, end, pairs);
 }
 
-// Tiles of one size over the pixels [begin, end), the last of which overlaps the one before where it must. A
-// tile that is larger than a row ends behind it.
+// Tiles of one size over a row, the last of which overlaps the one before where it must. A tile that is
+// larger than the row ends behind it.
 template <int kTaps, int kStep, int kPixels, int kVectorBytes, typename V, typename A>
-TORCHGRAFT_INLINE void correlate_pixels(const Row<A>& row, int64_t begin, int64_t end) {
-  for (int64_t pixel = begin; pixel < end; pixel += kPixels) {
-    const int64_t at = std::max<int64_t>(0, std::min(pixel, end - kPixels));
+TORCHGRAFT_INLINE void correlate_pixels(const Row<A>& row) {
+  for (int64_t pixel = 0; pixel < row.count; pixel += kPixels) {
+    const int64_t at = std::max<int64_t>(0, std::min(pixel, row.count - kPixels));
     const int64_t first = row.first_position + at * row.step;
     const int64_t last = first + (kPixels - 1) * row.step + (row.taps - 1) * row.tap_step;
     const auto run = [&](auto is_inside, auto in_parts) __attribute__((always_inline)) {
@@ -446,64 +430,35 @@ TORCHGRAFT_INLINE void correlate_pixels(const Row<A>& row, int64_t begin, int64_
 template <int kTaps, int kStep, int kVectorBytes, typename V, typename A>
 TORCHGRAFT_INLINE void correlate_row(const Row<A>& row) {
   const int64_t count = row.count;
+  const auto run = [&](auto pixels) __attribute__((always_inline)) {
+    correlate_pixels<kTaps, kStep, pixels(), kVectorBytes, V>(row);
+  };
   if constexpr (kVectorBytes == 64 && std::is_same_v<A, float>) {
     if (count > 8) {
-      const int64_t pixels = ceil_divide(count, ceil_divide(count, 16));
-      if (pixels <= 10) return correlate_pixels<kTaps, kStep, 10, kVectorBytes, V>(row, 0, count);
-      if (pixels <= 12) return correlate_pixels<kTaps, kStep, 12, kVectorBytes, V>(row, 0, count);
-      if (pixels <= 14) return correlate_pixels<kTaps, kStep, 14, kVectorBytes, V>(row, 0, count);
-      return correlate_pixels<kTaps, kStep, 16, kVectorBytes, V>(row, 0, count);
+      with_constant<10, 12, 14, 16>(round_up(ceil_divide(count, ceil_divide(count, 16)), 2), run);
+      return;
     }
   }
-  const auto covered = [&](int64_t pixels) { return ceil_divide(count, pixels) * pixels; };
-  if (count >= 7 && (count == 7 || covered(7) < covered(8))) {
-    correlate_pixels<kTaps, kStep, 7, kVectorBytes, V>(row, 0, count);
-  } else if (count >= 8) {
-    correlate_pixels<kTaps, kStep, 8, kVectorBytes, V>(row, 0, count);
-  } else if (count == 6) {
-    correlate_pixels<kTaps, kStep, 6, kVectorBytes, V>(row, 0, count);
-  } else if (count == 5) {
-    correlate_pixels<kTaps, kStep, 5, kVectorBytes, V>(row, 0, count);
-  } else if (count == 4) {
-    correlate_pixels<kTaps, kStep, 4, kVectorBytes, V>(row, 0, count);
-  } else {
-    correlate_pixels<0, 0, 1, kVectorBytes, V>(row, 0, count);
-  }
-}
-
-template <int kStep, int kVectorBytes, typename V, typename A>
-TORCHGRAFT_INLINE void dispatch_taps(const Row<A>& row) {
-  if constexpr (kVectorBytes == 64) {
-    if (row.patch_rows > 0) {
-      if (row.taps == 3) return correlate_patch<3, kStep, kVectorBytes, V>(row);
-      if (row.taps == 5) return correlate_patch<5, kStep, kVectorBytes, V>(row);
-      if (row.taps == 7) return correlate_patch<7, kStep, kVectorBytes, V>(row);
-      return correlate_patch<0, kStep, kVectorBytes, V>(row);
-    }
-  }
-  if (row.taps == 3) {
-    correlate_row<3, kStep, kVectorBytes, V>(row);
-  } else if (row.taps == 5) {
-    correlate_row<5, kStep, kVectorBytes, V>(row);
-  } else if (row.taps == 7) {
-    correlate_row<7, kStep, kVectorBytes, V>(row);
-  } else {
-    correlate_row<0, kStep, kVectorBytes, V>(row);
-  }
+  const auto covered = [&](int64_t pixels) { return round_up(count, pixels); };
+  const int64_t pixels = count < 8 ? count : covered(7) < covered(8) ? 7 : 8;
+  if (!with_constant<4, 5, 6, 7, 8>(pixels, run)) correlate_pixels<0, 0, 1, kVectorBytes, V>(row);
 }
 
 // Which loop serves which row. float64 is for checking others: it has the one loop that serves all.
 template <int kVectorBytes, int kBytes, typename A>
 TORCHGRAFT_INLINE void dispatch_row(const Row<A>& row) {
   using V = Vector<A, kBytes>;
-  if constexpr (std::is_same_v<A, float> && kVectorBytes == 64) {
-    if (row.strip_rows > 0 && row.step == 1) return correlate_strips<1, kVectorBytes, V>(row);
-    if (row.strip_rows > 0) return correlate_strips<2, kVectorBytes, V>(row);
-  }
   if constexpr (std::is_same_v<A, double>) {
     correlate_row<0, 0, kVectorBytes, V>(row);
   } else if (row.is_paired) {
     correlate_pairs<kVectorBytes, V>(row);
+  } else if (row.strip_rows > 0) {
+    // Strips and patches are for vectors of sixteen lanes.
+    if constexpr (kVectorBytes == 64) {
+      with_constant<1, 2>(row.step, [&](auto step) __attribute__((always_inline)) {
+        correlate_strips<step(), kVectorBytes, V>(row);
+      });
+    }
   } else if (row.step == 1 && row.taps == 1) {
     // One, two or four taps are those of a gradient's phases, where the stride is two.
     correlate_row<1, 1, kVectorBytes, V>(row);
@@ -513,10 +468,16 @@ TORCHGRAFT_INLINE void dispatch_row(const Row<A>& row) {
     correlate_row<4, 1, kVectorBytes, V>(row);
   } else if (row.tap_step != 1 || row.step > 2 || row.taps < 3) {
     correlate_row<0, 0, kVectorBytes, V>(row);
-  } else if (row.step == 1) {
-    dispatch_taps<1, kVectorBytes, V>(row);
   } else {
-    dispatch_taps<2, kVectorBytes, V>(row);
+    with_constant<1, 2>(row.step, [&](auto step) __attribute__((always_inline)) {
+      const auto run = [&](auto taps) __attribute__((always_inline)) {
+        if constexpr (kVectorBytes == 64) {
+          if (row.patch_rows > 0) return correlate_patch<taps(), step(), kVectorBytes, V>(row);
+        }
+        correlate_row<taps(), step(), kVectorBytes, V>(row);
+      };
+      if (!with_constant<3, 5, 7>(row.taps, run)) run(std::integral_constant<int, 0>{});
+    });
   }
 }
 

@@ -20,6 +20,7 @@
 
 #include "blocks.h"
 #include "kernels.h"
+#include "with_constant.h"
 
 namespace torchgraft::depthwise::cpu {
 namespace {
@@ -213,17 +214,18 @@ struct Strip {
 // As many pixels at a time as leave the fewest over. Without a stride, more pixels share more columns.
 template <int kStep, int kVectorBytes, typename V, typename A>
 TORCHGRAFT_INLINE void sum_strip(const Row<A>& row) {
-  using Compiled = Compiled<kVectorBytes>;
+  const auto run = [&](auto pixels) __attribute__((always_inline)) {
+    Compiled<kVectorBytes>::template call<Strip<kStep, pixels(), V, A>>(row);
+  };
   if constexpr (kVectorBytes == 64) {
     int64_t pixels = kStep == 1 ? 7 : 4;
     for (int64_t other = 4; other <= 7; ++other) {
       if (row.count % other < row.count % pixels) pixels = other;
     }
-    if (pixels == 7) return Compiled::template call<Strip<kStep, 7, V, A>>(row);
-    if (pixels == 6) return Compiled::template call<Strip<kStep, 6, V, A>>(row);
-    if (pixels == 5) return Compiled::template call<Strip<kStep, 5, V, A>>(row);
+    with_constant<4, 5, 6, 7>(pixels, run);
+  } else {
+    run(std::integral_constant<int, 4>{});
   }
-  Compiled::template call<Strip<kStep, 4, V, A>>(row);
 }
 
 template <int kRows, int kTaps, int kStep, int kPixels, int kVectorBytes, typename V, typename A>
