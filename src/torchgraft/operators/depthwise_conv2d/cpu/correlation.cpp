@@ -65,6 +65,8 @@ class Correlator {
     const int64_t bands = ceil_divide(correlation_.height.destination, band_);
     const int64_t slices = ceil_divide(correlation_.width.destination, slice_);
     const int64_t pieces = images * bands * slices;
+    // Nothing is added to outputs in memory where all of the kernel's rows are taken at once.
+    const bool are_sums_whole = most_taps_ <= std::min(kernel_rows_, kRowsOfPart);
     const int64_t whole = blocks_.layout == Layout::contiguous
                               ? blocks_.count
                               : std::max<int64_t>(blocks_.channels / blocks_.lanes, 1);
@@ -84,10 +86,11 @@ class Correlator {
         // The last block of channels may make again what the one before has made: on the same thread.
         const int64_t last_block = group + 1 == groups ? blocks_.count : whole * (group + 1) / groups;
         for (int64_t block = whole * group / groups; block < last_block;) {
-          const int64_t vectors = blocks_.together(block, last_block, vectors_, are_sums_whole());
-          correlate_blocks(image, {row, std::min(row + band_, correlation_.height.destination)},
-                           {column, std::min(column + slice_, correlation_.width.destination)}, block,
-                           vectors, workspace);
+          const int64_t vectors = blocks_.together(block, last_block, vectors_, are_sums_whole);
+          correlate_piece(
+              {image, Range{row, row + band_}.clipped(correlation_.height.destination),
+               Range{column, column + slice_}.clipped(correlation_.width.destination), block, vectors},
+              workspace);
           block += vectors;
         }
       }
@@ -95,10 +98,19 @@ class Correlator {
   }
 
  private:
+  // Some rows and columns of the destination, in some vectors of channels.
+  struct Piece {
+    int64_t image;
+    Range rows;
+    Range columns;
+    int64_t block;  // the first vector
+    int64_t vectors;
+  };
+
   struct Workspace {
     std::vector<Rows<const T>> sources;
     Rows<T> destination;
-    // Of a row of the destination, of a strip or of pairs; the lines point here.
+    // What a line reads and writes; the lines point here.
     std::vector<const A*> source_rows;
     std::vector<const A*> kernel_rows;
     std::vector<A*> output_rows;
@@ -125,6 +137,8 @@ class Correlator {
       return std::min(kernel_rows, height.source) * source_bytes(columns) +
              kernel_rows * column.taps * vector;
     };
+    most_taps_ = 0;
+    for (const Phase& phase : height.phases) most_taps_ = std::max(most_taps_, phase.taps);
     kernel_rows_ = std::max<int64_t>(height.phases[0].taps, 1);
     slice_ = width.destination;
     vectors_ = direct ? std::min(kMostVectors, blocks_.count) : 1;
@@ -176,10 +190,7 @@ class Correlator {
           channels.offsets[channels.count++] = correlation_.kernel(channel, s) * taps;
           if (bias != nullptr) bias_[block * blocks_.lanes + lane - first] = static_cast<A>(bias[channel]);
         }
-        gather(channels, 0,
-               kernels_.data() + (block * sources + s) * taps * blocks_.lanes -
-                   s * taps * (blocks_.lanes - lanes),
-               lanes, taps);
+        gather(channels, 0, kernels_.data() + kernel_begin(block, s), lanes, taps);
       }
     };
     parallel_for(0, blocks_.count, std::max<int64_t>(kGrain / (sources * taps * blocks_.lanes), 1),
@@ -204,83 +215,62 @@ class Correlator {
     return range.clipped(direction.source);
   }
 
-  // Some vectors of channels.
-  void correlate_blocks(int64_t image, Range rows, Range columns, int64_t block, int64_t vectors,
-                        Workspace& workspace) const {
+  // Where in kernels_ a block has those for one of its sources, and a row of them.
+  int64_t kernel_begin(int64_t block, int64_t source) const {
+    return (block * correlation_.sources() * blocks_.lanes + source * blocks_.block_lanes()) *
+           correlation_.taps();
+  }
+  const A* kernel_row(int64_t block, int64_t source, int64_t row) const {
+    return kernels_.data() + kernel_begin(block, source) +
+           row * correlation_.width.kernel * blocks_.block_lanes();
+  }
+
+  void correlate_piece(const Piece& piece, Workspace& workspace) const {
     const Direction& height = correlation_.height;
     const Direction& width = correlation_.width;
     const int64_t lanes = blocks_.block_lanes();
     const int64_t sources = correlation_.sources();
-    int64_t most_taps = 0;
-    for (const Phase& phase : height.phases) most_taps = std::max(most_taps, phase.taps);
     int64_t row_taps = 0;
     int64_t column_taps = 0;
-    const Range source_rows = source_range(height, rows, row_taps);
-    const Range source_columns = source_range(width, columns, column_taps);
+    const Range source_rows = source_range(height, piece.rows, row_taps);
+    const Range source_columns = source_range(width, piece.columns, column_taps);
 
     workspace.sources.resize(sources);
     for (int64_t s = 0; s < sources; ++s) {
       workspace.sources[s].open(
-          blocks_.channels_of(block, source_, image, correlation_.source_channels,
+          blocks_.channels_of(piece.block, source_, piece.image, correlation_.source_channels,
                               height.source * width.source,
                               [&](int64_t channel) { return correlation_.source_channel(channel, s); }),
           lanes, width.source, source_rows, source_columns, row_taps);
     }
     workspace.destination.open(
-        blocks_.channels_of(block, destination_, image, correlation_.destination_channels,
+        blocks_.channels_of(piece.block, destination_, piece.image, correlation_.destination_channels,
                             height.destination * width.destination, [](int64_t channel) { return channel; }),
-        lanes, width.destination, rows, columns, rows.size());
+        lanes, width.destination, piece.rows, piece.columns, piece.rows.size());
 
-    plan_lines(workspace, block, vectors, columns);
+    plan_lines(piece, workspace);
     if (is_paired()) {
-      correlate_pairs_of(workspace, block, rows, columns, source_rows);
-      workspace.destination.flush();
-      return;
-    }
-    if (const int64_t strip_rows = rows_together(workspace, rows)) {
-      correlate_strips_of(workspace, block, rows, source_rows, strip_rows);
-      workspace.destination.flush();
-      return;
-    }
-    if (const int64_t most_rows = patches_of(workspace)) {
-      correlate_patches(workspace, block, rows, source_rows, most_rows);
-      workspace.destination.flush();
-      return;
-    }
-    // Some of the kernel's rows at a time, so that they and the rows they meet stay in L1.
-    for (int64_t first_tap = 0; first_tap == 0 || first_tap < most_taps; first_tap += kernel_rows_) {
-      for (int64_t element = rows.begin; element < rows.end; ++element) {
-        const Phase& phase = height.phase(element);
-        int64_t met = 0;
-        for (int64_t s = 0; s < sources; ++s) {
-          const A* kernels = kernels_.data() + block * sources * correlation_.taps() * blocks_.lanes +
-                             s * correlation_.taps() * lanes;
-          for (int64_t tap = first_tap; tap < std::min(first_tap + kernel_rows_, phase.taps); ++tap) {
-            const int64_t position = phase.position(height.output(element), tap);
-            if (!source_rows.contains(position)) continue;
-            workspace.source_rows[met] = workspace.sources[s].row(position);
-            workspace.kernel_rows[met] =
-                kernels + (phase.first_tap + tap * phase.kernel_step) * width.kernel * lanes;
-            ++met;
-          }
-        }
-        if (first_tap == 0 || met > 0) {
-          correlate_lines(workspace, element, met, /*accumulate=*/first_tap > 0);
-        }
-      }
+      make_pairs(piece, workspace);
+    } else if (const int64_t strip_rows = rows_of_strips(piece, workspace)) {
+      make_strips(piece, strip_rows, workspace);
+    } else if (const int64_t patch_rows = rows_of_patches(workspace)) {
+      make_patches(piece, patch_rows, workspace);
+    } else {
+      make_rows(piece, workspace);
     }
     workspace.destination.flush();
   }
 
   // How one row of the destination is made, phase by phase, but for where its rows lie.
-  void plan_lines(Workspace& workspace, int64_t block, int64_t vectors, Range columns) const {
+  void plan_lines(const Piece& piece, Workspace& workspace) const {
     const Direction& width = correlation_.width;
+    const Range columns = piece.columns;
     const int64_t lanes = blocks_.block_lanes();
     const int64_t phases = width.phases.size();
     const Rows<const T>& source = workspace.sources[0];
     const int64_t output_step = workspace.destination.column_step();
-    // A strip has a stride of two at most.
     const int64_t kernel_rows = correlation_.sources() * correlation_.height.kernel;
+    // A strip has a stride of two at most.
     workspace.source_rows.resize(kMostPatchRows * kernel_rows + 2 * kMostStripRows);
     workspace.kernel_rows.resize(kernel_rows);
     workspace.output_rows.resize(kMostStripRows);
@@ -295,8 +285,8 @@ class Correlator {
         const int64_t skipped = remainders.skipped(position);
         workspace.lines.push_back(
             {.lanes = lanes,
-             .vectors = vectors,
-             .last_lane = blocks_.begin(block + vectors - 1) - blocks_.begin(block),
+             .vectors = piece.vectors,
+             .last_lane = blocks_.begin(piece.block + piece.vectors - 1) - blocks_.begin(piece.block),
              .vector_step = correlation_.sources() * correlation_.taps() * blocks_.lanes,
              .kernel_offset = phase.first_tap * lanes,
              .source_offset = skipped * source.column_step(),
@@ -307,7 +297,7 @@ class Correlator {
              .step = remainders.parts * phase.step / remainders.stretch,
              .tap_step = phase.tap_step / remainders.stretch,
              .taps = phase.taps,
-             .bias = bias_.data() + block * blocks_.lanes,
+             .bias = bias_.data() + piece.block * blocks_.lanes,
              .bias_step = blocks_.lanes,
              .output_offset = (column + part * phases - workspace.destination.first_column()) * output_step,
              .output_step = remainders.parts * phases * output_step,
@@ -318,13 +308,6 @@ class Correlator {
              .output_rows = workspace.output_rows.data()});
       }
     }
-  }
-
-  // Whether outputs are made in one piece, so that nothing is added to those in memory.
-  bool are_sums_whole() const {
-    int64_t most = 0;
-    for (const Phase& phase : correlation_.height.phases) most = std::max(most, phase.taps);
-    return most <= std::min(kernel_rows_, kRowsOfPart);
   }
 
   // Whether the destination is made in strips, where its lines allow it.
@@ -359,67 +342,59 @@ class Correlator {
     return is_first ? std::pair(element, position) : std::pair(element - 1, position - 1);
   }
 
-  void correlate_pairs_of(Workspace& workspace, int64_t block, Range rows, Range columns,
-                          Range source_rows) const {
-    const auto [first_column, first_position] = pair_of(correlation_.width, columns.begin);
-    const A* kernels = kernels_.data() + block * correlation_.taps() * blocks_.lanes;
+  void make_pairs(const Piece& piece, Workspace& workspace) const {
+    const auto [first_column, first_position] = pair_of(correlation_.width, piece.columns.begin);
     Row<A>& line = workspace.lines[0];
-    line.is_paired = true;
+    line.shape = Shape::pairs;
     line.source_offset = 0;
     line.first_position = first_position - workspace.sources[0].first_column();
     line.width = workspace.sources[0].width();
-    line.first_output = first_column - columns.begin;
+    line.first_output = first_column - piece.columns.begin;
     line.output_offset =
-        (columns.begin - workspace.destination.first_column()) * workspace.destination.column_step();
+        (piece.columns.begin - workspace.destination.first_column()) * workspace.destination.column_step();
     line.output_step = workspace.destination.column_step();
-    line.count = columns.size();
-    for (int64_t y = 0; y < 3; ++y) workspace.kernel_rows[y] = kernels + y * 3 * line.lanes;
-    auto [row, position] = pair_of(correlation_.height, rows.begin);
-    for (; row < rows.end; row += 2, ++position) {
+    line.count = piece.columns.size();
+    for (int64_t y = 0; y < 3; ++y) workspace.kernel_rows[y] = kernel_row(piece.block, 0, y);
+    auto [row, position] = pair_of(correlation_.height, piece.rows.begin);
+    for (; row < piece.rows.end; row += 2, ++position) {
       for (int64_t i = 0; i < 2; ++i) {
-        workspace.source_rows[i] =
-            source_rows.contains(position + i) ? workspace.sources[0].row(position + i) : nullptr;
-        workspace.output_rows[i] = rows.contains(row + i) ? workspace.destination.row(row + i) : nullptr;
+        workspace.source_rows[i] = workspace.sources[0].row_or_null(position + i);
+        workspace.output_rows[i] = workspace.destination.row_or_null(row + i);
       }
       run_row(line);
     }
   }
 
   // Rows of a strip, as many lines apart as taps are; 0 where strips cannot be made.
-  int64_t rows_together(const Workspace& workspace, Range rows) const {
+  int64_t rows_of_strips(const Piece& piece, const Workspace& workspace) const {
     if (!are_strips()) return 0;
     for (const Row<A>& line : workspace.lines) {
       if (line.tap_step != 1 || line.count < kLeastStrip) return 0;
     }
-    const int64_t count = ceil_divide(rows.size(), correlation_.height.phases[0].tap_step);
+    const int64_t count = ceil_divide(piece.rows.size(), correlation_.height.phases[0].tap_step);
     return ceil_divide(count, ceil_divide(count, kMostStripRows));
   }
 
-  void correlate_strips_of(Workspace& workspace, int64_t block, Range rows, Range source_rows,
-                           int64_t most_rows) const {
-    const Direction& height = correlation_.height;
-    const Phase& phase = height.phases[0];
+  void make_strips(const Piece& piece, int64_t most_rows, Workspace& workspace) const {
+    const Phase& phase = correlation_.height.phases[0];
     const int64_t apart = phase.tap_step;
-    const A* kernels = kernels_.data() + block * correlation_.taps() * blocks_.lanes;
     for (int64_t tap = 0; tap < phase.taps; ++tap) {
-      workspace.kernel_rows[tap] = kernels + (phase.first_tap + tap * phase.kernel_step) *
-                                                 correlation_.width.kernel * blocks_.block_lanes();
+      workspace.kernel_rows[tap] = kernel_row(piece.block, 0, phase.first_tap + tap * phase.kernel_step);
     }
     for (int64_t part = 0; part < apart; ++part) {
-      const int64_t count = ceil_divide(rows.size() - part, apart);
+      const int64_t count = ceil_divide(piece.rows.size() - part, apart);
       for (int64_t row = 0; row < count; row += most_rows) {
         const int64_t strip_rows = std::min(most_rows, count - row);
-        const int64_t element = rows.begin + part + row * apart;
+        const int64_t element = piece.rows.begin + part + row * apart;
         for (int64_t i = 0; i < (strip_rows - 1) * phase.step + phase.taps; ++i) {
-          const int64_t position = phase.position(element, 0) + i * apart;
-          workspace.source_rows[i] =
-              source_rows.contains(position) ? workspace.sources[0].row(position) : nullptr;
+          workspace.source_rows[i] = workspace.sources[0].row_or_null(phase.position(element, 0) + i * apart);
         }
         for (int64_t r = 0; r < strip_rows; ++r) {
           workspace.output_rows[r] = workspace.destination.row(element + r * apart);
         }
         for (Row<A>& line : workspace.lines) {
-          line.strip_rows = strip_rows;
+          line.shape = Shape::strip;
+          line.rows = strip_rows;
           run_row(line);
         }
       }
@@ -427,7 +402,7 @@ class Correlator {
   }
 
   // Rows of a patch; 0 where rows are made one by one.
-  int64_t patches_of(const Workspace& workspace) const {
+  int64_t rows_of_patches(const Workspace& workspace) const {
     if (!std::is_same_v<A, float> || blocks_.lanes != kMostLanes) return 0;
     int64_t most = 0;
     for (const Row<A>& line : workspace.lines) {
@@ -438,45 +413,30 @@ class Correlator {
     return patch_rows(most);
   }
 
-  void correlate_patches(Workspace& workspace, int64_t block, Range rows, Range source_rows,
-                         int64_t most_rows) const {
+  void make_patches(const Piece& piece, int64_t most_rows, Workspace& workspace) const {
     const Direction& height = correlation_.height;
+    const Range rows = piece.rows;
     const int64_t phases = height.phases.size();
-    const int64_t sources = correlation_.sources();
+    // As many of the kernel's rows as stay in L1, and as a part of a sum has.
+    const int64_t kernel_rows = std::min(kernel_rows_, kRowsOfPart);
     for (int64_t first = rows.begin; first < std::min(rows.begin + phases, rows.end); ++first) {
       const Phase& phase = height.phase(first);
       const int64_t count = ceil_divide(rows.end - first, phases);
       const int64_t made = ceil_divide(count, ceil_divide(count, most_rows));
       for (int64_t row = 0; row < count; row += made) {
-        const int64_t output = height.output(first) + row;
-        const auto is_made = [&](int64_t r) { return r < made && row + r < count; };
+        const int64_t patch_rows = std::min(made, count - row);
         for (int64_t r = 0; r < most_rows; ++r) {
           workspace.output_rows[r] =
-              is_made(r) ? workspace.destination.row(first + (row + r) * phases) : nullptr;
+              r < patch_rows ? workspace.destination.row(first + (row + r) * phases) : nullptr;
         }
-        // As many of the kernel's rows as stay in L1, and as a part of a sum has.
-        const int64_t kernel_rows = std::min(kernel_rows_, kRowsOfPart);
+        const int64_t output = height.output(first) + row;
         for (int64_t first_tap = 0; first_tap == 0 || first_tap < phase.taps; first_tap += kernel_rows) {
-          int64_t met = 0;
-          for (int64_t s = 0; s < sources; ++s) {
-            const A* kernels = kernels_.data() + block * sources * correlation_.taps() * blocks_.lanes +
-                               s * correlation_.taps() * blocks_.block_lanes();
-            for (int64_t tap = first_tap; tap < std::min(first_tap + kernel_rows, phase.taps); ++tap) {
-              bool is_met = false;
-              for (int64_t r = 0; r < most_rows; ++r) {
-                const int64_t position = phase.position(output + r, tap);
-                const bool is_read = is_made(r) && source_rows.contains(position);
-                workspace.source_rows[met * most_rows + r] =
-                    is_read ? workspace.sources[s].row(position) : nullptr;
-                is_met = is_met || is_read;
-              }
-              if (!is_met) continue;
-              workspace.kernel_rows[met++] = kernels + (phase.first_tap + tap * phase.kernel_step) *
-                                                           correlation_.width.kernel * blocks_.block_lanes();
-            }
-          }
+          const int64_t met =
+              find_kernel_rows(piece.block, phase, {first_tap, std::min(first_tap + kernel_rows, phase.taps)},
+                               {output, output + patch_rows}, most_rows, workspace);
           for (Row<A>& line : workspace.lines) {
-            line.patch_rows = most_rows;
+            line.shape = Shape::patch;
+            line.rows = most_rows;
             line.kernel_rows = met;
             line.accumulate = first_tap > 0;
             run_row(line);
@@ -486,14 +446,50 @@ class Correlator {
     }
   }
 
-  void correlate_lines(Workspace& workspace, int64_t element, int64_t kernel_rows, bool accumulate) const {
-    A* const outputs = workspace.destination.row(element);
-    for (Row<A>& line : workspace.lines) {
-      line.kernel_rows = kernel_rows;
-      line.accumulate = accumulate;
-      line.outputs = outputs + line.output_offset;
-      run_row(line);
+  void make_rows(const Piece& piece, Workspace& workspace) const {
+    const Direction& height = correlation_.height;
+    // Some of the kernel's rows at a time, so that they and the rows they meet stay in L1.
+    for (int64_t first_tap = 0; first_tap == 0 || first_tap < most_taps_; first_tap += kernel_rows_) {
+      for (int64_t element = piece.rows.begin; element < piece.rows.end; ++element) {
+        const Phase& phase = height.phase(element);
+        const int64_t output = height.output(element);
+        const int64_t met =
+            find_kernel_rows(piece.block, phase, {first_tap, std::min(first_tap + kernel_rows_, phase.taps)},
+                             {output, output + 1}, 1, workspace);
+        if (first_tap > 0 && met == 0) continue;
+        A* const outputs = workspace.destination.row(element);
+        for (Row<A>& line : workspace.lines) {
+          line.kernel_rows = met;
+          line.accumulate = first_tap > 0;
+          line.outputs = outputs + line.output_offset;
+          run_row(line);
+        }
+      }
     }
+  }
+
+  // Finds the rows of the kernel, among `taps` of a phase, that meet the source under one of its `outputs`,
+  // and for each of them `rows` rows of the source, as many as a Row has: null where an output meets padding
+  // and where there are fewer outputs. Returns how many rows of the kernel these are.
+  int64_t find_kernel_rows(int64_t block, const Phase& phase, Range taps, Range outputs, int64_t rows,
+                           Workspace& workspace) const {
+    const int64_t kernel_step = phase.kernel_step * correlation_.width.kernel * blocks_.block_lanes();
+    int64_t met = 0;
+    for (int64_t s = 0; s < correlation_.sources(); ++s) {
+      Rows<const T>& source = workspace.sources[s];
+      const A* kernel = kernel_row(block, s, phase.first_tap + taps.begin * phase.kernel_step);
+      for (int64_t tap = taps.begin; tap < taps.end; ++tap, kernel += kernel_step) {
+        int64_t position = phase.position(outputs.begin, tap);
+        bool is_met = false;
+        for (int64_t r = 0; r < rows; ++r, position += phase.step) {
+          const A* const source_row = r < outputs.size() ? source.row_or_null(position) : nullptr;
+          workspace.source_rows[met * rows + r] = source_row;
+          is_met = is_met || source_row != nullptr;
+        }
+        if (is_met) workspace.kernel_rows[met++] = kernel;
+      }
+    }
+    return met;
   }
 
   const T* source_;
@@ -503,6 +499,7 @@ class Correlator {
   int64_t vectors_;      // that a row of outputs takes along
   int64_t band_;         // rows of the destination
   int64_t slice_;        // columns of the destination
+  int64_t most_taps_;    // rows of the kernel that an element of the destination meets
   int64_t kernel_rows_;  // that are taken at a time
   std::vector<A> kernels_;
   std::vector<A> bias_;

@@ -22,7 +22,16 @@ namespace torchgraft::depthwise::cpu {
 // below a large sum, and a part is no larger than what is added to it.
 inline constexpr int64_t kRowsOfPart = 16;
 
-// A slice of one row of the destination, some vectors of channels, all of the taps.
+// The outputs that a Row describes.
+enum class Shape {
+  row,    // one row
+  strip,  // several rows under a kernel of three by three, made from the top to the bottom
+  patch,  // several short rows, made together
+  pairs,  // two rows by pairs of columns, of an input gradient with a stride of two
+};
+
+// A slice of one row of the destination, or of several as its shape says: some vectors of channels, all of
+// the taps.
 template <typename A>
 struct Row {
   int64_t lanes;          // of a vector: a register's, or half of them
@@ -45,19 +54,18 @@ struct Row {
   int64_t count;          // pixels
   bool in_parts;          // whether the kernel has so many rows that their sum is made of parts
 
-  // Of a row of the destination, for each kernel row that meets the image: column 0 of the source's row, and
-  // the kernel's row, in vectors. Of strips, pairs and patches: all rows that these read and write, null
-  // where that is padding.
+  // Column 0 of rows of the source, and rows of the kernel, in vectors. A row has one of either for each
+  // kernel row that meets the image; a patch has `rows` sources for each such kernel row; a strip and pairs
+  // have all sources that they read, from the top to the bottom. A source is null where it is padding.
   const A* const* sources;
   const A* const* kernels;
-  A* const* output_rows;
-  int64_t kernel_rows = 0;
-  int64_t strip_rows = 0;
-  int64_t patch_rows = 0;    // of a patch: sources and output_rows hold as many for each kernel row
-  bool is_paired = false;    // whether the row is two rows of pairs
-  int64_t first_output = 0;  // of pairs, 0 or -1: the pixel that the first pair begins with
-  bool accumulate = false;   // onto the outputs, instead of the bias
-  A* outputs = nullptr;
+  A* const* output_rows;  // all but a row: the destination's rows, null where there is none to write
+  A* outputs = nullptr;   // a row: its first pixel
+  Shape shape = Shape::row;
+  int64_t rows = 1;          // a strip and a patch: the outputs' rows
+  int64_t first_output = 0;  // pairs: the pixel that the first pair begins with, 0 or -1
+  int64_t kernel_rows = 0;   // a row and a patch: those that meet the image
+  bool accumulate = false;   // a row and a patch: add to the outputs instead of the bias
 
   // The first channel of a vector, counted from that of the first vector.
   int64_t lane(int64_t vector) const { return std::min(vector * lanes, last_lane); }
@@ -235,7 +243,7 @@ TORCHGRAFT_INLINE void correlate_patch(const Row<A>& row) {
     }
     Compiled<kVectorBytes>::template call<Patch<kTaps, kStep, rows(), pixels(), false, V, A>>(row);
   };
-  if (row.patch_rows == 4) {
+  if (row.rows == 4) {
     with_constant<3, 4, 5>(row.count, [&](auto pixels) __attribute__((always_inline)) {
       run(std::integral_constant<int, 4>{}, pixels);
     });
@@ -259,7 +267,7 @@ struct Strip {
     const int64_t first = row.first_position + pixel * kStep;
     const int64_t source_step = row.source_step;
     const int64_t width = row.width;
-    const int64_t source_rows = (row.strip_rows - 1) * kStep + kTaps;
+    const int64_t source_rows = (row.rows - 1) * kStep + kTaps;
     for (int64_t vector = 0; vector < row.vectors; ++vector) {
       const int64_t lane = row.lane(vector);
       V weights[kTaps][kTaps];
@@ -450,9 +458,9 @@ TORCHGRAFT_INLINE void dispatch_row(const Row<A>& row) {
   using V = Vector<A, kBytes>;
   if constexpr (std::is_same_v<A, double>) {
     correlate_row<0, 0, kVectorBytes, V>(row);
-  } else if (row.is_paired) {
+  } else if (row.shape == Shape::pairs) {
     correlate_pairs<kVectorBytes, V>(row);
-  } else if (row.strip_rows > 0) {
+  } else if (row.shape == Shape::strip) {
     // Strips and patches are for vectors of sixteen lanes.
     if constexpr (kVectorBytes == 64) {
       with_constant<1, 2>(row.step, [&](auto step) __attribute__((always_inline)) {
@@ -464,7 +472,7 @@ TORCHGRAFT_INLINE void dispatch_row(const Row<A>& row) {
     correlate_row<1, 1, kVectorBytes, V>(row);
   } else if (row.step == 1 && row.taps == 2 && row.tap_step == 1) {
     correlate_row<2, 1, kVectorBytes, V>(row);
-  } else if (row.step == 1 && row.taps == 4 && row.tap_step == 1 && row.patch_rows == 0) {
+  } else if (row.step == 1 && row.taps == 4 && row.tap_step == 1 && row.shape != Shape::patch) {
     correlate_row<4, 1, kVectorBytes, V>(row);
   } else if (row.tap_step != 1 || row.step > 2 || row.taps < 3) {
     correlate_row<0, 0, kVectorBytes, V>(row);
@@ -472,7 +480,7 @@ TORCHGRAFT_INLINE void dispatch_row(const Row<A>& row) {
     with_constant<1, 2>(row.step, [&](auto step) __attribute__((always_inline)) {
       const auto run = [&](auto taps) __attribute__((always_inline)) {
         if constexpr (kVectorBytes == 64) {
-          if (row.patch_rows > 0) return correlate_patch<taps(), step(), kVectorBytes, V>(row);
+          if (row.shape == Shape::patch) return correlate_patch<taps(), step(), kVectorBytes, V>(row);
         }
         correlate_row<taps(), step(), kVectorBytes, V>(row);
       };

@@ -394,7 +394,6 @@ class WeightGrad {
     const Extent& height = geometry_.height;
     const Extent& width = geometry_.width;
     const int64_t lanes = blocks_.block_lanes();
-    const Range input_rows = input_range(height, rows);
     workspace.output_grad.open(
         blocks_.channels_of(block, output_grad_, image, geometry_.output_channels(),
                             geometry_.output_pixels(), [](int64_t channel) { return channel; }),
@@ -402,7 +401,8 @@ class WeightGrad {
     workspace.input.open(
         blocks_.channels_of(block, input_, image, geometry_.channels, geometry_.input_pixels(),
                             [&](int64_t channel) { return channel / geometry_.multiplier; }),
-        lanes, width.input, input_rows, input_range(width, columns), rows.size() * height.kernel);
+        lanes, width.input, input_range(height, rows), input_range(width, columns),
+        rows.size() * height.kernel);
     plan_lines(workspace, lanes, block, vectors, columns);
     A* sums = block_sums(part, block);
     const bool in_strips = are_strips(workspace);
@@ -415,10 +415,9 @@ class WeightGrad {
       for (int64_t r = row; r < row + strip_rows; ++r) {
         workspace.output_grad_rows.push_back(workspace.output_grad.row(r));
         for (int64_t tap = 0; tap < height.kernel; ++tap) {
-          const int64_t position = height.position(r, tap);
-          const bool is_inside = input_rows.contains(position);
-          if (!is_inside && !in_strips) continue;
-          workspace.input_rows.push_back(is_inside ? workspace.input.row(position) : nullptr);
+          const A* const input_row = workspace.input.row_or_null(height.position(r, tap));
+          if (input_row == nullptr && !in_strips) continue;
+          workspace.input_rows.push_back(input_row);
           workspace.sum_rows.push_back(sums + tap * width.kernel * lanes);
         }
       }
