@@ -179,6 +179,18 @@ _ON_CPU = (
         for size in (7, 11, 13)
     ),
     Case("5x5 on planes of 5x5 without padding on two sides", (1, 17, 7, 7), (5, 5), Window(1, 1, 2, 0, 0, 2)),
+    # Rows of patches under a kernel that is not centered on them, and rows that are narrower than their source.
+    *(
+        Case(
+            f"{side}x{side} on {columns + shorter} columns, padded by {left} and {right} in NHWC",
+            (1, 17, 3, columns + shorter),
+            (side, side),
+            Window(1, 1, side // 2, left, side // 2, right),
+        )
+        for side in (5, 7)
+        for columns in (3, 4, 5, 6, 7)
+        for shorter, left, right in ((0, side // 2 + 1, side // 2 - 1), (1, side // 2, side // 2 - 1))
+    ),
     Case("16x5 on planes of 5x5 in NHWC", (1, 17, 5, 5), (16, 5), Window(1, 1, 8, 2, 7, 2)),
     Case("17x17 without padding, three rows and columns", (1, 17, 19, 19), (17, 17), PLAIN),
     Case("5x5 in NHWC, 17 vectors of channels", (1, 257, 3, 3), (5, 5), same(5)),

@@ -58,19 +58,24 @@ struct Blocks {
                           const Channel& channel_of) const {
     const bool contiguous = layout == Layout::contiguous;
     const int64_t elements = channels_of_image * pixels;
-    Channels<T> result = {images + image * elements, {}, 0, contiguous ? 1 : channels_of_image};
     const int64_t first = begin(block);
     const int64_t end = std::min(first + lanes, std::min(fold, batch - image) * image_channels);
-    // A division for each lane would cost as much as a row of outputs.
+    // For a small plane all of this takes as long as its sums: so offsets are not set to zero first, and
+    // there is no division for each lane.
+    Channels<T> result;
+    result.image = images + image * elements;
+    result.count = end - first;
+    result.pixel_step = contiguous ? 1 : channels_of_image;
     int64_t offset = first / image_channels * elements;
     int64_t channel = first % image_channels;
-    for (int64_t lane = first; lane < end; ++lane) {
-      result.offsets[result.count++] = offset + channel_of(channel) * (contiguous ? pixels : 1);
+    for (int64_t lane = 0; lane < result.count; ++lane) {
+      result.offsets[lane] = offset + channel_of(channel) * (contiguous ? pixels : 1);
       if (++channel == image_channels) {
         channel = 0;
         offset += elements;
       }
     }
+    std::fill(result.offsets.begin() + result.count, result.offsets.end(), 0);
     return result;
   }
 };

@@ -3,15 +3,12 @@
 // nothing is read for it. See rows.h for how either layout comes to lie so.
 //
 // A thread owns a band of rows and a slice of columns of one image (or of several, where an image has few
-// channels). A tile is up to sixteen pixels of a row by one vector, in registers. A column of the source is
-// loaded once a kernel row and serves every pair of a pixel and a tap that meet there. A kernel of three by
-// three makes strips of up to seven columns by sixteen rows instead, and its input gradient with a stride of
-// two pairs of rows by pairs of columns: both load a column once for all of their outputs. What few taps read
-// comes in the order of memory, all channels of a pixel after another, as out of order it takes a third
-// longer; what many taps read, and the taps, come in pieces that stay in L1 from one row of outputs to the
-// next. On two cores with AVX-512 a tile does 0.85 to 0.95 of the multiply-adds that there could be; float32
-// against oneDNN's forward: channels_last k = 3, bound by memory, 1.05 to 1.1 times, k = 5 and more 1.2
-// to 1.4 times; contiguous 1.2 to 40 times.
+// channels). Here these are cut into rows, strips, patches and pairs of outputs, which the loops of
+// correlation_microkernels.h then make in registers. What few taps read comes in the order of memory, all
+// channels of a pixel after another, as out of order it takes a third longer; what many taps read, and the
+// taps, come in pieces that stay in L1 from one row of outputs to the next. On two cores with AVX-512 a tile
+// does 0.85 to 0.95 of the multiply-adds that there could be; float32 against oneDNN's forward: channels_last
+// k = 3, bound by memory, 1.05 to 1.1 times, k = 5 and more 1.2 to 1.4 times; contiguous 1.2 to 40 times.
 
 #include "correlation.h"
 
@@ -24,520 +21,10 @@
 #include <vector>
 
 #include "blocks.h"
+#include "correlation_microkernels.h"
 
 namespace torchgraft::depthwise::cpu {
 namespace {
-
-// Of a kernel with more rows the sum is made of parts of so many rows: a small number loses what does not fit
-// below a large sum, and a part is no larger than what is added to it.
-constexpr int64_t kRowsOfPart = 16;
-
-// A slice of one row of the destination, some vectors of channels, all of the taps.
-template <typename A>
-struct Row {
-  int64_t lanes;          // of a vector: a register's, or half of them
-  int64_t vectors;        // side by side in source and outputs
-  int64_t last_lane;      // first channel of the last vector, which may overlap the one before
-  int64_t vector_step;    // elements from a vector's kernel to the next one's
-  int64_t kernel_offset;  // of the first tap in a kernel's row
-  int64_t source_offset;  // from the source's rows to the columns that are read
-  int64_t source_step;    // elements from a column to the next
-  int64_t kernel_step;    // elements from a tap to the next; may be negative
-  int64_t width;          // columns of the source
-  int64_t first_position;
-  int64_t step;
-  int64_t tap_step;
-  int64_t taps;
-  const A* bias;
-  int64_t bias_step;      // elements from a vector's bias to the next one's
-  int64_t output_offset;  // from the destination's row to the first pixel
-  int64_t output_step;    // elements from a pixel to the next
-  int64_t count;          // pixels
-  bool in_parts;          // whether the kernel has so many rows that their sum is made of parts
-
-  // Of a row of the destination, for each kernel row that meets the image: column 0 of the source's row, and
-  // the kernel's row, in vectors. Of strips, pairs and patches: all rows that these read and write, null
-  // where that is padding.
-  const A* const* sources;
-  const A* const* kernels;
-  A* const* output_rows;
-  int64_t kernel_rows = 0;
-  int64_t strip_rows = 0;
-  int64_t patch_rows = 0;    // of a patch: sources and output_rows hold as many for each kernel row
-  bool is_paired = false;    // whether the row is two rows of pairs
-  int64_t first_output = 0;  // of pairs, 0 or -1: the pixel that the first pair begins with
-  bool accumulate = false;   // onto the outputs, instead of the bias
-  A* outputs = nullptr;
-
-  // The first channel of a vector, counted from that of the first vector.
-  int64_t lane(int64_t vector) const { return std::min(vector * lanes, last_lane); }
-};
-
-// kTaps taps side by side: each column is loaded once and serves every pair of a pixel and a tap that meet
-// there.
-template <int kTaps, int kStep, int kPixels, bool kInside, typename V, typename A>
-TORCHGRAFT_INLINE void add_taps(V (&sums)[kPixels], const A* source, int64_t source_step, const A*& kernel,
-                                int64_t kernel_step, int64_t first, int64_t width) {
-  V weights[kTaps];
-  TORCHGRAFT_UNROLL for (int t = 0; t < kTaps; ++t, advance(kernel, kernel_step)) load(weights[t], kernel);
-  // Columns kTaps apart share no sum, so that a multiply-add need not wait for the one before.
-  source += first * source_step;
-  TORCHGRAFT_UNROLL for (int begin = 0; begin < kTaps; ++begin, advance(source, source_step)) {
-    const A* at = source;
-    TORCHGRAFT_UNROLL for (int c = begin; c < (kPixels - 1) * kStep + kTaps;
-                           c += kTaps, advance(at, kTaps * source_step)) {
-      if (kTaps < kStep && c % kStep >= kTaps) continue;
-      if (!kInside && static_cast<uint64_t>(first + c) >= static_cast<uint64_t>(width)) continue;
-      V column;
-      load(column, at);
-      keep(column);
-      TORCHGRAFT_UNROLL for (int t = 0; t < kTaps; ++t) {
-        const int distance = c - t;
-        if (distance >= 0 && distance % kStep == 0 && distance / kStep < kPixels) {
-          sums[distance / kStep] += weights[t] * column;
-        }
-      }
-    }
-  }
-}
-
-// All taps of a kernel's row side by side. kTaps 0: any number.
-template <int kTaps, int kStep, int kPixels, bool kInside, typename V, typename A>
-TORCHGRAFT_INLINE void add_row(V (&sums)[kPixels], const A* source, int64_t source_step, const A* kernel,
-                               int64_t kernel_step, int64_t begin, int64_t taps, int64_t width) {
-  const auto add = [&](auto count) __attribute__((always_inline)) {
-    add_taps<count(), kStep, kPixels, kInside>(sums, source, source_step, kernel, kernel_step, begin, width);
-    begin += count();
-  };
-  if constexpr (kTaps > 0) {
-    add(std::integral_constant<int, kTaps>{});
-  } else {
-    const int64_t end = begin + taps;
-    while (begin + 7 <= end) add(std::integral_constant<int, 7>{});
-    if (begin + 5 <= end) add(std::integral_constant<int, 5>{});
-    if (begin + 3 <= end) add(std::integral_constant<int, 3>{});
-    while (begin < end) add(std::integral_constant<int, 1>{});
-  }
-}
-
-// One tap, any step.
-template <int kPixels, bool kInside, typename V, typename A>
-TORCHGRAFT_INLINE void add_tap(V (&sums)[kPixels], const A* source, int64_t source_step, const A* kernel,
-                               int64_t first, int64_t step, int64_t width) {
-  V weight;
-  load(weight, kernel);
-  const A* at = source + first * source_step;
-  TORCHGRAFT_UNROLL for (int p = 0; p < kPixels; ++p, advance(at, step * source_step), first += step) {
-    if (!kInside && static_cast<uint64_t>(first) >= static_cast<uint64_t>(width)) continue;
-    V column;
-    load(column, at);
-    sums[p] += weight * column;
-  }
-}
-
-// kPixels pixels from `pixel` on of all of the row's vectors. kTaps 0: any number of taps. kStep 0: any step,
-// and any between taps. The first `done` of the pixels have been stored before; those behind the row's end
-// are computed and not stored. Where the kernel has many rows, kInParts, which is apart so that others take
-// no time for it.
-template <int kTaps, int kStep, int kPixels, bool kInside, bool kInParts, typename V, typename A>
-struct Tile {
-  static TORCHGRAFT_INLINE void run(const Row<A>& row, int64_t pixel, int64_t done) {
-    const int64_t first = row.first_position + pixel * row.step;
-    const int64_t source_step = row.source_step;
-    const int64_t kernel_step = row.kernel_step;
-    const int64_t width = row.width;
-    const int64_t taps = row.taps;
-    for (int64_t vector = 0; vector < row.vectors; ++vector) {
-      const int64_t lane = row.lane(vector);
-      A* const outputs = row.outputs + pixel * row.output_step + lane;
-      V sums[kPixels];
-      if (row.accumulate) {
-        const A* from = outputs;
-        TORCHGRAFT_UNROLL for (int p = 0; p < kPixels; ++p, advance(from, row.output_step)) {
-          sums[p] = V{};
-          if (pixel + p < row.count) load(sums[p], from);
-        }
-      } else {
-        load(sums[0], row.bias + vector * row.bias_step);
-        TORCHGRAFT_UNROLL for (int p = 1; p < kPixels; ++p) sums[p] = sums[0];
-      }
-      const auto add_kernel_row = [&](int64_t r) __attribute__((always_inline)) {
-        const A* source = row.sources[r] + row.source_offset + lane;
-        const A* kernel = row.kernels[r] + row.kernel_offset + vector * row.vector_step;
-        if constexpr (kStep > 0) {
-          add_row<kTaps, kStep, kPixels, kInside>(sums, source, source_step, kernel, kernel_step, first, taps,
-                                                  width);
-        } else {
-          int64_t begin = first;
-          for (int64_t tap = 0; tap < taps; ++tap, begin += row.tap_step, kernel += kernel_step) {
-            add_tap<kPixels, kInside>(sums, source, source_step, kernel, begin, row.step, width);
-          }
-        }
-      };
-      if constexpr (kInParts) {
-        for (int64_t first_row = 0; first_row < row.kernel_rows; first_row += kRowsOfPart) {
-          V before[kPixels];
-          TORCHGRAFT_UNROLL for (int p = 0; p < kPixels; ++p) {
-            before[p] = sums[p];
-            sums[p] = V{};
-          }
-          const int64_t end_row = std::min(first_row + kRowsOfPart, row.kernel_rows);
-          for (int64_t r = first_row; r < end_row; ++r) add_kernel_row(r);
-          TORCHGRAFT_UNROLL for (int p = 0; p < kPixels; ++p) sums[p] += before[p];
-        }
-      } else {
-        for (int64_t r = 0; r < row.kernel_rows; ++r) add_kernel_row(r);
-      }
-      A* to = outputs;
-      TORCHGRAFT_UNROLL for (int p = 0; p < kPixels; ++p, advance(to, row.output_step)) {
-        if (p >= done && pixel + p < row.count) store(sums[p], to);
-      }
-    }
-  }
-};
-
-// kRows short rows of outputs, each of kPixels: together they have enough sums in flight. kSame: the row is
-// as wide as the source's, under a kernel that is centered on it, so that which taps lie on padding is known
-// here.
-template <int kTaps, int kStep, int kRows, int kPixels, bool kSame, typename V, typename A>
-struct Patch {
-  static TORCHGRAFT_INLINE void run(const Row<A>& row) {
-    const int64_t first = kSame ? -(kTaps / 2) : row.first_position;
-    const int64_t width = kSame ? kPixels : row.width;
-    for (int64_t vector = 0; vector < row.vectors; ++vector) {
-      const int64_t lane = row.lane(vector);
-      V sums[kRows][kPixels] = {};
-      for (int64_t y = 0; y < row.kernel_rows; ++y) {
-        const A* const kernel = row.kernels[y] + row.kernel_offset + vector * row.vector_step;
-        TORCHGRAFT_UNROLL for (int r = 0; r < kRows; ++r) {
-          const A* const source = row.sources[y * kRows + r];
-          if (source == nullptr) continue;
-          add_row<kTaps, kStep, kPixels, false>(sums[r], source + row.source_offset + lane, row.source_step,
-                                                kernel, row.kernel_step, first, row.taps, width);
-        }
-      }
-      TORCHGRAFT_UNROLL for (int r = 0; r < kRows; ++r) {
-        if (row.output_rows[r] == nullptr) continue;
-        A* to = row.output_rows[r] + row.output_offset + lane;
-        TORCHGRAFT_UNROLL for (int p = 0; p < kPixels; ++p, advance(to, row.output_step)) {
-          V total;
-          load(total, row.accumulate ? to : row.bias + vector * row.bias_step);
-          store(total + sums[r][p], to);
-        }
-      }
-    }
-  }
-};
-
-// Rows of a patch: as many as there are registers for, where rows have so few pixels.
-constexpr int64_t kLeastPatch = 3;
-constexpr int64_t kMostPatch = 7;
-constexpr int64_t kMostPatchRows = 4;
-inline int64_t patch_rows(int64_t pixels) { return pixels <= 5 ? 4 : 2; }
-
-template <int kTaps, int kStep, int kVectorBytes, typename V, typename A>
-TORCHGRAFT_INLINE void correlate_patch(const Row<A>& row) {
-  const auto run = [&](auto rows, auto pixels) __attribute__((always_inline)) {
-    if constexpr (kTaps > 0 && kStep == 1) {
-      if (row.width == pixels() && row.first_position == -(kTaps / 2)) {
-        return Compiled<kVectorBytes>::template call<Patch<kTaps, kStep, rows(), pixels(), true, V, A>>(row);
-      }
-    }
-    Compiled<kVectorBytes>::template call<Patch<kTaps, kStep, rows(), pixels(), false, V, A>>(row);
-  };
-  constexpr std::integral_constant<int, 2> kTwo;
-  constexpr std::integral_constant<int, 4> kFour;
-  if (row.patch_rows == 4) {
-    if (row.count == 3) return run(kFour, std::integral_constant<int, 3>{});
-    if (row.count == 4) return run(kFour, std::integral_constant<int, 4>{});
-    return run(kFour, std::integral_constant<int, 5>{});
-  }
-  // Of phases one may have a pixel less than the other.
-  if (row.count == 5) return run(kTwo, std::integral_constant<int, 5>{});
-  if (row.count == 6) return run(kTwo, std::integral_constant<int, 6>{});
-  run(kTwo, std::integral_constant<int, 7>{});
-}
-
-// A strip of kPixels columns of outputs of a kernel of three by three, made from the top to the bottom with
-// all taps in registers. Each column of the source is loaded once and serves every output that it meets:
-// those of three rows, or of two with a stride of two, are in flight.
-template <int kStep, int kPixels, bool kInside, typename V, typename A>
-struct Strip {
-  static TORCHGRAFT_INLINE void run(const Row<A>& row, int64_t pixel) {
-    constexpr int kTaps = 3;
-    // The sums of slot s belong to the output row `r - s`, where source row `r * kStep` is the one in turn.
-    constexpr int kSlots = ceil_divide(kTaps, kStep);
-    const int64_t first = row.first_position + pixel * kStep;
-    const int64_t source_step = row.source_step;
-    const int64_t width = row.width;
-    const int64_t source_rows = (row.strip_rows - 1) * kStep + kTaps;
-    for (int64_t vector = 0; vector < row.vectors; ++vector) {
-      const int64_t lane = row.lane(vector);
-      V weights[kTaps][kTaps];
-      TORCHGRAFT_UNROLL for (int y = 0; y < kTaps; ++y) {
-        const A* kernel = row.kernels[y] + row.kernel_offset + vector * row.vector_step;
-        TORCHGRAFT_UNROLL for (int x = 0; x < kTaps; ++x, advance(kernel, row.kernel_step)) {
-          load(weights[y][x], kernel);
-          keep(weights[y][x]);
-        }
-      }
-      const A* const bias = row.bias + vector * row.bias_step;
-      V sums[kSlots][kPixels];
-      TORCHGRAFT_UNROLL for (int s = 0; s < kSlots; ++s) {
-        TORCHGRAFT_UNROLL for (int p = 0; p < kPixels; ++p) load(sums[s][p], bias);
-      }
-      for (int64_t r = 0; r * kStep < source_rows; ++r) {
-        TORCHGRAFT_UNROLL for (int phase = 0; phase < kStep; ++phase) {
-          const int64_t i = r * kStep + phase;
-          if (i < source_rows && row.sources[i] != nullptr) {
-            const A* at = row.sources[i] + row.source_offset + first * source_step + lane;
-            TORCHGRAFT_UNROLL for (int c = 0; c < (kPixels - 1) * kStep + kTaps;
-                                   ++c, advance(at, source_step)) {
-              if (!kInside && static_cast<uint64_t>(first + c) >= static_cast<uint64_t>(width)) continue;
-              V column;
-              load(column, at);
-              // The next vector of channels: the processor does not foresee that it is read next.
-              __builtin_prefetch(at + sizeof(V) / sizeof(A));
-              keep(column);
-              TORCHGRAFT_UNROLL for (int y = phase; y < kTaps; y += kStep) {
-                TORCHGRAFT_UNROLL for (int x = 0; x < kTaps; ++x) {
-                  if (c >= x && (c - x) % kStep == 0 && (c - x) / kStep < kPixels) {
-                    sums[y / kStep][(c - x) / kStep] += weights[y][x] * column;
-                  }
-                }
-              }
-            }
-          }
-          if (phase == (kTaps - 1) % kStep && r >= kSlots - 1) {
-            A* to = row.output_rows[r - (kSlots - 1)] + row.output_offset + pixel * row.output_step + lane;
-            TORCHGRAFT_UNROLL for (int p = 0; p < kPixels; ++p, advance(to, row.output_step))
-                store(sums[kSlots - 1][p], to);
-          }
-        }
-        TORCHGRAFT_UNROLL for (int p = 0; p < kPixels; ++p) {
-          TORCHGRAFT_UNROLL for (int s = kSlots - 1; s > 0; --s) sums[s][p] = sums[s - 1][p];
-          load(sums[0][p], bias);
-        }
-      }
-    }
-  }
-};
-
-// Columns of the narrowest strip, and of the widest one that there are registers for.
-constexpr int64_t kLeastStrip = 3;
-constexpr int64_t kMostStrip = 7;
-
-// Strips that differ by one column at most: so that none is made twice, whatever the width.
-template <int kStep, int kVectorBytes, typename V, typename A>
-TORCHGRAFT_INLINE void correlate_strips(const Row<A>& row) {
-  const int64_t strips = ceil_divide(row.count, kMostStrip);
-  for (int64_t strip = 0; strip < strips; ++strip) {
-    const int64_t pixel = row.count * strip / strips;
-    const int64_t pixels = row.count * (strip + 1) / strips - pixel;
-    const int64_t first = row.first_position + pixel * kStep;
-    const bool is_inside = first >= 0 && first + (pixels - 1) * kStep + 3 <= row.width;
-    const auto run = [&](auto count) __attribute__((always_inline)) {
-      using Inside = Strip<kStep, count(), true, V, A>;
-      using Border = Strip<kStep, count(), false, V, A>;
-      is_inside ? Compiled<kVectorBytes>::template call<Inside>(row, pixel)
-                : Compiled<kVectorBytes>::template call<Border>(row, pixel);
-    };
-    switch (pixels) {
-      case 3:
-        run(std::integral_constant<int, 3>{});
-        break;
-      case 4:
-        run(std::integral_constant<int, 4>{});
-        break;
-      case 5:
-        run(std::integral_constant<int, 5>{});
-        break;
-      case 6:
-        run(std::integral_constant<int, 6>{});
-        break;
-      default:
-        run(std::integral_constant<int, 7>{});
-    }
-  }
-}
-
-// Pixels of an input gradient of a kernel of three by three with a stride of two: two by two of them, made of
-// two by two pixels of the output gradient. The first pixel of a pair reads source `first` through the middle
-// tap, the second one sources `first` and `first + 1` through the outer taps; so too in the other direction.
-template <bool kInside, typename V, typename A>
-struct Pairs {
-  static TORCHGRAFT_INLINE void run(const Row<A>& row, int64_t begin, int64_t end) {
-    // The tap through which a pixel of a pair reads a source.
-    constexpr int kTap[2][2] = {{1, -1}, {2, 0}};
-    for (int64_t vector = 0; vector < row.vectors; ++vector) {
-      const int64_t lane = row.lane(vector);
-      V weights[3][3];
-      TORCHGRAFT_UNROLL for (int y = 0; y < 3; ++y) {
-        const A* kernel = row.kernels[y] + vector * row.vector_step;
-        TORCHGRAFT_UNROLL for (int x = 0; x < 3; ++x, advance(kernel, row.lanes)) {
-          load(weights[y][x], kernel);
-          keep(weights[y][x]);
-        }
-      }
-      for (int64_t pair = begin; pair < end; ++pair) {
-        const int64_t first = row.first_position + pair;
-        const int64_t output = row.first_output + 2 * pair;
-        V sums[2][2] = {};
-        TORCHGRAFT_UNROLL for (int i = 0; i < 2; ++i) {
-          if (!kInside && row.sources[i] == nullptr) continue;
-          const A* const source = row.sources[i] + first * row.source_step + lane;
-          TORCHGRAFT_UNROLL for (int j = 0; j < 2; ++j) {
-            if (!kInside && static_cast<uint64_t>(first + j) >= static_cast<uint64_t>(row.width)) continue;
-            V column;
-            load(column, source + j * row.source_step);
-            keep(column);
-            TORCHGRAFT_UNROLL for (int r = i; r < 2; ++r) {
-              TORCHGRAFT_UNROLL for (int p = j; p < 2; ++p) {
-                sums[r][p] += weights[kTap[r][i]][kTap[p][j]] * column;
-              }
-            }
-          }
-        }
-        TORCHGRAFT_UNROLL for (int r = 0; r < 2; ++r) {
-          if (!kInside && row.output_rows[r] == nullptr) continue;
-          A* const to = row.output_rows[r] + row.output_offset + output * row.output_step + lane;
-          TORCHGRAFT_UNROLL for (int p = 0; p < 2; ++p) {
-            if (!kInside && static_cast<uint64_t>(output + p) >= static_cast<uint64_t>(row.count)) continue;
-            store(sums[r][p], to + p * row.output_step);
-          }
-        }
-      }
-    }
-  }
-};
-
-template <int kVectorBytes, typename V, typename A>
-TORCHGRAFT_INLINE void correlate_pairs(const Row<A>& row) {
-  // Pairs that are taken through one vector of channels after another.
-  constexpr int64_t kPairs = 8;
-  const int64_t pairs = ceil_divide(row.count - row.first_output, 2);
-  int64_t begin = std::clamp<int64_t>(-row.first_position, -row.first_output, pairs);
-  int64_t end = std::clamp<int64_t>(
-      std::min(row.width - 1 - row.first_position, (row.count - row.first_output) / 2), begin, pairs);
-  for (int i = 0; i < 2; ++i) {
-    if (row.sources[i] == nullptr || row.output_rows[i] == nullptr) begin = end = pairs;
-  }
-  if (begin > 0) Compiled<kVectorBytes>::template call<Pairs<false, V, A>>(row, int64_t{0}, begin);
-  for (int64_t pair = begin; pair < end; pair += kPairs) {
-    Compiled<kVectorBytes>::template call<Pairs<true, V, A>>(row, pair, std::min(pair + kPairs, end));
-  }
-  if (end < pairs) Compiled<kVectorBytes>::template call<Pairs<false, V, A>>(row, end, pairs);
-}
-
-// Tiles of one size over the pixels [begin, end), the last of which overlaps the one before where it must. A
-// tile that is larger than a row ends behind it.
-template <int kTaps, int kStep, int kPixels, int kVectorBytes, typename V, typename A>
-TORCHGRAFT_INLINE void correlate_pixels(const Row<A>& row, int64_t begin, int64_t end) {
-  for (int64_t pixel = begin; pixel < end; pixel += kPixels) {
-    const int64_t at = std::max<int64_t>(0, std::min(pixel, end - kPixels));
-    const int64_t first = row.first_position + at * row.step;
-    const int64_t last = first + (kPixels - 1) * row.step + (row.taps - 1) * row.tap_step;
-    const auto run = [&](auto is_inside, auto in_parts) __attribute__((always_inline)) {
-      using TileOf = Tile<kTaps, kStep, kPixels, is_inside(), in_parts(), V, A>;
-      Compiled<kVectorBytes>::template call<TileOf>(row, at, pixel - at);
-    };
-    const bool is_inside = first >= 0 && last < row.width;
-    if constexpr (kTaps == 0) {
-      if (row.in_parts) {
-        is_inside ? run(std::true_type{}, std::true_type{}) : run(std::false_type{}, std::true_type{});
-        continue;
-      }
-    }
-    is_inside ? run(std::true_type{}, std::false_type{}) : run(std::false_type{}, std::false_type{});
-  }
-}
-
-// Sixteen sums in flight hide the latency of a multiply-add where there are registers for them; eight nearly
-// do. A row of more than eight pixels is cut into as few tiles as can be, of one even size.
-template <int kTaps, int kStep, int kVectorBytes, typename V, typename A>
-TORCHGRAFT_INLINE void correlate_row(const Row<A>& row) {
-  const int64_t count = row.count;
-  if constexpr (kVectorBytes == 64 && std::is_same_v<A, float>) {
-    if (count > 8) {
-      const int64_t pixels = ceil_divide(count, ceil_divide(count, 16));
-      if (pixels <= 10) return correlate_pixels<kTaps, kStep, 10, kVectorBytes, V>(row, 0, count);
-      if (pixels <= 12) return correlate_pixels<kTaps, kStep, 12, kVectorBytes, V>(row, 0, count);
-      if (pixels <= 14) return correlate_pixels<kTaps, kStep, 14, kVectorBytes, V>(row, 0, count);
-      return correlate_pixels<kTaps, kStep, 16, kVectorBytes, V>(row, 0, count);
-    }
-  }
-  const auto covered = [&](int64_t pixels) { return ceil_divide(count, pixels) * pixels; };
-  if (count >= 7 && (count == 7 || covered(7) < covered(8))) {
-    correlate_pixels<kTaps, kStep, 7, kVectorBytes, V>(row, 0, count);
-  } else if (count >= 8) {
-    correlate_pixels<kTaps, kStep, 8, kVectorBytes, V>(row, 0, count);
-  } else if (count == 6) {
-    correlate_pixels<kTaps, kStep, 6, kVectorBytes, V>(row, 0, count);
-  } else if (count == 5) {
-    correlate_pixels<kTaps, kStep, 5, kVectorBytes, V>(row, 0, count);
-  } else if (count == 4) {
-    correlate_pixels<kTaps, kStep, 4, kVectorBytes, V>(row, 0, count);
-  } else {
-    correlate_pixels<0, 0, 1, kVectorBytes, V>(row, 0, count);
-  }
-}
-
-template <int kStep, int kVectorBytes, typename V, typename A>
-TORCHGRAFT_INLINE void dispatch_taps(const Row<A>& row) {
-  if constexpr (kVectorBytes == 64) {
-    if (row.patch_rows > 0) {
-      if (row.taps == 3) return correlate_patch<3, kStep, kVectorBytes, V>(row);
-      if (row.taps == 5) return correlate_patch<5, kStep, kVectorBytes, V>(row);
-      if (row.taps == 7) return correlate_patch<7, kStep, kVectorBytes, V>(row);
-      return correlate_patch<0, kStep, kVectorBytes, V>(row);
-    }
-  }
-  if (row.taps == 3) {
-    correlate_row<3, kStep, kVectorBytes, V>(row);
-  } else if (row.taps == 5) {
-    correlate_row<5, kStep, kVectorBytes, V>(row);
-  } else if (row.taps == 7) {
-    correlate_row<7, kStep, kVectorBytes, V>(row);
-  } else {
-    correlate_row<0, kStep, kVectorBytes, V>(row);
-  }
-}
-
-// Which loop serves which row. float64 is for checking others: it has the one loop that serves all.
-template <int kVectorBytes, int kBytes, typename A>
-TORCHGRAFT_INLINE void dispatch_row(const Row<A>& row) {
-  using V = Vector<A, kBytes>;
-  if constexpr (std::is_same_v<A, float> && kVectorBytes == 64) {
-    if (row.strip_rows > 0 && row.step == 1) return correlate_strips<1, kVectorBytes, V>(row);
-    if (row.strip_rows > 0) return correlate_strips<2, kVectorBytes, V>(row);
-  }
-  if constexpr (std::is_same_v<A, double>) {
-    correlate_row<0, 0, kVectorBytes, V>(row);
-  } else if (row.is_paired) {
-    correlate_pairs<kVectorBytes, V>(row);
-  } else if (row.step == 1 && row.taps == 1) {
-    // One, two or four taps are those of a gradient's phases, where the stride is two.
-    correlate_row<1, 1, kVectorBytes, V>(row);
-  } else if (row.step == 1 && row.taps == 2 && row.tap_step == 1) {
-    correlate_row<2, 1, kVectorBytes, V>(row);
-  } else if (row.step == 1 && row.taps == 4 && row.tap_step == 1 && row.patch_rows == 0) {
-    correlate_row<4, 1, kVectorBytes, V>(row);
-  } else if (row.tap_step != 1 || row.step > 2 || row.taps < 3) {
-    correlate_row<0, 0, kVectorBytes, V>(row);
-  } else if (row.step == 1) {
-    dispatch_taps<1, kVectorBytes, V>(row);
-  } else {
-    dispatch_taps<2, kVectorBytes, V>(row);
-  }
-}
-
-template <int kBytes, typename A>
-TORCHGRAFT_INLINE void dispatch_lanes(const Row<A>& row) {
-  if constexpr (kBytes / sizeof(A) == kMostLanes) {
-    if (row.lanes < kMostLanes) return dispatch_row<kBytes, kBytes / 2>(row);
-  }
-  dispatch_row<kBytes, kBytes>(row);
-}
 
 TORCHGRAFT_VECTOR_CLONES(void run_row(const Row<float>& row), dispatch_lanes<kVectorBytes>(row);)
 TORCHGRAFT_VECTOR_CLONES(void run_row(const Row<double>& row), dispatch_lanes<kVectorBytes>(row);)
@@ -578,6 +65,8 @@ class Correlator {
     const int64_t bands = ceil_divide(correlation_.height.destination, band_);
     const int64_t slices = ceil_divide(correlation_.width.destination, slice_);
     const int64_t pieces = images * bands * slices;
+    // Nothing is added to outputs in memory where all of the kernel's rows are taken at once.
+    const bool are_sums_whole = most_taps_ <= std::min(kernel_rows_, kRowsOfPart);
     const int64_t whole = blocks_.layout == Layout::contiguous
                               ? blocks_.count
                               : std::max<int64_t>(blocks_.channels / blocks_.lanes, 1);
@@ -597,10 +86,11 @@ class Correlator {
         // The last block of channels may make again what the one before has made: on the same thread.
         const int64_t last_block = group + 1 == groups ? blocks_.count : whole * (group + 1) / groups;
         for (int64_t block = whole * group / groups; block < last_block;) {
-          const int64_t vectors = blocks_.together(block, last_block, vectors_, are_sums_whole());
-          correlate_blocks(image, {row, std::min(row + band_, correlation_.height.destination)},
-                           {column, std::min(column + slice_, correlation_.width.destination)}, block,
-                           vectors, workspace);
+          const int64_t vectors = blocks_.together(block, last_block, vectors_, are_sums_whole);
+          correlate_piece(
+              {image, Range{row, row + band_}.clipped(correlation_.height.destination),
+               Range{column, column + slice_}.clipped(correlation_.width.destination), block, vectors},
+              workspace);
           block += vectors;
         }
       }
@@ -608,10 +98,19 @@ class Correlator {
   }
 
  private:
+  // Some rows and columns of the destination, in some vectors of channels.
+  struct Piece {
+    int64_t image;
+    Range rows;
+    Range columns;
+    int64_t block;  // the first vector
+    int64_t vectors;
+  };
+
   struct Workspace {
     std::vector<Rows<const T>> sources;
     Rows<T> destination;
-    // Of a row of the destination, of a strip or of pairs; the lines point here.
+    // What a line reads and writes; the lines point here.
     std::vector<const A*> source_rows;
     std::vector<const A*> kernel_rows;
     std::vector<A*> output_rows;
@@ -638,6 +137,8 @@ class Correlator {
       return std::min(kernel_rows, height.source) * source_bytes(columns) +
              kernel_rows * column.taps * vector;
     };
+    most_taps_ = 0;
+    for (const Phase& phase : height.phases) most_taps_ = std::max(most_taps_, phase.taps);
     kernel_rows_ = std::max<int64_t>(height.phases[0].taps, 1);
     slice_ = width.destination;
     vectors_ = direct ? std::min(kMostVectors, blocks_.count) : 1;
@@ -689,10 +190,7 @@ class Correlator {
           channels.offsets[channels.count++] = correlation_.kernel(channel, s) * taps;
           if (bias != nullptr) bias_[block * blocks_.lanes + lane - first] = static_cast<A>(bias[channel]);
         }
-        gather(channels, 0,
-               kernels_.data() + (block * sources + s) * taps * blocks_.lanes -
-                   s * taps * (blocks_.lanes - lanes),
-               lanes, taps);
+        gather(channels, 0, kernels_.data() + kernel_begin(block, s), lanes, taps);
       }
     };
     parallel_for(0, blocks_.count, std::max<int64_t>(kGrain / (sources * taps * blocks_.lanes), 1),
@@ -717,83 +215,62 @@ class Correlator {
     return range.clipped(direction.source);
   }
 
-  // Some vectors of channels.
-  void correlate_blocks(int64_t image, Range rows, Range columns, int64_t block, int64_t vectors,
-                        Workspace& workspace) const {
+  // Where in kernels_ a block has those for one of its sources, and a row of them.
+  int64_t kernel_begin(int64_t block, int64_t source) const {
+    return (block * correlation_.sources() * blocks_.lanes + source * blocks_.block_lanes()) *
+           correlation_.taps();
+  }
+  const A* kernel_row(int64_t block, int64_t source, int64_t row) const {
+    return kernels_.data() + kernel_begin(block, source) +
+           row * correlation_.width.kernel * blocks_.block_lanes();
+  }
+
+  void correlate_piece(const Piece& piece, Workspace& workspace) const {
     const Direction& height = correlation_.height;
     const Direction& width = correlation_.width;
     const int64_t lanes = blocks_.block_lanes();
     const int64_t sources = correlation_.sources();
-    int64_t most_taps = 0;
-    for (const Phase& phase : height.phases) most_taps = std::max(most_taps, phase.taps);
     int64_t row_taps = 0;
     int64_t column_taps = 0;
-    const Range source_rows = source_range(height, rows, row_taps);
-    const Range source_columns = source_range(width, columns, column_taps);
+    const Range source_rows = source_range(height, piece.rows, row_taps);
+    const Range source_columns = source_range(width, piece.columns, column_taps);
 
     workspace.sources.resize(sources);
     for (int64_t s = 0; s < sources; ++s) {
       workspace.sources[s].open(
-          blocks_.channels_of(block, source_, image, correlation_.source_channels,
+          blocks_.channels_of(piece.block, source_, piece.image, correlation_.source_channels,
                               height.source * width.source,
                               [&](int64_t channel) { return correlation_.source_channel(channel, s); }),
           lanes, width.source, source_rows, source_columns, row_taps);
     }
     workspace.destination.open(
-        blocks_.channels_of(block, destination_, image, correlation_.destination_channels,
+        blocks_.channels_of(piece.block, destination_, piece.image, correlation_.destination_channels,
                             height.destination * width.destination, [](int64_t channel) { return channel; }),
-        lanes, width.destination, rows, columns, rows.size());
+        lanes, width.destination, piece.rows, piece.columns, piece.rows.size());
 
-    plan_lines(workspace, block, vectors, columns);
+    plan_lines(piece, workspace);
     if (is_paired()) {
-      correlate_pairs_of(workspace, block, rows, columns, source_rows);
-      workspace.destination.flush();
-      return;
-    }
-    if (const int64_t strip_rows = rows_together(workspace, rows)) {
-      correlate_strips_of(workspace, block, rows, source_rows, strip_rows);
-      workspace.destination.flush();
-      return;
-    }
-    if (const int64_t most_rows = patches_of(workspace)) {
-      correlate_patches(workspace, block, rows, source_rows, most_rows);
-      workspace.destination.flush();
-      return;
-    }
-    // Some of the kernel's rows at a time, so that they and the rows they meet stay in L1.
-    for (int64_t first_tap = 0; first_tap == 0 || first_tap < most_taps; first_tap += kernel_rows_) {
-      for (int64_t element = rows.begin; element < rows.end; ++element) {
-        const Phase& phase = height.phase(element);
-        int64_t met = 0;
-        for (int64_t s = 0; s < sources; ++s) {
-          const A* kernels = kernels_.data() + block * sources * correlation_.taps() * blocks_.lanes +
-                             s * correlation_.taps() * lanes;
-          for (int64_t tap = first_tap; tap < std::min(first_tap + kernel_rows_, phase.taps); ++tap) {
-            const int64_t position = phase.position(height.output(element), tap);
-            if (!source_rows.contains(position)) continue;
-            workspace.source_rows[met] = workspace.sources[s].row(position);
-            workspace.kernel_rows[met] =
-                kernels + (phase.first_tap + tap * phase.kernel_step) * width.kernel * lanes;
-            ++met;
-          }
-        }
-        if (first_tap == 0 || met > 0) {
-          correlate_lines(workspace, element, met, /*accumulate=*/first_tap > 0);
-        }
-      }
+      make_pairs(piece, workspace);
+    } else if (const int64_t strip_rows = rows_of_strips(piece, workspace)) {
+      make_strips(piece, strip_rows, workspace);
+    } else if (const int64_t patch_rows = rows_of_patches(workspace)) {
+      make_patches(piece, patch_rows, workspace);
+    } else {
+      make_rows(piece, workspace);
     }
     workspace.destination.flush();
   }
 
   // How one row of the destination is made, phase by phase, but for where its rows lie.
-  void plan_lines(Workspace& workspace, int64_t block, int64_t vectors, Range columns) const {
+  void plan_lines(const Piece& piece, Workspace& workspace) const {
     const Direction& width = correlation_.width;
+    const Range columns = piece.columns;
     const int64_t lanes = blocks_.block_lanes();
     const int64_t phases = width.phases.size();
     const Rows<const T>& source = workspace.sources[0];
     const int64_t output_step = workspace.destination.column_step();
-    // A strip has a stride of two at most.
     const int64_t kernel_rows = correlation_.sources() * correlation_.height.kernel;
+    // A strip has a stride of two at most.
     workspace.source_rows.resize(kMostPatchRows * kernel_rows + 2 * kMostStripRows);
     workspace.kernel_rows.resize(kernel_rows);
     workspace.output_rows.resize(kMostStripRows);
@@ -808,8 +285,8 @@ class Correlator {
         const int64_t skipped = remainders.skipped(position);
         workspace.lines.push_back(
             {.lanes = lanes,
-             .vectors = vectors,
-             .last_lane = blocks_.begin(block + vectors - 1) - blocks_.begin(block),
+             .vectors = piece.vectors,
+             .last_lane = blocks_.begin(piece.block + piece.vectors - 1) - blocks_.begin(piece.block),
              .vector_step = correlation_.sources() * correlation_.taps() * blocks_.lanes,
              .kernel_offset = phase.first_tap * lanes,
              .source_offset = skipped * source.column_step(),
@@ -820,7 +297,7 @@ class Correlator {
              .step = remainders.parts * phase.step / remainders.stretch,
              .tap_step = phase.tap_step / remainders.stretch,
              .taps = phase.taps,
-             .bias = bias_.data() + block * blocks_.lanes,
+             .bias = bias_.data() + piece.block * blocks_.lanes,
              .bias_step = blocks_.lanes,
              .output_offset = (column + part * phases - workspace.destination.first_column()) * output_step,
              .output_step = remainders.parts * phases * output_step,
@@ -831,13 +308,6 @@ class Correlator {
              .output_rows = workspace.output_rows.data()});
       }
     }
-  }
-
-  // Whether outputs are made in one piece, so that nothing is added to those in memory.
-  bool are_sums_whole() const {
-    int64_t most = 0;
-    for (const Phase& phase : correlation_.height.phases) most = std::max(most, phase.taps);
-    return most <= std::min(kernel_rows_, kRowsOfPart);
   }
 
   // Whether the destination is made in strips, where its lines allow it.
@@ -872,67 +342,59 @@ class Correlator {
     return is_first ? std::pair(element, position) : std::pair(element - 1, position - 1);
   }
 
-  void correlate_pairs_of(Workspace& workspace, int64_t block, Range rows, Range columns,
-                          Range source_rows) const {
-    const auto [first_column, first_position] = pair_of(correlation_.width, columns.begin);
-    const A* kernels = kernels_.data() + block * correlation_.taps() * blocks_.lanes;
+  void make_pairs(const Piece& piece, Workspace& workspace) const {
+    const auto [first_column, first_position] = pair_of(correlation_.width, piece.columns.begin);
     Row<A>& line = workspace.lines[0];
-    line.is_paired = true;
+    line.shape = Shape::pairs;
     line.source_offset = 0;
     line.first_position = first_position - workspace.sources[0].first_column();
     line.width = workspace.sources[0].width();
-    line.first_output = first_column - columns.begin;
+    line.first_output = first_column - piece.columns.begin;
     line.output_offset =
-        (columns.begin - workspace.destination.first_column()) * workspace.destination.column_step();
+        (piece.columns.begin - workspace.destination.first_column()) * workspace.destination.column_step();
     line.output_step = workspace.destination.column_step();
-    line.count = columns.size();
-    for (int64_t y = 0; y < 3; ++y) workspace.kernel_rows[y] = kernels + y * 3 * line.lanes;
-    auto [row, position] = pair_of(correlation_.height, rows.begin);
-    for (; row < rows.end; row += 2, ++position) {
+    line.count = piece.columns.size();
+    for (int64_t y = 0; y < 3; ++y) workspace.kernel_rows[y] = kernel_row(piece.block, 0, y);
+    auto [row, position] = pair_of(correlation_.height, piece.rows.begin);
+    for (; row < piece.rows.end; row += 2, ++position) {
       for (int64_t i = 0; i < 2; ++i) {
-        workspace.source_rows[i] =
-            source_rows.contains(position + i) ? workspace.sources[0].row(position + i) : nullptr;
-        workspace.output_rows[i] = rows.contains(row + i) ? workspace.destination.row(row + i) : nullptr;
+        workspace.source_rows[i] = workspace.sources[0].row_or_null(position + i);
+        workspace.output_rows[i] = workspace.destination.row_or_null(row + i);
       }
       run_row(line);
     }
   }
 
   // Rows of a strip, as many lines apart as taps are; 0 where strips cannot be made.
-  int64_t rows_together(const Workspace& workspace, Range rows) const {
+  int64_t rows_of_strips(const Piece& piece, const Workspace& workspace) const {
     if (!are_strips()) return 0;
     for (const Row<A>& line : workspace.lines) {
       if (line.tap_step != 1 || line.count < kLeastStrip) return 0;
     }
-    const int64_t count = ceil_divide(rows.size(), correlation_.height.phases[0].tap_step);
+    const int64_t count = ceil_divide(piece.rows.size(), correlation_.height.phases[0].tap_step);
     return ceil_divide(count, ceil_divide(count, kMostStripRows));
   }
 
-  void correlate_strips_of(Workspace& workspace, int64_t block, Range rows, Range source_rows,
-                           int64_t most_rows) const {
-    const Direction& height = correlation_.height;
-    const Phase& phase = height.phases[0];
+  void make_strips(const Piece& piece, int64_t most_rows, Workspace& workspace) const {
+    const Phase& phase = correlation_.height.phases[0];
     const int64_t apart = phase.tap_step;
-    const A* kernels = kernels_.data() + block * correlation_.taps() * blocks_.lanes;
     for (int64_t tap = 0; tap < phase.taps; ++tap) {
-      workspace.kernel_rows[tap] = kernels + (phase.first_tap + tap * phase.kernel_step) *
-                                                 correlation_.width.kernel * blocks_.block_lanes();
+      workspace.kernel_rows[tap] = kernel_row(piece.block, 0, phase.first_tap + tap * phase.kernel_step);
     }
     for (int64_t part = 0; part < apart; ++part) {
-      const int64_t count = ceil_divide(rows.size() - part, apart);
+      const int64_t count = ceil_divide(piece.rows.size() - part, apart);
       for (int64_t row = 0; row < count; row += most_rows) {
         const int64_t strip_rows = std::min(most_rows, count - row);
-        const int64_t element = rows.begin + part + row * apart;
+        const int64_t element = piece.rows.begin + part + row * apart;
         for (int64_t i = 0; i < (strip_rows - 1) * phase.step + phase.taps; ++i) {
-          const int64_t position = phase.position(element, 0) + i * apart;
-          workspace.source_rows[i] =
-              source_rows.contains(position) ? workspace.sources[0].row(position) : nullptr;
+          workspace.source_rows[i] = workspace.sources[0].row_or_null(phase.position(element, 0) + i * apart);
         }
         for (int64_t r = 0; r < strip_rows; ++r) {
           workspace.output_rows[r] = workspace.destination.row(element + r * apart);
         }
         for (Row<A>& line : workspace.lines) {
-          line.strip_rows = strip_rows;
+          line.shape = Shape::strip;
+          line.rows = strip_rows;
           run_row(line);
         }
       }
@@ -940,7 +402,7 @@ class Correlator {
   }
 
   // Rows of a patch; 0 where rows are made one by one.
-  int64_t patches_of(const Workspace& workspace) const {
+  int64_t rows_of_patches(const Workspace& workspace) const {
     if (!std::is_same_v<A, float> || blocks_.lanes != kMostLanes) return 0;
     int64_t most = 0;
     for (const Row<A>& line : workspace.lines) {
@@ -951,45 +413,30 @@ class Correlator {
     return patch_rows(most);
   }
 
-  void correlate_patches(Workspace& workspace, int64_t block, Range rows, Range source_rows,
-                         int64_t most_rows) const {
+  void make_patches(const Piece& piece, int64_t most_rows, Workspace& workspace) const {
     const Direction& height = correlation_.height;
+    const Range rows = piece.rows;
     const int64_t phases = height.phases.size();
-    const int64_t sources = correlation_.sources();
+    // As many of the kernel's rows as stay in L1, and as a part of a sum has.
+    const int64_t kernel_rows = std::min(kernel_rows_, kRowsOfPart);
     for (int64_t first = rows.begin; first < std::min(rows.begin + phases, rows.end); ++first) {
       const Phase& phase = height.phase(first);
       const int64_t count = ceil_divide(rows.end - first, phases);
       const int64_t made = ceil_divide(count, ceil_divide(count, most_rows));
       for (int64_t row = 0; row < count; row += made) {
-        const int64_t output = height.output(first) + row;
-        const auto is_made = [&](int64_t r) { return r < made && row + r < count; };
+        const int64_t patch_rows = std::min(made, count - row);
         for (int64_t r = 0; r < most_rows; ++r) {
           workspace.output_rows[r] =
-              is_made(r) ? workspace.destination.row(first + (row + r) * phases) : nullptr;
+              r < patch_rows ? workspace.destination.row(first + (row + r) * phases) : nullptr;
         }
-        // As many of the kernel's rows as stay in L1, and as a part of a sum has.
-        const int64_t kernel_rows = std::min(kernel_rows_, kRowsOfPart);
+        const int64_t output = height.output(first) + row;
         for (int64_t first_tap = 0; first_tap == 0 || first_tap < phase.taps; first_tap += kernel_rows) {
-          int64_t met = 0;
-          for (int64_t s = 0; s < sources; ++s) {
-            const A* kernels = kernels_.data() + block * sources * correlation_.taps() * blocks_.lanes +
-                               s * correlation_.taps() * blocks_.block_lanes();
-            for (int64_t tap = first_tap; tap < std::min(first_tap + kernel_rows, phase.taps); ++tap) {
-              bool is_met = false;
-              for (int64_t r = 0; r < most_rows; ++r) {
-                const int64_t position = phase.position(output + r, tap);
-                const bool is_read = is_made(r) && source_rows.contains(position);
-                workspace.source_rows[met * most_rows + r] =
-                    is_read ? workspace.sources[s].row(position) : nullptr;
-                is_met = is_met || is_read;
-              }
-              if (!is_met) continue;
-              workspace.kernel_rows[met++] = kernels + (phase.first_tap + tap * phase.kernel_step) *
-                                                           correlation_.width.kernel * blocks_.block_lanes();
-            }
-          }
+          const int64_t met =
+              find_kernel_rows(piece.block, phase, {first_tap, std::min(first_tap + kernel_rows, phase.taps)},
+                               {output, output + patch_rows}, most_rows, workspace);
           for (Row<A>& line : workspace.lines) {
-            line.patch_rows = most_rows;
+            line.shape = Shape::patch;
+            line.rows = most_rows;
             line.kernel_rows = met;
             line.accumulate = first_tap > 0;
             run_row(line);
@@ -999,14 +446,50 @@ class Correlator {
     }
   }
 
-  void correlate_lines(Workspace& workspace, int64_t element, int64_t kernel_rows, bool accumulate) const {
-    A* const outputs = workspace.destination.row(element);
-    for (Row<A>& line : workspace.lines) {
-      line.kernel_rows = kernel_rows;
-      line.accumulate = accumulate;
-      line.outputs = outputs + line.output_offset;
-      run_row(line);
+  void make_rows(const Piece& piece, Workspace& workspace) const {
+    const Direction& height = correlation_.height;
+    // Some of the kernel's rows at a time, so that they and the rows they meet stay in L1.
+    for (int64_t first_tap = 0; first_tap == 0 || first_tap < most_taps_; first_tap += kernel_rows_) {
+      for (int64_t element = piece.rows.begin; element < piece.rows.end; ++element) {
+        const Phase& phase = height.phase(element);
+        const int64_t output = height.output(element);
+        const int64_t met =
+            find_kernel_rows(piece.block, phase, {first_tap, std::min(first_tap + kernel_rows_, phase.taps)},
+                             {output, output + 1}, 1, workspace);
+        if (first_tap > 0 && met == 0) continue;
+        A* const outputs = workspace.destination.row(element);
+        for (Row<A>& line : workspace.lines) {
+          line.kernel_rows = met;
+          line.accumulate = first_tap > 0;
+          line.outputs = outputs + line.output_offset;
+          run_row(line);
+        }
+      }
     }
+  }
+
+  // Finds the rows of the kernel, among `taps` of a phase, that meet the source under one of its `outputs`,
+  // and for each of them `rows` rows of the source, as many as a Row has: null where an output meets padding
+  // and where there are fewer outputs. Returns how many rows of the kernel these are.
+  int64_t find_kernel_rows(int64_t block, const Phase& phase, Range taps, Range outputs, int64_t rows,
+                           Workspace& workspace) const {
+    const int64_t kernel_step = phase.kernel_step * correlation_.width.kernel * blocks_.block_lanes();
+    int64_t met = 0;
+    for (int64_t s = 0; s < correlation_.sources(); ++s) {
+      Rows<const T>& source = workspace.sources[s];
+      const A* kernel = kernel_row(block, s, phase.first_tap + taps.begin * phase.kernel_step);
+      for (int64_t tap = taps.begin; tap < taps.end; ++tap, kernel += kernel_step) {
+        int64_t position = phase.position(outputs.begin, tap);
+        bool is_met = false;
+        for (int64_t r = 0; r < rows; ++r, position += phase.step) {
+          const A* const source_row = r < outputs.size() ? source.row_or_null(position) : nullptr;
+          workspace.source_rows[met * rows + r] = source_row;
+          is_met = is_met || source_row != nullptr;
+        }
+        if (is_met) workspace.kernel_rows[met++] = kernel;
+      }
+    }
+    return met;
   }
 
   const T* source_;
@@ -1016,6 +499,7 @@ class Correlator {
   int64_t vectors_;      // that a row of outputs takes along
   int64_t band_;         // rows of the destination
   int64_t slice_;        // columns of the destination
+  int64_t most_taps_;    // rows of the kernel that an element of the destination meets
   int64_t kernel_rows_;  // that are taken at a time
   std::vector<A> kernels_;
   std::vector<A> bias_;

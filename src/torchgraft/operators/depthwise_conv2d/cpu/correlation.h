@@ -53,6 +53,8 @@ struct Correlation {
 
   int64_t sources() const { return transposed ? multiplier : 1; }
   int64_t source_channel(int64_t channel, int64_t source) const {
+    // A division takes longer than all else that is done for a channel.
+    if (multiplier == 1) return channel;
     return transposed ? channel * multiplier + source : channel / multiplier;
   }
   int64_t kernel(int64_t channel, int64_t source) const {

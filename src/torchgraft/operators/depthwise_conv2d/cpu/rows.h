@@ -130,9 +130,17 @@ class Rows {
     rows_ = rows;
     columns_ = columns;
     direct_ = std::is_same_v<Element, A> && channels.consecutive() && channels.count == lanes;
-    if (direct_) return;
-    whole_ = most_rows >= rows.size();
+    whole_ = direct_ || most_rows >= rows.size();
+    if constexpr (std::is_same_v<Element, A>) {
+      if (direct_) {
+        first_row_ = channels.image + channels.offsets[0] + rows.begin * width * channels.pixel_step;
+        row_step_ = width * channels.pixel_step;
+        return;
+      }
+    }
     elements_ = scratch_.reserve(std::min(most_rows, rows.size()) * columns.size() * lanes);
+    first_row_ = elements_;
+    row_step_ = columns.size() * lanes;
     if constexpr (std::is_const_v<T>) {
       if (whole_) {
         gather_rows();
@@ -144,24 +152,21 @@ class Rows {
   }
 
   // Column `first_column()` of a row; the next one is `column_step()` elements on. There are `width()` of
-  // them.
+  // them. `row_or_null` gives null for a row that was not opened.
   Pointer row(int64_t position) {
-    if constexpr (std::is_same_v<Element, A>) {
-      if (direct_) return channels_.image + channels_.offsets[0] + position * width_ * channels_.pixel_step;
-    }
-    const int64_t row_elements = columns_.size() * lanes_;
-    if (whole_) return elements_ + (position - rows_.begin) * row_elements;
+    if (whole_) return first_row_ + (position - rows_.begin) * row_step_;
     if constexpr (std::is_const_v<T>) {
       // Rows far apart, as under a wide dilation: only those that are asked for are brought in.
       A*& found = found_[position - rows_.begin];
       if (found == nullptr) {
-        found = elements_ + used_++ * row_elements;
+        found = elements_ + used_++ * row_step_;
         gather(channels_, position * width_ + columns_.begin, found, lanes_, columns_.size());
       }
       return found;
     }
     return nullptr;
   }
+  Pointer row_or_null(int64_t position) { return rows_.contains(position) ? row(position) : nullptr; }
   int64_t column_step() const { return direct_ ? channels_.pixel_step : lanes_; }
   int64_t first_column() const { return direct_ ? 0 : columns_.begin; }
   int64_t width() const { return direct_ ? width_ : columns_.size(); }
@@ -189,8 +194,7 @@ class Rows {
       return;
     }
     for (int64_t row = rows_.begin; row < rows_.end; ++row) {
-      function(row * width_ + columns_.begin, elements_ + (row - rows_.begin) * columns_.size() * lanes_,
-               columns_.size());
+      function(row * width_ + columns_.begin, elements_ + (row - rows_.begin) * row_step_, columns_.size());
     }
   }
 
@@ -202,6 +206,8 @@ class Rows {
   bool direct_;
   bool whole_;
   A* elements_;
+  Pointer first_row_;
+  int64_t row_step_;
   int64_t used_;
   std::vector<A*> found_;
   Scratch<A> scratch_;

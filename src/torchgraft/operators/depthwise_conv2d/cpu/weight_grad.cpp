@@ -20,6 +20,7 @@
 
 #include "blocks.h"
 #include "kernels.h"
+#include "with_constant.h"
 
 namespace torchgraft::depthwise::cpu {
 namespace {
@@ -213,17 +214,18 @@ struct Strip {
 // As many pixels at a time as leave the fewest over. Without a stride, more pixels share more columns.
 template <int kStep, int kVectorBytes, typename V, typename A>
 TORCHGRAFT_INLINE void sum_strip(const Row<A>& row) {
-  using Compiled = Compiled<kVectorBytes>;
+  const auto run = [&](auto pixels) __attribute__((always_inline)) {
+    Compiled<kVectorBytes>::template call<Strip<kStep, pixels(), V, A>>(row);
+  };
   if constexpr (kVectorBytes == 64) {
     int64_t pixels = kStep == 1 ? 7 : 4;
     for (int64_t other = 4; other <= 7; ++other) {
       if (row.count % other < row.count % pixels) pixels = other;
     }
-    if (pixels == 7) return Compiled::template call<Strip<kStep, 7, V, A>>(row);
-    if (pixels == 6) return Compiled::template call<Strip<kStep, 6, V, A>>(row);
-    if (pixels == 5) return Compiled::template call<Strip<kStep, 5, V, A>>(row);
+    with_constant<4, 5, 6, 7>(pixels, run);
+  } else {
+    run(std::integral_constant<int, 4>{});
   }
-  Compiled::template call<Strip<kStep, 4, V, A>>(row);
 }
 
 template <int kRows, int kTaps, int kStep, int kPixels, int kVectorBytes, typename V, typename A>
@@ -392,15 +394,17 @@ class WeightGrad {
     const Extent& height = geometry_.height;
     const Extent& width = geometry_.width;
     const int64_t lanes = blocks_.block_lanes();
-    const Range input_rows = input_range(height, rows);
     workspace.output_grad.open(
         blocks_.channels_of(block, output_grad_, image, geometry_.output_channels(),
                             geometry_.output_pixels(), [](int64_t channel) { return channel; }),
         lanes, width.output, rows, columns, rows.size());
     workspace.input.open(
         blocks_.channels_of(block, input_, image, geometry_.channels, geometry_.input_pixels(),
-                            [&](int64_t channel) { return channel / geometry_.multiplier; }),
-        lanes, width.input, input_rows, input_range(width, columns), rows.size() * height.kernel);
+                            [&](int64_t channel) {
+                              return geometry_.multiplier == 1 ? channel : channel / geometry_.multiplier;
+                            }),
+        lanes, width.input, input_range(height, rows), input_range(width, columns),
+        rows.size() * height.kernel);
     plan_lines(workspace, lanes, block, vectors, columns);
     A* sums = block_sums(part, block);
     const bool in_strips = are_strips(workspace);
@@ -413,10 +417,9 @@ class WeightGrad {
       for (int64_t r = row; r < row + strip_rows; ++r) {
         workspace.output_grad_rows.push_back(workspace.output_grad.row(r));
         for (int64_t tap = 0; tap < height.kernel; ++tap) {
-          const int64_t position = height.position(r, tap);
-          const bool is_inside = input_rows.contains(position);
-          if (!is_inside && !in_strips) continue;
-          workspace.input_rows.push_back(is_inside ? workspace.input.row(position) : nullptr);
+          const A* const input_row = workspace.input.row_or_null(height.position(r, tap));
+          if (input_row == nullptr && !in_strips) continue;
+          workspace.input_rows.push_back(input_row);
           workspace.sum_rows.push_back(sums + tap * width.kernel * lanes);
         }
       }

@@ -1,0 +1,500 @@
+// The loops of a correlation over the registers: what is done with one Row of outputs, which
+// `correlation.cpp` sets up. A tile is up to sixteen pixels of a row by one vector of channels, in registers;
+// a column of the source is loaded once a kernel row and serves every pair of a pixel and a tap that meet
+// there. A patch is two or four short rows, whose sums together hide the latency of a multiply-add. Kernels
+// of three by three make strips of up to seven columns instead, and their input gradient with a stride of two
+// makes pairs of rows by pairs of columns: both load a column once for all of their outputs.
+#pragma once
+
+#include <torchgraft/cpu.h>
+#include <torchgraft/numbers.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <type_traits>
+
+#include "rows.h"
+#include "with_constant.h"
+
+namespace torchgraft::depthwise::cpu {
+
+// Of a kernel with more rows the sum is made of parts of so many rows: a small number loses what does not fit
+// below a large sum, and a part is no larger than what is added to it.
+inline constexpr int64_t kRowsOfPart = 16;
+
+// The outputs that a Row describes.
+enum class Shape {
+  row,    // one row
+  strip,  // several rows under a kernel of three by three, made from the top to the bottom
+  patch,  // several short rows, made together
+  pairs,  // two rows by pairs of columns, of an input gradient with a stride of two
+};
+
+// A slice of one row of the destination, or of several as its shape says: some vectors of channels, all of
+// the taps.
+template <typename A>
+struct Row {
+  int64_t lanes;          // of a vector: a register's, or half of them
+  int64_t vectors;        // side by side in source and outputs
+  int64_t last_lane;      // first channel of the last vector, which may overlap the one before
+  int64_t vector_step;    // elements from a vector's kernel to the next one's
+  int64_t kernel_offset;  // of the first tap in a kernel's row
+  int64_t source_offset;  // from the source's rows to the columns that are read
+  int64_t source_step;    // elements from a column to the next
+  int64_t kernel_step;    // elements from a tap to the next; may be negative
+  int64_t width;          // columns of the source
+  int64_t first_position;
+  int64_t step;
+  int64_t tap_step;
+  int64_t taps;
+  const A* bias;
+  int64_t bias_step;      // elements from a vector's bias to the next one's
+  int64_t output_offset;  // from the destination's row to the first pixel
+  int64_t output_step;    // elements from a pixel to the next
+  int64_t count;          // pixels
+  bool in_parts;          // whether the kernel has so many rows that their sum is made of parts
+
+  // Column 0 of rows of the source, and rows of the kernel, in vectors. A row has one of either for each
+  // kernel row that meets the image; a patch has `rows` sources for each such kernel row; a strip and pairs
+  // have all sources that they read, from the top to the bottom. A source is null where it is padding.
+  const A* const* sources;
+  const A* const* kernels;
+  A* const* output_rows;  // all but a row: the destination's rows, null where there is none to write
+  A* outputs = nullptr;   // a row: its first pixel
+  Shape shape = Shape::row;
+  int64_t rows = 1;          // a strip and a patch: the outputs' rows
+  int64_t first_output = 0;  // pairs: the pixel that the first pair begins with, 0 or -1
+  int64_t kernel_rows = 0;   // a row and a patch: those that meet the image
+  bool accumulate = false;   // a row and a patch: add to the outputs instead of the bias
+
+  // The first channel of a vector, counted from that of the first vector.
+  int64_t lane(int64_t vector) const { return std::min(vector * lanes, last_lane); }
+};
+
+// kTaps taps side by side: each column is loaded once and serves every pair of a pixel and a tap that meet
+// there.
+template <int kTaps, int kStep, int kPixels, bool kInside, typename V, typename A>
+TORCHGRAFT_INLINE void add_taps(V (&sums)[kPixels], const A* source, int64_t source_step, const A*& kernel,
+                                int64_t kernel_step, int64_t first, int64_t width) {
+  V weights[kTaps];
+  TORCHGRAFT_UNROLL for (int t = 0; t < kTaps; ++t, advance(kernel, kernel_step)) load(weights[t], kernel);
+  // Columns kTaps apart share no sum, so that a multiply-add need not wait for the one before.
+  source += first * source_step;
+  TORCHGRAFT_UNROLL for (int begin = 0; begin < kTaps; ++begin, advance(source, source_step)) {
+    const A* at = source;
+    TORCHGRAFT_UNROLL for (int c = begin; c < (kPixels - 1) * kStep + kTaps;
+                           c += kTaps, advance(at, kTaps * source_step)) {
+      if (kTaps < kStep && c % kStep >= kTaps) continue;
+      if (!kInside && static_cast<uint64_t>(first + c) >= static_cast<uint64_t>(width)) continue;
+      V column;
+      load(column, at);
+      keep(column);
+      TORCHGRAFT_UNROLL for (int t = 0; t < kTaps; ++t) {
+        const int distance = c - t;
+        if (distance >= 0 && distance % kStep == 0 && distance / kStep < kPixels) {
+          sums[distance / kStep] += weights[t] * column;
+        }
+      }
+    }
+  }
+}
+
+// All taps of a kernel's row side by side. kTaps 0: any number.
+template <int kTaps, int kStep, int kPixels, bool kInside, typename V, typename A>
+TORCHGRAFT_INLINE void add_row(V (&sums)[kPixels], const A* source, int64_t source_step, const A* kernel,
+                               int64_t kernel_step, int64_t begin, int64_t taps, int64_t width) {
+  const auto add = [&](auto count) __attribute__((always_inline)) {
+    add_taps<count(), kStep, kPixels, kInside>(sums, source, source_step, kernel, kernel_step, begin, width);
+    begin += count();
+  };
+  if constexpr (kTaps > 0) {
+    add(std::integral_constant<int, kTaps>{});
+  } else {
+    const int64_t end = begin + taps;
+    while (begin + 7 <= end) add(std::integral_constant<int, 7>{});
+    if (begin + 5 <= end) add(std::integral_constant<int, 5>{});
+    if (begin + 3 <= end) add(std::integral_constant<int, 3>{});
+    while (begin < end) add(std::integral_constant<int, 1>{});
+  }
+}
+
+// One tap, any step.
+template <int kPixels, bool kInside, typename V, typename A>
+TORCHGRAFT_INLINE void add_tap(V (&sums)[kPixels], const A* source, int64_t source_step, const A* kernel,
+                               int64_t first, int64_t step, int64_t width) {
+  V weight;
+  load(weight, kernel);
+  const A* at = source + first * source_step;
+  TORCHGRAFT_UNROLL for (int p = 0; p < kPixels; ++p, advance(at, step * source_step), first += step) {
+    if (!kInside && static_cast<uint64_t>(first) >= static_cast<uint64_t>(width)) continue;
+    V column;
+    load(column, at);
+    sums[p] += weight * column;
+  }
+}
+
+// kPixels pixels from `pixel` on of all of the row's vectors. kTaps 0: any number of taps. kStep 0: any step,
+// and any between taps. The first `done` of the pixels have been stored before; those behind the row's end
+// are computed and not stored. Where the kernel has many rows, kInParts, which is apart so that others take
+// no time for it.
+template <int kTaps, int kStep, int kPixels, bool kInside, bool kInParts, typename V, typename A>
+struct Tile {
+  static TORCHGRAFT_INLINE void run(const Row<A>& row, int64_t pixel, int64_t done) {
+    const int64_t first = row.first_position + pixel * row.step;
+    const int64_t source_step = row.source_step;
+    const int64_t kernel_step = row.kernel_step;
+    const int64_t width = row.width;
+    const int64_t taps = row.taps;
+    for (int64_t vector = 0; vector < row.vectors; ++vector) {
+      const int64_t lane = row.lane(vector);
+      A* const outputs = row.outputs + pixel * row.output_step + lane;
+      V sums[kPixels];
+      if (row.accumulate) {
+        const A* from = outputs;
+        TORCHGRAFT_UNROLL for (int p = 0; p < kPixels; ++p, advance(from, row.output_step)) {
+          sums[p] = V{};
+          if (pixel + p < row.count) load(sums[p], from);
+        }
+      } else {
+        load(sums[0], row.bias + vector * row.bias_step);
+        TORCHGRAFT_UNROLL for (int p = 1; p < kPixels; ++p) sums[p] = sums[0];
+      }
+      const auto add_kernel_row = [&](int64_t r) __attribute__((always_inline)) {
+        const A* source = row.sources[r] + row.source_offset + lane;
+        const A* kernel = row.kernels[r] + row.kernel_offset + vector * row.vector_step;
+        if constexpr (kStep > 0) {
+          add_row<kTaps, kStep, kPixels, kInside>(sums, source, source_step, kernel, kernel_step, first, taps,
+                                                  width);
+        } else {
+          int64_t begin = first;
+          for (int64_t tap = 0; tap < taps; ++tap, begin += row.tap_step, kernel += kernel_step) {
+            add_tap<kPixels, kInside>(sums, source, source_step, kernel, begin, row.step, width);
+          }
+        }
+      };
+      if constexpr (kInParts) {
+        for (int64_t first_row = 0; first_row < row.kernel_rows; first_row += kRowsOfPart) {
+          V before[kPixels];
+          TORCHGRAFT_UNROLL for (int p = 0; p < kPixels; ++p) {
+            before[p] = sums[p];
+            sums[p] = V{};
+          }
+          const int64_t end_row = std::min(first_row + kRowsOfPart, row.kernel_rows);
+          for (int64_t r = first_row; r < end_row; ++r) add_kernel_row(r);
+          TORCHGRAFT_UNROLL for (int p = 0; p < kPixels; ++p) sums[p] += before[p];
+        }
+      } else {
+        for (int64_t r = 0; r < row.kernel_rows; ++r) add_kernel_row(r);
+      }
+      A* to = outputs;
+      TORCHGRAFT_UNROLL for (int p = 0; p < kPixels; ++p, advance(to, row.output_step)) {
+        if (p >= done && pixel + p < row.count) store(sums[p], to);
+      }
+    }
+  }
+};
+
+// kRows short rows of outputs, each of kPixels: together they have enough sums in flight. kSame: the row is
+// as wide as the source's, under a kernel that is centered on it, so that which taps lie on padding is known
+// here.
+template <int kTaps, int kStep, int kRows, int kPixels, bool kSame, typename V, typename A>
+struct Patch {
+  static TORCHGRAFT_INLINE void run(const Row<A>& row) {
+    const int64_t first = kSame ? -(kTaps / 2) : row.first_position;
+    const int64_t width = kSame ? kPixels : row.width;
+    for (int64_t vector = 0; vector < row.vectors; ++vector) {
+      const int64_t lane = row.lane(vector);
+      V sums[kRows][kPixels] = {};
+      for (int64_t y = 0; y < row.kernel_rows; ++y) {
+        const A* const kernel = row.kernels[y] + row.kernel_offset + vector * row.vector_step;
+        TORCHGRAFT_UNROLL for (int r = 0; r < kRows; ++r) {
+          const A* const source = row.sources[y * kRows + r];
+          if (source == nullptr) continue;
+          add_row<kTaps, kStep, kPixels, false>(sums[r], source + row.source_offset + lane, row.source_step,
+                                                kernel, row.kernel_step, first, row.taps, width);
+        }
+      }
+      TORCHGRAFT_UNROLL for (int r = 0; r < kRows; ++r) {
+        if (row.output_rows[r] == nullptr) continue;
+        A* to = row.output_rows[r] + row.output_offset + lane;
+        TORCHGRAFT_UNROLL for (int p = 0; p < kPixels; ++p, advance(to, row.output_step)) {
+          V total;
+          load(total, row.accumulate ? to : row.bias + vector * row.bias_step);
+          store(total + sums[r][p], to);
+        }
+      }
+    }
+  }
+};
+
+// Pixels of a patch's rows, and its rows: as many as there are registers for.
+inline constexpr int64_t kLeastPatch = 3;
+inline constexpr int64_t kMostPatch = 7;
+inline constexpr int64_t kMostPatchRows = 4;
+inline int64_t patch_rows(int64_t pixels) { return pixels <= 5 ? 4 : 2; }
+
+template <int kTaps, int kStep, int kVectorBytes, typename V, typename A>
+TORCHGRAFT_INLINE void correlate_patch(const Row<A>& row) {
+  const auto run = [&](auto rows, auto pixels) __attribute__((always_inline)) {
+    if constexpr (kTaps > 0 && kStep == 1) {
+      if (row.width == pixels() && row.first_position == -(kTaps / 2)) {
+        return Compiled<kVectorBytes>::template call<Patch<kTaps, kStep, rows(), pixels(), true, V, A>>(row);
+      }
+    }
+    Compiled<kVectorBytes>::template call<Patch<kTaps, kStep, rows(), pixels(), false, V, A>>(row);
+  };
+  if (row.rows == 4) {
+    with_constant<3, 4, 5>(row.count, [&](auto pixels) __attribute__((always_inline)) {
+      run(std::integral_constant<int, 4>{}, pixels);
+    });
+  } else {
+    // One phase may have a pixel less than the other: five, beside six.
+    with_constant<5, 6, 7>(row.count, [&](auto pixels) __attribute__((always_inline)) {
+      run(std::integral_constant<int, 2>{}, pixels);
+    });
+  }
+}
+
+// A strip of kPixels columns of outputs of a kernel of three by three, made from the top to the bottom with
+// all taps in registers. Each column of the source is loaded once and serves every output that it meets:
+// those of three rows, or of two with a stride of two, are in flight.
+template <int kStep, int kPixels, bool kInside, typename V, typename A>
+struct Strip {
+  static TORCHGRAFT_INLINE void run(const Row<A>& row, int64_t pixel) {
+    constexpr int kTaps = 3;
+    // The sums of slot s belong to the output row `r - s`, where source row `r * kStep` is the one in turn.
+    constexpr int kSlots = ceil_divide(kTaps, kStep);
+    const int64_t first = row.first_position + pixel * kStep;
+    const int64_t source_step = row.source_step;
+    const int64_t width = row.width;
+    const int64_t source_rows = (row.rows - 1) * kStep + kTaps;
+    for (int64_t vector = 0; vector < row.vectors; ++vector) {
+      const int64_t lane = row.lane(vector);
+      V weights[kTaps][kTaps];
+      TORCHGRAFT_UNROLL for (int y = 0; y < kTaps; ++y) {
+        const A* kernel = row.kernels[y] + row.kernel_offset + vector * row.vector_step;
+        TORCHGRAFT_UNROLL for (int x = 0; x < kTaps; ++x, advance(kernel, row.kernel_step)) {
+          load(weights[y][x], kernel);
+          keep(weights[y][x]);
+        }
+      }
+      const A* const bias = row.bias + vector * row.bias_step;
+      V sums[kSlots][kPixels];
+      TORCHGRAFT_UNROLL for (int s = 0; s < kSlots; ++s) {
+        TORCHGRAFT_UNROLL for (int p = 0; p < kPixels; ++p) load(sums[s][p], bias);
+      }
+      for (int64_t r = 0; r * kStep < source_rows; ++r) {
+        TORCHGRAFT_UNROLL for (int phase = 0; phase < kStep; ++phase) {
+          const int64_t i = r * kStep + phase;
+          if (i < source_rows && row.sources[i] != nullptr) {
+            const A* at = row.sources[i] + row.source_offset + first * source_step + lane;
+            TORCHGRAFT_UNROLL for (int c = 0; c < (kPixels - 1) * kStep + kTaps;
+                                   ++c, advance(at, source_step)) {
+              if (!kInside && static_cast<uint64_t>(first + c) >= static_cast<uint64_t>(width)) continue;
+              V column;
+              load(column, at);
+              // The next vector of channels: the processor does not foresee that it is read next.
+              __builtin_prefetch(at + sizeof(V) / sizeof(A));
+              keep(column);
+              TORCHGRAFT_UNROLL for (int y = phase; y < kTaps; y += kStep) {
+                TORCHGRAFT_UNROLL for (int x = 0; x < kTaps; ++x) {
+                  if (c >= x && (c - x) % kStep == 0 && (c - x) / kStep < kPixels) {
+                    sums[y / kStep][(c - x) / kStep] += weights[y][x] * column;
+                  }
+                }
+              }
+            }
+          }
+          if (phase == (kTaps - 1) % kStep && r >= kSlots - 1) {
+            A* to = row.output_rows[r - (kSlots - 1)] + row.output_offset + pixel * row.output_step + lane;
+            TORCHGRAFT_UNROLL for (int p = 0; p < kPixels; ++p, advance(to, row.output_step))
+                store(sums[kSlots - 1][p], to);
+          }
+        }
+        TORCHGRAFT_UNROLL for (int p = 0; p < kPixels; ++p) {
+          TORCHGRAFT_UNROLL for (int s = kSlots - 1; s > 0; --s) sums[s][p] = sums[s - 1][p];
+          load(sums[0][p], bias);
+        }
+      }
+    }
+  }
+};
+
+// Columns of the narrowest strip, and of the widest one that there are registers for.
+inline constexpr int64_t kLeastStrip = 3;
+inline constexpr int64_t kMostStrip = 7;
+
+// Strips that differ by one column at most: so that none is made twice, whatever the width.
+template <int kStep, int kVectorBytes, typename V, typename A>
+TORCHGRAFT_INLINE void correlate_strips(const Row<A>& row) {
+  const int64_t strips = ceil_divide(row.count, kMostStrip);
+  for (int64_t strip = 0; strip < strips; ++strip) {
+    const int64_t pixel = row.count * strip / strips;
+    const int64_t pixels = row.count * (strip + 1) / strips - pixel;
+    const int64_t first = row.first_position + pixel * kStep;
+    const bool is_inside = first >= 0 && first + (pixels - 1) * kStep + 3 <= row.width;
+    with_constant<3, 4, 5, 6, 7>(pixels, [&](auto count) __attribute__((always_inline)) {
+      using Inside = Strip<kStep, count(), true, V, A>;
+      using Border = Strip<kStep, count(), false, V, A>;
+      is_inside ? Compiled<kVectorBytes>::template call<Inside>(row, pixel)
+                : Compiled<kVectorBytes>::template call<Border>(row, pixel);
+    });
+  }
+}
+
+// Pixels of an input gradient of a kernel of three by three with a stride of two: two by two of them, made of
+// two by two pixels of the output gradient. The first pixel of a pair reads source `first` through the middle
+// tap, the second one sources `first` and `first + 1` through the outer taps; so too in the other direction.
+template <bool kInside, typename V, typename A>
+struct Pairs {
+  static TORCHGRAFT_INLINE void run(const Row<A>& row, int64_t begin, int64_t end) {
+    // The tap through which a pixel of a pair reads a source.
+    constexpr int kTap[2][2] = {{1, -1}, {2, 0}};
+    for (int64_t vector = 0; vector < row.vectors; ++vector) {
+      const int64_t lane = row.lane(vector);
+      V weights[3][3];
+      TORCHGRAFT_UNROLL for (int y = 0; y < 3; ++y) {
+        const A* kernel = row.kernels[y] + vector * row.vector_step;
+        TORCHGRAFT_UNROLL for (int x = 0; x < 3; ++x, advance(kernel, row.lanes)) {
+          load(weights[y][x], kernel);
+          keep(weights[y][x]);
+        }
+      }
+      for (int64_t pair = begin; pair < end; ++pair) {
+        const int64_t first = row.first_position + pair;
+        const int64_t output = row.first_output + 2 * pair;
+        V sums[2][2] = {};
+        TORCHGRAFT_UNROLL for (int i = 0; i < 2; ++i) {
+          if (!kInside && row.sources[i] == nullptr) continue;
+          const A* const source = row.sources[i] + first * row.source_step + lane;
+          TORCHGRAFT_UNROLL for (int j = 0; j < 2; ++j) {
+            if (!kInside && static_cast<uint64_t>(first + j) >= static_cast<uint64_t>(row.width)) continue;
+            V column;
+            load(column, source + j * row.source_step);
+            keep(column);
+            TORCHGRAFT_UNROLL for (int r = i; r < 2; ++r) {
+              TORCHGRAFT_UNROLL for (int p = j; p < 2; ++p) {
+                sums[r][p] += weights[kTap[r][i]][kTap[p][j]] * column;
+              }
+            }
+          }
+        }
+        TORCHGRAFT_UNROLL for (int r = 0; r < 2; ++r) {
+          if (!kInside && row.output_rows[r] == nullptr) continue;
+          A* const to = row.output_rows[r] + row.output_offset + output * row.output_step + lane;
+          TORCHGRAFT_UNROLL for (int p = 0; p < 2; ++p) {
+            if (!kInside && static_cast<uint64_t>(output + p) >= static_cast<uint64_t>(row.count)) continue;
+            store(sums[r][p], to + p * row.output_step);
+          }
+        }
+      }
+    }
+  }
+};
+
+template <int kVectorBytes, typename V, typename A>
+TORCHGRAFT_INLINE void correlate_pairs(const Row<A>& row) {
+  // Pairs that are taken through one vector of channels after another.
+  constexpr int64_t kPairs = 8;
+  const int64_t pairs = ceil_divide(row.count - row.first_output, 2);
+  int64_t begin = std::clamp<int64_t>(-row.first_position, -row.first_output, pairs);
+  int64_t end = std::clamp<int64_t>(
+      std::min(row.width - 1 - row.first_position, (row.count - row.first_output) / 2), begin, pairs);
+  for (int i = 0; i < 2; ++i) {
+    if (row.sources[i] == nullptr || row.output_rows[i] == nullptr) begin = end = pairs;
+  }
+  if (begin > 0) Compiled<kVectorBytes>::template call<Pairs<false, V, A>>(row, int64_t{0}, begin);
+  for (int64_t pair = begin; pair < end; pair += kPairs) {
+    Compiled<kVectorBytes>::template call<Pairs<true, V, A>>(row, pair, std::min(pair + kPairs, end));
+  }
+  if (end < pairs) Compiled<kVectorBytes>::template call<Pairs<false, V, A>>(row, end, pairs);
+}
+
+// Tiles of one size over a row, the last of which overlaps the one before where it must. A tile that is
+// larger than the row ends behind it.
+template <int kTaps, int kStep, int kPixels, int kVectorBytes, typename V, typename A>
+TORCHGRAFT_INLINE void correlate_pixels(const Row<A>& row) {
+  for (int64_t pixel = 0; pixel < row.count; pixel += kPixels) {
+    const int64_t at = std::max<int64_t>(0, std::min(pixel, row.count - kPixels));
+    const int64_t first = row.first_position + at * row.step;
+    const int64_t last = first + (kPixels - 1) * row.step + (row.taps - 1) * row.tap_step;
+    const auto run = [&](auto is_inside, auto in_parts) __attribute__((always_inline)) {
+      using TileOf = Tile<kTaps, kStep, kPixels, is_inside(), in_parts(), V, A>;
+      Compiled<kVectorBytes>::template call<TileOf>(row, at, pixel - at);
+    };
+    const bool is_inside = first >= 0 && last < row.width;
+    if constexpr (kTaps == 0) {
+      if (row.in_parts) {
+        is_inside ? run(std::true_type{}, std::true_type{}) : run(std::false_type{}, std::true_type{});
+        continue;
+      }
+    }
+    is_inside ? run(std::true_type{}, std::false_type{}) : run(std::false_type{}, std::false_type{});
+  }
+}
+
+// Sixteen sums in flight hide the latency of a multiply-add where there are registers for them; eight nearly
+// do. A row of more than eight pixels is cut into as few tiles as can be, of one even size.
+template <int kTaps, int kStep, int kVectorBytes, typename V, typename A>
+TORCHGRAFT_INLINE void correlate_row(const Row<A>& row) {
+  const int64_t count = row.count;
+  const auto run = [&](auto pixels) __attribute__((always_inline)) {
+    correlate_pixels<kTaps, kStep, pixels(), kVectorBytes, V>(row);
+  };
+  if constexpr (kVectorBytes == 64 && std::is_same_v<A, float>) {
+    if (count > 8) {
+      with_constant<10, 12, 14, 16>(round_up(ceil_divide(count, ceil_divide(count, 16)), 2), run);
+      return;
+    }
+  }
+  const auto covered = [&](int64_t pixels) { return round_up(count, pixels); };
+  const int64_t pixels = count < 8 ? count : covered(7) < covered(8) ? 7 : 8;
+  if (!with_constant<4, 5, 6, 7, 8>(pixels, run)) correlate_pixels<0, 0, 1, kVectorBytes, V>(row);
+}
+
+// Which loop serves which row. float64 is for checking others: it has the one loop that serves all.
+template <int kVectorBytes, int kBytes, typename A>
+TORCHGRAFT_INLINE void dispatch_row(const Row<A>& row) {
+  using V = Vector<A, kBytes>;
+  if constexpr (std::is_same_v<A, double>) {
+    correlate_row<0, 0, kVectorBytes, V>(row);
+  } else if (row.shape == Shape::pairs) {
+    correlate_pairs<kVectorBytes, V>(row);
+  } else if (row.shape == Shape::strip) {
+    // Strips and patches are for vectors of sixteen lanes.
+    if constexpr (kVectorBytes == 64) {
+      with_constant<1, 2>(row.step, [&](auto step) __attribute__((always_inline)) {
+        correlate_strips<step(), kVectorBytes, V>(row);
+      });
+    }
+  } else if (row.step == 1 && row.taps == 1) {
+    // One, two or four taps are those of a gradient's phases, where the stride is two.
+    correlate_row<1, 1, kVectorBytes, V>(row);
+  } else if (row.step == 1 && row.taps == 2 && row.tap_step == 1) {
+    correlate_row<2, 1, kVectorBytes, V>(row);
+  } else if (row.step == 1 && row.taps == 4 && row.tap_step == 1 && row.shape != Shape::patch) {
+    correlate_row<4, 1, kVectorBytes, V>(row);
+  } else if (row.tap_step != 1 || row.step > 2 || row.taps < 3) {
+    correlate_row<0, 0, kVectorBytes, V>(row);
+  } else {
+    with_constant<1, 2>(row.step, [&](auto step) __attribute__((always_inline)) {
+      const auto run = [&](auto taps) __attribute__((always_inline)) {
+        if constexpr (kVectorBytes == 64) {
+          if (row.shape == Shape::patch) return correlate_patch<taps(), step(), kVectorBytes, V>(row);
+        }
+        correlate_row<taps(), step(), kVectorBytes, V>(row);
+      };
+      if (!with_constant<3, 5, 7>(row.taps, run)) run(std::integral_constant<int, 0>{});
+    });
+  }
+}
+
+template <int kBytes, typename A>
+TORCHGRAFT_INLINE void dispatch_lanes(const Row<A>& row) {
+  if constexpr (kBytes / sizeof(A) == kMostLanes) {
+    if (row.lanes < kMostLanes) return dispatch_row<kBytes, kBytes / 2>(row);
+  }
+  dispatch_row<kBytes, kBytes>(row);
+}
+
+}  // namespace torchgraft::depthwise::cpu
