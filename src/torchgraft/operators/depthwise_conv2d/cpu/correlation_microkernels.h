@@ -228,7 +228,7 @@ struct Patch {
 };
 
 // Pixels of a patch's rows, and its rows: as many as there are registers for.
-inline constexpr int64_t kLeastPatch = 3;
+inline constexpr int64_t kLeastPatch = 2;
 inline constexpr int64_t kMostPatch = 7;
 inline constexpr int64_t kMostPatchRows = 4;
 inline int64_t patch_rows(int64_t pixels) { return pixels <= 5 ? 4 : 2; }
@@ -244,7 +244,7 @@ TORCHGRAFT_INLINE void correlate_patch(const Row<A>& row) {
     Compiled<kVectorBytes>::template call<Patch<kTaps, kStep, rows(), pixels(), false, V, A>>(row);
   };
   if (row.rows == 4) {
-    with_constant<3, 4, 5>(row.count, [&](auto pixels) __attribute__((always_inline)) {
+    with_constant<2, 3, 4, 5>(row.count, [&](auto pixels) __attribute__((always_inline)) {
       run(std::integral_constant<int, 4>{}, pixels);
     });
   } else {
