@@ -188,9 +188,10 @@ _ON_CPU = (
             Window(1, 1, side // 2, left, side // 2, right),
         )
         for side in (5, 7)
-        for columns in (3, 4, 5, 6, 7)
+        for columns in (2, 3, 4, 5, 6, 7)
         for shorter, left, right in ((0, side // 2 + 1, side // 2 - 1), (1, side // 2, side // 2 - 1))
     ),
+    *(Case(f"{side}x{side} on 2 columns in NHWC", (1, 17, 3, 2), (side, side), same(side)) for side in (5, 7)),
     Case("16x5 on planes of 5x5 in NHWC", (1, 17, 5, 5), (16, 5), Window(1, 1, 8, 2, 7, 2)),
     Case("17x17 without padding, three rows and columns", (1, 17, 19, 19), (17, 17), PLAIN),
     Case("5x5 in NHWC, 17 vectors of channels", (1, 257, 3, 3), (5, 5), same(5)),
