@@ -27,7 +27,7 @@ from torchgraft.demo import PARTS
 RESULTS = ROOT / "benchmarks/results"
 FRAGMENTS = ROOT / "docs/fragments"
 CHIPS = ("cpu", "h200")
-# On these `graft bench` has measured drawn calls alone.
+# On these `graft bench` has measured drawn calls, and some models.
 ALSO_DRAWN = ("h100",)
 # Of README's table.
 MODEL_ROWS = 6
@@ -179,6 +179,8 @@ def files() -> dict[Path, str]:
     for chip in (*CHIPS, *ALSO_DRAWN):
         for name in drawn_on(chip):
             written[RESULTS / chip / f"{name}.md"] = distribution_markdown(report(chip, name))
+        if (RESULTS / chip / "models.json").is_file():
+            written[RESULTS / chip / "models.md"] = summary_table(report(chip, "models")).markdown()
     return written
 
 
