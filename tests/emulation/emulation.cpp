@@ -8,8 +8,8 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <cstdlib>
+#include <ctime>
 #include <deque>
 #include <fstream>
 #include <map>
@@ -1202,9 +1202,10 @@ cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
   return cudaSuccess;
 }
 
-// Kernels have run when a launch returns, so an event is a time of the host.
+// Kernels have run when a launch returns, so an event is a time of the host: of the processors in this
+// process, so that what other programs do meanwhile does not count.
 struct EmulatedEvent {
-  std::chrono::steady_clock::time_point time;
+  double milliseconds;
 };
 
 cudaError_t cudaEventCreate(cudaEvent_t* event) {
@@ -1218,7 +1219,9 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 }
 
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t) {
-  event->time = std::chrono::steady_clock::now();
+  timespec time = {};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+  event->milliseconds = static_cast<double>(time.tv_sec) * 1e3 + static_cast<double>(time.tv_nsec) * 1e-6;
   return cudaSuccess;
 }
 
@@ -1231,7 +1234,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t) {
 cudaError_t cudaEventQuery(cudaEvent_t) { return cudaErrorNotReady; }
 
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end) {
-  *milliseconds = std::chrono::duration<float, std::milli>(end->time - begin->time).count();
+  *milliseconds = static_cast<float>(end->milliseconds - begin->milliseconds);
   return cudaSuccess;
 }
 
