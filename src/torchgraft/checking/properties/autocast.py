@@ -3,8 +3,8 @@
 Proves: on two small samples, for bfloat16 and float16, the operator is called through the Operator, by its public name,
 and compiled. The results have the dtype and the values of a call with arguments cast as declared, also if the arguments
 have different dtypes. Backward works inside autocast. float64 is not cast. Arguments that the operator takes in another
-dtype (`mixed`) stay in float32; their gradients then err no more, against float64, than those of arguments that were
-cast.
+dtype (`mixed`) stay in float32; the results are then those of arguments that were cast, bit for bit, and the gradients
+of those arguments err no more, against float64.
 
 Cannot prove: that the declaration is sensible: whether the definition keeps its meaning in a lower dtype.
 """
@@ -96,7 +96,7 @@ def _as_declared(call: Call, arguments: Sequence[Any], dtype: torch.dtype) -> tu
 
 
 def _check_wide(dtype: torch.dtype, call: Call) -> None:
-    """Arguments that may stay in float32 are no worse for it than those that were cast."""
+    """Arguments that may stay in float32 give the same results as those that were cast, and no worse gradients."""
     operator = call.operator
     lowered = _as_declared(call, call.arguments, dtype)
     narrow = call.leaves(lowered)
@@ -111,8 +111,14 @@ def _check_wide(dtype: torch.dtype, call: Call) -> None:
             for argument, value, other in zip(operator.arguments, call.arguments, lowered, strict=True)
         ]
     )
+    plain = results
     with torch.autocast(call.device.type, dtype=dtype):
         results = tree_leaves(call.function(*wide))
+    for one, other in zip(results, plain, strict=True):
+        expect(
+            torch.equal(one, other),
+            f"the result, of arguments left in float32 under autocast to {_short(dtype)}, is not that of those cast",
+        )
     found = torch.autograd.grad(results, leaves_of(wide), output_grads, allow_unused=True)
     for name, leaf, one, other, right in zip(call.leaf_names, leaves_of(wide), found, cast_grads, exact, strict=True):
         if one is None or other is None or leaf.dtype == dtype:

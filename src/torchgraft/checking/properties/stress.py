@@ -1,10 +1,11 @@
 """Random calls are right, alone and beside other calls.
 
 Proves: calls with random sizes, random strides, any requested gradients and any incoming gradients give the results and
-gradients of the reference. On a GPU each call runs beside another one: first both at once, each on a stream of its own,
-and then both captured in CUDA graphs that are replayed at once. `graft check --stress 10000` makes that many calls of
-each operator, with sizes as large as in real use and sizes on either side of the limits at which code makes a choice.
-On a GPU one in five of these calls runs beside another, and one in fifty from CUDA graphs.
+gradients of the reference. In one of four, arguments that may have another dtype than the others have any wider one. On
+a GPU each call runs beside another one: first both at once, each on a stream of its own, and then both captured in CUDA
+graphs that are replayed at once. `graft check --stress 10000` makes that many calls of each operator, with sizes as
+large as in real use and sizes on either side of the limits at which code makes a choice. On a GPU one in five of these
+calls runs beside another, and one in fifty from CUDA graphs.
 
 Cannot prove: anything about the calls that were not drawn.
 """
@@ -12,6 +13,7 @@ Cannot prove: anything about the calls that were not drawn.
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -20,10 +22,21 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from torchgraft import _torch_private
-from torchgraft.checking.case import Call, Case, each_tensor, grad_or_zeros, in_float64, randn_like, tensors_of
+from torchgraft.checking.case import (
+    Call,
+    Case,
+    each_tensor,
+    grad_or_zeros,
+    in_dtype,
+    in_float64,
+    randn_like,
+    tensors_of,
+)
 from torchgraft.checking.property import Property
 from torchgraft.checking.strides import in_any_strides
 
+# The share of calls in which some arguments have a wider dtype than the others, where that is allowed.
+_MIXED = 1 / 4
 # In which the host has launched what several streams are to do at once.
 _SECONDS = 0.002
 # Of each call on a stream of its own, and of each graph.
@@ -100,6 +113,8 @@ def _prepare(call: Call, random: Random) -> _Prepared:
 
     # A GPU draws its own values: millions would take a CPU longer than all else.
     plain = call.make(on_device=True)
+    if call.operator.mixed and random.random() < _MIXED:
+        plain = _in_wider_dtypes(call, plain, random)
     if call.operator.sizes_from_data or not call.operator.knows_output:
         results = tree_leaves(call.reference(*plain))
     else:
@@ -122,6 +137,23 @@ def _prepare(call: Call, random: Random) -> _Prepared:
     summed = (*(of_result for _ in results), *of_gradients)
     coherent = any(each is not None and each.numel() > 1 and not any(each.stride()) for each in output_grads)
     return _Prepared(call, arguments, output_grads, tuple(expected), summed, coherent)
+
+
+def _in_wider_dtypes(call: Call, arguments: Sequence[Any], random: Random) -> tuple[Any, ...]:
+    """Arguments, of which those that may have another dtype than the others have any at least as wide.
+
+    A narrower one would be rounded more than the dtype of the call allows for.
+    """
+    operator = call.operator
+
+    def widen(tensor: Tensor, name: str) -> Tensor:
+        wider = [each for each in operator.dtypes_of[name] if each.itemsize > tensor.dtype.itemsize]
+        return in_dtype(tensor, random.choice([tensor.dtype, *wider]))
+
+    return tuple(
+        each_tensor(partial(widen, name=argument.name), (value,))[0] if argument.name in operator.mixed else value
+        for argument, value in zip(operator.arguments, arguments, strict=True)
+    )
 
 
 def _run(function: Any, arguments: Sequence[Any], output_grads: Sequence[Tensor | None]) -> list[Tensor]:

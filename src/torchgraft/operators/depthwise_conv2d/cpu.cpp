@@ -32,14 +32,19 @@ class Cpu {
   Tensor with_channels(const Tensor& tensor, int64_t) const { return tensor; }
 
   template <typename T>
-  void forward(const T* input, const T* weight, const T* bias, T* output, const Geometry& geometry,
-               Layout layout) const {
-    cpu::forward(input, weight, bias, output, geometry, layout);
+  Tensor readable(const Tensor& weight, const char* name) const {
+    return rounded_to<T>(weight, name);
+  }
+
+  template <typename T>
+  void forward(const T* input, const Tensor& weight, const std::optional<Tensor>& bias, T* output,
+               const Geometry& geometry, Layout layout) const {
+    cpu::forward(input, data_of<T>(weight), bias ? data_of<T>(*bias) : nullptr, output, geometry, layout);
   }
   template <typename T>
-  void input_grad(const T* output_grad, const T* weight, T* input_grad, const Geometry& geometry,
+  void input_grad(const T* output_grad, const Tensor& weight, T* input_grad, const Geometry& geometry,
                   Layout layout) const {
-    cpu::input_grad(output_grad, weight, input_grad, geometry, layout);
+    cpu::input_grad(output_grad, data_of<T>(weight), input_grad, geometry, layout);
   }
   template <typename T, typename R>
   void weight_grad(const T* output_grad, const T* input, R* weight_grad, const Geometry& geometry,

@@ -36,16 +36,22 @@ class Cuda {
     return torchgraft::relayout(tensor, layout, scope_.stream());
   }
 
+  // Kernels for halves round float32 ones themselves.
   template <typename T>
-  void forward(const T* input, const T* weight, const T* bias, T* output, const Geometry& geometry,
-               Layout layout) const {
-    cuda::correlate<T>(
-        {input, weight, bias, output, geometry, layout, /*transposed=*/false, scope_.stream()});
+  Tensor readable(const Tensor& weight, const char* name) const {
+    return is_wide<T>(weight) ? to_contiguous(weight, name) : rounded_to<T>(weight, name);
+  }
+
+  template <typename T>
+  void forward(const T* input, const Tensor& weight, const std::optional<Tensor>& bias, T* output,
+               const Geometry& geometry, Layout layout) const {
+    cuda::correlate<T>({input, numbers_of<T>(weight), bias ? numbers_of<T>(*bias) : cuda::Rounded<T>(),
+                        output, geometry, layout, /*transposed=*/false, scope_.stream()});
   }
   template <typename T>
-  void input_grad(const T* output_grad, const T* weight, T* input_grad, const Geometry& geometry,
+  void input_grad(const T* output_grad, const Tensor& weight, T* input_grad, const Geometry& geometry,
                   Layout layout) const {
-    cuda::correlate<T>({output_grad, weight, /*bias=*/nullptr, input_grad, geometry, layout,
+    cuda::correlate<T>({output_grad, numbers_of<T>(weight), cuda::Rounded<T>(), input_grad, geometry, layout,
                         /*transposed=*/true, scope_.stream()});
   }
   template <typename T, typename R>
@@ -66,6 +72,15 @@ class Cuda {
   }
 
  private:
+  template <typename T>
+  static bool is_wide(const Tensor& weight) {
+    return sizeof(T) == 2 && weight.scalar_type() == ScalarType::Float;
+  }
+  template <typename T>
+  static cuda::Rounded<T> numbers_of(const Tensor& weight) {
+    return {weight.const_data_ptr(), is_wide<T>(weight)};
+  }
+
   Launch scope_;
 };
 

@@ -10,7 +10,9 @@
 //   Tensor to_layout(tensor, layout)         the tensor itself where it lies so already
 //   Tensor relayout(tensor, layout)          from the other dense layout, in a new tensor; a device whose
 //                                            kernels take either layout has no such function
+//   Tensor readable<T>(tensor, name)         a weight or bias as kernels for T can read it; contiguous
 //   void forward(input, weight, bias, output, geometry, layout)
+//                                            weight and bias as tensors, what `readable` made of them
 //   void input_grad(output_grad, weight, input_grad, geometry, layout)
 //   void weight_grad(output_grad, input, weight_grad, geometry, layout, like)
 //                                            of halves, weight_grad may be float: then sums are not rounded
@@ -37,8 +39,8 @@ Tensor result_in([[maybe_unused]] const Device& device, const Tensor& result, [[
   return result;
 }
 
-// A weight or bias as kernels for T read it: contiguous, and rounded to T where it has another dtype. Under
-// autocast weights are float32 and images halves.
+// A weight or bias of dtype T: contiguous, and rounded where it has another dtype. Under autocast weights are
+// float32 and images halves.
 template <typename T>
 Tensor rounded_to(const Tensor& tensor, const char* name) {
   if (tensor.scalar_type() == kDtypeOf<T>) return to_contiguous(tensor, name);
@@ -68,10 +70,9 @@ Tensor forward_on(Tensor input, Tensor weight, std::optional<Tensor> bias, int64
                                  geometry.width.output, layout, input);
     if (geometry.batch > 0) {
       input = device.to_layout(input, layout);
-      weight = rounded_to<T>(weight, "weight");
-      if (bias) bias = rounded_to<T>(*bias, "bias");
-      device.forward(data_of<T>(input), data_of<T>(weight), bias ? data_of<T>(*bias) : nullptr,
-                     mutable_data_of<T>(output), geometry, layout);
+      weight = device.template readable<T>(weight, "weight");
+      if (bias) bias = device.template readable<T>(*bias, "bias");
+      device.forward(data_of<T>(input), weight, bias, mutable_data_of<T>(output), geometry, layout);
     }
     return result_in(device, output, layout, asked);
   });
@@ -95,9 +96,8 @@ Tensor input_grad_on(Tensor output_grad, Tensor weight, int64_t channels, int64_
     Tensor result = empty_images(geometry.batch, channels, height, width, layout, output_grad);
     if (geometry.batch > 0) {
       output_grad = device.to_layout(output_grad, layout);
-      weight = rounded_to<T>(weight, "weight");
-      device.input_grad(data_of<T>(output_grad), data_of<T>(weight), mutable_data_of<T>(result), geometry,
-                        layout);
+      weight = device.template readable<T>(weight, "weight");
+      device.input_grad(data_of<T>(output_grad), weight, mutable_data_of<T>(result), geometry, layout);
     }
     return result_in(device, result, layout, asked);
   });

@@ -64,6 +64,12 @@ struct HalfMath {
   }
 };
 
+// The same of a number.
+template <typename T>
+__device__ HalfBits bits_of(T number) {
+  return reinterpret_cast<const HalfBits&>(number);
+}
+
 // Stores kCount 8 x 8 matrices (2 or 4), transposed: what a lane holds of a matrix are two elements of a
 // column. The address of a lane is that of row lane % 8 of matrix lane / 8.
 template <int kCount>

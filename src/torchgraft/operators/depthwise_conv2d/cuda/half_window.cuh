@@ -4,6 +4,7 @@
 
 #include "half_math.cuh"
 #include "problem.h"
+#include "rounded.cuh"
 
 namespace torchgraft::depthwise::cuda {
 
@@ -23,7 +24,7 @@ inline HalfWindow half_window(const Geometry& geometry, bool transposed) {
 
 // `plane` is of the sources and `taps` of the result's channel.
 template <typename T>
-__device__ __forceinline__ float sum_inside_window(const HalfBits* plane, const HalfBits* taps, float start,
+__device__ __forceinline__ float sum_inside_window(const HalfBits* plane, const Rounded<T>& taps, float start,
                                                    int y, int x, const HalfWindow& window) {
   using Math = HalfMath<T>;
   float sum = start;
@@ -35,7 +36,7 @@ __device__ __forceinline__ float sum_inside_window(const HalfBits* plane, const 
       if (source_x < 0 || source_x >= window.source_width) continue;
       const int tap = row * window.kernel_width + column;
       const int last = window.kernel_height * window.kernel_width - 1;
-      sum += Math::to_float(taps[window.flipped ? last - tap : tap]) *
+      sum += taps[window.flipped ? last - tap : tap] *
              Math::to_float(plane[source_y * window.source_width + source_x]);
     }
   }
@@ -44,8 +45,8 @@ __device__ __forceinline__ float sum_inside_window(const HalfBits* plane, const 
 
 // The same, not inlined.
 template <typename T>
-__device__ __noinline__ float sum_of_window(const HalfBits* plane, const HalfBits* taps, float start, int y,
-                                            int x, HalfWindow window) {
+__device__ __noinline__ float sum_of_window(const HalfBits* plane, Rounded<T> taps, float start, int y, int x,
+                                            HalfWindow window) {
   return sum_inside_window<T>(plane, taps, start, y, x, window);
 }
 

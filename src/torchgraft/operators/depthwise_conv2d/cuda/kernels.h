@@ -7,6 +7,7 @@
 #include <torchgraft/dispatch.h>
 
 #include "../geometry.h"
+#include "rounded.cuh"
 
 namespace torchgraft::depthwise::cuda {
 
@@ -16,8 +17,8 @@ namespace torchgraft::depthwise::cuda {
 template <typename T>
 struct Correlation {
   const T* source;
-  const T* weight;
-  const T* bias;  // may be null
+  Rounded<T> weight;
+  Rounded<T> bias;  // may be none
   T* result;
   const Geometry& geometry;
   Layout layout;  // of both images, which are dense

@@ -52,12 +52,15 @@ class BandTaps {
   }
 
   // From device memory.
-  __device__ void bring(const HalfBits* __restrict__ channel_weight) {
+  template <typename T>
+  __device__ void bring(const Rounded<T>& channel_weight) {
     const int lane = threadIdx.x % kWarp;
+    channel_weight.with_numbers([&](const auto* numbers) {
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      if (lane + i * kWarp < taps_) brought_[i] = __ldg(channel_weight + lane + i * kWarp);
-    }
+      for (int i = 0; i < 2; ++i) {
+        if (lane + i * kWarp < taps_) brought_[i] = bits_of(read_rounded<T>(numbers + lane + i * kWarp));
+      }
+    });
   }
 
   // To shared memory. The warp must meet before, if it read the last band, and after.
@@ -158,7 +161,7 @@ __device__ bool store_band_results(const float (&sums)[kPairs][4], uint32_t addr
 // finite the result comes out NaN. Computes again those of rows x 2 results from (y, x) on that are NaN.
 template <typename T>
 __device__ __noinline__ void repair_results(HalfBits* results, int pitch, int rows, const HalfBits* source,
-                                            const HalfBits* weight, float start, const BandPass& pass, int y,
+                                            Rounded<T> weight, float start, const BandPass& pass, int y,
                                             int x) {
   for (int i = 0; i < 2 * rows; ++i) {
     HalfBits& value = results[i / 2 * pitch + i % 2];

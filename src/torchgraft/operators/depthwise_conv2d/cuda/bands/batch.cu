@@ -99,8 +99,8 @@ __device__ void load_batch_elements(const HalfBits* run, int elements, HalfBits*
 
 template <typename T, int kShape>
 __global__ void __launch_bounds__(kBatchWarps * 32, kBatchShapes[kShape].blocks)
-    bands_batch(const HalfBits* __restrict__ source, const HalfBits* __restrict__ weight,
-                const HalfBits* __restrict__ bias, HalfBits* __restrict__ result, BatchProduct product) {
+    bands_batch(const HalfBits* __restrict__ source, Rounded<T> weight, Rounded<T> bias,
+                HalfBits* __restrict__ result, BatchProduct product) {
   using Math = HalfMath<T>;
   constexpr int kOctets = kBatchShapes[kShape].octets;
   constexpr int kReach = kBatchShapes[kShape].reach;
@@ -161,18 +161,21 @@ __global__ void __launch_bounds__(kBatchWarps * 32, kBatchShapes[kShape].blocks)
   // Copy `odd` of a row of taps has the tap for distance d, from a result to a source, at d + odd +
   // kBandCenter.
   const int taps = product.kernel_height * product.kernel_width;
-  const HalfBits* const block_taps = weight + static_cast<int64_t>(first_channel) * taps;
+  const Rounded<T> block_taps = weight + static_cast<int64_t>(first_channel) * taps;
+  block_taps.with_numbers([&](const auto* numbers) {
 #pragma unroll 4
-  for (int i = static_cast<int>(threadIdx.x); i < channels * band_rows * 2 * kBandPitch;
-       i += kBatchWarps * 32) {
-    const int row_copy = i / kBandPitch;
-    const int tap_column = i - row_copy * kBandPitch - kBandCenter - (row_copy & 1) + product.padding_x;
-    const int channel = product.band_rows.divide(row_copy >> 1);
-    const int band_row = (row_copy >> 1) - channel * band_rows;
-    const int tap = (band_row + product.first_tap_row) * product.kernel_width + tap_column;
-    const bool inside = band_row < product.tap_rows && tap_column >= 0 && tap_column < product.kernel_width;
-    bands[i] = inside ? block_taps[channel * taps + (product.flipped ? taps - 1 - tap : tap)] : HalfBits(0);
-  }
+    for (int i = static_cast<int>(threadIdx.x); i < channels * band_rows * 2 * kBandPitch;
+         i += kBatchWarps * 32) {
+      const int row_copy = i / kBandPitch;
+      const int tap_column = i - row_copy * kBandPitch - kBandCenter - (row_copy & 1) + product.padding_x;
+      const int channel = product.band_rows.divide(row_copy >> 1);
+      const int band_row = (row_copy >> 1) - channel * band_rows;
+      const int tap = (band_row + product.first_tap_row) * product.kernel_width + tap_column;
+      const bool inside = band_row < product.tap_rows && tap_column >= 0 && tap_column < product.kernel_width;
+      const int place = channel * taps + (product.flipped ? taps - 1 - tap : tap);
+      bands[i] = inside ? bits_of(read_rounded<T>(numbers + place)) : HalfBits(0);
+    }
+  });
   wait_for_copies<0>();
   __syncthreads();
 
@@ -207,7 +210,7 @@ __global__ void __launch_bounds__(kBatchWarps * 32, kBatchShapes[kShape].blocks)
         first_plane + static_cast<int64_t>(image_tile) * kBatchImages * product.channels + channel;
     HalfBits* const item_result = result + item_plane * result_plane + first_row * product.result_width;
     const HalfBits* const item_bands = lane_bands + channel * band_rows * 2 * kBandPitch;
-    const float start = bias == nullptr ? 0.F : Math::to_float(bias[first_channel + channel]);
+    const float start = bias.or_zero(true, first_channel + channel);
 
     float sums[kRows][kOctets][4];
 #pragma unroll
@@ -416,7 +419,7 @@ void launch(const Correlation<T>& pass, int shape) {
     require_shared_memory(kernel, plan.bytes, pass.name());
     const auto bits = [](const T* pointer) { return reinterpret_cast<const HalfBits*>(pointer); };
     kernel<<<grid_of(plan.blocks, pass.name()), kBatchWarps * 32, plan.bytes, stream>>>(
-        bits(source), bits(weight), bits(bias), reinterpret_cast<HalfBits*>(result), plan.product);
+        bits(source), weight, bias, reinterpret_cast<HalfBits*>(result), plan.product);
     check_launch(pass.name());
   }
 }

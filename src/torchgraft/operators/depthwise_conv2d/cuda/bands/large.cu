@@ -69,8 +69,8 @@ struct PhasedProduct : LargeProduct {
 };
 
 // Lays out the bands: copy `odd` of a kernel row has tap column c at c + 8 + odd.
-__device__ inline void lay_out_bands(const LargeProduct& product, const HalfBits* channel_taps,
-                                     HalfBits* bands) {
+template <typename T, typename Number>
+__device__ void lay_out_bands(const LargeProduct& product, const Number* channel_taps, HalfBits* bands) {
   const int taps = product.kernel_height * product.kernel_width;
   for (int i = static_cast<int>(threadIdx.x); i < 2 * product.kernel_height * product.band_pitch;
        i += blockDim.x) {
@@ -78,13 +78,14 @@ __device__ inline void lay_out_bands(const LargeProduct& product, const HalfBits
     const int column = i - row_copy * product.band_pitch - kOctetSize - (row_copy & 1);
     const int tap = (row_copy >> 1) * product.kernel_width + column;
     const bool inside = column >= 0 && column < product.kernel_width;
-    bands[i] = inside ? channel_taps[product.flipped ? taps - 1 - tap : tap] : HalfBits(0);
+    const Number* place = channel_taps + (product.flipped ? taps - 1 - tap : tap);
+    bands[i] = inside ? bits_of(read_rounded<T>(place)) : HalfBits(0);
   }
 }
 
 // The same of all phases, a warp a row; taps lie further on by the shift of their phase.
-__device__ inline void lay_out_bands(const PhasedProduct& product, const HalfBits* channel_taps,
-                                     HalfBits* bands) {
+template <typename T, typename Number>
+__device__ void lay_out_bands(const PhasedProduct& product, const Number* channel_taps, HalfBits* bands) {
   const int taps = product.height.kernel * product.width.kernel;
   const int row_copies = 2 * product.kernel_height * product.height.tap_phases() * product.width.tap_phases();
   for (int row_copy = static_cast<int>(threadIdx.x) / 32; row_copy < row_copies; row_copy += kLargeWarps) {
@@ -98,8 +99,8 @@ __device__ inline void lay_out_bands(const PhasedProduct& product, const HalfBit
       const int tap_column = product.width.tap_at(phase_x, i - first);
       const int tap = tap_row * product.width.kernel + tap_column;
       const bool inside = i >= first && tap_column < product.width.kernel && tap_row < product.height.kernel;
-      bands[row_copy * product.band_pitch + i] =
-          inside ? channel_taps[product.flipped ? taps - 1 - tap : tap] : HalfBits(0);
+      const Number* place = channel_taps + (product.flipped ? taps - 1 - tap : tap);
+      bands[row_copy * product.band_pitch + i] = inside ? bits_of(read_rounded<T>(place)) : HalfBits(0);
     }
   }
 }
@@ -137,8 +138,8 @@ __device__ inline void load_plane(const PhasedProduct& product, const HalfBits* 
 
 // The repair of one result.
 template <typename T>
-__device__ __noinline__ float sum_of_phases(const HalfBits* plane, const HalfBits* taps, float start, int y,
-                                            int x, PhaseAxis height, PhaseAxis width, bool flipped) {
+__device__ __noinline__ float sum_of_phases(const HalfBits* plane, Rounded<T> taps, float start, int y, int x,
+                                            PhaseAxis height, PhaseAxis width, bool flipped) {
   using Math = HalfMath<T>;
   const int last = height.kernel * width.kernel - 1;
   float sum = start;
@@ -149,8 +150,7 @@ __device__ __noinline__ float sum_of_phases(const HalfBits* plane, const HalfBit
       const int source_x = width.source_under(x, column);
       if (!is_inside(source_x, width.source)) continue;
       const int tap = row * width.kernel + column;
-      sum += Math::to_float(taps[flipped ? last - tap : tap]) *
-             Math::to_float(plane[source_y * width.source + source_x]);
+      sum += taps[flipped ? last - tap : tap] * Math::to_float(plane[source_y * width.source + source_x]);
     }
   }
   return sum;
@@ -158,8 +158,8 @@ __device__ __noinline__ float sum_of_phases(const HalfBits* plane, const HalfBit
 
 template <typename T, int kOctets, int kColumnBlocks, typename Product>
 __global__ void __launch_bounds__(kLargeWarps * 32, 2)
-    bands_large(const HalfBits* __restrict__ source, const HalfBits* __restrict__ weight,
-                const HalfBits* __restrict__ bias, HalfBits* __restrict__ result, Product product) {
+    bands_large(const HalfBits* __restrict__ source, Rounded<T> weight, Rounded<T> bias,
+                HalfBits* __restrict__ result, Product product) {
   using Math = HalfMath<T>;
   constexpr bool kPhased = std::is_same_v<Product, PhasedProduct>;
   constexpr int kLoads = (kColumnBlocks + kOctets - 1 + 3) / 4;  // of four octets each
@@ -183,14 +183,14 @@ __global__ void __launch_bounds__(kLargeWarps * 32, 2)
     result_height = product.height.result;
     result_width = product.width.result;
   }
-  const HalfBits* channel_taps = weight + static_cast<int64_t>(channel) * taps;
-  const float start = bias == nullptr ? 0.f : Math::to_float(bias[channel]);
+  const Rounded<T> channel_taps = weight + static_cast<int64_t>(channel) * taps;
+  const float start = bias.or_zero(true, channel);
   const int64_t source_image = static_cast<int64_t>(product.channels / product.multiplier) * source_plane;
   const int64_t result_image = static_cast<int64_t>(product.channels) * result_height * result_width;
   const HalfBits* channel_source = source + channel / product.multiplier * static_cast<int64_t>(source_plane);
   HalfBits* channel_result = result + channel * (static_cast<int64_t>(result_height) * result_width);
 
-  lay_out_bands(product, channel_taps, bands);
+  channel_taps.with_numbers([&](const auto* numbers) { lay_out_bands<T>(product, numbers, bands); });
   const int cleared = product.pitch + product.images_of_round * product.image_pitch + kLargeElementsBehind;
   for (int i = static_cast<int>(threadIdx.x); i < cleared; i += blockDim.x) zeros[i] = 0;
 
@@ -417,8 +417,7 @@ void launch(const LargeProductPlan& plan, const Product& product, const Correlat
   const auto bits = [](const T* pointer) { return reinterpret_cast<const HalfBits*>(pointer); };
   const int64_t blocks = int64_t{product.channels} * product.chunks;
   kernel<<<grid_of(blocks, pass.name()), kLargeWarps * 32, plan.bytes, pass.stream>>>(
-      bits(pass.source), bits(pass.weight), bits(pass.bias), reinterpret_cast<HalfBits*>(pass.result),
-      product);
+      bits(pass.source), pass.weight, pass.bias, reinterpret_cast<HalfBits*>(pass.result), product);
   check_launch(pass.name());
 }
 

@@ -209,9 +209,8 @@ __device__ void make_places(uint16_t* places, int count, int unit, int width, in
 
 template <typename T, int kTapRows, int kPairs>
 __global__ void __launch_bounds__(kWarps* kWarp, kBlocks)
-    bands_small(const HalfBits* __restrict__ source, const HalfBits* __restrict__ weight,
-                const HalfBits* __restrict__ bias, HalfBits* __restrict__ result,
-                const __grid_constant__ PlanesParameters parameters) {
+    bands_small(const HalfBits* __restrict__ source, Rounded<T> weight, Rounded<T> bias,
+                HalfBits* __restrict__ result, const __grid_constant__ PlanesParameters parameters) {
   constexpr int kRows = 2 * kPairs;
   const int lane = threadIdx.x % kWarp;
   const int pitch = parameters.pitch.row;
@@ -254,7 +253,7 @@ __global__ void __launch_bounds__(kWarps* kWarp, kBlocks)
       wait_for_copies<0>();
     }
     const PlanesTile tile(parameters, index);
-    const float start = bias == nullptr ? 0.0f : HalfMath<T>::to_float(bias[tile.channel]);
+    const float start = bias.or_zero(true, tile.channel);
     __syncwarp();
     Band<kTapRows> band;
     band.load(shared_band);
@@ -394,7 +393,7 @@ void launch_bands_small(const Correlation<T>& pass) {
     const auto kernel = bands_small<T, tap_rows, pairs>;
     require_shared_memory(kernel, static_cast<int64_t>(plan.bytes), pass.name());
     kernel<<<blocks, kWarps * kWarp, plan.bytes, stream>>>(
-        bits(source), bits(weight), bits(bias), reinterpret_cast<HalfBits*>(result), plan.parameters);
+        bits(source), weight, bias, reinterpret_cast<HalfBits*>(result), plan.parameters);
   });
   check_launch(pass.name());
 }

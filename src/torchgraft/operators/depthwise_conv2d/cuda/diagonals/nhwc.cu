@@ -341,8 +341,13 @@ void launch(const WeightGrad<T>& pass) {
     const int64_t tiles = bands_of_all * ceil_divide(octets, strip_octets);
     return ceil_divide(tiles, std::min(tiles, most_of_chunks)) * (strip_octets + 1);
   };
+  // More would share the work hardly better, and images may be wide.
+  constexpr int64_t kTilesOfChunk = 4;
+  const int64_t most_strips =
+      std::min<int64_t>(octets / 2, ceil_divide(kTilesOfChunk * most_of_chunks, bands_of_all));
   parameters.strip_octets = octets;
-  for (int strip_octets = octets - 1; strip_octets >= 2; --strip_octets) {
+  for (int strips = 2; strips <= most_strips; ++strips) {
+    const int strip_octets = ceil_divide(octets, strips);
     if (steps_of_chunk(strip_octets) < steps_of_chunk(parameters.strip_octets)) {
       parameters.strip_octets = strip_octets;
     }

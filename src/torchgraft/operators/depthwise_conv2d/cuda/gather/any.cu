@@ -76,8 +76,8 @@ constexpr int kDirectThreads = 256;
 
 template <typename T, bool kTransposed, bool kChannelsLast>
 __global__ void __launch_bounds__(kDirectThreads)
-    gather_any(const T* __restrict__ source, const T* __restrict__ weight, const T* __restrict__ bias,
-               T* __restrict__ result, DirectParameters parameters) {
+    gather_any(const T* __restrict__ source, Rounded<T> weight, Rounded<T> bias, T* __restrict__ result,
+               DirectParameters parameters) {
   using Accumulate = accumulate_t<T>;
   const DirectAxis& height = parameters.height;
   const DirectAxis& width = parameters.width;
@@ -106,20 +106,20 @@ __global__ void __launch_bounds__(kDirectThreads)
     const DirectTaps rows = taps_of<kTransposed>(height, y);
     const DirectTaps columns = taps_of<kTransposed>(width, x);
     const int64_t summed_channels = kTransposed ? parameters.multiplier : 1;
-    Accumulate sum = bias == nullptr ? Accumulate(0) : static_cast<Accumulate>(bias[channel]);
+    Accumulate sum = bias.or_zero(true, channel);
     for (int64_t j = 0; j < summed_channels; ++j) {
       const int64_t source_channel =
           kTransposed ? channel * parameters.multiplier + j : channel / parameters.multiplier;
       const int64_t weight_channel = kTransposed ? source_channel : channel;
       const T* plane = image + (kChannelsLast ? source_channel : source_channel * source_plane);
       const int64_t pixel = kChannelsLast ? parameters.source_channels : 1;
-      const T* taps = weight + static_cast<int64_t>(weight_channel) * height.kernel * width.kernel;
+      const Rounded<T> taps = weight + weight_channel * height.kernel * width.kernel;
       for (int64_t row = 0; row < rows.count; ++row) {
-        const T* weight_row = taps + (rows.tap + row * rows.tap_step) * width.kernel + columns.tap;
+        const Rounded<T> weight_row = taps + ((rows.tap + row * rows.tap_step) * width.kernel + columns.tap);
         const T* source_row =
             plane + ((rows.source + row * rows.source_step) * width.source + columns.source) * pixel;
         for (int64_t column = 0; column < columns.count; ++column) {
-          sum += static_cast<Accumulate>(weight_row[column * columns.tap_step]) *
+          sum += weight_row[column * columns.tap_step] *
                  static_cast<Accumulate>(source_row[column * columns.source_step * pixel]);
         }
       }

@@ -151,10 +151,9 @@ struct GatherWindow {
     return kExact || origin.phase + number * axis.period.divisor() < axis.kernel;
   }
 
-  // `pitch` elements lie between the weights of two taps.
-  template <typename T>
-  __device__ void load_taps(const T* weight, int pitch, const GatherParameters& parameters,
-                            accumulate_t<T> (&taps)[kTaps][kTaps]) const {
+  // Calls load(place, exists) for each tap with its place among the weights of a channel.
+  template <typename T, typename Load>
+  __device__ void load_taps(const GatherParameters& parameters, T (&taps)[kTaps][kTaps], Load&& load) const {
     const GatherAxis& height = parameters.height;
     const GatherAxis& width = parameters.width;
 #pragma unroll
@@ -162,11 +161,12 @@ struct GatherWindow {
 #pragma unroll
       for (int j = 0; j < kTaps; ++j) {
         if constexpr (kExact) {
-          taps[i][j] = static_cast<accumulate_t<T>>(weight[(i * kTaps + j) * pitch]);
+          taps[i][j] = load(i * kTaps + j);
         } else {
           const int tap = (row.phase + i * height.period.divisor()) * width.kernel + column.phase +
                           j * width.period.divisor();
-          taps[i][j] = load_if(has(height, row, i) && has(width, column, j), weight + tap * pitch);
+          taps[i][j] = T(0.0F);
+          if (has(height, row, i) && has(width, column, j)) taps[i][j] = load(tap);
         }
       }
     }
@@ -218,9 +218,11 @@ __device__ void store_column(T* result, int y, int x, const GatherParameters& pa
 
 constexpr int small_gather_blocks(int taps, int results) { return taps * results > 16 ? 1 : 2; }
 
-template <typename T, int kTaps, int kResults, bool kExact, bool kChannelsLast>
+// Of weights of T, and of wider ones: a thread waits for few loads, and would for the choice between them
+// too.
+template <typename T, typename Number, int kTaps, int kResults, bool kExact, bool kChannelsLast>
 __global__ void __launch_bounds__(kGatherThreads, small_gather_blocks(kTaps, kResults))
-    gather_small(const T* __restrict__ source, const T* __restrict__ weight, const T* __restrict__ bias,
+    gather_small(const T* __restrict__ source, const Number* __restrict__ weight, Rounded<T> bias,
                  T* __restrict__ result, const __grid_constant__ GatherParameters parameters) {
   using Accumulate = accumulate_t<T>;
   const int index = static_cast<int>(blockIdx.x) * kGatherThreads + static_cast<int>(threadIdx.x);
@@ -248,17 +250,17 @@ __global__ void __launch_bounds__(kGatherThreads, small_gather_blocks(kTaps, kRe
   const int y = first_result_row<kResults>(parameters, group);
 
   Accumulate sums[kResults];
+  const Accumulate start = bias.or_zero(true, channel);
 #pragma unroll
-  for (int k = 0; k < kResults; ++k) {
-    sums[k] = bias == nullptr ? Accumulate(0) : static_cast<Accumulate>(bias[channel]);
-  }
+  for (int k = 0; k < kResults; ++k) sums[k] = start;
   const GatherWindow<kTaps, kExact> window(parameters, y, x);
   weight += static_cast<int64_t>(channel) * parameters.weights_of_result;
   const int summed_channels = kExact ? 1 : parameters.summed;
 #pragma unroll 1
   for (int summed = 0; summed < summed_channels; ++summed) {
     Accumulate taps[kTaps][kTaps];
-    window.load_taps(weight, 1, parameters, taps);
+    window.load_taps(parameters, taps,
+                     [&](int tap) { return static_cast<Accumulate>(read_rounded<T>(weight + tap)); });
     window.add(kept(source), taps, parameters, sums);
     weight += parameters.taps;
     source += parameters.source.channel;
@@ -269,9 +271,8 @@ __global__ void __launch_bounds__(kGatherThreads, small_gather_blocks(kTaps, kRe
 // NHWC, for many results: a block owns some channels, and turns their weights once.
 template <typename T, int kTaps, bool kExact>
 __global__ void __launch_bounds__(kGatherThreads, small_gather_blocks(kTaps, kResultsOfThread))
-    gather_columns_nhwc(const T* __restrict__ source, const T* __restrict__ weight,
-                        const T* __restrict__ bias, T* __restrict__ result,
-                        const __grid_constant__ GatherParameters parameters) {
+    gather_columns_nhwc(const T* __restrict__ source, Rounded<T> weight, Rounded<T> bias,
+                        T* __restrict__ result, const __grid_constant__ GatherParameters parameters) {
   using Accumulate = accumulate_t<T>;
   const int lanes = static_cast<int>(blockDim.x);
   const int rows_of_block = static_cast<int>(blockDim.y);
@@ -285,17 +286,19 @@ __global__ void __launch_bounds__(kGatherThreads, small_gather_blocks(kTaps, kRe
   // [source channel of a result][tap][lane]
   Accumulate* shared_weight = shared_memory<Accumulate>();
   const int taps_of_channel = parameters.kernel_taps.divisor();
-  const T* block_weight = weight + static_cast<int64_t>(block_channel) * taps_of_channel;
+  const Rounded<T> block_weight = weight + static_cast<int64_t>(block_channel) * taps_of_channel;
   const int count = min(lanes, channels - block_channel) * taps_of_channel;
-  for (int i = static_cast<int>(threadIdx.y) * lanes + lane; i < count; i += lanes * rows_of_block) {
-    int tap = i;
-    const int block_lane = split(tap, parameters.kernel_taps);
-    shared_weight[tap * lanes + block_lane] = static_cast<Accumulate>(block_weight[i]);
-  }
+  block_weight.with_numbers([&](const auto* numbers) {
+    for (int i = static_cast<int>(threadIdx.y) * lanes + lane; i < count; i += lanes * rows_of_block) {
+      int tap = i;
+      const int block_lane = split(tap, parameters.kernel_taps);
+      shared_weight[tap * lanes + block_lane] = static_cast<Accumulate>(read_rounded<T>(numbers + i));
+    }
+  });
   __syncthreads();
   if (channel >= channels) return;
 
-  const Accumulate start = bias == nullptr ? Accumulate(0) : static_cast<Accumulate>(bias[channel]);
+  const Accumulate start = bias.or_zero(true, channel);
   source += parameters.results_of_source.divide(channel) * parameters.summed;
   result += channel;
 #pragma unroll 1
@@ -315,7 +318,8 @@ __global__ void __launch_bounds__(kGatherThreads, small_gather_blocks(kTaps, kRe
 #pragma unroll 1
     for (int summed = 0; summed < summed_channels; ++summed) {
       Accumulate taps[kTaps][kTaps];
-      window.load_taps(shared_weight + summed * parameters.taps * lanes + lane, lanes, parameters, taps);
+      const Accumulate* lane_weight = shared_weight + summed * parameters.taps * lanes + lane;
+      window.load_taps(parameters, taps, [&](int tap) { return lane_weight[tap * lanes]; });
       window.add(kept(image_source + summed), taps, parameters, sums);
     }
     store_column(kept(result + static_cast<int64_t>(image) * parameters.result.image), y, x, parameters,
@@ -325,8 +329,8 @@ __global__ void __launch_bounds__(kGatherThreads, small_gather_blocks(kTaps, kRe
 
 template <typename T, int kCount, int kColumns, bool kChannelsLast>
 __global__ void __launch_bounds__(kGatherThreads, 2)
-    gather_large(const T* __restrict__ source, const T* __restrict__ weight, const T* __restrict__ bias,
-                 T* __restrict__ result, const __grid_constant__ GatherParameters parameters) {
+    gather_large(const T* __restrict__ source, Rounded<T> weight, Rounded<T> bias, T* __restrict__ result,
+                 const __grid_constant__ GatherParameters parameters) {
   using Accumulate = accumulate_t<T>;
   const GatherAxis& height = parameters.height;
   const GatherAxis& width = parameters.width;
@@ -352,10 +356,7 @@ __global__ void __launch_bounds__(kGatherThreads, 2)
     const GatherTaps columns = gather_taps(width, x);
 
     Accumulate sums[kCount];
-#pragma unroll
-    for (int k = 0; k < kCount; ++k) {
-      sums[k] = active && bias != nullptr ? static_cast<Accumulate>(bias[channel + k]) : Accumulate(0);
-    }
+    bias.widen(active, channel, sums);
     const int source_channel = parameters.results_of_source.divide(channel) * parameters.summed;
     const T* channel_source = source + static_cast<int64_t>(image) * parameters.source.image +
                               static_cast<int64_t>(source_channel) * parameters.source.channel;
@@ -368,22 +369,24 @@ __global__ void __launch_bounds__(kGatherThreads, 2)
       if (turn == 0 || parameters.summed > 1) {
         __syncthreads();
         const int count = block_channels * parameters.kernel_taps.divisor();
-        for (int i = thread; i < count; i += lanes * rows_of_block) {
-          int column = i;
-          const int block_lane = split(column, parameters.kernel_taps);
-          const int64_t first =
-              (static_cast<int64_t>(block_channel + block_lane) * parameters.summed + summed) *
-              parameters.kernel_taps.divisor();
-          const Accumulate tap = static_cast<Accumulate>(weight[first + column]);
-          int row_phase = split(column, parameters.kernel_width);
-          const int row = split(row_phase, height.period);
-          int column_phase = column;
-          const int phase_column = split(column_phase, width.period);
-          shared_weight[((row_phase * height.taps + row) * parameters.weight_taps +
-                         column_phase * width.taps + phase_column) *
-                            pitch +
-                        block_lane] = tap;
-        }
+        weight.with_numbers([&](const auto* numbers) {
+          for (int i = thread; i < count; i += lanes * rows_of_block) {
+            int column = i;
+            const int block_lane = split(column, parameters.kernel_taps);
+            const int64_t first =
+                (static_cast<int64_t>(block_channel + block_lane) * parameters.summed + summed) *
+                parameters.kernel_taps.divisor();
+            const T tap = read_rounded<T>(numbers + first + column);
+            int row_phase = split(column, parameters.kernel_width);
+            const int row = split(row_phase, height.period);
+            int column_phase = column;
+            const int phase_column = split(column_phase, width.period);
+            shared_weight[((row_phase * height.taps + row) * parameters.weight_taps +
+                           column_phase * width.taps + phase_column) *
+                              pitch +
+                          block_lane] = static_cast<Accumulate>(tap);
+          }
+        });
         __syncthreads();
       }
       if (!active) continue;
@@ -527,9 +530,12 @@ void launch_results(const Correlation<T>& pass) {
                 [&](int64_t images, const T* part_source, T* part_result) {
                   parameters.count = static_cast<int>(images * threads_of_image);
                   const unsigned grid = static_cast<unsigned>(ceil_divide(parameters.count, kGatherThreads));
-                  gather_small<T, kTaps, kResults, kExact, kChannelsLast>
-                      <<<grid, kGatherThreads, 0, stream>>>(part_source, weight, bias, part_result,
-                                                            parameters);
+                  weight.with_numbers([&](const auto* numbers) {
+                    using Number = std::remove_cvref_t<decltype(*numbers)>;
+                    gather_small<T, Number, kTaps, kResults, kExact, kChannelsLast>
+                        <<<grid, kGatherThreads, 0, pass.stream>>>(part_source, numbers, pass.bias,
+                                                                   part_result, parameters);
+                  });
                 });
   check_launch(pass.name());
 }

@@ -38,8 +38,8 @@ struct ColumnParameters {
 
 template <typename T, int kCount>
 __global__ void __launch_bounds__(kColumnThreads, kColumnBlocks<T, kCount>)
-    slide_columns(const T* __restrict__ source, const T* __restrict__ weight, const T* __restrict__ bias,
-                  T* __restrict__ result, const __grid_constant__ ColumnParameters parameters) {
+    slide_columns(const T* __restrict__ source, Rounded<T> weight, Rounded<T> bias, T* __restrict__ result,
+                  const __grid_constant__ ColumnParameters parameters) {
   using Rows = ColumnRows<T, kCount, kColumnWindow>;
   const ColumnUnits& units = parameters.units;
 
@@ -57,31 +57,29 @@ __global__ void __launch_bounds__(kColumnThreads, kColumnBlocks<T, kCount>)
 
   float taps[kTaps][kTaps][kCount];
   float start[kCount];
-  {
-    constexpr int kAll = kTaps * kTaps;
-    const T* channel_weight = weight + static_cast<int64_t>(channel) * kAll;
-    Vector<T, kCount> pieces[kAll];
-    // Nine numbers a channel: where the first weight lies as pieces do, all of the thread's do.
-    if (reinterpret_cast<uintptr_t>(weight) % sizeof(pieces[0]) == 0) {
+  constexpr int kAll = kTaps * kTaps;
+  T all[kAll * kCount];  // [channel][tap]
+  (weight + static_cast<int64_t>(channel) * kAll).with_numbers([&](const auto* numbers) {
+    using Piece = Vector<std::remove_cvref_t<decltype(*numbers)>, kCount>;
+    if (reinterpret_cast<uintptr_t>(numbers) % sizeof(Piece) == 0) {
 #pragma unroll
       for (int i = 0; i < kAll; ++i) {
-        pieces[i] = reinterpret_cast<const Vector<T, kCount>*>(channel_weight)[i];
+        const Piece piece = reinterpret_cast<const Piece*>(numbers)[i];
+#pragma unroll
+        for (int k = 0; k < kCount; ++k) all[i * kCount + k] = static_cast<T>(piece[k]);
       }
     } else {
 #pragma unroll
-      for (int i = 0; i < kAll * kCount; ++i) pieces[i / kCount][i % kCount] = channel_weight[i];
+      for (int i = 0; i < kAll * kCount; ++i) all[i] = read_rounded<T>(numbers + i);
     }
+  });
+  bias.widen(true, channel, start);
 #pragma unroll
-    for (int k = 0; k < kCount; ++k) {
-      start[k] = bias == nullptr ? 0.0f : static_cast<float>(bias[channel + k]);
+  for (int k = 0; k < kCount; ++k) {
 #pragma unroll
-      for (int i = 0; i < kAll; ++i) {
-        const int straight = k * kAll + i;
-        const int turned = k * kAll + kAll - 1 - i;
-        const T value = parameters.flipped ? pieces[turned / kCount][turned % kCount]
-                                           : pieces[straight / kCount][straight % kCount];
-        taps[i / kTaps][i % kTaps][k] = static_cast<float>(value);
-      }
+    for (int i = 0; i < kAll; ++i) {
+      const T tap = parameters.flipped ? all[k * kAll + kAll - 1 - i] : all[k * kAll + i];
+      taps[i / kTaps][i % kTaps][k] = static_cast<float>(tap);
     }
   }
 

@@ -30,8 +30,8 @@ struct SlideShape {
 
 template <typename T, typename Shape>
 __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
-    slide_correlate(const T* __restrict__ source, const T* __restrict__ weight, const T* __restrict__ bias,
-                    T* __restrict__ result, SlideParameters parameters, bool flipped) {
+    slide_correlate(const T* __restrict__ source, Rounded<T> weight, Rounded<T> bias, T* __restrict__ result,
+                    SlideParameters parameters, bool flipped) {
   using Rows = typename Shape::Rows;
   using Columns = typename Shape::Columns;
   using Steps = SlideSteps<Shape::kWarm>;
@@ -68,14 +68,13 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
   };
   for (int stage = 0; stage < kStages - 1; ++stage) copy_step(stages + stage * stage_pitch);
 
-  {
-    const T* block_weight = weight + static_cast<int64_t>(place.first_channel) * kTaps;
+  (weight + static_cast<int64_t>(place.first_channel) * kTaps).with_numbers([&](const auto* numbers) {
     for (int i = place.thread; i < place.channels * kTaps; i += place.threads) {
       const int channel = i / kTaps;
       const int tap = i - channel * kTaps;
-      shared_weight[channel * kTaps + (flipped ? kTaps - 1 - tap : tap)] = block_weight[i];
+      shared_weight[channel * kTaps + (flipped ? kTaps - 1 - tap : tap)] = read_rounded<T>(numbers + i);
     }
-  }
+  });
   __syncthreads();
   const int block_channel = static_cast<int>(threadIdx.x) * kCount;
   const bool active = block_channel < place.channels;
@@ -92,11 +91,8 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
       if constexpr (!std::is_same_v<T, float>) ptx::keep(weights[i * kCount + k]);
     }
   }
-  float start[kCount] = {};
-  if (bias != nullptr && active) {
-#pragma unroll
-    for (int k = 0; k < kCount; ++k) start[k] = static_cast<float>(bias[channel + k]);
-  }
+  float start[kCount];
+  bias.widen(active, channel, start);
 
   const int result_x = parameters.result.first_column + (first_strip + strip) * Columns::kPatch;
   bool in_image[Columns::kPatch];

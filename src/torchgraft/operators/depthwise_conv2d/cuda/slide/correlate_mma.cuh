@@ -234,9 +234,9 @@ struct SlideProductPlace {
 
 // Computes those results that a thread has stored again that are NaN: only what lies in their windows.
 // `source` and `result` begin with the pixels of the block's phase.
-template <typename T, int kStride, typename Parameters>
-__device__ __noinline__ void repair_range(const HalfBits* source, const HalfBits* weight,
-                                          const HalfBits* bias, HalfBits* result, const Parameters& given) {
+template <typename T, int kStride, typename Number, typename Parameters>
+__device__ __noinline__ void repair_range(const HalfBits* source, const Number* weight, Rounded<T> bias,
+                                          HalfBits* result, const Parameters& given) {
   using Math = HalfMath<T>;
   const SlideProductBlock block(given);
   const auto& parameters = in_phase(given, block.phase);
@@ -253,7 +253,7 @@ __device__ __noinline__ void repair_range(const HalfBits* source, const HalfBits
                         static_cast<int64_t>(place.column) * to.column;
       for (int channel = place.channel; channel < place.channel + kOctet; ++channel) {
         if (!Math::is_nan(pixel[channel])) continue;
-        float sum = bias == nullptr ? 0.0f : Math::to_float(bias[channel]);
+        float sum = bias.or_zero(true, channel);
         for (int tap = 0; tap < taps; ++tap) {
           const int row = tap / parameters.kernel_width;
           const int source_y = y * kStride - parameters.padding_y + row;
@@ -263,8 +263,9 @@ __device__ __noinline__ void repair_range(const HalfBits* source, const HalfBits
               source_x >= parameters.source_width) {
             continue;
           }
-          sum += Math::to_float(weight[static_cast<int64_t>(channel) * taps +
-                                       (parameters.flipped ? taps - 1 - tap : tap)]) *
+          const int place = parameters.flipped ? taps - 1 - tap : tap;
+          const T number = read_rounded<T>(weight + static_cast<int64_t>(channel) * taps + place);
+          sum += static_cast<float>(number) *
                  Math::to_float(source[image * from.image + static_cast<int64_t>(source_y) * from.row +
                                        static_cast<int64_t>(source_x) * from.column + channel]);
         }
@@ -274,10 +275,11 @@ __device__ __noinline__ void repair_range(const HalfBits* source, const HalfBits
   }
 }
 
-template <typename T, typename Shape, typename Parameters>
+// Of weights of T, and of wider ones: taps take many registers and are loaded in every block.
+template <typename T, typename Number, typename Shape, typename Parameters>
 __global__ void __launch_bounds__(Shape::kMostThreads, Shape::kBlocks)
-    slide_correlate_mma(const HalfBits* __restrict__ source, const HalfBits* __restrict__ weight,
-                        const HalfBits* __restrict__ bias, HalfBits* __restrict__ result,
+    slide_correlate_mma(const HalfBits* __restrict__ source, const Number* __restrict__ weight,
+                        Rounded<T> bias, HalfBits* __restrict__ result,
                         const __grid_constant__ Parameters given) {
   using Math = HalfMath<T>;
   constexpr int kKernel = Shape::kKernel;
@@ -309,11 +311,11 @@ __global__ void __launch_bounds__(Shape::kMostThreads, Shape::kBlocks)
 
   // The taps of the warp's channels: a lane's column of B is channel g % 4 of result g / 4 of a pair.
   uint32_t band[kKernel][kSlices];
-  float start[4] = {};
+  float start[4];
   {
     const int channel = first_channel + quad * kQuad + g % 4;
     const int taps = parameters.kernel_height * parameters.kernel_width;
-    const HalfBits* channel_weight = weight + static_cast<int64_t>(channel) * taps;
+    const Number* channel_weight = weight + static_cast<int64_t>(channel) * taps;
     const bool mine = channel < parameters.channels && g % 4 / 2 == q % 2;
 #pragma unroll
     for (int row = 0; row < kKernel; ++row) {
@@ -323,15 +325,19 @@ __global__ void __launch_bounds__(Shape::kMostThreads, Shape::kBlocks)
         uint32_t value = 0;
         if (mine && row < parameters.kernel_height && column >= 0 && column < parameters.kernel_width) {
           const int tap = row * parameters.kernel_width + column;
-          value = __ldg(channel_weight + (parameters.flipped ? taps - 1 - tap : tap));
+          value = bits_of(read_rounded<T>(channel_weight + (parameters.flipped ? taps - 1 - tap : tap)));
         }
         band[row][i] = value << (g % 2 * 16);
       }
     }
     const int own_channel = first_channel + quad * kQuad + q % 2 * 2;
-    if (bias != nullptr && own_channel < parameters.channels) {
+    float pair[2];
+    bias.widen(own_channel < parameters.channels, own_channel, pair);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) start[i] = Math::to_float(bias[own_channel + i % 2]);
+    for (int i = 0; i < 4; ++i) {
+      start[i] = pair[i % 2];
+      // Products want four registers in a row, and else get copies of the two that are alike.
+      ptx::keep(start[i]);
     }
   }
 
@@ -676,12 +682,14 @@ SlideProductPlan plan_slide_product(const Geometry& geometry, bool transposed) {
 template <typename Shape, typename Parameters, typename T>
 void launch_slide_product(const Correlation<T>& pass, const SlideProductPlan& plan,
                           const Parameters& parameters) {
-  const auto kernel = slide_correlate_mma<T, Shape, Parameters>;
-  require_shared_memory(kernel, plan.shared_bytes, pass.name());
-  const auto bits = [](const T* pointer) { return reinterpret_cast<const HalfBits*>(pointer); };
-  kernel<<<grid_of(plan.blocks, pass.name()), plan.threads, static_cast<size_t>(plan.shared_bytes),
-           pass.stream>>>(bits(pass.source), bits(pass.weight), bits(pass.bias),
-                          reinterpret_cast<HalfBits*>(pass.result), parameters);
+  pass.weight.with_numbers([&](const auto* numbers) {
+    using Number = std::remove_cvref_t<decltype(*numbers)>;
+    const auto kernel = slide_correlate_mma<T, Number, Shape, Parameters>;
+    require_shared_memory(kernel, plan.shared_bytes, pass.name());
+    kernel<<<grid_of(plan.blocks, pass.name()), plan.threads, static_cast<size_t>(plan.shared_bytes),
+             pass.stream>>>(reinterpret_cast<const HalfBits*>(pass.source), numbers, pass.bias,
+                            reinterpret_cast<HalfBits*>(pass.result), parameters);
+  });
   check_launch(pass.name());
 }
 

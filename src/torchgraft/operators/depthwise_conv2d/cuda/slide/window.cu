@@ -50,8 +50,8 @@ struct WindowShape {
 
 template <typename T, typename Shape>
 __global__ void __launch_bounds__(kWindowThreads, 2)
-    slide_window(const T* __restrict__ source, const T* __restrict__ weight, const T* __restrict__ bias,
-                 T* __restrict__ result, const __grid_constant__ WindowParameters parameters) {
+    slide_window(const T* __restrict__ source, Rounded<T> weight, Rounded<T> bias, T* __restrict__ result,
+                 const __grid_constant__ WindowParameters parameters) {
   using Rows = typename Shape::Rows;
   using Columns = typename Shape::Columns;
   constexpr int kKernel = Rows::kKernel;
@@ -69,11 +69,19 @@ __global__ void __launch_bounds__(kWindowThreads, 2)
   const int channel = block_channel + lane_channel;
 
   const int weights = min(lanes * kCount, parameters.channels - block_channel) * kTaps;
-  const T* block_weight = weight + static_cast<int64_t>(block_channel) * kTaps + thread;
+  T read[Shape::kTurns];
+  (weight + static_cast<int64_t>(block_channel) * kTaps).with_numbers([&](const auto* numbers) {
+#pragma unroll
+    for (int turn = 0; turn < Shape::kTurns; ++turn) {
+      const int i = thread + turn * threads;
+      read[turn] = T(0.0F);
+      if (i < weights) read[turn] = read_rounded<T>(numbers + i);
+    }
+  });
   float staged[Shape::kTurns];  // weights on their way
 #pragma unroll
   for (int turn = 0; turn < Shape::kTurns; ++turn) {
-    staged[turn] = load_if(thread + turn * threads < weights, block_weight + turn * threads);
+    staged[turn] = static_cast<float>(read[turn]);
     // Else each is loaded where it is stored, and waited for in turn.
     ptx::keep(staged[turn]);
   }
@@ -123,13 +131,14 @@ __global__ void __launch_bounds__(kWindowThreads, 2)
   if (!active) return;
 
   float sums[Rows::kPatch][Columns::kPatch][kCount];
+  float start[kCount];
+  bias.widen(true, channel, start);
 #pragma unroll
   for (int k = 0; k < kCount; ++k) {
-    const float start = bias == nullptr ? 0.0f : static_cast<float>(bias[channel + k]);
 #pragma unroll
     for (int row = 0; row < Rows::kPatch; ++row) {
 #pragma unroll
-      for (int column = 0; column < Columns::kPatch; ++column) sums[row][column][k] = start;
+      for (int column = 0; column < Columns::kPatch; ++column) sums[row][column][k] = start[k];
     }
   }
   const float* taps = shared_weight + lane_channel;

@@ -25,9 +25,8 @@ struct SmallPlanesParameters {
 
 template <typename Shape>
 __global__ void __launch_bounds__(Shape::kWarps * 32, Shape::kBlocks)
-    small_planes_correlate(const typename Shape::T* __restrict__ source,
-                           const typename Shape::T* __restrict__ weight,
-                           const typename Shape::T* __restrict__ bias, typename Shape::T* __restrict__ result,
+    small_planes_correlate(const typename Shape::T* __restrict__ source, Rounded<typename Shape::T> weight,
+                           Rounded<typename Shape::T> bias, typename Shape::T* __restrict__ result,
                            SmallPlanesParameters parameters) {
   using T = typename Shape::T;
   constexpr int kVector = kVectorElements<T>;
@@ -58,26 +57,29 @@ __global__ void __launch_bounds__(Shape::kWarps * 32, Shape::kBlocks)
   const int weights = parameters.channels * Shape::kTaps;
   const int first_weight = first_channel * Shape::kTaps;
   const int warp_weights = planes * Shape::kTaps;
-  int copied = 0;
-  if (parameters.aligned_weight && first_weight % kVector == 0 && first_weight + warp_weights <= weights) {
-    copied = warp_weights / kVector * kVector;
-    for (int i = lane * kVector; i < copied; i += 32 * kVector) {
-      copy_async<kVector * sizeof(T)>(shared_weight + i, weight + first_weight + i);
+  weight.with_numbers([&](const auto* numbers) {
+    int copied = 0;
+    if constexpr (std::is_same_v<decltype(numbers), const T*>) {
+      if (parameters.aligned_weight && first_weight % kVector == 0 &&
+          first_weight + warp_weights <= weights) {
+        copied = warp_weights / kVector * kVector;
+        for (int i = lane * kVector; i < copied; i += 32 * kVector) {
+          copy_async<kVector * sizeof(T)>(shared_weight + i, numbers + first_weight + i);
+        }
+      }
     }
-  }
 #pragma unroll 8
-  for (int i = copied + lane; i < warp_weights; i += 32) {
-    const int index = first_weight + i;
-    shared_weight[i] = weight[index < weights ? index : index - weights];
-  }
+    for (int i = copied + lane; i < warp_weights; i += 32) {
+      const int index = first_weight + i;
+      shared_weight[i] = read_rounded<T>(numbers + (index < weights ? index : index - weights));
+    }
+  });
   commit_copies();
   const int plane = lane / (Shape::kTiles * Shape::kTiles);
   const int tile_y = lane / Shape::kTiles % Shape::kTiles;
   const int tile_x = lane % Shape::kTiles;
   const float start =
-      bias == nullptr || plane >= planes
-          ? 0.0F
-          : static_cast<float>(bias[static_cast<unsigned>(first_channel + plane) % parameters.channels]);
+      bias.or_zero(plane < planes, static_cast<unsigned>(first_channel + plane) % parameters.channels);
   wait_for_copies<0>();
   __syncwarp();
   float taps[Shape::kTaps];
@@ -133,7 +135,7 @@ void launch(const Correlation<typename Shape::T>& pass) {
   static_assert(Shape::kBytes <= 48 * 1024);
   const SmallPlanesParameters parameters = {static_cast<int>(geometry.batch * geometry.channels),
                                             static_cast<int>(geometry.channels), transposed,
-                                            is_aligned(weight, 16)};
+                                            weight.is_aligned_to(16)};
   const int warps = ceil_divide(parameters.planes, Shape::kPlanes);
   small_planes_correlate<Shape>
       <<<ceil_divide(warps, Shape::kWarps), Shape::kWarps * 32, Shape::kBytes, stream>>>(source, weight, bias,

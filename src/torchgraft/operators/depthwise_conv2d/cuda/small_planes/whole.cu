@@ -49,9 +49,8 @@ struct WholePlanesParameters {
 
 template <typename Shape>
 __global__ void __launch_bounds__(Shape::kWarps * 32, Shape::kBlocks)
-    small_planes_whole(const float* __restrict__ source, const float* __restrict__ weight,
-                       const float* __restrict__ bias, float* __restrict__ result,
-                       WholePlanesParameters parameters) {
+    small_planes_whole(const float* __restrict__ source, Rounded<float> weight, Rounded<float> bias,
+                       float* __restrict__ result, WholePlanesParameters parameters) {
   constexpr int kSide = Shape::kSide;
   constexpr int kThreads = Shape::kWarps * 32;
   float* const taps = shared_memory<float>();
@@ -75,7 +74,7 @@ __global__ void __launch_bounds__(Shape::kWarps * 32, Shape::kBlocks)
       copy_async<sizeof(float)>(tile + image * Shape::kImagePitch + i, from + i);
   }
   commit_copies();
-  const float* const block_weight = weight + static_cast<int64_t>(first_channel) * parameters.taps;
+  const Rounded<float> block_weight = weight + static_cast<int64_t>(first_channel) * parameters.taps;
 #pragma unroll 4
   for (int i = static_cast<int>(threadIdx.x); i < channels * Shape::kTaps; i += kThreads) {
     const int channel = i / Shape::kTaps;
@@ -93,7 +92,7 @@ __global__ void __launch_bounds__(Shape::kWarps * 32, Shape::kBlocks)
   const int channel = warp / Shape::kRowGroups;
   const int first_row = (warp - channel * Shape::kRowGroups) * Shape::kRows;
   float* const plane = tile + lane * Shape::kImagePitch + channel * Shape::kPixels;
-  const float start = bias == nullptr || channel >= channels ? 0.F : bias[first_channel + channel];
+  const float start = bias.or_zero(channel < channels, first_channel + channel);
   float sums[Shape::kRows][kSide];
 #pragma unroll
   for (int row = 0; row < Shape::kRows; ++row) {

@@ -31,9 +31,9 @@ constexpr int strip_blocks() {
 
 template <typename Strip>
 __global__ void __launch_bounds__(kStripThreads, strip_blocks<Strip>())
-    strips_correlate(const typename Strip::T* __restrict__ source,
-                     const typename Strip::T* __restrict__ weight, const typename Strip::T* __restrict__ bias,
-                     typename Strip::T* __restrict__ result, StripParameters parameters) {
+    strips_correlate(const typename Strip::T* __restrict__ source, Rounded<typename Strip::T> weight,
+                     Rounded<typename Strip::T> bias, typename Strip::T* __restrict__ result,
+                     StripParameters parameters) {
   using T = typename Strip::T;
   using Ring = StripRing<Strip>;
   using Rows = StripRows<T, Strip::kSources, Strip::kAligned>;
@@ -124,11 +124,16 @@ __global__ void __launch_bounds__(kStripThreads, strip_blocks<Strip>())
 
   float taps[Strip::kTaps];
   const int tap_step = parameters.flipped ? -1 : 1;
-  const T* const first_tap =
-      weight + static_cast<int64_t>(channel) * Strip::kTaps + (parameters.flipped ? Strip::kTaps - 1 : 0);
+  const Rounded<T> first_tap =
+      weight + (static_cast<int64_t>(channel) * Strip::kTaps + (parameters.flipped ? Strip::kTaps - 1 : 0));
+  T read[Strip::kTaps];
+  first_tap.with_numbers([&](const auto* numbers) {
 #pragma unroll
-  for (int tap = 0; tap < Strip::kTaps; ++tap) taps[tap] = static_cast<float>(first_tap[tap * tap_step]);
-  const float start = bias == nullptr ? 0.0F : static_cast<float>(bias[channel]);
+    for (int tap = 0; tap < Strip::kTaps; ++tap) read[tap] = read_rounded<T>(numbers + tap * tap_step);
+  });
+#pragma unroll
+  for (int tap = 0; tap < Strip::kTaps; ++tap) taps[tap] = static_cast<float>(read[tap]);
+  const float start = bias.or_zero(true, channel);
 
   float sums[Strip::kSlots][kResults] = {};
   for (int first_row = 0; first_row < source_rows; first_row += Strip::kUnroll) {

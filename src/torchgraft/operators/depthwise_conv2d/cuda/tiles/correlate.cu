@@ -9,6 +9,7 @@
 
 #include <torchgraft/device.cuh>
 
+#include "../index.cuh"
 #include "../kernels.h"
 #include "../supports.h"
 #include "tile.cuh"
@@ -85,17 +86,17 @@ struct LargeKernel {
 // several source planes a result plane, which are taken in turn; a block owns one plane.
 template <typename T, bool kFlipped, bool kSums>
 __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
-    tiles_correlate(const T* __restrict__ source, const T* __restrict__ weight, const T* __restrict__ bias,
-                    T* __restrict__ result, PlanesParameters parameters, LargeKernel kernel) {
+    tiles_correlate(const T* __restrict__ source, Rounded<T> weight, Rounded<T> bias, T* __restrict__ result,
+                    PlanesParameters parameters, LargeKernel kernel) {
   using Accumulate = accumulate_t<T>;
   using Group = Vector<Accumulate, kTapGroup>;
   const Tiling& tiling = parameters.tiling;
   const BlockTile tile(tiling, parameters.planes);
   const ThreadPatch patch(tiling);
   const auto channel_of = [&](int plane) {
-    const int number = tile.first_plane + plane;
-    const FastDivisor& channels = parameters.result_channels;
-    return number - channels.divide(number) * channels.divisor();
+    int channel = tile.first_plane + plane;
+    split(channel, parameters.result_channels);
+    return channel;
   };
   const int taps = kernel.height * kernel.width;
   const int padded_width = kernel.padded_width.divisor();
@@ -106,8 +107,7 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
   Accumulate sums[kStrip];
   const bool active = patch.plane < tile.planes;
   {
-    const Accumulate start =
-        active && bias != nullptr ? static_cast<Accumulate>(bias[channel_of(patch.plane)]) : Accumulate(0);
+    const Accumulate start = bias.or_zero(active, channel_of(patch.plane));
 #pragma unroll
     for (int column = 0; column < kStrip; ++column) sums[column] = start;
   }
@@ -117,20 +117,19 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
 #pragma unroll 1
   for (int summed = 0; summed < summed_planes; ++summed) {
     __syncthreads();
+    weight.with_numbers([&](const auto* numbers) {
 #pragma unroll 4
-    for (int i = threadIdx.x; i < tile.planes * padded_taps; i += blockDim.x) {
-      const int plane = kernel.padded_taps.divide(i);
-      const int tap_of_plane = i - plane * padded_taps;
-      const int row = kernel.padded_width.divide(tap_of_plane);
-      const int column = tap_of_plane - row * padded_width;
-      const int tap = row * kernel.width + column;
-      const int channel = channel_of(plane) * summed_planes + summed;
-      shared_weight[i] =
-          column < kernel.width
-              ? static_cast<Accumulate>(
-                    weight[static_cast<int64_t>(channel) * taps + (kFlipped ? taps - 1 - tap : tap)])
-              : Accumulate(0);
-    }
+      for (int i = threadIdx.x; i < tile.planes * padded_taps; i += blockDim.x) {
+        int column = i;
+        const int plane = split(column, kernel.padded_taps);
+        const int row = split(column, kernel.padded_width);
+        const int tap = row * kernel.width + column;
+        const int64_t channel = channel_of(plane) * summed_planes + summed;
+        const auto* const place = numbers + channel * taps + (kFlipped ? taps - 1 - tap : tap);
+        shared_weight[i] =
+            column < kernel.width ? static_cast<Accumulate>(read_rounded<T>(place)) : Accumulate(0);
+      }
+    });
     load_source_tile(source,
                      kFlipped ? int64_t{tile.first_plane} * summed_planes + summed
                               : int64_t{tile.first_plane / parameters.multiplier},
