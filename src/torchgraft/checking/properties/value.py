@@ -1,13 +1,16 @@
 """The value is that of the reference.
 
 Proves: on each of the operator's samples and in each of its dtypes, the result is what the reference gives in float64,
-up to one rounding to the dtype and the error of the sums in the definition.
+up to one rounding to the dtype and the error of the sums in the definition. In float16 and bfloat16 that is so also
+where arguments that may have another dtype (`mixed`) are float32.
 
 Cannot prove: anything about inputs that are unlike all samples. A kernel that is wrong only above a size that no sample
 reaches passes; `sizes` draws more samples.
 """
 
-from torchgraft.checking.case import Call, Case
+import torch
+
+from torchgraft.checking.case import Call, Case, each_tensor
 from torchgraft.checking.property import Property
 
 
@@ -18,8 +21,17 @@ def check(case: Case) -> None:
 
 def check_value(call: Call) -> None:
     """The result of one call against the reference."""
-    arguments = call.arguments
-    call.expect_close(call.function(*arguments), call.expected())
+    expected = call.expected()
+    call.expect_close(call.function(*call.arguments), expected)
+    operator = call.operator
+    if operator.mixed and call.dtype.itemsize < torch.float32.itemsize:
+        # Of the same numbers.
+        mixed = (
+            each_tensor(torch.Tensor.float, (value,))[0] if argument.name in operator.mixed else value
+            for argument, value in zip(operator.arguments, call.arguments, strict=True)
+        )
+        what = f"the result, of {' and '.join(operator.mixed)} in float32,"
+        call.expect_close(call.function(*mixed), expected, what=what)
 
 
 PROPERTY = Property(check, dtypes=None, sanitized=True)
