@@ -47,6 +47,12 @@ void backward_planes(const Backward<T>& pass);
 template <typename T>
 void backward_channels_last(const Backward<T>& pass);
 
+// The row of the source at a position, where `period` - 1 rows of zeros lie behind each. A division takes as
+// long as the results of a small plane, and mostly there is nothing to divide.
+inline int64_t row_at(int64_t position, int64_t period) {
+  return period == 1 ? position : floor_divide(position, period);
+}
+
 // Which rows of the source the results of one channel lie between, from the first row of results to the last.
 class Rows {
  public:
@@ -55,7 +61,7 @@ class Rows {
   // Row r lies between rows r * step + first and one on; or, where `period` is more than one, as if the
   // source had as many rows less one of zeros between its own.
   Rows(int64_t first, int64_t step, int64_t period)
-      : row_(floor_divide(first, period)), remainder_(first - row_ * period), step_(step), period_(period) {}
+      : row_(row_at(first, period)), remainder_(first - row_ * period), step_(step), period_(period) {}
 
   // The upper one, 0, or the lower one, 1, which may lie outside of the source; kNone between two of its
   // rows.

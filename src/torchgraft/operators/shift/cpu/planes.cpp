@@ -23,6 +23,19 @@ constexpr int64_t kColumns = 512;
 // that the one before ended with.
 constexpr int64_t kElements = 4096;
 constexpr int64_t kLeastRows = 8;
+// Elements of a plane that takes hardly longer than what its channel says of it.
+constexpr int64_t kSmallPlane = 256;
+
+// What of a plane's results its channel says, for as many columns as there are or as are taken at a time.
+template <typename A>
+struct Channel {
+  Taps<A> taps = {};
+  Columns<A> columns = {};
+  int64_t rows = 0;  // of results at a time; 0 where nothing is known yet
+};
+
+// What is computed of a plane.
+enum class Results { output, input_grad, offset_grads };
 
 // Scratch of a thread: chunks of planes of one size.
 template <typename T>
@@ -31,7 +44,8 @@ class Source {
   using A = accumulate_t<T>;
 
   explicit Source(const Geometry& geometry)
-      : width_(geometry.width),
+      : geometry_(geometry),
+        width_(geometry.width),
         most_columns_(std::min(width_, kColumns)),
         // Where rows are cut, they have the column of the last right tap too.
         pitch_(is_whole() ? width_ : most_columns_ + 1),
@@ -39,28 +53,41 @@ class Source {
         source_rows_(
             std::clamp<int64_t>(kElements / pitch_, kLeastRows, std::max(kLeastRows, geometry.height + 2))),
         zeros_(most_columns_ + 2 * kMostLanes, A(0)),
-        elements_(2 * margin_ + source_rows_ * pitch_ + 2 * kMostLanes, A(0)) {}
+        elements_(2 * margin_ + source_rows_ * pitch_ + 2 * kMostLanes, A(0)),
+        bits_(Columns<A>::elements(most_columns_)) {}
 
-  void open(const T* plane, int64_t result_rows, const Taps<A>& taps, bool left_counts, bool right_counts) {
+  template <typename Pass>
+  void open(const Pass& pass, Results results, int64_t channel, const T* plane) {
     plane_ = plane;
-    result_rows_ = result_rows;
-    taps_ = taps;
-    left_counts_ = left_counts;
-    right_counts_ = right_counts;
-    // More than two rows apart, rows in between would come for nothing.
-    rows_ = taps.period > 1 ? source_rows_ - 2 : taps.step > 2 ? 1 : (source_rows_ - 1) / taps.step;
+    is_transposed_ = results == Results::input_grad;
+    counts_all_ = results == Results::offset_grads;
     begin_ = 0;
-    open_columns();
+    if (geometry_.batch == 1 || geometry_.input_pixels() > kSmallPlane) {
+      own_ = of_channel(pass, channel);
+      channel_ = &own_;
+      return open_columns(bits_.data());
+    }
+    // Small planes take less time than what their channel says, which is kept for the next images.
+    Kept& kept = kept_[static_cast<int>(results)];
+    const int64_t elements = Columns<A>::elements(width_);
+    if (kept.channels.empty()) {
+      kept.channels.resize(geometry_.channels);
+      kept.bits.resize(geometry_.channels * elements);
+    }
+    channel_ = &kept.channels[channel];
+    if (channel_->rows > 0) return open_rows();
+    *channel_ = of_channel(pass, channel);
+    open_columns(kept.bits.data() + channel * elements);
   }
 
   // The next results, counted from the plane's first; false where there are none.
   template <int kBytes>
   TORCHGRAFT_INLINE bool next(Run<A>& run) {
     while (!runs_.next(run)) {
-      if (row_ >= result_rows_) {
+      if (row_ >= result_rows()) {
         begin_ += kColumns;
         if (begin_ >= width_) return false;
-        open_columns();
+        open_columns(bits_.data());
       }
       bring<kBytes>();
     }
@@ -68,32 +95,63 @@ class Source {
     return true;
   }
 
-  const Columns<A>& columns() const { return columns_; }
+  const Columns<A>& columns() const { return channel_->columns; }
+  const Taps<A>& taps() const { return channel_->taps; }
 
  private:
-  bool is_whole() const { return most_columns_ == width_; }
+  struct Kept {
+    std::vector<Channel<A>> channels;
+    std::vector<Bits<A>> bits;
+  };
 
-  void open_columns() {
+  bool is_whole() const { return most_columns_ == width_; }
+  int64_t result_rows() const { return is_transposed_ ? geometry_.height : geometry_.steps; }
+
+  template <typename Pass>
+  Channel<A> of_channel(const Pass& pass, int64_t channel) const {
+    const Taps<A> taps = taps_of(pass, channel, is_transposed_);
+    // More than two rows apart, rows in between would come for nothing.
+    const int64_t rows = taps.period > 1 ? source_rows_ - 2
+                         : taps.step > 2 ? 1
+                                         : (source_rows_ - 1) / taps.step;
+    return {taps, {}, rows};
+  }
+
+  // Columns from `begin_` on.
+  void open_columns(Bits<A>* bits) {
+    const int64_t count = std::min(most_columns_, width_ - begin_);
+    if (count != count_) {
+      count_ = count;
+      places_.resize(count + kMostLanes);
+      for (int64_t k = 0; k < count + kMostLanes; ++k) places_[k] = static_cast<Bits<A>>(k % count);
+    }
+    const Taps<A>& taps = channel_->taps;
+    channel_->columns =
+        Columns<A>(bits, places_.data(), count, width_, taps.column + begin_,
+                   counts_all_ || taps.column_weights[0] != 0, counts_all_ || taps.column_weights[1] != 0);
+    open_rows();
+  }
+
+  void open_rows() {
     row_ = 0;
     runs_ = Runs<A>();
-    count_ = std::min(most_columns_, width_ - begin_);
-    columns_.open(count_, width_, taps_.column + begin_, left_counts_, right_counts_);
   }
 
   // The next chunk.
   template <int kBytes>
   TORCHGRAFT_INLINE void bring() {
-    const int64_t last = std::min(row_ + rows_, result_rows_);
-    chunk_ = chunk_of(row_, last, taps_);
+    const Taps<A>& taps = channel_->taps;
+    const int64_t last = std::min(row_ + channel_->rows, result_rows());
+    chunk_ = chunk_of(row_, last, taps);
     row_ = last;
     // The columns under the results, those of them that there are, and where they go.
-    const int64_t column = is_whole() ? 0 : taps_.column + begin_;
+    const int64_t column = is_whole() ? 0 : taps.column + begin_;
     const int64_t from = std::clamp<int64_t>(column, 0, width_);
     const int64_t to = std::clamp<int64_t>(column + pitch_, from, width_);
     const int64_t before = std::clamp<int64_t>(from - column, 0, pitch_);
     A* row = elements_.data() + margin_;
     for (int64_t position = chunk_.source_first; position < chunk_.source_last; ++position, row += pitch_) {
-      if (position < 0 || position >= taps_.source_rows) {
+      if (position < 0 || position >= taps.source_rows) {
         std::fill_n(row, pitch_, A(0));
         continue;
       }
@@ -101,7 +159,7 @@ class Source {
       int64_t count = to - from;
       if (is_whole()) {
         // All rows that there are, as one.
-        const int64_t end = std::min(chunk_.source_last, taps_.source_rows);
+        const int64_t end = std::min(chunk_.source_last, taps.source_rows);
         count = (end - position) * width_;
         row += (end - 1 - position) * pitch_;
         position = end - 1;
@@ -118,10 +176,11 @@ class Source {
       }
     }
     // A displacement ends a column or two beyond the image, where the margin holds what is masked out.
-    const A* source = elements_.data() + margin_ + (is_whole() ? taps_.column : 0);
-    runs_ = Runs<A>(chunk_, taps_, source, pitch_, zeros_.data(), count_, width_);
+    const A* source = elements_.data() + margin_ + (is_whole() ? taps.column : 0);
+    runs_ = Runs<A>(chunk_, taps, source, pitch_, zeros_.data(), count_, width_);
   }
 
+  const Geometry& geometry_;
   int64_t width_;
   int64_t most_columns_;
   int64_t pitch_;
@@ -129,18 +188,19 @@ class Source {
   int64_t source_rows_;
   std::vector<A> zeros_;
   std::vector<A> elements_;
-  const T* plane_ = nullptr;
-  int64_t result_rows_ = 0;
-  Taps<A> taps_ = {};
-  bool left_counts_ = true;
-  bool right_counts_ = true;
-  int64_t rows_ = 1;
-  int64_t begin_ = 0;
+  std::vector<Bits<A>> bits_;
+  std::vector<Bits<A>> places_;  // in their row, of results that follow one another, in rows of `count_`
   int64_t count_ = 0;
+  Kept kept_[3];  // by results
+  Channel<A> own_;
+  const T* plane_ = nullptr;
+  Channel<A>* channel_ = nullptr;
+  bool is_transposed_ = false;
+  bool counts_all_ = false;
+  int64_t begin_ = 0;
   int64_t row_ = 0;
   Chunk chunk_ = {};
   Runs<A> runs_;
-  Columns<A> columns_;
 };
 
 // Whether results are better written past the caches: all of a plane's are one long run, as half of a cache
@@ -151,11 +211,10 @@ bool streams_to(const Geometry& geometry, int64_t results) {
          geometry.input_pixels() >= kElements && results * static_cast<int64_t>(sizeof(T)) >= kStreamedBytes;
 }
 
-// All results of a plane.
+// All results of the plane that is open.
 template <int kBytes, typename T>
-TORCHGRAFT_INLINE void resample_plane(const T* plane, T* result, int64_t result_rows,
-                                      const Taps<accumulate_t<T>>& taps, bool streams, Source<T>& source) {
-  source.open(plane, result_rows, taps, taps.column_weights[0] != 0, taps.column_weights[1] != 0);
+TORCHGRAFT_INLINE void resample_plane(T* result, bool streams, Source<T>& source) {
+  const auto taps = source.taps();
   Run<accumulate_t<T>> run;
   while (source.template next<kBytes>(run)) {
     T* to = result + run.element;
@@ -170,46 +229,50 @@ TORCHGRAFT_INLINE void resample_plane(const T* plane, T* result, int64_t result_
 }
 
 template <int kBytes, typename T>
-TORCHGRAFT_INLINE void run_plane(const Forward<T>& pass, int64_t plane, Source<T>& source) {
+TORCHGRAFT_INLINE void run_plane(const Forward<T>& pass, int64_t image, int64_t channel, Source<T>& source) {
   const Geometry& geometry = pass.geometry;
-  resample_plane<kBytes>(pass.input + plane * geometry.input_pixels(),
-                         pass.output + plane * geometry.output_pixels(), geometry.steps,
-                         taps_of(pass, plane % geometry.channels, false),
+  const int64_t plane = image * geometry.channels + channel;
+  source.open(pass, Results::output, channel, pass.input + plane * geometry.input_pixels());
+  resample_plane<kBytes>(pass.output + plane * geometry.output_pixels(),
                          streams_to<T>(geometry, geometry.planes() * geometry.output_pixels()), source);
 }
 
 template <int kBytes, typename T>
-TORCHGRAFT_INLINE void run_plane(const Backward<T>& pass, int64_t plane, Source<T>& source) {
+TORCHGRAFT_INLINE void run_plane(const Backward<T>& pass, int64_t image, int64_t channel, Source<T>& source) {
   const Geometry& geometry = pass.geometry;
-  const int64_t channel = plane % geometry.channels;
+  const int64_t plane = image * geometry.channels + channel;
   const T* output_grad = pass.output_grad + plane * geometry.output_pixels();
   if (pass.input_grad != nullptr) {
-    resample_plane<kBytes>(output_grad, pass.input_grad + plane * geometry.input_pixels(), geometry.height,
-                           taps_of(pass, channel, true),
+    source.open(pass, Results::input_grad, channel, output_grad);
+    resample_plane<kBytes>(pass.input_grad + plane * geometry.input_pixels(),
                            streams_to<T>(geometry, geometry.planes() * geometry.input_pixels()), source);
   }
   if (pass.partial_sums != nullptr) {
-    const auto taps = taps_of(pass, channel, false);
-    source.open(pass.input + plane * geometry.input_pixels(), geometry.steps, taps, true, true);
+    source.open(pass, Results::offset_grads, channel, pass.input + plane * geometry.input_pixels());
+    const auto taps = source.taps();
     Totals totals;
     Run<accumulate_t<T>> run;
     while (source.template next<kBytes>(run)) {
       sum_run<kBytes>(output_grad + run.element, run.upper, run.lower, taps, source.columns(), run.count,
                       totals);
     }
-    keep_sums(pass, plane / geometry.channels, channel, totals);
+    keep_sums(pass, image, channel, totals);
   }
 }
 
-#define SHIFT_PLANES(T)                                                                                \
-  TORCHGRAFT_VECTOR_CLONES(void run_planes(const Forward<T>& pass, int64_t plane, Source<T>& source),  \
-                           run_plane<kVectorBytes>(pass, plane, source);)                              \
-  TORCHGRAFT_VECTOR_CLONES(void run_planes(const Backward<T>& pass, int64_t plane, Source<T>& source), \
-                           run_plane<kVectorBytes>(pass, plane, source);)
-SHIFT_PLANES(double)
-SHIFT_PLANES(float)
-SHIFT_PLANES(Half)
-SHIFT_PLANES(BFloat16)
+#define SHIFT_PLANES(PASS, T)                                                                             \
+  TORCHGRAFT_VECTOR_CLONES(                                                                               \
+      void run_planes(const PASS<T>& pass, int64_t image, int64_t begin, int64_t end, Source<T>& source), \
+      for (int64_t channel = begin; channel < end;                                                        \
+           ++channel) { run_plane<kVectorBytes>(pass, image, channel, source); })
+SHIFT_PLANES(Forward, double)
+SHIFT_PLANES(Forward, float)
+SHIFT_PLANES(Forward, Half)
+SHIFT_PLANES(Forward, BFloat16)
+SHIFT_PLANES(Backward, double)
+SHIFT_PLANES(Backward, float)
+SHIFT_PLANES(Backward, Half)
+SHIFT_PLANES(Backward, BFloat16)
 #undef SHIFT_PLANES
 
 template <typename T, typename Pass>
@@ -218,7 +281,13 @@ void run_all(const Pass& pass) {
   parallel_for(0, geometry.planes(), units_of_grain(geometry.input_pixels()),
                [&](int64_t begin, int64_t end) {
                  Source<T> source(geometry);
-                 for (int64_t plane = begin; plane < end; ++plane) run_planes(pass, plane, source);
+                 while (begin < end) {
+                   const int64_t image = begin / geometry.channels;
+                   const int64_t channel = begin - image * geometry.channels;
+                   const int64_t count = std::min(geometry.channels - channel, end - begin);
+                   run_planes(pass, image, channel, channel + count, source);
+                   begin += count;
+                 }
                });
 }
 

@@ -31,35 +31,41 @@ TORCHGRAFT_INLINE void mask(V& values, const Bits<A>* at) {
   reinterpret(values, decltype(bits)(bits & counted));
 }
 
-// Which columns of results have a left tap, and which a right one.
+// Which columns of results have a left tap, and which a right one: masks, of a row and of what a vector
+// reaches behind it, where the next row begins.
 template <typename A>
 class Columns {
  public:
+  static constexpr int64_t elements(int64_t count) { return 2 * (count + kMostLanes); }
+
+  Columns() = default;
+  // `bits` has room for elements(count), and `places` says of so many results their place in their row.
   // `column` is that of the left tap of the first of `count` results, in rows of `width`.
-  void open(int64_t count, int64_t width, int64_t column, bool left_counts, bool right_counts) {
-    period_ = count;
-    bits_.resize(2 * (count + kMostLanes));
-    fill(bits_.data(), -column, width - column, left_counts);
-    fill(bits_.data() + count + kMostLanes, -column - 1, width - column - 1, right_counts);
+  Columns(Bits<A>* bits, const Bits<A>* places, int64_t count, int64_t width, int64_t column,
+          bool left_counts, bool right_counts)
+      : left_(bits), right_(bits + count + kMostLanes), period_(count) {
+    fill(bits, places, -column, width - column, left_counts);
+    fill(bits + count + kMostLanes, places, -column - 1, width - column - 1, right_counts);
   }
 
-  const Bits<A>* left() const { return bits_.data(); }
-  const Bits<A>* right() const { return bits_.data() + period_ + kMostLanes; }
+  const Bits<A>* left() const { return left_; }
+  const Bits<A>* right() const { return right_; }
   int64_t period() const { return period_; }
   int64_t place(int64_t element) const { return element < period_ ? element : element % period_; }
 
  private:
-  void fill(Bits<A>* bits, int64_t begin, int64_t end, bool counts) {
+  void fill(Bits<A>* bits, const Bits<A>* places, int64_t begin, int64_t end, bool counts) const {
     begin = std::clamp<int64_t>(begin, 0, period_);
     end = counts ? std::clamp<int64_t>(end, begin, period_) : begin;
-    std::fill(bits, bits + begin, Bits<A>{0});
-    std::fill(bits + begin, bits + end, ~Bits<A>{0});
-    std::fill(bits + end, bits + period_, Bits<A>{0});
-    for (int64_t k = period_; k < period_ + kMostLanes; ++k) bits[k] = bits[k - period_];
+    const Bits<A> first = static_cast<Bits<A>>(begin);
+    const Bits<A> counted = static_cast<Bits<A>>(end - begin);
+    for (int64_t k = 0; k < period_ + kMostLanes; ++k)
+      bits[k] = places[k] - first < counted ? ~Bits<A>{0} : 0;
   }
 
-  int64_t period_ = 1;
-  std::vector<Bits<A>> bits_;
+  const Bits<A>* left_ = nullptr;
+  const Bits<A>* right_ = nullptr;
+  int64_t period_ = 0;
 };
 
 // Calls `body(tag of a vector, position)` until [0, count) is covered, in the widest vectors that fit; the
@@ -94,7 +100,8 @@ TORCHGRAFT_INLINE void blend_rows(const A* upper, const A* lower, const Taps<A>&
   const Bits<A>* left = columns.left();
   const Bits<A>* right = columns.right();
   const int64_t period = columns.period();
-  const int64_t step = columns.place(kLanes);
+  // Where there is a second vector.
+  const int64_t step = count < 2 * kLanes ? 0 : columns.place(kLanes);
   const auto take = [&](int64_t begin, int64_t place, auto streamed) __attribute__((always_inline)) {
     V near, far;
     if constexpr (kBoth) {
@@ -165,10 +172,14 @@ struct Totals {
     }
   }
 
+  // Halves are added to halves: one lane after another would take as long as all else of a small plane.
   double along(int axis) const {
-    double sum = 0;
-    for (const double lane : lanes[axis]) sum += lane;
-    return sum;
+    double sums[kMostLanes];
+    std::copy_n(lanes[axis], kMostLanes, sums);
+    for (int64_t half = kMostLanes / 2; half > 0; half /= 2) {
+      for (int64_t l = 0; l < half; ++l) sums[l] += sums[l + half];
+    }
+    return sums[0];
   }
 };
 
@@ -191,7 +202,7 @@ TORCHGRAFT_INLINE void sum_run(const T* output_grad, const A* upper, const A* lo
   const Bits<A>* left = columns.left();
   const Bits<A>* right = columns.right();
   const int64_t period = columns.period();
-  const int64_t step = columns.place(kLanes);
+  const int64_t step = count < 2 * kLanes ? 0 : columns.place(kLanes);
   V sums[2] = {};
   int64_t place = 0, added = 0;
   for (int64_t f = 0; f < count; f += kLanes) {
@@ -238,8 +249,8 @@ struct Chunk {
 // Rows of results [first, last) of a channel.
 template <typename A>
 Chunk chunk_of(int64_t first, int64_t last, const Taps<A>& taps) {
-  return {first, last, floor_divide(first * taps.step + taps.row, taps.period),
-          floor_divide((last - 1) * taps.step + taps.row + 1, taps.period) + 1};
+  return {first, last, row_at(first * taps.step + taps.row, taps.period),
+          row_at((last - 1) * taps.step + taps.row + 1, taps.period) + 1};
 }
 
 // Results that are neighbours, and their taps.
