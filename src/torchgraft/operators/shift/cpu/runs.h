@@ -164,22 +164,23 @@ struct Totals {
   template <typename V>
   TORCHGRAFT_INLINE void take(V (&sums)[2]) {
     using A = std::remove_cvref_t<decltype(sums[0][0])>;
+    constexpr int64_t kLanes = sizeof(V) / sizeof(A);
     for (int i = 0; i < 2; ++i) {
-      A of_lanes[sizeof(V) / sizeof(A)];
+      A of_lanes[kLanes];
       store(sums[i], of_lanes);
-      for (size_t l = 0; l < sizeof(V) / sizeof(A); ++l) lanes[i][l] += of_lanes[l];
+      for (int64_t l = 0; l < kLanes; ++l) lanes[i][l] += of_lanes[l];
       sums[i] = V{};
     }
   }
 
-  // Halves are added to halves: one lane after another would take as long as all else of a small plane.
+  // In four chains: one would take as long as all else of a small plane.
   double along(int axis) const {
-    double sums[kMostLanes];
-    std::copy_n(lanes[axis], kMostLanes, sums);
-    for (int64_t half = kMostLanes / 2; half > 0; half /= 2) {
-      for (int64_t l = 0; l < half; ++l) sums[l] += sums[l + half];
+    constexpr int kChains = 4;
+    double sums[kChains] = {};
+    for (int64_t l = 0; l < kMostLanes; l += kChains) {
+      for (int i = 0; i < kChains; ++i) sums[i] += lanes[axis][l + i];
     }
-    return sums[0];
+    return (sums[0] + sums[1]) + (sums[2] + sums[3]);
   }
 };
 
