@@ -192,6 +192,18 @@ _ON_CPU = (
         for shorter, left, right in ((0, side // 2 + 1, side // 2 - 1), (1, side // 2, side // 2 - 1))
     ),
     *(Case(f"{side}x{side} on 2 columns in NHWC", (1, 17, 3, 2), (side, side), same(side)) for side in (5, 7)),
+    # Patches of rows whose taps lie two columns apart: up to seven columns.
+    *(
+        Case(
+            f"{side}x{side} with dilation 2 on {columns + shorter} columns, padded by {left} and {right} in NHWC",
+            (1, 17, 3, columns + shorter),
+            (side, side),
+            Window(1, 1, side - 1, left, side - 1, right, 2, 2),
+        )
+        for side in (3, 5)
+        for columns in (2, 3, 4, 5, 6, 7, 8)
+        for shorter, left, right in ((0, side - 1, side - 1), (0, side, side - 2), (1, side - 1, side - 2))
+    ),
     Case("16x5 on planes of 5x5 in NHWC", (1, 17, 5, 5), (16, 5), Window(1, 1, 8, 2, 7, 2)),
     Case("17x17 without padding, three rows and columns", (1, 17, 19, 19), (17, 17), PLAIN),
     Case("5x5 in NHWC, 17 vectors of channels", (1, 257, 3, 3), (5, 5), same(5)),

@@ -406,7 +406,9 @@ class Correlator {
     if (!std::is_same_v<A, float> || blocks_.lanes != kMostLanes) return 0;
     int64_t most = 0;
     for (const Row<A>& line : workspace.lines) {
-      if (line.tap_step != 1 || line.step > 2 || line.taps < 3) return 0;
+      // Longer rows of a dilation of two are cut into those of neighbouring taps.
+      const bool is_dilated = line.tap_step == 2 && line.step == 1 && (line.taps == 3 || line.taps == 5);
+      if (!is_dilated && (line.tap_step != 1 || line.step > 2 || line.taps < 3)) return 0;
       if (line.count < kLeastPatch || line.count > kMostPatch) return 0;
       most = std::max(most, line.count);
     }

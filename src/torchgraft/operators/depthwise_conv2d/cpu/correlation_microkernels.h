@@ -71,9 +71,9 @@ struct Row {
   int64_t lane(int64_t vector) const { return std::min(vector * lanes, last_lane); }
 };
 
-// kTaps taps side by side: each column is loaded once and serves every pair of a pixel and a tap that meet
-// there.
-template <int kTaps, int kStep, int kPixels, bool kInside, typename V, typename A>
+// kTaps taps, kTapStep columns apart: each column is loaded once and serves every pair of a pixel and a tap
+// that meet there.
+template <int kTaps, int kStep, int kPixels, bool kInside, int kTapStep = 1, typename V, typename A>
 TORCHGRAFT_INLINE void add_taps(V (&sums)[kPixels], const A* source, int64_t source_step, const A*& kernel,
                                 int64_t kernel_step, int64_t first, int64_t width) {
   V weights[kTaps];
@@ -82,7 +82,7 @@ TORCHGRAFT_INLINE void add_taps(V (&sums)[kPixels], const A* source, int64_t sou
   source += first * source_step;
   TORCHGRAFT_UNROLL for (int begin = 0; begin < kTaps; ++begin, advance(source, source_step)) {
     const A* at = source;
-    TORCHGRAFT_UNROLL for (int c = begin; c < (kPixels - 1) * kStep + kTaps;
+    TORCHGRAFT_UNROLL for (int c = begin; c < (kPixels - 1) * kStep + (kTaps - 1) * kTapStep + 1;
                            c += kTaps, advance(at, kTaps * source_step)) {
       if (kTaps < kStep && c % kStep >= kTaps) continue;
       if (!kInside && static_cast<uint64_t>(first + c) >= static_cast<uint64_t>(width)) continue;
@@ -90,7 +90,7 @@ TORCHGRAFT_INLINE void add_taps(V (&sums)[kPixels], const A* source, int64_t sou
       load(column, at);
       keep(column);
       TORCHGRAFT_UNROLL for (int t = 0; t < kTaps; ++t) {
-        const int distance = c - t;
+        const int distance = c - t * kTapStep;
         if (distance >= 0 && distance % kStep == 0 && distance / kStep < kPixels) {
           sums[distance / kStep] += weights[t] * column;
         }
@@ -99,12 +99,13 @@ TORCHGRAFT_INLINE void add_taps(V (&sums)[kPixels], const A* source, int64_t sou
   }
 }
 
-// All taps of a kernel's row side by side. kTaps 0: any number.
-template <int kTaps, int kStep, int kPixels, bool kInside, typename V, typename A>
+// All taps of a kernel's row, kTapStep columns apart. kTaps 0: any number, side by side.
+template <int kTaps, int kStep, int kPixels, bool kInside, int kTapStep = 1, typename V, typename A>
 TORCHGRAFT_INLINE void add_row(V (&sums)[kPixels], const A* source, int64_t source_step, const A* kernel,
                                int64_t kernel_step, int64_t begin, int64_t taps, int64_t width) {
   const auto add = [&](auto count) __attribute__((always_inline)) {
-    add_taps<count(), kStep, kPixels, kInside>(sums, source, source_step, kernel, kernel_step, begin, width);
+    add_taps<count(), kStep, kPixels, kInside, kTapStep>(sums, source, source_step, kernel, kernel_step,
+                                                         begin, width);
     begin += count();
   };
   if constexpr (kTaps > 0) {
@@ -197,10 +198,10 @@ struct Tile {
 // kRows short rows of outputs, each of kPixels: together they have enough sums in flight. kSame: the row is
 // as wide as the source's, under a kernel that is centered on it, so that which taps lie on padding is known
 // here.
-template <int kTaps, int kStep, int kRows, int kPixels, bool kSame, typename V, typename A>
+template <int kTaps, int kStep, int kTapStep, int kRows, int kPixels, bool kSame, typename V, typename A>
 struct Patch {
   static TORCHGRAFT_INLINE void run(const Row<A>& row) {
-    const int64_t first = kSame ? -(kTaps / 2) : row.first_position;
+    const int64_t first = kSame ? -(kTaps / 2) * kTapStep : row.first_position;
     const int64_t width = kSame ? kPixels : row.width;
     for (int64_t vector = 0; vector < row.vectors; ++vector) {
       const int64_t lane = row.lane(vector);
@@ -210,8 +211,9 @@ struct Patch {
         TORCHGRAFT_UNROLL for (int r = 0; r < kRows; ++r) {
           const A* const source = row.sources[y * kRows + r];
           if (source == nullptr) continue;
-          add_row<kTaps, kStep, kPixels, false>(sums[r], source + row.source_offset + lane, row.source_step,
-                                                kernel, row.kernel_step, first, row.taps, width);
+          add_row<kTaps, kStep, kPixels, false, kTapStep>(sums[r], source + row.source_offset + lane,
+                                                          row.source_step, kernel, row.kernel_step, first,
+                                                          row.taps, width);
         }
       }
       TORCHGRAFT_UNROLL for (int r = 0; r < kRows; ++r) {
@@ -233,15 +235,17 @@ inline constexpr int64_t kMostPatch = 7;
 inline constexpr int64_t kMostPatchRows = 4;
 inline int64_t patch_rows(int64_t pixels) { return pixels <= 5 ? 4 : 2; }
 
-template <int kTaps, int kStep, int kVectorBytes, typename V, typename A>
+template <int kTaps, int kStep, int kTapStep, int kVectorBytes, typename V, typename A>
 TORCHGRAFT_INLINE void correlate_patch(const Row<A>& row) {
   const auto run = [&](auto rows, auto pixels) __attribute__((always_inline)) {
     if constexpr (kTaps > 0 && kStep == 1) {
-      if (row.width == pixels() && row.first_position == -(kTaps / 2)) {
-        return Compiled<kVectorBytes>::template call<Patch<kTaps, kStep, rows(), pixels(), true, V, A>>(row);
+      if (row.width == pixels() && row.first_position == -(kTaps / 2) * kTapStep) {
+        using Same = Patch<kTaps, kStep, kTapStep, rows(), pixels(), true, V, A>;
+        return Compiled<kVectorBytes>::template call<Same>(row);
       }
     }
-    Compiled<kVectorBytes>::template call<Patch<kTaps, kStep, rows(), pixels(), false, V, A>>(row);
+    using Any = Patch<kTaps, kStep, kTapStep, rows(), pixels(), false, V, A>;
+    Compiled<kVectorBytes>::template call<Any>(row);
   };
   if (row.rows == 4) {
     with_constant<2, 3, 4, 5>(row.count, [&](auto pixels) __attribute__((always_inline)) {
@@ -474,13 +478,19 @@ TORCHGRAFT_INLINE void dispatch_row(const Row<A>& row) {
     correlate_row<2, 1, kVectorBytes, V>(row);
   } else if (row.step == 1 && row.taps == 4 && row.tap_step == 1 && row.shape != Shape::patch) {
     correlate_row<4, 1, kVectorBytes, V>(row);
+  } else if (row.shape == Shape::patch && row.tap_step == 2) {
+    if constexpr (kVectorBytes == 64) {
+      with_constant<3, 5>(row.taps, [&](auto taps) __attribute__((always_inline)) {
+        correlate_patch<taps(), 1, 2, kVectorBytes, V>(row);
+      });
+    }
   } else if (row.tap_step != 1 || row.step > 2 || row.taps < 3) {
     correlate_row<0, 0, kVectorBytes, V>(row);
   } else {
     with_constant<1, 2>(row.step, [&](auto step) __attribute__((always_inline)) {
       const auto run = [&](auto taps) __attribute__((always_inline)) {
         if constexpr (kVectorBytes == 64) {
-          if (row.shape == Shape::patch) return correlate_patch<taps(), step(), kVectorBytes, V>(row);
+          if (row.shape == Shape::patch) return correlate_patch<taps(), step(), 1, kVectorBytes, V>(row);
         }
         correlate_row<taps(), step(), kVectorBytes, V>(row);
       };
