@@ -12,6 +12,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "rows.h"
+
 namespace torchgraft::depthwise::cpu {
 
 // One direction of one phase. All is stated in elements of its direction, positions may lie outside of the
@@ -53,9 +55,7 @@ struct Correlation {
 
   int64_t sources() const { return transposed ? multiplier : 1; }
   int64_t source_channel(int64_t channel, int64_t source) const {
-    // A division takes longer than all else that is done for a channel.
-    if (multiplier == 1) return channel;
-    return transposed ? channel * multiplier + source : channel / multiplier;
+    return transposed ? kernel(channel, source) : input_channel(channel, multiplier);
   }
   int64_t kernel(int64_t channel, int64_t source) const {
     return transposed ? channel * multiplier + source : channel;

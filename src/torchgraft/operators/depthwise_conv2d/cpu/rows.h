@@ -83,6 +83,12 @@ struct Range {
   }
 };
 
+// The input channel of an output channel, of which each has `multiplier`. A division takes longer than all
+// else that is done for a channel.
+inline int64_t input_channel(int64_t output_channel, int64_t multiplier) {
+  return multiplier == 1 ? output_channel : output_channel / multiplier;
+}
+
 // How a row whose taps lie `tap_step` columns apart, and pixels `step`, is cut by remainders: pixels `parts`
 // apart read columns `stretch` apart, of which taps are neighbours. One part where there is nothing to gain.
 struct Remainders {

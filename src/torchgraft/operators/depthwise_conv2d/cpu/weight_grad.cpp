@@ -400,9 +400,7 @@ class WeightGrad {
         lanes, width.output, rows, columns, rows.size());
     workspace.input.open(
         blocks_.channels_of(block, input_, image, geometry_.channels, geometry_.input_pixels(),
-                            [&](int64_t channel) {
-                              return geometry_.multiplier == 1 ? channel : channel / geometry_.multiplier;
-                            }),
+                            [&](int64_t channel) { return input_channel(channel, geometry_.multiplier); }),
         lanes, width.input, input_range(height, rows), input_range(width, columns),
         rows.size() * height.kernel);
     plan_lines(workspace, lanes, block, vectors, columns);
