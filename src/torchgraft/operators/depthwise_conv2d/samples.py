@@ -192,6 +192,18 @@ _ON_CPU = (
         for shorter, left, right in ((0, side // 2 + 1, side // 2 - 1), (1, side // 2, side // 2 - 1))
     ),
     *(Case(f"{side}x{side} on 2 columns in NHWC", (1, 17, 3, 2), (side, side), same(side)) for side in (5, 7)),
+    # Patches under two taps: up to seven columns, under the one that lies where the output does or not.
+    *(
+        Case(
+            f"2x2 with stride {stride} on {stride * columns} columns, padded by {left} and {right} in NHWC",
+            (1, 17, 5, stride * columns),
+            (2, 2),
+            Window(stride, stride, left, left, right, right),
+        )
+        for stride, padding in ((1, ((1, 0), (0, 1))), (2, ((0, 0),)))
+        for columns in (2, 3, 4, 5, 6, 7, 8)
+        for left, right in padding
+    ),
     # Patches of rows whose taps lie two columns apart: up to seven columns.
     *(
         Case(

@@ -408,7 +408,7 @@ class Correlator {
     for (const Row<A>& line : workspace.lines) {
       // Longer rows of a dilation of two are cut into those of neighbouring taps.
       const bool is_dilated = line.tap_step == 2 && line.step == 1 && (line.taps == 3 || line.taps == 5);
-      if (!is_dilated && (line.tap_step != 1 || line.step > 2 || line.taps < 3)) return 0;
+      if (!is_dilated && (line.tap_step != 1 || line.step > 2 || line.taps < 2)) return 0;
       if (line.count < kLeastPatch || line.count > kMostPatch) return 0;
       most = std::max(most, line.count);
     }

@@ -471,6 +471,12 @@ TORCHGRAFT_INLINE void dispatch_row(const Row<A>& row) {
         correlate_strips<step(), kVectorBytes, V>(row);
       });
     }
+  } else if (row.shape == Shape::patch && row.taps == 2) {
+    if constexpr (kVectorBytes == 64) {
+      with_constant<1, 2>(row.step, [&](auto step) __attribute__((always_inline)) {
+        correlate_patch<2, step(), 1, kVectorBytes, V>(row);
+      });
+    }
   } else if (row.step == 1 && row.taps == 1) {
     // One, two or four taps are those of a gradient's phases, where the stride is two.
     correlate_row<1, 1, kVectorBytes, V>(row);
