@@ -262,6 +262,18 @@ class Call:
         # Of an empty batch PyTorch's own gradient is cut from the graph.
         return grad_or_zeros(attached(references, leaves), leaves, in_float64(output_grads))
 
+    def in_mixed_dtypes(self, arguments: Sequence[Any], change: Callable[[str, Tensor], Tensor]) -> tuple[Any, ...]:
+        """Arguments, with those tensors changed that may have another dtype than the others.
+
+        Args:
+            arguments: all of them.
+            change: what becomes of a tensor of an argument of that name.
+        """
+        return tuple(
+            each_tensor(partial(change, argument.name), (value,))[0] if argument.name in self.operator.mixed else value
+            for argument, value in zip(self.operator.arguments, arguments, strict=True)
+        )
+
     def expect_close(self, found: Any, expected: Any, **options: Any) -> None:
         """Compares with results in float64; see `comparing.expect_close`."""
         if "summed" not in options:

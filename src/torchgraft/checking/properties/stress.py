@@ -13,7 +13,6 @@ Cannot prove: anything about the calls that were not drawn.
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from random import Random
 from typing import Any
 
@@ -144,16 +143,12 @@ def _in_wider_dtypes(call: Call, arguments: Sequence[Any], random: Random) -> tu
 
     A narrower one would be rounded more than the dtype of the call allows for.
     """
-    operator = call.operator
 
-    def widen(tensor: Tensor, name: str) -> Tensor:
-        wider = [each for each in operator.dtypes_of[name] if each.itemsize > tensor.dtype.itemsize]
+    def widen(name: str, tensor: Tensor) -> Tensor:
+        wider = [each for each in call.operator.dtypes_of[name] if each.itemsize > tensor.dtype.itemsize]
         return in_dtype(tensor, random.choice([tensor.dtype, *wider]))
 
-    return tuple(
-        each_tensor(partial(widen, name=argument.name), (value,))[0] if argument.name in operator.mixed else value
-        for argument, value in zip(operator.arguments, arguments, strict=True)
-    )
+    return call.in_mixed_dtypes(arguments, widen)
 
 
 def _run(function: Any, arguments: Sequence[Any], output_grads: Sequence[Tensor | None]) -> list[Tensor]:

@@ -10,7 +10,7 @@ reaches passes; `sizes` draws more samples.
 
 import torch
 
-from torchgraft.checking.case import Call, Case, each_tensor
+from torchgraft.checking.case import Call, Case
 from torchgraft.checking.property import Property
 
 
@@ -26,10 +26,7 @@ def check_value(call: Call) -> None:
     operator = call.operator
     if operator.mixed and call.dtype.itemsize < torch.float32.itemsize:
         # Of the same numbers.
-        mixed = (
-            each_tensor(torch.Tensor.float, (value,))[0] if argument.name in operator.mixed else value
-            for argument, value in zip(operator.arguments, call.arguments, strict=True)
-        )
+        mixed = call.in_mixed_dtypes(call.arguments, lambda _, tensor: tensor.float())
         what = f"the result, of {' and '.join(operator.mixed)} in float32,"
         call.expect_close(call.function(*mixed), expected, what=what)
 

@@ -456,6 +456,22 @@ TORCHGRAFT_INLINE void correlate_row(const Row<A>& row) {
   if (!with_constant<4, 5, 6, 7, 8>(pixels, run)) correlate_pixels<0, 0, 1, kVectorBytes, V>(row);
 }
 
+template <int kVectorBytes, typename V, typename A>
+TORCHGRAFT_INLINE void dispatch_patch(const Row<A>& row) {
+  if (row.tap_step == 2) {
+    with_constant<3, 5>(row.taps, [&](auto taps) __attribute__((always_inline)) {
+      correlate_patch<taps(), 1, 2, kVectorBytes, V>(row);
+    });
+    return;
+  }
+  with_constant<1, 2>(row.step, [&](auto step) __attribute__((always_inline)) {
+    const auto run = [&](auto taps) __attribute__((always_inline)) {
+      correlate_patch<taps(), step(), 1, kVectorBytes, V>(row);
+    };
+    if (!with_constant<2, 3, 5, 7>(row.taps, run)) run(std::integral_constant<int, 0>{});
+  });
+}
+
 // Which loop serves which row. float64 is for checking others: it has the one loop that serves all.
 template <int kVectorBytes, int kBytes, typename A>
 TORCHGRAFT_INLINE void dispatch_row(const Row<A>& row) {
@@ -471,33 +487,20 @@ TORCHGRAFT_INLINE void dispatch_row(const Row<A>& row) {
         correlate_strips<step(), kVectorBytes, V>(row);
       });
     }
-  } else if (row.shape == Shape::patch && row.taps == 2) {
-    if constexpr (kVectorBytes == 64) {
-      with_constant<1, 2>(row.step, [&](auto step) __attribute__((always_inline)) {
-        correlate_patch<2, step(), 1, kVectorBytes, V>(row);
-      });
-    }
+  } else if (row.shape == Shape::patch) {
+    if constexpr (kVectorBytes == 64) dispatch_patch<kVectorBytes, V>(row);
   } else if (row.step == 1 && row.taps == 1) {
     // One, two or four taps are those of a gradient's phases, where the stride is two.
     correlate_row<1, 1, kVectorBytes, V>(row);
   } else if (row.step == 1 && row.taps == 2 && row.tap_step == 1) {
     correlate_row<2, 1, kVectorBytes, V>(row);
-  } else if (row.step == 1 && row.taps == 4 && row.tap_step == 1 && row.shape != Shape::patch) {
+  } else if (row.step == 1 && row.taps == 4 && row.tap_step == 1) {
     correlate_row<4, 1, kVectorBytes, V>(row);
-  } else if (row.shape == Shape::patch && row.tap_step == 2) {
-    if constexpr (kVectorBytes == 64) {
-      with_constant<3, 5>(row.taps, [&](auto taps) __attribute__((always_inline)) {
-        correlate_patch<taps(), 1, 2, kVectorBytes, V>(row);
-      });
-    }
   } else if (row.tap_step != 1 || row.step > 2 || row.taps < 3) {
     correlate_row<0, 0, kVectorBytes, V>(row);
   } else {
     with_constant<1, 2>(row.step, [&](auto step) __attribute__((always_inline)) {
       const auto run = [&](auto taps) __attribute__((always_inline)) {
-        if constexpr (kVectorBytes == 64) {
-          if (row.shape == Shape::patch) return correlate_patch<taps(), step(), 1, kVectorBytes, V>(row);
-        }
         correlate_row<taps(), step(), kVectorBytes, V>(row);
       };
       if (!with_constant<3, 5, 7>(row.taps, run)) run(std::integral_constant<int, 0>{});

@@ -64,7 +64,7 @@ struct HalfMath {
   }
 };
 
-// The same of a number.
+// A half as kernels move it.
 template <typename T>
 __device__ HalfBits bits_of(T number) {
   return reinterpret_cast<const HalfBits&>(number);

@@ -43,8 +43,11 @@ class Source {
  public:
   using A = accumulate_t<T>;
 
-  explicit Source(const Geometry& geometry)
+  // Of so many planes, one after another.
+  Source(const Geometry& geometry, int64_t planes)
       : geometry_(geometry),
+        // Small planes take less time than what their channel says, which is kept where most come again.
+        keeps_channels_(geometry.input_pixels() <= kSmallPlane && planes >= 2 * geometry.channels),
         width_(geometry.width),
         most_columns_(std::min(width_, kColumns)),
         // Where rows are cut, they have the column of the last right tap too.
@@ -59,15 +62,13 @@ class Source {
   template <typename Pass>
   void open(const Pass& pass, Results results, int64_t channel, const T* plane) {
     plane_ = plane;
-    is_transposed_ = results == Results::input_grad;
-    counts_all_ = results == Results::offset_grads;
+    results_ = results;
     begin_ = 0;
-    if (geometry_.batch == 1 || geometry_.input_pixels() > kSmallPlane) {
+    if (!keeps_channels_) {
       own_ = of_channel(pass, channel);
       channel_ = &own_;
       return open_columns(bits_.data());
     }
-    // Small planes take less time than what their channel says, which is kept for the next images.
     Kept& kept = kept_[static_cast<int>(results)];
     const int64_t elements = Columns<A>::elements(width_);
     if (kept.channels.empty()) {
@@ -105,11 +106,12 @@ class Source {
   };
 
   bool is_whole() const { return most_columns_ == width_; }
-  int64_t result_rows() const { return is_transposed_ ? geometry_.height : geometry_.steps; }
+  bool is_transposed() const { return results_ == Results::input_grad; }
+  int64_t result_rows() const { return is_transposed() ? geometry_.height : geometry_.steps; }
 
   template <typename Pass>
   Channel<A> of_channel(const Pass& pass, int64_t channel) const {
-    const Taps<A> taps = taps_of(pass, channel, is_transposed_);
+    const Taps<A> taps = taps_of(pass, channel, is_transposed());
     // More than two rows apart, rows in between would come for nothing.
     const int64_t rows = taps.period > 1 ? source_rows_ - 2
                          : taps.step > 2 ? 1
@@ -126,9 +128,10 @@ class Source {
       for (int64_t k = 0; k < count + kMostLanes; ++k) places_[k] = static_cast<Bits<A>>(k % count);
     }
     const Taps<A>& taps = channel_->taps;
+    const bool counts_all = results_ == Results::offset_grads;
     channel_->columns =
         Columns<A>(bits, places_.data(), count, width_, taps.column + begin_,
-                   counts_all_ || taps.column_weights[0] != 0, counts_all_ || taps.column_weights[1] != 0);
+                   counts_all || taps.column_weights[0] != 0, counts_all || taps.column_weights[1] != 0);
     open_rows();
   }
 
@@ -181,6 +184,7 @@ class Source {
   }
 
   const Geometry& geometry_;
+  bool keeps_channels_;
   int64_t width_;
   int64_t most_columns_;
   int64_t pitch_;
@@ -195,8 +199,7 @@ class Source {
   Channel<A> own_;
   const T* plane_ = nullptr;
   Channel<A>* channel_ = nullptr;
-  bool is_transposed_ = false;
-  bool counts_all_ = false;
+  Results results_ = Results::output;
   int64_t begin_ = 0;
   int64_t row_ = 0;
   Chunk chunk_ = {};
@@ -280,7 +283,7 @@ void run_all(const Pass& pass) {
   const Geometry& geometry = pass.geometry;
   parallel_for(0, geometry.planes(), units_of_grain(geometry.input_pixels()),
                [&](int64_t begin, int64_t end) {
-                 Source<T> source(geometry);
+                 Source<T> source(geometry, end - begin);
                  while (begin < end) {
                    const int64_t image = begin / geometry.channels;
                    const int64_t channel = begin - image * geometry.channels;

@@ -151,7 +151,7 @@ struct GatherWindow {
     return kExact || origin.phase + number * axis.period.divisor() < axis.kernel;
   }
 
-  // Calls load(place, exists) for each tap with its place among the weights of a channel.
+  // The taps, each by load(its place among the weights of a channel); zero where there is none.
   template <typename T, typename Load>
   __device__ void load_taps(const GatherParameters& parameters, T (&taps)[kTaps][kTaps], Load&& load) const {
     const GatherAxis& height = parameters.height;
