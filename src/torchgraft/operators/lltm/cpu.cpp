@@ -18,6 +18,9 @@ namespace {
 constexpr int64_t kUnitsGrain = 4096;
 constexpr int64_t kProductsGrain = 1 << 18;
 
+// The least weights that a thread packs.
+constexpr int64_t kPackedGrain = 1 << 16;
+
 // Whether PyTorch's products of float are at least as quick as ours. They are MKL's, which takes twice as
 // long on processors that are not Intel's. What PyTorch has on others than x86 was not measured, and is left
 // as it is.
@@ -151,6 +154,14 @@ int64_t unit_shares(const Sizes& sizes, int64_t panels) {
   return std::min({threads, panels, weights * sizes.batch / kProducts});
 }
 
+// Calls `pack(begin, end)` with ranges of the units, of whole panels, that together are all.
+template <typename Pack>
+void pack_units(const Sizes& sizes, int64_t panel, const Pack& pack) {
+  const int64_t panels = (sizes.units + panel - 1) / panel;
+  parallel_for(0, panels, std::max<int64_t>(1, kPackedGrain / (3 * sizes.units * panel)),
+               [&](int64_t begin, int64_t end) { pack(begin * panel, std::min(sizes.units, end * panel)); });
+}
+
 // Calls `run(share, begin, end)` with shares that together are all rows and units, and rounds that together
 // are all.
 template <typename T, typename Run>
@@ -195,7 +206,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> sequence_cpu(Tensor input, Te
     bias = converted(bias, sum_dtype);
     h0 = converted(h0, sum_dtype);
     c0 = converted(c0, sum_dtype);
-    cpu::pack_forward(data<T>(weight_hh), mutable_data<T>(packed), sizes.units);
+    pack_units(sizes, cpu::kForwardPanel<T>, [&](int64_t begin, int64_t end) {
+      cpu::pack_forward(data<T>(weight_hh), mutable_data<T>(packed), sizes.units, begin, end);
+    });
     const cpu::SequenceForward<T> pass = {data<T>(packed),
                                           data<T>(bias),
                                           data<T>(h0),
@@ -240,7 +253,10 @@ Grads sequence_grads_cpu(Tensor input, Tensor h0, Tensor weight_ih, Tensor weigh
     cells = converted(cells, sum_dtype);
     output_grad = converted(output_grad, sum_dtype);
     weight_hh = converted(weight_hh, sum_dtype);
-    cpu::pack({data<T>(weight_hh), sizes.units, 1}, sizes.units, 3 * sizes.units, mutable_data<T>(packed));
+    pack_units(sizes, cpu::kBackwardPanel<T>, [&](int64_t begin, int64_t end) {
+      cpu::pack({data<T>(weight_hh) + begin, sizes.units, 1}, end - begin, 3 * sizes.units,
+                mutable_data<T>(packed) + begin * 3 * sizes.units);
+    });
     const cpu::SequenceBackward<T> pass = {data<T>(packed),
                                            data<T>(activations),
                                            data<T>(cells),

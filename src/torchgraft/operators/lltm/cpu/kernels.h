@@ -92,9 +92,9 @@ void sequence_backward(const SequenceBackward<float>& pass, const Share& share, 
 void sequence_backward(const SequenceBackward<double>& pass, const Share& share, int64_t begin, int64_t end);
 
 // weight_hh (3 units, units) in the order in which the forward pass reads it: panels of a vector of each
-// gate.
-void pack_forward(const float* weight, float* packed, int64_t units);
-void pack_forward(const double* weight, double* packed, int64_t units);
+// gate. `begin` and `end`: of the units, whole panels.
+void pack_forward(const float* weight, float* packed, int64_t units, int64_t begin, int64_t end);
+void pack_forward(const double* weight, double* packed, int64_t units, int64_t begin, int64_t end);
 
 // Rows of a matrix: element k of row r is first[r * row_step + k * depth_step].
 template <typename T>

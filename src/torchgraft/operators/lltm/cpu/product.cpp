@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "kernels.h"
+#include "packing.h"
 #include "tiles.h"
 
 namespace torchgraft::lltm::cpu {
@@ -14,32 +15,14 @@ namespace {
 // As deep is a part of a panel at most.
 constexpr int64_t kDepth = 512;
 
-// Pieces of a panel that lie in the first-level cache, beside the columns that are copied there.
-constexpr int64_t kPiece = 64;
-
 // packed[k][l] = matrix[k][l] for the columns of one panel; behind the last column are zeros.
 template <typename T, int kBytes>
 TORCHGRAFT_INLINE void pack_panel(const Columns<T>& matrix, int64_t count, int64_t depth, T* packed) {
-  using M = Math<T, kBytes>;
-  constexpr int64_t kWidth = 3 * M::kLanes;
-  if (matrix.column_step == 1) {
-    for (int64_t k = 0; k < depth; ++k) {
-      for (int v = 0; v < 3; ++v) {
-        typename M::V some;
-        M::load_some(some, matrix.first + k * matrix.depth_step + v * M::kLanes, count - v * M::kLanes);
-        store(some, packed + k * kWidth + v * M::kLanes);
-      }
-    }
-    return;
-  }
-  for (int64_t some = 0; some < depth; some += kPiece) {
-    const int64_t end = std::min(depth, some + kPiece);
-    for (int64_t l = 0; l < kWidth; ++l) {
-      const T* column = matrix.first + l * matrix.column_step;
-      for (int64_t k = some; k < end; ++k) {
-        packed[k * kWidth + l] = l < count ? column[k * matrix.depth_step] : T(0);
-      }
-    }
+  constexpr int64_t kLanes = Math<T, kBytes>::kLanes;
+  for (int64_t first = 0; first < 3 * kLanes; first += kLanes) {
+    const Columns<T> some = {matrix.first + first * matrix.column_step, matrix.depth_step,
+                             matrix.column_step};
+    pack_vector<T, kBytes>(some, count - first, depth, packed + first);
   }
 }
 

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 
+#include "packing.h"
 #include "tiles.h"
 #include "units.h"
 
@@ -130,16 +131,14 @@ TORCHGRAFT_INLINE void backward_rounds(const SequenceBackward<T>& pass, const Sh
 
 // packed[unit / lanes][k][gate][unit % lanes] = weight[gate][unit][k].
 template <typename T, int kBytes>
-TORCHGRAFT_INLINE void pack_forward_panels(const T* weight, T* packed, int64_t units) {
+TORCHGRAFT_INLINE void pack_forward_panels(const T* weight, T* packed, int64_t units, int64_t begin,
+                                           int64_t end) {
   constexpr int64_t kLanes = Math<T, kBytes>::kLanes;
-  for (int64_t unit = 0; unit < units; unit += kLanes) {
+  for (int64_t unit = begin; unit < end; unit += kLanes) {
     T* panel = packed + unit * 3 * units;
     for (int64_t gate = 0; gate < 3; ++gate) {
-      for (int64_t l = 0; l < kLanes; ++l) {
-        const bool is_there = unit + l < units;
-        const T* row = weight + (gate * units + unit + l) * units;
-        for (int64_t k = 0; k < units; ++k) panel[(k * 3 + gate) * kLanes + l] = is_there ? row[k] : T(0);
-      }
+      const Columns<T> of_gate = {weight + (gate * units + unit) * units, 1, units};
+      pack_vector<T, kBytes>(of_gate, units - unit, units, panel + gate * kLanes);
     }
   }
 }
@@ -158,9 +157,11 @@ LLTM_CLONES(sequence_backward, float, backward_rounds,
 LLTM_CLONES(sequence_backward, double, backward_rounds,
             (const SequenceBackward<double>& pass, const Share& share, int64_t begin, int64_t end), pass,
             share, begin, end)
-LLTM_CLONES(pack_forward, float, pack_forward_panels, (const float* weight, float* packed, int64_t units),
-            weight, packed, units)
-LLTM_CLONES(pack_forward, double, pack_forward_panels, (const double* weight, double* packed, int64_t units),
-            weight, packed, units)
+LLTM_CLONES(pack_forward, float, pack_forward_panels,
+            (const float* weight, float* packed, int64_t units, int64_t begin, int64_t end), weight, packed,
+            units, begin, end)
+LLTM_CLONES(pack_forward, double, pack_forward_panels,
+            (const double* weight, double* packed, int64_t units, int64_t begin, int64_t end), weight, packed,
+            units, begin, end)
 
 }  // namespace torchgraft::lltm::cpu
