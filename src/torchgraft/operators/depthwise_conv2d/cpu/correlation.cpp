@@ -72,9 +72,10 @@ class Correlator {
                               : std::max<int64_t>(blocks_.channels / blocks_.lanes, 1);
     // Rather fewer units than channels that are not read in the order of memory.
     const int64_t units = vectors_ == blocks_.count ? kUnits / 8 : kUnits;
-    const int64_t groups = blocks_.layout == Layout::contiguous
-                               ? blocks_.count
-                               : std::clamp<int64_t>(ceil_divide(units, pieces), 1, whole);
+    const int64_t most_groups = blocks_.layout == Layout::contiguous ? blocks_.count : whole;
+    const int64_t least_groups =
+        blocks_.layout == Layout::contiguous ? ceil_divide(blocks_.count, vectors_) : 1;
+    const int64_t groups = std::clamp<int64_t>(ceil_divide(units, pieces), least_groups, most_groups);
     const int64_t work = band_ * slice_ * blocks_.count * blocks_.lanes * correlation_.taps() / groups;
     parallel_for(0, pieces * groups, std::max<int64_t>(kGrain / work, 1), [&](int64_t begin, int64_t end) {
       Workspace workspace;
@@ -141,7 +142,7 @@ class Correlator {
     for (const Phase& phase : height.phases) most_taps_ = std::max(most_taps_, phase.taps);
     kernel_rows_ = std::max<int64_t>(height.phases[0].taps, 1);
     slice_ = width.destination;
-    vectors_ = direct ? std::min(kMostVectors, blocks_.count) : 1;
+    vectors_ = std::min(direct ? kMostVectors : scratch_vectors(), blocks_.count);
     // Slices are read with the columns that the kernel reaches beyond them.
     const int64_t least_slice = std::max<int64_t>(
         kLeastSlice * column.tap_step, 2 * column.tap_step * column.taps / std::max<int64_t>(column.step, 1));
@@ -171,6 +172,16 @@ class Correlator {
       const int64_t rows = 4 * height.phases[0].tap_step;
       band_ = std::min(ceil_divide(band_, rows) * rows, height.destination);
     }
+  }
+
+  // Vectors that are taken along through scratch: small planes, which take less time than to lay out the
+  // work.
+  int64_t scratch_vectors() const {
+    constexpr int64_t kScratchBytes = 16 * 1024;
+    const int64_t pixels = correlation_.sources() * correlation_.height.source * correlation_.width.source +
+                           correlation_.height.destination * correlation_.width.destination;
+    const int64_t bytes = pixels * blocks_.lanes * static_cast<int64_t>(sizeof(A));
+    return std::clamp<int64_t>(kScratchBytes / std::max<int64_t>(bytes, 1), 1, kMostVectors);
   }
 
   // Kernels as [block][source][tap][lane] and bias as [block][lane].
@@ -238,14 +249,22 @@ class Correlator {
     workspace.sources.resize(sources);
     for (int64_t s = 0; s < sources; ++s) {
       workspace.sources[s].open(
-          blocks_.channels_of(piece.block, source_, piece.image, correlation_.source_channels,
-                              height.source * width.source,
-                              [&](int64_t channel) { return correlation_.source_channel(channel, s); }),
+          piece.vectors,
+          [&](int64_t vector) {
+            return blocks_.channels_of(
+                piece.block + vector, source_, piece.image, correlation_.source_channels,
+                height.source * width.source,
+                [&](int64_t channel) { return correlation_.source_channel(channel, s); });
+          },
           lanes, width.source, source_rows, source_columns, row_taps);
     }
     workspace.destination.open(
-        blocks_.channels_of(piece.block, destination_, piece.image, correlation_.destination_channels,
-                            height.destination * width.destination, [](int64_t channel) { return channel; }),
+        piece.vectors,
+        [&](int64_t vector) {
+          return blocks_.channels_of(
+              piece.block + vector, destination_, piece.image, correlation_.destination_channels,
+              height.destination * width.destination, [](int64_t channel) { return channel; });
+        },
         lanes, width.destination, piece.rows, piece.columns, piece.rows.size());
 
     plan_lines(piece, workspace);
@@ -261,6 +280,18 @@ class Correlator {
     workspace.destination.flush();
   }
 
+  // Those of a row's taps, `tap_step` columns apart, through which any of its pixels reads one of `width`
+  // columns: tap 0 of the pixels reads columns from `first` to `first + span`.
+  static Range met_taps(int64_t first, int64_t span, int64_t tap_step, int64_t width, int64_t taps) {
+    // Of most rows all taps are: a division takes longer than all else here.
+    Range met = {0, taps};
+    if (first + span < 0) met.begin = std::min(ceil_divide(-first - span, tap_step), taps);
+    if (first + (taps - 1) * tap_step >= width) {
+      met.end = std::max(ceil_divide(width - first, tap_step), met.begin);
+    }
+    return met;
+  }
+
   // How one row of the destination is made, phase by phase, but for where its rows lie.
   void plan_lines(const Piece& piece, Workspace& workspace) const {
     const Direction& width = correlation_.width;
@@ -269,6 +300,7 @@ class Correlator {
     const int64_t phases = width.phases.size();
     const Rows<const T>& source = workspace.sources[0];
     const int64_t output_step = workspace.destination.column_step();
+    const int64_t last_lane = blocks_.begin(piece.block + piece.vectors - 1) - blocks_.begin(piece.block);
     const int64_t kernel_rows = correlation_.sources() * correlation_.height.kernel;
     // A strip has a stride of two at most.
     workspace.source_rows.resize(kMostPatchRows * kernel_rows + 2 * kMostStripRows);
@@ -283,25 +315,34 @@ class Correlator {
         const int64_t position =
             phase.position(width.output(column), 0) + part * phase.step - source.first_column();
         const int64_t skipped = remainders.skipped(position);
+        const int64_t source_width = ceil_divide(source.width() - skipped, remainders.stretch);
+        const int64_t first_position = floor_divide(position, remainders.stretch);
+        const int64_t step = remainders.parts * phase.step / remainders.stretch;
+        const int64_t tap_step = phase.tap_step / remainders.stretch;
+        const int64_t line_count = ceil_divide(count - part, remainders.parts);
+        // A kernel wider than the row has taps that no pixel reads the source through.
+        const Range taps =
+            met_taps(first_position, (line_count - 1) * step, tap_step, source_width, phase.taps);
         workspace.lines.push_back(
             {.lanes = lanes,
              .vectors = piece.vectors,
-             .last_lane = blocks_.begin(piece.block + piece.vectors - 1) - blocks_.begin(piece.block),
+             .source_vectors = source.vectors(last_lane),
+             .output_vectors = workspace.destination.vectors(last_lane),
              .vector_step = correlation_.sources() * correlation_.taps() * blocks_.lanes,
-             .kernel_offset = phase.first_tap * lanes,
+             .kernel_offset = (phase.first_tap + taps.begin * phase.kernel_step) * lanes,
              .source_offset = skipped * source.column_step(),
              .source_step = remainders.stretch * source.column_step(),
              .kernel_step = phase.kernel_step * lanes,
-             .width = ceil_divide(source.width() - skipped, remainders.stretch),
-             .first_position = floor_divide(position, remainders.stretch),
-             .step = remainders.parts * phase.step / remainders.stretch,
-             .tap_step = phase.tap_step / remainders.stretch,
-             .taps = phase.taps,
+             .width = source_width,
+             .first_position = first_position + taps.begin * tap_step,
+             .step = step,
+             .tap_step = tap_step,
+             .taps = taps.size(),
              .bias = bias_.data() + piece.block * blocks_.lanes,
              .bias_step = blocks_.lanes,
              .output_offset = (column + part * phases - workspace.destination.first_column()) * output_step,
              .output_step = remainders.parts * phases * output_step,
-             .count = ceil_divide(count - part, remainders.parts),
+             .count = line_count,
              .in_parts = correlation_.height.phases[0].taps > kRowsOfPart,
              .sources = workspace.source_rows.data(),
              .kernels = workspace.kernel_rows.data(),
@@ -369,7 +410,7 @@ class Correlator {
   int64_t rows_of_strips(const Piece& piece, const Workspace& workspace) const {
     if (!are_strips()) return 0;
     for (const Row<A>& line : workspace.lines) {
-      if (line.tap_step != 1 || line.count < kLeastStrip) return 0;
+      if (line.tap_step != 1 || line.taps != 3 || line.count < kLeastStrip) return 0;
     }
     const int64_t count = ceil_divide(piece.rows.size(), correlation_.height.phases[0].tap_step);
     return ceil_divide(count, ceil_divide(count, kMostStripRows));

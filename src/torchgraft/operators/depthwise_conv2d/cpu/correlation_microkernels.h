@@ -34,9 +34,9 @@ enum class Shape {
 // the taps.
 template <typename A>
 struct Row {
-  int64_t lanes;          // of a vector: a register's, or half of them
-  int64_t vectors;        // side by side in source and outputs
-  int64_t last_lane;      // first channel of the last vector, which may overlap the one before
+  int64_t lanes;  // of a vector: a register's, or half of them
+  int64_t vectors;
+  VectorPlaces source_vectors, output_vectors;
   int64_t vector_step;    // elements from a vector's kernel to the next one's
   int64_t kernel_offset;  // of the first tap in a kernel's row
   int64_t source_offset;  // from the source's rows to the columns that are read
@@ -66,9 +66,6 @@ struct Row {
   int64_t first_output = 0;  // pairs: the pixel that the first pair begins with, 0 or -1
   int64_t kernel_rows = 0;   // a row and a patch: those that meet the image
   bool accumulate = false;   // a row and a patch: add to the outputs instead of the bias
-
-  // The first channel of a vector, counted from that of the first vector.
-  int64_t lane(int64_t vector) const { return std::min(vector * lanes, last_lane); }
 };
 
 // kTaps taps, kTapStep columns apart: each column is loaded once and serves every pair of a pixel and a tap
@@ -147,8 +144,8 @@ struct Tile {
     const int64_t width = row.width;
     const int64_t taps = row.taps;
     for (int64_t vector = 0; vector < row.vectors; ++vector) {
-      const int64_t lane = row.lane(vector);
-      A* const outputs = row.outputs + pixel * row.output_step + lane;
+      const int64_t source_vector = row.source_vectors.place(vector);
+      A* const outputs = row.outputs + pixel * row.output_step + row.output_vectors.place(vector);
       V sums[kPixels];
       if (row.accumulate) {
         const A* from = outputs;
@@ -161,7 +158,7 @@ struct Tile {
         TORCHGRAFT_UNROLL for (int p = 1; p < kPixels; ++p) sums[p] = sums[0];
       }
       const auto add_kernel_row = [&](int64_t r) __attribute__((always_inline)) {
-        const A* source = row.sources[r] + row.source_offset + lane;
+        const A* source = row.sources[r] + row.source_offset + source_vector;
         const A* kernel = row.kernels[r] + row.kernel_offset + vector * row.vector_step;
         if constexpr (kStep > 0) {
           add_row<kTaps, kStep, kPixels, kInside>(sums, source, source_step, kernel, kernel_step, first, taps,
@@ -204,21 +201,22 @@ struct Patch {
     const int64_t first = kSame ? -(kTaps / 2) * kTapStep : row.first_position;
     const int64_t width = kSame ? kPixels : row.width;
     for (int64_t vector = 0; vector < row.vectors; ++vector) {
-      const int64_t lane = row.lane(vector);
+      const int64_t source_vector = row.source_vectors.place(vector);
+      const int64_t output_vector = row.output_vectors.place(vector);
       V sums[kRows][kPixels] = {};
       for (int64_t y = 0; y < row.kernel_rows; ++y) {
         const A* const kernel = row.kernels[y] + row.kernel_offset + vector * row.vector_step;
         TORCHGRAFT_UNROLL for (int r = 0; r < kRows; ++r) {
           const A* const source = row.sources[y * kRows + r];
           if (source == nullptr) continue;
-          add_row<kTaps, kStep, kPixels, false, kTapStep>(sums[r], source + row.source_offset + lane,
+          add_row<kTaps, kStep, kPixels, false, kTapStep>(sums[r], source + row.source_offset + source_vector,
                                                           row.source_step, kernel, row.kernel_step, first,
                                                           row.taps, width);
         }
       }
       TORCHGRAFT_UNROLL for (int r = 0; r < kRows; ++r) {
         if (row.output_rows[r] == nullptr) continue;
-        A* to = row.output_rows[r] + row.output_offset + lane;
+        A* to = row.output_rows[r] + row.output_offset + output_vector;
         TORCHGRAFT_UNROLL for (int p = 0; p < kPixels; ++p, advance(to, row.output_step)) {
           V total;
           load(total, row.accumulate ? to : row.bias + vector * row.bias_step);
@@ -233,7 +231,7 @@ struct Patch {
 inline constexpr int64_t kLeastPatch = 2;
 inline constexpr int64_t kMostPatch = 7;
 inline constexpr int64_t kMostPatchRows = 4;
-inline int64_t patch_rows(int64_t pixels) { return pixels <= 5 ? 4 : 2; }
+constexpr int64_t patch_rows(int64_t pixels) { return pixels <= 5 ? 4 : 2; }
 
 template <int kTaps, int kStep, int kTapStep, int kVectorBytes, typename V, typename A>
 TORCHGRAFT_INLINE void correlate_patch(const Row<A>& row) {
@@ -273,7 +271,8 @@ struct Strip {
     const int64_t width = row.width;
     const int64_t source_rows = (row.rows - 1) * kStep + kTaps;
     for (int64_t vector = 0; vector < row.vectors; ++vector) {
-      const int64_t lane = row.lane(vector);
+      const int64_t source_vector = row.source_vectors.place(vector);
+      const int64_t output_vector = row.output_vectors.place(vector);
       V weights[kTaps][kTaps];
       TORCHGRAFT_UNROLL for (int y = 0; y < kTaps; ++y) {
         const A* kernel = row.kernels[y] + row.kernel_offset + vector * row.vector_step;
@@ -291,7 +290,7 @@ struct Strip {
         TORCHGRAFT_UNROLL for (int phase = 0; phase < kStep; ++phase) {
           const int64_t i = r * kStep + phase;
           if (i < source_rows && row.sources[i] != nullptr) {
-            const A* at = row.sources[i] + row.source_offset + first * source_step + lane;
+            const A* at = row.sources[i] + row.source_offset + first * source_step + source_vector;
             TORCHGRAFT_UNROLL for (int c = 0; c < (kPixels - 1) * kStep + kTaps;
                                    ++c, advance(at, source_step)) {
               if (!kInside && static_cast<uint64_t>(first + c) >= static_cast<uint64_t>(width)) continue;
@@ -310,7 +309,8 @@ struct Strip {
             }
           }
           if (phase == (kTaps - 1) % kStep && r >= kSlots - 1) {
-            A* to = row.output_rows[r - (kSlots - 1)] + row.output_offset + pixel * row.output_step + lane;
+            A* to = row.output_rows[r - (kSlots - 1)] + row.output_offset + pixel * row.output_step +
+                    output_vector;
             TORCHGRAFT_UNROLL for (int p = 0; p < kPixels; ++p, advance(to, row.output_step))
                 store(sums[kSlots - 1][p], to);
           }
@@ -355,7 +355,8 @@ struct Pairs {
     // The tap through which a pixel of a pair reads a source.
     constexpr int kTap[2][2] = {{1, -1}, {2, 0}};
     for (int64_t vector = 0; vector < row.vectors; ++vector) {
-      const int64_t lane = row.lane(vector);
+      const int64_t source_vector = row.source_vectors.place(vector);
+      const int64_t output_vector = row.output_vectors.place(vector);
       V weights[3][3];
       TORCHGRAFT_UNROLL for (int y = 0; y < 3; ++y) {
         const A* kernel = row.kernels[y] + vector * row.vector_step;
@@ -370,7 +371,7 @@ struct Pairs {
         V sums[2][2] = {};
         TORCHGRAFT_UNROLL for (int i = 0; i < 2; ++i) {
           if (!kInside && row.sources[i] == nullptr) continue;
-          const A* const source = row.sources[i] + first * row.source_step + lane;
+          const A* const source = row.sources[i] + first * row.source_step + source_vector;
           TORCHGRAFT_UNROLL for (int j = 0; j < 2; ++j) {
             if (!kInside && static_cast<uint64_t>(first + j) >= static_cast<uint64_t>(row.width)) continue;
             V column;
@@ -385,7 +386,7 @@ struct Pairs {
         }
         TORCHGRAFT_UNROLL for (int r = 0; r < 2; ++r) {
           if (!kInside && row.output_rows[r] == nullptr) continue;
-          A* const to = row.output_rows[r] + row.output_offset + output * row.output_step + lane;
+          A* const to = row.output_rows[r] + row.output_offset + output * row.output_step + output_vector;
           TORCHGRAFT_UNROLL for (int p = 0; p < 2; ++p) {
             if (!kInside && static_cast<uint64_t>(output + p) >= static_cast<uint64_t>(row.count)) continue;
             store(sums[r][p], to + p * row.output_step);
@@ -438,7 +439,8 @@ TORCHGRAFT_INLINE void correlate_pixels(const Row<A>& row) {
 }
 
 // Sixteen sums in flight hide the latency of a multiply-add where there are registers for them; eight nearly
-// do. A row of more than eight pixels is cut into as few tiles as can be, of one even size.
+// do. A row of more than eight pixels is cut into as few tiles as can be, of one size; where tiles are large
+// an odd one gains too little for what it takes to compile it.
 template <int kTaps, int kStep, int kVectorBytes, typename V, typename A>
 TORCHGRAFT_INLINE void correlate_row(const Row<A>& row) {
   const int64_t count = row.count;
@@ -447,7 +449,8 @@ TORCHGRAFT_INLINE void correlate_row(const Row<A>& row) {
   };
   if constexpr (kVectorBytes == 64 && std::is_same_v<A, float>) {
     if (count > 8) {
-      with_constant<10, 12, 14, 16>(round_up(ceil_divide(count, ceil_divide(count, 16)), 2), run);
+      const int64_t pixels = ceil_divide(count, ceil_divide(count, 16));
+      with_constant<9, 10, 11, 12, 14, 16>(pixels > 12 ? round_up(pixels, 2) : pixels, run);
       return;
     }
   }
@@ -468,7 +471,22 @@ TORCHGRAFT_INLINE void dispatch_patch(const Row<A>& row) {
     const auto run = [&](auto taps) __attribute__((always_inline)) {
       correlate_patch<taps(), step(), 1, kVectorBytes, V>(row);
     };
-    if (!with_constant<2, 3, 5, 7>(row.taps, run)) run(std::integral_constant<int, 0>{});
+    if (with_constant<2, 3, 5, 7>(row.taps, run)) return;
+    // Larger kernels only where it is known here which taps lie on padding: of all others they are too many.
+    bool is_done = false;
+    if (row.width == row.count && row.first_position == -(row.taps / 2) && row.step == 1 &&
+        row.rows == patch_rows(row.count)) {
+      with_constant<9, 11, 13>(row.taps, [&](auto taps) __attribute__((always_inline)) {
+        is_done = with_constant<5, 6, 7>(row.count, [&](auto pixels) __attribute__((always_inline)) {
+          if constexpr (taps() < 2 * pixels()) {
+            using Same = Patch<taps(), 1, 1, patch_rows(pixels()), pixels(), true, V, A>;
+            Compiled<kVectorBytes>::template call<Same>(row);
+          }
+        });
+      });
+    }
+    if (is_done) return;
+    run(std::integral_constant<int, 0>{});
   });
 }
 

@@ -83,6 +83,55 @@ TORCHGRAFT_INLINE void scatter_planes(const A* from, const Channels<T>& channels
   }
 }
 
+// Planes of fewer pixels than a square has. What is read behind one is the next one's, or its own next row;
+// behind the last there may be nothing.
+template <typename V, typename T, typename A>
+TORCHGRAFT_INLINE void gather_short_planes(const Channels<const T>& channels, const T* image, A* to,
+                                           int64_t pixels) {
+  constexpr int kLanes = sizeof(V) / sizeof(A);
+  const T* const end = image + channels.offsets[channels.count - 1] + pixels;
+  V square[kLanes];
+  TORCHGRAFT_UNROLL for (int l = 0; l < kLanes; ++l) {
+    square[l] = V{};
+    if (l < channels.count) {
+      const T* plane = image + channels.offsets[l];
+      T last[kLanes] = {};
+      if (end - plane < kLanes) plane = std::copy_n(plane, pixels, last) - pixels;
+      load_converted<V, A>(square[l], plane);
+    }
+  }
+  transpose(square);
+  TORCHGRAFT_UNROLL for (int p = 0; p < kLanes; ++p) {
+    if (p < pixels) store(square[p], to + p * kLanes);
+  }
+}
+
+// What is written behind a plane is put right by the next one.
+template <typename V, typename T, typename A>
+TORCHGRAFT_INLINE void scatter_short_planes(const A* from, const Channels<T>& channels, T* image,
+                                            int64_t pixels) {
+  constexpr int kLanes = sizeof(V) / sizeof(A);
+  T* const end = image + channels.offsets[channels.count - 1] + pixels;
+  V square[kLanes];
+  TORCHGRAFT_UNROLL for (int p = 0; p < kLanes; ++p) {
+    square[p] = V{};
+    if (p < pixels) load(square[p], from + p * kLanes);
+  }
+  transpose(square);
+  TORCHGRAFT_UNROLL for (int l = 0; l < kLanes; ++l) {
+    if (l < channels.count) {
+      T* plane = image + channels.offsets[l];
+      if (end - plane >= kLanes) {
+        store_converted<A>(square[l], plane);
+      } else {
+        T last[kLanes];
+        store_converted<A>(square[l], last);
+        std::copy_n(last, pixels, plane);
+      }
+    }
+  }
+}
+
 // Where channels do not fill a vector its other lanes hold those that follow, which nobody looks at; the last
 // pixels, where nothing may follow, come one element at a time.
 template <typename V, typename T, typename A>
@@ -177,6 +226,12 @@ TORCHGRAFT_INLINE void scatter_some(const A* from, const Channels<T>& channels, 
 // Which loop serves which channels.
 constexpr int64_t kFewPlanes = 2;
 
+// Planes that have so many pixels, one for four lanes, are turned sooner than they are copied by elements.
+template <typename T>
+bool are_short_planes(const Channels<T>& channels, int64_t lanes, int64_t pixels) {
+  return channels.pixel_step == 1 && channels.count > kFewPlanes && 4 * pixels >= lanes && pixels < lanes;
+}
+
 template <typename V>
 TORCHGRAFT_INLINE void dispatch_gather_runs(const Channels<const float>& channels, const float* image,
                                             float* to, int64_t pixels) {
@@ -215,6 +270,9 @@ TORCHGRAFT_INLINE void dispatch_gather(const Channels<const T>& channels, int64_
     }
     return gather_planes<V>(channels, image, to, pixels);
   }
+  if (is_whole && are_short_planes(channels, kLanes, pixels)) {
+    return gather_short_planes<V>(channels, image, to, pixels);
+  }
   if (channels.consecutive()) {
     if (is_whole) return gather_pixels<V>(channels, image, to, pixels);
     if constexpr (kLanes == kMostLanes) {
@@ -239,6 +297,12 @@ TORCHGRAFT_INLINE void dispatch_scatter(const A* from, int64_t lanes, const Chan
       return scatter_few_planes<V>(from, channels, image, pixels);
     }
     return scatter_planes<V>(from, channels, image, pixels);
+  }
+  // Planes alone that lie one behind the other: each pixel between them is one of these.
+  const int64_t last = channels.count - 1;
+  if (is_whole && are_short_planes(channels, kLanes, pixels) &&
+      channels.offsets[last] - channels.offsets[0] == last * pixels) {
+    return scatter_short_planes<V>(from, channels, image, pixels);
   }
   if (channels.consecutive()) {
     if (is_whole) return scatter_some<V>(from, channels, image, pixels);

@@ -119,7 +119,15 @@ class Scratch {
   std::vector<A> elements_;
 };
 
-// Rows of one vector of channels of an image, to be read or written.
+// Where vectors of channels lie, from the first one on: so many elements apart, but for the last.
+struct VectorPlaces {
+  int64_t step;
+  int64_t last;
+
+  int64_t place(int64_t vector) const { return std::min(vector * step, last); }
+};
+
+// Rows of some vectors of channels of an image, to be read or written.
 template <typename T>
 class Rows {
  public:
@@ -128,25 +136,31 @@ class Rows {
   using Pointer = std::conditional_t<std::is_const_v<T>, const A*, A*>;
 
   // Rows and columns must lie inside of the image. At most `most_rows` different rows will be asked for.
-  void open(const Channels<T>& channels, int64_t lanes, int64_t width, Range rows, Range columns,
-            int64_t most_rows) {
-    channels_ = channels;
+  // `channels_of(v)` are the channels of vector v.
+  template <typename ChannelsOf>
+  void open(int64_t vectors, const ChannelsOf& channels_of, int64_t lanes, int64_t width, Range rows,
+            Range columns, int64_t most_rows) {
+    channels_.clear();
+    channels_.push_back(channels_of(0));
+    const Channels<T>& first = channels_[0];
     lanes_ = lanes;
     width_ = width;
     rows_ = rows;
     columns_ = columns;
-    direct_ = std::is_same_v<Element, A> && channels.consecutive() && channels.count == lanes;
+    direct_ = std::is_same_v<Element, A> && first.consecutive() && first.count == lanes;
     whole_ = direct_ || most_rows >= rows.size();
     if constexpr (std::is_same_v<Element, A>) {
       if (direct_) {
-        first_row_ = channels.image + channels.offsets[0] + rows.begin * width * channels.pixel_step;
-        row_step_ = width * channels.pixel_step;
+        first_row_ = first.image + first.offsets[0] + rows.begin * width * first.pixel_step;
+        row_step_ = width * first.pixel_step;
         return;
       }
     }
-    elements_ = scratch_.reserve(std::min(most_rows, rows.size()) * columns.size() * lanes);
-    first_row_ = elements_;
+    for (int64_t vector = 1; vector < vectors; ++vector) channels_.push_back(channels_of(vector));
     row_step_ = columns.size() * lanes;
+    vector_step_ = std::min(most_rows, rows.size()) * row_step_;
+    elements_ = scratch_.reserve(vectors * vector_step_);
+    first_row_ = elements_;
     if constexpr (std::is_const_v<T>) {
       if (whole_) {
         gather_rows();
@@ -155,6 +169,10 @@ class Rows {
         found_.assign(rows.size(), nullptr);
       }
     }
+  }
+  void open(const Channels<T>& channels, int64_t lanes, int64_t width, Range rows, Range columns,
+            int64_t most_rows) {
+    open(1, [&](int64_t) { return channels; }, lanes, width, rows, columns, most_rows);
   }
 
   // Column `first_column()` of a row; the next one is `column_step()` elements on. There are `width()` of
@@ -166,45 +184,60 @@ class Rows {
       A*& found = found_[position - rows_.begin];
       if (found == nullptr) {
         found = elements_ + used_++ * row_step_;
-        gather(channels_, position * width_ + columns_.begin, found, lanes_, columns_.size());
+        A* to = found;
+        for (const Channels<T>& channels : channels_) {
+          gather(channels, position * width_ + columns_.begin, to, lanes_, columns_.size());
+          to += vector_step_;
+        }
       }
       return found;
     }
     return nullptr;
   }
   Pointer row_or_null(int64_t position) { return rows_.contains(position) ? row(position) : nullptr; }
-  int64_t column_step() const { return direct_ ? channels_.pixel_step : lanes_; }
+  int64_t column_step() const { return direct_ ? channels_[0].pixel_step : lanes_; }
   int64_t first_column() const { return direct_ ? 0 : columns_.begin; }
   int64_t width() const { return direct_ ? width_ : columns_.size(); }
+  // Where the vectors lie. In the image itself the last one, which begins with channel `last_lane` of the
+  // first one's, may overlap the one before.
+  VectorPlaces vectors(int64_t last_lane) const {
+    if (direct_) return {lanes_, last_lane};
+    return {vector_step_, (static_cast<int64_t>(channels_.size()) - 1) * vector_step_};
+  }
 
   // Puts rows that were written where they belong.
   void flush() {
     if (direct_) return;
-    for_each_run([&](int64_t pixel, A* elements, int64_t pixels) {
-      scatter(elements, lanes_, channels_, pixel, pixels);
+    for_each_run([&](const Channels<T>& channels, int64_t pixel, A* elements, int64_t pixels) {
+      scatter(elements, lanes_, channels, pixel, pixels);
     });
   }
 
  private:
   void gather_rows() {
-    for_each_run([&](int64_t pixel, A* elements, int64_t pixels) {
-      gather(channels_, pixel, elements, lanes_, pixels);
+    for_each_run([&](const Channels<T>& channels, int64_t pixel, A* elements, int64_t pixels) {
+      gather(channels, pixel, elements, lanes_, pixels);
     });
   }
 
   // Whole rows are one run of pixels.
   template <typename Function>
   void for_each_run(const Function& function) {
-    if (columns_.size() == width_) {
-      function(rows_.begin * width_, elements_, rows_.size() * width_);
-      return;
-    }
-    for (int64_t row = rows_.begin; row < rows_.end; ++row) {
-      function(row * width_ + columns_.begin, elements_ + (row - rows_.begin) * row_step_, columns_.size());
+    A* elements = elements_;
+    for (const Channels<T>& channels : channels_) {
+      if (columns_.size() == width_) {
+        function(channels, rows_.begin * width_, elements, rows_.size() * width_);
+      } else {
+        for (int64_t row = rows_.begin; row < rows_.end; ++row) {
+          function(channels, row * width_ + columns_.begin, elements + (row - rows_.begin) * row_step_,
+                   columns_.size());
+        }
+      }
+      elements += vector_step_;
     }
   }
 
-  Channels<T> channels_;
+  std::vector<Channels<T>> channels_;  // of each vector; of the first one alone where rows are read directly
   int64_t lanes_;
   int64_t width_;
   Range rows_;
@@ -214,6 +247,7 @@ class Rows {
   A* elements_;
   Pointer first_row_;
   int64_t row_step_;
+  int64_t vector_step_;  // elements of scratch from a vector's rows to the next one's
   int64_t used_;
   std::vector<A*> found_;
   Scratch<A> scratch_;
