@@ -162,10 +162,10 @@ _ON_CPU = (
         )
         for padding, width in ((0, 37), (1, 38), (2, 37), (5, 18))
     ),
-    # Patches of two rows or four of three to seven pixels.
+    # Patches of two rows or four of three to seven pixels, some of which have taps that no pixel meets.
     *(
         Case(f"{side}x{side} on planes of {size}x{size} in NHWC", (1, 17, size, size), (side, side), same(side))
-        for side in (5, 7, 9)
+        for side in (5, 7, 9, 11, 13, 15)
         for size in (2, 3, 4, 5, 6, 7, 8)
     ),
     *(
@@ -226,6 +226,27 @@ _ON_CPU = (
     ),
     # Sums that go to memory between groups of the kernel's rows.
     Case("31x31, 17 channels in NHWC", (1, 17, 20, 19), (31, 31), same(31)),
+)
+
+# Several vectors at a time, of which the last is not full: all of an image, and some. In NHWC halves alone are gathered.
+_SEVERAL_VECTORS_ON_CPU = (
+    *(
+        Case(f"{channels} channels of nine images of {height}x3", (9, channels, height, 3), (3, 3), same(3))
+        for channels, height in ((33, 3), (40, 5), (130, 5), (34, 60))
+    ),
+    Case("20 channels of nine images, multiplier 2", (9, 20, 3, 3), (3, 3), same(3), multiplier=2),
+    Case("two rows far apart, of several vectors", (9, 33, 12, 3), (2, 1), Window(1, 1, 0, 0, 0, 0, 11, 1)),
+)
+
+# Either side of each border of the CPU's kernels on NCHW images, whose channels are gathered into vectors.
+_GATHERED_ON_CPU = (
+    # Planes of fewer pixels than a vector has lanes, and of more; a vector of few planes, and one that they fill.
+    *(
+        Case(f"{channels} planes of {pixels} pixels", (1, channels, 1, pixels), (1, 3), Window(1, 1, 0, 1, 0, 1))
+        for channels in (2, 3, 17)
+        for pixels in (1, 3, 4, 15, 16)
+    ),
+    *_SEVERAL_VECTORS_ON_CPU,
 )
 
 # Planes of the sizes that some kernels move whole, as few of them as a warp takes.
@@ -361,6 +382,8 @@ _CASES = (
     *_both_layouts(),
     *_SINGLE,
     *(replace(case, channels_last=True) for case in _ON_CPU),
+    *_GATHERED_ON_CPU,
+    *(replace(case, name=f"{case.name} in NHWC", channels_last=True) for case in _SEVERAL_VECTORS_ON_CPU),
     *_WHOLE_PLANES,
     *_PADDED_BEHIND,
     *_PHASES,

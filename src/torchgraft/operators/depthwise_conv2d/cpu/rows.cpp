@@ -226,10 +226,10 @@ TORCHGRAFT_INLINE void scatter_some(const A* from, const Channels<T>& channels, 
 // Which loop serves which channels.
 constexpr int64_t kFewPlanes = 2;
 
-// Planes that have so many pixels, one for four lanes, are turned sooner than they are copied by elements.
+// Whether planes of fewer pixels than lanes are turned sooner than they are copied by elements.
 template <typename T>
-bool are_short_planes(const Channels<T>& channels, int64_t lanes, int64_t pixels) {
-  return channels.pixel_step == 1 && channels.count > kFewPlanes && 4 * pixels >= lanes && pixels < lanes;
+bool are_turned(const Channels<T>& channels, int64_t lanes, int64_t pixels) {
+  return channels.pixel_step == 1 && channels.count > kFewPlanes && 4 * pixels >= lanes;
 }
 
 template <typename V>
@@ -270,7 +270,7 @@ TORCHGRAFT_INLINE void dispatch_gather(const Channels<const T>& channels, int64_
     }
     return gather_planes<V>(channels, image, to, pixels);
   }
-  if (is_whole && are_short_planes(channels, kLanes, pixels)) {
+  if (is_whole && are_turned(channels, kLanes, pixels)) {
     return gather_short_planes<V>(channels, image, to, pixels);
   }
   if (channels.consecutive()) {
@@ -300,7 +300,7 @@ TORCHGRAFT_INLINE void dispatch_scatter(const A* from, int64_t lanes, const Chan
   }
   // Planes alone that lie one behind the other: each pixel between them is one of these.
   const int64_t last = channels.count - 1;
-  if (is_whole && are_short_planes(channels, kLanes, pixels) &&
+  if (is_whole && are_turned(channels, kLanes, pixels) &&
       channels.offsets[last] - channels.offsets[0] == last * pixels) {
     return scatter_short_planes<V>(from, channels, image, pixels);
   }

@@ -103,7 +103,7 @@ struct Rows {
   int64_t row_step, depth_step;
 };
 
-// Columns of a matrix: element k of column c is first[k * depth_step + c * column_step].
+// Columns of a matrix: element k of column c is first[k * depth_step + c * column_step]. One step is 1.
 template <typename T>
 struct Columns {
   const T* first;

@@ -23,7 +23,7 @@ TORCHGRAFT_INLINE void pack_vector(const Columns<T>& matrix, int64_t count, int6
       M::load_some(some, matrix.first + k * matrix.depth_step, count);
       store(some, packed + k * kStep);
     }
-  } else if (matrix.depth_step == 1 && count >= M::kLanes) {
+  } else if (count >= M::kLanes) {
     for (; k + M::kLanes <= depth; k += M::kLanes) {
       V square[M::kLanes];
       TORCHGRAFT_UNROLL
@@ -34,9 +34,8 @@ TORCHGRAFT_INLINE void pack_vector(const Columns<T>& matrix, int64_t count, int6
     }
   }
   for (; k < depth; ++k) {
-    const T* row = matrix.first + k * matrix.depth_step;
     for (int64_t l = 0; l < M::kLanes; ++l) {
-      packed[k * kStep + l] = l < count ? row[l * matrix.column_step] : T(0);
+      packed[k * kStep + l] = l < count ? matrix.first[k + l * matrix.column_step] : T(0);
     }
   }
 }
