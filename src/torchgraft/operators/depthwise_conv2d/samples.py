@@ -228,7 +228,7 @@ _ON_CPU = (
     Case("31x31, 17 channels in NHWC", (1, 17, 20, 19), (31, 31), same(31)),
 )
 
-# Several vectors at a time, of which the last is not full: all of an image, and some. In NHWC halves alone are gathered.
+# Several vectors at a time, the last not full: all of an image, and some. In NHWC only halves are gathered.
 _SEVERAL_VECTORS_ON_CPU = (
     *(
         Case(f"{channels} channels of nine images of {height}x3", (9, channels, height, 3), (3, 3), same(3))
