@@ -140,8 +140,8 @@ TORCHGRAFT_INLINE void store(const V& vector, T* to) {
 
 // Moves on by `step` elements, in a way that the compiler cannot see through: of an unrolled loop it would
 // compute all addresses beforehand, more than there are registers for.
-template <typename T>
-TORCHGRAFT_INLINE void advance(T*& at, int64_t step) {
+template <typename At>
+TORCHGRAFT_INLINE void advance(At& at, int64_t step) {
   at += step;
   asm("" : "+r"(at));
 }

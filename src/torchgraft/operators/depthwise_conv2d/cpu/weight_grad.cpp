@@ -67,14 +67,13 @@ TORCHGRAFT_INLINE void add_pixels(V (&sums)[kRows][kTaps], const A* output_grad,
   TORCHGRAFT_UNROLL for (int p = 0; p < kPixels; ++p, advance(output_grad, output_grad_step)) {
     load(grads[p], output_grad);
   }
-  const A* at[kRows];
-  TORCHGRAFT_UNROLL for (int r = 0; r < kRows; ++r) at[r] = inputs[r] + first * input_step;
+  int64_t at = first * input_step;
   TORCHGRAFT_UNROLL for (int c = 0; c < (kPixels - 1) * kStep + kTaps; ++c) {
     if (kInside || static_cast<uint64_t>(first + c) < static_cast<uint64_t>(width)) {
       TORCHGRAFT_UNROLL for (int r = 0; r < kRows; ++r) {
         if (kMayMiss && inputs[r] == nullptr) continue;
         V column;
-        load(column, at[r]);
+        load(column, inputs[r] + at);
         keep(column);
         TORCHGRAFT_UNROLL for (int t = 0; t < kTaps; ++t) {
           const int distance = c - t;
@@ -84,7 +83,7 @@ TORCHGRAFT_INLINE void add_pixels(V (&sums)[kRows][kTaps], const A* output_grad,
         }
       }
     }
-    TORCHGRAFT_UNROLL for (int r = 0; r < kRows; ++r) advance(at[r], input_step);
+    advance(at, input_step);
   }
 }
 
