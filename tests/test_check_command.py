@@ -450,6 +450,14 @@ def run_sanitized(jobs):
     return results, started, steps
 
 
+# A result does not show that a kernel went on from a null pointer, or read behind what it was given.
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_our_own_kernels_hold_under_sanitizers(dtype):
+    done = run("--property", "value", "--device", "cpu", "--dtype", dtype, "--sanitize")
+    assert done.exit_code == 0, done.output
+
+
 def test_sanitizers_find_what_no_result_shows(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.syspath_prepend(str(tmp_path))
