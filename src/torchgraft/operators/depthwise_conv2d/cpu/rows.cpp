@@ -298,7 +298,7 @@ TORCHGRAFT_INLINE void dispatch_scatter(const A* from, int64_t lanes, const Chan
     }
     return scatter_planes<V>(from, channels, image, pixels);
   }
-  // Planes alone that lie one behind the other: each pixel between them is one of these.
+  // Only whole planes that lie one behind the other: what is written behind one is the next one's.
   const int64_t last = channels.count - 1;
   if (is_whole && are_turned(channels, kLanes, pixels) &&
       channels.offsets[last] - channels.offsets[0] == last * pixels) {
