@@ -234,6 +234,11 @@ _SEVERAL_VECTORS_ON_CPU = (
         Case(f"{channels} channels of nine images of {height}x3", (9, channels, height, 3), (3, 3), same(3))
         for channels, height in ((33, 3), (40, 5), (130, 5), (34, 60))
     ),
+    # As many pixels as two vectors at a time may have, and one more.
+    *(
+        Case(f"33 channels of nine images of {height}x{width}", (9, 33, height, width), (3, 3), same(3))
+        for height, width in ((8, 8), (5, 13))
+    ),
     Case("20 channels of nine images, multiplier 2", (9, 20, 3, 3), (3, 3), same(3), multiplier=2),
     Case("two rows far apart, of several vectors", (9, 33, 12, 3), (2, 1), Window(1, 1, 0, 0, 0, 0, 11, 1)),
 )

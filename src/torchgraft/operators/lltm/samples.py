@@ -173,6 +173,9 @@ _SEQUENCES = (
     _sequence("many steps", 60, 3, 4, 24),
     _sequence("wide", 4, 17, 30, 200),
     _sequence("wide, few rows", 3, 2, 4, 140),
+    # As many weights as one thread packs on CPU, and more.
+    _sequence("units whose weights one thread packs", 2, 2, 3, 144),
+    _sequence("units whose weights threads share out", 2, 2, 3, 145),
     _sequence("units shared out", 4, 8, 5, 110),
     _sequence("units shared out, back", 3, 9, 5, 110, reverse=True),
     _sequence("tf32", 3, 3, 4, 40, tf32=True),
@@ -194,6 +197,8 @@ _GRADS = (
     _grads("more rows than begin at once", 2, 1585, 2, 5),
     _grads("more rows than begin at once, 33 units, back", 2, 397, 3, 33, reverse=True),
     _grads("wide", 4, 17, 30, 200),
+    _grads("units whose weights one thread packs", 2, 2, 3, 144),
+    _grads("units whose weights threads share out", 2, 2, 3, 145),
     _grads("units shared out", 4, 8, 5, 110),
     _grads("units shared out, back", 3, 9, 5, 110, reverse=True),
     _grads("tf32", 3, 3, 4, 40, tf32=True),

@@ -72,10 +72,8 @@ class Correlator {
                               : std::max<int64_t>(blocks_.channels / blocks_.lanes, 1);
     // Rather fewer units than channels that are not read in the order of memory.
     const int64_t units = vectors_ == blocks_.count ? kUnits / 8 : kUnits;
-    const int64_t most_groups = blocks_.layout == Layout::contiguous ? blocks_.count : whole;
-    const int64_t least_groups =
-        blocks_.layout == Layout::contiguous ? ceil_divide(blocks_.count, vectors_) : 1;
-    const int64_t groups = std::clamp<int64_t>(ceil_divide(units, pieces), least_groups, most_groups);
+    const int64_t least = blocks_.layout == Layout::contiguous ? ceil_divide(whole, vectors_) : 1;
+    const int64_t groups = std::clamp<int64_t>(ceil_divide(units, pieces), least, whole);
     const int64_t work = band_ * slice_ * blocks_.count * blocks_.lanes * correlation_.taps() / groups;
     parallel_for(0, pieces * groups, std::max<int64_t>(kGrain / work, 1), [&](int64_t begin, int64_t end) {
       Workspace workspace;

@@ -32,12 +32,12 @@ struct Row {
   int64_t output_grad_step;    // elements from a pixel to the next
   int64_t count;               // pixels
   int64_t lanes;               // of a vector: a register's, or half of them
-  int64_t vectors;             // side by side in both images
-  int64_t last_lane;           // first channel of the last vector, which may overlap the one before
-  int64_t vector_step;         // elements from a vector's sums to the next one's
-  int64_t input_offset;        // from the input's rows to the columns that are read
-  int64_t input_step;          // elements from a column to the next
-  int64_t width;               // columns of the input
+  int64_t vectors;
+  VectorPlaces places;   // of the vectors, side by side in both images
+  int64_t vector_step;   // elements from a vector's sums to the next one's
+  int64_t input_offset;  // from the input's rows to the columns that are read
+  int64_t input_step;    // elements from a column to the next
+  int64_t width;         // columns of the input
   int64_t first_position;
   int64_t step;
   int64_t tap_step;
@@ -52,9 +52,6 @@ struct Row {
   // Of a strip: its rows of the output gradient. Inputs and sums are those of every kernel row for each of
   // them, inputs null where that is padding. 0 where one row is taken by itself.
   int64_t strip_rows = 0;
-
-  // The first channel of a vector, counted from that of the first vector.
-  int64_t lane(int64_t vector) const { return std::min(vector * lanes, last_lane); }
 };
 
 // Some pixels and kTaps taps side by side, at a step known here. kMayMiss: an input is null where it is
@@ -116,7 +113,7 @@ struct Tile {
   static TORCHGRAFT_INLINE void run_vector(const Row<A>& row, int64_t kernel_row, int64_t tap,
                                            int64_t vector) {
     constexpr int kLanes = sizeof(V) / sizeof(A);
-    const int64_t lane = row.lane(vector);
+    const int64_t lane = row.places.place(vector);
     V sums[kRows][kTaps];
     const A* inputs[kRows];
     TORCHGRAFT_UNROLL for (int r = 0; r < kRows; ++r) {
@@ -167,7 +164,7 @@ struct Strip {
     const int64_t output_grad_step = row.output_grad_step;
     const int64_t width = row.width;
     for (int64_t vector = 0; vector < row.vectors; ++vector) {
-      const int64_t lane = row.lane(vector);
+      const int64_t lane = row.places.place(vector);
       V sums[kTaps][kTaps] = {};
       for (int64_t r = 0; r < row.strip_rows; ++r) {
         const A* output_grad = row.output_grads[r] + row.output_grad_offset + lane;
@@ -453,7 +450,7 @@ class WeightGrad {
            .count = ceil_divide(columns.size() - part, remainders.parts),
            .lanes = lanes,
            .vectors = vectors,
-           .last_lane = blocks_.begin(block + vectors - 1) - blocks_.begin(block),
+           .places = {lanes, blocks_.begin(block + vectors - 1) - blocks_.begin(block)},
            .vector_step = geometry_.taps() * blocks_.lanes,
            .input_offset = skipped * workspace.input.column_step(),
            .input_step = remainders.stretch * workspace.input.column_step(),
