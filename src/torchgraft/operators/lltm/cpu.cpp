@@ -21,30 +21,19 @@ constexpr int64_t kProductsGrain = 1 << 18;
 // The least weights that a thread packs.
 constexpr int64_t kPackedGrain = 1 << 16;
 
-// Whether PyTorch's products of float are at least as quick as ours. They are MKL's, which takes twice as
-// long on processors that are not Intel's. What PyTorch has on others than x86 was not measured, and is left
-// as it is.
-bool pytorch_multiplies_quickly() {
-#if defined(__x86_64__)
-  __builtin_cpu_init();
-  return __builtin_cpu_is("intel");
-#else
-  return true;
-#endif
-}
-
-// result = left @ right.
+// result = left @ right. Not PyTorch's: on some processors its products cut the depth into as many parts as
+// there are threads, and then the last bits of a sum follow their number.
 template <typename T>
 void multiply_on_cpu(const Tensor& left, const Tensor& right, Tensor& result) {
-  // It takes longer to pack `right` than to multiply fewer by it.
-  constexpr int64_t kLeastRows = 24;
   // As many rows share what a thread packs; of more, threads share out rows, and each packs all columns.
   constexpr int64_t kManyRows = 256;
+  // To pack a column takes as long as to multiply so many rows by it.
+  constexpr int64_t kPackingRows = 8;
   constexpr int64_t kPanel = cpu::kBackwardPanel<T>;
   const int64_t rows = left.size(0), depth = left.size(1), columns = right.size(1);
-  const bool packing_pays = rows >= kLeastRows && depth > 0;
-  if (!packing_pays || (std::is_same_v<T, float> && pytorch_multiplies_quickly())) {
-    return multiply(left, right, result);
+  if (rows == 0 || depth == 0 || columns == 0) {
+    torch::stable::zero_(result);
+    return;
   }
   const cpu::Product<T> product = {{data<T>(left), left.stride(0), left.stride(1)},
                                    {data<T>(right), right.stride(0), right.stride(1)},
@@ -53,7 +42,7 @@ void multiply_on_cpu(const Tensor& left, const Tensor& right, Tensor& result) {
                                    columns};
   const int64_t panels = (columns + kPanel - 1) / kPanel;
   if (rows < kManyRows && panels >= 2 * torch::stable::get_num_threads()) {
-    parallel_for(0, panels, std::max<int64_t>(1, kProductsGrain / (rows * depth * kPanel)),
+    parallel_for(0, panels, std::max<int64_t>(1, kProductsGrain / ((rows + kPackingRows) * depth * kPanel)),
                  [&](int64_t begin, int64_t end) {
                    cpu::multiply(product, {0, rows, begin * kPanel, std::min(columns, end * kPanel)});
                  });

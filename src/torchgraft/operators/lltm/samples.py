@@ -139,8 +139,11 @@ _CELLS = (
     _cell("one input more than a tile is deep", 3, 257, 5),
     _cell("the tutorial's", 16, 32, 128),
     _cell("more than a thread's share", 70, 20, 250),
-    _cell("a row too few for panels", 23, 9, 17),
+    _cell("as deep as a part of a panel", 24, 512, 17),
     _cell("deeper than a part of a panel", 24, 513, 17),
+    _cell("several groups of panels", 5, 3, 129),
+    _cell("a row less than threads share out", 255, 3, 65),
+    _cell("as many rows as threads share out", 256, 3, 65),
 )
 
 _CELL_GRADS = (
@@ -152,7 +155,9 @@ _CELL_GRADS = (
     _cell_grads("one more than a tile", 33, 65, 11),
     _cell_grads("the tutorial's", 16, 32, 128),
     _cell_grads("many rows", 129, 3, 5),
+    _cell_grads("as deep as a part of a panel", 512, 5, 17),
     _cell_grads("deeper than a part of a panel", 513, 5, 17),
+    _cell_grads("several groups of panels", 200, 3, 129),
 )
 
 _SEQUENCES = (

@@ -26,6 +26,16 @@ TORCHGRAFT_INLINE void pack_panel(const Columns<T>& matrix, int64_t count, int64
   }
 }
 
+// packed[column / width][k][column % width] = matrix[k][column].
+template <typename T, int kBytes>
+TORCHGRAFT_INLINE void pack_panels(const Columns<T>& matrix, int64_t count, int64_t depth, T* packed) {
+  constexpr int64_t kWidth = 3 * Math<T, kBytes>::kLanes;
+  for (int64_t column = 0; column < count; column += kWidth) {
+    pack_panel<T, kBytes>({matrix.first + column * matrix.column_step, matrix.depth_step, matrix.column_step},
+                          count - column, depth, packed + column * depth);
+  }
+}
+
 // Adds what lies in memory to the sums of a row, if it is to be added, and writes them there.
 template <typename T, int kBytes>
 TORCHGRAFT_INLINE void store_sums(typename Math<T, kBytes>::V (&sums)[3], T* to, int64_t count, bool adds) {
@@ -43,39 +53,34 @@ TORCHGRAFT_INLINE void store_sums(typename Math<T, kBytes>::V (&sums)[3], T* to,
 template <typename T, int kBytes>
 TORCHGRAFT_INLINE void multiply_share(const Product<T>& product, const Share& share) {
   constexpr int64_t kWidth = 3 * Math<T, kBytes>::kLanes;
-  alignas(64) T panel[kDepth * kWidth];
+  alignas(64) T packed[kDepth * kWidth];
   const int64_t parts = (product.depth + kDepth - 1) / kDepth;
   const int64_t length = (product.depth + parts - 1) / parts;
-  for (int64_t column = share.first_unit; column < share.end_unit; column += kWidth) {
+  // Of little depth, several panels are packed: then what is written of a row lies together.
+  const int64_t width = kDepth / length * kWidth;
+  for (int64_t begin = share.first_unit; begin < share.end_unit; begin += width) {
+    const int64_t end = std::min(share.end_unit, begin + width);
     for (int64_t first = 0; first < product.depth; first += length) {
       const int64_t depth = std::min(length, product.depth - first);
       const Columns<T>& right = product.right;
-      pack_panel<T, kBytes>({right.first + first * right.depth_step + column * right.column_step,
-                             right.depth_step, right.column_step},
-                            product.columns - column, depth, panel);
+      pack_panels<T, kBytes>({right.first + first * right.depth_step + begin * right.column_step,
+                              right.depth_step, right.column_step},
+                             end - begin, depth, packed);
       for (int64_t row = share.first_row; row < share.end_row; row += kBlock) {
         const int64_t count = std::min(kBlock, share.end_row - row);
         const Rows<T>& left = product.left;
-        Sums<T, kBytes> sums;
-        multiply<T, kBytes>(
-            {left.first + row * left.row_step + first * left.depth_step, left.row_step, left.depth_step},
-            count, panel, depth, sums);
-        for (int64_t r = 0; r < count; ++r) {
-          T* to = product.result + (row + r) * product.columns + column;
-          store_sums<T, kBytes>(sums[r], to, product.columns - column, first > 0);
+        for (int64_t column = begin; column < end; column += kWidth) {
+          Sums<T, kBytes> sums;
+          multiply<T, kBytes>(
+              {left.first + row * left.row_step + first * left.depth_step, left.row_step, left.depth_step},
+              count, packed + (column - begin) * depth, depth, sums);
+          for (int64_t r = 0; r < count; ++r) {
+            T* to = product.result + (row + r) * product.columns + column;
+            store_sums<T, kBytes>(sums[r], to, end - column, first > 0);
+          }
         }
       }
     }
-  }
-}
-
-// packed[column / width][k][column % width] = matrix[k][column].
-template <typename T, int kBytes>
-TORCHGRAFT_INLINE void pack_panels(const Columns<T>& matrix, int64_t count, int64_t depth, T* packed) {
-  constexpr int64_t kWidth = 3 * Math<T, kBytes>::kLanes;
-  for (int64_t column = 0; column < count; column += kWidth) {
-    pack_panel<T, kBytes>({matrix.first + column * matrix.column_step, matrix.depth_step, matrix.column_step},
-                          count - column, depth, packed + column * depth);
   }
 }
 
