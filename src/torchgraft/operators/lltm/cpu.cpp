@@ -31,7 +31,7 @@ void multiply_on_cpu(const Tensor& left, const Tensor& right, Tensor& result) {
   constexpr int64_t kPackingRows = 8;
   constexpr int64_t kPanel = cpu::kBackwardPanel<T>;
   const int64_t rows = left.size(0), depth = left.size(1), columns = right.size(1);
-  if (rows == 0 || depth == 0 || columns == 0) {
+  if (left.numel() == 0) {
     torch::stable::zero_(result);
     return;
   }
