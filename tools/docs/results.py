@@ -27,8 +27,8 @@ from torchgraft.demo import PARTS
 RESULTS = ROOT / "benchmarks/results"
 FRAGMENTS = ROOT / "docs/fragments"
 CHIPS = ("cpu", "h200")
-# On these `graft bench` has measured drawn calls, and some models.
-ALSO_DRAWN = ("h100",)
+# On these `graft bench` has measured drawn calls, and models on one.
+ALSO_DRAWN = ("epyc", "h100")
 # Of README's table.
 MODEL_ROWS = 6
 DEMO = {part.name: part.module for part in PARTS}
