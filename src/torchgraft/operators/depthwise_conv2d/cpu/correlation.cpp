@@ -21,13 +21,10 @@
 #include <vector>
 
 #include "blocks.h"
-#include "correlation_microkernels.h"
+#include "correlation_row.h"
 
 namespace torchgraft::depthwise::cpu {
 namespace {
-
-TORCHGRAFT_VECTOR_CLONES(void run_row(const Row<float>& row), dispatch_lanes<kVectorBytes>(row);)
-TORCHGRAFT_VECTOR_CLONES(void run_row(const Row<double>& row), dispatch_lanes<kVectorBytes>(row);)
 
 // Bytes of the source that a band may span, so that it stays in L2 while it is worked on; and those that a
 // row of outputs may read, of the source and of kernels, so that they stay in L1 from one row to the next.
@@ -347,6 +344,13 @@ class Correlator {
              .output_rows = workspace.output_rows.data()});
       }
     }
+  }
+
+  void run_row(const Row<A>& row) const {
+    if constexpr (std::is_same_v<A, float>) {
+      if (blocks_.block_lanes() < blocks_.lanes) return make_row_of_half_vectors(row);
+    }
+    make_row(row);
   }
 
   // Whether the destination is made in strips, where its lines allow it.
