@@ -302,6 +302,24 @@ def test_the_published_rule_of_no_examples_makes_no_nan():
     assert layer.ypos.grad.isfinite().all()
 
 
+# Each is the least of the numbers below that does not fit 64 bits: sizes of an output gradient, and a height of which a
+# stride as long leaves one row.
+BEYOND_64_BITS = {
+    "pixels of an image": ((1, 1, 1, 4), 2**62),
+    "elements of an image": ((1, 4, 1, 1), 2**62),
+    "elements of all images": ((4, 1, 1, 1), 2**62),
+    "bytes of all images": ((1, 1, 1, 1), 2**61),
+}
+
+
+@pytest.mark.parametrize("name", BEYOND_64_BITS)
+def test_sizes_of_which_64_bits_do_not_hold_the_bytes_are_refused_without_python_too(name):
+    sizes, height = BEYOND_64_BITS[name]
+    output_grad, offset = torch.ones(1, 1, 1, 1).expand(sizes), torch.zeros(sizes[1])
+    with pytest.raises(RuntimeError, match="shift_input_grad: these sizes make a tensor that no memory can hold"):
+        torch.ops.torchgraft.shift_input_grad(output_grad, offset, offset, height, False, height)
+
+
 def test_the_example_trains():
     example = Path(__file__).parent.parent / "examples/shift_gcn.py"
     command = [sys.executable, str(example), "--steps", "2", "--batch", "4", "--channels", "8", "--device", "cpu"]

@@ -63,10 +63,10 @@ _CASES = (
     Case("a row longer than a tile, stride 2", (1, 3, 5, 5003), 2, x=(0.3, 2100.6), y=(0.4, -0.7)),
     Case("more rows longer than a tile than scratch holds", (1, 2, 20, 515), x=(0.3, -1.4), y=(0.4, -0.7)),
     Case("more channels than rows of them stay in cache", (1, 17, 4, 1100), x=(0.3, -1.4, 2.6), y=(-2.6, 1.2)),
-    # On CPU a thread keeps what the channels of small planes say, where each channel comes twice.
-    Case("two small planes of a channel", (2, 3, 16, 16)),
-    Case("a small plane of a channel", (1, 3, 16, 16)),
-    Case("one row more than a small plane", (2, 3, 17, 16)),
+    # On CPU a thread keeps what the channels of small planes say, where each comes to it twice: here to one of four.
+    Case("small planes, two of a channel for each of four threads", (8, 3, 16, 16)),
+    Case("small planes, one of a channel for each of four threads", (4, 3, 16, 16)),
+    Case("one row more than small planes have", (8, 3, 17, 16)),
     Case("planes that begin anywhere", (3, 3, 7, 9), x=(0.6, -1.7), y=(0.9, -0.2, 2.3)),
 )
 
