@@ -274,6 +274,19 @@ def test_a_weight_gradient_of_odd_channels_is_no_view(device):
 
 
 @each_device
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("call", [convolution, torch.ops.torchgraft.depthwise_conv2d], ids=["eager", "dispatched"])
+def test_the_gradient_of_a_bias_is_not_of_the_narrower_dtype_of_the_weight(call, dtype, device):
+    """A sum beyond the numbers of float16."""
+    input = torch.ones(36, 5, 10, 248, device=device, dtype=torch.float16)
+    weight = torch.ones(5, 1, 1, 1, device=device, dtype=torch.float16, requires_grad=True)
+    bias = torch.zeros(5, device=device, dtype=dtype, requires_grad=True)
+    call(input, weight, bias, *Window()).backward(torch.full_like(input, 2.5))
+    assert weight.grad.dtype == torch.float16
+    torch.testing.assert_close(bias.grad, torch.full_like(bias, 36 * 10 * 248 * 2.5))
+
+
+@each_device
 def test_strides_and_padding_beyond_32_bits(device):
     """The second row of windows begins in row 1 of the image, the first lies on padding.
 

@@ -232,11 +232,9 @@ def _weight_grad_output(
     return input.new_empty((output_grad.shape[1], 1, kernel_height, kernel_width), dtype=dtype)
 
 
-def _bias_grad(output_grad: Tensor, dtype: torch.dtype) -> Tensor:
-    """The gradient of a bias, in the dtype of weight: that of the bias, or else autograd rounds it."""
-    # On a CPU, PyTorch adds halves up in halves, and takes longer.
-    kept = torch.float32 if output_grad.is_cpu and dtype.itemsize == 2 else dtype
-    return output_grad.sum((0, 2, 3), dtype=kept).to(dtype)
+def _bias_grad(output_grad: Tensor) -> Tensor:
+    """The gradient of a bias; autograd rounds it where that is of halves, which may not hold what others do."""
+    return output_grad.sum((0, 2, 3), dtype=torch.float32 if output_grad.dtype.itemsize == 2 else None)
 
 
 def _gradient(
@@ -254,7 +252,7 @@ def _gradient(
         if needs_grad[0]
         else None,
         weight_grad.call(output_grad, input, *weight.shape[2:], *window, weight.dtype) if needs_grad[1] else None,
-        _bias_grad(output_grad, weight.dtype) if needs_grad[2] else None,
+        _bias_grad(output_grad) if needs_grad[2] else None,
     )
 
 
@@ -467,6 +465,10 @@ def _record(call: Callable[..., Any]) -> Callable[..., Any]:
     """The operator as a convolution of PyTorch's that records its gradient; its kernels are in recorded.h."""
 
     def record(input: Tensor, weight: Tensor, bias: Tensor | None, *window: int) -> Any:
+        if bias is not None and bias.dtype != weight.dtype:
+            # Both gradients have the dtype of the weight there, and a narrow one may not hold that of the bias.
+            dtype = torch.promote_types(weight.dtype, bias.dtype)
+            weight, bias = weight.to(dtype), bias.to(dtype)
         return call(input, weight, bias, window[:2], window[2:6], window[6:], False, (), input.shape[1])
 
     return record
