@@ -21,7 +21,6 @@ namespace {
 
 constexpr int kTaps = kColumnTaps;
 constexpr int kAllTaps = kTaps * kTaps;
-constexpr int kLanes = 32;  // of a block, about
 
 // Blocks of a multiprocessor, for the registers of a thread's sums and rows.
 template <typename T, int kCount>
@@ -29,6 +28,33 @@ inline constexpr int kGradBlocks = kCount == 4      ? 2
                                    : kCount == 1    ? 5
                                    : sizeof(T) == 4 ? 3
                                                     : 4;
+
+// How a block's threads are dealt: lanes along the channels, of which several blocks have a slice each, and
+// so many units at a time.
+struct ColumnBlock {
+  int lanes, slices, strips;
+
+  int warps() const { return ceil_divide(lanes * strips, 32); }
+};
+
+// The widest whose threads almost all have work: slices may differ in length, and warps may not be whole.
+inline ColumnBlock column_block(int groups) {
+  constexpr int kLeastLanes = 16;  // of several slices: so that a pixel is read in long runs
+  constexpr double kGain = 1.03;   // of narrower slices
+  ColumnBlock best = {};
+  double best_share = 0;
+  for (int slices = ceil_divide(groups, kColumnThreads); slices <= groups; ++slices) {
+    const int lanes = ceil_divide(groups, slices);
+    if (lanes < kLeastLanes && best.lanes > 0) break;
+    const ColumnBlock block = {lanes, ceil_divide(groups, lanes), kColumnThreads / lanes};
+    const double share = static_cast<double>(groups * block.strips) / (block.slices * block.warps() * 32);
+    if (best.lanes == 0 || share > kGain * best_share) {
+      best = block;
+      best_share = share;
+    }
+  }
+  return best;
+}
 
 struct ColumnGradParameters {
   ColumnUnits units;
@@ -143,12 +169,10 @@ template <typename T>
 void launch_slide_columns_weight_grad(const WeightGrad<T>& pass) {
   const auto& [output_grad, input, weight_grad, workspace, geometry, layout, stream] = pass;
   const auto launch = [&](auto count) {
-    const int groups = static_cast<int>(geometry.channels / count);
-    // As near to kLanes as makes slices alike.
-    const int lanes = ceil_divide(groups, std::max(1, (groups + kLanes / 2) / kLanes));
-    const int slices = ceil_divide(groups, lanes);
-    const int strips = kColumnThreads / lanes;
-    const int64_t resident = int64_t{current_device().multiprocessors} * kGradBlocks<T, count>;
+    const ColumnBlock block = column_block(static_cast<int>(geometry.channels / count));
+    const auto [lanes, slices, strips] = block;
+    const int blocks = kGradBlocks<T, count> * (kColumnThreads / 32) / block.warps();
+    const int64_t resident = int64_t{current_device().multiprocessors} * blocks;
     const int64_t most =
         std::clamp<int64_t>(resident / slices, 1, most_chunks(geometry, Layout::channels_last));
     const ColumnUnits units(geometry, /*transposed=*/false, most * strips);
