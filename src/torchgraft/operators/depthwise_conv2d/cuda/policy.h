@@ -99,8 +99,8 @@ inline bool has_many_images_of_small_planes(const Problem& problem) {
 // Products up to which a weight gradient takes least time to gather. The other kernels share out images among
 // blocks and add up what those have, which takes the smallest 7 to 15 us in halves and up to 35 in fp32 in
 // NHWC. Most limits are those of 2,700 drawn problems of an H100. Of 7 x 7 taps in halves in NHWC 5 million
-// products take 8 us gathered and 10 by diagonals, 15 million 11 and 10; channels that are not in eights must
-// be copied for tensor cores. In NCHW strips read rows of odd widths element by element, which takes 3 x 3
+// products take 8 us gathered and 10 by diagonals, 15 million 11 and 10; an odd number of channels must be
+// copied for tensor cores. In NCHW strips read rows of odd widths element by element, which takes 3 x 3
 // taps longer than to gather any number: (9,1418,21x21) in halves 53 us and gathered 27. Where a channel has
 // few pixels a block of the gathering kernel sums all of them: of (4,986,7x7,k5) 7 us gathered and 11; and
 // narrow planes leave strips little to slide along: (80,120,9x9,k3) takes 9 and 15.
@@ -116,7 +116,7 @@ inline int64_t most_gathered_products(const Problem& problem) {
   if (longest >= kMostTaps) return int64_t{1} << (is_dilated(geometry) ? 25 : 23);
   if (problem.channels_last) {
     if (problem.element_bytes == 4) return int64_t{1} << (longest == kManyTaps ? 26 : 25);
-    return int64_t{1} << (geometry.channels % 8 != 0 && !is_strided(geometry) ? 25 : 24);
+    return int64_t{1} << (geometry.channels % 2 != 0 && !is_strided(geometry) ? 25 : 24);
   }
   const bool has_whole_planes =
       supports_small_planes_weight_grad(problem) && has_many_images_of_small_planes(problem);
@@ -243,13 +243,14 @@ inline Problem with_whole_channels(const Problem& problem) {
   return whole;
 }
 
-// Whether halves in NHWC whose channels are not in eights are worth copying into such images for their weight
-// gradient: tensor cores save more than that takes, but for 3 x 3 taps, which hardly do more than move.
+// Whether halves in NHWC whose channels are an odd number are worth copying into images of whole eights for
+// their weight gradient: tensor cores save more than that takes, but for 3 x 3 taps, which hardly do more
+// than move. Pixels of an even number of channels are moved four bytes at a time, or more.
 inline bool whole_channels_pay(const Problem& problem) {
   constexpr int64_t kManyTaps = 5;
   const Problem whole = with_whole_channels(problem);
   const Geometry& geometry = problem.geometry;
-  return geometry.channels % 8 != 0 && geometry.multiplier == 1 && longest_side(geometry) >= kManyTaps &&
+  return geometry.channels % 2 != 0 && geometry.multiplier == 1 && longest_side(geometry) >= kManyTaps &&
          (supports_slide_weight_grad_mma(whole) || supports_diagonals_nhwc(whole)) &&
          eights_fit_32(whole.geometry);
 }
@@ -304,14 +305,20 @@ inline bool slide_columns_pay(const Problem& problem) {
 }
 
 // The same of a weight gradient, which is gathered where it is small. Tensor cores take less time where they
-// can. Of float32 in fours of channels slides took 1.09 times as long, by the mean of 812 large problems
-// drawn on an H100.
+// can, unless pixels are copied four bytes at a time: (84,74,51x51) in halves takes 51 us so, and by columns
+// 42. Of float32 in fours of channels slides took 1.09 times as long, by the mean of 812 large problems drawn
+// on an H100.
 inline bool slide_columns_weight_grad_pays(const Problem& problem) {
+  constexpr int kFewBytes = 4;
   constexpr int64_t kFewResults = int64_t{1} << 21;
   constexpr int64_t kFewDilatedResults = int64_t{1} << 22;
-  return !supports_slide_weight_grad_mma(problem) &&
+  const Geometry& geometry = problem.geometry;
+  const bool is_for_tensor_cores =
+      supports_slide_weight_grad_mma(problem) &&
+      copied_piece(geometry.channels, problem.element_bytes, problem.alignment) > kFewBytes;
+  return !is_for_tensor_cores &&
          problem.results() >=
-             share_of_device(problem, is_dilated(problem.geometry) ? kFewDilatedResults : kFewResults);
+             share_of_device(problem, is_dilated(geometry) ? kFewDilatedResults : kFewResults);
 }
 
 // Outputs of a multiprocessor up to which windows take less time than slides: the more there are the longer
@@ -421,7 +428,7 @@ inline constexpr Rule kWeightGradRules[] = {
     {Kernel::slide_columns_weight_grad, "slide_columns_weight_grad", "NHWC, k = 3, stride 1: any dilation, odd channels, float32",
      "threads read both images on their own; sums of all taps stay in registers", supports_slide_columns, slide_columns_weight_grad_pays},
     {Kernel::slide_weight_grad_mma, "slide_weight_grad_mma",
-     "halves, NHWC, k = 3, 5, strided 7, stride 1, 2, channels in eights",
+     "halves, NHWC, k = 3, 5, strided 7, stride 1, 2, even channels",
      "taps are the diagonals of products of channels, as they lie in memory", supports_slide_weight_grad_mma, slide_weight_grad_mma_pays},
     {Kernel::diagonals_nhwc, "diagonals_nhwc",
      "halves, NHWC, k = 5 to 10, stride 1", "the same; channels are turned into planes in registers",

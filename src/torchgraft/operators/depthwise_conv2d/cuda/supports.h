@@ -247,8 +247,15 @@ inline bool eights_fit_32(const Geometry& geometry) {
 // images are shared by several, each with a chunk of its own.
 constexpr int64_t kDiagonalColumns = 64;
 
-// Eight channels of a pixel are moved at a time. Rows of all images, those of zeros between them included,
-// are counted in 32 bits.
+// The widest piece, of 16, 8 and 4 bytes, in which every pixel of images so aligned can be copied; 0: none.
+inline int copied_piece(int64_t channels, int element_bytes, int alignment) {
+  for (const int piece : {16, 8, 4}) {
+    if (alignment % piece == 0 && channels * element_bytes % piece == 0) return piece;
+  }
+  return 0;
+}
+
+// Rows of all images, those of zeros between them included, are counted in 32 bits.
 inline bool supports_slide_weight_grad_mma(const Problem& problem) {
   constexpr int64_t kMost = int64_t{1} << 30;
   const Geometry& geometry = problem.geometry;
@@ -256,7 +263,7 @@ inline bool supports_slide_weight_grad_mma(const Problem& problem) {
   const Extent& width = geometry.width;
   return problem.channels_last && problem.has_half_tensor_cores() && has_small_kernel(geometry) &&
          positions_fit_32(geometry) && is_padded_within_kernel(geometry) && geometry.multiplier == 1 &&
-         geometry.channels % 8 == 0 && problem.alignment == 16 &&
+         copied_piece(geometry.channels, problem.element_bytes, problem.alignment) > 0 &&
          geometry.channels * std::max(width.input, width.output) < kMost &&
          geometry.batch * (std::max(height.input, height.output * height.stride) + 2 * height.kernel) <
              kMost &&
@@ -356,14 +363,6 @@ inline bool supports_slide_correlate_mma(const Problem& problem) {
          geometry.batch * std::max(height.input, height.output) < kMost;
 }
 
-// The widest piece, of 16, 8 and 4 bytes, in which every pixel of images so aligned can be copied; 0: none.
-inline int slide_piece(int64_t channels, int element_bytes, int alignment) {
-  for (const int piece : {16, 8, 4}) {
-    if (alignment % piece == 0 && channels * element_bytes % piece == 0) return piece;
-  }
-  return 0;
-}
-
 // `channels_of_thread`: as many as leave a thread the registers for their weights, or sums.
 inline bool slides(const Problem& problem, int channels_of_thread) {
   constexpr int64_t kMost = int64_t{1} << 30;
@@ -374,7 +373,7 @@ inline bool slides(const Problem& problem, int channels_of_thread) {
          geometry.channels % channels_of_thread == 0 &&
          geometry.channels * std::max(geometry.width.input, geometry.width.output) < kMost &&
          geometry.batch * std::max(geometry.height.input, geometry.height.output) < kMost &&
-         slide_piece(geometry.channels, problem.element_bytes, problem.alignment) > 0;
+         copied_piece(geometry.channels, problem.element_bytes, problem.alignment) > 0;
 }
 
 constexpr int slide_channels(int64_t kernel) { return kernel == 3 ? 4 : 2; }
@@ -445,7 +444,7 @@ inline bool supports_slide_weight_grad(const Problem& problem) {
   bool fits = false;
   with_slide_cuts(
       static_cast<int>(geometry.channels / channels),
-      slide_piece(geometry.channels, problem.element_bytes, problem.alignment),
+      copied_piece(geometry.channels, problem.element_bytes, problem.alignment),
       static_cast<int>(ceil_divide(geometry.width.output, slide_weight_grad_columns(stride))),
       slide_weight_grad_threads(kernel), static_cast<int>(channels) * problem.element_bytes,
       [&](int strips) { return slide_weight_grad_lane_bytes(kernel, stride, problem.element_bytes, strips); },

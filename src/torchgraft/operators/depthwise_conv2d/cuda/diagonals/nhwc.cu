@@ -42,7 +42,7 @@ struct ColumnSource {
 struct ChannelsLastParameters {
   ColumnSource input, grad;
   int batch, channels;
-  bool vectors;       // sixteen-byte loads
+  int load_bytes;     // of one load: sixteen, or as many as addresses are multiples of
   FastDivisor slabs;  // of channels
   int planes;         // images in a tile
   FastDivisor strips, bands;
@@ -57,15 +57,23 @@ struct Pixels {
   uint4 values[kOctet];
 };
 
-__device__ inline uint4 load_scalars(const uint16_t* source, int count) {
-  uint32_t words[4];
+// The first `count` of a thread's channels of one pixel, loaded a Part at a time, and zeros.
+template <typename Part>
+__device__ __forceinline__ uint4 load_channels(const uint16_t* source, int count) {
+  if constexpr (std::is_same_v<Part, uint4>) {
+    return __ldg(reinterpret_cast<const uint4*>(source));
+  } else {
+    constexpr int kChannelsOfPart = sizeof(Part) / sizeof(uint16_t);
+    Part parts[kChannelsOfThread / kChannelsOfPart];
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const uint32_t low = 2 * i < count ? source[2 * i] : 0;
-    const uint32_t high = 2 * i + 1 < count ? source[2 * i + 1] : 0;
-    words[i] = low | high << 16;
+    for (int i = 0; i < kChannelsOfThread; i += kChannelsOfPart) {
+      parts[i / kChannelsOfPart] = i < count ? __ldg(reinterpret_cast<const Part*>(source + i)) : Part{};
+    }
+    uint4 whole;
+    static_assert(sizeof(whole) == sizeof(parts));
+    memcpy(&whole, parts, sizeof(whole));
+    return whole;
   }
-  return {words[0], words[1], words[2], words[3]};
 }
 
 // What one thread loads, step after step; a step is one octet column.
@@ -101,19 +109,18 @@ class ColumnLoader {
   // Loads the octet column of the next step.
   __device__ void load(Pixels& pixels) {
     if (tile_ == end_) return;
-    const int octet = is_input_ ? step_ : step_ - 1;
-    const int first = column_ + octet * kOctet;
-    const uint16_t* source = row_ + static_cast<int64_t>(first) * parameters_.channels;
-    const bool exists = row_exists_ && octet >= 0;
-#pragma unroll
-    for (int i = 0; i < kOctet; ++i) {
-      uint4 value = {};
-      if (exists && first + i >= 0 && first + i < width_) {
-        const uint16_t* pixel = source + static_cast<int64_t>(i) * parameters_.channels;
-        value = parameters_.vectors ? __ldg(reinterpret_cast<const uint4*>(pixel))
-                                    : load_scalars(pixel, parameters_.channels - channel_);
-      }
-      pixels.values[i] = value;
+    switch (parameters_.load_bytes) {
+      case sizeof(uint4):
+        load_in<uint4>(pixels);
+        break;
+      case sizeof(uint2):
+        load_in<uint2>(pixels);
+        break;
+      case sizeof(uint32_t):
+        load_in<uint32_t>(pixels);
+        break;
+      default:
+        load_in<uint16_t>(pixels);
     }
     if (++step_ > parameters_.strip_octets) {
       step_ = 0;
@@ -139,6 +146,23 @@ class ColumnLoader {
   }
 
  private:
+  template <typename Part>
+  __device__ __forceinline__ void load_in(Pixels& pixels) const {
+    const int octet = is_input_ ? step_ : step_ - 1;
+    const int first = column_ + octet * kOctet;
+    const uint16_t* source = row_ + static_cast<int64_t>(first) * parameters_.channels;
+    const bool exists = row_exists_ && octet >= 0;
+#pragma unroll
+    for (int i = 0; i < kOctet; ++i) {
+      uint4 value = {};
+      if (exists && first + i >= 0 && first + i < width_) {
+        value = load_channels<Part>(source + static_cast<int64_t>(i) * parameters_.channels,
+                                    parameters_.channels - channel_);
+      }
+      pixels.values[i] = value;
+    }
+  }
+
   __device__ void enter_tile() {
     const int rest = parameters_.strips.divide(tile_);
     const int strip = tile_ - rest * parameters_.strips.divisor();
@@ -288,8 +312,7 @@ void launch(const WeightGrad<T>& pass) {
   ChannelsLastParameters parameters = {};
   parameters.batch = static_cast<int>(geometry.batch);
   parameters.channels = static_cast<int>(geometry.channels);
-  parameters.vectors =
-      geometry.channels % kChannelsOfThread == 0 && is_aligned(output_grad, 16) && is_aligned(input, 16);
+  parameters.load_bytes = copied_piece(geometry.channels, sizeof(T), common_alignment(output_grad, input));
   parameters.kernel_height = static_cast<int>(height.kernel);
   parameters.kernel_width = static_cast<int>(width.kernel);
 

@@ -231,7 +231,7 @@ void launch_slide_shape(const Correlation<T>& pass) {
   const auto [flipped, padding_y, padding_x, source_image, result_image] =
       slide_images<Rows, Columns>(geometry, transposed);
 
-  const int piece = slide_piece(geometry.channels, sizeof(T), common_alignment(source, result));
+  const int piece = copied_piece(geometry.channels, sizeof(T), common_alignment(source, result));
   const SlideTile tile = slide_tile<T, Shape>(geometry.channels, result_image.width, padding_x, piece);
   const int image_units = Rows::patches(result_image.height, padding_y);
   const int units = static_cast<int>(geometry.batch * image_units);

@@ -173,7 +173,7 @@ void launch_shape(const WeightGrad<T>& pass) {
   const SlideImage input_image = {static_cast<int>(height.input), static_cast<int>(width.input),
                                   -static_cast<int>(height.padding), -static_cast<int>(width.padding)};
   const SlideImage grad_image = {static_cast<int>(height.output), static_cast<int>(width.output), 0, 0};
-  const int piece = slide_piece(geometry.channels, sizeof(T), common_alignment(output_grad, input));
+  const int piece = copied_piece(geometry.channels, sizeof(T), common_alignment(output_grad, input));
   const int group_bytes = Shape::kCount * static_cast<int>(sizeof(T));
   const int64_t chunks_of_slice = most_chunks(geometry, Layout::channels_last);
   const SlideTile tile = choose_slide_tile(

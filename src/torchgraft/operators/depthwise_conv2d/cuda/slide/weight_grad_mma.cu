@@ -1,5 +1,5 @@
-// Weight gradient of float16 and bfloat16 images on tensor cores: NHWC, k = 3, 5, 7, stride 1 and 2, channels
-// in groups of eight.
+// Weight gradient of float16 and bfloat16 images on tensor cores: NHWC, k = 3, 5, 7, stride 1 and 2, an even
+// number of channels.
 //
 // The product of sixteen pixels of eight channels of the input, for two taps at once, with the same pixels of
 // the output gradient
@@ -73,6 +73,7 @@ struct DiagonalImage {
   int stream_threads;      // that copy a stream
   int column_step;         // between the columns that a thread copies
   int from_step, to_step;  // the same in elements, and in bytes of shared memory
+  int copy_bytes;          // of one copy: a piece, or a half or a quarter of one
 };
 
 struct DiagonalParameters {
@@ -105,7 +106,9 @@ struct DiagonalLayout {
 };
 
 // A thread's part in copying the rows of one image: a piece of one group in some columns of one stream.
-template <typename Element>
+// kWhole: pieces are copied at once. Else the last group may have fewer than eight channels, and the rest of
+// its pieces is zeros.
+template <typename Element, bool kWhole>
 class DiagonalCopies {
  public:
   // Of `columns` columns, the first of which is column `first_column` of the image, these are `column` and
@@ -118,6 +121,7 @@ class DiagonalCopies {
     const int right = min(columns, image.width - first_column);
     const int before = left > column ? ceil_divide(left - column, image.column_step) : 0;
     if (column >= image.column_step || channel >= channels) return;
+    bytes_ = min(kPieceBytes, (channels - channel) * static_cast<int>(sizeof(Element)));
     column += before * image.column_step;
     turns_ = right > column ? ceil_divide(right - column, image.column_step) : 0;
     to_ = target + (column % phases * phase_pixels + column / phases) * kPieceBytes;
@@ -134,7 +138,7 @@ class DiagonalCopies {
 
   __device__ __forceinline__ void copy_row(const DiagonalImage& image, uint32_t line) {
     const bool exists = is_inside(position_, image.height) && rows_left_ > 0;
-    const int bytes = exists ? kPieceBytes : 0;
+    const int bytes = !exists ? 0 : kWhole ? kPieceBytes : bytes_;
     uint32_t to = line + to_;
     const Element* from = from_;
 #pragma unroll 1
@@ -142,7 +146,13 @@ class DiagonalCopies {
       // Through the first-level cache, where pieces of a sector, or of a line, whose groups lie apart in
       // shared memory meet: past it, each is a request of its own to the second level, which has not the
       // time.
-      ptx::cp_async_ca<kPieceBytes>(to, from, bytes);
+      if constexpr (kWhole) {
+        ptx::cp_async_ca<kPieceBytes>(to, from, bytes);
+      } else if (image.copy_bytes == kPieceBytes / 2) {
+        copy_parts<kPieceBytes / 2>(to, from, bytes);
+      } else {
+        copy_parts<kPieceBytes / 4>(to, from, bytes);
+      }
       from += image.from_step;
       to += image.to_step;
     }
@@ -154,7 +164,17 @@ class DiagonalCopies {
   }
 
  private:
-  int turns_ = 0, to_ = 0;
+  // A piece in parts, of which the first `bytes` are there.
+  template <int kPartBytes>
+  __device__ __forceinline__ static void copy_parts(uint32_t to, const Element* from, int bytes) {
+#pragma unroll
+    for (int part = 0; part < kPieceBytes; part += kPartBytes) {
+      ptx::cp_async_ca<kPartBytes>(to + part, from + part / static_cast<int>(sizeof(Element)),
+                                   part < bytes ? kPartBytes : 0);
+    }
+  }
+
+  int turns_ = 0, to_ = 0, bytes_ = 0;
   const Element* from_ = nullptr;
   int position_ = 0, rows_left_ = 0;
 };
@@ -167,7 +187,7 @@ struct DiagonalSlideSums {
   float rows[Shape::kRowPairs][4];
 };
 
-template <typename T, typename Shape>
+template <typename T, typename Shape, bool kWhole>
 __global__ void __launch_bounds__(Shape::kThreads, 1)
     slide_weight_grad_mma(const uint16_t* __restrict__ output_grad, const uint16_t* __restrict__ input,
                           float* __restrict__ partial, T* __restrict__ weight_grad,
@@ -216,13 +236,13 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
     const int begin = static_cast<int>(
         min(static_cast<int64_t>(range * parameters.streams + stream) * parameters.rows, int64_t{all_rows}));
     const int end = past_end ? all_rows : min(all_rows - begin, parameters.rows) + begin;
-    return DiagonalCopies<uint16_t>(image, memory, parameters.channels, (first_group + group) * kGroup,
-                                    column, columns, first_column,
-                                    target + group * group_bytes + stream * stream_pixels * kPieceBytes,
-                                    stride, phase_pixels, begin * stride, end * stride);
+    return DiagonalCopies<uint16_t, kWhole>(
+        image, memory, parameters.channels, (first_group + group) * kGroup, column, columns, first_column,
+        target + group * group_bytes + stream * stream_pixels * kPieceBytes, stride, phase_pixels,
+        begin * stride, end * stride);
   };
   const int columns = kOctet * octets;
-  DiagonalCopies<uint16_t> copies =
+  DiagonalCopies<uint16_t, kWhole> copies =
       copies_input
           ? make_copies(parameters.input, input, thread, (columns - 1) * kStride + kKernel,
                         parameters.stream_pixels, first_octet * kOctet * kStride - parameters.padding, 0,
@@ -429,7 +449,7 @@ DiagonalTile choose_diagonal_tile(const Geometry& geometry, const Device& device
   constexpr int kMostTiles = 3;                         // beyond the fewest
   constexpr int kMostWarps = Shape::kThreads / 32;
   static_assert(kMostWarps * Shape::kOctetsOfWarp * kOctet >= kDiagonalColumns);
-  const int all_groups = static_cast<int>(geometry.channels) / kGroup;
+  const int all_groups = static_cast<int>(ceil_divide<int64_t>(geometry.channels, kGroup));
   const int all_octets = static_cast<int>(ceil_divide<int64_t>(geometry.width.output, kOctet));
   const int64_t period = diagonal_period(geometry.height);
   const int64_t rows = geometry.batch * period;
@@ -517,6 +537,7 @@ void launch_diagonal_slide(const WeightGrad<T>& pass) {
   DiagonalParameters parameters = {};
   // Of a stride of two four times as many pieces are the input's.
   parameters.input_threads = tile.threads / 4 * (Shape::kStride == 1 ? 2 : 3);
+  const int copy_bytes = copied_piece(geometry.channels, sizeof(T), common_alignment(output_grad, input));
   const auto image = [&](int64_t rows, int64_t columns, int stride, int64_t first, int threads) {
     DiagonalImage made = {};
     made.height = static_cast<int>(rows);
@@ -530,6 +551,7 @@ void launch_diagonal_slide(const WeightGrad<T>& pass) {
     // Where a thread copies several columns, these are of one row, so that 32 bits hold the step.
     made.from_step = static_cast<int>(std::min(made.column_step * geometry.channels, int64_t{INT32_MAX}));
     made.to_step = made.column_step / stride * kPieceBytes;
+    made.copy_bytes = copy_bytes;
     return made;
   };
   parameters.input =
@@ -550,7 +572,8 @@ void launch_diagonal_slide(const WeightGrad<T>& pass) {
   parameters.steps = ceil_divide(tile.rows + Shape::kWarm, Shape::kRows);
 
   const int chunks = tile.ranges * tile.tiles;
-  const auto kernel = slide_weight_grad_mma<T, Shape>;
+  const auto kernel = copy_bytes == kPieceBytes ? slide_weight_grad_mma<T, Shape, true>
+                                                : slide_weight_grad_mma<T, Shape, false>;
   require_shared_memory(kernel, tile.shared_bytes, pass.kName);
   kernel<<<grid_of(int64_t{tile.slabs} * chunks, pass.kName), tile.threads,
            static_cast<size_t>(tile.shared_bytes), stream>>>(
