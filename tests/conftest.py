@@ -25,6 +25,19 @@ def pytest_configure(config):
         settings.load_profile("torchgraft")
 
 
+# What takes seconds and looks at what calls an operator, more than at the operator.
+_OF_CALLERS = {"aot_inductor", "compile", "memory", "sharding", "vmap"}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Marks as slow what is asked of an operator's gradients where the operator itself is asked it in any case."""
+    for item in items:
+        job = getattr(item, "callspec", None) and item.callspec.params.get("job")
+        if job and job.property_name in _OF_CALLERS and job.name.endswith(("_grad", "_grads")):
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(autouse=True)
 def _fixed_seed():
     import torch

@@ -181,6 +181,7 @@ class TestCMakePackage:
             configure(tmp_path, tmp_path / "build")
 
 
+@pytest.mark.slow
 class TestPrograms:
     def test_pass_what_ctest_asks(self, programs):
         assert "100% tests passed" in run("ctest", "--test-dir", programs, "--output-on-failure")
@@ -212,6 +213,7 @@ class TestPrograms:
         assert f"refused: torchgraft::mul_constant is of another version in {tmp_path}/torchgraft_schemas.so" in said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", DEVICES)
 class TestServing:
     def test_a_convnext_block_in_threads_and_batches(self, programs, shared, device):
@@ -273,6 +275,7 @@ class TestServing:
         expect_the_bits_of_python(model)
 
 
+@pytest.mark.slow
 def test_a_package_that_is_no_file_is_refused(programs):
     assert "nowhere.pt2 cannot be loaded: " in run(programs / "examples/serve", "nowhere.pt2", "a", "b", status=1)
 

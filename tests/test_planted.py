@@ -53,6 +53,8 @@ def test_a_planted_bug_is_caught(bug: Bug, device: str):
         assert found == recorded
 
 
+# Operators of ours are right too, and pass each property.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("operator", "device"),
     [
