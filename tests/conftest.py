@@ -26,7 +26,10 @@ def pytest_configure(config):
 
 
 # What takes seconds and looks at what calls an operator, more than at the operator.
-_OF_CALLERS = {"aot_inductor", "compile", "memory", "sharding", "vmap"}
+_OF_CALLERS = {
+    *("aot_inductor", "compile", "export", "forward_mode", "functional_gradients"),
+    *("memory", "opcheck", "sharding", "vmap"),
+}
 
 
 @pytest.hookimpl(tryfirst=True)

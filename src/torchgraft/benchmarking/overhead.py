@@ -58,7 +58,7 @@ class OperatorOverhead:
 
     Attributes:
         name: the operator.
-        raw: the kernel under its raw name, as cheap as a call of it can be.
+        raw: the kernel under its raw name, as cheap as a call of it can be; the reference where it is computed by that.
         call: the Operator called without a gradient.
         forward: the Operator called with a gradient recorded.
         backward: that, and the gradients of all its differentiable inputs.
@@ -315,15 +315,16 @@ def _make_timers(subject: Subject) -> dict[str, Timer]:
     """A timer a path, under the names of `OperatorOverhead`."""
     operator, plain, recording = subject.operator, _detached(subject.arguments), _Recording(subject)
     arguments, inputs, output_grads = recording.arguments, recording.inputs, recording.output_grads
-    empty = _make_empty_function(inputs)
+    empty, reference = _make_empty_function(inputs), _visible_reference(operator)
+    kernel = reference if operator.kernels == "reference" else operator.raw
     return {
-        "raw": Timer("f(*arguments)", globals={"f": operator.raw, "arguments": plain}),
+        "raw": Timer("f(*arguments)", globals={"f": kernel, "arguments": plain}),
         "call": Timer("f(*arguments)", globals={"f": operator, "arguments": plain}),
         "forward": Timer("f(*arguments)", globals={"f": operator, "arguments": arguments}),
         "backward": _backward_timer(operator, arguments, inputs, output_grads),
         "function": _backward_timer(empty, inputs, inputs, (torch.ones(()),)),
         "kernels": _replay_timer(kernel_calls(subject)),
-        "reference": _backward_timer(_visible_reference(operator), arguments, inputs, output_grads),
+        "reference": _backward_timer(reference, arguments, inputs, output_grads),
     }
 
 
