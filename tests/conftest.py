@@ -27,8 +27,15 @@ def pytest_configure(config):
 
 # What takes seconds and looks at what calls an operator, more than at the operator.
 _OF_CALLERS = {
-    *("aot_inductor", "compile", "export", "forward_mode", "functional_gradients"),
-    *("memory", "opcheck", "sharding", "vmap"),
+    "aot_inductor",
+    "compile",
+    "export",
+    "forward_mode",
+    "functional_gradients",
+    "memory",
+    "opcheck",
+    "sharding",
+    "vmap",
 }
 
 

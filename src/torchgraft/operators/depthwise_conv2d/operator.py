@@ -232,9 +232,10 @@ def _weight_grad_output(
     return input.new_empty((output_grad.shape[1], 1, kernel_height, kernel_width), dtype=dtype)
 
 
-def _bias_grad(output_grad: Tensor) -> Tensor:
-    """The gradient of a bias; autograd rounds it where that is of halves, which may not hold what others do."""
-    return output_grad.sum((0, 2, 3), dtype=torch.float32 if output_grad.dtype.itemsize == 2 else None)
+def _bias_grad(output_grad: Tensor, weight_dtype: torch.dtype) -> Tensor:
+    """The gradient of a bias, wide enough for any: autograd rounds it to the dtype of the bias."""
+    dtype = torch.promote_types(torch.promote_types(output_grad.dtype, weight_dtype), torch.float32)
+    return output_grad.sum((0, 2, 3), dtype=dtype)
 
 
 def _gradient(
@@ -252,7 +253,7 @@ def _gradient(
         if needs_grad[0]
         else None,
         weight_grad.call(output_grad, input, *weight.shape[2:], *window, weight.dtype) if needs_grad[1] else None,
-        _bias_grad(output_grad) if needs_grad[2] else None,
+        _bias_grad(output_grad, weight.dtype) if needs_grad[2] else None,
     )
 
 
