@@ -234,7 +234,7 @@ def _weight_grad_output(
 
 def _bias_grad(output_grad: Tensor, weight_dtype: torch.dtype) -> Tensor:
     """The gradient of a bias, wide enough for any: autograd rounds it to the dtype of the bias."""
-    dtype = torch.promote_types(torch.promote_types(output_grad.dtype, weight_dtype), torch.float32)
+    dtype = torch.float64 if torch.float64 in (output_grad.dtype, weight_dtype) else torch.float32
     return output_grad.sum((0, 2, 3), dtype=dtype)
 
 
