@@ -259,6 +259,14 @@ def test_sizes_of_which_64_bits_do_not_hold_the_bytes_are_refused_without_python
         torch.ops.torchgraft.depthwise_conv2d(*arguments)
 
 
+@pytest.mark.parametrize(("height", "width"), [(2**36, 2**36), (2**30, 2**31), (2**31, 2**30)])
+def test_the_pixels_of_an_input_that_64_bits_do_not_hold_are_refused_without_python_too(height, width):
+    one = torch.ones(1, 1, 1, 1)
+    arguments = one, one, 1, height, width, None, height, width, 0, 0, 0, 0, 1, 1
+    with pytest.raises(RuntimeError, match="input_grad: these sizes make a tensor that no memory can hold"):
+        torch.ops.torchgraft.depthwise_conv2d_input_grad(*arguments)
+
+
 @each_device
 def test_a_weight_gradient_of_odd_channels_is_no_view(device):
     """What works on images with more channels gives the gradients of those that are there, as a tensor of its own."""
@@ -267,6 +275,7 @@ def test_a_weight_gradient_of_odd_channels_is_no_view(device):
     grads = images(1, 9, side, side, device=device, dtype=torch.float16).to(memory_format=torch.channels_last)
     for dtype in (torch.float16, torch.float32):
         found = weight_grad.raw(grads, input, 7, 7, *same(7), dtype)
+        assert found.dtype == dtype
         assert not found._is_view()
         assert found.is_contiguous()
         expected = weight_grad.raw(grads.double(), input.double(), 7, 7, *same(7), torch.float64)

@@ -208,6 +208,22 @@ def test_workers_begin_at_different_mutants_and_ask_about_all():
     assert orders == [[0, 1, 2, 3, 4, 5, 6, 7], [2, 3, 4, 5, 0, 1, 6, 7], [4, 5, 0, 1, 2, 3, 7, 6]]
 
 
+@pytest.mark.parametrize(("seconds", "asked"), [(0.0, 1), (0.9, 1), (1.0, 2), (2.9, 2), (3.0, 3), (9.0, 3)])
+def test_a_mutant_that_is_listed_is_asked_until_so_much_time_is_spent(seconds, asked):
+    questions = [asking._Question(str(each), lambda: None, seconds=each) for each in (1.0, 2.0, 4.0)]
+    assert asking._quickest(questions, seconds) == questions[:asked]
+
+
+def test_what_one_worker_reaches_another_does_not_see():
+    library = object.__new__(asking._Library)
+    library._mutants = 3
+    if (worker := os.fork()) == 0:
+        library._reached[1] = 1
+        os._exit(0)
+    os.waitpid(worker, 0)
+    assert library._reached[:] == bytes(3)
+
+
 class TestKernelsThatAreNotForced:
     """What a measured choice may take, and the quicker way to record a gradient, are asked too."""
 

@@ -18,8 +18,9 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from itertools import accumulate, combinations, zip_longest
 from pathlib import Path
 from random import Random
 from typing import Any, NoReturn
@@ -30,7 +31,7 @@ from torch.utils._pytree import tree_leaves
 
 from torchgraft import choosing, native, python_kernels
 from torchgraft.checking import places
-from torchgraft.checking.case import Call, Case, in_float64, replaced
+from torchgraft.checking.case import Call, Case, in_float64
 from torchgraft.checking.comparing import expect
 from torchgraft.checking.properties import PROPERTIES, autocast, bad_input, second_gradient
 from torchgraft.checking.properties.gradient import check_gradient
@@ -53,14 +54,14 @@ _TIMES_AS_LONG, _SECONDS_MORE = 20, 5
 _FIRST_SECONDS = 10.0
 # An exit status that no signal and no sanitizer has.
 _TOLD_APART = 77
-# A question that does not apply; as little.
-_NOT_APPLICABLE = 78
 # The number of no mutant.
 _ORIGINAL = -1
 # What one of several workers found goes before what others did.
 _STATES = ("killed", "survived", "not reached")
 # One of so many questions tells most mutants, before time is spent on what the references give to the others.
 _FIRST_OF = 8
+# What the original takes for the questions that a mutant is asked of which somebody has said why it computes the same.
+_LISTED_SECONDS = 5.0
 # Of PyTorch, where a kernel asks for their number.
 _THREADS = 4
 
@@ -171,9 +172,12 @@ class _Errors:
             call = self.case.call(sample)
             wrong = [(each.what, each.arguments) for each in (*bad_input.mistakes(call), *bad_input.freed(call))]
             numbers = [place for place, value in enumerate(call.arguments) if type(value) is int]
-            for place in numbers:
-                name = call.operator.arguments[place].name
-                wrong += [(f"{name} of {limit}", replaced(call.arguments, place, limit)) for limit in _LIMITS]
+            # Two at once: the product of two sizes may be too large where neither is.
+            for chosen in (*combinations(numbers, 1), *combinations(numbers, 2)):
+                names = " and ".join(call.operator.arguments[place].name for place in chosen)
+                for limit in _LIMITS:
+                    large = tuple(limit if place in chosen else value for place, value in enumerate(call.arguments))
+                    wrong.append((f"{names} of {limit}", large))
             found += [(call, *each) for each in wrong]
         return found
 
@@ -278,7 +282,7 @@ def _questions_of_call(
             question = _Question(_with(name, kernel), _forced(subject, kernel, partial(check, call)))
             yield question
             # After the one above: what it expects is known then.
-            if threads:
+            if threads and check in (check_value, check_gradient):
                 yield replace(question, name=f"{question.name}, {_THREADS} threads", threads=_THREADS)
 
 
@@ -310,49 +314,55 @@ class _Library:
             why = named[0].problem if named else f"nothing is loaded by torchgraft.native.load({namespace!r}, ...)"
             raise LookupError(why or f"{named[0].path} was not built with mutants")
         self.choose.restype = None
-        self._reached = mmap.mmap(-1, max(mutants, 1))
-        self._buffer = (torch.frombuffer(self._reached, dtype=torch.uint8)).data_ptr()
+        self._mutants = mutants
+
+    @cached_property
+    def _reached(self) -> mmap.mmap:
+        """A byte a mutant, which a library sets where it runs through one: of this worker and of what it forks."""
+        return mmap.mmap(-1, max(self._mutants, 1))
+
+    @cached_property
+    def _buffer(self) -> ctypes.c_void_p:
+        return ctypes.c_void_p(torch.frombuffer(self._reached, dtype=torch.uint8).data_ptr())
 
     def traced(self, question: _Question) -> _Question | str:
         """A question with what it costs and reaches; why not, where the original does not pass it."""
         if question.isolated and not _ends_well(question):
             return ""
         self._reached[:] = bytes(len(self._reached))
-        if question.threads > 1:
-            return self._traced_apart(question)
-        self.choose(_ORIGINAL, ctypes.c_void_p(self._buffer))
+        self.choose(_ORIGINAL, self._buffer)
         started = time.perf_counter()
         try:
-            question.ask()
+            question.ask_on_threads()
         except NotApplicable:
             return ""
         except Exception as error:
             return f"{question.name}: {error}"
         finally:
             self.choose(_ORIGINAL, None)
-        return self._with_reached(question, time.perf_counter() - started)
-
-    def _traced_apart(self, question: _Question) -> _Question | str:
-        """Likewise, by a process that is forked to end: one that has run threads cannot be forked any more."""
-        started = time.perf_counter()
-        if (child := os.fork()) == 0:
-            self.choose(_ORIGINAL, ctypes.c_void_p(self._buffer))
-            try:
-                question.ask_on_threads()
-            except NotApplicable:
-                os._exit(_NOT_APPLICABLE)
-            except BaseException as error:
-                print(f"{question.name}: {error}", file=sys.stderr, flush=True)
-                os._exit(_TOLD_APART)
-            os._exit(0)
-        status = os.waitpid(child, 0)[1]
-        if os.WIFEXITED(status) and os.WEXITSTATUS(status) == _NOT_APPLICABLE:
-            return ""
-        return self._with_reached(question, time.perf_counter() - started) if status == 0 else question.name
-
-    def _with_reached(self, question: _Question, seconds: float) -> _Question:
+        seconds = time.perf_counter() - started
         reached = frozenset(number for number, byte in enumerate(self._reached[:]) if byte)
         return replace(question, seconds=seconds, reached=reached)
+
+    def traced_apart(self, questions: Sequence[_Question]) -> Iterator[_Question | str]:
+        """Likewise, by a process that is forked to end: one that has run threads cannot be forked any more."""
+        read, write = os.pipe()
+        if (child := os.fork()) == 0:
+            with open(write, "w") as answers:
+                for question in questions:
+                    found = self.traced(question)
+                    known = found if isinstance(found, str) else (found.seconds, list(found.reached))
+                    answers.write(json.dumps(known) + "\n")
+            os._exit(0)
+        os.close(write)
+        with open(read) as lines:
+            for question, line in zip_longest(questions, lines):
+                known = json.loads(line) if line else f"{question.name}: the process died"
+                if isinstance(known, str):
+                    yield known
+                else:
+                    yield replace(question, seconds=known[0], reached=frozenset(known[1]))
+        os.waitpid(child, 0)
 
 
 def _ends_well(question: _Question) -> bool:
@@ -393,12 +403,39 @@ def _how(status: int) -> str:
 
 
 @dataclass(frozen=True)
+class _Asked:
+    """A mutant that a process of its own is asked about."""
+
+    mutant: int
+    questions: Sequence[_Question]
+    _at: mmap.mmap = field(default_factory=lambda: mmap.mmap(-1, 4))
+
+    def fork(self, library: _Library) -> int:
+        """The process, which ends at the first question that tells the mutant from the original."""
+        if (child := os.fork()) == 0:
+            _run(self.mutant, self.questions, self._at, library.choose)
+        return child
+
+    @property
+    def question(self) -> _Question:
+        """The last that was asked."""
+        return self.questions[int.from_bytes(self._at[:], "little")]
+
+
+def _quickest(questions: Sequence[_Question], seconds: float) -> list[_Question]:
+    """The first of some questions, of which the original takes so many seconds; at least one of any."""
+    sums = accumulate(question.seconds for question in questions)
+    return [question for question, total in zip(questions, sums, strict=True) if total - question.seconds <= seconds]
+
+
+@dataclass(frozen=True)
 class _Worker:
     """One of the processes that share the questions among them.
 
     Attributes:
         number: of so many, `count`.
         tell: what it says to the process that forked it.
+        listed: mutants of which somebody has said why they compute the same.
     """
 
     number: int
@@ -406,62 +443,85 @@ class _Worker:
     library: _Library
     shared: _Shared
     tell: Callable[[dict[str, Any]], None]
+    listed: frozenset[int] = frozenset()
 
     def work(self, groups: Sequence[Iterable[_Question]], mutants: Sequence[int]) -> None:
         """Traces the questions that it takes, and asks them about all mutants: first a few, which tell most."""
         untold: dict[int, dict[str, Any]] = {
             mutant: {"mutant": mutant, "status": "not reached", "seconds": 0.0} for mutant in mutants
         }
-        for end in (len(groups) // _FIRST_OF, len(groups)):
-            questions = self._traced(groups, end)
+        unlisted = {mutant: answer for mutant, answer in untold.items() if mutant not in self.listed}
+        for end, asked in ((len(groups) // _FIRST_OF, unlisted), (len(groups), untold)):
+            with self.shared.cores:
+                questions = self._traced(groups, end)
             # What is never freed is never written to, and stays shared with the processes that are forked.
             gc.freeze()
-            believed = set[int]()
-            for mutant in self._in_turn(mutants):
-                if self.shared.told[mutant]:
-                    continue
-                reaching = [number for number, each in enumerate(questions) if mutant in each.reached]
-                started = time.perf_counter()
-                at, how = self._asked(mutant, [questions[number] for number in reaching])
-                answer = untold[mutant]
-                answer["seconds"] = round(answer["seconds"] + time.perf_counter() - started, 3)
-                if reaching:
-                    answer["status"] = "killed" if how else "survived"
-                if how:
-                    question = questions[reaching[at]]
-                    # Told from itself, the original would show that nothing here can be believed.
-                    if reaching[at] not in believed and (again := self._asked(_ORIGINAL, [question])[1]):
-                        raise RuntimeError(f"a check fails on the unchanged kernels: {question.name} ({again})")
-                    believed.add(reaching[at])
+            for mutant, answer in self._answers(questions, asked):
+                if answer["status"] == "killed":
                     self.shared.told[mutant] = True
-                    answer |= {"how": how, "by": question.name}
-                if how or end == len(groups):
+                if answer["status"] == "killed" or end == len(groups):
                     self.tell(answer)
+
+    def _answers(
+        self, questions: Sequence[_Question], untold: dict[int, dict[str, Any]]
+    ) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Mutants with what is known of each after some questions more; none that any worker told apart."""
+        believed, asked = set[str](), dict[int, _Asked]()
+
+        def end_one() -> tuple[int, dict[str, Any]]:
+            """What came of one of the processes, which has ended then."""
+            process, status, usage = os.wait4(-1, 0)
+            each = asked.pop(process)
+            answer, how = untold[each.mutant], _how(status)
+            answer["seconds"] = round(answer["seconds"] + usage.ru_utime + usage.ru_stime, 3)
+            answer["status"] = "killed" if how else "survived"
+            if how:
+                question = each.question
+                # Told from itself, the original would show that nothing here can be believed.
+                if question.name not in believed and (again := self._asked_of_original(question)):
+                    raise RuntimeError(f"a check fails on the unchanged kernels: {question.name} ({again})")
+                believed.add(question.name)
+                answer |= {"how": how, "by": question.name}
+            self.shared.cores.release()
+            return each.mutant, answer
+
+        for mutant in self._in_turn(list(untold)):
+            if self.shared.told[mutant]:
+                continue
+            reaching = [each for each in questions if mutant in each.reached]
+            if mutant in self.listed:
+                reaching = _quickest(reaching, _LISTED_SECONDS / self.count)
+            if not reaching:
+                yield mutant, untold[mutant]
+                continue
+            # A worker that has nothing left to ask leaves its core to the others.
+            while not self.shared.cores.acquire(block=not asked):
+                yield end_one()
+            each = _Asked(mutant, reaching)
+            asked[each.fork(self.library)] = each
+        while asked:
+            yield end_one()
+
+    def _asked_of_original(self, question: _Question) -> str:
+        """How the original fails on a question; an empty text where it does not."""
+        return _how(os.waitpid(_Asked(_ORIGINAL, [question]).fork(self.library), 0)[1])
 
     def _traced(self, groups: Sequence[Iterable[_Question]], end: int) -> list[_Question]:
         """The questions of groups before `end` that this worker takes, the quickest first."""
-        questions, problems = [], []
+        found, apart = list[_Question | str](), list[_Question]()
         for number in self.shared.groups(end):
             for question in groups[number]:
-                traced = self.library.traced(question)
-                if isinstance(traced, _Question):
-                    questions.append(traced)
-                elif traced:
-                    # A line of a pipe is whole up to so many bytes.
-                    problems.append(traced[:1000])
+                if question.threads > 1:
+                    apart.append(question)
+                else:
+                    found.append(self.library.traced(question))
+        found += self.library.traced_apart(apart)
+        questions = [each for each in found if isinstance(each, _Question)]
+        # A line of a pipe is whole up to so many bytes.
+        problems = [each[:1000] for each in found if isinstance(each, str) and each]
         seconds = sum(each.seconds for each in questions)
         self.tell({"questions": len(questions), "seconds": seconds, "problems": problems[:1]})
         return sorted(questions, key=lambda question: question.seconds)
-
-    def _asked(self, mutant: int, questions: Sequence[_Question]) -> tuple[int, str]:
-        """The number of the first question that tells a mutant from the original, and how; an empty text for none."""
-        if not questions:
-            return 0, ""
-        at = mmap.mmap(-1, 4)
-        if (child := os.fork()) == 0:
-            _run(mutant, questions, at, self.library.choose)
-        how = _how(os.waitpid(child, 0)[1])
-        return int.from_bytes(at[:], "little"), how
 
     def _in_turn(self, mutants: Sequence[int]) -> Iterator[int]:
         """All mutants, a few at a time, of which each worker begins with another one: what it tells, others skip."""
@@ -474,8 +534,11 @@ class _Worker:
 class _Shared:
     """What workers share."""
 
-    def __init__(self, mutants: int) -> None:
-        self._taken = multiprocessing.get_context("fork").Value("i")
+    def __init__(self, mutants: int, workers: int) -> None:
+        context = multiprocessing.get_context("fork")
+        self._taken = context.Value("i")
+        # As many processes compute at a time as there are workers.
+        self.cores = context.Semaphore(workers)
         # A byte a mutant: whether it was told from the original.
         self.told = mmap.mmap(-1, max(mutants, 1))
 
@@ -498,13 +561,16 @@ def _answer(request: dict[str, Any], tell: Callable[[dict[str, Any]], None]) -> 
     ]
     Random(request["seed"]).shuffle(groups)
     tell({"doing": "computing what the references give"})
-    shared, count = _Shared(request["count"]), min(request["workers"], len(groups))
+    count = min(request["workers"], len(groups))
+    shared = _Shared(request["count"], count)
     read, write = os.pipe()
     children = []
     for number in range(count):
         if (child := os.fork()) == 0:
             try:
-                _Worker(number, count, library, shared, partial(_write, write)).work(groups, request["mutants"])
+                listed = frozenset(request["listed"])
+                worker = _Worker(number, count, library, shared, partial(_write, write), listed)
+                worker.work(groups, request["mutants"])
             except BaseException as error:
                 print(error, file=sys.stderr, flush=True)
                 # Without this worker's questions no answer is whole.

@@ -372,7 +372,8 @@ def run_mutants(
             if before is None or before.status != "survived":
                 before = Outcome(new[number], "does not compile")
             finish_new(before)
-        for answer in _ask(folder, library, built.environment(), list(left), len(new), seed, workers):
+        asked = {number: new[number] for number in left}
+        for answer in _ask(folder, library, built.environment(), asked, len(new), seed, workers):
             if "mutant" in answer:
                 number = answer.pop("mutant")
                 before, outcome = left[number], Outcome(new[number], **answer)
@@ -399,7 +400,7 @@ def _ask(
     folder: Folder,
     library: Path,
     environment: Mapping[str, str],
-    mutants: Sequence[int],
+    mutants: Mapping[int, Mutant],
     count: int,
     seed: int,
     workers: int,
@@ -412,6 +413,7 @@ def _ask(
         "namespace": folder.operators[0].namespace,
         "threads": any(b"get_num_threads" in source for source in folder.sources.values()),
         "mutants": list(mutants),
+        "listed": [number for number, each in mutants.items() if each.words in folder.equivalent],
         "count": count,
         "seed": seed,
         "workers": max(workers, 1),

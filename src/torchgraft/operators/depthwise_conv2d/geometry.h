@@ -38,6 +38,13 @@ inline int64_t room_of(const char* name, int64_t input, int64_t padding_front, i
   return room;
 }
 
+// Whether images can be addressed, at eight bytes an element. A batch may hold none: it comes last.
+inline bool is_addressable(int64_t batch, int64_t channels, int64_t height, int64_t width) {
+  int64_t bytes = 8;
+  return !__builtin_mul_overflow(bytes, height, &bytes) && !__builtin_mul_overflow(bytes, width, &bytes) &&
+         !__builtin_mul_overflow(bytes, channels, &bytes) && !__builtin_mul_overflow(bytes, batch, &bytes);
+}
+
 inline Geometry make_geometry(const char* name, int64_t batch, int64_t channels, int64_t output_channels,
                               int64_t input_height, int64_t input_width, int64_t kernel_height,
                               int64_t kernel_width, const Window& window) {
@@ -75,16 +82,9 @@ inline Geometry make_geometry(const char* name, int64_t batch, int64_t channels,
       output_channels / channels,
       {input_height, (rows - tall) / stride_height + 1, kernel_height, stride_height, top, dilation_height},
       {input_width, (columns - wide) / stride_width + 1, kernel_width, stride_width, left, dilation_width}};
-  // Eight bytes an element: the largest tensor must be addressable.
-  int64_t input_elements = 0, output_elements = 0;
-  const bool fits =
-      !__builtin_mul_overflow(geometry.input_pixels(), 8 * channels, &input_elements) &&
-      !__builtin_mul_overflow(input_elements, batch, &input_elements) &&
-      !__builtin_mul_overflow(geometry.height.output, geometry.width.output, &output_elements) &&
-      !__builtin_mul_overflow(output_elements, output_channels, &output_elements) &&
-      !__builtin_mul_overflow(output_elements, 8, &output_elements) &&
-      !__builtin_mul_overflow(output_elements, batch, &output_elements);
-  TORCHGRAFT_CHECK(fits, name, kNoMemory);
+  TORCHGRAFT_CHECK(is_addressable(batch, channels, input_height, input_width) &&
+                       is_addressable(batch, output_channels, geometry.height.output, geometry.width.output),
+                   name, kNoMemory);
   return geometry;
 }
 

@@ -144,7 +144,7 @@ std::tuple<Tensor, Tensor, Tensor> convolution_backward_on(Tensor output_grad, T
   }
   if (wanted[2]) {
     // Of the dtype of the weight, as the bias is: sums of halves are float32, and not rounded where that is
-    // so. On a CPU, PyTorch adds halves up in halves, and takes longer.
+    // so. On a CPU, PyTorch takes twice as long where its sums are to be halves.
     const ScalarType dtype = weight.scalar_type();
     const bool widens = input.is_cpu() && (dtype == ScalarType::Half || dtype == ScalarType::BFloat16);
     bias_grad = torch::stable::sum(output_grad, Integers{0, 2, 3}, /*keepdim=*/false,

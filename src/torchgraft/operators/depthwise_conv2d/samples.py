@@ -257,6 +257,19 @@ _GATHERED_ON_CPU = (
     *_SEVERAL_VECTORS_ON_CPU,
 )
 
+# Either side of what the CPU's kernels ask before they make an input gradient in strips or in pairs, and cut its rows.
+_PHASES_ON_CPU = (
+    Case("6x3 with stride 2 by 1", (1, 2, 9, 9), (6, 3), Window(2, 1, 2, 1, 2, 1)),
+    Case("3x6 with stride 1 by 2", (1, 2, 9, 10), (3, 6), Window(1, 2, 1, 2, 1, 2)),
+    Case("3x3 with stride 2 by 1", (1, 2, 8, 7), (3, 3), Window(2, 1, 1, 1, 1, 1)),
+    Case("3x3 with stride 1 by 2", (1, 2, 7, 8), (3, 3), Window(1, 2, 1, 1, 1, 1)),
+    Case("3x3 with stride 3 on planes of 2x2", (1, 2, 2, 2), (3, 3), Window(3, 3, 0, 0, 1, 1)),
+    Case("3x3 with stride 2 and dilation 3, 60 columns", (1, 2, 25, 60), (3, 3), Window(2, 2, 3, 3, 3, 3, 3, 3)),
+    Case("3x3 with stride 2, padded behind", (1, 16, 8, 9), (3, 3), Window(2, 2, 1, 1, 3, 3), channels_last=True),
+    Case("3x3 with stride 2, 2400 columns", (1, 1, 5, 2400), (3, 3), Window(2, 2)),
+    Case("a row of 2500 taps", (1, 1, 1, 3000), (1, 2500), PLAIN),
+)
+
 # Planes of the sizes that some kernels move whole, as few of them as a warp takes.
 _WHOLE_PLANES = (
     Case("3x3 on planes of 7x7", (2, 40, 7, 7), (3, 3), same(3)),
@@ -392,6 +405,7 @@ _CASES = (
     *(replace(case, channels_last=True) for case in _ON_CPU),
     *_GATHERED_ON_CPU,
     *(replace(case, name=f"{case.name} in NHWC", channels_last=True) for case in _SEVERAL_VECTORS_ON_CPU),
+    *_PHASES_ON_CPU,
     *_WHOLE_PLANES,
     *_PADDED_BEHIND,
     *_PHASES,
