@@ -88,7 +88,7 @@ test-torch: build ## run `graft check --quick` under another PyTorch, in an envi
 	@MAKEFLAGS= PYTHONPATH=src $(TORCH_ENVIRONMENT)/bin/python tests/check_torch.py $(ARGS)
 
 .PHONY: mutants
-mutants: build $(VENV)/test.done ## change kernels in small ways and see that a sample tells: an hour (ARGS=--emulated: CUDA kernels)
+mutants: build $(VENV)/test.done ## change kernels in small ways and see that a sample tells: half an hour (ARGS=--emulated: CUDA kernels)
 	@MAKEFLAGS= $(BIN)/python tests/mutants.py $(ARGS)
 
 .PHONY: lint

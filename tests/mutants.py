@@ -26,6 +26,7 @@ from torchgraft.checking.mutants import (  # noqa: E402
     Outcome,
     Place,
     count,
+    draw,
     find_folders,
     share_killed,
 )
@@ -86,8 +87,12 @@ def main() -> int:
     place = PLACES[given.kind]
     options = {"seed": given.seed, "workers": given.workers, "console": make_console(None), "json_file": None}
     check_mutants(given.operators, given.count, place=place, **options)
+    # As many of all operators as were asked for: of more only some may be known, and most of those were detected.
     folders = find_folders([subject.operator for subject in find_subjects([])], place)
-    found = [(folder.path.name, outcome) for folder in folders for outcome in folder.known().values()]
+    found = []
+    for folder, drawn in zip(folders, draw(folders, given.count, given.seed), strict=True):
+        known = folder.known()
+        found += [(folder.path.name, known[mutant]) for mutant in drawn if mutant in known]
     (ROOT / f"docs/fragments/mutants-{given.kind}.md").write_text(table(found))
     print(table(found))
     return 0
