@@ -327,7 +327,8 @@ class _Library:
 
     def traced(self, question: _Question) -> _Question | str:
         """A question with what it costs and reaches; why not, where the original does not pass it."""
-        if question.isolated and not _ends_well(question):
+        # A reference may be what ends the process; how long it takes is not known yet.
+        if question.isolated and self.told_from_itself(replace(question, seconds=_FIRST_SECONDS)):
             return ""
         self._reached[:] = bytes(len(self._reached))
         self.choose(_ORIGINAL, self._buffer)
@@ -364,13 +365,9 @@ class _Library:
                     yield replace(question, seconds=known[0], reached=frozenset(known[1]))
         os.waitpid(child, 0)
 
-
-def _ends_well(question: _Question) -> bool:
-    """Whether a process that asks a question of the original ends as it should; a reference may be what ends it."""
-    if (child := os.fork()) == 0:
-        # How long it takes is not known yet.
-        _run(_ORIGINAL, [replace(question, seconds=_FIRST_SECONDS)], mmap.mmap(-1, 4), lambda number, reached: None)
-    return os.waitpid(child, 0)[1] == 0
+    def told_from_itself(self, question: _Question) -> str:
+        """How the original fails on a question, in a process of its own; an empty text where it does not."""
+        return _how(os.waitpid(_Asked(_ORIGINAL, [question]).fork(self), 0)[1])
 
 
 def _run(mutant: int, questions: Sequence[_Question], at: mmap.mmap, choose: Any) -> NoReturn:
@@ -478,7 +475,7 @@ class _Worker:
             if how:
                 question = each.question
                 # Told from itself, the original would show that nothing here can be believed.
-                if question.name not in believed and (again := self._asked_of_original(question)):
+                if question.name not in believed and (again := self.library.told_from_itself(question)):
                     raise RuntimeError(f"a check fails on the unchanged kernels: {question.name} ({again})")
                 believed.add(question.name)
                 answer |= {"how": how, "by": question.name}
@@ -501,10 +498,6 @@ class _Worker:
             asked[each.fork(self.library)] = each
         while asked:
             yield end_one()
-
-    def _asked_of_original(self, question: _Question) -> str:
-        """How the original fails on a question; an empty text where it does not."""
-        return _how(os.waitpid(_Asked(_ORIGINAL, [question]).fork(self.library), 0)[1])
 
     def _traced(self, groups: Sequence[Iterable[_Question]], end: int) -> list[_Question]:
         """The questions of groups before `end` that this worker takes, the quickest first."""
