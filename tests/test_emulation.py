@@ -85,6 +85,12 @@ def test_kernels_of_every_operator_hold(kernels, name, order):
     check_holds(kernels, emulate.check_command(emulate.find_folders(), options), order=order)
 
 
+def test_gradients_of_few_units_keep_the_digits_of_float32(kernels):
+    name = "test_gradients_of_few_units_keep_the_digits_of_float32"
+    test = Path(__file__).parent / f"test_lltm.py::{name}"
+    check_holds(kernels, [sys.executable, "-m", "pytest", "-p", "no:xdist", str(test)], multiprocessors=16)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("device", [each for each in devices.COMPILED_FOR if each != 90])
 def test_kernels_of_every_operator_hold_on_other_devices(device):

@@ -244,6 +244,23 @@ def test_the_limits_of_a_recurrence(program, dtype, device, steps, batch, units,
     assert (kernel in done.stdout.split()[1::3]) == is_supported
 
 
+@pytest.mark.parametrize(
+    ("dtype", "way", "units", "is_supported"),
+    [
+        (BFLOAT16, "backward", 15, False),
+        (BFLOAT16, "backward", 16, True),
+        (BFLOAT16, "forward", 1, True),
+        (HALF, "backward", 1, True),
+        (TF32, "backward", 1, True),
+    ],
+)
+def test_gradients_of_few_units_are_not_in_parts_of_bfloat16(program, dtype, way, units, is_supported):
+    line = " ".join(map(str, (way, *dtype, 900, *H200, 1, 100, 1 << 14, units)))
+    done = subprocess.run([program("lltm"), "times"], input=line, capture_output=True, text=True, check=True)
+    on_tensor_cores = [name for name in done.stdout.split()[1::3] if name.startswith(("steps", "on_chip_mma"))]
+    assert bool(on_tensor_cores) == is_supported
+
+
 def test_blocks_that_wait_for_each_other_need_a_device_that_starts_them_together(ask):
     for units, kernel in ((128, "on_chip_forward_block_128"), (129, "elementwise_forward")):
         assert ask("lltm", "forward", *FLOAT, 900, *H200, False, 10, 16, units) == kernel

@@ -227,6 +227,33 @@ def test_memory_may_begin_at_any_element(device, dtype, batch, size):
                 torch.testing.assert_close(one, other, rtol=allowed, atol=allowed * other.abs().max().item())
 
 
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("units", [1, 3, 15])
+def test_gradients_of_few_units_keep_the_digits_of_float32(device, units):
+    """In bfloat16 and every kernel: the few terms of a sum may cancel each other, and what each has lost remains."""
+    dtype, batch = torch.bfloat16, 10_000
+    arguments = [each.to(device, dtype) for each in _arguments(1, batch, 2, units)]
+    x, h, _, weight_ih, weight_hh, _ = arguments
+    output, h_after, _, activations, cells = sequence.raw(*arguments, False, False)
+    h_grad, c_grad = _randn(2, batch, units, seed=7).to(device, dtype)
+
+    i, o, z = activations[0].double().chunk(3, -1)
+    squashed = cells[0].double().tanh()
+    of_c = c_grad + h_grad * o * (1 - squashed * squashed)
+    slopes = z * i * (1 - i), squashed * o * (1 - o), i * torch.where(z > 0, 1, z + 1)
+    gates_grad = torch.cat([of_c * slopes[0], h_grad * slopes[1], of_c * slopes[2]], -1)
+    exact = gates_grad @ weight_hh.double()
+    terms = gates_grad.abs() @ weight_hh.double().abs()
+
+    for kernel in every_kernel(sequence_grads, device):
+        with kernel:
+            grads = torch.zeros_like(output), h_grad, c_grad
+            wanted = False, True, *(False,) * 3
+            found = sequence_grads.raw(x, h, weight_ih, weight_hh, activations, cells, *grads, False, False, *wanted)[1]
+        excess = (found.double() - exact).abs() - torch.finfo(dtype).eps / 2 * exact.abs()
+        assert (excess / terms).max() < 2**-19
+
+
 @pytest.mark.parametrize("c", [0.0, 20.0, 40.0, 44.0, -43.0, 100.0])
 def test_cells_that_have_grown_give_no_denormal_gradients(c):
     # With those a processor computes a hundred times as slowly, and no gate ever brings such a cell back.

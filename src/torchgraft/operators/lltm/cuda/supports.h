@@ -13,6 +13,16 @@ namespace torchgraft::lltm::cuda {
 
 // ---------------------------------------------------------------- the recurrence of a whole sequence
 
+// Whether tensor cores may multiply weight_hh as numbers of two bytes. True float32 has more digits. Going
+// back, two parts of bfloat16 keep 15 bits of a gradient (split.cuh). The more products a sum has, the less
+// of it that is; of few, whose terms may be large and cancel each other, it would be more than a sum in float
+// loses.
+inline bool supports_two_byte_weights(const Problem& problem) {
+  constexpr int64_t kFewestUnits = 16;
+  const bool keeps_few_bits = problem.backward && problem.is_bfloat16;
+  return problem.allows_two_byte_weights && !(keeps_few_bits && problem.units < kFewestUnits);
+}
+
 // Indices within a step have 32 bits.
 template <typename S>
 bool supports_few_units(const Problem& problem) {
@@ -82,10 +92,10 @@ std::optional<Groups> groups_on_chip(const Problem& problem) {
   return fitting_groups<S>(problem);
 }
 
-// The same on tensor cores. Their products multiply numbers of two bytes: true float32 has more digits.
+// The same on tensor cores.
 template <typename S>
 std::optional<Groups> groups_on_chip_mma(const Problem& problem) {
-  return problem.allows_two_byte_weights ? fitting_groups<S>(problem) : std::nullopt;
+  return supports_two_byte_weights(problem) ? fitting_groups<S>(problem) : std::nullopt;
 }
 
 template <typename S>
@@ -97,11 +107,11 @@ bool supports_on_chip_mma(const Problem& problem) {
   return groups_on_chip_mma<S>(problem).has_value();
 }
 
-inline bool supports_steps(const Problem& problem) { return problem.allows_two_byte_weights; }
+inline bool supports_steps(const Problem& problem) { return supports_two_byte_weights(problem); }
 
 // Rows of parts must begin at sixteen bytes, and each part has half of the units.
 inline bool supports_steps_in_parts(const Problem& problem) {
-  return problem.allows_two_byte_weights && ceil_divide(problem.units, 8) % 2 == 0;
+  return supports_two_byte_weights(problem) && ceil_divide(problem.units, 8) % 2 == 0;
 }
 
 // Indices have 32 bits, and all blocks wait for each other.
