@@ -85,6 +85,7 @@ def test_kernels_of_every_operator_hold(kernels, name, order):
     check_holds(kernels, emulate.check_command(emulate.find_folders(), options), order=order)
 
 
+@pytest.mark.slow
 def test_gradients_of_few_units_keep_the_digits_of_float32(kernels):
     name = "test_gradients_of_few_units_keep_the_digits_of_float32"
     test = Path(__file__).parent / f"test_lltm.py::{name}"
