@@ -69,6 +69,7 @@ int main(int count, char** arguments) {
         problem.architecture >> problem.multiprocessors >> problem.shared_of_block >>
         problem.has_cooperative_launches >> problem.steps >> problem.batch >> problem.units;
     problem.backward = asked == "backward";
+    problem.reads_float4 = problem.units % 4 == 0;
     problem.compiled_for = problem.architecture;
     problem.has_clusters = problem.has_cooperative_launches && problem.architecture >= 900;
     const auto answer = [&](const auto& rules) {

@@ -21,12 +21,14 @@ constexpr float kNever = std::numeric_limits<float>::infinity();
 struct Cost {
   float step = 0;  // at the least: how long a launch or a message is on its way
   // On chip, and on the grid:
-  float row = 0;      // for each row of a group, or of few units for each row of a multiprocessor
-  float tile = 0;     // for each tile of rows, which are multiplied at a time
-  float turn = 0;     // for as many rows as the warps of a block compute, or multiply, at a time
+  float row = 0;   // for each row of a group, or of few units for each row of a multiprocessor; step by step
+                   // for each thousand of rows beyond those that a device has room for at once
+  float tile = 0;  // for each tile of rows, which are multiplied at a time
+  float turn = 0;  // for as many rows as the warps of a block compute, or multiply, at a time; of few units,
+                   // once a call, for as many as a multiprocessor has room for
   float message = 0;  // for each row and each block of a group
   float read = 0;     // for each million of numbers that the blocks of a grid read
-  // Step by step, and on the grid:
+  // Step by step, elementwise, and on the grid:
   float element = 0;  // for each million of units of all rows
   float product = 0;  // for each billion of multiply-adds; on the grid for each thousand of a warp's
   float wave = 0;     // for each thousand of the depth of as many tiles as there are multiprocessors
@@ -35,10 +37,12 @@ struct Cost {
 };
 
 // What a call takes beside its steps, forward and back: launches, and weights on their way to the chip.
-constexpr float kCallOfFewUnits[] = {6.0f, 10.0f};
+constexpr float kCallOfFewUnits[] = {3.5f, 6.0f};
 constexpr float kCallOnChip[] = {10.2f, 17.6f};
 constexpr float kCallOnChipMma[] = {9.5f, 12.8f};
 constexpr float kCallOnGrid[] = {6.1f, 12.8f};
+constexpr float kCallBySteps[] = {7.0f, 6.0f};
+constexpr float kCallElementwise[] = {3.0f, 1.0f};
 // What conversions take there: of weights for tensor cores, and of numbers of two bytes to float.
 constexpr float kConversionOfWeights[] = {2.5f, 9.4f};
 constexpr float kConversionToFloat[] = {10.6f, 0.0f};
@@ -53,6 +57,11 @@ inline float conversion_of_weights(const Problem& problem) {
   return converts ? kConversionOfWeights[problem.backward] : 0;
 }
 
+// What a device of another size takes for the same, in times of an H200.
+inline float share_of_h200(const Problem& problem) {
+  return as_float(kMultiprocessorsOfH200) / as_float(problem.multiprocessors);
+}
+
 }  // namespace internal
 
 // ---------------------------------------------------------------- few units
@@ -63,9 +72,9 @@ float time_of_few_units(const Problem& problem, const Cost& cost) {
   if (!supports_few_units<S>(problem)) return kNever;
   const int64_t rows = ceil_divide<int64_t>(problem.batch, problem.multiprocessors);
   const int64_t at_once = S::kBlocks * few_units_rows<S>(problem);
-  const float step =
-      cost.step * internal::as_float(ceil_divide(rows, at_once)) + cost.row * internal::as_float(rows);
-  return kCallOfFewUnits[problem.backward] + internal::as_float(problem.steps) * step;
+  const float turns = internal::as_float(ceil_divide(rows, at_once));
+  const float step = cost.step * turns + cost.row * internal::as_float(rows);
+  return kCallOfFewUnits[problem.backward] + cost.turn * turns + internal::as_float(problem.steps) * step;
 }
 
 // ---------------------------------------------------------------- on chip
@@ -130,9 +139,12 @@ float time_on_grid(const Problem& problem, const Cost& cost) {
   const int64_t turns = ceil_divide<int64_t>(ceil_divide<int64_t>(problem.batch, rows) * parts, S::kWarps);
   const int64_t products = turns * ceil_divide<int64_t>(depth, kDepthOfTurn * parts) * rows * columns;
   const int64_t read = problem.batch * depth * ceil_divide<int64_t>(problem.units, S::kUnits);
+  // Numbers that do not lie in fours are read one at a time.
+  constexpr float kByOnes[] = {1.2f, 2.5f};
+  const float by_ones = problem.reads_float4 ? 1 : kByOnes[problem.backward];
   const float step = cost.step + cost.turn * internal::as_float(turns) +
-                     cost.product * 1e-3f * internal::as_float(products) +
-                     cost.read * 1e-6f * internal::as_float(read);
+                     by_ones * (cost.product * 1e-3f * internal::as_float(products) +
+                                cost.read * 1e-6f * internal::as_float(read));
   // Numbers of two bytes are converted, the results of all steps too.
   const float conversion =
       problem.element_bytes == 2
@@ -151,16 +163,24 @@ inline float time_of_product(const Problem& problem, const Cost& cost, int64_t p
   constexpr int64_t kTile = 128;
   const int64_t tiles = parts * ceil_divide(rows, kTile) * ceil_divide(columns, kTile);
   const int64_t waves = ceil_divide<int64_t>(tiles, problem.multiprocessors);
-  const float share =
-      internal::as_float(kMultiprocessorsOfH200) / internal::as_float(problem.multiprocessors);
   return cost.wave * 1e-3f * internal::as_float(waves * depth) +
-         cost.product * share * 1e-9f * internal::as_float(parts * rows * columns * depth);
+         cost.product * internal::share_of_h200(problem) * 1e-9f *
+             internal::as_float(parts * rows * columns * depth);
+}
+
+// The rows that wait for others. The kernel of a step has a warp for each row, whose lanes share the units.
+inline int64_t waiting_rows(const Problem& problem) {
+  constexpr int64_t kRowsAtOnce = 8;  // of a multiprocessor
+  return std::max<int64_t>(0, problem.batch - kRowsAtOnce * problem.multiprocessors);
 }
 
 inline float time_by_steps(const Problem& problem, const Cost& cost, float product) {
   const float step =
-      cost.step + product + cost.element * 1e-6f * internal::as_float(problem.batch * problem.units);
-  return internal::conversion_of_weights(problem) + internal::as_float(problem.steps) * step;
+      cost.step + product +
+      cost.row * internal::share_of_h200(problem) * 1e-3f * internal::as_float(waiting_rows(problem)) +
+      cost.element * 1e-6f * internal::as_float(problem.batch * problem.units);
+  return kCallBySteps[problem.backward] + internal::conversion_of_weights(problem) +
+         internal::as_float(problem.steps) * step;
 }
 
 // Forward the gates are columns; back they are the depth.
@@ -191,14 +211,17 @@ inline float time_steps_backward_in_parts(const Problem& problem, const Cost& co
   return time_by_steps(problem, cost, product + spill);
 }
 
-// In float and double cuBLAS computes at least 64 rows. Where tensor cores may be used this is never the
-// least.
+// In float and double cuBLAS computes at least 64 rows, and of few and an odd number of units it may take ten
+// times as long: there, where tensor cores may be used, this is never the least.
 inline float time_elementwise(const Problem& problem, const Cost& cost) {
-  if (may_go_by_steps(problem)) return kNever;
+  if (may_go_by_steps(problem) && waiting_rows(problem) == 0) return kNever;
   constexpr int64_t kLeastRows = 64;
   const int64_t rows = ceil_divide(problem.batch, kLeastRows) * kLeastRows;
-  return internal::as_float(problem.steps) *
-         (cost.step + time_of_product(problem, cost, 1, rows, 3 * problem.units, problem.units));
+  const float step = cost.step + time_of_product(problem, cost, 1, rows, 3 * problem.units, problem.units) +
+                     cost.element * 1e-6f * internal::as_float(problem.batch * problem.units);
+  return kCallElementwise[problem.backward] +
+         (problem.element_bytes == 2 ? kConversionToFloat[problem.backward] : 0) +
+         internal::as_float(problem.steps) * step;
 }
 
 }  // namespace torchgraft::lltm::cuda
