@@ -211,13 +211,14 @@ inline float time_steps_backward_in_parts(const Problem& problem, const Cost& co
   return time_by_steps(problem, cost, product + spill);
 }
 
-// In float and double cuBLAS computes at least 64 rows, and of few and an odd number of units it may take ten
-// times as long: there, where tensor cores may be used, this is never the least.
+// In float and double cuBLAS computes at least 64 rows, and of fewer a product may take ten times as long as
+// of one more or one less: there, where tensor cores may be used, this is never the least.
 inline float time_elementwise(const Problem& problem, const Cost& cost) {
   if (may_go_by_steps(problem) && waiting_rows(problem) == 0) return kNever;
   constexpr int64_t kLeastRows = 64;
   const int64_t rows = ceil_divide(problem.batch, kLeastRows) * kLeastRows;
-  const float step = cost.step + time_of_product(problem, cost, 1, rows, 3 * problem.units, problem.units) +
+  const float step = (problem.batch < kLeastRows ? 2 : 1) * cost.step +
+                     time_of_product(problem, cost, 1, rows, 3 * problem.units, problem.units) +
                      cost.element * 1e-6f * internal::as_float(problem.batch * problem.units);
   return kCallElementwise[problem.backward] +
          (problem.element_bytes == 2 ? kConversionToFloat[problem.backward] : 0) +
