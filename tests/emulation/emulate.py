@@ -65,7 +65,10 @@ def build(
     Raises:
         subprocess.CalledProcessError: it does not build; the compiler has said why.
     """
-    kind = "-".join(filter(None, (str(architecture), sanitizer, namespace.removeprefix("torchgraft"))))
+    # Of few sources other headers are compiled once. What lies in one folder with the operators would have all of them
+    # compiled anew.
+    strangers = [folder.name for folder in folders if PACKAGE not in folder.parents]
+    kind = "-".join(filter(None, (str(architecture), sanitizer, *strangers)))
     work = work or ROOT / "build/emulation" / kind
     work.mkdir(parents=True, exist_ok=True)
     with (work / "lock").open("w") as lock:
