@@ -145,7 +145,7 @@ function(_torchgraft_sanitize target)
   endif()
   # Between what samples have in float32 and in float64: both ways are asked.
   target_compile_definitions(${target} PRIVATE TORCHGRAFT_STREAMED_BYTES=180224)
-  target_compile_options(${target} PRIVATE ${flags} ${optimized} -g -fno-omit-frame-pointer)
+  target_compile_options(${target} PRIVATE ${flags} ${optimized} -g1 -fno-omit-frame-pointer)
   target_link_options(${target} PRIVATE ${flags})
 endfunction()
 
