@@ -92,10 +92,10 @@ def test_gradients_of_few_units_keep_the_digits_of_float32(kernels):
     check_holds(kernels, [sys.executable, "-m", "pytest", "-p", "no:xdist", str(test)], multiprocessors=16)
 
 
-# `python tests/emulation/devices.py` asks all devices and dtypes. 8.9 has room for more blocks than 8.6;
-# 10.0 has the limits of 9.0.
+# `python tests/emulation/devices.py` asks all devices and dtypes: 8.6 and 8.9 have the shared memory of
+# 12.0 and the code of 8.0, and 10.0 is as 9.0.
 @pytest.mark.slow
-@pytest.mark.parametrize("device", [75, 80, 86, 120])
+@pytest.mark.parametrize("device", [75, 80, 120])
 def test_kernels_of_every_operator_hold_on_other_devices(device):
     # Where other devices run the same code, only limits differ, and with them what is cut for elements of each size.
     is_compiled_for = devices.COMPILED_FOR[device] == device
@@ -143,7 +143,7 @@ def test_every_kernel_holds_on_all_that_it_supports(kernels):
 
 @pytest.mark.slow
 def test_random_calls_of_every_operator_hold(kernels):
-    check_holds(kernels, emulate.check_command(emulate.find_folders(), ["--stress", "200", "--workers", "2"]))
+    check_holds(kernels, emulate.check_command(emulate.find_folders(), ["--stress", "100", "--workers", "2"]))
 
 
 # In one process: to start one takes longer than a sample does.
