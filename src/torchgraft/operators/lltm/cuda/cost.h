@@ -21,15 +21,15 @@ constexpr float kNever = std::numeric_limits<float>::infinity();
 struct Cost {
   float step = 0;  // at the least: how long a launch or a message is on its way
   // On chip, and on the grid:
-  float row = 0;   // for each row of a group, or of few units for each row of a multiprocessor; step by step
-                   // for each thousand of rows beyond those that a device has room for at once
-  float tile = 0;  // for each tile of rows, which are multiplied at a time
-  float turn = 0;  // for as many rows as the warps of a block compute, or multiply, at a time; of few units,
-                   // once a call, for as many as a multiprocessor has room for
+  float row = 0;      // for each row of a group, or of few units for each row of a multiprocessor
+  float tile = 0;     // for each tile of rows, which are multiplied at a time
+  float turn = 0;     // for as many rows as the warps of a block compute, or multiply, at a time
+  float start = 0;    // of few units, once a call: for as many rows as a multiprocessor has room for
   float message = 0;  // for each row and each block of a group
   float read = 0;     // for each million of numbers that the blocks of a grid read
   // Step by step, elementwise, and on the grid:
   float element = 0;  // for each million of units of all rows
+  float waiting = 0;  // for each thousand of rows beyond those that the device has room for at once
   float product = 0;  // for each billion of multiply-adds; on the grid for each thousand of a warp's
   float wave = 0;     // for each thousand of the depth of as many tiles as there are multiprocessors
   float cut = 0;      // where the product of a step is computed in parts, since cuBLAS may cut it short
@@ -74,7 +74,7 @@ float time_of_few_units(const Problem& problem, const Cost& cost) {
   const int64_t at_once = S::kBlocks * few_units_rows<S>(problem);
   const float turns = internal::as_float(ceil_divide(rows, at_once));
   const float step = cost.step * turns + cost.row * internal::as_float(rows);
-  return kCallOfFewUnits[problem.backward] + cost.turn * turns + internal::as_float(problem.steps) * step;
+  return kCallOfFewUnits[problem.backward] + cost.start * turns + internal::as_float(problem.steps) * step;
 }
 
 // ---------------------------------------------------------------- on chip
@@ -177,7 +177,7 @@ inline int64_t waiting_rows(const Problem& problem) {
 inline float time_by_steps(const Problem& problem, const Cost& cost, float product) {
   const float step =
       cost.step + product +
-      cost.row * internal::share_of_h200(problem) * 1e-3f * internal::as_float(waiting_rows(problem)) +
+      cost.waiting * internal::share_of_h200(problem) * 1e-3f * internal::as_float(waiting_rows(problem)) +
       cost.element * 1e-6f * internal::as_float(problem.batch * problem.units);
   return kCallBySteps[problem.backward] + internal::conversion_of_weights(problem) +
          internal::as_float(problem.steps) * step;

@@ -65,8 +65,8 @@ constexpr Rule on_grid(const char* name, const Cost& cost) {
 constexpr Cost kElementwise = {.step = 10, .element = 29, .product = 45};
 
 inline constexpr Rule kForwardRules[] = {
-    few_units<FewUnits32>("few_units_forward_32", {.step = 0.181f, .row = 0.044f, .turn = 2.2f}),
-    few_units<FewUnits64>("few_units_forward_64", {.step = 0.15f, .row = 0.101f, .turn = 1.8f}),
+    few_units<FewUnits32>("few_units_forward_32", {.step = 0.181f, .row = 0.044f, .start = 2.2f}),
+    few_units<FewUnits64>("few_units_forward_64", {.step = 0.15f, .row = 0.101f, .start = 1.8f}),
     on_chip<ForwardBlock96>("on_chip_forward_block_96", {.step = 0.347f, .row = 0.124f, .tile = 0.352f}),
     on_chip<ForwardBlock128>("on_chip_forward_block_128", {.step = 0.42f, .row = 0.351f, .tile = 0.17f}),
     on_chip<ForwardCluster8x32>("on_chip_forward_cluster_8x32",
@@ -93,7 +93,7 @@ inline constexpr Rule kForwardRules[] = {
      Technique::steps,
      Kernel::steps,
      supports_steps,
-     {.step = 4.803f, .row = 0.9f, .element = 12.6f, .product = 5.3f, .wave = 1.805f},
+     {.step = 4.803f, .element = 12.6f, .waiting = 0.9f, .product = 5.3f, .wave = 1.805f},
      time_steps_forward},
     on_grid<Grid1>("grid_forward_1",
                    {.step = 2.685f, .turn = 1.221f, .read = 0.267f, .element = 8.3f, .product = 15.1f}),
@@ -108,8 +108,8 @@ inline constexpr Rule kForwardRules[] = {
 };
 
 inline constexpr Rule kBackwardRules[] = {
-    few_units<FewUnits32>("few_units_backward_32", {.step = 0.201f, .row = 0.044f, .turn = 3.7f}),
-    few_units<FewUnits64>("few_units_backward_64", {.step = 0.18f, .row = 0.1f, .turn = 3.5f}),
+    few_units<FewUnits32>("few_units_backward_32", {.step = 0.201f, .row = 0.044f, .start = 3.7f}),
+    few_units<FewUnits64>("few_units_backward_64", {.step = 0.18f, .row = 0.1f, .start = 3.5f}),
     on_chip<BackwardBlock96>("on_chip_backward_block_96", {.step = 0.514f, .row = 0.137f, .tile = 0.535f}),
     on_chip<BackwardBlock128>("on_chip_backward_block_128", {.step = 0.505f, .row = 0.351f, .tile = 0.435f}),
     on_chip<BackwardCluster8x32>("on_chip_backward_cluster_8x32",
@@ -134,13 +134,13 @@ inline constexpr Rule kBackwardRules[] = {
      Technique::steps,
      Kernel::steps_in_parts,
      supports_steps_in_parts,
-     {.step = 5.443f, .row = 1.9f, .element = 35.6f, .product = 10.7f, .wave = 2.649f, .spill = 0.98f},
+     {.step = 5.443f, .element = 35.6f, .waiting = 1.9f, .product = 10.7f, .wave = 2.649f, .spill = 0.98f},
      time_steps_backward_in_parts},
     {"steps_backward",
      Technique::steps,
      Kernel::steps,
      supports_steps,
-     {.step = 5.334f, .row = 0.8f, .element = 14.5f, .product = 14.7f, .wave = 1.727f, .cut = 5.884f},
+     {.step = 5.334f, .element = 14.5f, .waiting = 0.8f, .product = 14.7f, .wave = 1.727f, .cut = 5.884f},
      time_steps_backward},
     on_grid<Grid1>("grid_backward_1",
                    {.step = 1.573f, .turn = 1.683f, .read = 0.262f, .element = 20.3f, .product = 12.3f}),
