@@ -7,8 +7,9 @@ asked for problems of any size by the programs of tests/choice.
 
 Branches are those of the compiler, so that each part of a condition is counted by itself; what instantiations of a
 template reach is merged. Left out are the edges of exceptions, lines that only say that nothing comes there, that is
-`fail(...)` and `__trap()`, and the branches of assertions: in host functions of CUDA, of what supports.h has promised,
-and everywhere that a C function of PyTorch's has not failed.
+`fail(...)` and `__trap()`, branches where no condition is written, by which the compiler clears up what it made in
+between, and the branches of assertions: in host functions of CUDA, of what supports.h has promised, and everywhere that
+a C function of PyTorch's has not failed.
 
 A question that was answered is not asked again until sources or samples change, so that an interrupted run goes on
 where it ended. So does one that ends after `--seconds`, which keeps what it has counted. All that it goes on from lies
@@ -44,6 +45,9 @@ FRAGMENTS = ROOT / "docs/fragments"
 NOT_ASKED = re.compile(r"\s*(fail\(|__trap\(\)).*|\W*")
 # In a host function of CUDA; in those that both devices share it checks what a caller gives.
 ASSERTION = re.compile(r"\s*TORCHGRAFT_CHECK\(")
+# Of a condition, or of a part of one on a line of its own.
+CONDITION = re.compile(r"\b(if|for|while|switch|case)\b|&&|\|\||[?!<>]|[=!]=|TORCHGRAFT_CHECK\(")
+TEMPLATE_ARGUMENTS = re.compile(r"<[\w:, *<]+>+|->|<<|>>")
 # Everywhere.
 CALL_OF_PYTORCH = re.compile(r"\s*TORCH_ERROR_CODE_CHECK\(")
 
@@ -168,6 +172,8 @@ def _lines_of(file: dict[str, Any]) -> dict[int, Line]:
         if (line.runs and not each["count"]) or CALL_OF_PYTORCH.match(shown):
             continue
         if "/cuda" in file["file"] and ASSERTION.match(shown):
+            continue
+        if not CONDITION.search(TEMPLATE_ARGUMENTS.sub("", shown)):
             continue
         for number, branch in enumerate(each["branches"]):
             key = len(each["branches"]), number

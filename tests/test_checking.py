@@ -18,7 +18,7 @@ from torchgraft.checking import PROPERTIES, CheckReport, check, make_test
 from torchgraft.checking.comparing import Mismatch, expect_close, expect_equal, rounding
 from torchgraft.checking.properties import memory
 from torchgraft.checking.report import describe
-from torchgraft.checking.running import Job, make_jobs, run_jobs
+from torchgraft.checking.running import Job, make_jobs, run_job, run_jobs
 from torchgraft.checking.serial import filled_products, products_in_float32
 from torchgraft.checking.strides import in_awkward_strides
 from torchgraft.checking.subject import find_subjects, subject_of, target_of
@@ -277,6 +277,22 @@ def test_a_rival_without_a_kernel_for_a_dtype_is_no_failure_and_one_that_takes_n
         asked = replace(samples["correct"], rivals={"rival": rival})
         results = check(correct, asked, properties=["accuracy"], device="cpu").results
         assert {result.status for result in results} == {status}
+
+
+def test_pytorch_adds_halves_up_in_float32_where_it_computes_what_is_asked(monkeypatch):
+    """Kernels are asked with PyTorch's switches as they are: what they make of its products they answer for."""
+    permitted = {}
+    matmul = torch.backends.cuda.matmul
+    assert matmul.allow_bf16_reduced_precision_reduction
+
+    def ask(case):
+        permitted[case.operator.name] = matmul.allow_bf16_reduced_precision_reduction
+
+    monkeypatch.setitem(PROPERTIES, "value", replace(PROPERTIES["value"], check=ask))
+    for operator in (correct, declared_so, elsewhere):
+        run_job(Job("value", operator, samples[operator.name], "cpu", torch.float32, 0, True, None))
+    assert permitted == {"correct": True, "declared_so": False, "elsewhere": False}
+    assert matmul.allow_bf16_reduced_precision_reduction
 
 
 def test_a_process_that_dies_is_a_failure_and_the_rest_goes_on():

@@ -69,6 +69,30 @@ def test_a_kernel_serves_what_it_supports_while_it_is_forced():
         native.ForcedKernel("nobody", "cpu", "pairs")
 
 
+def test_a_kernel_that_serves_alone_refuses_what_it_does_not_support():
+    even, odd = torch.ones(4), torch.ones(5)
+    with native.ForcedKernel("planted", "cpu", "pairs", alone=True) as forced:
+        assert chosen(even, 2.0).tolist() == [2, 2, 2, 1]
+        with pytest.raises(RuntimeError) as refused:
+            chosen(odd, 2.0)
+    assert native.is_refused(refused.value)
+    assert forced.served == 1
+    assert chosen(odd, 2.0).tolist() == [2, 2, 2, 2, 2]
+    with native.ForcedKernel("planted", "cpu", "pairs"):
+        assert chosen(odd, 2.0).tolist() == [2, 2, 2, 2, 2]
+
+
+@pytest.mark.parametrize("name", ["value", "sizes"])
+@pytest.mark.parametrize(("kernel", "status"), [("plain", "pass"), ("huge", "not applicable")])
+def test_where_a_kernel_is_forced_no_other_is_asked_again(name, kernel, status):
+    jobs = make_jobs([subject_of(chosen)], devices=["cpu"], properties=[name], dtypes=[torch.float32])
+    [job] = make_kernel_jobs(jobs, [kernel])
+    results = []
+    served = native.chosen_kernels("planted", "cpu", lambda: results.append(run_job(job)))
+    assert served == (("plain",) if kernel == "plain" else ())
+    assert [each.status for each in results] == [status]
+
+
 def test_a_library_says_which_kernels_it_chose_while_a_call_was_made():
     assert native.chosen_kernels("planted", "cpu", lambda: chosen(torch.ones(4), 2.0)) == ("plain",)
     with native.ForcedKernel("planted", "cpu", "pairs"):

@@ -15,6 +15,7 @@ PARTS = {
     "torchgraft/checks.h": {"torch_exception_get_what_without_backtrace", "what_pytorch_says"},
     "torchgraft/choice.h": {
         "torchgraft_chosen",
+        "torchgraft_force_alone",
         "torchgraft_force_kernel",
         "torchgraft_kernels",
         "torchgraft_trace_answers",

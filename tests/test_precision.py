@@ -97,6 +97,29 @@ def matmul():
     precision._restore(switches, before)
 
 
+@pytest.mark.parametrize("said", [True, False, (False, False)])
+def test_halves_are_added_up_in_float32_in_that_scope_and_as_before_after_it(said):
+    matmul = torch.backends.cuda.matmul
+    names = "allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precision_reduction"
+
+    def state():
+        return [(getattr(matmul, name), getattr(matmul, f"{name}_split_k")) for name in names]
+
+    before = state()
+    try:
+        for name in names:
+            setattr(matmul, name, said)
+        said_before = state()
+        with precision.exact_reductions():
+            assert not any(permitted for permitted, _ in state())
+        assert state() == said_before
+        assert said_before[0][0] is (said if isinstance(said, bool) else said[0])
+    finally:
+        for name, value in zip(names, before, strict=True):
+            setattr(matmul, name, value)
+    assert state() == before
+
+
 @pytest.fixture
 def told(monkeypatch):
     """Has products on the CPU ask as those on a GPU do; what the library of kernels was told, on which thread."""

@@ -230,13 +230,15 @@ def signatures_of(library: NativeLibrary) -> dict[str, Signature]:
 class ForcedKernel:
     """A scope in which one kernel runs every call that it supports, in all threads of this process.
 
-    Where it does not support a call, the library chooses as it does otherwise. Scopes do not nest: at the end of one
-    nothing is forced.
+    Where it does not support a call, the library chooses as it does otherwise, or refuses the call. Scopes do not nest:
+    at the end of one nothing is forced.
 
     Args:
         namespace: of the kernel's operator.
         device: the kind of device, 'cpu' or 'cuda'.
         name: of the kernel, as `kernels` gives it.
+        alone: whether a call that it does not support raises an error that `is_refused` knows, where the library was
+            built with headers that can.
 
     Attributes:
         served: how many calls have fallen on the kernel; known at the end of the scope.
@@ -246,7 +248,7 @@ class ForcedKernel:
         LookupError: the library lists no kernels.
     """
 
-    def __init__(self, namespace: str, device: str, name: str) -> None:
+    def __init__(self, namespace: str, device: str, name: str, alone: bool = False) -> None:
         library = _chooser(namespace, device)
         if library is None:
             raise LookupError(
@@ -255,17 +257,27 @@ class ForcedKernel:
         self._force = library.function("torchgraft_force_kernel")
         self._force.argtypes = (ctypes.c_char_p,)
         self._force.restype = ctypes.c_int64
+        self._refuse_others = library.function("torchgraft_force_alone") if alone else None
         # The library keeps the address: these bytes live as long as the scope.
         self._name = name.encode()
         self.served, self.is_ruled_out = 0, False
 
     def __enter__(self) -> "ForcedKernel":
+        if self._refuse_others is not None:
+            self._refuse_others(True)
         self._force(self._name)
         return self
 
     def __exit__(self, *error: object) -> None:
         served = self._force(None)
+        if self._refuse_others is not None:
+            self._refuse_others(False)
         self.served, self.is_ruled_out = max(served, 0), served < 0
+
+
+def is_refused(error: BaseException) -> bool:
+    """Whether an error says that the kernel which alone may serve does not support a call."""
+    return "the kernel that alone may serve does not support this call" in str(error)
 
 
 def trace_answers(namespace: str, device: str, call: Callable[[], object]) -> int:

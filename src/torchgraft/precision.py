@@ -97,6 +97,29 @@ def equal_precision() -> Iterator[None]:
 
 
 @contextmanager
+def exact_reductions() -> Iterator[None]:
+    """A scope in which PyTorch's matrix products of halves are added up in float32, on CUDA.
+
+    By default PyTorch permits its libraries to add up parts of such a sum in halves.
+    """
+    names = [f"allow_{dtype}_reduced_precision_reduction" for dtype in ("fp16", "bf16")]
+    before = [_read_reduction(name) for name in names]
+    for name in names:
+        setattr(_matrix_products, name, False)
+    try:
+        yield
+    finally:
+        for name, value in zip(names, before, strict=True):
+            setattr(_matrix_products, name, value)
+
+
+def _read_reduction(name: str) -> bool | tuple[bool, bool]:
+    """What sets such a switch again. Newer versions of PyTorch permit cutting a sum into parts by a second one."""
+    permitted: bool = getattr(_matrix_products, name)
+    return permitted if getattr(_matrix_products, name + "_split_k", True) else (permitted, False)
+
+
+@contextmanager
 def cudnn_switches(**values: bool) -> Iterator[None]:
     """A scope in which switches of `torch.backends.cudnn` have values; all others stay as they are.
 

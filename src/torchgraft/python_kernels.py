@@ -114,13 +114,16 @@ class ForcedPythonKernel:
         self.served = self._kernels.served
 
 
-def forced(operator: Declared, device: str, name: str) -> native.ForcedKernel | ForcedPythonKernel:
+def forced(
+    operator: Declared, device: str, name: str, *, alone: bool = False
+) -> native.ForcedKernel | ForcedPythonKernel:
     """A scope in which every call that a kernel supports falls on it.
 
     Args:
         operator: whose kernel it is.
         device: the kind of device, 'cpu' or 'cuda'.
         name: of the kernel.
+        alone: whether other calls are refused, as native.ForcedKernel does it; one in Python supports all.
 
     Raises:
         LookupError: it is none in Python, and the library of the operator lists none.
@@ -128,7 +131,7 @@ def forced(operator: Declared, device: str, name: str) -> native.ForcedKernel | 
     kernels = kernels_of(operator.qualified_name, device)
     if kernels is not None and name in kernels.kernels:
         return ForcedPythonKernel(kernels, name)
-    return native.ForcedKernel(operator.namespace, device, name)
+    return native.ForcedKernel(operator.namespace, device, name, alone)
 
 
 def forget(qualified_name: str) -> None:

@@ -13,7 +13,7 @@ import traceback
 import warnings
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import cycle
 from multiprocessing.connection import Connection, wait
@@ -42,7 +42,7 @@ from torchgraft.checking.subject import (
 )
 from torchgraft.fallback import PerformanceWarning, fallbacks
 from torchgraft.operator import Operator
-from torchgraft.precision import true_precision
+from torchgraft.precision import exact_reductions, true_precision
 from torchgraft.processes import clean_processes, start_clean_processes, waiting_asleep
 from torchgraft.sampling import Samples
 from torchgraft.signatures import why_no_kernel
@@ -297,18 +297,33 @@ def _kernels_expected(job: Job, asked: Property) -> Iterator[None]:
             _expect_kernel(operator, kind, getattr(torch, each.dtype))
 
 
+# Where a kernel is forced, samples that it does not support are passed over: other kernels are not asked again. Of the
+# other properties it may support some calls of a sample and not all.
+_ONE_CALL_A_SAMPLE = ("value", "sizes")
+
+
 @contextmanager
 def _kernel_forced(job: Job) -> Iterator[None]:
     """Forces the kernel of a job; raises NotApplicable where it served no call."""
     if not job.kernel:
         yield
         return
-    with python_kernels.forced(job.operator, torch.device(job.device).type, job.kernel) as forced:
+    kind, alone = torch.device(job.device).type, job.property_name in _ONE_CALL_A_SAMPLE
+    with python_kernels.forced(job.operator, kind, job.kernel, alone=alone) as forced:
         yield
     if forced.is_ruled_out:
         raise NotApplicable(RULED_OUT)
     if not forced.served:
         raise NotApplicable(f"the kernel supports no sample in {job.dtype_name}")
+
+
+@contextmanager
+def _precision(job: Job) -> Iterator[None]:
+    """The precision in which PyTorch computes while a job runs."""
+    # What kernels make of PyTorch's products they answer for as users have them, with the switches as they are.
+    answers = claims_kernel(job.operator, job.device, job.dtype)
+    with true_precision(), nullcontext() if answers else exact_reductions():
+        yield
 
 
 def _run_here(
@@ -329,7 +344,7 @@ def _run_here(
         return job.result(status, time.perf_counter() - started, **{"called": case.called, **more})
 
     try:
-        with warnings.catch_warnings(), true_precision():
+        with warnings.catch_warnings(), _precision(job):
             # Operators that fall back are complete; a property of their own tells which do.
             warnings.simplefilter("ignore", PerformanceWarning)
             with _kernels_expected(job, asked), _kernel_forced(job):
@@ -368,7 +383,7 @@ def _blamed(failure: Failure, job: Job, case: Case) -> Failure:
             else:
                 asked.check(replace(case, facts={}))
 
-    with warnings.catch_warnings(), true_precision():
+    with warnings.catch_warnings(), _precision(job):
         warnings.simplefilter("ignore")
         blame = find_blame(call, ask_again)
     return replace(failure, at_fault=blame.part, cause=blame.cause)

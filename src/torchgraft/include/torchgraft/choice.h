@@ -29,10 +29,11 @@
 namespace torchgraft {
 namespace internal {
 
-// The kernel that serves every call it supports, or null; how many choices have fallen on it since, and how
-// many would have on another device.
+// The kernel that serves every call it supports, or null; whether other calls are refused; how many choices
+// have fallen on it since, and how many would have on another device.
 struct Forced {
   std::atomic<const char*> name{nullptr};
+  std::atomic<bool> alone{false};
   std::atomic<int64_t> served{0};
   std::atomic<int64_t> elsewhere{0};
 };
@@ -132,6 +133,8 @@ const Rule& choose_untraced(const Rule (&rules)[kCount], const Problem& problem)
       if constexpr (requires { problem.on_any_device(); }) {
         if (rule.supports(problem.on_any_device())) ++forced.elsewhere;
       }
+      if (forced.alone)
+        throw std::runtime_error("the kernel that alone may serve does not support this call");
     }
   }
   if (const char* const name = assigned.name) [[unlikely]] {
@@ -149,7 +152,7 @@ const Rule& choose_untraced(const Rule (&rules)[kCount], const Problem& problem)
 
 // The first rule that supports the problem and pays, or the one with the least predicted time. If a tool
 // forces a rule that supports the problem, that rule is returned instead. Throws if no rule supports the
-// problem.
+// problem, or if the forced one does not and is to serve alone.
 template <typename Rule, size_t kCount, typename Problem>
 const Rule& choose(const Rule (&rules)[kCount], const Problem& problem) {
   internal::Traced& traced = internal::traced;
@@ -191,6 +194,10 @@ extern "C" __attribute__((weak, visibility("default"))) int64_t torchgraft_force
   const int64_t elsewhere = forced.elsewhere.exchange(0);
   const int64_t served = forced.served.exchange(0);
   return served > 0 ? served : -elsewhere;
+}
+// Whether a call that the forced kernel does not support is refused, where a kernel must be chosen for it.
+extern "C" __attribute__((weak, visibility("default"))) void torchgraft_force_alone(bool alone) {
+  torchgraft::internal::forced.alone = alone;
 }
 // Begins to trace what rules answer, or ends it: returned is a number that stands for all answers until then.
 extern "C" __attribute__((weak, visibility("default"))) uint64_t torchgraft_trace_answers(bool wanted) {
