@@ -8,8 +8,9 @@ asked for problems of any size by the programs of tests/choice.
 Branches are those of the compiler, so that each part of a condition is counted by itself; what instantiations of a
 template reach is merged. Left out are the edges of exceptions, lines that only say that nothing comes there, that is
 `fail(...)` and `__trap()`, branches where no condition is written, by which the compiler clears up what it made in
-between, and the branches of assertions: in host functions of CUDA, of what supports.h has promised, and everywhere that
-a C function of PyTorch's has not failed.
+between, and the way past a `switch` without a default, of which the compiler demands that it name every value. So are
+the branches of assertions: in host functions of CUDA, of what supports.h has promised, and everywhere that a C function
+of PyTorch's has not failed, or gives what it is documented to.
 
 A question that was answered is not asked again until sources or samples change, so that an interrupted run goes on
 where it ended. So does one that ends after `--seconds`, which keeps what it has counted. All that it goes on from lies
@@ -22,6 +23,7 @@ and what was not reached, build/coverage/missing.txt.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import re
@@ -49,7 +51,8 @@ ASSERTION = re.compile(r"\s*TORCHGRAFT_CHECK\(")
 CONDITION = re.compile(r"\b(if|for|while|switch|case)\b|&&|\|\||[?!<>]|[=!]=|TORCHGRAFT_CHECK\(")
 TEMPLATE_ARGUMENTS = re.compile(r"<[\w:, *<]+>+|->|<<|>>")
 # Everywhere.
-CALL_OF_PYTORCH = re.compile(r"\s*TORCH_ERROR_CODE_CHECK\(")
+CALL_OF_PYTORCH = re.compile(r"\s*TORCH_ERROR_CODE_CHECK\(|\s*TORCHGRAFT_CHECK\(.*\"PyTorch (gives|pads) ")
+SWITCH = re.compile(r"(\s*)switch \(")
 
 
 @dataclass
@@ -178,7 +181,23 @@ def _lines_of(file: dict[str, Any]) -> dict[int, Line]:
         for number, branch in enumerate(each["branches"]):
             key = len(each["branches"]), number
             line.branches[key] = line.branches.get(key, False) or branch["count"] > 0
+    for number, line in lines.items():
+        if (switch := SWITCH.match(text[number - 1])) and not _has_default(text[number:], switch[1]):
+            _leave_out_default(line)
     return lines
+
+
+def _has_default(following: list[str], indent: str) -> bool:
+    """Whether a `switch` has one, by the lines that follow its first."""
+    return any("default:" in line for line in itertools.takewhile(lambda line: line != f"{indent}}}", following))
+
+
+def _leave_out_default(line: Line) -> None:
+    """Takes from a `switch` one branch that never runs, of each number of branches: a second one is a case."""
+    for count in {count for count, _ in line.branches}:
+        never = [key for key, runs in line.branches.items() if key[0] == count and not runs]
+        if never:
+            del line.branches[never[0]]
 
 
 def _table(files: dict[str, dict[int, Line]], places: list[str]) -> str:

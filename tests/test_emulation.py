@@ -122,8 +122,8 @@ def test_every_kernel_says_how_many_threads_a_block_has():
 
 @pytest.mark.slow
 def test_no_plan_of_any_kernel_exceeds_a_device(kernels):
-    # `python tests/emulation/devices.py` draws ten times as many.
-    problems = devices.PROBLEMS // 10
+    # `python tests/emulation/devices.py` draws five times as many. Of fewer, some kernel is not reached on some device.
+    problems = devices.PROBLEMS // 5
     for operator, asked in devices.ask_plans(kernels, problems).items():
         for each in asked:
             assert not each["refused"], each["refused"][:3]
