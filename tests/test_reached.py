@@ -59,10 +59,12 @@ def test_an_assertion_is_to_run_and_never_to_fail(tmp_path, monkeypatch):
         'TORCHGRAFT_CHECK(count >= 0, "no count is negative");\n',
         "TORCH_ERROR_CODE_CHECK(resize(count));\n",
     )
+    documented = 'TORCHGRAFT_CHECK(result.is_contiguous(), "PyTorch gives another layout");\n'
     for name, text, expected in (
         ("cuda/scale.cu", ours, []),
         ("host.h", ours, [True, False]),
         ("host.h", pytorchs, []),
+        ("host.h", documented, []),
     ):
         path = tmp_path / "scale" / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -70,6 +72,41 @@ def test_an_assertion_is_to_run_and_never_to_fail(tmp_path, monkeypatch):
         found = reached._lines_of({"file": f"scale/{name}", "lines": [line(1, 5, 5, 0)]})
         assert found[1].runs
         assert list(found[1].branches.values()) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "counts"),
+    [
+        ("const Tensor sums = sum<A, T>(from(std::vector<int64_t>{height, width}), value->second);", False),
+        ("stream << name << values[0];", False),
+        ("const bool is_small = rows < 3;", True),
+        ("is_aligned(from) &&", True),
+        ("step ? step : 1,", True),
+        ("return !empty;", True),
+        ("while (take()) {", True),
+    ],
+)
+def test_branches_are_those_of_a_written_condition(text, counts, tmp_path, monkeypatch):
+    """Of what it made in between the compiler asks whether it is there to be destroyed."""
+    monkeypatch.setattr(reached, "ROOT", tmp_path)
+    (tmp_path / "host.h").write_text(f"  {text}\n")
+    found = reached._lines_of({"file": "host.h", "lines": [line(1, 5, 5, 0)]})
+    assert list(found[1].branches.values()) == ([True, False] if counts else [])
+
+
+@pytest.mark.parametrize(
+    ("cases", "counted"),
+    [
+        (["case Kernel::one: return 1;", "case Kernel::two: return 2;"], [True, False]),
+        (["case 1: return 1;", "default: return 2;"], [True, False, False]),
+    ],
+)
+def test_the_way_past_a_switch_that_names_every_value_is_not_counted(cases, counted, tmp_path, monkeypatch):
+    monkeypatch.setattr(reached, "ROOT", tmp_path)
+    lines = ["  switch (kernel) {", *(f"    {case}" for case in cases), "  }", "  default: of another;"]
+    (tmp_path / "host.h").write_text("\n".join(lines))
+    found = reached._lines_of({"file": "host.h", "lines": [line(1, 5, 5, 0, 0)]})
+    assert list(found[1].branches.values()) == counted
 
 
 def test_what_was_not_reached_is_shown_with_its_text(lines_of):
