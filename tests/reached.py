@@ -47,9 +47,9 @@ FRAGMENTS = ROOT / "docs/fragments"
 NOT_ASKED = re.compile(r"\s*(fail\(|__trap\(\)).*|\W*")
 # In a host function of CUDA; in those that both devices share it checks what a caller gives.
 ASSERTION = re.compile(r"\s*TORCHGRAFT_CHECK\(")
-# Of a condition, or of a part of one on a line of its own.
-CONDITION = re.compile(r"\b(if|for|while|switch|case)\b|&&|\|\||[?!<>]|[=!]=|TORCHGRAFT_CHECK\(")
-TEMPLATE_ARGUMENTS = re.compile(r"<[\w:, *<]+>+|->|<<|>>")
+# Of a condition, or of a part of one on a line of its own. Around what compares stand spaces, around what a template is
+# given none.
+CONDITION = re.compile(r"\b(if|for|while|switch|case)\b|&&|\|\||[?!]| [<>](\s|$)|[=<>]=|TORCHGRAFT_CHECK\(")
 # Everywhere.
 CALL_OF_PYTORCH = re.compile(r"\s*TORCH_ERROR_CODE_CHECK\(|\s*TORCHGRAFT_CHECK\(.*\"PyTorch (gives|pads) ")
 SWITCH = re.compile(r"(\s*)switch \(")
@@ -176,7 +176,7 @@ def _lines_of(file: dict[str, Any]) -> dict[int, Line]:
             continue
         if "/cuda" in file["file"] and ASSERTION.match(shown):
             continue
-        if not CONDITION.search(TEMPLATE_ARGUMENTS.sub("", shown)):
+        if not CONDITION.search(shown):
             continue
         for number, branch in enumerate(each["branches"]):
             key = len(each["branches"]), number

@@ -80,6 +80,7 @@ def test_an_assertion_is_to_run_and_never_to_fail(tmp_path, monkeypatch):
         ("const Tensor sums = sum<A, T>(from(std::vector<int64_t>{height, width}), value->second);", False),
         ("stream << name << values[0];", False),
         ("const bool is_small = rows < 3;", True),
+        ("return static_cast<unsigned>(row) < static_cast<unsigned>(rows);", True),
         ("is_aligned(from) &&", True),
         ("step ? step : 1,", True),
         ("return !empty;", True),

@@ -248,7 +248,7 @@ class ForcedKernel:
         LookupError: the library lists no kernels.
     """
 
-    def __init__(self, namespace: str, device: str, name: str, alone: bool = False) -> None:
+    def __init__(self, namespace: str, device: str, name: str, *, alone: bool = False) -> None:
         library = _chooser(namespace, device)
         if library is None:
             raise LookupError(

@@ -131,7 +131,7 @@ def forced(
     kernels = kernels_of(operator.qualified_name, device)
     if kernels is not None and name in kernels.kernels:
         return ForcedPythonKernel(kernels, name)
-    return native.ForcedKernel(operator.namespace, device, name, alone)
+    return native.ForcedKernel(operator.namespace, device, name, alone=alone)
 
 
 def forget(qualified_name: str) -> None:

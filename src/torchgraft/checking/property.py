@@ -27,6 +27,8 @@ class Property:
         sanitized: whether it is run again under the sanitizers: it calls kernels, and compiles nothing.
         of_kernels: whether it asks what kernels do. Where the operator claims one that is not there, it fails: it would
             compare the reference with itself.
+        forces_alone: whether samples that a forced kernel does not support are passed over: other kernels are not asked
+            again. A property that makes several calls of a sample would then leave out those that it does support.
         asked_of: which operators it has a meaning for; the others are asked only where somebody names it.
         imports: modules of PyTorch's that it needs and that take long to import.
     """
@@ -38,6 +40,7 @@ class Property:
     isolated: bool = False
     sanitized: bool = False
     of_kernels: bool = True
+    forces_alone: bool = False
     asked_of: Callable[[Operator], bool] = lambda operator: True
     imports: Sequence[str] = ()
 

@@ -297,18 +297,13 @@ def _kernels_expected(job: Job, asked: Property) -> Iterator[None]:
             _expect_kernel(operator, kind, getattr(torch, each.dtype))
 
 
-# Where a kernel is forced, samples that it does not support are passed over: other kernels are not asked again. Of the
-# other properties it may support some calls of a sample and not all.
-_ONE_CALL_A_SAMPLE = ("value", "sizes")
-
-
 @contextmanager
 def _kernel_forced(job: Job) -> Iterator[None]:
     """Forces the kernel of a job; raises NotApplicable where it served no call."""
     if not job.kernel:
         yield
         return
-    kind, alone = torch.device(job.device).type, job.property_name in _ONE_CALL_A_SAMPLE
+    kind, alone = torch.device(job.device).type, PROPERTIES[job.property_name].forces_alone
     with python_kernels.forced(job.operator, kind, job.kernel, alone=alone) as forced:
         yield
     if forced.is_ruled_out:

@@ -17,4 +17,4 @@ def check(case: Case) -> None:
     case.drawn(check_value, examples=200)
 
 
-PROPERTY = Property(check, dtypes=None, sanitized=True)
+PROPERTY = Property(check, dtypes=None, sanitized=True, forces_alone=True)
