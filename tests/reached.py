@@ -140,12 +140,16 @@ def _count(answered: dict[Path, Answered], places: tuple[str, ...], jobs: int, e
 
 
 def _merged(folder: Path, choice: Path) -> dict[str, dict[int, Line]]:
-    """The lines of an operator's sources, by path, as far as anything asked them."""
-    merged = counting.WORK / "all.json"
-    reports = (choice, *counting.WORK.glob(f"{folder.name}-*.json"))
-    counting.gcovr(*(word for report in reports for word in ("--add-tracefile", str(report))), "--json", str(merged))
-    files = json.loads(merged.read_text())["files"]
-    return {each["file"]: _lines_of(each) for each in files if each["file"].startswith(f"{folder.relative_to(ROOT)}/")}
+    """The lines of an operator's sources, by path, as far as anything asked them.
+
+    A library that is compiled for another processor has other branches: gcovr would take one's for another's.
+    """
+    found: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for report in (choice, *sorted(counting.WORK.glob(f"{folder.name}-*.json"))):
+        for file in json.loads(report.read_text())["files"]:
+            if file["file"].startswith(f"{folder.relative_to(ROOT)}/"):
+                found[file["file"]] += file["lines"]
+    return {name: _lines_of(name, lines) for name, lines in found.items()}
 
 
 def _of_choice() -> Path:
@@ -161,12 +165,12 @@ def _of_choice() -> Path:
     return path
 
 
-def _lines_of(file: dict[str, Any]) -> dict[int, Line]:
-    """The lines of a file in gcovr's report, which has them once for each instantiation."""
-    text = (ROOT / file["file"]).read_text().splitlines()
+def _lines_of(name: str, counted: list[dict[str, Any]]) -> dict[int, Line]:
+    """The lines of a file, of which gcovr's reports have one for each instantiation."""
+    text = (ROOT / name).read_text().splitlines()
     lines: dict[int, Line] = defaultdict(Line)
     # Those that run first: gcov does not tell edges of exceptions of what never ran.
-    for each in sorted(file["lines"], key=lambda each: -each["count"]):
+    for each in sorted(counted, key=lambda each: -each["count"]):
         shown = text[each["line_number"] - 1] if each["line_number"] <= len(text) else ""
         if NOT_ASKED.fullmatch(shown):
             continue
@@ -174,7 +178,7 @@ def _lines_of(file: dict[str, Any]) -> dict[int, Line]:
         line.runs |= each["count"] > 0
         if (line.runs and not each["count"]) or CALL_OF_PYTORCH.match(shown):
             continue
-        if "/cuda" in file["file"] and ASSERTION.match(shown):
+        if "/cuda" in name and ASSERTION.match(shown):
             continue
         if not CONDITION.search(shown):
             continue

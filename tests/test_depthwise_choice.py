@@ -157,6 +157,9 @@ BOUNDARIES = {
         ({"images": (1200, 34, 7, 7)}, "gather_weight_grad"),
         ({"images": (1000, 32, 7, 7)}, "small_planes_weight_grad"),
         ({"images": (1400, 28, 7, 7)}, "gather_weight_grad"),
+        # Of few pixels of a channel.
+        ({"images": (12, 3168, 7, 7)}, "gather_weight_grad"),
+        ({"images": (12, 3172, 7, 7)}, "small_planes_weight_grad"),
         ({"images": (1200, 36, 7, 7), "element_bytes": 2}, "gather_weight_grad"),
         ({"images": (1000, 40, 7, 7), "element_bytes": 2}, "small_planes_weight_grad"),
         ({"images": (128, 768, 28, 28), "kernel": 5}, "strips_weight_grad"),
@@ -857,6 +860,34 @@ SUPPORTED = {
 }
 
 
+# Whether threads of gather_large take neighbouring channels of a call.
+TOGETHER = {
+    "gather_large": (
+        (replace(PIXELS, kernel=9), True),
+        ({"layout": "NCHW"}, False),
+        ({"element_bytes": 2}, True),
+        ({"element_bytes": 8}, False),
+        ({"images": (128, 100, 56, 56)}, True),
+        ({"images": (128, 98, 56, 56)}, False),
+        ({"multiplier": 2}, False),
+        ({"alignment": 8}, False),
+        ({"alignment": 8, "element_bytes": 2}, True),
+        ({"alignment": 4, "element_bytes": 2}, False),
+        # Pixels of either image.
+        ({"images": (2**24 - 1, 4, 8, 8)}, True),
+        ({"images": (2**24, 4, 8, 8)}, False),
+        ({"images": (2**24 - 1, 4, 4, 8), "padding": (6, 4)}, True),
+        ({"images": (2**24, 4, 4, 8), "padding": (6, 4)}, False),
+        # What fits shared memory.
+        ({"kernel": (64, 48)}, True),
+        ({"kernel": (64, 49)}, False),
+        ({"kernel": (64, 48), "stride": (2, 1)}, True),
+        ({"kernel": (63, 48), "stride": (2, 1), "direction": "input_grad"}, True),
+        ({"kernel": (64, 48), "stride": (2, 1), "direction": "input_grad"}, False),
+    ),
+}
+
+
 def rows(table):
     """Every call, and what is said of it."""
     for boundary, ((call, kernel), *changes) in table.items():
@@ -902,6 +933,13 @@ def test_what_kernels_support_in_phases(ask):
     found = ask([call for _, call, _ in SUPPORTED_ROWS], "supported")
     for kernel, call, is_supported in SUPPORTED_ROWS:
         assert (kernel in found[call].split()) == is_supported, (kernel, call)
+
+
+def test_which_channels_are_gathered_together(ask):
+    asked = [(call, is_together) for _, call, is_together in rows(TOGETHER)]
+    found = ask([call for call, _ in asked], "together")
+    for call, is_together in asked:
+        assert found[call] == ("together" if is_together else "apart"), call
 
 
 # Each is one more than positions of 32 bits, or that many planes, allow; those that are about planes have small ones.

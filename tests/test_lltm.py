@@ -1,5 +1,6 @@
 """lltm: its surface, its errors and its layers; what every operator must be is asked in test_operators.py."""
 
+import contextlib
 import copy
 import math
 import pickle
@@ -15,10 +16,11 @@ from torch.nn.utils.rnn import pack_padded_sequence, pack_sequence, pad_packed_s
 
 import torchgraft
 from forcing import every_kernel, one_element_on
+from torchgraft import native
 from torchgraft.nn import LLTM, LLTMCell
 from torchgraft.operator import FLOATING
 from torchgraft.operators.lltm import operator, reference
-from torchgraft.operators.lltm.operator import cell_grads, sequence, sequence_grads
+from torchgraft.operators.lltm.operator import cell, cell_grads, sequence, sequence_grads
 from torchgraft.sampling import any_size
 
 D = torch.float64
@@ -54,6 +56,16 @@ def _loop(x, h, c, *weights, reverse=False):
         h, c = _step(x[t], h, c, *weights)
         outputs[t] = h
     return torch.stack([outputs[t] for t in steps]), h, c
+
+
+@contextlib.contextmanager
+def _products_of_float32(device):
+    """A scope in which a library whose products can have several precisions makes them in float32, whatever PyTorch."""
+    found = native.libraries_of("torchgraft", torch.device(device).type)
+    set_products = found[0].function("torchgraft_set_products") or (lambda products: products)
+    before = set_products(1)
+    yield
+    set_products(before)
 
 
 def _assert_close(found, expected):
@@ -202,6 +214,16 @@ def test_bad_arguments_are_refused_without_python_too():
         cell(many, many, many, one.expand(3, 1), one.expand(3, 1), None)
 
 
+def test_what_is_kept_on_another_device_is_refused_without_python_too():
+    """As kernels for CUDA are asked where one of the arguments is on the GPU."""
+    x, h, _, weight_ih, weight_hh, _ = _arguments(1, 2, 3, 4)
+    kernel = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
+    kept = torch.empty(1, 2, 12, device="meta"), torch.empty(1, 2, 4)
+    arguments = x, h, weight_ih, weight_hh, *kept, None, h, h, False, False, *(True,) * 5
+    with pytest.raises(RuntimeError, match="input and activations must be on the same device"):
+        torch.ops.torchgraft.lltm_grads.default.redispatch(kernel, *arguments)
+
+
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", FLOATING, ids=str)
 @pytest.mark.parametrize(("batch", "size"), [(5, 32), (3, 128)])
@@ -225,6 +247,61 @@ def test_memory_may_begin_at_any_element(device, dtype, batch, size):
                 if dtype.itemsize == 2:  # some kernels round weights, or sums between products
                     allowed = max(allowed, 4e-3)
                 torch.testing.assert_close(one, other, rtol=allowed, atol=allowed * other.abs().max().item())
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", FLOATING, ids=str)
+def test_gradients_of_no_rows_are_zero(device, dtype):
+    """For every kernel: weights have gradients though nothing is multiplied by them."""
+    x, h, c, weight_ih, weight_hh, _ = (each.to(device, dtype) for each in _arguments(2, 0, 4, 8))
+    kept = torch.float64 if dtype == torch.float64 else torch.float32
+    activations, cells = (h.new_empty(2, 0, size, dtype=kept) for size in (24, 8))
+    of_steps = x, h, weight_ih, weight_hh, activations, cells, h.new_empty(2, 0, 8), h, c, False, False
+    of_cell = x[0], h, c, weight_ih, weight_hh, activations[0], h, c
+    for operation, arguments in ((sequence_grads, of_steps), (cell_grads, of_cell)):
+        for kernel in every_kernel(operation, device):
+            with kernel, _products_of_float32(device):
+                grads = operation.raw(*arguments, *(True,) * 5)
+            assert [tuple(each.shape) for each in grads[3:]] == [(24, 4), (24, 8), (24,)]
+            assert not any(each.any() for each in grads[3:])
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_the_stride_of_a_single_row_or_column_says_nothing(device):
+    """Nothing lies behind it: it may be more than 32 bits hold."""
+    x, h, c, weight_ih, weight_hh, bias = (each.to(device, torch.float32) for each in _arguments(1, 1, 1, 5))
+    x = x[0]
+    expected = cell.raw(x, h, c, weight_ih, weight_hh, bias)
+    far = 2**40
+    strange_h, strange_weight = h.as_strided((1, 5), (far, 1)), weight_ih.as_strided((15, 1), (1, far))
+    for kernel in every_kernel(cell, device):
+        for arguments in ((x, strange_h, c, weight_ih), (x, h, c, strange_weight)):
+            with kernel, _products_of_float32(device):
+                found = cell.raw(*arguments, weight_hh, bias)
+            torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+def test_a_device_may_refuse_large_clusters(device, dtype, monkeypatch):
+    """As a slice of one does, which the emulator is told to be: another kernel computes."""
+    monkeypatch.setenv("TORCHGRAFT_EMULATED_CLUSTER", "4")
+    arguments = [each.to(device, dtype) for each in _arguments(1, 3, 2, 330)]
+    x, h, c, weight_ih, weight_hh, _ = arguments
+    *_, activations, cells = expected = sequence.raw(*(each.double() for each in arguments), False, False)
+    values = x, h, weight_ih, weight_hh, activations.float(), cells.float(), None, h, c, False, False
+    wanted = False, True, *(False,) * 3
+    for kernel in every_kernel(sequence, device):
+        with kernel:
+            found = sequence.raw(*arguments, False, False)[0]
+        torch.testing.assert_close(found.double(), expected[0], rtol=5e-3, atol=5e-3)
+    h_grad = sequence_grads.raw(
+        *(each.double() if isinstance(each, torch.Tensor) else each for each in values), *wanted
+    )[1]
+    for kernel in every_kernel(sequence_grads, device):
+        with kernel:
+            found = sequence_grads.raw(*values, *wanted)[1]
+        torch.testing.assert_close(found.double(), h_grad, rtol=5e-3, atol=5e-3)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -448,9 +525,9 @@ class TestLayer:
             LLTMCell(3, 4)(torch.randn(2, 3), torch.zeros(2, 4))
         with pytest.raises(TypeError, match="LLTMCell: h must be a Tensor, got NoneType"):
             LLTMCell(3, 4)(torch.randn(2, 3), (None, torch.zeros(2, 4)))
-        for cell in (layer, LLTMCell(3, 4)):
-            with pytest.raises(TypeError, match=f"{type(cell).__name__}: input must be a Tensor, got NoneType"):
-                cell(None)
+        for each in (layer, LLTMCell(3, 4)):
+            with pytest.raises(TypeError, match=f"{type(each).__name__}: input must be a Tensor, got NoneType"):
+                each(None)
         for input in (torch.randn(5, 2, 7), torch.randn(5, 7), pack_sequence([torch.randn(5, 7)])):
             with pytest.raises(ValueError, match="LLTM: input must have 3 features, got 7"):
                 layer(input)

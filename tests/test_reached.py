@@ -29,7 +29,7 @@ def lines_of(tmp_path, monkeypatch):
     """`lines_of(*lines)`: what is counted of a report of SOURCE."""
     monkeypatch.setattr(reached, "ROOT", tmp_path)
     (tmp_path / "scale.cu").write_text(SOURCE)
-    return lambda *lines: reached._lines_of({"file": "scale.cu", "lines": lines})
+    return lambda *lines: reached._lines_of("scale.cu", lines)
 
 
 def test_what_instantiations_reach_is_merged(lines_of):
@@ -38,6 +38,23 @@ def test_what_instantiations_reach_is_merged(lines_of):
         3: (True, [False, True]),
         6: (True, [True, True]),
     }
+
+
+def test_branches_of_one_library_are_not_taken_for_those_of_another(tmp_path, monkeypatch):
+    """gcov numbers them in each: behind another number of branches that no exception is left with."""
+    monkeypatch.setattr(reached, "ROOT", tmp_path)
+    monkeypatch.setattr(counting, "WORK", tmp_path)
+    (tmp_path / "scale").mkdir()
+    (tmp_path / "scale/scale.cu").write_text(SOURCE)
+    for place, first in (("75", 0), ("90", 2)):
+        loop = line(6, 5, 5, 5)
+        for number, branch in enumerate(loop["branches"], first):
+            branch["branchno"] = number
+        report = {"files": [{"file": "scale/scale.cu", "lines": [loop]}]}
+        (tmp_path / f"scale-{place}.json").write_text(json.dumps(report))
+    (tmp_path / "choice.json").write_text('{"files": []}')
+    [found] = reached._merged(tmp_path / "scale", tmp_path / "choice.json").values()
+    assert [*found[6].branches.values()] == [True, True]
 
 
 def test_an_instantiation_that_never_runs_has_no_branches_of_its_own(lines_of):
@@ -69,7 +86,7 @@ def test_an_assertion_is_to_run_and_never_to_fail(tmp_path, monkeypatch):
         path = tmp_path / "scale" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-        found = reached._lines_of({"file": f"scale/{name}", "lines": [line(1, 5, 5, 0)]})
+        found = reached._lines_of(f"scale/{name}", [line(1, 5, 5, 0)])
         assert found[1].runs
         assert list(found[1].branches.values()) == expected
 
@@ -91,7 +108,7 @@ def test_branches_are_those_of_a_written_condition(text, counts, tmp_path, monke
     """Of what it made in between the compiler asks whether it is there to be destroyed."""
     monkeypatch.setattr(reached, "ROOT", tmp_path)
     (tmp_path / "host.h").write_text(f"  {text}\n")
-    found = reached._lines_of({"file": "host.h", "lines": [line(1, 5, 5, 0)]})
+    found = reached._lines_of("host.h", [line(1, 5, 5, 0)])
     assert list(found[1].branches.values()) == ([True, False] if counts else [])
 
 
@@ -106,7 +123,7 @@ def test_the_way_past_a_switch_that_names_every_value_is_not_counted(cases, coun
     monkeypatch.setattr(reached, "ROOT", tmp_path)
     lines = ["  switch (kernel) {", *(f"    {case}" for case in cases), "  }", "  default: of another;"]
     (tmp_path / "host.h").write_text("\n".join(lines))
-    found = reached._lines_of({"file": "host.h", "lines": [line(1, 5, 5, 0, 0)]})
+    found = reached._lines_of("host.h", [line(1, 5, 5, 0, 0)])
     assert list(found[1].branches.values()) == counted
 
 

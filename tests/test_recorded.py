@@ -7,9 +7,10 @@ import torch
 import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from torchgraft import depthwise_conv2d
+import torchgraft
+from torchgraft import choosing, depthwise_conv2d
 from torchgraft.nn import DepthwiseConv2d
-from torchgraft.operators.depthwise_conv2d.operator import convolution
+from torchgraft.operators.depthwise_conv2d.operator import convolution, input_grad, weight_grad
 
 RECORDED = "ConvolutionOverrideableBackward0"
 OPERATOR = torch.ops.aten.convolution_overrideable.default
@@ -64,6 +65,26 @@ def test_what_is_recorded_is_what_the_operator_computes(name, dtypes):
     for one, other in zip(found, expected, strict=True):
         assert (one.dtype, one.stride()) == (other.dtype, other.stride())
         assert torch.equal(one, other)
+
+
+def test_kernels_of_gradients_are_chosen_by_measured_times_too(monkeypatch):
+    """Where PyTorch's own switch for convolutions is on; of images in an order of their own as well."""
+    torchgraft.forget_choices()
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
+    window = CASES["3x3"][2]
+    for order in ((0, 1, 2, 3), (0, 1, 3, 2)):
+        input, weight, bias = leaves(*CASES["3x3"][:2], {})
+        values = [input.detach().permute(order).contiguous().permute(order).requires_grad_(), weight, bias]
+        expected = torch.autograd.grad(depthwise_conv2d(*values, *window).square().sum(), values)
+        with choosing.measuring(True):
+            result = depthwise_conv2d(*values, *window)
+            assert result.grad_fn.name() == RECORDED
+            found = torch.autograd.grad(result.square().sum(), values)
+        measured = {each.operator.removeprefix("torchgraft::") for each in torchgraft.choices()}
+        torchgraft.forget_choices()
+        assert measured == {convolution.name, input_grad.name, weight_grad.name}
+        for one, other in zip(found, expected, strict=True):
+            torch.testing.assert_close(one, other)
 
 
 @pytest.mark.parametrize("by_python", [False, True], ids=["recorded in C++", "recorded in Python"])

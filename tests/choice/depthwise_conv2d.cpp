@@ -1,6 +1,6 @@
 // Says which kernel serves each problem of standard input, one a line: its numbers are those that are read
-// below. With the argument `supported` it says which kernels support it, with `tables` it writes both tables
-// instead.
+// below. With the argument `supported` it says which kernels support it, with `together` whether threads of
+// gather_large take neighbouring channels; with `tables` it writes both tables instead.
 
 #include <iostream>
 #include <string>
@@ -49,7 +49,9 @@ int main(int count, char** arguments) {
       }
       std::cout << '\n';
     };
-    if (direction == "layout") {
+    if (mode == "together") {
+      std::cout << (cuda::gathers_channels_together(problem) ? "together" : "apart") << '\n';
+    } else if (direction == "layout") {
       std::cout << (cuda::planes_pay(sizes, problem.element_bytes) ? "NCHW" : "as given") << '\n';
     } else if (direction == "images_of_weight_grad") {
       const cuda::Images images = cuda::images_of_weight_grad(problem);

@@ -567,6 +567,12 @@ size_t allowed_shared(const void* function) {
                                 : std::max(kMostSharedUnasked, static_cast<size_t>(found->second));
 }
 
+constexpr int kMostOfCluster = 16;
+
+// The most blocks of a cluster; fewer where the variable TORCHGRAFT_EMULATED_CLUSTER says so, as on a slice
+// of a device.
+int most_of_cluster() { return from_environment("TORCHGRAFT_EMULATED_CLUSTER", kMostOfCluster); }
+
 cudaError_t refusal(const Launch& launch, const void* function) {
   if (compiled_for() > architecture().capability) return cudaErrorNoKernelImageForDevice;
   const auto none = [](const dim3& size) { return size.x == 0 || size.y == 0 || size.z == 0; };
@@ -576,11 +582,12 @@ cudaError_t refusal(const Launch& launch, const void* function) {
     return cudaErrorInvalidConfiguration;
   }
   if (launch.dynamic_shared > allowed_shared(function)) return cudaErrorInvalidValue;
-  const unsigned of_cluster = launch.cluster.x * launch.cluster.y * launch.cluster.z;
-  constexpr unsigned kPortable = 8, kMostOfCluster = 16;
+  const int of_cluster = static_cast<int>(launch.cluster.x * launch.cluster.y * launch.cluster.z);
+  constexpr int kPortable = 8;
   if (of_cluster > 1 && architecture().capability < 90) return cudaErrorInvalidValue;
-  if (of_cluster > kMostOfCluster || (of_cluster > kPortable && !machine().allowed_large_clusters.contains(
-                                                                    {architecture().capability, function}))) {
+  if (of_cluster > most_of_cluster() ||
+      (of_cluster > kPortable &&
+       !machine().allowed_large_clusters.contains({architecture().capability, function}))) {
     return cudaErrorInvalidClusterSize;
   }
   if (launch.grid.x % launch.cluster.x != 0 || launch.grid.y % launch.cluster.y != 0 ||
@@ -1156,7 +1163,10 @@ cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute attribu
     machine().allowed_shared[{emulation::architecture().capability, function}] = value;
   }
   if (attribute == cudaFuncAttributeNonPortableClusterSizeAllowed) {
-    if (emulation::architecture().capability < 90) return failed(cudaErrorInvalidValue);
+    if (emulation::architecture().capability < 90 ||
+        emulation::most_of_cluster() < emulation::kMostOfCluster) {
+      return failed(cudaErrorInvalidValue);
+    }
     machine().allowed_large_clusters.insert({emulation::architecture().capability, function});
   }
   return cudaSuccess;
@@ -1185,7 +1195,9 @@ cudaError_t cudaOccupancyMaxActiveClusters(int* clusters, const void* function,
   cudaOccupancyMaxActiveBlocksPerMultiprocessor(
       &resident, function, static_cast<int>(block.x * block.y * block.z), config->dynamicSmemBytes);
   const dim3 cluster = emulation::make_launch("", *config).cluster;
-  *clusters = resident * emulation::multiprocessors() / static_cast<int>(cluster.x * cluster.y * cluster.z);
+  const int blocks = static_cast<int>(cluster.x * cluster.y * cluster.z);
+  if (blocks > emulation::most_of_cluster()) return failed(cudaErrorInvalidClusterSize);
+  *clusters = resident * emulation::multiprocessors() / blocks;
   return cudaSuccess;
 }
 

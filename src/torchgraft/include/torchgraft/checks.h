@@ -80,9 +80,14 @@ inline void check_dim(const Tensor& tensor, int64_t dim, const char* name) {
   check_memory(tensor, name);
 }
 
-// Whether both tensors are on the CPU, or both on the same CUDA device.
+// Whether both tensors are on the same device.
 inline bool same_device(const Tensor& left, const Tensor& right) {
-  return left.is_cuda() == right.is_cuda() && left.get_device_index() == right.get_device_index();
+  const auto type_of = [](const Tensor& tensor) {
+    int32_t type = 0;
+    TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(tensor.get(), &type));
+    return type;
+  };
+  return type_of(left) == type_of(right) && left.get_device_index() == right.get_device_index();
 }
 
 // Throws unless two tensors have the same dtype and are on the same device. Call it for tensors that one

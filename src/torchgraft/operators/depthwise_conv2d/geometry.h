@@ -38,11 +38,12 @@ inline int64_t room_of(const char* name, int64_t input, int64_t padding_front, i
   return room;
 }
 
-// Whether images can be addressed, at eight bytes an element. A batch may hold none: it comes last.
+// Whether images no higher than kLargestSize can be addressed, at eight bytes an element. A batch may hold
+// none: it comes last.
 inline bool is_addressable(int64_t batch, int64_t channels, int64_t height, int64_t width) {
-  int64_t bytes = 8;
-  return !__builtin_mul_overflow(bytes, height, &bytes) && !__builtin_mul_overflow(bytes, width, &bytes) &&
-         !__builtin_mul_overflow(bytes, channels, &bytes) && !__builtin_mul_overflow(bytes, batch, &bytes);
+  int64_t bytes = 8 * height;
+  return !__builtin_mul_overflow(bytes, width, &bytes) && !__builtin_mul_overflow(bytes, channels, &bytes) &&
+         !__builtin_mul_overflow(bytes, batch, &bytes);
 }
 
 inline Geometry make_geometry(const char* name, int64_t batch, int64_t channels, int64_t output_channels,

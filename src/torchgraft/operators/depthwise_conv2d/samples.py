@@ -107,8 +107,29 @@ _SINGLE = (
     Case("two channels of eight images", (8, 2, 3, 4), (3, 3), same(3), channels_last=True),
     # Fewer than a tile of sixteen.
     Case("fifteen columns", (1, 2, 5, 15), (5, 5), same(5)),
+    # Eights of channels in phases, some of which begin before the image.
+    Case(
+        "dilation 2, padded by one, eight channels",
+        (1, 8, 6, 7),
+        (3, 3),
+        Window(1, 1, 1, 1, 1, 1, 2, 2),
+        channels_last=True,
+    ),
+    # Phases of which most hold nothing, and one image more than lie side by side. Nothing is padded, as below.
+    Case(
+        "1x1 with dilation 8, 33 images of two pixels",
+        (33, 8, 1, 2),
+        (1, 1),
+        Window(dilation_height=8, dilation_width=8),
+        channels_last=True,
+    ),
+    Case("3x4 with dilation 2, nothing padded", (1, 2, 8, 13), (3, 4), Window(dilation_height=2, dilation_width=2)),
     # Blocks of rows as far apart as taps are, in whole vectors of sixteen.
     Case("dilation 2, sixteen channels", (1, 16, 18, 30), (3, 3), Window(1, 1, 2, 2, 2, 2, 2, 2), channels_last=True),
+    # Columns one pixel wide, of more images and channels than a block has shared memory for.
+    Case("31x1 on columns of 33 images", (33, 9, 31, 1), (31, 1), PLAIN),
+    # The tallest whole planes, whose taps meet more rows of the output gradient than a block loads at a time.
+    Case("10x1 padded by nine, 56 rows", (1, 2, 56, 1), (10, 1), Window(1, 1, 9, 0, 9, 0), channels_last=True),
     # A row of tiles takes more shared memory than there is.
     Case("31x31 on wide images", (1, 2, 3, 430), (31, 31), same(31)),
     # More columns than a tile of products has, and more rows than one holds of them.
@@ -119,7 +140,11 @@ _SINGLE = (
     Case("7x7 without padding, 70 columns", (1, 2, 8, 70), (7, 7), PLAIN),
     Case("3x3 padded by two, even rows", (1, 2, 4, 18), (3, 3), Window(1, 1, 2, 2, 2, 2)),
     Case("5x5 padded by one", (1, 2, 5, 12), (5, 5), Window(1, 1, 1, 1, 1, 1)),
+    # Of seven columns, which leave padding no room to be rounded up to four.
+    Case("7x7 padded by one", (1, 2, 7, 12), (7, 7), Window(1, 1, 1, 1, 1, 1)),
     Case("5x5 padded by a dozen", (1, 2, 4, 6), (5, 5), Window(1, 1, 12, 12, 12, 12)),
+    # Tiles side by side, of which the first and the last lie in the padding.
+    Case("1x3 padded by forty", (1, 2, 2, 3), (1, 3), Window(1, 1, 0, 40, 0, 30)),
     Case("3x3 with stride 2, without padding", (1, 2, 9, 42), (3, 3), Window(2, 2, 0, 0, 0, 1)),
     Case("3x3 with stride 2, 44 columns", (1, 2, 9, 44), (3, 3), Window(2, 2, 0, 0, 0, 0)),
     Case("5x5 with stride 2, padded by one", (1, 2, 9, 36), (5, 5), Window(2, 2, 1, 1, 1, 2)),
@@ -145,6 +170,14 @@ _SINGLE = (
     Case("empty batch, told channels_last", (0, 3, 6, 7), (3, 3), same(3), channels_last=True),
     # Two slices of channels, of which the second is not full.
     Case("3x3, 49 channels", (1, 49, 4, 5), (3, 3), same(3), channels_last=True),
+    # Two slices of pairs of channels, a pair a lane, of which the second has a lane more than pairs.
+    Case("7x7 with stride 2, 118 channels", (1, 118, 2, 3), (7, 7), same(7, 2), channels_last=True),
+    # Blocks of a channel each, so many that they gather results in several turns.
+    Case("1x1, 4096 channels", (1, 4096, 1, 2), (1, 1), PLAIN),
+    # Rows that only fit the shared memory of several blocks more than have threads for them.
+    Case("3x3 with stride 2, 8650 columns of two channels", (1, 2, 1, 8650), (3, 3), same(3, 2), channels_last=True),
+    # Images that would fit side by side, but for the columns under their windows, which take more shared memory.
+    Case("7x7 on 22 images of two pixels", (22, 32, 1, 2), (7, 7), same(7), channels_last=True),
 )
 
 # Either side of each border of the CPU's kernels on NHWC images, whose second vector of channels overlaps the first.
@@ -311,6 +344,8 @@ _PHASES = (
     Case("9x41 with stride 2", (2, 3, 11, 44), (9, 41), Window(2, 2, 4, 20, 4, 20)),
     Case("31x31 with stride 2 on one pixel", (2, 3, 1, 1), (31, 31), same(31, 2)),
     Case("31x8 with stride 8, nothing padded", (1, 3, 33, 40), (31, 8), Window(8, 8)),
+    # So much padding in front that no row of the output gradient meets a pixel.
+    Case("14x7 with stride 2, none of it on pixels", (2, 3, 1, 9), (14, 7), Window(2, 2, 14, 3, 0, 3)),
 )
 
 # Slides on NHWC images that are long enough to pay on a device of a few multiprocessors, as the emulated one.

@@ -50,7 +50,8 @@ Tensor mul_constant_cuda(Tensor input, double constant) {
     const T* from = data_of<T>(source, "input");
     T* to = mutable_data_of<T>(output);
     const int64_t count = output.numel();
-    const int64_t whole = is_aligned(from, 16) && is_aligned(to, 16) ? count / kVectorElements<T> : 0;
+    TORCHGRAFT_CHECK(is_aligned(to, 16), "PyTorch gives memory that begins at sixteen bytes");
+    const int64_t whole = is_aligned(from, 16) ? count / kVectorElements<T> : 0;
     const int64_t done = whole * kVectorElements<T>;
     launch<T, kVectorElements<T>>(from, constant, to, whole, scope.stream());
     launch<T, 1>(from + done, constant, to + done, count - done, scope.stream());

@@ -190,10 +190,12 @@ EMULATED_INSTRUCTION uint2 load_shared_pair(uint32_t address) {
   return *static_cast<const uint2*>(::emulation::shared_pointer(address, 8, 8));
 }
 
-// Not watched: they are no races. Whoever reads may be waiting for who writes.
+// Not watched: they are no races. Whoever reads may be waiting for who writes, and reads what is there before
+// that one runs.
 inline __attribute__((noinline, no_sanitize("thread"))) uint32_t load_relaxed(const uint32_t* global) {
+  const uint32_t value = *global;
   ::emulation::pause();
-  return *global;
+  return value;
 }
 inline __attribute__((noinline, no_sanitize("thread"))) void store_relaxed(void* global, uint4 value) {
   *static_cast<uint4*>(global) = value;

@@ -413,17 +413,20 @@ TORCHGRAFT_INLINE void dispatch_patch(const Row<A>& row) {
     };
     if (with_constant<2, 3, 5, 7>(row.taps, run)) return;
     // Larger kernels only where it is known here which taps lie on padding: of all others they are too many.
-    const bool is_same = row.step == 1 && row.width == row.count && row.first_position == -(row.taps / 2);
-    const auto run_same = [&](auto taps) __attribute__((always_inline)) {
-      with_constant<5, 6, 7>(row.count, [&](auto pixels) __attribute__((always_inline)) {
-        // A row has no taps that none of its pixels meets.
-        if constexpr (taps() < 2 * pixels()) {
-          using Same = Patch<taps(), 1, 1, patch_rows(pixels()), pixels(), true, V, A>;
-          Compiled<kVectorBytes>::template call<Same>(row);
-        }
-      });
-    };
-    if (is_same && row.rows == patch_rows(row.count) && with_constant<9, 11, 13>(row.taps, run_same)) return;
+    if constexpr (step() == 1) {
+      const auto run_same = [&](auto taps) __attribute__((always_inline)) {
+        with_constant<5, 6, 7>(row.count, [&](auto pixels) __attribute__((always_inline)) {
+          // A row has no taps that none of its pixels meets.
+          if constexpr (taps() < 2 * pixels()) {
+            using Same = Patch<taps(), 1, 1, patch_rows(pixels()), pixels(), true, V, A>;
+            Compiled<kVectorBytes>::template call<Same>(row);
+          }
+        });
+      };
+      const bool is_same = row.width == row.count && row.first_position == -(row.taps / 2);
+      if (is_same && row.rows == patch_rows(row.count) && with_constant<9, 11, 13>(row.taps, run_same))
+        return;
+    }
     run(std::integral_constant<int, 0>{});
   });
 }

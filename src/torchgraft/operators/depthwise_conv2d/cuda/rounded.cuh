@@ -13,6 +13,13 @@ __device__ T read_rounded(const Number* place) {
   return static_cast<T>(*place);
 }
 
+// The same of neighbouring ones.
+template <int kCount, typename T, typename Number>
+__device__ __forceinline__ void read_neighbours(const Number* place, T (&read)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) read[i] = read_rounded<T>(place + i);
+}
+
 template <typename T>
 class Rounded {
  public:
@@ -58,10 +65,7 @@ class Rounded {
   __device__ void widen(bool is_read, int64_t place, accumulate_t<T> (&values)[kCount]) const {
     T read[kCount] = {};
     if (exists() && is_read) {
-      with_numbers([&](const auto* numbers) {
-#pragma unroll
-        for (int i = 0; i < kCount; ++i) read[i] = read_rounded<T>(numbers + place + i);
-      });
+      with_numbers([&](const auto* numbers) { read_neighbours(numbers + place, read); });
     }
 #pragma unroll
     for (int i = 0; i < kCount; ++i) values[i] = static_cast<accumulate_t<T>>(read[i]);

@@ -518,6 +518,20 @@ inline bool supports_gather(const Problem& problem) {
          gather_shared_taps(geometry, problem.transposed) * int64_t{sizeof(double)} <= kGatherSharedBytes;
 }
 
+constexpr int kGatherChannels = 4;  // of a thread of gather_large, where they can be loaded together
+
+// Whether threads of gather_large may take neighbouring channels: their loads, the pixels that 32 bits count
+// and shared memory for the weights of one thread.
+inline bool gathers_channels_together(const Problem& problem) {
+  constexpr int64_t kMostPixels = int64_t{1} << 30;
+  const Geometry& geometry = problem.geometry;
+  return problem.channels_last && !problem.is_float64() && geometry.channels % kGatherChannels == 0 &&
+         geometry.multiplier == 1 && problem.alignment % (problem.element_bytes * kGatherChannels) == 0 &&
+         geometry.batch * std::max(geometry.input_pixels(), geometry.output_pixels()) < kMostPixels &&
+         gather_shared_taps(geometry, problem.transposed) * kGatherChannels * int64_t{sizeof(float)} <=
+             kGatherSharedBytes;
+}
+
 // Taps that a result meets at most, along one direction: an input gradient meets only every
 // (stride / gcd(stride, dilation))-th one.
 inline int64_t gathered_taps(const Extent& extent, bool transposed) {

@@ -68,29 +68,34 @@ bool allow_groups(const void* function, int64_t blocks, int64_t shared_bytes) {
   return allow_shared_memory(function, shared_bytes);
 }
 
-// What Problem::resident tells, of the shape S; asked of the device once.
+// What Problem::resident tells, of the shape S, by the current device.
+template <typename S>
+int ask_resident_groups(const void* function, int64_t blocks, int64_t shared_bytes) {
+  if (!allow_groups<S>(function, blocks, shared_bytes)) return 0;
+  // Of a grid as large as any that is asked for.
+  GroupsConfig<S> config(blocks, shared_bytes);
+  config->gridDim.x *= static_cast<unsigned>(current_device().multiprocessors / blocks);
+  int resident = 0;
+  cudaError_t error = cudaSuccess;
+  if constexpr (S::kGroup == Group::cluster) {
+    error = cudaOccupancyMaxActiveClusters(&resident, function, &*config);
+  } else {
+    error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, function, S::kBlock,
+                                                          static_cast<size_t>(shared_bytes));
+  }
+  if (error == cudaSuccess) return resident;
+  cudaGetLastError();
+  return 0;
+}
+
+// The same; asked of each device once.
 template <typename S>
 int resident_groups(const void* function, int64_t blocks, int64_t shared_bytes) {
   static std::map<std::tuple<int, const void*, int64_t, int64_t>, int> known;
   static std::mutex mutex;
   const std::tuple key = {internal::current_device_index(), function, blocks, shared_bytes};
-  return internal::made_once(known, mutex, key, [&] {
-    if (!allow_groups<S>(function, blocks, shared_bytes)) return 0;
-    // Of a grid as large as any that is asked for.
-    GroupsConfig<S> config(blocks, shared_bytes);
-    config->gridDim.x *= static_cast<unsigned>(current_device().multiprocessors / blocks);
-    int resident = 0;
-    cudaError_t error = cudaSuccess;
-    if constexpr (S::kGroup == Group::cluster) {
-      error = cudaOccupancyMaxActiveClusters(&resident, function, &*config);
-    } else {
-      error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, function, S::kBlock,
-                                                            static_cast<size_t>(shared_bytes));
-    }
-    if (error == cudaSuccess) return resident;
-    cudaGetLastError();
-    return 0;
-  });
+  return internal::made_once(known, mutex, key,
+                             [&] { return ask_resident_groups<S>(function, blocks, shared_bytes); });
 }
 
 // Launches a kernel with groups of the shape S.

@@ -372,7 +372,7 @@ __global__ void __launch_bounds__(channels_last_resident_threads(kPass))
     if (!is_any_inside) low = 0;
     // All channels of the word, and it can be accessed as one.
     const bool can_be_whole = kElements == 1 || parameters.paired;
-    [[maybe_unused]] const bool is_whole = can_be_whole && exists[0] && exists[kElements - 1];
+    [[maybe_unused]] const bool is_whole = can_be_whole && exists[0];
     [[maybe_unused]] const bool is_whole_result = can_be_whole && taken[0] && taken[kElements - 1];
     if constexpr (kSums) {
 #pragma unroll
@@ -626,10 +626,10 @@ void launch_channels_last(const Arguments<T>& arguments, Pass pass, const Plan& 
   parameters.piece_bytes = piece;
   parameters.row_pitch = (width + kMargin) * group;
   parameters.ring_elements = kMargin * group + (plan.stage_rows + 1) * parameters.row_pitch;
-  const auto is_paired = [&](const T* images) {
-    return images == nullptr || is_aligned(images, kWord<T> * sizeof(T));
-  };
-  parameters.paired = channels % kWord<T> == 0 && is_paired(arguments.input) && is_paired(arguments.result);
+  TORCHGRAFT_CHECK(is_aligned(arguments.result, kWord<T> * sizeof(T)),
+                   "PyTorch gives memory for whole words");
+  parameters.paired =
+      channels % kWord<T> == 0 && (kWord<T> == 1 || is_aligned(arguments.input, kWord<T> * sizeof(T)));
 
   with_pass(pass, [&](auto constant) {
     constexpr Pass kPass = constant;

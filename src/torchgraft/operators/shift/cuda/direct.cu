@@ -208,7 +208,8 @@ __global__ void __launch_bounds__(kThreads)
       sums.y += y_parts[i];
     }
     sums = add_threads(sums, scratch);
-    const bool is_finite = sums.x - sums.x == 0 && sums.y - sums.y == 0;
+    // What is not finite less itself is NaN.
+    const bool is_finite = (sums.x - sums.x) + (sums.y - sums.y) == 0;
     // Of the threads only the first knows; what it says is added up for all to hear.
     if (__syncthreads_or(threadIdx.x == 0 && !is_finite)) {
       const auto sampling = sampling_of(x_offset, y_offset, channel, geometry);

@@ -194,8 +194,8 @@ __device__ void clear_others(const Tile<T>& tile, T* stage) {
 #pragma unroll 1
     for (int i = max(tile.stage_place, tile.place); i < tile.existing; ++i) stage[i] = T(0);
   }
-  if (tile.existing_end < tile.end && tile.pieces > 0 &&
-      threadIdx.x == static_cast<unsigned>(tile.pieces - 1) % kThreads) {
+  // Where there are no pieces none of it exists, and its end is that of the tile.
+  if (tile.existing_end < tile.end && threadIdx.x == static_cast<unsigned>(tile.pieces - 1) % kThreads) {
     const int end = min(tile.stage_place + tile.pieces * kVectorElements<T>, tile.end);
 #pragma unroll 1
     for (int i = tile.existing_end; i < end; ++i) stage[i] = T(0);

@@ -227,11 +227,11 @@ inline bool supports_channels_last(const Problem& problem) {
 inline Plan plan_direct(const Problem& problem) {
   // Blocks for several rounds on a large device; a part is worth 32 rows.
   constexpr int64_t kWanted = 4096;
-  const int64_t rows = problem.geometry.batch * problem.geometry.steps;
+  const int64_t rows = std::max<int64_t>(problem.geometry.batch * problem.geometry.steps, 1);
   const int64_t parts =
       std::clamp<int64_t>(kWanted / problem.geometry.channels, 1, std::max<int64_t>(rows / 32, 1));
   Plan plan;
-  plan.parts = rows > 0 ? ceil_divide(rows, ceil_divide(rows, parts)) : 1;
+  plan.parts = ceil_divide(rows, ceil_divide(rows, parts));
   return plan;
 }
 

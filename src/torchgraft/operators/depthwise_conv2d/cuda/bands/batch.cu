@@ -353,8 +353,7 @@ struct BatchPlan {
   int64_t blocks, bytes;
 };
 
-BatchPlan plan_of(const Geometry& geometry, bool transposed, const BatchShape& shape, int source_alignment,
-                  bool aligned_result) {
+BatchPlan plan_of(const Geometry& geometry, bool transposed, const BatchShape& shape, int source_alignment) {
   BatchPlan plan = {};
   BatchProduct& product = plan.product;
   static_cast<HalfWindow&>(product) = half_window(geometry, transposed);
@@ -404,7 +403,7 @@ BatchPlan plan_of(const Geometry& geometry, bool transposed, const BatchShape& s
   const int row_end = shape.pitch() - product.source_width;
   product.has_row_end = row_end > 0;
   product.row_end = FastDivisor(std::max(1, row_end));
-  product.stores_pairs = product.result_width % 2 == 0 && aligned_result;
+  product.stores_pairs = product.result_width % 2 == 0;
   return plan;
 }
 
@@ -413,8 +412,8 @@ void launch(const Correlation<T>& pass, int shape) {
   if constexpr (kShape < std::size(kBatchShapes)) {
     if (shape != kShape) return launch<T, kShape + 1>(pass, shape);
     const auto& [source, weight, bias, result, geometry, layout, transposed, stream] = pass;
-    const BatchPlan plan =
-        plan_of(geometry, transposed, kBatchShapes[kShape], common_alignment(source), is_aligned(result, 4));
+    TORCHGRAFT_CHECK(is_aligned(result, 4), pass.name(), ": a result must begin at a multiple of four bytes");
+    const BatchPlan plan = plan_of(geometry, transposed, kBatchShapes[kShape], common_alignment(source));
     const auto kernel = bands_batch<T, kShape>;
     require_shared_memory(kernel, plan.bytes, pass.name());
     const auto bits = [](const T* pointer) { return reinterpret_cast<const HalfBits*>(pointer); };

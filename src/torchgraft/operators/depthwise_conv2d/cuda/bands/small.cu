@@ -306,7 +306,7 @@ struct PlanesPlan {
   size_t bytes;
 };
 
-PlanesPlan make_plan(const Geometry& geometry, bool transposed, const void* source, const void* result) {
+PlanesPlan make_plan(const Geometry& geometry, bool transposed, const void* source) {
   PlanesPlan plan{};
   PlanesParameters& p = plan.parameters;
   const PassAxis height(geometry.height, transposed);
@@ -364,7 +364,7 @@ PlanesPlan make_plan(const Geometry& geometry, bool transposed, const void* sour
   p.tiles_y = FastDivisor(tiles_y);
   p.tiles = ceil_divide(batch, p.tile_images) * tiles_y * tiles_x * channels;
   p.result_unit = 8;
-  while (width.result % p.result_unit != 0 || !is_aligned(result, 2 * p.result_unit)) p.result_unit /= 2;
+  while (width.result % p.result_unit != 0) p.result_unit /= 2;
   p.source_places =
       round_up((p.whole_rows ? std::min(p.source_rows, height.source) * width.source : p.source_columns) /
                    p.source_unit,
@@ -385,7 +385,9 @@ PlanesPlan make_plan(const Geometry& geometry, bool transposed, const void* sour
 template <typename T>
 void launch_bands_small(const Correlation<T>& pass) {
   const auto& [source, weight, bias, result, geometry, layout, transposed, stream] = pass;
-  const PlanesPlan plan = make_plan(geometry, transposed, source, result);
+  TORCHGRAFT_CHECK(is_aligned(result, 16), pass.name(),
+                   ": a result must begin at a multiple of sixteen bytes");
+  const PlanesPlan plan = make_plan(geometry, transposed, source);
   const int blocks =
       std::min(ceil_divide(plan.parameters.tiles, kWarps), current_device().multiprocessors * kBlocks);
   const auto bits = [](const T* pointer) { return reinterpret_cast<const HalfBits*>(pointer); };

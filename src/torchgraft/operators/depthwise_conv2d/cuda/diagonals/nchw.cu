@@ -630,7 +630,12 @@ PlanesPlan plan_planes(const PlaneSizes& sizes) {
     bands = ceil_divide(plane_segments, kSegments);
     rows = band_of_plane(height, tap_rows, ceil_divide(plane_segments, bands));
     bands = ceil_divide(plane_segments, rows.segments);
-    while (bytes() > kLargestStageBytes && strip_octets > 1) {
+    // Strips of one octet fit, whatever the kernel.
+    constexpr int kMostSegmentRows = kSegments * kSegment;
+    constexpr int kMostGradRows = kMostSegmentRows + kMostWarps * Block::kTapRows - 1;
+    static_assert(((kMostSegmentRows | 1) * Block::kOctets + (kMostGradRows | 1)) * kOctetBytes <=
+                  kLargestStageBytes);
+    while (bytes() > kLargestStageBytes) {
       ++strips;
       strip_octets = ceil_divide(output_octets, strips);
     }

@@ -103,7 +103,7 @@ class ColumnLoader {
     source_row_ = source.source_row + plane_row_;
     source_column_ = source.source_column;
     channel_bytes_ = source.channel_rows * kOctetBytes;
-    if (tile_ < end_) enter_tile();
+    enter_tile();  // no chunk is empty
   }
 
   // Loads the octet column of the next step.
@@ -244,7 +244,7 @@ __global__ void __launch_bounds__(kRowGroups * kWarpsOfRowGroup * 32, kRowGroups
   uint32_t newest = shared;
   uint32_t grad_stage = grad_stages;
 #pragma unroll 1
-  for (int step = 0; step < steps; ++step) {
+  for (int step = 0;; ++step) {
     if (step_of_tile > 0) {
 #pragma unroll
       for (int i = 0; i < kChannelsOfWarp; ++i) {
@@ -322,8 +322,11 @@ void launch(const WeightGrad<T>& pass) {
   int bands = 1;
   if (rows.segments <= kSegments && rows.grad_loaded <= kLoadRows) {
     const int64_t most = std::min(kSegments / rows.segments, kLoadRows / std::max(rows.grad_loaded, 1));
-    planes = static_cast<int>(std::min(geometry.batch, most));
-    while (planes > 1 && stage_bytes(rows, planes, kTapRows) > current_device().shared_of_block) --planes;
+    // Each takes as much shared memory as another, beside what any number of them takes.
+    const int64_t bytes_of_none = stage_bytes(rows, 0, kTapRows);
+    const int64_t fitting =
+        (current_device().shared_of_block - bytes_of_none) / (stage_bytes(rows, 1, kTapRows) - bytes_of_none);
+    planes = static_cast<int>(std::min(geometry.batch, std::clamp<int64_t>(fitting, 1, most)));
     parameters.input.rows = FastDivisor(static_cast<int>(height.input));
     parameters.grad.rows = FastDivisor(std::max(rows.grad_loaded, 1));
   } else {

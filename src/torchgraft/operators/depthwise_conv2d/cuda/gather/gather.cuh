@@ -110,7 +110,6 @@ struct GatherParameters {
 };
 
 constexpr int kGatherThreads = 256;
-constexpr int kChannels = 4;  // of a thread of gather_large, where they can be loaded together
 
 template <typename T, int kCount>
 __device__ void load_channels(const T* pointer, accumulate_t<T> (&values)[kCount]) {
@@ -366,7 +365,7 @@ __global__ void __launch_bounds__(kGatherThreads, 2)
         lane * kCount;
 
     for (int summed = 0; summed < parameters.summed; ++summed, channel_source += parameters.source.channel) {
-      if (turn == 0 || parameters.summed > 1) {
+      if (turn == 0) {
         __syncthreads();
         const int count = block_channels * parameters.kernel_taps.divisor();
         weight.with_numbers([&](const auto* numbers) {
@@ -608,7 +607,8 @@ void launch_taps(const Correlation<T>& pass) {
                                           kChannelsLast ? kMostGatherChannels / kCount : 1, pixels);
                   parameters.count = static_cast<int>(pixels);
                   parameters.slices = FastDivisor(block.slices);
-                  // The weights of one source channel of several are turned again in each turn.
+                  // The weights of several source channels are turned one after another, and none are
+                  // kept for a second turn.
                   parameters.turns = parameters.summed > 1 ? 1 : block.turns(pixels);
                   const int64_t grid =
                       ceil_divide(pixels, int64_t{block.rows} * parameters.turns) * block.slices;
@@ -618,19 +618,6 @@ void launch_taps(const Correlation<T>& pass) {
                                                                                   part_result, parameters);
                 });
   check_launch(pass.name());
-}
-
-// Whether threads may take four neighbouring channels each: their loads, the pixels that 32 bits count and
-// shared memory for the weights of one thread.
-template <typename T>
-bool can_take_four_channels(const Geometry& geometry, bool transposed, const T* source, const T* result) {
-  constexpr int64_t kMostPixels = int64_t{1} << 30;
-  return geometry.channels % kChannels == 0 && geometry.multiplier == 1 &&
-         geometry.batch * geometry.input_pixels() < kMostPixels &&
-         geometry.batch * geometry.output_pixels() < kMostPixels &&
-         is_aligned(source, sizeof(T) * kChannels) && is_aligned(result, sizeof(T) * kChannels) &&
-         gather_shared_taps(geometry, transposed) * kChannels * int64_t{sizeof(accumulate_t<T>)} <=
-             kGatherSharedBytes;
 }
 
 // Calls `launch` with the taps of a row as a constant, at most so many, and with whether the kernel is a
@@ -689,8 +676,10 @@ void launch_gather_large(const Correlation<T>& pass) {
   constexpr std::integral_constant<int, 1> kOneChannel;
   if (pass.layout == Layout::contiguous) return launch(kOneChannel, std::false_type{});
   if constexpr (!std::is_same_v<T, double>) {
-    if (can_take_four_channels(pass.geometry, pass.transposed, pass.source, pass.result)) {
-      return launch(std::integral_constant<int, kChannels>{}, std::true_type{});
+    const int alignment = common_alignment(pass.source, pass.result);
+    const Problem problem = {pass.geometry, pass.transposed, true, int{sizeof(T)}, alignment, false};
+    if (gathers_channels_together(problem)) {
+      return launch(std::integral_constant<int, kGatherChannels>{}, std::true_type{});
     }
   }
   launch(kOneChannel, std::true_type{});

@@ -62,6 +62,8 @@ struct SlideProduct {
   static constexpr int kWarpPairs = 16 * kTiles;
   // Eight bytes of a row are a thread's, so many times.
   static constexpr int kLoadTurns = kTiles * kStride + 1;
+  // Warps copy all columns under their pairs, those too that only the last window reaches, of any image.
+  static_assert(2 * kStride * (kWarpPairs - 1) + 2 * kSlices <= 32 * kLoadTurns, "rows are copied in part");
   // A thread stores a pixel's eight channels, which are two warps'.
   static_assert(kTiles <= 2, "one piece of results a thread");
 };
@@ -618,7 +620,6 @@ SlideProductPlan plan_slide_product(const Geometry& geometry, bool transposed) {
       p.columns = 2 * Shape::kStride * (p.pairs - 1) + 2 * Shape::kSlices;
       const int copied = std::min(p.columns, base.source_width);
       const int most_copied = warps * 32 * Shape::kLoadTurns;
-      if (copied > most_copied) continue;
       p.images = tiles > 1 ? 1
                            : static_cast<int>(std::min<int64_t>(
                                  most_images, std::min(room / p.pairs, most_copied / copied)));

@@ -159,7 +159,7 @@ struct SlidePlace {
 };
 
 // Where in the sequence of steps a block is: in the steps of one image's share of its range. kWarm steps pass
-// before the first unit ends.
+// before the first unit ends. There are no more ranges than units, so that none is empty.
 template <int kWarm>
 struct SlideSteps {
   int next_unit, last_unit;  // of the range that are still to come
@@ -181,7 +181,7 @@ struct SlideSteps {
     count = min(units - first, last_unit - next_unit);
     next_unit += count;
     step = 0;
-    steps = count > 0 ? count + kWarm : 0;
+    steps = count + kWarm;
   }
   __device__ bool enters() const { return step == 0; }
   __device__ bool ended() const { return step >= steps; }

@@ -435,10 +435,9 @@ inline int64_t diagonal_period(const Extent& height) {
                   height.output - 1 + ceil_divide(height.kernel - height.padding, height.stride));
 }
 
-// The cut that should take the fewest clocks; `clocks_of_best`, if asked for, tells how many.
+// The cut that should take the fewest clocks.
 template <typename Shape>
-DiagonalTile choose_diagonal_tile(const Geometry& geometry, const Device& device,
-                                  double* clocks_of_best = nullptr) {
+DiagonalTile choose_diagonal_tile(const Geometry& geometry, const Device& device) {
   constexpr int kReservedBytes = 1024;      // of shared memory, a block
   constexpr double kProductClocks = 1.6;    // a multiprocessor
   constexpr double kStepClocks = 250;       // of a barrier, copies and loads that a block's warps wait for
@@ -483,9 +482,9 @@ DiagonalTile choose_diagonal_tile(const Geometry& geometry, const Device& device
             std::max(int64_t{Shape::kStages} * Shape::kRows * groups * group_pixels * kPieceBytes,
                      int64_t{warps} * Shape::kTaps * kGroup * int64_t{sizeof(float)});
         if (shared_bytes > device.shared_of_block) continue;
-        const int64_t resident = std::min<int64_t>(
-            kMostWarps / warps, device.shared_of_multiprocessor / (shared_bytes + kReservedBytes));
-        if (resident == 0) continue;
+        // A device that grants a block its shared memory runs one.
+        const int64_t resident = std::clamp<int64_t>(
+            device.shared_of_multiprocessor / (shared_bytes + kReservedBytes), 1, kMostWarps / warps);
         const int64_t cuts = int64_t{slabs} * tiles;
         const int64_t most_ranges = std::min(chunks / tiles, ceil_divide<int64_t>(rows, streams));
         const int64_t ranges = std::clamp<int64_t>(resident * device.multiprocessors / cuts, 1, most_ranges);
@@ -521,7 +520,6 @@ DiagonalTile choose_diagonal_tile(const Geometry& geometry, const Device& device
       }
     }
   }
-  if (clocks_of_best != nullptr) *clocks_of_best = best_clocks;
   return best;
 }
 

@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(SmallPlanesWeightGrad<Shape>::kWarps * 32,
   const int chunk = static_cast<int>(blockIdx.x / static_cast<unsigned>(parameters.channel_groups));
   const int first_channel = group * Shape::kPlanes;
   const int planes = min(parameters.channels - first_channel, Shape::kPlanes);
-  const int elements = planes * Shape::kPixels;
+  const int elements = planes * Shape::kPixels;  // whole vectors
   const int first_image = chunk * parameters.images_of_chunk;
   const int last_image = min(first_image + parameters.images_of_chunk, parameters.batch);
   T* const shared_input = shared_memory<T>() + warp * 2 * Shape::kElements;
@@ -70,13 +70,9 @@ __global__ void __launch_bounds__(SmallPlanesWeightGrad<Shape>::kWarps * 32,
         (static_cast<int64_t>(image) * parameters.channels + first_channel) * Shape::kPixels;
     // All lanes have read the last image.
     __syncwarp();
-    for (int i = lane * kVector; i + kVector <= elements; i += 32 * kVector) {
+    for (int i = lane * kVector; i < elements; i += 32 * kVector) {
       copy_async<kVector * sizeof(T)>(shared_input + i, input + first_element + i);
       copy_async<kVector * sizeof(T)>(shared_output_grad + i, output_grad + first_element + i);
-    }
-    for (int i = elements / kVector * kVector + lane; i < elements; i += 32) {
-      shared_input[i] = input[first_element + i];
-      shared_output_grad[i] = output_grad[first_element + i];
     }
     commit_copies();
     wait_for_copies<0>();
@@ -137,6 +133,9 @@ void launch(const WeightGrad<typename Shape::T>& pass) {
   const auto& [output_grad, input, weight_grad, workspace, geometry, layout, stream] = pass;
   using Sizes = SmallPlanesWeightGrad<Shape>;
   static_assert(Sizes::kBytes <= 48 * 1024);
+  static_assert(Shape::kPlanes * Shape::kPixels % kVectorElements<T> == 0);
+  TORCHGRAFT_CHECK(geometry.channels * Shape::kPixels % kVectorElements<T> == 0, pass.kName,
+                   ": planes moved whole must be whole vectors of sixteen bytes");
   const int64_t groups = ceil_divide<int64_t>(geometry.channels, Shape::kPlanes);
   // One wave of the device, each warp at least two images.
   const int64_t blocks = int64_t{current_device().multiprocessors} * Sizes::kBlocks;

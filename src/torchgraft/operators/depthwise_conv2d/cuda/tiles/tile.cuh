@@ -200,14 +200,13 @@ __device__ void clear_shared(Accumulate* shared, int count) {
 // The first kCount elements behind `shared`, which lies on a boundary of kAligned elements.
 template <int kCount, int kAligned, typename Accumulate>
 __device__ void load_row(const Accumulate* shared, Accumulate (&values)[kCount]) {
+  static_assert(kCount % kAligned == 0);
 #pragma unroll
   for (int i = 0; i < kCount; i += kAligned) {
     const Vector<Accumulate, kAligned> part =
         *reinterpret_cast<const Vector<Accumulate, kAligned>*>(shared + i);
 #pragma unroll
-    for (int j = 0; j < kAligned; ++j) {
-      if (i + j < kCount) values[i + j] = part[j];
-    }
+    for (int j = 0; j < kAligned; ++j) values[i + j] = part[j];
   }
 }
 

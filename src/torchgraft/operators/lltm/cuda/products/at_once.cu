@@ -9,8 +9,8 @@
 #include <torchgraft/cublas.h>
 #include <torchgraft/cuda.cuh>
 
+#include <algorithm>
 #include <climits>
-#include <optional>
 
 #include "../kernels.h"
 
@@ -32,21 +32,21 @@ struct ByColumns {
   int pitch;
 };
 
-// Nothing where its numbers lie neither row by row nor column by column, or are too many for 32 bits.
-std::optional<ByColumns> by_columns(const Tensor& matrix) {
-  const int64_t rows = matrix.size(0);
-  const int64_t columns = matrix.size(1);
-  if (rows > INT_MAX || columns > INT_MAX) return std::nullopt;
-  // The stride of one row, or of one column, says nothing.
-  const int64_t row_step = rows == 1 ? columns : matrix.stride(0);
-  const int64_t column_step = columns == 1 ? rows : matrix.stride(1);
-  if ((columns == 1 || matrix.stride(1) == 1) && row_step >= columns && row_step <= INT_MAX) {
-    return ByColumns{data<float>(matrix), Cublas::plain, static_cast<int>(row_step)};
+// Of what lies row by row, or is the transpose of such a matrix.
+ByColumns by_columns(const Tensor& matrix) {
+  // The stride of a single row says nothing, nor that of a single column.
+  const int64_t row_step = matrix.size(0) == 1 ? matrix.size(1) : matrix.stride(0);
+  const int64_t column_step = matrix.size(1) == 1 ? matrix.size(0) : matrix.stride(1);
+  if (matrix.size(1) == 1 || matrix.stride(1) == 1) {
+    return {data<float>(matrix), Cublas::plain, static_cast<int>(row_step)};
   }
-  if ((rows == 1 || matrix.stride(0) == 1) && column_step >= rows && column_step <= INT_MAX) {
-    return ByColumns{data<float>(matrix), Cublas::transposed, static_cast<int>(column_step)};
-  }
-  return std::nullopt;
+  TORCHGRAFT_CHECK(matrix.size(0) == 1 || matrix.stride(0) == 1, "lltm: a factor is no matrix to cuBLAS");
+  return {data<float>(matrix), Cublas::transposed, static_cast<int>(column_step)};
+}
+
+// cuBLAS takes 32 bits of each; those of a product follow.
+bool has_large_sizes(const Tensor& matrix) {
+  return std::max({matrix.size(0), matrix.size(1), matrix.stride(0), matrix.stride(1)}) > INT_MAX;
 }
 
 // The mode of a handle, for a scope.
@@ -75,30 +75,28 @@ class MathMode {
 }  // namespace
 
 void launch_products_at_once(const Tensor& left, const Tensor& right, Tensor& result) {
-  const bool is_ours = products != Products::by_pytorch && left.scalar_type() == ScalarType::Float &&
-                       result.scalar_type() == ScalarType::Float && left.dim() == 2 && cublas().is_found();
-  const auto one = is_ours ? by_columns(left) : std::nullopt;
-  const auto other = is_ours ? by_columns(right) : std::nullopt;
-  const auto into = is_ours ? by_columns(result) : std::nullopt;
-  if (!one || !other || !into || into->operation != Cublas::plain) {
+  if (products == Products::by_pytorch || left.scalar_type() != ScalarType::Float || !cublas().is_found() ||
+      has_large_sizes(left) || has_large_sizes(right)) {
     multiply_by_pytorch(left, right, result);
     return;
   }
-  if (result.numel() == 0) return;
+  // cuBLAS is not asked for products of a batch of none.
   const int64_t depth = left.size(1);
-  if (depth == 0) {
-    torch::stable::zero_(result);
-    return;
-  }
+  if (depth == 0) torch::stable::zero_(result);
+  if (depth == 0 || result.numel() == 0) return;
+  const ByColumns one = by_columns(left);
+  const ByColumns other = by_columns(right);
+  const ByColumns into = by_columns(result);
+  TORCHGRAFT_CHECK(into.operation == Cublas::plain, "lltm: a product lies row by row");
   const float alpha = 1.0f;
   const float beta = 0.0f;
   void* const handle = cublas_handle();
   const MathMode mode(cublas(), handle, products == Products::tf32 ? Cublas::tf32 : Cublas::float32);
   // Of the transpose of the result, which lies in columns, the factors change places.
-  MathMode::check(cublas().sgemm(handle, other->operation, one->operation, static_cast<int>(right.size(1)),
-                                 static_cast<int>(left.size(0)), static_cast<int>(depth), &alpha, other->data,
-                                 other->pitch, one->data, one->pitch, &beta, mutable_data<float>(result),
-                                 into->pitch));
+  MathMode::check(cublas().sgemm(handle, other.operation, one.operation, static_cast<int>(right.size(1)),
+                                 static_cast<int>(left.size(0)), static_cast<int>(depth), &alpha, other.data,
+                                 other.pitch, one.data, one.pitch, &beta, mutable_data<float>(result),
+                                 into.pitch));
 }
 
 }  // namespace torchgraft::lltm::cuda

@@ -98,14 +98,14 @@ class SplitGateGrads {
         pitch_(padded_to_whole(width_)),
         halves_(empty_of({gates_grad.size(0), 2 * pitch_}, dtype_, gates_grad)),
         bias_(empty_of({0}, dtype_, gates_grad)) {
+    float* largest = nullptr;
     if constexpr (std::is_same_v<T, Half>) {
       largest_ = empty_workspace<float>(1, gates_grad);
-      TORCHGRAFT_CHECK(
-          cudaMemsetAsync(mutable_data<float>(*largest_), 0, sizeof(float), stream) == cudaSuccess,
-          "lltm_grads: memory could not be cleared");
+      largest = mutable_data<float>(*largest_);
+      TORCHGRAFT_CHECK(cudaMemsetAsync(largest, 0, sizeof(float), stream) == cudaSuccess,
+                       "lltm_grads: memory could not be cleared");
     }
-    if (of_bias || largest_.has_value()) {
-      float* const largest = largest_.has_value() ? mutable_data<float>(*largest_) : nullptr;
+    if (of_bias || largest != nullptr) {
       const Tensor sums = column_sums<T>(gates_grad, largest, stream);
       if (of_bias) bias_ = sums;
     }

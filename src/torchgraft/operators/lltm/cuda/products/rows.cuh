@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(kLanes* kRowsOfBlock)
 
 template <typename Source, typename Sink>
 void launch_rows(const Source& source, const Sink& sink, int64_t rows, int64_t columns, cudaStream_t stream) {
-  if (rows == 0 || columns == 0) return;
+  if (rows == 0) return;
   const dim3 grid(grid_of(ceil_divide<int64_t>(rows, kRowsOfBlock), "lltm_grads"),
                   grid_of(ceil_divide<int64_t>(sink.pitch, kLanes * kRowsInFlight), "lltm_grads"));
   products_rows<<<grid, dim3(kLanes, kRowsOfBlock), 0, stream>>>(source, sink, rows, columns);
