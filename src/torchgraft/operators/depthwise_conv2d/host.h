@@ -103,10 +103,9 @@ Tensor input_grad_on(Tensor output_grad, Tensor weight, int64_t channels, int64_
   });
 }
 
-// The first `count` of the kernels of a contiguous weight; itself where it has no more. A tensor that PyTorch
-// has narrowed would be a view to autograd, which must not be changed in place as other gradients may.
+// The first `count` of the kernels of a contiguous weight. A tensor that PyTorch has narrowed would be a view
+// to autograd, which must not be changed in place as other gradients may.
 inline Tensor first_of(const Tensor& weight, int64_t count) {
-  if (weight.size(0) == count) return weight;
   const std::array<int64_t, 4> sizes = {count, 1, weight.size(2), weight.size(3)};
   const int64_t taps = sizes[2] * sizes[3];
   const std::array<int64_t, 4> strides = {taps, taps, sizes[3], 1};
@@ -114,6 +113,11 @@ inline Tensor first_of(const Tensor& weight, int64_t count) {
   TORCH_ERROR_CODE_CHECK(
       aoti_torch__reinterpret_tensor(weight.get(), 4, sizes.data(), strides.data(), 0, &first));
   return Tensor(first);
+}
+
+// The same of what has them alone: itself where it has no more.
+inline Tensor at_most_first_of(const Tensor& weight, int64_t count) {
+  return weight.size(0) == count ? weight : first_of(weight, count);
 }
 
 // The sums in R, which is T or, for halves, float: then nothing is rounded.
@@ -134,7 +138,7 @@ Tensor sum_weight_grad(const Device& device, Tensor output_grad, Tensor input, c
   output_grad = device.with_channels(device.to_layout(output_grad, layout), given.output_channels());
   device.weight_grad(data_of<T>(output_grad), data_of<T>(input), mutable_data_of<R>(result), given, layout,
                      input);
-  return first_of(result, geometry.output_channels());
+  return at_most_first_of(result, geometry.output_channels());
 }
 
 template <typename Device>
