@@ -9,11 +9,14 @@ import pytest
 import torch
 
 import torchgraft
+from forcing import every_kernel, one_element_on
 from torchgraft.nn import Shift
-from torchgraft.operators.shift import reference
+from torchgraft.operator import FLOATING
+from torchgraft.operators.shift import operator, reference
 
 D = torch.float64
 INF, NAN = math.inf, math.nan
+DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 
 
 def _randn(*shape, seed=0, dtype=D):
@@ -259,6 +262,39 @@ class TestLayer:
     def test_arguments_that_make_no_sense_are_told(self, arguments, message):
         with pytest.raises(ValueError, match=message):
             Shift(*arguments)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", FLOATING, ids=str)
+@pytest.mark.parametrize("layout", ["contiguous", "channels_last"])
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("size", [(2, 6, 6, 9), (2, 16, 8, 16)], ids=str)
+def test_memory_may_begin_at_any_element(size, stride, layout, dtype, device):
+    """For every kernel; of whole numbers and quarters, whose sums are exact: a result is rounded once."""
+    batch, channels, height, width = size
+    input = (2 * _randn(*size)).trunc()
+    output_grad = (2 * _randn(batch, channels, height // stride, width, seed=1)).trunc()
+    offsets = [(4 * _randn(channels, seed=seed)).round() / 4 for seed in (2, 3)]
+    asked = {
+        operator.sample: (input, *offsets, stride),
+        operator.input_grad: (output_grad, *offsets, height, layout == "channels_last", stride),
+        operator.offset_grad: (output_grad, input, *offsets, stride),
+        operator.grads: (output_grad, input, *offsets, stride),
+    }
+    for operation, exact in asked.items():
+        expected = operation.reference(*exact)
+        expected = [each.to(device, dtype) for each in (expected if isinstance(expected, tuple) else (expected,))]
+        arguments = [each.to(device, dtype) if isinstance(each, torch.Tensor) else each for each in exact]
+        images = [place for place, each in enumerate(exact) if each is input or each is output_grad]
+        for place in images:
+            arguments[place] = _both(arguments[place])[layout]
+        for moved in (images, *([place] for place in images)):
+            values = [one_element_on(each) if place in moved else each for place, each in enumerate(arguments)]
+            for kernel in every_kernel(operation, device):
+                with kernel:
+                    found = operation.raw(*values)
+                for one, other in zip(found if isinstance(found, tuple) else (found,), expected, strict=True):
+                    assert torch.equal(one, other)
 
 
 def _published(input, xpos, ypos, stride, output_grad):

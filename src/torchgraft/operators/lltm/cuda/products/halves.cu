@@ -179,7 +179,9 @@ class SplitGateGrads {
   // The sum of (count, at least rows, columns) over the first dimension.
   Tensor sum_rounded(const Tensor& sums, int64_t rows) const {
     Tensor result = empty_of({rows, sums.size(2)}, dtype_, sums);
-    launch_products_sum<T, /*kElements=*/8, /*kParts=*/2>(sums, data<float>(largest_), result, stream_);
+    if (result.numel() > 0) {
+      launch_products_sum<T, /*kElements=*/8, /*kParts=*/2>(sums, data<float>(largest_), result, stream_);
+    }
     return result;
   }
 

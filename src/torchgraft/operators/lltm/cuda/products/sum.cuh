@@ -33,11 +33,10 @@ __global__ void __launch_bounds__(kSumThreads) products_sum(const float* sums, i
   }
 }
 
-// `sums` has a first dimension more than `result`, and may have more rows.
+// `sums` has a first dimension more than `result`, which has elements, and may have more rows.
 template <typename T, int kElements, int kParts>
 void launch_products_sum(const Tensor& sums, const float* largest, Tensor& result, cudaStream_t stream) {
   const int64_t size = result.numel();
-  if (size == 0) return;
   const unsigned blocks = grid_of(ceil_divide<int64_t>(size, kSumThreads * kElements), "lltm");
   products_sum<T, kElements, kParts><<<blocks, kSumThreads, 0, stream>>>(
       data<float>(sums), static_cast<int>(sums.size(0)), sums.size(1) * sums.size(2), largest,
