@@ -492,11 +492,12 @@ class TestPyTorch:
         # Along its one channel a weight's stride is any to PyTorch, and not to who looks at strides.
         assert found[2].stride() == expected[2].stride()
 
-    def test_it_is_a_candidate_without_a_bias_too(self):
+    def test_it_is_a_candidate_without_a_bias_and_without_a_layout_too(self):
         input, weight, _ = _whole(Case("3x3", (2, 4, 9, 8), (3, 3), same(3)), convolution, "cpu", torch.float32)[:3]
-        depthwise_conv2d(input, weight, padding=1)
-        [choice] = torchgraft.choices()
-        assert "pytorch" in choice.microseconds
+        output = depthwise_conv2d(input, weight, padding=1)
+        input_grad.call(output, weight, 4, 9, 8, None, *same(3))
+        assert len(torchgraft.choices()) == 2
+        assert all("pytorch" in each.microseconds for each in torchgraft.choices())
 
     def test_it_is_no_candidate_for_the_output_of_no_images(self):
         # Its strides would be others.

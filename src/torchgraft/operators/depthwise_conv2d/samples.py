@@ -344,6 +344,8 @@ _PHASES = (
     Case("9x41 with stride 2", (2, 3, 11, 44), (9, 41), Window(2, 2, 4, 20, 4, 20)),
     Case("31x31 with stride 2 on one pixel", (2, 3, 1, 1), (31, 31), same(31, 2)),
     Case("31x8 with stride 8, nothing padded", (1, 3, 33, 40), (31, 8), Window(8, 8)),
+    # The columns of one phase have as many rows in registers as the six of the other, and not as five have alone.
+    Case("1x18 with stride 2, eleven columns", (1, 16, 3, 11), (1, 18), Window(1, 2, 0, 7, 0, 8), channels_last=True),
     # So much padding in front that no row of the output gradient meets a pixel.
     Case("14x7 with stride 2, none of it on pixels", (2, 3, 1, 9), (14, 7), Window(2, 2, 14, 3, 0, 3)),
 )
