@@ -17,7 +17,8 @@ where it ended. So does one that ends after `--seconds`, which keeps what it has
 in build/coverage/*.answered and *.json: another machine with the same compiler can take it up.
 
 Written are a table for each operator, docs/fragments/coverage-*.md, once it was asked on the CPU and on the first GPU,
-and what was not reached, build/coverage/missing.txt.
+and what was not reached, build/coverage/missing.txt; once all was asked everywhere, that is docs/fragments/
+coverage-left.md too.
 """
 
 from __future__ import annotations
@@ -122,6 +123,8 @@ def main() -> int:
             (FRAGMENTS / f"coverage-{folder.name}.md").write_text(table)
         missing += _missing(files)
     (counting.WORK / "missing.txt").write_text("".join(f"{line}\n" for line in missing))
+    if not given.operators and all({*DEVICES, *KINDS} <= {*each.places()} for each in answered.values()):
+        (FRAGMENTS / "coverage-left.md").write_text(_left(missing))
     print(f"what was not reached: {(counting.WORK / 'missing.txt').relative_to(ROOT)}")
     return 0
 
@@ -242,6 +245,12 @@ def _missing(files: dict[str, dict[int, Line]]) -> list[str]:
             elif never:
                 found.append(f"{name}:{number}: {never} of {len(line.branches)} branches: {shown}")
     return found
+
+
+def _left(missing: list[str]) -> str:
+    """The same for the docs: without the numbers of lines, which change."""
+    lines = (re.sub(r"^src/torchgraft/operators/([^:]*):\d+", r"\1", line) for line in missing)
+    return "".join(f"{line}\n" for line in ("```text", *lines, "```"))
 
 
 if __name__ == "__main__":
