@@ -17,8 +17,8 @@ where it ended. So does one that ends after `--seconds`, which keeps what it has
 in build/coverage/*.answered and *.json: another machine with the same compiler can take it up.
 
 Written are a table for each operator, docs/fragments/coverage-*.md, once it was asked on the CPU and on the first GPU,
-and what was not reached, build/coverage/missing.txt; once all was asked everywhere, that is docs/fragments/
-coverage-left.md too.
+and what was not reached, build/coverage/missing.txt. Once all was asked everywhere, it stands in
+docs/fragments/coverage-left.md too.
 """
 
 from __future__ import annotations
@@ -90,7 +90,8 @@ class Counts:
 
 
 def _share(some: int, all: int) -> str:
-    return f"{100 * some / all:.1f} % of {all:,}" if all else ""
+    # Rounded down: a hundred are all.
+    return f"{1000 * some // all / 10:.1f} % of {all:,}" if all else ""
 
 
 def main() -> int:
