@@ -16,7 +16,8 @@ from torch.nn.utils.rnn import pack_padded_sequence, pack_sequence, pad_packed_s
 
 import torchgraft
 from forcing import every_kernel, one_element_on
-from torchgraft import native
+from torchgraft import native, python_kernels
+from torchgraft.checking.subject import listed_kernels
 from torchgraft.nn import LLTM, LLTMCell
 from torchgraft.operator import FLOATING
 from torchgraft.operators.lltm import operator, reference
@@ -58,14 +59,21 @@ def _loop(x, h, c, *weights, reverse=False):
     return torch.stack([outputs[t] for t in steps]), h, c
 
 
+def _exported(device, name):
+    """A function of the library for a device; None where it has none of this name, or is not there."""
+    found = native.libraries_of("torchgraft", torch.device(device).type)
+    return found[0].function(name) if found else None
+
+
 @contextlib.contextmanager
 def _products_of_float32(device):
     """A scope in which a library whose products can have several precisions makes them in float32, whatever PyTorch."""
-    found = native.libraries_of("torchgraft", torch.device(device).type)
-    set_products = found[0].function("torchgraft_set_products") or (lambda products: products)
+    set_products = _exported(device, "torchgraft_set_products") or (lambda products: products)
     before = set_products(1)
-    yield
-    set_products(before)
+    try:
+        yield
+    finally:
+        set_products(before)
 
 
 def _assert_close(found, expected):
@@ -284,24 +292,30 @@ def test_the_stride_of_a_single_row_or_column_says_nothing(device):
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
 def test_a_device_may_refuse_large_clusters(device, dtype, monkeypatch):
-    """As a slice of one does, which the emulator is told to be: another kernel computes."""
+    """As a slice of one does, which the emulator is told to be: another kernel computes.
+
+    No other test has so many units: whether there is room for their clusters is asked once in a process.
+    """
     monkeypatch.setenv("TORCHGRAFT_EMULATED_CLUSTER", "4")
     arguments = [each.to(device, dtype) for each in _arguments(1, 3, 2, 330)]
     x, h, c, weight_ih, weight_hh, _ = arguments
     *_, activations, cells = expected = sequence.raw(*(each.double() for each in arguments), False, False)
     values = x, h, weight_ih, weight_hh, activations.float(), cells.float(), None, h, c, False, False
+    exact = [each.double() if isinstance(each, torch.Tensor) else each for each in values]
     wanted = False, True, *(False,) * 3
-    for kernel in every_kernel(sequence, device):
-        with kernel:
-            found = sequence.raw(*arguments, False, False)[0]
-        torch.testing.assert_close(found.double(), expected[0], rtol=5e-3, atol=5e-3)
-    h_grad = sequence_grads.raw(
-        *(each.double() if isinstance(each, torch.Tensor) else each for each in values), *wanted
-    )[1]
-    for kernel in every_kernel(sequence_grads, device):
-        with kernel:
-            found = sequence_grads.raw(*values, *wanted)[1]
-        torch.testing.assert_close(found.double(), h_grad, rtol=5e-3, atol=5e-3)
+    served = set()
+    for operation, result, given, other in (
+        (sequence, 0, (*arguments, False, False), expected),
+        (sequence_grads, 1, (*values, *wanted), sequence_grads.raw(*exact, *wanted)),
+    ):
+        for kernel in listed_kernels(operation, device):
+            with python_kernels.forced(operation, torch.device(device).type, kernel) as forced:
+                found = operation.raw(*given)[result]
+            served |= {kernel} if forced.served else set()
+            torch.testing.assert_close(found.double(), other[result], rtol=5e-3, atol=5e-3)
+    if _exported(device, "torchgraft_emulated_launches"):
+        assert served
+        assert not [kernel for kernel in served if "cluster_16x32" in kernel or "cluster_8x64" in kernel]
 
 
 @pytest.mark.parametrize("device", DEVICES)

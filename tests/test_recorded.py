@@ -67,10 +67,17 @@ def test_what_is_recorded_is_what_the_operator_computes(name, dtypes):
         assert torch.equal(one, other)
 
 
-def test_kernels_of_gradients_are_chosen_by_measured_times_too(monkeypatch):
-    """Where PyTorch's own switch for convolutions is on; of images in an order of their own as well."""
+@pytest.fixture
+def _measured(monkeypatch):
     torchgraft.forget_choices()
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
+    yield
+    torchgraft.forget_choices()
+
+
+@pytest.mark.usefixtures("_measured")
+def test_kernels_of_gradients_are_chosen_by_measured_times_too():
+    """Where PyTorch's own switch for convolutions is on; of images in an order of their own as well."""
     window = CASES["3x3"][2]
     for order in ((0, 1, 2, 3), (0, 1, 3, 2)):
         input, weight, bias = leaves(*CASES["3x3"][:2], {})

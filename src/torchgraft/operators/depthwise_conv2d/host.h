@@ -115,7 +115,7 @@ inline Tensor first_of(const Tensor& weight, int64_t count) {
   return Tensor(first);
 }
 
-// The same of what has them alone: itself where it has no more.
+// The same; the weight itself where it has just so many.
 inline Tensor at_most_first_of(const Tensor& weight, int64_t count) {
   return weight.size(0) == count ? weight : first_of(weight, count);
 }

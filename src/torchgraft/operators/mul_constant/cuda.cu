@@ -50,7 +50,7 @@ Tensor mul_constant_cuda(Tensor input, double constant) {
     const T* from = data_of<T>(source, "input");
     T* to = mutable_data_of<T>(output);
     const int64_t count = output.numel();
-    TORCHGRAFT_CHECK(is_aligned(to, 16), "PyTorch gives memory that begins at sixteen bytes");
+    TORCHGRAFT_CHECK(is_aligned(to, 16), "mul_constant: a result must begin at a multiple of sixteen bytes");
     const int64_t whole = is_aligned(from, 16) ? count / kVectorElements<T> : 0;
     const int64_t done = whole * kVectorElements<T>;
     launch<T, kVectorElements<T>>(from, constant, to, whole, scope.stream());

@@ -108,8 +108,8 @@ MmaWeight row_scaled_weight(const Tensor& weight, cudaStream_t stream) {
   constexpr ScalarType dtype = dtype_of<T>();
   const int64_t units = weight.size(1);
   const int64_t padded = padded_to_whole(units);
-  // Bfloat16 has the exponents of float32.
   const bool is_scaled = std::is_same_v<T, Half> && weight.scalar_type() != dtype;
+  TORCHGRAFT_CHECK(is_scaled || weight.scalar_type() == dtype, "lltm: only a weight in float16 is scaled");
   if (!is_scaled && units == padded && is_aligned(weight.const_data_ptr(), 16)) {
     return {weight, std::nullopt, padded};
   }

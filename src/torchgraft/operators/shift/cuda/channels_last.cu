@@ -627,7 +627,7 @@ void launch_channels_last(const Arguments<T>& arguments, Pass pass, const Plan& 
   parameters.row_pitch = (width + kMargin) * group;
   parameters.ring_elements = kMargin * group + (plan.stage_rows + 1) * parameters.row_pitch;
   TORCHGRAFT_CHECK(is_aligned(arguments.result, kWord<T> * sizeof(T)),
-                   "PyTorch gives memory for whole words");
+                   "shift: a result must begin at a multiple of a word");
   parameters.paired =
       channels % kWord<T> == 0 && (kWord<T> == 1 || is_aligned(arguments.input, kWord<T> * sizeof(T)));
 

@@ -322,7 +322,7 @@ void launch(const WeightGrad<T>& pass) {
   int bands = 1;
   if (rows.segments <= kSegments && rows.grad_loaded <= kLoadRows) {
     const int64_t most = std::min(kSegments / rows.segments, kLoadRows / std::max(rows.grad_loaded, 1));
-    // Each takes as much shared memory as another, beside what any number of them takes.
+    // With each plane shared memory grows by the same number of bytes, from those of none.
     const int64_t bytes_of_none = stage_bytes(rows, 0, kTapRows);
     const int64_t fitting =
         (current_device().shared_of_block - bytes_of_none) / (stage_bytes(rows, 1, kTapRows) - bytes_of_none);

@@ -365,7 +365,7 @@ __global__ void __launch_bounds__(kGatherThreads, 2)
         lane * kCount;
 
     for (int summed = 0; summed < parameters.summed; ++summed, channel_source += parameters.source.channel) {
-      if (turn == 0) {
+      if (turn == 0) {  // the only one where several channels are summed
         __syncthreads();
         const int count = block_channels * parameters.kernel_taps.divisor();
         weight.with_numbers([&](const auto* numbers) {

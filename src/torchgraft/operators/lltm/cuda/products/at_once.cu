@@ -40,11 +40,13 @@ ByColumns by_columns(const Tensor& matrix) {
   if (matrix.size(1) == 1 || matrix.stride(1) == 1) {
     return {data<float>(matrix), Cublas::plain, static_cast<int>(row_step)};
   }
-  TORCHGRAFT_CHECK(matrix.size(0) == 1 || matrix.stride(0) == 1, "lltm: a factor is no matrix to cuBLAS");
+  TORCHGRAFT_CHECK(matrix.size(0) == 1 || matrix.stride(0) == 1,
+                   "lltm: a factor must lie row by row, or column by column");
   return {data<float>(matrix), Cublas::transposed, static_cast<int>(column_step)};
 }
 
-// cuBLAS takes 32 bits of each; those of a product follow.
+// cuBLAS takes sizes and strides of 32 bits; a product has the sizes of its factors. One stride may be of a
+// single row, and say nothing: PyTorch multiplies there too.
 bool has_large_sizes(const Tensor& matrix) {
   return std::max({matrix.size(0), matrix.size(1), matrix.stride(0), matrix.stride(1)}) > INT_MAX;
 }
@@ -87,7 +89,7 @@ void launch_products_at_once(const Tensor& left, const Tensor& right, Tensor& re
   const ByColumns one = by_columns(left);
   const ByColumns other = by_columns(right);
   const ByColumns into = by_columns(result);
-  TORCHGRAFT_CHECK(into.operation == Cublas::plain, "lltm: a product lies row by row");
+  TORCHGRAFT_CHECK(into.operation == Cublas::plain, "lltm: a product must lie row by row");
   const float alpha = 1.0f;
   const float beta = 0.0f;
   void* const handle = cublas_handle();
