@@ -73,6 +73,21 @@ def _two_threads():
 
 
 @pytest.fixture
+def measured(monkeypatch):
+    """Has kernels chosen by measured times, and forgets those choices."""
+    import torch
+
+    import torchgraft
+    from torchgraft import choosing
+
+    torchgraft.forget_choices()
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
+    with choosing.measuring(True):
+        yield
+    torchgraft.forget_choices()
+
+
+@pytest.fixture
 def busy_machine(monkeypatch):
     """Lets no benchmark wait for other programs to end: other tests may run beside it."""
     from torchgraft.benchmarking import load

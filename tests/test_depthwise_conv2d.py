@@ -19,7 +19,6 @@ import torch.nn.functional as F
 import torchgraft
 from forcing import every_kernel, one_element_on
 from torchgraft import (
-    choosing,
     depthwise_conv2d,
     depthwise_conv2d_input_grad,
     depthwise_conv2d_weight_grad,
@@ -430,16 +429,9 @@ def test_gradients_of_weights_are_rounded_to_the_dtype_that_is_asked_for_alone(c
             assert torch.equal(weight_grad.raw(*arguments, kept), expected)
 
 
+@pytest.mark.usefixtures("measured")
 class TestPyTorch:
     """PyTorch's own convolution as a candidate where choices are measured."""
-
-    @pytest.fixture(autouse=True)
-    def _measured(self, monkeypatch):
-        torchgraft.forget_choices()
-        monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
-        with choosing.measuring(True):
-            yield
-        torchgraft.forget_choices()
 
     @staticmethod
     def _derivatives(case, dtype, weight_dtype=None, device="cpu"):

@@ -13,7 +13,7 @@ import torch
 
 import torchgraft
 from emulation import devices, emulate
-from torchgraft import Operator, choosing, native
+from torchgraft import Operator, native
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="the emulator of CUDA is written for Linux"),
@@ -241,16 +241,9 @@ def doubled():
     return operator
 
 
+@pytest.mark.usefixtures("measured")
 class TestChoicesThatAreMeasured:
     """Kernels of a GPU are timed by its events, and the fastest is kept; tests/test_choosing.py asks what is common."""
-
-    @pytest.fixture(autouse=True)
-    def switches(self):
-        torchgraft.forget_choices()
-        with choosing.measuring(True), pytest.MonkeyPatch.context() as patch:
-            patch.setattr(torch.backends.cudnn, "benchmark", True)
-            yield
-        torchgraft.forget_choices()
 
     @pytest.mark.parametrize(("count", "fastest"), [(4, "quick"), (7, "pytorch"), (9, "middle")])
     def test_the_policys_slow_kernel_is_left_for_the_fastest_that_supports_the_problem(self, doubled, count, fastest):

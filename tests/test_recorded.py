@@ -67,26 +67,18 @@ def test_what_is_recorded_is_what_the_operator_computes(name, dtypes):
         assert torch.equal(one, other)
 
 
-@pytest.fixture
-def _measured(monkeypatch):
-    torchgraft.forget_choices()
-    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
-    yield
-    torchgraft.forget_choices()
-
-
-@pytest.mark.usefixtures("_measured")
+@pytest.mark.usefixtures("measured")
 def test_kernels_of_gradients_are_chosen_by_measured_times_too():
     """Where PyTorch's own switch for convolutions is on; of images in an order of their own as well."""
     window = CASES["3x3"][2]
     for order in ((0, 1, 2, 3), (0, 1, 3, 2)):
         input, weight, bias = leaves(*CASES["3x3"][:2], {})
         values = [input.detach().permute(order).contiguous().permute(order).requires_grad_(), weight, bias]
-        expected = torch.autograd.grad(depthwise_conv2d(*values, *window).square().sum(), values)
-        with choosing.measuring(True):
-            result = depthwise_conv2d(*values, *window)
-            assert result.grad_fn.name() == RECORDED
-            found = torch.autograd.grad(result.square().sum(), values)
+        with choosing.measuring(False):
+            expected = torch.autograd.grad(depthwise_conv2d(*values, *window).square().sum(), values)
+        result = depthwise_conv2d(*values, *window)
+        assert result.grad_fn.name() == RECORDED
+        found = torch.autograd.grad(result.square().sum(), values)
         measured = {each.operator.removeprefix("torchgraft::") for each in torchgraft.choices()}
         torchgraft.forget_choices()
         assert measured == {convolution.name, input_grad.name, weight_grad.name}

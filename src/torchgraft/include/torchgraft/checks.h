@@ -80,14 +80,21 @@ inline void check_dim(const Tensor& tensor, int64_t dim, const char* name) {
   check_memory(tensor, name);
 }
 
+namespace internal {
+
+// PyTorch's number for the kind of device that a tensor is on.
+inline int32_t device_type_of(const Tensor& tensor) {
+  int32_t type = 0;
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(tensor.get(), &type));
+  return type;
+}
+
+}  // namespace internal
+
 // Whether both tensors are on the same device.
 inline bool same_device(const Tensor& left, const Tensor& right) {
-  const auto type_of = [](const Tensor& tensor) {
-    int32_t type = 0;
-    TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(tensor.get(), &type));
-    return type;
-  };
-  return type_of(left) == type_of(right) && left.get_device_index() == right.get_device_index();
+  return internal::device_type_of(left) == internal::device_type_of(right) &&
+         left.get_device_index() == right.get_device_index();
 }
 
 // Throws unless two tensors have the same dtype and are on the same device. Call it for tensors that one

@@ -25,10 +25,8 @@ inline Tensor empty_contiguous(std::initializer_list<int64_t> sizes, const Tenso
     step = checked_product(step, std::max<int64_t>(size, 1), "a result");
   }
   checked_product(step, static_cast<int64_t>(aoti_torch_dtype_element_size(dtype)), "a result");
-  int32_t device_type = 0;
-  TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(like.get(), &device_type));
-  return make_empty(static_cast<int64_t>(sizes.size()), sizes.begin(), strides.data(), dtype, device_type,
-                    like.get_device_index());
+  return make_empty(static_cast<int64_t>(sizes.size()), sizes.begin(), strides.data(), dtype,
+                    internal::device_type_of(like), like.get_device_index());
 }
 
 // The same, with the dtype of `like`.

@@ -70,10 +70,8 @@ inline bool has_layout(const Tensor& tensor, Layout layout) {
 // dispatcher.
 inline Tensor empty_strided(const int64_t* sizes, const int64_t* strides, int64_t dim, const Tensor& like) {
   int32_t dtype = 0;
-  int32_t device_type = 0;
   TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(like.get(), &dtype));
-  TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(like.get(), &device_type));
-  return make_empty(dim, sizes, strides, dtype, device_type, like.get_device_index());
+  return make_empty(dim, sizes, strides, dtype, internal::device_type_of(like), like.get_device_index());
 }
 
 // An uninitialised dense (N, C, H, W) tensor in a layout, with the dtype and device of `like`.

@@ -61,14 +61,12 @@ inline Tensor empty_of(std::initializer_list<int64_t> sizes, ScalarType dtype, c
     numel = checked_product(numel, std::max<int64_t>(size[d], 1), "lltm");
   }
   TORCHGRAFT_CHECK(numel < int64_t{1} << 58, "lltm: these sizes make a tensor that no memory can hold");
-  int32_t device_type = 0;
-  TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(like.get(), &device_type));
   int32_t code = aoti_torch_dtype_float32();
   if (dtype == ScalarType::Double) code = aoti_torch_dtype_float64();
   if (dtype == ScalarType::Half) code = aoti_torch_dtype_float16();
   if (dtype == ScalarType::BFloat16) code = aoti_torch_dtype_bfloat16();
-  return make_empty(static_cast<int64_t>(sizes.size()), size, strides.data(), code, device_type,
-                    like.get_device_index());
+  return make_empty(static_cast<int64_t>(sizes.size()), size, strides.data(), code,
+                    internal::device_type_of(like), like.get_device_index());
 }
 
 // A contiguous tensor of the same values in another dtype; the tensor itself where it is that already.

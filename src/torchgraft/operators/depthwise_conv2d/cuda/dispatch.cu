@@ -3,28 +3,11 @@
 
 #include "dispatch.h"
 
-#include <torchgraft/cuda.cuh>
-#include <torchgraft/device.cuh>
-
 #include "policy.h"
+#include "problem.cuh"
 
 namespace torchgraft::depthwise::cuda {
 namespace {
-
-template <typename T>
-Problem make_problem(const Geometry& geometry, bool transposed, Layout layout, int alignment) {
-  // mma.sync of halves and cp.async are there where kernels are compiled for them, on whatever device.
-  constexpr int kHalfTensorCores = 800;
-  const Device& device = current_device();
-  return {geometry,
-          transposed,
-          layout == Layout::channels_last,
-          static_cast<int>(sizeof(T)),
-          alignment,
-          sizeof(T) == 2 && architecture_of_kernels() >= kHalfTensorCores,
-          device.shared_of_block,
-          device.multiprocessors};
-}
 
 // float64 is for checking gradients, not for speed.
 template <typename T>
@@ -36,8 +19,7 @@ constexpr bool kIsHalf = sizeof(T) == 2;
 
 template <typename T>
 void correlate(const Correlation<T>& pass) {
-  const Problem problem = make_problem<T>(pass.geometry, pass.transposed, pass.layout,
-                                          common_alignment(pass.source, pass.result));
+  const Problem problem = make_problem(pass);
   const Rule& rule = choose(problem);
   switch (rule.kernel) {
     case Kernel::gather_small:

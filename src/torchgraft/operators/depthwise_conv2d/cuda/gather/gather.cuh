@@ -26,6 +26,7 @@
 
 #include "../index.cuh"
 #include "../kernels.h"
+#include "../problem.cuh"
 #include "../stencil.cuh"
 #include "../supports.h"
 #include "modulo.h"
@@ -676,9 +677,7 @@ void launch_gather_large(const Correlation<T>& pass) {
   constexpr std::integral_constant<int, 1> kOneChannel;
   if (pass.layout == Layout::contiguous) return launch(kOneChannel, std::false_type{});
   if constexpr (!std::is_same_v<T, double>) {
-    const int alignment = common_alignment(pass.source, pass.result);
-    const Problem problem = {pass.geometry, pass.transposed, true, int{sizeof(T)}, alignment, false};
-    if (gathers_channels_together(problem)) {
+    if (gathers_channels_together(make_problem(pass))) {
       return launch(std::integral_constant<int, kGatherChannels>{}, std::true_type{});
     }
   }

@@ -32,23 +32,14 @@ struct ByColumns {
   int pitch;
 };
 
-// Of what lies row by row, or is the transpose of such a matrix.
+// Of one that is contiguous, or the transpose of such a matrix.
 ByColumns by_columns(const Tensor& matrix) {
-  // The stride of a single row says nothing, nor that of a single column.
-  const int64_t row_step = matrix.size(0) == 1 ? matrix.size(1) : matrix.stride(0);
-  const int64_t column_step = matrix.size(1) == 1 ? matrix.size(0) : matrix.stride(1);
-  if (matrix.size(1) == 1 || matrix.stride(1) == 1) {
-    return {data<float>(matrix), Cublas::plain, static_cast<int>(row_step)};
+  if (matrix.is_contiguous()) {
+    return {data<float>(matrix), Cublas::plain, static_cast<int>(matrix.size(1))};
   }
-  TORCHGRAFT_CHECK(matrix.size(0) == 1 || matrix.stride(0) == 1,
+  TORCHGRAFT_CHECK(matrix.stride(0) == 1 && matrix.stride(1) == matrix.size(0),
                    "lltm: a factor must lie row by row, or column by column");
-  return {data<float>(matrix), Cublas::transposed, static_cast<int>(column_step)};
-}
-
-// cuBLAS takes sizes and strides of 32 bits; a product has the sizes of its factors. One stride may be of a
-// single row, and say nothing: PyTorch multiplies there too.
-bool has_large_sizes(const Tensor& matrix) {
-  return std::max({matrix.size(0), matrix.size(1), matrix.stride(0), matrix.stride(1)}) > INT_MAX;
+  return {data<float>(matrix), Cublas::transposed, static_cast<int>(matrix.size(0))};
 }
 
 // The mode of a handle, for a scope.
@@ -78,27 +69,28 @@ class MathMode {
 
 void launch_products_at_once(const Tensor& left, const Tensor& right, Tensor& result) {
   if (products == Products::by_pytorch || left.scalar_type() != ScalarType::Float || !cublas().is_found() ||
-      has_large_sizes(left) || has_large_sizes(right)) {
+      std::max({left.size(0), left.size(1), right.size(1)}) > INT_MAX) {
     multiply_by_pytorch(left, right, result);
     return;
   }
-  // cuBLAS is not asked for products of a batch of none.
-  const int64_t depth = left.size(1);
-  if (depth == 0) torch::stable::zero_(result);
-  if (depth == 0 || result.numel() == 0) return;
+  // Of no rows: their own product, or one that adds up over them.
+  if (left.numel() == 0) {
+    torch::stable::zero_(result);
+    return;
+  }
+  TORCHGRAFT_CHECK(result.is_contiguous(), "lltm: a product must lie row by row");
   const ByColumns one = by_columns(left);
   const ByColumns other = by_columns(right);
-  const ByColumns into = by_columns(result);
-  TORCHGRAFT_CHECK(into.operation == Cublas::plain, "lltm: a product must lie row by row");
+  const int columns = static_cast<int>(right.size(1));
   const float alpha = 1.0f;
   const float beta = 0.0f;
   void* const handle = cublas_handle();
   const MathMode mode(cublas(), handle, products == Products::tf32 ? Cublas::tf32 : Cublas::float32);
   // Of the transpose of the result, which lies in columns, the factors change places.
-  MathMode::check(cublas().sgemm(handle, other.operation, one.operation, static_cast<int>(right.size(1)),
-                                 static_cast<int>(left.size(0)), static_cast<int>(depth), &alpha, other.data,
-                                 other.pitch, one.data, one.pitch, &beta, mutable_data<float>(result),
-                                 into.pitch));
+  MathMode::check(cublas().sgemm(handle, other.operation, one.operation, columns,
+                                 static_cast<int>(left.size(0)), static_cast<int>(left.size(1)), &alpha,
+                                 other.data, other.pitch, one.data, one.pitch, &beta,
+                                 mutable_data<float>(result), columns));
 }
 
 }  // namespace torchgraft::lltm::cuda
