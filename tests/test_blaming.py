@@ -81,8 +81,17 @@ promised_otherwise = _declare("promised_otherwise", output=_in_float16)
 misshaped = _declare("misshaped", lambda input: (input * 2).reshape(-1))
 strays = _declare("strays", _strays)
 dies_later = _declare("dies_later", _dies_later)
+right_once = _declare(
+    "right_once",
+    torch.square,
+    reference=torch.square,
+    gradient=lambda needs_grad, grads, saved, input: (2 * input.detach() * grads[0],),
+)
 samples = dict.fromkeys(
-    (each.name for each in (twice_wrong, refusing, undefined, promised_otherwise, misshaped, strays, dies_later)),
+    (
+        each.name
+        for each in (twice_wrong, refusing, undefined, promised_otherwise, misshaped, strays, dies_later, right_once)
+    ),
     Samples([Sample("a few", (Drawn((2, 2)),)), Sample("more", (Drawn((3, 4)),))]),
 )
 
@@ -102,6 +111,13 @@ def ask(operator, properties=EAGER):
     return report, [
         (list(dict.fromkeys(each.property for each in group)), group[0].failure.at_fault) for group in groups
     ]
+
+
+def test_a_formula_that_is_right_only_once_is_named():
+    _, reports = ask(right_once, ["gradient", "second_gradient"])
+    ((together, said),) = reports
+    assert together == ["second_gradient"]
+    assert "its own derivative is not: make it of operations that autograd records" in said
 
 
 @pytest.mark.parametrize(

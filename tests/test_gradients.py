@@ -211,3 +211,222 @@ class TestByReference:
     def test_is_refused_where_it_cannot_be(self, schema, declared, error, message):
         with pytest.raises(error, match=message):
             declare(schema, lambda input: input, **declared)
+
+
+class TestHiddenResults:
+    """A formula that reads hidden results has right derivatives of every order: theirs come from the reference."""
+
+    @staticmethod
+    def declare(reference, formula, schema="(Tensor input) -> (Tensor, Tensor)", **declared):
+        return declare(schema, reference, gradient=formula, visible_outputs=1, kernels={}, **declared)
+
+    @pytest.fixture
+    def exponential(self):
+        return self.declare(
+            lambda input: (torch.exp(2 * input), torch.exp(2 * input)),
+            lambda needs_grad, grads, saved, input: 2 * saved[0] * grads[0],
+        )
+
+    def test_every_order_eagerly(self, exponential):
+        (input,) = values(1)
+        with torch.no_grad():
+            input.zero_()
+        found = exponential(input)
+        for order in range(1, 5):
+            (found,) = torch.autograd.grad(found.sum(), input, create_graph=True)
+            assert found.item() == pytest.approx(2**order)
+
+    def test_every_order_by_torch_func(self, exponential):
+        def derivative(function):
+            return lambda input: torch.func.grad(lambda input: function(input).sum())(input)
+
+        function = exponential
+        zero = torch.zeros(1, dtype=torch.float64)
+        for order in range(1, 4):
+            function = derivative(function)
+            assert function(zero).item() == pytest.approx(2**order)
+            assert torch.vmap(function)(torch.zeros(3, 1, dtype=torch.float64)).unique().item() == pytest.approx(
+                2**order
+            )
+        assert torch.func.hessian(lambda input: exponential(input).sum())(zero).item() == pytest.approx(4)
+
+    def test_through_the_public_name(self, exponential):
+        (input,) = values(3)
+        assert torch.autograd.gradgradcheck(lambda input: exponential.public(input)[0], (input,))
+
+    CASES = {  # noqa: RUF012
+        "of two arguments": (
+            "(Tensor a, Tensor b) -> (Tensor, Tensor, Tensor)",
+            lambda a, b: (a.sin() * b.exp(), a.sin(), b.exp()),
+            lambda needs_grad, grads, saved, a, b: (grads[0] * a.cos() * saved[1], grads[0] * saved[0] * saved[1]),
+            (3, 3),
+        ),
+        "with an index": (
+            "(Tensor a, Tensor b) -> (Tensor, Tensor, Tensor)",
+            lambda a, b: (torch.maximum(a, b) ** 3, (a > b).long(), torch.maximum(a, b)),
+            lambda needs_grad, grads, saved, a, b: (
+                grads[0] * 3 * saved[1] ** 2 * saved[0],
+                grads[0] * 3 * saved[1] ** 2 * (1 - saved[0]),
+            ),
+            (4, 4),
+        ),
+        "a number beside": (
+            "(Tensor a, float power, Tensor b) -> (Tensor, Tensor)",
+            lambda a, power, b: (a.sin() ** power * b, a.sin() ** (power - 1)),
+            lambda needs_grad, grads, saved, a, power, b: (
+                grads[0] * power * saved[0] * a.cos() * b,
+                grads[0] * saved[0] * a.sin(),
+            ),
+            (3, 3),
+        ),
+        "of a list": (
+            "(Tensor[] a) -> (Tensor, Tensor)",
+            lambda a: (sum(each**2 for each in a) ** 2, sum(each**2 for each in a)),
+            lambda needs_grad, grads, saved, a: ([4 * grads[0] * saved[0] * each for each in a],),
+            (3, 3),
+        ),
+        "a list of hidden results": (
+            "(Tensor a, Tensor b) -> (Tensor, Tensor[])",
+            lambda a, b: (a.exp() * b.sin(), [a.exp(), b.sin()]),
+            lambda needs_grad, grads, saved, a, b: (grads[0] * saved[0] * saved[1], grads[0] * saved[0] * b.cos()),
+            (3, 3),
+        ),
+        "a normalisation": (
+            "(Tensor a, Tensor b) -> (Tensor, Tensor)",
+            lambda a, b: (a / a.square().mean(-1, True).sqrt() * b, 1 / a.square().mean(-1, True).sqrt()),
+            lambda needs_grad, grads, saved, a, b: (
+                grads[0] * b * saved[0] - a * saved[0] ** 3 * (grads[0] * b * a).mean(-1, True),
+                (grads[0] * a * saved[0]).sum(0),
+            ),
+            ((2, 3), (3,)),
+        ),
+        "an optional argument": (
+            "(Tensor a, Tensor? b) -> (Tensor, Tensor)",
+            lambda a, b: (a.exp() + (0 if b is None else b**3), a.exp()),
+            lambda needs_grad, grads, saved, a, b: (
+                grads[0] * saved[0],
+                None if b is None else grads[0] * 3 * b**2,
+            ),
+            (3, 3),
+        ),
+    }
+
+    @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+    def test_second_derivatives_are_those_of_the_reference(self, case):
+        schema, reference, formula, shapes = case
+        operator = self.declare(reference, formula, schema)
+        tensors = values(*shapes)
+        with torch.no_grad():
+            for each in tensors:
+                each.abs_().add_(0.1)
+
+        def call(one, other):
+            if "[] a" in schema:
+                return operator([one, other])
+            return operator(one, 2.5, other) if "power" in schema else operator(one, other)
+
+        assert torch.autograd.gradcheck(call, tensors)
+        assert torch.autograd.gradgradcheck(call, tensors)
+        assert torch.autograd.gradgradcheck(lambda one: call(one, tensors[1].detach()), tensors[:1])
+
+    def test_what_is_not_kept_is_named(self):
+        operator = self.declare(
+            lambda input, bias: (torch.exp(input) + bias, torch.exp(input)),
+            lambda needs_grad, grads, saved, input, bias: (saved[0] * grads[0], grads[0]),
+            "(Tensor input, Tensor bias) -> (Tensor, Tensor)",
+            unsaved=("bias",),
+        )
+        input, bias = values(3, 3)
+        (first,) = torch.autograd.grad(operator(input, bias).sum(), input, create_graph=True)
+        with pytest.raises(RuntimeError, match="but bias is not kept: remove it from unsaved"):
+            first.sum().backward()
+
+    def test_a_first_derivative_costs_no_reference(self, recwarn):
+        calls = []
+
+        def reference(input):
+            calls.append(input)
+            return torch.exp(input), torch.exp(input)
+
+        operator = self.declare(
+            reference, lambda needs_grad, grads, saved, input: saved[0] * grads[0], output=lambda x: (x * 1, x * 1)
+        )
+        (input,) = values(3)
+        operator(input).sum().backward()
+        (first,) = torch.autograd.grad(operator(input).sum(), input, create_graph=True)
+        before = len(calls)
+        first.sum().backward()
+        assert (before, len(calls)) == (2, 3)
+        assert any("reads hidden results" in str(each.message) for each in recwarn)
+
+
+class TestNoneInAList:
+    """None may stand in a list of tensors, on every path, and the other tensors keep their gradients."""
+
+    @staticmethod
+    def declare(gradient):
+        formula = lambda needs_grad, grads, saved, input, others: (  # noqa: E731
+            grads[0],
+            [None if each is None else 2 * grads[0] for each in others],
+        )
+        return declare(
+            "(Tensor input, Tensor?[] others) -> Tensor",
+            lambda input, others: input + sum(2 * each for each in others if each is not None),
+            output=lambda input, others: torch.empty_like(input),
+            gradient=formula if gradient == "formula" else gradient,
+            kernels={},
+        )
+
+    PATHS = {  # noqa: RUF012
+        "eager": lambda operator, call, input, other: call(operator)(input, other),
+        "torch.ops": lambda operator, call, input, other: call(operator.public)(input, other),
+        "compiled": lambda operator, call, input, other: torch.compile(
+            call(operator), backend="aot_eager", fullgraph=True
+        )(input, other),
+        "torch.ops compiled": lambda operator, call, input, other: torch.compile(
+            call(operator.public), backend="aot_eager", fullgraph=True
+        )(input, other),
+        "exported": lambda operator, call, input, other: torch.export.export(
+            _Module(call(operator)), (input, other)
+        ).module()(input, other),
+        "a mode": lambda operator, call, input, other: _counted(call(operator), input, other),
+        "jit.trace": lambda operator, call, input, other: torch.jit.trace(call(operator), (input, other))(input, other),
+    }
+
+    @pytest.mark.parametrize("order", ["first", "last", "alone between", "twice"])
+    @pytest.mark.parametrize("gradient", ["formula", "reference", None], ids=str)
+    @pytest.mark.parametrize("path", PATHS.values(), ids=PATHS.keys())
+    def test_gradients_arrive(self, path, gradient, order):
+        operator = self.declare(gradient)
+        arranged = {
+            "first": lambda each: [None, each],
+            "last": lambda each: [each, None],
+            "alone between": lambda each: [None, each, None],
+            "twice": lambda each: [each, None, each],
+        }[order]
+
+        def call(function):
+            return lambda input, other: function(input, arranged(other))
+
+        input, other = values(3, 3)
+        result = path(operator, call, input, other)
+        times = 4.0 if order == "twice" else 2.0
+        assert_close(result, input + times * other)
+        found = torch.autograd.grad(result.sum(), (input, other))
+        assert_close(found, (torch.ones_like(input), torch.full_like(other, times)))
+
+
+class _Module(torch.nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, *arguments):
+        return self.function(*arguments)
+
+
+def _counted(function, *arguments):
+    from torch.utils.flop_counter import FlopCounterMode
+
+    with FlopCounterMode(display=False):
+        return function(*arguments)

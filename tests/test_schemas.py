@@ -269,6 +269,63 @@ def test_a_package_of_aotinductor_keeps_what_must_be_named(named, tmp_path):
     torch.testing.assert_close(found, expected, rtol=0, atol=0)
 
 
+@pytest.mark.parametrize(
+    "output",
+    [
+        lambda x: 2 * (torch.empty_like(x),),
+        lambda x: (x, torch.empty_like(x)),
+        lambda x: (torch.empty_like(x), x.detach().view(-1)[:0].expand(3, 0).new_empty(0).set_(x.detach())),
+        lambda x: torch.empty(2, *x.shape).unbind(),
+        lambda x: (torch.empty_like(x).t(), x.view_as(x)),
+        lambda x: (lambda one: (one, one.view(-1)))(torch.empty_like(x)),
+    ],
+    ids=["twice", "an argument", "of an argument", "halves of one", "a view of an argument", "a view of a result"],
+)
+def test_results_that_share_memory_are_refused(output):
+    operator = declare("(Tensor x) -> (Tensor, Tensor)", lambda x: (x * 1, x * 2), output=output)
+    x = torch.ones(3, 2)
+    for function in (operator, operator.public):
+        with pytest.raises(ValueError, match=r"output returned the same memory twice, as result [01] and"):
+            function(x)
+    with pytest.raises(Exception, match="output returned the same memory twice"):
+        torch.compile(lambda x: operator(x), backend="aot_eager", fullgraph=True)(x)
+    assert torch.equal(x, torch.ones(3, 2))
+
+
+def test_a_list_of_results_that_share_memory_is_refused():
+    operator = declare(
+        "(Tensor[] x) -> Tensor[]",
+        lambda x: [each * 1 for each in x],
+        output=lambda x: [torch.empty_like(x[0])] * len(x),
+    )
+    with pytest.raises(ValueError, match="output returned the same memory twice, as result 1 and"):
+        operator([torch.ones(2), torch.ones(2)])
+
+
+def test_an_argument_may_have_any_name():
+    operator = declare(
+        "(Tensor self, Tensor keyset, Tensor info, float in_dims=2.0, *, float arguments=1.0) -> Tensor",
+        lambda self, keyset, info, in_dims, *, arguments: self * keyset * info * in_dims * arguments,
+        kernels="reference",
+    )
+    one = torch.ones(2, 3)
+    for function in (operator, operator.public, torch.vmap(operator)):
+        assert function(one, one, one, arguments=3.0).unique().item() == 6.0
+    for function in (operator, operator.public):
+        result = function(self=one.clone().requires_grad_(), keyset=one, info=one)
+        assert result.requires_grad
+        assert result.detach().unique().item() == 2.0
+
+
+def test_one_tensor_twice_compiles_in_training():
+    operator = declare(
+        "(Tensor a, Tensor b, Tensor? c=None) -> Tensor",
+        lambda a, b, c: a * b + (0 if c is None else c),
+        gradient=lambda needs_grad, grads, saved, a, b, c: (grads[0] * b, grads[0] * a, grads[0]),
+    )
+    every_way(lambda x: operator(x, x, x), lambda x: x * x + x, *leaves(3))
+
+
 class TestDtypes:
     @FORMULA
     def test_an_index_has_dtypes_of_its_own(self, has_formula):

@@ -23,9 +23,8 @@ from torchgraft.sharding import PARTIAL, REPLICATED, Call, Cut, Placement, Shard
 
 _MODULE = "torch.distributed.tensor"
 
-# The names of operators that were declared before DTensor was imported, by qualified name; also those that are
-# undeclared since.
-_waiting: list[tuple[str, Any]] = []
+# The overloads of operators that were declared before DTensor was imported, by the operators' qualified names.
+_waiting: dict[str, tuple[Any, ...]] = {}
 
 # By their qualified names, those that are declared. A rule looks its operator up: of a name that is declared again
 # PyTorch goes on asking what it was told first.
@@ -49,7 +48,7 @@ class _AfterImport(MetaPathFinder):
         def execute_and_register(module: ModuleType) -> None:
             execute(module)
             while _waiting:
-                _register(*_waiting.pop())
+                _register(*_waiting.popitem())
 
         spec.loader.exec_module = execute_and_register  # type: ignore[method-assign]
         return spec
@@ -58,19 +57,19 @@ class _AfterImport(MetaPathFinder):
 def register(operator: Declared) -> None:
     """Registers the rules of an operator, now or when DTensor is imported."""
     _known[operator.qualified_name] = operator
-    overloads = [(operator.qualified_name, overload) for overload in (operator.public, operator.raw)]
+    overloads = operator.public, operator.raw
     if dtensor() is not None:
-        for each in overloads:
-            _register(*each)
+        _register(operator.qualified_name, overloads)
         return
     if not _waiting and not any(isinstance(finder, _AfterImport) for finder in sys.meta_path):
         sys.meta_path.insert(0, _AfterImport())
-    _waiting.extend(overloads)
+    _waiting[operator.qualified_name] = overloads
 
 
 def forget(operator: Declared) -> None:
     """Forgets the rules of an operator that is undeclared."""
     _known.pop(operator.qualified_name, None)
+    _waiting.pop(operator.qualified_name, None)
     if dtensor() is not None:
         clear_cache()
 
@@ -86,12 +85,12 @@ def _propagator() -> Any:
 
 def clear_cache() -> None:
     """Makes DTensor ask the rules again."""
-    from torch.distributed.tensor import debug
+    # `torch.distributed.tensor.debug` has a function for this, but its module imports NumPy, which may not be there.
+    _propagator().propagate_op_sharding.cache.cache_clear()
+    torch._C._clear_DTensor_sharding_propagator_cache()
 
-    debug._clear_sharding_prop_cache()
 
-
-def _register(name: str, overload: Any) -> None:
+def _register(name: str, overloads: Sequence[Any]) -> None:
     from torch.distributed.tensor._op_schema import RuntimeSchemaInfo
 
     # PyTorch keeps what a rule said of a call. From `static_argnum` on it looks at arguments that are no tensors when
@@ -99,7 +98,8 @@ def _register(name: str, overload: Any) -> None:
     # Where an argument is a list, what it holds is looked at one by one.
     takes_lists = any(each.is_list for each in _known[name].arguments) if name in _known else False
     info = RuntimeSchemaInfo(static_argnum=0, needs_pytree=takes_lists)
-    _propagator().register_sharding_prop_rule(overload, _make_rule(name), info)
+    for overload in overloads:
+        _propagator().register_sharding_prop_rule(overload, _make_rule(name), info)
 
 
 def _make_rule(name: str) -> Callable[[Any], Any]:

@@ -7,7 +7,7 @@ PyTorch may change these without notice. Each stands behind a name of ours with 
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.autograd.forward_ad as forward_ad
@@ -62,6 +62,46 @@ def operator_namespaces() -> set[str]:
 def undefine(library: torch.library.Library) -> None:
     """Undoes what a library defined, so that its names are free."""
     library._destroy()
+
+
+class _Gone:
+    """Takes the place of PyTorch's half of an overload that was undefined: PyTorch would follow a dead pointer."""
+
+    def __init__(self, why: str) -> None:
+        self._why = why
+
+    def __call__(self, /, *arguments: Any, **named: Any) -> NoReturn:
+        raise RuntimeError(self._why)
+
+    def __getattr__(self, name: str) -> Any:
+        # Of the handle PyTorch calls methods, as `redispatch_boxed`.
+        return self
+
+
+def refuse_calls(operator: Any, why: str) -> None:
+    """Makes calls of an operator overload, and of its packet, errors: its definition is gone."""
+    packet = operator.overloadpacket
+    operator._op = operator._op_dk = operator._handle = packet._op = _Gone(why)
+
+
+def name_for_caches(operator: Any, word: str) -> None:
+    """Gives an operator overload another name in the code of graphs, which compilers' caches are keyed by.
+
+    Graphs write an overload as `torch.ops.namespace.packet.__name__`; so that such code runs, the packet has an
+    attribute of this name. PyTorch calls the overload by its name in the dispatcher, as before.
+
+    Args:
+        operator: an overload.
+        word: an identifier.
+    """
+    packet = operator.overloadpacket
+    operator.__name__ = f"{packet.__name__}.{word}"
+    setattr(packet, word, operator)
+
+
+def share_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors have the same storage; False for those without one."""
+    return bool(torch._C._is_alias_of(one, other))  # type: ignore[attr-defined]
 
 
 def callee_of(operator: Any) -> Any:

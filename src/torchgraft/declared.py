@@ -16,6 +16,7 @@ class Declared(Protocol):
     name: str
     namespace: str
     qualified_name: str
+    identity: str
     public: Any
     raw: Any
     reference: Callable[..., Any]
@@ -38,6 +39,7 @@ class Declared(Protocol):
     output_count: int
     visible_outputs: int
     mutates: bool
+    wants_kernels: bool
     autograd: Any
 
     @property

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from torchgraft import _dtensor, _torch_private, choosing
 from torchgraft.declared import Declared
+from torchgraft.fallback import note_fallback
 from torchgraft.schema import Argument, Arrangement, arrange, by_name, read_schema
 
 
@@ -227,10 +228,20 @@ def make_autograd(operator: Declared) -> Autograd:
     visible_outputs, lists = operator.visible_outputs, operator.lists
     tensors_first, together = arrangement.first is not None, arrangement.together
 
-    def reference(*arguments: Any) -> Any:
-        operator.note(arguments, "it has no gradient formula")
-        return operator.reference(*arguments)
+    plain_reference, qualified_name, wants_kernels = operator.reference, operator.qualified_name, operator.wants_kernels
+    is_compiling, is_grad_enabled = torch.compiler.is_compiling, torch.is_grad_enabled
 
+    def noted(reason: str) -> Callable[..., Any]:
+        """The reference, which records that it answers."""
+
+        def reference(*arguments: Any) -> Any:
+            if wants_kernels:
+                note_fallback(qualified_name, arguments, reason)
+            return plain_reference(*arguments)
+
+        return reference
+
+    reference = noted("it has no gradient formula")
     gradient = operator.gradient or differentiate_reference(reference, arrangement, visible)
     # DTensor has no rules for much that references are made of.
     gradient = _dtensor.on_shards(operator, gradient) if hasattr(gradient, "is_of_reference") else gradient
@@ -292,6 +303,8 @@ def make_autograd(operator: Declared) -> Autograd:
         values, hidden = kept[:count], kept[count:]
         if give_back is not None:
             values = give_back(values)
+        if hidden and is_grad_enabled() and not is_compiling():
+            hidden = Hidden.apply(len(hidden), *hidden, *values, *ctx.others)
         arguments = (*values, *ctx.others) if tensors_first else together(values, ctx.others)
         if any_autocast():
             # Autocast has done its work in the forward pass; the gradients have the dtypes that it chose.
@@ -300,6 +313,46 @@ def make_autograd(operator: Declared) -> Autograd:
         else:
             found = gradient(needs_grad, output_grads, hidden, *arguments)
         return _drop_unneeded(name, tensor_names, found, needs_grad)
+
+    hidden_gradient = differentiate_reference(
+        noted("its gradient reads hidden results, whose own gradients are asked for"),
+        arrangement,
+        lambda results: each_of(results)[visible_outputs:],
+    )
+    unsaved = ", ".join(operator.unsaved)
+
+    class Hidden(torch.autograd.Function):
+        """Gives hidden results a gradient, through the reference, when a gradient is differentiated that reads them."""
+
+        generate_vmap_rule = True
+
+        @staticmethod
+        def forward(count: int, *hidden_values_and_others: Any) -> Any:
+            return tuple([each.view_as(each) for each in hidden_values_and_others[:count]])
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+            count = inputs[0]
+            rest = inputs[1 + count :]
+            ctx.count, ctx.others = count, rest[len(rest) - other_count :]
+            ctx.save_for_backward(*rest[: len(rest) - other_count])
+            ctx.set_materialize_grads(False)
+
+        @staticmethod
+        def backward(ctx: Any, *hidden_grads: Tensor | None) -> tuple[Tensor | None, ...]:
+            values = ctx.saved_tensors
+            gradients: Sequence[Tensor | None] = (None,) * len(values)
+            if any(grad is not None for grad in hidden_grads):
+                if unsaved:
+                    raise RuntimeError(
+                        f"{name}: this derivative goes through the hidden results that the gradient formula reads. The"
+                        f" reference computes it from all arguments, but {unsaved} is not kept: remove it from unsaved,"
+                        " or let the formula read arguments instead of hidden results"
+                    )
+                needed = arrangement.by_argument(ctx.needs_input_grad[1 + ctx.count :][: len(values)], ctx.others)
+                found = hidden_gradient(needed, hidden_grads, (), *together(values, ctx.others))
+                gradients = arrangement.flat(found, ctx.others)
+            return (None, *(None,) * ctx.count, *gradients, *(None,) * other_count)
 
     def replace_formula(formula: Callable[..., Any]) -> Callable[..., Any]:
         nonlocal gradient

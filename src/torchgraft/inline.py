@@ -6,6 +6,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +43,8 @@ def load_inline(
     """Declares an operator and compiles its kernels from text.
 
     What was compiled of the same text before, in any process, is loaded in milliseconds (`torchgraft.cache`). Where an
-    operator of that name is declared already, the new one takes its place, its kernels too: variables that hold the old
-    one call the new one from then on.
+    operator of that name is declared already, that Operator gets the new declaration and kernels, and is returned:
+    variables that hold it call the new one from then on. If anything fails, it stays what it was.
 
     Args:
         schema: as of `Operator`.
@@ -61,8 +62,7 @@ def load_inline(
         MissingToolError: there is no CMake, Ninja or compiler; a BuildError too.
         BuildError: the first error of the compiler, with the line of the text.
         TypeError: the function takes or returns other types than the schema says.
-        ValueError: the declaration cannot be served; an old operator of the name is gone where it is not the schema's
-            fault.
+        ValueError: the declaration cannot be served.
     """
     qualified_name = schema.partition("(")[0].strip()
     namespace, _, name = qualified_name.partition("::")
@@ -85,20 +85,20 @@ def load_inline(
         declared["kernels"] = dict.fromkeys(libraries, dtypes if isinstance(dtypes, tuple) else FLOATING)
 
     previous = Operator.registered.get(qualified_name)
-    if previous is not None:
-        for device in texts:
-            native.tell(qualified_name, device, None)
-        previous.undeclare()
-    operator = Operator(schema, reference=reference, **declared)
-    operator.module = sys._getframe(1).f_globals.get("__name__", "__main__")
-    try:
+    with ExitStack() as undo:
+        if previous is None:
+            operator = Operator(schema, reference=reference, **declared)
+            undo.callback(operator.undeclare)
+        else:
+            operator = previous
+            for device in texts:
+                undo.callback(native.tell, qualified_name, device, native.told(qualified_name, device))
+                native.tell(qualified_name, device, None)
+            undo.callback(operator._redefine(schema, reference=reference, **declared))
         for device, library in libraries.items():
             native.tell(qualified_name, device, library)
-    except BaseException:
-        operator.undeclare()
-        raise
-    if previous is not None:
-        previous.__dict__.update(operator.__dict__)
+        undo.pop_all()
+    operator.module = sys._getframe(1).f_globals.get("__name__", "__main__")
     return operator
 
 

@@ -65,6 +65,7 @@ def make_call(operator: Declared) -> Callable[..., Any]:
     kernel = _torch_private.callee_of(operator.raw)
     raw, arrangement, visible = operator.raw, operator.arrangement, operator.visible
     is_compiling, is_exporting = torch.compiler.is_compiling, torch.compiler.is_exporting
+    identity = operator.identity
 
     def call(*arguments: Any) -> Any:
         try:
@@ -74,6 +75,9 @@ def make_call(operator: Declared) -> Callable[..., Any]:
                 tensors = arrangement.tensors(arguments)
                 needs_grad = any(tensor is not None and tensor.requires_grad for tensor in tensors)
             compiling = is_compiling()
+            if compiling:
+                # See `torchgraft.operator._make_call`.
+                assert identity
             if _torch_private.transform_active() or (needs_grad and compiling):
                 operator.note(arguments, "transforms and compiled gradients do not see that it writes to its arguments")
                 return visible(answer_by_reference(operator, arguments))
@@ -106,7 +110,7 @@ def _counting(operator: Declared, overload: Any) -> Callable[..., Any]:
     places = [place for place, argument in enumerate(operator.arguments) if argument.mutated]
     names = [argument.name for argument in operator.arguments]
 
-    def count(keyset: Any, *arguments: Any, **named: Any) -> Any:
+    def count(keyset: Any, /, *arguments: Any, **named: Any) -> Any:
         for place in places:
             value = arguments[place] if place < len(arguments) else named.get(names[place])
             for tensor in tensors_in([value]):
@@ -117,7 +121,7 @@ def _counting(operator: Declared, overload: Any) -> Callable[..., Any]:
 
 
 def _refusing(operator: Declared) -> Callable[..., Any]:
-    def refuse(keyset: Any, *arguments: Any, **named: Any) -> Any:
+    def refuse(keyset: Any, /, *arguments: Any, **named: Any) -> Any:
         if torch.is_grad_enabled():
             complete = operator.complete(arguments, named)
             expect_writable(operator, complete)

@@ -108,6 +108,11 @@ def tell(operator: str, device: str, library: NativeLibrary | None) -> None:
         _told[operator, device] = library
 
 
+def told(operator: str, device: str) -> NativeLibrary | None:
+    """The library that `tell` last registered the kernel of, for an operator on a kind of device."""
+    return _told.get((operator, device))
+
+
 def torch_version() -> tuple[int, ...]:
     """The first two numbers of PyTorch's version."""
     return tuple(int(part) for part in torch.__version__.split(".")[:2])

@@ -8,9 +8,10 @@ Which of the two a call takes, and what is wrapped around it, is decided in one 
 from __future__ import annotations
 
 import importlib
+import itertools
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NoReturn, TypeVar
 
 import torch
 from torch import Tensor
@@ -33,14 +34,18 @@ from torchgraft.differentiation import gradient_by_reference as gradient_by_refe
 from torchgraft.differentiation import make_autograd, make_gradient, nested, single
 from torchgraft.explaining import explain_kinds, explain_memory, out_of_memory
 from torchgraft.fallback import note_fallback
+from torchgraft.fingerprint import fingerprint
 from torchgraft.schema import REQUIRED, Argument, arrange, by_name, make_complete, positional_signature, read_schema
 from torchgraft.shapes import Shapes
 from torchgraft.sharding import Sharding
 from torchgraft.signatures import expect_fitting, forget
+from torchgraft.version import __version__
 
 _Kernel = TypeVar("_Kernel", bound=Callable[..., Any])
 _Policy = TypeVar("_Policy", bound=Callable[..., str])
 
+
+_declarations = itertools.count()
 
 # Classes that do nothing of their own when an operator is called on them.
 _PLAIN_TENSORS = frozenset((Tensor, torch.nn.Parameter))
@@ -144,7 +149,8 @@ class Operator:
         self.namespace, _, self.name = self.qualified_name.partition("::")
         if not self.name.isidentifier() or self.name.startswith("_"):
             raise ValueError(f"schema must begin with 'namespace::name(', got {schema!r}")
-        if self.qualified_name in Operator.registered:
+        replaced: Operator | None = self.__dict__.pop("_replaced", None)
+        if Operator.registered.get(self.qualified_name) is not replaced:
             raise ValueError(f"{self.qualified_name} is already declared; give this operator another name")
 
         read = read_schema(schema)
@@ -180,6 +186,8 @@ class Operator:
         self.knows_output = output is not None or told is not None
         self.output = called(output) or told or make_output(self.reference, written, self.output_count)
         self.kernels = dict.fromkeys(("cpu", "cuda"), self.dtypes or FLOATING) if kernels is None else kernels
+        # Whether a call that no kernel serves is worth a warning: not if the reference is the best kernel.
+        self.wants_kernels = self.kernels != "reference"
         # By kind of device, what computes the operator and records its gradient without Python; takes all arguments.
         self.recorders: dict[str, Callable[..., Any]] = {}
         mutated = [argument.name for argument in self.arguments if argument.mutated and argument.holds_tensors]
@@ -193,29 +201,140 @@ class Operator:
             place for place, result in enumerate(visible_results) if result.name and result.name in not_differentiable
         )
 
+        # The schemas of the public and of the raw name, as PyTorch defines them.
+        self._schemas = (
+            (self.name + schema[schema.index("(") :], registration.tags_of(self.arguments)),
+            (f"_{self.name}{positional_signature(schema)}", registration.tags_of(())),
+        )
+        self._argument_count = -1 if any(argument.keyword_only for argument in self.arguments) else len(self.arguments)
+        # Everything that compiled code takes for granted about a call: see `_name_for_caches`.
+        said = output or (shapes if told else reference)
+        self._taken_for_granted = (self._schemas[1][0], said, sizes_from_data, visible_outputs)
+        self._names: Any = None
+        if replaced is None:
+            self._declare()
+        else:
+            replaced._become(self.__dict__)
+
+    def _redefine(self, schema: str, **declared: Any) -> Callable[[], None]:
+        """Declares the operator anew, in place: every variable that holds it calls the new one from then on.
+
+        If the new declaration cannot be made, the one before stays.
+
+        Args:
+            schema: of the same name.
+            declared: what else `Operator` takes.
+
+        Returns:
+            A function that brings the declaration before back.
+
+        Raises:
+            ValueError: the schema has another name, or as for `Operator`; so for all other errors.
+        """
+        if schema.partition("(")[0].strip() != self.qualified_name:
+            raise ValueError(f"schema must begin with '{self.qualified_name}(', got {schema!r}")
+        before = self.__dict__
+        kernels = python_kernels.of_operator(self.qualified_name)
+        new = Operator.__new__(Operator)
+        new.__dict__["_replaced"] = self
+        # It registers itself as this object.
+        Operator.__init__(new, schema, **declared)
+
+        def bring_back() -> None:
+            self._become(before)
+            python_kernels.register_again(self, self._library, kernels)
+
+        return bring_back
+
+    def _declare(self) -> None:
+        """Registers the operator with PyTorch, and with everything here that knows operators by their names."""
+        has_names = self._names is not None
+        if not has_names:
+            self._names = torch.library.Library(self.namespace, "FRAGMENT")
+        # No other declaration of this process has it, of this name or another.
+        self.identity = f"{self.qualified_name} {next(_declarations)}"
+        # What stands behind the names has a library of its own, so that it can be replaced while the names stay.
         self._library = torch.library.Library(self.namespace, "FRAGMENT")
         try:
-            tags, raw_tags = registration.tags_of(self.arguments), registration.tags_of(())
-            self._library.define(self.name + schema[schema.index("(") :], tags=tags)
-            self._library.define(f"_{self.name}{positional_signature(schema)}", tags=raw_tags)
-            namespace = getattr(torch.ops, self.namespace)
-            self.public = getattr(namespace, self.name).default
-            self.raw = getattr(namespace, f"_{self.name}").default
+            if not has_names:
+                for text, tags in self._schemas:
+                    self._names.define(text, tags=tags)
+                namespace = getattr(torch.ops, self.namespace)
+                self.public = getattr(namespace, self.name).default
+                self.raw = getattr(namespace, f"_{self.name}").default
             self.autograd = make_autograd(self)
             registration.register(self, self._library)
             expect_fitting(self, self._library)
+            # What calling the Operator does where all arguments are given in the order of the schema.
+            self.call = _make_call(self)
+            self._name_for_caches()
+            if not why_unsharded(self, self.random):
+                _dtensor.register(self)
         except BaseException:
-            # The name is free again.
+            forget(self)
+            _dtensor.forget(self)
             _torch_private.undefine(self._library)
+            if not has_names:
+                # The name is free again.
+                _torch_private.undefine(self._names)
             raise
-        # What calling the Operator does where all arguments are given in the order of the schema.
-        self.call = _make_call(self)
-        if not why_unsharded(self, self.random):
-            _dtensor.register(self)
-        self._argument_count = -1 if any(argument.keyword_only for argument in self.arguments) else len(self.arguments)
         Operator.registered[self.qualified_name] = self
 
-    def __call__(self, *arguments: Any, **named: Any) -> Any:
+    def _withdraw(self) -> python_kernels.Registered:
+        """Undoes `_declare`, but for the names. Returns the kernels that are written in Python."""
+        del Operator.registered[self.qualified_name]
+        _dtensor.forget(self)
+        forget(self)
+        registration.forget(self)
+        _torch_private.undefine(self._library)
+        return python_kernels.forget(self.qualified_name)
+
+    def _free_names(self) -> None:
+        """Frees the names. Who still holds what PyTorch calls them by gets an error, where PyTorch would crash."""
+        _torch_private.undefine(self._names)
+        for overload in (self.public, self.raw):
+            _torch_private.refuse_calls(overload, self._why_gone())
+
+    def _why_gone(self) -> str:
+        return f"{self.qualified_name} was undeclared or got another schema: declare it again, or call the new one"
+
+    def _become(self, state: dict[str, Any]) -> None:
+        """Takes another declaration of its name in the place of its own. If that fails, the one before stays whole.
+
+        Args:
+            state: the attributes of an Operator that is not declared.
+        """
+        before = self.__dict__
+        kernels = self._withdraw()
+        keeps_names = state["_schemas"] == before["_schemas"]
+        if keeps_names:
+            # What PyTorch calls them by, in compiled code and in variables, stays what it is, and follows.
+            state.update({name: before[name] for name in ("_names", "public", "raw")})
+        else:
+            self._free_names()
+            state["_names"] = None
+        self.__dict__ = state
+        try:
+            self._declare()
+        except BaseException:
+            self.__dict__ = before
+            if not keeps_names:
+                self._names = None
+            self._declare()
+            python_kernels.register_again(self, self._library, kernels)
+            raise
+
+    def _name_for_caches(self) -> None:
+        """Lets the caches of compilers tell this declaration from an earlier one of the same name.
+
+        A compiled graph holds the sizes, strides and dtypes of results, and PyTorch keeps it on disk by the names of
+        the operators in it. If `output` changes, a later process would read results of the new layout by the old one.
+        """
+        kernels = python_kernels.seen_by_compilers(self.qualified_name)
+        self.declaration_word = fingerprint((__version__, self._taken_for_granted, kernels))
+        _torch_private.name_for_caches(self.raw, self.declaration_word)
+
+    def __call__(self, /, *arguments: Any, **named: Any) -> Any:
         """The visible results of the operator; arguments by position and by name, as in the schema."""
         if named or len(arguments) != self._argument_count:
             arguments = self.complete(arguments, named)
@@ -228,12 +347,17 @@ class Operator:
         return _registered, (self.qualified_name, self.module)
 
     def undeclare(self) -> None:
-        """Removes the operator and frees its name for another one. A later call of it is an error."""
-        Operator.registered.pop(self.qualified_name, None)
-        _dtensor.forget(self)
-        forget(self)
-        python_kernels.forget(self.qualified_name)
-        _torch_private.undefine(self._library)
+        """Removes the operator and frees its name for another one. A later call of it is a RuntimeError."""
+        if Operator.registered.get(self.qualified_name) is not self:
+            return
+        self._withdraw()
+        self._free_names()
+        why = self._why_gone()
+
+        def refuse(*arguments: Any) -> NoReturn:
+            raise RuntimeError(why)
+
+        self.call = refuse
 
     def argument(self, name: str) -> Argument:
         """The argument with a name. `name[0]` is a tensor in a list."""
@@ -275,6 +399,7 @@ class Operator:
                 self.call = _make_call(self)
             for each in devices:
                 python_kernels.register(self, self._library, each, named, called, triton=triton)
+            self._name_for_caches()
             return function
 
         return register
@@ -291,7 +416,13 @@ class Operator:
         Raises:
             ValueError: no kernel written in Python is registered for it.
         """
-        return lambda function: python_kernels.choose_by(self, device, function)
+
+        def register(function: _Policy) -> _Policy:
+            chosen = python_kernels.choose_by(self, device, function)
+            self._name_for_caches()
+            return chosen
+
+        return register
 
     def explain(self, *arguments: Any) -> None:
         """Raises a ValueError or TypeError that says what is wrong with the arguments. Returns if nothing is wrong."""
@@ -315,13 +446,16 @@ class Operator:
 
     def note(self, arguments: Sequence[object], reason: str) -> None:
         """Records that the reference answers where a kernel could have, unless the reference is the best kernel."""
-        if self.kernels != "reference":
+        if self.wants_kernels:
             note_fallback(self.qualified_name, arguments, reason)
 
     def recover(self, error: Exception, arguments: Sequence[Any]) -> Any:
         """Raises what a person can use for an error of a call; where values stand for tensors, records the call."""
         if any(map(stands_for_tensor, arguments)):
             return self.visible(self.call_public(*arguments))
+        if self.autocast != "none" and _torch_private.any_autocast():
+            # A layer that calls PyTorch, which casts by itself, has the arguments from before.
+            arguments = make_cast(self.autocast, self.arguments, self.mixed)(arguments)
         try:
             self.explain(*arguments)
         except (ValueError, TypeError) as clear:
@@ -379,6 +513,7 @@ def _make_call(operator: Operator) -> Callable[..., Any]:
     recorders = operator.recorders
     casts, not_differentiable = operator.autocast != "none", bool(operator.not_differentiable)
     has_gradient, is_grad_enabled = operator.gradient is not None, torch.is_grad_enabled
+    identity = operator.identity
     # PyTorch's autograd, transforms and compilers know what the reference is made of; where compilers are to see the
     # operator all the same, export that traces without TorchDynamo must find it in this call.
     by_pytorch = operator.kernels == operator.compile == "reference"
@@ -412,7 +547,12 @@ def _make_call(operator: Operator) -> Callable[..., Any]:
 
     def apply(function: Callable[..., Any], arguments: Sequence[Any]) -> Any:
         """What a functional Function gives, as the schema has it."""
-        results = function(*take_tensors(arguments), *take_others(arguments))
+        tensors: list[Any] = []
+        for tensor in take_tensors(arguments):
+            # TorchDynamo cannot trace a Function that gets one tensor twice.
+            is_known = tensor is not None and any(tensor is each for each in tensors)
+            tensors.append(tensor.view_as(tensor) if is_known else tensor)
+        results = function(*tensors, *take_others(arguments))
         return visible(single(nested(results, lists)) if gives_lists else results)
 
     def call(*arguments: Any) -> Any:
@@ -420,9 +560,13 @@ def _make_call(operator: Operator) -> Callable[..., Any]:
             if casts and any_autocast():
                 arguments = tuple(cast(arguments))
             compiling = is_compiling()
-            if compiling and operator.compile == "reference":
-                explain_kinds(operator.name, described, arguments, dtypes_of, mixed)
-                return call_reference(arguments)
+            if compiling:
+                # TorchDynamo reuses compiled code while what it has looked at stays the same, and it does not look at
+                # the Functions below: another operator would get this one's gradient. No two declarations share this.
+                assert identity
+                if operator.compile == "reference":
+                    explain_kinds(operator.name, described, arguments, dtypes_of, mixed)
+                    return call_reference(arguments)
             if by_pytorch:
                 # PyTorch may take dtypes that the operator does not, and meta beside anything; all else it refuses.
                 device = first_of(arguments).device
@@ -459,7 +603,7 @@ def _make_call(operator: Operator) -> Callable[..., Any]:
                     if not needs_grad:
                         arguments = tree_map_only(Tensor, Tensor.detach, tuple(arguments))
             if compiling:
-                if is_exporting() or (needs_grad and not has_gradient):
+                if is_exporting():
                     return visible(call_public(*arguments))
                 return apply(functional, arguments) if needs_grad else visible(raw(*arguments))
             if dispatch_modes():
@@ -478,11 +622,7 @@ def _make_call(operator: Operator) -> Callable[..., Any]:
                         break
                 else:
                     if (record := recorders.get(first_of(arguments).device.type)) is not None:
-                        try:
-                            return record(*arguments)
-                        except Exception:
-                            # What follows says what is wrong.
-                            pass
+                        return record(*arguments)
             if is_plain:
                 return eager(*tensors, arguments[tensor_count:])
             results = eager(*tensors, take_others(arguments))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -134,11 +134,44 @@ def forced(
     return native.ForcedKernel(operator.namespace, device, name, alone=alone)
 
 
-def forget(qualified_name: str) -> None:
-    """Forgets the kernels of an operator whose names are free again."""
-    for device in _torch_private.DEVICE_KEYS:
-        _registered.pop((qualified_name, device), None)
+Registered = Mapping[str, PythonKernels]
+
+
+def forget(qualified_name: str) -> Registered:
+    """Forgets the kernels of an operator that is withdrawn, and returns them by kind of device."""
     _shown.discard(qualified_name)
+    found = of_operator(qualified_name)
+    for device in found:
+        del _registered[qualified_name, device]
+    return found
+
+
+def of_operator(qualified_name: str) -> Registered:
+    """The kernels of an operator that are written in Python, by kind of device."""
+    pairs = ((device, kernels_of(qualified_name, device)) for device in _torch_private.DEVICE_KEYS)
+    return {device: kernels for device, kernels in pairs if kernels is not None}
+
+
+def register_again(operator: Declared, library: torch.library.Library, kernels: Registered) -> None:
+    """Registers what `forget` returned.
+
+    Args:
+        operator: whose kernels they were.
+        library: that registers for it.
+        kernels: by kind of device.
+    """
+    for device, found in kernels.items():
+        policy, functions = found.policy, dict(found.kernels)
+        for name, function in functions.items():
+            triton = name in found.interpreted | found.shown_to_compilers
+            register(operator, library, device, name, function, triton=triton)
+        _registered[operator.qualified_name, device].policy = policy
+
+
+def seen_by_compilers(qualified_name: str) -> list[Any]:
+    """The kernels of an operator that compilers see inside, with the policies that choose between them."""
+    found = of_operator(qualified_name).values()
+    return [(each.policy, each.kernels) for each in found if each.shown_to_compilers]
 
 
 def kernels_of(qualified_name: str, device: str) -> PythonKernels | None:

@@ -15,7 +15,7 @@ from torchgraft._autocasting import AUTOCAST_KEYS, make_cast, no_autocast
 from torchgraft.declared import Declared
 from torchgraft.differentiation import as_tuple, nested, single
 from torchgraft.explaining import explain_devices
-from torchgraft.schema import REQUIRED, Argument, by_name
+from torchgraft.schema import REQUIRED, Argument, by_name, tensors_in
 from torchgraft.signatures import why_no_kernel
 
 # What AOTInductor hands to an operator when the package runs, and not when it is made.
@@ -61,18 +61,22 @@ def register(operator: Declared, library: torch.library.Library) -> None:
     if operator.autocast != "none":
         for key in AUTOCAST_KEYS.values():
             library.impl(operator.name, operator.filled(_make_autocast(operator)), key)
-    if operator.flops is not None:
-        packets = [overload.overloadpacket for overload in (operator.public, operator.raw)]
-        if not any(packet in flop_registry for packet in packets):
-            flops = operator.flops
-            register_flop_formula(packets)(lambda *shapes, out_shape=None: flops(*shapes))
+    if (flops := operator.flops) is not None:
+        register_flop_formula(_packets(operator))(lambda *shapes, out_shape=None: flops(*shapes))
     if operator.mutates:
         mutation.register(operator, library)
         return
-    # What torch.jit.trace records is to have gradients, whether or not they were asked for then.
-    library.impl(f"_{operator.name}", operator.call_public, "Tracer")
-    if names_tensors:
-        # PyTorch's register_autograd knows no tensors that must be named.
+    has_optional_elements = any(each.holds_tensors and each.optional_elements for each in operator.arguments)
+    if has_optional_elements:
+        # torch.jit.trace cannot record a list in which None may stand: it records what the reference is made of.
+        for name in (operator.name, f"_{operator.name}"):
+            library.impl(name, operator.filled(_make_recorded(operator)), "Tracer")
+    else:
+        # What torch.jit.trace records is to have gradients, whether or not they were asked for then.
+        library.impl(f"_{operator.name}", operator.call_public, "Tracer")
+    if names_tensors or has_optional_elements:
+        # PyTorch's register_autograd knows no tensors that must be named, and of a list in which None stands for a
+        # tensor it loses the gradients without a word.
         library.impl(operator.name, _make_autograd_kernel(operator), "Autograd", with_keyset=True)
     else:
         torch.library.register_autograd(
@@ -81,6 +85,16 @@ def register(operator: Declared, library: torch.library.Library) -> None:
             setup_context=operator.autograd.setup_context,
             lib=library,
         )
+
+
+def forget(operator: Declared) -> None:
+    """Removes from PyTorch what no library of ours holds: the FLOP formula of an operator that is withdrawn."""
+    for packet in _packets(operator):
+        flop_registry.pop(packet, None)
+
+
+def _packets(operator: Declared) -> list[Any]:
+    return [overload.overloadpacket for overload in (operator.public, operator.raw)]
 
 
 def _make_vmap(operator: Declared, name: Any) -> Callable[..., Any]:
@@ -98,7 +112,7 @@ def _make_vmap(operator: Declared, name: Any) -> Callable[..., Any]:
         in_front = tuple([0] * len(result) if isinstance(result, list) else 0 for result in results)
         return single(results), single(in_front)
 
-    def batched(info: Any, in_dims: Sequence[Any], *arguments: Any, **named: Any) -> tuple[Any, Any]:
+    def batched(info: Any, in_dims: Sequence[Any], /, *arguments: Any, **named: Any) -> tuple[Any, Any]:
         if named or len(arguments) < len(operator.arguments):
             arguments = operator.complete(arguments, named)
             in_dims = (*in_dims, *(None,) * (len(arguments) - len(in_dims)))
@@ -128,9 +142,27 @@ def _make_fake(operator: Declared) -> Callable[..., Any]:
 
     def fake(*arguments: Any) -> Any:
         explain_devices(operator.name, operator.arguments, arguments)
-        return operator.output(*arguments) if operator.lists else None
+        return _make_results(operator, arguments) if operator.lists else None
 
     return fake
+
+
+def _make_results(operator: Declared, arguments: Sequence[Any]) -> Any:
+    """Empty results of a call.
+
+    Raises:
+        ValueError: two of them share memory, or one shares it with an argument: one would be written over the other.
+    """
+    results = operator.output(*arguments)
+    others = list(tensors_in(arguments))
+    for number, result in enumerate(tensors_in(as_tuple(results))):
+        if any(_torch_private.share_memory(result, other) for other in others):
+            raise ValueError(
+                f"{operator.name}: output returned the same memory twice, as result {number} and as another result or"
+                " an argument: it must return a new tensor for each result, as torch.empty_like makes one"
+            )
+        others.append(result)
+    return results
 
 
 def _make_fallback(operator: Declared) -> Callable[..., Any]:
@@ -148,9 +180,20 @@ def _make_fallback(operator: Declared) -> Callable[..., Any]:
             # A copy also where the reference returned a view of an argument: results are never aliased.
             if not operator.knows_output or operator.sizes_from_data:
                 return tree_map_only(Tensor, _copied, results)
-            return tree_map(Tensor.copy_, operator.output(*arguments), results) if operator.lists else None
+            return tree_map(Tensor.copy_, _make_results(operator, arguments), results) if operator.lists else None
 
     return fallback
+
+
+def _make_recorded(operator: Declared) -> Callable[..., Any]:
+    """The reference, for torch.jit.trace."""
+
+    def recorded(*arguments: Any) -> Any:
+        operator.note(arguments, "torch.jit.trace cannot record a list of tensors in which None may stand")
+        with torch.enable_grad(), no_autocast(arguments):
+            return operator.reference(*arguments)
+
+    return recorded
 
 
 def _copied(result: Tensor) -> Tensor:
@@ -173,7 +216,7 @@ def _make_autograd_kernel(operator: Declared) -> Callable[..., Any]:
     """The autograd kernel of the public name, where PyTorch has none to offer."""
     functional, arrangement = operator.autograd.functional, operator.arrangement
 
-    def autograd_kernel(keyset: Any, *arguments: Any, **named: Any) -> Any:
+    def autograd_kernel(keyset: Any, /, *arguments: Any, **named: Any) -> Any:
         complete = operator.complete(arguments, named)
         if not torch.is_grad_enabled() or not operator.needs_grad(complete):
             return _torch_private.below_autograd(operator.public, keyset, arguments, named)

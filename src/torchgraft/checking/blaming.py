@@ -155,6 +155,7 @@ def _blame_kernel(call: Call, ask: Callable[[], None]) -> Blame | None:
 
 def _blame_formula(call: Call, ask: Callable[[], None]) -> Blame | None:
     from torchgraft.checking.properties.gradient import check_gradient
+    from torchgraft.checking.properties.second_gradient import check_second_gradient
 
     operator = call.operator
     if operator.gradient is None:
@@ -172,8 +173,14 @@ def _blame_formula(call: Call, ask: Callable[[], None]) -> Blame | None:
 
     if not _holds(ask, replaced()):
         return None
+    is_right_once = _holds(partial(check_gradient, call))
     part = "the gradient formula: with the gradient of the reference the check passes"
-    return Blame(part, "" if _holds(partial(check_gradient, call)) else "gradient")
+    if is_right_once and not _holds(partial(check_second_gradient, call)):
+        part += (
+            ". What the formula returns is right, and its own derivative is not: make it of operations that autograd"
+            " records, without detach(), .data or numbers taken out of tensors"
+        )
+    return Blame(part, "" if is_right_once else "gradient")
 
 
 def _holds(ask: Callable[[], None], replacement: AbstractContextManager[Any] | None = None) -> bool:

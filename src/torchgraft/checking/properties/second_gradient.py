@@ -33,10 +33,11 @@ def check(case: Case) -> None:
 
 def check_against_reference(case: Case) -> None:
     """Without what PyTorch's gradgradcheck asks."""
-    case.each(_check_against_reference, case.table(empty=False, small=True, count=12))
+    case.each(check_second_gradient, case.table(empty=False, small=True, count=12))
 
 
-def _check_against_reference(call: Call) -> None:
+def check_second_gradient(call: Call) -> None:
+    """Compares the second gradients of a call with those of its reference."""
     found = _second_gradients(call, call.function)
     expected = _second_gradients(call, call.reference)
     names = call.leaf_names

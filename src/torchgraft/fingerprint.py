@@ -1,0 +1,190 @@
+"""A word that follows from what a declaration says: other code or other values give another word, in every process."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import inspect
+import sys
+import types
+import uuid
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+# These say all about themselves when they are printed.
+_NUMBERS_AND_TEXT = (type(None), type(Ellipsis), bool, int, float, complex, str, bytes, range)
+_PLAIN = (*_NUMBERS_AND_TEXT, torch.dtype, torch.device, torch.layout, torch.memory_format)
+
+# Their code is that of PyTorch, Python or Triton, which compilers' caches know by version.
+_LIBRARIES = frozenset(("torch", "triton", *sys.stdlib_module_names)) - {"__main__"}
+
+# A function that reaches more than this many values is not followed further.
+_MOST_VALUES = 10_000
+
+
+class _UnknownError(Exception):
+    """A value that cannot be told from another one of its kind."""
+
+
+def fingerprint(value: Any) -> str:
+    """Returns a word for a value and everything that functions in it are made of and refer to.
+
+    Functions count by their code, constants, defaults, closures and the globals that they name, and not by where their
+    source lies. What cannot be described gives a word that never comes again.
+
+    Args:
+        value: numbers, text, dtypes, functions, classes and modules, in tuples, lists, sets and dicts.
+
+    Returns:
+        An identifier.
+    """
+    made_of = hashlib.sha256()
+    try:
+        for word in _Description().of(value):
+            made_of.update(word.encode() + b"\0")
+    except _UnknownError:
+        return f"declared_{uuid.uuid4().hex}"
+    return f"declared_{made_of.hexdigest()[:16]}"
+
+
+class _Description:
+    """Describes one value, and each value that it refers to once."""
+
+    def __init__(self) -> None:
+        self._seen: dict[int, int] = {}
+        self._alive: list[Any] = []
+
+    def of(self, value: Any) -> Iterator[str]:
+        """The words for a value."""
+        if isinstance(value, _PLAIN):
+            yield f"{type(value).__name__} {value!r}"
+            return
+        # Python may or may not use one tuple for equal constants.
+        if type(value) is tuple:
+            yield from self._all(value)
+            return
+        if id(value) in self._seen:
+            yield f"seen {self._seen[id(value)]}"
+            return
+        self._seen[id(value)] = len(self._seen)
+        # No other value may get its address.
+        self._alive.append(value)
+        if len(self._seen) > _MOST_VALUES:
+            raise _UnknownError
+        yield type(value).__name__
+        if isinstance(value, (tuple, list)):
+            yield from self._all(value)
+        elif isinstance(value, (set, frozenset)):
+            yield from sorted(" ".join(_Description().of(each)) for each in value)
+        elif isinstance(value, dict):
+            yield from self._all(part for pair in value.items() for part in pair)
+        elif isinstance(value, types.CodeType):
+            yield value.co_code.hex()
+            yield from self._all((value.co_consts, value.co_names, value.co_varnames, value.co_flags))
+        elif isinstance(value, types.ModuleType):
+            yield from self._module(value)
+        elif isinstance(value, types.MethodType):
+            yield from self._all((value.__func__, value.__self__))
+        elif isinstance(value, functools.partial):
+            yield from self._all((value.func, value.args, value.keywords))
+        elif isinstance(value, types.BuiltinFunctionType):
+            yield value.__qualname__
+            owner: Any = value.__self__
+            yield from self.of(owner.__name__ if isinstance(owner, (type, types.ModuleType)) else owner)
+        elif _is_of_library(value) and (name := _name_of(value)):
+            yield f"{value.__module__} {name}"
+        elif isinstance(value, types.FunctionType):
+            yield from self._function(value)
+        elif isinstance(value, type):
+            yield value.__qualname__
+            yield from self._all((value.__bases__, _own(vars(value))))
+        elif isinstance(value, (staticmethod, classmethod)):
+            yield from self.of(value.__func__)
+        elif isinstance(value, property):
+            yield from self._all((value.fget, value.fset))
+        elif isinstance(value, functools.cached_property):
+            yield from self.of(value.func)
+        elif inspect.isdatadescriptor(value) and _is_of_library(type(value)):
+            # A field of a named tuple or a slot, which its name among the members of the class describes.
+            return
+        elif type(value).__module__.partition(".")[0] == "triton":
+            # A kernel in Triton, or what tunes one: its source, and the sizes that are tried.
+            yield repr(getattr(value, "configs", ""))
+            yield from self.of(getattr(value, "fn", _Nothing))
+        elif hasattr(value, "declaration_word"):
+            yield value.declaration_word
+        elif hasattr(value, "__dict__") and not _is_of_library(type(value)):
+            yield from self._all((type(value), vars(value)))
+        else:
+            raise _UnknownError
+
+    def _all(self, values: Any) -> Iterator[str]:
+        for each in values:
+            yield from self.of(each)
+        yield "end"
+
+    def _function(self, function: types.FunctionType) -> Iterator[str]:
+        yield from self._all((function.__code__, function.__defaults__, function.__kwdefaults__))
+        try:
+            yield from self._all([cell.cell_contents for cell in function.__closure__ or ()])
+        except ValueError:
+            # A variable that has no value yet.
+            raise _UnknownError from None
+        names = list(_names_in(function.__code__))
+        for name in names:
+            if name in function.__globals__:
+                yield name
+                yield from self._named(function.__globals__[name], names)
+
+    def _named(self, value: Any, names: Sequence[str]) -> Iterator[str]:
+        """The words for a global, and for what a function may take out of it if it is a module."""
+        yield from self.of(value)
+        if isinstance(value, types.ModuleType) and not _is_library(value.__name__):
+            for name in names:
+                if name in vars(value) and id(vars(value)[name]) not in self._seen:
+                    yield name
+                    yield from self._named(vars(value)[name], names)
+
+    def _module(self, module: types.ModuleType) -> Iterator[str]:
+        """A module counts by its name if it is a library's, otherwise by its source."""
+        yield module.__name__
+        if _is_library(module.__name__):
+            return
+        try:
+            yield hashlib.sha256(Path(str(module.__file__)).read_bytes()).hexdigest()
+        except (OSError, AttributeError):
+            raise _UnknownError from None
+
+
+class _Nothing:
+    """Stands for what a value should have, and has not."""
+
+
+def _names_in(code: types.CodeType) -> Iterator[str]:
+    """The names that code and the functions in it may look up among globals."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _names_in(constant)
+
+
+def _own(members: Any) -> dict[str, Any]:
+    """The members of a class that its author wrote."""
+    return {name: each for name, each in members.items() if not name.startswith("__") or callable(each)}
+
+
+def _name_of(value: Any) -> str:
+    """The name of a function, a class or an operator of PyTorch's; empty for what has none, as an instance."""
+    return str(getattr(value, "__qualname__", None) or getattr(value, "__name__", ""))
+
+
+def _is_library(module: str) -> bool:
+    return module.partition(".")[0] in _LIBRARIES
+
+
+def _is_of_library(value: Any) -> bool:
+    module = getattr(value, "__module__", None)
+    return isinstance(module, str) and _is_library(module)

@@ -1,0 +1,224 @@
+"""Compiled code belongs to one declaration: no other one gets its value, its gradient or the layout of its results."""
+
+import itertools
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch._inductor.utils import fresh_cache
+
+from torchgraft import Operator
+
+pytestmark = pytest.mark.filterwarnings("ignore::torchgraft.PerformanceWarning")
+
+numbers = itertools.count()
+
+
+def times(factor, schema="(Tensor x) -> Tensor", **declared):
+    """An operator that multiplies by a factor; all of them have the same code."""
+    return Operator(
+        f"compiled::times_{next(numbers)}{schema}",
+        reference=lambda x: x * factor,
+        gradient=lambda needs_grad, grads, saved, x: grads[0] * factor,
+        kernels={},
+        **declared,
+    )
+
+
+def pair(factor):
+    """The same, with a hidden result and two visible ones."""
+    return Operator(
+        f"compiled::times_{next(numbers)}(Tensor x) -> (Tensor, Tensor, Tensor)",
+        reference=lambda x: (x * factor, x + factor, x * 1),
+        gradient=lambda needs_grad, grads, saved, x: sum(
+            grad * by for grad, by in zip(grads, (factor, 1), strict=True) if grad is not None
+        ),
+        visible_outputs=2,
+        kernels={},
+    )
+
+
+def of_list(factor):
+    """The same of a list of tensors, with a list of results."""
+    return Operator(
+        f"compiled::times_{next(numbers)}(Tensor[] x) -> Tensor[]",
+        reference=lambda x: [factor * each for each in x],
+        gradient=lambda needs_grad, grads, saved, x: ([factor * grad for grad in grads[0]],),
+        kernels={},
+    )
+
+
+def by_reference(factor):
+    return Operator(
+        f"compiled::times_{next(numbers)}(Tensor x) -> Tensor", reference=lambda x: x * factor, gradient="reference"
+    )
+
+
+def without_formula(factor):
+    return Operator(f"compiled::times_{next(numbers)}(Tensor x) -> Tensor", reference=lambda x: x * factor)
+
+
+class Layer(torch.nn.Module):
+    def __init__(self, operator):
+        super().__init__()
+        self.operator = operator
+
+    def forward(self, x):
+        return self.operator(x)
+
+
+def through_a_closure(operator):
+    return lambda x: operator(x)
+
+
+def through_an_argument(operator):
+    compiled = torch.compile(lambda function, x: function(x), backend="aot_eager", fullgraph=True)
+    return lambda x: compiled(operator, x)
+
+
+here = SimpleNamespace(operator=None)
+
+
+def _call_what_is_here(x):
+    return here.operator(x)
+
+
+def through_what_is_bound_anew(operator):
+    def call(x):
+        here.operator = operator
+        return compiled(x)
+
+    compiled = torch.compile(_call_what_is_here, backend="aot_eager", fullgraph=True)
+    return call
+
+
+ROUTES = {"attribute": Layer, "closure": through_a_closure}
+ROUTES_COMPILED = {"argument": through_an_argument, "rebound": through_what_is_bound_anew}
+
+
+def value_and_gradient(function, x):
+    x = x.clone().requires_grad_()
+    result = function(x)
+    result = result[0] if isinstance(result, (tuple, list)) else result
+    result.sum().backward()
+    return result[0].item(), x.grad[0].item()
+
+
+@pytest.mark.parametrize("declare", [times, pair, by_reference, without_formula], ids=lambda each: each.__name__)
+@pytest.mark.parametrize("route", [*ROUTES, *ROUTES_COMPILED])
+def test_each_operator_gets_its_own_value_and_gradient(declare, route):
+    found = []
+    for factor in (2.0, 3.0, 5.0):
+        operator = declare(factor)
+        if route in ROUTES:
+            function = torch.compile(ROUTES[route](operator), backend="aot_eager", fullgraph=True)
+        else:
+            function = ROUTES_COMPILED[route](operator)
+        found.append(value_and_gradient(function, torch.ones(3)))
+    assert found == [(2.0, 2.0), (3.0, 3.0), (5.0, 5.0)]
+
+
+def test_lists_too():
+    def gradient(operator):
+        function = torch.compile(lambda *x: operator(list(x)), backend="aot_eager", fullgraph=True)
+        one, other = torch.ones(3, requires_grad=True), torch.ones(2, requires_grad=True)
+        first, second = function(one, other)
+        (first.sum() + 10 * second.sum()).backward()
+        return one.grad[0].item(), other.grad[0].item()
+
+    assert [gradient(of_list(factor)) for factor in (2.0, 3.0)] == [(2.0, 20.0), (3.0, 30.0)]
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # of TorchDynamo's own look
+def test_layers_compiled_one_by_one():
+    model = torch.nn.Sequential(Layer(times(2.0)), Layer(times(3.0)))
+    for layer in model:
+        layer.compile(backend="aot_eager")
+    assert value_and_gradient(model, torch.ones(2)) == (6.0, 6.0)
+
+
+def test_by_inductor():
+    layers = [torch.compile(Layer(times(factor)), fullgraph=True) for factor in (2.0, 3.0)]
+    assert [value_and_gradient(layer, torch.ones(2)) for layer in layers] == [(2.0, 2.0), (3.0, 3.0)]
+
+
+def test_vmap_of_a_gradient():
+    def gradients(operator):
+        function = torch.vmap(torch.func.grad(lambda x: operator(x).sum()))
+        return torch.compile(function, backend="aot_eager", fullgraph=True)(torch.ones(2, 2)).unique().tolist()
+
+    assert [gradients(times(2.0)), gradients(times(3.0))] == [[2.0], [3.0]]
+
+
+def test_operators_that_write_to_their_arguments():
+    def result(factor):
+        operator = Operator(
+            f"compiled::scale_{next(numbers)}(Tensor(a!) x) -> ()", reference=lambda x: x * factor, kernels={}
+        )
+        x = torch.ones(1)
+        torch.compile(lambda x: operator(x), backend="aot_eager", fullgraph=True)(x)
+        return x.item()
+
+    assert [result(2.0), result(3.0)] == [2.0, 3.0]
+
+
+def test_one_name_declared_again():
+    def declare(factor):
+        return Operator(
+            "compiled::again(Tensor x) -> Tensor",
+            reference=lambda x: x * factor,
+            gradient=lambda needs_grad, grads, saved, x: grads[0] * factor,
+            kernels={},
+        )
+
+    holder = SimpleNamespace(operator=None)
+    compiled = torch.compile(lambda x: holder.operator(x), backend="aot_eager", fullgraph=True)
+    for factor in (2.0, 3.0, 2.0):
+        holder.operator = declare(factor)
+        assert value_and_gradient(compiled, torch.ones(2)) == (factor, factor)
+        holder.operator.undeclare()
+
+
+class TestCachesOnDisk:
+    """PyTorch keeps compiled graphs, with the layout of every result, by the names of the operators in them."""
+
+    @staticmethod
+    def run(output, reference=lambda x: 3 * x):
+        operator = Operator(
+            "compiled::cached(Tensor x) -> Tensor",
+            reference=reference,
+            output=output,
+            gradient=lambda needs_grad, grads, saved, x: 3 * grads[0].to(x.dtype).reshape(x.shape),
+            kernels={},
+        )
+        torch._dynamo.reset()
+        try:
+            x = torch.ones(2, 3, requires_grad=True)
+            result = torch.compile(lambda x: operator(x) * 1.5 + operator(x), fullgraph=True)(x)
+            result.sum().backward()
+            assert torch.equal(result, 7.5 * torch.ones_like(result)), result
+            assert torch.equal(x.grad, torch.full((2, 3), 7.5))
+            return result.dtype, result.shape, operator.declaration_word
+        finally:
+            operator.undeclare()
+
+    def test_another_output_compiles_anew(self):
+        with fresh_cache():
+            plain = self.run(torch.empty_like)
+            wide = self.run(lambda x: torch.empty_like(x, dtype=torch.float64))
+            turned = self.run(lambda x: x.new_empty(3, 2).t())
+            flat = self.run(lambda x: x.new_empty(x.numel()), lambda x: 3 * x.flatten())
+        assert [each[0] for each in (plain, wide, turned, flat)] == [torch.float32, torch.float64, *[torch.float32] * 2]
+        assert flat[1] == (6,)
+        assert len({each[2] for each in (plain, wide, turned, flat)}) == 4
+
+    def test_the_same_declaration_is_found_again(self):
+        from torch._dynamo.utils import counters
+
+        with fresh_cache():
+            words = {self.run(lambda x: torch.empty_like(x))[2]}
+            counters.clear()
+            words.add(self.run(lambda x: torch.empty_like(x))[2])
+        assert len(words) == 1
+        assert counters["inductor"]["fxgraph_cache_hit"] == 2
+        assert counters["inductor"]["fxgraph_cache_miss"] == 0

@@ -1,0 +1,130 @@
+"""What makes two declarations different for the caches of compilers."""
+
+import functools
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from torchgraft import Operator
+from torchgraft.fingerprint import fingerprint
+
+scale = 2
+
+
+def scaled(size):
+    return scale * size
+
+
+def make(constant, default=1):
+    def function(x, by=default):
+        return x.new_empty(constant * by)
+
+    return function
+
+
+def named(x):
+    return x.new_empty(scaled(x.numel()))
+
+
+class Sizes:
+    def __init__(self, size):
+        self.size = size
+
+    def __call__(self, x):
+        return x.new_empty(self.size)
+
+
+def test_equal_code_and_values_have_one_word():
+    assert fingerprint(make(3)) == fingerprint(make(3))
+    assert fingerprint(Sizes(3)) == fingerprint(Sizes(3))
+    assert fingerprint({"a": [1.0, torch.float32]}) == fingerprint({"a": [1.0, torch.float32]})
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (make(3), make(4)),
+        (make(3), make(3, default=2)),
+        (lambda x: x.new_empty(3), lambda x: x.new_empty(4)),
+        (lambda x: x.new_empty(3), lambda x: x.new_zeros(3)),
+        (lambda x: [x.new_empty(n) for n in (1, 2)], lambda x: [x.new_empty(n) for n in (1, 3)]),
+        (functools.partial(make(3), by=1), functools.partial(make(3), by=2)),
+        (Sizes(3), Sizes(4)),
+        (Sizes(3).__call__, Sizes(4).__call__),
+        (True, 1),
+        (1, 1.0),
+        (0.0, -0.0),
+        ("1", 1),
+        (torch.float32, torch.float64),
+        ((1, (2, 3)), ((1, 2), 3)),
+        ({1, 2}, {1, 3}),
+        (len, sum),
+        (torch.empty_like, torch.zeros_like),
+    ],
+    ids=str,
+)
+def test_any_difference_gives_another(one, other):
+    assert fingerprint(one) != fingerprint(other)
+
+
+def test_a_global_that_a_function_reads_counts(monkeypatch):
+    before = fingerprint(named)
+    monkeypatch.setitem(globals(), "scale", 3)
+    assert fingerprint(named) != before
+
+
+def test_a_function_of_a_module_counts(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    words = set()
+    for factor in (2, 3):
+        for name in ("sizes_of_mine", "helpers_of_mine"):
+            sys.modules.pop(name, None)
+        (tmp_path / "helpers_of_mine.py").write_text(f"def times(n):\n    return {factor} * n\n")
+        (tmp_path / "sizes_of_mine.py").write_text(
+            "import helpers_of_mine\ndef size(n):\n    return helpers_of_mine.times(n)\n"
+        )
+        sys.dont_write_bytecode = True
+        import sizes_of_mine
+
+        words.add(fingerprint(lambda x, module=sizes_of_mine: module))
+        words.add(fingerprint(sizes_of_mine.size))
+    assert len(words) == 3  # the module `sizes_of_mine` itself is the same in both
+
+
+def test_what_cannot_be_described_has_a_new_word_each_time():
+    unknown = torch.Generator()
+    assert fingerprint(lambda: unknown) != fingerprint(lambda: unknown)
+
+
+def test_cycles_end():
+    def even(n):
+        return n == 0 or odd(n - 1)
+
+    def odd(n):
+        return n != 0 and even(n - 1)
+
+    ring = [even]
+    ring.append(ring)
+    assert fingerprint(ring).startswith("declared_")
+
+
+def test_our_operators_have_the_same_words_in_another_process():
+    words = {name: operator.declaration_word for name, operator in _ours().items()}
+    said = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import torchgraft\nfor name, each in torchgraft.Operator.registered.items():\n"
+            "    print(name, each.declaration_word)",
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert dict(line.split() for line in said.splitlines()) == words
+
+
+def _ours():
+    return {name: each for name, each in Operator.registered.items() if name.startswith("torchgraft::")}

@@ -1,0 +1,198 @@
+"""No exception of a caller's own is caught on the way through an operator, and nothing is computed twice for it.
+
+Checkpointing that recomputes stops by an exception from a hook of saved tensors; hooks and modes of users raise too.
+"""
+
+import itertools
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+    set_checkpoint_early_stop,
+)
+
+import torchgraft
+from torchgraft import Operator
+
+pytestmark = pytest.mark.filterwarnings("ignore::torchgraft.PerformanceWarning")
+
+numbers = itertools.count()
+
+
+class _OwnError(Exception):
+    """An exception of a caller's."""
+
+
+class _OwnValueError(ValueError):
+    """One of a kind that operators raise too."""
+
+
+def cube():
+    return Operator(
+        f"hooks::cube_{next(numbers)}(Tensor x) -> Tensor",
+        reference=lambda x: x**3,
+        gradient=lambda needs_grad, grads, saved, x: 3 * x**2 * grads[0],
+    )
+
+
+def readme():
+    return torch.nn.Sequential(torch.nn.Conv2d(3, 32, 3, padding=1), torch.nn.Conv2d(32, 32, 7, padding=3, groups=32))
+
+
+class Residual(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.pointwise, self.depthwise = torch.nn.Conv2d(3, 3, 1), torch.nn.Conv2d(3, 3, 3, padding=1, groups=3)
+
+    def forward(self, x):
+        return x + self.depthwise(self.pointwise(x))
+
+
+class EndsInLinear(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.before, self.last = torch.nn.Conv2d(3, 3, 1), torchgraft.nn.Linear(8, 4)
+
+    def forward(self, x):
+        return self.last(self.before(x))
+
+
+class EndsInOperator(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.before, self.last = torch.nn.Conv2d(3, 3, 1), cube()
+
+    def forward(self, x):
+        return self.last(self.before(x))
+
+
+def gradients(model, x, through):
+    model.zero_grad()
+    x = x.clone().requires_grad_()
+    through(model, x).float().pow(2).sum().backward()
+    return [x.grad, *(parameter.grad.clone() for parameter in model.parameters())]
+
+
+@pytest.mark.parametrize("early_stop", [True, False])
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=str)
+@pytest.mark.parametrize(
+    ("dtype", "autocast"),
+    [(torch.float32, False), (torch.float64, False), (torch.bfloat16, False), (torch.float32, True)],
+    ids=str,
+)
+@pytest.mark.parametrize("make", [readme, Residual, EndsInLinear, EndsInOperator])
+def test_checkpointing(make, dtype, autocast, layout, reentrant, early_stop):
+    model = torchgraft.graft(make()).to(dtype).to(memory_format=layout)
+    x = torch.randn(2, 3, 8, 8, dtype=dtype).to(memory_format=layout)
+
+    def checkpointed(model, x):
+        return checkpoint(model, x, use_reentrant=reentrant)
+
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast), set_checkpoint_early_stop(early_stop):
+        found, expected = gradients(model, x, checkpointed), gradients(model, x, lambda model, x: model(x))
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_selective_checkpointing():
+    model = torchgraft.graft(readme())
+    seen = []
+
+    def policy(context, operator, *arguments, **named):
+        seen.append(str(operator))
+        save = "depthwise" in str(operator)
+        return CheckpointPolicy.MUST_SAVE if save else CheckpointPolicy.PREFER_RECOMPUTE
+
+    def through(model, x):
+        return checkpoint(
+            model, x, use_reentrant=False, context_fn=lambda: create_selective_checkpoint_contexts(policy)
+        )
+
+    x = torch.randn(1, 3, 8, 8)
+    for one, other in zip(gradients(model, x, through), gradients(model, x, lambda m, x: m(x)), strict=True):
+        torch.testing.assert_close(one, other)
+    assert any("depthwise" in each for each in seen)
+
+
+def test_offloading():
+    model, x = torchgraft.graft(readme()), torch.randn(1, 3, 8, 8)
+
+    def through(model, x):
+        with torch.autograd.graph.save_on_cpu():
+            return model(x)
+
+    for one, other in zip(gradients(model, x, through), gradients(model, x, lambda m, x: m(x)), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+CALLS = {
+    "depthwise_conv2d": lambda: torchgraft.nn.DepthwiseConv2d(4, 3),
+    "linear": lambda: torchgraft.nn.Linear(8, 4),
+    "lltm": lambda: lambda x: torchgraft.nn.LLTM(8, 4)(x[0])[0],
+    "shift": lambda: torchgraft.nn.Shift(4),
+    "an operator": cube,
+}
+
+
+@pytest.mark.parametrize("error", [_OwnError, _OwnValueError])
+@pytest.mark.parametrize("make", CALLS.values(), ids=CALLS.keys())
+class TestWhatACallerRaises:
+    def test_from_a_hook_that_packs(self, make, error):
+        calls = []
+
+        def pack(tensor):
+            calls.append(tensor)
+            raise error
+
+        function, x = make(), torch.randn(1, 4, 8, 8, requires_grad=True)
+        with pytest.raises(error), torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            function(x)
+        assert len(calls) == 1
+
+    def test_from_a_hook_that_unpacks(self, make, error):
+        def unpack(tensor):
+            raise error
+
+        x = torch.randn(1, 4, 8, 8, requires_grad=True)
+        with torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, unpack):
+            result = make()(x)
+        with pytest.raises(error):
+            result.sum().backward()
+
+    @pytest.mark.parametrize("needs_grad", [False, True])
+    def test_from_a_mode_that_sees_each_operator(self, make, error, needs_grad):
+        class Raises(TorchDispatchMode):
+            calls = 0
+
+            def __torch_dispatch__(self, function, types, arguments=(), named=None):
+                self.calls += 1
+                raise error
+
+        function, x = make(), torch.randn(1, 4, 8, 8, requires_grad=needs_grad)
+        with pytest.raises(error), Raises() as mode:
+            function(x)
+        assert mode.calls == 1
+
+
+@pytest.mark.parametrize("error", [_OwnError, _OwnValueError, RuntimeError])
+def test_from_a_formula_and_from_a_reference(error):
+    def fail(*arguments):
+        calls.append(arguments)
+        raise error("mine")
+
+    calls = []
+    by_formula = Operator(f"hooks::fails_{next(numbers)}(Tensor x) -> Tensor", reference=lambda x: x * 1, gradient=fail)
+    result = by_formula(torch.ones(1, requires_grad=True))
+    with pytest.raises(error, match="mine"):
+        result.sum().backward()
+    by_reference = Operator(
+        f"hooks::fails_{next(numbers)}(Tensor x) -> Tensor", reference=fail, output=torch.empty_like
+    )
+    with pytest.raises(error, match="mine"):
+        by_reference(torch.ones(1))
+    assert len(calls) == 2
