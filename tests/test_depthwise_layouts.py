@@ -13,8 +13,14 @@ from torchgraft import graft
 from torchgraft.checking import find_devices
 from torchgraft.checking.strides import in_ambiguous_strides
 from torchgraft.operator import FLOATING
+from torchgraft.operators.depthwise_conv2d.operator import convolution
 
 each_device = pytest.mark.parametrize("device", find_devices())
+
+
+def as_function(layer: nn.Module) -> Callable[..., Tensor]:
+    """A layer as a function of its parameters and its input."""
+    return lambda parameters, input: torch.func.functional_call(layer, parameters, (input,))
 
 
 @dataclass(frozen=True)
@@ -37,7 +43,7 @@ class Drawn:
         leaves = [each.requires_grad_(needed) for each, needed in zip(tensors, self.needed, strict=False)]
         names = [name for name, _ in layer.named_parameters()]
         arguments = dict(zip(names, leaves[1:], strict=True))
-        output = (call or torch.func.functional_call)(layer, arguments, (leaves[0],))
+        output = (call or as_function(layer))(arguments, leaves[0])
         wanted = [leaf for leaf in leaves if leaf.requires_grad]
         gradients = torch.autograd.grad(output, wanted, self.output_grad) if wanted else ()
         return [each.stride() for each in (output, *gradients)]
@@ -88,11 +94,6 @@ def test_strides_of_output_and_gradients(dtype, device):
         assert drawn.strides(graft(drawn.layer)) == expected, str(drawn)
 
 
-def as_function(layer: nn.Module) -> Callable[..., Tensor]:
-    """A layer as a function of its parameters and its input."""
-    return lambda parameters, *arguments: torch.func.functional_call(layer, parameters, arguments)
-
-
 def by_vjp(function: Callable[..., Tensor], drawn: Drawn, tensors: list[Tensor]) -> list[Any]:
     """The strides of the output and of all gradients, by torch.func."""
     output, vjp = torch.func.vjp(function, *tensors)
@@ -118,7 +119,7 @@ def test_strides_of_what_is_compiled(way, device):
         expected = drawn.strides(drawn.layer)
         torch.compiler.reset()
         compiled = compiled_by(as_function(graft(drawn.layer)))
-        assert drawn.strides(drawn.layer, lambda _, *given: compiled(given[0], *given[1])) == expected, str(drawn)
+        assert drawn.strides(drawn.layer, compiled) == expected, str(drawn)
 
 
 @pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths:UserWarning")
@@ -165,3 +166,36 @@ def test_strides_of_an_exported_program():
 def test_the_layout_of_the_weight_alone():
     layer = nn.Conv2d(8, 8, 3, groups=8).to(memory_format=torch.channels_last)
     assert graft(layer)(torch.randn(2, 8, 6, 6)).stride() == (128, 1, 32, 8)
+
+
+@each_device
+def test_fake_results_lie_where_real_ones_do(device):
+    """The rule in C++ and its twin in Python, on calls that no layer makes: other dtypes, paddings and one channel."""
+    random = Random("twins")
+    for _ in range(400):
+        dtype, channels, kernel = random.choice(FLOATING), random.choice((1, 1, 2, 7)), random.choice((1, 1, 2, 3))
+        weight_dtype = dtype if random.random() < 0.5 else random.choice(FLOATING)
+        padding, gaps = random.choices((0, 1, 2), k=4), random.choices((1, 1, 2), k=4)
+        size = [random.choice((1, 2, 6)) for _ in range(2)]
+        if min(size) + min(padding[0] + padding[2], padding[1] + padding[3]) < 2 * (kernel - 1) + 1:
+            continue
+        images = torch.ones(random.choice((0, 1, 2, 16)), channels, *size, device=device, dtype=dtype)
+        kernels = torch.ones(channels * random.choice((1, 2)), 1, kernel, kernel, device=device, dtype=weight_dtype)
+        tensors = [in_ambiguous_strides(each, random) for each in (images, kernels)]
+        real = convolution.raw(*tensors, None, *gaps[:2], *padding, *gaps[2:])
+        with torch._subclasses.FakeTensorMode() as mode:
+            fake = convolution.raw(*map(mode.from_tensor, tensors), None, *gaps[:2], *padding, *gaps[2:])
+        shown = [(tuple(each.shape), each.stride(), each.dtype) for each in tensors]
+        assert fake.stride() == real.stride(), (shown, padding, gaps)
+
+
+@pytest.mark.filterwarnings("error")
+def test_distributed_training_is_told_of_no_strides(tmp_path):
+    torch.distributed.init_process_group("gloo", f"file://{tmp_path / 'store'}", world_size=1, rank=0)
+    try:
+        model = nn.Sequential(nn.Conv2d(3, 8, 1), nn.Conv2d(8, 8, 3, groups=8)).to(memory_format=torch.channels_last)
+        parallel = nn.parallel.DistributedDataParallel(graft(model))
+        for layout in (torch.contiguous_format, torch.channels_last):
+            parallel(torch.randn(2, 3, 6, 6).to(memory_format=layout)).sum().backward()
+    finally:
+        torch.distributed.destroy_process_group()

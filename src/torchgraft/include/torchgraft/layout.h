@@ -43,9 +43,9 @@ inline Strided strided(const Tensor& tensor) {
   return {{sizes[0], sizes[1], sizes[2], sizes[3]}, {strides[0], strides[1], strides[2], strides[3]}};
 }
 
-// Whether PyTorch takes images for channels_last (`suggest_memory_format`): strides grow in the order C, W, H,
-// N. Images may be that although they are contiguous, as those of one pixel. The Python twin of this function
-// is `suggests_channels_last` in `torchgraft/layout.py`; the two must agree, or fake tensors lie.
+// Whether PyTorch takes images for channels_last (`suggest_memory_format`): strides grow in the order C, W,
+// H, N. Images may be that although they are contiguous, as those of one pixel. The Python twin of this
+// function is `suggests_channels_last` in `torchgraft/layout.py`; the two must agree, or fake tensors lie.
 inline bool suggests_channels_last(const Strided& images) {
   const auto& [sizes, strides] = images;
   if (strides[1] == 0) return false;
@@ -146,8 +146,8 @@ inline bool is_dense(const Tensor& tensor) {
 // expanded, with a stride of zero, stay where they are.
 template <typename Sizes>
 std::vector<size_t> order_of_dimensions(const Sizes& sizes, const Sizes& strides) {
-  // Sorted by insertion: which of two goes first may be left open, so the order of comparisons decides, and it
-  // is PyTorch's (`infer_dense_strides`, and TensorIterator's).
+  // Sorted by insertion: which of two goes first may be left open, so the order of comparisons decides, and
+  // it is PyTorch's (`infer_dense_strides`, and TensorIterator's).
   std::vector<size_t> order(sizes.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = order.size() - 1 - i;
   for (size_t i = 1; i < order.size(); ++i) {

@@ -51,16 +51,16 @@ inline Tensor empty_weight(int64_t channels, int64_t height, int64_t width, Layo
                     internal::device_type_of(like), like.get_device_index());
 }
 
-// A weight or bias of dtype T, whose elements lie in order: rounded where it has another dtype. Under autocast
-// weights are float32 and images halves.
+// A weight or bias of dtype T, whose elements lie in order: rounded where it has another dtype. Under
+// autocast weights are float32 and images halves.
 template <typename T>
 Tensor rounded_to(const Tensor& tensor, const char* name, Layout layout = Layout::contiguous) {
   if (tensor.scalar_type() == kDtypeOf<T>) return to_contiguous(tensor, name);
   check_memory(tensor, name);
   const bool is_bias = tensor.dim() == 1;
-  Tensor rounded = is_bias ? empty_contiguous({tensor.size(0)}, tensor, static_cast<int32_t>(kDtypeOf<T>))
-                           : empty_weight(tensor.size(0), tensor.size(2), tensor.size(3), layout, tensor,
-                                          kDtypeOf<T>);
+  Tensor rounded =
+      is_bias ? empty_contiguous({tensor.size(0)}, tensor, static_cast<int32_t>(kDtypeOf<T>))
+              : empty_weight(tensor.size(0), tensor.size(2), tensor.size(3), layout, tensor, kDtypeOf<T>);
   torch::stable::copy_(rounded, tensor);
   return rounded;
 }
@@ -116,8 +116,8 @@ Tensor input_grad_on(Tensor output_grad, Tensor weight, int64_t channels, int64_
   });
 }
 
-// The first `count` of the kernels of a weight, in a layout. A tensor that PyTorch has narrowed would be a view
-// to autograd, which must not be changed in place as other gradients may.
+// The first `count` of the kernels of a weight, in a layout. A tensor that PyTorch has narrowed would be a
+// view to autograd, which must not be changed in place as other gradients may.
 inline Tensor first_of(const Tensor& weight, int64_t count, Layout layout) {
   const std::array<int64_t, 4> sizes = {count, 1, weight.size(2), weight.size(3)};
   const int64_t taps = sizes[2] * sizes[3];

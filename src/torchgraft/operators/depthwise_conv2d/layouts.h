@@ -1,5 +1,5 @@
-// Where PyTorch's own convolution puts its results in memory. The operator puts its results there too, so that
-// a layer can take the place of PyTorch's: strides are equal, also those of dimensions of one element.
+// Where PyTorch's own convolution puts its results in memory. The operator puts its results there too, so
+// that a layer can take the place of PyTorch's: strides are equal, also those of dimensions of one element.
 //
 // PyTorch computes a depthwise convolution in one of these ways:
 //
@@ -57,7 +57,8 @@ inline Strided one_group(const Strided& images, int dim, int64_t channels) {
   return brought_to(group, suggested_by(images));
 }
 
-// An input as PyTorch convolves it. It pads both sides alike; what one side has more, it pads before, in a copy.
+// An input as PyTorch convolves it. It pads both sides alike; what one side has more, it pads before, in a
+// copy.
 inline Strided evenly_padded(const Strided& input, const Window& window) {
   const int64_t rows = std::abs(window.padding_bottom - window.padding_top);
   const int64_t columns = std::abs(window.padding_right - window.padding_left);
@@ -81,7 +82,8 @@ inline Strided as_rounded(const Tensor& weight, const Tensor& input) {
   return result;
 }
 
-// Asks PyTorch whether oneDNN computes with a dtype on this processor: `name` is an operator without arguments.
+// Asks PyTorch whether oneDNN computes with a dtype on this processor: `name` is an operator without
+// arguments.
 inline bool ask_onednn(const char* name) {
   std::array<StableIValue, 1> stack{};
   return torch_call_dispatcher(name, "", stack.data(), TORCH_ABI_VERSION) == 0 &&
@@ -110,7 +112,8 @@ inline bool is_by_onednn(const Strided& input, const Strided& weight, const Wind
 
 inline Layouts layouts_by_cudnn(const Strided& input, const Strided& weight) {
   const Layout layout = suggested_by_either(input, weight);
-  // The gradient of the weight is computed from the two others, brought into the layout, and cuDNN looks again.
+  // The gradient of the weight is computed from the two others, brought into the layout, and cuDNN looks
+  // again.
   return {layout, layout, layout == Layout::contiguous ? layout : suggested_by(brought_to(input, layout))};
 }
 

@@ -449,6 +449,7 @@ convolution = Operator(
     mixed=("weight", "bias"),
     vmap=_images_by_channel,
     sharding="N C _ _, C _ _ _, C -> N C _ _; neighbouring pixels are on another device then",
+    strides="reference",
     flops=_flops,
     explain=_explain,
 )

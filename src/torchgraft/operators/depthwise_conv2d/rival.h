@@ -33,6 +33,7 @@ inline Tensor forward_by_pytorch(Tensor input, Tensor weight, std::optional<Tens
                                  int64_t padding_left, int64_t padding_bottom, int64_t padding_right,
                                  int64_t dilation_height, int64_t dilation_width) {
   using torch::stable::detail::from;
+  TORCHGRAFT_CHECK(input.size(0) > 0, "of no images there is nothing to compute");
   check_same_dtype(input, weight);
   if (bias) check_same_dtype(input, *bias);
   const int64_t groups = input.size(1);
