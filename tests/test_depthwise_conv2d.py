@@ -285,7 +285,7 @@ def test_a_weight_gradient_of_odd_channels_is_no_view(device):
     input = images(1, 9, side, side, device=device, dtype=torch.float16).to(memory_format=torch.channels_last)
     grads = images(1, 9, side, side, device=device, dtype=torch.float16).to(memory_format=torch.channels_last)
     for dtype in (torch.float16, torch.float32):
-        found = weight_grad.raw(grads, input, 7, 7, *same(7), dtype)
+        found = weight_grad.raw(grads, input, 7, 7, *same(7), dtype, False)
         assert found.dtype == dtype
         assert not found._is_view()
         assert found.is_contiguous()
@@ -422,11 +422,11 @@ def test_memory_may_begin_at_any_element(operator, case, dtype, moved, device):
 @pytest.mark.parametrize("dtype", FLOATING, ids=str)
 @pytest.mark.parametrize("case", WHOLE_VECTORS, ids=lambda case: case.name)
 def test_gradients_of_weights_are_rounded_to_the_dtype_that_is_asked_for_alone(case, dtype, kept, device):
-    *arguments, _ = _whole(case, weight_grad, device, dtype)
-    expected = _exact(weight_grad, [*arguments, None]).to(kept)
+    *arguments, _, channels_last = _whole(case, weight_grad, device, dtype)
+    expected = _exact(weight_grad, [*arguments, None, channels_last]).to(kept)
     for kernel in every_kernel(weight_grad, device):
         with kernel:
-            assert torch.equal(weight_grad.raw(*arguments, kept), expected)
+            assert torch.equal(weight_grad.raw(*arguments, kept, channels_last), expected)
 
 
 @pytest.mark.usefixtures("measured")
@@ -492,7 +492,7 @@ class TestPyTorch:
         assert all("pytorch" in each.microseconds for each in torchgraft.choices())
 
     def test_it_is_no_candidate_for_the_output_of_no_images(self):
-        # Its strides would be others.
+        # There is nothing to compute.
         self._derivatives(Case("no images", (0, 4, 9, 8), (3, 3), same(3), channels_last=True), torch.float32)
         [choice] = [each for each in torchgraft.choices() if each.operator == "torchgraft::depthwise_conv2d"]
         assert "pytorch" not in choice.microseconds

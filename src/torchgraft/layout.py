@@ -1,17 +1,16 @@
 """Which memory layout a batch of images has, told as the compiled kernels tell it."""
 
+from collections.abc import Sequence
+
 from torch import Tensor
 
 
-def is_channels_last(images: Tensor) -> bool:
-    """Whether strides of images (N, C, H, W) grow in the order C, W, H, N, and not also in the order W, H, C, N.
+def suggests_channels_last(sizes: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether PyTorch takes images (N, C, H, W) for channels_last: strides grow in the order C, W, H, N.
 
-    With one channel or one pixel a tensor has both layouts at once; it is then called contiguous. The C++ twin of this
-    function is `is_channels_last` in `include/torchgraft/layout.h`: the two must agree, or fake tensors lie.
+    Images may be that although they are contiguous, as those of one pixel. The C++ twin of this function is
+    `suggests_channels_last` in `include/torchgraft/layout.h`: the two must agree, or fake tensors lie.
     """
-    if images.is_contiguous():
-        return False
-    sizes, strides = images.shape, images.stride()
     if strides[1] == 0:
         return False
     least = 0
@@ -25,11 +24,41 @@ def is_channels_last(images: Tensor) -> bool:
     return True
 
 
-def layout_beside(given: Tensor, like: Tensor) -> bool | None:
-    """What an operator is told to lay a result out as `like` is, when it computes it from `given`.
+def is_channels_last(images: Tensor) -> bool:
+    """Whether images (N, C, H, W) are channels_last, or a slice of such images, and not also contiguous.
 
-    None where the two are laid out alike: the result is to be as `given`, whichever layout a compiler chooses for that
-    later. Otherwise whether it is channels_last.
+    With one channel or one pixel a tensor has both layouts at once; it is then called contiguous. The C++ twin of this
+    function is `is_channels_last` in `include/torchgraft/layout.h`.
     """
-    channels_last = is_channels_last(like)
+    return not images.is_contiguous() and suggests_channels_last(images.shape, images.stride())
+
+
+def order_of_dimensions(sizes: Sequence[int], strides: Sequence[int]) -> list[int]:
+    """Dimensions from the innermost out, as PyTorch orders those of what it makes from a tensor.
+
+    Those that are expanded, with a stride of zero, stay where they are. The C++ twin of this function is
+    `order_of_dimensions` in `include/torchgraft/layout.h`.
+    """
+    order = list(reversed(range(len(sizes))))
+    for i in range(1, len(order)):
+        at = i
+        for before in reversed(range(i)):
+            inner, outer = order[before], order[at]
+            if strides[inner] == 0 or strides[outer] == 0:
+                continue
+            if strides[inner] < strides[outer]:
+                break
+            if strides[inner] == strides[outer] and sizes[inner] <= sizes[outer]:
+                continue
+            order[before], order[at] = order[at], order[before]
+            at = before
+    return order
+
+
+def layout_beside(given: Tensor, channels_last: bool) -> bool | None:
+    """What an operator is told to lay a result out, when it computes it from `given`.
+
+    None where `given` lies so: the result is to be as `given`, whichever layout a compiler chooses for that later.
+    Otherwise whether it is channels_last.
+    """
     return None if channels_last == is_channels_last(given) else channels_last

@@ -98,6 +98,9 @@ class Operator:
         sharding: what may be cut over devices, as `"N C _ _, C _ _ _, C -> N C _ _"`: see
             `torchgraft.sharding.Sharding`. 'derive': it is found from the reference and the samples when DTensor first
             needs it, and a warning says what to write down. None: no tensor may be cut.
+        strides: 'reference' if results and gradients have exactly the strides that the reference's have, whatever
+            the strides of the arguments are, as those of an operator that takes the place of one of PyTorch's. `graft
+            check` asks it (property `strides`). None: `output` says what strides results have.
         flops: returns the number of floating-point operations; it gets a shape in place of each tensor.
         kernels: the dtypes that have kernels, by kind of device. 'reference': PyTorch's own composition is the best
             kernel, and no warning is due. None: `dtypes`, on cpu and cuda.
@@ -134,6 +137,7 @@ class Operator:
         autocast: AutocastRule = "none",
         vmap: Callable[..., Any] | None = None,
         sharding: str | None = None,
+        strides: Literal["reference"] | None = None,
         flops: Callable[..., int] | None = None,
         kernels: Mapping[str, Sequence[torch.dtype]] | Literal["reference"] | None = None,
         compile: Literal["kernel", "reference"] = "kernel",
@@ -175,6 +179,7 @@ class Operator:
         self.flops = called(flops)
         self._explain = called(explain)
         self.autocast = autocast
+        self.strides = strides
         self.compile = compile
         self.mixed = tuple(mixed)
         self.sizes_from_data = sizes_from_data

@@ -36,6 +36,34 @@ def in_any_strides(tensor: Tensor, random: Random) -> Tensor:
     return random.choice(list(kinds.values()))()
 
 
+def in_ambiguous_strides(tensor: Tensor, random: Random) -> Tensor:
+    """A tensor of the same sizes in any strides, often in those that more than one layout has.
+
+    It may be expanded, so its values are others; the stride of a dimension of one element may be any number.
+    """
+    choice = random.random()
+    if tensor.dim() == 4 and choice < _USUAL:
+        layout = random.choice((torch.contiguous_format, torch.channels_last))
+        return tensor.clone(memory_format=layout)
+    if choice < 0.6:
+        changed = in_any_strides(tensor, random)
+    elif choice < 0.8:
+        ones = tuple(slice(0, 1) if random.random() < 0.4 else slice(None) for _ in tensor.shape)
+        changed = in_any_strides(tensor[ones], random).expand(tensor.shape)
+    else:
+        order = random.sample(range(tensor.dim()), tensor.dim())
+        changed = _contiguous(tensor.permute(order)).permute([order.index(d) for d in range(tensor.dim())])
+    if not tensor.numel() or random.random() < 0.5:
+        return changed
+    strides = [
+        random.randrange(2 * _FEW) if size == 1 else stride
+        for size, stride in zip(changed.shape, changed.stride(), strict=True)
+    ]
+    return changed.as_strided(changed.shape, strides)
+
+
+# The share of images that are contiguous or channels_last, where any strides are drawn.
+_USUAL = 0.4
 # The share of tensors that are drawn with no other strides.
 _AS_IT_IS = 0.3
 # Elements by which tensors are offset: of two bytes each, eight are sixteen bytes.

@@ -32,10 +32,10 @@ def check_images(name: str, argument: str, tensor: Tensor) -> None:
     torch._check(tensor.dim() == 4, lambda: f"{name}: {argument} must have 4 dimensions, got {tensor.dim()}")
 
 
-def empty_images(like: Tensor, size: Sequence[int], channels_last: bool) -> Tensor:
+def empty_images(like: Tensor, size: Sequence[int], channels_last: bool, dtype: torch.dtype | None = None) -> Tensor:
     """Images of a size and a layout, of the dtype and on the device of another tensor; what they hold is undefined."""
     layout = torch.channels_last if channels_last else torch.contiguous_format
-    return torch.empty(size, dtype=like.dtype, device=like.device, memory_format=layout)
+    return torch.empty(size, dtype=dtype or like.dtype, device=like.device, memory_format=layout)
 
 
 def batch_as_channels(into: Sequence[int], results: Sequence[int]) -> Callable[..., tuple[Any, Any]]:

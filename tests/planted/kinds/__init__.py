@@ -13,11 +13,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
+from torch.nn.functional import avg_pool2d, pad
 
 from planted import kernels
 from planted.bug import Bug
 from torchgraft import Operator, _torch_private
+from torchgraft.layout import suggests_channels_last
 from torchgraft.sampling import Drawn, Sample, Samples
 
 BUGS: list[Bug] = []
@@ -440,4 +441,55 @@ _normalizing.plant(
     "memory_bounds",
     _by_blocks(masked_store=False),
     harms=True,
+)
+
+
+# What takes the place of a function of PyTorch's, strides and all: means of two by two pixels.
+
+
+def _expect_images(input: Tensor) -> None:
+    if input.dim() != 4 or min(input.shape[1:]) < 1 or min(input.shape[2:]) < 2:
+        raise ValueError(f"input must be (N, C, H, W) with two pixels a side, got {tuple(input.shape)}")
+
+
+def _pool(input: Tensor) -> Tensor:
+    _expect_images(input)
+    return avg_pool2d(input, 2)
+
+
+def _pooled(input: Tensor, channels_last: bool) -> Tensor:
+    batch, channels, height, width = input.shape
+    layout = torch.channels_last if channels_last else torch.contiguous_format
+    size = batch, channels, height // 2, width // 2
+    return torch.empty(size, dtype=input.dtype, device=input.device, memory_format=layout)
+
+
+def _images(name: str, *size: int, channels_last: bool = False) -> Sample:
+    return Sample(name, (Drawn(size, channels_last=channels_last),))
+
+
+_pooling = _Kind(
+    "(Tensor input) -> Tensor",
+    Samples(
+        (
+            _images("one pixel of output", 2, 3, 2, 2),
+            _images("no images", 0, 3, 2, 2),
+            _images("two images, channels_last", 2, 3, 4, 5, channels_last=True),
+        ),
+        lambda random: _images("drawn", *(random.randint(low, 4) for low in (0, 1, 2, 2))),
+    ),
+    (torch.float64, torch.float32),
+    reference=_pool,
+    output=lambda input: _pooled(input, suggests_channels_last(input.shape, input.stride())),
+    gradient="reference",
+    explain=_expect_images,
+    strides="reference",
+)
+_pooling.control("pool", lambda input: avg_pool2d(input, 2))
+_pooling.plant(
+    "makes_all_contiguous",
+    "gives contiguous results where those of the function that it replaces keep the layout of the input",
+    "strides",
+    lambda input: avg_pool2d(input, 2).contiguous(),
+    output=lambda input: _pooled(input, False),
 )

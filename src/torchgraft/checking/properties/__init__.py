@@ -27,6 +27,7 @@ _NAMES = (
     "second_gradient",
     "gradient_subsets",
     "gradient_layouts",
+    "strides",
     "incoming_gradients",
     "functional_gradients",
     "forward_mode",

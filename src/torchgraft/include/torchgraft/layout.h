@@ -31,12 +31,23 @@ inline Strides dense_strides(int64_t channels, int64_t height, int64_t width, La
   return {height * width * channels, 1, width * channels, channels};
 }
 
-// Whether strides grow in the order C, W, H, N: channels_last, or a slice of such a tensor. The Python twin
-// of this function is `is_channels_last` in `torchgraft/layout.py`; the two must agree, or fake tensors lie.
-inline bool is_channels_last(const Tensor& tensor) {
-  if (tensor.is_contiguous()) return false;
+// The sizes and strides of a (N, C, H, W) tensor.
+struct Strided {
+  std::array<int64_t, 4> sizes;
+  Strides strides;
+};
+
+inline Strided strided(const Tensor& tensor) {
   const auto sizes = tensor.sizes();
   const auto strides = tensor.strides();
+  return {{sizes[0], sizes[1], sizes[2], sizes[3]}, {strides[0], strides[1], strides[2], strides[3]}};
+}
+
+// Whether PyTorch takes images for channels_last (`suggest_memory_format`): strides grow in the order C, W,
+// H, N. Images may be that although they are contiguous, as those of one pixel. The Python twin of this
+// function is `suggests_channels_last` in `torchgraft/layout.py`; the two must agree, or fake tensors lie.
+inline bool suggests_channels_last(const Strided& images) {
+  const auto& [sizes, strides] = images;
   if (strides[1] == 0) return false;
   int64_t least = 0;
   for (const int d : {1, 3, 2, 0}) {
@@ -48,6 +59,11 @@ inline bool is_channels_last(const Tensor& tensor) {
   return true;
 }
 
+// Whether images are channels_last, or a slice of such images, and not also contiguous.
+inline bool is_channels_last(const Tensor& tensor) {
+  return !tensor.is_contiguous() && suggests_channels_last(strided(tensor));
+}
+
 // The layout in which a kernel should read a (N, C, H, W) tensor, and write its result.
 inline Layout layout_of(const Tensor& tensor) {
   return is_channels_last(tensor) ? Layout::channels_last : Layout::contiguous;
@@ -55,15 +71,16 @@ inline Layout layout_of(const Tensor& tensor) {
 
 // Whether a (N, C, H, W) tensor is dense in this layout. The stride of a dimension of size one does not
 // matter.
-inline bool has_layout(const Tensor& tensor, Layout layout) {
-  if (layout == Layout::contiguous) return tensor.is_contiguous();
-  const auto sizes = tensor.sizes();
-  const auto strides = tensor.strides();
+inline bool has_layout(const Strided& images, Layout layout) {
+  const auto& [sizes, strides] = images;
   const Strides wanted = dense_strides(sizes[1], sizes[2], sizes[3], layout);
   for (int d = 0; d < 4; ++d) {
     if (sizes[d] != 1 && strides[d] != wanted[d]) return false;
   }
   return true;
+}
+inline bool has_layout(const Tensor& tensor, Layout layout) {
+  return layout == Layout::contiguous ? tensor.is_contiguous() : has_layout(strided(tensor), layout);
 }
 
 // An uninitialised tensor with the dtype and device of `like`. Half the cost of `new_empty` through the
@@ -125,13 +142,12 @@ inline bool is_dense(const Tensor& tensor) {
   return true;
 }
 
-// The strides that `torch.empty_like` gives where a tensor is not dense: its dimensions in the order of their
-// strides, without what lies between. Those that are expanded, with a stride of zero, stay where they are.
-inline std::vector<int64_t> dense_strides_like(const Tensor& tensor) {
-  const auto sizes = tensor.sizes();
-  const auto strides = tensor.strides();
-  // From the innermost dimension out, sorted by insertion: which of two goes first may be left open, so the
-  // order of comparisons decides, and it is PyTorch's (`infer_dense_strides`).
+// Dimensions from the innermost out, as PyTorch orders those of what it makes from a tensor. Those that are
+// expanded, with a stride of zero, stay where they are.
+template <typename Sizes>
+std::vector<size_t> order_of_dimensions(const Sizes& sizes, const Sizes& strides) {
+  // Sorted by insertion: which of two goes first may be left open, so the order of comparisons decides, and
+  // it is PyTorch's (`infer_dense_strides`, and TensorIterator's).
   std::vector<size_t> order(sizes.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = order.size() - 1 - i;
   for (size_t i = 1; i < order.size(); ++i) {
@@ -145,9 +161,16 @@ inline std::vector<int64_t> dense_strides_like(const Tensor& tensor) {
       at = before;
     }
   }
+  return order;
+}
+
+// The strides that `torch.empty_like` gives where a tensor is not dense: its dimensions in the order of their
+// strides, without what lies between.
+inline std::vector<int64_t> dense_strides_like(const Tensor& tensor) {
+  const auto sizes = tensor.sizes();
   std::vector<int64_t> result(sizes.size());
   int64_t step = 1;
-  for (const size_t d : order) {
+  for (const size_t d : order_of_dimensions(sizes, tensor.strides())) {
     result[d] = step;
     if (sizes[d] > 1) step *= sizes[d];
   }

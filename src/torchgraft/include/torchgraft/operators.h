@@ -38,18 +38,18 @@ inline Tensor depthwise_conv2d_input_grad(const Tensor& output_grad, const Tenso
       torchgraft_declared, "torchgraft::depthwise_conv2d_input_grad", output_grad, weight, channels, height, width, channels_last, stride_height, stride_width, padding_top, padding_left, padding_bottom, padding_right, dilation_height, dilation_width));
 }
 
-// torchgraft::depthwise_conv2d_weight_grad(Tensor output_grad, Tensor input, SymInt kernel_height, SymInt kernel_width, int stride_height, int stride_width, int padding_top, int padding_left, int padding_bottom, int padding_right, int dilation_height, int dilation_width, ScalarType? dtype=None) -> Tensor
-inline Tensor depthwise_conv2d_weight_grad(const Tensor& output_grad, const Tensor& input, int64_t kernel_height, int64_t kernel_width, int64_t stride_height, int64_t stride_width, int64_t padding_top, int64_t padding_left, int64_t padding_bottom, int64_t padding_right, int64_t dilation_height, int64_t dilation_width, const std::optional<ScalarType>& dtype = std::nullopt) {
+// torchgraft::depthwise_conv2d_weight_grad(Tensor output_grad, Tensor input, SymInt kernel_height, SymInt kernel_width, int stride_height, int stride_width, int padding_top, int padding_left, int padding_bottom, int padding_right, int dilation_height, int dilation_width, ScalarType? dtype=None, bool channels_last=False) -> Tensor
+inline Tensor depthwise_conv2d_weight_grad(const Tensor& output_grad, const Tensor& input, int64_t kernel_height, int64_t kernel_width, int64_t stride_height, int64_t stride_width, int64_t padding_top, int64_t padding_left, int64_t padding_bottom, int64_t padding_right, int64_t dilation_height, int64_t dilation_width, const std::optional<ScalarType>& dtype = std::nullopt, bool channels_last = false) {
   static constexpr ::torchgraft::internal::Declaration torchgraft_declared{
       "torchgraft", "depthwise_conv2d_weight_grad",
-      "Tensor, Tensor, int, int, int, int, int, int, int, int, int, int, ScalarType?",
+      "Tensor, Tensor, int, int, int, int, int, int, int, int, int, int, ScalarType?, bool",
       "Tensor",
-      "output_grad input kernel_height kernel_width stride_height stride_width padding_top padding_left padding_bottom padding_right dilation_height dilation_width dtype",
+      "output_grad input kernel_height kernel_width stride_height stride_width padding_top padding_left padding_bottom padding_right dilation_height dilation_width dtype channels_last",
       "output_grad float64 float32 float16 bfloat16;input float64 float32 float16 bfloat16",
       "N M _ _, N C H W -> M 1 kernel_height kernel_width"};
   [[maybe_unused]] static const bool torchgraft_fits = ::torchgraft::internal::check_version(torchgraft_declared);
   return std::get<0>(::torchgraft::internal::call<std::tuple<Tensor>>(
-      torchgraft_declared, "torchgraft::depthwise_conv2d_weight_grad", output_grad, input, kernel_height, kernel_width, stride_height, stride_width, padding_top, padding_left, padding_bottom, padding_right, dilation_height, dilation_width, dtype));
+      torchgraft_declared, "torchgraft::depthwise_conv2d_weight_grad", output_grad, input, kernel_height, kernel_width, stride_height, stride_width, padding_top, padding_left, padding_bottom, padding_right, dilation_height, dilation_width, dtype, channels_last));
 }
 
 // linear is not here: its best kernel is what PyTorch has, and a C++ program calls that.

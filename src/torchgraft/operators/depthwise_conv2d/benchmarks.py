@@ -195,11 +195,11 @@ def conv2d_input_grad(
 
 
 def conv2d_weight_grad(
-    output_grad: Tensor, input: Tensor, kernel_height: int, kernel_width: int, *window_and_dtype: Any
+    output_grad: Tensor, input: Tensor, kernel_height: int, kernel_width: int, *window_and_result: Any
 ) -> Tensor:
     """What autograd calls for the weight of F.conv2d; it has the dtype of input."""
-    *window, _ = window_and_dtype
-    weight = input.new_empty((output_grad.shape[1], 1, kernel_height, kernel_width))
+    *window, _, channels_last = window_and_result
+    weight = empty_images(input, (output_grad.shape[1], 1, kernel_height, kernel_width), channels_last)
     return _backward(output_grad, input, weight, Window(*window), (False, True, False))[1]
 
 

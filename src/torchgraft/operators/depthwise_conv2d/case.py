@@ -67,7 +67,8 @@ class Case:
 
     def weight_grad(self) -> Sample:
         """For depthwise_conv2d_weight_grad."""
-        return Sample(self.name, (self.output, Drawn(self.input, self.channels_last), *self.kernel, *self.window, None))
+        input = Drawn(self.input, self.channels_last)
+        return Sample(self.name, (self.output, input, *self.kernel, *self.window, None, self.channels_last))
 
 
 def same(kernel: int, stride: int = 1) -> Window:

@@ -26,6 +26,7 @@
 #include <optional>
 
 #include "geometry.h"
+#include "layouts.h"
 
 namespace torchgraft::depthwise {
 
@@ -39,16 +40,27 @@ Tensor result_in([[maybe_unused]] const Device& device, const Tensor& result, [[
   return result;
 }
 
-// A weight or bias of dtype T: contiguous, and rounded where it has another dtype. Under autocast weights are
-// float32 and images halves.
+// An uninitialised weight. Its elements lie in the same order in both layouts.
+inline Tensor empty_weight(int64_t channels, int64_t height, int64_t width, Layout layout, const Tensor& like,
+                           ScalarType dtype) {
+  const int64_t taps = checked_product(height, width, "a result");
+  checked_product(checked_product(channels, taps, "a result"), sizeof(double), "a result");
+  const Strides sizes = {channels, 1, height, width};
+  const Strides strides = {taps, layout == Layout::channels_last ? 1 : taps, width, 1};
+  return make_empty(4, sizes.data(), strides.data(), static_cast<int32_t>(dtype),
+                    internal::device_type_of(like), like.get_device_index());
+}
+
+// A weight or bias of dtype T, whose elements lie in order: rounded where it has another dtype. Under
+// autocast weights are float32 and images halves.
 template <typename T>
-Tensor rounded_to(const Tensor& tensor, const char* name) {
+Tensor rounded_to(const Tensor& tensor, const char* name, Layout layout = Layout::contiguous) {
   if (tensor.scalar_type() == kDtypeOf<T>) return to_contiguous(tensor, name);
   check_memory(tensor, name);
   const bool is_bias = tensor.dim() == 1;
-  Tensor rounded = is_bias ? empty_contiguous({tensor.size(0)}, tensor, static_cast<int32_t>(kDtypeOf<T>))
-                           : empty_contiguous({tensor.size(0), 1, tensor.size(2), tensor.size(3)}, tensor,
-                                              static_cast<int32_t>(kDtypeOf<T>));
+  Tensor rounded =
+      is_bias ? empty_contiguous({tensor.size(0)}, tensor, static_cast<int32_t>(kDtypeOf<T>))
+              : empty_weight(tensor.size(0), tensor.size(2), tensor.size(3), layout, tensor, kDtypeOf<T>);
   torch::stable::copy_(rounded, tensor);
   return rounded;
 }
@@ -57,23 +69,24 @@ template <typename Device>
 Tensor forward_on(Tensor input, Tensor weight, std::optional<Tensor> bias, int64_t stride_height,
                   int64_t stride_width, int64_t padding_top, int64_t padding_left, int64_t padding_bottom,
                   int64_t padding_right, int64_t dilation_height, int64_t dilation_width) {
-  const Geometry geometry =
-      forward_geometry(input, weight, bias,
-                       {stride_height, stride_width, padding_top, padding_left, padding_bottom, padding_right,
-                        dilation_height, dilation_width});
+  const Window window = {stride_height,  stride_width,  padding_top,     padding_left,
+                         padding_bottom, padding_right, dilation_height, dilation_width};
+  const Geometry geometry = forward_geometry(input, weight, bias, window);
+  if (geometry.batch == 0) {
+    dispatch_floating(input.scalar_type(), "depthwise_conv2d", [](auto) {});
+    return empty_output(input, geometry, window);
+  }
   return dispatch_floating(input.scalar_type(), "depthwise_conv2d", [&](auto tag) {
     using T = typename decltype(tag)::type;
     const Device device(input);
-    const Layout asked = layout_of(input);
+    const Layout asked = layouts_of(input, weight, geometry, window).output;
     const Layout layout = device.template layout<T>(geometry, asked);
     Tensor output = empty_images(geometry.batch, geometry.output_channels(), geometry.height.output,
                                  geometry.width.output, layout, input);
-    if (geometry.batch > 0) {
-      input = device.to_layout(input, layout);
-      weight = device.template readable<T>(weight, "weight");
-      if (bias) bias = device.template readable<T>(*bias, "bias");
-      device.forward(data_of<T>(input), weight, bias, mutable_data_of<T>(output), geometry, layout);
-    }
+    input = device.to_layout(input, layout);
+    weight = device.template readable<T>(weight, "weight");
+    if (bias) bias = device.template readable<T>(*bias, "bias");
+    device.forward(data_of<T>(input), weight, bias, mutable_data_of<T>(output), geometry, layout);
     return result_in(device, output, layout, asked);
   });
 }
@@ -103,12 +116,12 @@ Tensor input_grad_on(Tensor output_grad, Tensor weight, int64_t channels, int64_
   });
 }
 
-// The first `count` of the kernels of a contiguous weight. A tensor that PyTorch has narrowed would be a view
-// to autograd, which must not be changed in place as other gradients may.
-inline Tensor first_of(const Tensor& weight, int64_t count) {
+// The first `count` of the kernels of a weight, in a layout. A tensor that PyTorch has narrowed would be a
+// view to autograd, which must not be changed in place as other gradients may.
+inline Tensor first_of(const Tensor& weight, int64_t count, Layout layout) {
   const std::array<int64_t, 4> sizes = {count, 1, weight.size(2), weight.size(3)};
   const int64_t taps = sizes[2] * sizes[3];
-  const std::array<int64_t, 4> strides = {taps, taps, sizes[3], 1};
+  const std::array<int64_t, 4> strides = {taps, layout == Layout::channels_last ? 1 : taps, sizes[3], 1};
   AtenTensorHandle first = nullptr;
   TORCH_ERROR_CODE_CHECK(
       aoti_torch__reinterpret_tensor(weight.get(), 4, sizes.data(), strides.data(), 0, &first));
@@ -116,19 +129,19 @@ inline Tensor first_of(const Tensor& weight, int64_t count) {
 }
 
 // The same; the weight itself where it has just so many.
-inline Tensor at_most_first_of(const Tensor& weight, int64_t count) {
-  return weight.size(0) == count ? weight : first_of(weight, count);
+inline Tensor at_most_first_of(const Tensor& weight, int64_t count, Layout layout) {
+  return weight.size(0) == count ? weight : first_of(weight, count, layout);
 }
 
 // The sums in R, which is T or, for halves, float: then nothing is rounded.
 template <typename R, typename T, typename Device>
-Tensor sum_weight_grad(const Device& device, Tensor output_grad, Tensor input, const Geometry& geometry) {
+Tensor sum_weight_grad(const Device& device, Tensor output_grad, Tensor input, const Geometry& geometry,
+                       Layout result_layout) {
   const auto [layout, channels] = device.template arrange_weight_grad<T>(geometry, layout_of(input));
   Geometry given = geometry;
   given.channels = channels;
-  Tensor result =
-      empty_contiguous({given.output_channels(), 1, geometry.height.kernel, geometry.width.kernel}, input,
-                       static_cast<int32_t>(kDtypeOf<R>));
+  Tensor result = empty_weight(given.output_channels(), geometry.height.kernel, geometry.width.kernel,
+                               result_layout, input, kDtypeOf<R>);
   // No images have any layout, and count as contiguous: nothing is given to their channels.
   if (geometry.batch == 0) {
     torch::stable::zero_(result);
@@ -138,27 +151,30 @@ Tensor sum_weight_grad(const Device& device, Tensor output_grad, Tensor input, c
   output_grad = device.with_channels(device.to_layout(output_grad, layout), given.output_channels());
   device.weight_grad(data_of<T>(output_grad), data_of<T>(input), mutable_data_of<R>(result), given, layout,
                      input);
-  return at_most_first_of(result, geometry.output_channels());
+  return at_most_first_of(result, geometry.output_channels(), result_layout);
 }
 
 template <typename Device>
 Tensor weight_grad_on(Tensor output_grad, Tensor input, int64_t kernel_height, int64_t kernel_width,
                       int64_t stride_height, int64_t stride_width, int64_t padding_top, int64_t padding_left,
                       int64_t padding_bottom, int64_t padding_right, int64_t dilation_height,
-                      int64_t dilation_width, std::optional<ScalarType> dtype) {
+                      int64_t dilation_width, std::optional<ScalarType> dtype, bool channels_last) {
   const Geometry geometry =
       weight_grad_geometry(output_grad, input, kernel_height, kernel_width,
                            {stride_height, stride_width, padding_top, padding_left, padding_bottom,
                             padding_right, dilation_height, dilation_width});
+  const Layout layout = channels_last ? Layout::channels_last : Layout::contiguous;
   return dispatch_floating(input.scalar_type(), "depthwise_conv2d_weight_grad", [&](auto tag) {
     using T = typename decltype(tag)::type;
     using A = accumulate_t<T>;
     const Device device(input);
-    if (!dtype || *dtype == kDtypeOf<T>) return sum_weight_grad<T, T>(device, output_grad, input, geometry);
-    const Tensor sums = sum_weight_grad<A, T>(device, output_grad, input, geometry);
+    if (!dtype || *dtype == kDtypeOf<T>) {
+      return sum_weight_grad<T, T>(device, output_grad, input, geometry, layout);
+    }
+    const Tensor sums = sum_weight_grad<A, T>(device, output_grad, input, geometry, layout);
     return dispatch_floating(*dtype, "depthwise_conv2d_weight_grad, its dtype,", [&](auto result_tag) {
       using R = typename decltype(result_tag)::type;
-      return rounded_to<R>(sums, "the sums");
+      return rounded_to<R>(sums, "the sums", layout);
     });
   });
 }

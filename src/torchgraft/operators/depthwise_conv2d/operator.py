@@ -16,6 +16,13 @@ from torchgraft.arguments import flag, sizes, stands_for_tensor, whole
 from torchgraft.layout import is_channels_last, layout_beside
 from torchgraft.operator import FLOATING, Operator
 from torchgraft.operators.depthwise_conv2d import reference
+from torchgraft.operators.depthwise_conv2d.layouts import (
+    empty_output_strides,
+    input_grad_strides,
+    layouts_of,
+    strides_of_copy,
+    with_strides,
+)
 from torchgraft.operators.depthwise_conv2d.window import IntOrPair, Window, make_window
 from torchgraft.operators.shared import (
     batch_as_channels,
@@ -57,7 +64,7 @@ def depthwise_conv2d(
         groups: the channels that input must have. None: any number of which weight has a multiple.
 
     Returns:
-        (N, C * m, OH, OW), or without N as input, in the memory layout of input.
+        (N, C * m, OH, OW), or without N as input, with the strides that `torch.nn.functional.conv2d` gives.
 
     Raises:
         TypeError: an argument has another type or dtype than these.
@@ -149,6 +156,7 @@ def depthwise_conv2d_weight_grad(
     padding: IntOrPair | str = 0,
     dilation: IntOrPair = 1,
     dtype: torch.dtype | None = None,
+    channels_last: bool = False,
 ) -> Tensor:
     """The gradient of depthwise_conv2d with respect to its weight; the same bits at every run.
 
@@ -161,6 +169,7 @@ def depthwise_conv2d_weight_grad(
         dilation: as for depthwise_conv2d.
         dtype: of the result, float64, float32, float16 or bfloat16; None: that of input. float16 and bfloat16 images
             are summed in float32, and a result in float32 is not rounded.
+        channels_last: whether the result has the strides of that layout. Elements lie in the same order in both.
 
     Returns:
         (C * m, 1, KH, KW).
@@ -172,7 +181,7 @@ def depthwise_conv2d_weight_grad(
     name = "depthwise_conv2d_weight_grad"
     height, width = sizes(name, "kernel_size", kernel_size, "(KH, KW)")
     window = make_window(stride, padding, dilation, (height, width), name)
-    return weight_grad(output_grad, input, height, width, *window, dtype)
+    return weight_grad(output_grad, input, height, width, *window, dtype, flag(name, "channels_last", channels_last))
 
 
 def _kernel_size(weight: Any, padding: Any) -> Sequence[int]:
@@ -207,8 +216,11 @@ def _with_channels(input: Any, groups: int, fits: Any) -> Any:
 def _output(input: Tensor, weight: Tensor, bias: Tensor | None, *window: int) -> Tensor:
     check_images("depthwise_conv2d", "input", input)
     check_images("depthwise_conv2d", "weight", weight)
-    size = Window(*window).output_size(*input.shape[2:], *weight.shape[2:])
-    return empty_images(input, (input.shape[0], weight.shape[0], *size), is_channels_last(input))
+    view = Window(*window)
+    size = input.shape[0], weight.shape[0], *view.output_size(*input.shape[2:], *weight.shape[2:])
+    if size[0] == 0:
+        return input.new_empty_strided(size, empty_output_strides(input, size, view))
+    return empty_images(input, size, layouts_of(input, weight, view).output)
 
 
 def _input_grad_output(
@@ -226,10 +238,10 @@ def _input_grad_output(
 
 
 def _weight_grad_output(
-    output_grad: Tensor, input: Tensor, kernel_height: int, kernel_width: int, *window_and_dtype: Any
+    output_grad: Tensor, input: Tensor, kernel_height: int, kernel_width: int, *window_and_result: Any
 ) -> Tensor:
-    dtype = window_and_dtype[-1]
-    return input.new_empty((output_grad.shape[1], 1, kernel_height, kernel_width), dtype=dtype)
+    *_, dtype, channels_last = window_and_result
+    return empty_images(input, (output_grad.shape[1], 1, kernel_height, kernel_width), channels_last, dtype)
 
 
 def _bias_grad(output_grad: Tensor, weight_dtype: torch.dtype) -> Tensor:
@@ -248,13 +260,20 @@ def _gradient(
     *window: int,
 ) -> tuple[Tensor | None, ...]:
     (output_grad,) = output_grads
-    return (
-        input_grad.call(output_grad, weight, *input.shape[1:], layout_beside(output_grad, input), *window)
-        if needs_grad[0]
-        else None,
-        weight_grad.call(output_grad, input, *weight.shape[2:], *window, weight.dtype) if needs_grad[1] else None,
-        _bias_grad(output_grad, weight.dtype) if needs_grad[2] else None,
-    )
+    view, is_empty = Window(*window), input.shape[0] == 0
+    _, of_input, of_weight = (False,) * 3 if is_empty else layouts_of(input, weight, view)
+    found = None
+    if needs_grad[0]:
+        layout = layout_beside(output_grad, of_input)
+        found = input_grad.call(output_grad, weight, *input.shape[1:], layout, *window)
+        if is_empty or view.is_uneven:
+            found = with_strides(found, input_grad_strides(input, of_input, view))
+    found_of_weight = None
+    if needs_grad[1]:
+        found_of_weight = weight_grad.call(output_grad, input, *weight.shape[2:], *window, weight.dtype, of_weight)
+        if is_empty:
+            found_of_weight = with_strides(found_of_weight, strides_of_copy(weight))
+    return found, found_of_weight, _bias_grad(output_grad, weight.dtype) if needs_grad[2] else None
 
 
 def _input_grad_gradient(
@@ -273,7 +292,7 @@ def _input_grad_gradient(
     (input,) = output_grads
     return (
         convolution(input, weight, None, *window) if needs_grad[0] else None,
-        weight_grad(output_grad, input, *weight.shape[2:], *window, weight.dtype) if needs_grad[1] else None,
+        weight_grad(output_grad, input, *weight.shape[2:], *window, weight.dtype, False) if needs_grad[1] else None,
     )
 
 
@@ -285,14 +304,14 @@ def _weight_grad_gradient(
     input: Tensor,
     kernel_height: int,
     kernel_width: int,
-    *window_and_dtype: Any,
+    *window_and_result: Any,
 ) -> tuple[Tensor | None, ...]:
-    *window, _ = window_and_dtype
+    *window, _, _ = window_and_result
     # The gradient of a weight gradient is as large as a weight, and plays its part.
     (weight,) = output_grads
     return (
         convolution(input, weight, None, *window) if needs_grad[0] else None,
-        input_grad(output_grad, weight, *input.shape[1:], layout_beside(output_grad, input), *window)
+        input_grad(output_grad, weight, *input.shape[1:], layout_beside(output_grad, is_channels_last(input)), *window)
         if needs_grad[1]
         else None,
     )
@@ -400,10 +419,10 @@ def _explain_input_grad(
 
 
 def _explain_weight_grad(
-    output_grad: Tensor, input: Tensor, kernel_height: int, kernel_width: int, *numbers_and_dtype: Any
+    output_grad: Tensor, input: Tensor, kernel_height: int, kernel_width: int, *numbers_and_result: Any
 ) -> None:
     name = "depthwise_conv2d_weight_grad"
-    *numbers, dtype = numbers_and_dtype
+    *numbers, dtype, _ = numbers_and_result
     if dtype is not None and dtype not in FLOATING:
         names = ", ".join(str(each) for each in FLOATING)
         raise TypeError(f"{name}: dtype must be one of {names}, got {dtype}")
@@ -430,6 +449,7 @@ convolution = Operator(
     mixed=("weight", "bias"),
     vmap=_images_by_channel,
     sharding="N C _ _, C _ _ _, C -> N C _ _; neighbouring pixels are on another device then",
+    strides="reference",
     flops=_flops,
     explain=_explain,
 )
@@ -450,7 +470,7 @@ input_grad = Operator(
 
 weight_grad = Operator(
     "torchgraft::depthwise_conv2d_weight_grad(Tensor output_grad, Tensor input, SymInt kernel_height, "
-    f"SymInt kernel_width, {_WINDOW_SCHEMA}, ScalarType? dtype=None) -> Tensor",
+    f"SymInt kernel_width, {_WINDOW_SCHEMA}, ScalarType? dtype=None, bool channels_last=False) -> Tensor",
     reference=reference.depthwise_conv2d_weight_grad,
     shapes="N M _ _, N C H W -> M 1 kernel_height kernel_width",
     output=_weight_grad_output,

@@ -93,14 +93,18 @@ std::tuple<Tensor, Tensor, Tensor> convolution_backward_on(Tensor output_grad, T
   using torch::stable::detail::from;
   check_depthwise(input, weight, transposed, groups);
   TORCHGRAFT_CHECK(wanted.size() == 3, "output_mask must have 3 elements, got ", wanted.size());
-  const auto [stride_height, stride_width, top, left, bottom, right, dilation_height, dilation_width] =
-      window_of(stride, padding, dilation);
+  const Window window = window_of(stride, padding, dilation);
+  const auto& [stride_height, stride_width, top, left, bottom, right, dilation_height, dilation_width] =
+      window;
+  const Geometry geometry = forward_geometry(input, weight, std::nullopt, window);
+  const bool is_empty = geometry.batch == 0;
+  const Layouts layouts = is_empty ? Layouts() : layouts_of(input, weight, geometry, window);
   const bool differentiable = aoti_torch_grad_mode_is_enabled();
   const internal::Measuring measuring(!differentiable && internal::switch_is_on());
   Tensor input_grad, weight_grad, bias_grad;
   if (wanted[0]) {
     const int64_t channels = input.size(1), height = input.size(2), width = input.size(3);
-    const std::optional<bool> channels_last = is_channels_last(input);
+    const std::optional<bool> channels_last = layouts.input_grad == Layout::channels_last;
     const auto make_arguments = [&] {
       return std::array<StableIValue, 14>{
           from(output_grad),   from(weight),        from(channels),        from(height),        from(width),
@@ -115,12 +119,14 @@ std::tuple<Tensor, Tensor, Tensor> convolution_backward_on(Tensor output_grad, T
     input_grad = dispatched(differentiable ? "torchgraft::depthwise_conv2d_input_grad"
                                            : "torchgraft::_depthwise_conv2d_input_grad",
                             differentiable, make_arguments, directly);
+    input_grad = with_strides(input_grad, input_grad_strides(input, layouts.input_grad, window));
   }
   if (wanted[1]) {
     const int64_t height = weight.size(2), width = weight.size(3);
     const std::optional<ScalarType> dtype = weight.scalar_type();
+    const bool channels_last = layouts.weight_grad == Layout::channels_last;
     const auto make_arguments = [&] {
-      return std::array<StableIValue, 13>{from(output_grad),
+      return std::array<StableIValue, 14>{from(output_grad),
                                           from(input),
                                           from(height),
                                           from(width),
@@ -132,15 +138,18 @@ std::tuple<Tensor, Tensor, Tensor> convolution_backward_on(Tensor output_grad, T
                                           from(right),
                                           from(dilation_height),
                                           from(dilation_width),
-                                          from(dtype)};
+                                          from(dtype),
+                                          from(channels_last)};
     };
     const auto directly = [&] {
       return WeightGrad<Device>::call(output_grad, input, height, width, stride_height, stride_width, top,
-                                      left, bottom, right, dilation_height, dilation_width, dtype);
+                                      left, bottom, right, dilation_height, dilation_width, dtype,
+                                      channels_last);
     };
     weight_grad = dispatched(differentiable ? "torchgraft::depthwise_conv2d_weight_grad"
                                             : "torchgraft::_depthwise_conv2d_weight_grad",
                              differentiable, make_arguments, directly);
+    if (is_empty) weight_grad = with_strides(weight_grad, strides_of_copy(weight));
   }
   if (wanted[2]) {
     // Of the dtype of the weight, as the bias is: sums of halves are float32, and not rounded where that is

@@ -13,7 +13,13 @@ def depthwise_conv2d(input: Tensor, weight: Tensor, bias: Tensor | None, *window
     """The convolution of each channel with its own kernels, over an input padded with zeros."""
     view = Window(*window)
     weight, bias = _rounded(weight, input), None if bias is None else _rounded(bias, input)
-    return F.conv2d(_padded(input, view), weight, bias, view.stride, 0, view.dilation, input.shape[1])
+    # As PyTorch computes 'same': what one side has more is padded before. Results then have PyTorch's strides.
+    even = min(view.padding_top, view.padding_bottom), min(view.padding_left, view.padding_right)
+    if view.is_uneven:
+        top, left = even
+        more = view.padding_left - left, view.padding_right - left, view.padding_top - top, view.padding_bottom - top
+        input = F.pad(input, more)
+    return F.conv2d(input, weight, bias, view.stride, even, view.dilation, input.shape[1])
 
 
 def depthwise_conv2d_input_grad(
@@ -45,10 +51,10 @@ def depthwise_conv2d_input_grad(
 
 
 def depthwise_conv2d_weight_grad(
-    output_grad: Tensor, input: Tensor, kernel_height: int, kernel_width: int, *window_and_dtype: Any
+    output_grad: Tensor, input: Tensor, kernel_height: int, kernel_width: int, *window_and_result: Any
 ) -> Tensor:
     """The transpose of depthwise_conv2d as a map of its weight."""
-    *window, dtype = window_and_dtype
+    *window, dtype, _ = window_and_result
     if output_grad.shape[0] != input.shape[0]:
         # On one thread PyTorch reads memory that is not there.
         raise ValueError(f"output_grad has {output_grad.shape[0]} images, but input has {input.shape[0]}")

@@ -18,6 +18,12 @@ inline std::vector<int64_t> rival_padding(int64_t top, int64_t left, int64_t bot
   return {top, left};
 }
 
+// PyTorch's result, where its strides are the operator's.
+inline Tensor expect_strides(const Tensor& result, const Strides& strides) {
+  TORCHGRAFT_CHECK(strided(result).strides == strides, "PyTorch gives another layout");
+  return result;
+}
+
 inline void check_same_dtype(const Tensor& one, const Tensor& other) {
   TORCHGRAFT_CHECK(one.scalar_type() == other.scalar_type(), "PyTorch takes one dtype");
 }
@@ -27,7 +33,7 @@ inline Tensor forward_by_pytorch(Tensor input, Tensor weight, std::optional<Tens
                                  int64_t padding_left, int64_t padding_bottom, int64_t padding_right,
                                  int64_t dilation_height, int64_t dilation_width) {
   using torch::stable::detail::from;
-  TORCHGRAFT_CHECK(input.size(0) > 0, "PyTorch's result of no images has another layout");
+  TORCHGRAFT_CHECK(input.size(0) > 0, "of no images there is nothing to compute");
   check_same_dtype(input, weight);
   if (bias) check_same_dtype(input, *bias);
   const int64_t groups = input.size(1);
@@ -46,8 +52,11 @@ inline Tensor forward_by_pytorch(Tensor input, Tensor weight, std::optional<Tens
   const Tensor result = torch::stable::detail::to<Tensor>(stack[0]);
   // Under autocast PyTorch takes another dtype.
   check_same_dtype(result, input);
-  TORCHGRAFT_CHECK(layout_of(result) == layout_of(input), "PyTorch gives another layout");
-  return result;
+  const Window window = {stride_height,  stride_width,  padding_top,     padding_left,
+                         padding_bottom, padding_right, dilation_height, dilation_width};
+  const Geometry geometry = forward_geometry(input, weight, bias, window);
+  const Layout layout = layouts_of(input, weight, geometry, window).output;
+  return expect_strides(result, dense(strided(result).sizes, layout).strides);
 }
 
 // The gradient of the input, or of the weight.
@@ -92,26 +101,23 @@ inline Tensor input_grad_by_pytorch(Tensor output_grad, Tensor weight, int64_t c
       gradient_by_pytorch(output_grad, input, weight, {stride_height, stride_width},
                           rival_padding(padding_top, padding_left, padding_bottom, padding_right),
                           {dilation_height, dilation_width}, /*of_input=*/true);
-  TORCHGRAFT_CHECK(layout_of(result) == layout_of(input), "PyTorch gives another layout");
-  return result;
+  return expect_strides(result, strided(input).strides);
 }
 
 inline Tensor weight_grad_by_pytorch(Tensor output_grad, Tensor input, int64_t kernel_height,
                                      int64_t kernel_width, int64_t stride_height, int64_t stride_width,
                                      int64_t padding_top, int64_t padding_left, int64_t padding_bottom,
                                      int64_t padding_right, int64_t dilation_height, int64_t dilation_width,
-                                     std::optional<ScalarType> dtype) {
+                                     std::optional<ScalarType> dtype, bool channels_last) {
   check_same_dtype(output_grad, input);
   TORCHGRAFT_CHECK(!dtype || *dtype == input.scalar_type(), "PyTorch gives another dtype");
-  const Tensor weight =
-      empty_images(output_grad.size(1), 1, kernel_height, kernel_width, Layout::contiguous, input);
+  const Tensor weight = empty_images(output_grad.size(1), 1, kernel_height, kernel_width,
+                                     channels_last ? Layout::channels_last : Layout::contiguous, input);
   const Tensor result =
       gradient_by_pytorch(output_grad, input, weight, {stride_height, stride_width},
                           rival_padding(padding_top, padding_left, padding_bottom, padding_right),
                           {dilation_height, dilation_width}, /*of_input=*/false);
-  TORCHGRAFT_CHECK(result.is_contiguous(), "PyTorch gives another layout");
-  // Along a direction of one element any stride is contiguous: PyTorch's may be those of channels_last.
-  return first_of(result, result.size(0));
+  return expect_strides(result, strided(weight).strides);
 }
 
 }  // namespace torchgraft::depthwise

@@ -31,6 +31,11 @@ class Window(NamedTuple):
         return any(self.padding)
 
     @property
+    def is_uneven(self) -> bool:
+        """Whether one side is padded more than the other."""
+        return self.padding_top != self.padding_bottom or self.padding_left != self.padding_right
+
+    @property
     def stride(self) -> tuple[int, int]:
         """Stride in height and width."""
         return self.stride_height, self.stride_width

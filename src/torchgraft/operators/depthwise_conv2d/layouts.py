@@ -1,0 +1,204 @@
+"""Where PyTorch's own convolution puts its results in memory, and the operator too.
+
+The C++ twin of this module is layouts.h, which says how PyTorch computes and what decides: the two must agree, or fake
+tensors lie.
+"""
+
+from collections.abc import Sequence
+from functools import cache
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from torchgraft import _torch_private
+from torchgraft.layout import order_of_dimensions, suggests_channels_last
+from torchgraft.operators.depthwise_conv2d.window import Window
+
+
+class Layouts(NamedTuple):
+    """Whether each result of a convolution is channels_last; otherwise it is contiguous."""
+
+    output: bool
+    input_grad: bool
+    weight_grad: bool
+
+
+class _Strided(NamedTuple):
+    """Sizes and strides of images (N, C, H, W)."""
+
+    sizes: Sequence[int]
+    strides: Sequence[int]
+
+
+def dense_strides(sizes: Sequence[int], channels_last: bool) -> tuple[int, int, int, int]:
+    """The strides of dense images (N, C, H, W)."""
+    _, channels, height, width = sizes
+    if channels_last:
+        return height * width * channels, 1, width * channels, channels
+    return channels * height * width, height * width, width, 1
+
+
+def layouts_of(input: Tensor, weight: Tensor, window: Window) -> Layouts:
+    """Where the results of a convolution lie, and its gradients. Not for a batch without images."""
+    images, kernels = _evenly_padded(_strided(input), window), _as_rounded(weight, input)
+    if input.device.type == "cuda":
+        return Layouts(False, False, False) if input.dtype == torch.float64 else _by_cudnn(images, kernels)
+    if _is_by_onednn(images, kernels, window, input.dtype):
+        return _by_onednn(images, kernels)
+    height, width = window.output_size(*input.shape[2:], *weight.shape[2:])
+    return _channel_by_channel(images, kernels, (height, width), window.dilation != (1, 1))
+
+
+def empty_output_strides(input: Tensor, output_sizes: Sequence[int], window: Window) -> Sequence[int]:
+    """The strides of the output of a batch without images."""
+    images = _evenly_padded(_strided(input), window)
+    order = order_of_dimensions(*images)
+    if tuple(output_sizes) != tuple(images.sizes) or order == sorted(order, reverse=True):
+        return dense_strides(output_sizes, False)
+    strides, step = [0] * len(order), 1
+    for d in order:
+        strides[d] = step
+        step *= images.sizes[d]
+    return strides
+
+
+def input_grad_strides(input: Tensor, channels_last: bool, window: Window) -> Sequence[int]:
+    """The strides of the gradient of an input, whose layout is known."""
+    images = _strided(input)
+    padded, plain, is_empty = _evenly_padded(images, window), dense_strides(images.sizes, channels_last), not len(input)
+    if padded is images:
+        return images.strides if is_empty else plain
+    # Cut out of the gradient of the padded input, which is copied where it is not dense then.
+    cut = dense_strides(padded.sizes, not is_empty and channels_last)
+    return cut if is_empty or _has_layout(_Strided(images.sizes, cut), channels_last) else plain
+
+
+def strides_of_copy(tensor: Tensor) -> Sequence[int]:
+    """The strides of a copy of a tensor, or of zeros like it. PyTorch's own fake tensors of symbolic sizes give others.
+
+    They are those of the tensor where it is dense, and otherwise its dimensions in the order of their strides.
+    """
+    sizes, strides = _strided(tensor)
+    step, is_dense = 1, True
+    for stride, size in sorted((stride, size) for stride, size in zip(strides, sizes, strict=True) if size != 1):
+        is_dense = is_dense and stride == step
+        step = step * size
+    if is_dense:
+        return strides
+    found, step = [0] * len(sizes), 1
+    for d in order_of_dimensions(sizes, strides):
+        found[d] = step
+        step = step * sizes[d]
+    return found
+
+
+def with_strides(tensor: Tensor, strides: Sequence[int]) -> Tensor:
+    """The same tensor with these strides, if need be a copy."""
+    if tensor.stride() == tuple(strides):
+        return tensor
+    return torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
+
+
+def _strided(tensor: Tensor) -> _Strided:
+    return _Strided(tensor.shape, tensor.stride())
+
+
+def _dense(sizes: Sequence[int], channels_last: bool) -> _Strided:
+    return _Strided(sizes, dense_strides(sizes, channels_last))
+
+
+def _suggested(images: _Strided) -> bool:
+    return suggests_channels_last(*images)
+
+
+def _has_layout(images: _Strided, channels_last: bool) -> bool:
+    wanted = dense_strides(images.sizes, channels_last)
+    return all(size == 1 or stride == expected for size, stride, expected in zip(*images, wanted, strict=True))
+
+
+def _brought_to(images: _Strided, channels_last: bool) -> _Strided:
+    """The same images as `Tensor.contiguous` gives them: a copy where they are not dense in this layout."""
+    return images if _has_layout(images, channels_last) else _dense(images.sizes, channels_last)
+
+
+def _one_group(images: _Strided, dim: int, channels: int) -> _Strided:
+    """One of several groups of channels, along a dimension, as PyTorch copies it."""
+    sizes = [channels if d == dim else size for d, size in enumerate(images.sizes)]
+    return _brought_to(_Strided(sizes, images.strides), _suggested(images))
+
+
+def _evenly_padded(input: _Strided, window: Window) -> _Strided:
+    """An input as PyTorch convolves it: it pads both sides alike, and what one side has more before, in a copy."""
+    rows = abs(window.padding_bottom - window.padding_top)
+    columns = abs(window.padding_right - window.padding_left)
+    if rows == 0 and columns == 0:
+        return input
+    batch, channels, height, width = input.sizes
+    return _dense((batch, channels, height + rows, width + columns), _suggested(input))
+
+
+def _as_rounded(weight: Tensor, input: Tensor) -> _Strided:
+    """A weight as PyTorch convolves with it: in the dtype of the images."""
+    return _strided(weight) if weight.dtype == input.dtype else _Strided(weight.shape, strides_of_copy(weight))
+
+
+@cache
+def _onednn_takes(dtype: torch.dtype) -> bool:
+    """Whether oneDNN computes with halves of a dtype on this processor."""
+    names = {torch.bfloat16: "_is_mkldnn_bf16_supported", torch.float16: "_is_mkldnn_fp16_supported"}
+    with _torch_private.without_modes():
+        asked = getattr(torch.ops.mkldnn, names[dtype], None)
+        return asked is not None and bool(asked())
+
+
+# A compiler that traces what follows takes both as they are.
+_takes = _torch_private.constant_when_traced(lambda dtype: _onednn_takes(dtype))
+_threads = _torch_private.constant_when_traced(lambda: torch.get_num_threads())
+
+
+def _is_by_onednn(input: _Strided, weight: _Strided, window: Window, dtype: torch.dtype) -> bool:
+    """Whether a CPU computes all channels at once."""
+    if dtype == torch.float64:
+        return False
+    if dtype != torch.float32:
+        return bool(_takes(dtype))
+    batch, channels, height, width = input.sizes
+    tall, wide = weight.sizes[2:]
+    if channels == 1 and not (tall > 3 and wide > 3) and batch == 1 and height * width <= 20480:
+        return False
+    is_plain = window.stride == (1, 1) and window.dilation == (1, 1)
+    return not is_plain or (tall, wide) != (1, 1) or batch >= 16 or bool(_threads() > 1)
+
+
+def _by_cudnn(input: _Strided, weight: _Strided) -> Layouts:
+    layout = _suggested(input) or _suggested(weight)
+    # The gradient of the weight is computed from the two others, brought into the layout, and cuDNN looks again.
+    return Layouts(layout, layout, layout and _suggested(_brought_to(input, layout)))
+
+
+def _by_onednn(input: _Strided, weight: _Strided) -> Layouts:
+    layout = _suggested(input) or _suggested(weight)
+    if layout:
+        # It looks again at what was brought into the layout.
+        layout = _suggested(_brought_to(input, layout)) or _suggested(_brought_to(weight, layout))
+    return Layouts(layout, layout, layout)
+
+
+def _channel_by_channel(input: _Strided, weight: _Strided, output_size: tuple[int, int], is_dilated: bool) -> Layouts:
+    asked = _suggested(input) or _suggested(weight)
+    images, kernels = _brought_to(input, asked), _brought_to(weight, asked)
+    batch, channels, _, _ = input.sizes
+    multiplier = weight.sizes[0] // channels
+    if channels != 1:
+        images, kernels = _one_group(images, 1, 1), _one_group(kernels, 0, multiplier)
+    each = _suggested(images) or _suggested(kernels)
+    weight_grad = each if is_dilated else _suggested(kernels)
+    if channels == 1:
+        return Layouts(each, each, weight_grad)
+    # What is put together has the layout that all parts suggest.
+    return Layouts(
+        _suggested(_dense((batch, multiplier, *output_size), each)),
+        _suggested(_dense(images.sizes, each)),
+        _suggested(_dense(kernels.sizes, weight_grad)),
+    )
