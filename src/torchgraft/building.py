@@ -7,6 +7,7 @@ import itertools
 import os
 import platform
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -23,6 +24,8 @@ from torchgraft import cache, native
 Sanitizer = Literal["address", "thread"]
 # In the place of architectures: all that torchgraft supports, which the CMake module lists.
 SUPPORTED = "supported"
+# CMake 3.25.2 is the first that knows how nvcc is asked for C++20.
+OLDEST_CMAKE, OLDEST_CMAKE_FOR_CUDA = "3.24", "3.25.2"
 
 _MODULE = Path(__file__).parent / "cmake/TorchgraftKernels.cmake"
 # As compilers write it: `file.cpp:3:7: error: ...`, `file.cu(3): error: ...`, `fatal error: ...`; not `-Werror`.
@@ -34,7 +37,7 @@ _NO_SPACE = os.strerror(errno.ENOSPC)
 _NINJA = re.compile(r"\[\d+/\d+\] |FAILED: |ninja: ")
 
 _CMAKE_LISTS = """\
-cmake_minimum_required(VERSION 3.24)
+cmake_minimum_required(VERSION {cmake})
 project({namespace} LANGUAGES CXX)
 include("{module}")
 torchgraft_add_kernels({namespace} CPU {cpu} CUDA {cuda} SCHEMAS {schemas})
@@ -78,13 +81,14 @@ def build(
             with ThreadSanitizer. Such a library loads only where the sanitizer's runtime was loaded first.
         cuda: whether the CUDA library is wanted.
         architectures: the GPUs to compile for, as CMake writes them: `90-real`, or several with semicolons;
-            `SUPPORTED`: all that are supported. None: that of this machine's GPU, or else all that are supported.
+            `SUPPORTED`: all that are supported. None: those that the environment variable CUDAARCHS names, or that of
+            this machine's GPU, or else all that are supported.
         native: whether the CPU library is for this machine's processor alone, with its widest vectors.
         schemas: what torchgraft.authoring.cpp has written: `<namespace>_schemas.so` is made of it, which C++ programs
             without Python load.
 
     Raises:
-        MissingToolError: there is no CMake, Ninja or compiler; a BuildError too.
+        MissingToolError: there is no CMake, Ninja or compiler, or CMake is too old; a BuildError too.
         BuildError: the first error of the compiler.
         OSError: the directory cannot be written.
     """
@@ -97,7 +101,8 @@ def build(
     if cuda and not cuda_sources:
         raise BuildError(f"{namespace}: with cuda=True, sources must hold a .cu file, got {_listed(sources)}")
 
-    cmake, ninja = find_tool("cmake"), find_tool("ninja")
+    oldest_cmake = OLDEST_CMAKE_FOR_CUDA if cuda_sources else OLDEST_CMAKE
+    cmake, ninja = find_tool("cmake", oldest=oldest_cmake), find_tool("ninja")
     require_compiler("CXX", ("c++", "g++", "clang++"), "C++ compiler: install g++")
     if cuda_sources:
         require_compiler("CUDACXX", ("nvcc",), "CUDA compiler: install the CUDA toolkit and put nvcc on PATH")
@@ -107,6 +112,7 @@ def build(
     log, ninjas = folder / "build.log", folder / "ninja"
     folder.mkdir(parents=True, exist_ok=True)
     lists = _CMAKE_LISTS.format(
+        cmake=OLDEST_CMAKE,
         namespace=namespace,
         module=_MODULE,
         cpu=_listed(cpu_sources),
@@ -122,9 +128,12 @@ def build(
         "TORCHGRAFT_NATIVE": "ON" if native else "OFF",
         "TORCHGRAFT_CUDA": "ON" if cuda_sources else "OFF",
     }
-    if cuda_sources and (chosen := architectures or _present_architecture()) not in (None, SUPPORTED):
+    if cuda_sources and architectures == SUPPORTED:
+        options["TORCHGRAFT_CUDA"] = "ALL"
+    elif cuda_sources and (chosen := architectures or _chosen_architectures()):
         options["CMAKE_CUDA_ARCHITECTURES"] = chosen
-    defined = [f"-D{name}={value}" for name, value in options.items()]
+    # The architectures of an earlier build in this folder are forgotten.
+    defined = ["-UCMAKE_CUDA_ARCHITECTURES", *(f"-D{name}={value}" for name, value in options.items())]
     # Given back by whoever ends, however it ends; the file stays, as a lock on one that is gone locks nothing.
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -259,7 +268,7 @@ def _identity(namespace: str, sources: Sequence[Path], options: dict[str, Any]) 
     said = [torch.__version__, torch.version.git_version, platform.machine(), *platform.libc_ver()]
     said += [version_of(os.environ.get("CXX") or "c++")]
     if options["cuda"]:
-        said += [version_of(os.environ.get("CUDACXX") or "nvcc"), _present_architecture() or "all"]
+        said += [version_of(os.environ.get("CUDACXX") or "nvcc"), _chosen_architectures() or "all"]
     if options["native"]:
         said += [_processor()]
     if options["sanitizer"]:
@@ -292,8 +301,8 @@ def _with_headers(source: Path, found: dict[Path, str]) -> dict[Path, str]:
 def version_of(compiler: str) -> str:
     """The version that a compiler prints. Empty if there is no compiler; the build then reports it."""
     try:
-        done = subprocess.run([*compiler.split(), "--version"], capture_output=True, text=True, check=False)
-    except OSError:
+        done = subprocess.run([*shlex.split(compiler), "--version"], capture_output=True, text=True, check=False)
+    except (OSError, ValueError):
         return ""
     return done.stdout
 
@@ -316,21 +325,53 @@ def _listed(paths: Sequence[Path]) -> str:
     return " ".join(f'"{path.resolve()}"' for path in paths)
 
 
-def find_tool(name: str, extra: str = "check") -> str:
-    """Finds a program that a Python package installs: in this environment, activated or not, or on PATH."""
+def find_tool(name: str, extra: str = "check", *, oldest: str = "") -> str:
+    """Finds a program that a Python package installs: in this environment, activated or not, or on PATH.
+
+    Args:
+        name: of the program, and of the package on PyPI that brings it.
+        extra: the extra of torchgraft that brings it.
+        oldest: the oldest version that will do, as `3.24`; an older program is passed over. Empty: any version.
+
+    Returns:
+        Its path.
+
+    Raises:
+        MissingToolError: there is none, or none that is new enough; the text says what to install.
+    """
     found = _which(name)
-    if found is None:
-        raise MissingToolError(f"{name} is not installed: run pip install 'torchgraft[{extra}]'")
-    return found
+    versions = {path: _numbers(version_of(shlex.quote(path))) if oldest else () for path in found}
+    for path, version in versions.items():
+        if version >= _numbers(oldest):
+            return path
+    for path, version in versions.items():
+        # A program that tells no version is one that this environment cannot run.
+        if version:
+            raise MissingToolError(
+                f"{name} in {Path(path).parent} is version {'.'.join(map(str, version))}, and this build needs {oldest}"
+                f" or newer: run pip install '{name}>={oldest}'"
+            )
+    raise MissingToolError(f"{name} is not installed: run pip install 'torchgraft[{extra}]'")
 
 
-def has_tool(name: str) -> bool:
-    """Whether there is such a program in this environment, or on PATH."""
-    return _which(name) is not None
+def has_tool(name: str, *, oldest: str = "") -> bool:
+    """Whether `find_tool` finds a program."""
+    try:
+        find_tool(name, oldest=oldest)
+    except MissingToolError:
+        return False
+    return True
 
 
-def _which(name: str) -> str | None:
-    return shutil.which(name, path=str(Path(sys.executable).parent)) or shutil.which(name)
+def _which(name: str) -> list[str]:
+    found = [shutil.which(name, path=str(Path(sys.executable).parent)), shutil.which(name)]
+    return [path for path in found if path is not None]
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """The first version in a text; empty if there is none."""
+    found = re.search(r"\d+(?:\.\d+)+", version)
+    return tuple(map(int, found.group().split("."))) if found else ()
 
 
 def require_compiler(variable: str, names: Sequence[str], what: str) -> None:
@@ -342,7 +383,10 @@ def require_compiler(variable: str, names: Sequence[str], what: str) -> None:
         raise MissingToolError(f"there is no {what}, or set the environment variable {variable} to one")
 
 
-def _present_architecture() -> str | None:
+def _chosen_architectures() -> str | None:
+    """The GPUs that the environment variable CUDAARCHS names, or the one that PyTorch uses; None if it uses none."""
+    if named := os.environ.get("CUDAARCHS"):
+        return named
     if not torch.cuda.is_available():
         return None
     major, minor = torch.cuda.get_device_capability()

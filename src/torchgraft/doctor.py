@@ -7,6 +7,7 @@ import importlib.util
 import os
 import platform
 import re
+import shlex
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -124,15 +125,17 @@ def _tools() -> Iterator[Finding]:
         is_old = version is not None and "clang" not in said and int(version[1]) < _OLDEST_GCC
         advice = f"too old for C++20, which the kernels use: install g++ {_OLDEST_GCC} or newer" if is_old else ""
         yield Finding("C++ compiler", "wrong" if is_old else "ok", said, advice)
-    yield from map(_tool, ("cmake", "ninja"))
+    yield _tool("cmake", building.OLDEST_CMAKE_FOR_CUDA)
+    yield _tool("ninja")
 
 
-def _tool(name: str) -> Finding:
+def _tool(name: str, oldest: str = "") -> Finding:
     try:
-        path = building.find_tool(name)
+        path = building.find_tool(name, oldest=oldest)
     except building.MissingToolError as missing:
-        return Finding(name, "absent", "none; you need it to build your own kernels", str(missing))
-    said = building.version_of(path).partition("\n")[0].removeprefix("cmake version ")
+        found = "too old; you need a newer one to build CUDA kernels" if building.has_tool(name) else ""
+        return Finding(name, "absent", found or "none; you need it to build your own kernels", str(missing))
+    said = building.version_of(shlex.quote(path)).partition("\n")[0].removeprefix("cmake version ")
     return Finding(name, "ok", f"{said}, {path}")
 
 

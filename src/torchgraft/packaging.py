@@ -6,9 +6,13 @@ PyTorch's stable ABI, so one wheel is for every Python. The package may say in i
 
     [tool.torchgraft]
     namespace = "mykernels"                 # of the operators; without it the name of the package
-    cuda = true                             # without it: where there is a .cu and nvcc
+    cuda = true                             # without it: if there is a .cu, nvcc, and a PyTorch with CUDA
     cpp = false                             # without it: C++ programs without Python can use the operators
-    architectures = ["80-real", "90-real"]  # without it: all that torchgraft supports
+    architectures = ["80-real", "90-real"]  # without it: this machine's GPU, or all that torchgraft supports
+
+Nothing tells a build whether its wheel stays on this machine. The environment variable TORCHGRAFT_CUDA does: `1` asks
+for CUDA beside any PyTorch, `0` for none, and `all` for all GPUs that torchgraft supports; `graft wheel` sets the last
+if there is nvcc.
 
 For C++ programs the wheel holds the library of the schemas, a header with a function for each operator, and a CMake
 package by the name of the Python package; they are written from the declarations, for which the build imports the
@@ -32,6 +36,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torchgraft import building
+from torchgraft.cmake import torch_headers
 from torchgraft.version import __version__
 
 if TYPE_CHECKING:
@@ -41,6 +46,8 @@ _HATCHLING = "hatchling>=1.26"
 # The libraries hold the kernels, and those that were built in the folder before may be old.
 _LEFT_OUT = ("*.cpp", "*.cu", "*.h", "*.cuh")
 _SETTINGS = {"namespace": str, "cuda": bool, "cpp": bool, "architectures": list}
+# The values of TORCHGRAFT_CUDA, as the CMake module has them.
+_ASKED = {"0": False, "off": False, "false": False, "1": True, "on": True, "true": True, "all": True}
 
 _CMAKE_CONFIG = """\
 # find_package({package}): the operators of {namespace} in C++; see torchgraftConfig.cmake for what the targets are.
@@ -60,14 +67,15 @@ class _Kernels:
     namespace: str
     sources: tuple[Path, ...]
     cuda: bool
-    architectures: str
+    architectures: str | None
     cpp: bool
 
 
 def get_requires_for_build_wheel(config_settings: Mapping[str, Any] | None = None) -> list[str]:
     """What building a wheel needs beside the requirements of the build system."""
-    missing = [name for name in ("cmake", "ninja") if not building.has_tool(name)]
-    return [_HATCHLING, *missing]
+    oldest = {"cmake": building.OLDEST_CMAKE_FOR_CUDA, "ninja": ""}
+    missing = [name for name, version in oldest.items() if not building.has_tool(name, oldest=version)]
+    return [_HATCHLING, *(f"{name}>={oldest[name]}" if oldest[name] else name for name in missing)]
 
 
 def get_requires_for_build_sdist(config_settings: Mapping[str, Any] | None = None) -> list[str]:
@@ -245,8 +253,22 @@ def _kernels(package: Path, project: Mapping[str, Any], config_settings: Mapping
     cuda = table.get("cuda")
     if (chosen := config_settings.get("cuda")) is not None:
         cuda = chosen == "true"
+    asked = os.environ.get("TORCHGRAFT_CUDA", "").lower()
+    if asked and asked not in _ASKED:
+        raise ValueError(f"TORCHGRAFT_CUDA must be 0, 1 or all, got {asked!r}")
     if cuda is None:
-        cuda = any(path.suffix == ".cu" for path in sources) and building.has_tool(os.environ.get("CUDACXX") or "nvcc")
-    architectures = ";".join(table.get("architectures", ())) or building.SUPPORTED
+        cuda = any(path.suffix == ".cu" for path in sources) and (_ASKED[asked] if asked else _can_use_cuda())
+    architectures = ";".join(table.get("architectures", ())) or (building.SUPPORTED if asked == "all" else None)
     namespace = table.get("namespace", package.name)
     return _Kernels(namespace, sources, cuda, architectures, table.get("cpp", True))
+
+
+def _can_use_cuda() -> bool:
+    """Whether the PyTorch that the package will run with was built with CUDA, and there is a CUDA compiler."""
+    if not building.has_tool(os.environ.get("CUDACXX") or "nvcc"):
+        return False
+    if not torch_headers.has_cuda():
+        # pip shows it with -v.
+        print("torchgraft: no CUDA library, as PyTorch was built without CUDA. TORCHGRAFT_CUDA=1 builds one.")
+        return False
+    return True

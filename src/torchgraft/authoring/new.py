@@ -14,6 +14,7 @@ from torchgraft import _torch_private
 from torchgraft.authoring import sizes, stubs
 from torchgraft.authoring.sizes import read_words
 from torchgraft.authoring.stubs import Stub
+from torchgraft.authoring.wheel import torchgraft_requirement
 from torchgraft.schema import read_schema
 
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -130,6 +131,7 @@ def _files(name: str, found: Sequence[Stub], *, is_complete: bool, cuda: bool, t
         "operator": found[0].name,
         "summary": found[0].summary,
         "extras": "check,triton" if triton else "check",
+        "torchgraft": torchgraft_requirement(),
         "triton_test": f"\t@$(GRAFT) check src/{name} --every-kernel --property value\n" if triton else "",
         "triton_check": f"\n\t@$(GRAFT) check src/{name} --every-kernel" if triton else "",
         "kernel_rows": "".join(

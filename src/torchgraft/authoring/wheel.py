@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
+import json
 import os
 import platform
 import re
@@ -15,10 +17,11 @@ import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 import torch
 
-from torchgraft.building import BuildError, MissingToolError, find_tool
+from torchgraft.building import BuildError, MissingToolError, find_tool, has_tool
 
 # What the libraries take from the process that loads them: PyTorch's own libraries, and those of CUDA with it.
 _OF_PYTORCH = ("libtorch*", "libc10*", "libcuda*", "libcublas*", "libcudnn*", "libnv*")
@@ -107,6 +110,99 @@ def make_wheel(folder: Path, directory: Path, *, cuda: bool = False) -> Wheel:
     return Wheel(path, path.stat().st_size, libraries, too_new, time.monotonic() - started)
 
 
+def write_requirements(wheel: Wheel, torchgraft: str | None = None) -> Path | None:
+    """Writes what `pip install -r` takes to install a wheel and the torchgraft that it requires, which is on no index.
+
+    Args:
+        wheel: of a package.
+        torchgraft: a wheel of torchgraft, which is copied beside the other, or a URL that pip installs it from. None: a
+            wheel of torchgraft that lies there.
+
+    Returns:
+        The file, beside the wheel, whose folder may be moved. None if the wheel does not require torchgraft, or if
+        `torchgraft` is None and no wheel of it lies there.
+
+    Raises:
+        ValueError: `torchgraft` is neither a wheel of torchgraft nor a URL.
+    """
+    from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+
+    folder = wheel.path.parent
+    if not requires_torchgraft(wheel.path):
+        return None
+    if torchgraft is None:
+        beside = sorted(folder.glob("torchgraft-*.whl"), key=lambda path: path.stat().st_mtime)
+        if not beside:
+            return None
+        torchgraft = str(beside[-1])
+    if "://" in torchgraft:
+        line = f"torchgraft @ {torchgraft}"
+    else:
+        path = Path(torchgraft)
+        try:
+            name, version, *_ = parse_wheel_filename(path.name)
+        except InvalidWheelFilename:
+            name = ""
+        if name != "torchgraft" or not path.is_file():
+            raise ValueError(f"torchgraft must be a wheel of torchgraft or a URL, got {torchgraft}")
+        if path.resolve().parent != folder.resolve():
+            shutil.copy(path, folder)
+        line = f"torchgraft=={version}"
+    name, version, *_ = parse_wheel_filename(wheel.path.name)
+    file = folder / f"{name}-{version}-requirements.txt"
+    # A wheel is named by its version, because pip looks for a path from the folder where it runs, and for the folder of
+    # --find-links from that of the file.
+    lines = [f"# torchgraft is on no package index: pip install -r {file.name}", "--find-links ."]
+    file.write_text("\n".join([*lines, line, f"{name}=={version}", ""]))
+    return file
+
+
+def requires_torchgraft(wheel: Path) -> bool:
+    """Whether whoever installs a wheel needs torchgraft."""
+    from packaging.metadata import parse_email
+    from packaging.requirements import Requirement
+
+    with zipfile.ZipFile(wheel) as archive:
+        [metadata] = [name for name in archive.namelist() if re.fullmatch(r"[^/]+\.dist-info/METADATA", name)]
+        found, _ = parse_email(archive.read(metadata))
+    requirements = [Requirement(each) for each in found.get("requires_dist", [])]
+    return any(
+        each.name == "torchgraft" and (each.marker is None or each.marker.evaluate({"extra": ""}))
+        for each in requirements
+    )
+
+
+def torchgraft_requirement() -> str:
+    """The requirement by which pip installs the running torchgraft elsewhere: where it was installed from.
+
+    For a clone that is the repository that it was cloned from, if that is on the web.
+    """
+    try:
+        text = importlib.metadata.distribution("torchgraft").read_text("direct_url.json")
+    except importlib.metadata.PackageNotFoundError:
+        text = None
+    origin = json.loads(text or "{}")
+    url = origin.get("url", "")
+    if vcs := origin.get("vcs_info"):
+        url = f"{vcs['vcs']}+{url}@{vcs['commit_id']}"
+    elif "dir_info" in origin:
+        url = _repository_of(Path(unquote(urlsplit(url).path))) or url
+    return f"torchgraft @ {url}" if url else "torchgraft"
+
+
+def _repository_of(clone: Path) -> str:
+    """The repository and the commit of a clone, as pip takes them; empty if it was not cloned from the web."""
+    try:
+        url = run_quietly(["git", "-C", str(clone), "remote", "get-url", "origin"]).strip()
+        commit = run_quietly(["git", "-C", str(clone), "rev-parse", "HEAD"]).strip()
+    except (BuildError, OSError):
+        return ""
+    parts = urlsplit(url)
+    # A name and a token before the host are nobody else's to read.
+    address = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+    return f"git+{address}@{commit}" if parts.scheme in ("https", "http") else ""
+
+
 def unpack(wheel: Path, directory: Path) -> list[Path]:
     """Unpacks a wheel; its compiled libraries."""
     with zipfile.ZipFile(wheel) as archive:
@@ -184,7 +280,7 @@ def _build(folder: Path, directory: Path, cuda: bool) -> Path:
     from build import BuildBackendException, BuildException, ProjectBuilder
 
     def run(cmd: Sequence[str], cwd: str | None = None, extra_environ: Mapping[str, str] | None = None) -> None:
-        run_quietly(cmd, cwd, {**os.environ, **(extra_environ or {})})
+        run_quietly(cmd, cwd, {**os.environ, **_for_others(), **(extra_environ or {})})
 
     settings = {"cuda": "true"} if cuda else {}
     try:
@@ -201,6 +297,13 @@ def _build(folder: Path, directory: Path, cuda: bool) -> Path:
         raise BuildError(f"{folder.name} cannot be built: {error.exception}") from None
     except BuildException as error:
         raise BuildError(f"{folder.name} cannot be built: {error}") from None
+
+
+def _for_others() -> dict[str, str]:
+    """What tells a build backend that the wheel is for other machines: for all GPUs, whatever PyTorch is here."""
+    if os.environ.get("TORCHGRAFT_CUDA") == "0" or not has_tool(os.environ.get("CUDACXX") or "nvcc"):
+        return {}
+    return {"TORCHGRAFT_CUDA": "all"}
 
 
 def run_quietly(command: Sequence[str], cwd: str | None = None, environment: Mapping[str, str] | None = None) -> str:

@@ -48,6 +48,16 @@ def wheel(
             show_default=False,
         ),
     ] = None,
+    torchgraft: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WHEEL|URL",
+            help="A wheel of torchgraft, or a URL that pip installs it from, as it is on no package index: also write "
+            "the requirements with which others install the wheel. Default: a wheel of torchgraft in the folder of "
+            "--directory.",
+            show_default=False,
+        ),
+    ] = None,
     json_file: JsonOption = None,
 ) -> None:
     """Build a wheel of a package with kernels, for every Python and every PyTorch from 2.11, and show its contents.
@@ -58,7 +68,7 @@ def wheel(
     from torchgraft.authoring.hub import lay_out
     from torchgraft.authoring.proving import make_environment
     from torchgraft.authoring.proving import prove as prove_wheel
-    from torchgraft.authoring.wheel import make_wheel
+    from torchgraft.authoring.wheel import make_wheel, write_requirements
     from torchgraft.building import BuildError
 
     prepare_files(("--json", json_file))
@@ -67,7 +77,9 @@ def wheel(
     try:
         with console.status(f"building {folder.resolve().name}"):
             made = make_wheel(folder, directory, cuda=cuda)
+        requirements = write_requirements(made, torchgraft)
         _print_wheel(console, made)
+        _print_requirements(console, made, requirements)
         if hub is not None:
             for place in lay_out(made, hub, cuda=_cuda_version()):
                 console.print(f"for Hugging Face's kernels: {place}", soft_wrap=True, markup=False)
@@ -79,7 +91,7 @@ def wheel(
             _print_proof(console, proofs[-1])
     except (BuildError, ValueError) as error:
         end_with(str(error))
-    write_files((json_file, lambda: as_json(_as_dict(made, proofs))))
+    write_files((json_file, lambda: as_json(_as_dict(made, requirements, proofs))))
     if any(proof.failed for proof in proofs):
         raise typer.Exit(1)
 
@@ -101,6 +113,22 @@ def _print_wheel(console: Console, made: Wheel) -> None:
             needed = ", ".join(_with_symbols(version, symbols) for version, symbols in newer.items())
             console.print(f"  {name} needs {needed}", soft_wrap=True, markup=False)
         console.print("to get manylinux_2_28, build it in PyPA's image of that name", markup=False)
+
+
+def _print_requirements(console: Console, made: Wheel, requirements: Path | None) -> None:
+    from torchgraft.authoring.wheel import requires_torchgraft
+
+    if requirements is not None:
+        console.print(f"to install it: pip install -r {requirements}", soft_wrap=True, markup=False)
+    elif requires_torchgraft(made.path):
+        folder = made.path.parent
+        console.print(
+            "it requires torchgraft, which is on no package index, so pip alone cannot install it. Run "
+            f"`pip wheel --no-deps --wheel-dir {folder} CLONE`, where CLONE is the folder of torchgraft's sources, and "
+            "then `graft wheel` again; or name a wheel or a URL of torchgraft: `graft wheel --torchgraft WHEEL|URL`",
+            soft_wrap=True,
+            markup=False,
+        )
 
 
 def _with_symbols(version: str, symbols: Sequence[str]) -> str:
@@ -132,5 +160,11 @@ def _cuda_version() -> str:
     return found[1] if found else ""
 
 
-def _as_dict(made: Wheel, proofs: list[Proof]) -> dict[str, Any]:
-    return {**asdict(made), "path": str(made.path), "tag": made.tag, "proofs": [asdict(proof) for proof in proofs]}
+def _as_dict(made: Wheel, requirements: Path | None, proofs: list[Proof]) -> dict[str, Any]:
+    return {
+        **asdict(made),
+        "path": str(made.path),
+        "tag": made.tag,
+        "requirements": requirements and str(requirements),
+        "proofs": [asdict(proof) for proof in proofs],
+    }

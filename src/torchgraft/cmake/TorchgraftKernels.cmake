@@ -3,8 +3,17 @@
 #   include(<package>/cmake/TorchgraftKernels.cmake)
 #   torchgraft_add_kernels(mypackage CPU softplus.cpp CUDA softplus.cu)
 #
-# adds the targets `mypackage_cpu` and, where there is a CUDA compiler, `mypackage_cuda`: the libraries of those names
-# that `torchgraft.native.load("mypackage", directory)` finds.
+# adds the targets `mypackage_cpu` and, if CUDA libraries are built, `mypackage_cuda`: the libraries of those names that
+# `torchgraft.native.load("mypackage", directory)` finds.
+#
+# CUDA libraries are built if PyTorch was built with CUDA and there is a CUDA compiler, and for the GPUs of this machine.
+# The option TORCHGRAFT_CUDA, or else the environment variable of that name, says it otherwise:
+#
+#   0     no CUDA libraries
+#   1     CUDA libraries, beside any PyTorch; for all supported GPUs if this machine has none
+#   all   CUDA libraries for all supported GPUs, as a wheel for other machines needs
+#
+# CMAKE_CUDA_ARCHITECTURES, or else the environment variable CUDAARCHS, names other GPUs.
 #
 # Nothing of PyTorch is needed but its headers, so one build serves every Python and every PyTorch from 2.11 on. Each
 # library names libtorch as a dependency through an empty stand-in with its soname: PyTorch's own libraries are not
@@ -13,7 +22,7 @@
 # To be included after project(), which must enable CXX.
 include_guard(GLOBAL)
 
-option(TORCHGRAFT_CUDA "Build CUDA libraries where there is a CUDA compiler" ON)
+set(TORCHGRAFT_CUDA "" CACHE STRING "Build CUDA libraries: 0, 1, or all for all supported GPUs; empty: as PyTorch is")
 option(TORCHGRAFT_WERROR "Treat warnings in kernels as errors" OFF)
 option(TORCHGRAFT_NATIVE "Compile CPU kernels for this machine's processor alone: the libraries are not to travel" OFF)
 set(TORCHGRAFT_SANITIZER "" CACHE STRING
@@ -32,15 +41,80 @@ execute_process(
   OUTPUT_VARIABLE _torchgraft_torch_include OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
 message(STATUS "PyTorch headers: ${_torchgraft_torch_include}")
 
-if(TORCHGRAFT_CUDA)
+# The architectures of this machine's GPUs; nothing if there is none, or if one of them is not supported.
+function(_torchgraft_find_gpus result)
+  set(${result} "" PARENT_SCOPE)
+  execute_process(COMMAND nvidia-smi --query-gpu=compute_cap --format=csv,noheader
+                  OUTPUT_VARIABLE printed ERROR_QUIET RESULT_VARIABLE status)
+  if(NOT status EQUAL 0)
+    return()
+  endif()
+  execute_process(COMMAND "${CMAKE_CUDA_COMPILER}" --list-gpu-code OUTPUT_VARIABLE known ERROR_QUIET)
+  string(REGEX MATCHALL "[0-9]+\\.[0-9]+" capabilities "${printed}")
+  list(REMOVE_DUPLICATES capabilities)
+  foreach(capability IN LISTS capabilities)
+    string(REPLACE "." "" number "${capability}")
+    if(number LESS 75 OR NOT "${known}\n" MATCHES "sm_${number}\n")
+      message(STATUS "torchgraft: a GPU of compute capability ${capability} is none that this CUDA compiler supports")
+      return()
+    endif()
+    list(APPEND found ${number}-real)
+  endforeach()
+  set(${result} "${found}" PARENT_SCOPE)
+endfunction()
+
+set(_torchgraft_builds_cuda OFF)
+set(_torchgraft_asked "${TORCHGRAFT_CUDA}")
+if(_torchgraft_asked STREQUAL "")
+  # Read anew each time, so that a build folder of an earlier build does not decide.
+  set(_torchgraft_asked "$ENV{TORCHGRAFT_CUDA}")
+endif()
+string(TOUPPER "${_torchgraft_asked}" _torchgraft_asked)
+if(_torchgraft_asked STREQUAL "")
+  if(_torchgraft_torch_include)
+    cmake_path(GET _torchgraft_torch_include PARENT_PATH _torchgraft_torch)
+  endif()
+  if(EXISTS "${_torchgraft_torch}/lib/libtorch_cuda.so")
+    set(_torchgraft_builds_cuda ON)
+  else()
+    message(STATUS "torchgraft: no CUDA library, as ${_torchgraft_torch} was built without CUDA. "
+                   "TORCHGRAFT_CUDA=1 builds one.")
+  endif()
+elseif(_torchgraft_asked MATCHES "^(1|ON|TRUE|ALL)$")
+  set(_torchgraft_builds_cuda ON)
+elseif(NOT _torchgraft_asked MATCHES "^(0|OFF|FALSE)$")
+  message(FATAL_ERROR "TORCHGRAFT_CUDA must be 0, 1 or all, got '${_torchgraft_asked}'")
+endif()
+
+if(_torchgraft_builds_cuda)
+  # The first CMake that knows how nvcc is asked for C++20.
+  if(CMAKE_VERSION VERSION_LESS 3.25.2)
+    message(FATAL_ERROR "torchgraft: CUDA kernels need CMake 3.25.2 or newer, and ${CMAKE_COMMAND} is "
+                        "${CMAKE_VERSION}. Run pip install 'cmake>=3.25.2', or build without CUDA: TORCHGRAFT_CUDA=0")
+  endif()
   include(CheckLanguage)
   check_language(CUDA)
   if(CMAKE_CUDA_COMPILER)
     if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
-      set(CMAKE_CUDA_ARCHITECTURES 75-real 80-real 90-real 100-real 120)
+      set(CMAKE_CUDA_ARCHITECTURES "$ENV{CUDAARCHS}")
+      if(NOT CMAKE_CUDA_ARCHITECTURES AND NOT _torchgraft_asked STREQUAL "ALL")
+        _torchgraft_find_gpus(CMAKE_CUDA_ARCHITECTURES)
+      endif()
+      if(NOT CMAKE_CUDA_ARCHITECTURES)
+        set(CMAKE_CUDA_ARCHITECTURES 75-real 80-real 90-real 100-real 120)
+        if(NOT _torchgraft_asked STREQUAL "ALL")
+          message(STATUS "torchgraft: there is no GPU here to compile for, so all supported architectures are compiled, "
+                         "which takes several times as long. CUDAARCHS=90-real names one")
+        endif()
+      endif()
     endif()
+    message(STATUS "torchgraft: CUDA kernels are compiled for ${CMAKE_CUDA_ARCHITECTURES}")
     enable_language(CUDA)
+  elseif(_torchgraft_asked)
+    message(FATAL_ERROR "torchgraft: there is no CUDA compiler, and TORCHGRAFT_CUDA asks for CUDA libraries. Install the "
+                        "CUDA toolkit and put nvcc on PATH, or name it in the environment variable CUDACXX")
   else()
+    set(_torchgraft_builds_cuda OFF)
     message(STATUS "torchgraft: no CUDA compiler (nvcc) found, building the CPU library only. "
                    "Install the CUDA toolkit and build again for the CUDA library.")
   endif()
@@ -210,7 +284,7 @@ function(torchgraft_add_kernels namespace)
     endif()
   endif()
 
-  if(arg_CUDA AND TORCHGRAFT_CUDA AND CMAKE_CUDA_COMPILER)
+  if(arg_CUDA AND _torchgraft_builds_cuda)
     _torchgraft_add_library(${namespace}_cuda SOURCES ${arg_CUDA} STAND_INS torch_cpu torch_cuda)
     target_compile_definitions(${namespace}_cuda PRIVATE USE_CUDA)
     # -t 0: architectures are compiled side by side. 20012, 20013, 20014, 20015: noise from annotations in PyTorch's

@@ -18,16 +18,23 @@ def candidates() -> list[Path]:
     found = []
     if named := os.environ.get("TORCHGRAFT_TORCH_INCLUDE"):
         found.append(Path(named))
+    # Under pip's build isolation this is still the site-packages of the environment that asked for the build: whether
+    # its PyTorch was built with CUDA counts, and not that of one which pip fetched for the build alone.
+    found += [Path(sysconfig.get_path(name)) / "torch/include" for name in ("purelib", "platlib")]
     if (spec := importlib.util.find_spec("torch")) and spec.origin:
         found.append(Path(spec.origin).parent / "include")
-    # Under pip's build isolation this is still the site-packages of the environment that asked for the build.
-    found += [Path(sysconfig.get_path(name)) / "torch/include" for name in ("purelib", "platlib")]
     return found
 
 
 def torch_include() -> Path | None:
     """The first directory that holds PyTorch's stable headers, or None."""
     return next((path for path in candidates() if (path / STABLE_HEADER).is_file()), None)
+
+
+def has_cuda() -> bool:
+    """Whether the PyTorch of these headers was built with CUDA."""
+    include = torch_include()
+    return include is not None and (include.parent / "lib/libtorch_cuda.so").is_file()
 
 
 if __name__ == "__main__":
