@@ -13,6 +13,8 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import torch
+
 from torchgraft.authoring import sizes
 from torchgraft.authoring.sizes import Words
 from torchgraft.schema import REQUIRED, Argument, Schema
@@ -292,6 +294,8 @@ def _literal(value: Any) -> str:
         return f"({', '.join(map(_literal, value))}{',' if len(value) == 1 else ''})"
     if isinstance(value, float) and repr(value) in ("inf", "-inf", "nan"):
         return f'float("{value}")'
+    if isinstance(value, torch.device):
+        return f'torch.device("{value}")'
     return json.dumps(value) if isinstance(value, str) else repr(value)
 
 
