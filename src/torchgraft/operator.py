@@ -331,7 +331,7 @@ class Operator:
         _dtensor.explain(self, arguments, error)
         if said := native.refusal_in(self.namespace, error):
             # The kernel knows more than the declaration explains, as which index is too large.
-            raise ValueError(said if self.name in said else f"{self.name}: {said}") from None
+            raise ValueError(said if said.startswith(self.name) else f"{self.name}: {said}") from None
         raise error
 
     @property

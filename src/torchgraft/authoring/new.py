@@ -82,8 +82,8 @@ def _expect_free(name: str, directory: Path) -> None:
     """Raises ValueError where a package cannot have a name."""
     if not _NAME.fullmatch(name) or len(name) > _LONGEST:
         raise ValueError(
-            f"{name[:_LONGEST]!r} cannot be the name of a package: use lower-case letters, digits and single "
-            f"underscores between them, as in my_kernels, {_LONGEST} characters at most"
+            f"{name[:_LONGEST]!r} cannot be the name of a package: use letters, digits and single underscores "
+            f"between them, as in my_kernels, {_LONGEST} characters at most"
         )
     if why := _why_taken(name):
         raise ValueError(f"{name} is {why}: choose another name, such as {name}_ops")
@@ -91,8 +91,8 @@ def _expect_free(name: str, directory: Path) -> None:
         raise ValueError(f"{directory / name} already exists: choose another name, or remove it")
 
 
-# Wheels are named without regard to case, as some file systems are; C++ keeps names with two underscores for itself.
-_NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", re.ASCII)
+# C++ keeps names with two underscores for itself, and the name of a wheel must not end with one.
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9]*(_[A-Za-z0-9]+)*")
 
 
 def _why_taken(name: str) -> str:

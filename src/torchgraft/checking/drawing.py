@@ -69,7 +69,7 @@ def draw_samples(arguments: Sequence[Argument], makes_sense: Callable[[Sample], 
 def _dtypes_to_try(count: int) -> Iterator[tuple[torch.dtype | None, ...]]:
     """Dtypes of so many tensors, None for that of the call: numbers first, then indices and masks, the last ones first.
 
-    Then codes, such as int8, and complex numbers: of all tensors, of one, of two. All calls have the same ones: whether
+    Then codes, such as int8, and complex numbers: in one tensor, in all, in two. All calls have the same ones: whether
     a result has a gradient depends on them.
     """
 
@@ -87,13 +87,10 @@ def _dtypes_to_try(count: int) -> Iterator[tuple[torch.dtype | None, ...]]:
         for dtypes in product(_COMMON, repeat=others)
     ]
     alike = [(dtype,) * count for dtype in (*_RARE, torch.complex128, *_COMMON)]
-    rare = [
-        with_others(places, (dtype,) * others)
-        for others in range(1, min(count, 2) + 1)
-        for places in in_places(others)
-        for dtype in _RARE
-    ]
-    return iter(dict.fromkeys([*common, *alike, *rare]))
+    one, two = (
+        [with_others(places, (dtype,) * others) for places in in_places(others) for dtype in _RARE] for others in (1, 2)
+    )
+    return iter(dict.fromkeys([*common, *one, *alike, *two]))
 
 
 def _with_dtypes(arguments: Sequence[Argument], dtypes: Sequence[torch.dtype | None]) -> list[_Typed]:
