@@ -1,5 +1,6 @@
 """`graft adopt`: operators that somebody else registered, right and wrong ones, checked without a declaration."""
 
+import importlib
 import json
 
 import pytest
@@ -109,6 +110,10 @@ def decoded(codes, scale):
     return codes * scale
 
 
+def large_power(input):
+    return 2**input + 2.0 ** (9 * input)
+
+
 def addcmul_of_two(input, other):
     return input + input * other
 
@@ -202,6 +207,10 @@ def references(tmp_path_factory):
     path = tmp_path_factory.mktemp("adopted") / "references_of_adopted.py"
     path.write_text(REFERENCES)
     return path
+
+
+def references_of(path):
+    return importlib.import_module(path.stem)
 
 
 def ask(operator, *properties):
@@ -357,6 +366,14 @@ def test_an_operator_may_take_one_dtype_of_numbers(references):
     operator = adopt(Adoption("adopt::float32_only", f"{references}:scaled"))
     assert operator.dtypes == (torch.float32,)
     assert "torch.float64: refused, float32_only takes float32" in operator.notes
+
+
+def test_results_of_samples_are_numbers_in_each_dtype(references):
+    """Else what is finite in float64 is infinite in float16, and no fault of the operator."""
+    operator = adopt(Adoption("torch.ops.aten.exp2", f"{references}:large_power"))
+    for sample in operator.samples.table:
+        (input,) = sample.make("cpu", torch.float64)
+        assert references_of(references).large_power(input).half().isfinite().all()
 
 
 def test_where_no_call_makes_sense_the_reasons_are_told(references):

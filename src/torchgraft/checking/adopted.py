@@ -190,6 +190,11 @@ class Adopted(Operator):
             if not taken or (self._sensible and taken != self._sensible):
                 self._refusals[f"the operator: {next(filter(None, refused.values()))}"] += 1
                 return False
+            narrowest = min(taken, key=lambda dtype: torch.finfo(dtype).max)
+            numbers = [result for result in results if result.is_floating_point()]
+            if not all(result.to(narrowest).isfinite().all() for result in numbers):
+                self._refusals[f"the reference: its results are beyond the numbers of {narrowest}"] += 1
+                return False
             if not each.is_empty:
                 self._sensible = taken
         return True
