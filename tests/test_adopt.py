@@ -1,5 +1,6 @@
 """`graft adopt`: operators that somebody else registered, right and wrong ones, checked without a declaration."""
 
+import importlib
 import json
 
 import pytest
@@ -9,9 +10,10 @@ from torch.library import custom_op
 from typer.testing import CliRunner
 
 from torchgraft.checking.adopted import Adoption, adopt, declined
-from torchgraft.checking.running import make_jobs, run_job
+from torchgraft.checking.running import make_jobs, run_job, run_jobs
 from torchgraft.checking.subject import find_subjects
 from torchgraft.cli import app
+from torchgraft.operator import Operator
 from torchgraft.sampling import Drawn, Sample, Samples
 
 REFERENCES = """
@@ -53,11 +55,75 @@ def index_select(input, dim, index):
     return torch.stack([input.select(dim, int(place)) for place in index], dim)
 
 
+def softmax(input, dim, dtype=None):
+    exponents = (input if dtype is None else input.to(dtype)).exp()
+    return exponents / exponents.sum(dim, keepdim=True)
+
+
+def total(input, dim=None, keepdim=False, dtype=None):
+    ones = torch.ones_like(input, dtype=dtype or input.dtype)
+    return (input * ones).sum(dim, keepdim=keepdim)
+
+
+def clamp(input, min=None, max=None):
+    if min is None and max is None:
+        raise ValueError("one of them is needed")
+    input = input if min is None else torch.where(input < min, min, input)
+    return input if max is None else torch.where(input > max, max, input)
+
+
+def cat(tensors, dim=0):
+    # An empty tensor of one dimension fits all.
+    tensors = [each for each in tensors if list(each.shape) != [0]] or [tensors[0]]
+    sizes = list(tensors[0].shape)
+    if not -len(sizes) <= dim < len(sizes):
+        raise IndexError("there is no such dimension")
+    sizes[dim] = sum(each.shape[dim] for each in tensors)
+    rows = [row for each in tensors for row in each.unbind(dim)]
+    result = torch.stack(rows, dim) if rows else tensors[0].new_empty(sizes)
+    if list(result.shape) != sizes or any(each.dim() != len(sizes) for each in tensors):
+        raise ValueError("other sizes must be the same")
+    return result
+
+
+def masked_fill(input, mask, value):
+    if mask.dtype != torch.bool:
+        raise TypeError("mask holds booleans")
+    return torch.where(mask, torch.as_tensor(value, dtype=input.dtype), input)
+
+
+def bitwise_and(input, other):
+    return ~(~input | ~other)
+
+
+def hypot(input, other):
+    return (input**2 + other**2).sqrt()
+
+
+def product_of_codes(left, right):
+    if left.dim() != 2 or right.dim() != 2 or left.shape[1] != right.shape[0]:
+        raise ValueError("the sizes do not fit")
+    return (left[:, :, None].int() * right[None].int()).sum(1, dtype=torch.int32)
+
+
+def decoded(codes, scale):
+    return codes * scale
+
+
+def large_power(input):
+    return 2**input + 2.0 ** (9 * input)
+
+
+def addcmul_of_two(input, other):
+    return input + input * other
+
+
 def addcmul(input, tensor1, tensor2, value=1):
     return input + value * tensor1 * tensor2
 
 
 def cumsum(input, dim, dtype=None):
+    input = input if dtype is None else input.to(dtype)
     if not input.dim():
         return input.clone()
     return torch.stack([input.narrow(dim, 0, last + 1).sum(dim) for last in range(input.shape[dim])], dim)
@@ -102,6 +168,25 @@ _declare("writes_to_its_input", _writes_to_its_input)
 _declare("without_gradient", gradient=None)
 
 
+@custom_op("adopt::float32_only", mutates_args=())
+def _float32_only(input: Tensor, factor: float) -> Tensor:
+    if input.dtype != torch.float32:
+        raise TypeError("float32_only takes float32")
+    return input * factor
+
+
+@custom_op("adopt::decoded", mutates_args=())
+def _decoded(codes: Tensor, scale: Tensor) -> Tensor:
+    if codes.dtype != torch.int8 or scale.numel() != 1 or not scale.is_floating_point():
+        raise TypeError("decoded takes codes of int8, and one scale")
+    return codes * scale
+
+
+@custom_op("adopt::never", mutates_args=())
+def _never(input: Tensor, factor: float) -> Tensor:
+    raise TypeError("never takes float8_e4m3fn only")
+
+
 @custom_op("adopt::nonzero", mutates_args=())
 def _nonzero(input: Tensor) -> Tensor:
     return input.relu().flatten().nonzero()
@@ -122,6 +207,10 @@ def references(tmp_path_factory):
     path = tmp_path_factory.mktemp("adopted") / "references_of_adopted.py"
     path.write_text(REFERENCES)
     return path
+
+
+def references_of(path):
+    return importlib.import_module(path.stem)
 
 
 def ask(operator, *properties):
@@ -179,6 +268,123 @@ def test_of_pytorchs_own_values_and_gradients_are_those_of_references(references
     assert len(operator.samples.table) >= 8
     found = ask(operator, "value", "sizes", "layouts", "gradient", "incoming_gradients")
     assert {result.status for result in found.values()} == {"pass"}, [each.failure for each in found.values()]
+
+
+def test_an_adopted_operator_offers_all_that_an_operator_does(references):
+    """Properties and tools may ask any of it. Only what registers needs the library of a declaration."""
+    adopted, declared = (
+        adopt(Adoption("adopt::scaled", f"{references}:scaled")),
+        Operator.registered["torchgraft::shift"],
+    )
+    assert set(vars(declared)) - set(vars(adopted)) == {"_library"}
+    for name in {*vars(declared), *dir(Operator)} - {"_library"}:
+        assert hasattr(adopted, name), name
+
+
+def ask_all(operator):
+    """The failures of every property that is asked if nobody names any."""
+    results = run_jobs(make_jobs(find_subjects([operator]), devices=["cpu"], quick=True), workers=2)
+    return {result.property: result.failure.message for result in results if result.status == "fail"}
+
+
+# What PyTorch's own operators do on a CPU: properties that find it may fail.
+FOUND = {
+    "gelu": {"non_finite": "of infinity it gives NaN in oneDNN"},
+    "softmax.int": {"determinism": "another number of threads gives other bits"},
+    "addcmul": {"fake": "its fake kernel cannot be traced if sizes are symbolic and tensors broadcast"},
+    "native_layer_norm": {
+        "non_finite": "the mean of one infinity is NaN",
+        "second_gradient": "without a weight and with a bias it has none",
+        "functional_gradients": "the same",
+        "fake": "in bfloat16 its fake mean is float32 and its real one bfloat16",
+    },
+    "index_select": {"bad_input": "it takes an index without a dimension"},
+}
+# Defaults of text and of a dtype; optional numbers; a Scalar; lists; several results; integers, masks and indices.
+KINDS = {
+    "gelu": "gelu",
+    "softmax.int": "softmax",
+    "sum.dim_IntList": "total",
+    "clamp": "clamp",
+    "cumsum": "cumsum",
+    "addcmul": "addcmul",
+    "cat": "cat",
+    "native_layer_norm": "native_layer_norm",
+    "bitwise_and.Tensor": "bitwise_and",
+    "masked_fill.Scalar": "masked_fill",
+    "index_select": "index_select",
+    "hypot": "hypot",
+}
+
+
+@pytest.mark.parametrize("name", [pytest.param(each, marks=pytest.mark.slow) for each in KINDS if each != "gelu"])
+def test_every_property_is_asked_of_each_kind_of_operator(references, name):
+    failed = ask_all(adopt(Adoption(f"torch.ops.aten.{name}", f"{references}:{KINDS[name]}")))
+    assert failed.keys() <= FOUND.get(name, {}).keys(), failed
+
+
+def test_every_property_is_asked_where_nobody_names_any(references, tmp_path):
+    report = tmp_path / "report.json"
+    words = ["adopt", "torch.ops.aten.gelu", "--reference", f"{references}:gelu", "--quick", "--json", str(report)]
+    done = CliRunner().invoke(app, [*words, "--workers", "2"])
+    results = json.loads(report.read_text())["results"]
+    assert {each["property"] for each in results} > {"value", "gradient", "compile", "vmap", "stress"}
+    failed = {each["property"] for each in results if each["status"] == "fail"}
+    assert failed <= FOUND["gelu"].keys(), done.output
+    assert done.exit_code == bool(failed)
+
+
+def test_a_wrong_reference_is_caught_where_nobody_names_a_property(references):
+    assert {"value", "sizes", "gradient", "stress"} <= ask_all(
+        adopt(Adoption("torch.ops.aten.hypot", f"{references}:addcmul_of_two"))
+    ).keys()
+
+
+@pytest.mark.parametrize("name", ["softmax.int", "sum.dim_IntList", "cumsum"])
+def test_a_dtype_may_be_an_argument(references, name):
+    operator = adopt(Adoption(f"torch.ops.aten.{name}", f"{references}:{KINDS[name]}"))
+    assert {torch.float32, None} < {sample.arguments[-1] for sample in operator.samples.table}
+    found = ask(operator, "value", "sizes", "gradient", "second_gradient", "stress")
+    assert {result.status for result in found.values()} == {"pass"}, [each.failure for each in found.values()]
+
+
+@pytest.mark.parametrize(
+    ("target", "reference", "dtypes"),
+    [
+        ("aten::_int_mm", "product_of_codes", (torch.int8, torch.int8)),
+        ("adopt::decoded", "decoded", (torch.int8, None)),
+        ("aten::bitwise_and.Tensor", "bitwise_and", (torch.int64, torch.int64)),
+    ],
+)
+def test_dtypes_of_tensors_are_found(references, target, reference, dtypes):
+    operator = adopt(Adoption(target, f"{references}:{reference}"))
+    assert {tuple(tensor.dtype for tensor in sample.tensors) for sample in operator.samples.table} == {dtypes}
+    assert {result.status for result in ask(operator, "value", "layouts", "memory_bounds").values()} == {"pass"}
+
+
+def test_an_operator_may_take_one_dtype_of_numbers(references):
+    operator = adopt(Adoption("adopt::float32_only", f"{references}:scaled"))
+    assert operator.dtypes == (torch.float32,)
+    assert "torch.float64: refused, float32_only takes float32" in operator.notes
+
+
+def test_results_of_samples_are_numbers_in_each_dtype(references):
+    """Else what is finite in float64 is infinite in float16, and no fault of the operator."""
+    operator = adopt(Adoption("torch.ops.aten.exp2", f"{references}:large_power"))
+    for sample in operator.samples.table:
+        (input,) = sample.make("cpu", torch.float64)
+        assert references_of(references).large_power(input).half().isfinite().all()
+
+
+def test_where_no_call_makes_sense_the_reasons_are_told(references):
+    with pytest.raises(LookupError, match=r"dtype=torch.int8[\s\S]*[1-9]\d* x the operator: never takes float8_e4m3fn"):
+        adopt(Adoption("adopt::never", f"{references}:scaled"))
+
+
+def test_fake_results_are_laid_out_as_the_operator_lays_them_out_and_not_as_the_reference(references):
+    operator = adopt(Adoption("torch.ops.aten.cat", f"{references}:cat"))
+    images = torch.empty(2, 3, 4, 5).to(memory_format=torch.channels_last)
+    assert operator.output([images], 0).is_contiguous(memory_format=torch.channels_last)
 
 
 def test_what_is_not_registered_is_not_asked_for(references):

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import typer.main
 from translations import translations
+from typer.testing import CliRunner
 
 from torchgraft.checking.property import COMPILER
 from torchgraft.cli import app
@@ -114,10 +115,24 @@ def shell_commands():
             for line in block["text"].replace("\\\n", "").splitlines() if block["language"] in ("sh", "bash") else ():
                 if line.startswith("graft "):
                     words = shlex.split(line, comments=True)
-                    yield pytest.param(words[1:], id=f"{page.name}: {' '.join(words)}")
+                    yield pytest.param(page, words[1:], id=f"{page.name}: {' '.join(words)}")
 
 
-@pytest.mark.parametrize("words", list(shell_commands()))
+COMMANDS = list(shell_commands())
+
+
+@pytest.mark.parametrize(("page", "words"), [each for each in COMMANDS if each.values[1][0] in ("new", "adopt")])
+def test_a_command_that_takes_seconds_runs_as_it_is_shown(page, words, tmp_path, monkeypatch):
+    """In a folder with the files of the page, and nothing else."""
+    monkeypatch.chdir(tmp_path)
+    for block in FENCED.finditer(page.read_text()):
+        if block["file"] and "/" not in block["file"]:
+            (tmp_path / block["file"]).write_text(block["text"])
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+
+
+@pytest.mark.parametrize("words", [pytest.param(each.values[1], id=each.id) for each in COMMANDS])
 def test_a_command_that_a_page_shows_is_one(words):
     """Many would take minutes: their options are read, and nothing runs."""
 

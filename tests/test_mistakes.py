@@ -229,7 +229,7 @@ MISTAKES = {
         )(torch.ones(2, 3), torch.ones(4)),
     ),
     "Sizes whose product overflows": lambda: error_of(
-        RuntimeError,
+        ValueError,
         lambda: declare("grown", "Tensor input, int size", lambda input, size: input.new_empty((size, size)))(
             torch.ones(1), 2**40
         ),

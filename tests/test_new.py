@@ -114,11 +114,7 @@ OF_ONE = ["new_x", "--schema", "(Tensor input) -> Tensor", "--shapes"]
     [
         (["no-name"], r"'no-name' cannot be the name of a package: use letters"),
         (["_hidden"], "cannot be the name of a package"),
-        (["class"], "class is a keyword of Python or C\\+\\+: choose another name"),
-        (["namespace"], "namespace is a keyword of"),
         (["taken"], "taken already exists: choose another name, or remove it"),
-        (["aten"], "aten is already a namespace of PyTorch"),
-        (["json"], "json is already a Python module"),
         (["new_x", "--schema", "(int n) -> Tensor"], "a schema needs at least one tensor argument"),
         (["new_x", "--schema", "(Tensor input) -> int"], "results must be tensors or lists of tensors"),
         (["new_x", "--schema", "(Tensor input -> Tensor"], "PyTorch cannot read the schema"),
@@ -154,6 +150,39 @@ def test_what_cannot_be_made_is_refused_in_one_line(arguments, said, tmp_path, m
     assert re.search(said, result.output), result.output
     assert not isinstance(result.exception, ValueError)
     assert [path.name for path in tmp_path.iterdir()] == ["taken"]
+
+
+# Names that would fail later: Python or C++ reads them otherwise, a package or a file has them, or no wheel can.
+NAMES = {
+    "a keyword of Python or C++": "class lambda namespace int new operator and template true nullptr xor",
+    "the name of a file in the package": "cpu cuda kernels reference samples",
+    "already a namespace of PyTorch or of a loaded package": "aten prims torchgraft quantized",
+    "already a Python module": "json torch test math numpy setuptools",
+    "already a name in C++": "std main at c10 abs exp log index remove rename read write gamma j1 free fork",
+}
+
+
+@pytest.mark.parametrize(("why", "name"), [(why, name) for why, names in NAMES.items() for name in names.split()])
+def test_a_name_that_would_fail_later_is_refused_with_one_that_does_not(why, name, tmp_path):
+    with pytest.raises(ValueError, match=f"^{name} is {re.escape(why)}: choose another name, such as {name}_ops$"):
+        make_package(name, tmp_path)
+    make_package(f"{name}_ops", tmp_path)
+
+
+@pytest.mark.parametrize("name", ["a__b", "trailing_", "_", "9lives", "größe", "a-b", "a.b", "", "x" * 101])
+def test_a_name_that_is_no_name_is_refused(name, tmp_path):
+    with pytest.raises(ValueError, match="use letters, digits and single underscores between them"):
+        make_package(name, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["q", "x1", "MyKernels", "a_b_c", "x" * 100])
+def test_a_name_that_holds_later_is_taken(name, tmp_path):
+    assert make_package(name, tmp_path).name == name
+
+
+def test_without_a_compiler_names_of_cpp_are_not_known(tmp_path, monkeypatch):
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    assert make_package("index", tmp_path).is_dir()
 
 
 def test_a_package_is_found_from_its_folder_and_from_the_one_above(tmp_path, monkeypatch):

@@ -9,7 +9,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 import torchgraft
-from torchgraft import Operator
+from torchgraft import Operator, _torch_private
 from torchgraft.checking.running import make_jobs, make_kernel_jobs, run_job
 from torchgraft.checking.subject import Subject
 from torchgraft.operator import FLOATING
@@ -230,6 +230,49 @@ class TestArguments:
         ):
             with pytest.raises(TypeError, match=problem):
                 operator(*given[:place], wrong, *given[place + 1 :])
+
+    def test_that_are_left_out_reach_reference_output_and_kernel_as_a_caller_would_pass_them(self):
+        """PyTorch's own description of a schema has numbers for some of these."""
+        expected = (
+            torch.float32,
+            torch.int64,
+            [torch.bfloat16, torch.bool],
+            torch.strided,
+            torch.channels_last,
+            torch.device("cpu"),
+            None,
+        )
+        seen = []
+
+        def note(input, *rest):
+            seen.append(rest)
+            return torch.empty_like(input)
+
+        operator = declare(
+            "(Tensor input, ScalarType dtype=float, ScalarType? other=long, ScalarType[] more=[bfloat16, bool],"
+            ' Layout layout=strided, MemoryFormat format=2, Device device="cpu", ScalarType? none=None) -> Tensor',
+            note,
+            output=note,
+        )
+        operator(torch.ones(3))
+        operator.call_public(torch.ones(3))
+        torch.compile(operator, backend="eager", fullgraph=True)(torch.ones(3))
+        operator.kernel("cpu", name="first")(note)
+        operator(torch.ones(3))
+        assert len(seen) >= 5
+        assert seen == [expected] * len(seen)
+        operator.explain(torch.ones(3), *expected)
+
+    def test_of_each_number_that_pytorch_has_for_a_default(self):
+        """The dispatcher turns them into the same."""
+        with torch.library._scoped_library("defaults", "FRAGMENT") as library:
+            for kind, count in (("ScalarType", 12), ("Layout", 3), ("MemoryFormat", 4)):
+                library.define(f"of_{kind}(Tensor input, {kind} value) -> Tensor")
+                seen = []
+                library.impl(f"of_{kind}", lambda input, value: (seen.append(value), input.clone())[1], "CPU")  # noqa: B023
+                for number in range(count):
+                    getattr(torch.ops.defaults, f"of_{kind}")(torch.ones(1), number)
+                assert list(map(_torch_private.MADE_OF_NUMBERS[kind], range(count))) == seen
 
 
 NAMED = "(Tensor input, *, int n=1, Scalar scale=2, int[2] pads=[0, 1], float eps=0.5) -> Tensor"

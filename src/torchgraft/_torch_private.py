@@ -5,7 +5,7 @@ PyTorch may change these without notice. Each stands behind a name of ours with 
 """
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NoReturn
 
@@ -52,6 +52,33 @@ def schema_of(operator: Any) -> Any:
 def parse_schema(text: str) -> Any:
     """The FunctionSchema that a text declares; raises RuntimeError where it is none."""
     return torch._C.parse_schema(text)
+
+
+def _dtype_of(number: int) -> torch.dtype:
+    # The dispatcher takes the number for the dtype, as schemas do.
+    return torch.ops.aten.empty.memory_format([0], dtype=number, device="meta").dtype
+
+
+# What PyTorch's numbers for a word of a schema stand for: it gives defaults of these kinds as numbers.
+MADE_OF_NUMBERS: dict[str, Callable[[int], Any]] = {
+    "ScalarType": _dtype_of,
+    "Layout": (
+        torch.strided,
+        torch.sparse_coo,
+        torch.sparse_csr,
+        torch._mkldnn,  # type: ignore[attr-defined]
+        torch.sparse_csc,
+        torch.sparse_bsr,
+        torch.sparse_bsc,
+        torch.jagged,
+    ).__getitem__,
+    "MemoryFormat": (
+        torch.contiguous_format,
+        torch.preserve_format,
+        torch.channels_last,
+        torch.channels_last_3d,
+    ).__getitem__,
+}
 
 
 def operator_namespaces() -> set[str]:

@@ -285,6 +285,25 @@ def is_refused(error: BaseException) -> bool:
     return "the kernel that alone may serve does not support this call" in str(error)
 
 
+def refusal_in(namespace: str, error: BaseException) -> str:
+    """What a kernel of a namespace said with TORCHGRAFT_CHECK, if that is an error raised just now in this thread.
+
+    Args:
+        namespace: of the operators.
+        error: what a call raised.
+
+    Returns:
+        The text; empty for any other error, and for kernels of libraries that were built before they told it.
+    """
+    for library in libraries():
+        if library.namespace == namespace and (last := library.function("torchgraft_last_refusal")) is not None:
+            last.restype = ctypes.c_char_p
+            said: str = last().decode(errors="replace")
+            if said and said in str(error):
+                return said
+    return ""
+
+
 def trace_answers(namespace: str, device: str, call: Callable[[], object]) -> int:
     """The answers of all rules that a call asks, as one number, which changes if any answer changes.
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from torchgraft import _dtensor, _torch_private, choosing, mutation, python_kernels, registration
+from torchgraft import _dtensor, _torch_private, choosing, mutation, native, python_kernels, registration
 from torchgraft._autocasting import AutocastRule, make_cast, no_autocast
 from torchgraft.arguments import stands_for_tensor
 from torchgraft.declaring import (
@@ -468,6 +468,9 @@ class Operator:
         if (lacking := out_of_memory(error)) is not None:
             raise lacking from None
         _dtensor.explain(self, arguments, error)
+        if said := native.refusal_in(self.namespace, error):
+            # The kernel knows more than the declaration explains, as which index is too large.
+            raise ValueError(said if said.startswith(self.name) else f"{self.name}: {said}") from None
         raise error
 
     @property

@@ -33,7 +33,7 @@ class Argument(NamedTuple):
         optional_elements: whether None may stand in a list.
         mutated: whether the operator writes to it.
         keyword_only: whether it must be named.
-        default: what it is where a call leaves it out; `REQUIRED` where none may.
+        default: what it is where a call leaves it out, a `torch.dtype` for a ScalarType; `REQUIRED` where none may.
     """
 
     name: str
@@ -124,17 +124,26 @@ def _describe(argument: Any) -> Argument:
     kind, optional = _without(argument.real_type, "OptionalType")
     kind, is_list = _without(kind, "ListType")
     kind, optional_elements = _without(kind, "OptionalType") if is_list else (kind, False)
+    word = _KINDS.get(kind.kind(), str(kind))
     return Argument(
         name=argument.name,
-        kind=_KINDS.get(kind.kind(), str(kind)),
+        kind=word,
         optional=optional,
         is_list=is_list,
         length=argument.N,
         optional_elements=optional_elements,
         mutated=argument.alias_info is not None and argument.alias_info.is_write,
         keyword_only=argument.kwarg_only,
-        default=argument.default_value if argument.has_default_value() else REQUIRED,
+        default=_as_passed(word, argument.default_value) if argument.has_default_value() else REQUIRED,
     )
+
+
+def _as_passed(kind: str, default: Any) -> Any:
+    """A default as a caller would pass it: PyTorch gives those of some kinds as numbers."""
+    if isinstance(default, list):
+        return [_as_passed(kind, each) for each in default]
+    make = _torch_private.MADE_OF_NUMBERS.get(kind)
+    return default if make is None or default is None else make(default)
 
 
 def _without(kind: Any, outer: str) -> tuple[Any, bool]:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import keyword
+import os
 import re
+import shutil
+import subprocess
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +23,15 @@ from torchgraft.schema import read_schema
 _TEMPLATES = Path(__file__).parent / "templates"
 # What other files of the package are called.
 _FILES = ("cpu", "cuda", "kernels", "operator", "reference", "samples")
+# File names and wheels hold the name and more.
+_LONGEST = 100
+# Namespaces and names in C++ that belong to the language, to PyTorch and to CUDA.
+_TAKEN_IN_CPP = ("std", "main", "at", "c10", "caffe2", "cub", "cuda", "cooperative_groups", "fmt", "nvcuda", "thrust")
+# Headers that kernels include, directly or not: a namespace cannot have the name of a function or macro in them.
+_CPP_HEADERS = (
+    *("cassert", "cerrno", "climits", "cmath", "csignal", "cstdio", "cstdlib", "cstring", "ctime", "mutex"),
+    *("fcntl.h", "sys/mman.h", "sys/stat.h", "unistd.h"),
+)
 _SCHEMA = "(Tensor input, float factor) -> Tensor"
 
 
@@ -69,19 +81,47 @@ def make_package(
 
 def _expect_free(name: str, directory: Path) -> None:
     """Raises ValueError where a package cannot have a name."""
-    if not (name.isidentifier() and name.isascii()) or name.startswith("_"):
+    if not _NAME.fullmatch(name) or len(name) > _LONGEST:
         raise ValueError(
-            f"{name!r} cannot be the name of a package: use letters, digits and underscores, as in my_kernels"
+            f"{name[:_LONGEST]!r} cannot be the name of a package: use letters, digits and single underscores "
+            f"between them, as in my_kernels, {_LONGEST} characters at most"
         )
-    if keyword.iskeyword(name) or stubs.CPP_WORDS.fullmatch(name):
-        raise ValueError(f"{name} is a keyword of Python or C++: choose another name")
+    if why := _why_taken(name):
+        raise ValueError(f"{name} is {why}: choose another name, such as {name}_ops")
     if (directory / name).exists():
         raise ValueError(f"{directory / name} already exists: choose another name, or remove it")
+
+
+# C++ keeps names with two underscores for itself, and the name of a wheel must not end with one.
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9]*(_[A-Za-z0-9]+)*")
+
+
+def _why_taken(name: str) -> str:
+    """Whose name it is already, if a package of that name would fail later; empty otherwise."""
+    if keyword.iskeyword(name) or stubs.CPP_WORDS.fullmatch(name):
+        return "a keyword of Python or C++"
+    if name in _FILES:
+        return "the name of a file in the package"
     if name in _torch_private.operator_namespaces():
-        raise ValueError(f"{name} is already a namespace of PyTorch or of a loaded package: choose another name")
+        return "already a namespace of PyTorch or of a loaded package"
     # A folder without a module in it has a spec, too, and no origin.
     if (found := importlib.util.find_spec(name)) is not None and found.origin is not None:
-        raise ValueError(f"{name} is already a Python module: choose another name")
+        return "already a Python module"
+    if name in _TAKEN_IN_CPP or _is_taken_in_cpp(name):
+        return "already a name in C++"
+    return ""
+
+
+def _is_taken_in_cpp(name: str) -> bool:
+    """Whether this machine's C++ headers have a function, type or macro of a name; no if there is no compiler."""
+    compiler = shutil.which(os.environ.get("CXX") or "c++") or shutil.which("g++") or shutil.which("clang++")
+    if compiler is None:
+        return False
+    text = "".join(f"#include <{header}>\n" for header in _CPP_HEADERS) + f"namespace {name} {{ struct torchgraft; }}\n"
+    command = [compiler, "-std=gnu++20", "-fsyntax-only", "-x", "c++", "-"]
+    done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
+    # A compiler that fails for another reason says nothing about the name.
+    return done.returncode != 0 and name in done.stderr
 
 
 def _operators(name: str, schema: str | None, shapes: str | None, backward: bool) -> list[Stub]:
@@ -93,9 +133,10 @@ def _operators(name: str, schema: str | None, shapes: str | None, backward: bool
         raise ValueError(f"the namespace of the schema must be the name of the package: write {name}::{operator}(")
     if not opened or not operator.isidentifier() or operator.startswith("_"):
         raise ValueError(f"schema must be '{name}::name(Tensor input, ...) -> Tensor', got {schema!r}")
-    if operator in _FILES or keyword.iskeyword(operator):
+    if operator in _FILES or keyword.iskeyword(operator) or stubs.CPP_WORDS.fullmatch(operator):
+        whose = "a module of the package" if operator in _FILES else "a keyword of Python or C++"
         raise ValueError(
-            f"{operator} cannot be the name of an operator, as a module of the package has that name: rename it"
+            f"{operator} cannot be the name of an operator, as {whose} has that name: rename it, as in my_{operator}"
         )
     text = f"{name}::{operator}({signature}"
     read = read_schema(text)

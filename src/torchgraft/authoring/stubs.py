@@ -13,6 +13,8 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import torch
+
 from torchgraft.authoring import sizes
 from torchgraft.authoring.sizes import Words
 from torchgraft.schema import REQUIRED, Argument, Schema
@@ -23,10 +25,12 @@ _CPP_WIDTH = 110
 
 # What C++ keeps for itself and Python does not: such an argument gets an underscore in C++.
 CPP_WORDS = re.compile(
-    "alignas|alignof|auto|bool|case|catch|char|const|constexpr|decltype|default|delete|do|double|enum|explicit|export"
-    "|extern|float|friend|goto|inline|int|long|mutable|namespace|new|noexcept|operator|private|protected|public"
-    "|register|requires|short|signed|sizeof|static|struct|switch|template|this|throw|typedef|typeid|typename|union"
-    "|unsigned|using|virtual|void|volatile"
+    "alignas|alignof|and_eq|asm|auto|bitand|bitor|bool|case|catch|char|char16_t|char32_t|char8_t|co_await|co_return"
+    "|co_yield|compl|concept|const|const_cast|consteval|constexpr|constinit|decltype|default|delete|do|double"
+    "|dynamic_cast|enum|explicit|export|extern|false|float|friend|goto|inline|int|long|mutable|namespace|new|noexcept"
+    "|not_eq|nullptr|operator|or_eq|private|protected|public|register|reinterpret_cast|requires|short|signed|sizeof"
+    "|static|static_assert|static_cast|struct|switch|template|this|thread_local|throw|true|typedef|typeid|typename"
+    "|union|unsigned|using|virtual|void|volatile|wchar_t|xor|xor_eq"
 )
 
 # The type in Python for a word of a schema, and a value to check the operator with.
@@ -292,6 +296,8 @@ def _literal(value: Any) -> str:
         return f"({', '.join(map(_literal, value))}{',' if len(value) == 1 else ''})"
     if isinstance(value, float) and repr(value) in ("inf", "-inf", "nan"):
         return f'float("{value}")'
+    if isinstance(value, torch.device):
+        return f'torch.device("{value}")'
     return json.dumps(value) if isinstance(value, str) else repr(value)
 
 

@@ -7,36 +7,41 @@ comes from whoever asks.
 from __future__ import annotations
 
 import importlib
+import math
 import sys
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from torchgraft import _torch_private
-from torchgraft.checking.case import each_tensor, is_number, leaves_of
-from torchgraft.checking.drawing import draw_samples
+from torchgraft.checking.case import each_tensor, in_float64, is_number, leaves_of
+from torchgraft.checking.drawing import INDICES, draw_samples, is_drawable
 from torchgraft.checking.places import make_importable
 from torchgraft.checking.subject import samples_in, target_of
-from torchgraft.declaring import make_output
+from torchgraft.declaring import dtypes_of, make_sharding
 from torchgraft.operator import FLOATING, Operator
 from torchgraft.sampling import Drawn, Sample, Samples
-from torchgraft.schema import Argument, by_name, make_complete, read_schema, tensors_in
+from torchgraft.schema import Argument, arrange, by_name, make_complete, read_schema, tensors_in
 
 # Properties of what a declaration says, and of the names that an Operator has.
 _OF_DECLARATIONS = {
     "gradient_layouts": "an adopted operator may lay out its gradients as it likes",
     "autocast": "nothing is declared about it under autocast",
     "flops": "its number of operations is not declared",
+    "sharding": "nothing is declared about how it may be cut over devices",
     "fallbacks": "an adopted operator never falls back to a reference",
     "pickle": "programs find it by its name and do not pickle it",
 }
+# Kinds of refusals that a person is shown if too few calls make sense.
+_SHOWN = 3
 # What an author may leave out, and says so: derivatives of derivatives, and transforms.
 _TRANSFORMS = ("second_gradient", "functional_gradients", "forward_mode", "vmap")
 _DECLINING = (
@@ -105,21 +110,27 @@ class Adopted(Operator):
             read = read_schema(str(schema))
         except ValueError as error:
             raise LookupError(str(error)) from None
-        self.arguments = read.arguments
+        self.arguments, self.results = read.arguments, read.results
         self.lists = tuple(result.is_list for result in read.results)
+        self.arrangement = arrange(self.arguments)
         self.complete = make_complete(self.name, self.arguments)
         self.mutates = any(argument.mutated for argument in self.arguments)
         self.output_count = self.visible_outputs = len(read.results)
         self.module, function = _find_reference(adoption.reference)
         self.reference = by_name(function, self.arguments)
-        self.output = make_output(self.reference, sum(each.mutated for each in self.arguments), self.output_count)
-        self.knows_output = False
         self.raw = _ByPosition(self.public, self.arguments)
+        self.output = _make_output(self.raw)
+        self.knows_output = False
         self.call: Callable[..., Any] = self.raw
         self._explain: Any = self.raw
         self._argument_count = -1
         self.shapes = self.gradient = self.vmap = self.flops = None
-        self.autocast, self.mixed, self.random, self.dtypes_of = "none", (), (), {}
+        self.materialize_grads, self.recorders = False, {}
+        # Its gradient is no formula that could be replaced.
+        self.autograd = cast(Any, None)
+        self.autocast, self.mixed, self.random = "none", (), ()
+        self.dtypes_of, self.primary = dtypes_of(self, None)
+        self._sharding = make_sharding(self, None, None, self.results, ())
         self.unsaved = self.constant_outputs = self.not_differentiable = ()
         # What PyTorch decomposes, a compiler does not see.
         is_decomposed = self.namespace == "aten" or _torch_private.is_composite(self.public)
@@ -127,6 +138,8 @@ class Adopted(Operator):
         self.kernels = "reference" if is_decomposed else {}
         self.notes: list[str] = []
         self.dtypes = FLOATING
+        self._sensible: tuple[torch.dtype, ...] = ()
+        self._refusals: Counter[str] = Counter()
         with warnings.catch_warnings():
             # The properties hear what it warns of.
             warnings.simplefilter("ignore")
@@ -138,11 +151,17 @@ class Adopted(Operator):
 
     def _find_samples(self) -> Samples:
         if not self.adoption.samples:
-            samples, tried = draw_samples(self.arguments, self._makes_sense)
+            try:
+                samples, tried = draw_samples(self.arguments, self._makes_sense)
+            except LookupError as too_few:
+                said = "".join(f"\n  {count:5} x {error}" for error, count in self._refusals.most_common(_SHOWN))
+                raise LookupError(f"{too_few.args[0]}{said and '. Most calls were refused so:'}{said}") from None
             self.notes.append(
                 f"samples: the reference and the operator accept {len(samples.table)} of {tried} random calls that fit"
                 " the schema"
             )
+            if left := [each.name for each in self.arguments if not is_drawable(each)]:
+                self.notes.append(f"samples: {', '.join(left)}: always the default; --samples may have other values")
             return samples
         found = samples_in(_import(self.adoption.samples), self.name)
         if found is None:
@@ -153,23 +172,37 @@ class Adopted(Operator):
         return found
 
     def _makes_sense(self, sample: Sample) -> bool:
-        """Whether the reference gives finite results for a call, and the operator takes it."""
-        try:
-            for each in _with_extremes(sample):
-                arguments = self.with_defaults(each.make(self.adoption.device, torch.float64))
-                results = tree_leaves(self.reference(*arguments))
-                if not all(isinstance(result, Tensor) and result.isfinite().all() for result in results):
-                    return False
-                for dtype in (torch.float64, torch.float32):
-                    # A call may write to what it is given.
-                    self.raw(*self.with_defaults(each.make(self.adoption.device, dtype)))
-        except Exception:
-            return False
+        """Whether the reference gives finite results for a call, and the operator takes it.
+
+        The first call with elements that makes sense decides in which dtypes the others must, too.
+        """
+        for each in _with_extremes(sample):
+            try:
+                results = tree_leaves(self.reference(*in_float64(self._make(each, torch.float64))))
+            except Exception as error:
+                self._refusals[f"the reference: {_first_line(error)}"] += 1
+                return False
+            if not all(isinstance(result, Tensor) and result.isfinite().all() for result in results):
+                self._refusals["the reference: its results are not all finite"] += 1
+                return False
+            refused = {dtype: self._refusal(each, dtype) for dtype in self._sensible or FLOATING}
+            taken = tuple(dtype for dtype, said in refused.items() if not said)
+            if not taken or (self._sensible and taken != self._sensible):
+                self._refusals[f"the operator: {next(filter(None, refused.values()))}"] += 1
+                return False
+            narrowest = min(taken, key=lambda dtype: torch.finfo(dtype).max)
+            numbers = [result for result in results if result.is_floating_point()]
+            if not all(result.to(narrowest).isfinite().all() for result in numbers):
+                self._refusals[f"the reference: its results are beyond the numbers of {narrowest}"] += 1
+                return False
+            if not each.is_empty:
+                self._sensible = taken
         return True
 
     def _try(self) -> None:
         """Finds out what nobody has declared: which dtypes it takes, what has a gradient, which sizes are open."""
-        sample = self.samples.smallest
+        # Many operators take an empty tensor of any dtype.
+        sample = min(self.samples.table, key=lambda each: (each.is_empty, each.elements))
         takes_any = any(each.dtype is None for each in sample.tensors)
         refused = {dtype: self._refusal(sample, dtype) for dtype in (FLOATING if takes_any else (torch.float32,))}
         self.dtypes = tuple(dtype for dtype, said in refused.items() if not said)
@@ -250,6 +283,17 @@ class Adopted(Operator):
         return ""
 
 
+def _make_output(operator: Callable[..., Any]) -> Callable[..., Any]:
+    """Empty results, laid out as the operator's own fake kernel lays them out."""
+
+    def output(*arguments: Any) -> Any:
+        device = next(tensors_in(arguments)).device
+        results = operator(*each_tensor(lambda each: each.to("meta"), arguments))
+        return tree_map_only(Tensor, lambda each: torch.empty_like(each, device=device), results)
+
+    return output
+
+
 class _ByPosition:
     """An operator overload that takes all arguments by position, those too that its schema wants named."""
 
@@ -281,6 +325,15 @@ def why_not_asked(operator: Operator, property_name: str) -> str:
     return _OF_DECLARATIONS.get(property_name, "") if isinstance(operator, Adopted) else ""
 
 
+def roundings_of_gradient(operator: Operator, summed: int) -> int:
+    """How often a gradient may have been rounded to its dtype, if one of its elements is a sum of so many terms.
+
+    The gradient of what somebody else registered is mostly made of PyTorch's operators, each of which rounds its
+    results: so each term is rounded before the sum, and errors of both signs make a random walk.
+    """
+    return 2 + math.isqrt(summed) if isinstance(operator, Adopted) else 1
+
+
 def declined(operator: Operator, property_name: str, error: BaseException | None) -> str:
     """What an adopted operator says of a derivative or a transform that its author left out; empty for other errors."""
     if not isinstance(operator, Adopted) or property_name not in _TRANSFORMS:
@@ -310,12 +363,12 @@ def _first_line(error: BaseException) -> str:
 def _with_extremes(sample: Sample) -> Iterator[Sample]:
     """A sample, and the same with the largest index everywhere: other seeds may draw that."""
     yield sample
-    if any(each.dtype == torch.int64 for each in sample.tensors):
+    if any(each.dtype in INDICES for each in sample.tensors):
 
         def largest(value: Any) -> Any:
             if isinstance(value, list):
                 return [largest(each) for each in value]
-            is_index = isinstance(value, Drawn) and value.dtype == torch.int64
+            is_index = isinstance(value, Drawn) and value.dtype in INDICES
             return replace(value, values=(value.high - 1,)) if is_index else value
 
         yield replace(sample, arguments=tuple(map(largest, sample.arguments)))

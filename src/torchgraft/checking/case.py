@@ -1,5 +1,6 @@
 """A case: one operator, on one device, in one dtype, as a property sees it."""
 
+import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -102,6 +103,13 @@ class Call:
     def summed(self) -> int:
         """How many products one element of the result is a sum of."""
         return self.samples.summed(*self.make("meta"))
+
+    @property
+    def precision(self) -> torch.dtype:
+        """The coarsest dtype that results are computed in: the call's, or one of numbers that is an argument."""
+        given = self.operator.with_defaults(self.sample.arguments)
+        dtypes = [each for each in given if isinstance(each, torch.dtype) and _holds_numbers(each)]
+        return max(self.dtype, *dtypes, key=lambda each: torch.finfo(each).eps) if dtypes else self.dtype
 
     @property
     def tensor_names(self) -> list[str]:
@@ -278,7 +286,11 @@ class Call:
         """Compares with results in float64; see `comparing.expect_close`."""
         if "summed" not in options:
             options["summed"] = self.summed
-        expect_close(found, expected, **{"dtype": self.dtype, **options})
+        precision = self.precision
+        if precision != self.dtype:
+            # Arguments are rounded to the coarser dtype first, and errors of both signs make a random walk.
+            options["roundings"] = max(options.get("roundings", 1), 2 + math.isqrt(options["summed"]))
+        expect_close(found, expected, **{"dtype": precision, **options})
 
 
 @dataclass
@@ -516,8 +528,21 @@ def attached(results: Iterable[Tensor], leaves: Iterable[Tensor]) -> list[Tensor
 
 
 def in_float64(arguments: Iterable[Any]) -> tuple[Any, ...]:
-    """Arguments with every number in float64 or complex128; what has one byte or fewer is a code and stays so."""
-    return each_tensor(_exact, arguments)
+    """Arguments with every number, and every dtype of numbers that is an argument itself, in float64 or complex128.
+
+    What has one byte or fewer is a code and stays so.
+    """
+    return tuple(map(_exact_dtype, each_tensor(_exact, arguments)))
+
+
+def _exact_dtype(value: Any) -> Any:
+    if isinstance(value, torch.dtype) and value.is_complex:
+        return torch.complex128
+    return torch.float64 if isinstance(value, torch.dtype) and _holds_numbers(value) else value
+
+
+def _holds_numbers(dtype: torch.dtype) -> bool:
+    return dtype.is_complex or (dtype.is_floating_point and dtype.itemsize > 1)
 
 
 def _exact(tensor: Tensor) -> Tensor:
@@ -528,7 +553,7 @@ def _exact(tensor: Tensor) -> Tensor:
 
 def is_number(tensor: Tensor) -> bool:
     """Whether a tensor holds what can have gradients: neither indices nor flags, nor codes of one byte."""
-    return tensor.is_complex() or (tensor.is_floating_point() and tensor.element_size() > 1)
+    return _holds_numbers(tensor.dtype)
 
 
 def in_dtype(tensor: Tensor, dtype: torch.dtype) -> Tensor:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from torchgraft.checking.case import replaced
+from torchgraft.operator import FLOATING
 from torchgraft.sampling import Drawn, Sample, Samples
 from torchgraft.schema import REQUIRED, Argument, tensors_in
 
@@ -29,6 +30,11 @@ _SIZES = (1, 2, 2, 3, 3, 4, 5)
 _LARGER_SIZES = (0, 17, 33, 65)
 _NUMBERS = (0, 1, 2, 3, -1)
 _FLOATS = (1.0, 0.5, 2.0, 1e-5)
+_KINDS = ("Tensor", "int", "SymInt", "float", "bool", "Scalar", "ScalarType")
+# The dtypes of indices, of which none is negative.
+INDICES = (torch.int64, torch.int32)
+# The dtypes that a tensor mostly has if it is not one of numbers, and those that it has more rarely.
+_COMMON, _RARE = (torch.int64, torch.bool), (torch.int8, torch.uint8, torch.int32, torch.int16)
 
 _Typed = tuple[Argument, torch.dtype | None]
 _Draw = Callable[[Sequence[Sample], Random, str], Sample]
@@ -55,20 +61,36 @@ def draw_samples(arguments: Sequence[Argument], makes_sense: Callable[[Sample], 
     raise LookupError(
         f"the reference and the operator accept only {most} of {drawn} random calls that fit the schema, too few to "
         "check. Write samples, and name their module with --samples: `samples = torchgraft.sampling.Samples([Sample("
-        '"a matrix", (Drawn((3, 5)),))])`'
+        '"a matrix", (Drawn((3, 5), dtype=torch.int8, low=-128, high=128),))])`, with `dtype`, `low` and `high` where '
+        "a tensor does not hold numbers"
     )
 
 
 def _dtypes_to_try(count: int) -> Iterator[tuple[torch.dtype | None, ...]]:
     """Dtypes of so many tensors, None for that of the call: numbers first, then indices and masks, the last ones first.
 
-    All calls have the same ones: whether a result has a gradient depends on them.
+    Then codes, such as int8, and complex numbers: in one tensor, in all, in two. All calls have the same ones: whether
+    a result has a gradient depends on them.
     """
-    for others in range(min(count, 2) + 1):
-        for places in combinations(reversed(range(count)), others):
-            for dtypes in product((torch.int64, torch.bool), repeat=others):
-                chosen = dict(zip(places, dtypes, strict=True))
-                yield tuple(chosen.get(place) for place in range(count))
+
+    def with_others(places: Sequence[int], dtypes: Sequence[torch.dtype]) -> tuple[torch.dtype | None, ...]:
+        chosen = dict(zip(places, dtypes, strict=True))
+        return tuple(chosen.get(place) for place in range(count))
+
+    def in_places(others: int) -> list[tuple[int, ...]]:
+        return list(combinations(reversed(range(count)), others))
+
+    common = [
+        with_others(places, dtypes)
+        for others in range(min(count, 2) + 1)
+        for places in in_places(others)
+        for dtypes in product(_COMMON, repeat=others)
+    ]
+    alike = [(dtype,) * count for dtype in (*_RARE, torch.complex128, *_COMMON)]
+    one, two = (
+        [with_others(places, (dtype,) * others) for places in in_places(others) for dtype in _RARE] for others in (1, 2)
+    )
+    return iter(dict.fromkeys([*common, *one, *alike, *two]))
 
 
 def _with_dtypes(arguments: Sequence[Argument], dtypes: Sequence[torch.dtype | None]) -> list[_Typed]:
@@ -95,10 +117,14 @@ def _fill_table(draw: _Draw, makes_sense: Callable[[Sample], bool]) -> tuple[lis
     return table, tried
 
 
+def is_drawable(argument: Argument) -> bool:
+    """Whether there are random values for an argument; any other one has its default, or is None."""
+    return argument.kind in _KINDS
+
+
 def _expect_drawable(arguments: Sequence[Argument]) -> None:
     for argument in arguments:
-        known = argument.kind in ("Tensor", "int", "SymInt", "float", "bool", "Scalar")
-        if not known and not argument.optional and argument.default is REQUIRED:
+        if not is_drawable(argument) and not argument.optional and argument.default is REQUIRED:
             raise LookupError(
                 f"there are no random values of type {argument.kind} for {argument.name}: write samples, and name "
                 "their module with --samples"
@@ -161,6 +187,8 @@ def _draw_value(typed: _Typed, shape: tuple[int, ...], random: Random, *, is_fir
             return random.choice(_FLOATS)
         if argument.kind == "bool":
             return random.random() < 0.5
+        if argument.kind == "ScalarType":
+            return random.choice(FLOATING)
         return None if argument.default is REQUIRED else argument.default
 
     if not argument.is_list:
@@ -190,4 +218,6 @@ def _related(shape: tuple[int, ...], random: Random) -> tuple[int, ...]:
 def _draw_tensor(shape: tuple[int, ...], dtype: torch.dtype | None, random: Random) -> Drawn:
     if dtype is None:
         return Drawn(shape, channels_last=len(shape) == 4 and random.random() < 0.3)
-    return Drawn(shape, dtype=dtype, high=2 if dtype == torch.bool else random.choice((*filter(None, shape), *_SIZES)))
+    high = 2 if dtype == torch.bool else random.choice((*filter(None, shape), *_SIZES))
+    # What has a sign and cannot be an index is negative as often as not.
+    return Drawn(shape, dtype=dtype, low=-high if dtype in (torch.int8, torch.int16) else 0, high=high)

@@ -14,7 +14,7 @@ import resource
 import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -46,6 +46,7 @@ class _Wrong:
         always: whether it is wrong whatever the reference says of it.
         names: the argument that the error must name; an empty string where none is meant.
         by_any_name: whether it is wrong so also where the call does not come through the Operator.
+        of_dtype: whether it is about a dtype.
     """
 
     what: str
@@ -53,6 +54,7 @@ class _Wrong:
     always: bool = False
     names: str = ""
     by_any_name: bool = False
+    of_dtype: bool = False
 
 
 def check(case: Case) -> None:
@@ -100,7 +102,7 @@ def mistakes(call: Call) -> Iterator[_Wrong]:
     for name, tensor, with_other in call.tensors_in_turn():
         for wrong in (*_wrong_tensors(call, name, tensor), *_wrong_indices(call, tensor)):
             names = name if wrong.names else ""
-            yield _Wrong(f"{name} {wrong.what}", with_other(*wrong.arguments), wrong.always, names)
+            yield replace(wrong, what=f"{name} {wrong.what}", arguments=with_other(*wrong.arguments), names=names)
 
 
 def _wrong_types(call: Call, argument: Argument) -> Iterator[_Wrong]:
@@ -132,7 +134,11 @@ def _wrong_tensors(call: Call, name: str, tensor: Tensor) -> Iterator[_Wrong]:
         if dtype != tensor.dtype and (several or dtype not in FLOATING):
             changed = in_dtype(tensor, dtype)
             yield _Wrong(
-                f"in {str(dtype).removeprefix('torch.')}", (changed,), always=declared is not None, names="this"
+                f"in {str(dtype).removeprefix('torch.')}",
+                (changed,),
+                always=declared is not None,
+                names="this",
+                of_dtype=True,
             )
     others = ["meta", "cpu" if call.device.type == "cuda" else "cuda" if torch.cuda.is_available() else "meta"]
     for device in dict.fromkeys(others):
@@ -227,8 +233,9 @@ def _check_mistake(case: Case, call: Call, wrong: _Wrong, verdict: _Verdict) -> 
                 if target is whole and not verdict.unknown:
                     _expect_clear(operator.name, wrong, error)
                 continue
-        if is_adopted and all(each.is_meta for each in tensors_of([found])):
-            # It promises no values, and a reference that looks at values raises for want of them.
+        if is_adopted and (all(each.is_meta for each in tensors_of([found])) or (wrong.of_dtype and verdict.raised)):
+            # It promises no values, and a reference that looks at values raises for want of them. Nor does it promise
+            # to refuse a dtype that the reference does not take.
             continue
         if wrong.by_any_name or (wrong.always and target is whole):
             raise Mismatch(f"{wrong.what}: {name} returns a result and raises no error")

@@ -65,6 +65,9 @@ def _second_gradients(call: Call, function: Callable[..., Any]) -> Sequence[Tens
 
 
 def _check_numerically(call: Call) -> None:
+    # As of the first gradient: a coarser dtype has no differences to speak of.
+    if call.precision not in DOUBLE:
+        return
     function, leaves = function_of_leaves(call)
     output_grads = [randn_like(result, call.generator()).requires_grad_() for result in function(*leaves)]
 

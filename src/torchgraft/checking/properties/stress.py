@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from torchgraft import _torch_private
+from torchgraft.checking.adopted import roundings_of_gradient
 from torchgraft.checking.case import (
     Call,
     Case,
@@ -99,6 +100,8 @@ class _Prepared:
             kind, place = ("result", number) if number <= results else ("gradient", number - results)
             what = f"{kind} {place}{where}"
             coherent = self.coherent and kind == "gradient"
+            if kind == "gradient":
+                roundings = max(roundings, roundings_of_gradient(call.operator, summed))
             call.expect_close(one, other, summed=summed, coherent=coherent, roundings=roundings, what=what)
 
 

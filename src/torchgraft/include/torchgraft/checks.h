@@ -1,8 +1,9 @@
 // What a host function checks before it touches memory.
 //
 // Calls through `torch.ops`, exported programs and AOTInductor reach a host function without Python's checks,
-// so the host function must check for itself. In Python, torchgraft turns the RuntimeError into a ValueError
-// or TypeError that explains the argument; the texts here can therefore be short.
+// so the host function must check for itself. There a failed check is a RuntimeError. An Operator makes it a
+// ValueError or TypeError: one that explains the argument if the declaration can, or else one with the text
+// of the check, after the operator's name.
 #pragma once
 
 #include <torch/csrc/inductor/aoti_torch/c/shim.h>
@@ -28,6 +29,20 @@ template <typename... Parts>
   throw std::runtime_error(message.str());
 }
 
+// What TORCHGRAFT_CHECK throws: the kernel refuses what the caller passed. An Operator raises a ValueError
+// for it, and a RuntimeError for what `fail` throws.
+struct Refusal : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+// Throws a Refusal whose message is all parts, one after the other.
+template <typename... Parts>
+[[noreturn]] void refuse(const Parts&... parts) {
+  std::ostringstream message;
+  (message << ... << parts);
+  throw Refusal(message.str());
+}
+
 // What PyTorch says of the call across its C interface that has just failed in this thread. PyTorch tells it
 // from 2.13 on; before, the name is missing and the pointer null.
 extern "C" __attribute__((weak)) const char* torch_exception_get_what_without_backtrace();
@@ -46,12 +61,12 @@ inline void check_call(AOTITorchError error, const char* what) {
   fail(what, reason == nullptr ? " failed in PyTorch" : ": ", reason == nullptr ? "" : reason);
 }
 
-// Throws a std::runtime_error if the condition is false. The other arguments are its message, which is built
-// only then.
+// Throws a Refusal if the condition is false. The other arguments are its message, which is built only then:
+// name the argument in it, and say what was expected.
 #define TORCHGRAFT_CHECK(condition, ...) \
   do {                                   \
     if (!(condition)) [[unlikely]] {     \
-      ::torchgraft::fail(__VA_ARGS__);   \
+      ::torchgraft::refuse(__VA_ARGS__); \
     }                                    \
   } while (false)
 

@@ -36,7 +36,8 @@ class Launch {
 // the kernel.
 inline void check_launch(const char* kernel) {
   const cudaError_t error = cudaGetLastError();
-  TORCHGRAFT_CHECK(error == cudaSuccess, kernel, " did not launch: ", cudaGetErrorString(error));
+  if (error != cudaSuccess) [[unlikely]]
+    fail(kernel, " did not launch: ", cudaGetErrorString(error));
 }
 
 // The number of elements in one access of sixteen bytes.

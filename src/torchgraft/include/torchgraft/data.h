@@ -54,8 +54,9 @@ void check_elements(const Tensor& tensor, const char* name) {
   if (code == static_cast<int32_t>(kDtypeOf<T>)) [[likely]]
     return;
   const ScalarType dtype = tensor.scalar_type();
-  TORCHGRAFT_CHECK(dtype == kDtypeOf<T>, name, " is ", name_of(dtype), ", but the kernel reads it as ",
-                   name_of(kDtypeOf<T>));
+  // A mistake of the kernel's author, and none of the caller's.
+  if (dtype != kDtypeOf<T>)
+    fail(name, " is ", name_of(dtype), ", but the kernel reads it as ", name_of(kDtypeOf<T>));
 }
 
 // The elements of a tensor that a kernel reads, in the order of memory. Throws if the tensor has another

@@ -28,7 +28,7 @@ namespace internal {
 
 inline int current_device_index() {
   int index = 0;
-  TORCHGRAFT_CHECK(cudaGetDevice(&index) == cudaSuccess, "there is no current CUDA device");
+  if (cudaGetDevice(&index) != cudaSuccess) fail("there is no current CUDA device");
   return index;
 }
 
@@ -131,8 +131,9 @@ int architecture_of_kernels() {
 
 // The same, but throws if the device does not have so much. For plans that have checked it before.
 inline void require_shared_memory(const void* kernel, int64_t bytes, const char* name, int64_t declared = 0) {
-  TORCHGRAFT_CHECK(allow_shared_memory(kernel, bytes, declared), name, ": ", bytes + declared,
-                   " bytes of shared memory a block are more than this device has");
+  if (!allow_shared_memory(kernel, bytes, declared)) {
+    fail(name, ": ", bytes + declared, " bytes of shared memory a block are more than this device has");
+  }
 }
 template <typename... Parameters>
 void require_shared_memory(void (*kernel)(Parameters...), int64_t bytes, const char* name) {

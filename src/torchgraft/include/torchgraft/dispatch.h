@@ -40,7 +40,7 @@ decltype(auto) dispatch_floating(ScalarType dtype, const char* operator_name, Fu
     case ScalarType::BFloat16:
       return std::forward<Function>(function)(Tag<BFloat16>{});
     default:
-      fail(operator_name, " has kernels for float64, float32, float16 and bfloat16 only");
+      refuse(operator_name, " has kernels for float64, float32, float16 and bfloat16 only");
   }
 }
 

@@ -10,6 +10,8 @@
 #include <cstdio>
 #include <exception>
 
+#include "checks.h"
+
 namespace torchgraft::internal {
 
 // No std::string: a library that is unloaded must leave no destructor behind in other threads.
@@ -24,6 +26,12 @@ inline void keep_error(const char* text) {
   std::snprintf(kept_error(), kLongest, "%s", text);
 }
 
+// Whether the text that is kept is that of a Refusal.
+inline bool& kept_is_refusal() {
+  static thread_local bool is_refusal = false;
+  return is_refusal;
+}
+
 // A kernel as the dispatcher calls it; an exception passes on, and its text is kept.
 template <typename Function, Function* function>
 void boxed_kernel(StableIValue* stack, uint64_t arguments, uint64_t results) {
@@ -31,6 +39,7 @@ void boxed_kernel(StableIValue* stack, uint64_t arguments, uint64_t results) {
     torch::stable::detail::boxer<Function, function>::boxed_fn(stack, arguments, results);
   } catch (const std::exception& error) {
     keep_error(error.what());
+    kept_is_refusal() = dynamic_cast<const Refusal*>(&error) != nullptr;
     throw;
   }
 }
@@ -45,4 +54,9 @@ void boxed_kernel(StableIValue* stack, uint64_t arguments, uint64_t results) {
 extern "C" __attribute__((weak, visibility("default"))) const char* torchgraft_last_error(bool forget) {
   if (forget) torchgraft::internal::keep_error("");
   return torchgraft::internal::kept_error();
+}
+
+// The same text if the kernel threw a Refusal, and an empty text if it threw anything else.
+extern "C" __attribute__((weak, visibility("default"))) const char* torchgraft_last_refusal() {
+  return torchgraft::internal::kept_is_refusal() ? torchgraft::internal::kept_error() : "";
 }

@@ -192,7 +192,9 @@ class BesideCaptures {
 
 class Event {
  public:
-  Event() { TORCHGRAFT_CHECK(cudaEventCreate(&event_) == cudaSuccess, "there is no event to time with"); }
+  Event() {
+    if (cudaEventCreate(&event_) != cudaSuccess) fail("there is no event to time with");
+  }
   ~Event() { cudaEventDestroy(event_); }
   Event(const Event&) = delete;
 
