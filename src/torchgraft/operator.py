@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from torchgraft import _dtensor, _torch_private, choosing, mutation, python_kernels, registration
+from torchgraft import _dtensor, _torch_private, choosing, mutation, native, python_kernels, registration
 from torchgraft._autocasting import AutocastRule, make_cast, no_autocast
 from torchgraft.arguments import stands_for_tensor
 from torchgraft.declaring import (
@@ -180,6 +180,8 @@ class Operator:
         self.knows_output = output is not None or told is not None
         self.output = called(output) or told or make_output(self.reference, written, self.output_count)
         self.kernels = dict.fromkeys(("cpu", "cuda"), self.dtypes or FLOATING) if kernels is None else kernels
+        if native.emulates(self.namespace) and self.kernels != "reference":
+            self.kernels = {**self.kernels, "cpu": self.kernels.get("cuda", ())}
         # By kind of device, what computes the operator and records its gradient without Python; takes all arguments.
         self.recorders: dict[str, Callable[..., Any]] = {}
         mutated = [argument.name for argument in self.arguments if argument.mutated and argument.holds_tensors]
