@@ -84,7 +84,8 @@ def load_inline(
             raise TypeError(problem)
     if "kernels" not in declared:
         dtypes = declared.get("dtypes", FLOATING)
-        declared["kernels"] = dict.fromkeys(libraries, dtypes if isinstance(dtypes, tuple) else FLOATING)
+        given = [device for device, text in (("cpu", cpu), ("cuda", cuda)) if text is not None]
+        declared["kernels"] = dict.fromkeys(given, dtypes if isinstance(dtypes, tuple) else FLOATING)
 
     previous = Operator.registered.get(qualified_name)
     if previous is not None:

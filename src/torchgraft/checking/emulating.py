@@ -17,7 +17,7 @@ import torch
 from torchgraft import building, cache, inline
 from torchgraft.building import BuildError
 from torchgraft.checking.kernel_sources import claims_device, sources_of
-from torchgraft.checking.result import EMULATED, NVCC, Failure, Result
+from torchgraft.checking.result import ALL_DTYPES, EMULATED, NVCC, Failure, Result
 from torchgraft.checking.running import Job, run_jobs
 from torchgraft.checking.subject import Subject
 from torchgraft.emulation import library
@@ -77,9 +77,12 @@ def find_emulated(subjects: Sequence[Subject]) -> list[Subject]:
     Raises:
         LookupError: there are none; the text says why.
     """
-    found = [each for each in subjects if _has_sources(each.operator)]
+    claiming = [each for each in subjects if claims_device(each.operator, "cuda")]
+    found = [each for each in claiming if _has_sources(each.operator)]
+    names = ", ".join(subject.name for subject in claiming or subjects)
+    if not claiming:
+        raise LookupError(f"no CUDA kernels are declared for {names}")
     if not found:
-        names = ", ".join(subject.name for subject in subjects)
         if any(subject.operator.module.startswith("torchgraft.") for subject in subjects):
             raise LookupError(
                 f"there are no sources of the CUDA kernels of {names} here: a wheel of torchgraft does not have those"
@@ -93,9 +96,7 @@ def find_emulated(subjects: Sequence[Subject]) -> list[Subject]:
 
 
 def _has_sources(operator: Operator) -> bool:
-    return claims_device(operator, "cuda") and bool(
-        inline.cuda_text(operator.qualified_name) or sources_of(operator, "cuda")
-    )
+    return bool(inline.cuda_text(operator.qualified_name) or sources_of(operator, "cuda"))
 
 
 def emulated(jobs: Sequence[Job], *, watch: bool) -> list[Job]:
@@ -203,7 +204,8 @@ def _grouped(jobs: Sequence[Job]) -> Iterator[tuple[tuple[_Unit, str], list[int]
 def _failed(jobs: Sequence[Job], why: str, on_result: OnResult) -> list[Result]:
     """Results of jobs whose kernels do not compile: one failure tells it all."""
     first, *others = jobs
-    results = [first.result("fail", 0.0, failure=Failure(why, reproduce=first.reproduce()))]
+    failed = first.result("fail", 0.0, failure=Failure(why, reproduce=first.reproduce()))
+    results = [replace(failed, property=COMPILES, dtype=ALL_DTYPES)]
     results += [job.result("not applicable", 0.0, reason="its CUDA kernels did not compile") for job in others]
     for job, result in zip(jobs, results, strict=True):
         on_result(job, result)

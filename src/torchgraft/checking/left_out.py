@@ -13,7 +13,7 @@ from torchgraft.checking.emulating import COMPILES
 from torchgraft.checking.kernel_sources import compiled_kernels
 from torchgraft.checking.properties import PROPERTIES
 from torchgraft.checking.report import LeftOut
-from torchgraft.checking.result import EMULATED, Result
+from torchgraft.checking.result import EMULATED, NVCC, Result
 from torchgraft.checking.running import Job
 from torchgraft.checking.subject import target_of
 from torchgraft.operator import Operator
@@ -81,7 +81,7 @@ def _left_out_of(
             if device == "cuda" and ((name, EMULATED) in ran or emulates):
                 state, advice = _EMULATED, "docs/design/emulator.md says what only a GPU shows"
             elif device == "cuda" and reason == _NO_GPU:
-                advice = _advise(state, sources)
+                advice = _advise(sources, emulates=(name, EMULATED) in wanted, compiles=(name, NVCC) in wanted)
             yield _Found(operator, device, device.upper(), tuple(sources), state, reason, advice)
         in_python = python_kernels.kernels_of(operator.qualified_name, device)
         if in_python is not None and not has_run and not (device == "cpu" and in_python.interpreted):
@@ -109,12 +109,13 @@ def _why(operator: Operator, device: str, wanted: set[tuple[str, str]]) -> tuple
     return f"this run left out the {_MACHINES[device]}", f"`graft check {{}} --device {device}` checks them"
 
 
-def _advise(state: str, sources: Sequence[str]) -> str:
-    """What to do where there is no GPU."""
+def _advise(sources: Sequence[str], *, emulates: bool, compiles: bool) -> str:
+    """What to do where there is no GPU, beside what was done."""
     if not sources:
         return "run the check on a machine with a GPU"
     emulate = "`graft check {} --device cuda --emulate` runs them in an emulator on the CPU"
-    return emulate if state == _COMPILED else f"{emulate}, `--compile-cuda` compiles them"
+    compile = "`--compile-cuda` compiles them"
+    return ", ".join(advice for advice, done in ((emulate, emulates), (compile, compiles)) if not done)
 
 
 def _together(group: Sequence[_Found]) -> LeftOut:

@@ -12,6 +12,8 @@ class NotApplicable(Exception):  # noqa: N818  an answer, not an error
 # with the CUDA toolkit's compiler, which runs nothing.
 EMULATED = "emulated cuda"
 NVCC = "nvcc"
+# What the result of a compiler is about.
+ALL_DTYPES = "all dtypes"
 # How the failure of a job begins that took its process with it.
 DIED = "the process died"
 

@@ -31,7 +31,7 @@ from torchgraft.checking.case import Case, CheckFailed, failure_of
 from torchgraft.checking.comparing import Mismatch
 from torchgraft.checking.properties import PROPERTIES
 from torchgraft.checking.property import Property
-from torchgraft.checking.result import DIED, EMULATED, Failure, NotApplicable, Result
+from torchgraft.checking.result import ALL_DTYPES, DIED, EMULATED, NVCC, Failure, NotApplicable, Result
 from torchgraft.checking.subject import (
     Subject,
     claims_kernel,
@@ -100,6 +100,8 @@ class Job:
     def reproduce(self, sample: str = "", seed: int | None = None) -> str:
         """The command that runs this job alone, or only the call of a seed."""
         words = ["graft", *words_of(self.operator)]
+        if self.place == NVCC:
+            return shlex.join([*words, "--device", "cuda", "--compile-cuda"])
         # One of as many calls as somebody asked for is drawn alone; one of the few that the property draws otherwise is
         # the first of these.
         words += ["--property", self.property_name] if seed is None or self.calls is None else ["--stress", "1"]
@@ -119,7 +121,8 @@ class Job:
     def result(self, status: Literal["pass", "fail", "not applicable"], seconds: float, **more: Any) -> Result:
         """A result of this job."""
         title = f"{self.under}: {self.property_name}" if self.under else self.property_name
-        return Result(title, self.name, self.where, self.dtype_name, status, seconds, kernel=self.kernel, **more)
+        dtype = ALL_DTYPES if self.place == NVCC else self.dtype_name
+        return Result(title, self.name, self.where, dtype, status, seconds, kernel=self.kernel, **more)
 
 
 def find_devices(device: str = "all") -> list[str]:
@@ -294,6 +297,8 @@ def _kernels_expected(job: Job, asked: Property) -> Iterator[None]:
         yield
         return
     _expect_kernel(job.operator, job.device, job.dtype)
+    if job.place == EMULATED and not _torch_private.has_kernel(job.operator.raw, torch.device(job.device)):
+        raise Mismatch(f"{job.name} has no kernel on the emulator: no source registers a CUDA kernel of this name")
     before = fallbacks()
     yield
     kind = torch.device(job.device).type

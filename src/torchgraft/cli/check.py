@@ -88,9 +88,9 @@ def check(
         typer.Option(
             "--emulate",
             help="Also run the CUDA kernels on the CPU, in an emulator of CUDA, which needs a C++ compiler and no CUDA "
-            "toolkit: the properties that call kernels, or those given by --property. It also finds data races, but "
-            "not with --quick. With --device cuda, nothing else is checked. `python -m torchgraft.emulation --help` has "
-            "more options.",
+            "toolkit: the properties that call kernels, or those given by --property. Without --quick also finds data "
+            "races. With --device cuda, nothing else is checked. `python -m torchgraft.emulation --help` lists more "
+            "options.",
         ),
     ] = False,
     compile_cuda: Annotated[
