@@ -39,18 +39,21 @@ class _Found:
     advice: str
 
 
-def find_left_out(jobs: Sequence[Job], results: Sequence[Result]) -> tuple[LeftOut, ...]:
-    """The kernels of the operators of some jobs that no result is about, and those that ran only in place of a GPU.
+def find_left_out(
+    jobs: Sequence[Job], results: Sequence[Result], operators: Sequence[Operator] = ()
+) -> tuple[LeftOut, ...]:
+    """The kernels of some operators that no result is about, and those that ran only in place of a GPU.
 
     Args:
         jobs: what was asked.
         results: what came of them, as far as it came; each says of which operator and where it is.
+        operators: those that were named, with a job or without; those of the jobs are added.
     """
     wanted = {(job.name, job.where) for job in jobs}
     ran = {(each.operator, each.device) for each in results if each.status != "not applicable" and _is_of_kernels(each)}
     compiled = {each.operator for each in results if each.property == COMPILES and each.status == "pass"}
     groups: dict[tuple[str, ...], list[_Found]] = {}
-    for operator in dict.fromkeys(job.operator for job in jobs):
+    for operator in dict.fromkeys((*operators, *(job.operator for job in jobs))):
         for found in _left_out_of(operator, wanted, ran, compiled):
             groups.setdefault((found.device, found.kernels, found.state, found.reason, found.advice), []).append(found)
     return tuple(_together(group) for group in groups.values())

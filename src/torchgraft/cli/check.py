@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from torchgraft.checking.result import Result
     from torchgraft.checking.running import Job
     from torchgraft.checking.subject import Subject
+    from torchgraft.operator import Operator
 
 
 def check(
@@ -250,6 +251,7 @@ def check(
         seed=seed,
         quick=quick,
         json_file=json_file,
+        operators=[subject.operator for subject in subjects],
     )
 
 
@@ -269,6 +271,7 @@ def run_and_report(
     quick: bool,
     json_file: Path | None,
     find_kernels_unreached: bool = False,
+    operators: Sequence[Operator] = (),
 ) -> None:
     """Runs jobs, shows them as they go on, and prints and writes what came of them.
 
@@ -283,6 +286,7 @@ def run_and_report(
         quick: whether slow properties were left out.
         json_file: the report for a machine; None: nobody wants one.
         find_kernels_unreached: whether a forced kernel that served no call is a failure.
+        operators: those that were named, with a job or without: the report says which of their kernels did not run.
     """
     from torchgraft.checking import CheckReport
     from torchgraft.checking.emulating import run_compiled, run_emulated
@@ -317,7 +321,7 @@ def run_and_report(
     devices = {job.where: "cpu" if job.place else job.device for job in (*jobs, *again)}
     environments = {where: describe_environment(each) for where, each in devices.items()}
     unfinished = len(jobs) + len(again) - len(results)
-    left_out = find_left_out([*jobs, *again], results)
+    left_out = find_left_out([*jobs, *again], results, operators)
     report = CheckReport((*results, *unreached), environments, seed, quick, unfinished, left_out)
     try:
         print_report(console, live.board, report, time.monotonic() - started)

@@ -214,8 +214,9 @@ def _headers() -> Tree:
 def _identity(sources: Sequence[Path]) -> str:
     """A word for all that decides what is built, beside the options."""
     trees = _headers(), read_tree(sources, _root(sources))
+    # What Python makes of the sources is in their translations.
     own = [path for room in (HERE, PACKAGE / "cmake") for path in sorted(room.rglob("*")) if path.is_file()]
-    files = [path.read_bytes() for path in own if path.suffix != ".pyc"]
+    files = [path.read_bytes() for path in own if path.suffix not in (".py", ".pyc")]
     compiler = building.version_of(os.environ.get("CXX") or "c++")
     said = [torch.__version__, torch.version.git_version, platform.machine(), compiler, *_arithmetic()]
     return _digest(repr((trees, files, said, [os.environ.get(name) for name in _VARIABLES])))[:32]
