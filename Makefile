@@ -73,7 +73,7 @@ test-cuda: $(VENV)/build.done ## compile every CUDA kernel for every architectur
 
 .PHONY: test-emulated
 test-emulated: build $(VENV)/test.done ## draw calls of CUDA kernels on an emulated GPU, under AddressSanitizer: a night (CALLS=100: of each operator)
-	@MAKEFLAGS= $(BIN)/python tests/emulation/emulate.py --sanitize address --multiprocessors 16 -- \
+	@MAKEFLAGS= $(BIN)/python -m torchgraft.emulation --sanitize address --multiprocessors 16 -- \
 	    --stress $(or $(CALLS),1000) $(ARGS)
 
 .PHONY: coverage

@@ -20,15 +20,12 @@ from pathlib import Path
 from subprocess import PIPE
 from threading import Event, Lock
 
+from torchgraft.building import find_tool
+from torchgraft.checking.subject import find_subjects
+from torchgraft.emulation import library, own
+from torchgraft.sampling import Drawn
+
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "tests/emulation"))
-
-import emulate  # noqa: E402  it lies below this file
-
-from torchgraft.building import find_tool  # noqa: E402
-from torchgraft.checking.subject import find_subjects  # noqa: E402
-from torchgraft.sampling import Drawn  # noqa: E402
-
 PACKAGE = ROOT / "src/torchgraft"
 # What answers depend on: kernels and samples.
 SOURCES = (".h", ".cuh", ".cu", ".cpp", ".py")
@@ -130,7 +127,7 @@ class Library:
         for name in TESTS.get(self.folder.name, ()) if self.place in (DEVICES[0], "cpu-native") else ():
             yield ["", "pytest", f"tests/{name}"]
         kernels = self._kernels() if emulated else {}
-        for operator in emulate.find_operators(self.folder):
+        for operator in own.find_operators(self.folder):
             for kernel in kernels.get(operator, ()):
                 yield ["", operator, "--kernel", kernel, *_asked(*properties)]
             for name in properties if elsewhere else (*properties, *PROPERTIES_UNFORCED):
@@ -166,7 +163,7 @@ class Answered:
 
     def __init__(self, folder: Path) -> None:
         self.path = WORK / f"{folder.name}.answered"
-        sources = [*_sources(folder), *_sources(PACKAGE / "include"), *_sources(ROOT / "tests/emulation")]
+        sources = [*_sources(folder), *_sources(PACKAGE / "include"), *_sources(PACKAGE / "emulation")]
         sources += [ROOT / "tests" / name for name in TESTS.get(folder.name, ())]
         asked = PROPERTIES, PROPERTIES_ELSEWHERE, PROPERTIES_UNFORCED, SAMPLES, KINDS
         now = sha256(b"".join(path.read_bytes() for path in sources) + repr(asked).encode()).hexdigest()
@@ -195,11 +192,18 @@ def _sources(folder: Path) -> list[Path]:
 
 def _of_emulated(device: str, folder: Path, compilers: int) -> Library:
     architecture, _, count = device.partition(":")
-    built = emulate.build([folder], architecture=int(architecture), sanitizer="coverage", workers=compilers)
-    objects = built.parent / "ninja"
+    work = ROOT / "build/emulation" / f"{architecture}-coverage"
+    built = library.build(
+        own.NAMESPACE,
+        own.sources_in([folder]),
+        work,
+        architecture=int(architecture),
+        sanitizer="coverage",
+        workers=compilers,
+    )
     # Operators share a folder of objects.
-    [own] = (path for path in objects.rglob(f"translated/{folder.name}") if path.is_dir())
-    return Library(device, folder, own, emulate.environment(built, multiprocessors=int(count)))
+    [counted] = (path for path in (work / "ninja").rglob(f"sources/operators/{folder.name}") if path.is_dir())
+    return Library(device, folder, counted, library.environment(built, own.NAMESPACE, multiprocessors=int(count)))
 
 
 def _of_cpu(kind: str, folder: Path, compilers: int) -> Library:
@@ -217,8 +221,8 @@ def _of_cpu(kind: str, folder: Path, compilers: int) -> Library:
         "OMP_NUM_THREADS": str(threads),
         "OMP_WAIT_POLICY": "passive",
     }
-    [own] = (path for path in objects.rglob(f"operators/{folder.name}") if path.is_dir())
-    return Library(kind, folder, own, variables)
+    [counted] = (path for path in objects.rglob(f"operators/{folder.name}") if path.is_dir())
+    return Library(kind, folder, counted, variables)
 
 
 def _asked(*properties: str) -> tuple[str, ...]:

@@ -8,18 +8,11 @@ known so far, by folder and by kind of change, docs/fragments/mutants-*.md.
 from __future__ import annotations
 
 import argparse
-import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "tests/emulation"))
-
-import emulate  # noqa: E402  it lies below this file
-
-from torchgraft.benchmarking.table import Table  # noqa: E402
-from torchgraft.building import BuildError  # noqa: E402
-from torchgraft.checking.mutants import (  # noqa: E402
+from torchgraft.benchmarking.table import Table
+from torchgraft.checking.mutants import (
     FILLED,
     ON_CPU,
     Build,
@@ -30,29 +23,28 @@ from torchgraft.checking.mutants import (  # noqa: E402
     find_folders,
     share_killed,
 )
-from torchgraft.checking.subject import find_subjects  # noqa: E402
-from torchgraft.cli.mutants import STATES, check_mutants  # noqa: E402
-from torchgraft.cli.shared import make_console  # noqa: E402
+from torchgraft.checking.subject import find_subjects
+from torchgraft.cli.mutants import STATES, check_mutants
+from torchgraft.cli.shared import make_console
+from torchgraft.emulation import library, own
+from torchgraft.emulation.library import Sanitizer
+
+ROOT = Path(__file__).parents[1]
 
 # In which threads run, where barriers are taken out.
 ORDERS = (0, 1, 2)
 
 
-def emulated(sanitizer: str, order: int = 0) -> Build:
+def emulated(sanitizer: Sanitizer, order: int = 0) -> Build:
     """CUDA kernels on the emulator, with an order in which threads run."""
 
     def compile(namespace: str, sources: Path, directory: Path) -> Path:
-        log = directory / "build.log"
-        try:
-            with log.open("w") as said:
-                return emulate.build([sources], sanitizer=sanitizer, work=directory, said=said)
-        except subprocess.CalledProcessError:
-            raise BuildError(f"{namespace} does not build on the emulator (all of it: {log})") from None
+        return library.build(namespace, own.sources_in([sources]), directory, sanitizer=sanitizer)
 
     def environment() -> dict[str, str]:
-        watched = emulate.sanitizer_variables() if sanitizer == "address" else {"ASAN_OPTIONS": ""}
+        watched = library.sanitizer_variables() if sanitizer == "address" else {"ASAN_OPTIONS": ""}
         watched["ASAN_OPTIONS"] += FILLED
-        return watched | emulate.environment(Path(), order=order, multiprocessors=16)
+        return watched | library.environment(Path(), own.NAMESPACE, order=order, multiprocessors=16)
 
     return Build(compile, environment)
 

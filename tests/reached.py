@@ -39,8 +39,9 @@ from pathlib import Path
 from typing import Any
 
 import counting
-from counting import DEVICES, KINDS, PROPERTIES, PROPERTIES_ELSEWHERE, PROPERTIES_UNFORCED, ROOT, Answered, emulate
+from counting import DEVICES, KINDS, PROPERTIES, PROPERTIES_ELSEWHERE, PROPERTIES_UNFORCED, ROOT, Answered
 from torchgraft.benchmarking.table import Table
+from torchgraft.emulation import own
 
 FRAGMENTS = ROOT / "docs/fragments"
 # Lines that are not to be reached, and those without a word: a bracket runs where an exception passes. gcovr does not
@@ -109,7 +110,7 @@ def main() -> int:
     given = parser.parse_args()
     end = None if given.seconds is None else time.monotonic() + given.seconds
     counting.WORK.mkdir(parents=True, exist_ok=True)
-    folders = emulate.find_folders(given.operators)
+    folders = own.find_folders(given.operators)
     answered = {folder: Answered(folder) for folder in folders}
     # The libraries of C++ kernels are built soonest.
     places = (*KINDS, *(each for each in given.device or DEVICES if each != "cpu"))

@@ -1,4 +1,4 @@
-"""The CUDA kernels of all operators, run on the CPU by the emulator of tests/emulation, and the emulator itself."""
+"""The CUDA kernels of all operators, run on the CPU by torchgraft.emulation, and the emulator itself."""
 
 import ctypes
 import os
@@ -12,8 +12,9 @@ import pytest
 import torch
 
 import torchgraft
-from emulation import devices, emulate
+from emulation import devices
 from torchgraft import Operator, native
+from torchgraft.emulation import library, own
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="the emulator of CUDA is written for Linux"),
@@ -23,28 +24,35 @@ pytestmark = [
     ),
 ]
 NUMBERS = torch.arange(128.0)
+HERE = Path(__file__).parent
+MISTAKES = "emulated_mistakes"
+
+
+def build(namespace, **options):
+    """The library of the kernels of a test, which lie in a folder of the name behind `emulated_`."""
+    name = namespace.removeprefix("emulated_")
+    folder = library.build_once(namespace, [HERE / "emulation" / name / f"{name}.cu"], **options)
+    return folder / f"{namespace}_cpu.so"
 
 
 @pytest.fixture(scope="module")
 def mistakes():
     """Kernels with a mistake each, as functions of a tensor."""
-    library = emulate.build([emulate.HERE / "mistakes"], workers=2)
-    torch.ops.load_library(library / "torchgraft_cpu.so")
+    torch.ops.load_library(build(MISTAKES, workers=2))
     return torch.ops.emulated_mistakes
 
 
 @pytest.fixture(scope="module")
 def watched_mistakes():
     """The same where races are seen."""
-    library = emulate.build([emulate.HERE / "mistakes"], sanitizer="races", workers=2)
-    torch.ops.load_library(library / "torchgraft_cpu.so")
+    torch.ops.load_library(build(MISTAKES, sanitizer="races", workers=2))
     return torch.ops.watched_mistakes
 
 
 @pytest.fixture(scope="module")
 def kernels():
     """The directory of the library of all operators."""
-    return emulate.build(emulate.find_folders(), workers=2)
+    return own.build(own.find_folders(), workers=2)
 
 
 MEASURED = "emulated_measured"
@@ -74,7 +82,7 @@ for each in choices.values():
 
 
 def check_holds(kernels, command, **device):
-    variables = {**os.environ, **emulate.environment(kernels, **device)}
+    variables = {**os.environ, **library.environment(kernels, own.NAMESPACE, **device)}
     done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -82,13 +90,13 @@ def check_holds(kernels, command, **device):
 @pytest.mark.parametrize(("name", "order"), [("value", 0), ("sizes", 1)])
 def test_kernels_of_every_operator_hold(kernels, name, order):
     options = ["--property", name, "--quick", "--workers", "2"]
-    check_holds(kernels, emulate.check_command(emulate.find_folders(), options), order=order)
+    check_holds(kernels, own.check_command(own.find_folders(), options), order=order)
 
 
 @pytest.mark.slow
 def test_gradients_of_few_units_keep_the_digits_of_float32(kernels):
     name = "test_gradients_of_few_units_keep_the_digits_of_float32"
-    test = Path(__file__).parent / f"test_lltm.py::{name}"
+    test = HERE / f"test_lltm.py::{name}"
     check_holds(kernels, [sys.executable, "-m", "pytest", "-p", "no:xdist", str(test)], multiprocessors=16)
 
 
@@ -105,7 +113,8 @@ def test_kernels_of_every_operator_hold_on_other_devices(device):
 
 def test_kernels_ask_for_no_architecture_but_those_that_they_are_compiled_for():
     """So what is compiled for 8.6 does what is compiled for 8.0 does."""
-    sources = [path for path in emulate.PACKAGE.rglob("*") if path.suffix in (".cu", ".cuh", ".h")]
+    rooms = [library.PACKAGE / name for name in ("include", "operators", "benchmarking")]
+    sources = [path for room in rooms for path in room.rglob("*") if path.suffix in (".cu", ".cuh", ".h")]
     asked = re.findall(r"__CUDA_ARCH__\s*[<>=!]+\s*(\d+)", "".join(path.read_text() for path in sources))
     assert len(asked) > 20
     assert {int(each) // 10 for each in asked} <= {70, *devices.COMPILED_FOR.values()}
@@ -113,7 +122,9 @@ def test_kernels_ask_for_no_architecture_but_those_that_they_are_compiled_for():
 
 def test_every_kernel_says_how_many_threads_a_block_has():
     """Then the compiler gives each thread no more registers than there are for all."""
-    sources = emulate.PACKAGE.rglob("*.cu*")
+    sources = [
+        path for name in ("include", "operators", "benchmarking") for path in (library.PACKAGE / name).rglob("*.cu*")
+    ]
     kernels = re.findall(r"__global__\s+void\s+(\w+)", "".join(path.read_text() for path in sources))
     assert len(kernels) > 40
     # The other one is never launched.
@@ -133,17 +144,17 @@ def test_no_plan_of_any_kernel_exceeds_a_device(kernels):
             assert each["launches"] > problems // 2
 
 
-# In all dtypes with `python tests/emulation/emulate.py -- --every-kernel`.
+# In all dtypes with `python -m torchgraft.emulation -- --every-kernel`.
 @pytest.mark.slow
 def test_every_kernel_holds_on_all_that_it_supports(kernels):
     dtypes = ["--dtype", "float32", "--dtype", "bfloat16"]
     options = ["--every-kernel", "--property", "value", *dtypes, "--quick", "--workers", "2"]
-    check_holds(kernels, emulate.check_command(emulate.find_folders(), options), multiprocessors=16)
+    check_holds(kernels, own.check_command(own.find_folders(), options), multiprocessors=16)
 
 
 @pytest.mark.slow
 def test_random_calls_of_every_operator_hold(kernels):
-    check_holds(kernels, emulate.check_command(emulate.find_folders(), ["--stress", "100", "--workers", "2"]))
+    check_holds(kernels, own.check_command(own.find_folders(), ["--stress", "100", "--workers", "2"]))
 
 
 # In one process: to start one takes longer than a sample does.
@@ -179,7 +190,7 @@ def test_an_input_gradient_of_halves_holds_whatever_lies_behind_the_image(kernel
 
 def test_what_is_asked_of_kernels_beside_their_properties(kernels):
     """Strides beyond 32 bits, memory that is not there, and results that are views of what was computed."""
-    asked = [str(emulate.ROOT / "tests" / name) for name in ("test_depthwise_conv2d.py", "test_memory_of_kernels.py")]
+    asked = [str(HERE / name) for name in ("test_depthwise_conv2d.py", "test_memory_of_kernels.py")]
     chosen = "cpu and (beyond_32_bits or as_pytorch_does or torch_ops or is_no_view)"
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *asked, "-k", chosen]
     check_holds(kernels, command, multiprocessors=16)
@@ -187,8 +198,11 @@ def test_what_is_asked_of_kernels_beside_their_properties(kernels):
 
 def test_every_plan_fits_every_device(kernels, tmp_path):
     """Launches of every operator's samples, and of depthwise convolutions at borders, on devices old and new."""
-    variables = {**os.environ, **emulate.environment(kernels, launches=tmp_path / "launches", multiprocessors=84)}
-    command = [sys.executable, emulate.HERE / "plans.py"]
+    variables = {
+        **os.environ,
+        **library.environment(kernels, own.NAMESPACE, launches=tmp_path / "launches", multiprocessors=84),
+    }
+    command = [sys.executable, HERE / "emulation/plans.py"]
     done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -235,9 +249,9 @@ def test_products_have_the_precision_that_their_thread_was_told(kernels):
 @pytest.fixture(scope="module")
 def doubled():
     """An operator with several kernels, of which the policy chooses the slowest."""
-    library = emulate.build([emulate.HERE / "measured"], namespace=MEASURED, workers=2)
+    path = build(MEASURED, workers=2)
     operator = Operator(f"{MEASURED}::doubled(Tensor input) -> Tensor", reference=lambda input: 2 * input)
-    native.load(MEASURED, library)
+    native.load(MEASURED, path.parent)
     return operator
 
 
@@ -279,12 +293,12 @@ class TestChoicesThatAreMeasured:
         def allocate(dim, sizes, *others):
             return 1 if dim == 1 and sizes[0] > 1 << 20 else allocate_by_pytorch(dim, sizes, *others)
 
-        [library] = native.libraries_of(MEASURED, "cpu")
-        library.function("torchgraft_set_allocate")(allocate)
+        [loaded] = native.libraries_of(MEASURED, "cpu")
+        loaded.function("torchgraft_set_allocate")(allocate)
         try:
             assert torch.equal(doubled(NUMBERS[:4]), 2 * NUMBERS[:4])
         finally:
-            library.function("torchgraft_set_allocate")(None)
+            loaded.function("torchgraft_set_allocate")(None)
         doubled(NUMBERS[:4])
         [choice] = torchgraft.choices()
         assert (choice.kernel, choice.microseconds) == ("", {})
@@ -296,7 +310,7 @@ class TestChoicesThatAreMeasured:
 
 def test_an_operator_without_kernels_is_refused():
     with pytest.raises(LookupError, match="none in nothing"):
-        emulate.find_folders(["nothing"])
+        own.find_folders(["nothing"])
 
 
 def check_kernels_without_a_mistake(kernels):

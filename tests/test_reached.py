@@ -154,7 +154,7 @@ def test_an_answer_stands_until_a_source_changes(tmp_path, monkeypatch):
 def test_products_in_tf32_are_asked_of_samples_that_tf32_holds(monkeypatch):
     """Of other numbers the result is as far from the exact one as tf32 is, and right."""
     monkeypatch.setattr(counting.Library, "_kernels", lambda library: {})
-    [folder] = counting.emulate.find_folders(["lltm"])
+    [folder] = counting.own.find_folders(["lltm"])
     asked = list(counting.Library("90:16", folder, folder, {}).questions())
     assert ["1", "lltm_grads", "--property", "value"] in asked
     in_tf32 = [question for question in asked if question[0] == "2"]

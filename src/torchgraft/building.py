@@ -236,7 +236,7 @@ def load(namespace: str, sources: Sequence[Path], *, cuda: bool | None = None) -
             RuntimeWarning,
             stacklevel=2,
         )
-    native.load(namespace, directory)
+    native.load(namespace, directory, sources=sources)
 
 
 def can_build_cuda(sources: Sequence[Path]) -> bool:

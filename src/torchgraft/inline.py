@@ -21,7 +21,6 @@ from torchgraft.signatures import problem_of
 # What the text of a kernel may use without including it.
 _HEADERS_OF_BOTH = ("arguments.h", "dispatch.h", "empty.h", "layout.h", "registration.h", "rows.h", "text.h")
 _HEADERS = {"cpu": (*_HEADERS_OF_BOTH, "cpu.h", "sums.h"), "cuda": (*_HEADERS_OF_BOTH, "cuda.cuh", "sums.cuh")}
-_SUFFIXES = {"cpu": ".cpp", "cuda": ".cu"}
 
 _SOURCE = """\
 #define TORCHGRAFT_REGISTERED_WHEN_TOLD
@@ -71,18 +70,22 @@ def load_inline(
     read = read_schema(schema)
     texts = {"cpu": cpu, "cuda": cuda if torch.cuda.is_available() else None}
     # Compiled first: where that fails, what is declared already stays.
-    libraries = {
-        device: native.load_for(qualified_name, device, _compile(namespace, name, device, text))
-        for device, text in texts.items()
-        if text is not None
-    }
+    if native.emulates(namespace):
+        libraries = _load_emulated(qualified_name)
+    else:
+        libraries = {
+            device: native.load_for(qualified_name, device, _compile(qualified_name, device, text))
+            for device, text in texts.items()
+            if text is not None
+        }
     lists = [result.is_list for result in read.results]
     for library in libraries.values():
         if problem := problem_of(qualified_name, read.arguments, lists, native.signatures_of(library)[name]):
             raise TypeError(problem)
     if "kernels" not in declared:
         dtypes = declared.get("dtypes", FLOATING)
-        declared["kernels"] = dict.fromkeys(libraries, dtypes if isinstance(dtypes, tuple) else FLOATING)
+        given = [device for device, text in (("cpu", cpu), ("cuda", cuda)) if text is not None]
+        declared["kernels"] = dict.fromkeys(given, dtypes if isinstance(dtypes, tuple) else FLOATING)
 
     previous = Operator.registered.get(qualified_name)
     with ExitStack() as undo:
@@ -99,30 +102,60 @@ def load_inline(
             native.tell(qualified_name, device, library)
         undo.pop_all()
     operator.module = sys._getframe(1).f_globals.get("__name__", "__main__")
+    _cuda_texts.pop(qualified_name, None)
+    if cuda is not None:
+        _cuda_texts[qualified_name] = cuda
     return operator
 
 
-def _compile(namespace: str, name: str, device: str, text: str | Path) -> Path:
-    """The library of a text."""
-    stem = f"{namespace}__{name}"
-    with tempfile.TemporaryDirectory(prefix="torchgraft-inline-") as folder:
-        if isinstance(text, Path):
-            included = text.resolve()
-        else:
-            included = Path(folder, f"{name}_{device}{_SUFFIXES[device]}")
-            included.write_text(text)
-        source = Path(folder, f"inline{_SUFFIXES[device]}")
-        source.write_text(
-            _SOURCE.format(
-                includes="\n".join(f"#include <torchgraft/{header}>" for header in _HEADERS[device]),
-                text=included if isinstance(text, Path) else included.name,
-                namespace=namespace,
-                key=device.upper(),
-                name=name,
-                device=device,
-            )
+# Of CUDA kernels, by the operator's qualified name: compiled where there is a GPU, and checked without one.
+_cuda_texts: dict[str, str | Path] = {}
+
+
+def cuda_text(qualified_name: str) -> str | Path | None:
+    """The text of an operator's CUDA kernel, or the path of its file, as `load_inline` was given it."""
+    return _cuda_texts.get(qualified_name)
+
+
+def stem_of(qualified_name: str) -> str:
+    """The stem of the names of an operator's libraries."""
+    return qualified_name.replace("::", "__")
+
+
+def write_source(qualified_name: str, device: str, text: str | Path, folder: Path) -> Path:
+    """Writes the source of a text's library to a folder, and the text beside it; the path of the source."""
+    namespace, _, name = qualified_name.partition("::")
+    if isinstance(text, Path):
+        included = str(text.resolve())
+    else:
+        included = f"{name}_{device}{native.SUFFIXES[device]}"
+        (folder / included).write_text(text)
+    source = folder / f"inline{native.SUFFIXES[device]}"
+    source.write_text(
+        _SOURCE.format(
+            includes="\n".join(f"#include <torchgraft/{header}>" for header in _HEADERS[device]),
+            text=included,
+            namespace=namespace,
+            key=device.upper(),
+            name=name,
+            device=device,
         )
+    )
+    return source
+
+
+def _compile(qualified_name: str, device: str, text: str | Path) -> Path:
+    """The library of a text."""
+    stem = stem_of(qualified_name)
+    with tempfile.TemporaryDirectory(prefix="torchgraft-inline-") as folder:
+        source = write_source(qualified_name, device, text, Path(folder))
         try:
             return building.build_once(stem, [source], cuda=device == "cuda") / f"{stem}_{device}.so"
         except BuildError as error:
             raise type(error)(str(error).replace(f"{os.path.realpath(folder)}/", "")) from None
+
+
+def _load_emulated(qualified_name: str) -> dict[str, native.NativeLibrary]:
+    """The library with the CUDA kernel on the emulator, where it was built: no other is compiled then."""
+    path = Path(os.environ.get("TORCHGRAFT_LIBRARIES", ""), f"{stem_of(qualified_name)}_cpu.so")
+    return {"cpu": native.load_for(qualified_name, "cpu", path)} if path.is_file() else {}

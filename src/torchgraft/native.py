@@ -3,7 +3,7 @@
 import ctypes
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,16 +11,27 @@ from typing import Any, NamedTuple
 import torch
 
 OLDEST_TORCH = (2, 11)
+# Of the sources of kernels, by kind of device.
+SUFFIXES = {"cpu": ".cpp", "cuda": ".cu"}
 
 
 @dataclass(frozen=True)
 class NativeLibrary:
-    """A compiled library of a package. `problem` says why it is not loaded, and is empty if it is."""
+    """A compiled library of a package.
+
+    Attributes:
+        namespace: of its operators.
+        device: the kind of device, 'cpu' or 'cuda'.
+        path: where it lies.
+        problem: why it is not loaded; empty if it is.
+        sources: what it is made from, where that is known.
+    """
 
     namespace: str
     device: str
     path: Path
     problem: str
+    sources: tuple[Path, ...] = ()
 
     @property
     def loaded(self) -> bool:
@@ -49,7 +60,7 @@ def tell_of_libraries(told: Callable[[str, str], None]) -> None:
     _on_load.append(told)
 
 
-def load(namespace: str, directory: Path) -> None:
+def load(namespace: str, directory: Path, *, sources: Sequence[Path] = ()) -> None:
     """Loads `<namespace>_cpu` and `<namespace>_cuda` from a directory, each where this PyTorch can use it.
 
     Nothing is raised where one is missing or does not load: its operators then run on their references, and every
@@ -61,6 +72,8 @@ def load(namespace: str, directory: Path) -> None:
     Args:
         namespace: the operators' namespace in `torch.ops`, and the stem of the libraries' names.
         directory: where the libraries lie; for an installed package its own `lib` folder.
+        sources: what the libraries are made from, for tools that compile it in another way, as `graft check --emulate`
+            does. Without them, such a tool takes those beside the declaration of the operator.
 
     Raises:
         TypeError: a kernel of a declared operator does not fit its schema; the message says what to write.
@@ -69,10 +82,16 @@ def load(namespace: str, directory: Path) -> None:
         path = directory / f"{namespace}_{device}.so"
         if (instead := os.environ.get("TORCHGRAFT_LIBRARIES")) and Path(instead, path.name).is_file():
             path = Path(instead, path.name)
-        library = NativeLibrary(namespace, device, path, _try_to_load(namespace, device, path))
+        own = tuple(each for each in sources if each.suffix == SUFFIXES[device])
+        library = NativeLibrary(namespace, device, path, _try_to_load(namespace, device, path), own)
         _libraries[namespace, device] = library
         for told in _on_load if library.loaded else ():
             told(namespace, device)
+
+
+def emulates(namespace: str) -> bool:
+    """Whether the CPU kernels of a namespace are its CUDA kernels on the emulator, as in `graft check --emulate`."""
+    return namespace in os.environ.get("TORCHGRAFT_EMULATED", "").split(",")
 
 
 def load_for(operator: str, device: str, path: Path) -> NativeLibrary:

@@ -193,6 +193,8 @@ class Operator:
         self.kernels = dict.fromkeys(("cpu", "cuda"), self.dtypes or FLOATING) if kernels is None else kernels
         # Whether a call that no kernel serves is worth a warning: not if the reference is the best kernel.
         self.wants_kernels = self.kernels != "reference"
+        if native.emulates(self.namespace) and self.kernels != "reference":
+            self.kernels = {**self.kernels, "cpu": self.kernels.get("cuda", ())}
         # By kind of device, what computes the operator and records its gradient without Python; takes all arguments.
         self.recorders: dict[str, Callable[..., Any]] = {}
         mutated = [argument.name for argument in self.arguments if argument.mutated and argument.holds_tensors]

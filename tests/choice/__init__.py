@@ -17,7 +17,7 @@ def build(operator: str, folder: Path) -> Path:
     program = folder / operator
     included = [f"-I{PACKAGE / 'include'}", f"-I{PACKAGE / 'operators' / operator}"]
     compiler = [os.environ.get("CXX", "c++"), "-std=c++20", "-Wall", "-Wextra", "-Werror", *included]
-    # As tests/emulation compiles them: branches are those of the compiler.
+    # As torchgraft.emulation compiles them: branches are those of the compiler.
     counts = ["--coverage", "-Og", "-fno-inline"] if counted else []
     command = [*compiler, *counts, str(HERE / f"{operator}.cpp"), "-o", str(program)]
     subprocess.run(command, check=True, cwd=folder)

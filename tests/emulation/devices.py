@@ -14,11 +14,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from torchgraft.emulation import library, own
+
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE))
-
-import emulate  # noqa: E402  it lies beside this file
-
+ROOT = HERE.parents[1]
 # Compute capabilities, and the architecture that kernels are compiled for which run there: no source asks for another,
 # so what is compiled for 8.6 or 12.0 is the same.
 COMPILED_FOR = {75: 75, 80: 80, 86: 80, 89: 80, 90: 90, 100: 90, 120: 90}
@@ -27,16 +26,18 @@ PROBLEMS = 5000
 _MULTIPROCESSORS = 84
 
 
-def ask_plans(library: Path, problems: int) -> dict[str, list[dict[str, Any]]]:
+def ask_plans(built: Path, problems: int) -> dict[str, list[dict[str, Any]]]:
     """What plans.Asked says of each operator on each GPU, as a dict.
 
     Args:
-        library: what `emulate.build` made for 9.0.
+        built: what `own.build` made for 9.0.
         problems: how many are drawn.
     """
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder, "plans.json")
-        variables = emulate.environment(library, launches=Path(os.devnull), multiprocessors=_MULTIPROCESSORS)
+        variables = library.environment(
+            built, own.NAMESPACE, launches=Path(os.devnull), multiprocessors=_MULTIPROCESSORS
+        )
         command = [sys.executable, str(HERE / "plans.py"), str(problems), str(report)]
         subprocess.run(command, env={**os.environ, **variables}, stdout=sys.stderr, check=False)
         return json.loads(report.read_text())
@@ -44,16 +45,16 @@ def ask_plans(library: Path, problems: int) -> dict[str, list[dict[str, Any]]]:
 
 def check(device: int, *options: str) -> subprocess.CompletedProcess[str]:
     """Asks all operators for their values on a GPU, in the emulator; `options` go to `graft check`."""
-    folders = emulate.find_folders()
-    library = emulate.build(folders, architecture=COMPILED_FOR[device], workers=2)
-    command = emulate.check_command(folders, ["--property", "value", "--workers", "2", *options])
-    variables = {**os.environ, **emulate.environment(library, device=device)}
+    folders = own.find_folders()
+    built = own.build(folders, architecture=COMPILED_FOR[device], workers=2)
+    command = own.check_command(folders, ["--property", "value", "--workers", "2", *options])
+    variables = {**os.environ, **library.environment(built, own.NAMESPACE, device=device)}
     return subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
 
 
 def main() -> int:
     """The command."""
-    plans = ask_plans(emulate.build(emulate.find_folders(), workers=2), PROBLEMS)
+    plans = ask_plans(own.build(own.find_folders(), workers=2), PROBLEMS)
     found = []
     for number, device in enumerate(COMPILED_FOR):
         results = json.loads(check(device, "--json", "-").stdout)["results"]
@@ -67,7 +68,7 @@ def main() -> int:
                 "failed": statuses.count("fail"),
             }
         )
-    (emulate.ROOT / "docs/devices.json").write_text(json.dumps(found, indent=1) + "\n")
+    (ROOT / "docs/devices.json").write_text(json.dumps(found, indent=1) + "\n")
     refused = [line for each in found for asked in each["plans"].values() for line in asked["refused"]]
     return 1 if refused or any(each["failed"] for each in found) else 0
 

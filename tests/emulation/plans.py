@@ -1,9 +1,9 @@
 """Asks launches of every operator on GPUs of many compute capabilities: each must be one that the GPU takes.
 
-To be run under `emulate.environment(..., launches=...)`, where nothing is computed: a launch is refused for what the
-emulator knows of a GPU and of the kernel. That is shared memory, dynamic and declared, threads a block and what the
-kernel is compiled for (of which registers follow), grids, clusters, and cooperative launches. What a GPU refuses is
-printed.
+To be run under `torchgraft.emulation.library.environment(..., launches=...)`, where nothing is computed: a launch is
+refused for what the emulator knows of a GPU and of the kernel. That is shared memory, dynamic and declared, threads a
+block and what the kernel is compiled for (of which registers follow), grids, clusters, and cooperative launches. What a
+GPU refuses is printed.
 
     python plans.py                     the samples of every operator, and convolutions at borders, on each GPU
     python plans.py 5000 report.json    so many drawn calls of every operator on each GPU, with every kernel forced on

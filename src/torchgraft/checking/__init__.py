@@ -6,6 +6,7 @@ A property is a file in `properties`; a case is an operator, a device and a dtyp
 
 from collections.abc import Callable, Sequence
 
+from torchgraft.checking.left_out import find_left_out
 from torchgraft.checking.properties import PROPERTIES
 from torchgraft.checking.property import Property
 from torchgraft.checking.report import CheckReport, describe
@@ -48,7 +49,8 @@ def check(
     devices = find_devices(device)
     jobs = make_jobs(subjects, devices=devices, properties=properties, seed=seed, quick=quick)
     results = tuple(run_job(job) for job in jobs)
-    return CheckReport(results, {each: describe_environment(each) for each in devices}, seed, quick)
+    environments = {each: describe_environment(each) for each in devices}
+    return CheckReport(results, environments, seed, quick, left_out=find_left_out(jobs, results))
 
 
 def make_test(

@@ -43,9 +43,9 @@ class Board:
 
     def __init__(self, jobs: Sequence[Job], *, signs: bool = True) -> None:
         self._signs = signs
-        self._several_devices = len({job.device for job in jobs}) > 1
+        self._several_devices = len({job.where for job in jobs}) > 1
         self._rows = list(dict.fromkeys(_row(job) for job in jobs))
-        self._columns = list(dict.fromkeys((job.name, job.device) for job in jobs))
+        self._columns = list(dict.fromkeys((job.name, job.where) for job in jobs))
         self._cells: dict[tuple[str, Place], Counter[str]] = {}
         self._counts_calls = all(job.calls is not None for job in jobs)
         self._counts_properties = any(job.kernel for job in jobs)
@@ -138,7 +138,7 @@ class Board:
         return [*lines, device] if self._several_devices else lines
 
     def _cell(self, job: Job) -> Counter[str]:
-        return self._cells.setdefault((_row(job), (job.name, job.device)), Counter())
+        return self._cells.setdefault((_row(job), (job.name, job.where)), Counter())
 
     def _move(self, job: Job, before: str, after: str) -> None:
         cell = self._cell(job)
@@ -242,6 +242,7 @@ def print_report(console: Console, board: Board, report: CheckReport, seconds: f
     _print_reasons(console, report)
     _print_facts(console, report)
     _print_called(console, report)
+    _print_left_out(console, report)
     _print_verdict(console, report, seconds)
 
 
@@ -306,6 +307,14 @@ def _print_called(console: Console, report: CheckReport) -> None:
         console.print(Text(f"{count:,} calls of {each}{', '.join(alike)} on {device}", "dim"), soft_wrap=True)
 
 
+def _print_left_out(console: Console, report: CheckReport) -> None:
+    """Which kernels did not run where their users run them."""
+    if report.left_out:
+        console.print()
+    for each in report.left_out:
+        console.print(Text(str(each), "yellow"), soft_wrap=True)
+
+
 def _print_verdict(console: Console, report: CheckReport, seconds: float) -> None:
     failed, passed, left_out = (report.count(status) for status in ("fail", "pass", "not applicable"))
     if failed:
@@ -314,7 +323,7 @@ def _print_verdict(console: Console, report: CheckReport, seconds: float) -> Non
     elif report.unfinished:
         verdict = Text("the check was stopped", "bold yellow")
     elif passed:
-        verdict = Text("every property holds", "bold green")
+        verdict = Text(report.verdict, "bold green")
     else:
         verdict = Text("no property was applicable", "bold yellow")
     minutes, rest = divmod(round(seconds), 60)

@@ -6,8 +6,40 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from torchgraft.checking.result import DIED, Result
+from torchgraft.checking.result import DIED, NVCC, Result
 from torchgraft.environment import Environment
+
+# Of many files of kernels, so many are named.
+_FEW = 3
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """Kernels that a check did not run where their users run them.
+
+    Attributes:
+        operators: whose kernels they are.
+        device: the kind of device that they are for, 'cpu' or 'cuda'.
+        kernels: what they are written in or for: 'CPU', 'CUDA', 'Triton' or 'Python'.
+        sources: the names of their files, or of the functions in Python; empty where they are not known, or differ.
+        state: 'not checked'; or what became of them instead, as 'compiled, not run'.
+        reason: why they did not run.
+        advice: what to do about it; may be empty.
+    """
+
+    operators: tuple[str, ...]
+    device: str
+    kernels: str
+    sources: tuple[str, ...]
+    state: str
+    reason: str
+    advice: str
+
+    def __str__(self) -> str:
+        more = f" and {len(self.sources) - _FEW} more" if len(self.sources) > _FEW else ""
+        files = f" ({', '.join(self.sources[:_FEW])}{more})" if self.sources else ""
+        advice = f"; {self.advice}" if self.advice else ""
+        return f"{self.state}: the {self.kernels} kernels of {', '.join(self.operators)}{files}: {self.reason}{advice}"
 
 
 @dataclass(frozen=True)
@@ -20,6 +52,7 @@ class CheckReport:
         seed: of all inputs; the same seed gives the same inputs.
         quick: whether the slow properties were left out.
         unfinished: how many properties were still to be run when the check was stopped.
+        left_out: the kernels that did not run where their users run them.
     """
 
     results: tuple[Result, ...]
@@ -27,6 +60,7 @@ class CheckReport:
     seed: int
     quick: bool
     unfinished: int = 0
+    left_out: tuple[LeftOut, ...] = ()
 
     @property
     def passed(self) -> bool:
@@ -37,6 +71,17 @@ class CheckReport:
     def failures(self) -> tuple[Result, ...]:
         """The results that failed."""
         return tuple(result for result in self.results if result.status == "fail")
+
+    @property
+    def verdict(self) -> str:
+        """What holds, where nothing failed: of kernels that did not run nothing is said."""
+        if not self.left_out:
+            return "every property holds"
+        places = dict.fromkeys(result.device for result in self.results if result.status == "pass")
+        places.pop(NVCC, None)
+        if not places:
+            return "the kernels compile"
+        return f"every property that was asked holds on {' and '.join(places)}"
 
     def count(self, status: str) -> int:
         """How many results have a status."""
@@ -56,6 +101,8 @@ class CheckReport:
 
     def __str__(self) -> str:
         lines = [describe(*alike) for alike in group_alike(self.failures)]
+        if self.left_out:
+            lines.append("\n".join(map(str, self.left_out)))
         lines.append(
             f"{self.count('pass')} passed, {self.count('fail')} failed, {self.count('not applicable')} not applicable"
         )

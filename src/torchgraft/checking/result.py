@@ -8,6 +8,12 @@ class NotApplicable(Exception):  # noqa: N818  an answer, not an error
     """The property has no meaning for this operator, or cannot be checked on this machine; says why."""
 
 
+# Where kernels may run or be compiled, beside the devices of the machine: CUDA kernels on the CPU, by the emulator; and
+# with the CUDA toolkit's compiler, which runs nothing.
+EMULATED = "emulated cuda"
+NVCC = "nvcc"
+# What the result of a compiler is about.
+ALL_DTYPES = "all dtypes"
 # How the failure of a job begins that took its process with it.
 DIED = "the process died"
 

@@ -31,7 +31,7 @@ from torchgraft.checking.case import Case, CheckFailed, failure_of
 from torchgraft.checking.comparing import Mismatch
 from torchgraft.checking.properties import PROPERTIES
 from torchgraft.checking.property import Property
-from torchgraft.checking.result import DIED, Failure, NotApplicable, Result
+from torchgraft.checking.result import ALL_DTYPES, DIED, EMULATED, NVCC, Failure, NotApplicable, Result
 from torchgraft.checking.subject import (
     Subject,
     claims_kernel,
@@ -66,7 +66,7 @@ class Job:
     `samples` is None for those beside the operator's declaration: samples hold functions, which do not travel. `calls`
     is how many are drawn where a property asks of any call. `under` is the sanitizer under which the property is run
     again, or an empty string. `kernel` is the kernel of the operator that serves every call that it supports; where
-    empty the library chooses.
+    empty the library chooses. `place` is where kernels run or are compiled, if not on the device: EMULATED or NVCC.
     """
 
     property_name: str
@@ -80,6 +80,12 @@ class Job:
     calls: int | None = None
     under: str = ""
     kernel: str = ""
+    place: str = ""
+
+    @property
+    def where(self) -> str:
+        """What a report has as the device."""
+        return self.place or self.device
 
     @property
     def name(self) -> str:
@@ -94,16 +100,19 @@ class Job:
     def reproduce(self, sample: str = "", seed: int | None = None) -> str:
         """The command that runs this job alone, or only the call of a seed."""
         words = ["graft", *words_of(self.operator)]
+        if self.place == NVCC:
+            return shlex.join([*words, "--device", "cuda", "--compile-cuda"])
         # One of as many calls as somebody asked for is drawn alone; one of the few that the property draws otherwise is
         # the first of these.
         words += ["--property", self.property_name] if seed is None or self.calls is None else ["--stress", "1"]
-        words += ["--device", self.device, "--dtype", self.dtype_name]
+        words += ["--device", "cuda", "--emulate"] if self.place == EMULATED else ["--device", self.device]
+        words += ["--dtype", self.dtype_name]
         words += ["--seed", str(self.seed if seed is None else seed)]
         if self.kernel:
             words += ["--kernel", self.kernel]
         if self.quick:
             words.append("--quick")
-        if self.under:
+        if self.under and not self.place:
             words.append("--sanitize")
         if sample and not sample.endswith("(drawn)"):
             words += ["--sample", sample]
@@ -112,7 +121,8 @@ class Job:
     def result(self, status: Literal["pass", "fail", "not applicable"], seconds: float, **more: Any) -> Result:
         """A result of this job."""
         title = f"{self.under}: {self.property_name}" if self.under else self.property_name
-        return Result(title, self.name, self.device, self.dtype_name, status, seconds, kernel=self.kernel, **more)
+        dtype = ALL_DTYPES if self.place == NVCC else self.dtype_name
+        return Result(title, self.name, self.where, dtype, status, seconds, kernel=self.kernel, **more)
 
 
 def find_devices(device: str = "all") -> list[str]:
@@ -259,9 +269,9 @@ def run_job(job: Job) -> Result:
 
 
 def _why_not_watched(job: Job) -> str:
-    """Why the kernels that a job calls are not the instrumented ones that a sanitizer on CPU watches."""
+    """Why the kernels that a job calls are not those that were built for it: for a sanitizer, or for the emulator."""
     instead = os.environ.get("TORCHGRAFT_LIBRARIES")
-    if not job.under or instead is None:
+    if not (job.under or job.place) or instead is None:
         return ""
     namespace = job.operator.namespace
     for library in native.libraries():
@@ -287,6 +297,8 @@ def _kernels_expected(job: Job, asked: Property) -> Iterator[None]:
         yield
         return
     _expect_kernel(job.operator, job.device, job.dtype)
+    if job.place == EMULATED and not _torch_private.has_kernel(job.operator.raw, torch.device(job.device)):
+        raise Mismatch(f"{job.name} has no kernel on the emulator: no source registers a CUDA kernel of this name")
     before = fallbacks()
     yield
     kind = torch.device(job.device).type
@@ -328,7 +340,12 @@ def _run_here(
 ) -> Result:
     """Runs a job; `on_failure` is told what failed before it is asked what is at fault, which may end the process."""
     asked = PROPERTIES[job.property_name]
-    if reason := _why_not_watched(job) or why_not_asked(job.operator, job.property_name):
+    if reason := _why_not_watched(job):
+        # Nobody sees this kernel otherwise, but sanitizers watch what is checked without them, too.
+        if job.place == EMULATED:
+            return job.result("fail", 0.0, failure=Failure(reason, reproduce=job.reproduce()))
+        return job.result("not applicable", 0.0, reason=reason)
+    if reason := why_not_asked(job.operator, job.property_name):
         return job.result("not applicable", 0.0, reason=reason)
     subject = subject_of(job.operator, job.samples)
     case = Case(subject, torch.device(job.device), job.dtype, job.seed, job.quick, job.only, job.calls, progress)

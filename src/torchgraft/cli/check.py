@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
 import typer
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from torchgraft.checking.result import Result
     from torchgraft.checking.running import Job
     from torchgraft.checking.subject import Subject
+    from torchgraft.operator import Operator
 
 
 def check(
@@ -81,6 +82,24 @@ def check(
             help="Also run the kernels under sanitizers. CPU kernels are rebuilt and run under AddressSanitizer with "
             "UndefinedBehaviorSanitizer, and under ThreadSanitizer. GPU kernels run under the tools of "
             "compute-sanitizer.",
+        ),
+    ] = False,
+    emulate: Annotated[
+        bool,
+        typer.Option(
+            "--emulate",
+            help="Also run the CUDA kernels on the CPU, in an emulator of CUDA, which needs a C++ compiler and no CUDA "
+            "toolkit: the properties that call kernels, or those given by --property. Without --quick also finds data "
+            "races. With --device cuda, nothing else is checked. `python -m torchgraft.emulation --help` lists more "
+            "options.",
+        ),
+    ] = False,
+    compile_cuda: Annotated[
+        bool,
+        typer.Option(
+            "--compile-cuda",
+            help="Also compile the CUDA kernels with nvcc, for the GPU that is present, or else for compute capability "
+            "9.0. With --device cuda on a machine without a GPU, nothing else is checked.",
         ),
     ] = False,
     stress: Annotated[
@@ -128,7 +147,9 @@ def check(
     cannot be written.
     """
     expect_hypothesis()
+    from torchgraft.building import MissingToolError
     from torchgraft.checking import PROPERTIES, find_devices
+    from torchgraft.checking.emulating import compiled, emulated, expect_tools, find_emulated
     from torchgraft.checking.running import make_jobs, make_kernel_jobs, make_stress_jobs
     from torchgraft.checking.sanitizing import sanitized
 
@@ -154,7 +175,8 @@ def check(
 
     count = os.cpu_count() or 1 if workers is None else workers
     if mutants is not None:
-        if device is Devices.cuda or properties or dtypes or sample or every_kernel or kernels or sanitize or stress:
+        others = (properties, dtypes, sample, every_kernel, kernels, sanitize, stress, emulate, compile_cuda)
+        if device is Devices.cuda or any(others):
             end_with("--mutants can be combined only with operators, --seed, --workers and --json")
         outcomes = check_mutants(targets or [], mutants, seed=seed, workers=count, console=console, json_file=json_file)
         if any(outcome.status in ("survived", "not reached") for _, outcome in outcomes):
@@ -162,8 +184,20 @@ def check(
         return
 
     forced = every_kernel or bool(kernels)
+    only_cuda = device is Devices.cuda and (emulate or compile_cuda)
     try:
-        devices = find_devices(device.value)
+        if (emulate or compile_cuda) and device is Devices.cpu:
+            raise LookupError("--emulate and --compile-cuda are for CUDA kernels, which --device cpu leaves out")
+        if emulate and (forced or sanitize):
+            raise LookupError(
+                "--emulate cannot be combined with --every-kernel, --kernel or --sanitize: `python -m"
+                " torchgraft.emulation --help` says how the emulator does the same"
+            )
+        expect_tools(emulate=emulate, compile_cuda=compile_cuda)
+        devices = find_devices("all" if only_cuda else device.value)
+        if only_cuda:
+            # A GPU is not asked where its kernels are to run in the emulator.
+            devices = [] if emulate else devices[1:]
         if stress is not None:
             if properties or sample is not None:
                 raise LookupError("--stress draws its own calls, so it cannot be combined with --property or --sample")
@@ -176,44 +210,48 @@ def check(
         named = dict.fromkeys(each.name for subject in subjects for each in subject.samples.named)
         if sample is not None and sample not in named:
             raise LookupError(f"there is no sample {sample!r}; the samples are {', '.join(map(repr, named))}")
-        jobs = make_jobs(
-            subjects,
-            devices=devices,
-            properties=properties or None,
-            dtypes=find_dtypes(dtypes or ()) or None,
-            seed=seed,
-            quick=quick,
-            only=sample,
-        )
-        if not jobs:
-            raise LookupError("there is nothing to check: no property applies to this device and dtype")
+        chosen: Any = {"dtypes": find_dtypes(dtypes or ()) or None, "seed": seed, "quick": quick, "only": sample}
+        jobs = make_jobs(subjects, devices=devices, properties=properties or None, **chosen)
+        in_emulator = []
+        if emulate:
+            in_emulator = make_jobs(find_emulated(subjects), devices=["cpu"], properties=properties or None, **chosen)
+            in_emulator = [job for job in in_emulator if properties or PROPERTIES[job.property_name].sanitized]
         if stress is not None:
-            jobs = make_stress_jobs(jobs, stress)
+            jobs, in_emulator = (make_stress_jobs(each, stress) for each in (jobs, in_emulator))
+        extra = [*emulated(in_emulator, watch=not quick), *(compiled(find_emulated(subjects)) if compile_cuda else ())]
+        if not jobs and not extra:
+            raise LookupError("there is nothing to check: no property applies to this device and dtype")
         if forced:
             jobs = make_kernel_jobs(jobs, kernels or ())
         again = sanitized(jobs) if sanitize else []
         _tell_of_undeclared(dict.fromkeys(subject.operator.namespace for subject in subjects))
     except typer.Exit:
         raise
-    except LookupError as mistake:
+    except (LookupError, MissingToolError) as mistake:
         end_with(mistake.args[0])
     except Exception:
         # Of a module that declares operators: its author wants the whole of it.
         traceback.print_exc()
         raise typer.Exit(2) from None
 
-    if any(torch.device(job.device).type == "cpu" for job in again):
-        prepare_folder("--sanitize", cache.folder(), "set TORCHGRAFT_CACHE to another folder")
+    for option, needs in (
+        ("--sanitize", any(torch.device(job.device).type == "cpu" for job in again)),
+        ("--emulate", emulate),
+        ("--compile-cuda", compile_cuda),
+    ):
+        if needs:
+            prepare_folder(option, cache.folder(), "set TORCHGRAFT_CACHE to another folder")
     unreached = sample is None and not dtypes
     run_and_report(
         console,
         jobs,
-        again,
+        [*again, *extra],
         find_kernels_unreached=unreached,
         workers=count,
         seed=seed,
         quick=quick,
         json_file=json_file,
+        operators=[subject.operator for subject in subjects],
     )
 
 
@@ -233,6 +271,7 @@ def run_and_report(
     quick: bool,
     json_file: Path | None,
     find_kernels_unreached: bool = False,
+    operators: Sequence[Operator] = (),
 ) -> None:
     """Runs jobs, shows them as they go on, and prints and writes what came of them.
 
@@ -241,15 +280,19 @@ def run_and_report(
     Args:
         console: for a person.
         jobs: to run.
-        again: those that are run under sanitizers.
+        again: those that are run under sanitizers, in the emulator, or by nvcc alone.
         workers: processes at a time; 0: none but this one.
         seed: of all inputs.
         quick: whether slow properties were left out.
         json_file: the report for a machine; None: nobody wants one.
         find_kernels_unreached: whether a forced kernel that served no call is a failure.
+        operators: those that were named, with a job or without: the report says which of their kernels did not run.
     """
     from torchgraft.checking import CheckReport
+    from torchgraft.checking.emulating import run_compiled, run_emulated
+    from torchgraft.checking.left_out import find_left_out
     from torchgraft.checking.live import LiveCheck, print_report
+    from torchgraft.checking.result import EMULATED, NVCC
     from torchgraft.checking.running import find_unreached, run_everywhere
     from torchgraft.checking.sanitizing import run_sanitized
     from torchgraft.environment import describe_environment
@@ -268,13 +311,18 @@ def run_and_report(
             results = run_everywhere(jobs, workers=workers, on_start=live.start, on_result=finish)
             if find_kernels_unreached:
                 unreached = find_unreached(jobs, results)
-            results += run_sanitized(again, workers=workers, on_start=live.start, on_result=finish, on_step=live.say)
+            shown: Any = {"on_start": live.start, "on_result": finish, "on_step": live.say}
+            results += run_sanitized([job for job in again if not job.place], workers=workers, **shown)
+            results += run_compiled([job for job in again if job.place == NVCC], **shown)
+            results += run_emulated([job for job in again if job.place == EMULATED], workers=workers, **shown)
         except KeyboardInterrupt:
             results = finished
-    devices = dict.fromkeys(job.device for job in jobs)
-    environments = {each: describe_environment(each) for each in devices}
+    # The machine on which nvcc compiles, and on which the emulator runs, is the CPU.
+    devices = {job.where: "cpu" if job.place else job.device for job in (*jobs, *again)}
+    environments = {where: describe_environment(each) for where, each in devices.items()}
     unfinished = len(jobs) + len(again) - len(results)
-    report = CheckReport((*results, *unreached), environments, seed, quick, unfinished)
+    left_out = find_left_out([*jobs, *again], results, operators)
+    report = CheckReport((*results, *unreached), environments, seed, quick, unfinished, left_out)
     try:
         print_report(console, live.board, report, time.monotonic() - started)
     finally:

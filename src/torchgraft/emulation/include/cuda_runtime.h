@@ -357,18 +357,18 @@ inline unsigned __byte_perm(unsigned low, unsigned high, unsigned selector) {
   }
   return result;
 }
-inline unsigned __funnelshift_l(unsigned low, unsigned high, unsigned shift) {
-  return static_cast<unsigned>((uint64_t{high} << 32 | low) << (shift & 31) >> 32);
+inline unsigned __funnelshift_l(unsigned low, unsigned high, unsigned bits) {
+  return static_cast<unsigned>((uint64_t{high} << 32 | low) << (bits & 31) >> 32);
 }
-inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned shift) {
-  return static_cast<unsigned>((uint64_t{high} << 32 | low) >> (shift & 31));
+inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned bits) {
+  return static_cast<unsigned>((uint64_t{high} << 32 | low) >> (bits & 31));
 }
-// Clamped: a shift of 32 or more is one of 32.
-inline unsigned __funnelshift_lc(unsigned low, unsigned high, unsigned shift) {
-  return shift >= 32 ? low : __funnelshift_l(low, high, shift);
+// Clamped: more than 32 bits are 32.
+inline unsigned __funnelshift_lc(unsigned low, unsigned high, unsigned bits) {
+  return bits >= 32 ? low : __funnelshift_l(low, high, bits);
 }
-inline unsigned __funnelshift_rc(unsigned low, unsigned high, unsigned shift) {
-  return shift >= 32 ? high : __funnelshift_r(low, high, shift);
+inline unsigned __funnelshift_rc(unsigned low, unsigned high, unsigned bits) {
+  return bits >= 32 ? high : __funnelshift_r(low, high, bits);
 }
 
 inline unsigned __float_as_uint(float value) { return std::bit_cast<unsigned>(value); }

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
-SUFFIXES = (".cu", ".cuh", ".h")
+from torchgraft.building import BuildError
 
+# Of a source, and of its translation that is compiled.
+SOURCE, COMPILED = ".cu", ".cu.cpp"
+# Translations by the paths that they get in a folder.
+Tree = dict[Path, str]
+
+_INCLUDE = re.compile(r"^[ \t]*#[ \t]*include(?:_next)?\b[ \t]*(.*)$", re.MULTILINE)
+_QUOTED = re.compile(r'"([^"]+)"')
 # What is replaced wherever it stands: PyTorch's CUDA, and names that macros must not have.
 _REPLACED = (
     ("torch::stable::accelerator::DeviceGuard", "::emulation::DeviceGuard"),
@@ -31,7 +39,7 @@ _BOUNDS = re.compile(r"__global__\s+void\s+__launch_bounds__\s*\(")
 _EXTENDED_LAUNCH = re.compile(r"\bcudaLaunchKernelEx\s*\(")
 
 
-class TranslationError(Exception):
+class TranslationError(BuildError):
     """A source that is written as the translation does not know it."""
 
 
@@ -50,21 +58,60 @@ def translate(path: Path) -> str:
     return f'#line 1 "{path}"\n' + _launches(path, _bounds(text))
 
 
-def translate_tree(sources: Path, target: Path) -> list[Path]:
-    """Translates all of a folder; the `.cu` files' translations. What stays the same is not written again."""
-    translated = []
-    for path in sorted(sources.rglob("*")):
-        if path.suffix not in SUFFIXES:
+def find_included(sources: Sequence[Path]) -> list[Path]:
+    """The files that some files include by quotes, and those that these include, beside the files themselves."""
+    found: dict[Path, None] = {}
+    waiting = [path.resolve() for path in sources]
+    while waiting:
+        path = waiting.pop()
+        if path in found or not path.is_file():
+            # What is not beside the file that includes it is the compiler's to find.
             continue
-        to = target / path.relative_to(sources)
-        if path.suffix == ".cu":
-            to = to.with_suffix(".cu.cpp")
-            translated.append(to)
-        text = translate(path)
-        if not to.is_file() or to.read_text() != text:
-            to.parent.mkdir(parents=True, exist_ok=True)
-            to.write_text(text)
-    return translated
+        found[path] = None
+        for name in _INCLUDE.findall(path.read_text()):
+            quoted = _QUOTED.match(name)
+            # A macro may name any header beside the file.
+            beside = [path.parent / quoted[1]] if quoted else sorted(path.parent.rglob("*.*h*"))
+            waiting += [each.resolve() for each in beside if not name.startswith("<")]
+    return sorted(found)
+
+
+def read_tree(sources: Sequence[Path], root: Path) -> Tree:
+    """Translates some files, and all that they include by quotes.
+
+    Args:
+        sources: the files.
+        root: a folder around all of them.
+
+    Returns:
+        The texts in C++, each by the path that it gets below the folder's own name. Those of `.cu` files that were
+        given, which are to be compiled, end in `.cu.cpp`.
+
+    Raises:
+        TranslationError: a source is written as the translation does not know it.
+    """
+    given = {path.resolve() for path in sources}
+    tree: Tree = {}
+    for path in find_included(sources):
+        place = Path(root.name, path.relative_to(root.resolve()))
+        tree[place] = translate(path)
+        if path in given and path.suffix == SOURCE:
+            # Another source may include it, too.
+            tree[place.with_suffix(COMPILED)] = tree[place]
+    return tree
+
+
+def write_tree(tree: Tree, folder: Path) -> list[Path]:
+    """Writes translations to a folder; the paths of those that are to be compiled.
+
+    What stays the same is not written again.
+    """
+    for place, text in tree.items():
+        path = folder / place
+        if not path.is_file() or path.read_text() != text:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+    return [folder / place for place in tree if place.name.endswith(COMPILED)]
 
 
 def _static_shared(found: re.Match[str]) -> str:

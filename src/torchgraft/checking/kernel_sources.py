@@ -1,0 +1,52 @@
+"""Which kernels an operator has for a kind of device, and the files that they are made from, as far as it is known."""
+
+import sys
+from pathlib import Path
+
+import torch
+
+from torchgraft import _torch_private, inline, native, python_kernels
+from torchgraft.operator import Operator
+
+
+def claims_device(operator: Operator, device: str) -> bool:
+    """Whether an operator may have kernels for a kind of device; of one that was adopted, anything may be."""
+    return operator.kernels != "reference" and (not operator.kernels or device in operator.kernels)
+
+
+def sources_of(operator: Operator, device: str) -> list[Path]:
+    """The sources of an operator's compiled kernels for a kind of device.
+
+    They are what the libraries of its namespace were built from, where that is known, or else the files beside the
+    declaration; below it too if that is a package, as any other folder may be anything's home.
+    """
+    known = [source for each in native.libraries_of(operator.namespace, device) for source in each.sources]
+    if present := [path for path in dict.fromkeys(known) if path.is_file()]:
+        return present
+    file = getattr(sys.modules.get(operator.module), "__file__", None)
+    if file is None or operator.namespace not in {each.namespace for each in native.libraries()}:
+        return []
+    folder = Path(file).resolve().parent
+    depth = "**/" if (folder / "__init__.py").is_file() else ""
+    return sorted(folder.glob(f"{depth}*{native.SUFFIXES[device]}"))
+
+
+def compiled_kernels(operator: Operator, device: str) -> list[str] | None:
+    """The names of the files of an operator's compiled kernels for a kind of device.
+
+    Returns:
+        The names; empty where there are kernels and nothing is known of their sources. None where there are none.
+    """
+    if not claims_device(operator, device):
+        return None
+    if device == "cuda" and (text := inline.cuda_text(operator.qualified_name)):
+        return [text.name if isinstance(text, Path) else "the text given to load_inline"]
+    if sources := sources_of(operator, device):
+        return [path.name for path in sources]
+    in_python = python_kernels.kernels_of(operator.qualified_name, device)
+    is_registered = _torch_private.has_kernel(operator.raw, torch.device(device))
+    if is_registered and (in_python is None or in_python.compiled is not None):
+        return []
+    # Of one that is adopted, libraries are not ours to look for.
+    files = native.libraries_of(operator.namespace, device) if operator.kernels else ()
+    return [] if any(each.path.is_file() for each in files) else None

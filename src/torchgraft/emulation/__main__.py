@@ -1,0 +1,79 @@
+"""Runs CUDA kernels on the CPU: `python -m torchgraft.emulation OPERATOR... -- --property value`.
+
+The kernels of the operators named are translated to C++, compiled on an emulator of CUDA, and loaded in the place of
+the operators' CPU kernels; then `graft check` runs on those operators, with what stands behind `--`. Nothing of the
+CUDA toolkit is needed. `--package examples/rms_norm/src/rms_norm` does so with the kernels of a package. `graft check
+--emulate` is the same with fewer options.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from torchgraft.building import BuildError
+from torchgraft.emulation import library, own
+
+
+def main() -> int:
+    """The command."""
+    arguments, rest = sys.argv[1:], []
+    if "--" in arguments:
+        at = arguments.index("--")
+        arguments, rest = arguments[:at], arguments[at + 1 :]
+    parser = argparse.ArgumentParser(
+        prog="python -m torchgraft.emulation",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("operators", nargs="*", help="None: all that have CUDA kernels.")
+    parser.add_argument("--package", type=Path, help="A package's folder with .cu files, of the name of its namespace.")
+    parser.add_argument(
+        "--architecture", type=int, default=library.ARCHITECTURE, help="Compute capability to build for."
+    )
+    parser.add_argument("--device", type=int, help="Of the device; as what is compiled for without it.")
+    parser.add_argument("--launches", type=Path, help="A file for launches, which are then not run.")
+    parser.add_argument("--order", type=int, default=0, help="Seed of the order in which threads run; 0: in order.")
+    parser.add_argument("--multiprocessors", type=int, help="Of the device that is emulated.")
+    parser.add_argument("--sanitize", choices=("address", "races"), help="What to watch accesses of memory for.")
+    parser.add_argument("--workers", type=int, help="Compilers at a time.")
+    parser.add_argument("--run", action="store_true", help="What stands behind `--` is a command of its own.")
+    given = parser.parse_args(arguments)
+
+    try:
+        folders = [given.package.resolve()] if given.package else own.find_folders(given.operators)
+        sources = own.sources_in(folders)
+        if not sources:
+            raise LookupError(f"there are no sources of CUDA kernels, *.cu, in {given.package or library.PACKAGE}")
+        namespace = folders[0].name if given.package else own.NAMESPACE
+        built = library.build_once(
+            namespace,
+            sources,
+            architecture=given.architecture,
+            sanitizer=given.sanitize or "",
+            workers=given.workers,
+            said=sys.stderr,
+        )
+    except (LookupError, BuildError) as mistake:
+        parser.error(str(mistake))
+    device = library.environment(
+        built,
+        namespace,
+        order=given.order,
+        multiprocessors=given.multiprocessors,
+        device=given.device,
+        launches=given.launches and given.launches.absolute(),
+    )
+    variables = {**os.environ, **device}
+    if given.sanitize == "address":
+        variables |= library.sanitizer_variables()
+    check = [sys.executable, "-m", "torchgraft", "check", str(given.package), "--device", "cpu", *rest]
+    command = rest if given.run else check if given.package else own.check_command(folders, rest)
+    return subprocess.run(command, check=False, env=variables).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())
