@@ -56,8 +56,8 @@ def graft(model: Model) -> Model:
     Today that is every `torch.nn.Conv2d` (the class itself, no subclass) with one group a channel and more than one
     channel. Only the layer's class changes: parameters, buffers, hooks, mode, names and `state_dict` stay what they
     are. Grafting twice is grafting once. A layer that is parametrised with `torch.nn.utils.parametrize` is left: graft
-    the model first, then parametrise its layers. What finds layers by their class, as `torch.ao.quantization` does, wants
-    `torch.nn.Conv2d`: call `ungraft` before.
+    the model first, then parametrise its layers. What finds layers by their class, as `torch.ao.quantization` does,
+    expects `torch.nn.Conv2d`: call `ungraft` before.
 
     Args:
         model: any module; it may itself be such a layer.
