@@ -365,6 +365,54 @@ def test_what_is_traced_asks_pytorch_for_no_types(operator, arguments, monkeypat
         compiled([1.0], *arguments[1:])
 
 
+# Inductor's own compiler takes long, and this is about PyTorch more than about us.
+@pytest.mark.slow
+class TestFloatsThatChange:
+    """The ways past PyTorch's stale floats that docs/operators.md names, under Inductor, whose cache is at fault."""
+
+    added = Operator(
+        "composition::added(Tensor input, float amount) -> Tensor",
+        reference=lambda input, amount: input + amount,
+        output=lambda input, amount: torch.empty_like(input),
+        kernels="reference",
+    )
+    added_tensor = Operator(
+        "composition::added_tensor(Tensor input, Tensor amount) -> Tensor",
+        reference=lambda input, amount: input + amount,
+        output=lambda input, amount: torch.empty_like(input),
+        kernels="reference",
+    )
+    shown = Operator(
+        "composition::added_as_reference(Tensor input, float amount) -> Tensor",
+        reference=lambda input, amount: input + amount,
+        compile="reference",
+    )
+
+    def check(self, function, arguments=lambda s: (s,), **options):
+        torch.compiler.reset()
+        compiled = torch.compile(function, fullgraph=True, **options)
+        input = torch.ones(2)
+        # A value that was compiled, one that is variable from then on, and one that could be stale.
+        for s in (1.0, 2.0, 4.0):
+            assert compiled(input, *arguments(s)).tolist() == [2 * s + 1] * 2
+
+    def test_both_are_arguments(self):
+        self.check(lambda x, s, amount: self.added(x * s, amount), lambda s: (s, s + 1))
+
+    def test_a_tensor_without_dimensions(self):
+        self.check(lambda x, s: self.added_tensor(x * s, s + 1), lambda s: (torch.tensor(s),))
+
+    def test_specialized(self):
+        with torch._dynamo.config.patch(specialize_float=True):
+            self.check(lambda x, s: self.added(x * s, s + 1))
+
+    def test_not_dynamic(self):
+        self.check(lambda x, s: self.added(x * s, s + 1), dynamic=False)
+
+    def test_an_operator_that_compilers_see_as_its_reference(self):
+        self.check(lambda x, s: self.shown(x * s, s + 1))
+
+
 def test_opcheck_of_a_users_operators():
     tensors = [torch.randn(5, dtype=D, requires_grad=True) for _ in range(5)]
     with warnings.catch_warnings():

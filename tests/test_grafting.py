@@ -1,12 +1,15 @@
 """graft(model) on real architectures, built from their configurations with random weights."""
 
 import copy
+import pickle
 import re
 
 import pytest
 import torch
+import torch.nn.utils.parametrize as parametrize
 from torch import nn
 from torch._inductor.utils import run_and_get_code
+from torch.nn.utils import prune
 
 import torchgraft
 from torchgraft import graft, graft_report, ungraft
@@ -200,6 +203,126 @@ def test_averaged_and_replicated_models():
 
 def depthwise(**arguments):
     return nn.Conv2d(4, 4, 3, groups=4, **arguments)
+
+
+class Symmetric(nn.Module):
+    def forward(self, weight):
+        return weight + weight.flip(-1)
+
+
+def _both(layer):
+    parametrize.register_parametrization(layer, "weight", Symmetric())
+    parametrize.register_parametrization(layer, "bias", nn.Softplus())
+
+
+# Each changes a layer in place, as PyTorch's utilities do.
+PARAMETRISED = {
+    "parametrised": lambda layer: parametrize.register_parametrization(layer, "weight", Symmetric()),
+    "parametrised twice": _both,
+    "parametrised bias": lambda layer: parametrize.register_parametrization(layer, "bias", nn.Softplus()),
+    "weight_norm": torch.nn.utils.parametrizations.weight_norm,
+    "spectral_norm": torch.nn.utils.parametrizations.spectral_norm,
+}
+HOOKED = {
+    "hooks of weight_norm": torch.nn.utils.weight_norm,
+    "hooks of spectral_norm": torch.nn.utils.spectral_norm,
+    "pruned": lambda layer: prune.random_unstructured(layer, "weight", 0.5),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.*is deprecated")
+class TestParametrised:
+    """Layers whose weights PyTorch computes from other parameters."""
+
+    def values_and_gradients(self, model):
+        images = torch.randn(2, 4, 6, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+        output = model(images)
+        return output, torch.autograd.grad(output.square().sum(), list(model.parameters()))
+
+    @pytest.mark.parametrize("change", PARAMETRISED.values(), ids=PARAMETRISED.keys())
+    def test_after_it_was_grafted(self, change):
+        torch.manual_seed(0)
+        model = graft(nn.Sequential(depthwise(dtype=torch.float64))).eval()
+        change(model[0])
+        report = graft_report(model)
+        assert (report.grafted, report.graftable, report.left) == (("0",), (), {})
+        assert isinstance(model[0], DepthwiseConv2d)
+        found, names = self.values_and_gradients(model), list(model.state_dict())
+        copied = copy.deepcopy(model)
+        # Grafting again changes nothing.
+        assert graft_report(graft(model)).grafted == ("0",)
+
+        assert ungraft(model) is model
+        assert not isinstance(model[0], DepthwiseConv2d)
+        assert graft_report(model).grafted == graft_report(model).graftable == ()
+        assert list(model.state_dict()) == names
+        torch.testing.assert_close(self.values_and_gradients(model), found)
+        torch.testing.assert_close(self.values_and_gradients(copy.deepcopy(model)), found)
+        # A copy shares the class that PyTorch made for the layer, and stays grafted.
+        assert graft_report(copied).grafted == ("0",)
+        torch.testing.assert_close(self.values_and_gradients(copied), found)
+
+        for each, kind in ((model, nn.Conv2d), (copied, DepthwiseConv2d)):
+            for name in list(each[0].parametrizations):
+                parametrize.remove_parametrizations(each[0], name)
+            assert type(each[0]) is kind
+            torch.testing.assert_close(each(torch.ones(1, 4, 5, 5).double()), model(torch.ones(1, 4, 5, 5).double()))
+        assert graft_report(model).graftable == ("0",)
+
+    @pytest.mark.parametrize("change", PARAMETRISED.values(), ids=PARAMETRISED.keys())
+    def test_before_it_would_be_grafted(self, change):
+        model = nn.Sequential(depthwise(), depthwise())
+        change(model[0])
+        kind = type(model[0])
+        report = graft_report(graft(model))
+        assert report.grafted == ("1",)
+        assert type(model[0]) is kind
+        names = " and ".join(model[0].parametrizations)
+        assert report.left == {"0": f"its {names} is parametrised: graft the model first, then parametrise the layer"}
+
+    @pytest.mark.parametrize("change", HOOKED.values(), ids=HOOKED.keys())
+    def test_by_hooks(self, change):
+        torch.manual_seed(0)
+        model = nn.Sequential(depthwise(dtype=torch.float64)).eval()
+        change(model[0])
+        expected = self.values_and_gradients(model)
+        assert graft_report(model).graftable == ("0",)
+        assert graft_report(graft(model)).grafted == ("0",)
+        torch.testing.assert_close(self.values_and_gradients(model), expected)
+        torch.testing.assert_close(self.values_and_gradients(ungraft(model)), expected)
+
+    def test_a_subclass_of_ours_is_neither_replaced_nor_called_pytorchs(self):
+        class Own(DepthwiseConv2d):
+            """A subclass of a layer that runs on torchgraft."""
+
+        model = nn.Sequential(Own(4), nn.LazyConv2d(4, 3, groups=4))
+        report = graft_report(ungraft(graft(model)))
+        assert (report.grafted, report.graftable) == ((), ())
+        assert "a subclass of torchgraft's layer" in report.left["0"]
+        assert "graft after that call" in report.left["1"]
+        model(torch.randn(1, 4, 9, 9))
+        assert graft_report(model).graftable == ("1",)
+
+
+def test_a_layer_that_a_model_holds_twice_is_grafted_once():
+    layer = depthwise()
+    model = nn.ModuleDict({"one": nn.Sequential(layer, nn.ReLU()), "other": layer})
+    assert graft_report(graft(graft(model)["one"])).grafted == ("0",)
+    assert graft_report(graft(model)).grafted == ("one.0",)
+    for each in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert each["other"] is each["one"][0]
+        assert graft_report(ungraft(each)).graftable == ("one.0",)
+    assert type(layer) is DepthwiseConv2d
+
+
+def test_a_grafted_convolution_is_fused_with_a_normalization():
+    convolution, normalization = depthwise(bias=False).eval(), nn.BatchNorm2d(4).eval()
+    normalization.running_mean += torch.arange(4)
+    images = torch.randn(2, 4, 6, 5)
+    expected = normalization(convolution(images))
+    fused = torch.nn.utils.fusion.fuse_conv_bn_eval(graft(convolution), normalization)
+    assert graft_report(fused).grafted == ("",)
+    torch.testing.assert_close(fused(images), expected)
 
 
 LAYERS = {

@@ -6,15 +6,19 @@ looked at here first, and then means the same on every path: kernels, references
 
 import numbers
 import operator
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import handle_torch_function
+from torch.utils._pytree import tree_leaves
 
 
 def whole(name: str, argument: str, value: Any) -> int:
     """An int, or what `operator.index` accepts, such as NumPy's integers. Not a bool, as in `F.conv2d`.
+
+    A value that stands for an int while `torch.fx` records stays as it is, here and in the functions below.
 
     Args:
         name: of the function or layer, for the message.
@@ -34,6 +38,8 @@ def whole(name: str, argument: str, value: Any) -> int:
             return operator.index(value)
         except TypeError:
             pass
+        if stands_for_tensor(value):
+            return value
     raise TypeError(f"{name}: {argument} must be an int, got {_show(value)}")
 
 
@@ -60,8 +66,8 @@ def real(name: str, argument: str, value: Any) -> float:
         TypeError: anything else.
         ValueError: an int that is too large for a float.
     """
-    if isinstance(value, (float, torch.SymFloat, torch.SymInt)):
-        return value  # type: ignore[return-value]
+    if isinstance(value, (float, torch.SymFloat, torch.SymInt)) or stands_for_tensor(value):
+        return value
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise TypeError(f"{name}: {argument} must be a number, got {_show(value)}")
     try:
@@ -85,8 +91,8 @@ def flag(name: str, argument: str, value: Any) -> bool:
     Raises:
         TypeError: anything else.
     """
-    if isinstance(value, (bool, torch.SymBool)):
-        return value  # type: ignore[return-value]
+    if isinstance(value, (bool, torch.SymBool)) or stands_for_tensor(value):
+        return value
     kind = type(value)
     if kind.__module__ == "numpy" and kind.__name__ in ("bool", "bool_"):
         return bool(value)
@@ -110,6 +116,9 @@ def sizes(name: str, argument: str, value: Any, of: str) -> tuple[int, ...]:
         ValueError: more or fewer of them.
     """
     count = of.count(",") + 1
+    if stands_for_tensor(value):
+        # How many there are is known when the recorded graph runs.
+        return tuple(value[place] for place in range(count))
     expected = f"{name}: {argument} must be {count} ints, {of}"
     # Text is iterable, too, and its letters would be called wrong one by one.
     if isinstance(value, str) or not isinstance(value, Iterable):
@@ -127,9 +136,26 @@ def require_tensor(name: str, argument: str, value: object) -> None:
 
 
 def stands_for_tensor(value: object) -> bool:
-    """Whether a value records what is called with it in place of a tensor, as those of `torch.fx.symbolic_trace` do."""
+    """Whether a value records what is called with it, as those that `torch.fx.symbolic_trace` passes do.
+
+    Such a value stands for a tensor, or for what is made of tensors: a size, a pair of states.
+    """
     # PyTorch's own question, `has_torch_function`, is answered with yes of everything while a mode is on.
     return not isinstance(value, Tensor) and hasattr(type(value), "__torch_function__")
+
+
+def record_call(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Records a call as one node of a graph, if any of its arguments is recorded, too.
+
+    Args:
+        function: is called with the arguments whenever the graph runs.
+        arguments: of the call; tuples and lists may hold recorded values.
+
+    Returns:
+        A value that stands for the result. None if no argument stands for anything, and nothing is recorded.
+    """
+    found = [value for value in tree_leaves(arguments) if stands_for_tensor(value)]
+    return handle_torch_function(function, found, *arguments) if found else None
 
 
 def _show(value: object) -> str:

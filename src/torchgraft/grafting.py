@@ -5,6 +5,8 @@ from typing import TypeVar
 
 import torch
 from torch.nn.modules.conv import _ConvNd
+from torch.nn.modules.lazy import LazyModuleMixin
+from torch.nn.utils.parametrize import is_parametrized, type_before_parametrizations
 
 from torchgraft.nn import DepthwiseConv2d
 from torchgraft.operator import FLOATING
@@ -23,12 +25,39 @@ def _why_not(module: torch.nn.Conv2d) -> str:
     return ""
 
 
+def _why_not_this_class(module: _ConvNd) -> str:
+    """Explains why the class of a layer keeps `graft` from replacing it."""
+    kind = type_before_parametrizations(module)
+    name = f"{kind.__module__}.{kind.__qualname__}"
+    if kind is torch.nn.Conv2d:
+        names = " and ".join(module.parametrizations)  # type: ignore[arg-type]
+        return f"its {names} is parametrised: graft the model first, then parametrise the layer"
+    if isinstance(module, LazyModuleMixin):
+        return f"its class is {name}, which has no sizes before its first call: graft after that call"
+    if isinstance(module, DepthwiseConv2d):
+        return f"its class is {name}, a subclass of torchgraft's layer, which graft and ungraft do not touch"
+    return f"its class is {name}, and only torch.nn.Conv2d is replaced"
+
+
+def _set_class(module: torch.nn.Module, kind: type[torch.nn.Module]) -> None:
+    """Makes a layer one of another class. A parametrised layer keeps its parametrisations."""
+    if not is_parametrized(module):
+        module.__class__ = kind
+        return
+    # PyTorch gave the layer a subclass that holds its parametrisations. A copy of the layer shares that subclass, so
+    # the layer gets a subclass of its own.
+    held = {name: value for name, value in vars(type(module)).items() if name not in ("__dict__", "__weakref__")}
+    module.__class__ = type(f"Parametrized{kind.__name__}", (kind,), held)
+
+
 def graft(model: Model) -> Model:
     """Makes a model's layers run on torchgraft's operators, in place, wherever the result is the same.
 
     Today that is every `torch.nn.Conv2d` (the class itself, no subclass) with one group a channel and more than one
     channel. Only the layer's class changes: parameters, buffers, hooks, mode, names and `state_dict` stay what they
-    are. Grafting twice is grafting once.
+    are. Grafting twice is grafting once. A layer that is parametrised with `torch.nn.utils.parametrize` is left: graft
+    the model first, then parametrise its layers. What finds layers by their class, as `torch.ao.quantization` does,
+    expects `torch.nn.Conv2d`: call `ungraft` before.
 
     Args:
         model: any module; it may itself be such a layer.
@@ -45,6 +74,8 @@ def graft(model: Model) -> Model:
 def ungraft(model: Model) -> Model:
     """Puts PyTorch's layers back in place of torchgraft's: the opposite of `graft`.
 
+    Layers that were parametrised after they were grafted keep their parametrisations.
+
     Args:
         model: any module.
 
@@ -52,8 +83,8 @@ def ungraft(model: Model) -> Model:
         The same model.
     """
     for module in model.modules():
-        if type(module) is DepthwiseConv2d:
-            module.__class__ = torch.nn.Conv2d  # type: ignore[assignment]
+        if type_before_parametrizations(module) is DepthwiseConv2d:
+            _set_class(module, torch.nn.Conv2d)
     return model
 
 
@@ -84,7 +115,7 @@ def graft_report(model: torch.nn.Module) -> GraftReport:
     """
     grafted, graftable, left = [], [], {}
     for name, module in model.named_modules():
-        if type(module) is DepthwiseConv2d:
+        if type_before_parametrizations(module) is DepthwiseConv2d:
             grafted.append(name)
         elif type(module) is torch.nn.Conv2d:
             if reason := _why_not(module):
@@ -92,6 +123,5 @@ def graft_report(model: torch.nn.Module) -> GraftReport:
             else:
                 graftable.append(name)
         elif isinstance(module, _ConvNd):
-            kind = type(module)
-            left[name] = f"its class is {kind.__module__}.{kind.__qualname__}, and only torch.nn.Conv2d is replaced"
+            left[name] = _why_not_this_class(module)
     return GraftReport(tuple(grafted), tuple(graftable), left)

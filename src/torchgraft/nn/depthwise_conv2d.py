@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from torchgraft.arguments import positive
+from torchgraft.nn.recording import refuse_scripting
 from torchgraft.operators.depthwise_conv2d import depthwise_conv2d
 from torchgraft.operators.depthwise_conv2d.window import IntOrPair, pair
 
@@ -34,6 +35,8 @@ class DepthwiseConv2d(torch.nn.Conv2d):
         ValueError: in_channels or channel_multiplier is not positive, a pair does not have two numbers, or padding or
             padding_mode is another word; in a call, input does not have in_channels channels.
     """
+
+    __prepare_scriptable__ = refuse_scripting
 
     def __init__(
         self,

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear as functional_linear
 
+from torchgraft.nn.recording import refuse_scripting
 from torchgraft.operators.linear.operator import operator
 
 _INITIAL_RANGE = 0.1
@@ -19,6 +20,8 @@ class Linear(torch.nn.Linear):
         device: where the parameters are.
         dtype: the parameters' dtype.
     """
+
+    __prepare_scriptable__ = refuse_scripting
 
     def reset_parameters(self) -> None:
         """Draws weight and bias anew, uniformly from -0.1 to 0.1."""

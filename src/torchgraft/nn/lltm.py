@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 import numbers
 import warnings
+from collections.abc import Sequence
 from typing import Any, overload
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
-from torchgraft.arguments import positive, require_tensor
+from torchgraft.arguments import positive, record_call, require_tensor
+from torchgraft.nn.recording import recorded_mode, refuse_scripting
 from torchgraft.operators.lltm import lltm, lltm_cell
 
 States = tuple[Tensor, Tensor]
@@ -40,6 +42,7 @@ class LLTMCell(torch.nn.Module):
     """
 
     bias: torch.nn.Parameter | None
+    __prepare_scriptable__ = refuse_scripting
 
     def __init__(
         self,
@@ -105,20 +108,7 @@ class LLTMCell(torch.nn.Module):
             TypeError: an input or states that are no tensors, or of another dtype than the parameters.
             ValueError: an input of neither one nor two dimensions, or sizes that do not fit.
         """
-        require_tensor("LLTMCell", "input", input)
-        if input.dim() not in (1, 2):
-            raise ValueError(
-                f"LLTMCell: input must be (B, {self.input_size}) or ({self.input_size},), got {tuple(input.shape)}"
-            )
-        _require_features("LLTMCell", input, self.input_size)
-        rows = input.unsqueeze(0) if input.dim() == 1 else input
-        if hx is None:
-            h = c = rows.new_zeros(rows.shape[0], self.hidden_size)
-        else:
-            _require_states("LLTMCell", ("h", "c"), hx)
-            h, c = (state.unsqueeze(0) for state in hx) if input.dim() == 1 else hx
-        h, c = lltm_cell(rows, h, c, self.weight_ih, self.weight_hh, self.bias)
-        return (h.squeeze(0), c.squeeze(0)) if input.dim() == 1 else (h, c)
+        return _step(input, hx, self.weight_ih, self.weight_hh, self.bias)
 
     def extra_repr(self) -> str:
         """Sizes, and what is not as usual."""
@@ -146,6 +136,8 @@ class LLTM(torch.nn.Module):
         TypeError: a size that is no whole number.
         ValueError: sizes that are not positive, or a dropout that is no probability.
     """
+
+    __prepare_scriptable__ = refuse_scripting
 
     def __init__(
         self,
@@ -234,64 +226,11 @@ class LLTM(torch.nn.Module):
                 parameters.
             ValueError: sizes do not fit, or the sequence has no steps.
         """
-        if hx is not None:
-            _require_states("LLTM", ("h_0", "c_0"), hx)
-        if isinstance(input, PackedSequence):
-            return self._forward_packed(input, hx)
-        require_tensor("LLTM", "input", input)
-        if input.dim() not in (2, 3):
-            raise ValueError(f"LLTM: input must have two or three dimensions, got {tuple(input.shape)}")
-        batched = input.dim() == 3
-        _require_features("LLTM", input, self.input_size)
-        if not batched:
-            input = input.unsqueeze(1)
-        elif self.batch_first:
-            input = input.transpose(0, 1)
-        states = self._states(hx, input, (input.shape[1],) if batched else ())
-        if not batched:
-            states = states[0].unsqueeze(1), states[1].unsqueeze(1)
-        output, h_n, c_n = self._run(input, states, None)
-        if not batched:
-            return output.squeeze(1), (h_n.squeeze(1), c_n.squeeze(1))
-        return output.transpose(0, 1) if self.batch_first else output, (h_n, c_n)
-
-    def _forward_packed(self, input: PackedSequence, hx: States | None) -> tuple[PackedSequence, States]:
-        _require_features("LLTM", input.data, self.input_size)
-        h_0, c_0 = self._states(hx, input.data, (int(input.batch_sizes[0]),))
-        if hx is not None and input.sorted_indices is not None:
-            h_0, c_0 = (state.index_select(1, input.sorted_indices) for state in (h_0, c_0))
-        output, h_n, c_n = self._run(input.data, (h_0, c_0), input.batch_sizes)
-        if input.unsorted_indices is not None:
-            h_n, c_n = (state.index_select(1, input.unsorted_indices) for state in (h_n, c_n))
-        packed = PackedSequence(output, input.batch_sizes, input.sorted_indices, input.unsorted_indices)
-        return packed, (h_n, c_n)
-
-    def _states(self, hx: States | None, like: Tensor, batch: tuple[int, ...]) -> States:
-        expected = (self.num_layers * self._directions, *batch, self.hidden_size)
-        if hx is None:
-            zeros = like.new_zeros(expected)
-            return zeros, zeros
-        for name, state in zip(("h_0", "c_0"), hx, strict=True):
-            if tuple(state.shape) != expected:
-                raise ValueError(f"LLTM: {name} must be {expected}, got {tuple(state.shape)}")
-        return hx
-
-    def _run(self, values: Tensor, states: States, batch_sizes: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        """All layers: what the last puts out, and the last states of every layer and direction."""
-        last_h, last_c = [], []
-        for layer in range(self.num_layers):
-            outputs = []
-            for direction, suffix in enumerate(self._suffixes(layer)):
-                place = layer * self._directions + direction
-                h_0, c_0 = (state[place] for state in states)
-                output, h_n, c_n = lltm(values, h_0, c_0, *self._weights(suffix), batch_sizes, direction == 1)
-                outputs.append(output)
-                last_h.append(h_n)
-                last_c.append(c_n)
-            values = outputs[0] if len(outputs) == 1 else torch.cat(outputs, -1)
-            if self.dropout > 0 and layer < self.num_layers - 1:
-                values = torch.nn.functional.dropout(values, self.dropout, self.training)
-        return values, torch.stack(last_h), torch.stack(last_c)
+        weights = [self._weights(suffix) for layer in range(self.num_layers) for suffix in self._suffixes(layer)]
+        training = self.training
+        if self.dropout > 0 and not (isinstance(input, Tensor) and isinstance(weights[0][0], Tensor)):
+            training = recorded_mode(self, input, weights[0][0])
+        return _sequence(input, hx, weights, self._directions, self.batch_first, self.dropout, training)
 
     def extra_repr(self) -> str:
         """Sizes, and what is not as usual."""
@@ -300,7 +239,127 @@ class LLTM(torch.nn.Module):
         return ", ".join([str(self.input_size), str(self.hidden_size), *others])
 
 
+def _step(input: Tensor, hx: States | None, weight_ih: Tensor, weight_hh: Tensor, bias: Tensor | None) -> States:
+    """One step of an LLTMCell, whose forward pass says what goes in and what comes out."""
+    if not (isinstance(input, Tensor) and isinstance(weight_ih, Tensor) and _are_states(hx)):
+        recorded = record_call(_step, input, hx, weight_ih, weight_hh, bias)
+        if recorded is not None:
+            return recorded[0], recorded[1]
+        require_tensor("LLTMCell", "input", input)
+        _require_states("LLTMCell", ("h", "c"), hx)
+    features, size = weight_ih.shape[1], weight_hh.shape[1]
+    if input.dim() not in (1, 2):
+        raise ValueError(f"LLTMCell: input must be (B, {features}) or ({features},), got {tuple(input.shape)}")
+    _require_features("LLTMCell", input, features)
+    rows = input.unsqueeze(0) if input.dim() == 1 else input
+    if hx is None:
+        h = c = rows.new_zeros(rows.shape[0], size)
+    else:
+        h, c = (state.unsqueeze(0) for state in hx) if input.dim() == 1 else hx
+    h, c = lltm_cell(rows, h, c, weight_ih, weight_hh, bias)
+    return (h.squeeze(0), c.squeeze(0)) if input.dim() == 1 else (h, c)
+
+
+def _sequence(
+    input: Tensor | PackedSequence,
+    hx: States | None,
+    weights: Sequence[tuple[Tensor, Tensor, Tensor | None]],
+    directions: int,
+    batch_first: bool,
+    dropout: float,
+    training: bool,
+) -> tuple[Tensor | PackedSequence, States]:
+    """Sequences through all layers of an LLTM, whose forward pass says what goes in and what comes out.
+
+    Args:
+        input: as there.
+        hx: as there.
+        weights: weight_ih, weight_hh and bias of each layer and direction.
+        directions: 1 or 2.
+        batch_first: as in the layer.
+        dropout: as in the layer.
+        training: whether outputs are dropped.
+
+    Returns:
+        (output, (h_n, c_n)).
+
+    Raises:
+        TypeError: input is not a tensor, or hx is not a pair of tensors.
+        ValueError: sizes do not fit.
+    """
+    are_tensors = isinstance(input, (Tensor, PackedSequence)) and isinstance(weights[0][0], Tensor)
+    if not (are_tensors and _are_states(hx)):
+        recorded = record_call(_sequence, input, hx, weights, directions, batch_first, dropout, training)
+        if recorded is not None:
+            return recorded[0], (recorded[1][0], recorded[1][1])
+        _require_states("LLTM", ("h_0", "c_0"), hx)
+        if not isinstance(input, PackedSequence):
+            require_tensor("LLTM", "input", input)
+    features, size = weights[0][0].shape[1], weights[0][1].shape[1]
+
+    def states_of(values: Tensor, *batch: int) -> States:
+        expected = (len(weights), *batch, size)
+        if hx is None:
+            zeros = values.new_zeros(expected)
+            return zeros, zeros
+        for name, state in zip(("h_0", "c_0"), hx, strict=True):
+            if tuple(state.shape) != expected:
+                raise ValueError(f"LLTM: {name} must be {expected}, got {tuple(state.shape)}")
+        return hx
+
+    def run(values: Tensor, states: States, batch_sizes: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """All layers: what the last puts out, and the last states of every layer and direction."""
+        last_h, last_c = [], []
+        for first in range(0, len(weights), directions):
+            outputs = []
+            for place in range(first, first + directions):
+                h_0, c_0 = (state[place] for state in states)
+                output, h_n, c_n = lltm(values, h_0, c_0, *weights[place], batch_sizes, place > first)
+                outputs.append(output)
+                last_h.append(h_n)
+                last_c.append(c_n)
+            values = outputs[0] if len(outputs) == 1 else torch.cat(outputs, -1)
+            if dropout > 0 and first + directions < len(weights):
+                values = torch.nn.functional.dropout(values, dropout, training)
+        return values, torch.stack(last_h), torch.stack(last_c)
+
+    if isinstance(input, PackedSequence):
+        _require_features("LLTM", input.data, features)
+        h_0, c_0 = states_of(input.data, int(input.batch_sizes[0]))
+        if hx is not None and input.sorted_indices is not None:
+            h_0, c_0 = (state.index_select(1, input.sorted_indices) for state in (h_0, c_0))
+        output, h_n, c_n = run(input.data, (h_0, c_0), input.batch_sizes)
+        if input.unsorted_indices is not None:
+            h_n, c_n = (state.index_select(1, input.unsorted_indices) for state in (h_n, c_n))
+        return PackedSequence(output, input.batch_sizes, input.sorted_indices, input.unsorted_indices), (h_n, c_n)
+
+    if input.dim() not in (2, 3):
+        raise ValueError(f"LLTM: input must have two or three dimensions, got {tuple(input.shape)}")
+    batched = input.dim() == 3
+    _require_features("LLTM", input, features)
+    if not batched:
+        input = input.unsqueeze(1)
+    elif batch_first:
+        input = input.transpose(0, 1)
+    states = states_of(input, *((input.shape[1],) if batched else ()))
+    if not batched:
+        states = states[0].unsqueeze(1), states[1].unsqueeze(1)
+    output, h_n, c_n = run(input, states, None)
+    if not batched:
+        return output.squeeze(1), (h_n.squeeze(1), c_n.squeeze(1))
+    return output.transpose(0, 1) if batch_first else output, (h_n, c_n)
+
+
+def _are_states(hx: Any) -> bool:
+    """Whether a layer can take states as they are: a pair of tensors, or None."""
+    if hx is None:
+        return True
+    return isinstance(hx, (tuple, list)) and len(hx) == 2 and isinstance(hx[0], Tensor) and isinstance(hx[1], Tensor)
+
+
 def _require_states(layer: str, names: tuple[str, str], hx: Any) -> None:
+    if hx is None:
+        return
     if not isinstance(hx, (tuple, list)) or len(hx) != 2:
         raise TypeError(f"{layer}: hx must be a pair ({names[0]}, {names[1]}), got {type(hx).__name__}")
     for name, state in zip(names, hx, strict=True):

@@ -5,7 +5,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from torchgraft.arguments import require_tensor, stands_for_tensor, whole
+from torchgraft.arguments import record_call, require_tensor, whole
+from torchgraft.nn.recording import refuse_scripting
 from torchgraft.operators.shift import shift
 
 # As published: offsets begin this close to no shift along x, and a stride's samples lie between its rows.
@@ -40,6 +41,8 @@ class Shift(torch.nn.Module):
 
     Source: Cheng et al., "Skeleton-Based Action Recognition with Shift Graph Convolutional Network", CVPR 2020.
     """
+
+    __prepare_scriptable__ = refuse_scripting
 
     def __init__(
         self,
@@ -82,12 +85,32 @@ class Shift(torch.nn.Module):
         x_offset: Tensor = self.xpos
         y_offset: Tensor = self.ypos
         if self.offset_gradient == "shift_gcn":
-            if not stands_for_tensor(input):
-                require_tensor("Shift", "input", input)
-            x_offset, y_offset = _PublishedRule.apply(x_offset, y_offset, input.shape[0])
+            x_offset, y_offset = _with_published_rule(input, x_offset, y_offset)
         if self.stride > 1:
             y_offset = y_offset + _STRIDE_OFFSET
         return shift(input, x_offset, y_offset, self.stride)
+
+
+def _with_published_rule(input: Tensor, x_offset: Tensor, y_offset: Tensor) -> tuple[Tensor, Tensor]:
+    """Offsets as they are, whose gradients follow the published rule.
+
+    Args:
+        input: of the layer, whose batch the rule divides by.
+        x_offset: (C).
+        y_offset: (C).
+
+    Returns:
+        Both offsets.
+
+    Raises:
+        TypeError: input is not a tensor.
+    """
+    if not isinstance(input, Tensor) or not isinstance(x_offset, Tensor):
+        recorded = record_call(_with_published_rule, input, x_offset, y_offset)
+        if recorded is not None:
+            return recorded[0], recorded[1]
+        require_tensor("Shift", "input", input)
+    return _PublishedRule.apply(x_offset, y_offset, input.shape[0])
 
 
 class _PublishedRule(torch.autograd.Function):

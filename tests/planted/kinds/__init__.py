@@ -493,3 +493,84 @@ _pooling.plant(
     lambda input: avg_pool2d(input, 2).contiguous(),
     output=lambda input: _pooled(input, False),
 )
+
+
+# Two results, of which a caller may use one.
+
+
+def _sine_and_cosine(input: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.sin(input), torch.cos(input)
+
+
+def _wave_gradient(
+    needs_grad: Sequence[bool], grads: Sequence[Tensor | None], saved: Sequence[Tensor], input: Tensor
+) -> tuple[Tensor | None]:
+    of_sine, of_cosine = grads
+    total = torch.zeros_like(input)
+    if of_sine is not None:
+        total = total + of_sine * torch.cos(input)
+    if of_cosine is not None:
+        total = total - of_cosine * torch.sin(input)
+    return (total,)
+
+
+def _needs_both(needs_grad: Sequence[bool], grads: Sequence[Tensor | None], *others: Any) -> tuple[Tensor | None]:
+    return (None,) if None in grads else _wave_gradient(needs_grad, grads, *others)
+
+
+def _tests_for_none_alone(needs_grad: Sequence[bool], grads: Sequence[Any], *others: Any) -> tuple[Tensor | None]:
+    def scaled(grad: Tensor) -> Tensor:
+        # Kept within range and brought back. Zeros have no range.
+        largest = grad.abs().amax()
+        return (grad / largest) * largest
+
+    return _wave_gradient(needs_grad, [grad if grad is None else scaled(grad) for grad in grads], *others)
+
+
+_waving = _Kind(
+    "(Tensor input) -> (Tensor sine, Tensor cosine)",
+    Samples(
+        (_vector("one element", 1), _vector("empty", 0), _vector("three elements", 3)),
+        lambda random: _vector("drawn", random.randint(1, 20)),
+    ),
+    (torch.float64, torch.float32),
+    reference=_sine_and_cosine,
+    output=lambda input: (input.new_empty(input.shape), input.new_empty(input.shape)),
+    gradient=_wave_gradient,
+)
+
+
+def _waves(input: Tensor) -> tuple[Tensor, Tensor]:
+    contiguous = input.contiguous()
+    return torch.sin(contiguous), torch.cos(contiguous)
+
+
+_waving.control("wave", _waves)
+_waving.plant(
+    "takes_none_for_not_needed",
+    "gives no gradient at all where one of two results is not used",
+    "incoming_gradients",
+    _waves,
+    gradient=_needs_both,
+)
+_waving.plant(
+    "fails_where_a_gradient_is_none",
+    "adds up the gradients of two results, one of which is None where that result is not used",
+    "incoming_gradients",
+    _waves,
+    gradient=lambda needs_grad, grads, saved, input: (grads[0] * torch.cos(input) - grads[1] * torch.sin(input),),
+)
+_waving.plant(
+    "tests_for_none_alone",
+    "divides by the largest incoming gradient, which is zero where a compiler gives zeros in place of None",
+    "incoming_gradients",
+    _waves,
+    gradient=_tests_for_none_alone,
+)
+_waving.plant(
+    "compiles_for_used_results",
+    "is right for None, and compiled divides by the zeros that it then gets for a result that is not used",
+    "compile",
+    _waves,
+    gradient=_tests_for_none_alone,
+)

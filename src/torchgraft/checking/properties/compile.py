@@ -1,11 +1,12 @@
 """torch.compile keeps the operator in one graph, forward and backward, and a dynamic graph takes all sizes.
 
 Proves: on a few small samples, compiled with fullgraph, static and dynamic, the results and all first gradients are
-those of the reference, with the same layout as without compilation. A dynamic graph takes other sizes without a
-recompilation. With gradients this is required only if PyTorch manages it for the reference, which it does not if the
-reference has a loop. Inductor generates code for a static graph of the smallest sample and a dynamic graph of the
-largest. All other graphs, and all graphs of a quick run, are traced by aot_eager, which differs only in that it
-generates no code.
+those of the reference, with the same layout as without compilation. If there are several results, the gradients of each
+alone are right, too: a compiler gives the formula zeros for the others, where autograd gives None. A dynamic graph
+takes other sizes without a recompilation. With gradients this is required only if PyTorch manages it for the reference,
+which it does not if the reference has a loop. Inductor generates code for a static graph of the smallest sample and a
+dynamic graph of the largest. All other graphs, and all graphs of a quick run, are traced by aot_eager, which differs
+only in that it generates no code.
 
 Cannot prove: anything about graphs that hold more than the operator, or about second derivatives through a compiled
 graph, which PyTorch does not have.
@@ -19,7 +20,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
-from torchgraft.checking.case import Call, Case
+from torchgraft.checking.case import Call, Case, grad_or_zeros, leaves_of, with_gradients
 from torchgraft.checking.comparing import Mismatch
 from torchgraft.checking.compiling import (
     TRACING,
@@ -50,6 +51,22 @@ def _check_static(backend: str, call: Call) -> None:
     with fresh_compiler():
         graph = compiled(function, backend=backend, dynamic=False)
         expect_forward_and_backward(call, graph, places, "a static graph")
+        _check_each_result_alone(call, graph, places)
+
+
+def _check_each_result_alone(call: Call, graph: Callable[..., Any], places: Sequence[int]) -> None:
+    count = len(call.differentiable_results(tree_leaves(call.function(*call.arguments))))
+    if count < 2 or not call.leaf_names:
+        return
+    for used in range(count):
+        arguments = call.leaves(required=False)
+        carriers = with_gradients(tree_leaves(graph(*(arguments[place] for place in places))))
+        output_grads = call.output_grads(carriers)
+        found = grad_or_zeros(carriers[used : used + 1], leaves_of(arguments), output_grads[used : used + 1])
+        zeros = [each if place == used else torch.zeros_like(each) for place, each in enumerate(output_grads)]
+        summed = max(call.summed, *(each.numel() for each in output_grads))
+        what = f"the gradient of a static graph, of result {used + 1} alone,"
+        call.expect_close(found, call.expected_gradients(zeros), summed=summed, what=what)
 
 
 def _check_dynamic(backend: str, call: Call) -> None:

@@ -1,11 +1,14 @@
 """The layout of an incoming gradient does not change the gradients.
 
 Proves: incoming gradients that are expanded (as `sum()` sends them), transposed, sliced, offset or channels_last give
-the same gradients as contiguous ones with the same values. If there are several results, any of them may be unused.
+the same gradients as contiguous ones with the same values. If there are several results, any of them may be unused: the
+gradients are those of the reference both if the formula gets None for such a result, as from autograd, and if it gets
+zeros, as from compilers.
 
-Cannot prove: that the gradients themselves are right; `gradient` checks them.
+Cannot prove: that the gradients themselves are right if all results are used; `gradient` checks them.
 """
 
+import itertools
 from collections.abc import Sequence
 
 import torch
@@ -13,6 +16,8 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from torchgraft.checking.case import Call, Case, grad_or_zeros, in_float64, leaves_of, replaced
+from torchgraft.checking.comparing import Mismatch
+from torchgraft.checking.compiling import in_short
 from torchgraft.checking.property import Property
 from torchgraft.checking.strides import in_awkward_strides
 
@@ -61,12 +66,28 @@ def _check_expanded(call: Call) -> None:
 
 def _check_unused(call: Call) -> None:
     plain = _random_grads(call)
-    if len(plain) == 1:
+    count = len(plain)
+    if count == 1:
         return
-    for place, gradient in enumerate(plain):
-        alone = replaced([None] * len(plain), place, gradient)
-        zeros = replaced([torch.zeros_like(each) for each in plain], place, gradient)
-        _expect_same(call, _gradients(call, alone), _gradients(call, zeros), f"of result {place + 1} alone")
+    places = range(count)
+    # One result alone, and one left out.
+    for used in dict.fromkeys([*((place,) for place in places), *itertools.combinations(places, count - 1)]):
+        zeros = [gradient if place in used else torch.zeros_like(gradient) for place, gradient in enumerate(plain)]
+        nones = [gradient if place in used else None for place, gradient in enumerate(plain)]
+        expected = call.expected_gradients(zeros)
+        unused = " and ".join(str(place + 1) for place in places if place not in used)
+        for output_grads, kind in ((nones, "None"), (zeros, "zeros, as compilers give it,")):
+            what = f"with {kind} for result {unused}"
+            try:
+                found = _gradients(call, output_grads)
+            except Exception as error:
+                raise Mismatch(f"the gradient {what} fails: {type(error).__name__}: {in_short(error)}") from error
+            for name, one, other in zip(call.leaf_names, found, expected, strict=True):
+                call.expect_close(one, other, summed=_summed(call, plain), what=f"the gradient of {name} {what}")
+
+
+def _summed(call: Call, output_grads: Sequence[Tensor]) -> int:
+    return max(call.summed, *(gradient.numel() for gradient in output_grads))
 
 
 PROPERTY = Property(check, sanitized=True)

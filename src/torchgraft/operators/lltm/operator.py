@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchgraft.arguments import flag, require_tensor
+from torchgraft.arguments import flag, record_call, require_tensor
 from torchgraft.operator import Operator, gradient_by_reference
 from torchgraft.operators.lltm import reference
 from torchgraft.operators.lltm.packing import over_packed
@@ -56,6 +56,9 @@ def lltm_cell(
     Source: the LLTM of PyTorch's tutorial on C++ extensions.
     """
     if not isinstance(input, Tensor):
+        recorded = record_call(lltm_cell, input, h, c, weight_ih, weight_hh, bias)
+        if recorded is not None:
+            return recorded[0], recorded[1]
         require_tensor("lltm_cell", "input", input)
     with recurrent_products(input):
         return cell.call(input, h, c, weight_ih, weight_hh, bias)
@@ -95,7 +98,10 @@ def lltm(
 
     Source: the LLTM of PyTorch's tutorial on C++ extensions.
     """
-    if not isinstance(input, Tensor):
+    if not isinstance(input, Tensor) or batch_sizes is not None:
+        recorded = record_call(lltm, input, h0, c0, weight_ih, weight_hh, bias, batch_sizes, reverse)
+        if recorded is not None:
+            return recorded[0], recorded[1], recorded[2]
         require_tensor("lltm", "input", input)
     if type(reverse) is not bool:
         reverse = flag("lltm", "reverse", reverse)
