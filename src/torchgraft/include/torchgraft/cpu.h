@@ -118,8 +118,7 @@ struct Compiled<32> {
 template <>
 struct Compiled<16> {
   template <typename Function, typename... Arguments>
-  TORCHGRAFT_TARGET("default")
-  static void call(const Arguments&... arguments) {
+  __attribute__((noinline)) static void call(const Arguments&... arguments) {
     Function::run(arguments...);
   }
 };

@@ -22,6 +22,11 @@ struct Tag {
   using type = T;
 };
 
+// The types that dispatch_floating knows.
+template <typename T>
+concept FloatingType = std::is_same_v<T, double> || std::is_same_v<T, float> || std::is_same_v<T, Half> ||
+                       std::is_same_v<T, BFloat16>;
+
 // float16 and bfloat16 are stored in two bytes and summed in float32.
 template <typename T>
 using accumulate_t = std::conditional_t<std::is_same_v<T, double>, double, float>;

@@ -4,7 +4,7 @@
 #include <torchgraft/cpu_transpose.h>
 
 #include "kernels.h"
-#include "vector_math.h"
+#include "unit_math.h"
 
 namespace torchgraft::lltm::cpu {
 

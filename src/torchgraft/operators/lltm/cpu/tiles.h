@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "kernels.h"
-#include "vector_math.h"
+#include "unit_math.h"
 
 namespace torchgraft::lltm::cpu {
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "kernels.h"
-#include "vector_math.h"
+#include "unit_math.h"
 
 namespace torchgraft::lltm::cpu {
 

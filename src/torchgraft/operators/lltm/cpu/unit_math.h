@@ -1,98 +1,56 @@
 // The unit's arithmetic on vector registers: sigmoid, elu, tanh, and a step forward and back.
 //
-// All three functions stand on one reduction, x = n ln 2 + r with |r| <= ln 2 / 2, from which both exp(x) and
-// exp(x) - 1 follow without cancellation: exp(x) = 2^n (1 + p) with p = exp(r) - 1 as a polynomial. There are
-// no branches; NaN goes through, as every comparison with it chooses the side that holds it.
+// All three functions use the reduction of torchgraft/vector_math.h, exp(x) = scale * (1 + fraction), once
+// for each gate. They differ from the functions there in what a cell needs: several vectors abreast, tanh
+// together with its slope, and zero in place of subnormal numbers, which are slow. There are no branches; NaN
+// goes through, as every comparison with it chooses the side that holds it.
 //
 // Each step of such a chain waits for the one before, so several vectors go through it abreast: a unit alone
 // would take its latency, four times what its instructions take.
 #pragma once
 
-#include <torchgraft/cpu.h>
+#include <torchgraft/vector_math.h>
 
 #include <cstdint>
-#include <type_traits>
 
 namespace torchgraft::lltm::cpu {
 
+// Below `kLeast`, exp is taken as zero: it is no normal number, or 1 - tanh(x)^2 is none.
 template <typename T>
 struct Constants;
 
 template <>
 struct Constants<float> {
-  using Bits = uint32_t;
-  static constexpr float kRounding = 12582912.0f;  // 1.5 * 2**23: adding it leaves an integer
-  static constexpr float kLn2High = 0.693359375f;
-  static constexpr float kLn2Low = -2.12194440e-4f;
-  static constexpr float kLog2E = 1.44269504f;
-  static constexpr float kLeast = -87.0f;  // exp of less is no normal number
+  static constexpr float kLeast = -87.0f;
   static constexpr float kFlat = -40.0f;
-  static constexpr int kMantissaBits = 23;
-  static constexpr Bits kExponentBias = 127;
-  static constexpr int kTerms = 7;
 };
 
 template <>
 struct Constants<double> {
-  using Bits = uint64_t;
-  static constexpr double kRounding = 6755399441055744.0;  // 1.5 * 2**52
-  static constexpr double kLn2High = 6.93147180369123816490e-01;
-  static constexpr double kLn2Low = 1.90821492927058770002e-10;
-  static constexpr double kLog2E = 1.44269504088896340736;
   static constexpr double kLeast = -708.0;
   static constexpr double kFlat = -350.0;
-  static constexpr int kMantissaBits = 52;
-  static constexpr Bits kExponentBias = 1023;
-  static constexpr int kTerms = 14;
 };
 
 template <typename T, int kBytes>
 struct Math {
   using V = Vector<T, kBytes>;
   using C = Constants<T>;
-  using Bits = Vector<typename C::Bits, kBytes>;
-
-  static constexpr T inverse_factorial(int n) {
-    double factorial = 1;
-    for (int k = 2; k <= n; ++k) factorial *= k;
-    return static_cast<T>(1 / factorial);
-  }
 
   // exp(x) = scale * (1 + fraction), for x <= 0; x becomes at least kLeast.
   template <int kCount>
   static TORCHGRAFT_INLINE void reduce(V (&x)[kCount], V (&scale)[kCount], V (&fraction)[kCount]) {
-    V rest[kCount], sum[kCount];
     TORCHGRAFT_UNROLL
-    for (int n = 0; n < kCount; ++n) {
-      x[n] = x[n] < C::kLeast ? V{} + C::kLeast : x[n];
-      scale[n] = x[n] * C::kLog2E + C::kRounding;
-    }
+    for (int n = 0; n < kCount; ++n) x[n] = x[n] < C::kLeast ? V{} + C::kLeast : x[n];
+    vector_math::reduce_exp(x, scale, fraction);
     TORCHGRAFT_UNROLL
-    for (int n = 0; n < kCount; ++n) {
-      const V whole = scale[n] - C::kRounding;
-      rest[n] = x[n] - whole * C::kLn2High - whole * C::kLn2Low;
-      // rest + rest**2 * (1/2! + rest/3! + ...): the first term is exact.
-      sum[n] = rest[n] * inverse_factorial(C::kTerms) + inverse_factorial(C::kTerms - 1);
-    }
-    TORCHGRAFT_UNROLL
-    for (int k = C::kTerms - 2; k >= 2; --k) {
-      TORCHGRAFT_UNROLL
-      for (int n = 0; n < kCount; ++n) sum[n] = sum[n] * rest[n] + inverse_factorial(k);
-    }
-    TORCHGRAFT_UNROLL
-    for (int n = 0; n < kCount; ++n) {
-      fraction[n] = sum[n] * (rest[n] * rest[n]) + rest[n];
-      scale[n] = reinterpret_cast<V>((reinterpret_cast<Bits>(scale[n]) << C::kMantissaBits) +
-                                     (C::kExponentBias << C::kMantissaBits));
-    }
+    for (int n = 0; n < kCount; ++n) vector_math::power_of_two(scale[n], scale[n]);
   }
 
   // From the reduction of -|x|, of which `bounded` is left.
   static TORCHGRAFT_INLINE void sigmoid(V& x, const V& bounded, const V& scale, const V& fraction) {
     V power = scale + scale * fraction;
     power = bounded <= C::kLeast ? V{} : power;
-    const V share = T(1) / (T(1) + power);
-    x = x < T(0) ? power * share : share;
+    x = (x < T(0) ? power : V{} + T(1)) / (T(1) + power);
   }
 
   // From the reduction of the negative part of x.
@@ -106,7 +64,10 @@ struct Math {
   static TORCHGRAFT_INLINE void tanh(V (&x)[kCount], V (&slope)[kCount]) {
     V twice[kCount], scale[kCount], fraction[kCount];
     TORCHGRAFT_UNROLL
-    for (int n = 0; n < kCount; ++n) twice[n] = x[n] < T(0) ? x[n] + x[n] : -(x[n] + x[n]);
+    for (int n = 0; n < kCount; ++n) {
+      vector_math::magnitude(twice[n], x[n]);
+      twice[n] *= T(-2);
+    }
     reduce(twice, scale, fraction);
     TORCHGRAFT_UNROLL
     for (int n = 0; n < kCount; ++n) {
@@ -118,7 +79,7 @@ struct Math {
       // What is multiplied by less becomes a denormal number, with which a processor takes a hundred times as
       // long; a cell without a gate to forget by comes here in a few dozen steps.
       slope[n] = twice[n] <= C::kFlat ? V{} : slope[n];
-      x[n] = x[n] < T(0) ? -size : size;
+      vector_math::give_sign(x[n], size);
     }
   }
 
