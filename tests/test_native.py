@@ -1,6 +1,8 @@
 """The built libraries: what they lean on, and what a missing one says."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,8 @@ from elftools.elf.dynamic import DynamicSection
 from elftools.elf.elffile import ELFFile
 
 import torchgraft
-from torchgraft import native
+from test_docs import ROOT
+from torchgraft import building, native
 
 LIBRARIES = sorted((Path(torchgraft.__file__).parent / "lib").glob("*.so"))
 
@@ -94,6 +97,23 @@ def test_the_libraries_of_this_package_are_loaded_where_they_can_be():
     assert loaded["cpu"].loaded, loaded["cpu"].problem
     if torch.cuda.is_available():
         assert loaded["cuda"].loaded, loaded["cuda"].problem
+
+
+@pytest.mark.parametrize(("state", "folder"), [("editable", ROOT / "src/torchgraft/lib"), ("wheel", "torchgraft/lib")])
+def test_an_editable_install_puts_the_libraries_beside_the_sources(state, folder, tmp_path):
+    # As scikit-build-core configures a build; nothing is compiled or installed.
+    options = {"SKBUILD_STATE": state, "TORCHGRAFT_CUDA": "OFF", "Python_EXECUTABLE": sys.executable}
+    options["CMAKE_MAKE_PROGRAM"] = building.find_tool("ninja")
+    configure = [building.find_tool("cmake"), "-S", str(ROOT), "-B", str(tmp_path), "-G", "Ninja"]
+    subprocess.run(
+        [*configure, *(f"-D{name}={value}" for name, value in options.items())],
+        check=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    installed = (tmp_path / "cmake_install.cmake").read_text()
+    place = folder if state == "editable" else f"${{CMAKE_INSTALL_PREFIX}}/{folder}"
+    assert f'DESTINATION "{place}"' in installed
 
 
 def test_a_missing_or_broken_library_is_a_reason_and_no_error(tmp_path):

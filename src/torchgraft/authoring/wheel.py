@@ -142,7 +142,7 @@ def write_requirements(wheel: Wheel, torchgraft: str | None = None) -> Path | No
         try:
             name, version, *_ = parse_wheel_filename(path.name)
         except InvalidWheelFilename:
-            name = ""
+            name = None
         if name != "torchgraft" or not path.is_file():
             raise ValueError(f"torchgraft must be a wheel of torchgraft or a URL, got {torchgraft}")
         if path.resolve().parent != folder.resolve():
