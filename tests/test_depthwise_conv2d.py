@@ -289,7 +289,7 @@ def test_a_weight_gradient_of_odd_channels_is_no_view(device):
         assert found.dtype == dtype
         assert not found._is_view()
         assert found.is_contiguous()
-        expected = weight_grad.raw(grads.double(), input.double(), 7, 7, *same(7), torch.float64)
+        expected = weight_grad.raw(grads.double(), input.double(), 7, 7, *same(7), torch.float64, False)
         torch.testing.assert_close(found.double(), expected, rtol=2e-3, atol=2e-2)
 
 

@@ -1,8 +1,12 @@
-"""Which memory layout a batch of images has, told as the compiled kernels tell it."""
+"""Which memory layout a batch of images has, as compiled kernels tell it, and what decides where PyTorch puts results."""
 
 from collections.abc import Sequence
+from functools import cache
 
+import torch
 from torch import Tensor
+
+from torchgraft import _torch_private
 
 
 def suggests_channels_last(sizes: Sequence[int], strides: Sequence[int]) -> bool:
@@ -62,3 +66,23 @@ def layout_beside(given: Tensor, channels_last: bool) -> bool | None:
     Otherwise whether it is channels_last.
     """
     return None if channels_last == is_channels_last(given) else channels_last
+
+
+@cache
+def _ask_onednn(dtype: torch.dtype) -> bool:
+    names = {torch.bfloat16: "_is_mkldnn_bf16_supported", torch.float16: "_is_mkldnn_fp16_supported"}
+    with _torch_private.without_modes():
+        asked = getattr(torch.ops.mkldnn, names[dtype], None)
+        return asked is not None and bool(asked())
+
+
+@_torch_private.constant_when_traced
+def onednn_takes(dtype: torch.dtype) -> bool:
+    """Whether PyTorch computes with bfloat16 or float16 in oneDNN on this processor."""
+    return _ask_onednn(dtype)
+
+
+@_torch_private.constant_when_traced
+def thread_count() -> int:
+    """How many threads PyTorch computes with on a CPU."""
+    return torch.get_num_threads()

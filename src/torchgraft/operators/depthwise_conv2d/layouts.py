@@ -5,14 +5,12 @@ tensors lie.
 """
 
 from collections.abc import Sequence
-from functools import cache
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from torchgraft import _torch_private
-from torchgraft.layout import order_of_dimensions, suggests_channels_last
+from torchgraft.layout import onednn_takes, order_of_dimensions, suggests_channels_last, thread_count
 from torchgraft.operators.depthwise_conv2d.window import Window
 
 
@@ -97,7 +95,8 @@ def with_strides(tensor: Tensor, strides: Sequence[int]) -> Tensor:
     """The same tensor with these strides, if need be a copy."""
     if tensor.stride() == tuple(strides):
         return tensor
-    return torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
+    # New from the tensor: under vmap it is a batch then, which can be written to.
+    return tensor.new_empty_strided(tensor.shape, strides).copy_(tensor)
 
 
 def _strided(tensor: Tensor) -> _Strided:
@@ -143,32 +142,18 @@ def _as_rounded(weight: Tensor, input: Tensor) -> _Strided:
     return _strided(weight) if weight.dtype == input.dtype else _Strided(weight.shape, strides_of_copy(weight))
 
 
-@cache
-def _onednn_takes(dtype: torch.dtype) -> bool:
-    """Whether oneDNN computes with halves of a dtype on this processor."""
-    names = {torch.bfloat16: "_is_mkldnn_bf16_supported", torch.float16: "_is_mkldnn_fp16_supported"}
-    with _torch_private.without_modes():
-        asked = getattr(torch.ops.mkldnn, names[dtype], None)
-        return asked is not None and bool(asked())
-
-
-# A compiler that traces what follows takes both as they are.
-_takes = _torch_private.constant_when_traced(lambda dtype: _onednn_takes(dtype))
-_threads = _torch_private.constant_when_traced(lambda: torch.get_num_threads())
-
-
 def _is_by_onednn(input: _Strided, weight: _Strided, window: Window, dtype: torch.dtype) -> bool:
     """Whether a CPU computes all channels at once."""
     if dtype == torch.float64:
         return False
     if dtype != torch.float32:
-        return bool(_takes(dtype))
+        return onednn_takes(dtype)
     batch, channels, height, width = input.sizes
     tall, wide = weight.sizes[2:]
     if channels == 1 and not (tall > 3 and wide > 3) and batch == 1 and height * width <= 20480:
         return False
     is_plain = window.stride == (1, 1) and window.dilation == (1, 1)
-    return not is_plain or (tall, wide) != (1, 1) or batch >= 16 or bool(_threads() > 1)
+    return not is_plain or (tall, wide) != (1, 1) or batch >= 16 or thread_count() > 1
 
 
 def _by_cudnn(input: _Strided, weight: _Strided) -> Layouts:
