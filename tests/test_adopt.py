@@ -110,6 +110,13 @@ def decoded(codes, scale):
     return codes * scale
 
 
+def deviation(input, dim=None, correction=None, keepdim=False):
+    dims = list(dim or range(input.dim()))
+    count = torch.Size([input.shape[each] for each in dims]).numel() - (1 if correction is None else correction)
+    squares = (input - input.mean(dims, keepdim=True)) ** 2
+    return (squares.sum(dims, keepdim=keepdim) / max(count, 0)).sqrt()
+
+
 def large_power(input):
     return 2**input + 2.0 ** (9 * input)
 
@@ -374,6 +381,13 @@ def test_results_of_samples_are_numbers_in_each_dtype(references):
     for sample in operator.samples.table:
         (input,) = sample.make("cpu", torch.float64)
         assert references_of(references).large_power(input).half().isfinite().all()
+
+
+def test_samples_have_gradients(references):
+    """A standard deviation of equal numbers is zero, and its derivative is none."""
+    operator = adopt(Adoption("torch.ops.aten.std.correction", f"{references}:deviation"))
+    found = ask(operator, "value", "gradient", "second_gradient", "stress")
+    assert {result.status for result in found.values()} == {"pass"}, [each.failure for each in found.values()]
 
 
 def test_where_no_call_makes_sense_the_reasons_are_told(references):

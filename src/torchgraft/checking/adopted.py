@@ -7,7 +7,6 @@ comes from whoever asks.
 from __future__ import annotations
 
 import importlib
-import math
 import sys
 import warnings
 from collections import Counter
@@ -22,7 +21,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from torchgraft import _torch_private
-from torchgraft.checking.case import each_tensor, in_float64, is_number, leaves_of
+from torchgraft.checking.case import MadeOfOperators, each_tensor, in_float64, is_number, leaves_of
 from torchgraft.checking.drawing import INDICES, draw_samples, is_drawable
 from torchgraft.checking.places import make_importable
 from torchgraft.checking.subject import samples_in, target_of
@@ -84,7 +83,7 @@ class Adoption:
         return words
 
 
-class Adopted(Operator):
+class Adopted(Operator, MadeOfOperators):
     """An operator as it is registered, with what the checks ask of an Operator.
 
     Attributes:
@@ -172,18 +171,23 @@ class Adopted(Operator):
         return found
 
     def _makes_sense(self, sample: Sample) -> bool:
-        """Whether the reference gives finite results for a call, and the operator takes it.
+        """Whether the reference gives finite results and gradients for a call, and the operator takes it.
 
         The first call with elements that makes sense decides in which dtypes the others must, too.
         """
         for each in _with_extremes(sample):
             try:
-                results = tree_leaves(self.reference(*in_float64(self._make(each, torch.float64))))
+                arguments = in_float64(self._make(each, torch.float64))
+                arguments = each_tensor(lambda tensor: tensor.requires_grad_(is_number(tensor)), arguments)
+                results = tree_leaves(self.reference(*arguments))
             except Exception as error:
                 self._refusals[f"the reference: {_first_line(error)}"] += 1
                 return False
             if not all(isinstance(result, Tensor) and result.isfinite().all() for result in results):
                 self._refusals["the reference: its results are not all finite"] += 1
+                return False
+            if not all(gradient.isfinite().all() for gradient in _gradients(results, leaves_of(arguments))):
+                self._refusals["the reference: its gradients are not all finite"] += 1
                 return False
             refused = {dtype: self._refusal(each, dtype) for dtype in self._sensible or FLOATING}
             taken = tuple(dtype for dtype, said in refused.items() if not said)
@@ -325,15 +329,6 @@ def why_not_asked(operator: Operator, property_name: str) -> str:
     return _OF_DECLARATIONS.get(property_name, "") if isinstance(operator, Adopted) else ""
 
 
-def roundings_of_gradient(operator: Operator, summed: int) -> int:
-    """How often a gradient may have been rounded to its dtype, if one of its elements is a sum of so many terms.
-
-    The gradient of what somebody else registered is mostly made of PyTorch's operators, each of which rounds its
-    results: so each term is rounded before the sum, and errors of both signs make a random walk.
-    """
-    return 2 + math.isqrt(summed) if isinstance(operator, Adopted) else 1
-
-
 def declined(operator: Operator, property_name: str, error: BaseException | None) -> str:
     """What an adopted operator says of a derivative or a transform that its author left out; empty for other errors."""
     if not isinstance(operator, Adopted) or property_name not in _TRANSFORMS:
@@ -344,6 +339,17 @@ def declined(operator: Operator, property_name: str, error: BaseException | None
             return f"its author excluded it: {said}"
         error = error.__cause__ or error.__context__
     return ""
+
+
+def _gradients(results: Sequence[Tensor], leaves: Sequence[Tensor]) -> list[Tensor]:
+    """The gradients of the sum of all results that have one; none if the reference cannot be differentiated."""
+    sums = [each.sum() for each in results if each.requires_grad]
+    try:
+        found = torch.autograd.grad(sums, leaves, allow_unused=True) if sums else ()
+    except Exception:
+        # The property `gradient` says what is wrong.
+        return []
+    return [each for each in found if each is not None]
 
 
 def _detaching(reference: Callable[..., Any], places: Sequence[int]) -> Callable[..., Any]:

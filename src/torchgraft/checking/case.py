@@ -56,6 +56,10 @@ _AT_BORDER = {"instead": 0.05, "cpu": 0.0, "cuda": 0.35}
 SMALL_ELEMENTS = 900
 
 
+class MadeOfOperators:
+    """An operator that may be made of PyTorch's own, each of which rounds its results."""
+
+
 class CheckFailed(Exception):  # noqa: N818  a finding, not an error of the program
     """A property does not hold; carries the Failure."""
 
@@ -287,8 +291,9 @@ class Call:
         if "summed" not in options:
             options["summed"] = self.summed
         precision = self.precision
-        if precision != self.dtype:
-            # Arguments are rounded to the coarser dtype first, and errors of both signs make a random walk.
+        if precision != self.dtype or isinstance(self.operator, MadeOfOperators):
+            # What is summed was rounded before: to the coarser dtype, or as the result of another operator. Errors of
+            # both signs make a random walk.
             options["roundings"] = max(options.get("roundings", 1), 2 + math.isqrt(options["summed"]))
         expect_close(found, expected, **{"dtype": precision, **options})
 

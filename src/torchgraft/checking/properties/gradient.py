@@ -15,7 +15,6 @@ from torch import Tensor
 from torch.autograd.gradcheck import GradcheckError
 from torch.utils._pytree import tree_leaves
 
-from torchgraft.checking.adopted import roundings_of_gradient
 from torchgraft.checking.case import Call, Case, attached, in_float64, leaves_of
 from torchgraft.checking.comparing import Mismatch, expect
 from torchgraft.checking.property import Property
@@ -45,12 +44,11 @@ def check_gradient(call: Call) -> None:
     found = torch.autograd.grad(results, leaves_of(arguments), output_grads, allow_unused=True)
     expected = call.expected_gradients(output_grads)
     summed = max(call.summed, *(result.numel() for result in results))
-    roundings = roundings_of_gradient(call.operator, summed)
     for name, one, other in zip(call.leaf_names, found, expected, strict=True):
         if one is None:
             expect(not other.any(), f"the gradient of {name} is missing, and is not zero")
             continue
-        call.expect_close(one, other, summed=summed, roundings=roundings, what=f"the gradient of {name}")
+        call.expect_close(one, other, summed=summed, what=f"the gradient of {name}")
 
 
 def expect_gradients(call: Call, results: Sequence[Tensor]) -> list[Tensor]:

@@ -21,7 +21,6 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from torchgraft import _torch_private
-from torchgraft.checking.adopted import roundings_of_gradient
 from torchgraft.checking.case import (
     Call,
     Case,
@@ -100,8 +99,6 @@ class _Prepared:
             kind, place = ("result", number) if number <= results else ("gradient", number - results)
             what = f"{kind} {place}{where}"
             coherent = self.coherent and kind == "gradient"
-            if kind == "gradient":
-                roundings = max(roundings, roundings_of_gradient(call.operator, summed))
             call.expect_close(one, other, summed=summed, coherent=coherent, roundings=roundings, what=what)
 
 
