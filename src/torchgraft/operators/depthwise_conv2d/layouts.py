@@ -64,7 +64,11 @@ def empty_output_strides(input: Tensor, output_sizes: Sequence[int], window: Win
 def input_grad_strides(input: Tensor, channels_last: bool, window: Window) -> Sequence[int]:
     """The strides of the gradient of an input, whose layout is known."""
     images = _strided(input)
-    padded, plain, is_empty = _evenly_padded(images, window), dense_strides(images.sizes, channels_last), not len(input)
+    padded, plain, is_empty = (
+        _evenly_padded(images, window),
+        dense_strides(images.sizes, channels_last),
+        input.shape[0] == 0,
+    )
     if padded is images:
         return images.strides if is_empty else plain
     # Cut out of the gradient of the padded input, which is copied where it is not dense then.
