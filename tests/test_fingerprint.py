@@ -63,7 +63,6 @@ def test_equal_code_and_values_have_one_word():
         (len, sum),
         (torch.empty_like, torch.zeros_like),
     ],
-    ids=str,
 )
 def test_any_difference_gives_another(one, other):
     assert fingerprint(one) != fingerprint(other)
