@@ -1,4 +1,4 @@
-"""Which memory layout a batch of images has, as compiled kernels tell it, and what decides the layouts of PyTorch."""
+"""Which memory layout a batch of images has, as compiled kernels tell it, and what decides PyTorch's layouts."""
 
 from collections.abc import Sequence
 from functools import cache

@@ -72,7 +72,7 @@ Tensor forward_on(Tensor input, Tensor weight, std::optional<Tensor> bias, int64
   const Window window = {stride_height,  stride_width,  padding_top,     padding_left,
                          padding_bottom, padding_right, dilation_height, dilation_width};
   const Geometry geometry = forward_geometry(input, weight, bias, window);
-  if (geometry.batch == 0) {
+  if (input.size(0) == 0) {
     dispatch_floating(input.scalar_type(), "depthwise_conv2d", [](auto) {});
     return empty_output(input, geometry, window);
   }
