@@ -60,6 +60,21 @@ def _expect_recorded(model, input, recorded=None):
 OFFSETS, WEIGHTS = (_randn(4), _randn(4) + 1), (_randn(6, 3), _randn(6, 2), _randn(6))
 
 FUNCTIONS = {
+    "depthwise_conv2d, padding same": (
+        lambda _, x, w: torchgraft.depthwise_conv2d(x, w, padding="same"),
+        (_randn(4, 1, 3, 2),),
+        IMAGES,
+    ),
+    "depthwise_conv2d of a constant, padding same": (
+        lambda _, x, w: torchgraft.depthwise_conv2d(IMAGES, w, padding="same", dilation=2) + x,
+        (_randn(4, 1, 3, 3),),
+        IMAGES,
+    ),
+    "depthwise_conv2d_input_grad, padding same": (
+        lambda _, x, w: torchgraft.depthwise_conv2d_input_grad(x, w, (4, 6, 5), padding="same"),
+        (_randn(4, 1, 3, 3),),
+        IMAGES,
+    ),
     "linear": (lambda _, x, w: torchgraft.linear(x, w), (_randn(3, 5),), IMAGES),
     "linear with bias": (lambda _, x, w, b: torchgraft.linear(x, w, bias=b), (_randn(3, 5), _randn(3)), IMAGES),
     "mul_constant": (lambda _, x, w: torchgraft.mul_constant(x * w, 2.5), (_randn(5),), IMAGES),

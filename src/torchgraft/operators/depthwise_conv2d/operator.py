@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.overrides import handle_torch_function
 
-from torchgraft.arguments import flag, sizes, stands_for_tensor, whole
+from torchgraft.arguments import flag, record_call, sizes, stands_for_tensor, whole
 from torchgraft.layout import is_channels_last, layout_beside
 from torchgraft.operator import FLOATING, Operator
 from torchgraft.operators.depthwise_conv2d import reference
@@ -89,6 +89,11 @@ def depthwise_conv2d(
         except ValueError:  # a tuple of one number, or of three
             window = None
     if window is None:
+        if isinstance(padding, str) and not isinstance(weight, Tensor):
+            # What stands for a weight has no size yet, on which the padding depends.
+            recorded = record_call(depthwise_conv2d, input, weight, bias, stride, padding, dilation, groups)
+            if recorded is not None:
+                return recorded
         window = make_window(stride, padding, dilation, _kernel_size(weight, padding))
 
     try:
@@ -142,6 +147,11 @@ def depthwise_conv2d_input_grad(
         ValueError: sizes that do not fit together.
     """
     name = "depthwise_conv2d_input_grad"
+    if isinstance(padding, str) and not isinstance(weight, Tensor):
+        rest = input_size, channels_last, stride, padding, dilation
+        recorded = record_call(depthwise_conv2d_input_grad, output_grad, weight, *rest)
+        if recorded is not None:
+            return recorded
     window = make_window(stride, padding, dilation, _kernel_size(weight, padding), name)
     channels, height, width = sizes(name, "input_size", input_size, "(C, H, W)")
     channels_last = flag(name, "channels_last", channels_last)
