@@ -85,8 +85,9 @@ from torchgraft import Operator, native
 from torchgraft.sampling import Drawn, Sample, Samples
 
 FLOAT = (torch.float32,)
-# `absent` claims a CUDA kernel, and no source registers one. `of_cpu` claims none.
-KERNELS = {**dict.fromkeys(("right", "wrong", "racing", "absent"), {"cuda": FLOAT}), "of_cpu": {"cpu": FLOAT}}
+# `absent` and `in_python` claim a CUDA kernel, and no source registers one. `of_cpu` claims none.
+CLAIMING = ("right", "wrong", "racing", "absent", "in_python")
+KERNELS = {**dict.fromkeys(CLAIMING, {"cuda": FLOAT}), "of_cpu": {"cpu": FLOAT}}
 for name, kernels in KERNELS.items():
     operator = Operator(
         f"unasked::{name}(Tensor input) -> Tensor",
@@ -95,6 +96,8 @@ for name, kernels in KERNELS.items():
         dtypes=FLOAT,
         kernels=kernels,
     )
+    if name == "in_python":
+        operator.kernel("cpu")(lambda input: 2 * input)
     if name == "of_cpu":
         for each in (name, f"_{name}"):
             operator._library.impl(each, lambda input: 2 * input, "CPU")
@@ -198,7 +201,7 @@ class TestWhatIsSaid:
     def test_kernels_that_no_property_called_have_a_line(self, tmp_path):
         report, _ = report_of(tmp_path, "mul_constant", "--property", "pickle", "--workers", "0")
         [on_cpu, on_gpu] = report["left_out"]
-        assert (on_cpu["kernels"], on_cpu["reason"]) == ("CPU", "no property that was asked calls them")
+        assert (on_cpu["kernels"], on_cpu["reason"]) == ("CPU", "no property of this run calls them")
         assert on_gpu["kernels"] == "CUDA"
 
     def test_the_function_says_it_too(self):
@@ -228,7 +231,7 @@ def test_a_device_that_was_left_out_by_choice_is_named(monkeypatch):
 
 def test_a_library_that_did_not_load_is_the_reason(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(left_out._torch_private, "has_kernel", lambda raw, device: device.type == "cpu")
+    monkeypatch.setattr(left_out, "is_compiled_there", lambda operator, device: device == "cpu")
     monkeypatch.setattr(native, "why_no_kernel", lambda namespace, device: "it did not load: no such symbol")
     assert Found("mul_constant", ["cpu", "cuda"], ran=["cpu", "cuda"]).states == [
         ("CUDA", "not checked", "it did not load: no such symbol")
@@ -259,7 +262,7 @@ def test_of_many_files_few_are_named():
 @pytest.fixture(scope="module")
 def found(folder, tmp_path_factory):
     path = tmp_path_factory.mktemp("report")
-    names = [f"{folder}:{name}" for name in ("right", "wrong", "racing", "absent", "of_cpu")]
+    names = [f"{folder}:{name}" for name in ("right", "wrong", "racing", "absent", "in_python", "of_cpu")]
     report, shown = report_of(path, *names, "--device", "cuda", "--emulate", "--property", "value", "--workers", "2")
     statuses = {
         (each["operator"].removeprefix("unasked::"), each["property"]): each["status"] for each in report["results"]
@@ -283,6 +286,8 @@ class TestTheEmulator:
             ("racing", "data races: value"): "fail",
             ("absent", "value"): "fail",
             ("absent", "data races: value"): "fail",
+            ("in_python", "value"): "fail",
+            ("in_python", "data races: value"): "fail",
         }
         assert "unasked::wrong on emulated cuda in float32: value" in shown
         assert "unasked::racing on emulated cuda in float32: data races: value" in shown
@@ -290,8 +295,9 @@ class TestTheEmulator:
 
     def test_a_claimed_kernel_that_nobody_wrote_is_no_pass(self, found):
         report, *_ = found
-        [failure] = [each["failure"] for each in report["results"] if "absent" in each["operator"]][:1]
-        assert "unasked::absent has no kernel, so the reference would be compared with itself" in failure["message"]
+        said = {each["operator"]: each["failure"]["message"] for each in report["results"] if each["failure"]}
+        assert "has no kernel, so the reference would be compared with itself" in said["unasked::absent"]
+        assert "no source registers a CUDA kernel of this name" in said["unasked::in_python"]
 
     def test_a_failure_says_how_to_see_it_again(self, found):
         report, *_ = found
@@ -302,7 +308,7 @@ class TestTheEmulator:
         report, shown, _ = found
         assert list(report["environments"]) == ["emulated cuda"]
         assert [(line["kernels"], line["state"], line["operators"][-1]) for line in report["left_out"]] == [
-            ("CUDA", "run in an emulator only", "unasked::absent"),
+            ("CUDA", "run in an emulator only", "unasked::in_python"),
             ("CPU", "not checked", "unasked::of_cpu"),
         ]
         assert "run in an emulator only: the CUDA kernels of unasked::right" in shown

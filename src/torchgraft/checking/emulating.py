@@ -142,7 +142,8 @@ def run_emulated(
         except BuildError as error:
             found = _failed(chosen, str(error), on_result)
         else:
-            variables = library.environment(built, chosen[0].operator.namespace)
+            # Kernels in Triton, which its interpreter would run on the CPU as well, must not stand before these.
+            variables = {**library.environment(built, chosen[0].operator.namespace), "TRITON_INTERPRET": "0"}
             found = run_jobs(
                 chosen, workers=max(workers, 1), environment=variables, on_start=on_start, on_result=on_result
             )

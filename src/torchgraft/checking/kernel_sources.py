@@ -31,6 +31,13 @@ def sources_of(operator: Operator, device: str) -> list[Path]:
     return sorted(folder.glob(f"{depth}*{native.SUFFIXES[device]}"))
 
 
+def is_compiled_there(operator: Operator, device: str) -> bool:
+    """Whether a compiled kernel of an operator for a kind of device is registered, and not only one in Python."""
+    in_python = python_kernels.kernels_of(operator.qualified_name, device)
+    is_registered = _torch_private.has_kernel(operator.raw, torch.device(device))
+    return is_registered and (in_python is None or in_python.compiled is not None)
+
+
 def compiled_kernels(operator: Operator, device: str) -> list[str] | None:
     """The names of the files of an operator's compiled kernels for a kind of device.
 
@@ -43,9 +50,7 @@ def compiled_kernels(operator: Operator, device: str) -> list[str] | None:
         return [text.name if isinstance(text, Path) else "the text given to load_inline"]
     if sources := sources_of(operator, device):
         return [path.name for path in sources]
-    in_python = python_kernels.kernels_of(operator.qualified_name, device)
-    is_registered = _torch_private.has_kernel(operator.raw, torch.device(device))
-    if is_registered and (in_python is None or in_python.compiled is not None):
+    if is_compiled_there(operator, device):
         return []
     # Of one that is adopted, libraries are not ours to look for.
     files = native.libraries_of(operator.namespace, device) if operator.kernels else ()

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import torch
 
-from torchgraft import _torch_private, native, python_kernels
+from torchgraft import native, python_kernels
 from torchgraft.checking.emulating import COMPILES
-from torchgraft.checking.kernel_sources import compiled_kernels
+from torchgraft.checking.kernel_sources import compiled_kernels, is_compiled_there
 from torchgraft.checking.properties import PROPERTIES
 from torchgraft.checking.report import LeftOut
 from torchgraft.checking.result import EMULATED, NVCC, Result
@@ -74,7 +74,7 @@ def _left_out_of(
         has_run = (name, device) in ran
         reason, advice = _why(operator, device, wanted)
         sources = compiled_kernels(operator, device)
-        is_there = _torch_private.has_kernel(operator.raw, torch.device(device))
+        is_there = is_compiled_there(operator, device)
         if sources is not None and not (has_run and is_there):
             if has_run or ((name, device) in wanted and not is_there):
                 reason, advice = native.why_no_kernel(operator.namespace, device), ""
@@ -106,7 +106,7 @@ def _left_out_of(
 def _why(operator: Operator, device: str, wanted: set[tuple[str, str]]) -> tuple[str, str]:
     """Why kernels for a kind of device did not run, and what to do about it."""
     if (operator.short_name, device) in wanted:
-        return "no property that was asked calls them", ""
+        return "no property of this run calls them", ""
     if device == "cuda" and not torch.cuda.is_available():
         return _NO_GPU, ""
     return f"this run left out the {_MACHINES[device]}", f"`graft check {{}} --device {device}` checks them"

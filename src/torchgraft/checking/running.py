@@ -29,6 +29,7 @@ from torchgraft.checking.adopted import declined, why_not_asked, words_of
 from torchgraft.checking.blaming import find_blame
 from torchgraft.checking.case import Case, CheckFailed, failure_of
 from torchgraft.checking.comparing import Mismatch
+from torchgraft.checking.kernel_sources import is_compiled_there
 from torchgraft.checking.properties import PROPERTIES
 from torchgraft.checking.property import Property
 from torchgraft.checking.result import ALL_DTYPES, DIED, EMULATED, NVCC, Failure, NotApplicable, Result
@@ -297,7 +298,7 @@ def _kernels_expected(job: Job, asked: Property) -> Iterator[None]:
         yield
         return
     _expect_kernel(job.operator, job.device, job.dtype)
-    if job.place == EMULATED and not _torch_private.has_kernel(job.operator.raw, torch.device(job.device)):
+    if job.place == EMULATED and not is_compiled_there(job.operator, job.device):
         raise Mismatch(f"{job.name} has no kernel on the emulator: no source registers a CUDA kernel of this name")
     before = fallbacks()
     yield
