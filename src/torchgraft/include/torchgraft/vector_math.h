@@ -5,9 +5,9 @@
 // floats are computed at once. Half types convert to float, and the result is a float.
 //
 // Each function states a bound of its error, in units in the last place of the exact result, with and without
-// fused multiply-adds. No error that was measured is larger (docs/kernels.md says of how many numbers,
-// benchmarks/vector_math.py measures). NaN gives NaN, subnormal numbers are neither read nor written as zero, an
-// odd function keeps the sign of zero, and a function with a limit reaches it and never passes it.
+// fused multiply-adds. No error that was measured is larger; docs/kernels.md says on how many numbers, and
+// benchmarks/vector_math.py measures. NaN gives NaN, subnormal numbers are neither read nor written as zero,
+// an odd function keeps the sign of zero, and a function with a limit reaches it and never passes it.
 //
 // exp, expm1, tanh, sigmoid and erf share one reduction: x = n ln 2 + r with |r| <= ln 2 / 2, so that
 // exp(x) = 2^n (1 + f), where f = exp(r) - 1 is a polynomial in r. Both exp(x) and exp(x) - 1 follow without
