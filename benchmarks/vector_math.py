@@ -116,7 +116,7 @@ def error_table(step: int, doubles: int) -> str:
             worst = largest_error(name, inputs, vector_levels)
             print(name, worst, flush=True)
             shown.append(f"{max(worst.values())[0]:.2f}")
-        lines.append(f"| `vector_math::{name}` | {' | '.join(shown)} |")
+        lines.append(f"| `{name}` | {' | '.join(shown)} |")
     floats = "every float" if step == 1 else f"every {step}th float"
     lines += ["", f"The largest errors of {floats} and of {doubles:,} drawn doubles of each function, over the levels"]
     return "\n".join([*lines[:-1], f"{lines[-1]} {', '.join(vector_levels)}."])
