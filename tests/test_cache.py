@@ -266,7 +266,7 @@ def test_sources_go_before_the_libraries_beside_them_where_they_can_be_compiled(
     library.write_text("old")
     loaded = []
     monkeypatch.setattr(
-        building.native, "load", lambda namespace, folder: loaded.append((folder / library.name).read_text())
+        building.native, "load", lambda namespace, folder, **_: loaded.append((folder / library.name).read_text())
     )
 
     def built(namespace, sources, directory, **options):

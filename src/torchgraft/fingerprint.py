@@ -114,6 +114,9 @@ class _Description:
             # A kernel in Triton, or what tunes one: its source, and the sizes that are tried.
             yield repr(getattr(value, "configs", ""))
             yield from self.of(getattr(value, "fn", _Nothing))
+        elif hasattr(value, "__wrapped__"):
+            # A function that keeps its results.
+            yield from self.of(value.__wrapped__)
         elif hasattr(value, "declaration_word"):
             yield value.declaration_word
         elif hasattr(value, "__dict__") and not _is_of_library(type(value)):

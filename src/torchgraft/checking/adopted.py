@@ -130,6 +130,7 @@ class Adopted(Operator, MadeOfOperators):
         self.autocast, self.mixed, self.random = "none", (), ()
         self.dtypes_of, self.primary = dtypes_of(self, None)
         self._sharding = make_sharding(self, None, None, self.results, ())
+        self.strides, self.wants_kernels = None, False
         self.unsaved = self.constant_outputs = self.not_differentiable = ()
         # What PyTorch decomposes, a compiler does not see.
         is_decomposed = self.namespace == "aten" or _torch_private.is_composite(self.public)

@@ -83,9 +83,11 @@ def strides_of_copy(tensor: Tensor) -> Sequence[int]:
     """
     sizes, strides = _strided(tensor)
     step, is_dense = 1, True
-    for stride, size in sorted((stride, size) for stride, size in zip(strides, sizes, strict=True) if size != 1):
-        is_dense = is_dense and stride == step
-        step = step * size
+    # TorchDynamo cannot sort sizes that it knows by name alone; comparing two of them it can.
+    longer = [d for d, size in enumerate(sizes) if size != 1]
+    for d in order_of_dimensions([sizes[d] for d in longer], [strides[d] for d in longer]):
+        is_dense = is_dense and strides[longer[d]] == step
+        step = step * sizes[longer[d]]
     if is_dense:
         return strides
     found, step = [0] * len(sizes), 1
