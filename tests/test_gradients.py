@@ -337,9 +337,33 @@ class TestHiddenResults:
             unsaved=("bias",),
         )
         input, bias = values(3, 3)
-        (first,) = torch.autograd.grad(operator(input, bias).sum(), input, create_graph=True)
-        with pytest.raises(RuntimeError, match="but bias is not kept: remove it from unsaved"):
-            first.sum().backward()
+        message = "but bias is not kept: remove it from unsaved"
+        for call in (operator, lambda *each: operator.public(*each)[0]):
+            with pytest.raises(RuntimeError, match=message):
+                torch.autograd.grad(call(input, bias).sum(), input, create_graph=True)
+            # Whether or not it needs a gradient itself.
+            (first,) = torch.autograd.grad(call(input, bias.detach()).sum(), input, create_graph=True)
+            with pytest.raises(RuntimeError, match=message):
+                first.sum().backward()
+            torch.autograd.grad(call(input, bias).sum(), (input, bias))
+        assert torch.func.vmap(torch.func.grad(lambda *each: operator(*each).sum()))(
+            torch.ones(2, 3), torch.ones(2, 3)
+        ).shape == (2, 3)
+
+    def test_a_visible_list_before_hidden_results(self):
+        operator = declare(
+            "(Tensor input) -> (Tensor[], Tensor, Tensor)",
+            lambda input: ([input.sin(), input.exp()], input.cos(), torch.argsort(input)),
+            gradient=lambda needs_grad, grads, saved, input: sum(
+                grad * by for grad, by in zip(grads[0], (saved[0], input.exp()), strict=True) if grad is not None
+            ),
+            visible_outputs=1,
+            kernels={},
+        )
+        (input,) = values(3)
+        for (found,) in every_way(lambda input: sum(operator(input)), input):
+            assert_close(found, (input.cos() + input.exp()).detach())
+        assert torch.autograd.gradgradcheck(lambda input: sum(operator(input)), (input,))
 
     def test_a_first_derivative_costs_no_reference(self, recwarn):
         calls = []

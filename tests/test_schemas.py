@@ -328,9 +328,9 @@ def test_results_that_share_memory_are_refused(output):
     operator = declare("(Tensor x) -> (Tensor, Tensor)", lambda x: (x * 1, x * 2), output=output)
     x = torch.ones(3, 2)
     for function in (operator, operator.public):
-        with pytest.raises(ValueError, match=r"output returned the same memory twice, as result [01] and"):
+        with pytest.raises(ValueError, match=r"result [01] of output shares memory with"):
             function(x)
-    with pytest.raises(Exception, match="output returned the same memory twice"):
+    with pytest.raises(Exception, match="of output shares memory"):
         torch.compile(lambda x: operator(x), backend="aot_eager", fullgraph=True)(x)
     assert torch.equal(x, torch.ones(3, 2))
 
@@ -341,7 +341,7 @@ def test_a_list_of_results_that_share_memory_is_refused():
         lambda x: [each * 1 for each in x],
         output=lambda x: [torch.empty_like(x[0])] * len(x),
     )
-    with pytest.raises(ValueError, match="output returned the same memory twice, as result 1 and"):
+    with pytest.raises(ValueError, match="result 1 of output shares memory"):
         operator([torch.ones(2), torch.ones(2)])
 
 

@@ -309,6 +309,7 @@ class TestTheEmulator:
         assert list(report["environments"]) == ["emulated cuda"]
         assert [(line["kernels"], line["state"], line["operators"][-1]) for line in report["left_out"]] == [
             ("CUDA", "run in an emulator only", "unasked::in_python"),
+            ("Python", "not checked", "unasked::in_python"),
             ("CPU", "not checked", "unasked::of_cpu"),
         ]
         assert "run in an emulator only: the CUDA kernels of unasked::right" in shown

@@ -4,6 +4,7 @@ PyTorch may change these without notice. Each stands behind a name of ours with 
 `tests/test_torch_private.py` calls each, so that a PyTorch that broke one says which.
 """
 
+import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -42,6 +43,15 @@ def forward_mode_active() -> bool:
         return True
     stack = _functorch.get_interpreter_stack() or ()
     return any(interpreter.key() == _functorch.TransformType.Jvp for interpreter in stack)
+
+
+def may_differentiate_again() -> bool:
+    """Whether a gradient that is computed now may be differentiated: by autograd, or by a second torch.func transform.
+
+    To be asked in a backward pass that records: under one torch.func transform every one does.
+    """
+    stack = _functorch.get_interpreter_stack() or ()
+    return sum(interpreter.key() == _functorch.TransformType.Grad for interpreter in stack) != 1
 
 
 def schema_of(operator: Any) -> Any:
@@ -101,14 +111,33 @@ class _Gone:
         raise RuntimeError(self._why)
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
         # Of the handle PyTorch calls methods, as `redispatch_boxed`.
         return self
 
 
-def refuse_calls(operator: Any, why: str) -> None:
-    """Makes calls of an operator overload, and of its packet, errors: its definition is gone."""
-    packet = operator.overloadpacket
-    operator._op = operator._op_dk = operator._handle = packet._op = _Gone(why)
+def refuse_calls(operator: Any, why: str, *holders: Any) -> None:
+    """Makes calls of an operator overload, and of its packet, errors: its definition is gone.
+
+    Args:
+        operator: the overload.
+        why: for the error.
+        holders: functions that hold what `callee_of` gave in their closures.
+    """
+    packet, gone = operator.overloadpacket, _Gone(why)
+    callee = operator._op
+    for holder in holders:
+        for cell in getattr(holder, "__closure__", None) or ():
+            if cell.cell_contents is callee:
+                cell.cell_contents = gone
+    operator._op = operator._op_dk = operator._handle = packet._op = gone
+
+
+def forget_compiled() -> None:
+    """Lets TorchDynamo compile everything anew, if it has compiled anything."""
+    if (dynamo := sys.modules.get("torch._dynamo")) is not None:
+        dynamo.reset()
 
 
 def name_for_caches(operator: Any, word: str) -> None:

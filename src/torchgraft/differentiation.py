@@ -226,6 +226,7 @@ def make_autograd(operator: Declared) -> Autograd:
     raw, visible, arrangement = operator.raw, operator.visible, operator.arrangement
     kernel, several_visible = _torch_private.callee_of(raw), operator.visible_outputs > 1 and not any(operator.lists)
     visible_outputs, lists = operator.visible_outputs, operator.lists
+    visible_lists = lists[:visible_outputs]
     tensors_first, together = arrangement.first is not None, arrangement.together
 
     plain_reference, qualified_name, wants_kernels = operator.reference, operator.qualified_name, operator.wants_kernels
@@ -263,8 +264,13 @@ def make_autograd(operator: Declared) -> Autograd:
     def each_of(results: Any) -> tuple[Any, ...]:
         return (results,) if gives_one else tuple(results)
 
-    def save(ctx: Any, values: Sequence[Tensor | None], others: tuple[Any, ...], results: Any) -> None:
+    def save(
+        ctx: Any, values: Sequence[Tensor | None], others: tuple[Any, ...], results: Any, *, has_all: bool = True
+    ) -> None:
         ctx.others = others
+        if gives_lists:
+            # Whether this Function has the hidden results among its own, and so gets gradients for them.
+            ctx.has_all = has_all
         if keep is not None:
             values = keep(values)
         if takes_lists:
@@ -283,8 +289,11 @@ def make_autograd(operator: Declared) -> Autograd:
             ctx.mark_non_differentiable(*constant)
 
     def gradients_of(ctx: Any, needs_grad: Sequence[Any], flat_grads: Sequence[Tensor | None]) -> Sequence[Any]:
-        """The gradients of the arguments that hold tensors, of such a list a list."""
-        output_grads = nested(flat_grads, lists) if gives_lists else flat_grads
+        """The gradients of the arguments that hold tensors, of such a list a list.
+
+        `flat_grads` are those of the visible results, or of all where `ctx.has_all` says so.
+        """
+        output_grads = nested(flat_grads, lists if ctx.has_all else visible_lists) if gives_lists else flat_grads
         output_grads = output_grads[:visible_outputs]
         # A loop and no generator, which would cost a third of a microsecond.
         for grad in flat_results(output_grads) if gives_lists else output_grads:
@@ -304,6 +313,8 @@ def make_autograd(operator: Declared) -> Autograd:
         if give_back is not None:
             values = give_back(values)
         if hidden and is_grad_enabled() and not is_compiling():
+            if any(needs_grad[place] for place in unsaved_places) and may_differentiate_again():
+                raise RuntimeError(cannot_differentiate_again)
             hidden = Hidden.apply(len(hidden), *hidden, *values, *ctx.others)
         arguments = (*values, *ctx.others) if tensors_first else together(values, ctx.others)
         if any_autocast():
@@ -319,7 +330,13 @@ def make_autograd(operator: Declared) -> Autograd:
         arrangement,
         lambda results: each_of(results)[visible_outputs:],
     )
-    unsaved = ", ".join(operator.unsaved)
+    unsaved_places = [place for place, argument in enumerate(tensor_names) if argument in operator.unsaved]
+    cannot_differentiate_again = (
+        f"{name}: its gradient cannot be differentiated again, as it reads hidden results. The reference computes their"
+        f" gradient from all arguments, but {', '.join(operator.unsaved)} is not kept: remove it from unsaved, or let"
+        " the gradient formula read arguments instead of hidden results"
+    )
+    may_differentiate_again = _torch_private.may_differentiate_again
 
     class Hidden(torch.autograd.Function):
         """Gives hidden results a gradient, through the reference, when a gradient is differentiated that reads them."""
@@ -343,12 +360,8 @@ def make_autograd(operator: Declared) -> Autograd:
             values = ctx.saved_tensors
             gradients: Sequence[Tensor | None] = (None,) * len(values)
             if any(grad is not None for grad in hidden_grads):
-                if unsaved:
-                    raise RuntimeError(
-                        f"{name}: this derivative goes through the hidden results that the gradient formula reads. The"
-                        f" reference computes it from all arguments, but {unsaved} is not kept: remove it from unsaved,"
-                        " or let the formula read arguments instead of hidden results"
-                    )
+                if unsaved_places:
+                    raise RuntimeError(cannot_differentiate_again)
                 needed = arrangement.by_argument(ctx.needs_input_grad[1 + ctx.count :][: len(values)], ctx.others)
                 found = hidden_gradient(needed, hidden_grads, (), *together(values, ctx.others))
                 gradients = arrangement.flat(found, ctx.others)
@@ -393,7 +406,7 @@ def make_autograd(operator: Declared) -> Autograd:
             *values, others = values_and_others
             given = (*values, *others) if tensors_first else together(values, others)
             results = choosing.call(namespace, kernel, given) if may_be_timed() else kernel(*given)
-            save(ctx, values, others, results)
+            save(ctx, values, others, results, has_all=False)
             if constant_outputs:
                 mark(ctx, results, operator.output_count)
             return flat_results(visible(results)) if gives_lists else visible(results)

@@ -75,9 +75,9 @@ def make_call(operator: Declared) -> Callable[..., Any]:
                 tensors = arrangement.tensors(arguments)
                 needs_grad = any(tensor is not None and tensor.requires_grad for tensor in tensors)
             compiling = is_compiling()
-            if compiling:
-                # See `torchgraft.operator._make_call`.
-                assert identity
+            # See `torchgraft.operator._make_call`.
+            if compiling and not identity:
+                raise AssertionError
             if _torch_private.transform_active() or (needs_grad and compiling):
                 operator.note(arguments, "transforms and compiled gradients do not see that it writes to its arguments")
                 return visible(answer_by_reference(operator, arguments))

@@ -11,7 +11,7 @@ import importlib
 import itertools
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, NoReturn, TypeVar
+from typing import Any, Literal, NoReturn, TypeVar, get_args
 
 import torch
 from torch import Tensor
@@ -178,6 +178,8 @@ class Operator:
         self.vmap = called(vmap, 3)
         self.flops = called(flops)
         self._explain = called(explain)
+        if autocast not in get_args(AutocastRule):
+            raise ValueError(f"{self.qualified_name}: autocast must be 'lower', 'promote' or 'none', got {autocast!r}")
         self.autocast = autocast
         self.strides = strides
         self.compile = compile
@@ -289,6 +291,8 @@ class Operator:
 
     def _withdraw(self) -> python_kernels.Registered:
         """Undoes `_declare`, but for the names. Returns the kernels that are written in Python."""
+        # What is compiled over an overload of PyTorch's holds the gradient of this declaration.
+        _torch_private.forget_compiled()
         del Operator.registered[self.qualified_name]
         _dtensor.forget(self)
         forget(self)
@@ -299,8 +303,10 @@ class Operator:
     def _free_names(self) -> None:
         """Frees the names. Who still holds what PyTorch calls them by gets an error, where PyTorch would crash."""
         _torch_private.undefine(self._names)
+        eager: Any = self.autograd.eager
+        holders = self.call, eager.__self__.forward
         for overload in (self.public, self.raw):
-            _torch_private.refuse_calls(overload, self._why_gone())
+            _torch_private.refuse_calls(overload, self._why_gone(), *holders)
 
     def _why_gone(self) -> str:
         return f"{self.qualified_name} was undeclared or got another schema: declare it again, or call the new one"
@@ -504,6 +510,8 @@ class Operator:
 def _registered(qualified_name: str, module: str) -> Operator:
     if qualified_name not in Operator.registered:
         importlib.import_module(module)
+    if qualified_name not in Operator.registered:
+        raise RuntimeError(f"{qualified_name} was undeclared, or {module} does not declare it: declare it first")
     return Operator.registered[qualified_name]
 
 
@@ -573,7 +581,8 @@ def _make_call(operator: Operator) -> Callable[..., Any]:
             if compiling:
                 # TorchDynamo reuses compiled code while what it has looked at stays the same, and it does not look at
                 # the Functions below: another operator would get this one's gradient. No two declarations share this.
-                assert identity
+                if not identity:
+                    raise AssertionError
                 if operator.compile == "reference":
                     explain_kinds(operator.name, described, arguments, dtypes_of, mixed)
                     return call_reference(arguments)

@@ -158,8 +158,8 @@ def _make_results(operator: Declared, arguments: Sequence[Any]) -> Any:
     for number, result in enumerate(tensors_in(as_tuple(results))):
         if any(_torch_private.share_memory(result, other) for other in others):
             raise ValueError(
-                f"{operator.name}: output returned the same memory twice, as result {number} and as another result or"
-                " an argument: it must return a new tensor for each result, as torch.empty_like makes one"
+                f"{operator.name}: result {number} of output shares memory with another result or with an argument:"
+                " output must return a new tensor for each result, as torch.empty_like makes one"
             )
         others.append(result)
     return results

@@ -81,10 +81,10 @@ def make_package(
 
 def _expect_free(name: str, directory: Path) -> None:
     """Raises ValueError where a package cannot have a name."""
-    if not _NAME.fullmatch(name) or len(name) > _LONGEST:
+    if not _NAME.fullmatch(name) or not 2 <= len(name) <= _LONGEST:
         raise ValueError(
             f"{name[:_LONGEST]!r} cannot be the name of a package: use letters, digits and single underscores "
-            f"between them, as in my_kernels, {_LONGEST} characters at most"
+            f"between them, as in my_kernels, 2 to {_LONGEST} characters"
         )
     if why := _why_taken(name):
         raise ValueError(f"{name} is {why}: choose another name, such as {name}_ops")
@@ -92,7 +92,8 @@ def _expect_free(name: str, directory: Path) -> None:
         raise ValueError(f"{directory / name} already exists: choose another name, or remove it")
 
 
-# C++ keeps names with two underscores for itself, and the name of a wheel must not end with one.
+# C++ keeps names with two underscores for itself, and the name of a wheel must not end with one. Hugging Face's kernels
+# (0.17.2) take no name of one letter.
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9]*(_[A-Za-z0-9]+)*")
 
 
