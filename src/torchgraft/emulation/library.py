@@ -134,7 +134,9 @@ def build_once(
     kind = "-".join(filter(None, (namespace, "emulated", str(architecture), sanitizer)))
 
     def make(directory: Path) -> None:
-        work = cache.keep_environment(f"{kind}-{_digest(str(_root(sources)))[:16]}", lambda folder: folder.mkdir())
+        work = cache.keep_environment(
+            f"{kind}-{_digest(f'{Path(__file__)}{_root(sources)}')[:16]}", lambda folder: folder.mkdir()
+        )
         built = build(
             namespace, sources, work, architecture=architecture, sanitizer=sanitizer, workers=workers, said=said
         )

@@ -37,6 +37,7 @@ struct Strided {
   Strides strides;
 };
 
+// The sizes and strides of a tensor with four dimensions.
 inline Strided strided(const Tensor& tensor) {
   const auto sizes = tensor.sizes();
   const auto strides = tensor.strides();
