@@ -97,6 +97,37 @@ def test_what_cannot_be_described_has_a_new_word_each_time():
     assert fingerprint(lambda: unknown) != fingerprint(lambda: unknown)
 
 
+def test_nor_can_code_that_looks_elsewhere():
+    def imports(x):
+        from helpers_of_nobody import size
+
+        return x.new_empty(size)
+
+    def reads_globals(x):
+        return x.new_empty(globals()["scale"])
+
+    for function in (imports, reads_globals):
+        assert fingerprint(function) != fingerprint(function)
+
+
+def test_a_decorator_that_copies_names_of_a_library_hides_nothing():
+    def named_as_pytorch(by):
+        return functools.wraps(torch.nn.functional.relu)(lambda x: x.new_empty(by))
+
+    assert fingerprint(named_as_pytorch(2)) != fingerprint(named_as_pytorch(3))
+
+
+def test_subclasses_of_built_in_types_count():
+    def sizes(by):
+        class Sizes(tuple):
+            def first(self):
+                return by
+
+        return Sizes((1, 2))
+
+    assert fingerprint(sizes(2)) != fingerprint(sizes(3))
+
+
 def test_cycles_end():
     def even(n):
         return n == 0 or odd(n - 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 import functools
 import hashlib
 import inspect
@@ -20,6 +21,8 @@ _PLAIN = (*_NUMBERS_AND_TEXT, torch.dtype, torch.device, torch.layout, torch.mem
 
 # Their code is that of PyTorch, Python or Triton, which compilers' caches know by version.
 _LIBRARIES = frozenset(("torch", "triton", *sys.stdlib_module_names)) - {"__main__"}
+
+_LOOKUPS = frozenset(("import_module", "__import__", "eval", "exec", "globals", "environ", "getenv"))
 
 # A function that reaches more than this many values is not followed further.
 _MOST_VALUES = 10_000
@@ -59,7 +62,7 @@ class _Description:
 
     def of(self, value: Any) -> Iterator[str]:
         """The words for a value."""
-        if isinstance(value, _PLAIN):
+        if type(value) in _PLAIN:
             yield f"{type(value).__name__} {value!r}"
             return
         # Python may or may not use one tuple for equal constants.
@@ -75,7 +78,12 @@ class _Description:
         if len(self._seen) > _MOST_VALUES:
             raise _UnknownError
         yield type(value).__name__
-        if isinstance(value, (tuple, list)):
+        if isinstance(value, (tuple, list, dict, set, str, bytes, int, float)) and not _is_of_library(type(value)):
+            # A user's subclass of a built-in type.
+            yield from self.of(type(value))
+        if isinstance(value, (str, bytes, int, float, complex)):
+            yield repr(value)
+        elif isinstance(value, (tuple, list)):
             yield from self._all(value)
         elif isinstance(value, (set, frozenset)):
             yield from sorted(" ".join(_Description().of(each)) for each in value)
@@ -130,6 +138,8 @@ class _Description:
         yield "end"
 
     def _function(self, function: types.FunctionType) -> Iterator[str]:
+        if _looks_elsewhere(function.__code__):
+            raise _UnknownError
         yield from self._all((function.__code__, function.__defaults__, function.__kwdefaults__))
         try:
             yield from self._all([cell.cell_contents for cell in function.__closure__ or ()])
@@ -166,6 +176,15 @@ class _Nothing:
     """Stands for what a value should have, and has not."""
 
 
+def _looks_elsewhere(code: types.CodeType) -> bool:
+    """Whether code imports what is not a library's, or looks up names that it does not spell."""
+    if not _LOOKUPS.isdisjoint(code.co_names):
+        return True
+    imports = (each.argval for each in dis.get_instructions(code) if each.opname == "IMPORT_NAME")
+    nested = (each for each in code.co_consts if isinstance(each, types.CodeType))
+    return any(not _is_library(name) for name in imports) or any(map(_looks_elsewhere, nested))
+
+
 def _names_in(code: types.CodeType) -> Iterator[str]:
     """The names that code and the functions in it may look up among globals."""
     yield from code.co_names
@@ -189,5 +208,7 @@ def _is_library(module: str) -> bool:
 
 
 def _is_of_library(value: Any) -> bool:
-    module = getattr(value, "__module__", None)
+    # A decorator may have given a function of a user's the names of a library's.
+    is_function = isinstance(value, types.FunctionType)
+    module = value.__globals__.get("__name__") if is_function else getattr(value, "__module__", None)
     return isinstance(module, str) and _is_library(module)
