@@ -127,8 +127,7 @@ uint16_t larger(uint16_t a, uint16_t b, uint16_t nan) {
 template <typename Half>
 uint32_t larger_pair(uint32_t a, uint32_t b) {
   const auto part = [&](int bits) {
-    return uint32_t{
-               larger<Half>(static_cast<uint16_t>(a >> bits), static_cast<uint16_t>(b >> bits), 0x7fff)}
+    return uint32_t{larger<Half>(static_cast<uint16_t>(a >> bits), static_cast<uint16_t>(b >> bits), 0x7fff)}
            << bits;
   };
   return part(0) | part(16);
