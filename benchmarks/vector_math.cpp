@@ -1,4 +1,4 @@
-// What benchmarks/vector_math.py and tests/test_vector_math.py measure: each function of
+// Computes, for benchmarks/vector_math.py and tests/test_vector_math.py, each function of
 // torchgraft/vector_math.h on each instruction set, beside the standard library's.
 
 #include <torchgraft/elementwise.h>
@@ -101,8 +101,8 @@ double error_of(T found, W exact) {
   return static_cast<double>(std::ldexp(std::abs(given - exact), -last));
 }
 
-// What a function should give: for floats its own values in double, which the errors of doubles vouch for,
-// and for doubles the standard library's values in long double.
+// The expected values of a function: for floats its own values in double, which the errors of doubles vouch
+// for, and for doubles the standard library's values in long double.
 inline std::vector<double> exact_values(const Text& name, const float* from, int64_t count) {
   const std::vector<double> wide(from, from + count);
   std::vector<double> exact(wide.size());

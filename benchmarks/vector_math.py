@@ -36,7 +36,7 @@ BORDERS += (5.95, 18.7, 19.06, 20, 36.7, 40, 708.4, 709.78, 745.1)
 
 @functools.cache
 def operator() -> Operator:
-    """What vector_math.cpp computes."""
+    """Returns the operator whose kernel is vector_math.cpp."""
     return load_inline(
         "vector_math::vector_math(Tensor input, Tensor[] found, str what, str name, str level) -> Tensor",
         reference=lambda input, found, what, name, level: input.clone(),

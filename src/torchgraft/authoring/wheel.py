@@ -300,7 +300,7 @@ def _build(folder: Path, directory: Path, cuda: bool) -> Path:
 
 
 def _for_others() -> dict[str, str]:
-    """What tells a build backend that the wheel is for other machines: for all GPUs, whatever PyTorch is here."""
+    """Tells a build backend that the wheel is for other machines: for all GPUs, whatever PyTorch is here."""
     if os.environ.get("TORCHGRAFT_CUDA") == "0" or not has_tool(os.environ.get("CUDACXX") or "nvcc"):
         return {}
     return {"TORCHGRAFT_CUDA": "all"}

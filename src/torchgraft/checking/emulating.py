@@ -37,7 +37,7 @@ _NEWEST_COMMON = "90-real"
 
 @dataclass(frozen=True)
 class _Unit:
-    """What is compiled into one library: the CUDA kernels of a namespace, or a text that `load_inline` was given.
+    """Sources of one library: the CUDA kernels of a namespace, or a text that `load_inline` was given.
 
     Attributes:
         stem: of the library's name.

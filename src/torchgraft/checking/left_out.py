@@ -113,7 +113,7 @@ def _why(operator: Operator, device: str, wanted: set[tuple[str, str]]) -> tuple
 
 
 def _advise(sources: Sequence[str], *, emulates: bool, compiles: bool) -> str:
-    """What to do where there is no GPU, beside what was done."""
+    """Returns advice for a machine without a GPU."""
     if not sources:
         return "run the check on a machine with a GPU"
     emulate = "`graft check {} --device cuda --emulate` runs them in an emulator on the CPU"
