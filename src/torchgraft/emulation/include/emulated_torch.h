@@ -38,13 +38,18 @@ inline AOTITorchError empty_strided(int64_t dim, const int64_t* sizes, const int
 }
 
 // torch_call_dispatcher, and of what PyTorch has for CUDA only: products of halves with a result in float.
+// Where no launch runs, a product into a tensor that is given computes nothing either: that tensor is the
+// answer.
 inline AOTITorchError call_dispatcher(const char* name, const char* overload, StableIValue* stack,
                                       uint64_t version) {
   using torch::stable::Tensor;
   using torch::stable::detail::from;
   using torch::stable::detail::to;
   const bool is_widened = std::strcmp(overload, "dtype_out") == 0;
-  if (runs_launches() && !is_widened) return torch_call_dispatcher(name, overload, stack, version);
+  const bool is_product = is_widened || std::strcmp(overload, "out") == 0;
+  if (!is_product || (runs_launches() && !is_widened)) {
+    return torch_call_dispatcher(name, overload, stack, version);
+  }
   const Tensor left = to<Tensor>(stack[0]), right = to<Tensor>(stack[1]);
   if (!runs_launches()) {
     stack[0] = stack[is_widened ? 3 : 2];
