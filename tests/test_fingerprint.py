@@ -128,6 +128,57 @@ def test_subclasses_of_built_in_types_count():
     assert fingerprint(sizes(2)) != fingerprint(sizes(3))
 
 
+def test_what_an_instance_or_its_classes_hold_in_other_ways_counts():
+    class Slots:
+        __slots__ = ("size",)
+
+        def __init__(self, size):
+            self.size = size
+
+    class Inherits(Slots):
+        pass
+
+    def of_class(size):
+        return type("OfClass", (), {"__size__": size})()
+
+    def of_metaclass(size):
+        return type("Meta", (type,), {"size": size})("OfMeta", (), {})
+
+    def with_attribute(size):
+        def output(x):
+            return x.new_empty(output.size)
+
+        output.size = size
+        return output
+
+    for make_one in (Slots, Inherits, of_class, of_metaclass, with_attribute):
+        assert fingerprint(make_one(2)) == fingerprint(make_one(2))
+        assert fingerprint(make_one(2)) != fingerprint(make_one(3))
+
+
+def test_what_is_set_in_a_module_later_counts_however_it_is_reached(tmp_path, monkeypatch):
+    (tmp_path / "settings_of_mine.py").write_text("size = 0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    import settings_of_mine as settings
+
+    def by_default(x, where=settings):
+        return x.new_empty(where.size)
+
+    def by_name(x, *, where=settings):
+        return x.new_empty(where.size)
+
+    functions = [by_default, by_name, lambda x: x.new_empty(settings.size), lambda x: x.new_empty([settings][0].size)]
+    for function in functions:
+        words = set()
+        for size in (2, 3):
+            monkeypatch.setattr(settings, "size", size)
+            words.add(fingerprint(function))
+        assert len(words) == 2, function
+    listed = [settings]
+    for function in (lambda x: listed[0].size, lambda x: getattr(settings, x)):
+        assert fingerprint(function) != fingerprint(function)
+
+
 def test_cycles_end():
     def even(n):
         return n == 0 or odd(n - 1)

@@ -63,6 +63,20 @@ def test_every_handle_follows_however_old():
         assert torch.vmap(first)(torch.ones(2, 3)).unique().item() == factor
 
 
+def test_the_function_behind_a_call_follows_too():
+    held = redefine(2.0).call
+    for factor in (3.0, 2.0, 5.0):
+        operator = redefine(factor)
+        assert operator.call is held
+        assert value_and_gradient(held) == (factor, factor)
+    operator.undeclare()
+    with pytest.raises(RuntimeError, match="redefined::times was undeclared"):
+        held(torch.ones(1))
+    for decorator in (operator.kernel("cpu"), operator.choose_kernel("cpu")):
+        with pytest.raises(RuntimeError, match="redefined::times was undeclared"):
+            decorator(lambda x: x)
+
+
 def test_flops_follow():
     from torch.utils.flop_counter import FlopCounterMode
 

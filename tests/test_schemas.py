@@ -345,6 +345,11 @@ def test_a_list_of_results_that_share_memory_is_refused():
         operator([torch.ones(2), torch.ones(2)])
 
 
+def test_two_arguments_of_one_name_are_refused():
+    with pytest.raises(ValueError, match="x is the name of several arguments: give each a name of its own"):
+        declare("(Tensor x, Tensor y, float x) -> Tensor", lambda x, y: x + y)
+
+
 def test_an_argument_may_have_any_name():
     operator = declare(
         "(Tensor self, Tensor keyset, Tensor info, float in_dims=2.0, *, float arguments=1.0) -> Tensor",

@@ -79,6 +79,16 @@ def test_constant_when_traced():
     assert calls == [0]
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_is_of_onednn(dtype):
+    convolution = torch.nn.Conv2d(3, 4, 3, dtype=dtype)
+    input = torch.randn(1, 3, 8, 8, dtype=dtype)
+    with torch.no_grad(), torch.profiler.profile() as profile:
+        convolution(input)
+    names = {event.key for event in profile.key_averages()}
+    assert ("aten::mkldnn_convolution" in names) == _torch_private.is_of_onednn(dtype)
+
+
 def test_without_autocast():
     with torch.autocast("cpu", dtype=torch.bfloat16), _torch_private.without_autocast():
         assert torch.mm(torch.ones(2, 2), torch.ones(2, 2)).dtype == torch.float32

@@ -4,6 +4,7 @@ PyTorch may change these without notice. Each stands behind a name of ours with 
 `tests/test_torch_private.py` calls each, so that a PyTorch that broke one says which.
 """
 
+import functools
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -198,6 +199,14 @@ def below_autograd(operator: Any, keyset: Any, arguments: Sequence[Any], named: 
 def without_autocast() -> AbstractContextManager[Any]:
     """A scope in which autocast neither casts nor is asked."""
     return torch._C._DisableAutocast()
+
+
+@functools.cache
+def is_of_onednn(dtype: torch.dtype) -> bool:
+    """Whether PyTorch computes with bfloat16 or float16 in oneDNN on this processor."""
+    names = {torch.bfloat16: "_is_mkldnn_bf16_supported", torch.float16: "_is_mkldnn_fp16_supported"}
+    asked = getattr(torch.ops.mkldnn, names[dtype], None)
+    return asked is not None and bool(asked())
 
 
 def without_modes() -> AbstractContextManager[Any]:

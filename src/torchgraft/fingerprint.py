@@ -23,6 +23,14 @@ _PLAIN = (*_NUMBERS_AND_TEXT, torch.dtype, torch.device, torch.layout, torch.mem
 _LIBRARIES = frozenset(("torch", "triton", *sys.stdlib_module_names)) - {"__main__"}
 
 _LOOKUPS = frozenset(("import_module", "__import__", "eval", "exec", "globals", "environ", "getenv"))
+_LOOKUPS_IN_MODULES = frozenset(("getattr", "attrgetter", "vars", "__dict__"))
+
+# What Python itself adds to a class, and what follows from that.
+_BY_PYTHON = frozenset(
+    ("__annotations__", "__annotate_func__", "__annotations_cache__", "__dataclass_fields__", "__dataclass_params__")
+    + ("__dict__", "__doc__", "__firstlineno__", "__match_args__", "__module__", "__orig_bases__", "__parameters__")
+    + ("__qualname__", "__slots__", "__static_attributes__", "__weakref__")
+)
 
 # A function that reaches more than this many values is not followed further.
 _MOST_VALUES = 10_000
@@ -93,7 +101,10 @@ class _Description:
             yield value.co_code.hex()
             yield from self._all((value.co_consts, value.co_names, value.co_varnames, value.co_flags))
         elif isinstance(value, types.ModuleType):
-            yield from self._module(value)
+            if not _is_library(value.__name__):
+                # Who takes what out of it is not known.
+                raise _UnknownError
+            yield value.__name__
         elif isinstance(value, types.MethodType):
             yield from self._all((value.__func__, value.__self__))
         elif isinstance(value, functools.partial):
@@ -108,7 +119,8 @@ class _Description:
             yield from self._function(value)
         elif isinstance(value, type):
             yield value.__qualname__
-            yield from self._all((value.__bases__, _own(vars(value))))
+            members = {name: each for name, each in vars(value).items() if name not in _BY_PYTHON}
+            yield from self._all((type(value), value.__bases__, members))
         elif isinstance(value, (staticmethod, classmethod)):
             yield from self.of(value.__func__)
         elif isinstance(value, property):
@@ -127,8 +139,8 @@ class _Description:
             yield from self.of(value.__wrapped__)
         elif hasattr(value, "declaration_word"):
             yield value.declaration_word
-        elif hasattr(value, "__dict__") and not _is_of_library(type(value)):
-            yield from self._all((type(value), vars(value)))
+        elif not _is_of_library(type(value)) and not inspect.isdatadescriptor(value):
+            yield from self._all((type(value), getattr(value, "__dict__", None), _slots(value)))
         else:
             raise _UnknownError
 
@@ -140,22 +152,32 @@ class _Description:
     def _function(self, function: types.FunctionType) -> Iterator[str]:
         if _looks_elsewhere(function.__code__):
             raise _UnknownError
-        yield from self._all((function.__code__, function.__defaults__, function.__kwdefaults__))
+        yield from self._all((function.__code__, vars(function)))
         try:
-            yield from self._all([cell.cell_contents for cell in function.__closure__ or ()])
+            closure = [cell.cell_contents for cell in function.__closure__ or ()]
         except ValueError:
             # A variable that has no value yet.
             raise _UnknownError from None
         names = list(_names_in(function.__code__))
+        named = function.__kwdefaults__ or {}
+        for values in (function.__defaults__ or (), named, named.values(), closure):
+            for value in values:
+                yield from self._named(value, names)
+            yield "end"
         for name in names:
             if name in function.__globals__:
                 yield name
                 yield from self._named(function.__globals__[name], names)
 
     def _named(self, value: Any, names: Sequence[str]) -> Iterator[str]:
-        """The words for a global, and for what a function may take out of it if it is a module."""
-        yield from self.of(value)
-        if isinstance(value, types.ModuleType) and not _is_library(value.__name__):
+        """The words for what a function refers to, and for what it may take out of it if it is a module."""
+        if not isinstance(value, types.ModuleType):
+            yield from self.of(value)
+            return
+        yield from self._module(value)
+        if not _is_library(value.__name__):
+            if not _LOOKUPS_IN_MODULES.isdisjoint(names):
+                raise _UnknownError
             for name in names:
                 if name in vars(value) and id(vars(value)[name]) not in self._seen:
                     yield name
@@ -193,9 +215,14 @@ def _names_in(code: types.CodeType) -> Iterator[str]:
             yield from _names_in(constant)
 
 
-def _own(members: Any) -> dict[str, Any]:
-    """The members of a class that its author wrote."""
-    return {name: each for name, each in members.items() if not name.startswith("__") or callable(each)}
+def _slots(value: Any) -> dict[str, Any]:
+    """What an instance keeps outside its dict."""
+    named = [vars(each).get("__slots__", ()) for each in type(value).__mro__]
+    slots = [slot for each in named for slot in ((each,) if isinstance(each, str) else each)]
+    # A name with two underscores in front is another one in its class.
+    if any(slot.startswith("__") and slot not in _BY_PYTHON for slot in slots):
+        raise _UnknownError
+    return {slot: getattr(value, slot) for slot in slots if slot not in _BY_PYTHON and hasattr(value, slot)}
 
 
 def _name_of(value: Any) -> str:

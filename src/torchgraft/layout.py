@@ -1,7 +1,6 @@
 """Which memory layout a batch of images has, as compiled kernels tell it, and what decides PyTorch's layouts."""
 
 from collections.abc import Sequence
-from functools import cache
 
 import torch
 from torch import Tensor
@@ -68,18 +67,11 @@ def layout_beside(given: Tensor, channels_last: bool) -> bool | None:
     return None if channels_last == is_channels_last(given) else channels_last
 
 
-@cache
-def _ask_onednn(dtype: torch.dtype) -> bool:
-    names = {torch.bfloat16: "_is_mkldnn_bf16_supported", torch.float16: "_is_mkldnn_fp16_supported"}
-    with _torch_private.without_modes():
-        asked = getattr(torch.ops.mkldnn, names[dtype], None)
-        return asked is not None and bool(asked())
-
-
 @_torch_private.constant_when_traced
 def onednn_takes(dtype: torch.dtype) -> bool:
     """Whether PyTorch computes with bfloat16 or float16 in oneDNN on this processor."""
-    return _ask_onednn(dtype)
+    with _torch_private.without_modes():
+        return _torch_private.is_of_onednn(dtype)
 
 
 @_torch_private.constant_when_traced

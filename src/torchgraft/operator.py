@@ -11,6 +11,7 @@ import importlib
 import itertools
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from types import CellType
 from typing import Any, Literal, NoReturn, TypeVar, get_args
 
 import torch
@@ -274,8 +275,7 @@ class Operator:
             self.autograd = make_autograd(self)
             registration.register(self, self._library)
             expect_fitting(self, self._library)
-            # What calling the Operator does where all arguments are given in the order of the schema.
-            self.call = _make_call(self)
+            self._renew_call()
             self._name_for_caches()
             if not why_unsharded(self, self.random):
                 _dtensor.register(self)
@@ -288,6 +288,16 @@ class Operator:
                 _torch_private.undefine(self._names)
             raise
         Operator.registered[self.qualified_name] = self
+
+    def _renew_call(self) -> None:
+        """Sets what calling the Operator does where all arguments are given in the order of the schema.
+
+        Who holds the function of an earlier declaration calls this one: it stays, and what it refers to is replaced.
+        """
+        new = _make_call(self)
+        self.call: Callable[..., Any] = self.__dict__.get("call", new)
+        for cell, renewed in zip(_closure(self.call), _closure(new), strict=True):
+            cell.cell_contents = renewed.cell_contents
 
     def _withdraw(self) -> python_kernels.Registered:
         """Undoes `_declare`, but for the names. Returns the kernels that are written in Python."""
@@ -308,6 +318,10 @@ class Operator:
         for overload in (self.public, self.raw):
             _torch_private.refuse_calls(overload, self._why_gone(), *holders)
 
+    def _expect_declared(self) -> None:
+        if Operator.registered.get(self.qualified_name) is not self:
+            raise RuntimeError(self._why_gone())
+
     def _why_gone(self) -> str:
         return f"{self.qualified_name} was undeclared or got another schema: declare it again, or call the new one"
 
@@ -322,7 +336,7 @@ class Operator:
         keeps_names = state["_schemas"] == before["_schemas"]
         if keeps_names:
             # What PyTorch calls them by, in compiled code and in variables, stays what it is, and follows.
-            state.update({name: before[name] for name in ("_names", "public", "raw")})
+            state.update({name: before[name] for name in ("_names", "public", "raw", "call")})
         else:
             self._free_names()
             state["_names"] = None
@@ -400,16 +414,18 @@ class Operator:
 
         Raises:
             ValueError: there is no such kind of device, or the name is taken.
+            RuntimeError: the operator was undeclared.
         """
 
         def register(function: _Kernel) -> _Kernel:
+            self._expect_declared()
             named, called = name or function.__name__, by_name(function, self.arguments)
             is_interpreted = triton and python_kernels.is_interpreted()
             devices = dict.fromkeys((device, "cpu") if is_interpreted else (device,))
             if is_interpreted and isinstance(self.kernels, Mapping) and device in self.kernels:
                 # What is claimed of the device holds of the CPU then, so that a check expects the kernel there.
                 self.kernels = {"cpu": self.kernels[device], **self.kernels}
-                self.call = _make_call(self)
+                self._renew_call()
             for each in devices:
                 python_kernels.register(self, self._library, each, named, called, triton=triton)
             self._name_for_caches()
@@ -428,9 +444,11 @@ class Operator:
 
         Raises:
             ValueError: no kernel written in Python is registered for it.
+            RuntimeError: the operator was undeclared.
         """
 
         def register(function: _Policy) -> _Policy:
+            self._expect_declared()
             chosen = python_kernels.choose_by(self, device, function)
             self._name_for_caches()
             return chosen
@@ -513,6 +531,10 @@ def _registered(qualified_name: str, module: str) -> Operator:
     if qualified_name not in Operator.registered:
         raise RuntimeError(f"{qualified_name} was undeclared, or {module} does not declare it: declare it first")
     return Operator.registered[qualified_name]
+
+
+def _closure(function: Any) -> tuple[CellType, ...]:
+    return function.__closure__ or ()
 
 
 def _make_call(operator: Operator) -> Callable[..., Any]:

@@ -91,6 +91,9 @@ def read_schema(text: str) -> Schema:
     except RuntimeError as error:
         raise ValueError(f"{name}: PyTorch cannot read the schema {text!r}: {str(error).strip()}") from None
     arguments = tuple(map(_describe, parsed.arguments))
+    names = [argument.name for argument in arguments]
+    if twice := sorted({each for each in names if names.count(each) > 1}):
+        raise ValueError(f"{name}: {', '.join(twice)} is the name of several arguments: give each a name of its own")
     if not any(argument.holds_tensors for argument in arguments):
         raise ValueError(f"{name}: a schema needs at least one tensor argument: the kernel is chosen by its device")
     for number, result in enumerate(parsed.returns):
