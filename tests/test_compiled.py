@@ -118,6 +118,42 @@ def test_each_operator_gets_its_own_value_and_gradient(declare, route):
     assert found == [(2.0, 2.0), (3.0, 3.0), (5.0, 5.0)]
 
 
+@pytest.mark.parametrize("kind", ["float", "float[]", "int", "Scalar"])
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_one_number_reaches_several_operators(kind, backend):
+    """PyTorch 2.13 loses a number that it first meets in one autograd.Function in the next one."""
+    is_list = kind.endswith("[]")
+
+    def scaling(name):
+        def of(x, amount):
+            return x * (amount[0] if is_list else amount)
+
+        return Operator(
+            f"several::{name}(Tensor x, {kind} amount) -> Tensor",
+            reference=of,
+            output=lambda x, amount: torch.empty_like(x),
+            gradient=lambda needs_grad, grads, saved, x, amount: of(grads[0], amount),
+            kernels={},
+        )
+
+    one, two = scaling("one"), scaling("two")
+
+    def model(x, amount):
+        given = [amount] if is_list else amount
+        return two(one(x, given), given) * amount
+
+    compiled = torch.compile(model, backend=backend, fullgraph=True)
+    try:
+        for amount in (2, 3, 5) if kind == "int" else (1.5, 2.5, 3.5):
+            x = torch.ones(2, requires_grad=True)
+            result = compiled(x, amount)
+            result.sum().backward()
+            assert result.unique().item() == x.grad.unique().item() == amount**3
+    finally:
+        one.undeclare()
+        two.undeclare()
+
+
 def test_lists_too():
     def gradient(operator):
         function = torch.compile(lambda *x: operator(list(x)), backend="aot_eager", fullgraph=True)

@@ -384,6 +384,63 @@ class TestHiddenResults:
         assert any("reads hidden results" in str(each.message) for each in recwarn)
 
 
+class TestTorchOps:
+    """PyTorch's register_autograd refuses torch.func.grad, and gives forward mode tangents of zero."""
+
+    @pytest.fixture(params=["plain", "named", "list"])
+    def cubed(self, request):
+        schema, given = {
+            "plain": ("(Tensor x, Tensor? y=None, float by=2.0)", {}),
+            "named": ("(Tensor x, *, Tensor? y=None, float by)", {"by": 2.0}),
+            "list": ("(Tensor x, Tensor?[] y, float by=2.0)", {"y": [None]}),
+        }[request.param]
+
+        def gradient(needs_grad, output_grads, saved, x, y, by):
+            return output_grads[0] * 3 * by * x**2, None
+
+        operator = declare(
+            f"{schema} -> Tensor",
+            lambda x, y, by: by * x**3,
+            output=lambda x, y, by: torch.empty_like(x),
+            gradient=gradient,
+            kernels={},
+        )
+        overload = getattr(torch.ops.gradients, operator.name)
+        return lambda x: overload(x, **given)
+
+    def test_autograd(self, cubed):
+        (x,) = values(3)
+        (first,) = torch.autograd.grad(cubed(x).sum(), x, create_graph=True)
+        assert_close(first, 6 * x**2)
+        assert_close(torch.autograd.grad(first.sum(), x)[0], 12 * x)
+
+    def test_torch_func(self, cubed):
+        x, summed = values(3)[0].detach(), lambda x: cubed(x).sum()
+        ones = torch.ones_like(x)
+        assert_close(torch.func.grad(summed)(x), 6 * x**2)
+        assert_close(torch.func.hessian(summed)(x), torch.diag(12 * x))
+        assert_close(torch.func.jvp(cubed, (x,), (ones,))[1], 6 * x**2)
+        assert_close(torch.func.jacfwd(torch.func.grad(summed))(x), torch.diag(12 * x))
+        assert_close(torch.vmap(torch.func.grad(summed))(x[:, None]), 6 * x[:, None] ** 2)
+
+    def test_forward_mode(self, cubed):
+        x = values(3)[0].detach()
+        with torch.autograd.forward_ad.dual_level():
+            dual = torch.autograd.forward_ad.make_dual(x, torch.ones_like(x))
+            assert_close(torch.autograd.forward_ad.unpack_dual(cubed(dual)).tangent, 6 * x**2)
+
+    def test_what_looks_on_sees_the_public_name(self, cubed):
+        class Looks(torch.utils._python_dispatch.TorchDispatchMode):
+            def __torch_dispatch__(self, function, types, arguments=(), named=None):
+                names.append(function.overloadpacket.__name__)
+                return function(*arguments, **(named or {}))
+
+        names = []
+        with Looks():
+            cubed(values(3)[0])
+        assert [name for name in names if "made" in name] == [f"made_{next(numbers) - 1}"]
+
+
 class TestNoneInAList:
     """None may stand in a list of tensors, on every path, and the other tensors keep their gradients."""
 

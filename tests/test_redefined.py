@@ -63,6 +63,21 @@ def test_every_handle_follows_however_old():
         assert torch.vmap(first)(torch.ones(2, 3)).unique().item() == factor
 
 
+def test_what_is_left_of_an_operator_takes_nothing_of_the_next_one_of_its_name():
+    def declare_one():
+        return Operator("redefined::again(Tensor x) -> Tensor", reference=lambda x: x, kernels={})
+
+    before = declare_one()
+    # What waits for the garbage collector, as an object in a cycle does.
+    left = before._names, before._library
+    before.undeclare()
+    after = declare_one()
+    del before, left
+    gc.collect()
+    assert torch.ops.redefined.again.default is after.public
+    assert getattr(torch.ops.redefined._again, after.declaration_word) is after.raw
+
+
 def test_the_function_behind_a_call_follows_too():
     held = redefine(2.0).call
     for factor in (3.0, 2.0, 5.0):

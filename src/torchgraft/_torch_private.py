@@ -100,6 +100,9 @@ def operator_namespaces() -> set[str]:
 def undefine(library: torch.library.Library) -> None:
     """Undoes what a library defined, so that its names are free."""
     library._destroy()
+    # When the object is collected PyTorch undoes all of it once more, and by then the names may be another library's.
+    library._op_defs.clear()
+    library._op_impls.clear()
 
 
 class _Gone:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -205,16 +205,14 @@ class Autograd(NamedTuple):
         eager: applies it and records a gradient; the cheaper of the two to call. Takes the tensors, and then all
             numbers in one tuple: autograd spends most of a microsecond on each argument of a Function.
         functional: the same, in the form that torch.func and torch.compile understand; takes each argument by itself.
-        setup_context: what to save for backward, where each argument stands by itself.
-        backward: the gradients of all arguments, None for those that are numbers.
+        public: the same, over the public name.
         replace_formula: puts another formula in the place of the operator's, and returns the one that was there, for
             checks that find out which part of an operator is wrong.
     """
 
     eager: Callable[..., Any]
     functional: Callable[..., Any]
-    setup_context: Callable[..., None]
-    backward: Callable[..., tuple[Tensor | None, ...]]
+    public: Callable[..., Any]
     replace_formula: Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
@@ -380,26 +378,6 @@ def make_autograd(operator: Declared) -> Autograd:
         needs_grad = arrangement.by_argument(needs_grad[: len(needs_grad) - count], ctx.others)
         return arrangement.flat(gradients_of(ctx, needs_grad, flat_grads), ctx.others)
 
-    def setup_context(
-        ctx: Any, inputs: tuple[Any, ...], output: Any, keyword_only_inputs: Mapping[str, Any] | None = None
-    ) -> None:
-        arguments = (*inputs, *(keyword_only_inputs or {}).values())
-        save(ctx, arrangement.tensors(arguments), arrangement.others(arguments), output)
-        mark(ctx, output, visible_outputs)
-
-    def backward(ctx: Any, *output_grads: Any) -> tuple[Any, ...]:
-        needs_grad = ctx.needs_input_grad
-        # PyTorch leaves out what equals its default.
-        needed = [needs_grad[place] if place < len(needs_grad) else False for place in places]
-        found: list[Any] = [None] * len(needs_grad)
-        gradients = gradients_of(ctx, needed, flat_results(output_grads))
-        for place, need, of_argument in zip(places, needed, gradients, strict=True):
-            if place < len(found):
-                if of_argument is None and isinstance(need, (list, tuple)):
-                    of_argument = [None] * len(need)
-                found[place] = of_argument
-        return tuple(found)
-
     class Eager(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, *values_and_others: Any) -> Any:
@@ -415,29 +393,35 @@ def make_autograd(operator: Declared) -> Autograd:
         def backward(ctx: Any, *output_grads: Tensor | None) -> tuple[Tensor | None, ...]:
             return (*flat_gradients(ctx, 1, output_grads), None)
 
-    class Functional(torch.autograd.Function):
-        generate_vmap_rule = True
+    def make_functional(callee: Callable[..., Any]) -> Any:
+        """The Function that calls one of the operator's two names."""
 
-        @staticmethod
-        def forward(*values_and_others: Any) -> Any:
-            if tensors_first and not gives_lists:
-                return raw(*values_and_others)
-            count = len(values_and_others) - other_count
-            results = raw(*together(values_and_others[:count], values_and_others[count:]))
-            return flat_results(results) if gives_lists else results
+        class Functional(torch.autograd.Function):
+            generate_vmap_rule = True
 
-        @staticmethod
-        def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-            count = len(inputs) - other_count
-            results = nested(output, lists) if gives_lists else output
-            save(ctx, inputs[:count], tuple(inputs[count:]), results)
-            mark(ctx, results, visible_outputs)
+            @staticmethod
+            def forward(*values_and_others: Any) -> Any:
+                if tensors_first and not gives_lists:
+                    return callee(*values_and_others)
+                count = len(values_and_others) - other_count
+                results = callee(*together(values_and_others[:count], values_and_others[count:]))
+                return flat_results(results) if gives_lists else results
 
-        @staticmethod
-        def backward(ctx: Any, *output_grads: Tensor | None) -> tuple[Tensor | None, ...]:
-            return (*flat_gradients(ctx, other_count, output_grads), *(None,) * other_count)
+            @staticmethod
+            def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+                count = len(inputs) - other_count
+                results = nested(output, lists) if gives_lists else output
+                save(ctx, inputs[:count], tuple(inputs[count:]), results)
+                mark(ctx, results, visible_outputs)
 
-    for function in (Eager, Functional):
+            @staticmethod
+            def backward(ctx: Any, *output_grads: Tensor | None) -> tuple[Tensor | None, ...]:
+                return (*flat_gradients(ctx, other_count, output_grads), *(None,) * other_count)
+
+        return Functional
+
+    functional, public = make_functional(raw), make_functional(by_name(operator.public, signature))
+    for function in (Eager, functional, public):
         # The name under which it appears as grad_fn.
         function.__name__ = "".join(part.capitalize() for part in operator.name.split("_"))
-    return Autograd(Eager.apply, Functional.apply, setup_context, backward, replace_formula)
+    return Autograd(Eager.apply, functional.apply, public.apply, replace_formula)

@@ -27,9 +27,24 @@ _LOOKUPS_IN_MODULES = frozenset(("getattr", "attrgetter", "vars", "__dict__"))
 
 # What Python itself adds to a class, and what follows from that.
 _BY_PYTHON = frozenset(
-    ("__annotations__", "__annotate_func__", "__annotations_cache__", "__dataclass_fields__", "__dataclass_params__")
-    + ("__dict__", "__doc__", "__firstlineno__", "__match_args__", "__module__", "__orig_bases__", "__parameters__")
-    + ("__qualname__", "__slots__", "__static_attributes__", "__weakref__")
+    (
+        "__annotate_func__",
+        "__annotations__",
+        "__annotations_cache__",
+        "__dataclass_fields__",
+        "__dataclass_params__",
+        "__dict__",
+        "__doc__",
+        "__firstlineno__",
+        "__match_args__",
+        "__module__",
+        "__orig_bases__",
+        "__parameters__",
+        "__qualname__",
+        "__slots__",
+        "__static_attributes__",
+        "__weakref__",
+    )
 )
 
 # A function that reaches more than this many values is not followed further.

@@ -533,6 +533,13 @@ def _registered(qualified_name: str, module: str) -> Operator:
     return Operator.registered[qualified_name]
 
 
+def _met(value: Any) -> Any:
+    """The value of an argument: TorchDynamo would lose a number that it first meets inside a Function."""
+    if isinstance(value, (list, tuple)):
+        return [_met(each) for each in value]
+    return value * 1.0 if isinstance(value, float) else value
+
+
 def _closure(function: Any) -> tuple[CellType, ...]:
     return function.__closure__ or ()
 
@@ -592,7 +599,7 @@ def _make_call(operator: Operator) -> Callable[..., Any]:
             # TorchDynamo cannot trace a Function that gets one tensor twice.
             is_known = tensor is not None and any(tensor is each for each in tensors)
             tensors.append(tensor.view_as(tensor) if is_known else tensor)
-        results = function(*tensors, *take_others(arguments))
+        results = function(*tensors, *map(_met, take_others(arguments)))
         return visible(single(nested(results, lists)) if gives_lists else results)
 
     def call(*arguments: Any) -> Any:

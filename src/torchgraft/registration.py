@@ -66,25 +66,16 @@ def register(operator: Declared, library: torch.library.Library) -> None:
     if operator.mutates:
         mutation.register(operator, library)
         return
-    has_optional_elements = any(each.holds_tensors and each.optional_elements for each in operator.arguments)
-    if has_optional_elements:
+    if any(each.holds_tensors and each.optional_elements for each in operator.arguments):
         # torch.jit.trace cannot record a list in which None may stand: it records what the reference is made of.
         for name in (operator.name, f"_{operator.name}"):
             library.impl(name, operator.filled(_make_recorded(operator)), "Tracer")
     else:
         # What torch.jit.trace records is to have gradients, whether or not they were asked for then.
         library.impl(f"_{operator.name}", operator.call_public, "Tracer")
-    if names_tensors or has_optional_elements:
-        # PyTorch's register_autograd knows no tensors that must be named, and of a list in which None stands for a
-        # tensor it loses the gradients without a word.
-        library.impl(operator.name, _make_autograd_kernel(operator), "Autograd", with_keyset=True)
-    else:
-        torch.library.register_autograd(
-            operator.qualified_name,
-            operator.autograd.backward,
-            setup_context=operator.autograd.setup_context,
-            lib=library,
-        )
+    # PyTorch's register_autograd knows no tensors that must be named. Without a word it loses forward-mode tangents and
+    # the gradients of a list in which None stands for a tensor; torch.func.grad it refuses.
+    library.impl(operator.name, _make_autograd_kernel(operator), "Autograd", with_keyset=True)
 
 
 def forget(operator: Declared) -> None:
@@ -213,14 +204,20 @@ def _make_autocast(operator: Declared) -> Callable[..., Any]:
 
 
 def _make_autograd_kernel(operator: Declared) -> Callable[..., Any]:
-    """The autograd kernel of the public name, where PyTorch has none to offer."""
-    functional, arrangement = operator.autograd.functional, operator.arrangement
+    """The autograd kernel of the public name, for calls that do not come through the Operator."""
+    differentiable, arrangement = operator.autograd.public, operator.arrangement
 
     def autograd_kernel(keyset: Any, /, *arguments: Any, **named: Any) -> Any:
         complete = operator.complete(arguments, named)
-        if not torch.is_grad_enabled() or not operator.needs_grad(complete):
+        needs_grad = torch.is_grad_enabled() and operator.needs_grad(complete)
+        # A Function would not be differentiated by torch.func here, and tangents would be lost.
+        if _torch_private.transform_active() and (needs_grad or _torch_private.forward_mode_active()):
+            operator.note(complete, "torch.func cannot look into what torch.ops calls; call the Operator")
+            with no_autocast(complete):
+                return operator.reference(*complete)
+        if not needs_grad:
             return _torch_private.below_autograd(operator.public, keyset, arguments, named)
-        results = functional(*arrangement.tensors(complete), *arrangement.others(complete))
+        results = differentiable(*arrangement.tensors(complete), *arrangement.others(complete))
         return single(nested(results, operator.lists)) if any(operator.lists) else results
 
     return autograd_kernel
