@@ -43,6 +43,7 @@ _NOISE = re.compile(
     r"|__attribute__\(\(.*?\)\)\s|\[\[\w+\]\]\s|/\*|\*/"
 )
 _CONDITION = re.compile(r"#\s*(?:if|else|elif|endif|undef|error|include|pragma)")
+_CONCEPT = re.compile(r"concept\s+(?P<name>\w+)\s*=")
 _TYPE = re.compile(r"(?P<kind>enum class|struct|class)\s+(?P<align>alignas\([^{]*?\)\s+)?(?P<name>\w+)")
 _USING = re.compile(r"using (?:(?P<name>\w+) = )?(?P<target>.+);$", re.DOTALL)
 _MACRO = re.compile(r"#define (?P<signature>(?P<name>\w+)(?:\([^)]*\))?)")
@@ -53,7 +54,7 @@ class Declaration:
     """Something that a header declares, with the overloads that share its comment.
 
     Attributes:
-        kind: as a directive of Sphinx: function, type, var, struct, class, enum-class or macro.
+        kind: as a directive of Sphinx: function, type, var, concept, struct, class, enum-class or macro.
         signatures: of functions without their bodies.
         comment: what stands in front of it; empty where nothing does.
         body: of a class, its public part as it is written.
@@ -167,6 +168,8 @@ def _declaration(text: str) -> Declaration | None:
     if text.startswith(('extern "C"', "template <>")):
         return None
     template, rest = _split_template(text)
+    if found := _CONCEPT.match(rest):
+        return Declaration("concept", found["name"], [_one_line(template + found["name"])], "", text)
     if found := _TYPE.match(rest):
         head = rest.partition("{")[0].removeprefix(found["kind"]).replace(found["align"] or "", "", 1).rstrip(" ;")
         public = re.split(r"^ private:$", text, flags=re.MULTILINE)[0].rstrip()

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+from torch.utils.dlpack import from_dlpack, to_dlpack
 from torch.utils._pytree import tree_leaves
 
 from torchgraft import _torch_private, native
@@ -194,9 +195,8 @@ class Arena:
 
     def _cut(self, size: Sequence[int], stride: Sequence[int], dtype: torch.dtype, *, asked: bool) -> Tensor:
         start = self._reserve(size, stride, dtype, asked=asked)
-        # `data` is a tensor of its own and no view: tensors of the arena share nothing that autograd knows of.
-        tensor = self._memory.view(dtype).data
-        return tensor.set_(self._memory.untyped_storage(), start // dtype.itemsize, size, stride)
+        # Through DLPack: a storage of its own, so that PyTorch sees no tensors that share memory.
+        return from_dlpack(to_dlpack(self._memory.view(dtype).as_strided(size, stride, start // dtype.itemsize)))
 
     def _reserve(self, size: Sequence[int], stride: Sequence[int], dtype: torch.dtype, *, asked: bool) -> int:
         """The first byte of a new allocation."""
