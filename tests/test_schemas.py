@@ -335,6 +335,15 @@ def test_results_that_share_memory_are_refused(output):
     assert torch.equal(x, torch.ones(3, 2))
 
 
+def test_results_whose_elements_share_memory_are_refused():
+    operator = declare(
+        "(Tensor x) -> Tensor", lambda x: x * 1, output=lambda x: x.new_empty(1).expand(x.shape), kernels={}
+    )
+    for call in (operator, torch.compile(operator, backend="aot_eager")):
+        with pytest.raises(Exception, match="elements of result 0 of output share memory"):
+            call(torch.ones(2))
+
+
 def test_a_list_of_results_that_share_memory_is_refused():
     operator = declare(
         "(Tensor[] x) -> Tensor[]",

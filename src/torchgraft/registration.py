@@ -142,7 +142,8 @@ def _make_results(operator: Declared, arguments: Sequence[Any]) -> Any:
     """Empty results of a call.
 
     Raises:
-        ValueError: two of them share memory, or one shares it with an argument: one would be written over the other.
+        ValueError: two of them share memory, one shares it with an argument, or elements of one do: what is written to
+            one would be written over the other.
     """
     results = operator.output(*arguments)
     others = list(tensors_in(arguments))
@@ -151,6 +152,13 @@ def _make_results(operator: Declared, arguments: Sequence[Any]) -> Any:
             raise ValueError(
                 f"{operator.name}: result {number} of output shares memory with another result or with an argument:"
                 " output must return a new tensor for each result, as torch.empty_like makes one"
+            )
+        # Sizes that a compiler does not know are not asked: it would compile for each of them.
+        pairs = zip(result.shape, result.stride(), strict=True)
+        if any(type(step) is int and step == 0 and size != 1 for size, step in pairs):
+            raise ValueError(
+                f"{operator.name}: elements of result {number} of output share memory, as expand() does it: output"
+                " must return a tensor of its own memory for each result, as torch.empty_like makes one"
             )
         others.append(result)
     return results

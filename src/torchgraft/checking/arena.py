@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
-from torch.utils.dlpack import from_dlpack, to_dlpack
 from torch.utils._pytree import tree_leaves
+from torch.utils.dlpack import from_dlpack
 
 from torchgraft import _torch_private, native
 from torchgraft.checking.case import Call, each_tensor, leaves_of
@@ -196,7 +196,7 @@ class Arena:
     def _cut(self, size: Sequence[int], stride: Sequence[int], dtype: torch.dtype, *, asked: bool) -> Tensor:
         start = self._reserve(size, stride, dtype, asked=asked)
         # Through DLPack: a storage of its own, so that PyTorch sees no tensors that share memory.
-        return from_dlpack(to_dlpack(self._memory.view(dtype).as_strided(size, stride, start // dtype.itemsize)))
+        return from_dlpack(self._memory.view(dtype).as_strided(size, stride, start // dtype.itemsize))
 
     def _reserve(self, size: Sequence[int], stride: Sequence[int], dtype: torch.dtype, *, asked: bool) -> int:
         """The first byte of a new allocation."""
