@@ -279,7 +279,15 @@ def test_of_pytorchs_own_values_and_gradients_are_those_of_references(references
 
 def test_an_adopted_operator_offers_all_that_an_operator_does(references):
     """Properties and tools may ask any of it. Only what registers needs the rest."""
-    of_registration = {"_library", "_names", "_schemas", "_taken_for_granted", "declaration_word", "identity"}
+    of_registration = {
+        "_library",
+        "_named_for",
+        "_names",
+        "_schemas",
+        "_taken_for_granted",
+        "declaration_word",
+        "identity",
+    }
     adopted, declared = (
         adopt(Adoption("adopt::scaled", f"{references}:scaled")),
         Operator.registered["torchgraft::shift"],

@@ -1,5 +1,6 @@
 """Compiled code belongs to one declaration: no other one gets its value, its gradient or the layout of its results."""
 
+import functools
 import itertools
 from types import SimpleNamespace
 
@@ -219,7 +220,7 @@ class TestCachesOnDisk:
     """PyTorch keeps compiled graphs, with the layout of every result, by the names of the operators in them."""
 
     @staticmethod
-    def run(output, reference=lambda x: 3 * x):
+    def run(output, reference=lambda x: 3 * x, then=lambda: None):
         operator = Operator(
             "compiled::cached(Tensor x) -> Tensor",
             reference=reference,
@@ -227,6 +228,7 @@ class TestCachesOnDisk:
             gradient=lambda needs_grad, grads, saved, x: 3 * grads[0].to(x.dtype).reshape(x.shape),
             kernels={},
         )
+        then()
         torch._dynamo.reset()
         try:
             x = torch.ones(2, 3, requires_grad=True)
@@ -247,6 +249,40 @@ class TestCachesOnDisk:
         assert [each[0] for each in (plain, wide, turned, flat)] == [torch.float32, torch.float64, *[torch.float32] * 2]
         assert flat[1] == (6,)
         assert len({each[2] for each in (plain, wide, turned, flat)}) == 4
+
+    @pytest.mark.parametrize("route", ["defined later", "set in a class", "set in a container", "a decorator's"])
+    def test_what_is_set_after_the_declaration_counts_too(self, route):
+        class Setting:
+            dtype = None
+
+        class Decorator:
+            def __init__(self, function, dtype):
+                functools.update_wrapper(self, function)
+                self.dtype = dtype
+
+            def __call__(self, x):
+                return self.__wrapped__(x, self.dtype)
+
+        def empty(x, dtype):
+            return torch.empty_like(x, dtype=dtype)
+
+        found = []
+        with fresh_cache():
+            for dtype in (torch.float32, torch.float64, torch.float32):
+                container, world = {}, {"torch": torch}
+                output = {
+                    "defined later": eval("lambda x: later(x)", world),
+                    "set in a class": lambda x: empty(x, Setting.dtype),
+                    "set in a container": lambda x, container=container: empty(x, container["dtype"]),
+                    "a decorator's": Decorator(empty, dtype),
+                }[route]
+
+                def set_it(dtype=dtype, container=container, world=world):
+                    Setting.dtype = container["dtype"] = world["dtype"] = dtype
+                    exec("def later(x):\n    return torch.empty_like(x, dtype=dtype)", world)
+
+                found.append(self.run(output, then=set_it)[0])
+        assert found == [torch.float32, torch.float64, torch.float32]
 
     def test_the_same_declaration_is_found_again(self):
         from torch._dynamo.utils import counters

@@ -1,6 +1,9 @@
 """What makes two declarations different for the caches of compilers."""
 
+import collections
+import decimal
 import functools
+import os
 import subprocess
 import sys
 
@@ -179,6 +182,92 @@ def test_what_is_set_in_a_module_later_counts_however_it_is_reached(tmp_path, mo
         assert fingerprint(function) != fingerprint(function)
 
 
+def with_attribute(value, size):
+    value.size = size
+    return value
+
+
+def caught_late(x):
+    size = 3
+    named(x)
+    try:
+        scaled(x)
+    except KeyError:
+        size = 5
+    return size
+
+
+def caught_early(x):
+    size = 3
+    try:
+        named(x)
+        scaled(x)
+    except KeyError:
+        size = 5
+    return size
+
+
+class Dict(dict):
+    pass
+
+
+class Integer(int):
+    pass
+
+
+class Claims:
+    def __init__(self, size):
+        self.size, self.declaration_word = size, "the same"
+
+
+@pytest.mark.parametrize(
+    "make_one",
+    [
+        lambda size: with_attribute(Dict(a=1), size),
+        lambda size: Dict(a=size),
+        lambda size: with_attribute(Integer(7), size),
+        lambda size: Integer(size),
+        lambda size: with_attribute(functools.partial(len), size),
+        lambda size: with_attribute(functools.lru_cache(lambda x: x), size),
+        lambda size: collections.defaultdict(lambda: size),
+        lambda size: collections.deque([size]),
+        lambda size: type("Queue", (collections.deque,), {})([size]),
+        lambda size: decimal.Decimal(size),
+        Claims,
+    ],
+)
+def test_a_value_counts_wherever_an_object_keeps_it(make_one):
+    assert fingerprint(make_one(2)) != fingerprint(make_one(3))
+
+
+def test_where_an_error_is_caught_counts():
+    assert fingerprint(caught_late.__code__) != fingerprint(caught_early.__code__)
+
+
+@pytest.fixture
+def threads():
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+def test_settings_of_pytorch_count(threads):
+    def output(x):
+        return x.new_empty(torch.get_num_threads())
+
+    words = set()
+    for count in (1, 3):
+        threads(count)
+        words.add(fingerprint(output))
+    assert len(words) == 2
+
+
+@pytest.mark.parametrize("name", ["getenv", "environ", "argv"])
+def test_what_a_process_is_given_cannot_be_described(name):
+    hidden = getattr(os if hasattr(os, name) else sys, name)
+    assert fingerprint(lambda: hidden) != fingerprint(lambda: hidden)
+
+
 def test_cycles_end():
     def even(n):
         return n == 0 or odd(n - 1)
@@ -191,13 +280,17 @@ def test_cycles_end():
     assert fingerprint(ring).startswith("declared_")
 
 
-def test_our_operators_have_the_same_words_in_another_process():
+def test_our_operators_have_the_same_words_in_another_process(threads):
+    threads(1)
+    for operator in _ours().values():
+        operator._name_for_caches()
     words = {name: operator.declaration_word for name, operator in _ours().items()}
     said = subprocess.run(
         [
             sys.executable,
             "-c",
-            "import torchgraft\nfor name, each in torchgraft.Operator.registered.items():\n"
+            "import torch\ntorch.set_num_threads(1)\nimport torchgraft\n"
+            "for name, each in torchgraft.Operator.registered.items():\n"
             "    print(name, each.declaration_word)",
         ],
         capture_output=True,

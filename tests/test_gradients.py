@@ -288,7 +288,10 @@ class TestHiddenResults:
         "a list of hidden results": (
             "(Tensor a, Tensor b) -> (Tensor, Tensor[])",
             lambda a, b: (a.exp() * b.sin(), [a.exp(), b.sin()]),
-            lambda needs_grad, grads, saved, a, b: (grads[0] * saved[0] * saved[1], grads[0] * saved[0] * b.cos()),
+            lambda needs_grad, grads, saved, a, b: (
+                grads[0] * saved[0][0] * saved[0][1],
+                grads[0] * saved[0][0] * b.cos(),
+            ),
             (3, 3),
         ),
         "a normalisation": (

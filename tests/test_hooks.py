@@ -196,3 +196,27 @@ def test_from_a_formula_and_from_a_reference(error):
     with pytest.raises(error, match="mine"):
         by_reference(torch.ones(1))
     assert len(calls) == 2
+
+
+@pytest.mark.parametrize("gradient", ["reference", None, "formula"])
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+def test_what_is_first_compiled_under_hooks_trains_and_forbids_nothing_later(gradient, backend):
+    """TorchDynamo cannot trace torch.func under hooks of saved tensors, and from then on PyTorch refuses all hooks."""
+    operator = Operator(
+        f"hooks::sine_{next(numbers)}(Tensor x) -> Tensor",
+        reference=torch.sin,
+        gradient=(lambda needs_grad, grads, saved, x: grads[0] * x.cos()) if gradient == "formula" else gradient,
+        kernels={},
+    )
+
+    def on_cpu(function, x):
+        with torch.autograd.graph.save_on_cpu():
+            return function(x)
+
+    x = torch.randn(3, requires_grad=True)
+    for through in (lambda function, x: checkpoint(function, x, use_reentrant=False), on_cpu):
+        torch._dynamo.reset()
+        compiled = torch.compile(lambda x: 2 * operator(x), backend=backend)
+        (grad,) = torch.autograd.grad(through(compiled, x).sum(), x)
+        torch.testing.assert_close(grad, 2 * x.cos())
+        on_cpu(torch.sin, x).sum().backward()

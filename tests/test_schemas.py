@@ -335,6 +335,28 @@ def test_results_that_share_memory_are_refused(output):
     assert torch.equal(x, torch.ones(3, 2))
 
 
+@pytest.mark.parametrize(
+    ("output", "message"),
+    [
+        (lambda x: [torch.empty_like(x) for _ in range(3)], "output must return 2 results in a tuple, got 3 results"),
+        (lambda x: (), "got 0 results"),
+        (torch.empty_like, "got Tensor"),
+        (lambda x: None, "got NoneType"),
+        (lambda x: (torch.empty_like(x), 3), "result 1 of output must be a tensor, got int"),
+        (lambda x: (x.new_empty(2, *x.shape), torch.empty_like(x)), r"result 0 of output is \(2, 3\)"),
+        (
+            lambda x: (torch.empty_like(x), torch.empty_like(x, dtype=torch.int64)),
+            "result 1 of output is .* torch.int64",
+        ),
+    ],
+    ids=["three", "none at all", "a tensor", "None", "a number", "another shape", "integers"],
+)
+def test_results_that_the_schema_does_not_have_are_refused(output, message):
+    operator = declare("(Tensor x) -> (Tensor, Tensor)", lambda x: (x * 1, x * 2), output=output, kernels={})
+    with pytest.raises((TypeError, ValueError), match=message):
+        operator(torch.ones(3))
+
+
 def test_results_whose_elements_share_memory_are_refused():
     operator = declare(
         "(Tensor x) -> Tensor", lambda x: x * 1, output=lambda x: x.new_empty(1).expand(x.shape), kernels={}
@@ -352,6 +374,45 @@ def test_a_list_of_results_that_share_memory_is_refused():
     )
     with pytest.raises(ValueError, match="result 1 of output shares memory"):
         operator([torch.ones(2), torch.ones(2)])
+
+
+@pytest.mark.parametrize("call", ["operator", "torch.ops"])
+@pytest.mark.parametrize(
+    "schema", ["(Tensor x, int n=2)", "(Tensor x, *, int n=2)", "(Tensor x, *, Tensor? y=None, int n)"]
+)
+def test_flops_are_counted_with_defaults_and_names(schema, call):
+    from torch.utils.flop_counter import FlopCounterMode
+
+    def flops(shape, *rest, **named):
+        return shape[0] * (named.get("n") or rest[-1])
+
+    operator = declare(
+        f"{schema} -> Tensor", lambda x, *rest, **named: x * 1, flops=flops, gradient="reference", kernels={}
+    )
+    function = operator if call == "operator" else getattr(torch.ops.schemas, operator.name)
+    given = {} if "=2" in schema else {"n": 2}
+    for named, expected in ((given, 6), ({"n": 5}, 15)):
+        with FlopCounterMode(display=False) as counter:
+            function(torch.ones(3), **named)
+        assert counter.get_total_flops() == expected
+
+
+def test_a_word_that_is_no_type_is_told_before_anything_changes():
+    operator = declare("(Tensor x) -> Tensor", lambda x: x * 1, kernels={})
+    with pytest.raises(ValueError, match=r"PyTorch cannot read the schema .* unknown type specifier"):
+        operator._redefine(f"{operator.qualified_name}(Tensor x, banana y) -> Tensor", reference=lambda x, y: x)
+    assert operator.public(torch.ones(1)).item() == 1.0
+
+
+def test_a_trace_of_named_arguments_beside_a_list_with_none():
+    operator = declare(
+        "(Tensor?[] xs, Tensor w, *, float by=1.0, Tensor? bias=None) -> Tensor",
+        lambda xs, w, *, by, bias: by * w * (1 if bias is None else bias) + sum(x for x in xs if x is not None),
+        kernels={},
+        gradient="reference",
+    )
+    traced = torch.jit.trace(lambda w: operator([None, w], w, by=2.0, bias=w), (torch.ones(2),))
+    assert traced(3 * torch.ones(2)).tolist() == [21.0, 21.0]
 
 
 def test_two_arguments_of_one_name_are_refused():

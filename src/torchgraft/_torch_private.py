@@ -62,7 +62,11 @@ def schema_of(operator: Any) -> Any:
 
 def parse_schema(text: str) -> Any:
     """The FunctionSchema that a text declares; raises RuntimeError where it is none."""
-    return torch._C.parse_schema(text)
+    parsed = torch._C.parse_schema(text)
+    # The parser takes any word for a type. Whoever defines an operator refuses those that nobody knows.
+    with scoped_library("torchgraft_parsed", "FRAGMENT") as library:
+        library.define("schema" + text[text.index("(") :])
+    return parsed
 
 
 def _dtype_of(number: int) -> torch.dtype:
@@ -159,6 +163,11 @@ def name_for_caches(operator: Any, word: str) -> None:
     setattr(packet, word, operator)
 
 
+def compilation() -> Any:
+    """An object that stands for the compilation that runs; None where none does."""
+    return torch._guards.TracingContext.try_get()
+
+
 def share_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether two tensors have the same storage; False for those without one."""
     return bool(torch._C._is_alias_of(one, other))  # type: ignore[attr-defined]
@@ -226,6 +235,12 @@ def constant_when_traced(function: Any) -> Any:
     """
     function._dynamo_marked_constant = True
     return function
+
+
+@constant_when_traced
+def has_saved_tensor_hooks() -> bool:
+    """Whether what autograd saves goes through hooks now, as those of non-reentrant activation checkpointing."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
 
 
 def boxed_kernel_of(operator: Any, key: str) -> Any:

@@ -52,6 +52,9 @@ class Declared(Protocol):
     def filled(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """A function of all arguments, which PyTorch may call without those that equal their defaults."""
 
+    def name_for_compilation(self) -> None:
+        """Lets the caches of compilers tell what is declared now from what was declared when a graph was kept."""
+
     def call_public(self, *arguments: Any) -> Any:
         """Calls the public name; all arguments in the order of the schema."""
 

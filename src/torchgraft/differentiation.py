@@ -224,7 +224,8 @@ def make_autograd(operator: Declared) -> Autograd:
     raw, visible, arrangement = operator.raw, operator.visible, operator.arrangement
     kernel, several_visible = _torch_private.callee_of(raw), operator.visible_outputs > 1 and not any(operator.lists)
     visible_outputs, lists = operator.visible_outputs, operator.lists
-    visible_lists = lists[:visible_outputs]
+    visible_lists, hidden_lists = lists[:visible_outputs], lists[visible_outputs:]
+    hides_lists = any(hidden_lists)
     tensors_first, together = arrangement.first is not None, arrangement.together
 
     plain_reference, qualified_name, wants_kernels = operator.reference, operator.qualified_name, operator.wants_kernels
@@ -314,6 +315,8 @@ def make_autograd(operator: Declared) -> Autograd:
             if any(needs_grad[place] for place in unsaved_places) and may_differentiate_again():
                 raise RuntimeError(cannot_differentiate_again)
             hidden = Hidden.apply(len(hidden), *hidden, *values, *ctx.others)
+        if hides_lists:
+            hidden = nested(hidden, hidden_lists)
         arguments = (*values, *ctx.others) if tensors_first else together(values, ctx.others)
         if any_autocast():
             # Autocast has done its work in the forward pass; the gradients have the dtypes that it chose.

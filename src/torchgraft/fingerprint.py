@@ -5,10 +5,13 @@ from __future__ import annotations
 import dis
 import functools
 import hashlib
+import importlib
 import inspect
+import os
 import sys
 import types
 import uuid
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,12 +21,26 @@ import torch
 # These say all about themselves when they are printed.
 _NUMBERS_AND_TEXT = (type(None), type(Ellipsis), bool, int, float, complex, str, bytes, range)
 _PLAIN = (*_NUMBERS_AND_TEXT, torch.dtype, torch.device, torch.layout, torch.memory_format)
+# Containers that hold nothing but what they list.
+_CONTAINERS = (tuple, list, dict, set, frozenset, OrderedDict)
+# Of these, user's classes inherit; what else is written in C may hold what nothing shows.
+_BASES = (object, type, *_CONTAINERS, *_NUMBERS_AND_TEXT)
 
 # Their code is that of PyTorch, Python or Triton, which compilers' caches know by version.
 _LIBRARIES = frozenset(("torch", "triton", *sys.stdlib_module_names)) - {"__main__"}
 
-_LOOKUPS = frozenset(("import_module", "__import__", "eval", "exec", "globals", "environ", "getenv"))
+# What code may name, and what it may hold, to reach values that it does not spell.
+_LOOKUPS = frozenset(
+    ("import_module", "__import__", "eval", "exec", "globals", "environ", "getenv", "__annotations__", "get_type_hints")
+)
+_ELSEWHERE: tuple[Any, ...] = (
+    *(importlib.import_module, __import__, eval, exec, globals, getattr, vars),
+    *(os.environ, os.getenv, sys.argv, sys.modules),
+)
 _LOOKUPS_IN_MODULES = frozenset(("getattr", "attrgetter", "vars", "__dict__"))
+
+# Functions of PyTorch whose results are settings.
+_SETTINGS: tuple[Any, ...] = (torch.get_num_threads, torch.get_default_dtype, torch.get_default_device)
 
 # What Python itself adds to a class, and what follows from that.
 _BY_PYTHON = frozenset(
@@ -41,6 +58,7 @@ _BY_PYTHON = frozenset(
         "__orig_bases__",
         "__parameters__",
         "__qualname__",
+        "_abc_impl",
         "__slots__",
         "__static_attributes__",
         "__weakref__",
@@ -49,6 +67,10 @@ _BY_PYTHON = frozenset(
 
 # A function that reaches more than this many values is not followed further.
 _MOST_VALUES = 10_000
+
+
+_FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType)
+_CACHED: Any = type(functools.lru_cache(maxsize=None)(len))
 
 
 class _UnknownError(Exception):
@@ -101,63 +123,84 @@ class _Description:
         if len(self._seen) > _MOST_VALUES:
             raise _UnknownError
         yield type(value).__name__
-        if isinstance(value, (tuple, list, dict, set, str, bytes, int, float)) and not _is_of_library(type(value)):
-            # A user's subclass of a built-in type.
-            yield from self.of(type(value))
-        if isinstance(value, (str, bytes, int, float, complex)):
-            yield repr(value)
-        elif isinstance(value, (tuple, list)):
-            yield from self._all(value)
-        elif isinstance(value, (set, frozenset)):
-            yield from sorted(" ".join(_Description().of(each)) for each in value)
-        elif isinstance(value, dict):
-            yield from self._all(part for pair in value.items() for part in pair)
-        elif isinstance(value, types.CodeType):
-            yield value.co_code.hex()
-            yield from self._all((value.co_consts, value.co_names, value.co_varnames, value.co_flags))
+        if any(value is each for each in _ELSEWHERE):
+            raise _UnknownError
+        if any(value is each for each in _SETTINGS):
+            yield repr(value())
         elif isinstance(value, types.ModuleType):
             if not _is_library(value.__name__):
                 # Who takes what out of it is not known.
                 raise _UnknownError
             yield value.__name__
-        elif isinstance(value, types.MethodType):
-            yield from self._all((value.__func__, value.__self__))
-        elif isinstance(value, functools.partial):
-            yield from self._all((value.func, value.args, value.keywords))
-        elif isinstance(value, types.BuiltinFunctionType):
-            yield value.__qualname__
-            owner: Any = value.__self__
-            yield from self.of(owner.__name__ if isinstance(owner, (type, types.ModuleType)) else owner)
-        elif _is_of_library(value) and (name := _name_of(value)):
-            yield f"{value.__module__} {name}"
-        elif isinstance(value, types.FunctionType):
-            yield from self._function(value)
-        elif isinstance(value, type):
-            yield value.__qualname__
-            members = {name: each for name, each in vars(value).items() if name not in _BY_PYTHON}
-            yield from self._all((type(value), value.__bases__, members))
+        elif isinstance(value, (type, *_FUNCTIONS)):
+            yield from self._code(value)
+        elif not _is_of_library(type(value)):
+            yield from self._instance(value)
+        elif type(value) in (set, frozenset):
+            yield from sorted(" ".join(_Description().of(each)) for each in value)
+        elif type(value) in _CONTAINERS:
+            yield from self._all(_parts(value))
+        elif isinstance(value, types.CodeType):
+            exceptions = getattr(value, "co_exceptiontable", b"")
+            yield value.co_code.hex()
+            yield from self._all((value.co_consts, value.co_names, value.co_varnames, value.co_flags, exceptions))
+        elif type(value) is functools.partial:
+            yield from self._all((value.func, value.args, value.keywords, vars(value)))
+        elif type(value) is _CACHED:
+            yield from self._all((value.__wrapped__, vars(value)))
         elif isinstance(value, (staticmethod, classmethod)):
             yield from self.of(value.__func__)
         elif isinstance(value, property):
             yield from self._all((value.fget, value.fset))
         elif isinstance(value, functools.cached_property):
             yield from self.of(value.func)
-        elif inspect.isdatadescriptor(value) and _is_of_library(type(value)):
+        elif inspect.isdatadescriptor(value):
             # A field of a named tuple or a slot, which its name among the members of the class describes.
             return
+        elif _is_of_library(value) and (name := _name_of(value)):
+            # An operator of PyTorch's.
+            yield f"{value.__module__} {name}"
         elif type(value).__module__.partition(".")[0] == "triton":
             # A kernel in Triton, or what tunes one: its source, and the sizes that are tried.
             yield repr(getattr(value, "configs", ""))
             yield from self.of(getattr(value, "fn", _Nothing))
-        elif hasattr(value, "__wrapped__"):
-            # A function that keeps its results.
-            yield from self.of(value.__wrapped__)
-        elif hasattr(value, "declaration_word"):
-            yield value.declaration_word
-        elif not _is_of_library(type(value)) and not inspect.isdatadescriptor(value):
-            yield from self._all((type(value), getattr(value, "__dict__", None), _slots(value)))
         else:
             raise _UnknownError
+
+    def _code(self, value: Any) -> Iterator[str]:
+        """The words for a function or a class."""
+        if isinstance(value, types.MethodType):
+            yield from self._all((value.__func__, value.__self__))
+        elif isinstance(value, types.BuiltinFunctionType):
+            yield value.__qualname__
+            owner: Any = value.__self__
+            yield from self.of(owner.__name__ if isinstance(owner, (type, types.ModuleType)) else owner)
+        elif _is_of_library(value):
+            yield f"{value.__module__} {_name_of(value)}"
+        elif isinstance(value, types.FunctionType):
+            yield from self._function(value)
+        else:
+            yield value.__qualname__
+            members = {name: each for name, each in vars(value).items() if name not in _BY_PYTHON}
+            yield from self._all((type(value), value.__bases__, members))
+
+    def _instance(self, value: Any) -> Iterator[str]:
+        """The words for an instance of a user's class."""
+        if type(value).__module__.startswith("torchgraft.") and hasattr(value, "declaration_word"):
+            yield value.declaration_word
+            return
+        for each in type(value).__mro__:
+            made_in_c = isinstance(vars(each).get("__new__"), types.BuiltinFunctionType)
+            if made_in_c and each not in _BASES and _is_of_library(each):
+                raise _UnknownError
+        yield from self._all((type(value), getattr(value, "__dict__", None), _slots(value)))
+        if isinstance(value, (set, frozenset)):
+            yield from sorted(" ".join(_Description().of(each)) for each in value)
+        elif isinstance(value, _CONTAINERS):
+            yield from self._all(_parts(value))
+        elif isinstance(value, _NUMBERS_AND_TEXT):
+            base: Any = next(base for base in _NUMBERS_AND_TEXT if isinstance(value, base))
+            yield repr(base(value))
 
     def _all(self, values: Any) -> Iterator[str]:
         for each in values:
@@ -190,7 +233,13 @@ class _Description:
             yield from self.of(value)
             return
         yield from self._module(value)
-        if not _is_library(value.__name__):
+        if _is_library(value.__name__):
+            for name in names:
+                held = vars(value).get(name)
+                if type(held) in _PLAIN or any(held is each for each in (*_ELSEWHERE, *_SETTINGS)):
+                    yield name
+                    yield from self.of(held)
+        else:
             if not _LOOKUPS_IN_MODULES.isdisjoint(names):
                 raise _UnknownError
             for name in names:
@@ -228,6 +277,13 @@ def _names_in(code: types.CodeType) -> Iterator[str]:
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             yield from _names_in(constant)
+
+
+def _parts(container: Any) -> Iterator[Any]:
+    """What a container lists, one after the other."""
+    if isinstance(container, dict):
+        return (part for pair in dict.items(container) for part in pair)
+    return iter(container)
 
 
 def _slots(value: Any) -> dict[str, Any]:

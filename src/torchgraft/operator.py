@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import itertools
 import sys
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from types import CellType
 from typing import Any, Literal, NoReturn, TypeVar, get_args
@@ -217,9 +218,10 @@ class Operator:
             (f"_{self.name}{positional_signature(schema)}", registration.tags_of(())),
         )
         self._argument_count = -1 if any(argument.keyword_only for argument in self.arguments) else len(self.arguments)
-        # Everything that compiled code takes for granted about a call: see `_name_for_caches`.
+        # Everything that compiled code takes for granted about a call: see `name_for_compilation`.
         said = output or (shapes if told else reference)
-        self._taken_for_granted = (self._schemas[1][0], said, sizes_from_data, visible_outputs)
+        self._taken_for_granted = (self._schemas[1][0], said, sizes_from_data, visible_outputs, torch.get_default_dtype)
+        self._named_for: Callable[[], Any] = lambda: None
         self._names: Any = None
         if replaced is None:
             self._declare()
@@ -351,12 +353,19 @@ class Operator:
             python_kernels.register_again(self, self._library, kernels)
             raise
 
-    def _name_for_caches(self) -> None:
-        """Lets the caches of compilers tell this declaration from an earlier one of the same name.
+    def name_for_compilation(self) -> None:
+        """Lets the caches of compilers tell what is declared now from what was declared when a graph was kept.
 
         A compiled graph holds the sizes, strides and dtypes of results, and PyTorch keeps it on disk by the names of
         the operators in it. If `output` changes, a later process would read results of the new layout by the old one.
+        It is called in each compilation: what `output` refers to may have been defined or set after the declaration.
         """
+        compilation = _torch_private.compilation()
+        if compilation is not None and self._named_for() is not compilation:
+            self._name_for_caches()
+            self._named_for = weakref.ref(compilation)
+
+    def _name_for_caches(self) -> None:
         kernels = python_kernels.seen_by_compilers(self.qualified_name)
         self.declaration_word = fingerprint((__version__, self._taken_for_granted, kernels))
         _torch_private.name_for_caches(self.raw, self.declaration_word)
@@ -522,7 +531,13 @@ class Operator:
         """A function of all arguments, which PyTorch may call without those that equal their defaults."""
         if all(argument.default is REQUIRED and not argument.keyword_only for argument in self.arguments):
             return function
-        return lambda *arguments, **named: function(*self.complete(arguments, named))
+        count = len(self.arguments)
+
+        def call(*arguments: Any, **named: Any) -> Any:
+            # Of the raw name all arguments come by position.
+            return function(*(arguments if len(arguments) == count else self.complete(arguments, named)))
+
+        return call
 
 
 def _registered(qualified_name: str, module: str) -> Operator:
@@ -560,6 +575,8 @@ def _make_call(operator: Operator) -> Callable[..., Any]:
     recorders = operator.recorders
     casts, not_differentiable = operator.autocast != "none", bool(operator.not_differentiable)
     has_gradient, is_grad_enabled = operator.gradient is not None, torch.is_grad_enabled
+    gradient_by_reference = operator.gradient is None or hasattr(operator.gradient, "is_of_reference")
+    has_saved_tensor_hooks = _torch_private.has_saved_tensor_hooks
     identity = operator.identity
     # PyTorch's autograd, transforms and compilers know what the reference is made of; where compilers are to see the
     # operator all the same, export that traces without TorchDynamo must find it in this call.
@@ -653,7 +670,12 @@ def _make_call(operator: Operator) -> Callable[..., Any]:
             if compiling:
                 if is_exporting():
                     return visible(call_public(*arguments))
-                return apply(functional, arguments) if needs_grad else visible(raw(*arguments))
+                if not needs_grad:
+                    return visible(raw(*arguments))
+                # TorchDynamo cannot trace torch.func in a gradient under such hooks, and leaves them forbidden.
+                if gradient_by_reference and has_saved_tensor_hooks():
+                    return by_reference(arguments, "its gradient is the reference's, compiled under saved-tensor hooks")
+                return apply(functional, arguments)
             if dispatch_modes():
                 # What sees each operator, as a policy of selective checkpointing does, knows the public names.
                 return visible(call_public(*arguments))

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map, tree_map_only
+from torch.utils._pytree import tree_map_only
 from torch.utils.flop_counter import flop_registry, register_flop_formula
 
 from torchgraft import _torch_private, mutation
@@ -61,8 +61,9 @@ def register(operator: Declared, library: torch.library.Library) -> None:
     if operator.autocast != "none":
         for key in AUTOCAST_KEYS.values():
             library.impl(operator.name, operator.filled(_make_autocast(operator)), key)
-    if (flops := operator.flops) is not None:
-        register_flop_formula(_packets(operator))(lambda *shapes, out_shape=None: flops(*shapes))
+    if operator.flops is not None:
+        flops = operator.filled(operator.flops)
+        register_flop_formula(_packets(operator))(lambda *shapes, out_shape=None, **named: flops(*shapes, **named))
     if operator.mutates:
         mutation.register(operator, library)
         return
@@ -133,6 +134,7 @@ def _make_fake(operator: Declared) -> Callable[..., Any]:
 
     def fake(*arguments: Any) -> Any:
         explain_devices(operator.name, operator.arguments, arguments)
+        operator.name_for_compilation()
         return _make_results(operator, arguments) if operator.lists else None
 
     return fake
@@ -142,10 +144,12 @@ def _make_results(operator: Declared, arguments: Sequence[Any]) -> Any:
     """Empty results of a call.
 
     Raises:
+        TypeError: they are not those of the schema.
         ValueError: two of them share memory, one shares it with an argument, or elements of one do: what is written to
             one would be written over the other.
     """
     results = operator.output(*arguments)
+    _expect_results(operator, results)
     others = list(tensors_in(arguments))
     for number, result in enumerate(tensors_in(as_tuple(results))):
         if any(_torch_private.share_memory(result, other) for other in others):
@@ -154,14 +158,42 @@ def _make_results(operator: Declared, arguments: Sequence[Any]) -> Any:
                 " output must return a new tensor for each result, as torch.empty_like makes one"
             )
         # Sizes that a compiler does not know are not asked: it would compile for each of them.
-        pairs = zip(result.shape, result.stride(), strict=True)
-        if any(type(step) is int and step == 0 and size != 1 for size, step in pairs):
+        known = [pair for pair in zip(result.shape, result.stride(), strict=True) if all(type(n) is int for n in pair)]
+        if any(step == 0 and size > 1 for size, step in known) and all(size for size, _ in known):
             raise ValueError(
                 f"{operator.name}: elements of result {number} of output share memory, as expand() does it: output"
                 " must return a tensor of its own memory for each result, as torch.empty_like makes one"
             )
         others.append(result)
     return results
+
+
+def _expect_results(operator: Declared, results: Any) -> None:
+    """Raises TypeError where `output` returned what the schema does not have: PyTorch would crash."""
+    each = (results,) if operator.output_count == 1 else results
+    kinds = [list if is_list else Tensor for is_list in operator.lists]
+    if not isinstance(each, (tuple, list)) or len(each) != len(kinds):
+        got = f"{len(each)} results" if isinstance(each, (tuple, list)) else type(each).__name__
+        raise TypeError(f"{operator.name}: output must return {len(kinds)} results in a tuple, got {got}")
+    for number, (result, kind) in enumerate(zip(each, kinds, strict=True)):
+        is_right = isinstance(result, (list, tuple) if kind is list else Tensor)
+        if not is_right or (kind is list and not all(isinstance(one, Tensor) for one in result)):
+            expected = "a list of tensors" if kind is list else "a tensor"
+            raise TypeError(
+                f"{operator.name}: result {number} of output must be {expected}, got {type(result).__name__}"
+            )
+
+
+def _filled_in(operator: Declared, empty: Any, results: Any) -> Any:
+    """The results of the reference, as `output` lays them out."""
+    for number, (to, value) in enumerate(zip(tensors_in(as_tuple(empty)), tensors_in(as_tuple(results)), strict=True)):
+        if to.shape != value.shape or not torch.can_cast(value.dtype, to.dtype):
+            raise ValueError(
+                f"{operator.name}: result {number} of output is {tuple(to.shape)} in {to.dtype}, that of the reference"
+                f" {tuple(value.shape)} in {value.dtype}: output must say what the reference gives"
+            )
+        to.copy_(value)
+    return empty
 
 
 def _make_fallback(operator: Declared) -> Callable[..., Any]:
@@ -179,7 +211,7 @@ def _make_fallback(operator: Declared) -> Callable[..., Any]:
             # A copy also where the reference returned a view of an argument: results are never aliased.
             if not operator.knows_output or operator.sizes_from_data:
                 return tree_map_only(Tensor, _copied, results)
-            return tree_map(Tensor.copy_, _make_results(operator, arguments), results) if operator.lists else None
+            return _filled_in(operator, _make_results(operator, arguments), results) if operator.lists else None
 
     return fallback
 
