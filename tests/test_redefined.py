@@ -190,6 +190,11 @@ def test_nor_does_a_kernel_that_pytorch_refuses(monkeypatch):
     assert value_and_gradient(operator) == (2.0, 2.0)
 
 
+class Scripted(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.ops.redefined.recorded(x)
+
+
 class TestUndeclared:
     @pytest.fixture
     def gone(self):
@@ -219,6 +224,35 @@ class TestUndeclared:
         for overload in self.overloads:
             with pytest.raises(RuntimeError, match="redefined::gone was undeclared"):
                 overload(torch.ones(2))
+
+    def test_what_was_recorded_says_so_and_follows_the_next_one_of_its_name(self):
+        from torch.fx.experimental.proxy_tensor import make_fx
+
+        class Model(torch.nn.Module):
+            def forward(self, x):
+                return operator(x)
+
+        operator, x = redefine(2.0, "recorded"), torch.ones(2)
+        recorded = [
+            torch.jit.trace(Model(), (x,), check_trace=False),
+            torch.jit.script(Scripted()),
+            make_fx(Model())(x),
+            torch.export.export(Model(), (x,)).module(),
+        ]
+        for _ in range(3):  # torch.jit makes faster code from the second call on
+            assert [each(x).tolist() for each in recorded] == [[2.0, 2.0]] * len(recorded)
+        operator.undeclare()
+        for each in recorded:
+            with pytest.raises(RuntimeError, match="redefined::recorded was undeclared"):
+                each(x)
+        again = redefine(3.0, "recorded")
+        assert [each(x).tolist() for each in recorded] == [[3.0, 3.0]] * len(recorded)
+        again.undeclare()
+        with pytest.raises(ValueError, match="autocast"):
+            redefine(4.0, "recorded", autocast="no")
+        for each in recorded:
+            with pytest.raises(RuntimeError, match="redefined::recorded was undeclared"):
+                each(x)
 
     def test_the_name_is_free_and_the_old_operator_stays_gone(self, gone):
         again = redefine(3.0, "gone")

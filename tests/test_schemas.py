@@ -415,6 +415,12 @@ def test_a_trace_of_named_arguments_beside_a_list_with_none():
     assert traced(3 * torch.ones(2)).tolist() == [21.0, 21.0]
 
 
+@pytest.mark.parametrize("name", ["reference", "output", "vmap", "flops", "explain"])
+def test_what_is_no_function_is_refused(name):
+    with pytest.raises(TypeError, match=f"{name} must be a function, got 5"):
+        declare("(Tensor x) -> Tensor", **{"reference": lambda x: x, name: 5})
+
+
 def test_two_arguments_of_one_name_are_refused():
     with pytest.raises(ValueError, match="x is the name of several arguments: give each a name of its own"):
         declare("(Tensor x, Tensor y, float x) -> Tensor", lambda x, y: x + y)

@@ -125,21 +125,33 @@ class _Gone:
         return self
 
 
-def refuse_calls(operator: Any, why: str, *holders: Any) -> None:
-    """Makes calls of an operator overload, and of its packet, errors: its definition is gone.
+def refuse_calls(operator: Any, why: str) -> None:
+    """Makes calls of an operator overload, and of its packet, errors: its definition is gone."""
+    packet, gone = operator.overloadpacket, _Gone(why)
+    operator._op = operator._op_dk = operator._handle = packet._op = gone
+
+
+def refuse_function(function: Any, why: str) -> None:
+    """Makes calls of a function errors, by the functions in its closure, which it calls."""
+    for cell in function.__closure__ or ():
+        if callable(cell.cell_contents):
+            cell.cell_contents = _Gone(why)
+
+
+def refuse_name(library: torch.library.Library, operator: Any, why: str) -> None:
+    """Makes calls errors that reach an operator overload through the dispatcher, as those of torch.jit.
 
     Args:
+        library: undoes this where it is undefined.
         operator: the overload.
         why: for the error.
-        holders: functions that hold what `callee_of` gave in their closures.
     """
-    packet, gone = operator.overloadpacket, _Gone(why)
-    callee = operator._op
-    for holder in holders:
-        for cell in getattr(holder, "__closure__", None) or ():
-            if cell.cell_contents is callee:
-                cell.cell_contents = gone
-    operator._op = operator._op_dk = operator._handle = packet._op = gone
+
+    def refuse(*arguments: Any, **named: Any) -> NoReturn:
+        raise RuntimeError(why)
+
+    for key in ("CPU", "CUDA", "Meta", "CompositeExplicitAutograd"):
+        override(library, operator, refuse, key)
 
 
 def forget_compiled() -> None:

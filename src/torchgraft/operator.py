@@ -13,7 +13,7 @@ import sys
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from types import CellType
-from typing import Any, Literal, NoReturn, TypeVar, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 import torch
 from torch import Tensor
@@ -48,6 +48,10 @@ _Policy = TypeVar("_Policy", bound=Callable[..., str])
 
 
 _declarations = itertools.count()
+
+# The operators that were undeclared, by name. PyTorch keeps their definitions: what torch.jit recorded, and an exported
+# program, hold them, and a call of a definition that is gone crashes.
+_undeclared: dict[str, Operator] = {}
 
 # Classes that do nothing of their own when an operator is called on them.
 _PLAIN_TENSORS = frozenset((Tensor, torch.nn.Parameter))
@@ -169,6 +173,11 @@ class Operator:
         self.output_count = len(read.results)
         self.visible_outputs = self.output_count if visible_outputs is None else visible_outputs
 
+        functions = {"reference": reference, "output": output, "vmap": vmap, "flops": flops, "explain": explain}
+        for name, function in functions.items():
+            if not callable(function) and (name == "reference" or function is not None):
+                raise TypeError(f"{self.qualified_name}: {name} must be a function, got {function!r}")
+
         def called(function: Callable[..., Any] | None, before: int = 0) -> Any:
             return function and by_name(function, self.arguments, before)
 
@@ -223,6 +232,9 @@ class Operator:
         self._taken_for_granted = (self._schemas[1][0], said, sizes_from_data, visible_outputs, torch.get_default_dtype)
         self._named_for: Callable[[], Any] = lambda: None
         self._names: Any = None
+        self.public: Any
+        self.raw: Any
+        self._library: torch.library.Library
         if replaced is None:
             self._declare()
         else:
@@ -260,6 +272,13 @@ class Operator:
 
     def _declare(self) -> None:
         """Registers the operator with PyTorch, and with everything here that knows operators by their names."""
+        before = None if self._names is not None else _undeclared.pop(self.qualified_name, None)
+        if before is not None:
+            _torch_private.undefine(before._library)
+            if before._schemas == self._schemas:
+                self._names, self.public, self.raw = before._names, before.public, before.raw
+            else:
+                before._free_names()
         has_names = self._names is not None
         if not has_names:
             self._names = torch.library.Library(self.namespace, "FRAGMENT")
@@ -288,6 +307,8 @@ class Operator:
             if not has_names:
                 # The name is free again.
                 _torch_private.undefine(self._names)
+            elif before is not None:
+                before._refuse_names()
             raise
         Operator.registered[self.qualified_name] = self
 
@@ -312,13 +333,18 @@ class Operator:
         _torch_private.undefine(self._library)
         return python_kernels.forget(self.qualified_name)
 
+    def _refuse_names(self) -> None:
+        """Keeps the names, and makes their calls errors."""
+        self._library = torch.library.Library(self.namespace, "FRAGMENT")
+        for overload in (self.public, self.raw):
+            _torch_private.refuse_name(self._library, overload, self._why_gone())
+        _undeclared[self.qualified_name] = self
+
     def _free_names(self) -> None:
         """Frees the names. Who still holds what PyTorch calls them by gets an error, where PyTorch would crash."""
         _torch_private.undefine(self._names)
-        eager: Any = self.autograd.eager
-        holders = self.call, eager.__self__.forward
         for overload in (self.public, self.raw):
-            _torch_private.refuse_calls(overload, self._why_gone(), *holders)
+            _torch_private.refuse_calls(overload, self._why_gone())
 
     def _expect_declared(self) -> None:
         if Operator.registered.get(self.qualified_name) is not self:
@@ -341,6 +367,7 @@ class Operator:
             state.update({name: before[name] for name in ("_names", "public", "raw", "call")})
         else:
             self._free_names()
+            _torch_private.refuse_function(self.call, self._why_gone())
             state["_names"] = None
         self.__dict__ = state
         try:
@@ -387,13 +414,8 @@ class Operator:
         if Operator.registered.get(self.qualified_name) is not self:
             return
         self._withdraw()
-        self._free_names()
-        why = self._why_gone()
-
-        def refuse(*arguments: Any) -> NoReturn:
-            raise RuntimeError(why)
-
-        self.call = refuse
+        self._refuse_names()
+        _torch_private.refuse_function(self.call, self._why_gone())
 
     def argument(self, name: str) -> Argument:
         """The argument with a name. `name[0]` is a tensor in a list."""
