@@ -67,8 +67,8 @@ class Declared(Protocol):
     def needs_grad(self, arguments: Sequence[Any]) -> bool:
         """Whether a tensor needs a gradient that has one."""
 
-    def note(self, arguments: Sequence[object], reason: str) -> None:
-        """Records that the reference answers."""
+    def note(self, arguments: Sequence[object], reason: str, what: str = ...) -> None:
+        """Records that a call is slower than with a kernel."""
 
     def recover(self, error: Exception, arguments: Sequence[Any]) -> Any:
         """Raises what a person can use for an error of a call."""

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from torchgraft import _dtensor, _torch_private, choosing
 from torchgraft.declared import Declared
-from torchgraft.fallback import note_fallback
+from torchgraft.fallback import GRADIENT_ON_REFERENCE, note_fallback
 from torchgraft.schema import Argument, Arrangement, arrange, by_name, read_schema
 
 
@@ -236,7 +236,7 @@ def make_autograd(operator: Declared) -> Autograd:
 
         def reference(*arguments: Any) -> Any:
             if wants_kernels:
-                note_fallback(qualified_name, arguments, reason)
+                note_fallback(qualified_name, arguments, reason, GRADIENT_ON_REFERENCE)
             return plain_reference(*arguments)
 
         return reference

@@ -175,6 +175,7 @@ def _packages() -> Iterator[Finding]:
         ("hypothesis", "hypothesis", "graft check needs it", "check"),
         ("tree-sitter-cpp", "tree_sitter_cpp", "graft check --mutants needs it", "check"),
         ("jinja2", "jinja2", "graft bench --html needs it", "bench"),
+        ("build", "build", "graft wheel needs it", "wheel"),
         ("scikit-learn", "sklearn", "graft demo needs it", "demo"),
     ):
         if importlib.util.find_spec(module) is None:

@@ -39,8 +39,14 @@ def fallbacks() -> list[Fallback]:
         return [Fallback(*key, calls) for key, calls in _counts.items()]
 
 
-def note_fallback(operator: str, arguments: Iterable[object], reason: str) -> None:
-    """Counts a call that a reference answers, and warns at the first of its kind."""
+# What a warning says of a call that is slower than it could be.
+ON_REFERENCE = "runs on its reference, not on a kernel"
+GRADIENT_ON_REFERENCE = "computes its gradient by its reference, not by a kernel"
+IN_A_LOOP = "runs once for each element of a batch"
+
+
+def note_fallback(operator: str, arguments: Iterable[object], reason: str, what: str = ON_REFERENCE) -> None:
+    """Counts a call that is slower than it could be, as one that a reference answers, and warns at the first."""
     if torch.compiler.is_compiling():
         return
     tensor = next(tensors_in(arguments), None)
@@ -51,7 +57,7 @@ def note_fallback(operator: str, arguments: Iterable[object], reason: str) -> No
         _counts[key] += 1
         first = _counts[key] == 1
     if first:
-        message = f"{operator} on {device} in {dtype} runs on its reference, not on a kernel: {reason}"
+        message = f"{operator} on {device} in {dtype} {what}: {reason}"
         warnings.warn(message, PerformanceWarning, stacklevel=_callers_level())
 
 

@@ -35,7 +35,7 @@ from torchgraft.declaring import unknown_size as unknown_size
 from torchgraft.differentiation import gradient_by_reference as gradient_by_reference
 from torchgraft.differentiation import make_autograd, make_gradient, nested, single
 from torchgraft.explaining import explain_kinds, explain_memory, out_of_memory
-from torchgraft.fallback import note_fallback
+from torchgraft.fallback import ON_REFERENCE, note_fallback
 from torchgraft.fingerprint import fingerprint
 from torchgraft.schema import REQUIRED, Argument, arrange, by_name, make_complete, positional_signature, read_schema
 from torchgraft.shapes import Shapes
@@ -506,10 +506,10 @@ class Operator:
             return results
         return results[0] if self.visible_outputs == 1 else results[: self.visible_outputs]
 
-    def note(self, arguments: Sequence[object], reason: str) -> None:
-        """Records that the reference answers where a kernel could have, unless the reference is the best kernel."""
+    def note(self, arguments: Sequence[object], reason: str, what: str = ON_REFERENCE) -> None:
+        """Records that a call is slower than with a kernel, unless the reference is the best kernel."""
         if self.wants_kernels:
-            note_fallback(self.qualified_name, arguments, reason)
+            note_fallback(self.qualified_name, arguments, reason, what)
 
     def recover(self, error: Exception, arguments: Sequence[Any]) -> Any:
         """Raises what a person can use for an error of a call; where values stand for tensors, records the call."""

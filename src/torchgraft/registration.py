@@ -15,6 +15,7 @@ from torchgraft._autocasting import AUTOCAST_KEYS, make_cast, no_autocast
 from torchgraft.declared import Declared
 from torchgraft.differentiation import as_tuple, nested, single
 from torchgraft.explaining import explain_devices
+from torchgraft.fallback import IN_A_LOOP
 from torchgraft.schema import REQUIRED, Argument, by_name, tensors_in
 from torchgraft.signatures import why_no_kernel
 
@@ -95,7 +96,7 @@ def _make_vmap(operator: Declared, name: Any) -> Callable[..., Any]:
     call = by_name(name, operator.arguments)
 
     def loop(batch_size: int, in_dims: Sequence[Any], arguments: Sequence[Any]) -> tuple[Any, Any]:
-        operator.note(arguments, "it has no vmap rule, so vmap runs it in a loop")
+        operator.note(arguments, "it has no vmap rule; declare vmap=, which computes a batch at once", IN_A_LOOP)
         rows = []
         for i in range(batch_size):
             row = [_row(value, dim, i) for value, dim in zip(arguments, in_dims, strict=True)]

@@ -1,6 +1,7 @@
 """What is checked: an operator and its samples, found by the names that a person has for them."""
 
 import importlib
+import importlib.util
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -108,7 +109,8 @@ def _find_samples(operator: Operator) -> Samples:
     if found is None:
         raise LookupError(
             f"{operator.qualified_name} has no samples: put `samples = {{{operator.name!r}: torchgraft.sampling.Samples"
-            f"(...)}}` into samples.py beside {operator.module}, or pass samples="
+            f"(...)}}` into the file that declares it or into samples.py beside that, or pass samples= to "
+            "torchgraft.check"
         )
     return found
 
@@ -120,7 +122,7 @@ def find_subjects(targets: Sequence[Operator | str], samples: Samples | None = N
         targets: each an operator; or the name of an operator of torchgraft, `namespace::name` of one that is declared,
             `package.module:operator`, a folder or a file that declares operators, or `folder:operator` for one of them;
             none means all of torchgraft. The name of an operator goes before a folder of that name, which is then
-            written `./name`. A package in a folder `src` is named without it.
+            written `./name`. A package in a folder `src` is named without it; an installed one by its name.
         samples: for `subject_of`.
 
     Raises:
@@ -182,13 +184,20 @@ def _registered(target: str) -> Operator | None:
 
 
 def _place_of(target: str) -> Path | None:
-    """The folder or file that a person means; a package may lie in `src`, of the named folder or of this one."""
+    """The folder or file that a person means.
+
+    A package may lie in `src`, of the named folder or of this one, or be installed.
+    """
     path = Path(target)
     if path.suffix == ".py" and path.is_file():
         return path
     places = (path, path / "src" / path.resolve().name, Path("src") / path)
-    declaring = (each for each in places if each.is_dir() and declaring_modules(each))
-    return next(declaring, path if path.is_dir() else None)
+    found = next((each for each in places if each.is_dir() and declaring_modules(each)), None)
+    if found is not None or path.is_dir():
+        return found or path
+    installed = importlib.util.find_spec(target) if target.isidentifier() else None
+    folders = map(Path, (installed and installed.submodule_search_locations) or ())
+    return next((each for each in folders if each.is_dir() and declaring_modules(each)), None)
 
 
 def _find_in_module(module_name: str, attribute: str) -> Operator:

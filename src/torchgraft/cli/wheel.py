@@ -125,7 +125,7 @@ def _print_requirements(console: Console, made: Wheel, requirements: Path | None
         console.print(
             "it requires torchgraft, which is on no package index, so pip alone cannot install it. Run "
             f"`pip wheel --no-deps --wheel-dir {folder} CLONE`, where CLONE is the folder of torchgraft's sources, and "
-            "then `graft wheel` again; or name a wheel or a URL of torchgraft: `graft wheel --torchgraft WHEEL|URL`",
+            "then run this command again; or name a wheel or a URL of torchgraft: `graft wheel --torchgraft WHEEL|URL`",
             soft_wrap=True,
             markup=False,
         )
