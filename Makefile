@@ -44,7 +44,7 @@ help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
 
 .PHONY: demo
-demo: build $(VENV)/demo.done ## train small networks through PyTorch's layers and through ours: two minutes from a fresh clone
+demo: build $(VENV)/demo.done ## train small networks through PyTorch's layers and through ours: two to three minutes from a fresh clone
 	@MAKEFLAGS= $(BIN)/graft demo
 
 .PHONY: test
