@@ -98,7 +98,7 @@ def say(folder: Path, report: BenchReport, renewal: Renewal, parts: list[str], w
 def write(report: BenchReport, folder: Path) -> None:
     """Writes all rows, beside the file first: whoever ends the run, the file is whole."""
     beside = folder / "bench.json.new"
-    beside.write_text(report.as_json() + "\n")
+    beside.write_text(report.as_json())
     beside.replace(folder / "bench.json")
 
 

@@ -21,6 +21,8 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from torchgraft.figures import as_json
+
 ROOT = Path(__file__).parent.parent
 SCRIPT = ROOT / "examples" / "train_imagenet_like.py"
 RESULTS = Path(__file__).parent / "results"
@@ -213,7 +215,7 @@ def main() -> int:
                 run_workers(count, str(Path(__file__).resolve()), "--worker", str(file), "--model", options.model)
                 found["collectives"] += json.loads(file.read_text())
         # After each, so that a run that is stopped has left what it found.
-        path.write_text(json.dumps(found, indent=1) + "\n")
+        path.write_text(as_json(found))
     print(f"{path}: written")
     return 0
 

@@ -10,7 +10,6 @@ cuBLAS is another one, to see whether that is needed still, or whether shallower
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import random
 import time
@@ -22,6 +21,7 @@ from typing import Any
 import torch
 
 from torchgraft.environment import describe_environment
+from torchgraft.figures import as_json
 
 _ONES = 127
 _MOST_ROWS, _MOST_DEPTH, _MOST_ELEMENTS = 4096, 100_000, 1 << 28
@@ -98,7 +98,7 @@ def main() -> None:
     environment = asdict(describe_environment("cuda"))
     figures = {"environment": environment, "cuda": torch.version.cuda, "asked": dict(asked), "short": short}
     arguments.results.parent.mkdir(parents=True, exist_ok=True)
-    arguments.results.write_text(json.dumps(figures, indent=1) + "\n")
+    arguments.results.write_text(as_json(figures))
     print(f"{len(short)} of {asked.total():,} products are short; {arguments.results} has them")
 
 

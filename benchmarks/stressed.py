@@ -14,6 +14,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from torchgraft.figures import as_json
+
 RESULTS = Path(__file__).parent / "results"
 
 
@@ -63,7 +65,7 @@ def main() -> int:
     for report in given.reports:
         run = summarise(json.loads(report.read_text()), "cpu" if given.emulated else given.device)
         runs[run["seed"]] = run
-    path.write_text(json.dumps({"runs": [runs[seed] for seed in sorted(runs)]}, indent=1) + "\n")
+    path.write_text(as_json({"runs": [runs[seed] for seed in sorted(runs)]}))
     print(f"{path}: {len(runs)} runs; `make docs` writes the table")
     return 0
 

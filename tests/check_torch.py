@@ -13,6 +13,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from torchgraft.figures import as_json
+
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "docs/versions"
 
@@ -45,7 +47,7 @@ def main() -> int:
     found = summary(report, commit)
     FOLDER.mkdir(exist_ok=True)
     written = FOLDER / f"{found['torch'].partition('+')[0]}.json"
-    written.write_text(json.dumps(found, indent=1) + "\n")
+    written.write_text(as_json(found))
     print(f"{written.relative_to(ROOT)}: written; `make docs` makes a table of it")
     return status
 

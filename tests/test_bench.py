@@ -377,7 +377,7 @@ class TestFigures:
     def test_a_report_survives_json(self, tmp_path):
         report = make_report()
         path = tmp_path / "bench.json"
-        from torchgraft.cli.shared import as_json
+        from torchgraft.figures import as_json
 
         path.write_text(as_json(report.as_dict()))
         again = report_from_dict(json.loads(path.read_text()))
@@ -617,7 +617,7 @@ class TestCompareCommand:
 
     @pytest.fixture
     def write(self, tmp_path):
-        from torchgraft.cli.shared import as_json
+        from torchgraft.figures import as_json
 
         def write(name, *arguments, **keywords):
             path = tmp_path / name

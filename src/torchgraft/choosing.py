@@ -19,6 +19,7 @@ from typing import Any
 from torch import Tensor
 
 from torchgraft import _torch_private, native
+from torchgraft.figures import as_json
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,7 @@ def save_choices(path: str | Path) -> None:
     Args:
         path: of the file, in JSON.
     """
-    Path(path).write_text(json.dumps({"choices": [asdict(each) for each in choices()]}, indent=1) + "\n")
+    Path(path).write_text(as_json({"choices": [asdict(each) for each in choices()]}))
 
 
 def load_choices(path: str | Path) -> None:

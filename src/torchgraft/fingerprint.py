@@ -23,7 +23,7 @@ _NUMBERS_AND_TEXT = (type(None), type(Ellipsis), bool, int, float, complex, str,
 _PLAIN = (*_NUMBERS_AND_TEXT, torch.dtype, torch.device, torch.layout, torch.memory_format)
 # Containers that hold nothing but what they list.
 _CONTAINERS = (tuple, list, dict, set, frozenset, OrderedDict)
-# Of these, user's classes inherit; what else is written in C may hold what nothing shows.
+# User's classes may inherit from these. Any other class that is written in C may hold values that nothing shows.
 _BASES = (object, type, *_CONTAINERS, *_NUMBERS_AND_TEXT)
 
 # Their code is that of PyTorch, Python or Triton, which compilers' caches know by version.

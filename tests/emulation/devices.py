@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from torchgraft.emulation import library, own
+from torchgraft.figures import as_json
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -68,7 +69,7 @@ def main() -> int:
                 "failed": statuses.count("fail"),
             }
         )
-    (ROOT / "docs/devices.json").write_text(json.dumps(found, indent=1) + "\n")
+    (ROOT / "docs/devices.json").write_text(as_json(found))
     refused = [line for each in found for asked in each["plans"].values() for line in asked["refused"]]
     return 1 if refused or any(each["failed"] for each in found) else 0
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -20,6 +19,7 @@ from torchgraft.benchmarking.summary import (
     yardsticks_of,
 )
 from torchgraft.benchmarking.table import Table
+from torchgraft.figures import as_json
 
 _LAYOUTS = {"contiguous": "NCHW", "channels_last": "NHWC"}
 _WORST, _FURTHEST, _BETTER = 20, 10, 20
@@ -189,9 +189,7 @@ def distribution_json(report: BenchReport) -> str:
     rows = [
         {name: value for name, value in row.items() if value or name not in _MAY_BE_EMPTY} for row in figures["rows"]
     ]
-    lines = ",\n".join(json.dumps(_short(row), separators=(",", ":"), allow_nan=False) for row in rows)
-    head = json.dumps(_short({**figures, "rows": []}), allow_nan=False)
-    return f"{head.removesuffix(']}')}\n{lines}\n]}}\n"
+    return as_json(_short({**figures, "rows": rows}))
 
 
 def _short(value: Any) -> Any:

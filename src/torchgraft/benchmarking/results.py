@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, is_dataclass, replace
@@ -15,6 +14,7 @@ from torchgraft.benchmarking.load import Load
 from torchgraft.benchmarking.roofs import Roofs
 from torchgraft.benchmarking.rows import Row
 from torchgraft.environment import Environment
+from torchgraft.figures import as_json
 
 
 @dataclass(frozen=True)
@@ -57,10 +57,9 @@ class BenchReport:
         rows = figures.pop("rows")
         return {**figures, "unit": "seconds", "doubts": self.doubts, "rows": list(rows)}
 
-    def as_json(self, indent: int | None = 2) -> str:
-        """The text of a file of JSON, which has no nan: null stands in its place."""
-        separators = (",", ":") if indent is None else None
-        return json.dumps(_without_nan(self.as_dict()), indent=indent, separators=separators, allow_nan=False)
+    def as_json(self) -> str:
+        """The text of a file of JSON, a row a line."""
+        return as_json(self.as_dict())
 
     @property
     def doubts(self) -> list[str]:
@@ -74,14 +73,6 @@ class BenchReport:
         for row in self.rows:
             suites.setdefault((row.operator, row.suite), []).append(row)
         return suites
-
-
-def _without_nan(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _without_nan(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_without_nan(each) for each in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def report_from_dict(figures: Mapping[str, Any]) -> BenchReport:

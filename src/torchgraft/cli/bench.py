@@ -22,7 +22,6 @@ from torchgraft.cli.shared import (
     MarkdownOption,
     SampleOption,
     SeedOption,
-    as_json,
     end_with,
     explain_missing,
     find_device,
@@ -34,6 +33,7 @@ from torchgraft.cli.shared import (
     print_table,
     write_files,
 )
+from torchgraft.figures import as_json
 
 if TYPE_CHECKING:
     from torchgraft.benchmarking.results import BenchReport

@@ -28,7 +28,6 @@ from torchgraft.cli.shared import (
     QuickOption,
     SampleOption,
     SeedOption,
-    as_json,
     end_with,
     explain_missing,
     find_dtypes,
@@ -39,6 +38,7 @@ from torchgraft.cli.shared import (
     prepare_folder,
     write_files,
 )
+from torchgraft.figures import as_json
 
 if TYPE_CHECKING:
     from torchgraft.checking.result import Result

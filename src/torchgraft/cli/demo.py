@@ -13,7 +13,6 @@ from torchgraft.cli.shared import (
     Device,
     JsonOption,
     MarkdownOption,
-    as_json,
     expect_seed,
     explain_missing,
     find_device,
@@ -22,6 +21,7 @@ from torchgraft.cli.shared import (
     print_table,
     write_files,
 )
+from torchgraft.figures import as_json
 
 # Of the small ConvNeXt.
 CONVNEXT_BATCH = 32

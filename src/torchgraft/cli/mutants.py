@@ -14,13 +14,13 @@ from rich.table import Table
 from rich.text import Text
 
 from torchgraft.cli.shared import (
-    as_json,
     explain_missing,
     find_subjects,
     interrupt_when_told_to_end,
     prepare_folder,
     write_files,
 )
+from torchgraft.figures import as_json
 
 if TYPE_CHECKING:
     from torchgraft.checking.mutants import Outcome, Place

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
-import math
 import os
 import secrets
 import shutil
@@ -14,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import torch
 import typer
@@ -188,20 +186,6 @@ def print_table(console: Console, table: Table) -> None:
     console.print(shown)
     for note in table.notes:
         console.print(note, style="dim", markup=False)
-
-
-def as_json(figures: Any) -> str:
-    """Figures as the text of a JSON file."""
-    return json.dumps(_without_nan(figures), indent=2, allow_nan=False) + "\n"
-
-
-def _without_nan(value: Any) -> Any:
-    """Figures with null in place of nan and infinity, which JSON does not have."""
-    if isinstance(value, dict):
-        return {key: _without_nan(each) for key, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_without_nan(each) for each in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def prepare_files(*files: tuple[str, Path | None]) -> None:

@@ -55,7 +55,7 @@ def render_page(report: BenchReport) -> str:
             how=summary.how_measured(report),
             origin=summary.origin(report),
             refusals=summary.refusals(report.rows),
-            figures=base64.b64encode(report.as_json(indent=None).encode()).decode(),
+            figures=base64.b64encode(report.as_json().encode()).decode(),
         )
     )
 
