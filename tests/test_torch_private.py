@@ -1,6 +1,7 @@
 """Each private PyTorch name that we lean on, called: what fails here is what a new PyTorch changed."""
 
 import warnings
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -87,6 +88,45 @@ def test_is_of_onednn(dtype):
         convolution(input)
     names = {event.key for event in profile.key_averages()}
     assert ("aten::mkldnn_convolution" in names) == _torch_private.is_of_onednn(dtype)
+
+
+def test_has_saved_tensor_hooks():
+    assert not _torch_private.has_saved_tensor_hooks()
+    with torch.autograd.graph.save_on_cpu():
+        assert _torch_private.has_saved_tensor_hooks()
+
+
+def test_compilation():
+    seen = []
+
+    def backend(module, inputs):
+        seen.append(_torch_private.compilation())
+        return module
+
+    assert _torch_private.compilation() is None
+    for _ in range(2):
+        torch._dynamo.reset()
+        torch.compile(lambda x: x + 1, backend=backend)(torch.ones(1))
+    assert None not in seen
+    assert seen[0] is not seen[1]
+
+
+def test_rules_of_dtensor():
+    """Each name of DTensor's, where one process has a mesh of one device."""
+    from torch.distributed.tensor import DTensor
+
+    assert DTensor._op_dispatcher.sharding_propagator.propagate_op_sharding.cache
+    with _torch_private.scoped_library("private", "FRAGMENT") as library:
+        library.define("ruled(Tensor x) -> Tensor")
+        overload = torch.ops.private.ruled.default
+        _torch_private.register_sharding_rule(DTensor, overload, lambda schema: None, takes_lists=False)
+        _torch_private.clear_sharding_cache(DTensor)
+    spec = _torch_private.dtensor_spec(None, ())
+    answer = _torch_private.output_sharding(
+        spec, SimpleNamespace(op=overload, kwargs_schema={}), [spec], needs_redistribute=True
+    )
+    assert answer.output_spec is spec
+    assert answer.needs_redistribute
 
 
 def test_without_autocast():

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from torchgraft import _torch_private
 from torchgraft.declared import Declared
 from torchgraft.fallback import PerformanceWarning
 from torchgraft.sharding import PARTIAL, REPLICATED, Call, Cut, Placement, ShardingError, moved
@@ -79,35 +80,21 @@ def dtensor() -> Any:
     return getattr(sys.modules.get(_MODULE), "DTensor", None)
 
 
-def _propagator() -> Any:
-    return dtensor()._op_dispatcher.sharding_propagator
-
-
 def clear_cache() -> None:
     """Makes DTensor ask the rules again."""
-    # `torch.distributed.tensor.debug` has a function for this, but its module imports NumPy, which may not be there.
-    _propagator().propagate_op_sharding.cache.cache_clear()
-    torch._C._clear_DTensor_sharding_propagator_cache()
+    _torch_private.clear_sharding_cache(dtensor())
 
 
 def _register(name: str, overloads: Sequence[Any]) -> None:
-    from torch.distributed.tensor._op_schema import RuntimeSchemaInfo
-
-    # PyTorch keeps what a rule said of a call. From `static_argnum` on it looks at arguments that are no tensors when
-    # it searches for that; its own `register_sharding` begins at the first int, and forgets a bool in front of it.
-    # Where an argument is a list, what it holds is looked at one by one.
     takes_lists = any(each.is_list for each in _known[name].arguments) if name in _known else False
-    info = RuntimeSchemaInfo(static_argnum=0, needs_pytree=takes_lists)
     for overload in overloads:
-        _propagator().register_sharding_prop_rule(overload, _make_rule(name), info)
+        _torch_private.register_sharding_rule(dtensor(), overload, _make_rule(name), takes_lists=takes_lists)
 
 
 def _make_rule(name: str) -> Callable[[Any], Any]:
     """What DTensor asks, once for each kind of call: how arguments must lie, and how results then lie."""
 
     def rule(schema: Any) -> Any:
-        from torch.distributed.tensor._op_schema import OpSchema, OutputSharding
-
         operator = _known.get(name)
         if operator is None:
             raise NotImplementedError(f"{name}: its torchgraft.Operator was deleted: declare it again")
@@ -123,7 +110,7 @@ def _make_rule(name: str) -> Callable[[Any], Any]:
         counts = tuple(mesh.shape)
         if reason := call.gathered(here, counts):
             warnings.warn(f"{operator.name}: {reason}", PerformanceWarning, stacklevel=2)
-        metas = _propagator()._propagate_tensor_meta_non_cached(schema)
+        metas = _torch_private.metas_of_results(dtensor(), schema)
         ranks = [len(meta.shape) for meta in ([metas] if operator.output_count == 1 else metas)]
         cut = _cheapest(call, here, counts, ranks, [0 if spec is None else _bytes(spec) for spec in specs])
 
@@ -136,11 +123,11 @@ def _make_rule(name: str) -> Callable[[Any], Any]:
             for place, number in call.numbers(cut.letters, counts, values, at).items():
                 changed[place] = number
         outputs = tuple(_spec(mesh, where) for where in cut.results)
-        return OutputSharding(
+        return _torch_private.output_sharding(
             outputs[0] if operator.output_count == 1 else outputs,
-            OpSchema(schema.op, tuple(changed), schema.kwargs_schema),
+            schema,
+            changed,
             needs_redistribute=cut.arguments != tuple(here) or any(map(_differs, changed, values)),
-            use_val_from_redistribute_schema=True,
         )
 
     return rule
@@ -281,9 +268,7 @@ def placement_of(placement: Placement) -> Any:
 
 
 def _spec(mesh: Any, placements: Sequence[Placement], meta: Any = None) -> Any:
-    from torch.distributed.tensor._dtensor_spec import DTensorSpec
-
-    return DTensorSpec(mesh, tuple(map(placement_of, placements)), tensor_meta=meta)
+    return _torch_private.dtensor_spec(mesh, tuple(map(placement_of, placements)), meta)
 
 
 def explain(operator: Declared, arguments: Sequence[Any], error: BaseException) -> None:
