@@ -19,7 +19,9 @@ import torchgraft
 import torchgraft.arguments
 import torchgraft.building
 import torchgraft.checking
+import torchgraft.operator
 import torchgraft.packaging
+import torchgraft.parallel
 import torchgraft.sampling
 from torchgraft import Operator
 from torchgraft.benchmarking.definitions import read_source
@@ -36,6 +38,7 @@ MODULES = (
     torchgraft.sampling,
     torchgraft.checking,
     torchgraft.packaging,
+    torchgraft.parallel,
 )
 
 
@@ -47,6 +50,8 @@ def text() -> str:
 
 def python_names() -> Iterator[str]:
     """Functions and classes with their signatures, and the public members of classes."""
+    # A constant that packages import.
+    yield f"{torchgraft.operator.__name__}.FLOATING"
     for module in MODULES:
         for name in _names_of(module):
             value = getattr(module, name)
