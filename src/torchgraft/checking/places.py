@@ -108,7 +108,7 @@ def _locations(spec: ModuleSpec) -> list[Path]:
 
 
 def declaring_modules(folder: Path) -> list[Path]:
-    """The files of a folder that declare operators: operator.py, and each that calls `Operator(...)`.
+    """The files of a folder that declare operators: operator.py, and each that calls `Operator` or `load_inline`.
 
     Nothing else is imported, as it may be a script that does something.
     """
@@ -117,13 +117,17 @@ def declaring_modules(folder: Path) -> list[Path]:
     return [path for path in files if path.name in ("__init__.py", "operator.py") or _declares(path)]
 
 
+# What declares an operator when it is called.
+_DECLARE = {"Operator", "load_inline"}
+
+
 def _declares(path: Path) -> bool:
     text = path.read_text(errors="replace")
     try:
         nodes = ast.walk(ast.parse(text))
     except (SyntaxError, ValueError):
         # Whoever wrote it wants to see what is wrong with it.
-        return "Operator(" in text
+        return any(f"{each}(" in text for each in _DECLARE)
     called = (node.func for node in nodes if isinstance(node, ast.Call))
     # A name has an id, and what is looked up in a module is an attribute.
-    return any("Operator" in (getattr(each, "id", None), getattr(each, "attr", None)) for each in called)
+    return any(_DECLARE & {getattr(each, "id", None), getattr(each, "attr", None)} for each in called)
