@@ -14,7 +14,7 @@
 # Why it matters: Jacobians of physics models, Hessian-vector products and Laplacians are computed with forward mode. One
 # operator of a package inside makes them wrong, and nothing says so.
 #
-# What to do: give forward mode a composition of PyTorch's operators, as the last lines do with torch.library.impl for
+# What to do: give forward mode a composition of PyTorch's operators, as `composed` below does with torch.library.impl for
 # the key CompositeImplicitAutograd, or write a Function with `jvp` around the operator.
 set -eu
 folder=$(mktemp -d)
