@@ -1,6 +1,7 @@
 """What makes two declarations different for the caches of compilers."""
 
 import collections
+import contextlib
 import decimal
 import functools
 import os
@@ -260,6 +261,23 @@ def test_settings_of_pytorch_count(threads):
         threads(count)
         words.add(fingerprint(output))
     assert len(words) == 2
+
+
+@pytest.mark.parametrize(
+    "decorator",
+    [
+        torch.no_grad(),
+        torch.no_grad,
+        contextlib.contextmanager,
+        functools.singledispatch,
+    ],
+    ids=["no_grad()", "no_grad", "contextmanager", "singledispatch"],
+)
+def test_what_a_decorator_of_a_library_holds_counts(decorator):
+    def decorated(size):
+        return decorator(lambda x: x.new_empty(size))
+
+    assert fingerprint(decorated(2)) != fingerprint(decorated(3))
 
 
 @pytest.mark.parametrize("name", ["getenv", "environ", "argv"])

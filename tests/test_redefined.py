@@ -254,6 +254,23 @@ class TestUndeclared:
             with pytest.raises(RuntimeError, match="redefined::recorded was undeclared"):
                 each(x)
 
+    def test_compilers_raise_too(self):
+        """While it traces, PyTorch remembers which kernels an overload has, and calls one that is gone."""
+        from torch.fx.experimental.proxy_tensor import make_fx
+
+        operator, x = redefine(2.0, "traced"), torch.ones(2)
+        overload = operator.public
+        compiled = torch.compile(lambda x: overload(x), backend="eager")
+        compiled(x)
+        operator.undeclare()
+        for call in (
+            compiled,
+            torch.compile(lambda x: 2 * overload(x), backend="aot_eager"),
+            make_fx(overload, tracing_mode="symbolic"),
+        ):
+            with pytest.raises(RuntimeError, match="redefined::traced was undeclared"):
+                call(x)
+
     def test_the_name_is_free_and_the_old_operator_stays_gone(self, gone):
         again = redefine(3.0, "gone")
         assert again is not gone

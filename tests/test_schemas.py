@@ -366,6 +366,28 @@ def test_results_whose_elements_share_memory_are_refused():
             call(torch.ones(2))
 
 
+@pytest.mark.parametrize(
+    ("size", "stride", "is_refused"),
+    [
+        ((2, 3), (1, 1), True),
+        ((2, 3), (2, 1), True),
+        ((2, 3), (1, 2), False),
+        ((0, 3), (0, 0), False),
+        ((1, 3), (0, 1), False),
+    ],
+)
+def test_results_whose_strides_overlap_are_refused(size, stride, is_refused):
+    operator = declare(
+        "(Tensor x) -> Tensor", lambda x: x + 1, output=lambda x: x.new_empty(9).as_strided(size, stride), kernels={}
+    )
+    x = torch.arange(float(size[0] * size[1])).reshape(size)
+    if is_refused:
+        with pytest.raises(ValueError, match="elements of result 0 of output share memory"):
+            operator(x)
+    else:
+        assert torch.equal(operator(x), x + 1)
+
+
 def test_a_list_of_results_that_share_memory_is_refused():
     operator = declare(
         "(Tensor[] x) -> Tensor[]",

@@ -151,8 +151,19 @@ def refuse_name(library: torch.library.Library, operator: Any, why: str) -> None
     def refuse(*arguments: Any, **named: Any) -> NoReturn:
         raise RuntimeError(why)
 
+    # Compilers that trace with sizes unknown ask the fake kernel, and without one PyTorch crashes.
+    torch.library.register_fake(operator.name(), refuse, lib=library)
     for key in ("CPU", "CUDA", "Meta", "CompositeExplicitAutograd"):
         override(library, operator, refuse, key)
+    forget_dispatch(operator)
+
+
+def forget_dispatch(operator: Any) -> None:
+    """Lets PyTorch look up anew which kernels an operator overload has, after one of them was removed.
+
+    While a compiler traces, an overload remembers what it found. PyTorch does not forget it, and crashes.
+    """
+    operator._dispatch_cache.clear()
 
 
 def forget_compiled() -> None:

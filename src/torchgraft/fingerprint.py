@@ -164,6 +164,9 @@ class _Description:
             # A kernel in Triton, or what tunes one: its source, and the sizes that are tried.
             yield repr(getattr(value, "configs", ""))
             yield from self.of(getattr(value, "fn", _Nothing))
+        elif hasattr(value, "__dict__"):
+            # Of a library's class in Python, as the context of a decorator is.
+            yield from self._instance(value)
         else:
             raise _UnknownError
 
@@ -177,6 +180,8 @@ class _Description:
             yield from self.of(owner.__name__ if isinstance(owner, (type, types.ModuleType)) else owner)
         elif _is_of_library(value):
             yield f"{value.__module__} {_name_of(value)}"
+            # What a decorator of a library's made holds the user's function.
+            yield from self._all(_closure(value))
         elif isinstance(value, types.FunctionType):
             yield from self._function(value)
         else:
@@ -211,11 +216,7 @@ class _Description:
         if _looks_elsewhere(function.__code__):
             raise _UnknownError
         yield from self._all((function.__code__, vars(function)))
-        try:
-            closure = [cell.cell_contents for cell in function.__closure__ or ()]
-        except ValueError:
-            # A variable that has no value yet.
-            raise _UnknownError from None
+        closure = _closure(function)
         names = list(_names_in(function.__code__))
         named = function.__kwdefaults__ or {}
         for values in (function.__defaults__ or (), named, named.values(), closure):
@@ -277,6 +278,15 @@ def _names_in(code: types.CodeType) -> Iterator[str]:
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             yield from _names_in(constant)
+
+
+def _closure(function: Any) -> list[Any]:
+    """The values that a function has from where it was defined."""
+    try:
+        return [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
+    except ValueError:
+        # A variable that has no value yet.
+        raise _UnknownError from None
 
 
 def _parts(container: Any) -> Iterator[Any]:

@@ -298,6 +298,8 @@ class Operator:
             expect_fitting(self, self._library)
             self._renew_call()
             self._name_for_caches()
+            for overload in (self.public, self.raw):
+                _torch_private.forget_dispatch(overload)
             if not why_unsharded(self, self.random):
                 _dtensor.register(self)
         except BaseException:

@@ -160,13 +160,26 @@ def _make_results(operator: Declared, arguments: Sequence[Any]) -> Any:
             )
         # Sizes that a compiler does not know are not asked: it would compile for each of them.
         known = [pair for pair in zip(result.shape, result.stride(), strict=True) if all(type(n) is int for n in pair)]
-        if any(step == 0 and size > 1 for size, step in known) and all(size for size, _ in known):
+        if _overlap(known):
             raise ValueError(
                 f"{operator.name}: elements of result {number} of output share memory, as expand() does it: output"
                 " must return a tensor of its own memory for each result, as torch.empty_like makes one"
             )
         others.append(result)
     return results
+
+
+def _overlap(sizes_and_strides: Sequence[tuple[int, int]]) -> bool:
+    """Whether elements of a tensor of these sizes and strides may lie at one place; for layouts that PyTorch makes."""
+    if not all(size for size, _ in sizes_and_strides):
+        return False
+    reached = 0
+    for size, step in sorted(sizes_and_strides, key=lambda pair: pair[1]):
+        if size > 1:
+            if step <= reached:
+                return True
+            reached += (size - 1) * step
+    return False
 
 
 def _expect_results(operator: Declared, results: Any) -> None:
@@ -180,13 +193,15 @@ def _expect_results(operator: Declared, results: Any) -> None:
         is_right = isinstance(result, (list, tuple) if kind is list else Tensor)
         if not is_right or (kind is list and not all(isinstance(one, Tensor) for one in result)):
             expected = "a list of tensors" if kind is list else "a tensor"
-            raise TypeError(
-                f"{operator.name}: result {number} of output must be {expected}, got {type(result).__name__}"
-            )
+            got = type(result).__name__
+            raise TypeError(f"{operator.name}: result {number} of output must be {expected}, got {got}")
 
 
 def _filled_in(operator: Declared, empty: Any, results: Any) -> Any:
     """The results of the reference, as `output` lays them out."""
+    counts = [len(list(tensors_in(as_tuple(each)))) for each in (empty, results)]
+    if counts[0] != counts[1]:
+        raise ValueError(f"{operator.name}: output must return {counts[1]} tensors, as the reference, got {counts[0]}")
     for number, (to, value) in enumerate(zip(tensors_in(as_tuple(empty)), tensors_in(as_tuple(results)), strict=True)):
         if to.shape != value.shape or not torch.can_cast(value.dtype, to.dtype):
             raise ValueError(
