@@ -39,7 +39,7 @@ def fallbacks() -> list[Fallback]:
         return [Fallback(*key, calls) for key, calls in _counts.items()]
 
 
-# What a warning says of a call that is slower than it could be.
+# Predicates of warnings about calls that are slower than they could be.
 ON_REFERENCE = "runs on its reference, not on a kernel"
 GRADIENT_ON_REFERENCE = "computes its gradient by its reference, not by a kernel"
 IN_A_LOOP = "runs once for each element of a batch"

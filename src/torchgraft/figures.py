@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 
@@ -40,4 +41,4 @@ def _without_nan(value: Any) -> Any:
         return {str(key): _without_nan(each) for key, each in value.items()}
     if isinstance(value, (list, tuple)):
         return [_without_nan(each) for each in value]
-    return None if isinstance(value, float) and not abs(value) < float("inf") else value
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -29,7 +29,7 @@ _BASES = (object, type, *_CONTAINERS, *_NUMBERS_AND_TEXT)
 # Their code is that of PyTorch, Python or Triton, which compilers' caches know by version.
 _LIBRARIES = frozenset(("torch", "triton", *sys.stdlib_module_names)) - {"__main__"}
 
-# What code may name, and what it may hold, to reach values that it does not spell.
+# Names, and functions and tables themselves, by which code reaches values that it does not spell.
 _LOOKUPS = frozenset(
     ("import_module", "__import__", "eval", "exec", "globals", "environ", "getenv", "__annotations__", "get_type_hints")
 )
@@ -42,7 +42,7 @@ _LOOKUPS_IN_MODULES = frozenset(("getattr", "attrgetter", "vars", "__dict__"))
 # Functions of PyTorch whose results are settings.
 _SETTINGS: tuple[Any, ...] = (torch.get_num_threads, torch.get_default_dtype, torch.get_default_device)
 
-# What Python itself adds to a class, and what follows from that.
+# Members that Python itself adds to a class.
 _BY_PYTHON = frozenset(
     (
         "__annotate_func__",
@@ -136,10 +136,8 @@ class _Description:
             yield from self._code(value)
         elif not _is_of_library(type(value)):
             yield from self._instance(value)
-        elif type(value) in (set, frozenset):
-            yield from sorted(" ".join(_Description().of(each)) for each in value)
         elif type(value) in _CONTAINERS:
-            yield from self._all(_parts(value))
+            yield from self._listed(value)
         elif isinstance(value, types.CodeType):
             exceptions = getattr(value, "co_exceptiontable", b"")
             yield value.co_code.hex()
@@ -165,7 +163,7 @@ class _Description:
             yield repr(getattr(value, "configs", ""))
             yield from self.of(getattr(value, "fn", _Nothing))
         elif hasattr(value, "__dict__"):
-            # Of a library's class in Python, as the context of a decorator is.
+            # Its class is a library's and written in Python, as that of torch.no_grad() is.
             yield from self._instance(value)
         else:
             raise _UnknownError
@@ -180,7 +178,7 @@ class _Description:
             yield from self.of(owner.__name__ if isinstance(owner, (type, types.ModuleType)) else owner)
         elif _is_of_library(value):
             yield f"{value.__module__} {_name_of(value)}"
-            # What a decorator of a library's made holds the user's function.
+            # A library's decorator keeps the user's function in the closure of the function that it returns.
             yield from self._all(_closure(value))
         elif isinstance(value, types.FunctionType):
             yield from self._function(value)
@@ -190,7 +188,7 @@ class _Description:
             yield from self._all((type(value), value.__bases__, members))
 
     def _instance(self, value: Any) -> Iterator[str]:
-        """The words for an instance of a user's class."""
+        """The words for an instance: its class, and all that it keeps."""
         if type(value).__module__.startswith("torchgraft.") and hasattr(value, "declaration_word"):
             yield value.declaration_word
             return
@@ -199,13 +197,20 @@ class _Description:
             if made_in_c and each not in _BASES and _is_of_library(each):
                 raise _UnknownError
         yield from self._all((type(value), getattr(value, "__dict__", None), _slots(value)))
-        if isinstance(value, (set, frozenset)):
-            yield from sorted(" ".join(_Description().of(each)) for each in value)
-        elif isinstance(value, _CONTAINERS):
-            yield from self._all(_parts(value))
+        if isinstance(value, _CONTAINERS):
+            yield from self._listed(value)
         elif isinstance(value, _NUMBERS_AND_TEXT):
             base: Any = next(base for base in _NUMBERS_AND_TEXT if isinstance(value, base))
             yield repr(base(value))
+
+    def _listed(self, container: Any) -> Iterator[str]:
+        """The words for what a container holds, in an order that is the same in every process."""
+        if isinstance(container, (set, frozenset)):
+            yield from sorted(" ".join(_Description().of(each)) for each in container)
+        elif isinstance(container, dict):
+            yield from self._all(part for pair in dict.items(container) for part in pair)
+        else:
+            yield from self._all(container)
 
     def _all(self, values: Any) -> Iterator[str]:
         for each in values:
@@ -289,15 +294,8 @@ def _closure(function: Any) -> list[Any]:
         raise _UnknownError from None
 
 
-def _parts(container: Any) -> Iterator[Any]:
-    """What a container lists, one after the other."""
-    if isinstance(container, dict):
-        return (part for pair in dict.items(container) for part in pair)
-    return iter(container)
-
-
 def _slots(value: Any) -> dict[str, Any]:
-    """What an instance keeps outside its dict."""
+    """The values that an instance keeps in slots, by name."""
     named = [vars(each).get("__slots__", ()) for each in type(value).__mro__]
     slots = [slot for each in named for slot in ((each,) if isinstance(each, str) else each)]
     # A name with two underscores in front is another one in its class.

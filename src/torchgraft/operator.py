@@ -12,7 +12,6 @@ import itertools
 import sys
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from types import CellType
 from typing import Any, Literal, TypeVar, get_args
 
 import torch
@@ -319,9 +318,9 @@ class Operator:
 
         Who holds the function of an earlier declaration calls this one: it stays, and what it refers to is replaced.
         """
-        new = _make_call(self)
-        self.call: Callable[..., Any] = self.__dict__.get("call", new)
-        for cell, renewed in zip(_closure(self.call), _closure(new), strict=True):
+        new: Any = _make_call(self)
+        self.call: Any = self.__dict__.get("call", new)
+        for cell, renewed in zip(self.call.__closure__, new.__closure__, strict=True):
             cell.cell_contents = renewed.cell_contents
 
     def _withdraw(self) -> python_kernels.Registered:
@@ -558,7 +557,7 @@ class Operator:
         count = len(self.arguments)
 
         def call(*arguments: Any, **named: Any) -> Any:
-            # Of the raw name all arguments come by position.
+            # The raw name gets all arguments by position.
             return function(*(arguments if len(arguments) == count else self.complete(arguments, named)))
 
         return call
@@ -577,10 +576,6 @@ def _met(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_met(each) for each in value]
     return value * 1.0 if isinstance(value, float) else value
-
-
-def _closure(function: Any) -> tuple[CellType, ...]:
-    return function.__closure__ or ()
 
 
 def _make_call(operator: Operator) -> Callable[..., Any]:

@@ -199,10 +199,12 @@ def _expect_results(operator: Declared, results: Any) -> None:
 
 def _filled_in(operator: Declared, empty: Any, results: Any) -> Any:
     """The results of the reference, as `output` lays them out."""
-    counts = [len(list(tensors_in(as_tuple(each)))) for each in (empty, results)]
-    if counts[0] != counts[1]:
-        raise ValueError(f"{operator.name}: output must return {counts[1]} tensors, as the reference, got {counts[0]}")
-    for number, (to, value) in enumerate(zip(tensors_in(as_tuple(empty)), tensors_in(as_tuple(results)), strict=True)):
+    targets, values = (list(tensors_in(as_tuple(each))) for each in (empty, results))
+    if len(targets) != len(values):
+        raise ValueError(
+            f"{operator.name}: output must return {len(values)} tensors, as the reference, got {len(targets)}"
+        )
+    for number, (to, value) in enumerate(zip(targets, values, strict=True)):
         if to.shape != value.shape or not torch.can_cast(value.dtype, to.dtype):
             raise ValueError(
                 f"{operator.name}: result {number} of output is {tuple(to.shape)} in {to.dtype}, that of the reference"
