@@ -173,9 +173,17 @@ $(VENV)/build.done: requirements/build.txt requirements/demo.txt $(VENV)/venv.do
 	@touch $@
 
 # The package itself, editable and without its libraries: `make build` puts those beside the sources.
-$(VENV)/package.done: pyproject.toml src/torchgraft/version.py $(VENV)/build.done
+$(VENV)/package.done: pyproject.toml src/torchgraft/version.py $(VENV)/build.done $(VENV)/modules.list
 	@$(call pip,--no-deps --no-build-isolation -C wheel.cmake=false -e .)
 	@touch $@
+
+# An editable installation lists the modules that were there when it was made.
+$(VENV)/modules.list: $(VENV)/build.done FORCE
+	@find src/torchgraft -name '*.py' | sort > $@.new
+	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
+
+.PHONY: FORCE
+FORCE:
 
 $(VENV)/demo.done: requirements/demo.txt $(VENV)/package.done
 	@echo "installing what the demo needs (once)"

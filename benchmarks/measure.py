@@ -25,7 +25,7 @@ from torchgraft.benchmarking.standing import by_suite, standing
 from torchgraft.benchmarking.suite import Wanted, run
 from torchgraft.cli.shared import interrupt_when_told_to_end, make_console
 from torchgraft.demo import PARTS
-from torchgraft.environment import describe_environment
+from torchgraft.machine.environment import describe_environment
 
 RESULTS = Path(__file__).parent / "results"
 

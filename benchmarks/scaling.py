@@ -21,7 +21,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from torchgraft.figures import as_json
+from torchgraft.machine.figures import as_json
 
 ROOT = Path(__file__).parent.parent
 SCRIPT = ROOT / "examples" / "train_imagenet_like.py"

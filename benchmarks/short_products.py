@@ -20,8 +20,8 @@ from typing import Any
 
 import torch
 
-from torchgraft.environment import describe_environment
-from torchgraft.figures import as_json
+from torchgraft.machine.environment import describe_environment
+from torchgraft.machine.figures import as_json
 
 _ONES = 127
 _MOST_ROWS, _MOST_DEPTH, _MOST_ELEMENTS = 4096, 100_000, 1 << 28

@@ -14,7 +14,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from torchgraft.figures import as_json
+from torchgraft.machine.figures import as_json
 
 RESULTS = Path(__file__).parent / "results"
 

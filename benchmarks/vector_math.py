@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from torchgraft import Operator, load_inline
-from torchgraft.environment import describe_environment
+from torchgraft.machine.environment import describe_environment
 
 ROOT = Path(__file__).parent.parent
 FRAGMENTS = ROOT / "docs/fragments"

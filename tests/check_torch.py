@@ -13,7 +13,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from torchgraft.figures import as_json
+from torchgraft.machine.figures import as_json
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "docs/versions"

@@ -78,11 +78,11 @@ def measured(monkeypatch):
     import torch
 
     import torchgraft
-    from torchgraft import choosing
+    from torchgraft.kernels import measured_choice
 
     torchgraft.forget_choices()
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
-    with choosing.measuring(True):
+    with measured_choice.measuring(True):
         yield
     torchgraft.forget_choices()
 

@@ -43,7 +43,8 @@ KINDS: dict[str, tuple[str, int, tuple[str, ...]]] = {
 # Reads questions, a line each, and answers with the status and the text of each. A process that is forked asks, since
 # what it counted is written as it ends; imports take longer than most questions do. So a property that may end its
 # process is asked in that one. The first word says what lltm's products of float32 are made in, as
-# torchgraft/precision.py tells it on a GPU. An interrupt ends the question that is asked, which writes what it counted.
+# torchgraft/kernels/precision.py tells it on a GPU. An interrupt ends the question that is asked, which writes what it
+# counted.
 ASKED = """
 import json, os, signal, sys, tempfile
 from torchgraft import native

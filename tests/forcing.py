@@ -7,9 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchgraft import Operator, python_kernels
+from torchgraft import Operator
 from torchgraft.checking.strides import in_awkward_strides
 from torchgraft.checking.subject import listed_kernels
+from torchgraft.kernels import python_kernels
 
 
 def every_kernel(operator: Operator, device: str) -> list[AbstractContextManager[Any]]:

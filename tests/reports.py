@@ -6,7 +6,7 @@ from torchgraft.benchmarking.results import BenchReport, Card
 from torchgraft.benchmarking.roofs import Roofs
 from torchgraft.benchmarking.rows import RivalResult, Row
 from torchgraft.benchmarking.timing import Ratio, Time
-from torchgraft.environment import Environment
+from torchgraft.machine.environment import Environment
 
 ENVIRONMENT = Environment(
     date="2026-01-02T03:04:05+00:00",

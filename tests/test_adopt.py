@@ -384,7 +384,7 @@ def test_dtypes_of_tensors_are_found(references, target, reference, dtypes):
 
 def test_an_operator_may_take_one_dtype_of_numbers(references):
     operator = adopt(Adoption("adopt::float32_only", f"{references}:scaled"))
-    assert operator.dtypes == (torch.float32,)
+    assert operator.declaration.dtypes == (torch.float32,)
     assert "torch.float64: refused, float32_only takes float32" in operator.notes
 
 
@@ -411,7 +411,7 @@ def test_where_no_call_makes_sense_the_reasons_are_told(references):
 def test_fake_results_are_laid_out_as_the_operator_lays_them_out_and_not_as_the_reference(references):
     operator = adopt(Adoption("torch.ops.aten.cat", f"{references}:cat"))
     images = torch.empty(2, 3, 4, 5).to(memory_format=torch.channels_last)
-    assert operator.output([images], 0).is_contiguous(memory_format=torch.channels_last)
+    assert operator.declaration.output([images], 0).is_contiguous(memory_format=torch.channels_last)
 
 
 def test_what_is_not_registered_is_not_asked_for(references):
@@ -438,7 +438,7 @@ def test_what_an_author_left_out_is_no_failure(references):
 
 def test_sizes_may_depend_on_data(references):
     operator = adopt(Adoption("adopt::nonzero", f"{references}:nonzero"))
-    assert operator.sizes_from_data
+    assert operator.declaration.sizes_from_data
     assert {result.status for result in ask(operator, "value", "fake").values()} == {"pass"}
 
 

@@ -47,7 +47,7 @@ from torchgraft.benchmarking.summary import (
 from torchgraft.benchmarking.timing import Ratio, Stopwatch, Time
 from torchgraft.checking.subject import Subject, find_subjects
 from torchgraft.cli import app
-from torchgraft.precision import equal_precision
+from torchgraft.kernels.precision import equal_precision
 from torchgraft.sampling import Benchmark, Drawn, Large, Sample, Samples
 
 pytestmark = pytest.mark.usefixtures("busy_machine")
@@ -377,7 +377,7 @@ class TestFigures:
     def test_a_report_survives_json(self, tmp_path):
         report = make_report()
         path = tmp_path / "bench.json"
-        from torchgraft.figures import as_json
+        from torchgraft.machine.figures import as_json
 
         path.write_text(as_json(report.as_dict()))
         again = report_from_dict(json.loads(path.read_text()))
@@ -617,7 +617,7 @@ class TestCompareCommand:
 
     @pytest.fixture
     def write(self, tmp_path):
-        from torchgraft.figures import as_json
+        from torchgraft.machine.figures import as_json
 
         def write(name, *arguments, **keywords):
             path = tmp_path / name

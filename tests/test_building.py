@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from torchgraft import Operator, building, native, signatures
+from torchgraft import Operator, native
 from torchgraft.building import BuildError, MissingToolError, build, find_tool, has_tool
+from torchgraft.building import compile as compiling
+from torchgraft.kernels import signatures
 
 KERNEL = """
 #include <torchgraft/cpu.h>
@@ -119,7 +121,7 @@ def test_what_is_missing_is_named(kernel, tmp_path, monkeypatch):
         build("building", [tmp_path / "operator.py"], tmp_path)
 
     with monkeypatch.context() as patch:
-        patch.setattr(building.sys, "executable", str(tmp_path / "python"))
+        patch.setattr(compiling.sys, "executable", str(tmp_path / "python"))
         patch.setenv("PATH", str(tmp_path))
         with pytest.raises(BuildError, match=r"cmake is not installed: run pip install 'torchgraft\[check\]'"):
             build("building", [kernel], tmp_path)
@@ -147,7 +149,7 @@ class TestCMakeThatIsTooOld:
     @staticmethod
     def programs(tmp_path, monkeypatch):
         """Makes CMakes: that of the environment, whose folder has a space, and that of the machine."""
-        monkeypatch.setattr(building.sys, "executable", str(tmp_path / "an environment/python"))
+        monkeypatch.setattr(compiling.sys, "executable", str(tmp_path / "an environment/python"))
         monkeypatch.setenv("PATH", str(tmp_path / "machine"), prepend=os.pathsep)
 
         def write(**versions):
@@ -199,17 +201,17 @@ class TestCMakeThatIsTooOld:
 
 def test_everything_asks_for_the_same_cmake():
     root = Path(__file__).parent.parent
-    oldest = re.escape(building.OLDEST_CMAKE_FOR_CUDA)
+    oldest = re.escape(compiling.OLDEST_CMAKE_FOR_CUDA)
     assert re.search(
         rf"^cmake_minimum_required\(VERSION {oldest}\)$", (root / "CMakeLists.txt").read_text(), re.MULTILINE
     )
-    assert re.search(rf"CMAKE_VERSION VERSION_LESS {oldest}\)", building._MODULE.read_text())
+    assert re.search(rf"CMAKE_VERSION VERSION_LESS {oldest}\)", compiling._MODULE.read_text())
     project = (root / "pyproject.toml").read_text()
-    assert re.findall(r'"cmake([^"]*)"', project) == [f">={building.OLDEST_CMAKE_FOR_CUDA}"] * 2
+    assert re.findall(r'"cmake([^"]*)"', project) == [f">={compiling.OLDEST_CMAKE_FOR_CUDA}"] * 2
     # What pip is told to fetch for the build: scikit-build-core reads CMakeLists.txt.
     program = "from scikit_build_core.build import *; print(get_requires_for_build_wheel())"
     asked = subprocess.run([sys.executable, "-c", program], cwd=root, capture_output=True, text=True, check=True)
-    assert f"cmake>={building.OLDEST_CMAKE_FOR_CUDA}" in asked.stdout
+    assert f"cmake>={compiling.OLDEST_CMAKE_FOR_CUDA}" in asked.stdout
 
 
 class TestWhetherCudaIsBuilt:
@@ -241,7 +243,7 @@ class TestWhetherCudaIsBuilt:
             {first}
             function(enable_language)
             endfunction()
-            include("{building._MODULE}")
+            include("{compiling._MODULE}")
             message(STATUS "decided: ${{_torchgraft_builds_cuda}} ${{CMAKE_CUDA_ARCHITECTURES}}")
         """)
         kept = {key: value for key, value in os.environ.items() if key not in ("TORCHGRAFT_CUDA", "CUDAARCHS")}
@@ -307,9 +309,9 @@ class TestWhetherCudaIsBuilt:
 
 def test_the_first_error_is_shown_and_not_a_flag_that_is_called_so():
     output = "FAILED: x.o\nc++ -Werror -c x.cpp\nx.cpp:3:7: error: no\n  3 | what\n[2/3] y.o\nninja: build stopped\n"
-    assert building._first_error(output) == "x.cpp:3:7: error: no\n  3 | what"
-    assert building._first_error("x.cu(3): error: no\n").startswith("x.cu(3)")
-    assert building._first_error("one\ntwo\n") == "one\ntwo"
+    assert compiling._first_error(output) == "x.cpp:3:7: error: no\n  3 | what"
+    assert compiling._first_error("x.cu(3): error: no\n").startswith("x.cu(3)")
+    assert compiling._first_error("one\ntwo\n") == "one\ntwo"
 
 
 SCHEMA = "(Tensor input, Tensor? bias, float scale, int[] sizes) -> (Tensor, Tensor)"

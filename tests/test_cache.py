@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from torchgraft import building, cache
-from torchgraft.building import BuildError, build_once
+from torchgraft import building
+from torchgraft.building import BuildError, build_once, cache
+from torchgraft.building import compile as compiling
 
 # Makes an entry in a while, as a compiler does, and prints what it then finds there. Without the package, which takes a
 # second to import.
@@ -206,7 +207,7 @@ class TestIdentity:
         return folder / "cpu.cpp"
 
     def identity(self, *sources, **options):
-        return building._identity("name", sources, {"sanitizer": None, "cuda": False, "native": False, **options})
+        return compiling._identity("name", sources, {"sanitizer": None, "cuda": False, "native": False, **options})
 
     def test_it_is_of_bytes_and_not_of_paths_or_times(self, source, tmp_path):
         found = self.identity(source)
@@ -253,7 +254,7 @@ def test_compiling_may_be_forbidden(tmp_path, monkeypatch):
         (directory / "build").mkdir()
         (directory / "forbidden_cpu.so").write_text("library")
 
-    monkeypatch.setattr(building, "build", built)
+    monkeypatch.setattr(compiling, "build", built)
     place = build_once("forbidden", [source])
     monkeypatch.setenv("TORCHGRAFT_JIT", "0")
     assert build_once("forbidden", [source]) == place
@@ -266,14 +267,14 @@ def test_sources_go_before_the_libraries_beside_them_where_they_can_be_compiled(
     library.write_text("old")
     loaded = []
     monkeypatch.setattr(
-        building.native, "load", lambda namespace, folder, **_: loaded.append((folder / library.name).read_text())
+        compiling.native, "load", lambda namespace, folder, **_: loaded.append((folder / library.name).read_text())
     )
 
     def built(namespace, sources, directory, **options):
         (directory / "build").mkdir()
         (directory / library.name).write_text(sources[0].read_text())
 
-    monkeypatch.setattr(building, "build", built)
+    monkeypatch.setattr(compiling, "build", built)
     # As in a wheel.
     building.load("edited", [source])
     for text in ("first", "edited"):
@@ -292,7 +293,7 @@ def test_sources_go_before_the_libraries_beside_them_where_they_can_be_compiled(
     def refuse(*_, **__):
         raise building.MissingToolError("there is no C++ compiler")
 
-    monkeypatch.setattr(building, "build", refuse)
+    monkeypatch.setattr(compiling, "build", refuse)
     with pytest.warns(RuntimeWarning, match="cannot be compiled here: there is no C.. compiler"):
         building.load("edited", [source])
     assert loaded[3:] == ["old", "old"]

@@ -15,8 +15,9 @@ import torch
 import torchgraft
 from planted import kernels
 from planted.elementwise import added, measured
-from torchgraft import choosing, native
-from torchgraft.precision import cudnn_switches, equal_precision
+from torchgraft import native
+from torchgraft.kernels import measured_choice
+from torchgraft.kernels.precision import cudnn_switches, equal_precision
 
 pytestmark = pytest.mark.usefixtures("_forgotten")
 
@@ -29,7 +30,7 @@ def _kernels():
 @pytest.fixture
 def _forgotten():
     torchgraft.forget_choices()
-    with choosing.measuring(False):
+    with measured_choice.measuring(False):
         yield
     torchgraft.forget_choices()
     torch.backends.cudnn.benchmark = False
@@ -38,7 +39,7 @@ def _forgotten():
 @pytest.fixture
 def switch(_forgotten):
     torch.backends.cudnn.benchmark = True
-    with choosing.measuring(True):
+    with measured_choice.measuring(True):
         yield
 
 
@@ -54,7 +55,7 @@ def served(call):
 def test_the_policy_chooses_unless_both_are_on(asked, benchmark):
     torch.backends.cudnn.benchmark = benchmark
     leaves = torch.ones(1, 4, 5, 5, requires_grad=True), torch.ones(4, 1, 3, 3, requires_grad=True)
-    with choosing.measuring(asked):
+    with measured_choice.measuring(asked):
         assert served(lambda: measured(torch.ones(4), 2.0)) == ("slow",)
         torchgraft.depthwise_conv2d(*leaves).sum().backward()
     assert chosen() == []
@@ -74,6 +75,16 @@ def test_the_variable_asks_for_it(variable, count):
     variables = {**os.environ, "TORCHGRAFT_MEASURE": variable}
     done = subprocess.run([sys.executable, "-c", ASKED_BY_VARIABLE], env=variables, capture_output=True, text=True)
     assert done.stdout.strip() == count, done.stderr
+
+
+def test_a_function_asks_for_it_and_takes_it_back():
+    torch.backends.cudnn.benchmark = True
+    torchgraft.measure_kernels()
+    measured(torch.ones(4), 2.0)
+    assert len(torchgraft.choices()) == 1
+    torchgraft.measure_kernels(False)
+    measured(torch.ones(5), 2.0)
+    assert len(torchgraft.choices()) == 1
 
 
 @pytest.mark.usefixtures("switch")
@@ -231,8 +242,8 @@ class TestMeasuring:
 
 def test_scopes_nest():
     torch.backends.cudnn.benchmark = True
-    with choosing.measuring(True):
-        with choosing.measuring(False), choosing.measuring(False):
+    with measured_choice.measuring(True):
+        with measured_choice.measuring(False), measured_choice.measuring(False):
             measured(torch.ones(4), 2.0)
             assert chosen() == []
         measured(torch.ones(4), 2.0)

@@ -88,7 +88,7 @@ def test_without_numpy_pytorch_says_nothing_of_it_and_other_warnings_are_seen(tm
     program = """
 import warnings
 import torchgraft
-from torchgraft.processes import clean_processes
+from torchgraft.machine.processes import clean_processes
 warnings.warn("Failed to initialize NumPy, again")
 process = clean_processes().Process(target=warnings.warn, args=("another",))
 process.start()

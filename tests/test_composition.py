@@ -16,7 +16,8 @@ from torch.func import grad, hessian, jacfwd, jacrev, jvp, linearize, vjp, vmap
 from torch.utils._pytree import tree_leaves
 
 import torchgraft
-from torchgraft import Operator, PerformanceWarning, _torch_private
+from torchgraft import Operator, PerformanceWarning
+from torchgraft._private import pytorch
 from torchgraft.operators.depthwise_conv2d import reference as depthwise_reference
 from torchgraft.operators.depthwise_conv2d.operator import convolution
 from torchgraft.operators.linear.operator import operator as linear_operator
@@ -279,7 +280,7 @@ class TestUnsaved:
             visible_outputs=1,
             unsaved=unsaved,
         )
-        _kernel(operator, operator.reference)
+        _kernel(operator, operator.declaration.reference)
         leaves = [torch.randn(3, requires_grad=True) for _ in range(3)]
 
         def run(*tensors):
@@ -358,7 +359,7 @@ def test_what_is_traced_asks_pytorch_for_no_types(operator, arguments, monkeypat
         raise AssertionError("what a compiler traces has asked PyTorch for the types of arguments")
 
     for name in ("schema_of", "parse_schema"):
-        monkeypatch.setattr(_torch_private, name, asked)
+        monkeypatch.setattr(pytorch, name, asked)
     compiled = torch.compile(lambda *values: operator(*values), fullgraph=True, backend="eager")
     assert torch.equal(compiled(*arguments), expected)
     with pytest.raises(Exception, match="input must be a Tensor, got list"):

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from torchgraft.checking.property import COMPILER
 from torchgraft.cli import app
-from torchgraft.processes import clean_processes
+from torchgraft.machine.processes import clean_processes
 
 ROOT = Path(__file__).parent.parent
 PAGES = [*sorted(ROOT.glob("README*.md")), *sorted((ROOT / "docs").rglob("*.md")), ROOT / "CONTRIBUTING.md"]

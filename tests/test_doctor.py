@@ -10,7 +10,9 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from torchgraft import building, cache, doctor, native
+from torchgraft import building, native
+from torchgraft.authoring import doctor
+from torchgraft.building import cache
 from torchgraft.cli import app
 
 VERSIONS = Path(__file__).parent.parent / "docs/versions"

@@ -23,7 +23,7 @@ from torchgraft.benchmarking.suite import Wanted
 from torchgraft.benchmarking.timing import Ratio, Stopwatch, Time
 from torchgraft.checking.subject import Subject, find_subjects
 from torchgraft.cli import app
-from torchgraft.precision import equal_precision
+from torchgraft.kernels.precision import equal_precision
 from torchgraft.sampling import Benchmark, Budget, Distribution, Drawn, Sample, Samples, log_uniform, rounded
 
 pytestmark = pytest.mark.usefixtures("busy_machine")
@@ -47,9 +47,9 @@ def test_what_is_drawn_fits_its_budget_and_can_be_called(name):
     budget = Budget(2**20, 2**27)
     for benchmark in draw_many(NETWORKS[name], budget, 40):
         assert 0 < benchmark.sample.elements <= 2 * budget.elements
-        on_meta = subject.operator.with_defaults(benchmark.sample.make("meta", torch.float32))
+        on_meta = subject.operator.declaration.with_defaults(benchmark.sample.make("meta", torch.float32))
         subject.operator.explain(*on_meta)
-        assert subject.operator.flops is None or benchmark.operations is None or benchmark.operations > 0
+        assert subject.operator.declaration.flops is None or benchmark.operations is None or benchmark.operations > 0
 
 
 def test_convolutions_are_drawn_of_all_kinds_that_networks_have():

@@ -60,12 +60,12 @@ MEASURED = "emulated_measured"
 CONVOLUTIONS = """
 import torch
 import torchgraft
-from torchgraft import choosing
+from torchgraft.kernels import measured_choice
 
 torch.manual_seed(0)
 torch.backends.cudnn.benchmark = True
 images, weight = torch.randn(2, 8, 14, 14, requires_grad=True), torch.randn(8, 1, 3, 3, requires_grad=True)
-with choosing.measuring(True):
+with measured_choice.measuring(True):
     found = torchgraft.depthwise_conv2d(images, weight, None, 1, 1)
     found = found.detach(), *torch.autograd.grad(found.sum(), (images, weight))
 exact = torch.nn.functional.conv2d(images.double(), weight.double(), None, 1, 1, 1, 8)

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from torchgraft.figures import as_json
+from torchgraft.machine.figures import as_json
 
 
 def test_each_row_takes_a_line():

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from torchgraft import Operator
-from torchgraft.fingerprint import fingerprint
+from torchgraft.operator.fingerprint import fingerprint
 
 scale = 2
 

@@ -5,7 +5,7 @@ import torch
 from torch.testing import assert_close
 
 from torchgraft import Operator
-from torchgraft.differentiation import gradient_by_reference
+from torchgraft.operator.gradients import gradient_by_reference
 
 pytestmark = pytest.mark.filterwarnings("ignore::torchgraft.PerformanceWarning")
 

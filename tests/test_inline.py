@@ -8,8 +8,9 @@ import pytest
 import torch
 
 import torchgraft
-from torchgraft import building, load_inline, native
+from torchgraft import load_inline, native
 from torchgraft.building import BuildError
+from torchgraft.building import compile as compiling
 from torchgraft.sampling import Drawn, Sample, Samples
 
 pytestmark = pytest.mark.filterwarnings("ignore::torchgraft.PerformanceWarning")
@@ -58,7 +59,7 @@ def test_a_changed_text_takes_the_place_of_the_one_before_and_back(monkeypatch):
     assert torchgraft.Operator.registered["inline::scaled"] is second
     assert answers(second) == answers(first) == {3}
     # What was compiled before is there; a kernel and no reference answers.
-    monkeypatch.setattr(building, "build", lambda *arguments, **named: pytest.fail("it is in the cache"))
+    monkeypatch.setattr(compiling, "build", lambda *arguments, **named: pytest.fail("it is in the cache"))
     third = scaled(2)
     assert answers(third) == answers(second) == answers(first) == {2}
     assert native.has_kernels("inline", "cpu")

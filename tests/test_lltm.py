@@ -16,8 +16,9 @@ from torch.nn.utils.rnn import pack_padded_sequence, pack_sequence, pad_packed_s
 
 import torchgraft
 from forcing import every_kernel, one_element_on
-from torchgraft import native, python_kernels
+from torchgraft import native
 from torchgraft.checking.subject import listed_kernels
+from torchgraft.kernels import python_kernels
 from torchgraft.nn import LLTM, LLTMCell
 from torchgraft.operator import FLOATING
 from torchgraft.operators.lltm import operator, reference

@@ -73,7 +73,7 @@ def test_a_call_that_records_a_gradient_says_so(device):
     "error", [RuntimeError("lltm: sizes"), torch.OutOfMemoryError("out of memory"), ValueError("")]
 )
 def test_no_other_error_is_taken_for_it(error):
-    from torchgraft.explaining import out_of_memory
+    from torchgraft.declaration.bad_arguments import out_of_memory
 
     assert out_of_memory(error) is None
 
@@ -122,11 +122,11 @@ def freed(tensor: Tensor) -> Tensor:
 def test_torch_ops_names_the_argument_whose_memory_was_freed(device):
     asked = 0
     for operator in [each for each in Operator.registered.values() if each.namespace == "torchgraft"]:
-        if operator.kernels == "reference":
+        if operator.declaration.kernels == "reference":
             continue
         sample = next(each for each in subject_of(operator).samples.table if not each.is_empty)
         arguments = sample.make(device, torch.float32)
-        for place, argument in enumerate(operator.arguments):
+        for place, argument in enumerate(operator.declaration.arguments):
             if isinstance(arguments[place], Tensor):
                 wrong = (*arguments[:place], freed(arguments[place]), *arguments[place + 1 :])
                 with pytest.raises(RuntimeError, match=rf"\b{argument.name} needs a storage of \d+ bytes"):

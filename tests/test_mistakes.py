@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import torchgraft
-import torchgraft.fallback
+import torchgraft.kernels.fallback
 from torchgraft import Operator, native
 from torchgraft.building import BuildError, build
 from torchgraft.sampling import Drawn, Sample, Samples
@@ -158,7 +158,7 @@ def folder(tmp_path_factory):
 @pytest.fixture
 def loaded(folder, monkeypatch):
     monkeypatch.setenv("TORCHGRAFT_CACHE", str(folder / "cache"))
-    monkeypatch.setattr(torchgraft.fallback, "_counts", Counter())
+    monkeypatch.setattr(torchgraft.kernels.fallback, "_counts", Counter())
     before = set(Operator.registered)
     native.load("mistakes", folder)
     yield folder

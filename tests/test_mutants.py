@@ -248,7 +248,7 @@ class TestKernelsThatAreNotForced:
 
     def test_a_gradient_is_recorded_in_the_way_that_it_was(self, call, monkeypatch):
         asking._check_nodes(call)
-        monkeypatch.delitem(call.operator.recorders, "cpu")
+        monkeypatch.delitem(call.operator.names.recorders, "cpu")
         with pytest.raises(Exception, match="another way"):
             asking._check_nodes(call)
 

@@ -8,10 +8,11 @@ import torch
 from typer.testing import CliRunner
 
 import torchgraft
-import torchgraft.fallback
-from torchgraft import Operator, native, signatures
+import torchgraft.kernels.fallback
+from torchgraft import Operator, native
 from torchgraft.building import build
 from torchgraft.cli import app
+from torchgraft.kernels import signatures
 from torchgraft.sampling import Drawn, Sample, Samples
 
 KERNELS = """
@@ -50,7 +51,7 @@ def library(tmp_path_factory):
 @pytest.fixture(params=["declared first", "loaded first"])
 def operators(library, request, monkeypatch):
     # Each kind of call warns once in a process.
-    monkeypatch.setattr(torchgraft.fallback, "_counts", Counter())
+    monkeypatch.setattr(torchgraft.kernels.fallback, "_counts", Counter())
 
     def declare():
         return [

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import torchgraft
-from torchgraft import precision
+from torchgraft.kernels import precision
 from torchgraft.nn import LLTM
 
 # What a program may have said, and what PyTorch's recurrent layers then compute products of float32 in.

@@ -29,7 +29,7 @@ from torchgraft.benchmarking.suite import Wanted, plan
 from torchgraft.benchmarking.summary import as_markdown
 from torchgraft.benchmarking.timing import Time
 from torchgraft.checking.subject import find_subjects
-from torchgraft.environment import describe_environment
+from torchgraft.machine.environment import describe_environment
 from torchgraft.native import libraries
 from torchgraft.operator import Operator
 

@@ -8,7 +8,8 @@ import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 import torchgraft
-from torchgraft import choosing, depthwise_conv2d
+from torchgraft import depthwise_conv2d
+from torchgraft.kernels import measured_choice
 from torchgraft.nn import DepthwiseConv2d
 from torchgraft.operators.depthwise_conv2d.operator import convolution, input_grad, weight_grad
 
@@ -74,7 +75,7 @@ def test_kernels_of_gradients_are_chosen_by_measured_times_too():
     for order in ((0, 1, 2, 3), (0, 1, 3, 2)):
         input, weight, bias = leaves(*CASES["3x3"][:2], {})
         values = [input.detach().permute(order).contiguous().permute(order).requires_grad_(), weight, bias]
-        with choosing.measuring(False):
+        with measured_choice.measuring(False):
             expected = torch.autograd.grad(depthwise_conv2d(*values, *window).square().sum(), values)
         result = depthwise_conv2d(*values, *window)
         assert result.grad_fn.name() == RECORDED

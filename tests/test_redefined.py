@@ -69,7 +69,7 @@ def test_what_is_left_of_an_operator_takes_nothing_of_the_next_one_of_its_name()
 
     before = declare_one()
     # What waits for the garbage collector, as an object in a cycle does.
-    left = before._names, before._library
+    left = before._definitions, before._library
     before.undeclare()
     after = declare_one()
     del before, left
@@ -147,7 +147,12 @@ def test_a_declaration_that_is_refused_changes_nothing(declared, error):
 @pytest.mark.parametrize("schema", ["(Tensor x) -> Tensor", "(Tensor x, float by=5.0) -> Tensor"])
 @pytest.mark.parametrize(
     "step",
-    ["registration.register", "operator.expect_fitting", "operator._make_call", "_dtensor.register"],
+    [
+        "operator.registration.register",
+        "kernels.signatures.expect_fitting",
+        "operator.operator.make_call",
+        "operator.dtensor.register",
+    ],
 )
 def test_nor_does_one_that_pytorch_refuses(monkeypatch, schema, step):
     operator = redefine(2.0)
@@ -165,7 +170,7 @@ def test_nor_does_one_that_pytorch_refuses(monkeypatch, schema, step):
         load_inline(f"redefined::times{schema}", reference=lambda x, by=1.0: x * by, kernels={})
     assert value_and_gradient(operator) == (2.0, 2.0)
     assert torch.ops.redefined.times(torch.ones(1)).item() == 2.0
-    from torchgraft import python_kernels
+    from torchgraft.kernels import python_kernels
 
     assert list(python_kernels.kernels_of("redefined::times", "cpu").kernels) == ["by hand"]
     assert redefine(3.0) is operator
@@ -212,7 +217,7 @@ class TestUndeclared:
             lambda operator, x: torch.vmap(operator)(x),
             lambda operator, x: torch.func.grad(lambda x: operator(x).sum())(x),
             lambda operator, x: torch.compile(lambda x: operator(x), backend="eager")(x),
-            lambda operator, x: operator.call_public(x),
+            lambda operator, x: operator.names.call_public(x),
         ],
         ids=["call", "by name", "gradient", "vmap", "torch.func", "compiled", "public"],
     )

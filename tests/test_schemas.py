@@ -9,7 +9,8 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 import torchgraft
-from torchgraft import Operator, _torch_private
+from torchgraft import Operator
+from torchgraft._private import pytorch
 from torchgraft.checking.running import make_jobs, make_kernel_jobs, run_job
 from torchgraft.checking.subject import Subject
 from torchgraft.operator import FLOATING
@@ -272,7 +273,7 @@ class TestArguments:
                 library.impl(f"of_{kind}", lambda input, value: (seen.append(value), input.clone())[1], "CPU")  # noqa: B023
                 for number in range(count):
                     getattr(torch.ops.defaults, f"of_{kind}")(torch.ones(1), number)
-                assert list(map(_torch_private.MADE_OF_NUMBERS[kind], range(count))) == seen
+                assert list(map(pytorch.MADE_OF_NUMBERS[kind], range(count))) == seen
 
 
 NAMED = "(Tensor input, *, int n=1, Scalar scale=2, int[2] pads=[0, 1], float eps=0.5) -> Tensor"
@@ -504,7 +505,7 @@ class TestDtypes:
         index = torch.tensor([1, 0])
         with pytest.warns(torchgraft.PerformanceWarning, match="no kernel for this dtype"):
             operator(index, torch.ones(3, 2, dtype=torch.float64))
-        assert operator.dtypes == FLOATING
+        assert operator.declaration.dtypes == FLOATING
 
     def test_the_argument_whose_dtypes_count_may_be_none(self):
         operator = declare(
@@ -785,7 +786,7 @@ class TestPythonKernels:
         operator.kernel("cuda", name="counted", triton=True)(
             lambda input: (called.append(input.dtype), input.clone())[1]
         )
-        assert operator.kernels == {"cpu": claimed, "cuda": claimed}
+        assert operator.declaration.kernels == {"cpu": claimed, "cuda": claimed}
         operator(torch.ones(2))
         operator(torch.ones(2, dtype=torch.float64))
         assert called == [dtype for dtype in (torch.float32, torch.float64) if dtype in claimed]
@@ -827,10 +828,10 @@ def test_shapes_say_which_sizes_are_the_same(shapes, sizes, message):
     tensors.insert(2, [torch.zeros(9)])
     operator = gated(shapes)
     if message is None:
-        operator.explain(*operator.with_defaults(tensors))
+        operator.explain(*operator.declaration.with_defaults(tensors))
     else:
         with pytest.raises(ValueError, match=operator.name) as raised:
-            operator.explain(*operator.with_defaults(tensors))
+            operator.explain(*operator.declaration.with_defaults(tensors))
         assert message in str(raised.value)
 
 

@@ -16,8 +16,8 @@ from torchgraft.checking.deriving import derive
 from torchgraft.checking.devices import make_mesh, run_on_devices
 from torchgraft.checking.subject import find_subjects
 from torchgraft.cli import app
+from torchgraft.declaration.sharding import PARTIAL, REPLICATED, Sharding, ShardingError, moved, share
 from torchgraft.sampling import Drawn, Sample, Samples
-from torchgraft.sharding import PARTIAL, REPLICATED, Sharding, ShardingError, moved, share
 
 SUBJECTS = {subject.name: subject for subject in find_subjects([])}
 
@@ -83,7 +83,7 @@ def test_a_number_that_is_a_cut_size_must_be_named(declare):
 
 def read(text, shapes, values=()):
     operator = SUBJECTS["depthwise_conv2d_input_grad"].operator
-    return Sharding("f", text, operator.arguments, operator.results).of(shapes, values)
+    return Sharding("f", text, operator.declaration.arguments, operator.declaration.results).of(shapes, values)
 
 
 def test_what_is_cut_and_what_comes_out():

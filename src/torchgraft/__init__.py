@@ -5,13 +5,14 @@ from pathlib import Path as _Path
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
-from torchgraft import _torch_without_numpy as _torch_without_numpy  # before all that imports torch
 from torchgraft import native, nn
-from torchgraft.choosing import choices, forget_choices, load_choices, save_choices
-from torchgraft.decomposing import decompositions
-from torchgraft.fallback import Fallback, PerformanceWarning, fallbacks
-from torchgraft.grafting import GraftReport, graft, graft_report, ungraft
+from torchgraft._private import torch_without_numpy as _torch_without_numpy  # noqa: F401  before all that imports torch
+from torchgraft.kernels.fallback import Fallback, PerformanceWarning, fallbacks
+from torchgraft.kernels.measured_choice import choices, forget_choices, load_choices, measure_kernels, save_choices
+from torchgraft.kernels.python_kernels import wrap_triton
+from torchgraft.nn.grafting import GraftReport, graft, graft_report, ungraft
 from torchgraft.operator import Operator, gradient_by_reference, unknown_size
+from torchgraft.operator.decomposition import decompositions
 from torchgraft.operators.depthwise_conv2d import (
     depthwise_conv2d,
     depthwise_conv2d_input_grad,
@@ -21,14 +22,13 @@ from torchgraft.operators.linear import linear
 from torchgraft.operators.lltm import lltm, lltm_cell
 from torchgraft.operators.mul_constant import mul_constant
 from torchgraft.operators.shift import shift, shift_grads, shift_input_grad, shift_offset_grad
-from torchgraft.python_kernels import wrap_triton
 from torchgraft.version import __version__
 
 if _TYPE_CHECKING:
     from torchgraft import checking
+    from torchgraft.building.aot_package import package
+    from torchgraft.building.inline import load_inline
     from torchgraft.checking import check
-    from torchgraft.inline import load_inline
-    from torchgraft.serving import package
 
 __all__ = [
     "Fallback",
@@ -53,6 +53,7 @@ __all__ = [
     "lltm_cell",
     "load_choices",
     "load_inline",
+    "measure_kernels",
     "mul_constant",
     "native",
     "nn",
@@ -76,7 +77,7 @@ def __getattr__(name: str) -> _Any:
         checking = _importlib.import_module("torchgraft.checking")
         return checking.check if name == "check" else checking
     if name == "load_inline":
-        return _importlib.import_module("torchgraft.inline").load_inline
+        return _importlib.import_module("torchgraft.building.inline").load_inline
     if name == "package":
-        return _importlib.import_module("torchgraft.serving").package
+        return _importlib.import_module("torchgraft.building.aot_package").package
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

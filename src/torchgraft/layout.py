@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from torchgraft import _torch_private
+from torchgraft._private import pytorch
 
 
 def suggests_channels_last(sizes: Sequence[int], strides: Sequence[int]) -> bool:
@@ -67,14 +67,14 @@ def layout_beside(given: Tensor, channels_last: bool) -> bool | None:
     return None if channels_last == is_channels_last(given) else channels_last
 
 
-@_torch_private.constant_when_traced
+@pytorch.constant_when_traced
 def onednn_takes(dtype: torch.dtype) -> bool:
     """Whether PyTorch computes with bfloat16 or float16 in oneDNN on this processor."""
-    with _torch_private.without_modes():
-        return _torch_private.is_of_onednn(dtype)
+    with pytorch.without_modes():
+        return pytorch.is_of_onednn(dtype)
 
 
-@_torch_private.constant_when_traced
+@pytorch.constant_when_traced
 def thread_count() -> int:
     """How many threads PyTorch computes with on a CPU."""
     return torch.get_num_threads()

@@ -36,6 +36,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torchgraft import building
+from torchgraft.building.compile import OLDEST_CMAKE_FOR_CUDA, SUPPORTED
 from torchgraft.cmake import torch_headers
 from torchgraft.version import __version__
 
@@ -73,7 +74,7 @@ class _Kernels:
 
 def get_requires_for_build_wheel(config_settings: Mapping[str, Any] | None = None) -> list[str]:
     """What building a wheel needs beside the requirements of the build system."""
-    oldest = {"cmake": building.OLDEST_CMAKE_FOR_CUDA, "ninja": ""}
+    oldest = {"cmake": OLDEST_CMAKE_FOR_CUDA, "ninja": ""}
     missing = [name for name, version in oldest.items() if not building.has_tool(name, oldest=version)]
     return [_HATCHLING, *(f"{name}>={oldest[name]}" if oldest[name] else name for name in missing)]
 
@@ -258,7 +259,7 @@ def _kernels(package: Path, project: Mapping[str, Any], config_settings: Mapping
         raise ValueError(f"TORCHGRAFT_CUDA must be 0, 1 or all, got {asked!r}")
     if cuda is None:
         cuda = any(path.suffix == ".cu" for path in sources) and (_ASKED[asked] if asked else _can_use_cuda())
-    architectures = ";".join(table.get("architectures", ())) or (building.SUPPORTED if asked == "all" else None)
+    architectures = ";".join(table.get("architectures", ())) or (SUPPORTED if asked == "all" else None)
     namespace = table.get("namespace", package.name)
     return _Kernels(namespace, sources, cuda, architectures, table.get("cpp", True))
 

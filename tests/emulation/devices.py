@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from torchgraft.emulation import library, own
-from torchgraft.figures import as_json
+from torchgraft.machine.figures import as_json
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

@@ -94,7 +94,7 @@ def empty(argument: Any, dtype: torch.dtype) -> Any:
 
 def subjects() -> list[Subject]:
     """All operators with kernels."""
-    return [subject_of(each) for each in Operator.registered.values() if each.kernels != "reference"]
+    return [subject_of(each) for each in Operator.registered.values() if each.declaration.kernels != "reference"]
 
 
 def named_calls() -> Iterator[tuple[Operator, Sample]]:

@@ -17,8 +17,8 @@ from torchgraft.checking.property import COMPILER
 from torchgraft.checking.result import Result
 from torchgraft.checking.running import make_jobs, run_job, run_jobs
 from torchgraft.checking.subject import subject_of
+from torchgraft.machine.processes import clean_processes
 from torchgraft.operator import FLOATING
-from torchgraft.processes import clean_processes
 
 
 @dataclass(frozen=True)
@@ -67,10 +67,10 @@ def _opcheck_catches(operator: Operator, sample: str, device: str, dtype_name: s
     chosen = next((each for each in samples.table if each.name == sample), samples.smallest)
     with warnings.catch_warnings(), fresh_compiler():
         warnings.simplefilter("ignore")
-        for dtype in {getattr(torch, dtype_name), torch.float16} & {*(operator.dtypes or FLOATING)}:
+        for dtype in {getattr(torch, dtype_name), torch.float16} & {*(operator.declaration.dtypes or FLOATING)}:
             call = Call(operator, samples, chosen, torch.device(device), dtype, 0)
             # What is written to must not need a gradient.
-            arguments = call.arguments if operator.mutates else call.leaves(required=False)
+            arguments = call.arguments if operator.declaration.mutates else call.leaves(required=False)
             outcomes = torch.library.opcheck(operator.public, arguments, raise_exception=False)
             if any(isinstance(outcome, Exception) for outcome in outcomes.values()):
                 return True

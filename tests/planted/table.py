@@ -17,7 +17,7 @@ from planted import kernels
 from planted.bug import Bug
 from planted.catalogue import BUGS, bugs_of
 from planted.finding import Finding, find
-from torchgraft.environment import describe_environment
+from torchgraft.machine.environment import describe_environment
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 

@@ -18,10 +18,11 @@ from typing import Any
 
 import torch
 
-from torchgraft import _torch_private, building
+from torchgraft import building
+from torchgraft._private import pytorch
+from torchgraft.declaration.schema import REQUIRED, Argument
+from torchgraft.kernels.signatures import cpp_type, word_of
 from torchgraft.operator import Operator
-from torchgraft.schema import REQUIRED, Argument
-from torchgraft.signatures import cpp_type, word_of
 
 _PACKAGE = Path(__file__).parents[1]
 SOURCE = _PACKAGE / "schemas.cpp"
@@ -198,7 +199,7 @@ def schemas_source(namespace: str, operators: Iterable[Operator], written: str =
     entries = []
     for operator in operators:
         schemas = [_schema(overload) for overload in (operator.public, operator.raw)]
-        words = [", ".join(map(word_of, operator.arguments)), ", ".join(_result_words(operator))]
+        words = [", ".join(map(word_of, operator.declaration.arguments)), ", ".join(_result_words(operator))]
         entries.append(f"  {{{', '.join(map(_quoted, (operator.name, *schemas, *words)))}}},")
     return _SOURCE.format(namespace=namespace, written=written, schemas="\n".join(entries))
 
@@ -253,9 +254,9 @@ def write_for(package: str, namespace: str, folder: Path) -> None:
 
 def _schema(overload: Any) -> str:
     """The schema of a name of an operator, without the namespace."""
-    schema = _torch_private.schema_of(overload)
+    schema = pytorch.schema_of(overload)
     text = str(schema)
-    if _torch_private.parse_schema(text) != schema:
+    if pytorch.parse_schema(text) != schema:
         raise ValueError(f"PyTorch prints the schema of {overload.name()} in a form that it does not read: {text}")
     return text.partition("::")[2]
 
@@ -266,7 +267,7 @@ def _quoted(text: str) -> str:
 
 
 def _result_words(operator: Operator) -> list[str]:
-    return ["Tensor[]" if is_list else "Tensor" for is_list in operator.lists]
+    return ["Tensor[]" if is_list else "Tensor" for is_list in operator.declaration.lists]
 
 
 def is_callable(operator: Operator) -> bool:
@@ -290,9 +291,9 @@ def in_cpp(value: Any) -> str:
 
 def _why_not_callable(operator: Operator) -> str:
     """Why an operator has no function in C++; empty where it has one."""
-    if operator.kernels == "reference":
+    if operator.declaration.kernels == "reference":
         return "its best kernel is what PyTorch has, and a C++ program calls that"
-    for argument in operator.arguments:
+    for argument in operator.declaration.arguments:
         kind = "int" if argument.kind == "SymInt" else argument.kind
         if kind not in _KINDS or (kind == "bool" and argument.is_list):
             return f"PyTorch's stable ABI does not carry {word_of(argument)} {argument.name}"
@@ -300,9 +301,9 @@ def _why_not_callable(operator: Operator) -> str:
 
 
 def _function(operator: Operator) -> str:
-    names = [_name(argument.name) for argument in operator.arguments]
-    types = ["std::vector<Tensor>" if is_list else "Tensor" for is_list in operator.lists]
-    visible = types[: operator.visible_outputs]
+    names = [_name(argument.name) for argument in operator.declaration.arguments]
+    types = ["std::vector<Tensor>" if is_list else "Tensor" for is_list in operator.declaration.lists]
+    visible = types[: operator.declaration.visible_outputs]
     call = (
         f"::torchgraft::internal::call<std::tuple<{', '.join(types)}>>(\n"
         f"      torchgraft_declared, {', '.join((_quoted(operator.qualified_name), *names))})"
@@ -316,17 +317,17 @@ def _function(operator: Operator) -> str:
         call = f"return {call}"
     result = "void" if not visible else visible[0] if len(visible) == 1 else f"std::tuple<{', '.join(visible)}>"
     return _FUNCTION.format(
-        schema=_torch_private.schema_of(operator.public),
+        schema=pytorch.schema_of(operator.public),
         result=result,
         name=_name(operator.name),
-        parameters=", ".join(_parameters(operator.arguments)),
+        parameters=", ".join(_parameters(operator.declaration.arguments)),
         namespace=operator.namespace,
         operator=operator.name,
-        arguments=", ".join(map(word_of, operator.arguments)),
+        arguments=", ".join(map(word_of, operator.declaration.arguments)),
         results=", ".join(_result_words(operator)),
-        names=" ".join(argument.name for argument in operator.arguments),
+        names=" ".join(argument.name for argument in operator.declaration.arguments),
         dtypes=";".join(_dtypes(operator)),
-        shapes=operator.shapes.text if operator.shapes else "",
+        shapes=operator.declaration.shapes.text if operator.declaration.shapes else "",
         call=call,
     )
 
@@ -381,8 +382,10 @@ def _literal(kind: str, value: Any) -> str | None:
 def _dtypes(operator: Operator) -> list[str]:
     """What tensors must be, in the words of torchgraft/given.h."""
     return [
-        " ".join(("~" * (name in operator.mixed) + name, *(str(each).removeprefix("torch.") for each in allowed)))
-        for name, allowed in operator.dtypes_of.items()
+        " ".join(
+            ("~" * (name in operator.declaration.mixed) + name, *(str(each).removeprefix("torch.") for each in allowed))
+        )
+        for name, allowed in operator.declaration.dtypes_of.items()
     ]
 
 

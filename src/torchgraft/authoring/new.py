@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from string import Template
 
-from torchgraft import _torch_private
+from torchgraft._private import pytorch
 from torchgraft.authoring import sizes, stubs
 from torchgraft.authoring.sizes import read_words
 from torchgraft.authoring.stubs import Stub
 from torchgraft.authoring.wheel import torchgraft_requirement
-from torchgraft.schema import read_schema
+from torchgraft.declaration.schema import read_schema
 
 _TEMPLATES = Path(__file__).parent / "templates"
 # What other files of the package are called.
@@ -103,7 +103,7 @@ def _why_taken(name: str) -> str:
         return "a keyword of Python or C++"
     if name in _FILES:
         return "the name of a file in the package"
-    if name in _torch_private.operator_namespaces():
+    if name in pytorch.operator_namespaces():
         return "already a namespace of PyTorch or of a loaded package"
     # A folder without a module in it has a spec, too, and no origin.
     if (found := importlib.util.find_spec(name)) is not None and found.origin is not None:

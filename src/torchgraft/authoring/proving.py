@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torchgraft
-from torchgraft import cache
 from torchgraft.authoring.wheel import last_error, run_quietly
-from torchgraft.building import BuildError
+from torchgraft.building import BuildError, cache
 
 # What torchgraft and `graft check` need beside PyTorch.
 _REQUIREMENTS = ("typer", "rich", "numpy", "hypothesis", "expecttest")

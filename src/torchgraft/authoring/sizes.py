@@ -7,8 +7,8 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from torchgraft.schema import Schema
-from torchgraft.shapes import Shapes
+from torchgraft.declaration.schema import Schema
+from torchgraft.declaration.shapes import Shapes
 
 _REST = "..."
 # What a sample calls the sizes that `...` stands for, and a size that has no name.

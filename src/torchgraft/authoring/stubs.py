@@ -17,8 +17,8 @@ import torch
 
 from torchgraft.authoring import sizes
 from torchgraft.authoring.sizes import Words
-from torchgraft.schema import REQUIRED, Argument, Schema
-from torchgraft.signatures import cpp_type
+from torchgraft.declaration.schema import REQUIRED, Argument, Schema
+from torchgraft.kernels.signatures import cpp_type
 
 _WIDTH = 120
 _CPP_WIDTH = 110

@@ -27,7 +27,7 @@ from torchgraft.checking.places import declaring_modules
 from torchgraft.checking.sanitizing import folder_of
 from torchgraft.operator import Operator
 
-_PACKAGE = Path(building.__file__).parent
+_PACKAGE = Path(building.__file__).parents[1]
 _SECONDS_BETWEEN_LOOKS = 0.1
 # A check that is told to end shows what it has first.
 _SECONDS_TO_END = 10

@@ -5,6 +5,6 @@ Knows an Operator and its samples, and no operator by name.
 
 from torchgraft.benchmarking.overhead import Overhead, Subject, measure_overhead
 from torchgraft.benchmarking.table import Table
-from torchgraft.environment import Environment, describe_environment
+from torchgraft.machine.environment import Environment, describe_environment
 
 __all__ = ["Environment", "Overhead", "Subject", "Table", "describe_environment", "measure_overhead"]

@@ -25,7 +25,7 @@ from torchgraft.benchmarking.overhead import Subject, time_in_turn
 from torchgraft.benchmarking.provenance import Provenance, provenance_of_calls
 from torchgraft.benchmarking.table import Table
 from torchgraft.building import find_tool
-from torchgraft.environment import Environment, describe_environment
+from torchgraft.machine.environment import Environment, describe_environment
 
 _PACKAGE = Path(__file__).parents[1]
 

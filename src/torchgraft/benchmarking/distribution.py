@@ -19,7 +19,7 @@ from torchgraft.benchmarking.summary import (
     yardsticks_of,
 )
 from torchgraft.benchmarking.table import Table
-from torchgraft.figures import as_json
+from torchgraft.machine.figures import as_json
 
 _LAYOUTS = {"contiguous": "NCHW", "channels_last": "NHWC"}
 _WORST, _FURTHEST, _BETTER = 20, 10, 20

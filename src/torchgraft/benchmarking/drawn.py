@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
-from torchgraft import choosing, native, python_kernels
+from torchgraft import native
 from torchgraft.benchmarking.explaining import explain
 from torchgraft.benchmarking.graphs import Capturing
 from torchgraft.benchmarking.measuring import functions_of, precision_of, row_of, why_it_fails
@@ -32,7 +32,8 @@ from torchgraft.benchmarking.suite import Planned, Wanted, expect_known
 from torchgraft.benchmarking.timing import Stopwatch
 from torchgraft.checking.comparing import Mismatch, expect_close
 from torchgraft.checking.subject import Subject
-from torchgraft.fallback import PerformanceWarning, fallbacks
+from torchgraft.kernels import measured_choice, python_kernels
+from torchgraft.kernels.fallback import PerformanceWarning, fallbacks
 from torchgraft.operator import FLOATING
 from torchgraft.sampling import Benchmark, Budget, Distribution
 
@@ -133,7 +134,9 @@ def _draw(
     """Rows of an operator, and the dtype of each."""
     random = Random(f"{seed} {subject.operator.qualified_name}")
     device = wanted.device
-    dtypes = [each for each in wanted.dtypes or _DTYPES[device.type] if each in (subject.operator.dtypes or FLOATING)]
+    dtypes = [
+        each for each in wanted.dtypes or _DTYPES[device.type] if each in (subject.declaration.dtypes or FLOATING)
+    ]
     budget, memory = _BUDGETS[device.type], _memory_of(device)
     refused = 0
     while dtypes and count > 0:
@@ -203,7 +206,7 @@ def measure_drawn(candidate: Candidate, bench: Bench, stopwatch: Stopwatch, roof
     """Times an operator and its rival in one pass, on a GPU both as CUDA graphs, and compares what they gave."""
     arguments = bench.inputs.take(candidate)
     refused: dict[str, str] = {}
-    measured = choosing.measuring(True) if bench.measured else nullcontext()
+    measured = measured_choice.measuring(True) if bench.measured else nullcontext()
     with warnings.catch_warnings(), precision_of(candidate), measured:
         # What falls back is told by the row; what PyTorch's layers advise their users is no news here.
         warnings.simplefilter("ignore", PerformanceWarning)
@@ -283,7 +286,7 @@ def _kernels_that_serve(candidate: Candidate, call: Callable[[], Any]) -> list[s
     serving = []
     listed = native.kernels(candidate.operator.namespace, candidate.device.type).values()
     for kernel in dict.fromkeys(name for names in listed for name in names):
-        forced = python_kernels.forced(candidate.operator, candidate.device.type, kernel)
+        forced = python_kernels.forced(candidate.declaration, candidate.device.type, kernel)
         with forced:
             problem = why_it_fails(call)
         if forced.served and not problem:
@@ -295,7 +298,7 @@ def _forced(candidate: Candidate, kernel: str, call: Callable[[], Any]) -> Calla
     """A call in which a kernel serves all that it supports."""
 
     def with_kernel() -> Any:
-        with python_kernels.forced(candidate.operator, candidate.device.type, kernel):
+        with python_kernels.forced(candidate.declaration, candidate.device.type, kernel):
             return call()
 
     return with_kernel

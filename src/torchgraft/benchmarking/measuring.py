@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from torchgraft import python_kernels
 from torchgraft.benchmarking.explaining import explain, kernels_of
 from torchgraft.benchmarking.passes import Candidate, bind, bind_yardstick, output_grads_of, work_of
 from torchgraft.benchmarking.provenance import provenance_of_operator
@@ -23,9 +22,10 @@ from torchgraft.checking.case import in_float64, leaves_of, tensors_of, with_gra
 from torchgraft.checking.comparing import Mismatch, expect_close
 from torchgraft.checking.parts import expect_parts_close, prepare
 from torchgraft.checking.subject import listed_kernels
-from torchgraft.fallback import PerformanceWarning, fallbacks
-from torchgraft.mutation import answer_by_reference
-from torchgraft.precision import cudnn_switches, tf32_permitted
+from torchgraft.kernels import python_kernels
+from torchgraft.kernels.fallback import PerformanceWarning, fallbacks
+from torchgraft.kernels.precision import cudnn_switches, tf32_permitted
+from torchgraft.operator.mutation import answer_by_reference
 
 # A time this much below the floor is a mistake of the measurement: roofs are measured too, and not exact.
 _BELOW_FLOOR = 0.9
@@ -73,7 +73,7 @@ def measure(candidate: Candidate, stopwatch: Stopwatch, roofs: Roofs) -> Row:
             again = functions_of(candidate)
             contenders |= {name: bind(candidate, again[name], arguments) for name in contenders if name in again}
         verify = _verifier(candidate, arguments)
-        if candidate.operator.mutates:
+        if candidate.declaration.mutates:
             again = functions_of(candidate)
             contenders |= {name: _rewriting(candidate, again[name], arguments) for name in contenders if name in again}
         refused |= {
@@ -111,7 +111,7 @@ def _kernels_that_serve(candidate: Candidate, arguments: Sequence[Any]) -> list[
     for kernel in listed_kernels(candidate.operator, candidate.device.type):
         with (
             precision_of(candidate),
-            python_kernels.forced(candidate.operator, candidate.device.type, kernel) as forced,
+            python_kernels.forced(candidate.declaration, candidate.device.type, kernel) as forced,
         ):
             # An error is reported where the kernel is called as a rival.
             why_it_fails(lambda: candidate.operator.call(*arguments))
@@ -122,7 +122,7 @@ def _kernels_that_serve(candidate: Candidate, arguments: Sequence[Any]) -> list[
 
 def _by_kernel(candidate: Candidate, kernel: str) -> Callable[..., Any]:
     """The operator, served by a kernel of its own that is forced."""
-    forced = python_kernels.forced(candidate.operator, candidate.device.type, kernel)
+    forced = python_kernels.forced(candidate.declaration, candidate.device.type, kernel)
 
     def call(*arguments: Any) -> Any:
         with forced:
@@ -136,9 +136,9 @@ def functions_of(candidate: Candidate) -> dict[str, Callable[..., Any]]:
     operator = candidate.operator
 
     def reference(*arguments: Any) -> Any:
-        if operator.mutates:
-            return answer_by_reference(operator, arguments)
-        return operator.visible(operator.reference(*arguments))
+        if operator.declaration.mutates:
+            return answer_by_reference(operator.declaration, arguments)
+        return operator.declaration.visible(operator.declaration.reference(*arguments))
 
     known: dict[str, Callable[..., Any]] = {**candidate.samples.rivals, "reference": reference}
     if "compile" in candidate.against:
@@ -208,7 +208,7 @@ def _verifier(candidate: Candidate, arguments: tuple[Any, ...]) -> Callable[[Any
     options: dict[str, Any] = {"dtype": candidate.dtype, "summed": summed, "scale": 4.0}
     if candidate.direction == "backward":
         exact = candidate.call.leaves(in_float64(arguments))
-        results = with_gradients(tree_leaves(operator.visible(operator.reference(*exact))))
+        results = with_gradients(tree_leaves(operator.declaration.visible(operator.declaration.reference(*exact))))
         rounded = [result.detach().to(candidate.dtype) for result in results]
         output_grads = in_float64(output_grads_of(rounded))
         expected = torch.autograd.grad(results, leaves_of(exact), output_grads)
@@ -223,7 +223,7 @@ def _verifier(candidate: Candidate, arguments: tuple[Any, ...]) -> Callable[[Any
         )
     # Of what is needed once, too.
     with cudnn_switches(enabled=False):
-        expected = operator.visible(operator.reference(*in_float64(arguments)))
+        expected = operator.declaration.visible(operator.declaration.reference(*in_float64(arguments)))
     return lambda found, roundings: expect_close(found, expected, **options, roundings=roundings)
 
 

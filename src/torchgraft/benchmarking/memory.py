@@ -28,9 +28,9 @@ from torchgraft.benchmarking.summary import UNVERIFIED, marked, short_dtype
 from torchgraft.benchmarking.table import Table
 from torchgraft.checking import places
 from torchgraft.checking.subject import Subject, subject_of
-from torchgraft.environment import Environment, describe_environment
+from torchgraft.machine.environment import Environment, describe_environment
+from torchgraft.machine.processes import clean_processes
 from torchgraft.operator import Operator
-from torchgraft.processes import clean_processes
 from torchgraft.sampling import Sample
 
 OURS = "torchgraft"

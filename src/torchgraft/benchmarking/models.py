@@ -22,7 +22,7 @@ from torchgraft.benchmarking.roofs import Roofs
 from torchgraft.benchmarking.rows import RivalResult, Row
 from torchgraft.benchmarking.suite import LAYOUTS, Planned, Wanted, expect_known
 from torchgraft.benchmarking.timing import Stopwatch, ratio_of
-from torchgraft.grafting import graft, graft_report
+from torchgraft.nn.grafting import graft, graft_report
 
 SUITE = "training step"
 _CLASSES = 1000

@@ -22,8 +22,9 @@ from torchgraft.benchmarking import load
 from torchgraft.benchmarking.layers import LAYER_GOAL, LayerOverhead, layer_timers, layers_from, layers_table
 from torchgraft.benchmarking.provenance import Provenance, provenance_of_calls
 from torchgraft.benchmarking.table import Table
-from torchgraft.environment import Environment, describe_environment
-from torchgraft.fallback import Fallback, PerformanceWarning, fallbacks
+from torchgraft.declaration import Declaration
+from torchgraft.kernels.fallback import Fallback, PerformanceWarning, fallbacks
+from torchgraft.machine.environment import Environment, describe_environment
 from torchgraft.operator import Operator
 from torchgraft.sampling import ReplacedLayer
 
@@ -50,6 +51,11 @@ class Subject(NamedTuple):
     operator: Operator
     arguments: tuple[Any, ...]
     replaced: Sequence[ReplacedLayer] = ()
+
+    @property
+    def declaration(self) -> Declaration:
+        """The declaration of the operator."""
+        return self.operator.declaration
 
 
 @dataclass(frozen=True)
@@ -294,7 +300,9 @@ class _Recorder(TorchDispatchMode):
             self.calls.append(KernelCall(function, _detached(arguments), keywords))
         else:
             # The raw name has no defaults, and PyTorch leaves out what equals one.
-            self.calls.append(KernelCall(operator.raw, _detached(operator.complete(arguments, keywords)), {}))
+            self.calls.append(
+                KernelCall(operator.raw, _detached(operator.declaration.complete(arguments, keywords)), {})
+            )
         return function(*arguments, **keywords)
 
 
@@ -316,7 +324,7 @@ def _make_timers(subject: Subject) -> dict[str, Timer]:
     operator, plain, recording = subject.operator, _detached(subject.arguments), _Recording(subject)
     arguments, inputs, output_grads = recording.arguments, recording.inputs, recording.output_grads
     empty, reference = _make_empty_function(inputs), _visible_reference(operator)
-    kernel = reference if operator.kernels == "reference" else operator.raw
+    kernel = reference if operator.declaration.kernels == "reference" else operator.raw
     return {
         "raw": Timer("f(*arguments)", globals={"f": kernel, "arguments": plain}),
         "call": Timer("f(*arguments)", globals={"f": operator, "arguments": plain}),
@@ -371,9 +379,9 @@ def _make_empty_function(inputs: Sequence[Tensor]) -> Callable[..., Any]:
 
 
 def _visible_reference(operator: Operator) -> Callable[..., Any]:
-    if operator.visible_outputs == operator.output_count:
-        return operator.reference
-    return lambda *arguments: operator.visible(operator.reference(*arguments))
+    if operator.declaration.visible_outputs == operator.declaration.output_count:
+        return operator.declaration.reference
+    return lambda *arguments: operator.declaration.visible(operator.declaration.reference(*arguments))
 
 
 def _detached(values: Iterable[Any]) -> tuple[Any, ...]:

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from torchgraft.checking.case import Call, each_tensor, tensors_of, with_gradients
+from torchgraft.declaration import Declaration
 from torchgraft.operator import Operator
 from torchgraft.sampling import Benchmark, Samples
 
@@ -43,6 +44,11 @@ class Candidate:
     against: tuple[str, ...] = ()
     explained: bool = False
     every_kernel: bool = False
+
+    @property
+    def declaration(self) -> Declaration:
+        """The declaration of the operator."""
+        return self.operator.declaration
 
     @property
     def dtype_name(self) -> str:
@@ -126,14 +132,14 @@ def work_of(candidate: Candidate, arguments: Sequence[Any]) -> tuple[int, int]:
     shapes = each_tensor(lambda tensor: tensor.shape, arguments)
     operations = candidate.benchmark.operations
     if operations is None:
-        operations = candidate.operator.flops(*shapes) if candidate.operator.flops else 0
+        operations = candidate.declaration.flops(*shapes) if candidate.declaration.flops else 0
     if candidate.samples.moved is not None:
         moved = candidate.samples.moved(*arguments)
     else:
         on_meta = each_tensor(lambda tensor: tensor.to("meta"), arguments)
         # Of results whose sizes depend on data nobody knows; what is written to was read before.
-        knows = candidate.operator.lists and not candidate.operator.sizes_from_data
-        results = tree_leaves(candidate.operator.visible(candidate.operator.output(*on_meta))) if knows else []
+        knows = candidate.declaration.lists and not candidate.declaration.sizes_from_data
+        results = tree_leaves(candidate.declaration.visible(candidate.declaration.output(*on_meta))) if knows else []
         results += tensors_of(candidate.call.written(arguments))
         moved = sum(each.numel() * each.element_size() for each in (*tensors, *results))
     if candidate.direction in ("backward", FORWARD_BACKWARD):

@@ -21,7 +21,7 @@ from torchgraft.benchmarking.sources import PACKAGE, Sources
 from torchgraft.operator import Operator
 
 # What decides the time of a model's training step: which layers are grafted, these layers, and their operators.
-OF_MODELS = "torchgraft.grafting"
+OF_MODELS = "torchgraft.nn.grafting"
 # As torchgraft/registration.h writes it into every library.
 _COMPILED_BY = re.compile(rb"torchgraft: compiled by ([^\0]+)\0")
 
@@ -57,7 +57,7 @@ def provenance_of_operator(
     sources = sources_of(operator.module)
     ran = sources.kernels_among(launched) if launched else ()
     hashed = sources.of_operator(operator.name, device, gradients=gradients, ran=ran)
-    compiler = "" if operator.kernels == "reference" else _compiler(operator.namespace, device)
+    compiler = "" if operator.declaration.kernels == "reference" else _compiler(operator.namespace, device)
     return Provenance(hashed, compiler, torch.__version__, ran)
 
 

@@ -13,8 +13,8 @@ from torchgraft.benchmarking.doubts import doubts
 from torchgraft.benchmarking.load import Load
 from torchgraft.benchmarking.roofs import Roofs
 from torchgraft.benchmarking.rows import Row
-from torchgraft.environment import Environment
-from torchgraft.figures import as_json
+from torchgraft.machine.environment import Environment
+from torchgraft.machine.figures import as_json
 
 
 @dataclass(frozen=True)

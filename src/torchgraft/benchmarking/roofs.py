@@ -12,7 +12,7 @@ import torch
 
 from torchgraft import native
 from torchgraft.benchmarking.timing import Stopwatch
-from torchgraft.precision import tf32_permitted
+from torchgraft.kernels.precision import tf32_permitted
 
 # Chains of multiply-adds in registers; the kernels are in multiply_adds.cpp and multiply_adds.cu.
 _LIBRARY = torch.library.Library("torchgraft", "FRAGMENT")

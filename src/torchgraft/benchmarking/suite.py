@@ -21,9 +21,9 @@ from torchgraft.benchmarking.roofs import Roofs, measure_roofs
 from torchgraft.benchmarking.rows import Row
 from torchgraft.benchmarking.timing import Stopwatch
 from torchgraft.checking.subject import Subject, expect_kernels
-from torchgraft.environment import describe_environment
+from torchgraft.kernels.precision import equal_precision
+from torchgraft.machine.environment import describe_environment
 from torchgraft.operator import FLOATING
-from torchgraft.precision import equal_precision
 
 LAYOUTS = ("contiguous", "channels_last")
 DIRECTIONS = ("forward", "backward")
@@ -173,7 +173,7 @@ def _candidates(subject: Subject, wanted: Wanted) -> Iterator[Candidate]:
     # One that another operator has is not this one's.
     against = tuple(name for name in against if name in {**samples.rivals, **samples.yardsticks} or name in _ALWAYS)
     for benchmark, direction, dtype in product(samples.benchmarks, wanted.directions, wanted.asked_dtypes):
-        if wanted.device.type not in benchmark.devices or dtype not in (operator.dtypes or FLOATING):
+        if wanted.device.type not in benchmark.devices or dtype not in (operator.declaration.dtypes or FLOATING):
             continue
         candidate = Candidate(
             operator,

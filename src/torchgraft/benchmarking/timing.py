@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch.utils.benchmark import Timer
 
-from torchgraft import _torch_private
+from torchgraft._private import pytorch
 from torchgraft.benchmarking.load import Reading, others_between, take_reading
 
 # With six rounds the smallest and the largest ratio enclose the true median in 96.9 % of cases, with five in 93.8 %.
@@ -204,7 +204,7 @@ class Stopwatch:
     def _keep_ahead(self, calls: int, host: float) -> None:
         # Long enough for the host to queue everything that is timed: else its launches would be timed. A call that is
         # long for the host, a loop of many launches, is so each time alike.
-        _torch_private.wait_on_gpu(calls * (1.25 * host + 100e-6))
+        pytorch.wait_on_gpu(calls * (1.25 * host + 100e-6))
 
     def _cold(self, call: Callable[[], Any], calls: int, host: float) -> list[float]:
         assert self.flush is not None

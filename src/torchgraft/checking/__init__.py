@@ -13,7 +13,7 @@ from torchgraft.checking.report import CheckReport, describe
 from torchgraft.checking.result import Failure, Result
 from torchgraft.checking.running import Job, find_devices, make_jobs, run_job
 from torchgraft.checking.subject import find_subjects
-from torchgraft.environment import describe_environment
+from torchgraft.machine.environment import describe_environment
 from torchgraft.operator import Operator
 from torchgraft.sampling import Samples
 

@@ -20,15 +20,18 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from torchgraft import _torch_private
+from torchgraft._private import pytorch
 from torchgraft.checking.case import MadeOfOperators, each_tensor, in_float64, is_number, leaves_of
 from torchgraft.checking.drawing import INDICES, draw_samples, is_drawable
 from torchgraft.checking.places import make_importable
 from torchgraft.checking.subject import samples_in, target_of
-from torchgraft.declaring import dtypes_of, make_sharding
-from torchgraft.operator import FLOATING, Operator
+from torchgraft.declaration import FLOATING, Declaration
+from torchgraft.declaration.dtypes import dtypes_of
+from torchgraft.declaration.schema import Argument, by_name, read_schema, tensors_in
+from torchgraft.declaration.sharding import read_sharding
+from torchgraft.kernels.names import Names
+from torchgraft.operator import Operator
 from torchgraft.sampling import Drawn, Sample, Samples
-from torchgraft.schema import Argument, arrange, by_name, make_complete, read_schema, tensors_in
 
 # Properties of what a declaration says, and of the names that an Operator has.
 _OF_DECLARATIONS = {
@@ -96,48 +99,45 @@ class Adopted(Operator, MadeOfOperators):
         for module in adoption.imports:
             _import(module)
         self.adoption = adoption
-        self.public = _find_overload(adoption.target)
-        schema = _torch_private.schema_of(self.public)
-        self.qualified_name = str(schema).partition("(")[0]
-        self.namespace, _, self.name = self.qualified_name.partition("::")
+        public = _find_overload(adoption.target)
+        schema = pytorch.schema_of(public)
+        qualified_name = str(schema).partition("(")[0]
         if any(result.alias_info is not None for result in schema.returns):
             raise LookupError(
-                f"{self.qualified_name} returns an argument or a view of one, which no check can tell from a copy; "
+                f"{qualified_name} returns an argument or a view of one, which no check can tell from a copy; "
                 "give the operator that returns new tensors"
             )
         try:
             read = read_schema(str(schema))
         except ValueError as error:
             raise LookupError(str(error)) from None
-        self.arguments, self.results = read.arguments, read.results
-        self.lists = tuple(result.is_list for result in read.results)
-        self.arrangement = arrange(self.arguments)
-        self.complete = make_complete(self.name, self.arguments)
-        self.mutates = any(argument.mutated for argument in self.arguments)
-        self.output_count = self.visible_outputs = len(read.results)
         self.module, function = _find_reference(adoption.reference)
-        self.reference = by_name(function, self.arguments)
-        self.raw = _ByPosition(self.public, self.arguments)
-        self.output = _make_output(self.raw)
-        self.knows_output = False
-        self.call: Callable[..., Any] = self.raw
-        self._explain: Any = self.raw
+        raw: Any = _ByPosition(public, read.arguments)
+        # What PyTorch decomposes, a compiler does not see.
+        is_decomposed = str(schema).startswith("aten::") or pytorch.is_composite(public)
+        declaration = Declaration(
+            schema=str(schema),
+            arguments=read.arguments,
+            results=read.results,
+            reference=by_name(function, read.arguments),
+            output=_make_output(raw),
+            visible_outputs=len(read.results),
+            sharding=read_sharding(qualified_name, None, read.arguments, read.results),
+            kernels="reference" if is_decomposed else {},
+            compile="reference" if is_decomposed else "kernel",
+            dtypes_of={},
+            dtypes=FLOATING,
+            primary=dtypes_of(qualified_name, read.arguments, None)[1],
+            # It says itself what is wrong with its arguments.
+            explain_call=raw,
+        )
+        self._set(declaration)
         self._argument_count = -1
-        self.shapes = self.gradient = self.vmap = self.flops = None
-        self.materialize_grads, self.recorders = False, {}
+        self.names = Names(declaration, public, raw)
+        self.call: Callable[..., Any] = raw
         # Its gradient is no formula that could be replaced.
         self.autograd = cast(Any, None)
-        self.autocast, self.mixed, self.random = "none", (), ()
-        self.dtypes_of, self.primary = dtypes_of(self, None)
-        self._sharding = make_sharding(self, None, None, self.results, ())
-        self.strides, self.wants_kernels = None, False
-        self.unsaved = self.constant_outputs = self.not_differentiable = ()
-        # What PyTorch decomposes, a compiler does not see.
-        is_decomposed = self.namespace == "aten" or _torch_private.is_composite(self.public)
-        self.compile = "reference" if is_decomposed else "kernel"
-        self.kernels = "reference" if is_decomposed else {}
         self.notes: list[str] = []
-        self.dtypes = FLOATING
         self._sensible: tuple[torch.dtype, ...] = ()
         self._refusals: Counter[str] = Counter()
         with warnings.catch_warnings():
@@ -152,7 +152,7 @@ class Adopted(Operator, MadeOfOperators):
     def _find_samples(self) -> Samples:
         if not self.adoption.samples:
             try:
-                samples, tried = draw_samples(self.arguments, self._makes_sense)
+                samples, tried = draw_samples(self.declaration.arguments, self._makes_sense)
             except LookupError as too_few:
                 said = "".join(f"\n  {count:5} x {error}" for error, count in self._refusals.most_common(_SHOWN))
                 raise LookupError(f"{too_few.args[0]}{said and '. Most calls were refused so:'}{said}") from None
@@ -160,7 +160,7 @@ class Adopted(Operator, MadeOfOperators):
                 f"samples: the reference and the operator accept {len(samples.table)} of {tried} random calls that fit"
                 " the schema"
             )
-            if left := [each.name for each in self.arguments if not is_drawable(each)]:
+            if left := [each.name for each in self.declaration.arguments if not is_drawable(each)]:
                 self.notes.append(f"samples: {', '.join(left)}: always the default; --samples may have other values")
             return samples
         found = samples_in(_import(self.adoption.samples), self.name)
@@ -180,7 +180,7 @@ class Adopted(Operator, MadeOfOperators):
             try:
                 arguments = in_float64(self._make(each, torch.float64))
                 arguments = each_tensor(lambda tensor: tensor.requires_grad_(is_number(tensor)), arguments)
-                results = tree_leaves(self.reference(*arguments))
+                results = tree_leaves(self.declaration.reference(*arguments))
             except Exception as error:
                 self._refusals[f"the reference: {_first_line(error)}"] += 1
                 return False
@@ -210,19 +210,25 @@ class Adopted(Operator, MadeOfOperators):
         sample = min(self.samples.table, key=lambda each: (each.is_empty, each.elements))
         takes_any = any(each.dtype is None for each in sample.tensors)
         refused = {dtype: self._refusal(sample, dtype) for dtype in (FLOATING if takes_any else (torch.float32,))}
-        self.dtypes = tuple(dtype for dtype, said in refused.items() if not said)
-        if not self.dtypes:
+        taken = tuple(dtype for dtype, said in refused.items() if not said)
+        if not taken:
             said = refused[torch.float32]
             raise LookupError(f"{self.qualified_name} accepts sample {sample.name!r} in no dtype; its error is: {said}")
         self.notes += [f"{dtype}: refused, {said}" for dtype, said in refused.items() if said]
-        self.sizes_from_data = self._has_sizes_from_data(sample)
-        names = [argument.name for argument in self.arguments if argument.holds_tensors]
+        self._change(dtypes=taken)
+        self._change(sizes_from_data=self._has_sizes_from_data(sample))
+        names = [argument.name for argument in self.declaration.arguments if argument.holds_tensors]
         if unknown := sorted(set(self.adoption.without_gradient) - set(names)):
             raise LookupError(f"--no-gradient must name one of the tensors {', '.join(names)}, got {unknown[0]!r}")
-        self.not_differentiable = self.adoption.without_gradient
+        self._change(not_differentiable=self.adoption.without_gradient)
         if reason := self._why_no_gradient(sample):
             self.notes.append(f"gradients are not checked: {reason}")
-            self.not_differentiable = tuple(names)
+            self._change(not_differentiable=tuple(names))
+
+    def _change(self, **found: Any) -> None:
+        """Puts what was found out by trying into the declaration."""
+        self.declaration = replace(self.declaration, **found)
+        self.names = replace(self.names, declaration=self.declaration)
 
     def _refusal(self, sample: Sample, dtype: torch.dtype) -> str:
         """What it says where it does not take a dtype; empty where it does."""
@@ -233,7 +239,9 @@ class Adopted(Operator, MadeOfOperators):
         return ""
 
     def _make(self, sample: Sample, dtype: torch.dtype | None = None) -> tuple[Any, ...]:
-        return self.with_defaults(sample.make(self.adoption.device, dtype or (self.dtypes or FLOATING)[0]))
+        return self.declaration.with_defaults(
+            sample.make(self.adoption.device, dtype or (self.declaration.dtypes or FLOATING)[0])
+        )
 
     def _has_sizes_from_data(self, sample: Sample) -> bool:
         """Whether sizes of results depend on what tensors hold, as its own fake kernel says."""
@@ -253,18 +261,18 @@ class Adopted(Operator, MadeOfOperators):
 
     def _why_no_gradient(self, sample: Sample) -> str:
         """Why no gradients are to be asked for; empty where they are. Notes results that carry none."""
-        if self.mutates:
+        if self.declaration.mutates:
             return "it writes to its arguments"
-        if not _torch_private.has_autograd(self.public):
+        if not pytorch.has_autograd(self.public):
             return "no autograd kernel is registered for it"
 
         def as_leaf(name: str, value: Any) -> Any:
-            wanted = name not in self.not_differentiable
+            wanted = name not in self.declaration.not_differentiable
             return each_tensor(lambda each: each.detach().clone().requires_grad_(wanted and is_number(each)), [value])[
                 0
             ]
 
-        pairs = zip(self.arguments, self._make(sample), strict=True)
+        pairs = zip(self.declaration.arguments, self._make(sample), strict=True)
         arguments = [as_leaf(argument.name, value) for argument, value in pairs]
         if not leaves_of(arguments):
             return "no argument holds real or complex numbers"
@@ -272,12 +280,12 @@ class Adopted(Operator, MadeOfOperators):
         differentiated = [result for result in results if result.requires_grad]
         if not differentiated:
             return "its results do not require a gradient even if its arguments do"
-        self.constant_outputs = tuple(
+        constant = tuple(
             place for place, result in enumerate(results) if is_number(result) and not result.requires_grad
         )
-        if self.constant_outputs:
-            self.reference = _detaching(self.reference, self.constant_outputs)
-            places = ", ".join(str(place + 1) for place in self.constant_outputs)
+        if constant:
+            self._change(constant_outputs=constant, reference=_detaching(self.declaration.reference, constant))
+            places = ", ".join(str(place + 1) for place in constant)
             self.notes.append(f"results that the operator marks as not differentiable: {places}")
         try:
             torch.autograd.grad([each.sum() for each in differentiated], leaves_of(arguments), allow_unused=True)
@@ -400,7 +408,7 @@ def _find_overload(target: str) -> Any:
 
 
 def _takes_tensors(overload: Any) -> bool:
-    return any("Tensor" in str(argument.type) for argument in _torch_private.schema_of(overload).arguments)
+    return any("Tensor" in str(argument.type) for argument in pytorch.schema_of(overload).arguments)
 
 
 def _import(name: str) -> Any:

@@ -20,7 +20,8 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 from torch.utils.dlpack import from_dlpack
 
-from torchgraft import _torch_private, native
+from torchgraft import native
+from torchgraft._private import pytorch
 from torchgraft.checking.case import Call, each_tensor, leaves_of
 from torchgraft.checking.comparing import Mismatch
 
@@ -132,7 +133,7 @@ class Arena:
             return empty_strided(size, stride, dtype=dtype)
 
         key = self.device.type.upper()
-        with _torch_private.scoped_library("aten", "IMPL") as library:
+        with pytorch.scoped_library("aten", "IMPL") as library:
             with warnings.catch_warnings():
                 # That a kernel is replaced is the point.
                 warnings.simplefilter("ignore")

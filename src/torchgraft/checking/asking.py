@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from torchgraft import choosing, native, python_kernels
+from torchgraft import native
 from torchgraft.checking import places
 from torchgraft.checking.case import Call, Case, in_float64
 from torchgraft.checking.comparing import expect
@@ -38,9 +38,10 @@ from torchgraft.checking.properties.gradient import check_gradient
 from torchgraft.checking.properties.value import check_value
 from torchgraft.checking.result import NotApplicable
 from torchgraft.checking.subject import Subject, claims_kernel, find_subjects, listed_kernels
-from torchgraft.fallback import PerformanceWarning
+from torchgraft.kernels import measured_choice, python_kernels
+from torchgraft.kernels.fallback import PerformanceWarning
+from torchgraft.kernels.precision import cudnn_switches, true_precision
 from torchgraft.operator import FLOATING, Operator
-from torchgraft.precision import cudnn_switches, true_precision
 
 # Asked as they are; the others draw calls, compile, or look at what no kernel decides.
 _WHOLE = {
@@ -127,18 +128,20 @@ def _check_nodes(call: _KnownCall) -> None:
 def _by_candidates(call: _KnownCall) -> dict[_Candidate, list[Tensor]]:
     """What a call gives by each kernel that can be measured, PyTorch's own operator among them."""
     found = {}
-    with cudnn_switches(benchmark=True), choosing.measuring(True):
+    with cudnn_switches(benchmark=True), measured_choice.measuring(True):
         try:
-            choosing.forget_choices()
+            measured_choice.forget_choices()
             call.operator(*call.arguments)
-            candidates = [replace(each, kernel=name) for each in choosing.choices() for name in each.microseconds]
+            candidates = [
+                replace(each, kernel=name) for each in measured_choice.choices() for name in each.microseconds
+            ]
             for each in candidates:
-                choosing.forget_choices()
-                choosing.adopt([each])
+                measured_choice.forget_choices()
+                measured_choice.adopt([each])
                 results = call.operator(*call.arguments)
                 found[each.operator, each.problem, each.kernel] = tree_leaves(results)
         finally:
-            choosing.forget_choices()
+            measured_choice.forget_choices()
     return found
 
 
@@ -174,7 +177,7 @@ class _Errors:
             numbers = [place for place, value in enumerate(call.arguments) if type(value) is int]
             # Two at once: the product of two sizes may be too large where neither is.
             for chosen in (*combinations(numbers, 1), *combinations(numbers, 2)):
-                names = " and ".join(call.operator.arguments[place].name for place in chosen)
+                names = " and ".join(call.declaration.arguments[place].name for place in chosen)
                 for limit in _LIMITS:
                     large = tuple(limit if place in chosen else value for place, value in enumerate(call.arguments))
                     wrong.append((f"{names} of {limit}", large))
@@ -233,7 +236,7 @@ def _questions(subject: Subject, seed: int, *, threads: bool) -> Iterator[Iterab
     """Groups of questions: those of a group, in their order, make use of what the first has computed."""
     operator, samples = subject.operator, subject.samples
     kernels = ("", *listed_kernels(operator, "cpu"))
-    dtypes = operator.dtypes or FLOATING
+    dtypes = operator.declaration.dtypes or FLOATING
     device = torch.device("cpu")
     # More than the value in one dtype a sample, in turn, and with kernels forced: gradients take most of the time.
     every: list[Callable[[_KnownCall], None]] = [check_value, _check_strides, check_gradient]
@@ -263,7 +266,7 @@ def _questions(subject: Subject, seed: int, *, threads: bool) -> Iterator[Iterab
         for kernel in kernels:
             ask = _forced(subject, kernel, partial(check, case))
             yield [_Question(_with(f"{whole} of {subject.name}", kernel), ask, PROPERTIES[whole].isolated)]
-    if claims_kernel(operator, device, dtype) and not operator.mutates:
+    if claims_kernel(operator, device, dtype) and not operator.declaration.mutates:
         yield [_Question(f"errors of {subject.name}", _Errors(quick).check, isolated=True)]
 
 
@@ -296,7 +299,7 @@ def _forced(subject: Subject, kernel: str, ask: Callable[[], None]) -> Callable[
         return ask
 
     def ask_forced() -> None:
-        with python_kernels.forced(subject.operator, "cpu", kernel) as forced:
+        with python_kernels.forced(subject.declaration, "cpu", kernel) as forced:
             ask()
         if not forced.served:
             raise NotApplicable(f"no sample runs on the kernel {kernel}")

@@ -17,12 +17,12 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
-from torchgraft import _torch_private
+from torchgraft._private import pytorch
 from torchgraft.checking.case import Call, each_tensor, in_float64
 from torchgraft.checking.comparing import Mismatch, expect_close
 from torchgraft.checking.strides import significant_strides
-from torchgraft.declared import Declared
-from torchgraft.differentiation import differentiate_reference
+from torchgraft.kernels.names import Names
+from torchgraft.operator.gradients import differentiate_reference
 
 _Kernel = Callable[..., Any]
 # No other part is tried after this time.
@@ -59,7 +59,7 @@ def find_blame(call: Call, ask: Callable[[], None]) -> Blame:
         advice = "Look for memory that is never written, and for data races"
         return Blame(f"what changes from call to call: repeated, the check passes. {advice}", "chance")
     # What is written to, and what is drawn, cannot be computed once more beside the call.
-    if operator.mutates or operator.random or operator.sizes_from_data:
+    if operator.declaration.mutates or operator.declaration.random or operator.declaration.sizes_from_data:
         return Blame()
     for find in (_blame_layout, _blame_values, _blame_strides, _blame_kernel, _blame_formula):
         if time.monotonic() - began > _SECONDS:
@@ -80,15 +80,15 @@ def _blame_layout(call: Call, ask: Callable[[], None]) -> Blame | None:
 
 def layout_difference(call: Call) -> str:
     """In what the results that `output` promises differ from those of the kernel; empty where they do not."""
-    if call.operator.sizes_from_data:
+    if call.declaration.sizes_from_data:
         return ""
     try:
-        fake = tree_leaves(call.operator.output(*call.make("meta")))
+        fake = tree_leaves(call.declaration.output(*call.make("meta")))
         real = tree_leaves(call.operator.raw(*call.arguments))
-        defined = tree_leaves(call.operator.reference(*call.arguments))
+        defined = tree_leaves(call.declaration.reference(*call.arguments))
     except Exception:
         return ""
-    promise = "`shapes=`" if call.operator.shapes and call.operator.shapes.tells_results else "`output=`"
+    promise = "`shapes=`" if call.declaration.shapes and call.declaration.shapes.tells_results else "`output=`"
     for one, other, right in zip(fake, real, defined, strict=False):
         for aspect, of in _ASPECTS.items():
             said, is_so = of(one), of(other)
@@ -111,7 +111,7 @@ def _blame_values(call: Call, ask: Callable[[], None]) -> Blame | None:
 
     def mended(kernel: _Kernel, arguments: Sequence[Any]) -> Any:
         plain = each_tensor(_plain, arguments)
-        right = _laid_out(call, arguments, call.operator.reference(*in_float64(plain)))
+        right = _laid_out(call, arguments, call.declaration.reference(*in_float64(plain)))
         try:
             _expect_right(call, plain, kernel(*plain))
         except Exception as error:
@@ -128,7 +128,7 @@ def _blame_values(call: Call, ask: Callable[[], None]) -> Blame | None:
 
 def _expect_right(call: Call, arguments: Sequence[Any], found: Any) -> None:
     tensor = next(each for each in tree_leaves(list(arguments)) if isinstance(each, Tensor))
-    exact = call.operator.reference(*in_float64(arguments))
+    exact = call.declaration.reference(*in_float64(arguments))
     summed = call.samples.summed(*each_tensor(lambda each: each.to("meta"), arguments))
     expect_close(found, exact, dtype=tensor.dtype if tensor.is_floating_point() else call.dtype, summed=summed)
 
@@ -146,7 +146,7 @@ def _blame_strides(call: Call, ask: Callable[[], None]) -> Blame | None:
 
 def _blame_kernel(call: Call, ask: Callable[[], None]) -> Blame | None:
     def by_reference(kernel: _Kernel, arguments: Sequence[Any]) -> Any:
-        return _laid_out(call, arguments, call.operator.reference(*in_float64(arguments)))
+        return _laid_out(call, arguments, call.declaration.reference(*in_float64(arguments)))
 
     if not _holds(ask, _replaced_kernel(call, by_reference)):
         return None
@@ -158,15 +158,17 @@ def _blame_formula(call: Call, ask: Callable[[], None]) -> Blame | None:
     from torchgraft.checking.properties.second_gradient import check_second_gradient
 
     operator = call.operator
-    if operator.gradient is None:
+    if operator.declaration.gradient is None:
         return None
-    formula = differentiate_reference(operator.reference, operator.arrangement, operator.visible)
+    formula = differentiate_reference(
+        operator.declaration.reference, operator.declaration.arrangement, operator.declaration.visible
+    )
 
     @contextmanager
     def replaced() -> Iterator[None]:
         before = operator.autograd.replace_formula(formula)
         try:
-            with _recorded_by_python(operator):
+            with _recorded_by_python(operator.names):
                 yield
         finally:
             operator.autograd.replace_formula(before)
@@ -199,8 +201,8 @@ def _holds(ask: Callable[[], None], replacement: AbstractContextManager[Any] | N
 @contextmanager
 def _replaced_kernel(call: Call, function: Callable[[_Kernel, Sequence[Any]], Any]) -> Iterator[None]:
     """A scope in which a function answers in the place of the kernel; where it cannot, the kernel does."""
-    operator, key = call.operator, _torch_private.DEVICE_KEYS[call.device.type]
-    kernel = _torch_private.boxed_kernel_of(operator.raw, key)
+    operator, key = call.operator, pytorch.DEVICE_KEYS[call.device.type]
+    kernel = pytorch.boxed_kernel_of(operator.raw, key)
     if kernel is None:
         raise LookupError(f"{operator.qualified_name} has no kernel for {call.device.type}")
 
@@ -211,29 +213,29 @@ def _replaced_kernel(call: Call, function: Callable[[_Kernel, Sequence[Any]], An
         except Exception:
             return kernel(*arguments)
 
-    with _torch_private.scoped_library(operator.namespace, "FRAGMENT") as library:
-        _torch_private.override(library, operator.raw, answer, key)
-        _torch_private.override(library, operator.public, operator.filled(answer), key)
-        with _recorded_by_python(operator):
+    with pytorch.scoped_library(operator.namespace, "FRAGMENT") as library:
+        pytorch.override(library, operator.raw, answer, key)
+        pytorch.override(library, operator.public, operator.declaration.filled(answer), key)
+        with _recorded_by_python(operator.names):
             yield
 
 
 @contextmanager
-def _recorded_by_python(operator: Declared) -> Iterator[None]:
+def _recorded_by_python(names: Names) -> Iterator[None]:
     """A scope in which no other kernel and formula are used than those that the operator knows."""
-    recorders = dict(operator.recorders)
-    operator.recorders.clear()
+    recorders = dict(names.recorders)
+    names.recorders.clear()
     try:
         yield
     finally:
-        operator.recorders.update(recorders)
+        names.recorders.update(recorders)
 
 
 def _laid_out(call: Call, arguments: Sequence[Any], results: Any) -> Any:
     """Results in memory of the layout and the dtype that `output` says."""
     return tree_map(
         lambda made, result: made if result is None else made.copy_(result),
-        call.operator.output(*arguments),
+        call.declaration.output(*arguments),
         results,
     )
 

@@ -13,14 +13,15 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
 
-from torchgraft import mutation, native
+from torchgraft import native
 from torchgraft.checking.comparing import Mismatch, expect, expect_close
 from torchgraft.checking.result import Failure, NotApplicable
 from torchgraft.checking.subject import Subject
-from torchgraft.differentiation import as_tuple, single
-from torchgraft.operator import Operator
+from torchgraft.declaration import Declaration
+from torchgraft.declaration.results import as_tuple, single
+from torchgraft.declaration.schema import tensors_in
+from torchgraft.operator import Operator, mutation
 from torchgraft.sampling import Budget, Drawn, Sample, Samples, draw_at_border
-from torchgraft.schema import tensors_in
 
 # Calls that are drawn for a property that asks of any call, where nobody says how many; and in a quick run.
 _RANDOM_CALLS, _QUICK_RANDOM_CALLS = 40, 10
@@ -80,6 +81,11 @@ class Call:
     seed: int
 
     @property
+    def declaration(self) -> Declaration:
+        """The declaration of the operator."""
+        return self.operator.declaration
+
+    @property
     def arguments(self) -> tuple[Any, ...]:
         """New tensors at each look; always the same values."""
         return self.make()
@@ -96,7 +102,7 @@ class Call:
         """
         where = self.device if device is None else device
         made = self.sample.make(where, self.dtype, self.seed + seed, on_device=on_device)
-        return self.operator.with_defaults(made)
+        return self.declaration.with_defaults(made)
 
     @property
     def shapes(self) -> list[tuple[int, ...]]:
@@ -111,7 +117,7 @@ class Call:
     @property
     def precision(self) -> torch.dtype:
         """The coarsest dtype that results are computed in: the call's, or one of numbers that is an argument."""
-        given = self.operator.with_defaults(self.sample.arguments)
+        given = self.declaration.with_defaults(self.sample.arguments)
         dtypes = [each for each in given if isinstance(each, torch.dtype) and _holds_numbers(each)]
         return max(self.dtype, *dtypes, key=lambda each: torch.finfo(each).eps) if dtypes else self.dtype
 
@@ -128,8 +134,8 @@ class Call:
     def named_tensors(self, arguments: Sequence[Any]) -> Iterator[tuple[str, Tensor, bool]]:
         """Each tensor among some arguments, with its name and whether it has a gradient."""
         gives_gradients = _gives_gradients(self)
-        for argument, value in zip(self.operator.arguments, arguments, strict=True):
-            may = argument.name not in self.operator.not_differentiable and not argument.mutated
+        for argument, value in zip(self.declaration.arguments, arguments, strict=True):
+            may = argument.name not in self.declaration.not_differentiable and not argument.mutated
             has_gradient = gives_gradients and may
             for number, each in enumerate(value if isinstance(value, list) else [value]):
                 if isinstance(each, Tensor):
@@ -162,9 +168,9 @@ class Call:
     def differentiable_results(self, results: Sequence[Tensor]) -> list[Tensor]:
         """Those of all results, one by one, that should have a gradient where an argument needs one."""
         constant = [False] * len(results)
-        written = len(tensors_of(self.written(self.make("meta")))) if self.operator.mutates else 0
+        written = len(tensors_of(self.written(self.make("meta")))) if self.declaration.mutates else 0
         constant[:written] = [True] * written
-        for place in self.operator.constant_outputs:
+        for place in self.declaration.constant_outputs:
             constant[written + place] = True
         return [
             each for each, is_constant in zip(results, constant, strict=True) if not is_constant and is_number(each)
@@ -172,7 +178,7 @@ class Call:
 
     def written(self, arguments: Sequence[Any]) -> list[Any]:
         """Those of some arguments that a call writes to, and that are not left out."""
-        return [value for _, value in mutation.written(self.operator.arguments, arguments) if value is not None]
+        return [value for _, value in mutation.written(self.declaration.arguments, arguments) if value is not None]
 
     def with_copies_of_written(self, arguments: Sequence[Any]) -> tuple[Any, ...]:
         """Some arguments, with copies of the same strides of those that a call writes to."""
@@ -186,9 +192,9 @@ class Call:
     def outcome_of(self, function: Callable[..., Any], arguments: Sequence[Any]) -> Any:
         """What calling a function gives that computes the same as the operator; see `function`."""
         found = function(*arguments)
-        if not self.operator.mutates:
+        if not self.declaration.mutates:
             return found
-        return single((*self.written(arguments), *(as_tuple(found) if self.operator.lists else ())))
+        return single((*self.written(arguments), *(as_tuple(found) if self.declaration.lists else ())))
 
     def tensors_in_turn(self) -> Iterator[tuple[str, Tensor, Callable[[Any], tuple[Any, ...]]]]:
         """Each tensor argument: its name, its value, and what gives all arguments with another value in its place."""
@@ -196,10 +202,10 @@ class Call:
 
         def others(change: Callable[..., tuple[Any, ...]], *at: Any) -> Callable[[Any], tuple[Any, ...]]:
             # What a call writes to must not be there again in the next one.
-            return lambda value: change(self.arguments if self.operator.mutates else arguments, *at, value)
+            return lambda value: change(self.arguments if self.declaration.mutates else arguments, *at, value)
 
         for place, value in enumerate(arguments):
-            name = self.operator.arguments[place].name
+            name = self.declaration.arguments[place].name
             if isinstance(value, Tensor):
                 yield name, value, others(replaced, place)
             for number, each in enumerate(value if isinstance(value, list) else ()):
@@ -211,12 +217,12 @@ class Call:
 
         Of random results, which are not the reference's, what the operator gives for contiguous arguments.
         """
-        if self.operator.random:
-            taken = self.operator.dtypes
+        if self.declaration.random:
+            taken = self.declaration.dtypes
             exact = taken is None or torch.float64 in taken
             return self.function(*each_tensor(lambda each: _plain(each, None if exact else self.dtype), arguments))
-        results = self.operator.visible(self.operator.reference(*arguments))
-        if not self.operator.mutates:
+        results = self.declaration.visible(self.declaration.reference(*arguments))
+        if not self.declaration.mutates:
             return results
         # What was left out has no new value.
         return single(tuple(each for each in as_tuple(results) if each is not None))
@@ -282,8 +288,10 @@ class Call:
             change: what becomes of a tensor of an argument of that name.
         """
         return tuple(
-            each_tensor(partial(change, argument.name), (value,))[0] if argument.name in self.operator.mixed else value
-            for argument, value in zip(self.operator.arguments, arguments, strict=True)
+            each_tensor(partial(change, argument.name), (value,))[0]
+            if argument.name in self.declaration.mixed
+            else value
+            for argument, value in zip(self.declaration.arguments, arguments, strict=True)
         )
 
     def expect_close(self, found: Any, expected: Any, **options: Any) -> None:
@@ -327,6 +335,11 @@ class Case:
     facts: dict[str, float] = field(default_factory=dict)
     called: int = 0
     asked: tuple[Call, Callable[[], None]] | None = field(default=None, init=False)
+
+    @property
+    def declaration(self) -> Declaration:
+        """The declaration of the operator."""
+        return self.operator.declaration
 
     @property
     def operator(self) -> Operator:
@@ -453,7 +466,7 @@ class Case:
 
     def _answers(self, seed: int, sample: Sample) -> int:
         """What the rules of the operator's library answer about a sample, as one number; the seed names the search."""
-        arguments = self.operator.with_defaults(sample.make(self.device, self.dtype, on_device=True))
+        arguments = self.declaration.with_defaults(sample.make(self.device, self.dtype, on_device=True))
         with self._of(sample, drawn=True, seed=seed), torch.no_grad():
             return native.trace_answers(
                 self.operator.namespace, self.device.type, lambda: self.operator.raw(*arguments)
@@ -493,7 +506,7 @@ def failure_of(error: Exception, **more: Any) -> Failure:
 def describe_arguments(operator: Operator, sample: Sample) -> str:
     """The arguments of a sample in short: shapes of tensors, numbers as they are."""
     described = []
-    for argument, value in zip(operator.arguments, sample.arguments, strict=False):
+    for argument, value in zip(operator.declaration.arguments, sample.arguments, strict=False):
         described.append(f"{argument.name}={_describe(value)}")
     return ", ".join(described)
 
@@ -584,12 +597,12 @@ def _gives_gradients(call: Call) -> bool:
     key = call.operator.qualified_name, call.dtype
     if key not in _answers:
         _answers[key] = False
-        knows = call.operator.knows_output and not call.operator.sizes_from_data
+        knows = call.declaration.knows_output and not call.declaration.sizes_from_data
         with torch.no_grad():
-            results = call.operator.output(*call.make("meta")) if knows else call.reference(*call.arguments)
-        results = call.operator.visible(results) if knows else results
+            results = call.declaration.output(*call.make("meta")) if knows else call.reference(*call.arguments)
+        results = call.declaration.visible(results) if knows else results
         leaves = [*([] if not knows else tensors_of(call.written(call.make("meta")))), *tree_leaves(results)]
-        _answers[key] = bool(call.operator.lists) and bool(call.differentiable_results(leaves))
+        _answers[key] = bool(call.declaration.lists) and bool(call.differentiable_results(leaves))
     return _answers[key]
 
 

@@ -129,7 +129,7 @@ def of_sizes_and_tensors(call: Call, instead: Callable[..., Any] | None = None) 
     """
     fixed = call.make("meta")
     sizes = size_arguments(call.operator)
-    places = [i for i, argument in enumerate(call.operator.arguments) if argument.holds_tensors or i in sizes]
+    places = [i for i, argument in enumerate(call.declaration.arguments) if argument.holds_tensors or i in sizes]
     places = [place for place in places if fixed[place] is not None]
     return with_places_left(instead or call.function, fixed, places), places
 
@@ -143,7 +143,7 @@ def expect_forward_and_backward(call: Call, function: Callable[..., Any], places
     call.expect_close(results, list(tree_leaves(call.expected())), what=f"the result of {what}")
     for one, other in zip(results, eager, strict=True):
         expect_same(one.dtype, other.dtype, f"the result of {what} has another dtype")
-        if call.operator.kernels == call.operator.compile == "reference":
+        if call.declaration.kernels == call.declaration.compile == "reference":
             # What PyTorch makes of its own operators is its to lay out: it may pad a product's rows.
             continue
         found, expected = significant_strides(one), significant_strides(other)

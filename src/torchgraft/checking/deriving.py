@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from torchgraft import _torch_private
+from torchgraft._private import pytorch
 from torchgraft.checking.subject import subject_of
-from torchgraft.differentiation import as_tuple
+from torchgraft.declaration.results import as_tuple
+from torchgraft.declaration.sharding import PARTIAL, REPLICATED, Placement, Sharding, share
 from torchgraft.operator import Operator
 from torchgraft.sampling import Sample, Samples
-from torchgraft.sharding import PARTIAL, REPLICATED, Placement, Sharding, share
 
 # Samples that are cut; references that are asked for one letter; and elements of a sample, so that both take little.
 _SAMPLES, _TRIALS, _ELEMENTS = 6, 4000, 20_000
@@ -43,7 +43,7 @@ class _Letter(NamedTuple):
 
 def derive_at_need(operator: Operator) -> Sharding:
     """What may be cut of an operator that leaves it to be found; warns, once, of what to write down."""
-    with _torch_private.without_modes(), torch.no_grad():
+    with pytorch.without_modes(), torch.no_grad():
         sharding = derive(operator, subject_of(operator).samples)
     warnings.warn(
         f"{operator.name}: its sharding was derived from its reference: declare sharding={sharding.text!r}, which saves"
@@ -69,7 +69,7 @@ def derive(operator: Operator, samples: Samples) -> Sharding:
         for sample in sorted(samples.table, key=lambda sample: sample.elements)
         if not sample.is_empty and sample.elements <= _ELEMENTS
     ]
-    places = [place for place, each in enumerate(operator.arguments) if each.holds_tensors]
+    places = [place for place, each in enumerate(operator.declaration.arguments) if each.holds_tensors]
     kinds: dict[tuple[int, ...], list[tuple[Any, ...]]] = {}
     for values in calls:
         ranks = tuple(-1 if values[place] is None else values[place].dim() for place in places)
@@ -78,7 +78,7 @@ def derive(operator: Operator, samples: Samples) -> Sharding:
     # The largest have the fewest sizes that are alike by chance.
     chosen = kinds[ranks][-_SAMPLES:]
     letters = _find_letters(operator, places, chosen)
-    given = zip(*(as_tuple(operator.reference(*values)) for values in chosen), strict=True)
+    given = zip(*(as_tuple(operator.declaration.reference(*values)) for values in chosen), strict=True)
     results = [max(result.dim() for result in each) for each in given]
     untried = [
         {
@@ -89,7 +89,7 @@ def derive(operator: Operator, samples: Samples) -> Sharding:
         for place, rank in zip(places, ranks, strict=True)
     ]
     text = _write(operator, places, ranks, results, letters, list(kinds), untried)
-    sharding = Sharding(operator.name, text, operator.arguments, operator.results)
+    sharding = Sharding(operator.name, text, operator.declaration.arguments, operator.declaration.results)
     for ranks, group in kinds.items():
         for values in group[-_SAMPLES:]:
             if not holds(operator, sharding, values):
@@ -103,7 +103,7 @@ def holds(operator: Operator, sharding: Sharding, values: Sequence[Any]) -> bool
     """Whether each letter of a sharding holds for a call, by the reference."""
     shapes = [None if values[place] is None else values[place].shape for place, _ in sharding.tensors]
     call = sharding.of(shapes, values)
-    results = as_tuple(operator.reference(*values))
+    results = as_tuple(operator.declaration.reference(*values))
     for letter, parts in itertools.product(call.sizes, _PARTS):
         if not call.permits(letter, [parts]):
             continue
@@ -121,7 +121,7 @@ def holds(operator: Operator, sharding: Sharding, values: Sequence[Any]) -> bool
 
 
 def _values(operator: Operator, sample: Sample) -> tuple[Any, ...]:
-    return operator.with_defaults(sample.make("cpu", torch.float64))
+    return operator.declaration.with_defaults(sample.make("cpu", torch.float64))
 
 
 def _find_letters(operator: Operator, places: Sequence[int], calls: Sequence[tuple[Any, ...]]) -> list[_Letter]:
@@ -163,7 +163,7 @@ def _candidates(
         options.append([*fitting, REPLICATED])
     whole = [
         place
-        for place, each in enumerate(operator.arguments)
+        for place, each in enumerate(operator.declaration.arguments)
         if each.kind in ("int", "SymInt")
         and not each.is_list
         and all(type(values[place]) is int for values in calls)
@@ -195,7 +195,7 @@ def _try(
     numbers: tuple[int, ...],
 ) -> _Letter | None:
     """The letter, where what is cut so gives parts of every result, for each call and each number of parts."""
-    possible: list[list[Placement] | None] = [None] * len(operator.results)
+    possible: list[list[Placement] | None] = [None] * len(operator.declaration.results)
     for values, parts in itertools.product(calls, _PARTS):
         sizes = [values[place].shape[each] for place, each in zip(places, where, strict=True) if isinstance(each, int)]
         sizes += [values[place] for place in numbers]
@@ -206,7 +206,7 @@ def _try(
         found = _run(operator, places, values, where, numbers, parts)
         if found is None:
             return None
-        results = as_tuple(operator.reference(*values))
+        results = as_tuple(operator.declaration.reference(*values))
         for number, (result, each) in enumerate(zip(results, zip(*found, strict=True), strict=True)):
             if result.numel() == 0:
                 # A gradient that is not wanted has no elements, and may lie anyhow.
@@ -236,7 +236,7 @@ def _run(
         for place in numbers:
             local[place] = share(values[place], parts, device)
         try:
-            found.append(as_tuple(operator.reference(*local)))
+            found.append(as_tuple(operator.declaration.reference(*local)))
         except Exception:
             return None
     return found
@@ -315,7 +315,7 @@ def _write(
         for sign, each, rank in zip(added, terms, ranks, strict=True)
     ]
     for letter, name in names.items():
-        before += [f"{operator.arguments[place].name}={name}" for place in letter.numbers]
+        before += [f"{operator.declaration.arguments[place].name}={name}" for place in letter.numbers]
     return f"{', '.join(before)} -> {', '.join(' '.join(each) or '()' for each in given)}"
 
 

@@ -15,9 +15,9 @@ from typing import Any
 import torch
 
 from torchgraft.checking.case import replaced
+from torchgraft.declaration.schema import REQUIRED, Argument, tensors_in
 from torchgraft.operator import FLOATING
 from torchgraft.sampling import Drawn, Sample, Samples
-from torchgraft.schema import REQUIRED, Argument, tensors_in
 
 # Calls in the table; with fewer than the least a check says too little.
 _MOST, _LEAST = 24, 8

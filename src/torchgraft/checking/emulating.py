@@ -14,8 +14,8 @@ from pathlib import Path
 
 import torch
 
-from torchgraft import building, cache, inline
-from torchgraft.building import BuildError
+from torchgraft import building
+from torchgraft.building import BuildError, cache, inline
 from torchgraft.checking.kernel_sources import claims_device, sources_of
 from torchgraft.checking.result import ALL_DTYPES, EMULATED, NVCC, Failure, Result
 from torchgraft.checking.running import Job, run_jobs

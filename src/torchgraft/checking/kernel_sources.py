@@ -5,13 +5,18 @@ from pathlib import Path
 
 import torch
 
-from torchgraft import _torch_private, inline, native, python_kernels
+from torchgraft import native
+from torchgraft._private import pytorch
+from torchgraft.building import inline
+from torchgraft.kernels import python_kernels
 from torchgraft.operator import Operator
 
 
 def claims_device(operator: Operator, device: str) -> bool:
     """Whether an operator may have kernels for a kind of device; of one that was adopted, anything may be."""
-    return operator.kernels != "reference" and (not operator.kernels or device in operator.kernels)
+    return operator.declaration.kernels != "reference" and (
+        not operator.declaration.kernels or device in operator.declaration.kernels
+    )
 
 
 def sources_of(operator: Operator, device: str) -> list[Path]:
@@ -34,7 +39,7 @@ def sources_of(operator: Operator, device: str) -> list[Path]:
 def is_compiled_there(operator: Operator, device: str) -> bool:
     """Whether a compiled kernel of an operator for a kind of device is registered, and not only one in Python."""
     in_python = python_kernels.kernels_of(operator.qualified_name, device)
-    is_registered = _torch_private.has_kernel(operator.raw, torch.device(device))
+    is_registered = pytorch.has_kernel(operator.raw, torch.device(device))
     return is_registered and (in_python is None or in_python.compiled is not None)
 
 
@@ -53,5 +58,5 @@ def compiled_kernels(operator: Operator, device: str) -> list[str] | None:
     if is_compiled_there(operator, device):
         return []
     # Of one that is adopted, libraries are not ours to look for.
-    files = native.libraries_of(operator.namespace, device) if operator.kernels else ()
+    files = native.libraries_of(operator.namespace, device) if operator.declaration.kernels else ()
     return [] if any(each.path.is_file() for each in files) else None

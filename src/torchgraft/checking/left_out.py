@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from torchgraft import native, python_kernels
+from torchgraft import native
 from torchgraft.checking.emulating import COMPILES
 from torchgraft.checking.kernel_sources import compiled_kernels, is_compiled_there
 from torchgraft.checking.properties import PROPERTIES
@@ -16,6 +16,7 @@ from torchgraft.checking.report import LeftOut
 from torchgraft.checking.result import EMULATED, NVCC, Result
 from torchgraft.checking.running import Job
 from torchgraft.checking.subject import target_of
+from torchgraft.kernels import python_kernels
 from torchgraft.operator import Operator
 
 _MACHINES = {"cpu": "CPU", "cuda": "GPU"}
@@ -88,7 +89,7 @@ def _left_out_of(
             yield _Found(operator, device, device.upper(), tuple(sources), state, reason, advice)
         in_python = python_kernels.kernels_of(operator.qualified_name, device)
         if in_python is not None and not has_run and not (device == "cpu" and in_python.interpreted):
-            interpreted = python_kernels.is_run_by_interpreter(operator) and (name, "cpu") in ran
+            interpreted = python_kernels.is_run_by_interpreter(operator.declaration) and (name, "cpu") in ran
             kind = "Triton" if in_python.shown_to_compilers or in_python.interpreted else "Python"
             if device == "cuda" and reason == _NO_GPU:
                 advice = "" if interpreted else "run the check on a machine with a GPU"

@@ -24,8 +24,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, Literal
 
-from torchgraft import cache
-from torchgraft.building import BuildError, build
+from torchgraft.building import BuildError, build, cache
 from torchgraft.checking import places
 from torchgraft.checking.mutating import Mutant, find_mutants, rewrite
 from torchgraft.checking.sanitizing import CPU_TOOLS, find_runtimes, folder_of, sources_in

@@ -21,7 +21,7 @@ class Place(NamedTuple):
 
 def size_arguments(operator: Operator) -> list[int]:
     """Which arguments are numbers that the schema calls `SymInt`: sizes, which dynamic shapes leave open."""
-    return [place for place, argument in enumerate(operator.arguments) if argument.kind == "SymInt"]
+    return [place for place, argument in enumerate(operator.declaration.arguments) if argument.kind == "SymInt"]
 
 
 def sizes_of(call: Call, *, numbers: bool) -> dict[Place, int]:
@@ -90,14 +90,14 @@ def _changed(call: Call, sizes: dict[Place, int]) -> Call:
 def _is_taken(call: Call) -> bool:
     """Whether the operator takes the sizes of a call, by all that it declares."""
     operator = call.operator
-    if operator.sizes_from_data:
+    if operator.declaration.sizes_from_data:
         return False
     try:
         # Of more distinct integers than there are none can be drawn.
         arguments = call.arguments
         operator.explain(*arguments)
-        results = operator.reference(*arguments)
-        outputs = operator.output(*call.make("meta")) if operator.lists else ()
+        results = operator.declaration.reference(*arguments)
+        outputs = operator.declaration.output(*call.make("meta")) if operator.declaration.lists else ()
     except Exception:
         return False
     # An operator that writes to its arguments has new values of these before its results.

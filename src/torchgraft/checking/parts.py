@@ -43,7 +43,7 @@ def expect_parts_close(
 
     for part in _parts(large, arguments):
         cut = tuple(value[part] if place in large.batched else value for place, value in enumerate(arguments))
-        expected = tree_leaves(operator.visible(operator.reference(*in_float64(cut))))
+        expected = tree_leaves(operator.declaration.visible(operator.declaration.reference(*in_float64(cut))))
         if large.combine == "sum":
             sums = expected if sums is None else [a + b for a, b in zip(sums, expected, strict=True)]
             continue

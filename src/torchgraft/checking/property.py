@@ -56,7 +56,7 @@ class Property:
 
     def dtypes_for(self, operator: Operator) -> tuple[torch.dtype, ...]:
         """In which dtypes an operator is asked: those of the property that the operator has, or else its first."""
-        own = operator.dtypes or FLOATING
+        own = operator.declaration.dtypes or FLOATING
         if self.dtypes is None:
             return tuple(own)
         return tuple(dtype for dtype in self.dtypes if dtype in own) or (own[0],)

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from torchgraft.checking.result import DIED, NVCC, Result
-from torchgraft.environment import Environment
+from torchgraft.machine.environment import Environment
 
 # Of many files of kernels, so many are named.
 _FEW = 3

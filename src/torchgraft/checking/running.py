@@ -23,7 +23,8 @@ from unittest.mock import patch
 
 import torch
 
-from torchgraft import _torch_private, native, python_kernels
+from torchgraft import native
+from torchgraft._private import pytorch
 from torchgraft.checking import places
 from torchgraft.checking.adopted import declined, why_not_asked, words_of
 from torchgraft.checking.blaming import find_blame
@@ -41,12 +42,13 @@ from torchgraft.checking.subject import (
     subject_of,
     target_of,
 )
-from torchgraft.fallback import PerformanceWarning, fallbacks
+from torchgraft.kernels import python_kernels
+from torchgraft.kernels.fallback import PerformanceWarning, fallbacks
+from torchgraft.kernels.precision import exact_reductions, true_precision
+from torchgraft.kernels.signatures import why_no_kernel
+from torchgraft.machine.processes import clean_processes, start_clean_processes, waiting_asleep
 from torchgraft.operator import Operator
-from torchgraft.precision import exact_reductions, true_precision
-from torchgraft.processes import clean_processes, start_clean_processes, waiting_asleep
 from torchgraft.sampling import Samples
-from torchgraft.signatures import why_no_kernel
 
 # PyTorch takes those of 64 bits, with or without a sign; calls that have seeds of their own count on from the first.
 SEEDS = range(-(2**63), 2**63)
@@ -283,8 +285,8 @@ def _why_not_watched(job: Job) -> str:
 
 def _expect_kernel(operator: Operator, device: str, dtype: torch.dtype) -> None:
     """Raises Mismatch where an operator claims a kernel that is not there."""
-    if claims_kernel(operator, device, dtype) and not _torch_private.has_kernel(operator.raw, torch.device(device)):
-        why = why_no_kernel(operator, torch.device(device).type)
+    if claims_kernel(operator, device, dtype) and not pytorch.has_kernel(operator.raw, torch.device(device)):
+        why = why_no_kernel(operator.declaration, torch.device(device).type)
         raise Mismatch(
             f"{operator.short_name} has no kernel, so the reference would be compared with itself: {why}. If it is not "
             "meant to have one, declare that: kernels='reference', or kernels={...} with the devices that have kernels"
@@ -317,7 +319,7 @@ def _kernel_forced(job: Job) -> Iterator[None]:
         yield
         return
     kind, alone = torch.device(job.device).type, PROPERTIES[job.property_name].forces_alone
-    with python_kernels.forced(job.operator, kind, job.kernel, alone=alone) as forced:
+    with python_kernels.forced(job.operator.declaration, kind, job.kernel, alone=alone) as forced:
         yield
     if forced.is_ruled_out:
         raise NotApplicable(RULED_OUT)

@@ -21,7 +21,8 @@ from pathlib import Path
 import torch
 
 from torchgraft import native
-from torchgraft.building import BuildError, MissingToolError, Sanitizer, build_once
+from torchgraft.building import BuildError, MissingToolError, build_once
+from torchgraft.building.compile import Sanitizer
 from torchgraft.checking import serial
 from torchgraft.checking.properties import PROPERTIES
 from torchgraft.checking.result import DIED, Failure, Result

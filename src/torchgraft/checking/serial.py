@@ -18,11 +18,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchgraft import _torch_private
+from torchgraft._private import pytorch
 from torchgraft.checking import places
 from torchgraft.checking.result import Result
 from torchgraft.checking.running import Job, run_job
-from torchgraft.precision import products_by_pytorch
+from torchgraft.kernels.precision import products_by_pytorch
 
 _MARK = "@graft "
 # PyTorch's products that write to memory which they are given.
@@ -54,7 +54,7 @@ def _say(number: int, result: Any = None) -> None:
 @contextmanager
 def _replaced(kernels: Mapping[str, Any], key: str, **options: bool) -> Iterator[None]:
     """A scope in which PyTorch's operators of these names have other kernels, and no kernel of ours goes past them."""
-    library_scope = _torch_private.scoped_library("aten", "IMPL")
+    library_scope = pytorch.scoped_library("aten", "IMPL")
     with library_scope as library, products_by_pytorch(), warnings.catch_warnings():
         # That a kernel is replaced is the point.
         warnings.simplefilter("ignore")
@@ -79,7 +79,7 @@ def filled_products(key: str) -> AbstractContextManager[None]:
 
         return product
 
-    found = {name: _torch_private.kernel_of(f"aten::{name}", key) for name in _PRODUCTS}
+    found = {name: pytorch.kernel_of(f"aten::{name}", key) for name in _PRODUCTS}
     kernels = {name: filled(kernel) for name, kernel in found.items() if kernel is not None}
     return _replaced(kernels, key, with_keyset=True)
 

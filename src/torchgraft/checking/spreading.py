@@ -11,10 +11,9 @@ from torch import Tensor
 
 from torchgraft.checking.deriving import derive
 from torchgraft.checking.subject import Subject
-from torchgraft.declaring import why_unsharded
-from torchgraft.differentiation import as_tuple
+from torchgraft.declaration.results import as_tuple
+from torchgraft.declaration.sharding import PARTIAL, REPLICATED, Placement, moved
 from torchgraft.sampling import Sample
-from torchgraft.sharding import PARTIAL, REPLICATED, Placement, moved
 
 
 @dataclass(frozen=True)
@@ -92,17 +91,17 @@ def spread(subject: Subject, devices: int, sample: str | None = None, dtype: tor
         ValueError: DTensor cannot serve the operator.
     """
     operator = subject.operator
-    if why := why_unsharded(operator, operator.random):
+    if why := operator.declaration.why_unsharded:
         raise ValueError(f"{operator.short_name}: {why}, so it cannot be sharded")
     derived = derive(operator, subject.samples)
     declares = operator.sharding.cuts
     sharding = operator.sharding if declares else derived
     chosen = _choose(subject, sample)
-    values = operator.with_defaults(chosen.make("meta", dtype))
+    values = operator.declaration.with_defaults(chosen.make("meta", dtype))
     tensors = [values[place] for place, _ in sharding.tensors]
     call = sharding.of([None if tensor is None else tensor.shape for tensor in tensors], values)
-    results = as_tuple(operator.output(*values))
-    names = [result.name or f"result {number}" for number, result in enumerate(operator.results)]
+    results = as_tuple(operator.declaration.output(*values))
+    names = [result.name or f"result {number}" for number, result in enumerate(operator.declaration.results)]
     if len(names) == 1:
         names = ["the result"]
     rows = []

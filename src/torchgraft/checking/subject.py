@@ -11,8 +11,10 @@ from typing import Any
 
 import torch
 
-from torchgraft import native, python_kernels
+from torchgraft import native
 from torchgraft.checking.places import declaring_modules, make_importable, name_of
+from torchgraft.declaration import Declaration
+from torchgraft.kernels import python_kernels
 from torchgraft.operator import Operator
 from torchgraft.sampling import Samples
 
@@ -28,6 +30,11 @@ class Subject:
     operator: Operator
     samples: Samples
     beside: bool = True
+
+    @property
+    def declaration(self) -> Declaration:
+        """The declaration of the operator."""
+        return self.operator.declaration
 
     @property
     def name(self) -> str:
@@ -54,7 +61,9 @@ def subject_of(operator: Operator, samples: Samples | None = None) -> Subject:
 
 def claims_kernel(operator: Operator, device: torch.device | str, dtype: torch.dtype) -> bool:
     """Whether an operator declares that it has a kernel for a dtype on a device."""
-    return operator.kernels != "reference" and dtype in operator.kernels.get(torch.device(device).type, ())
+    return operator.declaration.kernels != "reference" and dtype in operator.declaration.kernels.get(
+        torch.device(device).type, ()
+    )
 
 
 def listed_kernels(operator: Operator, device: str) -> tuple[str, ...]:

@@ -53,9 +53,9 @@ def check_samples(
         raise NotApplicable(f"{case.dtype} is not precise enough to compare second derivatives")
     if case.dtype.is_complex and of_gradients:
         raise NotApplicable("torch.func computes Jacobians of real numbers only")
-    if case.operator.random:
+    if case.declaration.random:
         raise NotApplicable("its results are random, and torch.func may not allow its reference to draw")
-    if case.operator.mutates:
+    if case.declaration.mutates:
         raise NotApplicable("it writes to its arguments, which torch.func does not transform")
     try:
         samples = case.table(empty=False, below=_ELEMENTS, count=count)

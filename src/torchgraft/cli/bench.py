@@ -33,7 +33,7 @@ from torchgraft.cli.shared import (
     print_table,
     write_files,
 )
-from torchgraft.figures import as_json
+from torchgraft.machine.figures import as_json
 
 if TYPE_CHECKING:
     from torchgraft.benchmarking.results import BenchReport

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Column
 from rich.table import Table as RichTable
 
-from torchgraft import cache, python_kernels
+from torchgraft.building import cache
 from torchgraft.cli.mutants import check_mutants
 from torchgraft.cli.shared import (
     Devices,
@@ -38,7 +38,8 @@ from torchgraft.cli.shared import (
     prepare_folder,
     write_files,
 )
-from torchgraft.figures import as_json
+from torchgraft.kernels import python_kernels
+from torchgraft.machine.figures import as_json
 
 if TYPE_CHECKING:
     from torchgraft.checking.result import Result
@@ -206,7 +207,9 @@ def check(
             properties = [name for name, each in PROPERTIES.items() if each.sanitized]
         with _triton_interpreted(workers=count) as interpreted:
             subjects = find_subjects(targets or [])
-            interpreted += [subject for subject in subjects if python_kernels.is_run_by_interpreter(subject.operator)]
+            interpreted += [
+                subject for subject in subjects if python_kernels.is_run_by_interpreter(subject.declaration)
+            ]
         named = dict.fromkeys(each.name for subject in subjects for each in subject.samples.named)
         if sample is not None and sample not in named:
             raise LookupError(f"there is no sample {sample!r}; the samples are {', '.join(map(repr, named))}")
@@ -295,7 +298,7 @@ def run_and_report(
     from torchgraft.checking.result import EMULATED, NVCC
     from torchgraft.checking.running import find_unreached, run_everywhere
     from torchgraft.checking.sanitizing import run_sanitized
-    from torchgraft.environment import describe_environment
+    from torchgraft.machine.environment import describe_environment
 
     started = time.monotonic()
     finished: list[Result] = []
@@ -334,8 +337,8 @@ def run_and_report(
 
 def _tell_of_undeclared(namespaces: Iterable[str]) -> None:
     """Says which kernels of the libraries belong to no operator that was imported."""
+    from torchgraft.kernels.signatures import undeclared
     from torchgraft.operator import Operator
-    from torchgraft.signatures import undeclared
 
     for namespace in namespaces:
         for device in ("cpu", "cuda"):

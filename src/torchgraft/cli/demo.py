@@ -21,7 +21,7 @@ from torchgraft.cli.shared import (
     print_table,
     write_files,
 )
-from torchgraft.figures import as_json
+from torchgraft.machine.figures import as_json
 
 # Of the small ConvNeXt.
 CONVNEXT_BATCH = 32

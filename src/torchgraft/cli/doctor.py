@@ -8,10 +8,10 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from torchgraft.cli.shared import JsonOption, make_console, prepare_files, write_files
-from torchgraft.figures import as_json
+from torchgraft.machine.figures import as_json
 
 if TYPE_CHECKING:
-    from torchgraft.doctor import Finding
+    from torchgraft.authoring.doctor import Finding
 
 _MARKS = {"ok": ("✓", "green"), "absent": ("-", "dim"), "wrong": ("✗", "red")}
 
@@ -21,7 +21,7 @@ def doctor(json_file: JsonOption = None) -> None:
 
     The exit status is 1 if something is wrong. A missing optional part is not wrong; its line says who needs it.
     """
-    from torchgraft.doctor import examine
+    from torchgraft.authoring.doctor import examine
 
     prepare_files(("--json", json_file))
     console = make_console(json_file)

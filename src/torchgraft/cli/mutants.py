@@ -20,7 +20,7 @@ from torchgraft.cli.shared import (
     prepare_folder,
     write_files,
 )
-from torchgraft.figures import as_json
+from torchgraft.machine.figures import as_json
 
 if TYPE_CHECKING:
     from torchgraft.checking.mutants import Outcome, Place
@@ -56,8 +56,7 @@ def check_mutants(
     Raises:
         typer.Exit: with status 2 where they cannot be built or asked, and 1 where it was stopped.
     """
-    from torchgraft import cache
-    from torchgraft.building import BuildError
+    from torchgraft.building import BuildError, cache
     from torchgraft.checking import mutants
 
     found: list[tuple[str, Outcome]] = []

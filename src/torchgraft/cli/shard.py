@@ -9,7 +9,7 @@ import typer
 from rich.table import Table as RichTable
 
 from torchgraft.cli.shared import JsonOption, end_with, find_subjects, make_console, prepare_files, write_files
-from torchgraft.figures import as_json
+from torchgraft.machine.figures import as_json
 
 
 def shard(

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 
 from torchgraft.cli.shared import JsonOption, end_with, make_console, prepare_files, write_files
-from torchgraft.figures import as_json
+from torchgraft.machine.figures import as_json
 
 if TYPE_CHECKING:
     from torchgraft.authoring.proving import Proof

@@ -13,8 +13,8 @@ from torchgraft.benchmarking.provenance import Provenance, provenance_of_module
 from torchgraft.demo.experiment import Experiment, Network
 from torchgraft.demo.timing import StepTime, time_steps
 from torchgraft.demo.training import Curve, Progress, build_model, train
-from torchgraft.environment import Environment, describe_environment
-from torchgraft.fallback import Fallback, PerformanceWarning, fallbacks
+from torchgraft.kernels.fallback import Fallback, PerformanceWarning, fallbacks
+from torchgraft.machine.environment import Environment, describe_environment
 
 
 class Watch(Protocol):

@@ -15,8 +15,9 @@ from typing import Literal, TextIO
 
 import torch
 
-from torchgraft import building, cache
-from torchgraft.building import BuildError, MissingToolError
+from torchgraft import building
+from torchgraft.building import BuildError, MissingToolError, cache
+from torchgraft.building.compile import run_tool
 from torchgraft.emulation.translate import Tree, find_included, read_tree, write_tree
 
 HERE = Path(__file__).parent
@@ -112,7 +113,7 @@ def build_once(
     workers: int | None = None,
     said: TextIO | None = None,
 ) -> Path:
-    """Builds a library as `build` does, unless the cache (`torchgraft.cache`) has it from the same sources.
+    """Builds a library as `build` does, unless the cache (`torchgraft.building.cache`) has it from the same sources.
 
     Where something has changed, only that is compiled again: the cache keeps what the library is made from, too.
 
@@ -232,7 +233,7 @@ def _run(command: Sequence[str], namespace: str, log: Path, said: TextIO | None)
     """Runs a step of a build."""
     try:
         if said is None:
-            building._run(command, namespace, log)
+            run_tool(command, namespace, log)
         else:
             subprocess.run(command, check=True, stdout=said, stderr=said)
     except subprocess.CalledProcessError:

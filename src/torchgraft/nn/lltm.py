@@ -308,20 +308,7 @@ def _sequence(
         return hx
 
     def run(values: Tensor, states: States, batch_sizes: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        """All layers: what the last puts out, and the last states of every layer and direction."""
-        last_h, last_c = [], []
-        for first in range(0, len(weights), directions):
-            outputs = []
-            for place in range(first, first + directions):
-                h_0, c_0 = (state[place] for state in states)
-                output, h_n, c_n = lltm(values, h_0, c_0, *weights[place], batch_sizes, place > first)
-                outputs.append(output)
-                last_h.append(h_n)
-                last_c.append(c_n)
-            values = outputs[0] if len(outputs) == 1 else torch.cat(outputs, -1)
-            if dropout > 0 and first + directions < len(weights):
-                values = torch.nn.functional.dropout(values, dropout, training)
-        return values, torch.stack(last_h), torch.stack(last_c)
+        return _layers(values, states, batch_sizes, weights, directions, dropout, training)
 
     if isinstance(input, PackedSequence):
         _require_features("LLTM", input.data, features)
@@ -348,6 +335,31 @@ def _sequence(
     if not batched:
         return output.squeeze(1), (h_n.squeeze(1), c_n.squeeze(1))
     return output.transpose(0, 1) if batch_first else output, (h_n, c_n)
+
+
+def _layers(
+    values: Tensor,
+    states: States,
+    batch_sizes: Tensor | None,
+    weights: Sequence[tuple[Tensor, Tensor, Tensor | None]],
+    directions: int,
+    dropout: float,
+    training: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The output of the last layer, and the last states of every layer and direction."""
+    last_h, last_c = [], []
+    for first in range(0, len(weights), directions):
+        outputs = []
+        for place in range(first, first + directions):
+            h_0, c_0 = (state[place] for state in states)
+            output, h_n, c_n = lltm(values, h_0, c_0, *weights[place], batch_sizes, place > first)
+            outputs.append(output)
+            last_h.append(h_n)
+            last_c.append(c_n)
+        values = outputs[0] if len(outputs) == 1 else torch.cat(outputs, -1)
+        if dropout > 0 and first + directions < len(weights):
+            values = torch.nn.functional.dropout(values, dropout, training)
+    return values, torch.stack(last_h), torch.stack(last_c)
 
 
 def _are_states(hx: Any) -> bool:

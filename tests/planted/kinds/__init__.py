@@ -17,7 +17,8 @@ from torch.nn.functional import avg_pool2d, pad
 
 from planted import kernels
 from planted.bug import Bug
-from torchgraft import Operator, _torch_private
+from torchgraft import Operator
+from torchgraft._private import pytorch
 from torchgraft.layout import suggests_channels_last
 from torchgraft.sampling import Drawn, Sample, Samples
 
@@ -192,7 +193,7 @@ _uncounted = _adding.plant(
 )
 _past_the_counter = torch.library.Library(kernels.NAMESPACE, "FRAGMENT")
 for _name in (_uncounted.public, _uncounted.raw):
-    _torch_private.override(_past_the_counter, _name, torch.library.fallthrough_kernel, "ADInplaceOrView")
+    pytorch.override(_past_the_counter, _name, torch.library.fallthrough_kernel, "ADInplaceOrView")
 
 
 # A seed: noise on top of an input.

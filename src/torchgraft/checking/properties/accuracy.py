@@ -21,7 +21,7 @@ from torchgraft.checking.case import Call, Case
 from torchgraft.checking.comparing import expect
 from torchgraft.checking.property import Property
 from torchgraft.checking.result import NotApplicable
-from torchgraft.precision import equal_precision
+from torchgraft.kernels.precision import equal_precision
 
 _MOST_TIMES_RIVAL = 1.1
 
@@ -31,7 +31,7 @@ def check(case: Case) -> None:
     rival = next(iter(case.samples.rivals), None)
     if rival is None:
         raise NotApplicable("its samples name no rival")
-    if case.operator.random:
+    if case.declaration.random:
         raise NotApplicable("its results are random, and a rival draws other values")
     ours, theirs, without_kernel = [], [], 0
 

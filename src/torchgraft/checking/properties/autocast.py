@@ -16,12 +16,12 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
-from torchgraft._autocasting import is_castable
 from torchgraft.checking.case import Call, Case, each_tensor, in_float64, leaves_of, tensors_of, with_gradients
 from torchgraft.checking.comparing import expect, expect_same
 from torchgraft.checking.compiling import TRACING, compiled, fresh_compiler
 from torchgraft.checking.property import COMPILER, Property
 from torchgraft.checking.result import NotApplicable
+from torchgraft.declaration.autocast import is_castable
 
 
 def check(case: Case) -> None:
@@ -36,21 +36,24 @@ def check_eager(case: Case) -> None:
     for dtype in (torch.bfloat16, torch.float16):
         case.each(partial(_check_calls, dtype), case.table(small=True, empty=False, count=2))
     case.each(_check_float64, case.table(small=True, empty=False, count=2))
-    if case.operator.autocast == "lower" and case.operator.mixed and case.dtype == torch.float32:
+    if case.declaration.autocast == "lower" and case.declaration.mixed and case.dtype == torch.float32:
         for dtype in (torch.bfloat16, torch.float16):
             case.each(partial(_check_wide, dtype), case.table(small=True, empty=False, count=6))
 
 
 def _check_calls(dtype: torch.dtype, call: Call) -> None:
     operator = call.operator
-    if operator.mutates:
+    if operator.declaration.mutates:
         raise NotApplicable("it writes to its arguments, and autocast casts none of them")
     for function, name in (
         (operator.call, "the Operator"),
-        (lambda *arguments: operator.visible(operator.call_public(*arguments)), operator.public.name()),
+        (
+            lambda *arguments: operator.declaration.visible(operator.names.call_public(*arguments)),
+            operator.public.name(),
+        ),
     ):
         _expect_as_declared(call, function, call.arguments, dtype, name)
-        if operator.autocast != "none" and sum(map(is_castable, tensors_of(call.arguments))) > 1:
+        if operator.declaration.autocast != "none" and sum(map(is_castable, tensors_of(call.arguments))) > 1:
             _, first, with_other = next(call.tensors_in_turn())
             _expect_as_declared(call, function, with_other(first.to(dtype)), dtype, f"{name}, with mixed arguments")
 
@@ -64,7 +67,7 @@ def _check_compiled(dtype: torch.dtype, call: Call) -> None:
 def _expect_as_declared(
     call: Call, function: Callable[..., Any], arguments: Sequence[Any], dtype: torch.dtype, name: str
 ) -> None:
-    rule, taken = call.operator.autocast, call.operator.dtypes
+    rule, taken = call.declaration.autocast, call.declaration.dtypes
     expect(
         rule != "lower" or taken is None or dtype in taken,
         f"autocast={rule!r} is declared, but not the dtype {_short(dtype)}: every call under autocast to it fails",
@@ -87,7 +90,7 @@ def _expect_as_declared(
 
 
 def _as_declared(call: Call, arguments: Sequence[Any], dtype: torch.dtype) -> tuple[Any, ...]:
-    rule = call.operator.autocast
+    rule = call.declaration.autocast
     if rule == "none":
         return tuple(arguments)
     if rule == "promote":
@@ -107,8 +110,8 @@ def _check_wide(dtype: torch.dtype, call: Call) -> None:
 
     wide = call.leaves(
         [
-            value if argument.name in operator.mixed else other
-            for argument, value, other in zip(operator.arguments, call.arguments, lowered, strict=True)
+            value if argument.name in operator.declaration.mixed else other
+            for argument, value, other in zip(operator.declaration.arguments, call.arguments, lowered, strict=True)
         ]
     )
     plain = results
@@ -134,13 +137,13 @@ def _check_wide(dtype: torch.dtype, call: Call) -> None:
 
 
 def _check_float64(call: Call) -> None:
-    if call.operator.dtypes is not None and torch.float64 not in call.operator.dtypes:
+    if call.declaration.dtypes is not None and torch.float64 not in call.declaration.dtypes:
         return
     exact = in_float64(call.arguments)
     for dtype in (torch.bfloat16, torch.float16):
         with torch.autocast(call.device.type, dtype=dtype):
             results = tree_leaves(call.function(*exact))
-            results += tree_leaves(call.operator.visible(call.operator.call_public(*exact)))
+            results += tree_leaves(call.declaration.visible(call.operator.names.call_public(*exact)))
         for result, plain in zip(results, 2 * tree_leaves(call.function(*exact)), strict=True):
             expect_same(result.dtype, plain.dtype, f"under autocast to {_short(dtype)} float64 is cast")
 

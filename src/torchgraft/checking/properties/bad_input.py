@@ -28,9 +28,9 @@ from torchgraft.checking.case import Call, Case, each_tensor, in_dtype, in_float
 from torchgraft.checking.comparing import Mismatch, expect, expect_same
 from torchgraft.checking.property import COMPILER, Property
 from torchgraft.checking.subject import claims_kernel
+from torchgraft.declaration.schema import REQUIRED, Argument, by_name
 from torchgraft.operator import FLOATING, Operator
 from torchgraft.sampling import Sample
-from torchgraft.schema import REQUIRED, Argument, by_name
 
 _BYTES = 4 * 2**30
 _SECONDS = 20.0
@@ -88,7 +88,7 @@ def _check_call(case: Case, call: Call) -> None:
 
 def mistakes(call: Call) -> Iterator[_Wrong]:
     """A call with each mistake in turn."""
-    arguments, described = call.arguments, call.operator.arguments
+    arguments, described = call.arguments, call.declaration.arguments
     if not any(argument.keyword_only for argument in described):
         for count in range(sum(argument.default is REQUIRED for argument in described)):
             yield _Wrong(f"{count} arguments for {len(arguments)}", arguments[:count], always=True)
@@ -125,11 +125,15 @@ def _wrong_types(call: Call, argument: Argument) -> Iterator[_Wrong]:
 def _wrong_tensors(call: Call, name: str, tensor: Tensor) -> Iterator[_Wrong]:
     several = len(tensors_of(call.arguments)) > 1
     operator, argument = call.operator, name.partition("[")[0]
-    declared = operator.dtypes_of.get(argument)
+    declared = operator.declaration.dtypes_of.get(argument)
     names = [each.partition("[")[0] for each in call.tensor_names]
-    alike = [each for each in names if operator.dtypes_of.get(each) == declared and each not in operator.mixed]
+    alike = [
+        each
+        for each in names
+        if operator.declaration.dtypes_of.get(each) == declared and each not in operator.declaration.mixed
+    ]
     for dtype in (torch.int64, torch.bool, torch.complex64, *FLOATING):
-        if declared is not None and dtype in declared and (argument in operator.mixed or len(alike) == 1):
+        if declared is not None and dtype in declared and (argument in operator.declaration.mixed or len(alike) == 1):
             continue
         if dtype != tensor.dtype and (several or dtype not in FLOATING):
             changed = in_dtype(tensor, dtype)
@@ -219,8 +223,8 @@ class _Verdict:
 
 def _check_mistake(case: Case, call: Call, wrong: _Wrong, verdict: _Verdict) -> None:
     operator = call.operator
-    whole = by_name(operator, operator.arguments)
-    public = f"torch.ops.{operator.namespace}.{operator.name}", operator.call_public
+    whole = by_name(operator, operator.declaration.arguments)
+    public = f"torch.ops.{operator.namespace}.{operator.name}", operator.names.call_public
     raw = f"torch.ops.{operator.namespace}._{operator.name}", operator.raw
     # What somebody else registered has one name, and need only raise an error.
     is_adopted = isinstance(operator, Adopted)
@@ -241,17 +245,17 @@ def _check_mistake(case: Case, call: Call, wrong: _Wrong, verdict: _Verdict) -> 
             raise Mismatch(f"{wrong.what}: {name} returns a result and raises no error")
         if verdict.raised:
             raise Mismatch(f"{wrong.what}: {name} returns a result, but the reference raises {verdict.raised}")
-        if operator.mutates:
+        if operator.declaration.mutates:
             continue
-        visible = found if target is whole else operator.visible(found)
+        visible = found if target is whole else operator.declaration.visible(found)
         _expect_right(call, wrong, verdict, visible, name)
 
 
 def _unshared(operator: Operator, arguments: Sequence[Any]) -> Sequence[Any]:
     """Arguments with copies of those that are written to, so that the next call finds them as they were."""
-    if not operator.mutates or len(arguments) != len(operator.arguments):
+    if not operator.declaration.mutates or len(arguments) != len(operator.declaration.arguments):
         return arguments
-    pairs = zip(operator.arguments, arguments, strict=True)
+    pairs = zip(operator.declaration.arguments, arguments, strict=True)
     return [each_tensor(_copied, [value])[0] if argument.mutated else value for argument, value in pairs]
 
 

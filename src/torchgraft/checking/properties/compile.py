@@ -98,7 +98,7 @@ def _leaves_one(call: Call, other: Call) -> bool:
 def _is_unrolled(call: Call, other: Call) -> bool:
     """Whether it is gradients alone that need another graph in other sizes, and those of the reference do so too."""
     function, places = of_sizes_and_tensors(call)
-    referred, _ = of_sizes_and_tensors(call, call.operator.reference)
+    referred, _ = of_sizes_and_tensors(call, call.declaration.reference)
     with fresh_compiler(), torch.no_grad():
         graph = compiled(function, backend=TRACING, dynamic=True)
         if _compiles_again(call, other, graph, places):

@@ -25,7 +25,7 @@ def check(case: Case) -> None:
 
 
 def _check_replay(call: Call) -> None:
-    if call.operator.sizes_from_data:
+    if call.declaration.sizes_from_data:
         raise NotApplicable("its sizes depend on data, so the host must wait for them")
     arguments = call.leaves(required=False)
     output_grads = call.output_grads(with_gradients(tree_leaves(call.function(*call.leaves(required=False)))))

@@ -25,7 +25,7 @@ _OTHERS = (torch.int64, torch.uint8, torch.bool, torch.complex64)
 
 def check(case: Case) -> None:
     """See the module."""
-    if case.operator.dtypes is None:
+    if case.declaration.dtypes is None:
         raise NotApplicable("the operator leaves dtypes to its reference (dtypes=None)")
     case.each(_check_declared, case.table(empty=False)[:1])
     if isinstance(case.operator, Adopted):
@@ -36,7 +36,7 @@ def check(case: Case) -> None:
 
 def _check_declared(call: Call) -> None:
     operator = call.operator
-    for dtype in operator.dtypes or ():
+    for dtype in operator.declaration.dtypes or ():
         other = replace(call, dtype=dtype)
         found = [result.dtype for result in tree_leaves(other.function(*other.arguments))]
         expected = [result.dtype for result in tree_leaves(call.reference(*other.arguments))]
@@ -46,18 +46,22 @@ def _check_declared(call: Call) -> None:
 def _check_others(call: Call) -> None:
     operator = call.operator
     for dtype in _OTHERS:
-        if dtype not in (operator.dtypes or ()):
+        if dtype not in (operator.declaration.dtypes or ()):
             convert = partial(_converted, before=call.dtype, to=dtype)
             _expect_refused(call, each_tensor(convert, call.arguments), f"{dtype}")
     for name, tensor, with_other in call.tensors_in_turn():
         argument = name.partition("[")[0]
-        allowed = operator.dtypes_of.get(argument)
+        allowed = operator.declaration.dtypes_of.get(argument)
         if allowed is None:
             continue
         names = [each.partition("[")[0] for each in call.tensor_names]
-        alike = [each for each in names if operator.dtypes_of.get(each) == allowed and each not in operator.mixed]
+        alike = [
+            each
+            for each in names
+            if operator.declaration.dtypes_of.get(each) == allowed and each not in operator.declaration.mixed
+        ]
         others = [dtype for dtype in allowed if dtype != tensor.dtype]
-        if argument in operator.mixed:
+        if argument in operator.declaration.mixed:
             for dtype in others:
                 _expect_right(call, with_other(in_dtype(tensor, dtype)), f"{name} in {dtype} among {call.dtype}")
         elif others and len(alike) > 1:

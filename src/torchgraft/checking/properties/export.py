@@ -32,11 +32,11 @@ def _check_fixed_sizes(call: Call) -> None:
         for strict in (False, True):
             how = "strictly" if strict else "not strictly"
             program = export(call, strict=strict)
-            if call.operator.compile == "kernel":
+            if call.declaration.compile == "kernel":
                 called = {node.target for node in program.graph.nodes if node.op == "call_function"}
                 name = call.operator.public.name()
                 # What writes to its arguments is called by a function of PyTorch's that copies them.
-                is_called = call.operator.public in called or call.operator.mutates
+                is_called = call.operator.public in called or call.declaration.mutates
                 expect(is_called, f"the program exported {how} does not call {name}")
             _expect_taken([call], program, f"the program exported {how}")
 
@@ -51,9 +51,9 @@ def _check_open_sizes(call: Call) -> None:
 
 def _opens_a_result(call: Call, other: Call) -> bool:
     """Whether a size of a result is 0 or 1 in one of two calls, and another size in the other."""
-    if not call.operator.lists:
+    if not call.declaration.lists:
         return False
-    pairs = zip(*(tree_leaves(each.operator.output(*each.make("meta"))) for each in (call, other)), strict=True)
+    pairs = zip(*(tree_leaves(each.declaration.output(*each.make("meta"))) for each in (call, other)), strict=True)
     sizes = [pair for one, two in pairs for pair in zip(one.shape, two.shape, strict=True)]
     return any(min(size, changed) < 2 and size != changed for size, changed in sizes)
 

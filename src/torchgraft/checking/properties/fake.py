@@ -24,7 +24,7 @@ from torchgraft.checking.strides import in_awkward_strides, significant_strides
 
 def check(case: Case) -> None:
     """See the module."""
-    if case.operator.sizes_from_data:
+    if case.declaration.sizes_from_data:
         case.each(_check_unknown, case.table(small=True))
         return
     case.each(_check_layout, case.table())
@@ -38,7 +38,7 @@ def _check_layout(call: Call) -> None:
     arguments = call.arguments
     real = call.operator.raw(*arguments)
     _expect_same_layout(arguments, real, seen=call.operator.raw)
-    _expect_same_layout(arguments, call.operator.visible(real), seen=call.operator.call)
+    _expect_same_layout(arguments, call.declaration.visible(real), seen=call.operator.call)
 
 
 def _check_unknown(call: Call) -> None:
@@ -98,7 +98,7 @@ def _check_symbolic(call: Call) -> None:
     others = in_other_sizes(call, numbers=True, apart=True)
     traced = _Traced(call)
     for place, constant in traced.constants().items():
-        name = call.operator.arguments[place.argument].name
+        name = call.declaration.arguments[place.argument].name
         where = name if place.dim is None else f"dimension {place.dim} of {name}"
         taken = {sizes_of(other, numbers=True)[place] for other in others} - {constant}
         expect(
@@ -127,13 +127,13 @@ class _Traced:
         mode = FakeTensorMode(shape_env=self.shapes)
         arguments = list(call.arguments)
         for number, value in enumerate(arguments):
-            source = ConstantSource(call.operator.arguments[number].name)
+            source = ConstantSource(call.declaration.arguments[number].name)
             if isinstance(value, Tensor):
                 arguments[number] = self._faked(mode, value, source, number, None)
             elif isinstance(value, list):
                 for place, each in enumerate(value):
                     if isinstance(each, Tensor):
-                        named = ConstantSource(f"{call.operator.arguments[number].name}_{place}")
+                        named = ConstantSource(f"{call.declaration.arguments[number].name}_{place}")
                         value[place] = self._faked(mode, each, named, number, place)
             elif number in size_arguments(call.operator) and Place(number, None) in self.sizes:
                 symbol = self.shapes.create_unspecified_symbol(value, source, DimDynamic.DYNAMIC)
@@ -176,7 +176,7 @@ class _Traced:
         # Where a guard does not hold it would be traced again.
         if not all(guard.expr.xreplace(values) == True for guard in self.shapes.guards):  # noqa: E712
             return
-        expected = tree_leaves(other.operator.output(*other.make("meta"))) if other.operator.lists else []
+        expected = tree_leaves(other.declaration.output(*other.make("meta"))) if other.declaration.lists else []
         for number, (one, real) in enumerate(zip(self.results, expected, strict=True), 1):
             name = "the result" if len(expected) == 1 else f"result {number}"
             where = f"of symbolic sizes, read in the sizes {other.shapes}"

@@ -16,12 +16,12 @@ from torchgraft.checking.comparing import Mismatch
 from torchgraft.checking.property import Property
 from torchgraft.checking.result import NotApplicable
 from torchgraft.checking.subject import claims_kernel
-from torchgraft.fallback import Fallback, fallbacks
+from torchgraft.kernels.fallback import Fallback, fallbacks
 
 
 def check(case: Case) -> None:
     """See the module."""
-    if case.operator.kernels == "reference":
+    if case.declaration.kernels == "reference":
         raise NotApplicable("it declares kernels='reference', so it always runs on its reference")
     if not claims_kernel(case.operator, case.device, case.dtype):
         raise NotApplicable(f"it declares no kernel for {case.dtype} on {case.device.type}")

@@ -15,16 +15,16 @@ from torchgraft.checking.result import NotApplicable
 
 def check(case: Case) -> None:
     """See the module."""
-    if case.operator.flops is None:
+    if case.declaration.flops is None:
         raise NotApplicable("it declares no number of operations")
     case.each(_check_count, case.table(count=16))
 
 
 def _check_count(call: Call) -> None:
     operator, arguments = call.operator, call.arguments
-    assert operator.flops is not None
-    declared = operator.flops(*each_tensor(lambda tensor: tensor.shape, arguments))
-    for function, name in ((operator.call, "the Operator"), (operator.call_public, operator.public.name())):
+    assert operator.declaration.flops is not None
+    declared = operator.declaration.flops(*each_tensor(lambda tensor: tensor.shape, arguments))
+    for function, name in ((operator.call, "the Operator"), (operator.names.call_public, operator.public.name())):
         with FlopCounterMode(display=False) as counter:
             function(*arguments)
         what = f"FlopCounterMode counts another number of operations through {name} than is declared"

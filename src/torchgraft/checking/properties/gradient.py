@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 from torchgraft.checking.case import Call, Case, attached, in_float64, leaves_of
 from torchgraft.checking.comparing import Mismatch, expect
 from torchgraft.checking.property import Property
-from torchgraft.differentiation import as_tuple
+from torchgraft.declaration.results import as_tuple
 
 # A numerical gradient takes two evaluations an element.
 NUMERICAL_ELEMENTS = 150
@@ -93,10 +93,10 @@ def _in_double(call: Call) -> tuple[Any, ...]:
     """Arguments with those too in float64 that the sample makes in another dtype, where the operator takes it so."""
 
     def widened(name: str, value: Any) -> Any:
-        allowed = call.operator.dtypes_of.get(name)
+        allowed = call.declaration.dtypes_of.get(name)
         return value if allowed is not None and not set(DOUBLE) & set(allowed) else in_float64([value])[0]
 
-    pairs = zip(call.operator.arguments, call.arguments, strict=True)
+    pairs = zip(call.declaration.arguments, call.arguments, strict=True)
     return tuple(widened(argument.name, value) for argument, value in pairs)
 
 

@@ -22,7 +22,7 @@ from torchgraft.sampling import Sample
 
 def check(case: Case) -> None:
     """See the module."""
-    if case.operator.gradient is None:
+    if case.declaration.gradient is None:
         raise NotApplicable("the operator has no gradient formula")
     case.each(_check_strides, [sample for sample in case.table(empty=False) if not _has_both_layouts(sample)])
 

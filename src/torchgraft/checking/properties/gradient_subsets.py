@@ -18,7 +18,8 @@ from torchgraft.checking.case import Call, Case, grad_or_zeros, in_float64, tens
 from torchgraft.checking.comparing import expect, expect_same
 from torchgraft.checking.properties.gradient import expect_gradients
 from torchgraft.checking.property import Property
-from torchgraft.differentiation import as_tuple
+from torchgraft.declaration.results import as_tuple
+from torchgraft.operator.gradients import formula_of
 
 
 def check(case: Case) -> None:
@@ -54,20 +55,24 @@ def _gradients(call: Call, names: Sequence[str]) -> dict[str, Tensor]:
 def _check_formula(call: Call) -> None:
     operator = call.operator
     # The formula of an operator that writes to its arguments is asked of what was there before.
-    if operator.gradient is None or operator.mutates or any(operator.lists):
+    if operator.declaration.gradient is None or operator.declaration.mutates or any(operator.declaration.lists):
         return
     arguments = call.arguments
     results = as_tuple(operator.raw(*arguments))
-    visible, hidden = results[: operator.visible_outputs], results[operator.visible_outputs :]
-    if any(argument.is_list for argument in operator.tensor_arguments):
+    visible, hidden = results[: operator.declaration.visible_outputs], results[operator.declaration.visible_outputs :]
+    if any(argument.is_list for argument in operator.declaration.tensor_arguments):
         return
     incoming = call.differentiable_results(visible)
     grads = [torch.ones_like(each) if any(each is other for other in incoming) else None for each in visible]
     for chosen in _subsets(call.leaf_names):
-        needed = [argument.name in chosen for argument in operator.tensor_arguments]
-        gradients = as_tuple(operator.gradient(needed, grads, hidden, *arguments))
-        expect_same(len(gradients), len(operator.tensor_arguments), "the formula returns the wrong number of gradients")
-        for argument, gradient in zip(operator.tensor_arguments, gradients, strict=True):
+        needed = [argument.name in chosen for argument in operator.declaration.tensor_arguments]
+        gradients = as_tuple(formula_of(operator.declaration)(needed, grads, hidden, *arguments))
+        expect_same(
+            len(gradients),
+            len(operator.declaration.tensor_arguments),
+            "the formula returns the wrong number of gradients",
+        )
+        for argument, gradient in zip(operator.declaration.tensor_arguments, gradients, strict=True):
             name = argument.name
             if name in chosen:
                 expect(gradient is not None, f"the formula returns no gradient of {name}, which is needed")

@@ -31,7 +31,7 @@ def _address(tensor: Tensor) -> int:
 def _check_forward(call: Call) -> None:
     def results_of(arguments: Sequence[Any]) -> list[Tensor]:
         found = call.operator.raw(*arguments)
-        return tree_leaves(found) if call.operator.lists else []
+        return tree_leaves(found) if call.declaration.lists else []
 
     arguments = call.arguments
     written = {id(tensor) for tensor in tensors_of(call.written(arguments))}

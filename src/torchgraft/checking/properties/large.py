@@ -43,7 +43,7 @@ def _check_far_apart(call: Call) -> None:
                 found = call.function(*with_other(_far_apart(tensor)))
             except RuntimeError as error:
                 # cuBLAS takes no matrix whose rows are so far apart, and says so.
-                if call.operator.kernels != "reference":
+                if call.declaration.kernels != "reference":
                     raise
                 refused = f"its kernels are PyTorch's, which refuse this: {str(error).splitlines()[0]}"
                 raise NotApplicable(refused) from None
@@ -63,7 +63,10 @@ def _far_apart(tensor: Tensor) -> Tensor:
 
 
 def _check_many(case: Case, large: Large) -> None:
-    device, dtype = case.device, torch.float16 if torch.float16 in (case.operator.dtypes or ()) else case.dtype
+    device, dtype = (
+        case.device,
+        torch.float16 if torch.float16 in (case.declaration.dtypes or ()) else case.dtype,
+    )
     elements = max(torch.Size(each.shape).numel() for each in large.sample.tensors)
     expect(elements > 2**31, "the large sample has no tensor of more than 2**31 elements", found=elements)
     free, _ = torch.cuda.mem_get_info(device)

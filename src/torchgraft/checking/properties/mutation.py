@@ -23,7 +23,7 @@ from torchgraft.checking.result import NotApplicable
 
 def check(case: Case) -> None:
     """See the module."""
-    if not case.operator.mutates:
+    if not case.declaration.mutates:
         raise NotApplicable("it writes to no argument")
     case.each(_check_names, case.table())
     case.each(_check_parts, case.table(small=True, empty=False, count=8))
@@ -35,7 +35,7 @@ def _check_names(call: Call) -> None:
     operator = call.operator
     for function, name in (
         (operator.call, "the Operator"),
-        (operator.call_public, operator.public.name()),
+        (operator.names.call_public, operator.public.name()),
         (operator.raw, operator.raw.name()),
     ):
         arguments = call.arguments
@@ -50,7 +50,7 @@ def _check_names(call: Call) -> None:
 
 
 def _expect_written(call: Call, arguments: Sequence[Any], results: Any, expected: Any, how: str) -> None:
-    found = [*tensors_of(call.written(arguments)), *(tree_leaves(results) if call.operator.lists else ())]
+    found = [*tensors_of(call.written(arguments)), *(tree_leaves(results) if call.declaration.lists else ())]
     call.expect_close(found, tree_leaves(expected), what=f"what is written and returned {how}")
 
 
@@ -69,7 +69,7 @@ def _check_parts(call: Call) -> None:
         around.append((larger, part))
         return part
 
-    for place, argument in enumerate(call.operator.arguments):
+    for place, argument in enumerate(call.declaration.arguments):
         if argument.mutated:
             arguments[place] = each_tensor(inside, [arguments[place]])[0]
     results = call.operator.call(*arguments)
@@ -82,30 +82,30 @@ def _check_parts(call: Call) -> None:
 def _check_same_twice(call: Call) -> None:
     """A tensor that is written to, given also as another argument of its shape and dtype."""
     operator = call.operator
-    for place, argument in enumerate(operator.arguments):
+    for place, argument in enumerate(operator.declaration.arguments):
         value = call.arguments[place]
         if not argument.mutated or not isinstance(value, Tensor):
             continue
         for other, beside in enumerate(call.arguments):
-            if operator.arguments[other].mutated or not isinstance(beside, Tensor):
+            if operator.declaration.arguments[other].mutated or not isinstance(beside, Tensor):
                 continue
             if (beside.shape, beside.dtype) == (value.shape, value.dtype):
                 arguments = replaced(call.arguments, other, value)
                 arguments = replaced(arguments, place, value)
                 expected = call.expected(each_tensor(Tensor.clone, arguments))
-                how = f"where {operator.arguments[other].name} is {argument.name} itself,"
+                how = f"where {operator.declaration.arguments[other].name} is {argument.name} itself,"
                 _expect_written(call, arguments, operator.call(*arguments), expected, how)
 
 
 def _check_refused(call: Call) -> None:
     operator = call.operator
-    for place, argument in enumerate(operator.arguments):
+    for place, argument in enumerate(operator.declaration.arguments):
         value = call.arguments[place]
         if not argument.mutated or not isinstance(value, Tensor) or not value.is_floating_point():
             continue
         for function, name in (
             (operator.call, "the Operator"),
-            (operator.call_public, operator.public.name()),
+            (operator.names.call_public, operator.public.name()),
         ):
             _expect_refused(
                 call, function, replaced(call.arguments, place, value.clone().requires_grad_()), place, name
@@ -114,7 +114,7 @@ def _check_refused(call: Call) -> None:
 
 def _expect_refused(call: Call, function: Callable[..., Any], arguments: Sequence[Any], place: int, name: str) -> None:
     before = arguments[place].detach().clone()
-    what = f"{name} writes to {call.operator.arguments[place].name}, a leaf that needs a gradient"
+    what = f"{name} writes to {call.declaration.arguments[place].name}, a leaf that needs a gradient"
     try:
         function(*arguments)
     except (ValueError, RuntimeError):
@@ -123,4 +123,4 @@ def _expect_refused(call: Call, function: Callable[..., Any], arguments: Sequenc
     raise Mismatch(f"{what}, and raises no error")
 
 
-PROPERTY = Property(check, sanitized=True, asked_of=lambda operator: operator.mutates)
+PROPERTY = Property(check, sanitized=True, asked_of=lambda operator: operator.declaration.mutates)

@@ -34,7 +34,7 @@ def check(case: Case) -> None:
 
 def _check_both_names(call: Call) -> None:
     # What is written to must not need a gradient, and then nothing else can have one past the Operator.
-    asked = [(call.operator.public, call.arguments if call.operator.mutates else call.leaves(required=False))]
+    asked = [(call.operator.public, call.arguments if call.declaration.mutates else call.leaves(required=False))]
     if not isinstance(call.operator, Adopted):
         asked.append((call.operator.raw, call.arguments))
     for operator, arguments in asked:
@@ -53,7 +53,7 @@ def _check_both_names(call: Call) -> None:
 
 def _named(operator: Operator) -> list[str]:
     """The arguments that must be named; they stand last."""
-    return [argument.name for argument in operator.arguments if argument.keyword_only]
+    return [argument.name for argument in operator.declaration.arguments if argument.keyword_only]
 
 
 PROPERTY = Property(check, dtypes=(torch.float64,), imports=COMPILER)

@@ -27,7 +27,7 @@ _ELEMENTS = 8
 
 def check(case: Case) -> None:
     """See the module."""
-    if not case.operator.random:
+    if not case.declaration.random:
         raise NotApplicable("it declares no argument that chooses random values")
     samples = case.table(empty=False, small=True, count=4)
     case.each(_check_seeds, samples)
@@ -39,7 +39,7 @@ def _results(call: Call) -> list[Tensor]:
 
 
 def _by_reference(call: Call) -> list[Tensor]:
-    results = call.operator.visible(call.operator.reference(*call.arguments))
+    results = call.declaration.visible(call.declaration.reference(*call.arguments))
     return [tensor.detach() for tensor in tensors_of([results])]
 
 
@@ -48,8 +48,8 @@ def _are_equal(ones: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
 
 
 def _with_another(call: Call, name: str, by: int) -> Call:
-    place = next(place for place, argument in enumerate(call.operator.arguments) if argument.name == name)
-    arguments = call.operator.with_defaults(call.sample.arguments)
+    place = next(place for place, argument in enumerate(call.declaration.arguments) if argument.name == name)
+    arguments = call.declaration.with_defaults(call.sample.arguments)
     changed = dataclasses.replace(call.sample, arguments=replaced(arguments, place, arguments[place] + by))
     return dataclasses.replace(call, sample=changed)
 
@@ -59,7 +59,7 @@ def _check_seeds(call: Call) -> None:
     expect_equal(_results(call), first, what="a result", why=" between two calls with the same seed")
     if sum(each.numel() for each in first) < _ELEMENTS:
         return
-    for name in call.operator.random:
+    for name in call.declaration.random:
         another = _with_another(call, name, 1)
         # Where all is dropped, as an example, no seed makes a difference.
         if _are_equal(first, _results(another)) and not _are_equal(_by_reference(call), _by_reference(another)):
@@ -69,7 +69,7 @@ def _check_seeds(call: Call) -> None:
 def _check_distribution(call: Call) -> None:
     found, expected = [], []
     for turn in range(_SEEDS):
-        seeded = _with_another(call, call.operator.random[0], turn)
+        seeded = _with_another(call, call.declaration.random[0], turn)
         found.append(torch.cat([each.double().flatten() for each in _results(seeded)]))
         expected.append(torch.cat([each.double().flatten() for each in _by_reference(seeded)]))
     ours, theirs = torch.stack(found), torch.stack(expected)
@@ -95,4 +95,4 @@ def _check_distribution(call: Call) -> None:
         )
 
 
-PROPERTY = Property(check, asked_of=lambda operator: bool(operator.random))
+PROPERTY = Property(check, asked_of=lambda operator: bool(operator.declaration.random))

@@ -42,7 +42,7 @@ def _check_mixture(call: Call, other: torch.device) -> None:
     if len(call.tensor_names) < 2:
         return
     for name, tensor, with_other in call.tensors_in_turn():
-        for target in (call.operator.call, call.operator.call_public, call.operator.raw):
+        for target in (call.operator.call, call.operator.names.call_public, call.operator.raw):
             try:
                 target(*with_other(tensor.to(other)))
             except (ValueError, RuntimeError):

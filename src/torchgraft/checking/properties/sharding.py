@@ -21,15 +21,14 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from torchgraft._dtensor import placement_of
 from torchgraft.checking.case import Call, Case, is_number, leaves_of, with_gradients
 from torchgraft.checking.comparing import Mismatch, expect
 from torchgraft.checking.devices import make_mesh, run_on_devices
 from torchgraft.checking.property import Property
 from torchgraft.checking.result import NotApplicable
-from torchgraft.declaring import why_unsharded
+from torchgraft.declaration.sharding import PARTIAL, REPLICATED, Placement, ShardingError
 from torchgraft.operator import Operator
-from torchgraft.sharding import PARTIAL, REPLICATED, Placement, ShardingError
+from torchgraft.operator.dtensor import placement_of
 
 _MESHES = ((2,), (3,), (2, 2))
 
@@ -58,7 +57,7 @@ class _Outcome(NamedTuple):
 
 def check(case: Case) -> None:
     """See the module."""
-    if why := why_unsharded(case.operator, case.operator.random):
+    if why := case.declaration.why_unsharded:
         raise NotApplicable(why)
     samples = case.table(small=True, empty=False)
     cut = [sample for sample in samples if _can_be_cut(case.call(sample))]
@@ -141,7 +140,11 @@ def _run(call: Call, arguments: Sequence[Any], grads: Sequence[Tensor], devices:
     try:
         operator = call.operator
         # PyTorch's own rules serve what it computes itself; under the public name the declared one does.
-        function = operator.call_public if operator.kernels == operator.compile == "reference" else operator.call
+        function = (
+            operator.names.call_public
+            if operator.declaration.kernels == operator.declaration.compile == "reference"
+            else operator.call
+        )
         results: list[Any] = tree_leaves(function(*laid))
         leaves, differentiated = leaves_of(laid), [each for each in results if each.requires_grad]
         found: Sequence[Any] = ()

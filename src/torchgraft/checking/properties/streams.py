@@ -10,7 +10,7 @@ launches.
 import torch
 from torch.utils._pytree import tree_leaves
 
-from torchgraft import _torch_private
+from torchgraft._private import pytorch
 from torchgraft.checking.case import Call, Case, each_tensor, in_float64, tensors_of, with_gradients
 from torchgraft.checking.property import Property
 
@@ -36,7 +36,7 @@ def _check_late_arguments(call: Call) -> None:
 
     stream = torch.cuda.Stream(call.device)
     with torch.cuda.stream(stream):
-        _torch_private.wait_on_gpu(_SECONDS)
+        pytorch.wait_on_gpu(_SECONDS)
         for each, value in zip(written, values, strict=True):
             each.copy_(value)
         # New leaves over the same memory: autograd warns of those that were first used on another stream.

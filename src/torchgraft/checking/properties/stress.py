@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from torchgraft import _torch_private
+from torchgraft._private import pytorch
 from torchgraft.checking.case import (
     Call,
     Case,
@@ -93,7 +93,7 @@ class _Prepared:
         """Raises a Mismatch where what came is not what must."""
         call = self.call
         # PyTorch's own compositions may round a sum and then that sum with a bias, depending on strides.
-        roundings = 2 if call.operator.kernels == "reference" else 1
+        roundings = 2 if call.declaration.kernels == "reference" else 1
         results = len(self.output_grads)
         for number, (one, other, summed) in enumerate(zip(found, self.expected, self.summed, strict=True), 1):
             kind, place = ("result", number) if number <= results else ("gradient", number - results)
@@ -112,12 +112,14 @@ def _prepare(call: Call, random: Random) -> _Prepared:
 
     # A GPU draws its own values: millions would take a CPU longer than all else.
     plain = call.make(on_device=True)
-    if call.operator.mixed and random.random() < _MIXED:
+    if call.declaration.mixed and random.random() < _MIXED:
         plain = _in_wider_dtypes(call, plain, random)
-    if call.operator.sizes_from_data or not call.operator.knows_output:
+    if call.declaration.sizes_from_data or not call.declaration.knows_output:
         results = tree_leaves(call.reference(*plain))
     else:
-        results = tree_leaves(call.operator.visible(call.operator.output(*plain))) if call.operator.lists else []
+        results = (
+            tree_leaves(call.declaration.visible(call.declaration.output(*plain))) if call.declaration.lists else []
+        )
         results = [*tensors_of(call.written(plain)), *results]
     flags = iter([has_gradient for _, _, has_gradient in call.named_tensors(plain)])
     arguments = each_tensor(
@@ -145,7 +147,7 @@ def _in_wider_dtypes(call: Call, arguments: Sequence[Any], random: Random) -> tu
     """
 
     def widen(name: str, tensor: Tensor) -> Tensor:
-        wider = [each for each in call.operator.dtypes_of[name] if each.itemsize > tensor.dtype.itemsize]
+        wider = [each for each in call.declaration.dtypes_of[name] if each.itemsize > tensor.dtype.itemsize]
         return in_dtype(tensor, random.choice([tensor.dtype, *wider]))
 
     return call.in_mixed_dtypes(arguments, widen)
@@ -179,7 +181,7 @@ def _check_two_calls(call: Call, other: Call, random: Random, graphs: bool = Tru
     found: list[list[list[Tensor]]] = []
     for prepared, stream in zip(both, streams, strict=True):
         with torch.cuda.stream(stream):
-            _torch_private.wait_on_gpu(_SECONDS)
+            pytorch.wait_on_gpu(_SECONDS)
             found.append([prepared.run() for _ in range(_ROUNDS)])
     torch.cuda.synchronize(call.device)
     for prepared, rounds in zip(both, found, strict=True):
@@ -187,7 +189,7 @@ def _check_two_calls(call: Call, other: Call, random: Random, graphs: bool = Tru
             prepared.expect(each, ", with another call on another stream,")
 
     # The host waits for sizes that data decide.
-    if graphs and not call.operator.sizes_from_data:
+    if graphs and not call.declaration.sizes_from_data:
         _check_graphs(both, streams)
 
 

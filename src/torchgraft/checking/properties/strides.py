@@ -33,7 +33,7 @@ _Function = Callable[..., Any]
 
 def check(case: Case) -> None:
     """See the module."""
-    if case.operator.strides != "reference":
+    if case.declaration.strides != "reference":
         raise NotApplicable("it does not declare strides='reference'")
     case.each(_check_layouts, case.table(small=True, count=12))
     case.each(_check_compiled, case.table(small=True, count=3))
@@ -47,7 +47,7 @@ def _check_layouts(call: Call) -> None:
         _expect(call, call.function, arguments, seed, expected, "")
         _expect(call, partial(_by_vjp, call.function), arguments, seed, expected, " by torch.func")
         _expect_fake(call, arguments, expected)
-        if call.operator.autocast == "lower" and call.dtype == torch.float32:
+        if call.declaration.autocast == "lower" and call.dtype == torch.float32:
             _check_autocast(call, arguments, seed)
 
 
@@ -116,4 +116,6 @@ def _expect_fake(call: Call, arguments: Sequence[Any], expected: Sequence[tuple[
     expect_same([each.stride() for each in fake], expected[: len(fake)], "fake results have other strides")
 
 
-PROPERTY = Property(check, dtypes=None, asked_of=lambda operator: operator.strides == "reference", imports=COMPILER)
+PROPERTY = Property(
+    check, dtypes=None, asked_of=lambda operator: operator.declaration.strides == "reference", imports=COMPILER
+)

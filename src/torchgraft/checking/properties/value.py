@@ -26,10 +26,10 @@ def check_value(call: Call) -> None:
     expected = call.expected()
     call.expect_close(found, expected)
     operator = call.operator
-    if operator.mixed and call.dtype.itemsize < torch.float32.itemsize:
+    if operator.declaration.mixed and call.dtype.itemsize < torch.float32.itemsize:
         # Of the same numbers.
         mixed = call.in_mixed_dtypes(call.arguments, lambda _, tensor: tensor.float())
-        what = f"the result, of {' and '.join(operator.mixed)} in float32,"
+        what = f"the result, of {' and '.join(operator.declaration.mixed)} in float32,"
         call.expect_close(call.function(*mixed), expected, what=what)
 
 

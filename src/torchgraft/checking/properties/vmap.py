@@ -26,9 +26,9 @@ InDims = tuple[int | None, ...]
 
 def check(case: Case) -> None:
     """See the module."""
-    if case.operator.random:
+    if case.declaration.random:
         raise NotApplicable("it is random, and each call of a batch would need a seed of its own")
-    if case.operator.sizes_from_data:
+    if case.declaration.sizes_from_data:
         raise NotApplicable("results of a batch would have different sizes")
     check_samples(case, 6, _check_eager, _check_compiled, of_gradients=False)
 

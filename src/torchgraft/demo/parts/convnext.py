@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from torchgraft.demo.data import digits
 from torchgraft.demo.experiment import BOTH_LAYOUTS, Experiment, Network
-from torchgraft.grafting import graft, graft_report
+from torchgraft.nn.grafting import graft, graft_report
 
 
 class Block(nn.Module):

@@ -27,7 +27,7 @@ namespace torchgraft {
 
 // TORCHGRAFT_KERNEL(mypackage, CPU, softplus, softplus_cpu) registers the function `softplus_cpu` as the CPU
 // kernel of `mypackage::softplus`. An operator has a public name, which autograd knows, and a raw name with
-// an underscore, which it does not (see torchgraft/operator.py); the kernel is registered for both. The
+// an underscore, which it does not (see torchgraft/operator/call.py); the kernel is registered for both. The
 // function must have the types of the schema: loading the library compares them. Where the library lists
 // kernels for the operator (choice.h), the raw name can take the fastest of them (measured.h).
 #define TORCHGRAFT_KERNEL(NAMESPACE, DEVICE, OPERATOR, FUNCTION) \

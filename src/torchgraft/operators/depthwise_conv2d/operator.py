@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.overrides import handle_torch_function
 
 from torchgraft.arguments import flag, record_call, sizes, stands_for_tensor, whole
+from torchgraft.kernels.cpp_autograd import record_as_convolution
 from torchgraft.layout import is_channels_last, layout_beside
 from torchgraft.operator import FLOATING, Operator
 from torchgraft.operators.depthwise_conv2d import reference
@@ -31,7 +32,6 @@ from torchgraft.operators.shared import (
     require,
     require_shape,
 )
-from torchgraft.recording import record_as_convolution
 
 
 def depthwise_conv2d(
@@ -113,10 +113,7 @@ def depthwise_conv2d(
         return convolution.call(input, weight, bias, *window)
     if without_batch is True and isinstance(input, Tensor):
         return convolution(input.unsqueeze(0), weight, bias, *window).squeeze(0)
-    if stands_for_tensor(input):
-        rest = weight, bias, stride, padding, dilation, groups
-        return handle_torch_function(depthwise_conv2d, (input,), input, *rest)
-    return convolution.call(input, weight, bias, *window)  # and it says what is wrong
+    return _without_tensor(input, (weight, bias, stride, padding, dilation, groups), window)
 
 
 def depthwise_conv2d_input_grad(
@@ -192,6 +189,13 @@ def depthwise_conv2d_weight_grad(
     height, width = sizes(name, "kernel_size", kernel_size, "(KH, KW)")
     window = make_window(stride, padding, dilation, (height, width), name)
     return weight_grad(output_grad, input, height, width, *window, dtype, flag(name, "channels_last", channels_last))
+
+
+def _without_tensor(input: Any, rest: tuple[Any, ...], window: tuple[int, ...]) -> Any:
+    """The result for something that stands for a tensor; raises the operator's error for anything else."""
+    if stands_for_tensor(input):
+        return handle_torch_function(depthwise_conv2d, (input,), input, *rest)
+    return convolution.call(input, *rest[:2], *window)
 
 
 def _kernel_size(weight: Any, padding: Any) -> Sequence[int]:
@@ -505,4 +509,4 @@ def _record(call: Callable[..., Any]) -> Callable[..., Any]:
     return record
 
 
-record_as_convolution(convolution, _record)
+record_as_convolution(convolution.names, _record)

@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 
 from torchgraft.arguments import flag, record_call, require_tensor
+from torchgraft.kernels.precision import recurrent_products, recurrent_tf32
 from torchgraft.operator import Operator, gradient_by_reference
 from torchgraft.operators.lltm import reference
 from torchgraft.operators.lltm.packing import over_packed
 from torchgraft.operators.shared import require
-from torchgraft.precision import recurrent_products, recurrent_tf32
 
 
 def lltm_cell(

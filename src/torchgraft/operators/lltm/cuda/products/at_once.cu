@@ -17,7 +17,7 @@
 namespace torchgraft::lltm::cuda {
 namespace {
 
-// As torchgraft/precision.py sets it for the calls of one thread.
+// As torchgraft/kernels/precision.py sets it for the calls of one thread.
 enum class Products : int {
   by_pytorch = 0,  // in what its switch of matrix products says
   float32 = 1,

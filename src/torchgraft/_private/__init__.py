@@ -1,0 +1,1 @@
+"""The private names of other libraries that torchgraft depends on, and nothing else."""

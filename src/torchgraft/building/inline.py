@@ -1,0 +1,161 @@
+"""load_inline: an operator whose kernels are text, as in a notebook."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from torchgraft import building, native
+from torchgraft.building import BuildError
+from torchgraft.declaration.schema import read_schema
+from torchgraft.kernels.signatures import problem_of
+from torchgraft.operator import FLOATING, Operator
+
+# What the text of a kernel may use without including it.
+_HEADERS_OF_BOTH = ("arguments.h", "dispatch.h", "empty.h", "layout.h", "registration.h", "rows.h", "text.h")
+_HEADERS = {"cpu": (*_HEADERS_OF_BOTH, "cpu.h", "sums.h"), "cuda": (*_HEADERS_OF_BOTH, "cuda.cuh", "sums.cuh")}
+
+_SOURCE = """\
+#define TORCHGRAFT_REGISTERED_WHEN_TOLD
+{includes}
+using namespace torchgraft;
+#include "{text}"
+TORCHGRAFT_KERNEL({namespace}, {key}, {name}, {name}_{device})
+"""
+
+
+def load_inline(
+    schema: str,
+    *,
+    reference: Callable[..., Any],
+    cpu: str | Path | None = None,
+    cuda: str | Path | None = None,
+    **declared: Any,
+) -> Operator:
+    """Declares an operator and compiles its kernels from text.
+
+    Text that was compiled before, in any process, is loaded in milliseconds (`torchgraft.building.cache`). If an
+    operator of that name is declared already, that Operator gets the new declaration and kernels, and is returned:
+    variables that hold it call the new one from then on. If anything fails, it stays what it was.
+
+    Args:
+        schema: as of `Operator`.
+        reference: as of `Operator`.
+        cpu: C++ with a function `<name>_cpu` that takes and returns what the schema says; or the path of such a file.
+            The headers of torchgraft are included already, and its namespace is in use.
+        cuda: CUDA C++ with a function `<name>_cuda`, likewise. It is compiled where PyTorch finds a GPU.
+        declared: what else `Operator` takes. `kernels` are, where nothing else is said, those of the devices for which
+            there is a text, in `dtypes`.
+
+    Returns:
+        The Operator.
+
+    Raises:
+        MissingToolError: there is no CMake, Ninja or compiler; a BuildError too.
+        BuildError: the first error of the compiler, with the line of the text.
+        TypeError: the function takes or returns other types than the schema says.
+        ValueError: the declaration cannot be served.
+    """
+    qualified_name = schema.partition("(")[0].strip()
+    namespace, _, name = qualified_name.partition("::")
+    if not (namespace.isidentifier() and name.isidentifier()):
+        raise ValueError(f"schema must begin with 'namespace::name(', got {schema!r}")
+    read = read_schema(schema)
+    texts = {"cpu": cpu, "cuda": cuda if torch.cuda.is_available() else None}
+    # Compiled first: where that fails, what is declared already stays.
+    if native.emulates(namespace):
+        libraries = _load_emulated(qualified_name)
+    else:
+        libraries = {
+            device: native.load_for(qualified_name, device, _compile(qualified_name, device, text))
+            for device, text in texts.items()
+            if text is not None
+        }
+    lists = [result.is_list for result in read.results]
+    for library in libraries.values():
+        if problem := problem_of(qualified_name, read.arguments, lists, native.signatures_of(library)[name]):
+            raise TypeError(problem)
+    if "kernels" not in declared:
+        dtypes = declared.get("dtypes", FLOATING)
+        given = [device for device, text in (("cpu", cpu), ("cuda", cuda)) if text is not None]
+        declared["kernels"] = dict.fromkeys(given, dtypes if isinstance(dtypes, tuple) else FLOATING)
+
+    previous = Operator.registered.get(qualified_name)
+    with ExitStack() as undo:
+        if previous is None:
+            operator = Operator(schema, reference=reference, **declared)
+            undo.callback(operator.undeclare)
+        else:
+            operator = previous
+            for device in texts:
+                undo.callback(native.tell, qualified_name, device, native.told(qualified_name, device))
+                native.tell(qualified_name, device, None)
+            undo.callback(operator._redefine(schema, reference=reference, **declared))
+        for device, library in libraries.items():
+            native.tell(qualified_name, device, library)
+        undo.pop_all()
+    operator.module = sys._getframe(1).f_globals.get("__name__", "__main__")
+    _cuda_texts.pop(qualified_name, None)
+    if cuda is not None:
+        _cuda_texts[qualified_name] = cuda
+    return operator
+
+
+# Of CUDA kernels, by the operator's qualified name: compiled where there is a GPU, and checked without one.
+_cuda_texts: dict[str, str | Path] = {}
+
+
+def cuda_text(qualified_name: str) -> str | Path | None:
+    """The text of an operator's CUDA kernel, or the path of its file, as `load_inline` was given it."""
+    return _cuda_texts.get(qualified_name)
+
+
+def stem_of(qualified_name: str) -> str:
+    """The stem of the names of an operator's libraries."""
+    return qualified_name.replace("::", "__")
+
+
+def write_source(qualified_name: str, device: str, text: str | Path, folder: Path) -> Path:
+    """Writes the source of a text's library to a folder, and the text beside it; the path of the source."""
+    namespace, _, name = qualified_name.partition("::")
+    if isinstance(text, Path):
+        included = str(text.resolve())
+    else:
+        included = f"{name}_{device}{native.SUFFIXES[device]}"
+        (folder / included).write_text(text)
+    source = folder / f"inline{native.SUFFIXES[device]}"
+    source.write_text(
+        _SOURCE.format(
+            includes="\n".join(f"#include <torchgraft/{header}>" for header in _HEADERS[device]),
+            text=included,
+            namespace=namespace,
+            key=device.upper(),
+            name=name,
+            device=device,
+        )
+    )
+    return source
+
+
+def _compile(qualified_name: str, device: str, text: str | Path) -> Path:
+    """The library of a text."""
+    stem = stem_of(qualified_name)
+    with tempfile.TemporaryDirectory(prefix="torchgraft-inline-") as folder:
+        source = write_source(qualified_name, device, text, Path(folder))
+        try:
+            return building.build_once(stem, [source], cuda=device == "cuda") / f"{stem}_{device}.so"
+        except BuildError as error:
+            raise type(error)(str(error).replace(f"{os.path.realpath(folder)}/", "")) from None
+
+
+def _load_emulated(qualified_name: str) -> dict[str, native.NativeLibrary]:
+    """The library with the CUDA kernel on the emulator, where it was built: no other is compiled then."""
+    path = Path(os.environ.get("TORCHGRAFT_LIBRARIES", ""), f"{stem_of(qualified_name)}_cpu.so")
+    return {"cpu": native.load_for(qualified_name, "cpu", path)} if path.is_file() else {}

@@ -1,0 +1,78 @@
+"""What autocast does to the arguments of an operator."""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from torchgraft._private import pytorch
+from torchgraft.declaration.schema import Argument, tensors_in
+
+AutocastRule = Literal["lower", "promote", "none"]
+
+# The dispatch keys under which PyTorch asks an operator about autocast, by kind of device.
+AUTOCAST_KEYS = {"cpu": "AutocastCPU", "cuda": "AutocastCUDA"}
+
+
+# What autocast may cast. float64 is left alone; what has one byte or fewer is a code, and no number that another dtype
+# could hold in its place.
+_CASTABLE = frozenset((torch.float32, torch.float16, torch.bfloat16))
+
+Cast = Callable[[Sequence[Any]], Sequence[Any]]
+
+
+def make_cast(rule: AutocastRule, arguments: Sequence[Argument], mixed: Sequence[str]) -> Cast:
+    """What makes of an operator's arguments what autocast wants; where it is off for their device, they stay.
+
+    Args:
+        rule: 'lower' or 'promote': see `torchgraft.Operator`.
+        arguments: of the operator.
+        mixed: those that may have another dtype than the first: in float32, they stay so when others are lowered.
+    """
+    places = [place for place, argument in enumerate(arguments) if argument.holds_tensors]
+    may_stay = [argument.name in mixed for argument in arguments]
+
+    def dtype_for(values: Sequence[Any], device: str) -> torch.dtype | None:
+        if rule == "lower":
+            return torch.get_autocast_dtype(device)
+        found = None
+        # float16 and bfloat16 meet in float32, as everywhere in PyTorch.
+        for tensor in tensors_in(values):
+            if tensor.dtype in _CASTABLE:
+                found = tensor.dtype if found is None else torch.promote_types(found, tensor.dtype)
+        return found
+
+    def cast(values: Sequence[Any]) -> Sequence[Any]:
+        device = next((tensor.device.type for tensor in tensors_in(values)), None)
+        if device is None or not torch.is_autocast_enabled(device):
+            return values
+        dtype = dtype_for(values, device)
+
+        def cast_one(value: Any, stays: bool) -> Any:
+            if not isinstance(value, Tensor) or value.dtype is dtype or value.dtype not in _CASTABLE:
+                return value
+            return value if stays and value.dtype is torch.float32 else value.to(dtype)
+
+        found = list(values)
+        for place in places:
+            value, stays = found[place], rule == "lower" and may_stay[place]
+            several = isinstance(value, (list, tuple))
+            found[place] = [cast_one(each, stays) for each in value] if several else cast_one(value, stays)
+        return found
+
+    return cast
+
+
+def no_autocast(arguments: Sequence[Any]) -> AbstractContextManager[Any]:
+    """A scope in which autocast casts nothing: it has done its work on these arguments, or is not to."""
+    if not pytorch.any_autocast():
+        return nullcontext()
+    device = next((tensor.device.type for tensor in tensors_in(arguments)), "cpu")
+    return torch.autocast(device, enabled=False)
+
+
+def is_castable(tensor: Tensor) -> bool:
+    """Whether autocast may cast a tensor."""
+    return tensor.dtype in _CASTABLE

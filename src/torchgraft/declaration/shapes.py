@@ -1,0 +1,189 @@
+"""Shapes in words: `"... d, d -> ... d"` says which sizes of tensors are the same, and what sizes results have."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from torchgraft.declaration.results import single
+from torchgraft.declaration.schema import Argument, Result
+
+_REST, _ANY = "...", "_"
+_SIZE = re.compile(r"(?:(\d+)\*)?([A-Za-z]\w*)|(\d+)")
+
+
+def _counted(number: int, what: str) -> str:
+    return f"one shape for its {what}" if number == 1 else f"{number} shapes for its {what}s"
+
+
+class _Size(NamedTuple):
+    """A size in words: so many times what a name stands for, a number alone, or any size."""
+
+    times: int
+    name: str = ""
+
+    def __str__(self) -> str:
+        return self.name if self.times == 1 and self.name else f"{self.times}*{self.name}".rstrip("*")
+
+    def of(self, sizes: dict[str, Any]) -> Any:
+        """The size, where its name is known."""
+        return self.times * sizes[self.name] if self.name else self.times
+
+
+class _Shape(NamedTuple):
+    """The shape of a tensor: sizes in front of `...`, and behind it; without `...` all are in front."""
+
+    front: tuple[_Size, ...]
+    back: tuple[_Size, ...]
+    has_rest: bool
+
+    @property
+    def sizes(self) -> tuple[_Size, ...]:
+        return self.front + self.back
+
+    @property
+    def names(self) -> set[str]:
+        return {size.name for size in self.sizes} - {"", _ANY}
+
+    def __str__(self) -> str:
+        words = [*map(str, self.front), *([_REST] if self.has_rest else []), *map(str, self.back)]
+        return f"({', '.join(words)}{',' if len(words) == 1 else ''})"
+
+
+class Shapes:
+    """The sizes of an operator's tensors, by names.
+
+    Args:
+        operator: its name, for errors.
+        text: a shape for each tensor argument, `->`, and one for each result; within it sizes, separated by spaces. A
+            name stands for one size wherever it is, and that of a whole-number argument for its value; `2*d` is twice a
+            name, `_` any size, `...` any sizes in a row, everywhere the same ones, and `()` no size at all. Of a result
+            `_` says that its size is not told here, as `...` does where no argument has it. Lists are not looked at.
+        arguments: of the schema.
+        results: of the schema.
+
+    Raises:
+        ValueError: it does not say one shape for each tensor, or a result has a size that no argument has.
+    """
+
+    def __init__(self, operator: str, text: str, arguments: Sequence[Argument], results: Sequence[Result]) -> None:
+        self._operator, self.text = operator, text
+        before, arrow, after = text.partition("->")
+        tensors = [(place, argument) for place, argument in enumerate(arguments) if argument.holds_tensors]
+        shapes, self._results = self._read(before), self._read(after)
+        if not arrow or len(shapes) != len(tensors) or len(self._results) != len(results):
+            expected = f"{_counted(len(tensors), 'tensor argument')}, '->' and {_counted(len(results), 'result')}"
+            raise ValueError(f"{operator}: shapes must give {expected}, got {text!r}")
+        pairs = list(zip(tensors, shapes, strict=True))
+        self._tensors = [(place, argument.name, shape) for (place, argument), shape in pairs]
+        self._numbers = [
+            (place, argument.name)
+            for place, argument in enumerate(arguments)
+            if argument.kind in ("int", "SymInt") and not argument.is_list
+        ]
+        # What stands in a list, or may be None, tells no size of a result.
+        telling = [shape for (_, argument), shape in pairs if argument.is_tensor and not argument.optional]
+        known = {name for _, name in self._numbers}.union(*(shape.names for shape in telling))
+        if strangers := sorted(set[str]().union(*(shape.names for shape in self._results)) - known):
+            raise ValueError(
+                f"{operator}: shapes must take the sizes of results from required tensors or ints, and nothing gives"
+                f" {strangers}, got {text!r}"
+            )
+        tells_rest = any(shape.has_rest for shape in telling)
+        self.tells_results = not any(result.is_list for result in results) and all(
+            (tells_rest or not shape.has_rest) and all(size.name != _ANY for size in shape.sizes)
+            for shape in self._results
+        )
+
+    @property
+    def result_names(self) -> list[tuple[str, ...]]:
+        """Of each result the names of its sizes in front of `...`; empty for a size that is no name alone."""
+        return [tuple(size.name if size.times == 1 else "" for size in shape.front) for shape in self._results]
+
+    def _read(self, text: str) -> list[_Shape]:
+        return [self._read_one(words.strip()) for words in text.split(",")] if text.strip() else []
+
+    def _read_one(self, text: str) -> _Shape:
+        words = [] if text == "()" else text.split()
+        if words.count(_REST) > 1 or not (words or text == "()"):
+            raise ValueError(
+                f"{self._operator}: a shape in shapes must be () or sizes, with '...' once at most, got {text!r}"
+            )
+        at = words.index(_REST) if _REST in words else len(words)
+        front, back = (tuple(map(self._read_size, part)) for part in (words[:at], words[at + 1 :]))
+        return _Shape(front, back, _REST in words)
+
+    def _read_size(self, word: str) -> _Size:
+        if word == _ANY:
+            return _Size(1, _ANY)
+        size = _SIZE.fullmatch(word)
+        if size is None:
+            raise ValueError(f"{self._operator}: a size in shapes must be like n, 4, 2*n, _ or ..., got {word!r}")
+        times, name, number = size.groups()
+        return _Size(int(number or times or 1), name or "")
+
+    def explain(self, *arguments: Any) -> None:
+        """Raises ValueError where a tensor has other sizes than it must."""
+        self._bind(arguments)
+
+    def make_output(self, primary: int) -> Callable[..., Any]:
+        """What gives empty results: contiguous, of the dtype and device of the argument in a place."""
+
+        def output(*arguments: Any) -> Any:
+            sizes, rest = self._bind(arguments)
+            like = arguments[primary]
+            shapes = (
+                (*(size.of(sizes) for size in front), *(rest if has_rest else ()), *(size.of(sizes) for size in back))
+                for front, back, has_rest in self._results
+            )
+            return single(tuple(like.new_empty(shape) for shape in shapes))
+
+        return output
+
+    def _bind(self, arguments: Sequence[Any]) -> tuple[dict[str, Any], Sequence[Any]]:
+        """What each name stands for, and `...`; raises ValueError where a tensor has other sizes than it must."""
+        sizes = {name: arguments[place] for place, name in self._numbers}
+        rest: Sequence[Any] | None = None
+        for place, name, shape in self._tensors:
+            tensor = arguments[place]
+            if not isinstance(tensor, Tensor):
+                continue
+            front, back, has_rest = shape
+            found, before, after = tensor.shape, len(front), len(back)
+            many = len(found) - before - after
+            fits = many == 0 or (many > 0 and has_rest)
+            own_rest = found[before : before + many] if has_rest else ()
+            fits = fits and (rest is None or not has_rest or own_rest == rest)
+            bound: dict[str, Any] = {}
+            beside = (*found[:before], *found[before + many :]) if fits else ()
+            for size, value in zip(shape.sizes, beside, strict=False):
+                times, known = size
+                if known == _ANY:
+                    continue
+                if known and known not in sizes and known not in bound:
+                    fits = fits and value % times == 0
+                    bound[known] = value // times if times > 1 else value
+                elif value != (times * (sizes[known] if known in sizes else bound[known]) if known else times):
+                    fits = False
+            if not fits:
+                raise ValueError(self._refusal(name, tensor, shape, sizes, rest))
+            sizes.update(bound)
+            rest = own_rest if has_rest and rest is None else rest
+        return sizes, rest or ()
+
+    def _refusal(
+        self, name: str, tensor: Tensor, shape: _Shape, sizes: dict[str, Any], rest: Sequence[Any] | None
+    ) -> str:
+        """What is wrong with a tensor, by what was known before it was looked at."""
+        numbers = {number for _, number in self._numbers}
+        said = []
+        for known in dict.fromkeys(size.name for size in shape.sizes if size.name in sizes):
+            origin = next(other for _, other, before in self._tensors if known in before.names)
+            said.append(f"{known} is {sizes[known]}{'' if known in numbers else f' as in {origin}'}")
+        if shape.has_rest and rest is not None:
+            said.append(f"... is {', '.join(map(str, rest)) or 'nothing'}")
+        where = f", where {' and '.join(said)}," if said else ","
+        return f"{self._operator}: {name} must have the shape {shape}{where} got {tuple(tensor.shape)}"

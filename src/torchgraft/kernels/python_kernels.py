@@ -1,0 +1,304 @@
+"""Kernels that are written in Python, as those in Triton are.
+
+An operator may have several of them for a kind of device, beside those of a compiled library; a policy function of its
+author's says which one a call takes. Compilers see inside those that are made of Triton kernels.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import torch
+
+from torchgraft import native
+from torchgraft._private import pytorch
+from torchgraft._private import triton as private_triton
+from torchgraft.declaration import Declaration
+from torchgraft.declaration.autocast import no_autocast
+from torchgraft.declaration.schema import by_name, tensors_in
+from torchgraft.kernels.names import Names
+
+Kernel = Callable[..., Any]
+_Policy = TypeVar("_Policy", bound=Callable[..., str])
+
+# What stands for the kernels of a compiled library in a policy.
+COMPILED = "compiled"
+
+
+@dataclass
+class PythonKernels:
+    """The kernels of an operator for a kind of device that are written in Python.
+
+    Attributes:
+        declaration: of the operator.
+        device: the kind of device.
+        kernels: by name.
+        policy: takes the arguments of a call and returns the name of a kernel; None: the compiled library's, or else
+            the first.
+        compiled: the kernels of a compiled library, which these stand before; None where there are none.
+        shown_to_compilers: the names of those that are made of Triton kernels.
+        interpreted: the names of those that Triton's interpreter runs.
+        served: how many calls fell on the kernel that is forced.
+    """
+
+    declaration: Declaration
+    device: str
+    kernels: dict[str, Kernel] = field(default_factory=dict)
+    policy: Callable[..., str] | None = None
+    compiled: Kernel | None = None
+    shown_to_compilers: set[str] = field(default_factory=set)
+    interpreted: set[str] = field(default_factory=set)
+    served: int = 0
+
+    def choose(self, arguments: Sequence[Any]) -> str:
+        """The name of the kernel that a call takes."""
+        if (named := forced_name()) in self.kernels:
+            return named
+        if self.policy is not None:
+            name = self.policy(*arguments)
+            if name not in self.kernels and (name != COMPILED or self.compiled is None):
+                known = [*self.kernels, *([COMPILED] if self.compiled is not None else [])]
+                raise ValueError(
+                    f"{self.declaration.name}: the policy for {self.device} must return one of {known}, got {name!r}"
+                )
+            return name
+        return COMPILED if self.compiled is not None else next(iter(self.kernels))
+
+    def call(self, *arguments: Any) -> Any:
+        """What PyTorch calls for the kind of device.
+
+        Compiled kernels check what protects memory; those in Python need not, as it is done here.
+        """
+        name = self.choose(arguments)
+        if name == COMPILED and self.compiled is not None:
+            return self.compiled(*arguments)
+        self.declaration.explain(*arguments)
+        self.served += name == forced_name()
+        is_wrapped = name in self.shown_to_compilers
+        # Autocast has cast what the declaration says, and would cast all else that the kernel is made of.
+        with pytorch.triton_called_directly() if is_wrapped else nullcontext(), no_autocast(arguments):
+            return self.kernels[name](*arguments)
+
+
+_registered: dict[tuple[str, str], PythonKernels] = {}
+_shown: set[str] = set()
+_forced: list[str] = []
+
+
+def forced_name() -> str:
+    """The name of the kernel that is forced; empty where none is."""
+    return _forced[-1] if _forced else ""
+
+
+class ForcedPythonKernel:
+    """A scope in which every call of an operator falls on a kernel that is written in Python, in all threads.
+
+    Attributes:
+        served: how many calls have fallen on it; known at the end of the scope.
+        is_ruled_out: whether none has, and some would have on another device.
+    """
+
+    def __init__(self, kernels: PythonKernels, name: str) -> None:
+        self._kernels, self._name = kernels, name
+        self.served, self.is_ruled_out = 0, False
+
+    def __enter__(self) -> ForcedPythonKernel:
+        self._kernels.served = 0
+        _forced.append(self._name)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        _forced.remove(self._name)
+        self.served = self._kernels.served
+
+
+def forced(
+    declaration: Declaration, device: str, name: str, *, alone: bool = False
+) -> native.ForcedKernel | ForcedPythonKernel:
+    """A scope in which every call that a kernel supports falls on it.
+
+    Args:
+        declaration: of the operator.
+        device: the kind of device, 'cpu' or 'cuda'.
+        name: of the kernel.
+        alone: whether other calls are refused, as native.ForcedKernel does it; one in Python supports all.
+
+    Raises:
+        LookupError: it is none in Python, and the library of the operator lists none.
+    """
+    kernels = kernels_of(declaration.qualified_name, device)
+    if kernels is not None and name in kernels.kernels:
+        return ForcedPythonKernel(kernels, name)
+    return native.ForcedKernel(declaration.namespace, device, name, alone=alone)
+
+
+Registered = Mapping[str, PythonKernels]
+
+
+def forget(qualified_name: str) -> Registered:
+    """Forgets the kernels of an operator that is withdrawn, and returns them by kind of device."""
+    _shown.discard(qualified_name)
+    found = of_operator(qualified_name)
+    for device in found:
+        del _registered[qualified_name, device]
+    return found
+
+
+def of_operator(qualified_name: str) -> Registered:
+    """The kernels of an operator that are written in Python, by kind of device."""
+    pairs = ((device, kernels_of(qualified_name, device)) for device in pytorch.DEVICE_KEYS)
+    return {device: kernels for device, kernels in pairs if kernels is not None}
+
+
+def register_again(names: Names, library: torch.library.Library, kernels: Registered) -> None:
+    """Registers what `forget` returned.
+
+    Args:
+        names: of the operator.
+        library: that registers for it.
+        kernels: by kind of device.
+    """
+    for device, found in kernels.items():
+        policy, functions = found.policy, dict(found.kernels)
+        for name, function in functions.items():
+            triton = name in found.interpreted | found.shown_to_compilers
+            register(names, library, device, name, function, triton=triton)
+        _registered[names.declaration.qualified_name, device].policy = policy
+
+
+def seen_by_compilers(qualified_name: str) -> list[Any]:
+    """The kernels of an operator that compilers see inside, with the policies that choose between them."""
+    found = of_operator(qualified_name).values()
+    return [(each.policy, each.kernels) for each in found if each.shown_to_compilers]
+
+
+def kernels_of(qualified_name: str, device: str) -> PythonKernels | None:
+    """The kernels of an operator for a kind of device that are written in Python."""
+    return _registered.get((qualified_name, device))
+
+
+def choose_by(declaration: Declaration, device: str, policy: _Policy) -> _Policy:
+    """Has a policy choose between an operator's kernels for a kind of device, and returns it.
+
+    Raises:
+        ValueError: it has none that are written in Python.
+    """
+    found = kernels_of(declaration.qualified_name, device)
+    if found is None:
+        raise ValueError(
+            f"{declaration.qualified_name} has no Python kernels for {device}: register them before the policy"
+        )
+    found.policy = by_name(policy, declaration.arguments)
+    return policy
+
+
+def register(
+    names: Names, library: torch.library.Library, device: str, name: str, function: Kernel, *, triton: bool
+) -> None:
+    """Makes a function one of an operator's kernels for a kind of device.
+
+    Args:
+        names: of the operator.
+        library: that registers for it.
+        device: the kind of device, 'cpu' or 'cuda'.
+        name: of the kernel.
+        function: takes all arguments and returns what the schema says.
+        triton: whether it is made of Triton kernels, called through `wrap_triton`.
+
+    Raises:
+        ValueError: there is no such kind of device, or the name is taken.
+    """
+    declaration = names.declaration
+    if device not in pytorch.DEVICE_KEYS:
+        raise ValueError(
+            f"{declaration.name}: device must be {' or '.join(map(repr, pytorch.DEVICE_KEYS))}, got {device!r}"
+        )
+    found = _registered.get((declaration.qualified_name, device))
+    if found is None:
+        compiled = pytorch.boxed_kernel_of(names.raw, pytorch.DEVICE_KEYS[device])
+        # It knows compiled kernels only.
+        names.recorders.pop(device, None)
+        found = _registered[declaration.qualified_name, device] = PythonKernels(declaration, device, compiled=compiled)
+        for overload in (names.public, names.raw):
+            called = found.call if overload is names.raw else declaration.filled(found.call)
+            pytorch.override(library, overload, called, pytorch.DEVICE_KEYS[device])
+    if name in (*found.kernels, COMPILED):
+        raise ValueError(
+            f"{declaration.name}: {device} already has a kernel named {name!r}; give this one another name"
+        )
+    found.kernels[name] = function
+    if triton and is_interpreted():
+        found.interpreted.add(name)
+    # An interpreter reads the values of tensors, and a compiler's have none.
+    elif triton:
+        found.shown_to_compilers.add(name)
+        _show_to_compilers(names, library)
+
+
+def _show_to_compilers(names: Names, library: torch.library.Library) -> None:
+    """Lets compilers see what Triton kernels compute, in the place of an operator that they cannot see into."""
+    qualified_name = names.declaration.qualified_name
+    if qualified_name in _shown:
+        return
+    _shown.add(qualified_name)
+
+    def see_inside(mode: Any, overload: Any, types: Any, arguments: Any = (), named: Any = None) -> Any:
+        kernels = kernels_of(qualified_name, next(tensors_in(arguments)).device.type)
+        if kernels is None or kernels.choose(arguments) not in kernels.shown_to_compilers:
+            return mode.__torch_dispatch__(overload, types, arguments, named)
+        with mode:
+            return kernels.kernels[kernels.choose(arguments)](*arguments)
+
+    name = names.raw.name()
+    torch.library.register_torch_dispatch(name, pytorch.functional_mode(), see_inside, lib=library)
+
+
+def is_run_by_interpreter(declaration: Declaration) -> bool:
+    """Whether an operator has kernels in Triton that the interpreter runs in this process."""
+    kernels = kernels_of(declaration.qualified_name, "cpu")
+    return kernels is not None and bool(kernels.interpreted)
+
+
+class _Interpreted:
+    """A Triton kernel under Triton's interpreter, launched by one thread at a time.
+
+    The interpreter keeps which program runs, and what it put in the place of Triton's functions, in global variables.
+    """
+
+    _lock = threading.RLock()
+
+    def __init__(self, kernel: Any) -> None:
+        self.kernel = kernel
+        private_triton.round_as_gpus_do()
+
+    def __getitem__(self, grid: Any) -> Kernel:
+        def launch(*arguments: Any, **named: Any) -> Any:
+            with self._lock:
+                return self.kernel[grid](*arguments, **named)
+
+        return launch
+
+
+def wrap_triton(kernel: Any) -> Any:
+    """A Triton kernel as a kernel of an Operator launches it: `wrap_triton(kernel)[grid](arguments)`.
+
+    Compilers then see the launch. Under Triton's interpreter, as TRITON_INTERPRET=1 has it, one thread launches at a
+    time.
+
+    Args:
+        kernel: what `triton.jit` or `triton.autotune` made.
+    """
+    # What the interpreter runs has a class of its own; what tunes it holds it as `fn`.
+    held = getattr(kernel, "fn", kernel)
+    is_interpreted = "InterpretedFunction" in (type(kernel).__name__, type(held).__name__)
+    return _Interpreted(kernel) if is_interpreted else torch.library.wrap_triton(kernel)
+
+
+def is_interpreted() -> bool:
+    """Whether Triton's interpreter runs the Triton kernels of this process, on the CPU."""
+    return os.environ.get("TRITON_INTERPRET") == "1"

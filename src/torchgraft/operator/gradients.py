@@ -1,0 +1,108 @@
+"""Gradient formulas that differentiate a reference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchgraft.declaration import Declaration
+from torchgraft.declaration.results import flat_results
+from torchgraft.declaration.schema import Argument, Arrangement, arrange, by_name, read_schema
+from torchgraft.kernels.fallback import GRADIENT_ON_REFERENCE, note_fallback
+
+
+def gradient_by_reference(
+    reference: Callable[..., Any],
+    tensor_count: int | str,
+    visible: Callable[[Any], Any] = lambda results: results,
+) -> Callable[..., Sequence[Tensor | None]]:
+    """A gradient formula that differentiates a reference: for an operator whose gradient needs no kernel.
+
+    Args:
+        reference: what is differentiated, of an operator's arguments.
+        tensor_count: how many tensors those begin with; or the operator's schema, where tensors stand elsewhere or in
+            lists, or where arguments must be named.
+        visible: which of the reference's results have gradients.
+
+    Returns:
+        What an Operator takes as `gradient`.
+
+    Raises:
+        ValueError: PyTorch cannot read the schema, or no Operator can serve it.
+    """
+    if isinstance(tensor_count, str):
+        arguments = read_schema(tensor_count).arguments
+        gradient = differentiate_reference(by_name(reference, arguments), arrange(arguments), visible)
+        # Those that must be named come in the order of the schema.
+        return lambda *values, **named: gradient(*values, *named.values())
+    return differentiate_reference(reference, arrange([Argument("", "Tensor")] * tensor_count), visible)
+
+
+def differentiate_reference(
+    reference: Callable[..., Any], arrangement: Arrangement, visible: Callable[[Any], Any]
+) -> Callable[..., Sequence[Tensor | None]]:
+    """As `gradient_by_reference`, wherever the tensors stand."""
+
+    def gradient(
+        needs_grad: Sequence[Any], output_grads: Sequence[Any], saved: Sequence[Tensor], *arguments: Any
+    ) -> Sequence[Any]:
+        tensors, others = arrangement.tensors(arguments), arrangement.others(arguments)
+        needed = arrangement.flat(needs_grad, others)
+        wanted = [i for i in range(len(tensors)) if needed[i]]
+        flat_grads = flat_results(output_grads)
+
+        def of_wanted(*values: Tensor) -> tuple[Tensor, ...]:
+            replaced = list(tensors)
+            for i, value in zip(wanted, values, strict=True):
+                replaced[i] = value
+            results = flat_results(visible(reference(*arrangement.together(replaced, others))))
+            # Indices and counts have no gradients.
+            return tuple(filter(has_gradients, results))
+
+        outputs, vjp = torch.func.vjp(of_wanted, *(tensors[i] for i in wanted))[:2]
+        if len(flat_grads) != len(outputs):
+            results = flat_results(visible(reference(*arguments)))
+            flat_grads = tuple(grad for grad, result in zip(flat_grads, results, strict=True) if has_gradients(result))
+        cotangents = tuple(
+            torch.zeros_like(output) if grad is None else grad for output, grad in zip(outputs, flat_grads, strict=True)
+        )
+        gradients = dict(zip(wanted, vjp(cotangents), strict=True))
+        return arrangement.by_argument(tuple(gradients.get(i) for i in range(len(tensors))), others)
+
+    gradient.is_of_reference = True  # type: ignore[attr-defined]
+    return gradient
+
+
+def formula_of(declaration: Declaration) -> Callable[..., Any]:
+    """The gradient formula of an operator; its reference is differentiated if it has none."""
+    if callable(declaration.gradient):
+        return declaration.gradient
+    reference = declaration.reference
+    if declaration.gradient is None:
+        reference = noted(declaration, "it has no gradient formula")
+    return differentiate_reference(reference, declaration.arrangement, declaration.visible)
+
+
+def noted(declaration: Declaration, reason: str) -> Callable[..., Any]:
+    """The reference, which counts each call of it as a gradient that no kernel computes."""
+    plain_reference, wants_kernels, name = declaration.reference, declaration.wants_kernels, declaration.qualified_name
+
+    def reference(*arguments: Any) -> Any:
+        if wants_kernels:
+            note_fallback(name, arguments, reason, GRADIENT_ON_REFERENCE)
+        return plain_reference(*arguments)
+
+    return reference
+
+
+def is_of_reference(declaration: Declaration) -> bool:
+    """Whether an operator is differentiated through a reference: it has no formula, or one that does this."""
+    return declaration.gradient in (None, "reference") or hasattr(declaration.gradient, "is_of_reference")
+
+
+def has_gradients(tensor: Tensor | None) -> bool:
+    """Whether a tensor can have a gradient, or be one: indices and counts cannot."""
+    return tensor is not None and (tensor.is_floating_point() or tensor.is_complex())

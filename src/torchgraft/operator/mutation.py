@@ -1,0 +1,143 @@
+"""Operators that write to their arguments, as `Tensor(a!)` in a schema says.
+
+Their reference returns the new values of what is written to, in the order of the schema, and then the results. Where
+the reference answers, the new values are copied in. What is written to has no gradient; results have one by a formula,
+or through the reference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from torchgraft._private import pytorch
+from torchgraft.declaration import Declaration
+from torchgraft.declaration.results import as_tuple, nested, single
+from torchgraft.declaration.schema import Argument, tensors_in
+from torchgraft.kernels.fallback import note
+from torchgraft.kernels.names import Names
+from torchgraft.operator.autograd import Autograd
+
+
+def written(signature: Sequence[Argument], arguments: Sequence[Any]) -> list[tuple[str, Any]]:
+    """The arguments that are written to, each a tensor, a list of them or None, with their names."""
+    pairs = zip(signature, arguments, strict=True)
+    return [(argument.name, value) for argument, value in pairs if argument.mutated]
+
+
+def answer_by_reference(operator: Declaration, arguments: Sequence[Any]) -> Any:
+    """Copies the reference's new values into the arguments; its results, None where there are none."""
+    mutated = written(operator.arguments, arguments)
+    count = len(mutated) + len(operator.lists)
+    values = operator.reference(*arguments)
+    values = (values,) if count == 1 else as_tuple(values)
+    if len(values) != count:
+        raise ValueError(
+            f"{operator.name}: its reference must return {len(mutated)} new values and {len(operator.lists)} results,"
+            f" got {len(values)} values"
+        )
+    for (_, old), new in zip(mutated, values, strict=False):
+        for to, value in zip(tensors_in([old]), tensors_in([new]), strict=True):
+            to.detach().copy_(value.detach())
+    results = values[len(mutated) :]
+    return results[0] if len(results) == 1 else results or None
+
+
+def expect_writable(operator: Declaration, arguments: Sequence[Any]) -> None:
+    """Raises ValueError where what is written to needs a gradient, and where no result could carry one."""
+    mutated = written(operator.arguments, arguments)
+    for name, value in mutated:
+        if any(tensor.requires_grad for tensor in tensors_in([value])):
+            raise ValueError(
+                f"{operator.name}: {name} is written to, so it must not need a gradient; call it under"
+                f" torch.no_grad(), or on {name}.detach()"
+            )
+    if not operator.lists:
+        for argument, value in zip(operator.arguments, arguments, strict=True):
+            if any(tensor.requires_grad for tensor in tensors_in([value])):
+                raise ValueError(
+                    f"{operator.name}: {argument.name} needs a gradient, but the operator returns nothing that could"
+                    f" carry one; call it under torch.no_grad(), or on {argument.name}.detach()"
+                )
+
+
+def make_call(
+    names: Names, autograd: Autograd, identity: str, recover: Callable[[Exception, Sequence[Any]], Any]
+) -> Callable[..., Any]:
+    """What calling a mutating operator does; arguments as for `torchgraft.operator.call.make_call`."""
+    operator, raw, kernel = names.declaration, names.raw, pytorch.callee_of(names.raw)
+    arrangement, visible, has_gradient = operator.arrangement, operator.visible, operator.gradient is not None
+    is_compiling, is_exporting = torch.compiler.is_compiling, torch.compiler.is_exporting
+
+    def call(*arguments: Any) -> Any:
+        try:
+            needs_grad = False
+            if torch.is_grad_enabled():
+                expect_writable(operator, arguments)
+                tensors = arrangement.tensors(arguments)
+                needs_grad = any(tensor is not None and tensor.requires_grad for tensor in tensors)
+            compiling = is_compiling()
+            # See `torchgraft.operator.call`.
+            if compiling and not identity:
+                raise AssertionError
+            if pytorch.transform_active() or (needs_grad and compiling):
+                note(
+                    operator, arguments, "transforms and compiled gradients do not see that it writes to its arguments"
+                )
+                return visible(answer_by_reference(operator, arguments))
+            if not needs_grad:
+                if compiling:
+                    return visible((names.call_public if is_exporting() else raw)(*arguments))
+                return visible(kernel(*arguments))
+            if not has_gradient:
+                note(operator, arguments, "it has no gradient formula")
+                return visible(answer_by_reference(operator, arguments))
+            results = autograd.eager(*tensors, arrangement.others(arguments))
+            if not any(operator.lists):
+                return results
+            return single(nested(results, operator.lists))
+        except Exception as error:
+            return recover(error, arguments)
+
+    return call
+
+
+def register(names: Names, library: torch.library.Library) -> None:
+    """Makes both names count the versions of what they write to; the public one has no gradient of its own."""
+    for overload in (names.public, names.raw):
+        name = overload.name().split("::")[1]
+        library.impl(name, _counting(names.declaration, overload), "ADInplaceOrView", with_keyset=True)
+    library.impl(names.declaration.name, _refusing(names), "Autograd", with_keyset=True)
+
+
+def _counting(operator: Declaration, overload: Any) -> Callable[..., Any]:
+    places = [place for place, argument in enumerate(operator.arguments) if argument.mutated]
+    names = [argument.name for argument in operator.arguments]
+
+    def count(keyset: Any, /, *arguments: Any, **named: Any) -> Any:
+        for place in places:
+            value = arguments[place] if place < len(arguments) else named.get(names[place])
+            for tensor in tensors_in([value]):
+                torch.autograd.graph.increment_version(tensor)
+        return pytorch.below_views(overload, keyset, arguments, named)
+
+    return count
+
+
+def _refusing(names: Names) -> Callable[..., Any]:
+    operator = names.declaration
+
+    def refuse(keyset: Any, /, *arguments: Any, **named: Any) -> Any:
+        if torch.is_grad_enabled():
+            complete = operator.complete(arguments, named)
+            expect_writable(operator, complete)
+            if any(tensor is not None and tensor.requires_grad for tensor in operator.arrangement.tensors(complete)):
+                raise ValueError(
+                    f"{operator.name}: torch.ops cannot differentiate an operator that writes to its arguments; call"
+                    " the torchgraft.Operator instead"
+                )
+        return pytorch.below_autograd(names.public, keyset, arguments, named)
+
+    return refuse

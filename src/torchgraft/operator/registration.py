@@ -1,0 +1,270 @@
+"""What PyTorch is told of an operator: fake results, batches, autocast, gradients, and the fallback."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map_only
+from torch.utils.flop_counter import flop_registry, register_flop_formula
+
+from torchgraft._private import pytorch
+from torchgraft.declaration import Declaration
+from torchgraft.declaration.autocast import AUTOCAST_KEYS, make_cast, no_autocast
+from torchgraft.declaration.bad_arguments import explain_devices
+from torchgraft.declaration.results import as_tuple, nested, single
+from torchgraft.declaration.schema import by_name, tensors_in
+from torchgraft.kernels.fallback import IN_A_LOOP, note
+from torchgraft.kernels.names import Names
+from torchgraft.kernels.signatures import why_no_kernel
+from torchgraft.operator import mutation
+from torchgraft.operator.autograd import Autograd
+
+
+def register(
+    names: Names, autograd: Autograd, name_for_compilation: Callable[[], None], library: torch.library.Library
+) -> None:
+    """Registers all that stands behind both names of an operator, but for kernels.
+
+    Args:
+        names: of the operator.
+        autograd: its places in autograd.
+        name_for_compilation: is called in each compilation that meets the operator.
+        library: that defines its names.
+    """
+    declaration = names.declaration
+    filled, name = declaration.filled, declaration.name
+    names_tensors = any(argument.keyword_only and argument.holds_tensors for argument in declaration.arguments)
+    for overload in (names.public, names.raw):
+        fake, fallback = _make_fake(declaration, name_for_compilation), _make_fallback(declaration)
+        if overload is names.public:
+            fake, fallback = filled(fake), filled(fallback)
+        torch.library.register_fake(overload.name(), fake, lib=library)
+        if overload is names.raw or not names_tensors:
+            torch.library.register_vmap(overload.name(), _make_vmap(declaration, overload), lib=library)
+        # Last in rank: a kernel that a library registers for a device goes before it.
+        library.impl(overload.name().split("::")[1], fallback, "CompositeExplicitAutograd")
+    if declaration.autocast != "none":
+        for key in AUTOCAST_KEYS.values():
+            library.impl(name, filled(_make_autocast(names)), key)
+    if declaration.flops is not None:
+        flops = filled(declaration.flops)
+        register_flop_formula(_packets(names))(lambda *shapes, out_shape=None, **named: flops(*shapes, **named))
+    if declaration.mutates:
+        mutation.register(names, library)
+        return
+    if any(each.optional_elements for each in declaration.tensor_arguments):
+        # torch.jit.trace cannot record a list in which None may stand: it records what the reference is made of.
+        for each in (name, f"_{name}"):
+            library.impl(each, filled(_make_recorded(declaration)), "Tracer")
+    else:
+        # What torch.jit.trace records is to have gradients, whether or not they were asked for then.
+        library.impl(f"_{name}", names.call_public, "Tracer")
+    # PyTorch's register_autograd knows no tensors that must be named. Without a word it loses forward-mode tangents and
+    # the gradients of a list in which None stands for a tensor; torch.func.grad it refuses.
+    library.impl(name, _make_autograd_kernel(names, autograd), "Autograd", with_keyset=True)
+
+
+def forget(names: Names) -> None:
+    """Removes from PyTorch what no library of ours holds: the FLOP formula of an operator that is withdrawn."""
+    for packet in _packets(names):
+        flop_registry.pop(packet, None)
+
+
+def _packets(names: Names) -> list[Any]:
+    return [overload.overloadpacket for overload in (names.public, names.raw)]
+
+
+def _make_vmap(operator: Declaration, name: Any) -> Callable[..., Any]:
+    """The vmap rule of one of an operator's names: the declared one, or a loop."""
+    rule = operator.vmap
+    call = by_name(name, operator.arguments)
+
+    def loop(batch_size: int, in_dims: Sequence[Any], arguments: Sequence[Any]) -> tuple[Any, Any]:
+        note(operator, arguments, "it has no vmap rule; declare vmap=, which computes a batch at once", IN_A_LOOP)
+        rows = []
+        for i in range(batch_size):
+            row = [_row(value, dim, i) for value, dim in zip(arguments, in_dims, strict=True)]
+            rows.append(as_tuple(call(*row)))
+        results = tuple(_stacked(column) for column in zip(*rows, strict=True))
+        in_front = tuple([0] * len(result) if isinstance(result, list) else 0 for result in results)
+        return single(results), single(in_front)
+
+    def batched(info: Any, in_dims: Sequence[Any], /, *arguments: Any, **named: Any) -> tuple[Any, Any]:
+        if named or len(arguments) < len(operator.arguments):
+            arguments = operator.complete(arguments, named)
+            in_dims = (*in_dims, *(None,) * (len(arguments) - len(in_dims)))
+        if rule is not None:
+            return rule(name, info.batch_size, in_dims, *arguments)
+        return loop(info.batch_size, in_dims, arguments)
+
+    return batched
+
+
+def _row(value: Any, dim: Any, i: int) -> Any:
+    """An argument of one call of a batch."""
+    if isinstance(value, (list, tuple)) and isinstance(dim, (list, tuple)):
+        return [_row(element, each, i) for element, each in zip(value, dim, strict=True)]
+    return value.select(dim, i) if isinstance(value, Tensor) and dim is not None else value
+
+
+def _stacked(column: Sequence[Any]) -> Any:
+    """One result of all calls of a batch."""
+    if isinstance(column[0], (list, tuple)):
+        return [torch.stack(each) for each in zip(*column, strict=True)]
+    return torch.stack(list(column))
+
+
+def _make_fake(operator: Declaration, name_for_compilation: Callable[[], None]) -> Callable[..., Any]:
+    """What tracing sees of a kernel: empty results, and no mixture of devices, which a kernel would refuse."""
+
+    def fake(*arguments: Any) -> Any:
+        explain_devices(operator.name, operator.arguments, arguments)
+        name_for_compilation()
+        return _make_results(operator, arguments) if operator.lists else None
+
+    return fake
+
+
+def _make_results(operator: Declaration, arguments: Sequence[Any]) -> Any:
+    """Empty results of a call.
+
+    Raises:
+        TypeError: they are not those of the schema.
+        ValueError: two of them share memory, one shares it with an argument, or elements of one do: what is written to
+            one would be written over the other.
+    """
+    results = operator.output(*arguments)
+    _expect_results(operator, results)
+    others = list(tensors_in(arguments))
+    for number, result in enumerate(tensors_in(as_tuple(results))):
+        if any(pytorch.share_memory(result, other) for other in others):
+            raise ValueError(
+                f"{operator.name}: result {number} of output shares memory with another result or with an argument:"
+                " output must return a new tensor for each result, as torch.empty_like makes one"
+            )
+        # Sizes that a compiler does not know are not asked: it would compile for each of them.
+        known = [pair for pair in zip(result.shape, result.stride(), strict=True) if all(type(n) is int for n in pair)]
+        if _overlap(known):
+            raise ValueError(
+                f"{operator.name}: elements of result {number} of output share memory, as expand() does it: output"
+                " must return a tensor of its own memory for each result, as torch.empty_like makes one"
+            )
+        others.append(result)
+    return results
+
+
+def _overlap(sizes_and_strides: Sequence[tuple[int, int]]) -> bool:
+    """Whether elements of a tensor of these sizes and strides may lie at one place; for layouts that PyTorch makes."""
+    if not all(size for size, _ in sizes_and_strides):
+        return False
+    reached = 0
+    for size, step in sorted(sizes_and_strides, key=lambda pair: pair[1]):
+        if size > 1:
+            if step <= reached:
+                return True
+            reached += (size - 1) * step
+    return False
+
+
+def _expect_results(operator: Declaration, results: Any) -> None:
+    """Raises TypeError where `output` returned what the schema does not have: PyTorch would crash."""
+    each = (results,) if operator.output_count == 1 else results
+    kinds = [list if is_list else Tensor for is_list in operator.lists]
+    if not isinstance(each, (tuple, list)) or len(each) != len(kinds):
+        got = f"{len(each)} results" if isinstance(each, (tuple, list)) else type(each).__name__
+        raise TypeError(f"{operator.name}: output must return {len(kinds)} results in a tuple, got {got}")
+    for number, (result, kind) in enumerate(zip(each, kinds, strict=True)):
+        is_right = isinstance(result, (list, tuple) if kind is list else Tensor)
+        if not is_right or (kind is list and not all(isinstance(one, Tensor) for one in result)):
+            expected = "a list of tensors" if kind is list else "a tensor"
+            got = type(result).__name__
+            raise TypeError(f"{operator.name}: result {number} of output must be {expected}, got {got}")
+
+
+def _filled_in(operator: Declaration, empty: Any, results: Any) -> Any:
+    """The results of the reference, as `output` lays them out."""
+    targets, values = (list(tensors_in(as_tuple(each))) for each in (empty, results))
+    if len(targets) != len(values):
+        raise ValueError(
+            f"{operator.name}: output must return {len(values)} tensors, as the reference, got {len(targets)}"
+        )
+    for number, (to, value) in enumerate(zip(targets, values, strict=True)):
+        if to.shape != value.shape or not torch.can_cast(value.dtype, to.dtype):
+            raise ValueError(
+                f"{operator.name}: result {number} of output is {tuple(to.shape)} in {to.dtype}, that of the reference"
+                f" {tuple(value.shape)} in {value.dtype}: output must say what the reference gives"
+            )
+        to.copy_(value)
+    return empty
+
+
+def _make_fallback(operator: Declaration) -> Callable[..., Any]:
+    """The kernel of devices that have none: the reference, laid out as a kernel would."""
+
+    def fallback(*arguments: Any) -> Any:
+        operator.explain(*arguments)
+        device = next(tensor.device.type for tensor in operator.arrangement.tensors(arguments) if tensor is not None)
+        note(operator, arguments, why_no_kernel(operator, device))
+        with no_autocast(arguments):
+            if operator.mutates:
+                results = mutation.answer_by_reference(operator, arguments)
+            else:
+                results = operator.reference(*arguments)
+            # A copy also where the reference returned a view of an argument: results are never aliased.
+            if not operator.knows_output or operator.sizes_from_data:
+                return tree_map_only(Tensor, _copied, results)
+            return _filled_in(operator, _make_results(operator, arguments), results) if operator.lists else None
+
+    return fallback
+
+
+def _make_recorded(operator: Declaration) -> Callable[..., Any]:
+    """The reference, for torch.jit.trace."""
+
+    def recorded(*arguments: Any) -> Any:
+        note(operator, arguments, "torch.jit.trace cannot record a list of tensors in which None may stand")
+        with torch.enable_grad(), no_autocast(arguments):
+            return operator.reference(*arguments)
+
+    return recorded
+
+
+def _copied(result: Tensor) -> Tensor:
+    return torch.empty_like(result).copy_(result)
+
+
+def _make_autocast(names: Names) -> Callable[..., Any]:
+    """The autocast kernel of the public name, for calls that do not come through the Operator."""
+    operator = names.declaration
+    cast = make_cast(operator.autocast, operator.arguments, operator.mixed)
+
+    def autocast_kernel(*arguments: Any) -> Any:
+        arguments = tuple(cast(arguments))
+        with pytorch.without_autocast():
+            return names.call_public(*arguments)
+
+    return autocast_kernel
+
+
+def _make_autograd_kernel(names: Names, autograd: Autograd) -> Callable[..., Any]:
+    """The autograd kernel of the public name, for calls that do not come through the Operator."""
+    operator, differentiable = names.declaration, autograd.public
+    arrangement = operator.arrangement
+
+    def autograd_kernel(keyset: Any, /, *arguments: Any, **named: Any) -> Any:
+        complete = operator.complete(arguments, named)
+        needs_grad = torch.is_grad_enabled() and operator.needs_grad(complete)
+        # A Function would not be differentiated by torch.func here, and tangents would be lost.
+        if pytorch.transform_active() and (needs_grad or pytorch.forward_mode_active()):
+            note(operator, complete, "torch.func cannot look into what torch.ops calls; call the Operator")
+            with no_autocast(complete):
+                return operator.reference(*complete)
+        if not needs_grad:
+            return pytorch.below_autograd(names.public, keyset, arguments, named)
+        results = differentiable(*arrangement.tensors(complete), *arrangement.others(complete))
+        return single(nested(results, operator.lists)) if any(operator.lists) else results
+
+    return autograd_kernel
