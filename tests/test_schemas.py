@@ -256,7 +256,7 @@ class TestArguments:
             output=note,
         )
         operator(torch.ones(3))
-        operator.call_public(torch.ones(3))
+        operator.names.call_public(torch.ones(3))
         torch.compile(operator, backend="eager", fullgraph=True)(torch.ones(3))
         operator.kernel("cpu", name="first")(note)
         operator(torch.ones(3))
@@ -838,9 +838,11 @@ def test_shapes_say_which_sizes_are_the_same(shapes, sizes, message):
 def test_shapes_tell_the_results_where_all_of_their_sizes_stand_there():
     told, of_reference = gated("n d, ..., ..., _ -> 3*d groups n, ... 4"), gated("n d, _ d, ..., _ -> n _, _")
     arguments = torch.zeros(5, 7, dtype=torch.float16), torch.zeros(2, 7, dtype=torch.float16), []
-    wide, rest = told.output(*told.with_defaults(arguments))
+    wide, rest = told.declaration.output(*told.declaration.with_defaults(arguments))
     assert (wide.shape, wide.dtype, rest.shape) == ((21, 2, 5), torch.float16, (2, 7, 4))
-    assert [each.shape for each in of_reference.output(*of_reference.with_defaults(arguments))] == [(2, 7), (5, 7)]
+    assert [
+        each.shape for each in of_reference.declaration.output(*of_reference.declaration.with_defaults(arguments))
+    ] == [(2, 7), (5, 7)]
     assert told.knows_output
     assert not of_reference.knows_output
 

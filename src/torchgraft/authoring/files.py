@@ -1,0 +1,377 @@
+"""The files of a new package, as text: what `graft new` writes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from string import Template
+
+from torchgraft.authoring import sizes, stubs
+from torchgraft.authoring.stubs import Stub
+from torchgraft.authoring.wheel import torchgraft_requirement
+
+_TEMPLATES = Path(__file__).parent / "templates"
+
+
+def files(name: str, found: Sequence[Stub], *, is_complete: bool, cuda: bool, triton: bool) -> dict[str, str]:
+    """The text of each file, by its path in the package."""
+    rows = {"cuda.cu": ("the kernel in CUDA C++", cuda), "kernels.py": ("the kernel in Triton", triton)}
+    values = {
+        "name": name,
+        "operator": found[0].name,
+        "summary": found[0].summary,
+        "extras": "check,triton" if triton else "check",
+        "torchgraft": torchgraft_requirement(),
+        "triton_test": f"\t@$(GRAFT) check src/{name} --every-kernel --property value\n" if triton else "",
+        "triton_check": f"\n\t@$(GRAFT) check src/{name} --every-kernel" if triton else "",
+        "kernel_rows": "".join(
+            f"| [src/{name}/{file}](src/{name}/{file}) | {what} |\n" for file, (what, wanted) in rows.items() if wanted
+        ),
+    }
+    templates = {
+        "pyproject.toml": "pyproject.toml",
+        "Makefile": "Makefile",
+        "README.md": "README.md",
+        ".gitignore": "gitignore",
+        ".clang-format": "clang-format",
+        ".github/workflows/ci.yml": "ci.yml",
+    }
+    made = {path: _filled(template, values) for path, template in templates.items()}
+    made |= {
+        f"tests/test_{name}.py": _test(name, found),
+        f"src/{name}/__init__.py": _init(name, found[0], ["cpu.cpp", *(["cuda.cu"] if cuda else [])], triton),
+        f"src/{name}/reference.py": _references(found),
+        f"src/{name}/operator.py": _declarations(name, found, is_complete, cuda or triton),
+        f"src/{name}/samples.py": _samples(found),
+        f"src/{name}/cpu.cpp": _source("cpu", name, found, is_complete),
+    }
+    if cuda:
+        made[f"src/{name}/cuda.cu"] = _source("cuda", name, found, is_complete)
+    if triton:
+        made[f"src/{name}/kernels.py"] = _triton(name, found, is_complete)
+    return made
+
+
+def _filled(template: str, values: dict[str, str]) -> str:
+    return Template((_TEMPLATES / f"{template}.template").read_text()).substitute(values)
+
+
+# What a text in Python imports where it says something, in the order that formatters want.
+_STANDARD_IMPORTS = (
+    (r"\bSequence\[", "from collections.abc import Sequence"),
+    (r"\bfind_spec\(", "from importlib.util import find_spec"),
+    (r"\bPath\(", "from pathlib import Path"),
+)
+_OTHER_IMPORTS = (
+    (r"\btorch\.", "import torch"),
+    (r"\btriton\.", "import triton"),
+    (r"\btl\.", "import triton.language as tl"),
+    (r"\bTensor\b", "from torch import Tensor"),
+    (r"\bbuilding\.", "from torchgraft import building"),
+    (r"gradient_by_reference\(", "from torchgraft import Operator, gradient_by_reference"),
+    (r"\A(?!.*gradient_by_reference\().* Operator\(", "from torchgraft import Operator"),
+    (r"\bwrap_triton\(", "from torchgraft import wrap_triton"),
+    (r"\bmake_test\(", "from torchgraft.checking import make_test"),
+    (r"\bFLOATING\b", "from torchgraft.operator import FLOATING"),
+)
+
+
+def _module(summary: str, body: str, own: Sequence[str] = ()) -> str:
+    """A file in Python: a docstring, the imports that the body needs, and the body.
+
+    Args:
+        summary: the docstring.
+        body: begins with as many empty lines as it wants above it.
+        own: what is imported of the package itself.
+    """
+    # A schema that is text uses no names.
+    code = re.sub(r"\"[^\"\n]*\"|'[^'\n]*'", "", body)
+    groups = [
+        [line for pattern, line in imports if re.search(pattern, code, re.DOTALL)]
+        for imports in (_STANDARD_IMPORTS, _OTHER_IMPORTS)
+    ]
+    blocks = ["\n".join(lines) for lines in (*groups, own) if lines]
+    return "\n\n".join([f'"""{summary}"""', *blocks]) + f"\n{body}"
+
+
+def _called(stub: Stub) -> str:
+    """What the Operator is called in Python."""
+    return f"{stub.name}_operator"
+
+
+def _import_of(name: str, found: Sequence[Stub]) -> str:
+    return f"from {name}.operator import {', '.join(sorted(map(_called, found)))}"
+
+
+def _test(name: str, found: Sequence[Stub]) -> str:
+    operators = [_called(stub) for stub in found]
+    return _module(
+        "Every property of every operator of the package, as `graft check` asks them.",
+        "\n" + stubs.joined(f"test_{name} = make_test(", [*operators, "quick=True"], ")\n"),
+        [_import_of(name, found)],
+    )
+
+
+def _init(name: str, stub: Stub, sources: Sequence[str], triton: bool) -> str:
+    loaded = stubs.joined(
+        f'building.load("{name}", [', [f'Path(__file__).with_name("{source}")' for source in sources], "])"
+    )
+    body = f"""
+# In an installed wheel the compiled kernels lie in lib/. Elsewhere they are compiled here, once.
+{loaded}
+"""
+    if triton:
+        body += f"""
+# Without Triton the other kernels answer.
+if find_spec("triton") is not None:
+    from {name} import kernels as kernels
+"""
+    body += f"""
+
+{stubs.joined(f"def {stub.name}(", stubs.parameters(stub, defaults=True), f") -> {stubs.result_annotation(stub)}:")}
+    \"\"\"{stub.summary[0].upper()}{stub.summary[1:]}
+
+    Args:
+{stubs.described(stub)}
+"""
+    if stub.copies:
+        body += f"""
+    Returns:
+        {stub.formula or f"A copy of {', '.join(copy.argument for copy in stub.copies)}"}.
+"""
+    returned = "return " if stub.copies else ""
+    refusal = "" if stub.words is None else "\n        ValueError: a tensor has another shape."
+    body += f"""
+    Raises:
+        TypeError: an argument is of another type than its own, or a tensor of another dtype.{refusal}
+    \"\"\"
+    {stubs.joined(f"{returned}{_called(stub)}(", stubs.values(stub), ")", 4)}
+"""
+    return _module(f"{stub.name}: {stub.summary}", body, [_import_of(name, [stub])])
+
+
+def _references(found: Sequence[Stub]) -> str:
+    functions = []
+    for stub in found:
+        annotation = stubs.result_annotation(stub, written=True)
+        comment = "" if stub.formula else "    # Write here, in differentiable PyTorch, what the operator computes.\n"
+        functions.append(
+            f"""
+
+{stubs.joined(f"def {stub.name}(", stubs.parameters(stub), f") -> {annotation}:")}
+    \"\"\"{stub.summary[0].upper()}{stub.summary[1:]}\"\"\"
+{comment}    return {stubs.reference_body(stub)}
+"""
+        )
+    return _module(f"What {found[0].name} means: its kernels are compared with this.", "".join(functions))
+
+
+def _declarations(name: str, found: Sequence[Stub], is_complete: bool, on_gpu: bool) -> str:
+    first, *others = found
+    body = ""
+    # That of the gradient first, as the other one calls it.
+    for stub in (*others, first):
+        has_formula = stub is first and (is_complete or bool(others))
+        is_backward_of_square = is_complete and stub is not first
+        by_reference = "" if has_formula else _gradient_by_reference(stub)
+        schema = stubs.quoted(stub.schema, 4)
+        if by_reference.endswith("_SCHEMA)"):
+            is_long = "\n" in schema or len(schema) + len("_SCHEMA = ") > 120
+            body += f"\n_SCHEMA = {f'({chr(10)}    {schema}{chr(10)})' if is_long else schema}\n"
+            schema = "_SCHEMA"
+        declared = [schema, f"reference=reference.{stub.name}"]
+        if stub.words is not None:
+            declared.append(f'shapes="{stub.words}"')
+        elif is_backward_of_square:
+            declared.append('shapes="..., ... -> ..."')
+        elif stub.copies:
+            declared.append(f"output=_{stub.name}_output")
+            body += f"""
+
+{stubs.joined(f"def _{stub.name}_output(", stubs.parameters(stub), f") -> {stubs.result_annotation(stub)}:")}
+    return {stubs.output_body(stub)}
+"""
+        if has_formula:
+            declared.append(f"gradient=_{stub.name}_gradient")
+            body += _gradient(stub, others[0] if others else None)
+        elif by_reference:
+            declared.append(f"gradient={by_reference}")
+        elif stub.copies:
+            names = [f'"{argument.name}"' for argument in stub.arguments if argument.holds_tensors]
+            declared.append(stubs.joined("not_differentiable=[", names, "]", 4))
+        if zero := [f'"{copy.argument}_grad"' for copy in stub.copies if copy.zero]:
+            declared.append(stubs.joined("not_differentiable=[", zero, "]", 4))
+        declared += ["dtypes=FLOATING", *([] if on_gpu else ['kernels={"cpu": FLOATING}'])]
+        lines = "".join(f"    {line},\n" for line in declared)
+        body += "\n" * (2 if body else 1) + f"{_called(stub)} = Operator(\n{lines})\n"
+    summary = f"The declaration of {first.name}: what PyTorch must know about it, and nothing about how it is computed."
+    return _module(summary, body, [f"from {name} import reference"])
+
+
+def _gradient_by_reference(stub: Stub) -> str:
+    """The gradient that PyTorch makes of a reference, in Python; empty where nothing has one.
+
+    What is written to is not kept, so that a reference cannot be called again.
+    """
+    if not stub.copies or stub.mutated:
+        return ""
+    tensors = [argument for argument in stub.arguments if argument.holds_tensors]
+    is_plain = stub.arguments[: len(tensors)] == tuple(tensors) and not any(
+        argument.keyword_only or (argument.holds_tensors and argument.is_list) for argument in stub.arguments
+    )
+    return f"gradient_by_reference(reference.{stub.name}, {len(tensors) if is_plain else '_SCHEMA'})"
+
+
+def _gradient(stub: Stub, backward: Stub | None) -> str:
+    """The function that is a gradient formula."""
+    tensors = [argument for argument in stub.arguments if argument.holds_tensors]
+    taken = [f"{each}: Sequence[{kind}]" for each, kind in _GRADIENT_TAKES] + stubs.parameters(stub)
+    returned = f"tuple[{', '.join(['Tensor'] * len(tensors))}]"
+    if backward is None:
+        body = "    return (2 * factor * input * output_grads[0],)\n"
+    else:
+        call = stubs.joined(f"{_called(backward)}(", ["output_grads[0]", *stubs.values(stub)], ")", 4)
+        body = f"    return ({call},)\n"
+        if len(tensors) > 1:
+            returned = "tuple[Tensor | None, ...]"
+            body = f"    grads = {call}\n    return {_NEEDED}\n"
+    return f"""
+
+{stubs.joined(f"def _{stub.name}_gradient(", taken, f") -> {returned}:")}
+{body}"""
+
+
+_NEEDED = "tuple(grad if needed else None for grad, needed in zip(grads, needs_grad, strict=False))"
+_GRADIENT_TAKES = (("needs_grad", "bool"), ("output_grads", "Tensor"), ("saved", "Tensor"))
+
+
+def _samples(found: Sequence[Stub]) -> str:
+    words = found[0].words
+    taken = ["shape: tuple[int, ...]"] if words is None else sizes.parameters(words)
+    functions: list[str] = []
+    entries = []
+
+    def add_function(name: str, values: Sequence[str]) -> None:
+        made = stubs.joined("return (", values, ",)" if len(values) == 1 else ")", 4)
+        functions.append(f"{stubs.joined(f'def _{name}(', taken, ') -> tuple[Any, ...]:')}\n    {made}\n")
+
+    for stub in found:
+        add_function(stub.name, stubs.sample_values(stub))
+        more = []
+        if any(argument.optional or argument.optional_elements for argument in stub.arguments):
+            without = stubs.sample_values(stub, without_optional=True)
+            if words is None:
+                arguments = stubs.joined("(", without, ",)" if len(without) == 1 else ")", 12).replace("shape", "(5,)")
+            else:
+                add_function(f"{stub.name}_without", without)
+                arguments = f"_{stub.name}_without({sizes.smallest(words)})"
+            more = [stubs.joined("Sample(", ['"with None where it may be"', arguments], ")", 8)]
+        entry = stubs.joined(f'"{stub.name}": _samples(', [f"_{stub.name}", *more], "),", 4)
+        entries.append(f"    {entry}\n")
+    body = "\n\n".join(functions)
+    values = {
+        "operator": found[0].name,
+        "torch_import": "import torch\n" if re.search(r"\btorch\.", body) else "",
+        "functions": body,
+        "samples": "".join(entries) + "}",
+    }
+    if words is None:
+        return _filled("samples.py", values)
+    name, measured = sizes.benchmark(words)
+    values |= {
+        "names": ", ".join(words.names),
+        "rows": "".join(f'    "{name}": {row},\n' for name, row in sizes.rows(words)),
+        "drawn": sizes.drawn(words),
+        "measured": f'"{name}", arguments({measured})',
+    }
+    return _filled("samples_of_sizes.py", values)
+
+
+# The headers of what a text in C++ uses.
+_HEADERS = (
+    ("torch::stable::zero_(", "torch/csrc/stable/ops.h"),
+    ("check_alike(", "torchgraft/arguments.h"),
+    ("parallel_for(", "torchgraft/cpu.h"),
+    ("dispatch_floating(", "torchgraft/dispatch.h"),
+    ("empty_as(", "torchgraft/layout.h"),
+    ("ceil_divide<", "torchgraft/numbers.h"),
+    ("", "torchgraft/registration.h"),
+    ("Text ", "torchgraft/text.h"),
+    ("Text>", "torchgraft/text.h"),
+    ("Launch ", "torchgraft/cuda.cuh"),
+)
+_OTHER_HEADERS = (
+    ("std::optional<", "optional"),
+    ("std::tuple<", "tuple"),
+    ("std::vector<", "vector"),
+)
+
+
+def _to_dense(found: Sequence[Stub]) -> str:
+    """What brings a tensor into the layout of a result: where shapes are declared, that is contiguous."""
+    return "to_dense" if found[0].words is None else "to_contiguous"
+
+
+def _source(device: str, name: str, found: Sequence[Stub], is_complete: bool) -> str:
+    """The kernels in C++ for a kind of device."""
+    suffix = "cpp" if device == "cpu" else "cu"
+    values = {"name": name, "operator": found[0].name, "to_dense": _to_dense(found)}
+    if is_complete:
+        parts = [f"square.{suffix}", f"square_backward.{suffix}"][: len(found)]
+        text = "".join(_filled(part, values) for part in parts)
+    else:
+        used = stubs.helpers_of(found)
+        helpers = {
+            "copied": f"helper_copied.{suffix}",
+            "copied_list": "helper_copied_list",
+            "zeros": "helper_zeros",
+            "set_to_zero": "helper_set_to_zero",
+        }
+        text = "".join(_filled(part, values) for helper, part in helpers.items() if helper in used)
+        text += "\n\n".join(stubs.host_function(stub, device) for stub in found) + "\n"
+    blocks = []
+    for headers in (_HEADERS, _OTHER_HEADERS):
+        included = dict.fromkeys(f"#include <{header}>\n" for word, header in headers if word in text)
+        blocks += ["\n" + "".join(included)] if included else []
+    leads = {"cpu": "one pass through memory, on all threads.", "cuda": "a thread owns one element."}
+    return _filled(
+        f"{device}.{suffix}",
+        {
+            "name": name,
+            "operator": found[0].name,
+            "lead": leads[device] if is_complete else found[0].summary,
+            "includes": "".join(blocks),
+            "functions": text,
+            "registrations": "\n".join(
+                f"TORCHGRAFT_KERNEL({name}, {device.upper()}, {stub.name}, {stub.name}_{device})" for stub in found
+            ),
+        },
+    )
+
+
+def _triton(name: str, found: Sequence[Stub], is_complete: bool) -> str:
+    """The kernels in Triton."""
+    values = {"name": name, "operator": found[0].name}
+    if is_complete:
+        parts = ["square.py", "square_backward.py"][: len(found)]
+        text = "\n" + "".join(_filled(part, values) for part in parts)
+    else:
+        helper = "helper_copied.py" if found[0].words is None else "helper_copied_contiguous.py"
+        text = "\n" + _filled(helper, values) if "copied" in stubs.helpers_of(found) else ""
+        for stub in found:
+            signature = stubs.joined(
+                f"def {stub.name}_blocks(", stubs.parameters(stub), f") -> {stubs.result_annotation(stub)}:"
+            )
+            body = "".join(f"    {line}\n" for line in "\n".join(stubs.triton_body(stub)).splitlines())
+            text += f"""
+
+@{_called(stub)}.kernel("cuda", triton=True)
+{signature}
+    \"\"\"One program for each block of elements.\"\"\"
+{body}"""
+    block = "\n_BLOCK = 1024\n" if "_BLOCK" in text else ""
+    summary = (
+        f"Kernels of {found[0].name} in Triton: a program owns a block of elements, and reads and writes each once."
+    )
+    return _module(summary, f"{block}{text}", [_import_of(name, found)])
