@@ -12,10 +12,10 @@ from typer.testing import CliRunner
 
 import torchgraft
 from torchgraft import Operator, PerformanceWarning
-from torchgraft.checking.deriving import derive
 from torchgraft.checking.devices import make_mesh, run_on_devices
 from torchgraft.checking.subject import find_subjects
 from torchgraft.cli import app
+from torchgraft.derive_sharding import derive
 from torchgraft.sampling import Drawn, Sample, Samples
 from torchgraft.sharding import PARTIAL, REPLICATED, Sharding, ShardingError, moved, share
 

@@ -31,6 +31,7 @@ from torchgraft.declaring import (
     why_unsharded,
 )
 from torchgraft.declaring import unknown_size as unknown_size
+from torchgraft.derive_sharding import derive_at_need
 from torchgraft.differentiation import gradient_by_reference as gradient_by_reference
 from torchgraft.differentiation import make_autograd, make_gradient, nested, single
 from torchgraft.explaining import explain_kinds, explain_memory, out_of_memory
@@ -533,11 +534,9 @@ class Operator:
 
     @property
     def sharding(self) -> Sharding:
-        """What may be cut over devices."""
+        """The dimensions along which it may be cut over devices; derived from the reference if none is declared."""
         if self._sharding is None:
-            # It needs samples, and what finds them knows operators.
-            deriving = importlib.import_module("torchgraft.checking.deriving")
-            self._sharding = deriving.derive_at_need(self)
+            self._sharding = derive_at_need(self)
         return self._sharding
 
     def needs_grad(self, arguments: Sequence[Any]) -> bool:

@@ -26,9 +26,9 @@ from torchgraft.benchmarking.load import Load, Watch
 from torchgraft.benchmarking.provenance import Provenance, provenance_of_operator
 from torchgraft.benchmarking.summary import UNVERIFIED, marked, short_dtype
 from torchgraft.benchmarking.table import Table
-from torchgraft.checking import places
 from torchgraft.checking.subject import Subject, subject_of
 from torchgraft.environment import Environment, describe_environment
+from torchgraft.finding import places
 from torchgraft.operator import Operator
 from torchgraft.processes import clean_processes
 from torchgraft.sampling import Sample

@@ -23,9 +23,10 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from torchgraft import _torch_private
 from torchgraft.checking.case import MadeOfOperators, each_tensor, in_float64, is_number, leaves_of
 from torchgraft.checking.drawing import INDICES, draw_samples, is_drawable
-from torchgraft.checking.places import make_importable
-from torchgraft.checking.subject import samples_in, target_of
+from torchgraft.checking.subject import target_of
 from torchgraft.declaring import dtypes_of, make_sharding
+from torchgraft.finding.places import make_importable
+from torchgraft.finding.samples import samples_in
 from torchgraft.operator import FLOATING, Operator
 from torchgraft.sampling import Drawn, Sample, Samples
 from torchgraft.schema import Argument, arrange, by_name, make_complete, read_schema, tensors_in
@@ -126,7 +127,7 @@ class Adopted(Operator, MadeOfOperators):
         self.shapes = self.gradient = self.vmap = self.flops = None
         self.materialize_grads, self.recorders = False, {}
         # Its gradient is no formula that could be replaced.
-        self.autograd = cast(Any, None)
+        self.autograd = cast("Any", None)
         self.autocast, self.mixed, self.random = "none", (), ()
         self.dtypes_of, self.primary = dtypes_of(self, None)
         self._sharding = make_sharding(self, None, None, self.results, ())

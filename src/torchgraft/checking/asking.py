@@ -30,7 +30,6 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from torchgraft import choosing, native, python_kernels
-from torchgraft.checking import places
 from torchgraft.checking.case import Call, Case, in_float64
 from torchgraft.checking.comparing import expect
 from torchgraft.checking.properties import PROPERTIES, autocast, bad_input, second_gradient
@@ -39,6 +38,7 @@ from torchgraft.checking.properties.value import check_value
 from torchgraft.checking.result import NotApplicable
 from torchgraft.checking.subject import Subject, claims_kernel, find_subjects, listed_kernels
 from torchgraft.fallback import PerformanceWarning
+from torchgraft.finding import places
 from torchgraft.operator import FLOATING, Operator
 from torchgraft.precision import cudnn_switches, true_precision
 

@@ -26,10 +26,10 @@ from typing import Any, Literal
 
 from torchgraft import cache
 from torchgraft.building import BuildError, build
-from torchgraft.checking import places
 from torchgraft.checking.mutating import Mutant, find_mutants, rewrite
 from torchgraft.checking.sanitizing import CPU_TOOLS, find_runtimes, folder_of, sources_in
 from torchgraft.checking.subject import target_of
+from torchgraft.finding import places
 from torchgraft.operator import Operator
 
 # Beside an operator's declaration: mutants that compute the same as the original, and why.

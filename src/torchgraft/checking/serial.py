@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 
 from torchgraft import _torch_private
-from torchgraft.checking import places
 from torchgraft.checking.result import Result
 from torchgraft.checking.running import Job, run_job
+from torchgraft.finding import places
 from torchgraft.precision import products_by_pytorch
 
 _MARK = "@graft "

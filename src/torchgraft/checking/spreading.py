@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchgraft.checking.deriving import derive
 from torchgraft.checking.subject import Subject
 from torchgraft.declaring import why_unsharded
+from torchgraft.derive_sharding import derive
 from torchgraft.differentiation import as_tuple
 from torchgraft.sampling import Sample
 from torchgraft.sharding import PARTIAL, REPLICATED, Placement, moved

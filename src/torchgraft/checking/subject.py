@@ -6,13 +6,13 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
 
 from torchgraft import native, python_kernels
-from torchgraft.checking.places import declaring_modules, make_importable, name_of
+from torchgraft.finding.places import declaring_modules, make_importable, name_of
+from torchgraft.finding.samples import samples_of
 from torchgraft.operator import Operator
 from torchgraft.sampling import Samples
 
@@ -36,20 +36,14 @@ class Subject:
 
 
 def subject_of(operator: Operator, samples: Samples | None = None) -> Subject:
-    """An operator with its samples: those that are given, or else those that lie beside its declaration.
-
-    That is `samples` in the module of the declaration, or in a module `samples` of the same package: a `Samples`, or a
-    dict of them by the operator's name.
+    """Pairs an operator with its samples: those that are given, or else those that lie beside its declaration.
 
     Raises:
         LookupError: there are none.
     """
     if samples is not None:
         return Subject(operator, samples, beside=False)
-    # An operator that is adopted brings its own.
-    if isinstance(own := getattr(operator, "samples", None), Samples):
-        return Subject(operator, own)
-    return Subject(operator, _find_samples(operator))
+    return Subject(operator, samples_of(operator))
 
 
 def claims_kernel(operator: Operator, device: torch.device | str, dtype: torch.dtype) -> bool:
@@ -79,40 +73,6 @@ def expect_kernels(operators: Sequence[Operator], devices: Sequence[str]) -> lis
             "torchgraft/choice.h and TORCHGRAFT_KERNELS(operator, rules)"
         )
     return list(dict.fromkeys(found))
-
-
-def samples_in(module: ModuleType | None, name: str) -> Samples | None:
-    """What a module holds under `samples` for an operator's name: samples, or a dict of them."""
-    found = getattr(module, "samples", None)
-    if isinstance(found, dict):
-        found = found.get(name)
-    return found if isinstance(found, Samples) else None
-
-
-def _find_samples(operator: Operator) -> Samples:
-    module = sys.modules.get(operator.module) or importlib.import_module(operator.module)
-    holder: ModuleType | None = module
-    if not hasattr(module, "samples") or isinstance(module.samples, ModuleType):
-        # What a package declares in its own file lies beside the modules in it.
-        beside = operator.module if hasattr(module, "__path__") else operator.module.rpartition(".")[0]
-        name = f"{beside}.samples" if beside else "samples"
-        file = Path(getattr(module, "__file__", None) or ".").with_name("samples.py")
-        if not beside and file.is_file():
-            make_importable(file)
-        try:
-            holder = importlib.import_module(name)
-        except ModuleNotFoundError as missing:
-            if missing.name not in (name, beside):
-                raise
-            holder = None
-    found = samples_in(holder, operator.name)
-    if found is None:
-        raise LookupError(
-            f"{operator.qualified_name} has no samples: put `samples = {{{operator.name!r}: torchgraft.sampling.Samples"
-            f"(...)}}` into the file that declares it or into samples.py beside that, or pass samples= to "
-            "torchgraft.check"
-        )
-    return found
 
 
 def find_subjects(targets: Sequence[Operator | str], samples: Samples | None = None) -> list[Subject]:

@@ -1,6 +1,6 @@
-"""What an operator's tensors may be cut along, found by cutting them and asking the reference.
+"""Derives the sharding of an operator: cuts its tensors along every dimension and asks the reference.
 
-A letter is right where the reference, asked of the parts, gives parts of what it gives of the whole: joined, or added.
+A letter is right if the results of the reference for the parts, joined or added, are its results for the whole.
 """
 
 from __future__ import annotations
@@ -9,26 +9,40 @@ import itertools
 import string
 import warnings
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from torchgraft import _torch_private
-from torchgraft.checking.subject import subject_of
+from torchgraft.declared import Declared
 from torchgraft.differentiation import as_tuple
-from torchgraft.operator import Operator
+from torchgraft.finding.samples import samples_of
 from torchgraft.sampling import Sample, Samples
+from torchgraft.schema import Result
 from torchgraft.sharding import PARTIAL, REPLICATED, Placement, Sharding, share
 
-# Samples that are cut; references that are asked for one letter; and elements of a sample, so that both take little.
+# At most so many samples are cut, references are called for one letter, and elements are in one sample: all of it takes
+# seconds at most.
 _SAMPLES, _TRIALS, _ELEMENTS = 6, 4000, 20_000
-# A size is cut into so many parts.
+
+
+# Every size is cut into each of these numbers of parts.
 _PARTS = (2, 3)
 
 
+class Derivable(Declared, Protocol):
+    """An Operator, or the part of one that its sharding follows from."""
+
+    module: str
+    results: tuple[Result, ...]
+
+    def with_defaults(self, arguments: Sequence[Any]) -> tuple[Any, ...]:
+        """Arguments in the order of the schema, with the defaults of those that are missing at the end."""
+
+
 class _Letter(NamedTuple):
-    """What is cut together.
+    """Dimensions that are cut together.
 
     Attributes:
         arguments: of each tensor argument the dimension, or how it lies otherwise.
@@ -41,10 +55,10 @@ class _Letter(NamedTuple):
     numbers: tuple[int, ...] = ()
 
 
-def derive_at_need(operator: Operator) -> Sharding:
-    """What may be cut of an operator that leaves it to be found; warns, once, of what to write down."""
+def derive_at_need(operator: Derivable) -> Sharding:
+    """Derives the sharding of an operator that declares none; warns, once, which declaration saves the time."""
     with _torch_private.without_modes(), torch.no_grad():
-        sharding = derive(operator, subject_of(operator).samples)
+        sharding = derive(operator, samples_of(operator))
     warnings.warn(
         f"{operator.name}: its sharding was derived from its reference: declare sharding={sharding.text!r}, which saves"
         " the time and is proved by `graft check --property sharding`",
@@ -54,8 +68,8 @@ def derive_at_need(operator: Operator) -> Sharding:
     return sharding
 
 
-def derive(operator: Operator, samples: Samples) -> Sharding:
-    """Finds what the tensors of an operator may be cut along.
+def derive(operator: Derivable, samples: Samples) -> Sharding:
+    """Finds the dimensions along which the tensors of an operator may be cut.
 
     Args:
         operator: with a reference.
@@ -75,7 +89,7 @@ def derive(operator: Operator, samples: Samples) -> Sharding:
         ranks = tuple(-1 if values[place] is None else values[place].dim() for place in places)
         kinds.setdefault(ranks, []).append(values)
     ranks = max(kinds, key=lambda ranks: (-ranks.count(-1), sum(ranks)))
-    # The largest have the fewest sizes that are alike by chance.
+    # The largest samples have the fewest sizes that are equal by chance.
     chosen = kinds[ranks][-_SAMPLES:]
     letters = _find_letters(operator, places, chosen)
     given = zip(*(as_tuple(operator.reference(*values)) for values in chosen), strict=True)
@@ -99,7 +113,7 @@ def derive(operator: Operator, samples: Samples) -> Sharding:
     return sharding
 
 
-def holds(operator: Operator, sharding: Sharding, values: Sequence[Any]) -> bool:
+def holds(operator: Derivable, sharding: Sharding, values: Sequence[Any]) -> bool:
     """Whether each letter of a sharding holds for a call, by the reference."""
     shapes = [None if values[place] is None else values[place].shape for place, _ in sharding.tensors]
     call = sharding.of(shapes, values)
@@ -120,12 +134,12 @@ def holds(operator: Operator, sharding: Sharding, values: Sequence[Any]) -> bool
     return True
 
 
-def _values(operator: Operator, sample: Sample) -> tuple[Any, ...]:
+def _values(operator: Derivable, sample: Sample) -> tuple[Any, ...]:
     return operator.with_defaults(sample.make("cpu", torch.float64))
 
 
-def _find_letters(operator: Operator, places: Sequence[int], calls: Sequence[tuple[Any, ...]]) -> list[_Letter]:
-    """Every letter, those of the first argument first; none has a dimension of another."""
+def _find_letters(operator: Derivable, places: Sequence[int], calls: Sequence[tuple[Any, ...]]) -> list[_Letter]:
+    """Finds every letter, those of the first argument first; none has a dimension of another."""
     found: list[_Letter] = []
     for number, place in enumerate(places):
         tensor = calls[0][place]
@@ -139,14 +153,14 @@ def _find_letters(operator: Operator, places: Sequence[int], calls: Sequence[tup
 
 
 def _candidates(
-    operator: Operator,
+    operator: Derivable,
     places: Sequence[int],
     calls: Sequence[tuple[Any, ...]],
     number: int,
     dimension: int,
     found: Sequence[_Letter],
 ) -> Iterator[tuple[tuple[Placement, ...], tuple[int, ...]]]:
-    """What may be cut with a dimension of an argument, as its sizes are multiples; those that share most come first."""
+    """Yields dimensions that may be cut with one of an argument: sizes that are multiples. Larger groups come first."""
     sizes = [values[places[number]].shape[dimension] for values in calls]
     options: list[list[Placement]] = []
     for other, place in enumerate(places):
@@ -173,7 +187,7 @@ def _candidates(
     for numbers in ((), *((each,) for each in whole)):
         for where in chosen:
             yield where, numbers
-    # What is added to a sum of products.
+    # A tensor that is added to a sum of products, such as a bias, may lie in parts.
     for where in chosen:
         for other in range(len(places)):
             if where[other] == REPLICATED and calls[0][places[other]] is not None:
@@ -188,13 +202,13 @@ def _are_multiples(sizes: Sequence[int], others: Sequence[int]) -> bool:
 
 
 def _try(
-    operator: Operator,
+    operator: Derivable,
     places: Sequence[int],
     calls: Sequence[tuple[Any, ...]],
     where: tuple[Placement, ...],
     numbers: tuple[int, ...],
 ) -> _Letter | None:
-    """The letter, where what is cut so gives parts of every result, for each call and each number of parts."""
+    """Returns the letter if cutting so gives parts of every result, for each call and each number of parts."""
     possible: list[list[Placement] | None] = [None] * len(operator.results)
     for values, parts in itertools.product(calls, _PARTS):
         sizes = [values[place].shape[each] for place, each in zip(places, where, strict=True) if isinstance(each, int)]
@@ -209,7 +223,7 @@ def _try(
         results = as_tuple(operator.reference(*values))
         for number, (result, each) in enumerate(zip(results, zip(*found, strict=True), strict=True)):
             if result.numel() == 0:
-                # A gradient that is not wanted has no elements, and may lie anyhow.
+                # A gradient that nobody wants has no elements, so any placement is right.
                 continue
             before, ways = possible[number], _ways(result, each)
             possible[number] = ways if before is None else [way for way in before if way in ways]
@@ -221,14 +235,14 @@ def _try(
 
 
 def _run(
-    operator: Operator,
+    operator: Derivable,
     places: Sequence[int],
     values: Sequence[Any],
     where: Sequence[Placement],
     numbers: Sequence[int],
     parts: int,
 ) -> list[tuple[Tensor, ...]] | None:
-    """What the reference gives on each device; None where it gives an error."""
+    """Calls the reference on each device's part; returns None if it raises."""
     cut = {place: cut_tensor(values[place], each, parts) for place, each in zip(places, where, strict=True)}
     found = []
     for device in range(parts):
@@ -243,7 +257,7 @@ def _run(
 
 
 def cut_tensor(tensor: Tensor | None, where: Placement, parts: int) -> list[Tensor | None]:
-    """What each device holds of a tensor."""
+    """Cuts a tensor into the parts that the devices hold."""
     if tensor is None or where == REPLICATED:
         return [tensor] * parts
     if isinstance(where, int):
@@ -257,7 +271,7 @@ def cut_tensor(tensor: Tensor | None, where: Placement, parts: int) -> list[Tens
 
 
 def _ways(whole: Tensor, parts: Sequence[Tensor]) -> list[Placement]:
-    """How parts make the whole: joined along a dimension, or added."""
+    """Finds how parts make the whole: joined along a dimension, or added."""
     return [way for way in (*range(whole.dim()), PARTIAL) if _gives(whole, parts, way)]
 
 
@@ -281,7 +295,7 @@ def _gives(whole: Tensor, parts: Sequence[Tensor], way: Placement) -> bool:
 
 
 def _write(
-    operator: Operator,
+    operator: Derivable,
     places: Sequence[int],
     ranks: Sequence[int],
     results: Sequence[int],
@@ -289,7 +303,7 @@ def _write(
     kinds: Sequence[tuple[int, ...]],
     untried: Sequence[set[int]],
 ) -> str:
-    """The text of letters; where tensors have other numbers of dimensions elsewhere, with `...` for those in front."""
+    """Writes letters as text, with `...` for leading dimensions that other samples lack."""
     names = dict(zip(letters, string.ascii_lowercase, strict=False))
 
     def words(rank: int, number: int, of: str) -> list[str]:
@@ -304,7 +318,7 @@ def _write(
     ]
     varied = more.index(max(more))
     run = terms[varied][: more[varied]]
-    # What has one element in all samples cannot be cut, and goes with its neighbours.
+    # A dimension of one element in all samples cannot be cut, and goes with its neighbours.
     if run and all(word != "_" or dimension in untried[varied] for dimension, word in enumerate(run)):
         terms, given = ([_with_rest(each, run) for each in some] for some in (terms, given))
     added = [
