@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from torchgraft import Operator, python_kernels
-from torchgraft.checking.strides import in_awkward_strides
 from torchgraft.checking.subject import listed_kernels
+from torchgraft.checking.tensors.strides import in_awkward_strides
 
 
 def every_kernel(operator: Operator, device: str) -> list[AbstractContextManager[Any]]:

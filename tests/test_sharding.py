@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import torchgraft
 from torchgraft import Operator, PerformanceWarning
-from torchgraft.checking.devices import make_mesh, run_on_devices
+from torchgraft.checking.helpers.devices import make_mesh, run_on_devices
 from torchgraft.checking.subject import find_subjects
 from torchgraft.cli import app
 from torchgraft.derive_sharding import derive

@@ -11,8 +11,8 @@ import torch
 
 from planted.bug import Bug
 from torchgraft import Operator
-from torchgraft.checking.case import Call
-from torchgraft.checking.compiling import fresh_compiler
+from torchgraft.checking.call import Call
+from torchgraft.checking.helpers.compiling import fresh_compiler
 from torchgraft.checking.property import COMPILER
 from torchgraft.checking.result import Result
 from torchgraft.checking.running import make_jobs, run_job, run_jobs

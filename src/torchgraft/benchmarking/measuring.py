@@ -19,10 +19,12 @@ from torchgraft.benchmarking.provenance import provenance_of_operator
 from torchgraft.benchmarking.roofs import Roofs
 from torchgraft.benchmarking.rows import KERNEL, RivalResult, Row
 from torchgraft.benchmarking.timing import Stopwatch, Timing, ratio_of, summarise
-from torchgraft.checking.case import in_float64, leaves_of, tensors_of, with_gradients
-from torchgraft.checking.comparing import Mismatch, expect_close
-from torchgraft.checking.parts import expect_parts_close, prepare
+from torchgraft.checking.helpers.parts import expect_parts_close, prepare
 from torchgraft.checking.subject import listed_kernels
+from torchgraft.checking.tensors.arguments import tensors_of
+from torchgraft.checking.tensors.compare import Mismatch, expect_close
+from torchgraft.checking.tensors.dtypes import in_float64
+from torchgraft.checking.tensors.gradients import leaves_of, with_gradients
 from torchgraft.fallback import PerformanceWarning, fallbacks
 from torchgraft.mutation import answer_by_reference
 from torchgraft.precision import cudnn_switches, tf32_permitted

@@ -21,9 +21,12 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from torchgraft import _torch_private
-from torchgraft.checking.case import MadeOfOperators, each_tensor, in_float64, is_number, leaves_of
+from torchgraft.checking.call import MadeOfOperators
 from torchgraft.checking.drawing import INDICES, draw_samples, is_drawable
 from torchgraft.checking.subject import target_of
+from torchgraft.checking.tensors.arguments import each_tensor
+from torchgraft.checking.tensors.dtypes import in_float64, is_number
+from torchgraft.checking.tensors.gradients import leaves_of
 from torchgraft.declaring import dtypes_of, make_sharding
 from torchgraft.finding.places import make_importable
 from torchgraft.finding.samples import samples_in

@@ -30,13 +30,15 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from torchgraft import choosing, native, python_kernels
-from torchgraft.checking.case import Call, Case, in_float64
-from torchgraft.checking.comparing import expect
+from torchgraft.checking.call import Call
+from torchgraft.checking.case import Case
 from torchgraft.checking.properties import PROPERTIES, autocast, bad_input, second_gradient
 from torchgraft.checking.properties.gradient import check_gradient
 from torchgraft.checking.properties.value import check_value
 from torchgraft.checking.result import NotApplicable
 from torchgraft.checking.subject import Subject, claims_kernel, find_subjects, listed_kernels
+from torchgraft.checking.tensors.compare import expect
+from torchgraft.checking.tensors.dtypes import in_float64
 from torchgraft.fallback import PerformanceWarning
 from torchgraft.finding import places
 from torchgraft.operator import FLOATING, Operator

@@ -18,9 +18,11 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
 from torchgraft import _torch_private
-from torchgraft.checking.case import Call, each_tensor, in_float64
-from torchgraft.checking.comparing import Mismatch, expect_close
-from torchgraft.checking.strides import significant_strides
+from torchgraft.checking.call import Call
+from torchgraft.checking.tensors.arguments import each_tensor
+from torchgraft.checking.tensors.compare import Mismatch, expect_close
+from torchgraft.checking.tensors.dtypes import in_float64
+from torchgraft.checking.tensors.strides import significant_strides
 from torchgraft.declared import Declared
 from torchgraft.differentiation import differentiate_reference
 

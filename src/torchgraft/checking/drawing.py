@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from torchgraft.checking.case import replaced
+from torchgraft.checking.tensors.arguments import replaced
 from torchgraft.operator import FLOATING
 from torchgraft.sampling import Drawn, Sample, Samples
 from torchgraft.schema import REQUIRED, Argument, tensors_in

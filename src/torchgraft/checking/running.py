@@ -27,12 +27,12 @@ from torchgraft import _torch_private, native, python_kernels
 from torchgraft.checking.adopted import declined, why_not_asked, words_of
 from torchgraft.checking.blaming import find_blame
 from torchgraft.checking.case import Case, CheckFailed, failure_of
-from torchgraft.checking.comparing import Mismatch
 from torchgraft.checking.kernel_sources import is_compiled_there
 from torchgraft.checking.properties import PROPERTIES
 from torchgraft.checking.property import Property
 from torchgraft.checking.result import ALL_DTYPES, DIED, EMULATED, NVCC, Failure, NotApplicable, Result
 from torchgraft.checking.subject import Subject, claims_kernel, expect_kernels, listed_kernels, subject_of, target_of
+from torchgraft.checking.tensors.compare import Mismatch
 from torchgraft.fallback import PerformanceWarning, fallbacks
 from torchgraft.finding import places
 from torchgraft.operator import Operator

@@ -10,11 +10,12 @@ anything about tensors that really have so many elements, which would take minut
 import torch
 from torch import Tensor
 
-from torchgraft.checking.case import Call, Case
-from torchgraft.checking.comparing import expect
-from torchgraft.checking.parts import expect_parts_close, prepare
+from torchgraft.checking.call import Call
+from torchgraft.checking.case import Case
+from torchgraft.checking.helpers.parts import expect_parts_close, prepare
 from torchgraft.checking.property import Property
 from torchgraft.checking.result import NotApplicable
+from torchgraft.checking.tensors.compare import expect
 from torchgraft.sampling import Large
 
 _FAR = 2**31 + 64

@@ -7,10 +7,11 @@ which holds NaN.
 Cannot prove: that a layout has a kernel of its own, or is fast.
 """
 
-from torchgraft.checking.case import Call, Case
-from torchgraft.checking.comparing import Mismatch
+from torchgraft.checking.call import Call
+from torchgraft.checking.case import Case
 from torchgraft.checking.property import Property
-from torchgraft.checking.strides import in_awkward_strides
+from torchgraft.checking.tensors.compare import Mismatch
+from torchgraft.checking.tensors.strides import in_awkward_strides
 
 
 def check(case: Case) -> None:

@@ -22,11 +22,14 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from torchgraft._dtensor import placement_of
-from torchgraft.checking.case import Call, Case, is_number, leaves_of, with_gradients
-from torchgraft.checking.comparing import Mismatch, expect
-from torchgraft.checking.devices import make_mesh, run_on_devices
+from torchgraft.checking.call import Call
+from torchgraft.checking.case import Case
+from torchgraft.checking.helpers.devices import make_mesh, run_on_devices
 from torchgraft.checking.property import Property
 from torchgraft.checking.result import NotApplicable
+from torchgraft.checking.tensors.compare import Mismatch, expect
+from torchgraft.checking.tensors.dtypes import is_number
+from torchgraft.checking.tensors.gradients import leaves_of, with_gradients
 from torchgraft.declaring import why_unsharded
 from torchgraft.operator import Operator
 from torchgraft.sharding import PARTIAL, REPLICATED, Placement, ShardingError

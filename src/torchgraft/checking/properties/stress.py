@@ -21,18 +21,13 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from torchgraft import _torch_private
-from torchgraft.checking.case import (
-    Call,
-    Case,
-    each_tensor,
-    grad_or_zeros,
-    in_dtype,
-    in_float64,
-    randn_like,
-    tensors_of,
-)
+from torchgraft.checking.call import Call
+from torchgraft.checking.case import Case
 from torchgraft.checking.property import Property
-from torchgraft.checking.strides import in_any_strides
+from torchgraft.checking.tensors.arguments import each_tensor, tensors_of
+from torchgraft.checking.tensors.dtypes import in_dtype, in_float64
+from torchgraft.checking.tensors.gradients import grad_or_zeros, randn_like
+from torchgraft.checking.tensors.strides import in_any_strides
 
 # The share of calls in which some arguments have a wider dtype than the others, where that is allowed.
 _MIXED = 1 / 4

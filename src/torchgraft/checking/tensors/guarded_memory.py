@@ -17,24 +17,32 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
 from torch.utils.dlpack import from_dlpack
 
 from torchgraft import _torch_private, native
-from torchgraft.checking.case import Call, each_tensor, leaves_of
-from torchgraft.checking.comparing import Mismatch
+from torchgraft.checking.tensors.compare import Mismatch
 
 # With every bit set, floating-point numbers of all sizes are NaN.
 NAN_BYTE = 0xFF
+
+
 # Floating-point numbers of all sizes are small and positive.
 NUMBER_BYTE = 0x3C
 
+
 _GUARD_BYTES = 4096
+
+
 _FIRST_BYTES = 1 << 17
+
+
 # What PyTorch's allocators promise.
 _ALIGNMENT = {"cpu": 64, "cuda": 512}
+
+
 # On CPU so little is filled and looked at by one thread: waking others would cost more where a machine is busy.
 _PIECE_BYTES = {"cpu": 1 << 15}
+
 
 _T = TypeVar("_T")
 
@@ -218,9 +226,15 @@ class Arena:
 # PyTorch's C interface: aoti_torch_empty_strided, and what stands in for it.
 
 _FAILURE = 1
+
+
 # How many dimensions, their sizes and strides; dtype, type and index of the device, and where the tensor is put.
 _LAYOUT = (ctypes.c_int64, ctypes.POINTER(ctypes.c_int64), ctypes.POINTER(ctypes.c_int64))
+
+
 _KIND = (ctypes.c_int32, ctypes.c_int32, ctypes.c_int32, ctypes.POINTER(ctypes.c_void_p))
+
+
 _ALLOCATE = ctypes.CFUNCTYPE(ctypes.c_int32, *_LAYOUT, *_KIND)
 
 
@@ -245,18 +259,3 @@ def _dtypes_by_code() -> dict[int, torch.dtype]:
         for name, code in codes_of.items()
         if hasattr(_pytorch_library(), code)
     }
-
-
-def served_call(call: Call, arena: Arena) -> tuple[list[Tensor], list[Tensor | None]]:
-    """Forward and backward out of an arena, for work that it runs: the results, and the gradients of the tensors."""
-    leaves = call.leaves(required=False)
-    arguments = each_tensor(lambda tensor: arena.place(tensor.detach()).requires_grad_(tensor.requires_grad), leaves)
-    with arena.serving():
-        results = tree_leaves(call.function(*arguments))
-    differentiable = [result for result in results if result.requires_grad]
-    if not differentiable:
-        return results, []
-    output_grads = [arena.place(each) for each in call.output_grads(differentiable)]
-    with arena.serving():
-        gradients = torch.autograd.grad(differentiable, leaves_of(arguments), output_grads, allow_unused=True)
-    return results, list(gradients)

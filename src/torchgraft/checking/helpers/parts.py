@@ -6,8 +6,8 @@ from typing import Any
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from torchgraft.checking.case import in_float64
-from torchgraft.checking.comparing import expect_close
+from torchgraft.checking.tensors.compare import expect_close
+from torchgraft.checking.tensors.dtypes import in_float64
 from torchgraft.operator import Operator
 from torchgraft.sampling import Large, Samples
 

@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 from torch.utils._pytree import tree_leaves
 
-from torchgraft.checking.case import Call, replaced
+from torchgraft.checking.call import Call
+from torchgraft.checking.tensors.arguments import replaced
 from torchgraft.operator import Operator
 from torchgraft.sampling import Drawn
 

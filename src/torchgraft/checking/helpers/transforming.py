@@ -9,16 +9,24 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from torchgraft.checking.case import Call, Case, in_float64, is_number, leaves_of, of_tensors
-from torchgraft.checking.comparing import Mismatch
-from torchgraft.checking.compiling import TRACING, compiled, fresh_compiler, in_short, quiet_pytorch
+from torchgraft.checking.call import Call
+from torchgraft.checking.case import Case
+from torchgraft.checking.helpers.compiling import TRACING, compiled, fresh_compiler, in_short, quiet_pytorch
 from torchgraft.checking.result import NotApplicable
+from torchgraft.checking.tensors.arguments import of_tensors
+from torchgraft.checking.tensors.compare import Mismatch
+from torchgraft.checking.tensors.dtypes import in_float64, is_number
+from torchgraft.checking.tensors.gradients import leaves_of
 
 Function = Callable[..., Any]
+
+
 Tensors = tuple[Tensor, ...]
+
 
 # Jacobians of Jacobians have the square of it in elements.
 _ELEMENTS = 200
+
 
 # What is smaller may be zero by definition, and the reference's rounding.
 _LEAST_LOSS = 1e-6

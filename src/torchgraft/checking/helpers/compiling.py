@@ -10,21 +10,17 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from torchgraft.checking.case import (
-    Call,
-    grad_or_zeros,
-    leaves_of,
-    of_tensors,
-    tensors_of,
-    with_gradients,
-    with_places_left,
-)
-from torchgraft.checking.comparing import Mismatch, expect_same
-from torchgraft.checking.other_sizes import size_arguments
-from torchgraft.checking.strides import significant_strides
+from torchgraft.checking.call import Call
+from torchgraft.checking.helpers.other_sizes import size_arguments
+from torchgraft.checking.tensors.arguments import of_tensors, tensors_of, with_places_left
+from torchgraft.checking.tensors.compare import Mismatch, expect_same
+from torchgraft.checking.tensors.gradients import grad_or_zeros, leaves_of, with_gradients
+from torchgraft.checking.tensors.strides import significant_strides
 
 # So many characters of an error of PyTorch's are shown.
 _MOST_SAID = 400
+
+
 # What PyTorch warns of about itself, past its own modules.
 _ATTRIBUTED_ELSEWHERE = (r"`isinstance\(treespec, LeafSpec\)` is deprecated", "Attempted to insert a get_attr Node")
 
