@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from torchgraft import Operator, python_kernels
-from torchgraft.checking.subject import listed_kernels
+from torchgraft.checking.kernels import listed_kernels
 from torchgraft.checking.tensors.strides import in_awkward_strides
 
 

@@ -10,7 +10,8 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 
 import torchgraft
 from torchgraft import Operator, _torch_private
-from torchgraft.checking.running import make_jobs, make_kernel_jobs, run_job
+from torchgraft.checking.jobs import make_jobs, make_kernel_jobs
+from torchgraft.checking.run import run_job
 from torchgraft.checking.subject import Subject
 from torchgraft.operator import FLOATING
 from torchgraft.sampling import Drawn, Sample, Samples

@@ -13,10 +13,12 @@ from planted.bug import Bug
 from torchgraft import Operator
 from torchgraft.checking.call import Call
 from torchgraft.checking.helpers.compiling import fresh_compiler
+from torchgraft.checking.jobs import make_jobs
 from torchgraft.checking.property import COMPILER
 from torchgraft.checking.result import Result
-from torchgraft.checking.running import make_jobs, run_job, run_jobs
+from torchgraft.checking.run import run_job
 from torchgraft.checking.subject import subject_of
+from torchgraft.checking.workers import run_jobs
 from torchgraft.operator import FLOATING
 from torchgraft.processes import clean_processes
 

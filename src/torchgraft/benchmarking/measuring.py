@@ -20,7 +20,7 @@ from torchgraft.benchmarking.roofs import Roofs
 from torchgraft.benchmarking.rows import KERNEL, RivalResult, Row
 from torchgraft.benchmarking.timing import Stopwatch, Timing, ratio_of, summarise
 from torchgraft.checking.helpers.parts import expect_parts_close, prepare
-from torchgraft.checking.subject import listed_kernels
+from torchgraft.checking.kernels import listed_kernels
 from torchgraft.checking.tensors.arguments import tensors_of
 from torchgraft.checking.tensors.compare import Mismatch, expect_close
 from torchgraft.checking.tensors.dtypes import in_float64

@@ -32,11 +32,12 @@ from torch.utils._pytree import tree_leaves
 from torchgraft import choosing, native, python_kernels
 from torchgraft.checking.call import Call
 from torchgraft.checking.case import Case
+from torchgraft.checking.kernels import claims_kernel, listed_kernels
 from torchgraft.checking.properties import PROPERTIES, autocast, bad_input, second_gradient
 from torchgraft.checking.properties.gradient import check_gradient
 from torchgraft.checking.properties.value import check_value
 from torchgraft.checking.result import NotApplicable
-from torchgraft.checking.subject import Subject, claims_kernel, find_subjects, listed_kernels
+from torchgraft.checking.subject import Subject, find_subjects
 from torchgraft.checking.tensors.compare import expect
 from torchgraft.checking.tensors.dtypes import in_float64
 from torchgraft.fallback import PerformanceWarning
@@ -66,8 +67,6 @@ _FIRST_OF = 8
 _LISTED_SECONDS = 5.0
 # Of PyTorch, where a kernel asks for their number.
 _THREADS = 4
-
-
 # A kernel that can be measured: the operator, the problem, and the kernel's name.
 _Candidate = tuple[str, tuple[int, ...], str]
 

@@ -37,8 +37,6 @@ class _Sizes:
 
 # Where nobody says how many calls: as cheap as those of the other properties.
 _FEW_SIZES = (_Sizes(1.0, 0, 9, 1 << 14),)
-
-
 # On a CPU a call takes milliseconds, and on a GPU many kernels pay only for millions of elements. Libraries that stand
 # in for the installed ones are instrumented, or emulate a small GPU: the same takes ten times as long and more.
 _MANY_SIZES = {
@@ -46,12 +44,8 @@ _MANY_SIZES = {
     "cpu": (_Sizes(0.6, 4, 14, 1 << 20), _Sizes(0.37, 14, 17, 1 << 22), _Sizes(0.03, 17, 20, 1 << 24)),
     "cuda": (_Sizes(0.3, 4, 14, 1 << 22), _Sizes(0.45, 14, 20, 1 << 26), _Sizes(0.25, 20, 23, 1 << 29)),
 }
-
-
 # The share of many calls that lie at a border of the library's own rules. A search makes some ten calls, which run.
 _AT_BORDER = {"instead": 0.05, "cpu": 0.0, "cuda": 0.35}
-
-
 # Samples small enough for numerical gradients and for compiling several times.
 SMALL_ELEMENTS = 900
 

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 import torch
 
 from torchgraft import native, python_kernels
-from torchgraft.checking.emulating import COMPILES
-from torchgraft.checking.kernel_sources import compiled_kernels, is_compiled_there
+from torchgraft.checking.jobs import Job
+from torchgraft.checking.kernels import compiled_kernels, is_compiled_there
 from torchgraft.checking.properties import PROPERTIES
 from torchgraft.checking.report import LeftOut
 from torchgraft.checking.result import EMULATED, NVCC, Result
-from torchgraft.checking.running import Job
 from torchgraft.checking.subject import target_of
+from torchgraft.checking.without_gpu import COMPILES
 from torchgraft.operator import Operator
 
 _MACHINES = {"cpu": "CPU", "cuda": "GPU"}

@@ -12,9 +12,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Column, Table
 from rich.text import Text
 
+from torchgraft.checking.jobs import SMOKE, Job
 from torchgraft.checking.report import CheckReport, describe, group_alike
 from torchgraft.checking.result import Result
-from torchgraft.checking.running import SMOKE, Job
 
 # In the order in which a cell shows them: a sign, a word where the terminal has no such sign, a style, a legend.
 _STATES = {

@@ -26,8 +26,9 @@ from typing import Any, Literal
 
 from torchgraft import cache
 from torchgraft.building import BuildError, build
+from torchgraft.checking.kernels import folder_of, sources_in
 from torchgraft.checking.mutating import Mutant, find_mutants, rewrite
-from torchgraft.checking.sanitizing import CPU_TOOLS, find_runtimes, folder_of, sources_in
+from torchgraft.checking.sanitizers.cpu import CPU_TOOLS, find_runtimes
 from torchgraft.checking.subject import target_of
 from torchgraft.finding import places
 from torchgraft.operator import Operator

@@ -1,4 +1,4 @@
-"""What is checked: an operator and its samples, found by the names that a person has for them."""
+"""Subjects: an operator and its samples, found by the names that a person has for them."""
 
 import importlib
 import importlib.util
@@ -8,9 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from torchgraft import native, python_kernels
 from torchgraft.finding.places import declaring_modules, make_importable, name_of
 from torchgraft.finding.samples import samples_of
 from torchgraft.operator import Operator
@@ -44,35 +41,6 @@ def subject_of(operator: Operator, samples: Samples | None = None) -> Subject:
     if samples is not None:
         return Subject(operator, samples, beside=False)
     return Subject(operator, samples_of(operator))
-
-
-def claims_kernel(operator: Operator, device: torch.device | str, dtype: torch.dtype) -> bool:
-    """Whether an operator declares that it has a kernel for a dtype on a device."""
-    return operator.kernels != "reference" and dtype in operator.kernels.get(torch.device(device).type, ())
-
-
-def listed_kernels(operator: Operator, device: str) -> tuple[str, ...]:
-    """The kernels between which an operator chooses on a device: those that its library lists, and those in Python."""
-    kind = torch.device(device).type
-    in_python = python_kernels.kernels_of(operator.qualified_name, kind)
-    listed = native.kernels(operator.namespace, kind).get(operator.name, ())
-    return listed if in_python is None else (*listed, *in_python.kernels)
-
-
-def expect_kernels(operators: Sequence[Operator], devices: Sequence[str]) -> list[str]:
-    """The names of all kernels that the libraries of some operators list for some devices.
-
-    Raises:
-        LookupError: there are none.
-    """
-    found = [kernel for operator in operators for device in devices for kernel in listed_kernels(operator, device)]
-    if not found:
-        names = ", ".join(dict.fromkeys(operator.short_name for operator in operators))
-        raise LookupError(
-            f"no kernels are listed for {names} on {', '.join(devices)}: a library lists them if it chooses with "
-            "torchgraft/choice.h and TORCHGRAFT_KERNELS(operator, rules)"
-        )
-    return list(dict.fromkeys(found))
 
 
 def find_subjects(targets: Sequence[Operator | str], samples: Samples | None = None) -> list[Subject]:

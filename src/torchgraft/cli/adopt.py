@@ -90,7 +90,7 @@ def adopt(
     from torchgraft.checking import find_devices
     from torchgraft.checking.adopted import Adoption
     from torchgraft.checking.adopted import adopt as adopt_operator
-    from torchgraft.checking.running import make_jobs
+    from torchgraft.checking.jobs import make_jobs
     from torchgraft.checking.subject import subject_of
 
     prepare_files(("--json", json_file))

@@ -41,8 +41,8 @@ from torchgraft.cli.shared import (
 from torchgraft.figures import as_json
 
 if TYPE_CHECKING:
+    from torchgraft.checking.jobs import Job
     from torchgraft.checking.result import Result
-    from torchgraft.checking.running import Job
     from torchgraft.checking.subject import Subject
     from torchgraft.operator import Operator
 
@@ -149,9 +149,9 @@ def check(
     expect_hypothesis()
     from torchgraft.building import MissingToolError
     from torchgraft.checking import PROPERTIES, find_devices
-    from torchgraft.checking.emulating import compiled, emulated, expect_tools, find_emulated
-    from torchgraft.checking.running import make_jobs, make_kernel_jobs, make_stress_jobs
-    from torchgraft.checking.sanitizing import sanitized
+    from torchgraft.checking.jobs import make_jobs, make_kernel_jobs, make_stress_jobs
+    from torchgraft.checking.sanitizers.run import sanitized
+    from torchgraft.checking.without_gpu import compiled, emulated, expect_tools, find_emulated
 
     prepare_files(("--json", json_file))
     console = make_console(json_file)
@@ -289,12 +289,13 @@ def run_and_report(
         operators: those that were named, with a job or without: the report says which of their kernels did not run.
     """
     from torchgraft.checking import CheckReport
-    from torchgraft.checking.emulating import run_compiled, run_emulated
+    from torchgraft.checking.jobs import find_unreached
     from torchgraft.checking.left_out import find_left_out
     from torchgraft.checking.live import LiveCheck, print_report
     from torchgraft.checking.result import EMULATED, NVCC
-    from torchgraft.checking.running import find_unreached, run_everywhere
-    from torchgraft.checking.sanitizing import run_sanitized
+    from torchgraft.checking.run import run_everywhere
+    from torchgraft.checking.sanitizers.run import run_sanitized
+    from torchgraft.checking.without_gpu import run_compiled, run_emulated
     from torchgraft.environment import describe_environment
 
     started = time.monotonic()

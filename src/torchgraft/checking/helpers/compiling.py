@@ -19,8 +19,6 @@ from torchgraft.checking.tensors.strides import significant_strides
 
 # So many characters of an error of PyTorch's are shown.
 _MOST_SAID = 400
-
-
 # What PyTorch warns of about itself, past its own modules.
 _ATTRIBUTED_ELSEWHERE = (r"`isinstance\(treespec, LeafSpec\)` is deprecated", "Attempted to insert a get_attr Node")
 

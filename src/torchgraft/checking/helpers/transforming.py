@@ -19,15 +19,9 @@ from torchgraft.checking.tensors.dtypes import in_float64, is_number
 from torchgraft.checking.tensors.gradients import leaves_of
 
 Function = Callable[..., Any]
-
-
 Tensors = tuple[Tensor, ...]
-
-
 # Jacobians of Jacobians have the square of it in elements.
 _ELEMENTS = 200
-
-
 # What is smaller may be zero by definition, and the reference's rounding.
 _LEAST_LOSS = 1e-6
 

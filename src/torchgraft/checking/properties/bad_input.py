@@ -26,8 +26,8 @@ from torch.utils._pytree import tree_leaves
 from torchgraft.checking.adopted import Adopted
 from torchgraft.checking.call import Call
 from torchgraft.checking.case import Case
+from torchgraft.checking.kernels import claims_kernel
 from torchgraft.checking.property import COMPILER, Property
-from torchgraft.checking.subject import claims_kernel
 from torchgraft.checking.tensors.arguments import each_tensor, replaced, tensors_of
 from torchgraft.checking.tensors.compare import Mismatch, expect, expect_same
 from torchgraft.checking.tensors.dtypes import in_dtype, in_float64

@@ -13,9 +13,9 @@ from torch.utils._pytree import tree_leaves
 
 from torchgraft.checking.call import Call
 from torchgraft.checking.case import Case
+from torchgraft.checking.kernels import claims_kernel
 from torchgraft.checking.property import Property
 from torchgraft.checking.result import NotApplicable
-from torchgraft.checking.subject import claims_kernel
 from torchgraft.checking.tensors.compare import Mismatch
 from torchgraft.checking.tensors.gradients import leaves_of
 from torchgraft.fallback import Fallback, fallbacks

@@ -24,26 +24,14 @@ from torchgraft.checking.tensors.compare import Mismatch
 
 # With every bit set, floating-point numbers of all sizes are NaN.
 NAN_BYTE = 0xFF
-
-
 # Floating-point numbers of all sizes are small and positive.
 NUMBER_BYTE = 0x3C
-
-
 _GUARD_BYTES = 4096
-
-
 _FIRST_BYTES = 1 << 17
-
-
 # What PyTorch's allocators promise.
 _ALIGNMENT = {"cpu": 64, "cuda": 512}
-
-
 # On CPU so little is filled and looked at by one thread: waking others would cost more where a machine is busy.
 _PIECE_BYTES = {"cpu": 1 << 15}
-
-
 _T = TypeVar("_T")
 
 
@@ -226,15 +214,9 @@ class Arena:
 # PyTorch's C interface: aoti_torch_empty_strided, and what stands in for it.
 
 _FAILURE = 1
-
-
 # How many dimensions, their sizes and strides; dtype, type and index of the device, and where the tensor is put.
 _LAYOUT = (ctypes.c_int64, ctypes.POINTER(ctypes.c_int64), ctypes.POINTER(ctypes.c_int64))
-
-
 _KIND = (ctypes.c_int32, ctypes.c_int32, ctypes.c_int32, ctypes.POINTER(ctypes.c_void_p))
-
-
 _ALLOCATE = ctypes.CFUNCTYPE(ctypes.c_int32, *_LAYOUT, *_KIND)
 
 

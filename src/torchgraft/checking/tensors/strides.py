@@ -64,12 +64,8 @@ def in_ambiguous_strides(tensor: Tensor, random: Random) -> Tensor:
 
 # The share of images that are contiguous or channels_last, where any strides are drawn.
 _USUAL = 0.4
-
-
 # The share of tensors that are drawn with no other strides.
 _AS_IT_IS = 0.3
-
-
 # Elements by which tensors are offset: of two bytes each, eight are sixteen bytes.
 _FEW = 8
 

@@ -16,15 +16,13 @@ import torch
 
 from torchgraft import building, cache, inline
 from torchgraft.building import BuildError
-from torchgraft.checking.kernel_sources import claims_device, sources_of
+from torchgraft.checking.jobs import Job, OnResult, OnStart, leave_out
+from torchgraft.checking.kernels import claims_device, sources_of
 from torchgraft.checking.result import ALL_DTYPES, EMULATED, NVCC, Failure, Result
-from torchgraft.checking.running import Job, run_jobs
 from torchgraft.checking.subject import Subject
+from torchgraft.checking.workers import run_jobs
 from torchgraft.emulation import library
 from torchgraft.operator import Operator
-
-OnStart = Callable[[Job], None]
-OnResult = Callable[[Job, Result], None]
 
 # The properties that are asked once more while the emulator watches for data races, and how a report calls that.
 RACES = "data races"
@@ -203,11 +201,9 @@ def _grouped(jobs: Sequence[Job]) -> Iterator[tuple[tuple[_Unit, str], list[int]
 
 
 def _failed(jobs: Sequence[Job], why: str, on_result: OnResult) -> list[Result]:
-    """Results of jobs whose kernels do not compile: one failure tells it all."""
+    """Returns results of jobs whose kernels do not compile: the first fails, and the others are not applicable."""
     first, *others = jobs
     failed = first.result("fail", 0.0, failure=Failure(why, reproduce=first.reproduce()))
-    results = [replace(failed, property=COMPILES, dtype=ALL_DTYPES)]
-    results += [job.result("not applicable", 0.0, reason="its CUDA kernels did not compile") for job in others]
-    for job, result in zip(jobs, results, strict=True):
-        on_result(job, result)
-    return results
+    told = replace(failed, property=COMPILES, dtype=ALL_DTYPES)
+    on_result(first, told)
+    return [told, *leave_out(others, "its CUDA kernels did not compile", on_result)]

@@ -1,12 +1,42 @@
-"""Which kernels an operator has for a kind of device, and the files that they are made from, as far as it is known."""
+"""The kernels of an operator: which ones it has for a device, and the files that they are made from."""
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
 from torchgraft import _torch_private, inline, native, python_kernels
 from torchgraft.operator import Operator
+
+
+def claims_kernel(operator: Operator, device: torch.device | str, dtype: torch.dtype) -> bool:
+    """Whether an operator declares that it has a kernel for a dtype on a device."""
+    return operator.kernels != "reference" and dtype in operator.kernels.get(torch.device(device).type, ())
+
+
+def listed_kernels(operator: Operator, device: str) -> tuple[str, ...]:
+    """The kernels between which an operator chooses on a device: those that its library lists, and those in Python."""
+    kind = torch.device(device).type
+    in_python = python_kernels.kernels_of(operator.qualified_name, kind)
+    listed = native.kernels(operator.namespace, kind).get(operator.name, ())
+    return listed if in_python is None else (*listed, *in_python.kernels)
+
+
+def expect_kernels(operators: Sequence[Operator], devices: Sequence[str]) -> list[str]:
+    """The names of all kernels that the libraries of some operators list for some devices.
+
+    Raises:
+        LookupError: there are none.
+    """
+    found = [kernel for operator in operators for device in devices for kernel in listed_kernels(operator, device)]
+    if not found:
+        names = ", ".join(dict.fromkeys(operator.short_name for operator in operators))
+        raise LookupError(
+            f"no kernels are listed for {names} on {', '.join(devices)}: a library lists them if it chooses with "
+            "torchgraft/choice.h and TORCHGRAFT_KERNELS(operator, rules)"
+        )
+    return list(dict.fromkeys(found))
 
 
 def claims_device(operator: Operator, device: str) -> bool:
@@ -55,3 +85,20 @@ def compiled_kernels(operator: Operator, device: str) -> list[str] | None:
     # Of one that is adopted, libraries are not ours to look for.
     files = native.libraries_of(operator.namespace, device) if operator.kernels else ()
     return [] if any(each.path.is_file() for each in files) else None
+
+
+# What a kernel is made of, beside the compiler.
+_SOURCE_SUFFIXES = (".cpp", ".h", ".hpp", ".inl", ".cmake")
+
+
+def folder_of(operator: Operator) -> Path:
+    """Where an operator is declared; its kernels' sources lie there and below."""
+    file = getattr(sys.modules.get(operator.module), "__file__", None)
+    return Path(file).resolve().parent if file else Path.cwd()
+
+
+def sources_in(folder: Path, suffixes: Sequence[str] = _SOURCE_SUFFIXES) -> list[Path]:
+    """What kernels are made of in a folder and below, but not in those that a build or an environment was put into."""
+    foreign = {mark.parent for name in ("CMakeCache.txt", "pyvenv.cfg") for mark in folder.rglob(name)}
+    found = (path for path in folder.rglob("*") if path.suffix in suffixes)
+    return sorted(path for path in found if foreign.isdisjoint(path.parents))

@@ -1,8 +1,8 @@
 """Runs jobs one after the other in one process, for a tool that watches a process from outside.
 
-`python -m torchgraft.checking.serial FILE` reads the jobs from a file and says on standard output when each begins and
-what came of it, in lines of its own: what the tool says stands between them. Behind the file may stand one of PRODUCTS:
-how matrix products of PyTorch are computed.
+`python -m torchgraft.checking.sanitizers.serial FILE` reads the jobs from a file. It prints a line when a job begins,
+and a line with its result; what the tool reports stands between them. A second argument, one of PRODUCTS, says how
+PyTorch computes matrix products.
 """
 
 import base64
@@ -19,8 +19,9 @@ import torch
 from torch import Tensor
 
 from torchgraft import _torch_private
+from torchgraft.checking.jobs import Job
 from torchgraft.checking.result import Result
-from torchgraft.checking.running import Job, run_job
+from torchgraft.checking.run import run_job
 from torchgraft.finding import places
 from torchgraft.precision import products_by_pytorch
 
