@@ -11,7 +11,7 @@ from planted import elementwise, kernels, products
 from torchgraft import Operator
 from torchgraft.checking import check
 from torchgraft.checking.jobs import make_jobs
-from torchgraft.checking.report import describe, group_alike
+from torchgraft.checking.report.check_report import describe, group_alike
 from torchgraft.checking.subject import subject_of
 from torchgraft.checking.tensors.compare import Mismatch, expect_close
 from torchgraft.checking.workers import run_jobs

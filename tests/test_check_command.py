@@ -22,8 +22,10 @@ from typer.testing import CliRunner
 import torchgraft
 from torchgraft.checking import PROPERTIES
 from torchgraft.checking.jobs import SMOKE, Job, make_jobs
-from torchgraft.checking.live import Board, LiveCheck, print_report
-from torchgraft.checking.report import CheckReport
+from torchgraft.checking.report.board import Board
+from torchgraft.checking.report.check_report import CheckReport
+from torchgraft.checking.report.live import LiveCheck
+from torchgraft.checking.report.printed import print_report
 from torchgraft.checking.sanitizers import cuda
 from torchgraft.checking.sanitizers import run as sanitizing
 from torchgraft.checking.subject import find_subjects

@@ -17,7 +17,7 @@ from torchgraft import Operator
 from torchgraft.checking import PROPERTIES, CheckReport, check, make_test
 from torchgraft.checking.jobs import Job, make_jobs
 from torchgraft.checking.properties import memory
-from torchgraft.checking.report import describe
+from torchgraft.checking.report.check_report import describe
 from torchgraft.checking.run import run_job
 from torchgraft.checking.sanitizers.serial import filled_products, products_in_float32
 from torchgraft.checking.subject import find_subjects, subject_of, target_of

@@ -11,7 +11,7 @@ from planted.table import RESULTS, read_rows, row
 from torchgraft import Operator
 from torchgraft.checking import PROPERTIES
 from torchgraft.checking.jobs import make_jobs
-from torchgraft.checking.report import describe
+from torchgraft.checking.report.check_report import describe
 from torchgraft.checking.run import run_job
 from torchgraft.checking.subject import subject_of
 from torchgraft.checking.workers import run_jobs

@@ -8,7 +8,7 @@ import torch
 
 from torchgraft.checking import find_devices
 from torchgraft.checking.jobs import make_jobs, make_stress_jobs
-from torchgraft.checking.report import describe
+from torchgraft.checking.report.check_report import describe
 from torchgraft.checking.run import run_job
 from torchgraft.checking.subject import find_subjects, subject_of
 from torchgraft.checking.tensors.strides import in_any_strides

@@ -18,7 +18,7 @@ from torchgraft import native
 from torchgraft.building import MissingToolError
 from torchgraft.checking import left_out, without_gpu
 from torchgraft.checking.jobs import make_jobs
-from torchgraft.checking.report import LeftOut
+from torchgraft.checking.report.check_report import LeftOut
 from torchgraft.checking.subject import find_subjects
 from torchgraft.checking.without_gpu import find_emulated
 from torchgraft.cli import app

@@ -7,10 +7,10 @@ A property is a file in `properties`; a case is an operator, a device and a dtyp
 from collections.abc import Callable, Sequence
 
 from torchgraft.checking.jobs import Job, find_devices, make_jobs
-from torchgraft.checking.left_out import find_left_out
 from torchgraft.checking.properties import PROPERTIES
 from torchgraft.checking.property import Property
-from torchgraft.checking.report import CheckReport, describe
+from torchgraft.checking.report.check_report import CheckReport, describe
+from torchgraft.checking.report.left_out import find_left_out
 from torchgraft.checking.result import Failure, Result
 from torchgraft.checking.run import run_job
 from torchgraft.checking.subject import find_subjects

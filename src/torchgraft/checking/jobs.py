@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import torch
 
-from torchgraft.checking.adopted import words_of
+from torchgraft.checking.adopting.adopted import words_of
 from torchgraft.checking.kernels import expect_kernels, listed_kernels
 from torchgraft.checking.properties import PROPERTIES
 from torchgraft.checking.result import ALL_DTYPES, EMULATED, NVCC, Failure, Result

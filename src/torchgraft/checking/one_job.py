@@ -14,7 +14,7 @@ from typing import Any, Literal
 import torch
 
 from torchgraft import _torch_private, native, python_kernels
-from torchgraft.checking.adopted import declined, why_not_asked
+from torchgraft.checking.adopting.applicable import declined, why_not_asked
 from torchgraft.checking.blaming import find_blame
 from torchgraft.checking.case import Case, CheckFailed, failure_of
 from torchgraft.checking.jobs import RULED_OUT, Job

@@ -88,8 +88,8 @@ def adopt(
     """
     expect_hypothesis()
     from torchgraft.checking import find_devices
-    from torchgraft.checking.adopted import Adoption
-    from torchgraft.checking.adopted import adopt as adopt_operator
+    from torchgraft.checking.adopting.adopted import adopt as adopt_operator
+    from torchgraft.checking.adopting.adoption import Adoption
     from torchgraft.checking.jobs import make_jobs
     from torchgraft.checking.subject import subject_of
 

@@ -290,8 +290,9 @@ def run_and_report(
     """
     from torchgraft.checking import CheckReport
     from torchgraft.checking.jobs import find_unreached
-    from torchgraft.checking.left_out import find_left_out
-    from torchgraft.checking.live import LiveCheck, print_report
+    from torchgraft.checking.report.left_out import find_left_out
+    from torchgraft.checking.report.live import LiveCheck
+    from torchgraft.checking.report.printed import print_report
     from torchgraft.checking.result import EMULATED, NVCC
     from torchgraft.checking.run import run_everywhere
     from torchgraft.checking.sanitizers.run import run_sanitized

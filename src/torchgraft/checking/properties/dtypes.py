@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from torchgraft.checking.adopted import Adopted
+from torchgraft.checking.adopting.adopted import Adopted
 from torchgraft.checking.call import Call
 from torchgraft.checking.case import Case
 from torchgraft.checking.property import Property

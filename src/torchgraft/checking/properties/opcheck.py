@@ -10,7 +10,7 @@ Cannot prove: that any result is right: opcheck compares the operator only with 
 
 import torch
 
-from torchgraft.checking.adopted import Adopted
+from torchgraft.checking.adopting.adopted import Adopted
 from torchgraft.checking.call import Call
 from torchgraft.checking.case import Case
 from torchgraft.checking.helpers.compiling import fresh_compiler, in_short

@@ -6,14 +6,11 @@ comes from whoever asks.
 
 from __future__ import annotations
 
-import importlib
-import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -21,70 +18,22 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from torchgraft import _torch_private
+from torchgraft.checking.adopting.adoption import Adoption
+from torchgraft.checking.adopting.names import find_overload, find_reference, import_named
+from torchgraft.checking.adopting.random_samples import INDICES, draw_samples, is_drawable
 from torchgraft.checking.call import MadeOfOperators
-from torchgraft.checking.drawing import INDICES, draw_samples, is_drawable
 from torchgraft.checking.subject import target_of
 from torchgraft.checking.tensors.arguments import each_tensor
 from torchgraft.checking.tensors.dtypes import in_float64, is_number
 from torchgraft.checking.tensors.gradients import leaves_of
 from torchgraft.declaring import dtypes_of, make_sharding
-from torchgraft.finding.places import make_importable
 from torchgraft.finding.samples import samples_in
 from torchgraft.operator import FLOATING, Operator
 from torchgraft.sampling import Drawn, Sample, Samples
 from torchgraft.schema import Argument, arrange, by_name, make_complete, read_schema, tensors_in
 
-# Properties of what a declaration says, and of the names that an Operator has.
-_OF_DECLARATIONS = {
-    "gradient_layouts": "an adopted operator may lay out its gradients as it likes",
-    "autocast": "nothing is declared about it under autocast",
-    "flops": "its number of operations is not declared",
-    "sharding": "nothing is declared about how it may be cut over devices",
-    "fallbacks": "an adopted operator never falls back to a reference",
-    "pickle": "programs find it by its name and do not pickle it",
-}
 # Kinds of refusals that a person is shown if too few calls make sense.
 _SHOWN = 3
-# What an author may leave out, and says so: derivatives of derivatives, and transforms.
-_TRANSFORMS = ("second_gradient", "functional_gradients", "forward_mode", "vmap")
-_DECLINING = (
-    "once_differentiable",
-    "double backward",
-    "is not implemented",
-    "not been implemented",
-    "setup_context",
-    "implement the jvp",
-)
-
-
-@dataclass(frozen=True)
-class Adoption:
-    """What a person says of an operator that is to be checked; it names everything, so that it travels.
-
-    Attributes:
-        target: `torch.ops.namespace.name`, `namespace::name`, and `.overload` behind either.
-        reference: `module:function`, or `file.py:function`.
-        samples: the module or the file that has `samples`; empty: they are drawn from the schema.
-        imports: modules that register the operator as they are imported.
-        device: the kind of device on which it is tried.
-        without_gradient: names of arguments that have none, although the reference has one.
-    """
-
-    target: str
-    reference: str
-    samples: str = ""
-    imports: tuple[str, ...] = ()
-    device: str = "cpu"
-    without_gradient: tuple[str, ...] = ()
-
-    def words(self) -> list[str]:
-        """The command that asks again."""
-        words = ["adopt", self.target, "--reference", self.reference]
-        words += ["--samples", self.samples] if self.samples else []
-        for option, names in (("--import", self.imports), ("--no-gradient", self.without_gradient)):
-            for name in names:
-                words += [option, name]
-        return words
 
 
 class Adopted(Operator, MadeOfOperators):
@@ -98,9 +47,9 @@ class Adopted(Operator, MadeOfOperators):
 
     def __init__(self, adoption: Adoption) -> None:
         for module in adoption.imports:
-            _import(module)
+            import_named(module)
         self.adoption = adoption
-        self.public = _find_overload(adoption.target)
+        self.public = find_overload(adoption.target)
         schema = _torch_private.schema_of(self.public)
         self.qualified_name = str(schema).partition("(")[0]
         self.namespace, _, self.name = self.qualified_name.partition("::")
@@ -119,7 +68,7 @@ class Adopted(Operator, MadeOfOperators):
         self.complete = make_complete(self.name, self.arguments)
         self.mutates = any(argument.mutated for argument in self.arguments)
         self.output_count = self.visible_outputs = len(read.results)
-        self.module, function = _find_reference(adoption.reference)
+        self.module, function = find_reference(adoption.reference)
         self.reference = by_name(function, self.arguments)
         self.raw = _ByPosition(self.public, self.arguments)
         self.output = _make_output(self.raw)
@@ -167,7 +116,7 @@ class Adopted(Operator, MadeOfOperators):
             if left := [each.name for each in self.arguments if not is_drawable(each)]:
                 self.notes.append(f"samples: {', '.join(left)}: always the default; --samples may have other values")
             return samples
-        found = samples_in(_import(self.adoption.samples), self.name)
+        found = samples_in(import_named(self.adoption.samples), self.name)
         if found is None:
             raise LookupError(
                 f"{self.adoption.samples} has no samples for {self.qualified_name}: define `samples = "
@@ -186,7 +135,7 @@ class Adopted(Operator, MadeOfOperators):
                 arguments = each_tensor(lambda tensor: tensor.requires_grad_(is_number(tensor)), arguments)
                 results = tree_leaves(self.reference(*arguments))
             except Exception as error:
-                self._refusals[f"the reference: {_first_line(error)}"] += 1
+                self._refusals[f"the reference: {first_line(error)}"] += 1
                 return False
             if not all(isinstance(result, Tensor) and result.isfinite().all() for result in results):
                 self._refusals["the reference: its results are not all finite"] += 1
@@ -233,7 +182,7 @@ class Adopted(Operator, MadeOfOperators):
         try:
             self.raw(*self._make(sample, dtype))
         except Exception as error:
-            return _first_line(error) or type(error).__name__
+            return first_line(error) or type(error).__name__
         return ""
 
     def _make(self, sample: Sample, dtype: torch.dtype | None = None) -> tuple[Any, ...]:
@@ -288,7 +237,7 @@ class Adopted(Operator, MadeOfOperators):
         except Exception as error:
             # Any other error is for the property `gradient`.
             if isinstance(error, NotImplementedError) or "no autograd formula" in str(error):
-                return _first_line(error)
+                return first_line(error)
         return ""
 
 
@@ -329,23 +278,6 @@ def words_of(operator: Operator) -> list[str]:
     return operator.adoption.words() if isinstance(operator, Adopted) else ["check", target_of(operator)]
 
 
-def why_not_asked(operator: Operator, property_name: str) -> str:
-    """Why a property has no meaning for an operator that is adopted; empty where it has, and for all others."""
-    return _OF_DECLARATIONS.get(property_name, "") if isinstance(operator, Adopted) else ""
-
-
-def declined(operator: Operator, property_name: str, error: BaseException | None) -> str:
-    """What an adopted operator says of a derivative or a transform that its author left out; empty for other errors."""
-    if not isinstance(operator, Adopted) or property_name not in _TRANSFORMS:
-        return ""
-    while error is not None:
-        said = _first_line(error)
-        if isinstance(error, (NotImplementedError, RuntimeError)) and any(each in said for each in _DECLINING):
-            return f"its author excluded it: {said}"
-        error = error.__cause__ or error.__context__
-    return ""
-
-
 def _gradients(results: Sequence[Tensor], leaves: Sequence[Tensor]) -> list[Tensor]:
     """The gradients of the sum of all results that have one; none if the reference cannot be differentiated."""
     sums = [each.sum() for each in results if each.requires_grad]
@@ -367,7 +299,7 @@ def _detaching(reference: Callable[..., Any], places: Sequence[int]) -> Callable
     return detached
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
     return str(error).strip().partition("\n")[0]
 
 
@@ -383,55 +315,3 @@ def _with_extremes(sample: Sample) -> Iterator[Sample]:
             return replace(value, values=(value.high - 1,)) if is_index else value
 
         yield replace(sample, arguments=tuple(map(largest, sample.arguments)))
-
-
-def _find_overload(target: str) -> Any:
-    words = target.removeprefix("torch.ops.").replace("::", ".").split(".")
-    if len(words) not in (2, 3) or not all(words):
-        raise LookupError(
-            f"{target!r} is not an operator: give torch.ops.namespace.name or torch.ops.namespace.name.overload"
-        )
-    namespace, name, *overload = words
-    packet = getattr(getattr(torch.ops, namespace), name, None)
-    if packet is None:
-        raise LookupError(f"there is no operator {namespace}::{name}: name the module that registers it with --import")
-    # Some, as `aten::add` of two numbers, are TorchScript's.
-    known = [each for each in packet.overloads() if _takes_tensors(getattr(packet, each))]
-    chosen = overload[0] if overload else "default" if "default" in known else known[0] if len(known) == 1 else ""
-    if chosen not in packet.overloads():
-        raise LookupError(f"give one of the overloads of {namespace}::{name}: {', '.join(known)}")
-    return getattr(packet, chosen)
-
-
-def _takes_tensors(overload: Any) -> bool:
-    return any("Tensor" in str(argument.type) for argument in _torch_private.schema_of(overload).arguments)
-
-
-def _import(name: str) -> Any:
-    """A module of Python's path or of the working directory, or a file."""
-    if name.endswith(".py"):
-        if not Path(name).is_file():
-            raise LookupError(f"there is no file {name}")
-        return importlib.import_module(make_importable(Path(name).resolve()))
-    if str(Path.cwd()) not in sys.path:
-        sys.path.append(str(Path.cwd()))
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as missing:
-        if missing.name is None or not f"{name}.".startswith(f"{missing.name}."):
-            raise
-        raise LookupError(f"there is no module {name!r} on Python's path or in this directory") from None
-
-
-def _find_reference(reference: str) -> tuple[str, Callable[..., Any]]:
-    """The module of a reference, and the function."""
-    place, colon, attribute = reference.rpartition(":")
-    if not colon or not place:
-        raise LookupError(f"--reference must be module:function or file.py:function, got {reference!r}")
-    module = _import(place)
-    function: Any = module
-    for part in attribute.split("."):
-        function = getattr(function, part, None)
-    if not callable(function):
-        raise LookupError(f"{place} has no function {attribute!r}")
-    return module.__name__, function

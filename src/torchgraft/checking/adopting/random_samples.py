@@ -1,7 +1,7 @@
-"""Samples drawn from a schema, for an operator that nobody has written samples for.
+"""Random samples that fit a schema, for an operator that nobody has written samples for.
 
-A schema does not say which sizes fit together. Calls are drawn at random, and those that make no sense are dropped;
-half of the later ones are earlier ones with one argument changed, so that what fits is found more than once.
+A schema does not say which sizes fit together. Calls are made at random, and those that make no sense are dropped; half
+of the later calls are earlier ones with one argument changed, so that sizes that fit are found more than once.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""`graft check --mutants`: which small changes of the kernels no sample tells from the original.
-
-Many mutants are compiled into one library, under AddressSanitizer, and one of them is chosen at run time; `asking` runs
-each on the samples that reach it. What came of a mutant is kept until its source changes, or else, where no sample told
-it apart, the samples.
-"""
+"""The mutants of an operator's folder: how they are built, and what is known of them."""
 
 from __future__ import annotations
 
@@ -12,10 +7,6 @@ import json
 import os
 import platform
 import re
-import signal
-import subprocess
-import sys
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -27,16 +18,16 @@ from typing import Any, Literal
 from torchgraft import cache
 from torchgraft.building import BuildError, build
 from torchgraft.checking.kernels import folder_of, sources_in
-from torchgraft.checking.mutating import Mutant, find_mutants, rewrite
+from torchgraft.checking.mutants.changes import Mutant, find_mutants, rewrite
 from torchgraft.checking.sanitizers.cpu import CPU_TOOLS, find_runtimes
-from torchgraft.checking.subject import target_of
-from torchgraft.finding import places
 from torchgraft.operator import Operator
 
 # Beside an operator's declaration: mutants that compute the same as the original, and why.
 EQUIVALENT = "equivalent_mutants.json"
 _INCLUDE = re.compile(rb'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
 _MOST_BUILDS = 20
+# The modules of this room that decide what is asked of a mutant.
+_ASKING = ("ask", "errors", "known_calls", "library", "questions", "workers")
 
 Status = Literal["killed", "survived", "equivalent", "not reached", "does not compile"]
 
@@ -155,7 +146,7 @@ class Folder:
         ]
         at = hashlib.sha256(bytes(self.path)).hexdigest()[:8]
         self.work = cache.folder() / "mutants" / f"{self.path.name}-{at}-{self.place.name}"
-        scripts = [*sorted(self.path.glob("*.py")), Path(__file__).with_name("asking.py")]
+        scripts = [*sorted(self.path.glob("*.py")), *(Path(__file__).with_name(f"{name}.py") for name in _ASKING)]
         asked = b"".join(path.read_bytes() for path in scripts) + repr(len(self.builds)).encode()
         self._samples = hashlib.sha256(asked).hexdigest()[:16]
 
@@ -309,164 +300,19 @@ def find_folders(operators: Sequence[Operator], place: Place = ON_CPU) -> list[F
     return folders
 
 
-def draw(folders: Sequence[Folder], count: int, seed: int) -> list[list[Mutant]]:
-    """So many mutants of each folder, evenly over all files: of each in turn one, for as long as it has any."""
+def random_mutants(folders: Sequence[Folder], count: int, seed: int) -> list[list[Mutant]]:
+    """Chooses so many mutants, evenly over all files: one of each file in turn, for as long as it has any."""
     files: list[tuple[int, list[Mutant]]] = []
     for number, folder in enumerate(folders):
         for file in folder.sources:
             own = [mutant for mutant in folder.mutants if mutant.file == file]
-            # Of each file the same, whichever others are asked: what is known of more serves for fewer.
+            # The order of a file's mutants depends on the file alone, so outcomes of a larger run serve a smaller one.
             files.append((number, Random(f"{seed} {folder.path.name}/{file}").sample(own, len(own))))
-    drawn: list[list[Mutant]] = [[] for _ in folders]
+    chosen: list[list[Mutant]] = [[] for _ in folders]
     left = count
     while left > 0 and any(own for _, own in files):
         for number, own in files:
             if own and left > 0:
-                drawn[number].append(own.pop(0))
+                chosen[number].append(own.pop(0))
                 left -= 1
-    return drawn
-
-
-def run_mutants(
-    folder: Folder,
-    mutants: Sequence[Mutant],
-    *,
-    seed: int,
-    workers: int,
-    on_step: Callable[[str], None] = lambda doing: None,
-    on_outcome: Callable[[Outcome], None] = lambda outcome: None,
-) -> list[Outcome]:
-    """What becomes of mutants of one folder.
-
-    Raises:
-        BuildError: they could not be built, whichever are left out.
-        MutantError: the original fails on all that it is asked, or a mutant that is told apart is listed as equivalent.
-    """
-    folder.work.mkdir(parents=True, exist_ok=True)
-    known, outcomes = folder.known(), list[Outcome]()
-
-    def finish(outcome: Outcome) -> None:
-        outcomes.append(outcome)
-        on_outcome(outcome)
-
-    def finish_new(outcome: Outcome) -> None:
-        folder.keep(outcome)
-        finish(folder.judged(outcome))
-
-    for mutant in mutants:
-        if mutant in known:
-            finish(known[mutant])
-    # What nobody has thought about yet goes first.
-    unknown = [mutant for mutant in mutants if mutant not in known]
-    new = dict(enumerate(sorted(unknown, key=lambda mutant: mutant.words in folder.equivalent)))
-    left: dict[int, Outcome | None] = dict.fromkeys(new)
-    for directory, built in folder.builds.items():
-        if not left:
-            break
-        is_last = directory == list(folder.builds)[-1]
-        directory.mkdir(parents=True, exist_ok=True)
-        on_step(f"building {len(left)} mutants of {folder.path.name}")
-        library, refused = folder.build({number: new[number] for number in left}, directory)
-        for number in refused:
-            # Where a source is compiled for no such vectors, the compiler does not see it.
-            before = left.pop(number)
-            if before is None or before.status != "survived":
-                before = Outcome(new[number], "does not compile")
-            finish_new(before)
-        asked = {number: new[number] for number in left}
-        for answer in _ask(folder, library, built.environment(), asked, len(new), seed, workers):
-            if "mutant" in answer:
-                number = answer.pop("mutant")
-                before, outcome = left[number], Outcome(new[number], **answer)
-                if before and before.status == "survived" and outcome.status == "not reached":
-                    outcome = before
-                left[number] = outcome
-                # What a later build may tell apart is not known yet.
-                if is_last or outcome.status == "killed":
-                    finish_new(outcome)
-                    del left[number]
-            elif "doing" in answer:
-                on_step(f"{folder.path.name}: {answer['doing']}")
-            elif answer["problems"]:
-                raise MutantError(
-                    f"{folder.path.name}: the unchanged kernels fail; fix that first: {answer['problems'][0]}"
-                )
-            else:
-                on_step(f"{folder.path.name}: {answer['questions']} questions, {answer['seconds']:.0f} s")
-    folder.expect_equivalent()
-    return outcomes
-
-
-def _ask(
-    folder: Folder,
-    library: Path,
-    environment: Mapping[str, str],
-    mutants: Mapping[int, Mutant],
-    count: int,
-    seed: int,
-    workers: int,
-) -> Iterable[dict[str, Any]]:
-    read, write = os.pipe()
-    request = {
-        "answers": write,
-        "places": {name: str(place) for name, place in places.places().items()},
-        "targets": [target_of(operator) for operator in folder.operators],
-        "namespace": folder.operators[0].namespace,
-        "threads": any(b"get_num_threads" in source for source in folder.sources.values()),
-        "mutants": list(mutants),
-        "listed": [number for number, each in mutants.items() if each.words in folder.equivalent],
-        "count": count,
-        "seed": seed,
-        "workers": max(workers, 1),
-    }
-    variables = {**os.environ, **environment, "CUDA_VISIBLE_DEVICES": "", "TORCHGRAFT_LIBRARIES": str(library)}
-    command = [sys.executable, "-m", "torchgraft.checking.asking"]
-    with tempfile.TemporaryFile("w+") as said:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=said,
-            stderr=said,
-            text=True,
-            env=variables,
-            pass_fds=[write],
-            start_new_session=True,
-        )
-        os.close(write)
-        assert process.stdin is not None
-        with process, os.fdopen(read) as answers:
-            try:
-                process.stdin.write(json.dumps(request))
-                process.stdin.close()
-                yield from map(json.loads, answers)
-            except BaseException:
-                # With the mutants that it has forked.
-                os.killpg(process.pid, signal.SIGKILL)
-                raise
-        if process.returncode:
-            said.seek(0)
-            raise MutantError(
-                f"{folder.path.name}: the process that checks the samples ended early:\n{said.read()[-2000:]}"
-            )
-
-
-def count(outcomes: Iterable[tuple[str, Outcome]], *, by_kind: bool = False) -> dict[str, Counter[str]]:
-    """How many mutants came to what: of each file, or of each kind of change, and of all.
-
-    Args:
-        outcomes: each with the name of its folder.
-        by_kind: whether a row is a kind of change.
-    """
-    rows: dict[str, Counter[str]] = {}
-    total = Counter[str]()
-    for name, outcome in outcomes:
-        row = outcome.mutant.kind if by_kind else f"{name}/{outcome.mutant.file}"
-        rows.setdefault(row, Counter())[outcome.status] += 1
-        total[outcome.status] += 1
-    return {**dict(sorted(rows.items())), "all": total}
-
-
-def share_killed(counts: Counter[str]) -> str:
-    """The share of mutants that are told apart, of those that compile and are not known to be equivalent."""
-    differing = counts["killed"] + counts["survived"] + counts["not reached"]
-    return f"{100 * counts['killed'] / differing:.1f} %" if differing else ""
+    return chosen

@@ -1,4 +1,4 @@
-"""Which kernels a check did not run where their users run them, and why: of those, nothing is known."""
+"""The kernels that a check did not run where their users run them, and why: nothing is known of these."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torchgraft import native, python_kernels
 from torchgraft.checking.jobs import Job
 from torchgraft.checking.kernels import compiled_kernels, is_compiled_there
 from torchgraft.checking.properties import PROPERTIES
-from torchgraft.checking.report import LeftOut
+from torchgraft.checking.report.check_report import LeftOut
 from torchgraft.checking.result import EMULATED, NVCC, Result
 from torchgraft.checking.subject import target_of
 from torchgraft.checking.without_gpu import COMPILES

@@ -1,4 +1,4 @@
-"""What a check found, for a person and for a machine."""
+"""The report of a check, for a person and for a machine."""
 
 import re
 from collections import Counter
