@@ -16,8 +16,9 @@ from typer.testing import CliRunner
 import torchgraft
 from torchgraft import native
 from torchgraft.building import MissingToolError
-from torchgraft.checking import left_out, without_gpu
+from torchgraft.checking import without_gpu
 from torchgraft.checking.jobs import make_jobs
+from torchgraft.checking.report import left_out
 from torchgraft.checking.report.check_report import LeftOut
 from torchgraft.checking.subject import find_subjects
 from torchgraft.checking.without_gpu import find_emulated

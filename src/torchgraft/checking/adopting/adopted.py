@@ -300,6 +300,7 @@ def _detaching(reference: Callable[..., Any], places: Sequence[int]) -> Callable
 
 
 def first_line(error: BaseException) -> str:
+    """The first line of an error's text."""
     return str(error).strip().partition("\n")[0]
 
 

@@ -1,8 +1,8 @@
 """Runs samples on the mutants of a library: `python -m torchgraft.checking.mutants.ask`, a process of its own.
 
-The library is loaded once. Then workers, forked from this process, share the questions. Each worker computes the results
-of the reference for its questions. It asks about a mutant in a process forked from it, the quickest question first, and
-only those that reach the mutant, until a question of any worker tells the mutant from the original.
+The library is loaded once. Then workers, forked from this process, share the questions. Each worker computes the
+results of the reference for its questions. It asks about a mutant in a process forked from it: the quickest question
+first, and only those that reach the mutant, until a question of any worker tells it from the original.
 """
 
 from __future__ import annotations

@@ -160,4 +160,5 @@ def weight(job: Job) -> int:
 
 
 def row_of(job: Job) -> str:
+    """The row of a job: its sanitizer, its kernel, or else its property."""
     return job.under or job.kernel or job.property_name

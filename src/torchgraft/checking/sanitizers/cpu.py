@@ -97,12 +97,12 @@ def run_on_cpu(
     def tell(job: Job, result: Result) -> None:
         if result.failure is not None and result.failure.message.startswith(DIED):
             ended.add(job.operator.qualified_name)
-        on_result(job, explain_report(result, tool, folder))
+        on_result(job, explain_report(result, tool.report, folder))
 
     environment = {**tool.environment, "LD_PRELOAD": preloaded, "TORCHGRAFT_LIBRARIES": str(libraries)}
     with _at_fixed_addresses():
         results = run_jobs(jobs, workers=workers, environment=environment, skip=skip, on_start=on_start, on_result=tell)
-    return [explain_report(result, tool, folder) for result in results]
+    return [explain_report(result, tool.report, folder) for result in results]
 
 
 def find_runtimes(tool: _CpuTool) -> str:

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from torchgraft.checking.result import Result
-from torchgraft.checking.sanitizers.cpu import _CpuTool
 
 # Of a sanitizer's report: what happened, where, and what is known of the memory.
 REPORT_LINES = 6
@@ -18,20 +17,26 @@ _ACCESS = re.compile(
 )
 
 
-def explain_report(result: Result, tool: _CpuTool, folder: Path) -> Result:
-    """A result whose failure says what the sanitizer reported, where it reported something."""
+def explain_report(result: Result, begins: re.Pattern[str], folder: Path) -> Result:
+    """Rewrites the failure of a result so that it says what a sanitizer reported; returns others as they are.
+
+    Args:
+        result: of a job under the sanitizer.
+        begins: how its reports begin.
+        folder: of the operator's sources.
+    """
     failure = result.failure
-    if failure is None or tool.report.search(failure.traceback) is None:
+    if failure is None or begins.search(failure.traceback) is None:
         return result
-    message, *others = _in_short(failure.traceback.splitlines(), tool, folder)
+    message, *others = _in_short(failure.traceback.splitlines(), begins, folder)
     at = failure.message.partition(", while at ")[2]
     message = f"{message}, while at {at}" if at else message
     return replace(result, failure=replace(failure, message=message, traceback="\n".join(others)))
 
 
-def _in_short(lines: Sequence[str], tool: _CpuTool, folder: Path) -> list[str]:
-    """A report without what differs from run to run: what happened, and where in the operator's own sources."""
-    first = next(number for number, line in enumerate(lines) if tool.report.search(line))
+def _in_short(lines: Sequence[str], begins: re.Pattern[str], folder: Path) -> list[str]:
+    """Shortens a report to what stays the same from run to run: what happened, and where in the operator's sources."""
+    first = next(number for number, line in enumerate(lines) if begins.search(line))
     message = re.sub(r"^==\d+==|WARNING: |ERROR: | on (unknown )?address .*| \(pid=\d+\)", "", lines[first].strip())
     kept = [message.replace(f"{folder}{os.sep}", "")]
     frames = 0
