@@ -113,6 +113,31 @@ def test_no_packages_import_each_other(imports):
     assert not circle_in(packages)
 
 
+def test_rooms_of_the_checks_do_not_import_each_other(imports):
+    prefix = f"{PACKAGE.name}.checking."
+
+    def room(name):
+        return name.removeprefix(prefix).partition(".")[0]
+
+    rooms = {}
+    for name in imports:
+        if name.startswith(prefix):
+            others = {room(each) for each in imports[name] if each.startswith(prefix)} - {room(name)}
+            rooms.setdefault(room(name), set()).update(others)
+    assert {"case", "properties", "report"} <= rooms.keys()
+    assert not circle_in(rooms)
+
+
+def test_no_function_of_the_checks_is_long():
+    """A reader holds one function in view; a file has one subject."""
+    for path in (PACKAGE / "checking").rglob("*.py"):
+        text = path.read_text()
+        assert len(text.splitlines()) <= 500, path
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef):
+                assert node.end_lineno - node.lineno < 80, (path, node.name)
+
+
 def test_a_circle_is_seen():
     text = "if TYPE_CHECKING:\n    from torchgraft.checking.case import Case\ndef f():\n    from torchgraft import cli"
     assert imported_by(text) == {"torchgraft.checking.case", "torchgraft.cli"}

@@ -19,10 +19,10 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from torchgraft import _torch_private
 from torchgraft.checking.call import Call
+from torchgraft.checking.helpers.promised_layout import layout_difference
 from torchgraft.checking.tensors.arguments import each_tensor
 from torchgraft.checking.tensors.compare import Mismatch, expect_close
 from torchgraft.checking.tensors.dtypes import in_float64
-from torchgraft.checking.tensors.strides import significant_strides
 from torchgraft.declared import Declared
 from torchgraft.differentiation import differentiate_reference
 
@@ -78,33 +78,6 @@ def _blame_layout(call: Call, ask: Callable[[], None]) -> Blame | None:
         return None
     replacement = _replaced_kernel(call, lambda kernel, arguments: _laid_out(call, arguments, kernel(*arguments)))
     return Blame(difference, "layout") if _holds(ask, replacement) else None
-
-
-def layout_difference(call: Call) -> str:
-    """In what the results that `output` promises differ from those of the kernel; empty where they do not."""
-    if call.operator.sizes_from_data:
-        return ""
-    try:
-        fake = tree_leaves(call.operator.output(*call.make("meta")))
-        real = tree_leaves(call.operator.raw(*call.arguments))
-        defined = tree_leaves(call.operator.reference(*call.arguments))
-    except Exception:
-        return ""
-    promise = "`shapes=`" if call.operator.shapes and call.operator.shapes.tells_results else "`output=`"
-    for one, other, right in zip(fake, real, defined, strict=False):
-        for aspect, of in _ASPECTS.items():
-            said, is_so = of(one), of(other)
-            if said != is_so:
-                whose = promise if of(right) == is_so else "the kernel" if of(right) == said else f"{promise} or kernel"
-                return f"{whose}: {promise} says {aspect} {said}, the kernel gives {is_so}, the reference {of(right)}"
-    return ""
-
-
-_ASPECTS: dict[str, Callable[[Tensor], Any]] = {
-    "sizes": lambda tensor: tuple(tensor.shape),
-    "dtype": lambda tensor: tensor.dtype,
-    "strides": significant_strides,
-}
 
 
 def _blame_values(call: Call, ask: Callable[[], None]) -> Blame | None:

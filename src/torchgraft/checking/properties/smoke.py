@@ -11,9 +11,9 @@ import itertools
 import time
 from contextlib import suppress
 
-from torchgraft.checking.blaming import layout_difference
 from torchgraft.checking.call import Call
 from torchgraft.checking.case import Case
+from torchgraft.checking.helpers.promised_layout import layout_difference
 from torchgraft.checking.properties.gradient import check_gradient
 from torchgraft.checking.properties.value import check_value
 from torchgraft.checking.property import Property
